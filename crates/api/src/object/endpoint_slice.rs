@@ -1,0 +1,166 @@
+//! discovery.k8s.io/v1 EndpointSlice: the fields of `traffic-semantics.md` §1.3.
+
+use std::net::IpAddr;
+
+use super::{ObjectName, Parsed, Protocol, Timestamp};
+
+/// An EndpointSlice, reduced to what decides about traffic. Node names and hints are kept once per slice and
+/// endpoints point at them, so that an endpoint costs 22 bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointSlice {
+    /// metadata.namespace and metadata.name
+    pub name: ObjectName,
+    /// the service, from label `kubernetes.io/service-name` and the slice's namespace; `None` if absent or empty
+    pub service: Option<ObjectName>,
+    /// the label `service.kubernetes.io/headless` is present: never proxied
+    pub headless: bool,
+    /// addressType
+    pub address_type: AddressType,
+    /// ports
+    pub ports: Box<[SlicePort]>,
+    /// endpoints whose first address parses
+    pub endpoints: Box<[SliceEndpoint]>,
+    /// annotation `endpoints.kubernetes.io/last-change-trigger-time`
+    pub trigger_time: Option<Timestamp>,
+    /// first addresses that don't parse, for a diagnostic
+    pub bad_addresses: Box<[Box<str>]>,
+    nodes: Box<[Box<str>]>,
+    hints: Box<[Hints]>,
+}
+
+/// addressType of a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressType {
+    /// IPv4
+    Ipv4,
+    /// IPv6
+    Ipv6,
+    /// FQDN or anything else: never proxied
+    Other,
+}
+
+/// One entry of a slice's ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlicePort {
+    /// name; `None` (nil) never matches, the empty name matches an unnamed service port
+    pub name: Option<Box<str>>,
+    /// protocol
+    pub protocol: Parsed<Protocol>,
+    /// port; `None` for nil; 0 and what is out of range are kept as text
+    pub port: Option<Parsed<u16>>,
+}
+
+/// The three conditions of an endpoint, nil values resolved (`traffic-semantics.md` §1.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conditions {
+    /// ready; nil means true
+    pub ready: bool,
+    /// serving; nil means true
+    pub serving: bool,
+    /// terminating; nil means false
+    pub terminating: bool,
+}
+
+/// One endpoint of a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceEndpoint {
+    /// the first of its addresses
+    pub address: IpAddr,
+    /// ready, serving, terminating
+    pub conditions: Conditions,
+    /// 1-based index into the slice's node names; 0 for none
+    node: u16,
+    /// 1-based index into the slice's hints; 0 for none
+    hints: u16,
+}
+
+/// Topology hints of an endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hints {
+    /// hints.forZones[].name
+    pub zones: Box<[Box<str>]>,
+    /// hints.forNodes[].name
+    pub nodes: Box<[Box<str>]>,
+}
+
+/// Collects the endpoints of one slice and shares what they have in common.
+#[derive(Debug, Default)]
+pub struct EndpointSliceBuilder {
+    endpoints: Vec<SliceEndpoint>,
+    bad_addresses: Vec<Box<str>>,
+    nodes: Vec<Box<str>>,
+    hints: Vec<Hints>,
+}
+
+const _: () = assert!(size_of::<SliceEndpoint>() <= 24, "a node holds a hundred thousand of these");
+
+// === impl EndpointSlice ===
+
+impl EndpointSlice {
+    /// nodeName of one of this slice's endpoints.
+    pub fn node_of(&self, endpoint: &SliceEndpoint) -> Option<&str> {
+        self.nodes.get(usize::from(endpoint.node).checked_sub(1)?).map(|name| &**name)
+    }
+
+    /// Hints of one of this slice's endpoints.
+    pub fn hints_of(&self, endpoint: &SliceEndpoint) -> Option<&Hints> {
+        self.hints.get(usize::from(endpoint.hints).checked_sub(1)?)
+    }
+}
+
+// === impl Conditions ===
+
+impl Default for Conditions {
+    fn default() -> Self {
+        Self { ready: true, serving: true, terminating: false }
+    }
+}
+
+// === impl EndpointSliceBuilder ===
+
+impl EndpointSliceBuilder {
+    /// Adds one endpoint; `address` is the first of its addresses. At most 65,535 distinct nodes and hints are told
+    /// apart per slice (the API allows 1,000 endpoints); what is beyond has none.
+    pub fn push(&mut self, address: Parsed<IpAddr>, conditions: Conditions, node: Option<&str>, hints: Hints) {
+        let address = match address {
+            Ok(address) => address,
+            Err(text) => return self.bad_addresses.push(text),
+        };
+        let node = node.filter(|name| !name.is_empty()).map_or(0, |name| index_of(&mut self.nodes, name.into()));
+        let hints = if hints == Hints::default() { 0 } else { index_of(&mut self.hints, hints) };
+        self.endpoints.push(SliceEndpoint { address, conditions, node, hints });
+    }
+
+    /// Finishes the slice.
+    pub fn build(
+        self,
+        name: ObjectName,
+        service: Option<ObjectName>,
+        address_type: AddressType,
+        ports: Vec<SlicePort>,
+    ) -> EndpointSlice {
+        EndpointSlice {
+            name,
+            service,
+            headless: false,
+            address_type,
+            ports: ports.into(),
+            endpoints: self.endpoints.into(),
+            trigger_time: None,
+            bad_addresses: self.bad_addresses.into(),
+            nodes: self.nodes.into(),
+            hints: self.hints.into(),
+        }
+    }
+}
+
+/// The 1-based index of a value in a table, which grows when the value is new; 0 when the table is full.
+fn index_of<T: PartialEq>(table: &mut Vec<T>, value: T) -> u16 {
+    // Endpoints of one node mostly stand together, so the newest entries are looked at first.
+    if let Some(at) = table.iter().rposition(|known| *known == value) {
+        return u16::try_from(at + 1).unwrap_or(0);
+    }
+    let Ok(index) = u16::try_from(table.len() + 1) else { return 0 };
+    table.push(value);
+    index
+}

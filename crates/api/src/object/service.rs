@@ -1,0 +1,89 @@
+//! core/v1 Service: the fields of `traffic-semantics.md` §1.2.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::{Family, ObjectName, Parsed, Protocol, Timestamp};
+
+/// A Service, reduced to what decides about traffic. Defaults of the API server are already applied
+/// (protocol TCP, affinity timeout 10,800 s, policies Cluster).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// metadata.namespace and metadata.name
+    pub name: ObjectName,
+    /// metadata.creationTimestamp; the older service wins a contested frontend
+    pub created: Option<Timestamp>,
+    /// the label `service.kubernetes.io/service-proxy-name` is present: another proxy's service
+    pub foreign_proxy: bool,
+    /// spec.type
+    pub kind: ServiceType,
+    /// spec.clusterIP; `None` for absent, empty or the literal "None"
+    pub cluster_ip: Option<Parsed<IpAddr>>,
+    /// spec.clusterIPs, in order; those that are empty or "None" are left out
+    pub cluster_ips: Box<[Parsed<IpAddr>]>,
+    /// spec.ipFamilies, in order
+    pub families: Box<[Family]>,
+    /// spec.ports
+    pub ports: Box<[ServicePort]>,
+    /// spec.externalIPs
+    pub external_ips: Box<[Parsed<IpAddr>]>,
+    /// status.loadBalancer.ingress, those with an address
+    pub ingress: Box<[LoadBalancerIngress]>,
+    /// spec.loadBalancerSourceRanges, blanks trimmed; host bits are kept as written
+    pub source_ranges: Box<[Parsed<IpNet>]>,
+    /// spec.sessionAffinity ClientIP: its timeout in seconds
+    pub affinity_seconds: Option<u32>,
+    /// spec.internalTrafficPolicy
+    pub internal_policy: TrafficPolicy,
+    /// spec.externalTrafficPolicy
+    pub external_policy: TrafficPolicy,
+    /// spec.healthCheckNodePort; 0 for none
+    pub health_check_node_port: u16,
+}
+
+/// spec.type of a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ServiceType {
+    /// ClusterIP
+    #[default]
+    ClusterIp,
+    /// NodePort
+    NodePort,
+    /// LoadBalancer
+    LoadBalancer,
+    /// ExternalName: never proxied
+    ExternalName,
+}
+
+/// spec.internalTrafficPolicy and spec.externalTrafficPolicy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum TrafficPolicy {
+    /// all endpoints
+    #[default]
+    Cluster,
+    /// endpoints on this node only
+    Local,
+}
+
+/// One entry of spec.ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePort {
+    /// name; empty when unnamed
+    pub name: Box<str>,
+    /// protocol
+    pub protocol: Parsed<Protocol>,
+    /// port; 0 and what is out of range are kept as text
+    pub port: Parsed<u16>,
+    /// nodePort; 0 for none
+    pub node_port: Parsed<u16>,
+}
+
+/// One entry of status.loadBalancer.ingress.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadBalancerIngress {
+    /// ip
+    pub ip: Parsed<IpAddr>,
+    /// ipMode is Proxy: no rules for this address
+    pub proxy_mode: bool,
+}

@@ -1,0 +1,2 @@
+//! kube-proxy
+fn main() {}

@@ -1,0 +1,68 @@
+//! Node facts and policy, read by `resolve` and by compilers.
+
+use std::net::IpAddr;
+
+use ferry_api::object::{Family, IpNet};
+
+/// Node facts and policy that decide about services. What only the base objects of a plane depend on is in
+/// [`BaseState`](crate::BaseState).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// this node's name: an endpoint with this nodeName is local
+    pub node_name: String,
+    /// this node's zone
+    pub zone: Option<String>,
+    /// this node's primary address of each family: does a source range hold it?
+    pub node_ips: PerFamily<Option<IpAddr>>,
+    /// how a packet from a pod of this node is known; `None`: not at all
+    pub local: PerFamily<Option<LocalDetector>>,
+    /// every connection to a cluster IP is masqueraded
+    pub masquerade_all: bool,
+    /// the one bit of the packet mark that asks for masquerading
+    pub masquerade_mark: u32,
+}
+
+/// How "comes from a pod of this node" is known (`contract.md` §4.5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LocalDetector {
+    /// the source is in this range
+    Cidr(IpNet),
+    /// the packet came in through this interface
+    Bridge(String),
+    /// the name of the interface it came in through begins with this
+    InterfacePrefix(String),
+}
+
+/// One value per IP family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerFamily<T> {
+    /// for IPv4
+    pub v4: T,
+    /// for IPv6
+    pub v6: T,
+}
+
+// === impl PerFamily ===
+
+impl<T> PerFamily<T> {
+    /// Makes each value from its family.
+    pub fn from_fn(mut make: impl FnMut(Family) -> T) -> Self {
+        Self { v4: make(Family::V4), v6: make(Family::V6) }
+    }
+
+    /// The value of a family.
+    pub fn of(&self, family: Family) -> &T {
+        match family {
+            Family::V4 => &self.v4,
+            Family::V6 => &self.v6,
+        }
+    }
+
+    /// The value of a family, to change.
+    pub fn of_mut(&mut self, family: Family) -> &mut T {
+        match family {
+            Family::V4 => &mut self.v4,
+            Family::V6 => &mut self.v6,
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What `resolve` decides: for one Service in one IP family, every frontend with its decision table.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ferry_api::object::{IpNet, ObjectName, Protocol};
+
+/// Everything the kernel must do for one Service in one IP family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceState {
+    /// the Service
+    pub name: ObjectName,
+    /// its ports, in the order of the object
+    pub ports: Vec<PortState>,
+}
+
+/// One port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortState {
+    /// the port's name; empty when unnamed
+    pub name: Box<str>,
+    /// its protocol
+    pub protocol: Protocol,
+    /// ClientIP session affinity
+    pub affinity: Option<Affinity>,
+    /// usable endpoints under traffic policy Cluster
+    pub cluster: Pool,
+    /// usable endpoints under traffic policy Local
+    pub local: Pool,
+    /// the addresses that clients may use; no two of one family's states share one
+    pub frontends: Vec<Frontend>,
+}
+
+/// ClientIP session affinity: a client that comes back within the timeout gets the endpoint it had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Affinity {
+    /// how long a memory lasts after the client's last new connection, in seconds
+    pub timeout_seconds: u32,
+}
+
+/// The endpoints chosen for a scope. Sorted by address and port when it leaves `resolve`; a plane may order it anew
+/// (`Compile::place`). Shared when equal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool(pub Arc<[Endpoint]>);
+
+/// One ip:port behind a service port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint {
+    /// its address, of the state's family
+    pub address: IpAddr,
+    /// its port
+    pub port: u16,
+}
+
+/// One address a client may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frontend {
+    /// what kind of address
+    pub kind: FrontendKind,
+    /// the address
+    pub at: FrontendAddr,
+    /// who may use it
+    pub sources: SourceRanges,
+    /// what happens to a new connection
+    pub treatment: Treatment,
+}
+
+/// The kinds of frontend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FrontendKind {
+    /// spec.clusterIP
+    ClusterIp,
+    /// spec.externalIPs
+    ExternalIp,
+    /// status.loadBalancer.ingress
+    LoadBalancer,
+    /// spec.ports[].nodePort
+    NodePort,
+}
+
+/// Where a frontend listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FrontendAddr {
+    /// a virtual address and a port
+    Vip(IpAddr, u16),
+    /// a port of the node's addresses ([`NodePortAddresses`])
+    NodePort(u16),
+}
+
+/// loadBalancerSourceRanges of a frontend. A source outside is dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceRanges {
+    /// everybody may use it
+    Any,
+    /// disjoint and sorted, without host bits; the VIPs are included where the node itself is in a range
+    Only(Vec<IpNet>),
+}
+
+/// What happens to a new connection, by where it comes from. `pod`: matched by the local detector; `host`: the source
+/// is an address of this node; `other`: anything else. Without a detector nothing is a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Treatment {
+    /// from a pod of this node
+    pub pod: Action,
+    /// from this node
+    pub host: Action,
+    /// from anywhere else
+    pub other: Action,
+}
+
+/// What happens to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// to one of the scope's endpoints, whose pool is not empty
+    Forward {
+        /// which pool
+        to: Scope,
+        /// what becomes of the source address
+        snat: Snat,
+    },
+    /// no answer
+    Drop,
+    /// an answer that says so
+    Reject,
+    /// the packet is left alone
+    Pass,
+}
+
+/// A traffic policy, resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// the Cluster pool
+    Cluster,
+    /// the Local pool
+    Local,
+}
+
+/// What becomes of the source address. A hairpin connection is masqueraded whatever this says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Snat {
+    /// kept
+    Keep,
+    /// replaced by the node's own
+    Masquerade,
+}
+
+/// What a plane needs in one family besides the services: made by the core from the context and from all states.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BaseState {
+    /// addresses that serve nodePorts
+    pub node_ports: NodePortAddresses,
+    /// ranges of cluster IPs, sorted: what is in them and belongs to no service is dropped
+    pub service_cidrs: Vec<IpNet>,
+    /// some service of this family has session affinity
+    pub affinity: bool,
+}
+
+/// Which of the node's addresses serve nodePorts; loopback never does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodePortAddresses {
+    /// every local address
+    All,
+    /// these, sorted
+    Only(Vec<IpAddr>),
+}
+
+// === impl Pool ===
+
+impl Pool {
+    /// A pool of these endpoints, in this order.
+    pub fn new(endpoints: impl Into<Arc<[Endpoint]>>) -> Self {
+        Self(endpoints.into())
+    }
+
+    /// Whether there is no endpoint.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many endpoints there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+// === impl PortState ===
+
+impl PortState {
+    /// The pool of a scope.
+    pub fn pool(&self, scope: Scope) -> &Pool {
+        match scope {
+            Scope::Cluster => &self.cluster,
+            Scope::Local => &self.local,
+        }
+    }
+}
+
+// === impl Treatment ===
+
+impl Treatment {
+    /// The same for everybody.
+    pub const fn all(action: Action) -> Self {
+        Self { pod: action, host: action, other: action }
+    }
+}

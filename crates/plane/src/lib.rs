@@ -1,0 +1,276 @@
+//! The contract of a data plane, and the engine that drives it. Knows no mode.
+//!
+//! A mode says *what* ([`Compile`]) and *how* ([`Kernel`]); the [`Engine`](engine::Engine) says when, how often, and
+//! what if it fails.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::Hash;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferry_model::{BaseState, Context, Packet, Profile, ServiceState, Verdict};
+
+pub use ferry_api::object::ObjectName;
+
+/// The grain of change, error and quarantine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// tables, hooks, sets of node addresses
+    Base(BaseState),
+    /// one Service
+    Service(ServiceState),
+}
+
+/// Names a unit within one engine.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum UnitId {
+    /// the base objects
+    Base,
+    /// a Service
+    Service(ObjectName),
+}
+
+/// What changed. Merging two: the later context, the later unit.
+#[derive(Clone, Debug, Default)]
+pub struct Delta {
+    /// a new context diffs every unit
+    pub context: Option<Arc<Context>>,
+    /// `None`: gone
+    pub units: BTreeMap<UnitId, Option<Arc<Unit>>>,
+}
+
+/// What is in the kernel, per unit; a quarantined unit stays with the context it was accepted under.
+#[derive(Clone, Debug)]
+pub struct Acked {
+    /// the unit, placed
+    pub unit: Arc<Unit>,
+    /// what it was compiled with
+    pub context: Arc<Context>,
+}
+
+/// One thing we own in the kernel: a set, a chain with all its rules, a map element, a virtual server, a listener …
+/// `Display` is what `render` prints.
+pub trait Object: Ord + Clone + fmt::Display + fmt::Debug {
+    /// What makes it the same object when its content changes.
+    type Key: Ord + Clone + Hash + fmt::Display + fmt::Debug;
+    /// The key.
+    fn key(&self) -> Self::Key;
+    /// Created low to high, deleted high to low; an object refers only to lower ranks.
+    fn rank(&self) -> u8;
+    /// Wanted by several units: the engine counts references.
+    fn shared(&self) -> bool {
+        false
+    }
+    /// Left where it is when nobody wants it any more, and no drift then; only clean-up removes it.
+    fn spare(&self) -> bool {
+        false
+    }
+}
+
+/// The pure half of a mode.
+pub trait Compile {
+    /// What this mode puts into the kernel.
+    type Object: Object;
+    /// How this mode differs from the others.
+    const PROFILE: Profile;
+    /// The objects of a unit. Total and deterministic: no I/O, clock or failure.
+    fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<Self::Object>);
+    /// Where a mode cares for the order of a pool (nftables: slots), it carries it over here, from the unit in force
+    /// or, at start, from the objects read back. The engine keeps the placed unit.
+    fn place(&self, next: &mut Unit, before: Before<'_, Self::Object>) {
+        let _ = (next, before);
+    }
+}
+
+/// Only for planes whose objects are rules: what would happen to a packet. The others are proven by packets.
+pub trait Trace: Compile {
+    /// What these objects, all of one family, do with the packet.
+    fn trace(&self, objects: &[Self::Object], packet: &Packet, context: &Context) -> Verdict;
+}
+
+/// What was there before, for [`Compile::place`].
+#[derive(Clone, Copy, Debug)]
+pub enum Before<'a, O> {
+    /// nothing
+    Nothing,
+    /// the unit in force
+    Unit(&'a Unit),
+    /// everything that was read back at start, sorted by key
+    Objects(&'a [O]),
+}
+
+/// The half of a mode that touches the world.
+pub trait Kernel<O: Object> {
+    /// Probes what is needed, sets sysctls, loads modules. Idempotent.
+    fn prepare(&mut self) -> Result<(), CommitError>;
+    /// What the kernel holds of ours.
+    fn read_back(&mut self, extent: &Extent<O::Key>) -> Result<Vec<O>, CommitError>;
+    /// Makes the difference. All or nothing where the kernel can.
+    fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitError>;
+    /// The plane's own time: memories to purge, notifications to look at. Called at every turn of the run loop.
+    fn tend(&mut self, now: Instant) -> Result<Tended<O::Key>, CommitError>;
+}
+
+/// How much to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Extent<K> {
+    /// everything that carries our names
+    All,
+    /// these
+    Keys(Vec<K>),
+}
+
+/// What [`Kernel::tend`] found.
+#[derive(Clone, Debug)]
+pub struct Tended<K> {
+    /// when to call again at the latest
+    pub wake: Option<Instant>,
+    /// what somebody else changed, so that a repair costs what the damage costs
+    pub drift: Option<Extent<K>>,
+}
+
+/// A difference to make, merged by key over all units: a key that one unit drops and another wants is a `replace`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch<O> {
+    /// sorted by rank, low to high
+    pub create: Vec<O>,
+    /// what each becomes; sorted by rank, low to high
+    pub replace: Vec<O>,
+    /// what was there; sorted by rank, high to low
+    pub delete: Vec<O>,
+}
+
+/// Which list of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Op {
+    /// [`Batch::create`]
+    Create,
+    /// [`Batch::replace`]
+    Replace,
+    /// [`Batch::delete`]
+    Delete,
+}
+
+/// What the kernel said, by what the engine does next.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// the kernel is not what we remember (ENOENT, EEXIST): read back and repair
+    #[error("the kernel differs from what was committed: {object}")]
+    Drifted {
+        /// what was missing or in the way
+        object: String,
+    },
+    /// never acceptable (EINVAL, ERANGE …): these operations, each as its list, the index in it and why; an empty list
+    /// means one of them, unknown which
+    #[error("refused: {}", refusals(.0))]
+    Refused(Vec<(Op, usize, io::Error)>),
+    /// later (EBUSY, EINTR, ENOBUFS)
+    #[error("busy: {0}")]
+    Busy(#[source] io::Error),
+    /// not on this machine (EPERM, no such subsystem)
+    #[error("not usable here: {0}")]
+    Unusable(#[source] io::Error),
+}
+
+/// What the run loop sees. Time is an argument.
+pub trait SyncEngine: Send {
+    /// Takes a change; no I/O.
+    fn offer(&mut self, delta: Delta);
+    /// Commits what is pending.
+    fn sync(&mut self, now: Instant) -> Outcome;
+    /// Compares everything with the kernel and mends it.
+    fn repair(&mut self, now: Instant) -> Outcome;
+    /// Gives the plane its time, and mends the drift it finds.
+    fn tend(&mut self, now: Instant) -> Outcome;
+    /// What a repair would do, as text.
+    fn plan(&mut self) -> Result<Batch<String>, CommitError>;
+    /// Removes all that is ours; goes on after an error and returns all.
+    fn retire(self: Box<Self>) -> Result<(), Vec<CommitError>>;
+}
+
+/// What one turn of an engine did.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// units the kernel has acknowledged, also those that changed nothing
+    pub acked: Vec<UnitId>,
+    /// units that wait because the kernel refuses them, with the reason
+    pub quarantined: Vec<(UnitId, Arc<CommitError>)>,
+    /// why the turn failed
+    pub error: Option<Arc<CommitError>>,
+    /// what somebody else had changed and is mended; at most [`Outcome::NAMED`] are named
+    pub repaired: Vec<String>,
+    /// how many objects were mended
+    pub repairs: usize,
+    /// objects that a second writer keeps changing, and that are left to him for a while
+    pub contested: Vec<String>,
+    /// operations committed
+    pub ops: usize,
+    /// whether everything was compared with the kernel
+    pub full: bool,
+    /// whether there was anything to do
+    pub worked: bool,
+    /// time in the turn
+    pub elapsed: Duration,
+    /// what to do next
+    pub next: Next,
+}
+
+/// When an engine wants its next turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Next {
+    /// when something changes
+    #[default]
+    Idle,
+    /// after this time
+    RetryAfter(Duration),
+    /// at once: repair
+    RepairNow,
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// How many objects [`Outcome::repaired`] names.
+    pub const NAMED: usize = 16;
+}
+
+// === impl UnitId ===
+
+impl fmt::Display for UnitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Base => f.write_str("base"),
+            Self::Service(name) => write!(f, "service {name}"),
+        }
+    }
+}
+
+// === impl Batch ===
+
+impl<O> Batch<O> {
+    /// How many operations it holds.
+    pub fn len(&self) -> usize {
+        self.create.len() + self.replace.len() + self.delete.len()
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<O> Default for Batch<O> {
+    fn default() -> Self {
+        Self { create: Vec::new(), replace: Vec::new(), delete: Vec::new() }
+    }
+}
+
+fn refusals(list: &[(Op, usize, io::Error)]) -> String {
+    match list {
+        [] => "the kernel does not say what".to_owned(),
+        [(_, _, error)] => error.to_string(),
+        [(_, _, error), ..] => format!("{error}, and {} more", list.len() - 1),
+    }
+}

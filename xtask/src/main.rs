@@ -1,0 +1,2 @@
+//! Own commands.
+fn main() {}
