@@ -3,6 +3,15 @@
 //! A mode says *what* ([`Compile`]) and *how* ([`Kernel`]); the [`Engine`](engine::Engine) says when, how often, and
 //! what if it fails.
 
+mod attempt;
+mod diff;
+pub mod engine;
+pub mod mailbox;
+#[cfg(feature = "testing")]
+pub mod memory;
+mod quarantine;
+mod rivals;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::Hash;

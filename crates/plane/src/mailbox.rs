@@ -1,0 +1,168 @@
+//! Hand-over of [`Delta`]s between threads: the latest wins, so a slow kernel makes changes coalesce, never queue.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::Delta;
+
+/// Makes the two ends.
+#[derive(Debug)]
+pub struct Mailbox;
+
+/// The end of the core thread.
+#[derive(Clone, Debug)]
+pub struct Sender(Arc<Shared>);
+
+/// The end of an engine's thread.
+#[derive(Debug)]
+pub struct Receiver(Arc<Shared>);
+
+/// What [`Receiver::take`] brings.
+#[derive(Debug)]
+pub enum Taken {
+    /// everything put in since the last one
+    Delta(Delta),
+    /// nothing came in time
+    Timeout,
+    /// nothing will come any more
+    Closed,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    filled: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    delta: Option<Delta>,
+    senders_gone: bool,
+}
+
+// === impl Mailbox ===
+
+impl Mailbox {
+    /// Makes a mailbox.
+    #[expect(clippy::new_ret_no_self, reason = "a mailbox is its two ends")]
+    pub fn new() -> (Sender, Receiver) {
+        let shared = Arc::new(Shared::default());
+        (Sender(Arc::clone(&shared)), Receiver(shared))
+    }
+}
+
+// === impl Sender ===
+
+impl Sender {
+    /// Adds a change to what waits, and wakes the engine.
+    pub fn put(&self, delta: Delta) {
+        let mut state = self.0.lock();
+        match &mut state.delta {
+            Some(waiting) => waiting.merge(delta),
+            None => state.delta = Some(delta),
+        }
+        drop(state);
+        self.0.filled.notify_one();
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        // The other sender, if there is one, and the receiver hold the rest of the count.
+        if Arc::strong_count(&self.0) <= 2 {
+            self.0.lock().senders_gone = true;
+            self.0.filled.notify_one();
+        }
+    }
+}
+
+// === impl Receiver ===
+
+impl Receiver {
+    /// Waits for a change; without a timeout, for ever. What was put in before the senders went is still delivered.
+    pub fn take(&self, timeout: Option<Duration>) -> Taken {
+        let state = self.0.lock();
+        let waits = |state: &mut State| state.delta.is_none() && !state.senders_gone;
+        let mut state = match timeout {
+            None => self.0.filled.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner),
+            Some(timeout) => {
+                self.0.filled.wait_timeout_while(state, timeout, waits).unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        match state.delta.take() {
+            Some(delta) => Taken::Delta(delta),
+            None if state.senders_gone => Taken::Closed,
+            None => Taken::Timeout,
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// No holder can leave the state half changed, so a poisoned lock is still good.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Delta ===
+
+impl Delta {
+    /// Adds a later change.
+    pub fn merge(&mut self, later: Self) {
+        if later.context.is_some() {
+            self.context = later.context;
+        }
+        self.units.extend(later.units);
+    }
+
+    /// Whether it changes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.context.is_none() && self.units.is_empty()
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test needs a thread")]
+mod tests {
+    use ferry_api::object::ObjectName;
+
+    use super::*;
+    use crate::UnitId;
+
+    fn gone(name: &str) -> Delta {
+        let id = UnitId::Service(ObjectName::new("default", name));
+        Delta { context: None, units: [(id, None)].into() }
+    }
+
+    #[test]
+    fn changes_coalesce() {
+        let (sender, receiver) = Mailbox::new();
+        sender.put(gone("a"));
+        sender.put(gone("b"));
+        sender.put(gone("a"));
+        let Taken::Delta(delta) = receiver.take(None) else { panic!("nothing came") };
+        assert_eq!(delta.units.len(), 2);
+        assert!(matches!(receiver.take(Some(Duration::ZERO)), Taken::Timeout));
+    }
+
+    #[test]
+    fn the_last_change_outlives_its_sender() {
+        let (sender, receiver) = Mailbox::new();
+        let other = sender.clone();
+        drop(sender);
+        other.put(gone("a"));
+        drop(other);
+        assert!(matches!(receiver.take(None), Taken::Delta(_)));
+        assert!(matches!(receiver.take(None), Taken::Closed));
+    }
+
+    #[test]
+    fn a_sleeping_receiver_wakes() {
+        let (sender, receiver) = Mailbox::new();
+        let thread = std::thread::spawn(move || matches!(receiver.take(None), Taken::Delta(_)));
+        sender.put(gone("a"));
+        assert!(thread.join().unwrap());
+    }
+}

@@ -1,0 +1,63 @@
+//! Which units wait because the kernel refuses them, and until when.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::{CommitError, UnitId};
+
+/// The units that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Quarantine(BTreeMap<UnitId, Waiting>);
+
+#[derive(Debug)]
+struct Waiting {
+    until: Instant,
+    tries: u32,
+    error: Arc<CommitError>,
+}
+
+/// First and longest wait of a refused unit.
+const FIRST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(300);
+
+// === impl Quarantine ===
+
+impl Quarantine {
+    /// Puts a unit in, for longer each time.
+    pub(crate) fn put(&mut self, id: UnitId, error: Arc<CommitError>, now: Instant) {
+        let tries = self.0.get(&id).map_or(0, |waiting| waiting.tries);
+        let wait = FIRST.saturating_mul(1 << tries.min(16)).min(LONGEST);
+        self.0.insert(id, Waiting { until: now + wait, tries: tries + 1, error });
+    }
+
+    /// Lets a unit out: it changed, went or was accepted.
+    pub(crate) fn release(&mut self, id: &UnitId) {
+        self.0.remove(id);
+    }
+
+    /// Lets every unit out.
+    pub(crate) fn release_all(&mut self) {
+        self.0.clear();
+    }
+
+    /// Whether a unit has to wait still.
+    pub(crate) fn waits(&self, id: &UnitId, now: Instant) -> bool {
+        self.0.get(id).is_some_and(|waiting| waiting.until > now)
+    }
+
+    /// Everybody in here, with the reason.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&UnitId, &Arc<CommitError>)> {
+        self.0.iter().map(|(id, waiting)| (id, &waiting.error))
+    }
+
+    /// When the next unit may try again.
+    pub(crate) fn wake(&self) -> Option<Instant> {
+        self.0.values().map(|waiting| waiting.until).min()
+    }
+
+    /// Whether nobody is in here.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

@@ -1,0 +1,116 @@
+//! A second writer that keeps undoing our work: after three repairs of one object in ten seconds it is left to him for
+//! a while, longer each time.
+
+use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+/// Repairs of each object; `None` stands for everything at once (a flush).
+#[derive(Debug)]
+pub(crate) struct Rivals<K>(HashMap<Option<K>, History>);
+
+#[derive(Debug, Default)]
+struct History {
+    repairs: VecDeque<Instant>,
+    held_until: Option<Instant>,
+    holds: u32,
+}
+
+/// So many repairs …
+const REPAIRS: usize = 3;
+/// … within this time are a fight.
+const WINDOW: Duration = Duration::from_secs(10);
+/// First and longest time for which we leave the object alone.
+const FIRST: Duration = Duration::from_secs(10);
+const LONGEST: Duration = Duration::from_secs(300);
+/// A history without a repair for so long is forgotten.
+const FORGET: Duration = Duration::from_secs(600);
+
+// === impl Rivals ===
+
+impl<K> Default for Rivals<K> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<K: Hash + Eq + Clone> Rivals<K> {
+    /// Whether an object is left alone now.
+    pub(crate) fn holds(&self, key: &Option<K>, now: Instant) -> bool {
+        self.0.get(key).and_then(|history| history.held_until).is_some_and(|until| until > now)
+    }
+
+    /// Remembers a repair. True when from now on the object is left alone.
+    pub(crate) fn repaired(&mut self, key: Option<K>, now: Instant) -> bool {
+        self.0.retain(|_, history| {
+            history.held_until.is_some() || history.repairs.back().is_none_or(|at| *at + FORGET > now)
+        });
+        let history = self.0.entry(key).or_default();
+        history.repairs.push_back(now);
+        while history.repairs.len() > REPAIRS {
+            history.repairs.pop_front();
+        }
+        let fight =
+            history.repairs.len() == REPAIRS && history.repairs.front().is_some_and(|first| *first + WINDOW > now);
+        if fight {
+            let wait = FIRST.saturating_mul(1 << history.holds.min(16)).min(LONGEST);
+            history.held_until = Some(now + wait);
+            history.holds += 1;
+        }
+        fight
+    }
+
+    /// Objects whose time has come: each may be repaired once; if that is undone too, it is left alone again.
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<Option<K>> {
+        let mut due = Vec::new();
+        for (key, history) in &mut self.0 {
+            if history.held_until.is_some_and(|until| until <= now) {
+                history.held_until = None;
+                history.repairs = std::iter::repeat_n(now, REPAIRS - 2).collect();
+                due.push(key.clone());
+            }
+        }
+        due
+    }
+
+    /// When the next object's time comes.
+    pub(crate) fn wake(&self) -> Option<Instant> {
+        self.0.values().filter_map(|history| history.held_until).min()
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test needs a first instant")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_repairs_in_ten_seconds_are_a_fight() {
+        let mut rivals = Rivals::default();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert!(!rivals.repaired(Some(1), at(0)));
+        assert!(!rivals.repaired(Some(1), at(8)));
+        assert!(!rivals.repaired(Some(2), at(9)));
+        assert!(!rivals.repaired(Some(1), at(11)), "the first is over ten seconds old");
+        assert!(rivals.repaired(Some(1), at(12)));
+        assert!(rivals.holds(&Some(1), at(13)));
+        assert!(!rivals.holds(&Some(2), at(13)));
+    }
+
+    #[test]
+    fn a_lasting_fight_is_left_alone_for_longer() {
+        let mut rivals = Rivals::default();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for second in 0..3 {
+            rivals.repaired(Some(1), at(second));
+        }
+        assert_eq!(rivals.due(at(11)), vec![]);
+        assert_eq!(rivals.due(at(12)), vec![Some(1)]);
+        assert!(!rivals.repaired(Some(1), at(12)), "one try");
+        assert!(rivals.repaired(Some(1), at(13)), "undone again");
+        assert_eq!(rivals.wake(), Some(at(33)), "twice as long");
+    }
+}

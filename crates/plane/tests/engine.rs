@@ -1,0 +1,280 @@
+//! The engine on a kernel in memory: any history of deltas, faults, foreign changes and context changes ends in the
+//! state of one full build, and nothing refers to what does not exist at any step.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test may look at the clock, to have a first instant, and fail by panic"
+)]
+
+mod toy;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferry_plane::engine::Engine;
+use ferry_plane::memory::{Fault, MemoryKernel};
+use ferry_plane::{Delta, Next, SyncEngine, UnitId};
+use proptest::prelude::*;
+use toy::{Toy, ToyCompile, ToyKey, base, context, service};
+
+type ToyEngine = Engine<ToyCompile, MemoryKernel<Toy>>;
+
+/// Who owns each of eight VIPs, how many endpoints each of four services has, and which mark is in force.
+#[derive(Clone, Debug)]
+struct World {
+    owners: Vec<u8>,
+    endpoints: Vec<Vec<u8>>,
+    mark: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Give { vip: u8, to: u8 },
+    Endpoints { service: u8, endpoints: Vec<u8> },
+    Mark(u32),
+    Busy,
+    Refuse { vip: u8, silently: bool },
+    Lose(u8),
+    Flush,
+    Foreign(u8),
+    Sync,
+    Tend,
+}
+
+const SERVICES: u8 = 4;
+
+impl World {
+    fn new() -> Self {
+        Self { owners: vec![0, 0, 1, 1, 2, 2, 3, 3], endpoints: vec![vec![1, 2], vec![2, 3], vec![4], vec![]], mark: 1 }
+    }
+
+    fn delta(&self) -> Delta {
+        let mut units = vec![(UnitId::Base, Some(Arc::new(base())))];
+        for index in 0..SERVICES {
+            let vips: Vec<u8> = (0..8).filter(|vip| self.owners[usize::from(*vip)] == index).collect();
+            let endpoints = &self.endpoints[usize::from(index)];
+            let (name, unit) = service(index, &vips, endpoints);
+            units.push((UnitId::Service(name), unit.map(Arc::new)));
+        }
+        Delta { context: Some(Arc::new(context(self.mark))), units: units.into_iter().collect() }
+    }
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0..8u8, 0..SERVICES).prop_map(|(vip, to)| Step::Give { vip, to }),
+        4 => (0..SERVICES, prop::collection::vec(1..9u8, 0..5))
+            .prop_map(|(service, endpoints)| Step::Endpoints { service, endpoints }),
+        1 => (1..4u32).prop_map(Step::Mark),
+        1 => Just(Step::Busy),
+        1 => (0..8u8, any::<bool>()).prop_map(|(vip, silently)| Step::Refuse { vip, silently }),
+        1 => any::<u8>().prop_map(Step::Lose),
+        1 => Just(Step::Flush),
+        1 => (0..12u8).prop_map(Step::Foreign),
+        4 => Just(Step::Sync),
+        2 => Just(Step::Tend),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+/// What is there, without spare parts and without the order of slots.
+fn settled(engine: &ToyEngine) -> Vec<Toy> {
+    let wanted: Vec<ToyKey> = engine.objects().iter().map(ferry_plane::Object::key).collect();
+    let objects = engine.kernel().objects.values().cloned();
+    objects
+        .filter(|object| wanted.contains(&ferry_plane::Object::key(object)) || !object.is_pick())
+        .map(Toy::sorted)
+        .collect()
+}
+
+fn settle(engine: &mut ToyEngine, mut now: Instant) -> Instant {
+    engine.kernel_mut().faults.clear();
+    for _ in 0..60 {
+        now += Duration::from_secs(400);
+        let outcome = engine.tend(now);
+        if outcome.error.is_none() && outcome.next == Next::Idle && !outcome.worked {
+            return now;
+        }
+    }
+    panic!("does not settle");
+}
+
+fn step(engine: &mut ToyEngine, world: &mut World, step: Step, now: Instant) {
+    match step {
+        Step::Give { vip, to } => world.owners[usize::from(vip)] = to,
+        Step::Endpoints { service, endpoints } => world.endpoints[usize::from(service)] = endpoints,
+        Step::Mark(mark) => world.mark = mark,
+        Step::Busy => return engine.kernel_mut().faults.push_back(Fault::Busy),
+        Step::Refuse { vip, silently: false } => {
+            return engine.kernel_mut().faults.push_back(Fault::Refuse(vec![ToyKey::Frontend(vip)]));
+        }
+        Step::Refuse { vip, silently: true } => {
+            return engine.kernel_mut().faults.push_back(Fault::RefuseSilently(vec![ToyKey::Frontend(vip)]));
+        }
+        Step::Lose(index) => {
+            let frontends: Vec<ToyKey> =
+                engine.kernel().objects.keys().filter(|key| matches!(key, ToyKey::Frontend(_))).cloned().collect();
+            if let Some(key) = frontends.get(usize::from(index) % frontends.len().max(1)) {
+                engine.kernel_mut().lose(key);
+            }
+            return;
+        }
+        Step::Flush => return engine.kernel_mut().flush(),
+        Step::Foreign(vip) => return engine.kernel_mut().foreign(Toy::foreign(vip)),
+        Step::Sync => return drop(engine.sync(now)),
+        Step::Tend => return drop(engine.tend(now)),
+    }
+    engine.offer(world.delta());
+}
+
+/// A full build of the same world by an engine that starts now.
+fn built_from_nothing(world: &World, now: Instant) -> ToyEngine {
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
+    engine.offer(world.delta());
+    assert!(engine.sync(now).error.is_none());
+    engine
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_history_ends_in_the_state_of_one_full_build(history in steps()) {
+        let mut world = World::new();
+        let mut engine = built_from_nothing(&world, Instant::now());
+        let mut now = Instant::now();
+        for one in history {
+            now += Duration::from_millis(300);
+            step(&mut engine, &mut world, one, now);
+            // A foreign object or a flush breaks references by itself; only our own steps are held to the order.
+        }
+        engine.offer(world.delta());
+        settle(&mut engine, now);
+        let fresh = built_from_nothing(&world, now);
+        prop_assert_eq!(settled(&engine), settled(&fresh));
+    }
+
+    #[test]
+    fn nothing_refers_to_what_does_not_exist(history in steps()) {
+        let mut world = World::new();
+        let mut engine = built_from_nothing(&world, Instant::now());
+        let mut now = Instant::now();
+        for one in history {
+            now += Duration::from_millis(300);
+            if !matches!(one, Step::Lose(_) | Step::Flush | Step::Foreign(_)) {
+                step(&mut engine, &mut world, one, now);
+            }
+            prop_assert_eq!(&engine.kernel().violations, &Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn a_restart_with_unchanged_objects_commits_nothing(history in steps()) {
+        let mut world = World::new();
+        let mut engine = built_from_nothing(&world, Instant::now());
+        let mut now = Instant::now();
+        for one in history {
+            now += Duration::from_millis(300);
+            step(&mut engine, &mut world, one, now);
+        }
+        engine.offer(world.delta());
+        let now = settle(&mut engine, now);
+        let left = std::mem::take(&mut engine.kernel_mut().objects);
+        let mut next = Engine::new(ToyCompile, MemoryKernel { objects: left, ..MemoryKernel::default() });
+        next.offer(world.delta());
+        let outcome = next.sync(now);
+        prop_assert!(outcome.error.is_none());
+        prop_assert_eq!(next.kernel().commits, 0, "{:?}", outcome);
+    }
+}
+
+#[test]
+fn a_vip_changes_hands_by_one_replace() {
+    let mut world = World::new();
+    let now = Instant::now();
+    let mut engine = built_from_nothing(&world, now);
+    world.owners[0] = 1;
+    engine.offer(world.delta());
+    let outcome = engine.sync(now);
+    assert_eq!(outcome.ops, 1, "{outcome:?}");
+}
+
+#[test]
+fn a_refused_unit_keeps_its_last_good_state_and_the_others_go_on() {
+    let mut world = World::new();
+    let now = Instant::now();
+    let mut engine = built_from_nothing(&world, now);
+    engine.kernel_mut().refused = vec![ToyKey::Frontend(2)];
+    world.endpoints[1] = vec![7];
+    world.endpoints[0] = vec![8];
+    engine.offer(world.delta());
+    let outcome = engine.sync(now);
+    assert_eq!(outcome.quarantined.len(), 1);
+    let frontend = |vip| engine.kernel().objects[&ToyKey::Frontend(vip)].slots().to_vec();
+    assert_eq!(frontend(2), [2, 3], "the last good state");
+    assert_eq!(frontend(3), [2, 3], "the unit stays whole");
+    assert_eq!(frontend(0), [8]);
+}
+
+#[test]
+fn who_wants_what_a_refused_unit_holds_waits_with_it() {
+    let mut world = World::new();
+    let now = Instant::now();
+    let mut engine = built_from_nothing(&world, now);
+    engine.kernel_mut().refused = vec![ToyKey::Frontend(3)];
+    world.endpoints[1] = vec![7]; // refused because of VIP 3 ...
+    world.owners[2] = 0; // ... so it can't give VIP 2 to service 0
+    engine.offer(world.delta());
+    let outcome = engine.sync(now);
+    assert_eq!(outcome.quarantined.len(), 2, "{outcome:?}");
+    assert_eq!(engine.kernel().objects[&ToyKey::Frontend(2)].slots(), [2, 3]);
+    engine.kernel_mut().refused.clear();
+    assert!(engine.sync(now + Duration::from_secs(5)).quarantined.is_empty());
+    assert_eq!(engine.kernel().objects[&ToyKey::Frontend(2)].slots(), [1, 2]);
+}
+
+#[test]
+fn a_silent_refusal_is_found_by_halving() {
+    let mut world = World::new();
+    let now = Instant::now();
+    let mut engine = built_from_nothing(&world, now);
+    for endpoints in &mut world.endpoints {
+        *endpoints = vec![9];
+    }
+    engine.kernel_mut().faults.push_back(Fault::RefuseSilently(vec![ToyKey::Frontend(4)]));
+    engine.offer(world.delta());
+    let outcome = engine.sync(now);
+    assert_eq!(outcome.quarantined.len(), 1, "{outcome:?}");
+    assert_eq!(engine.kernel().objects[&ToyKey::Frontend(0)].slots(), [9]);
+    assert_eq!(engine.kernel().objects[&ToyKey::Frontend(6)].slots(), [9]);
+    assert_eq!(engine.kernel().objects[&ToyKey::Frontend(4)].slots(), [4]);
+}
+
+#[test]
+fn a_second_writer_that_keeps_on_is_left_alone_for_a_while() {
+    let world = World::new();
+    let mut now = Instant::now();
+    let mut engine = built_from_nothing(&world, now);
+    let mut contested = 0;
+    for round in 0..6 {
+        now += Duration::from_secs(1);
+        engine.kernel_mut().lose(&ToyKey::Frontend(0));
+        let outcome = engine.tend(now);
+        assert_eq!(outcome.repairs, usize::from(round < 3), "round {round}");
+        contested += outcome.contested.len();
+    }
+    assert_eq!(contested, 1);
+    let outcome = engine.tend(now + Duration::from_secs(30));
+    assert_eq!(outcome.repairs, 1, "one more try after the pause");
+}
+
+#[test]
+fn retiring_leaves_nothing() {
+    let engine = built_from_nothing(&World::new(), Instant::now());
+    assert!(!engine.kernel().objects.is_empty());
+    let mut engine = Box::new(engine);
+    assert!(engine.plan().unwrap().is_empty());
+    assert!((engine as Box<dyn SyncEngine>).retire().is_ok());
+}
