@@ -1,1 +1,12 @@
-//! Talks to the kernel.
+//! Talks to the kernel: netlink, nf_tables, addresses, network namespaces, sysctls. Knows nothing of the program above.
+//!
+//! The only crate with `unsafe` code. Everything is synchronous; what comes from the kernel is decoded with bounds
+//! checks throughout, so that no byte sequence ends the program.
+
+pub mod capability;
+pub mod link;
+pub mod memory;
+pub mod netlink;
+pub mod netns;
+pub mod nft;
+pub mod sysctl;

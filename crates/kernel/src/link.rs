@@ -1,0 +1,243 @@
+//! Interfaces and their addresses, by route netlink.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use netlink_packet_core::{Emitable, Parseable};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{LinkFlags, LinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+use crate::netlink::{Malformed, Messages, Reply, Socket, Writer, control, decode_reply, flag};
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
+const RTM_GETADDR: u16 = 22;
+const RTNLGRP_IPV4_IFADDR: u32 = 5;
+const RTNLGRP_IPV6_IFADDR: u32 = 9;
+const DUMP_ATTEMPTS: usize = 8;
+
+/// An address of this machine, in the network namespace of the thread that asked.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LocalAddress {
+    /// of its interface
+    pub index: u32,
+    /// the machine's own end, where a link has two
+    pub address: IpAddr,
+    /// of the network
+    pub prefix_length: u8,
+    /// it is within `127.0.0.0/8` or `::1`
+    pub loopback: bool,
+    /// it is within `169.254.0.0/16` or `fe80::/10`
+    pub link_local: bool,
+}
+
+/// A listener to changes of addresses in the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub struct AddressMonitor {
+    socket: Socket,
+    datagram: Vec<u8>,
+}
+
+// === impl AddressMonitor ===
+
+impl AddressMonitor {
+    /// Starts to listen: changes from here on are seen.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open() -> io::Result<Self> {
+        let socket = Socket::open(NETLINK_ROUTE)?;
+        socket.join(RTNLGRP_IPV4_IFADDR)?;
+        socket.join(RTNLGRP_IPV6_IFADDR)?;
+        Ok(Self { socket, datagram: Vec::new() })
+    }
+
+    /// Whether an address came or went since the last call, or may have done so because a notification was lost. Does not
+    /// wait. [`addresses`] says what there is now.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn changed(&mut self) -> io::Result<bool> {
+        let mut changed = false;
+        loop {
+            match self.socket.receive(&mut self.datagram) {
+                Ok(false) => return Ok(changed),
+                Ok(true) => {
+                    changed |= Messages::new(&self.datagram)
+                        .any(|message| message.map_or(true, |m| matches!(m.kind, RTM_NEWADDR | RTM_DELADDR)));
+                }
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => changed = true,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl AsFd for AddressMonitor {
+    /// To wait for it to be readable.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Reads the payload of a message about an address; `None` if it names none.
+///
+/// # Errors
+/// [`Malformed`] if it is none.
+pub fn decode_address(payload: &[u8]) -> Result<Option<LocalAddress>, Malformed> {
+    const HEADER_LEN: usize = 8; // the codec takes it for granted
+    payload.get(..HEADER_LEN).ok_or(Malformed("short address message"))?;
+    let message = AddressMessage::parse(payload).map_err(|_| Malformed("address message"))?;
+    let (mut local, mut address) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(ip) => local = Some(*ip),
+            AddressAttribute::Address(ip) => address = Some(*ip),
+            _ => {} // label, broadcast, times
+        }
+    }
+    Ok(local.or(address).map(|address| LocalAddress {
+        index: message.header.index,
+        address,
+        prefix_length: message.header.prefix_len,
+        loopback: address.is_loopback(),
+        link_local: match address {
+            IpAddr::V4(v4) => v4.is_link_local(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        },
+    }))
+}
+
+/// All addresses of this machine in the network namespace of the calling thread, also those of interfaces that are down.
+///
+/// # Errors
+/// What the system says; `Interrupted` if addresses kept changing while the kernel listed them.
+pub fn addresses() -> io::Result<Vec<LocalAddress>> {
+    let mut socket = Socket::open(NETLINK_ROUTE)?;
+    let request = AddressMessage::default();
+    (0..DUMP_ATTEMPTS)
+        .find_map(|_| {
+            let mut found = Vec::new();
+            let listed = talk(&mut socket, RTM_GETADDR, flag::DUMP, &request, &mut |payload| {
+                found.extend(decode_address(payload)?);
+                Ok(())
+            });
+            match listed {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
+                listed => Some(listed.map(|()| found)),
+            }
+        })
+        .unwrap_or_else(|| Err(io::ErrorKind::Interrupted.into()))
+}
+
+/// Brings an interface up.
+///
+/// # Errors
+/// What the system says.
+pub fn raise(index: u32) -> io::Result<()> {
+    let mut request = LinkMessage::default();
+    request.header.index = index;
+    request.header.flags = LinkFlags::Up;
+    request.header.change_mask = LinkFlags::Up;
+    let mut socket = Socket::open(NETLINK_ROUTE)?;
+    talk(&mut socket, RTM_NEWLINK, flag::ACK, &request, &mut |_| Ok(()))
+}
+
+/// Sends one request and hands over the payloads of the answer.
+fn talk(
+    socket: &mut Socket,
+    kind: u16,
+    flags: u16,
+    request: &impl Emitable,
+    each: &mut dyn FnMut(&[u8]) -> Result<(), Malformed>,
+) -> io::Result<()> {
+    let mut payload = vec![0; request.buffer_len()];
+    request.emit(&mut payload);
+    let mut writer = Writer::new();
+    let mark = writer.message(kind, flag::REQUEST | flags, 1);
+    writer.raw(&payload);
+    writer.end_message(mark);
+    socket.send(writer.bytes())?;
+
+    let mut datagram = Vec::new();
+    let mut interrupted = false;
+    while socket.receive(&mut datagram)? {
+        for message in Messages::new(&datagram) {
+            let message = message?;
+            interrupted |= message.flags & flag::DUMP_INTR != 0;
+            match (message.kind, decode_reply(&message)?) {
+                (control::DONE | control::ERROR, Some(Reply::Refused(refusal))) => return Err(refusal.into()),
+                (control::DONE | control::ERROR, _) if interrupted => return Err(io::ErrorKind::Interrupted.into()),
+                (control::DONE | control::ERROR, _) => return Ok(()),
+                _ => each(message.payload)?,
+            }
+        }
+    }
+    Err(io::Error::other("the kernel did not answer"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netns::Namespace;
+    use std::process::Command;
+
+    fn ip(arguments: &str) {
+        let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
+        assert!(status.success(), "ip {arguments}");
+    }
+
+    fn listed() -> Vec<(IpAddr, u8, bool, bool)> {
+        let mut found: Vec<_> =
+            addresses().unwrap().into_iter().map(|a| (a.address, a.prefix_length, a.loopback, a.link_local)).collect();
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn addresses_are_listed_and_changes_seen() {
+        Namespace::new()
+            .unwrap()
+            .run(|| {
+                assert_eq!(listed(), []);
+                let mut monitor = AddressMonitor::open().unwrap();
+                assert!(!monitor.changed().unwrap());
+                raise(1).unwrap();
+                assert!(monitor.changed().unwrap());
+                assert!(!monitor.changed().unwrap());
+                ip("address add 192.0.2.7/24 dev lo");
+                ip("address add 169.254.3.4 peer 198.51.100.1/32 dev lo");
+                ip("address add 2001:db8::7/64 dev lo nodad");
+                assert!(monitor.changed().unwrap());
+                let address = |text: &str| text.parse::<IpAddr>().unwrap();
+                let all = [
+                    (address("127.0.0.1"), 8, true, false),
+                    (address("169.254.3.4"), 32, false, true),
+                    (address("192.0.2.7"), 24, false, false),
+                    (address("::1"), 128, true, false),
+                    (address("2001:db8::7"), 64, false, false),
+                ];
+                assert_eq!(listed(), all);
+                assert!(addresses().unwrap().iter().all(|address| address.index == 1));
+                ip("address del 192.0.2.7/24 dev lo");
+                assert!(monitor.changed().unwrap());
+                assert_eq!(listed().len(), all.len() - 1);
+            })
+            .unwrap();
+    }
+
+    #[test]
+    fn a_missing_interface_is_an_error() {
+        let error = Namespace::new().unwrap().run(|| raise(77)).unwrap().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
+    }
+
+    #[test]
+    fn short_messages_are_refused() {
+        assert!(decode_address(&[2, 24, 0]).is_err());
+        assert_eq!(decode_address(&[2, 24, 0, 0, 1, 0, 0, 0]), Ok(None));
+    }
+}

@@ -1,0 +1,163 @@
+//! Bytes to messages and attributes.
+
+use std::borrow::Cow;
+
+use super::{HEADER_LEN, Malformed, align};
+
+const ATTRIBUTE_HEADER_LEN: usize = 4;
+/// the two high bits say "nested" and "network byte order"
+const KIND_MASK: u16 = 0x3fff;
+
+/// One message of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// type, without meaning across protocols
+    pub kind: u16,
+    /// see [`flag`](super::flag)
+    pub flags: u16,
+    /// of the request that it answers
+    pub sequence: u32,
+    /// of the socket that caused it; 0: the kernel itself
+    pub port_id: u32,
+    /// what follows the header
+    pub payload: &'a [u8],
+}
+
+/// The messages of one datagram. After an error there are no more.
+#[derive(Clone, Debug)]
+pub struct Messages<'a> {
+    rest: &'a [u8],
+}
+
+/// One attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attribute<'a> {
+    /// type, without the two flag bits
+    pub kind: u16,
+    /// without header and padding
+    pub value: &'a [u8],
+}
+
+/// A list of attributes. After an error there are no more.
+#[derive(Clone, Debug)]
+pub struct Attributes<'a> {
+    rest: &'a [u8],
+}
+
+// === impl Message ===
+
+impl Message<'_> {
+    fn parse(header: &[u8; HEADER_LEN]) -> (usize, Message<'static>) {
+        let [l0, l1, l2, l3, k0, k1, f0, f1, s0, s1, s2, s3, p0, p1, p2, p3] = *header;
+        let message = Message {
+            kind: u16::from_ne_bytes([k0, k1]),
+            flags: u16::from_ne_bytes([f0, f1]),
+            sequence: u32::from_ne_bytes([s0, s1, s2, s3]),
+            port_id: u32::from_ne_bytes([p0, p1, p2, p3]),
+            payload: &[],
+        };
+        (usize::try_from(u32::from_ne_bytes([l0, l1, l2, l3])).unwrap_or(usize::MAX), message)
+    }
+}
+
+// === impl Messages ===
+
+impl<'a> Messages<'a> {
+    /// Reads the messages of this datagram, or of several behind each other.
+    pub fn new(datagram: &'a [u8]) -> Self {
+        Self { rest: datagram }
+    }
+
+    fn take(&mut self) -> Result<Message<'a>, Malformed> {
+        let bytes = std::mem::take(&mut self.rest);
+        let header = bytes.first_chunk::<HEADER_LEN>().ok_or(Malformed("short message header"))?;
+        let (length, message) = Message::parse(header);
+        let payload = bytes.get(HEADER_LEN..length).ok_or(Malformed("message length"))?;
+        self.rest = bytes.get(align(length)..).unwrap_or_default();
+        Ok(Message { payload, ..message })
+    }
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Result<Message<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        (!self.rest.is_empty()).then(|| self.take())
+    }
+}
+
+// === impl Attribute ===
+
+impl<'a> Attribute<'a> {
+    /// Its value as text, without the final NUL; what is no UTF-8 is replaced.
+    pub fn text(&self) -> Cow<'a, str> {
+        String::from_utf8_lossy(self.value.split(|byte| *byte == 0).next().unwrap_or_default())
+    }
+
+    /// Its value as a number in network byte order.
+    ///
+    /// # Errors
+    /// [`Malformed`] if it has another size.
+    pub fn be_u32(&self) -> Result<u32, Malformed> {
+        self.value.try_into().map(u32::from_be_bytes).map_err(|_| Malformed("size of a 32-bit attribute"))
+    }
+
+    /// Its value as a number in network byte order.
+    ///
+    /// # Errors
+    /// [`Malformed`] if it has another size.
+    pub fn be_u64(&self) -> Result<u64, Malformed> {
+        self.value.try_into().map(u64::from_be_bytes).map_err(|_| Malformed("size of a 64-bit attribute"))
+    }
+
+    /// Its value as a number in the machine's byte order.
+    ///
+    /// # Errors
+    /// [`Malformed`] if it has another size.
+    pub fn native_u32(&self) -> Result<u32, Malformed> {
+        self.value.try_into().map(u32::from_ne_bytes).map_err(|_| Malformed("size of a 32-bit attribute"))
+    }
+
+    /// The attributes within it.
+    pub fn nested(&self) -> Attributes<'a> {
+        Attributes::new(self.value)
+    }
+}
+
+// === impl Attributes ===
+
+impl<'a> Attributes<'a> {
+    /// Reads the attributes in these bytes.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// The next attribute; `None` at the end.
+    ///
+    /// # Errors
+    /// [`Malformed`] if its length does not fit.
+    pub fn next_attribute(&mut self) -> Result<Option<Attribute<'a>>, Malformed> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        let bytes = std::mem::take(&mut self.rest);
+        let [l0, l1, k0, k1] = *bytes.first_chunk::<ATTRIBUTE_HEADER_LEN>().ok_or(Malformed("short attribute"))?;
+        let length = usize::from(u16::from_ne_bytes([l0, l1]));
+        let value = bytes.get(ATTRIBUTE_HEADER_LEN..length).ok_or(Malformed("attribute length"))?;
+        self.rest = bytes.get(align(length)..).unwrap_or_default();
+        Ok(Some(Attribute { kind: u16::from_ne_bytes([k0, k1]) & KIND_MASK, value }))
+    }
+
+    /// The first attribute of this type, if there is one.
+    ///
+    /// # Errors
+    /// [`Malformed`] as [`Self::next_attribute`].
+    pub fn find(mut self, kind: u16) -> Result<Option<Attribute<'a>>, Malformed> {
+        while let Some(attribute) = self.next_attribute()? {
+            if attribute.kind == kind {
+                return Ok(Some(attribute));
+            }
+        }
+        Ok(None)
+    }
+}

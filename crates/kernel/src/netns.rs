@@ -1,0 +1,129 @@
+//! Network namespaces.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::resume_unwind;
+
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+use crate::link;
+
+/// The loopback interface is always the first of a namespace.
+const LOOPBACK_INDEX: u32 = 1;
+
+/// A network namespace, held by a descriptor. A fresh one is gone when this is dropped and nothing runs in it.
+#[derive(Debug)]
+pub struct Namespace {
+    fd: OwnedFd,
+}
+
+// === impl Namespace ===
+
+impl Namespace {
+    /// Makes a fresh network namespace, with only a loopback interface that is down. The calling thread stays where it is.
+    ///
+    /// # Errors
+    /// What the system says; `PermissionDenied` without `CAP_SYS_ADMIN`.
+    pub fn new() -> io::Result<Self> {
+        on_a_thread(|| {
+            unshare_network()?;
+            current()
+        })?
+    }
+
+    /// Runs this on a thread within the namespace and waits for it. Threads and processes that are started there inherit
+    /// the namespace. A panic there goes on here.
+    ///
+    /// # Errors
+    /// What the system says if the namespace cannot be entered.
+    pub fn run<T: Send>(&self, action: impl FnOnce() -> T + Send) -> io::Result<T> {
+        on_a_thread(|| {
+            self.enter()?;
+            Ok(action())
+        })?
+    }
+
+    /// Moves the calling thread into the namespace, for good.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn enter(&self) -> io::Result<()> {
+        Ok(move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))?)
+    }
+
+    /// Brings the loopback interface up.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn raise_loopback(&self) -> io::Result<()> {
+        self.run(|| link::raise(LOOPBACK_INDEX))?
+    }
+}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The network namespace of the calling thread.
+///
+/// # Errors
+/// What the system says.
+pub fn current() -> io::Result<Namespace> {
+    Ok(Namespace { fd: File::open("/proc/thread-self/ns/net")?.into() })
+}
+
+#[expect(unsafe_code, reason = "unsharing may take from other threads what they share; here it does not")]
+fn unshare_network() -> io::Result<()> {
+    // SAFETY: only the network namespace is unshared, which is a property of the calling thread alone; neither file
+    // descriptors nor memory change hands.
+    Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?)
+}
+
+fn on_a_thread<T: Send>(action: impl FnOnce() -> T + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("namespace".to_owned()).spawn_scoped(scope, action)?;
+        Ok(thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn name_of_current() -> String {
+        std::fs::read_link("/proc/thread-self/ns/net").unwrap().to_string_lossy().into_owned()
+    }
+
+    #[test]
+    fn a_namespace_is_fresh_and_the_caller_stays() {
+        let before = name_of_current();
+        let (first, second) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let names = [first.run(name_of_current).unwrap(), second.run(name_of_current).unwrap()];
+        assert_eq!(name_of_current(), before);
+        assert_ne!(names[0], names[1]);
+        assert!(!names.contains(&before));
+        let again = first.run(|| current().unwrap()).unwrap();
+        assert_eq!(again.run(name_of_current).unwrap(), names[0]);
+    }
+
+    #[test]
+    fn child_processes_inherit_it() {
+        let namespace = Namespace::new().unwrap();
+        let child = || Command::new("readlink").arg("/proc/self/ns/net").output().unwrap().stdout;
+        let seen = String::from_utf8(namespace.run(child).unwrap()).unwrap();
+        assert_eq!(seen.trim(), namespace.run(name_of_current).unwrap());
+    }
+
+    #[test]
+    fn loopback_comes_up() {
+        let namespace = Namespace::new().unwrap();
+        let connects = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap().connect("127.0.0.1:9").is_ok();
+        assert!(!namespace.run(connects).unwrap());
+        namespace.raise_loopback().unwrap();
+        assert!(namespace.run(connects).unwrap());
+    }
+}

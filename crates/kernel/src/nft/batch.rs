@@ -1,0 +1,307 @@
+//! One transaction, as bytes.
+
+use std::io;
+use std::ops::Range;
+
+use super::wire::{self, msg};
+use super::{Chain, ElementData, Expr, Family, Set, encode, userdata};
+use crate::netlink::{MessageError, MessageMark, NestMark, Writer, flag};
+
+/// Where a message with elements is full: a list is limited to 65,535 bytes by its 16-bit length.
+const FULL_BYTES: usize = 60_000;
+/// More than an element takes besides its keys and its data.
+const ELEMENT_BYTES: usize = 96;
+/// The value of the generation within the message that opens the batch, the first: two headers, one attribute's header.
+const GENERATION_AT: usize = 16 + 4 + 4;
+
+/// Bytes of one transaction, grown message by message. Operations take place in their order, all or none.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    writer: Writer,
+    family: Family,
+    table: String,
+    /// where each message starts; a message's sequence number is its index here plus one
+    starts: Vec<usize>,
+    open: Option<OpenElements>,
+    sets: u32,
+}
+
+/// A message whose list of elements still takes some.
+#[derive(Clone, Debug)]
+struct OpenElements {
+    message: MessageMark,
+    list: NestMark,
+    kind: u8,
+    /// where the name of the set stands
+    set: Range<usize>,
+}
+
+/// A batch to be sent.
+pub(super) struct ClosedBatch {
+    pub(super) bytes: Vec<u8>,
+    starts: Vec<usize>,
+    /// the sequence number of the message that is acknowledged
+    pub(super) last: u32,
+}
+
+/// What a commit took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommitStats {
+    /// the whole batch
+    pub bytes: usize,
+    /// without those that open and close the batch
+    pub messages: usize,
+}
+
+/// Why nothing was committed.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitFailure {
+    /// the kernel refused these operations, in the order of the batch; never empty
+    #[error("{}", summary(.0))]
+    Messages(Vec<BatchError>),
+    /// the batch as a whole did not get through: no permission, no nf_tables, no memory
+    #[error(transparent)]
+    Io(io::Error),
+}
+
+/// One refused operation.
+#[derive(Debug)]
+pub struct BatchError {
+    /// the start of the refused operation: with [`Batch::position`] noted before each operation, it belongs to the last
+    /// one that was noted at this position or before. 0: the batch as a whole, as when its generation is not the
+    /// kernel's (`ERESTART`) or when the commit itself fails
+    pub position: usize,
+    /// where its message starts
+    pub message_start: usize,
+    /// where its message ends. An older kernel does not say which element of a message it refuses ([`MessageError::offset`]
+    /// is `None`, and [`Self::position`] is the message's start): then it is one of the operations up to here
+    pub message_end: usize,
+    /// what it said
+    pub error: MessageError,
+}
+
+// === impl Batch ===
+
+impl Batch {
+    /// An empty transaction on one table.
+    pub fn new(family: Family, table: &str) -> Self {
+        let mut writer = Writer::new();
+        let begin = wire::begin_batch(&mut writer, wire::BATCH_BEGIN, 1);
+        writer.be_u32(wire::BATCH_GENERATION, 0); // the kernel takes 0 as "any"
+        writer.end_message(begin);
+        Self { writer, family, table: table.to_owned(), starts: vec![0], open: None, sets: 0 }
+    }
+
+    /// Has the kernel refuse the batch with `ERESTART` at [`BatchError::position`] 0 unless its generation is this one:
+    /// nobody else has committed in this network namespace since it was asked for.
+    pub fn set_generation(&mut self, generation: u32) {
+        self.writer.patch(GENERATION_AT, &generation.to_be_bytes());
+    }
+
+    /// Creates the table; one that exists is left as it is, comment included.
+    pub fn add_table(&mut self, comment: Option<&str>) {
+        let table = std::mem::take(&mut self.table);
+        self.message(msg::NEW_TABLE, flag::CREATE, |w| {
+            w.text(wire::table::NAME, &table);
+            if let Some(comment) = comment {
+                w.attribute(wire::table::USERDATA, &userdata::table(comment));
+            }
+        });
+        self.table = table;
+    }
+
+    /// Deletes the table with all that it holds. It has to exist.
+    pub fn delete_table(&mut self) {
+        let table = std::mem::take(&mut self.table);
+        self.message(msg::DEL_TABLE, 0, |w| w.text(wire::table::NAME, &table));
+        self.table = table;
+    }
+
+    /// Creates a set or map. One that exists must be the same.
+    pub fn add_set(&mut self, set: &Set) {
+        self.sets = self.sets.wrapping_add(1);
+        let id = self.sets;
+        self.object(msg::NEW_SET, flag::CREATE, |w| encode::set(w, set, id));
+    }
+
+    /// Deletes a set or map with its elements. No rule may use it.
+    pub fn delete_set(&mut self, name: &str) {
+        self.object(msg::DEL_SET, 0, |w| w.text(wire::set::NAME, name));
+    }
+
+    /// Creates a chain without rules. One that exists must be the same.
+    pub fn add_chain(&mut self, chain: &Chain) {
+        self.object(msg::NEW_CHAIN, flag::CREATE, |w| encode::chain(w, chain));
+    }
+
+    /// Deletes a chain. It must be empty, and nothing may lead there.
+    pub fn delete_chain(&mut self, name: &str) {
+        self.object(msg::DEL_CHAIN, 0, |w| w.text(wire::chain::NAME, name));
+    }
+
+    /// Deletes the rules of a chain.
+    pub fn flush_chain(&mut self, name: &str) {
+        self.object(msg::DEL_RULE, 0, |w| w.text(wire::rule::CHAIN, name));
+    }
+
+    /// Appends a rule to a chain.
+    pub fn add_rule(&mut self, chain: &str, exprs: &[Expr]) {
+        self.object(msg::NEW_RULE, flag::CREATE | flag::APPEND, |w| {
+            w.text(wire::rule::CHAIN, chain);
+            let list = w.nest(wire::rule::EXPRESSIONS);
+            exprs.iter().for_each(|expr| encode::expression(w, expr));
+            w.end_nest(list);
+        });
+    }
+
+    /// Adds an element. The same element again is accepted; the same key with other data is refused (`EEXIST`).
+    /// An empty key is the catch-all element.
+    pub fn add_element(&mut self, set: &str, key: &[u8], key_end: Option<&[u8]>, data: ElementData<'_>) {
+        self.element(msg::NEW_ELEMENT, set, key, key_end, data);
+    }
+
+    /// Deletes an element, whatever its data. A missing one is refused (`ENOENT`). An empty key is the catch-all
+    /// element.
+    pub fn delete_element(&mut self, set: &str, key: &[u8], key_end: Option<&[u8]>) {
+        self.element(msg::DEL_ELEMENT, set, key, key_end, ElementData::None);
+    }
+
+    /// Where the next operation will stand, in bytes from the start; see [`BatchError::position`].
+    pub fn position(&self) -> usize {
+        self.writer.len()
+    }
+
+    /// How many bytes it has, without the message that closes it.
+    pub fn len_bytes(&self) -> usize {
+        self.writer.len()
+    }
+
+    /// Whether it does nothing.
+    pub fn is_empty(&self) -> bool {
+        self.messages() == 0
+    }
+
+    /// How many messages it has, without those that open and close it. Elements share messages.
+    pub fn messages(&self) -> usize {
+        self.starts.len().saturating_sub(1)
+    }
+
+    /// Asks for an acknowledgement of the last message and closes the batch.
+    ///
+    /// # Errors
+    /// The operation that holds more than 65,535 bytes of names or data, if there is one.
+    pub(super) fn close(mut self) -> Result<ClosedBatch, BatchError> {
+        self.close_elements();
+        if let Some(last) = self.starts.last() {
+            self.writer.add_flags(*last, flag::ACK);
+        }
+        let next = self.next_sequence();
+        let end = wire::begin_batch(&mut self.writer, wire::BATCH_END, next);
+        self.writer.end_message(end);
+        let overflow = self.writer.overflow();
+        let batch = ClosedBatch { bytes: self.writer.into_bytes(), starts: self.starts, last: next.wrapping_sub(1) };
+        match overflow {
+            None => Ok(batch),
+            Some(at) => Err(batch.too_long(at)),
+        }
+    }
+
+    fn next_sequence(&self) -> u32 {
+        u32::try_from(self.starts.len()).unwrap_or(u32::MAX).wrapping_add(1)
+    }
+
+    fn begin(&mut self, kind: u8, flags: u16) -> MessageMark {
+        self.close_elements();
+        let sequence = self.next_sequence();
+        self.starts.push(self.writer.len());
+        wire::begin(&mut self.writer, kind, self.family.number(), flag::REQUEST | flags, sequence)
+    }
+
+    fn message(&mut self, kind: u8, flags: u16, fill: impl FnOnce(&mut Writer)) {
+        let mark = self.begin(kind, flags);
+        fill(&mut self.writer);
+        self.writer.end_message(mark);
+    }
+
+    /// A message about something within the table.
+    fn object(&mut self, kind: u8, flags: u16, fill: impl FnOnce(&mut Writer)) {
+        /// the attribute of the table's name, the same for chains, rules, sets and elements
+        const TABLE: u16 = 1;
+        const { assert!(wire::chain::TABLE == TABLE && wire::rule::TABLE == TABLE && wire::set::TABLE == TABLE) };
+        let mark = self.begin(kind, flags);
+        self.writer.text(TABLE, &self.table);
+        fill(&mut self.writer);
+        self.writer.end_message(mark);
+    }
+
+    fn element(&mut self, kind: u8, set: &str, key: &[u8], key_end: Option<&[u8]>, data: ElementData<'_>) {
+        let data_len = match data {
+            ElementData::None => 0,
+            ElementData::Value(bytes) => bytes.len(),
+            ElementData::Verdict(verdict) => verdict.chain().map_or(0, str::len),
+        };
+        let need = ELEMENT_BYTES + key.len() + key_end.map_or(0, <[u8]>::len) + data_len;
+        if !self.takes(kind, set, need) {
+            self.open_elements(kind, set);
+        }
+        encode::element(&mut self.writer, key, key_end, data);
+    }
+
+    fn takes(&self, kind: u8, set: &str, need: usize) -> bool {
+        self.open.as_ref().is_some_and(|open| {
+            open.kind == kind
+                && self.writer.bytes().get(open.set.clone()) == Some(set.as_bytes())
+                && self.writer.nest_len(open.list).saturating_add(need) <= FULL_BYTES
+        })
+    }
+
+    fn open_elements(&mut self, kind: u8, set: &str) {
+        const ATTRIBUTE_HEADER: usize = 4;
+        let message = self.begin(kind, if kind == msg::NEW_ELEMENT { flag::CREATE } else { 0 });
+        self.writer.text(wire::element::TABLE, &self.table);
+        let name = self.writer.len() + ATTRIBUTE_HEADER;
+        self.writer.text(wire::element::SET, set);
+        let list = self.writer.nest(wire::element::LIST);
+        self.open = Some(OpenElements { message, list, kind, set: name..name + set.len() });
+    }
+
+    fn close_elements(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.writer.end_nest(open.list);
+            self.writer.end_message(open.message);
+        }
+    }
+}
+
+// === impl ClosedBatch ===
+
+impl ClosedBatch {
+    /// Places the kernel's error.
+    pub(super) fn place(&self, error: MessageError) -> BatchError {
+        let index = usize::try_from(error.sequence).ok().and_then(|sequence| sequence.checked_sub(1));
+        let start_of = |index: usize| self.starts.get(index).copied();
+        let message_start = index.and_then(start_of).unwrap_or(0);
+        let message_end = index.and_then(|index| start_of(index + 1)).unwrap_or(self.bytes.len());
+        let offset = error.offset.and_then(|offset| usize::try_from(offset).ok()).unwrap_or(0);
+        BatchError { position: message_start.saturating_add(offset), message_start, message_end, error }
+    }
+
+    fn too_long(&self, at: usize) -> BatchError {
+        let message = self.starts.partition_point(|start| *start <= at);
+        let start = self.starts.get(message.saturating_sub(1)).copied().unwrap_or(0);
+        self.place(MessageError {
+            sequence: u32::try_from(message).unwrap_or(u32::MAX),
+            offset: u32::try_from(at.saturating_sub(start)).ok(),
+            error: io::Error::from_raw_os_error(libc::EMSGSIZE),
+            text: Some("names or data of more than 65,535 bytes".to_owned()),
+        })
+    }
+}
+
+fn summary(errors: &[BatchError]) -> String {
+    match errors {
+        [] => "refused".to_owned(),
+        [one] => one.error.to_string(),
+        [first, rest @ ..] => format!("{}, and {} more", first.error, rest.len()),
+    }
+}

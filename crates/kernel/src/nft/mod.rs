@@ -1,0 +1,59 @@
+//! nf_tables: typed objects, the transaction that writes them, the socket that reads them back, and the monitor.
+//!
+//! Layouts and numbers are those of `linux/netfilter/nf_tables.h`. Only what is written here is typed; whatever else
+//! is found in the kernel comes back as [`Expr::Opaque`], [`ChainKind::Other`] or [`OwnedData::Other`], so that it is
+//! seen to differ.
+
+mod batch;
+mod decode;
+mod element;
+mod encode;
+mod expr;
+mod expr_decode;
+mod monitor;
+mod object;
+mod octets;
+mod socket;
+pub mod userdata;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+pub use batch::{Batch, BatchError, CommitFailure, CommitStats};
+pub use decode::{
+    decode_chain, decode_elements, decode_events, decode_expression, decode_generation, decode_rule, decode_set,
+    decode_table,
+};
+pub use element::{Element, ElementData, OwnedData, VerdictRef};
+pub use expr::{CmpOp, CtKey, DynsetOp, Expr, FibOf, MetaKey, PayloadBase, Reg, Verdict};
+pub use monitor::{Changed, Event, Monitor, Overrun};
+pub use object::{BaseHook, Chain, ChainKind, Family, Hook, Rule, Set, SetData, SetFlags, Table};
+pub use octets::Octets;
+pub use socket::Socket;
+
+/// Data types of keys and values. The kernel only keeps them; the `nft` tool prints by them.
+pub mod data_type {
+    /// a number in the machine's byte order
+    pub const INTEGER: u32 = 4;
+    /// four bytes
+    pub const IPV4_ADDR: u32 = 7;
+    /// sixteen bytes
+    pub const IPV6_ADDR: u32 = 8;
+    /// an IP protocol number, one byte
+    pub const INET_PROTO: u32 = 12;
+    /// a port in network byte order, two bytes
+    pub const INET_SERVICE: u32 = 13;
+    /// a packet mark in the machine's byte order
+    pub const MARK: u32 = 19;
+    /// the value of a verdict map
+    pub const VERDICT: u32 = 0xffff_ff00;
+}
+
+/// The type of a concatenation: six bits per field, the first field highest. At most five fields fit.
+pub const fn concat_type(fields: &[u32]) -> u32 {
+    match fields {
+        [] => 0,
+        [rest @ .., last] => concat_type(rest) << 6 | *last,
+    }
+}

@@ -1,0 +1,83 @@
+//! Objects to the kernel and back, each test in a network namespace of its own. They need root.
+
+mod errors;
+mod garbage;
+mod monitor;
+mod round_trip;
+mod ruleset;
+mod tool;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use crate::netns::Namespace;
+use ruleset::Ruleset;
+
+const TABLE: &str = "kernel-test";
+
+/// Everything in a table, in an order of its own.
+#[derive(Debug, PartialEq)]
+struct ReadBack {
+    sets: BTreeSet<Set>,
+    chains: BTreeSet<Chain>,
+    rules: BTreeMap<String, Vec<Rule>>,
+    elements: BTreeMap<String, BTreeSet<Element>>,
+}
+
+/// Runs a test in a fresh namespace.
+fn isolated<T: Send>(test: impl FnOnce() -> T + Send) -> T {
+    let namespace = Namespace::new().expect("these tests need root");
+    namespace.raise_loopback().unwrap();
+    namespace.run(test).unwrap()
+}
+
+fn write(batch: &mut Batch, ruleset: &Ruleset) {
+    ruleset.sets.iter().for_each(|set| batch.add_set(set));
+    ruleset.chains.iter().for_each(|(chain, _)| batch.add_chain(chain));
+    for (chain, rules) in &ruleset.chains {
+        rules.iter().for_each(|rule| batch.add_rule(&chain.name, rule));
+    }
+    for (set, element) in &ruleset.elements {
+        batch.add_element(set, &element.key, element.key_end.as_deref(), element.data.borrow().unwrap());
+    }
+}
+
+fn commit(socket: &mut Socket, family: Family, fill: impl FnOnce(&mut Batch)) -> Result<CommitStats, CommitFailure> {
+    let mut batch = Batch::new(family, TABLE);
+    fill(&mut batch);
+    socket.commit(batch)
+}
+
+fn read_back(socket: &mut Socket, family: Family) -> ReadBack {
+    let sets: BTreeSet<Set> = socket.sets(family, TABLE).unwrap().into_iter().collect();
+    let mut rules: BTreeMap<String, Vec<Rule>> = BTreeMap::new();
+    for (chain, rule) in socket.rules(family, TABLE, None).unwrap() {
+        assert_ne!(rule.handle, 0);
+        rules.entry(chain).or_default().push(rule);
+    }
+    let elements = sets.iter().map(|set| (set.name.clone(), elements(socket, family, &set.name))).collect();
+    ReadBack { sets, chains: socket.chains(family, TABLE).unwrap().into_iter().collect(), rules, elements }
+}
+
+fn elements(socket: &mut Socket, family: Family, set: &str) -> BTreeSet<Element> {
+    let mut elements = BTreeSet::new();
+    socket.elements(family, TABLE, set, &mut |element| assert!(elements.insert(element))).unwrap();
+    elements
+}
+
+/// What reading back the ruleset should bring.
+fn expected(ruleset: &Ruleset) -> ReadBack {
+    let rule = |exprs: &Vec<Expr>| Rule { exprs: exprs.clone(), comment: None, handle: 0 };
+    let mut elements: BTreeMap<String, BTreeSet<Element>> =
+        ruleset.sets.iter().map(|set| (set.name.clone(), BTreeSet::new())).collect();
+    for (set, element) in &ruleset.elements {
+        elements.get_mut(*set).unwrap().insert(element.clone());
+    }
+    let with_rules = ruleset.chains.iter().filter(|(_, rules)| !rules.is_empty());
+    ReadBack {
+        sets: ruleset.sets.iter().cloned().collect(),
+        chains: ruleset.chains.iter().map(|(chain, _)| chain.clone()).collect(),
+        rules: with_rules.map(|(chain, rules)| (chain.name.clone(), rules.iter().map(rule).collect())).collect(),
+        elements,
+    }
+}
