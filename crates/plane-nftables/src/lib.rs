@@ -1,1 +1,48 @@
-//! The nftables mode.
+//! The nftables mode: a constant shape, all state in elements.
+//!
+//! One table per family. `service-ips` maps VIP, protocol and port to a verdict that says everything about a service
+//! port; the pick chains behind it, one per distinct endpoint count, draw a slot and look the endpoint up in `endpoints`.
+//! So a changed endpoint is a changed element, whatever else there is.
+//!
+//! - `object`: what is put into the kernel; `names`: how it is called there
+//! - `base`: table, sets, fixed chains; `compile`: a service; `chains` and `rules`: how rules are written
+//! - `place`: which endpoint stands in which slot
+//! - `kernel`: commits and reads back; `wire`: elements as bytes
+//! - `trace`: what the objects do with a packet; `render`: the objects as `nft` text
+
+pub mod base;
+mod chains;
+pub mod compile;
+mod encode;
+pub mod kernel;
+pub mod leftovers;
+mod memory;
+pub mod names;
+pub mod object;
+mod place;
+mod probe;
+mod read;
+pub mod render;
+mod rules;
+mod trace;
+mod wire;
+
+use std::io;
+
+use ferry_api::object::Family;
+use ferry_plane::engine::Engine;
+
+pub use compile::Nftables;
+pub use kernel::{CommitTurn, NftablesKernel};
+pub use object::{NftKey, NftObject};
+
+/// The engine of this mode.
+pub type NftablesEngine = Engine<Nftables, NftablesKernel>;
+
+/// Opens the engine of one family, in the network namespace of this thread. Engines of one process share the `turn`.
+///
+/// # Errors
+/// `EPERM` without `CAP_NET_ADMIN`; whatever else the system says.
+pub fn engine(family: Family, turn: CommitTurn) -> io::Result<NftablesEngine> {
+    Ok(Engine::new(Nftables::new(family), NftablesKernel::open(family, turn)?))
+}

@@ -100,7 +100,7 @@ pub trait Trace: Compile {
 }
 
 /// What was there before, for [`Compile::place`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub enum Before<'a, O> {
     /// nothing
     Nothing,
@@ -237,6 +237,17 @@ pub enum Next {
     /// at once: repair
     RepairNow,
 }
+
+// === impl Before ===
+
+// Derived, these would ask for the same of the objects.
+impl<O> Clone for Before<'_, O> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<O> Copy for Before<'_, O> {}
 
 // === impl Outcome ===
 

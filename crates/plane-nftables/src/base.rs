@@ -1,0 +1,280 @@
+//! The base: the table, the shapes of its sets and maps, the fixed chains and where they are hooked in.
+
+use ferry_api::object::{Family, Protocol};
+use ferry_kernel::nft::userdata::{self, PayloadField, SetNotes, TypeofExpr};
+use ferry_kernel::nft::{self, BaseHook, ChainKind, FibOf, Hook, SetData, SetFlags, concat_type, data_type};
+use ferry_model::{BaseState, Context, NodePortAddresses};
+
+use crate::names::{ChainName, FixedChain, FixedSet, SLOTS, SetName};
+use crate::object::{ElementKey, NftObject, Rule, Rules, Table, Value};
+use crate::rules::{Field, NODE_PORT, RuleWriter, VIP};
+
+/// The most clients that one memory holds.
+const MEMORY_SIZE: u32 = 65_536;
+
+impl FixedChain {
+    /// Where a base chain is hooked in: nat chains see the first packet of a connection only, and none of them sees it
+    /// once another has translated it, which is why the late ones get what nobody translated.
+    pub const fn hook(self) -> Option<BaseHook> {
+        let (hook, priority) = match self {
+            Self::NatPrerouting => (Hook::Prerouting, -100),
+            Self::NatOutput => (Hook::Output, -100),
+            Self::NatPreroutingLate => (Hook::Prerouting, -90),
+            Self::NatOutputLate => (Hook::Output, -90),
+            Self::NatInput => (Hook::Input, 100),
+            Self::NatPostrouting => (Hook::Postrouting, 100),
+            Self::Reject
+            | Self::Services
+            | Self::Restricted
+            | Self::ExternalLocal
+            | Self::NodePortLocal
+            | Self::Unknown
+            | Self::Learn => return None,
+        };
+        Some(BaseHook { kind: ChainKind::Nat, hook, priority })
+    }
+}
+
+impl ChainName {
+    /// The chain without its rules, for the kernel.
+    pub(crate) fn chain(self) -> nft::Chain {
+        let hook = match self {
+            Self::Fixed(fixed) => fixed.hook(),
+            Self::Pick(..) | Self::Remember(..) | Self::Learn(_) => None,
+        };
+        nft::Chain { name: self.to_string(), hook }
+    }
+}
+
+/// The objects of the base.
+pub(crate) fn compile(family: Family, context: &Context, base: &BaseState, out: &mut Vec<NftObject>) {
+    out.push(NftObject::Table(Table::Ours));
+    out.extend(FixedSet::ALL.iter().map(|set| NftObject::Set(SetName::Fixed(*set))));
+    for chain in FixedChain::ALL {
+        let learning = matches!(chain, FixedChain::Learn | FixedChain::NatInput);
+        if base.affinity || !learning {
+            let rules = Rules(rules(*chain, family, context, base).into());
+            out.push(NftObject::Chain(ChainName::Fixed(*chain), rules));
+        }
+    }
+    if let NodePortAddresses::Only(addresses) = &base.node_ports {
+        out.extend(addresses.iter().map(|address| NftObject::Element(ElementKey::NodePortIp(*address), Value::None)));
+    }
+}
+
+fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState) -> Vec<Rule> {
+    let rule = || RuleWriter::new(family);
+    let fixed = ChainName::Fixed;
+    match chain {
+        FixedChain::Reject => vec![rule().protocol(Protocol::Tcp).reset(), rule().reject()],
+        FixedChain::Services => vec![
+            rule().verdict_map(VIP, FixedSet::ServiceIps),
+            node_port_rule(family, base).verdict_map(NODE_PORT, FixedSet::ServiceNodePorts),
+        ],
+        FixedChain::Restricted => vec![
+            rule()
+                .not_in_set(&[Field::Destination, Field::Protocol, Field::Port, Field::Source], FixedSet::SourceRanges)
+                .drop_it(),
+            rule().verdict_map(VIP, FixedSet::RestrictedIps),
+        ],
+        FixedChain::ExternalLocal => local_policy(family, context, VIP, FixedSet::ClusterPolicyIps, FixedSet::LocalIps),
+        FixedChain::NodePortLocal => {
+            local_policy(family, context, NODE_PORT, FixedSet::ClusterPolicyNodePorts, FixedSet::LocalNodePorts)
+        }
+        FixedChain::Unknown => {
+            let known = rule().in_set(&[Field::Destination], FixedSet::ClusterIps).goto(fixed(FixedChain::Reject));
+            let unallocated = base.service_cidrs.iter().map(|net| rule().destination_in(*net).drop_it());
+            std::iter::once(known).chain(unallocated).collect()
+        }
+        FixedChain::Learn => Protocol::ALL.into_iter().flat_map(|protocol| learn(family, protocol)).collect(),
+        FixedChain::NatPrerouting | FixedChain::NatOutput => vec![rule().jump(fixed(FixedChain::Services))],
+        FixedChain::NatPreroutingLate => {
+            // An address that is bound here, as a node-local DNS cache binds a cluster IP, stays reachable.
+            vec![rule().address_is_local(FibOf::Destination, false).jump(fixed(FixedChain::Unknown))]
+        }
+        FixedChain::NatOutputLate => vec![rule().jump(fixed(FixedChain::Unknown))],
+        FixedChain::NatInput => vec![rule().translated().jump(fixed(FixedChain::Learn))],
+        FixedChain::NatPostrouting => postrouting(family, context, base),
+    }
+}
+
+/// The beginning of the rule that finds nodePorts: which addresses serve them.
+fn node_port_rule(family: Family, base: &BaseState) -> RuleWriter {
+    match base.node_ports {
+        NodePortAddresses::All => {
+            RuleWriter::new(family).address_is_local(FibOf::Destination, true).destination_not_loopback()
+        }
+        NodePortAddresses::Only(_) => RuleWriter::new(family).in_set(&[Field::Destination], FixedSet::NodePortIps),
+    }
+}
+
+/// Policy Local of an external frontend: pods and the node itself use all endpoints, others the Local ones.
+fn local_policy(family: Family, context: &Context, key: &[Field], all: FixedSet, local: FixedSet) -> Vec<Rule> {
+    let pods = context.local.of(family).as_ref().and_then(|pods| RuleWriter::new(family).pods(pods, true));
+    let mut rules: Vec<Rule> = pods.map(|rule| rule.verdict_map(key, all)).into_iter().collect();
+    let host = RuleWriter::new(family).address_is_local(FibOf::Source, true).set_mark(context.masquerade_mark);
+    rules.push(host.verdict_map(key, all));
+    rules.push(RuleWriter::new(family).verdict_map(key, local));
+    rules
+}
+
+fn learn(family: Family, protocol: Protocol) -> [Rule; 2] {
+    let rule = || RuleWriter::new(family).protocol(protocol);
+    [
+        rule().verdict_map(&[Field::OriginalDestination, Field::OriginalPort], FixedSet::learn(protocol)),
+        rule().verdict_map(&[Field::OriginalPort], FixedSet::learn_node_ports(protocol)),
+    ]
+}
+
+fn postrouting(family: Family, context: &Context, base: &BaseState) -> Vec<Rule> {
+    let rule = || RuleWriter::new(family);
+    let mark = context.masquerade_mark;
+    let learn = base.affinity.then(|| rule().translated().jump(ChainName::Fixed(FixedChain::Learn)));
+    let rest = [
+        // Only what was translated: the set may hold this node's own address (a host-network endpoint), and a plain
+        // connection of the node to itself is no hairpin.
+        rule().translated().in_set(&[Field::Source, Field::Destination], FixedSet::Hairpin).masquerade(),
+        rule().unmarked(mark).return_it(),
+        rule().flip_mark(mark).end(),
+        rule().masquerade(),
+    ];
+    learn.into_iter().chain(rest).collect()
+}
+
+/// The shape of a set or map.
+pub(crate) fn shape(name: SetName, family: Family) -> nft::Set {
+    let layout = Layout::of(name);
+    let fields: Vec<u32> = layout.key.iter().map(|field| field.data_type(family)).collect();
+    let lens: Vec<u32> = layout.key.iter().map(|field| field.len(family)).collect();
+    let address = Part::Address;
+    let endpoint_type = concat_type(&[address.data_type(family), data_type::INET_SERVICE]);
+    nft::Set {
+        name: name.to_string(),
+        key_type: concat_type(&fields),
+        key_len: match lens.as_slice() {
+            [len] => *len,
+            lens => lens.iter().map(|len| len.next_multiple_of(4)).sum(),
+        },
+        data: match layout.data {
+            Data::None => None,
+            Data::Verdict => Some(SetData::Verdict),
+            Data::Endpoint => Some(SetData::Value { data_type: endpoint_type, len: address.len(family) + 4 }),
+        },
+        flags: SetFlags {
+            interval: layout.interval,
+            concat: layout.interval,
+            timeout: layout.memory,
+            dynamic: layout.memory,
+        },
+        field_lens: if layout.interval { lens } else { Vec::new() },
+        size: layout.memory.then_some(MEMORY_SIZE),
+        timeout: None,
+        userdata: slot_types(name, family),
+    }
+}
+
+/// One part of a key.
+#[derive(Clone, Copy)]
+pub(crate) enum Part {
+    Address,
+    Protocol,
+    Port,
+    Slot,
+}
+
+/// What a map's values are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Data {
+    None,
+    Verdict,
+    Endpoint,
+}
+
+/// How a set or map is made up.
+pub(crate) struct Layout {
+    pub(crate) key: &'static [Part],
+    pub(crate) data: Data,
+    interval: bool,
+    memory: bool,
+}
+
+impl Part {
+    fn data_type(self, family: Family) -> u32 {
+        match (self, family) {
+            (Self::Address, Family::V4) => data_type::IPV4_ADDR,
+            (Self::Address, Family::V6) => data_type::IPV6_ADDR,
+            (Self::Protocol, _) => data_type::INET_PROTO,
+            (Self::Port, _) => data_type::INET_SERVICE,
+            (Self::Slot, _) => data_type::INTEGER,
+        }
+    }
+
+    /// Bytes without padding.
+    fn len(self, family: Family) -> u32 {
+        match (self, family) {
+            (Self::Address, Family::V4) | (Self::Slot, _) => 4,
+            (Self::Address, Family::V6) => 16,
+            (Self::Protocol, _) => 1,
+            (Self::Port, _) => 2,
+        }
+    }
+}
+
+impl Layout {
+    pub(crate) fn of(name: SetName) -> Self {
+        use Part::{Address, Port, Protocol, Slot};
+        let (key, data): (&'static [Part], Data) = match name {
+            SetName::Memory(..) => (&[Address], Data::Endpoint),
+            SetName::Members(..) => (&[Address, Port], Data::None),
+            SetName::Fixed(fixed) => match fixed {
+                FixedSet::Endpoints => (&[Address, Protocol, Port, Slot], Data::Endpoint),
+                FixedSet::NodePortEndpoints => (&[Protocol, Port, Slot], Data::Endpoint),
+                FixedSet::ServiceIps
+                | FixedSet::RestrictedIps
+                | FixedSet::LocalIps
+                | FixedSet::ClusterPolicyIps
+                | FixedSet::AffinityPick
+                | FixedSet::AffinityPickLocal => (&[Address, Protocol, Port], Data::Verdict),
+                FixedSet::ServiceNodePorts
+                | FixedSet::LocalNodePorts
+                | FixedSet::ClusterPolicyNodePorts
+                | FixedSet::AffinityPickNodePorts
+                | FixedSet::AffinityPickLocalNodePorts => (&[Protocol, Port], Data::Verdict),
+                FixedSet::LearnTcp | FixedSet::LearnUdp | FixedSet::LearnSctp => (&[Address, Port], Data::Verdict),
+                FixedSet::LearnNodePortsTcp | FixedSet::LearnNodePortsUdp | FixedSet::LearnNodePortsSctp => {
+                    (&[Port], Data::Verdict)
+                }
+                FixedSet::SourceRanges => (&[Address, Protocol, Port, Address], Data::None),
+                FixedSet::ClusterIps | FixedSet::NodePortIps => (&[Address], Data::None),
+                FixedSet::Hairpin => (&[Address, Address], Data::None),
+            },
+        };
+        Self {
+            key,
+            data,
+            interval: name == SetName::Fixed(FixedSet::SourceRanges),
+            memory: matches!(name, SetName::Memory(..)),
+        }
+    }
+}
+
+/// What the `nft` tool needs to know to print slots and load them again: keys with a number have no plain type there.
+fn slot_types(name: SetName, family: Family) -> Vec<u8> {
+    let daddr = match family {
+        Family::V4 => PayloadField::IpDaddr,
+        Family::V6 => PayloadField::Ip6Daddr,
+    };
+    let vip = match name {
+        SetName::Fixed(FixedSet::Endpoints) => Some(TypeofExpr::Payload(daddr)),
+        SetName::Fixed(FixedSet::NodePortEndpoints) => None,
+        SetName::Fixed(_) | SetName::Memory(..) | SetName::Members(..) => return Vec::new(),
+    };
+    let port = || TypeofExpr::Payload(PayloadField::ThDport);
+    let slot = TypeofExpr::Numgen { random: true, modulus: SLOTS, offset: 0 };
+    let key = vip.into_iter().chain([TypeofExpr::L4Proto, port(), slot]).collect();
+    userdata::set(&SetNotes {
+        key: Some(TypeofExpr::Concat(key)),
+        data: Some(TypeofExpr::Concat(vec![TypeofExpr::Payload(daddr), port()])),
+        comment: None,
+    })
+}

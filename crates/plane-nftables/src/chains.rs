@@ -1,0 +1,113 @@
+//! The chains that pick an endpoint: one per distinct count, shared by all services; and those of affinity.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::time::Duration;
+
+use ferry_api::object::{Family, Protocol};
+use ferry_model::{Affinity, Context, LocalDetector, Scope};
+
+use crate::names::{AffinityId, FixedSet, Pick, SetName};
+use crate::object::{NodePortMap, Rule, Rules, VipMap};
+use crate::rules::{Field, NODE_PORT, RuleWriter, VIP};
+
+/// Makes chains for one family. Pick chains are kept: every service with as many endpoints wants the same one.
+#[derive(Debug)]
+pub(crate) struct Chains {
+    pub(crate) family: Family,
+    /// for the contexts last seen, the latest first
+    kept: RefCell<Vec<Kept>>,
+}
+
+/// The pick chains of one context.
+#[derive(Debug)]
+struct Kept {
+    pods: Option<LocalDetector>,
+    mark: u32,
+    picks: HashMap<(Pick, u32), Rules>,
+}
+
+/// The context in force and the one that follows it.
+const CONTEXTS: usize = 2;
+
+impl Chains {
+    pub(crate) fn new(family: Family) -> Self {
+        Self { family, kept: RefCell::default() }
+    }
+
+    /// Picks one of `count` slots and translates to what stands there.
+    pub(crate) fn pick(&self, context: &Context, pick: Pick, count: u32) -> Rules {
+        let pods = context.local.of(self.family);
+        let mut kept = self.kept.borrow_mut();
+        let serves = |kept: &Kept| kept.pods == *pods && kept.mark == context.masquerade_mark;
+        let found = kept.iter().find(|kept| serves(kept)).and_then(|kept| kept.picks.get(&(pick, count)));
+        if let Some(rules) = found {
+            return rules.clone();
+        }
+        if !kept.iter().any(serves) {
+            kept.truncate(CONTEXTS - 1);
+            let picks = HashMap::new();
+            kept.insert(0, Kept { pods: pods.clone(), mark: context.masquerade_mark, picks });
+        }
+        let rules = self.pick_rules(context, pick, count);
+        if let Some(kept) = kept.iter_mut().find(|kept| serves(kept)) {
+            kept.picks.insert((pick, count), rules.clone());
+        }
+        rules
+    }
+
+    fn pick_rules(&self, context: &Context, pick: Pick, count: u32) -> Rules {
+        let (mut key, map) = match pick.of_node_port() {
+            true => (NODE_PORT.to_vec(), FixedSet::NodePortEndpoints),
+            false => (VIP.to_vec(), FixedSet::Endpoints),
+        };
+        key.push(Field::Slot(count, pick.first_slot()));
+        let mut rules: Vec<Rule> = self.mark(context, pick).into_iter().collect();
+        rules.push(RuleWriter::new(self.family).translate(&key, map.into()));
+        Rules(rules.into())
+    }
+
+    /// The rule that asks for masquerading, where the chain has one.
+    fn mark(&self, context: &Context, pick: Pick) -> Option<Rule> {
+        let rule = RuleWriter::new(self.family);
+        let rule = match pick {
+            Pick::Internal => rule.pods(context.local.of(self.family).as_ref()?, false)?,
+            Pick::External | Pick::NodePort => rule,
+            Pick::Forward | Pick::Local | Pick::NodePortForward | Pick::NodePortLocal => return None,
+        };
+        Some(rule.set_mark(context.masquerade_mark).end())
+    }
+
+    /// Translates to the endpoint that the client is remembered with; who isn't remembered goes on to pick one.
+    pub(crate) fn remember(
+        &self,
+        context: &Context,
+        protocol: Protocol,
+        pick: Pick,
+        memory: (AffinityId, Scope),
+    ) -> Rules {
+        let (key, map) = match pick {
+            Pick::Internal | Pick::External | Pick::Forward => (VIP, VipMap::AffinityPick.set()),
+            Pick::Local => (VIP, VipMap::AffinityPickLocal.set()),
+            Pick::NodePort | Pick::NodePortForward => (NODE_PORT, NodePortMap::AffinityPick.set()),
+            Pick::NodePortLocal => (NODE_PORT, NodePortMap::AffinityPickLocal.set()),
+        };
+        let rule = || RuleWriter::new(self.family);
+        let mut rules: Vec<Rule> = self.mark(context, pick).into_iter().collect();
+        let (id, scope) = memory;
+        rules.push(rule().protocol(protocol).translate(&[Field::Source], SetName::Memory(id, scope)));
+        rules.push(rule().verdict_map(key, map));
+        Rules(rules.into())
+    }
+
+    /// Teaches the memories of a service port that this endpoint may stand in. The timeout is the rule's and not the
+    /// memory's, so that a new one needs no new memory.
+    pub(crate) fn learn(&self, id: AffinityId, scopes: &[Scope], affinity: Affinity) -> Rules {
+        let timeout = Duration::from_secs(affinity.timeout_seconds.into());
+        let rule = |scope: &Scope| {
+            let rule = RuleWriter::new(self.family).member(SetName::Members(id, *scope));
+            rule.update(SetName::Memory(id, *scope), timeout).end()
+        };
+        Rules(scopes.iter().map(rule).collect())
+    }
+}

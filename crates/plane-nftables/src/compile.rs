@@ -1,0 +1,293 @@
+//! A service's state, as the objects that serve it. Holds no policy: the treatment says what happens; here stands which
+//! chain does that.
+
+use ferry_api::object::{Family, Protocol};
+use ferry_model::{
+    Action, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, Pool, PortState, Profile, Scope, Snat,
+    SourceRanges,
+};
+use ferry_plane::{Before, Compile, Unit};
+
+use crate::chains::Chains;
+use crate::names::{AffinityId, ChainName, FixedChain, LOCAL_SLOTS, Pick, SetName};
+use crate::object::{ElementKey, NftObject, NodePortMap, Value, VipMap};
+use crate::{base, place};
+
+/// Compiles for one IP family.
+#[derive(Debug)]
+pub struct Nftables {
+    chains: Chains,
+}
+
+/// How a frontend is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// everybody gets the same pool, from slot 0 on
+    One(Pick, Scope),
+    /// Local policy: pods and this node use all endpoints, from slot 0 on
+    Split {
+        /// others use the Local ones, from their own first slot on; or are dropped
+        served: bool,
+    },
+    /// nobody is served
+    Refuse(Value),
+    /// the packet is none of ours
+    Pass,
+}
+
+/// Writes one port of one service.
+struct PortWriter<'a> {
+    chains: &'a Chains,
+    context: &'a Context,
+    state: &'a PortState,
+    /// the id of its memories, if it has affinity
+    memory: Option<AffinityId>,
+    out: &'a mut Vec<NftObject>,
+}
+
+/// Where a frontend's elements stand.
+#[derive(Clone, Copy)]
+struct Place {
+    at: FrontendAddr,
+    protocol: Protocol,
+}
+
+// === impl Nftables ===
+
+impl Nftables {
+    /// For this family.
+    pub fn new(family: Family) -> Self {
+        Self { chains: Chains::new(family) }
+    }
+
+    /// The family.
+    pub fn family(&self) -> Family {
+        self.chains.family
+    }
+}
+
+impl Compile for Nftables {
+    type Object = NftObject;
+    const PROFILE: Profile = Profile::NFTABLES;
+
+    fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<NftObject>) {
+        let service = match unit {
+            Unit::Base(base) => return base::compile(self.family(), context, base, out),
+            Unit::Service(service) => service,
+        };
+        for state in &service.ports {
+            let memory = state.affinity.map(|_| AffinityId::new(&service.name, state.protocol, &state.name));
+            PortWriter { chains: &self.chains, context, state, memory, out }.write();
+        }
+    }
+
+    fn place(&self, next: &mut Unit, before: Before<'_, NftObject>) {
+        if let Unit::Service(service) = next {
+            place::place(service, before);
+        }
+    }
+}
+
+// === impl Shape ===
+
+impl Shape {
+    pub(crate) fn of(frontend: &Frontend) -> Self {
+        use Action::{Drop, Forward, Pass, Reject};
+        use Snat::{Keep, Masquerade};
+        let treatment = frontend.treatment;
+        let node_port = matches!(frontend.at, FrontendAddr::NodePort(_));
+        let choose = |vip, at_node| if node_port { at_node } else { vip };
+        let all = |snat| match treatment.pod {
+            Forward { to, snat: kept } if kept == snat => Some(to),
+            Forward { .. } | Drop | Reject | Pass => None,
+        };
+        let same = treatment.pod == treatment.host && treatment.pod == treatment.other;
+        match (treatment.pod, treatment.host, treatment.other) {
+            (Reject, ..) if same => Self::Refuse(Value::Goto(ChainName::Fixed(FixedChain::Reject))),
+            (Drop, ..) if same => Self::Refuse(Value::Drop),
+            (Pass, ..) if same => Self::Pass,
+            (Forward { to, snat: Masquerade }, ..) if same => Self::One(choose(Pick::External, Pick::NodePort), to),
+            (Forward { to, snat: Keep }, ..) if same => Self::One(choose(Pick::Forward, Pick::NodePortForward), to),
+            (Forward { to, .. }, Forward { to: host, snat: Masquerade }, Forward { to: other, snat: Masquerade })
+                if all(Keep).is_some() && to == host && to == other && !node_port =>
+            {
+                Self::One(Pick::Internal, to)
+            }
+            // Without a detector pods are treated as others are.
+            (pod, Forward { to: Scope::Cluster, snat: Masquerade }, other)
+                if all(Keep) == Some(Scope::Cluster) || pod == other =>
+            {
+                match other {
+                    Forward { to: Scope::Local, snat: Keep } => Self::Split { served: true },
+                    Drop => Self::Split { served: false },
+                    Forward { .. } | Reject | Pass => Self::unknown(frontend),
+                }
+            }
+            _ => Self::unknown(frontend),
+        }
+    }
+
+    /// The profile of this mode gives no other treatment; a test holds it to that.
+    fn unknown(frontend: &Frontend) -> Self {
+        debug_assert!(false, "no chain does {:?}", frontend.treatment);
+        Self::Refuse(Value::Drop)
+    }
+
+    pub(crate) fn uses(self, scope: Scope) -> bool {
+        match self {
+            Self::One(_, used) => used == scope,
+            Self::Split { served } => scope == Scope::Cluster || served,
+            Self::Refuse(_) | Self::Pass => false,
+        }
+    }
+}
+
+// === impl PortWriter ===
+
+impl PortWriter<'_> {
+    fn write(&mut self) {
+        for frontend in &self.state.frontends {
+            self.frontend(frontend);
+        }
+        let used = |scope: &Scope| self.state.frontends.iter().any(|frontend| Shape::of(frontend).uses(*scope));
+        let scopes: Vec<Scope> = [Scope::Cluster, Scope::Local].into_iter().filter(used).collect();
+        for (index, scope) in scopes.iter().enumerate() {
+            let pool = self.state.pool(*scope);
+            // Of the Local pool, what the Cluster pool has not brought already.
+            let new = |endpoint: &&Endpoint| index == 0 || !self.state.cluster.0.contains(endpoint);
+            let pairs = pool.0.iter().filter(new).map(|endpoint| ElementKey::Hairpin(endpoint.address));
+            self.out.extend(pairs.map(|key| NftObject::Element(key, Value::None)));
+        }
+        self.memories(&scopes);
+    }
+
+    fn frontend(&mut self, frontend: &Frontend) {
+        let at = Place { at: frontend.at, protocol: self.state.protocol };
+        if let (FrontendKind::ClusterIp, FrontendAddr::Vip(vip, _)) = (frontend.kind, frontend.at) {
+            self.out.push(NftObject::Element(ElementKey::ClusterIp(vip), Value::None));
+        }
+        let verdict = match Shape::of(frontend) {
+            Shape::Pass => return,
+            Shape::Refuse(verdict) => verdict,
+            Shape::One(pick, scope) => {
+                at.slots(self.state.pool(scope), 0, self.out);
+                self.teach(at);
+                self.forward(at, pick, scope, NodePortMap::AffinityPick)
+            }
+            Shape::Split { served } => {
+                self.teach(at);
+                self.split(at, served)
+            }
+        };
+        match &frontend.sources {
+            SourceRanges::Any => self.out.push(at.verdict(NodePortMap::Services, verdict)),
+            SourceRanges::Only(ranges) => {
+                let FrontendAddr::Vip(vip, port) = frontend.at else {
+                    debug_assert!(false, "a nodePort has no source ranges");
+                    return;
+                };
+                self.out.push(at.verdict(NodePortMap::Services, Value::Goto(ChainName::Fixed(FixedChain::Restricted))));
+                let protocol = self.state.protocol;
+                let key = ElementKey::Vip { map: VipMap::Restricted, vip, protocol, port };
+                self.out.push(NftObject::Element(key, verdict));
+                self.out.extend(ranges.iter().map(|sources| {
+                    let key = ElementKey::SourceRange { vip, protocol, port, sources: *sources };
+                    NftObject::Element(key, Value::None)
+                }));
+            }
+        }
+    }
+
+    fn split(&mut self, at: Place, served: bool) -> Value {
+        let (all, local, chain) = match at.at {
+            FrontendAddr::Vip(..) => (Pick::Forward, Pick::Local, FixedChain::ExternalLocal),
+            FrontendAddr::NodePort(_) => (Pick::NodePortForward, Pick::NodePortLocal, FixedChain::NodePortLocal),
+        };
+        at.slots(&self.state.cluster, 0, self.out);
+        let verdict = self.forward(at, all, Scope::Cluster, NodePortMap::AffinityPick);
+        self.out.push(at.verdict(NodePortMap::ClusterPolicy, verdict));
+        let mut verdict = Value::Drop;
+        if served {
+            at.slots(&self.state.local, LOCAL_SLOTS, self.out);
+            verdict = self.forward(at, local, Scope::Local, NodePortMap::AffinityPickLocal);
+        }
+        self.out.push(at.verdict(NodePortMap::Local, verdict));
+        Value::Goto(ChainName::Fixed(chain))
+    }
+
+    /// The verdict that picks an endpoint; with affinity, after a look into the memory.
+    fn forward(&mut self, at: Place, pick: Pick, scope: Scope, unremembered: NodePortMap) -> Value {
+        let count = u32::try_from(self.state.pool(scope).len()).unwrap_or(LOCAL_SLOTS).min(LOCAL_SLOTS);
+        let Some(id) = self.memory else { return self.pick(pick, count) };
+        // The chain in front of it has set the mark already.
+        let verdict = self.pick(pick.without_mark(), count);
+        self.out.push(at.verdict(unremembered, verdict));
+        let name = ChainName::Remember(pick, scope, id);
+        let rules = self.chains.remember(self.context, self.state.protocol, pick, (id, scope));
+        self.out.push(NftObject::Chain(name, rules));
+        Value::Goto(name)
+    }
+
+    fn pick(&mut self, pick: Pick, count: u32) -> Value {
+        let name = ChainName::Pick(pick, count);
+        self.out.push(NftObject::Chain(name, self.chains.pick(self.context, pick, count)));
+        Value::Goto(name)
+    }
+
+    fn teach(&mut self, at: Place) {
+        if let Some(id) = self.memory {
+            self.out.push(at.learn(id));
+        }
+    }
+
+    /// The memories of a port with affinity: one for each scope that some frontend uses.
+    fn memories(&mut self, scopes: &[Scope]) {
+        let (Some(id), Some(affinity)) = (self.memory, self.state.affinity) else { return };
+        if scopes.is_empty() {
+            return;
+        }
+        for scope in scopes.iter().copied() {
+            self.out.push(NftObject::Set(SetName::Memory(id, scope)));
+            self.out.push(NftObject::Set(SetName::Members(id, scope)));
+            self.out.extend(self.state.pool(scope).0.iter().map(|endpoint| {
+                NftObject::Element(ElementKey::Member { id, scope, endpoint: *endpoint }, Value::None)
+            }));
+        }
+        self.out.push(NftObject::Chain(ChainName::Learn(id), self.chains.learn(id, scopes, affinity)));
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    /// The slots of a pool, from this one on. A pool has at most as many slots as lie before the Local ones.
+    fn slots(self, pool: &Pool, first: u32, out: &mut Vec<NftObject>) {
+        let protocol = self.protocol;
+        out.extend(pool.0.iter().zip(first..first + LOCAL_SLOTS).map(|(endpoint, slot)| {
+            let key = match self.at {
+                FrontendAddr::Vip(vip, port) => ElementKey::Slot { vip, protocol, port, slot },
+                FrontendAddr::NodePort(port) => ElementKey::NodePortSlot { protocol, port, slot },
+            };
+            NftObject::Element(key, Value::Endpoint(*endpoint))
+        }));
+    }
+
+    /// The element of the verdict map for this kind of address.
+    fn verdict(self, map: NodePortMap, verdict: Value) -> NftObject {
+        let protocol = self.protocol;
+        let key = match self.at {
+            FrontendAddr::Vip(vip, port) => ElementKey::Vip { map: map.of_vips(), vip, protocol, port },
+            FrontendAddr::NodePort(port) => ElementKey::NodePort { map, protocol, port },
+        };
+        NftObject::Element(key, verdict)
+    }
+
+    fn learn(self, id: AffinityId) -> NftObject {
+        let protocol = self.protocol;
+        let key = match self.at {
+            FrontendAddr::Vip(vip, port) => ElementKey::Learn { protocol, vip, port },
+            FrontendAddr::NodePort(port) => ElementKey::LearnNodePort { protocol, port },
+        };
+        NftObject::Element(key, Value::Goto(ChainName::Learn(id)))
+    }
+}

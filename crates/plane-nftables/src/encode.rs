@@ -1,0 +1,177 @@
+//! A batch of objects as one nf_tables transaction.
+//!
+//! Elements go first, so that a range can take the place of one that overlaps it; then what is new from the table down
+//! to elements; then what is left of what goes. A changed element is deleted and added: packets see either.
+
+use ferry_api::object::Family;
+use ferry_kernel::nft;
+use ferry_plane::{Batch, Object, Op};
+
+use crate::base;
+use crate::names::{ChainName, TABLE, TABLE_COMMENT};
+use crate::object::{ElementKey, NftObject, Rules, Table, Value};
+use crate::wire::{endpoint_bytes, key_bytes};
+
+/// The transaction, and which operation stands where in it.
+pub(crate) struct Encoded {
+    pub(crate) batch: nft::Batch,
+    marks: Vec<Mark>,
+}
+
+#[derive(Clone, Copy)]
+struct Mark {
+    position: usize,
+    op: Op,
+    index: usize,
+}
+
+/// Whether chains that go are deleted at once. Before Linux 6.2 a chain that an element of the same transaction ceased
+/// to refer to is busy still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChainRelease {
+    Now,
+    Later,
+}
+
+pub(crate) fn kernel_family(family: Family) -> nft::Family {
+    match family {
+        Family::V4 => nft::Family::Ip,
+        Family::V6 => nft::Family::Ip6,
+    }
+}
+
+// === impl Encoded ===
+
+impl Encoded {
+    pub(crate) fn new(family: Family, objects: &Batch<NftObject>, release: ChainRelease) -> Self {
+        let batch = nft::Batch::new(kernel_family(family), TABLE);
+        let mut encoded = Self { batch, marks: Vec::with_capacity(objects.len()) };
+        let table_goes = |objects: &[NftObject]| objects.iter().any(|object| matches!(object, NftObject::Table(_)));
+        if table_goes(&objects.delete) {
+            // Everything in it goes with it.
+            encoded.each(Op::Delete, &objects.delete, |batch, object| {
+                if matches!(object, NftObject::Table(_)) {
+                    batch.delete_table();
+                }
+            });
+            return encoded;
+        }
+        if table_goes(&objects.replace) {
+            encoded.batch.delete_table();
+        } else {
+            encoded.each(Op::Delete, &objects.delete, delete_element);
+            encoded.each(Op::Replace, &objects.replace, delete_element);
+        }
+        encoded.create(family, objects);
+        encoded.each(Op::Delete, &objects.delete, |batch, object| {
+            if let NftObject::Chain(name, _) = object {
+                batch.flush_chain(&name.to_string());
+            }
+        });
+        encoded.each(Op::Delete, &objects.delete, |batch, object| match object {
+            NftObject::Chain(name, _) if release == ChainRelease::Now => batch.delete_chain(&name.to_string()),
+            NftObject::Set(name) => batch.delete_set(&name.to_string()),
+            NftObject::Chain(..) | NftObject::Table(_) | NftObject::Element(..) => {}
+        });
+        encoded
+    }
+
+    fn create(&mut self, family: Family, objects: &Batch<NftObject>) {
+        // A table that is replaced comes before what is created in it.
+        let lists = [(Op::Replace, &objects.replace), (Op::Create, &objects.create)];
+        for (op, list) in lists {
+            self.each(op, list, |batch, object| match object {
+                NftObject::Table(Table::Ours) => batch.add_table(Some(TABLE_COMMENT)),
+                NftObject::Set(name) => batch.add_set(&base::shape(*name, family)),
+                NftObject::Chain(name, _) if op == Op::Create => batch.add_chain(&name.chain()),
+                NftObject::Chain(..) | NftObject::Element(..) | NftObject::Table(Table::Foreign) => {}
+            });
+        }
+        // Only now, since rules go to other chains.
+        for (op, list) in lists {
+            self.each(op, list, |batch, object| {
+                if let NftObject::Chain(name, rules) = object {
+                    fill(batch, *name, rules, op);
+                }
+            });
+        }
+        for (op, list) in lists {
+            self.each(op, list, add_element);
+        }
+    }
+
+    fn each(&mut self, op: Op, objects: &[NftObject], write: impl Fn(&mut nft::Batch, &NftObject)) {
+        for (index, object) in objects.iter().enumerate() {
+            let position = self.batch.position();
+            write(&mut self.batch, object);
+            if self.batch.position() != position {
+                self.marks.push(Mark { position, op, index });
+            }
+        }
+    }
+
+    /// The operations that an error can be about: those noted between these positions.
+    pub(crate) fn operations(marks: &Marks, error: &nft::BatchError) -> Vec<(Op, usize)> {
+        let at = |position| marks.0.partition_point(|mark| mark.position <= position).saturating_sub(1);
+        let (first, last) = match error.error.offset {
+            Some(_) => (at(error.position), at(error.position)),
+            None => (at(error.message_start), at(error.message_end.saturating_sub(1))),
+        };
+        let hit = marks.0.get(first..=last).unwrap_or_default();
+        hit.iter().map(|mark| (mark.op, mark.index)).collect()
+    }
+
+    /// Parts with the marks, for when the transaction has been sent.
+    pub(crate) fn into_parts(self) -> (nft::Batch, Marks) {
+        (self.batch, Marks(self.marks))
+    }
+}
+
+/// Which operation stands where in a transaction.
+pub(crate) struct Marks(Vec<Mark>);
+
+/// Writes the rules of a chain. One that is created may be a spare part with rules of its own.
+fn fill(batch: &mut nft::Batch, name: ChainName, rules: &Rules, op: Op) {
+    let name_text = name.to_string();
+    let spare = NftObject::Chain(name, rules.clone()).spare();
+    if op == Op::Replace || spare {
+        batch.flush_chain(&name_text);
+    }
+    for rule in &*rules.0 {
+        batch.add_rule(&name_text, &rule.exprs);
+    }
+}
+
+fn delete_element(batch: &mut nft::Batch, object: &NftObject) {
+    if let NftObject::Element(key, _) = object {
+        let (first, last) = key_bytes(key);
+        with_name(key, |set| batch.delete_element(set, first.as_slice(), last.as_ref().map(|last| last.as_slice())));
+    }
+}
+
+fn add_element(batch: &mut nft::Batch, object: &NftObject) {
+    let NftObject::Element(key, value) = object else { return };
+    let (first, last) = key_bytes(key);
+    let (first, last) = (first.as_slice(), last.as_ref().map(|last| last.as_slice()));
+    with_name(key, |set| match value {
+        Value::None => batch.add_element(set, first, last, nft::ElementData::None),
+        Value::Endpoint(endpoint) => {
+            batch.add_element(set, first, last, nft::ElementData::Value(endpoint_bytes(*endpoint).as_slice()));
+        }
+        Value::Drop => batch.add_element(set, first, last, nft::ElementData::Verdict(nft::VerdictRef::Drop)),
+        Value::Goto(chain) => {
+            let chain = chain.to_string();
+            let verdict = nft::VerdictRef::Goto(&chain);
+            batch.add_element(set, first, last, nft::ElementData::Verdict(verdict));
+        }
+        Value::Foreign => debug_assert!(false, "{key} is not ours to write"),
+    });
+}
+
+/// Hands on the name of an element's set; that of a fixed set costs nothing.
+fn with_name(key: &ElementKey, use_it: impl FnOnce(&str)) {
+    match key.set() {
+        crate::names::SetName::Fixed(fixed) => use_it(fixed.name()),
+        other => use_it(&other.to_string()),
+    }
+}

@@ -1,0 +1,86 @@
+//! Going back: what is ours in a table that upstream's proxy has taken over. It rewrites the sets, maps and chains whose
+//! names it has too, and leaves the others as they are.
+
+use std::io;
+
+use ferry_api::object::Family;
+use ferry_kernel::nft::{Batch, CommitFailure, Socket};
+
+use crate::encode::kernel_family;
+use crate::names::{ChainName, FixedChain, FixedSet, SetName, TABLE};
+
+/// What became of the leftovers of one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Leftovers {
+    /// there is no table
+    NoTable,
+    /// nobody else works in this table: it is ours, and in use
+    NotTakenOver,
+    /// so many sets, maps and chains are gone
+    Removed(usize),
+}
+
+/// Deletes them. What the other proxy uses is not touched.
+///
+/// # Errors
+/// What the kernel says; `EBUSY` while elements that the other proxy has not rewritten yet refer to our chains.
+pub fn remove(family: Family) -> io::Result<Leftovers> {
+    let mut socket = Socket::open()?;
+    let (sets, chains) = match found(&mut socket, family) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Leftovers::NoTable),
+        found => match found? {
+            Some(found) => found,
+            None => return Ok(Leftovers::NotTakenOver),
+        },
+    };
+    // In two steps, since kernels before 6.2 hold a chain for a moment after its last reference went.
+    let mut batch = Batch::new(kernel_family(family), TABLE);
+    chains.iter().for_each(|chain| batch.flush_chain(chain));
+    sets.iter().for_each(|set| batch.delete_set(set));
+    commit(&mut socket, batch)?;
+    let mut batch = Batch::new(kernel_family(family), TABLE);
+    chains.iter().for_each(|chain| batch.delete_chain(chain));
+    commit(&mut socket, batch)?;
+    Ok(Leftovers::Removed(sets.len() + chains.len()))
+}
+
+/// Names of the sets and chains that only we have; `None` if only we are there.
+fn found(socket: &mut Socket, family: Family) -> io::Result<Option<(Vec<String>, Vec<String>)>> {
+    let chains = socket.chains(kernel_family(family), TABLE)?;
+    if chains.iter().all(|chain| ChainName::parse(&chain.name).is_some()) {
+        return Ok(None);
+    }
+    let sets = socket.sets(kernel_family(family), TABLE)?;
+    let sets = sets.into_iter().map(|set| set.name).filter(|name| SetName::parse(name).is_some_and(only_ours_set));
+    let chains =
+        chains.into_iter().map(|chain| chain.name).filter(|name| ChainName::parse(name).is_some_and(only_ours_chain));
+    Ok(Some((sets.collect(), chains.collect())))
+}
+
+fn only_ours_set(name: SetName) -> bool {
+    let shared =
+        [FixedSet::ServiceIps, FixedSet::ServiceNodePorts, FixedSet::ClusterIps, FixedSet::NodePortIps];
+    !shared.map(SetName::Fixed).contains(&name)
+}
+
+fn only_ours_chain(name: ChainName) -> bool {
+    let shared = [
+        FixedChain::Services,
+        FixedChain::Reject,
+        FixedChain::NatPrerouting,
+        FixedChain::NatOutput,
+        FixedChain::NatPostrouting,
+    ];
+    !shared.map(ChainName::Fixed).contains(&name)
+}
+
+fn commit(socket: &mut Socket, batch: Batch) -> io::Result<()> {
+    match socket.commit(batch) {
+        Ok(_) => Ok(()),
+        Err(CommitFailure::Io(error)) => Err(error),
+        Err(CommitFailure::Messages(errors)) => {
+            let first = errors.into_iter().next();
+            Err(first.map_or_else(|| io::Error::other("refused"), |error| error.error.error))
+        }
+    }
+}

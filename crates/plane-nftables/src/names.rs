@@ -1,0 +1,388 @@
+//! The names of sets, maps and chains. Where upstream has one for the same thing it is upstream's, so that upstream's
+//! proxy started over our table rewrites it.
+
+use std::fmt;
+
+use ferry_api::object::{ObjectName, Protocol};
+use ferry_model::Scope;
+use sha2::{Digest, Sha256};
+
+/// The name of the table, in either family.
+pub const TABLE: &str = "kube-proxy";
+
+/// The comment of the table: whose it is, and which layout its content has. A table with another comment is replaced.
+pub const TABLE_COMMENT: &str = "kube-proxy by Ferry, layout 1";
+
+/// Names one service port in the names of its own chains and sets: the first eight bytes of a SHA-256 of
+/// `namespace/name/protocol/port name`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AffinityId([u8; 8]);
+
+/// A set or map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SetName {
+    /// one that is always there
+    Fixed(FixedSet),
+    /// client → endpoint of one service port and scope, written by rules
+    Memory(AffinityId, Scope),
+    /// the endpoints that may be remembered there
+    Members(AffinityId, Scope),
+}
+
+/// A chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ChainName {
+    /// one that belongs to the base
+    Fixed(FixedChain),
+    /// picks one of so many slots
+    Pick(Pick, u32),
+    /// looks into the memory of a scope, then picks
+    Remember(Pick, Scope, AffinityId),
+    /// teaches the memories of a service port
+    Learn(AffinityId),
+}
+
+/// How a pick chain treats the packet, and which slots it reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pick {
+    /// of a VIP; masquerades what comes from elsewhere than this node's pods
+    Internal,
+    /// of a VIP; masquerades always
+    External,
+    /// of a VIP; leaves the source alone
+    Forward,
+    /// of a VIP's Local slots; leaves the source alone
+    Local,
+    /// of a nodePort; masquerades always
+    NodePort,
+    /// of a nodePort; leaves the source alone
+    NodePortForward,
+    /// of a nodePort's Local slots; leaves the source alone
+    NodePortLocal,
+}
+
+macro_rules! names {
+    ($(#[$meta:meta])* $enum:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $enum { $($(#[$doc])* $variant,)* }
+
+        impl $enum {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// Its name in the kernel.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            fn parse(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|known| known.name() == name)
+            }
+        }
+    };
+}
+
+names! {
+    /// The sets and maps that are always there.
+    FixedSet {
+        /// VIP, protocol, port and slot → endpoint; slots from [`LOCAL_SLOTS`] serve the Local policy
+        Endpoints = "endpoints",
+        /// protocol, nodePort and slot → endpoint
+        NodePortEndpoints = "nodeport-endpoints",
+        /// VIP, protocol, port → what happens
+        ServiceIps = "service-ips",
+        /// protocol, nodePort → what happens
+        ServiceNodePorts = "service-nodeports",
+        /// after the source ranges have let the packet in
+        RestrictedIps = "restricted-ips",
+        /// Local policy, from outside
+        LocalIps = "local-ips",
+        /// Local policy, from this node or its pods
+        ClusterPolicyIps = "cluster-policy-ips",
+        /// Local policy of nodePorts, from outside
+        LocalNodePorts = "local-nodeports",
+        /// Local policy of nodePorts, from this node or its pods
+        ClusterPolicyNodePorts = "cluster-policy-nodeports",
+        /// who is not remembered
+        AffinityPick = "affinity-pick",
+        /// who is not remembered and reads the Local slots
+        AffinityPickLocal = "affinity-pick-local",
+        /// who is not remembered, at a nodePort
+        AffinityPickNodePorts = "affinity-pick-nodeports",
+        /// who is not remembered and reads the Local slots of a nodePort
+        AffinityPickLocalNodePorts = "affinity-pick-local-nodeports",
+        /// original TCP destination → the memories to teach
+        LearnTcp = "learn-tcp",
+        /// original UDP destination → the memories to teach
+        LearnUdp = "learn-udp",
+        /// original SCTP destination → the memories to teach
+        LearnSctp = "learn-sctp",
+        /// original TCP nodePort → the memories to teach
+        LearnNodePortsTcp = "learn-nodeports-tcp",
+        /// original UDP nodePort → the memories to teach
+        LearnNodePortsUdp = "learn-nodeports-udp",
+        /// original SCTP nodePort → the memories to teach
+        LearnNodePortsSctp = "learn-nodeports-sctp",
+        /// VIP, protocol, port, source range: who is let in
+        SourceRanges = "source-ranges",
+        /// every cluster IP
+        ClusterIps = "cluster-ips",
+        /// every endpoint address, paired with itself
+        Hairpin = "hairpin",
+        /// the addresses that serve nodePorts, where those are not all local ones
+        NodePortIps = "nodeport-ips",
+    }
+}
+
+names! {
+    /// The chains that belong to the base.
+    FixedChain {
+        /// TCP gets a reset, the rest a port-unreachable
+        Reject = "reject-chain",
+        /// one lookup decides
+        Services = "services",
+        /// source ranges
+        Restricted = "restricted",
+        /// Local policy of a VIP
+        ExternalLocal = "external-local",
+        /// Local policy of a nodePort
+        NodePortLocal = "nodeport-local",
+        /// a cluster IP without such a port, or an address of a service range without a service
+        Unknown = "unknown",
+        /// finds the memory to teach
+        Learn = "learn",
+        /// what arrives
+        NatPrerouting = "nat-prerouting",
+        /// what this node sends
+        NatOutput = "nat-output",
+        /// what arrives and nobody translated
+        NatPreroutingLate = "nat-prerouting-late",
+        /// what this node sends and nobody translated
+        NatOutputLate = "nat-output-late",
+        /// what ends at this node: a host-network endpoint is learnt here
+        NatInput = "nat-input",
+        /// masquerading, and learning
+        NatPostrouting = "nat-postrouting",
+    }
+}
+
+/// The first of the slots that serve the Local policy.
+pub const LOCAL_SLOTS: u32 = 65_536;
+
+/// One more than the highest slot.
+pub const SLOTS: u32 = 2 * LOCAL_SLOTS;
+
+// === impl AffinityId ===
+
+impl AffinityId {
+    /// The id of a service port.
+    pub fn new(service: &ObjectName, protocol: Protocol, port_name: &str) -> Self {
+        let text = format!("{}/{}/{}/{port_name}", service.namespace(), service.name(), protocol.lower());
+        let digest = Sha256::digest(text.as_bytes());
+        let mut id = [0; 8];
+        for (to, from) in id.iter_mut().zip(digest.iter()) {
+            *to = *from;
+        }
+        Self(id)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let plain = text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let number = u64::from_str_radix(text, 16).ok().filter(|_| plain)?;
+        Some(Self(number.to_be_bytes()))
+    }
+}
+
+impl fmt::Display for AffinityId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", u64::from_be_bytes(self.0))
+    }
+}
+
+// === impl SetName ===
+
+impl SetName {
+    /// Reads a name back.
+    pub fn parse(name: &str) -> Option<Self> {
+        if let Some(fixed) = FixedSet::parse(name) {
+            return Some(Self::Fixed(fixed));
+        }
+        let (rest, scope) = split_scope(name);
+        if let Some(id) = rest.strip_prefix("affinity-") {
+            return Some(Self::Memory(AffinityId::parse(id)?, scope));
+        }
+        Some(Self::Members(AffinityId::parse(rest.strip_prefix("endpoints-")?)?, scope))
+    }
+}
+
+impl fmt::Display for SetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(fixed) => f.write_str(fixed.name()),
+            Self::Memory(id, scope) => write!(f, "affinity-{id}{}", suffix(*scope)),
+            Self::Members(id, scope) => write!(f, "endpoints-{id}{}", suffix(*scope)),
+        }
+    }
+}
+
+impl FixedSet {
+    /// The map that finds the memories to teach from a VIP.
+    pub fn learn(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Tcp => Self::LearnTcp,
+            Protocol::Udp => Self::LearnUdp,
+            Protocol::Sctp => Self::LearnSctp,
+        }
+    }
+
+    /// The map that finds the memories to teach from a nodePort.
+    pub fn learn_node_ports(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Tcp => Self::LearnNodePortsTcp,
+            Protocol::Udp => Self::LearnNodePortsUdp,
+            Protocol::Sctp => Self::LearnNodePortsSctp,
+        }
+    }
+}
+
+// === impl ChainName ===
+
+impl ChainName {
+    /// Reads a name back.
+    pub fn parse(name: &str) -> Option<Self> {
+        if let Some(fixed) = FixedChain::parse(name) {
+            return Some(Self::Fixed(fixed));
+        }
+        if let Some(id) = name.strip_prefix("learn-") {
+            return Some(Self::Learn(AffinityId::parse(id)?));
+        }
+        let (kind, rest) = name.split_once('-')?;
+        let pick = Pick::ALL.into_iter().find(|pick| pick.prefix() == kind)?;
+        let Some(rest) = rest.strip_prefix("affinity-") else {
+            let count = rest.parse().ok()?;
+            // What would be printed otherwise is not ours: "int-03", "int-+3".
+            return Some(Self::Pick(pick, count)).filter(|parsed| parsed.to_string() == name);
+        };
+        let (id, scope) = split_scope(rest);
+        Some(Self::Remember(pick, scope, AffinityId::parse(id)?))
+    }
+}
+
+impl fmt::Display for ChainName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(fixed) => f.write_str(fixed.name()),
+            Self::Pick(pick, count) => write!(f, "{}-{count}", pick.prefix()),
+            Self::Remember(pick, scope, id) => write!(f, "{}-affinity-{id}{}", pick.prefix(), suffix(*scope)),
+            Self::Learn(id) => write!(f, "learn-{id}"),
+        }
+    }
+}
+
+// === impl Pick ===
+
+impl Pick {
+    const ALL: [Self; 7] = [
+        Self::Internal,
+        Self::External,
+        Self::Forward,
+        Self::Local,
+        Self::NodePort,
+        Self::NodePortForward,
+        Self::NodePortLocal,
+    ];
+
+    /// The first part of its chains' names.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Self::Internal => "int",
+            Self::External => "ext",
+            Self::Forward => "fwd",
+            Self::Local => "lcl",
+            Self::NodePort => "np",
+            Self::NodePortForward => "npi",
+            Self::NodePortLocal => "npl",
+        }
+    }
+
+    /// Whether it reads the slots of a nodePort.
+    pub const fn of_node_port(self) -> bool {
+        matches!(self, Self::NodePort | Self::NodePortForward | Self::NodePortLocal)
+    }
+
+    /// The same without masquerading.
+    pub const fn without_mark(self) -> Self {
+        match self {
+            Self::Internal | Self::External | Self::Forward => Self::Forward,
+            Self::NodePort | Self::NodePortForward => Self::NodePortForward,
+            Self::Local | Self::NodePortLocal => self,
+        }
+    }
+
+    /// The first slot that it reads.
+    pub const fn first_slot(self) -> u32 {
+        match self {
+            Self::Local | Self::NodePortLocal => LOCAL_SLOTS,
+            Self::Internal | Self::External | Self::Forward | Self::NodePort | Self::NodePortForward => 0,
+        }
+    }
+}
+
+fn suffix(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Cluster => "",
+        Scope::Local => "-local",
+    }
+}
+
+fn split_scope(name: &str) -> (&str, Scope) {
+    match name.strip_suffix("-local") {
+        Some(rest) => (rest, Scope::Local),
+        None => (name, Scope::Cluster),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back() {
+        let id = AffinityId::new(&ObjectName::new("demo", "web"), Protocol::Tcp, "http");
+        for scope in [Scope::Cluster, Scope::Local] {
+            for set in [SetName::Memory(id, scope), SetName::Members(id, scope)] {
+                assert_eq!(SetName::parse(&set.to_string()), Some(set));
+            }
+            for pick in Pick::ALL {
+                for chain in [ChainName::Pick(pick, 17), ChainName::Remember(pick, scope, id)] {
+                    assert_eq!(ChainName::parse(&chain.to_string()), Some(chain));
+                }
+            }
+        }
+        for fixed in FixedSet::ALL {
+            assert_eq!(SetName::parse(fixed.name()), Some(SetName::Fixed(*fixed)));
+        }
+        for fixed in FixedChain::ALL {
+            assert_eq!(ChainName::parse(fixed.name()), Some(ChainName::Fixed(*fixed)));
+        }
+        assert_eq!(ChainName::parse(&ChainName::Learn(id).to_string()), Some(ChainName::Learn(id)));
+    }
+
+    #[test]
+    fn other_names_are_not_ours() {
+        for name in ["service-ULMVA6XW-ns1/svc1/tcp/p80", "int-03", "int-+3", "int-", "filter-input", "learn-xyz", ""] {
+            assert_eq!(ChainName::parse(name), None, "{name}");
+        }
+        for name in ["hairpin-connections", "affinity-", "affinity-GTK6MW7G-ns5/svc5/tcp/p80__10.180.0.3/80"] {
+            assert_eq!(SetName::parse(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn no_name_of_ours_looks_like_a_service_chain_of_upstream() {
+        // Upstream deletes chains whose name holds a slash when it does not know them, and sets named affinity-….
+        let id = AffinityId::new(&ObjectName::new("a/b", "c"), Protocol::Sctp, "");
+        assert!(!ChainName::Learn(id).to_string().contains('/'));
+    }
+}

@@ -1,0 +1,431 @@
+//! What the nftables mode puts into the kernel: a table, sets and maps, chains with their rules, and elements.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ferry_api::object::{IpNet, Protocol};
+use ferry_kernel::nft;
+use ferry_model::{Endpoint, Scope};
+use ferry_plane::Object;
+
+use crate::names::{AffinityId, ChainName, FixedChain, FixedSet, SetName, TABLE, TABLE_COMMENT};
+
+/// One thing we own in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NftObject {
+    /// the table
+    Table(Table),
+    /// a set or map without its elements; its shape follows from its name
+    Set(SetName),
+    /// a chain with its rules; its hook follows from its name
+    Chain(ChainName, Rules),
+    /// an element
+    Element(ElementKey, Value),
+}
+
+/// What makes it the same object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NftKey {
+    /// the table
+    Table,
+    /// a set or map
+    Set(SetName),
+    /// a chain
+    Chain(ChainName),
+    /// an element
+    Element(ElementKey),
+}
+
+/// Whose table it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Table {
+    /// ours, of this layout
+    Ours,
+    /// upstream's, another layout's, or one that holds what we never put there: it is replaced as a whole
+    Foreign,
+}
+
+/// The rules of a chain, in order. Chains of one name are mostly the same allocation, so comparing is mostly free.
+#[derive(Clone, Debug, Eq)]
+pub struct Rules(pub Arc<[Rule]>);
+
+/// One rule: what the kernel runs, and the same as text. Compared by what the kernel runs.
+#[derive(Clone, Debug, Eq)]
+pub struct Rule {
+    /// what the kernel runs
+    pub exprs: Vec<nft::Expr>,
+    /// in the language of the `nft` tool; empty where the rule was read back
+    pub text: String,
+}
+
+/// Which element of which set or map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ElementKey {
+    /// `endpoints`
+    Slot {
+        /// the VIP
+        vip: IpAddr,
+        /// its protocol
+        protocol: Protocol,
+        /// its port
+        port: u16,
+        /// the slot
+        slot: u32,
+    },
+    /// `nodeport-endpoints`
+    NodePortSlot {
+        /// its protocol
+        protocol: Protocol,
+        /// the nodePort
+        port: u16,
+        /// the slot
+        slot: u32,
+    },
+    /// a verdict map keyed by VIP, protocol and port
+    Vip {
+        /// which
+        map: VipMap,
+        /// the VIP
+        vip: IpAddr,
+        /// its protocol
+        protocol: Protocol,
+        /// its port
+        port: u16,
+    },
+    /// a verdict map keyed by protocol and nodePort
+    NodePort {
+        /// which
+        map: NodePortMap,
+        /// its protocol
+        protocol: Protocol,
+        /// the nodePort
+        port: u16,
+    },
+    /// `learn-tcp` and its like
+    Learn {
+        /// the protocol
+        protocol: Protocol,
+        /// the VIP
+        vip: IpAddr,
+        /// its port
+        port: u16,
+    },
+    /// `learn-nodeports-tcp` and its like
+    LearnNodePort {
+        /// the protocol
+        protocol: Protocol,
+        /// the nodePort
+        port: u16,
+    },
+    /// `source-ranges`
+    SourceRange {
+        /// the VIP
+        vip: IpAddr,
+        /// its protocol
+        protocol: Protocol,
+        /// its port
+        port: u16,
+        /// who may use it
+        sources: IpNet,
+    },
+    /// `cluster-ips`
+    ClusterIp(IpAddr),
+    /// `nodeport-ips`
+    NodePortIp(IpAddr),
+    /// `hairpin`
+    Hairpin(IpAddr),
+    /// a set of endpoints that may be remembered
+    Member {
+        /// of which service port
+        id: AffinityId,
+        /// and scope
+        scope: Scope,
+        /// the endpoint
+        endpoint: Endpoint,
+    },
+}
+
+/// The verdict maps keyed by VIP, protocol and port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum VipMap {
+    /// `service-ips`
+    Services,
+    /// `restricted-ips`
+    Restricted,
+    /// `local-ips`
+    Local,
+    /// `cluster-policy-ips`
+    ClusterPolicy,
+    /// `affinity-pick`
+    AffinityPick,
+    /// `affinity-pick-local`
+    AffinityPickLocal,
+}
+
+/// The verdict maps keyed by protocol and nodePort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NodePortMap {
+    /// `service-nodeports`
+    Services,
+    /// `local-nodeports`
+    Local,
+    /// `cluster-policy-nodeports`
+    ClusterPolicy,
+    /// `affinity-pick-nodeports`
+    AffinityPick,
+    /// `affinity-pick-local-nodeports`
+    AffinityPickLocal,
+}
+
+/// What an element maps to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Value {
+    /// a set's element
+    None,
+    /// an endpoint
+    Endpoint(Endpoint),
+    /// `drop`
+    Drop,
+    /// `goto` a chain
+    Goto(ChainName),
+    /// what we never write, read back
+    Foreign,
+}
+
+// A node holds a hundred thousand of these keys.
+const _: () = assert!(size_of::<NftKey>() <= 48);
+
+// === impl NftObject ===
+
+impl NftObject {
+    /// The key alone.
+    fn key_of(&self) -> NftKey {
+        match self {
+            Self::Table(_) => NftKey::Table,
+            Self::Set(name) => NftKey::Set(*name),
+            Self::Chain(name, _) => NftKey::Chain(*name),
+            Self::Element(key, _) => NftKey::Element(*key),
+        }
+    }
+}
+
+impl Object for NftObject {
+    type Key = NftKey;
+
+    fn key(&self) -> NftKey {
+        self.key_of()
+    }
+
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Table(_) => 0,
+            Self::Set(_) => 1,
+            // Other chains go there.
+            Self::Chain(ChainName::Fixed(FixedChain::Reject), _) => 2,
+            Self::Chain(ChainName::Fixed(fixed), _) if fixed.hook().is_some() => 4,
+            Self::Chain(..) => 3,
+            Self::Element(..) => 5,
+        }
+    }
+
+    fn shared(&self) -> bool {
+        matches!(
+            self,
+            Self::Chain(ChainName::Pick(..), _) | Self::Element(ElementKey::Hairpin(_) | ElementKey::ClusterIp(_), _)
+        )
+    }
+
+    fn spare(&self) -> bool {
+        matches!(self, Self::Chain(ChainName::Pick(..), _))
+    }
+}
+
+impl fmt::Display for NftObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Table(Table::Ours) => write!(f, "table {TABLE} {{ comment \"{TABLE_COMMENT}\" }}"),
+            Self::Table(Table::Foreign) => write!(f, "table {TABLE} {{ of another maker }}"),
+            Self::Set(name) => write!(f, "set {name}"),
+            Self::Chain(name, rules) => {
+                write!(f, "chain {name} {{")?;
+                for rule in &*rules.0 {
+                    write!(f, " {rule};")?;
+                }
+                f.write_str(" }")
+            }
+            Self::Element(key, value) => write!(f, "element {} {{ {key}{value} }}", key.set()),
+        }
+    }
+}
+
+// === impl NftKey ===
+
+impl fmt::Display for NftKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Table => write!(f, "table {TABLE}"),
+            Self::Set(name) => write!(f, "set {name}"),
+            Self::Chain(name) => write!(f, "chain {name}"),
+            Self::Element(key) => write!(f, "element {} {{ {key} }}", key.set()),
+        }
+    }
+}
+
+// === impl Rules ===
+
+impl PartialEq for Rules {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Ord for Rules {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
+    }
+}
+
+impl PartialOrd for Rules {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+// === impl Rule ===
+
+impl PartialEq for Rule {
+    fn eq(&self, other: &Self) -> bool {
+        self.exprs == other.exprs
+    }
+}
+
+impl Ord for Rule {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.exprs.cmp(&other.exprs)
+    }
+}
+
+impl PartialOrd for Rule {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.text.is_empty() { write!(f, "{} expressions", self.exprs.len()) } else { f.write_str(&self.text) }
+    }
+}
+
+// === impl ElementKey ===
+
+impl ElementKey {
+    /// The set or map that it belongs to.
+    pub fn set(&self) -> SetName {
+        let fixed = match self {
+            Self::Slot { .. } => FixedSet::Endpoints,
+            Self::NodePortSlot { .. } => FixedSet::NodePortEndpoints,
+            Self::Vip { map, .. } => map.set(),
+            Self::NodePort { map, .. } => map.set(),
+            Self::Learn { protocol, .. } => FixedSet::learn(*protocol),
+            Self::LearnNodePort { protocol, .. } => FixedSet::learn_node_ports(*protocol),
+            Self::SourceRange { .. } => FixedSet::SourceRanges,
+            Self::ClusterIp(_) => FixedSet::ClusterIps,
+            Self::NodePortIp(_) => FixedSet::NodePortIps,
+            Self::Hairpin(_) => FixedSet::Hairpin,
+            Self::Member { id, scope, .. } => return SetName::Members(*id, *scope),
+        };
+        SetName::Fixed(fixed)
+    }
+}
+
+impl fmt::Display for ElementKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Slot { vip, protocol, port, slot } => write!(f, "{vip} . {} . {port} . {slot}", protocol.lower()),
+            Self::NodePortSlot { protocol, port, slot } => write!(f, "{} . {port} . {slot}", protocol.lower()),
+            Self::Vip { vip, protocol, port, .. } => write!(f, "{vip} . {} . {port}", protocol.lower()),
+            Self::NodePort { protocol, port, .. } => write!(f, "{} . {port}", protocol.lower()),
+            Self::Learn { vip, port, .. } => write!(f, "{vip} . {port}"),
+            Self::LearnNodePort { port, .. } => write!(f, "{port}"),
+            Self::SourceRange { vip, protocol, port, sources } => {
+                write!(f, "{vip} . {} . {port} . {sources}", protocol.lower())
+            }
+            Self::ClusterIp(address) | Self::NodePortIp(address) => write!(f, "{address}"),
+            Self::Hairpin(address) => write!(f, "{address} . {address}"),
+            Self::Member { endpoint, .. } => write!(f, "{} . {}", endpoint.address, endpoint.port),
+        }
+    }
+}
+
+// === impl VipMap ===
+
+impl VipMap {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Services,
+        Self::Restricted,
+        Self::Local,
+        Self::ClusterPolicy,
+        Self::AffinityPick,
+        Self::AffinityPickLocal,
+    ];
+
+    /// The map.
+    pub const fn set(self) -> FixedSet {
+        match self {
+            Self::Services => FixedSet::ServiceIps,
+            Self::Restricted => FixedSet::RestrictedIps,
+            Self::Local => FixedSet::LocalIps,
+            Self::ClusterPolicy => FixedSet::ClusterPolicyIps,
+            Self::AffinityPick => FixedSet::AffinityPick,
+            Self::AffinityPickLocal => FixedSet::AffinityPickLocal,
+        }
+    }
+}
+
+// === impl NodePortMap ===
+
+impl NodePortMap {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Services, Self::Local, Self::ClusterPolicy, Self::AffinityPick, Self::AffinityPickLocal];
+
+    /// The map.
+    pub const fn set(self) -> FixedSet {
+        match self {
+            Self::Services => FixedSet::ServiceNodePorts,
+            Self::Local => FixedSet::LocalNodePorts,
+            Self::ClusterPolicy => FixedSet::ClusterPolicyNodePorts,
+            Self::AffinityPick => FixedSet::AffinityPickNodePorts,
+            Self::AffinityPickLocal => FixedSet::AffinityPickLocalNodePorts,
+        }
+    }
+
+    /// The map of VIPs for the same purpose.
+    pub const fn of_vips(self) -> VipMap {
+        match self {
+            Self::Services => VipMap::Services,
+            Self::Local => VipMap::Local,
+            Self::ClusterPolicy => VipMap::ClusterPolicy,
+            Self::AffinityPick => VipMap::AffinityPick,
+            Self::AffinityPickLocal => VipMap::AffinityPickLocal,
+        }
+    }
+}
+
+// === impl Value ===
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => Ok(()),
+            Self::Endpoint(endpoint) => write!(f, " : {} . {}", endpoint.address, endpoint.port),
+            Self::Drop => f.write_str(" : drop"),
+            Self::Goto(chain) => write!(f, " : goto {chain}"),
+            Self::Foreign => f.write_str(" : something foreign"),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Tries once what this mode needs of the kernel: a table with one of each, made and deleted in one transaction.
+
+use std::io;
+
+use ferry_api::object::{Family, ObjectName, Protocol};
+use ferry_kernel::nft::{self, CommitFailure, Socket};
+use ferry_model::{Affinity, BaseState, Context, LocalDetector, NodePortAddresses, PerFamily, Scope};
+use ferry_plane::CommitError;
+
+use crate::base;
+use crate::chains::Chains;
+use crate::encode::kernel_family;
+use crate::kernel::of_io;
+use crate::names::{AffinityId, ChainName, FixedSet, Pick, SetName};
+use crate::object::{NftObject, Rules};
+
+/// The table of the probe. It never outlives its transaction.
+const PROBE_TABLE: &str = "kube-proxy-probe";
+
+/// Fails with [`CommitError::Unusable`] that names what the kernel lacks.
+pub(crate) fn probe(socket: &mut Socket, family: Family) -> Result<(), CommitError> {
+    let (batch, steps) = transaction(family);
+    match socket.commit(batch) {
+        Ok(_) => Ok(()),
+        Err(CommitFailure::Io(error)) => Err(of_io(error)),
+        Err(CommitFailure::Messages(errors)) => {
+            let first = errors.first();
+            let at = first.map_or(0, |error| error.position);
+            let step = steps.iter().rev().find(|(position, _)| *position <= at).map_or("nf_tables", |(_, step)| step);
+            let why = first.map_or_else(String::new, |error| format!(": {}", error.error));
+            let text = format!(
+                "this kernel can't do {step} for {family}{why}; needed are Linux 5.13 and its modules nf_tables, \
+                 nft_chain_nat, nft_numgen, nft_fib, nft_ct, nft_nat, nft_masq and nft_reject"
+            );
+            Err(CommitError::Unusable(io::Error::new(io::ErrorKind::Unsupported, text)))
+        }
+    }
+}
+
+/// The transaction, and in words what stands where.
+fn transaction(family: Family) -> (nft::Batch, Vec<(usize, String)>) {
+    let mut batch = nft::Batch::new(kernel_family(family), PROBE_TABLE);
+    let mut steps = Vec::new();
+    steps.push((batch.position(), "a table".to_owned()));
+    batch.add_table(None);
+    let id = AffinityId::new(&ObjectName::new("", "probe"), Protocol::Tcp, "");
+    let memories = [SetName::Memory(id, Scope::Cluster), SetName::Members(id, Scope::Cluster)];
+    for set in FixedSet::ALL.iter().map(|set| SetName::Fixed(*set)).chain(memories) {
+        steps.push((batch.position(), format!("the set or map {set}")));
+        batch.add_set(&base::shape(set, family));
+    }
+    let chains = chains(family, id);
+    for (name, _) in &chains {
+        steps.push((batch.position(), format!("the chain {name}")));
+        batch.add_chain(&name.chain());
+    }
+    for (name, rules) in &chains {
+        for rule in &*rules.0 {
+            steps.push((batch.position(), format!("the rule \"{rule}\"")));
+            batch.add_rule(&name.to_string(), &rule.exprs);
+        }
+    }
+    steps.push((batch.position(), "the removal of a table".to_owned()));
+    batch.delete_table();
+    (batch, steps)
+}
+
+/// Chains that hold every kind of rule.
+fn chains(family: Family, id: AffinityId) -> Vec<(ChainName, Rules)> {
+    let context = Context {
+        node_name: String::new(),
+        zone: None,
+        node_ips: PerFamily::default(),
+        local: PerFamily::from_fn(|_| Some(LocalDetector::InterfacePrefix("veth".to_owned()))),
+        masquerade_all: false,
+        masquerade_mark: 1 << 14,
+    };
+    let state = BaseState { node_ports: NodePortAddresses::All, service_cidrs: Vec::new(), affinity: true };
+    let mut objects = Vec::new();
+    base::compile(family, &context, &state, &mut objects);
+    let mut all: Vec<(ChainName, Rules)> = objects
+        .into_iter()
+        .filter_map(|object| match object {
+            NftObject::Chain(name, rules) => Some((name, rules)),
+            NftObject::Table(_) | NftObject::Set(_) | NftObject::Element(..) => None,
+        })
+        .collect();
+    let chains = Chains::new(family);
+    for pick in [Pick::Internal, Pick::Local, Pick::NodePort] {
+        all.push((ChainName::Pick(pick, 1), chains.pick(&context, pick, 1)));
+    }
+    let memory = (id, Scope::Cluster);
+    let remember = chains.remember(&context, Protocol::Tcp, Pick::Internal, memory);
+    all.push((ChainName::Remember(Pick::Internal, Scope::Cluster, id), remember));
+    let learn = chains.learn(id, &[Scope::Cluster], Affinity { timeout_seconds: 1 });
+    all.push((ChainName::Learn(id), learn));
+    all
+}

@@ -1,0 +1,163 @@
+//! What the kernel holds of ours, as objects.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use ferry_api::object::Family;
+use ferry_kernel::nft::{self, Socket};
+use ferry_plane::Extent;
+
+use crate::base;
+use crate::encode::kernel_family;
+use crate::names::{ChainName, FixedSet, SetName, TABLE, TABLE_COMMENT};
+use crate::object::{ElementKey, NftKey, NftObject, Rule, Rules, Table};
+use crate::wire;
+
+/// From so many keys on, reading everything is cheaper.
+const SINGLE_READS: usize = 64;
+
+/// What there is of the table.
+pub(crate) enum Whose {
+    Nobodys,
+    Ours,
+    Foreign,
+}
+
+/// Reads objects of one family.
+pub(crate) struct Reader<'a> {
+    pub(crate) socket: &'a mut Socket,
+    pub(crate) family: Family,
+}
+
+impl Reader<'_> {
+    /// Reads all, or what stands under these keys.
+    pub(crate) fn read(&mut self, extent: &Extent<NftKey>) -> io::Result<Vec<NftObject>> {
+        match (self.whose()?, extent) {
+            (Whose::Nobodys, _) => Ok(Vec::new()),
+            (Whose::Foreign, _) => Ok(vec![NftObject::Table(Table::Foreign)]),
+            (Whose::Ours, Extent::Keys(keys)) if keys.len() <= SINGLE_READS => self.keys(keys),
+            (Whose::Ours, Extent::Keys(keys)) => {
+                let mut objects = self.all()?;
+                let keys: std::collections::HashSet<&NftKey> = keys.iter().collect();
+                objects.retain(|object| keys.contains(&ferry_plane::Object::key(object)));
+                Ok(objects)
+            }
+            (Whose::Ours, Extent::All) => self.all(),
+        }
+    }
+
+    pub(crate) fn whose(&mut self) -> io::Result<Whose> {
+        Ok(match self.socket.table(kernel_family(self.family), TABLE)? {
+            None => Whose::Nobodys,
+            Some(table) if table.comment.as_deref() == Some(TABLE_COMMENT) && !table.dormant => Whose::Ours,
+            Some(_) => Whose::Foreign,
+        })
+    }
+
+    fn all(&mut self) -> io::Result<Vec<NftObject>> {
+        let Some(sets) = self.sets()? else { return Ok(vec![NftObject::Table(Table::Foreign)]) };
+        let Some(chains) = self.chains()? else { return Ok(vec![NftObject::Table(Table::Foreign)]) };
+        let mut objects = vec![NftObject::Table(Table::Ours)];
+        objects.extend(sets.iter().map(|name| NftObject::Set(*name)));
+        objects.extend(chains);
+        for set in sets.into_iter().filter(|set| !matches!(set, SetName::Memory(..))) {
+            if !self.elements(set, &mut objects)? {
+                return Ok(vec![NftObject::Table(Table::Foreign)]);
+            }
+        }
+        Ok(objects)
+    }
+
+    /// The sets and maps; `None` if there is one that we never make.
+    fn sets(&mut self) -> io::Result<Option<Vec<SetName>>> {
+        let sets = self.socket.sets(kernel_family(self.family), TABLE)?;
+        let family = self.family;
+        let ours = |mut set: nft::Set| {
+            let name = SetName::parse(&set.name)?;
+            let shape = base::shape(name, family);
+            // Notes for the nft tool, which writes its own when it loads a ruleset.
+            set.userdata.clone_from(&shape.userdata);
+            (set == shape).then_some(name)
+        };
+        Ok(sets.into_iter().map(ours).collect())
+    }
+
+    /// The chains with their rules; `None` if there is one that we never make.
+    fn chains(&mut self) -> io::Result<Option<Vec<NftObject>>> {
+        let family = kernel_family(self.family);
+        let mut rules: HashMap<String, Vec<Rule>> = HashMap::new();
+        for (chain, rule) in self.socket.rules(family, TABLE, None)? {
+            rules.entry(chain).or_default().push(Rule { exprs: rule.exprs, text: String::new() });
+        }
+        let ours = |chain: &nft::Chain| {
+            let name = ChainName::parse(&chain.name).filter(|name| name.chain() == *chain)?;
+            Some(NftObject::Chain(name, Rules(rules.remove(&chain.name).unwrap_or_default().into())))
+        };
+        Ok(self.socket.chains(family, TABLE)?.iter().map(ours).collect())
+    }
+
+    /// Adds the elements of a set; false if there is one that we never make.
+    fn elements(&mut self, set: SetName, objects: &mut Vec<NftObject>) -> io::Result<bool> {
+        let family = self.family;
+        let mut ours = true;
+        self.socket.elements(kernel_family(family), TABLE, &set.to_string(), &mut |element| match wire::element(
+            set, family, &element,
+        ) {
+            Some((key, value)) => objects.push(NftObject::Element(key, value)),
+            None => ours = false,
+        })?;
+        Ok(ours)
+    }
+
+    fn keys(&mut self, keys: &[NftKey]) -> io::Result<Vec<NftObject>> {
+        let mut objects = Vec::new();
+        let mut elements: BTreeMap<SetName, Vec<ElementKey>> = BTreeMap::new();
+        let mut chains: Option<Vec<NftObject>> = None;
+        for key in keys {
+            match key {
+                NftKey::Table => objects.push(NftObject::Table(Table::Ours)),
+                NftKey::Set(name) => {
+                    let sets = self.sets()?.unwrap_or_default();
+                    objects.extend(sets.contains(name).then_some(NftObject::Set(*name)));
+                }
+                NftKey::Chain(name) => {
+                    if chains.is_none() {
+                        chains = Some(self.chains()?.unwrap_or_default());
+                    }
+                    let found =
+                        chains.iter().flatten().find(|chain| matches!(chain, NftObject::Chain(n, _) if n == name));
+                    objects.extend(found.cloned());
+                }
+                NftKey::Element(key) => elements.entry(key.set()).or_default().push(*key),
+            }
+        }
+        for (set, keys) in elements {
+            self.some_elements(set, &keys, &mut objects)?;
+        }
+        Ok(objects)
+    }
+
+    /// Ranges can't be asked for one by one.
+    fn some_elements(&mut self, set: SetName, keys: &[ElementKey], objects: &mut Vec<NftObject>) -> io::Result<()> {
+        if set == SetName::Fixed(FixedSet::SourceRanges) {
+            let mut all = Vec::new();
+            self.elements(set, &mut all)?;
+            objects.extend(
+                all.into_iter().filter(|object| matches!(object, NftObject::Element(key, _) if keys.contains(key))),
+            );
+            return Ok(());
+        }
+        let family = self.family;
+        for key in keys {
+            let (bytes, _) = wire::key_bytes(key);
+            let found = self.socket.element(kernel_family(family), TABLE, &set.to_string(), bytes.as_slice());
+            let found = match found {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                found => found?,
+            };
+            let decoded = found.and_then(|element| wire::element(set, family, &element));
+            objects.extend(decoded.map(|(key, value)| NftObject::Element(key, value)));
+        }
+        Ok(())
+    }
+}

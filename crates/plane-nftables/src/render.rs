@@ -1,0 +1,99 @@
+//! Objects as text that the `nft` tool loads. For people and golden files; nothing reads it back.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use ferry_api::object::Family;
+
+use crate::base::{Data, Layout, Part};
+use crate::names::{ChainName, FixedSet, SLOTS, SetName, TABLE, TABLE_COMMENT};
+use crate::object::{ElementKey, NftObject, Rules, Value};
+
+/// The ruleset of one family. Objects may come in any order; what stands several times is printed once.
+pub fn ruleset(family: Family, objects: &[NftObject]) -> String {
+    let mut sets: BTreeMap<SetName, BTreeMap<ElementKey, Value>> = BTreeMap::new();
+    let mut chains: BTreeMap<ChainName, &Rules> = BTreeMap::new();
+    for object in objects {
+        match object {
+            NftObject::Table(_) => {}
+            NftObject::Set(name) => drop(sets.entry(*name).or_default()),
+            NftObject::Chain(name, rules) => drop(chains.insert(*name, rules)),
+            NftObject::Element(key, value) => drop(sets.entry(key.set()).or_default().insert(*key, *value)),
+        }
+    }
+    let mut text = format!("table {} {TABLE} {{\n\tcomment \"{TABLE_COMMENT}\"\n", keyword(family));
+    for (name, elements) in &sets {
+        set(&mut text, family, *name, elements);
+    }
+    for (name, rules) in &chains {
+        chain(&mut text, *name, rules);
+    }
+    text.push_str("}\n");
+    text
+}
+
+fn keyword(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ip",
+        Family::V6 => "ip6",
+    }
+}
+
+fn set(text: &mut String, family: Family, name: SetName, elements: &BTreeMap<ElementKey, Value>) {
+    let layout = Layout::of(name);
+    let kind = if layout.data == Data::None { "set" } else { "map" };
+    let mut lines = vec![declaration(family, name, &layout)];
+    if name == SetName::Fixed(FixedSet::SourceRanges) {
+        lines.push("flags interval".to_owned());
+    }
+    if matches!(name, SetName::Memory(..)) {
+        lines.push("size 65536".to_owned());
+        lines.push("flags dynamic,timeout".to_owned());
+    }
+    // Writing to a String can't fail.
+    let _ = writeln!(text, "\n\t{kind} {name} {{");
+    for line in lines {
+        let _ = writeln!(text, "\t\t{line}");
+    }
+    if !elements.is_empty() {
+        let elements: Vec<String> = elements.iter().map(|(key, value)| format!("{key}{value}")).collect();
+        let _ = writeln!(text, "\t\telements = {{\n\t\t\t{}\n\t\t}}", elements.join(",\n\t\t\t"));
+    }
+    text.push_str("\t}\n");
+}
+
+/// What the keys and values are. Keys with a slot have no plain type and are declared by expressions.
+fn declaration(family: Family, name: SetName, layout: &Layout) -> String {
+    let ip = keyword(family);
+    let slots = layout.key.iter().any(|part| matches!(part, Part::Slot));
+    let of = |part: &Part| match (part, slots, family) {
+        (Part::Address, true, _) => format!("{ip} daddr"),
+        (Part::Protocol, true, _) => "meta l4proto".to_owned(),
+        (Part::Port, true, _) => "th dport".to_owned(),
+        (Part::Slot, ..) => format!("numgen random mod {SLOTS}"),
+        (Part::Address, false, Family::V4) => "ipv4_addr".to_owned(),
+        (Part::Address, false, Family::V6) => "ipv6_addr".to_owned(),
+        (Part::Protocol, false, _) => "inet_proto".to_owned(),
+        (Part::Port, false, _) => "inet_service".to_owned(),
+    };
+    let key: Vec<String> = layout.key.iter().map(of).collect();
+    let data = match layout.data {
+        Data::None => String::new(),
+        Data::Verdict => " : verdict".to_owned(),
+        Data::Endpoint => format!(" : {} . {}", of(&Part::Address), of(&Part::Port)),
+    };
+    debug_assert!(!slots || matches!(name, SetName::Fixed(_)), "only fixed maps have slots");
+    format!("{} {}{data}", if slots { "typeof" } else { "type" }, key.join(" . "))
+}
+
+fn chain(text: &mut String, name: ChainName, rules: &Rules) {
+    let _ = writeln!(text, "\n\tchain {name} {{");
+    if let Some(hook) = name.chain().hook {
+        let at = format!("{:?}", hook.hook).to_lowercase();
+        let _ = writeln!(text, "\t\ttype nat hook {at} priority {}; policy accept;", hook.priority);
+    }
+    for rule in &*rules.0 {
+        let _ = writeln!(text, "\t\t{rule}");
+    }
+    text.push_str("\t}\n");
+}

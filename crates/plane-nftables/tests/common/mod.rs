@@ -1,0 +1,136 @@
+//! States of every kind, for the tests of this crate.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ferry_api::object::{Family, IpNet, ObjectName, Protocol};
+use ferry_model::{
+    Action, Affinity, BaseState, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, LocalDetector,
+    NodePortAddresses, PerFamily, Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
+};
+use ferry_plane::{Delta, Unit, UnitId};
+
+pub(crate) fn address(family: Family, net: u8, last: u8) -> IpAddr {
+    match family {
+        Family::V4 => format!("10.{net}.0.{last}").parse().unwrap(),
+        Family::V6 => format!("fd00:10:{net}::{last:x}").parse().unwrap(),
+    }
+}
+
+pub(crate) fn net(family: Family, v4: &str, v6: &str) -> IpNet {
+    match family {
+        Family::V4 => v4.parse().unwrap(),
+        Family::V6 => v6.parse().unwrap(),
+    }
+}
+
+pub(crate) fn context(family: Family) -> Context {
+    let pods = LocalDetector::Cidr(net(family, "10.244.0.0/16", "fd00:10:244::/56"));
+    Context {
+        node_name: "node-a".into(),
+        zone: None,
+        node_ips: PerFamily::default(),
+        local: PerFamily::from_fn(|_| Some(pods.clone())),
+        masquerade_all: false,
+        masquerade_mark: 0x4000,
+    }
+}
+
+pub(crate) fn base(family: Family, affinity: bool) -> BaseState {
+    let service_cidrs =
+        vec![net(family, "10.96.0.0/16", "fd00:10:96::/112"), net(family, "10.112.0.0/13", "fd00:11::/50")];
+    BaseState { node_ports: NodePortAddresses::All, service_cidrs, affinity }
+}
+
+pub(crate) fn pool(family: Family, last: &[u8]) -> Pool {
+    Pool::new(last.iter().map(|last| Endpoint { address: address(family, 244, *last), port: 8080 }).collect::<Vec<_>>())
+}
+
+pub(crate) const INTERNAL: Treatment = Treatment {
+    pod: Action::Forward { to: Scope::Cluster, snat: Snat::Keep },
+    host: Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade },
+    other: Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade },
+};
+pub(crate) const EXTERNAL: Treatment = Treatment::all(Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade });
+pub(crate) const SPLIT: Treatment = Treatment {
+    pod: Action::Forward { to: Scope::Cluster, snat: Snat::Keep },
+    host: Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade },
+    other: Action::Forward { to: Scope::Local, snat: Snat::Keep },
+};
+
+pub(crate) fn frontend(kind: FrontendKind, at: FrontendAddr, treatment: Treatment) -> Frontend {
+    Frontend { kind, at, sources: SourceRanges::Any, treatment }
+}
+
+pub(crate) fn service(name: &str, ports: Vec<PortState>) -> (UnitId, Option<Arc<Unit>>) {
+    let name = ObjectName::new("demo", name);
+    (UnitId::Service(name.clone()), Some(Arc::new(Unit::Service(ServiceState { name, ports }))))
+}
+
+pub(crate) fn port(protocol: Protocol, cluster: Pool, local: Pool, frontends: Vec<Frontend>) -> PortState {
+    PortState { name: "http".into(), protocol, affinity: None, cluster, local, frontends }
+}
+
+/// A service of every kind.
+pub(crate) fn everything(family: Family) -> Delta {
+    let vip = |last| FrontendAddr::Vip(address(family, 96, last), 80);
+    let (all, local) = (pool(family, &[1, 2, 3]), pool(family, &[2]));
+    let none = Pool::new([]);
+    let cluster_ip = |last, treatment| frontend(FrontendKind::ClusterIp, vip(last), treatment);
+    let balancer = |last, treatment| frontend(FrontendKind::LoadBalancer, vip(last), treatment);
+    let node_port = |port, treatment| frontend(FrontendKind::NodePort, FrontendAddr::NodePort(port), treatment);
+    let mut restricted = balancer(30, EXTERNAL);
+    restricted.sources = SourceRanges::Only(vec![
+        net(family, "10.0.0.0/9", "fd00:77::/64"),
+        net(family, "203.0.113.7/32", "fd00:cc::7/128"),
+    ]);
+    let mut restricted_split = balancer(31, SPLIT);
+    restricted_split.sources = restricted.sources.clone();
+    let split_none = Treatment { other: Action::Drop, ..SPLIT };
+    let frontends = vec![cluster_ip(1, INTERNAL), node_port(30001, EXTERNAL), restricted];
+    let local_frontends = vec![cluster_ip(2, INTERNAL), node_port(30002, SPLIT), balancer(32, SPLIT), restricted_split];
+    let mut sticky = port(
+        Protocol::Tcp,
+        all.clone(),
+        local.clone(),
+        vec![cluster_ip(3, INTERNAL), node_port(30003, SPLIT), balancer(33, SPLIT)],
+    );
+    sticky.affinity = Some(Affinity { timeout_seconds: 10_800 });
+    let mut sticky_udp = port(
+        Protocol::Udp,
+        all.clone(),
+        none.clone(),
+        vec![
+            cluster_ip(4, INTERNAL),
+            node_port(30004, EXTERNAL),
+            frontend(FrontendKind::ExternalIp, vip(34), EXTERNAL),
+        ],
+    );
+    sticky_udp.affinity = Some(Affinity { timeout_seconds: 3 });
+    let units = [
+        service("plain", vec![port(Protocol::Tcp, all.clone(), none.clone(), frontends)]),
+        service("local", vec![port(Protocol::Tcp, all.clone(), local, local_frontends)]),
+        service(
+            "none-local",
+            vec![port(
+                Protocol::Sctp,
+                all.clone(),
+                none.clone(),
+                vec![cluster_ip(5, Treatment::all(Action::Drop)), node_port(30005, split_none)],
+            )],
+        ),
+        service(
+            "empty",
+            vec![port(
+                Protocol::Udp,
+                none.clone(),
+                none,
+                vec![cluster_ip(6, Treatment::all(Action::Reject)), node_port(30006, Treatment::all(Action::Reject))],
+            )],
+        ),
+        service("sticky", vec![sticky]),
+        service("sticky-udp", vec![sticky_udp]),
+        (UnitId::Base, Some(Arc::new(Unit::Base(base(family, true))))),
+    ];
+    Delta { context: Some(Arc::new(context(family))), units: units.into_iter().collect() }
+}
