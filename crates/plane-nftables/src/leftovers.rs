@@ -58,8 +58,7 @@ fn found(socket: &mut Socket, family: Family) -> io::Result<Option<(Vec<String>,
 }
 
 fn only_ours_set(name: SetName) -> bool {
-    let shared =
-        [FixedSet::ServiceIps, FixedSet::ServiceNodePorts, FixedSet::ClusterIps, FixedSet::NodePortIps];
+    let shared = [FixedSet::ServiceIps, FixedSet::ServiceNodePorts, FixedSet::ClusterIps, FixedSet::NodePortIps];
     !shared.map(SetName::Fixed).contains(&name)
 }
 

@@ -15,8 +15,8 @@ use ferry_kernel::netns::Namespace;
 use ferry_kernel::nft::Socket;
 use ferry_model::{Context, FrontendAddr, FrontendKind, LocalDetector, PerFamily};
 use ferry_plane::{Delta, Extent, Kernel, Outcome, SyncEngine, Unit};
-use ferry_plane_nftables::names::{AffinityId, ChainName, FixedChain};
 use ferry_plane_nftables::leftovers::{self, Leftovers};
+use ferry_plane_nftables::names::{AffinityId, ChainName, FixedChain};
 use ferry_plane_nftables::{CommitTurn, NftObject, NftablesEngine, NftablesKernel, engine, render};
 
 fn inside(test: impl Fn(Family) + Send + Sync) {
@@ -355,7 +355,8 @@ fn leftovers_go_from_a_table_that_another_has_taken_over() {
         };
         let chains: Vec<String> =
             socket.chains(kernel_family, "kube-proxy").unwrap().into_iter().map(|chain| chain.name).collect();
-        let mut left = ["nat-output", "nat-postrouting", "nat-prerouting", "reject-chain", "services"].map(String::from).to_vec();
+        let mut left =
+            ["nat-output", "nat-postrouting", "nat-prerouting", "reject-chain", "services"].map(String::from).to_vec();
         left.push("service-ULMVA6XW-ns1/svc1/tcp/p80".to_owned());
         assert!(chains.len() == left.len() && left.iter().all(|name| chains.contains(name)), "{chains:?}");
     });

@@ -6,18 +6,21 @@ use std::vec::IntoIter;
 
 use crate::{Batch, Object};
 
-/// How many units want each shared object.
+/// How many units want each shared object, and which spare parts lie there as we left them.
 #[derive(Debug)]
-pub(crate) struct References<K>(HashMap<K, u32>);
+pub(crate) struct References<O: Object> {
+    counts: HashMap<O::Key, u32>,
+    parked: HashMap<O::Key, O>,
+}
 
 /// What decides whether an object is in the kernel before the batch.
-pub(crate) enum Presence<'a, K> {
+pub(crate) enum Presence<'a, O: Object> {
     /// what was read back is all there is
     ReadBack,
     /// a shared object is there while units want it; any other is there if its unit had it
     Remembered {
         /// who wants what
-        references: &'a References<K>,
+        references: &'a References<O>,
         /// all units were accepted under one context, so that what one knows of a shared object holds for all
         uniform: bool,
     },
@@ -26,11 +29,7 @@ pub(crate) enum Presence<'a, K> {
 /// The difference between `before` and `after`. Both may hold a shared object several times, once for each unit.
 ///
 /// Spare objects that nobody wants any more stay where they are.
-pub(crate) fn difference<O: Object>(
-    mut before: Vec<O>,
-    mut after: Vec<O>,
-    presence: &Presence<'_, O::Key>,
-) -> Batch<O> {
+pub(crate) fn difference<O: Object>(mut before: Vec<O>, mut after: Vec<O>, presence: &Presence<'_, O>) -> Batch<O> {
     before.sort_unstable();
     after.sort_unstable();
     let (mut before, mut after) = (before.into_iter().peekable(), after.into_iter().peekable());
@@ -49,7 +48,13 @@ pub(crate) fn difference<O: Object>(
             Presence::Remembered { .. } | Presence::ReadBack => old.count,
         };
         let known = !shared || !matches!(presence, Presence::Remembered { uniform: false, .. });
-        decide(&mut batch, old, new, had, known);
+        let parked = match presence {
+            Presence::Remembered { references, .. } => references.parked.get(&key),
+            Presence::ReadBack => None,
+        };
+        if had > 0 || new.object.is_none() || new.object.as_ref() != parked {
+            decide(&mut batch, old, new, had, known);
+        }
     }
     order(&mut batch);
     batch
@@ -91,38 +96,63 @@ fn order<O: Object>(batch: &mut Batch<O>) {
 
 // === impl References ===
 
-impl<K> Default for References<K> {
+impl<O: Object> Default for References<O> {
     fn default() -> Self {
-        Self(HashMap::new())
+        Self { counts: HashMap::new(), parked: HashMap::new() }
     }
 }
 
-impl<K: std::hash::Hash + Eq> References<K> {
-    fn count(&self, key: &K) -> u32 {
-        self.0.get(key).copied().unwrap_or(0)
+impl<O: Object> References<O> {
+    fn count(&self, key: &O::Key) -> u32 {
+        self.counts.get(key).copied().unwrap_or(0)
     }
 
     /// A unit began to want these objects.
-    pub(crate) fn acquire<O: Object<Key = K>>(&mut self, objects: &[O]) {
+    pub(crate) fn acquire(&mut self, objects: &[O]) {
         for object in objects.iter().filter(|object| object.shared()) {
-            *self.0.entry(object.key()).or_insert(0) += 1;
+            let key = object.key();
+            if object.spare() {
+                self.parked.remove(&key);
+            }
+            *self.counts.entry(key).or_insert(0) += 1;
         }
     }
 
-    /// A unit ceased to want these objects.
-    pub(crate) fn release<O: Object<Key = K>>(&mut self, objects: &[O]) {
+    /// A unit ceased to want these objects, which are in the kernel as they stand here.
+    pub(crate) fn release(&mut self, objects: &[O]) {
         for object in objects.iter().filter(|object| object.shared()) {
             let key = object.key();
-            match self.0.get_mut(&key) {
+            match self.counts.get_mut(&key) {
                 Some(count) if *count > 1 => *count -= 1,
-                Some(_) => drop(self.0.remove(&key)),
+                Some(_) => {
+                    self.counts.remove(&key);
+                    if object.spare() {
+                        self.parked.insert(key, object.clone());
+                    }
+                }
                 None => debug_assert!(false, "released what nobody wanted"),
             }
         }
     }
 
-    /// Forgets all.
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
+    /// Somebody else touched these: what lies there isn't known any more.
+    pub(crate) fn forget_parked<'a>(&mut self, keys: impl Iterator<Item = &'a O::Key>)
+    where
+        O::Key: 'a,
+    {
+        for key in keys {
+            self.parked.remove(key);
+        }
+    }
+
+    /// Nothing that lies there is known any more.
+    pub(crate) fn forget_all_parked(&mut self) {
+        self.parked.clear();
+    }
+
+    /// Begins anew, with the spare parts that were read back.
+    pub(crate) fn restart(&mut self, spare: Vec<O>) {
+        self.counts.clear();
+        self.parked = spare.into_iter().map(|object| (object.key(), object)).collect();
     }
 }

@@ -38,7 +38,7 @@ pub struct Engine<C: Compile, K> {
     uniform: bool,
     pending: BTreeMap<UnitId, Option<Arc<Unit>>>,
     acked: BTreeMap<UnitId, Acked>,
-    references: References<KeyOf<C>>,
+    references: References<C::Object>,
     quarantine: Quarantine,
     rivals: Rivals<KeyOf<C>>,
     stage: Stage,
@@ -214,10 +214,14 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         if self.outdated {
             self.outdated = self.acked.values().any(|acked| !Arc::ptr_eq(&acked.context, context));
             self.uniform = !self.outdated;
+            if !self.uniform {
+                // What the last unit of an earlier context ceases to want may have been written by one of this.
+                self.references.forget_all_parked();
+            }
         }
     }
 
-    fn remembered(&self) -> Presence<'_, KeyOf<C>> {
+    fn remembered(&self) -> Presence<'_, C::Object> {
         Presence::Remembered { references: &self.references, uniform: self.uniform }
     }
 
@@ -379,13 +383,14 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             self.hold_back(context, &mut group, now);
             group.retain(|change| !postponed.contains(&change.id));
             self.place(&mut group, &actual);
+            let spare = actual.iter().filter(|object| object.spare()).cloned().collect();
             let batch = self.full_batch(context, &group, actual);
             let foreign = if purpose == Purpose::Repair { self.drift_in(context, &group, &batch) } else { Vec::new() };
             match if batch.is_empty() { Ok(()) } else { self.kernel.commit(&batch) } {
                 Ok(()) => {
                     outcome.ops += batch.len();
                     self.count_repairs(foreign, now, outcome);
-                    self.adopt(context, &group, outcome);
+                    self.adopt(context, &group, spare, outcome);
                     break;
                 }
                 Err(error @ CommitError::Drifted { .. }) if drifted => return Err(error),
@@ -460,8 +465,8 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         keys(batch).filter(|key| !own.contains(key)).collect()
     }
 
-    /// After a full batch the kernel holds exactly the target.
-    fn adopt(&mut self, context: &Arc<Context>, group: &[Change], outcome: &mut Outcome) {
+    /// After a full batch the kernel holds exactly the target, and the spare parts that were there.
+    fn adopt(&mut self, context: &Arc<Context>, group: &[Change], spare: Vec<C::Object>, outcome: &mut Outcome) {
         for change in group {
             match &change.after {
                 Some(unit) => {
@@ -474,7 +479,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             self.quarantine.release(&change.id);
             outcome.acked.push(change.id.clone());
         }
-        self.references.clear();
+        self.references.restart(spare);
         let mut objects = Vec::new();
         for acked in self.acked.values() {
             objects.clear();
@@ -540,6 +545,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         outcome: &mut Outcome,
     ) -> Result<(), CommitError> {
         if !keys.is_empty() {
+            self.references.forget_parked(keys.iter());
             let actual = self.kernel.read_back(&Extent::Keys(keys.iter().cloned().collect()))?;
             let mut target = Vec::new();
             self.compile_acked(context, self.acked.values(), &mut target);

@@ -1,0 +1,334 @@
+//! The pipe inside one process: decode, store and resolve, hand-over to the engine's thread, commit, acknowledgement.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use ferry_api::config::KubeProxyConfiguration;
+use ferry_api::object::{Family, Kind, KubeObject};
+use ferry_api::wire::{Document, decode_manifest};
+use ferry_kernel::nft::{Batch, ElementData, Set, SetFlags, Socket, data_type};
+use ferry_kube_proxy::core::{Core, Input, Seat, Setup};
+use ferry_kube_proxy::report::{Changes, Pulse};
+use ferry_kube_proxy::serve::metrics::Metrics;
+use ferry_model::store::Event;
+use ferry_model::{Profile, Settings};
+use ferry_plane::SyncEngine;
+use ferry_plane::mailbox::{Mailbox, Receiver as MailReceiver, Taken};
+use ferry_plane_nftables::kernel::Written;
+use ferry_plane_nftables::{CommitTurn, NftablesEngine, engine};
+
+use crate::objects::{self, ENDPOINTS};
+use crate::stats::{self, memory_mib, stat_cpu, thread_cpu};
+
+/// Rounds of each kind of change.
+const ROUNDS: usize = 2000;
+
+/// What the engine's thread says of one turn.
+struct Turn {
+    acknowledged: Instant,
+    cpu: Duration,
+    split: (Duration, Duration),
+    ops: usize,
+    written: Written,
+}
+
+/// The core on this thread, the engine on its own.
+struct Pipe {
+    core: Core,
+    turns: Receiver<Turn>,
+    last: Written,
+}
+
+pub(crate) fn run(services: usize) -> anyhow::Result<()> {
+    let mut pipe = Pipe::start()?;
+    load(&mut pipe, services)?;
+    let mut empty = Empty::open()?;
+    let mut replaced = Vec::new();
+    let mut nothing = Vec::new();
+    let mut bytes = Written::default();
+    for round in 0..ROUNDS {
+        let index = round.wrapping_mul(7919) % services;
+        let mut endpoints = objects::first_endpoints(index);
+        if (round / services).is_multiple_of(2)
+            && let Some(third) = endpoints.get_mut(3)
+        {
+            *third = objects::endpoint(index, 15);
+        }
+        let (elapsed, written) = pipe.change(slice(index, &endpoints)?)?;
+        replaced.push(elapsed);
+        bytes = written;
+        nothing.push(empty.commit()?);
+    }
+    stats::print("empty netlink commit", nothing, "");
+    stats::print("endpoint replaced: event in -> acknowledged", replaced, &sent(bytes));
+    counts(&mut pipe, services, &mut empty)?;
+    context(&mut pipe)?;
+    drop(pipe);
+    restart(services)
+}
+
+fn sent(written: Written) -> String {
+    format!("{} bytes in {} messages", written.bytes, written.messages)
+}
+
+fn load(pipe: &mut Pipe, services: usize) -> anyhow::Result<()> {
+    let before = thread_cpu();
+    let mut events = vec![Event::Restart(Kind::Service), Event::Restart(Kind::EndpointSlice)];
+    for (_, text) in objects::files(services) {
+        events.extend(decode(&text)?);
+    }
+    events.extend([Event::Synced(Kind::Service), Event::Synced(Kind::EndpointSlice)]);
+    let decoded = thread_cpu();
+    pipe.core.take(Input::Events(events));
+    pipe.core.decide();
+    let resolved = thread_cpu();
+    let turn = pipe.turns.recv()?;
+    ferry_kernel::memory::trim();
+    println!("manifests -> objects                         {:8.1} ms cpu", ms(decoded - before));
+    println!("objects -> resolved                          {:8.1} ms cpu", ms(resolved - decoded));
+    println!(
+        "resolved -> kernel                           {:8.1} ms cpu (user {:.0}, system {:.0})  {} operations, {}",
+        ms(turn.cpu),
+        ms(turn.split.0),
+        ms(turn.split.1),
+        turn.ops,
+        sent(turn.written)
+    );
+    println!(
+        "this process                                 {:8.1} MiB resident, {:.1} peak",
+        memory_mib("self", "VmRSS")?,
+        memory_mib("self", "VmHWM")?
+    );
+    pipe.last = turn.written;
+    Ok(())
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Changes of the number of endpoints and of services.
+fn counts(pipe: &mut Pipe, services: usize, empty: &mut Empty) -> anyhow::Result<()> {
+    let (mut added, mut removed, mut nothing) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut born, mut gone) = (Vec::new(), Vec::new());
+    let mut bytes = [Written::default(); 4];
+    for round in 0..ROUNDS / 4 {
+        let index = round.wrapping_mul(7919) % services;
+        let mut endpoints = objects::first_endpoints(index);
+        endpoints.push(objects::endpoint(index, ENDPOINTS));
+        let change = pipe.change(slice(index, &endpoints)?)?;
+        added.push(change.0);
+        endpoints.pop();
+        let back = pipe.change(slice(index, &endpoints)?)?;
+        removed.push(back.0);
+        let new = services + round;
+        let text = objects::service(new) + &objects::slice(new, &objects::first_endpoints(new));
+        let birth = pipe.change(decode(&text)?)?;
+        born.push(birth.0);
+        let death = decode(&text)?.into_iter().filter_map(|event| match event {
+            Event::Upsert(object) => Some(Event::Delete(object.kind(), object.name().clone())),
+            Event::Restart(_) | Event::Delete(..) | Event::Synced(_) => None,
+        });
+        let death = pipe.change(death.collect())?;
+        gone.push(death.0);
+        bytes = [change.1, back.1, birth.1, death.1];
+        nothing.push(empty.commit()?);
+    }
+    let [first, second, third, fourth] = bytes;
+    stats::print("empty netlink commit", nothing, "");
+    stats::print("endpoint added", added, &sent(first));
+    stats::print("endpoint removed", removed, &sent(second));
+    stats::print("service added", born, &sent(third));
+    stats::print("service removed", gone, &sent(fourth));
+    Ok(())
+}
+
+/// The node's pod range changes: every rule that depends on it follows.
+fn context(pipe: &mut Pipe) -> anyhow::Result<()> {
+    let before = thread_cpu();
+    let started = Instant::now();
+    let node = "apiVersion: v1\nkind: Node\nmetadata: {name: bench}\nspec: {podCIDRs: [10.245.0.0/16]}\n";
+    pipe.core.take(Input::Events(decode(node)?));
+    pipe.core.decide();
+    let resolved = thread_cpu() - before;
+    let turn = pipe.turns.recv()?;
+    println!(
+        "context change                               {:8.1} ms ({:.1} ms cpu core, {:.1} ms cpu engine), {} operations",
+        ms(turn.acknowledged - started),
+        ms(resolved),
+        ms(turn.cpu),
+        turn.ops
+    );
+    pipe.last = turn.written;
+    Ok(())
+}
+
+/// A second engine over what the first left, with the same objects.
+fn restart(services: usize) -> anyhow::Result<()> {
+    let mut pipe = Pipe::start()?;
+    let node = "apiVersion: v1\nkind: Node\nmetadata: {name: bench}\nspec: {podCIDRs: [10.245.0.0/16]}\n";
+    let mut events = decode(node)?;
+    for (_, text) in objects::files(services) {
+        events.extend(decode(&text)?);
+    }
+    // As the first left them: some endpoints were replaced.
+    let rounds = (0..ROUNDS).map(|round| (round, round.wrapping_mul(7919) % services));
+    for (_, index) in rounds.filter(|(round, _)| (round / services).is_multiple_of(2)) {
+        let mut endpoints = objects::first_endpoints(index);
+        if ROUNDS <= services
+            && let Some(third) = endpoints.get_mut(3)
+        {
+            *third = objects::endpoint(index, 15);
+        }
+        events.extend(slice(index, &endpoints)?);
+    }
+    for round in 0..ROUNDS / 4 {
+        let index = round.wrapping_mul(7919) % services;
+        events.extend(slice(index, &objects::first_endpoints(index))?);
+    }
+    events.extend([Event::Synced(Kind::Service), Event::Synced(Kind::EndpointSlice)]);
+    pipe.core.take(Input::Events(events));
+    pipe.core.decide();
+    let turn = pipe.turns.recv()?;
+    println!(
+        "restart with nothing to do                   {:8.1} ms cpu engine, {} commits, {} operations",
+        ms(turn.cpu),
+        turn.written.commits,
+        turn.ops
+    );
+    Ok(())
+}
+
+fn decode(text: &str) -> anyhow::Result<Vec<Event>> {
+    let mut events = Vec::new();
+    for document in decode_manifest(text).map_err(|error| anyhow::anyhow!("{error}"))? {
+        if let Document::Object(object) = document {
+            events.push(Event::Upsert(object));
+        }
+    }
+    Ok(events)
+}
+
+fn slice(index: usize, endpoints: &[std::net::Ipv4Addr]) -> anyhow::Result<Vec<Event>> {
+    let events = decode(&objects::slice(index, endpoints))?;
+    anyhow::ensure!(matches!(events.as_slice(), [Event::Upsert(KubeObject::EndpointSlice(_))]), "one slice");
+    Ok(events)
+}
+
+// === impl Pipe ===
+
+impl Pipe {
+    fn start() -> anyhow::Result<Self> {
+        let (sender, mailbox) = Mailbox::new();
+        let (said, turns) = sync_channel(16);
+        let engine = engine(Family::V4, CommitTurn::default()).context("opening the engine needs root")?;
+        std::thread::Builder::new().name("sync-v4".to_owned()).spawn(move || drive(engine, &mailbox, &said))?;
+        let now = Instant::now();
+        let metrics = Arc::new(Metrics::new()?);
+        let (reports, _) = tokio::sync::mpsc::unbounded_channel();
+        let mut config = KubeProxyConfiguration::default();
+        "nftables".clone_into(&mut config.mode);
+        "NodeCIDR".clone_into(&mut config.detect_local_mode);
+        config.apply_platform_defaults();
+        let setup = Setup {
+            settings: Settings::from_config(&config, "bench"),
+            profile: Profile::NFTABLES,
+            addresses: Vec::new(),
+            stand_in: false,
+            awaited: vec![Kind::Service, Kind::EndpointSlice],
+            seats: vec![Seat::new(Family::V4, sender, Arc::new(Pulse::new(now)))],
+            changes: Changes::new(metrics, reports, vec![Family::V4]),
+            eligible: Arc::new(AtomicBool::new(true)),
+        };
+        Ok(Self { core: Core::new(setup), turns, last: Written::default() })
+    }
+
+    /// From the event to the acknowledgement, and what was sent for it.
+    fn change(&mut self, events: Vec<Event>) -> anyhow::Result<(Duration, Written)> {
+        let started = Instant::now();
+        self.core.take(Input::Events(events));
+        self.core.decide();
+        let turn = self.turns.recv()?;
+        let written = Written {
+            commits: turn.written.commits - self.last.commits,
+            messages: turn.written.messages - self.last.messages,
+            bytes: turn.written.bytes - self.last.bytes,
+        };
+        self.last = turn.written;
+        Ok((turn.acknowledged - started, written))
+    }
+}
+
+/// The engine's thread: what the program's loop does for a change, with a clock.
+fn drive(mut engine: NftablesEngine, mailbox: &MailReceiver, said: &SyncSender<Turn>) {
+    let stat = || stat_cpu("/proc/thread-self/stat").unwrap_or_default();
+    while let Taken::Delta(delta) = mailbox.take(None) {
+        let (before, split) = (thread_cpu(), if engine.acked().is_empty() { stat() } else { Default::default() });
+        let first = engine.acked().is_empty();
+        engine.offer(delta);
+        let outcome = engine.sync(Instant::now());
+        let acknowledged = Instant::now();
+        let cpu = thread_cpu() - before;
+        if let Some(error) = &outcome.error {
+            println!("failed: {error}");
+        }
+        let after = if first { stat() } else { Default::default() };
+        let split = (after.0.saturating_sub(split.0), after.1.saturating_sub(split.1));
+        let written = engine.kernel().written();
+        let turn = Turn { acknowledged, cpu, split, ops: outcome.ops, written };
+        if said.send(turn).is_err() {
+            return;
+        }
+        // What the program does between changes: it looks at what others did.
+        drop(engine.tend(Instant::now()));
+    }
+}
+
+/// The least that a commit can be: one element added to and taken from a set of one's own.
+struct Empty {
+    socket: Socket,
+}
+
+impl Empty {
+    const TABLE: &str = "bench";
+    const SET: &str = "scratch";
+
+    fn batch() -> Batch {
+        Batch::new(ferry_kernel::nft::Family::Ip, Self::TABLE)
+    }
+
+    fn open() -> anyhow::Result<Self> {
+        let mut socket = Socket::open()?;
+        let mut batch = Self::batch();
+        batch.add_table(None);
+        batch.add_set(&Set {
+            name: Self::SET.to_owned(),
+            key_type: data_type::IPV4_ADDR,
+            key_len: 4,
+            data: None,
+            flags: SetFlags::default(),
+            field_lens: Vec::new(),
+            size: None,
+            timeout: None,
+            userdata: Vec::new(),
+        });
+        match socket.commit(batch) {
+            Ok(_) => Ok(Self { socket }),
+            Err(failure) => bail!("{failure}"),
+        }
+    }
+
+    fn commit(&mut self) -> anyhow::Result<Duration> {
+        let mut batch = Self::batch();
+        batch.add_element(Self::SET, &[1, 2, 3, 4], None, ElementData::None);
+        batch.delete_element(Self::SET, &[1, 2, 3, 4], None);
+        let started = Instant::now();
+        match self.socket.commit(batch) {
+            Ok(_) => Ok(started.elapsed()),
+            Err(failure) => bail!("{failure}"),
+        }
+    }
+}

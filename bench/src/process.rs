@@ -1,0 +1,174 @@
+//! The executable over a directory of manifests: memory, processor time, idle, a noisy neighbour, a restart.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use ferry_kernel::nft::{Batch, Socket};
+
+use crate::objects;
+use crate::stats::{memory_mib, process_cpu, tasks_cpu};
+
+/// How long idle time is watched.
+const IDLE: Duration = Duration::from_secs(10);
+/// Commits a second of the neighbour.
+const NOISE: u32 = 10;
+/// The longest that a start may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A started proxy, ended with the value.
+struct Proxy(Child);
+
+/// A directory, removed with the value.
+struct Directory(PathBuf);
+
+pub(crate) fn run(services: usize) -> anyhow::Result<()> {
+    let program = std::env::current_exe()?.with_file_name("kube-proxy");
+    anyhow::ensure!(program.exists(), "{} has to be built beside this program", program.display());
+    println!("executable                                   {:8.2} MB", megabytes(&program)?);
+    let directory = Directory::new(services)?;
+    let mut socket = Socket::open()?;
+    let proxy = Proxy::start(&program, &directory.0)?;
+    let took = proxy.wait_for_sync(services)?;
+    println!(
+        "start to first sync                          {:8.1} ms wall, {:.0} ms cpu in all",
+        took.as_secs_f64() * 1e3,
+        proxy.cpu()?.as_secs_f64() * 1e3
+    );
+    std::thread::sleep(Duration::from_secs(2));
+    let id = proxy.0.id().to_string();
+    println!(
+        "the executable                               {:8.1} MiB resident, {:.1} peak",
+        memory_mib(&id, "VmRSS")?,
+        memory_mib(&id, "VmHWM")?
+    );
+    println!("idle                                         {:8.3} % of a core", proxy.share(IDLE, || Ok(()))?);
+    let mut neighbour = Neighbour { socket: Socket::open()?, count: 0 };
+    let noisy = proxy.share(IDLE, || neighbour.commit())?;
+    println!("beside a neighbour with {NOISE} commits a second    {noisy:8.3} % of a core");
+    drop(proxy);
+    let before = socket.generation()?;
+    let proxy = Proxy::start(&program, &directory.0)?;
+    let took = proxy.wait_for_sync(services)?;
+    println!(
+        "restart                                      {:8.1} ms wall, {:.0} ms cpu, {} kernel writes",
+        took.as_secs_f64() * 1e3,
+        proxy.cpu()?.as_secs_f64() * 1e3,
+        socket.generation()?.wrapping_sub(before)
+    );
+    println!("(this program itself used {:.1} s of cpu)", process_cpu().as_secs_f64());
+    Ok(())
+}
+
+fn megabytes(path: &Path) -> anyhow::Result<f64> {
+    #[expect(clippy::cast_precision_loss, reason = "a size to print")]
+    let bytes = fs::metadata(path)?.len() as f64;
+    Ok(bytes / 1e6)
+}
+
+// === impl Directory ===
+
+impl Directory {
+    fn new(services: usize) -> anyhow::Result<Self> {
+        let path = std::env::temp_dir().join(format!("ferry-bench-{}", std::process::id()));
+        fs::create_dir_all(path.join("manifests"))?;
+        let directory = Self(path);
+        for (name, text) in objects::files(services) {
+            fs::write(directory.0.join("manifests").join(name), text)?;
+        }
+        let config = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n\
+                      clusterCIDR: 10.244.0.0/16\nhealthzBindAddress: 127.0.0.1:10256\n";
+        fs::write(directory.0.join("config.yaml"), config)?;
+        Ok(directory)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // In a temporary directory, so what can't be removed does no harm.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    fn start(program: &Path, directory: &Path) -> anyhow::Result<Self> {
+        let log = fs::File::create(directory.join("log"))?;
+        let child = Command::new(program)
+            .arg(format!("--config={}", directory.join("config.yaml").display()))
+            .arg(format!("--manifests={}", directory.join("manifests").display()))
+            .arg("--hostname-override=bench")
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .context("starting the executable")?;
+        Ok(Self(child))
+    }
+
+    /// Until the metrics say that everything is in the kernel.
+    fn wait_for_sync(&self, services: usize) -> anyhow::Result<Duration> {
+        let started = Instant::now();
+        let synced = "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"}";
+        let last = objects::vip(services.saturating_sub(1));
+        while started.elapsed() < PATIENCE {
+            if metrics().is_ok_and(|text| text.lines().any(|line| line.starts_with(synced) && !line.ends_with(" 0"))) {
+                return Ok(started.elapsed());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        bail!("{last} is not served after {PATIENCE:?}")
+    }
+
+    fn cpu(&self) -> anyhow::Result<Duration> {
+        tasks_cpu(self.0.id())
+    }
+
+    /// Processor time over a while in percent of one core, with something done beside it ten times a second.
+    fn share(&self, time: Duration, mut beside: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
+        let (started, before) = (Instant::now(), self.cpu()?);
+        while started.elapsed() < time {
+            beside()?;
+            std::thread::sleep(Duration::from_secs(1) / NOISE);
+        }
+        Ok((self.cpu()? - before).as_secs_f64() / started.elapsed().as_secs_f64() * 100.0)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn metrics() -> anyhow::Result<String> {
+    let address = SocketAddr::from(([127, 0, 0, 1], 10249));
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Somebody else who works in the same network namespace.
+struct Neighbour {
+    socket: Socket,
+    count: u32,
+}
+
+impl Neighbour {
+    fn commit(&mut self) -> anyhow::Result<()> {
+        self.count += 1;
+        let table = format!("neighbour-{}", self.count % 2);
+        let mut batch = Batch::new(ferry_kernel::nft::Family::Ip, &table);
+        batch.add_table(None);
+        batch.delete_table();
+        self.socket.commit(batch).map(|_| ()).map_err(|failure| anyhow::anyhow!("{failure}"))
+    }
+}

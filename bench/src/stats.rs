@@ -1,0 +1,73 @@
+//! Figures of many rounds, and what a process or thread has used.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Prints the spread of latencies.
+pub(crate) fn print(what: &str, mut rounds: Vec<Duration>, more: &str) {
+    rounds.sort_unstable();
+    let at = |share: f64| {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "an index"
+        )]
+        let index = (rounds.len().saturating_sub(1) as f64 * share) as usize;
+        rounds.get(index).copied().unwrap_or_default().as_secs_f64() * 1e6
+    };
+    println!(
+        "{what:44} p50 {:8.1} us  p90 {:8.1}  p99 {:8.1}  max {:8.1}  n={} {more}",
+        at(0.5),
+        at(0.9),
+        at(0.99),
+        at(1.0),
+        rounds.len()
+    );
+}
+
+/// Processor time of the calling thread.
+pub(crate) fn thread_cpu() -> Duration {
+    duration(clock_gettime(ClockId::ThreadCPUTime))
+}
+
+/// Processor time of this process.
+pub(crate) fn process_cpu() -> Duration {
+    duration(clock_gettime(ClockId::ProcessCPUTime))
+}
+
+fn duration(time: rustix::time::Timespec) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// A line of /proc/PID/status in KiB, as MiB.
+pub(crate) fn memory_mib(process: &str, line: &str) -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    let value = status.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(':'));
+    let kib: f64 = value.unwrap_or("0").trim().trim_end_matches(" kB").parse()?;
+    Ok(kib / 1024.0)
+}
+
+/// Processor time of all threads of a process, in nanoseconds of the scheduler.
+pub(crate) fn tasks_cpu(process: u32) -> anyhow::Result<Duration> {
+    let mut sum = Duration::ZERO;
+    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
+        sum += Duration::from_nanos(text.split_ascii_whitespace().next().unwrap_or("0").parse()?);
+    }
+    Ok(sum)
+}
+
+/// User and system time of a process or thread, from a stat file of /proc.
+pub(crate) fn stat_cpu(path: &str) -> anyhow::Result<(Duration, Duration)> {
+    let stat = std::fs::read_to_string(path)?;
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let mut fields = rest.split_ascii_whitespace().skip(11);
+    let mut ticks = || -> anyhow::Result<Duration> {
+        let ticks: u64 = fields.next().unwrap_or("0").parse()?;
+        Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
+    };
+    Ok((ticks()?, ticks()?))
+}

@@ -1,0 +1,108 @@
+//! The packets that every case is tried with.
+
+use std::net::IpAddr;
+
+use ferry_api::object::{Family, IpNet, Protocol};
+use ferry_model::{BaseState, FrontendAddr, Packet, ServiceState, SourceRanges};
+
+use crate::case::Case;
+
+/// A source of packets.
+#[derive(Clone)]
+struct From {
+    address: IpAddr,
+    local: bool,
+    interface: Option<&'static str>,
+}
+
+/// Every source to every destination by every protocol.
+pub(crate) fn packets(family: Family, case: &Case, states: &[ServiceState], base: &BaseState) -> Vec<Packet> {
+    let local: Vec<IpAddr> =
+        case.local_addresses.iter().copied().filter(|address| Family::of(*address) == family).collect();
+    let sources = sources(family, states, &local);
+    let mut packets = Vec::new();
+    for (destination, port) in destinations(family, states, base, &local) {
+        for from in &sources {
+            for protocol in Protocol::ALL {
+                packets.push(Packet {
+                    source: from.address,
+                    source_local: from.local,
+                    interface: from.interface.map(str::to_owned),
+                    destination,
+                    destination_local: local.contains(&destination),
+                    protocol,
+                    port,
+                });
+            }
+        }
+    }
+    packets
+}
+
+fn sources(family: Family, states: &[ServiceState], local: &[IpAddr]) -> Vec<From> {
+    let text = |v4: &str, v6: &str| match family {
+        Family::V4 => v4.parse().unwrap(),
+        Family::V6 => v6.parse().unwrap(),
+    };
+    let come = |address, interface| From { address, local: local.contains(&address), interface: Some(interface) };
+    let mut sources = vec![
+        come(text("10.244.1.99", "fd00:10:244:1::99"), "veth12"),
+        come(text("10.244.1.98", "fd00:10:244:1::98"), "cni0"),
+        come(text("10.244.9.9", "fd00:10:244:9::9"), "eth0"),
+        come(text("203.0.113.9", "2001:db8:cc::9"), "eth0"),
+        come(text("10.9.8.7", "fd00:9::7"), "eth0"),
+    ];
+    sources.extend(local.iter().map(|address| From { address: *address, local: true, interface: None }));
+    for port in states.iter().flat_map(|state| &state.ports) {
+        let endpoints = port.cluster.0.iter().chain(&*port.local.0);
+        sources.extend(endpoints.map(|endpoint| come(endpoint.address, "veth12")));
+        for frontend in &port.frontends {
+            if let SourceRanges::Only(ranges) = &frontend.sources {
+                sources.extend(ranges.iter().flat_map(edges).map(|address| come(address, "eth0")));
+            }
+        }
+    }
+    sources.sort_by_key(|from| (from.address, from.interface));
+    sources.dedup_by_key(|from| (from.address, from.interface));
+    sources
+}
+
+/// The first and the last of a range, and their neighbours outside.
+fn edges(range: &IpNet) -> Vec<IpAddr> {
+    let (first, last) = (range.network(), range.broadcast());
+    let beside = |address: IpAddr, up: bool| match address {
+        IpAddr::V4(address) => {
+            let bits = address.to_bits();
+            IpAddr::V4(if up { bits.wrapping_add(1) } else { bits.wrapping_sub(1) }.into())
+        }
+        IpAddr::V6(address) => {
+            let bits = address.to_bits();
+            IpAddr::V6(if up { bits.wrapping_add(1) } else { bits.wrapping_sub(1) }.into())
+        }
+    };
+    vec![first, last, beside(first, false), beside(last, true)]
+}
+
+fn destinations(family: Family, states: &[ServiceState], base: &BaseState, local: &[IpAddr]) -> Vec<(IpAddr, u16)> {
+    let elsewhere = match family {
+        Family::V4 => "198.51.100.77",
+        Family::V6 => "2001:db8:77::77",
+    };
+    let mut destinations = vec![(elsewhere.parse().unwrap(), 80)];
+    // The first addresses of service ranges, and one that no case gives to a service.
+    destinations.extend(base.service_cidrs.iter().map(|cidr| (cidr.broadcast(), 80)));
+    let mut node_ports = Vec::new();
+    for frontend in states.iter().flat_map(|state| &state.ports).flat_map(|port| &port.frontends) {
+        match frontend.at {
+            FrontendAddr::Vip(vip, port) => destinations.extend([(vip, port), (vip, port ^ 1)]),
+            FrontendAddr::NodePort(port) => node_ports.extend([port, port ^ 1]),
+        }
+    }
+    let vips: Vec<IpAddr> = destinations.iter().map(|(address, _)| *address).collect();
+    for port in node_ports {
+        destinations.extend(local.iter().chain(vips.first()).map(|address| (*address, port)));
+    }
+    destinations.sort_unstable();
+    destinations.dedup();
+    destinations
+}
