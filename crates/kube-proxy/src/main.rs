@@ -1,2 +1,7 @@
-//! kube-proxy
-fn main() {}
+//! kube-proxy: programs this node's kernel so that the addresses of Kubernetes Services lead to their endpoints.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ferry_kube_proxy::commands::execute(std::env::args_os())
+}

@@ -1,0 +1,241 @@
+//! The wiring, in the order of the start.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow, bail};
+use ferry_api::object::{Family, Kind};
+use ferry_kernel::{capability, sysctl};
+use ferry_model::Settings;
+use ferry_plane::SyncEngine;
+use ferry_plane::mailbox::Mailbox;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::LocalSet;
+
+use crate::core::{Core, Input, Seat};
+use crate::engine_loop;
+use crate::planes::Plane;
+use crate::report::{Changes, Pulse, Report, Reporter};
+use crate::serve::healthz::Health;
+use crate::serve::http::{self, Routes};
+use crate::serve::metrics::Metrics;
+use crate::serve::status::Status;
+use crate::source::Sink;
+use crate::source::directory::Directory;
+use crate::{core, platform, version};
+
+/// What to run.
+#[derive(Debug)]
+pub struct Plan {
+    /// the mode
+    pub plane: Plane,
+    /// what the configuration says about traffic
+    pub settings: Settings,
+    /// the directory to read objects from
+    pub manifests: PathBuf,
+    /// where /healthz and /livez are served
+    pub healthz: SocketAddr,
+    /// where /metrics is served
+    pub metrics: SocketAddr,
+    /// failing to bind one of the two is fatal
+    pub hard_fail: bool,
+    /// half of what a change may wait before the family is unhealthy
+    pub sync_period: Duration,
+    /// least time between two syncs of a family
+    pub min_sync_period: Duration,
+    /// oomScoreAdj
+    pub oom_score: i32,
+}
+
+/// Batches that may wait for the core before the source has to.
+const INPUTS: usize = 64;
+/// Enough for what the threads call; only what is touched costs memory.
+const STACK_BYTES: usize = 1024 * 1024;
+/// Manifests may nest deeply.
+const SOURCE_STACK_BYTES: usize = 8 * 1024 * 1024;
+
+/// Runs until something fails that can't be healed. Signals end the process as they would any other; what is in the
+/// kernel stays there.
+pub fn run(plan: Plan) -> anyhow::Result<()> {
+    tracing::info!(
+        version = version::full(),
+        mode = plan.plane.mode,
+        node = plan.settings.node_name,
+        "Starting kube-proxy"
+    );
+    platform::set_oom_score(plan.oom_score);
+    // The source first: a mistyped path should fail before anything is touched.
+    let directory = Directory::open(&plan.manifests)
+        .with_context(|| format!("reading the manifests in {}", plan.manifests.display()))?;
+    let engines = engines(&plan.plane)?;
+    let families: Vec<Family> = engines.iter().map(|(family, _)| *family).collect();
+
+    let metrics = Arc::new(Metrics::new()?);
+    let eligible = Arc::new(AtomicBool::new(true));
+    let (reports, reported) = unbounded_channel();
+    let (ended, end) = unbounded_channel();
+
+    // From the far end to the near one, so that everybody has somebody to talk to.
+    let epoch = Instant::now();
+    let pulses: Vec<(Family, Arc<Pulse>)> =
+        families.iter().map(|family| (*family, Arc::new(Pulse::new(epoch)))).collect();
+    let mut seats = Vec::new();
+    for ((family, engine), (_, pulse)) in engines.into_iter().zip(&pulses) {
+        seats.push(start_engine(&plan, family, engine, pulse, &reports, &ended)?);
+    }
+    let (inputs, input) = mpsc::sync_channel(INPUTS);
+    let addresses = platform::addresses().context("listing local addresses")?;
+    let core = Core::new(core::Setup {
+        settings: plan.settings.clone(),
+        profile: plan.plane.profile,
+        addresses: addresses.clone(),
+        stand_in: true,
+        awaited: vec![Kind::Node, Kind::Service, Kind::EndpointSlice],
+        seats,
+        changes: Changes::new(Arc::clone(&metrics), reports, families),
+        eligible: Arc::clone(&eligible),
+    });
+    spawn("core", STACK_BYTES, &ended, move || core.run(&input))?;
+    start_addresses(addresses, &inputs, &ended)?;
+    let sink = Sink::new(inputs);
+    spawn("source", SOURCE_STACK_BYTES, &ended, move || drop(directory.run(&sink)))?;
+
+    let health = Health { families: pulses, limit: plan.sync_period * 2, eligible, metrics: Arc::clone(&metrics) };
+    let status = Status { mode: plan.plane.mode, metrics: Arc::clone(&metrics) };
+    let reporter = Reporter::new(plan.plane.mode, metrics);
+    // The edges have the main thread.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let edges = edges(&plan, health, status, follow(reporter, reported), end);
+    match LocalSet::new().block_on(&runtime, edges)? {}
+}
+
+/// The engines of all families that this machine has.
+fn engines(plane: &Plane) -> anyhow::Result<Vec<(Family, Box<dyn SyncEngine>)>> {
+    if !capability::net_admin()? {
+        bail!("the capability CAP_NET_ADMIN is missing: run as root, or give it to the unit or container");
+    }
+    let mut reasons = Vec::new();
+    let mut families = vec![Family::V4];
+    if sysctl::ipv6_available() {
+        families.push(Family::V6);
+    } else {
+        tracing::info!(family = %Family::V6, "The family is switched off in the kernel and not served");
+        reasons.push(format!("{}: switched off in the kernel", Family::V6));
+    }
+    let mut engines = Vec::new();
+    for (family, opened) in plane.engines(&families) {
+        match opened {
+            Ok(engine) => engines.push((family, engine)),
+            Err(error) => {
+                tracing::error!(%family, mode = plane.mode, err = %error, "The family can't be served");
+                reasons.push(format!("{family}: {error}"));
+            }
+        }
+    }
+    if engines.is_empty() {
+        bail!("mode {} can't be used on this machine: {}", plane.mode, reasons.join("; "));
+    }
+    Ok(engines)
+}
+
+fn start_engine(
+    plan: &Plan,
+    family: Family,
+    engine: Box<dyn SyncEngine>,
+    pulse: &Arc<Pulse>,
+    reports: &UnboundedSender<Report>,
+    ended: &UnboundedSender<&'static str>,
+) -> anyhow::Result<Seat> {
+    let (sender, mailbox) = Mailbox::new();
+    let setup = engine_loop::Setup {
+        family,
+        min_sync_period: plan.min_sync_period,
+        mailbox,
+        pulse: Arc::clone(pulse),
+        reports: reports.clone(),
+    };
+    let name = match family {
+        Family::V4 => "sync-v4",
+        Family::V6 => "sync-v6",
+    };
+    spawn(name, STACK_BYTES, ended, move || engine_loop::run(setup, engine))?;
+    Ok(Seat::new(family, sender, Arc::clone(pulse)))
+}
+
+fn start_addresses(
+    known: Vec<std::net::IpAddr>,
+    core: &mpsc::SyncSender<Input>,
+    ended: &UnboundedSender<&'static str>,
+) -> anyhow::Result<()> {
+    let core = core.clone();
+    spawn("addresses", STACK_BYTES, ended, move || platform::follow_addresses(known, &core))
+}
+
+/// Starts a thread whose end is told.
+fn spawn(
+    name: &'static str,
+    stack_bytes: usize,
+    ended: &UnboundedSender<&'static str>,
+    work: impl FnOnce() + Send + 'static,
+) -> anyhow::Result<()> {
+    let guard = Ended { name, sender: ended.clone() };
+    thread::Builder::new()
+        .name(name.to_owned())
+        .stack_size(stack_bytes)
+        .spawn(move || {
+            let _guard = guard;
+            work();
+        })
+        .with_context(|| format!("starting the thread {name}"))?;
+    Ok(())
+}
+
+/// Tells that its thread has ended, when it is dropped.
+struct Ended {
+    name: &'static str,
+    sender: UnboundedSender<&'static str>,
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // Without a receiver the program is ending anyway.
+        let _ = self.sender.send(self.name);
+    }
+}
+
+/// HTTP and reports, until one of them fails.
+async fn edges(
+    plan: &Plan,
+    health: Health,
+    status: Status,
+    follow: impl Future<Output = ()>,
+    mut end: UnboundedReceiver<&'static str>,
+) -> anyhow::Result<Infallible> {
+    let (health, status): (Rc<dyn Routes>, Rc<dyn Routes>) = (Rc::new(health), Rc::new(status));
+    tokio::select! {
+        error = http::serve("healthz", plan.healthz, plan.hard_fail, health) => {
+            error.with_context(|| format!("healthz server failed: failed to start proxy healthz on {}", plan.healthz))
+        }
+        error = http::serve("metrics", plan.metrics, plan.hard_fail, status) => {
+            error.context("starting metrics server failed")
+        }
+        name = end.recv() => Err(anyhow!("the thread {} has ended", name.unwrap_or("unknown"))),
+        () = follow => Err(anyhow!("all engines have ended")),
+    }
+}
+
+async fn follow(mut reporter: Reporter, mut reports: UnboundedReceiver<Report>) {
+    while let Some(report) = reports.recv().await {
+        match report {
+            Report::Turn(turn) => reporter.turn(&turn),
+            Report::Triggered { service, family, time } => reporter.triggered(service, family, time),
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The command line, as upstream's flag library reads it: error texts, streams and exit codes included.
+
+mod overlay;
+mod table;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use ferry_api::config::GoDuration;
+
+pub use overlay::apply;
+pub use table::{Effect, FLAGS, Flag, ValueKind};
+
+/// The flags that were given, by name, each with its values in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flags(BTreeMap<&'static str, Vec<String>>);
+
+/// What a command line asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// run, or a command flag
+    Run(Flags),
+    /// print this on stdout and exit 0
+    Print(String),
+}
+
+/// A command line that can't be followed: everything to print on stderr, before exit 1.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(String);
+
+/// The id of what is no flag.
+const POSITIONALS: &str = "args";
+
+/// Reads a command line, the program's name included.
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, UsageError> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let mut command = command();
+    let matches = match command.try_get_matches_from_mut(&args) {
+        Ok(matches) => matches,
+        Err(error) => return Err(usage(&mut command, &message(&error, &args))),
+    };
+    let flags = given(&matches).map_err(|error| usage(&mut command, &error))?;
+    if matches.get_flag("help") {
+        return Ok(Request::Print(command.render_help().to_string()));
+    }
+    let positionals: Vec<&String> = matches.get_many(POSITIONALS).into_iter().flatten().collect();
+    if positionals.iter().any(|text| !text.is_empty()) {
+        let list: Vec<String> = positionals.iter().map(|text| format!("{text:?}")).collect();
+        let message = format!("\"kube-proxy\" does not take any arguments, got [{}]", list.join(" "));
+        return Err(UsageError(format!("Error: {message}\n")));
+    }
+    version_asked(&flags).map_err(|error| usage(&mut command, &error)).map(|asked| match asked {
+        Some(text) => Request::Print(text),
+        None => Request::Run(flags),
+    })
+}
+
+/// What `--version` prints, if it was given and means printing.
+fn version_asked(flags: &Flags) -> Result<Option<String>, String> {
+    match flags.text("version") {
+        None => Ok(None),
+        Some("raw") => Ok(Some(format!("{}\n", crate::version::raw()))),
+        Some(text) if text.starts_with('v') => match crate::version::reported_as(text) {
+            Some(version) => Ok(Some(format!("Kubernetes {version}\n"))),
+            None => Err(format!(
+                "invalid argument {text:?} for \"--version\" flag: {text:?} is not {} with a suffix",
+                crate::version::UPSTREAM
+            )),
+        },
+        Some(text) => {
+            Ok(value::boolean(text).unwrap_or(false).then(|| format!("Kubernetes {}\n", crate::version::UPSTREAM)))
+        }
+    }
+}
+
+fn command() -> Command {
+    let mut command = Command::new("kube-proxy")
+        .about("Programs this node's kernel so that the addresses of Kubernetes Services lead to their endpoints.")
+        .help_template("{about}\n\nUsage:\n  kube-proxy [flags]\n\nFlags:\n{options}\n")
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .term_width(120)
+        .arg(Arg::new(POSITIONALS).num_args(0..).action(ArgAction::Append).hide(true))
+        .arg(Arg::new("help").short('h').long("help").action(ArgAction::SetTrue).help("help for kube-proxy"));
+    for flag in FLAGS {
+        command = command.arg(argument(flag));
+    }
+    command
+}
+
+fn argument(flag: &Flag) -> Arg {
+    let default = if flag.default.is_empty() { String::new() } else { format!(" (default {})", flag.default) };
+    let argument = Arg::new(flag.name)
+        .long(flag.name)
+        .action(ArgAction::Append)
+        .value_name(flag.kind.word())
+        .hide(flag.effect == Effect::Removed)
+        .help(format!("{}{default}", flag.help));
+    let argument = if flag.kind.is_optional() {
+        argument.num_args(0..=1).require_equals(true).default_missing_value("true")
+    } else {
+        argument.num_args(1).allow_hyphen_values(true)
+    };
+    let argument = if flag.name == "v" { argument.short('v') } else { argument };
+    // The flag library reads underscores as dashes.
+    if flag.name.contains('-') { argument.alias(flag.name.replace('-', "_")) } else { argument }
+}
+
+/// Every value that was given, checked in the order of the command line.
+fn given(matches: &ArgMatches) -> Result<Flags, String> {
+    let mut values: Vec<(usize, &Flag, &String)> = Vec::new();
+    for flag in FLAGS {
+        let indices = matches.indices_of(flag.name).into_iter().flatten();
+        let texts = matches.get_many::<String>(flag.name).into_iter().flatten();
+        values.extend(indices.zip(texts).map(|(index, text)| (index, flag, text)));
+    }
+    values.sort_by_key(|(index, ..)| *index);
+    let mut flags = Flags::default();
+    for (_, flag, text) in values {
+        value::check(flag.kind, text).map_err(|cause| {
+            let name = if flag.name == "v" { "-v, --v".to_owned() } else { format!("--{}", flag.name) };
+            format!("invalid argument {text:?} for {name:?} flag: {cause}")
+        })?;
+        flags.0.entry(flag.name).or_default().push(text.clone());
+    }
+    Ok(flags)
+}
+
+/// The usage text, a blank line, `Error: …`.
+fn usage(command: &mut Command, message: &str) -> UsageError {
+    UsageError(format!("{}\nError: {message}\n", command.render_help()))
+}
+
+/// The flag library's words for what clap found.
+fn message(error: &clap::Error, args: &[OsString]) -> String {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        Some(ContextValue::Strings(texts)) => texts.join(" "),
+        _ => String::new(),
+    };
+    let flag = context(ContextKind::InvalidArg);
+    // clap prints an argument as its usage: "--config <string>".
+    let name = flag.split([' ', '=', '[']).next().unwrap_or_default();
+    match error.kind() {
+        ErrorKind::UnknownArgument => unknown(name, args),
+        ErrorKind::InvalidValue | ErrorKind::NoEquals | ErrorKind::TooFewValues | ErrorKind::WrongNumberOfValues => {
+            match name {
+                "-v" | "--v" => "flag needs an argument: 'v' in -v".to_owned(),
+                _ => format!("flag needs an argument: {name}"),
+            }
+        }
+        _ => error.to_string().lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned(),
+    }
+}
+
+/// A single dash begins shorthands: `-config` is the shorthands c, o, n, f, i, g.
+fn unknown(name: &str, args: &[OsString]) -> String {
+    match name.strip_prefix("--") {
+        Some(_) => format!("unknown flag: {name}"),
+        None => {
+            let shorthand = name.trim_start_matches('-').chars().next().unwrap_or('-');
+            let group = args
+                .iter()
+                .filter_map(|argument| argument.to_str())
+                .find(|text| text.starts_with('-') && !text.starts_with("--") && text.contains(shorthand))
+                .unwrap_or(name);
+            format!("unknown shorthand flag: '{shorthand}' in {group}")
+        }
+    }
+}
+
+// === impl Flags ===
+
+impl Flags {
+    /// The last value of a flag, if it was given.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.0.get(name)?.last().map(String::as_str)
+    }
+
+    /// The last value of a text flag; the empty text counts as not given.
+    pub fn path(&self, name: &str) -> Option<&str> {
+        self.text(name).filter(|text| !text.is_empty())
+    }
+
+    /// Whether a boolean flag was given and is true.
+    pub fn is_true(&self, name: &str) -> bool {
+        self.boolean(name).unwrap_or(false)
+    }
+
+    /// A boolean flag, if it was given.
+    pub fn boolean(&self, name: &str) -> Option<bool> {
+        self.text(name).and_then(|text| value::boolean(text).ok())
+    }
+
+    /// A number, if it was given.
+    pub fn number(&self, name: &str) -> Option<i32> {
+        self.text(name).and_then(|text| value::int32(text).ok())
+    }
+
+    /// A duration, if it was given.
+    pub fn duration(&self, name: &str) -> Option<GoDuration> {
+        self.text(name).and_then(|text| value::duration(text).ok())
+    }
+
+    /// A list, if it was given: all uses, joined.
+    pub fn list(&self, name: &str) -> Option<Vec<String>> {
+        let texts = self.0.get(name)?;
+        Some(texts.iter().filter_map(|text| value::list(text).ok()).flatten().collect())
+    }
+
+    /// Every flag with its value, given or default, as upstream logs them.
+    pub fn describe_all(&self) -> impl Iterator<Item = String> {
+        FLAGS.iter().filter(|flag| flag.effect != Effect::Removed).map(|flag| {
+            let default = if flag.default.is_empty() && flag.kind == ValueKind::Bool { "false" } else { flag.default };
+            format!("FLAG: --{}={:?}", flag.name, self.text(flag.name).unwrap_or(default))
+        })
+    }
+
+    /// The flags that were given and have this effect, in the order of their names.
+    pub fn with_effect(&self, effect: Effect) -> impl Iterator<Item = &'static str> {
+        let given = move |flag: &&Flag| flag.effect == effect && self.0.contains_key(flag.name);
+        FLAGS.iter().filter(given).map(|flag| flag.name)
+    }
+}

@@ -1,0 +1,179 @@
+//! Every flag that kube-proxy 1.36 has on Linux, those of older releases that unit files still carry, and Ferry's own.
+
+/// What the text of a flag's value must look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueKind {
+    /// `--name` or `--name=value`, never `--name value`
+    Bool,
+    /// Go's base prefixes are allowed
+    Int32,
+    /// a number with a fraction
+    Float32,
+    /// Go syntax: `1h2m3.5s`
+    Duration,
+    /// anything
+    Text,
+    /// comma-separated with CSV quotes; the first use replaces the default, later ones append
+    List,
+    /// an IP address; empty means not given
+    Ip,
+    /// an IP address with or without port; empty means not given
+    IpPort,
+    /// `A=true,B=false`
+    Gates,
+    /// `true`, `false`, `raw`, or a version
+    Version,
+}
+
+/// What giving a flag does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// acts, with `--config` too
+    Acts,
+    /// sets a field of the configuration; ignored with `--config`, as upstream does
+    Config,
+    /// known, checked for its type, without effect in this build: a warning says so
+    Nothing,
+    /// known, and not in this build; giving it ends the start, since going on would be something else entirely
+    Refused,
+    /// removed upstream, kept by unit files: a warning says so
+    Removed,
+}
+
+/// One flag.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag {
+    /// the long name
+    pub name: &'static str,
+    /// what its value looks like
+    pub kind: ValueKind,
+    /// what giving it does
+    pub effect: Effect,
+    /// the default as `--help` prints it; empty for none
+    pub default: &'static str,
+    /// one line
+    pub help: &'static str,
+}
+
+use Effect::{Acts, Config, Nothing, Refused, Removed};
+use ValueKind::{Bool, Duration, Float32, Gates, Int32, Ip, IpPort, List, Text, Version};
+
+const fn flag(name: &'static str, kind: ValueKind, effect: Effect, default: &'static str, help: &'static str) -> Flag {
+    Flag { name, kind, effect, default, help }
+}
+
+/// A flag of an older release.
+const fn removed(name: &'static str, kind: ValueKind) -> Flag {
+    flag(name, kind, Removed, "", "No effect: removed by upstream, accepted for old unit files.")
+}
+
+/// All flags, in the order of `--help`.
+pub const FLAGS: &[Flag] = &[
+    flag("bind-address", Ip, Config, "0.0.0.0", "Overrides the node's IP address; binds nothing."),
+    flag("bind-address-hard-fail", Bool, Config, "", "Failing to bind the health or metrics port is fatal."),
+    flag("boot-id-file", Text, Nothing, "/proc/sys/kernel/random/boot_id", "Leftover of a library."),
+    flag("cleanup", Bool, Acts, "", "Remove all rules and exit."),
+    flag(
+        "cleanup-leftovers",
+        Bool,
+        Acts,
+        "",
+        "Remove what Ferry left in tables another kube-proxy took over, and exit.",
+    ),
+    flag("cluster-cidr", Text, Config, "", "The range of pod addresses; one, or a dual-stack pair joined by a comma."),
+    flag("config", Text, Acts, "", "The path to the configuration file."),
+    flag("config-sync-period", Duration, Nothing, "15m0s", "How often objects are delivered anew."),
+    flag("conntrack-max-per-core", Int32, Nothing, "32768", "Connections to track per core; 0 leaves the limit."),
+    flag("conntrack-min", Int32, Nothing, "131072", "Connections to track at least."),
+    flag("conntrack-tcp-be-liberal", Bool, Nothing, "", "Let TCP packets outside the window pass."),
+    flag("conntrack-tcp-timeout-close-wait", Duration, Nothing, "1h0m0s", "Timeout of connections in CLOSE_WAIT."),
+    flag("conntrack-tcp-timeout-established", Duration, Nothing, "24h0m0s", "Timeout of idle TCP connections."),
+    flag("conntrack-udp-timeout", Duration, Nothing, "0s", "Timeout of unanswered UDP; 0 leaves it."),
+    flag("conntrack-udp-timeout-stream", Duration, Nothing, "0s", "Timeout of answered UDP; 0 leaves it."),
+    flag("detect-local-mode", Text, Config, "", "How traffic of this node's pods is known."),
+    flag("feature-gates", Gates, Nothing, "", "Pairs A=true,B=false."),
+    flag("healthz-bind-address", IpPort, Config, "0.0.0.0:10256", "Where /healthz and /livez are served."),
+    flag("healthz-port", Int32, Nothing, "10256", "Deprecated: use --healthz-bind-address."),
+    flag("hostname-override", Text, Acts, "", "The node's name, instead of the host's."),
+    flag("init-only", Bool, Refused, "", "Do the privileged steps and exit."),
+    flag("iptables-localhost-nodeports", Bool, Nothing, "true", "Node ports on loopback, mode iptables."),
+    flag("iptables-masquerade-bit", Int32, Nothing, "14", "The bit of the packet mark, mode iptables."),
+    flag("iptables-min-sync-period", Duration, Config, "1s", "Least time between two syncs; beyond 1s honoured."),
+    flag("iptables-sync-period", Duration, Config, "30s", "Half the time after which a waiting change is unhealthy."),
+    flag("ipvs-exclude-cidrs", List, Nothing, "", "Ranges that mode ipvs leaves alone."),
+    flag("ipvs-min-sync-period", Duration, Nothing, "0s", "Least time between two syncs, mode ipvs."),
+    flag("ipvs-scheduler", Text, Nothing, "", "The scheduler of mode ipvs."),
+    flag("ipvs-strict-arp", Bool, Nothing, "", "Strict ARP, mode ipvs."),
+    flag("ipvs-sync-period", Duration, Nothing, "30s", "Sync period of mode ipvs."),
+    flag("ipvs-tcp-timeout", Duration, Nothing, "0s", "Idle timeout of mode ipvs; 0 leaves it."),
+    flag("ipvs-tcpfin-timeout", Duration, Nothing, "0s", "Timeout after FIN, mode ipvs; 0 leaves it."),
+    flag("ipvs-udp-timeout", Duration, Nothing, "0s", "UDP timeout of mode ipvs; 0 leaves it."),
+    flag("kube-api-burst", Int32, Nothing, "10", "Burst of requests to the API server."),
+    flag("kube-api-content-type", Text, Nothing, "application/vnd.kubernetes.protobuf", "Content type of requests."),
+    flag("kube-api-qps", Float32, Nothing, "5", "Requests per second to the API server."),
+    flag("kubeconfig", Text, Acts, "", "How to reach the API server; this build reads manifests only."),
+    flag("log-flush-frequency", Duration, Nothing, "5s", "How often logs are flushed."),
+    flag("log-json-info-buffer-size", Text, Nothing, "0", "Buffer of JSON logs."),
+    flag("log-json-split-stream", Bool, Nothing, "", "Split JSON logs over two streams."),
+    flag("log-text-info-buffer-size", Text, Nothing, "0", "Buffer of text logs."),
+    flag("log-text-split-stream", Bool, Nothing, "", "Split text logs over two streams."),
+    flag("logging-format", Text, Nothing, "text", "Format of logs."),
+    flag("machine-id-file", Text, Nothing, "/etc/machine-id,/var/lib/dbus/machine-id", "Leftover of a library."),
+    flag("manifests", Text, Acts, "", "The directory to read Services, EndpointSlices, Nodes and ServiceCIDRs from."),
+    flag("masquerade-all", Bool, Config, "", "Masquerade all connections to cluster IPs."),
+    flag("master", Text, Acts, "", "The URL of the API server; this build reads manifests only."),
+    flag("metrics-bind-address", IpPort, Config, "127.0.0.1:10249", "Where /metrics and /proxyMode are served."),
+    flag("metrics-port", Int32, Nothing, "10249", "Deprecated: use --metrics-bind-address."),
+    flag("nodeport-addresses", List, Config, "", "Ranges of node addresses that serve node ports, or primary."),
+    flag("oom-score-adj", Int32, Config, "-999", "How unlikely the kernel kills this process for memory."),
+    flag("pod-bridge-interface", Text, Config, "", "The bridge of local pods, for detect-local-mode BridgeInterface."),
+    flag("pod-interface-name-prefix", Text, Config, "", "How interfaces of local pods begin, for InterfaceNamePrefix."),
+    flag("profiling", Bool, Nothing, "", "Serve profiles on the metrics port."),
+    flag("proxy-mode", Text, Config, "", "The mode; this build has nftables."),
+    flag("show-hidden-metrics-for-version", Text, Nothing, "", "Show metrics hidden in this version."),
+    flag("v", Int32, Acts, "0", "Number for the log level verbosity: 2 logs each sync, 4 each object."),
+    flag("version", Version, Acts, "", "--version, --version=raw prints the version and exits."),
+    flag("vmodule", Text, Nothing, "", "Verbosity per source file."),
+    flag("write-config-to", Text, Refused, "", "Write the configuration to this file and exit."),
+    removed("add-dir-header", Bool),
+    removed("alsologtostderr", Bool),
+    removed("cleanup-iptables", Bool),
+    removed("cleanup-ipvs", Bool),
+    removed("log-backtrace-at", Text),
+    removed("log-dir", Text),
+    removed("log-file", Text),
+    removed("log-file-max-size", Text),
+    removed("logtostderr", Bool),
+    removed("one-output", Bool),
+    removed("proxy-port-range", Text),
+    removed("resource-container", Text),
+    removed("skip-headers", Bool),
+    removed("skip-log-headers", Bool),
+    removed("stderrthreshold", Text),
+    removed("udp-timeout", Duration),
+];
+
+// === impl ValueKind ===
+
+impl ValueKind {
+    /// The word that stands for the value in `--help`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Bool => "bool",
+            Int32 => "int32",
+            Float32 => "float32",
+            Duration => "duration",
+            Text => "string",
+            List => "strings",
+            Ip => "ip",
+            IpPort => "ipport",
+            Gates => "mapStringBool",
+            Version => "version",
+        }
+    }
+
+    /// Whether the flag may stand without a value, and then means true.
+    pub fn is_optional(self) -> bool {
+        matches!(self, Bool | Version)
+    }
+}

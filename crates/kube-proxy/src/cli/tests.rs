@@ -1,0 +1,179 @@
+use super::*;
+
+fn parsed(args: &[&str]) -> Result<Request, String> {
+    let args = ["kube-proxy"].iter().chain(args).map(OsString::from);
+    parse(args).map_err(|error| error.to_string())
+}
+
+fn flags(args: &[&str]) -> Flags {
+    match parsed(args) {
+        Ok(Request::Run(flags)) => flags,
+        other => panic!("{args:?}: {other:?}"),
+    }
+}
+
+/// The last line of the error, after a look at the usage before it.
+fn error(args: &[&str]) -> String {
+    let text = parsed(args).unwrap_err();
+    let (usage, message) = text.rsplit_once("Error: ").unwrap();
+    assert!(usage.contains("Usage:\n  kube-proxy [flags]\n\nFlags:\n"), "{text}");
+    assert!(usage.ends_with("\n\n"), "{text}");
+    message.trim_end().to_owned()
+}
+
+#[test]
+fn values_in_every_spelling() {
+    assert_eq!(flags(&["--config=a"]).text("config"), Some("a"));
+    assert_eq!(flags(&["--config", "a"]).text("config"), Some("a"));
+    assert_eq!(flags(&["--config", "a", "--config=b"]).text("config"), Some("b"));
+    assert_eq!(flags(&["--config="]).text("config"), Some(""));
+    assert_eq!(flags(&["--config="]).path("config"), None);
+    assert_eq!(flags(&["--bind_address", "::1"]).text("bind-address"), Some("::1"));
+    assert_eq!(flags(&["--hostname-override", "--weird"]).text("hostname-override"), Some("--weird"));
+    assert_eq!(flags(&["--oom-score-adj", "-5"]).number("oom-score-adj"), Some(-5));
+    for spelling in [&["-v3"][..], &["-v", "3"], &["-v=3"], &["--v=3"], &["--v", "3"], &["--v", "0x3"]] {
+        assert_eq!(flags(spelling).number("v"), Some(3), "{spelling:?}");
+    }
+    assert!(flags(&["--cleanup"]).is_true("cleanup"));
+    assert!(flags(&["--cleanup=T"]).is_true("cleanup"));
+    assert!(!flags(&["--cleanup=F"]).is_true("cleanup"));
+    assert_eq!(flags(&[]).boolean("cleanup"), None);
+    assert_eq!(flags(&["", "--cleanup", "--", ""]).boolean("cleanup"), Some(true));
+}
+
+#[test]
+fn lists_are_csv_and_add_up() {
+    let list = |args| flags(args).list("nodeport-addresses").unwrap();
+    assert_eq!(list(&["--nodeport-addresses=10.0.0.0/8,::/0"]), ["10.0.0.0/8", "::/0"]);
+    assert_eq!(list(&["--nodeport-addresses=a", "--nodeport-addresses=b,c"]), ["a", "b", "c"]);
+    assert_eq!(list(&["--nodeport-addresses=\"a,b\",\"c\"\"d\""]), ["a,b", "c\"d"]);
+    assert_eq!(list(&["--nodeport-addresses="]), [""; 0]);
+}
+
+#[test]
+fn errors_in_the_words_of_pflag() {
+    for (args, message) in [
+        (&["--foo"][..], "unknown flag: --foo"),
+        (&["--foo=bar"], "unknown flag: --foo"),
+        (&["--clean"], "unknown flag: --clean"),
+        (&["--no-such", "--config"], "unknown flag: --no-such"),
+        (&["-x"], "unknown shorthand flag: 'x' in -x"),
+        (&["-config"], "unknown shorthand flag: 'c' in -config"),
+        (&["--config"], "flag needs an argument: --config"),
+        (&["-v"], "flag needs an argument: 'v' in -v"),
+        (
+            &["--cleanup=maybe"],
+            "invalid argument \"maybe\" for \"--cleanup\" flag: strconv.ParseBool: parsing \"maybe\": invalid syntax",
+        ),
+        (&["-v=x"], "invalid argument \"x\" for \"-v, --v\" flag: strconv.ParseInt: parsing \"x\": invalid syntax"),
+        (
+            &["--conntrack-min=99999999999"],
+            "invalid argument \"99999999999\" for \"--conntrack-min\" flag: \
+             strconv.ParseInt: parsing \"99999999999\": value out of range",
+        ),
+        (
+            &["--iptables-sync-period", "30"],
+            "invalid argument \"30\" for \"--iptables-sync-period\" flag: time: missing unit in duration \"30\"",
+        ),
+        (
+            &["--bind-address=host"],
+            "invalid argument \"host\" for \"--bind-address\" flag: \"host\" is not a valid IP address",
+        ),
+        (
+            &["--metrics-bind-address=localhost:1"],
+            "invalid argument \"localhost:1\" for \"--metrics-bind-address\" flag: \
+             \"localhost:1\" is not in a valid format (ip or ip:port)",
+        ),
+        (
+            &["--feature-gates=A"],
+            "invalid argument \"A\" for \"--feature-gates\" flag: malformed pair, expect string=bool",
+        ),
+        (
+            &["--version=foo"],
+            "invalid argument \"foo\" for \"--version\" flag: strconv.ParseBool: parsing \"foo\": invalid syntax",
+        ),
+    ] {
+        assert_eq!(error(args), message, "{args:?}");
+    }
+}
+
+#[test]
+fn the_first_wrong_value_counts() {
+    assert!(error(&["--conntrack-min=x", "--cleanup=y"]).contains("conntrack-min"));
+    assert!(error(&["--cleanup=y", "--conntrack-min=x"]).contains("cleanup"));
+}
+
+#[test]
+fn positionals_are_refused_without_usage() {
+    let message = "Error: \"kube-proxy\" does not take any arguments, got [\"false\"]\n";
+    assert_eq!(parsed(&["--masquerade-all", "false"]).unwrap_err(), message);
+    let message = "Error: \"kube-proxy\" does not take any arguments, got [\"\" \"a\"]\n";
+    assert_eq!(parsed(&["", "--cleanup", "a"]).unwrap_err(), message);
+}
+
+#[test]
+fn versions() {
+    let printed = |args| match parsed(args) {
+        Ok(Request::Print(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(printed(&["--version"]), "Kubernetes v1.36.2\n");
+    assert_eq!(printed(&["--version=true"]), "Kubernetes v1.36.2\n");
+    assert_eq!(printed(&["--version=v1.36.2-distro.1"]), "Kubernetes v1.36.2-distro.1\n");
+    let raw = printed(&["--version=raw"]);
+    assert!(raw.starts_with("version.Info{Major:\"1\", Minor:\"36\", "), "{raw}");
+    assert!(raw.contains("GitVersion:\"v1.36.2+ferry."), "{raw}");
+    assert_eq!(flags(&["--version=false"]).text("version"), Some("false"));
+    assert!(error(&["--version=v1.30.0"]).starts_with("invalid argument \"v1.30.0\" for \"--version\" flag: "));
+}
+
+#[test]
+fn help_names_every_flag_but_the_removed() {
+    let Ok(Request::Print(help)) = parsed(&["-h"]) else { panic!("no help") };
+    for flag in FLAGS {
+        let named = help.contains(&format!("--{} ", flag.name)) || help.contains(&format!("--{}[", flag.name));
+        assert_eq!(named, flag.effect != Effect::Removed, "{}", flag.name);
+    }
+}
+
+#[test]
+fn flag_names_are_unique() {
+    let mut names: Vec<&str> = FLAGS.iter().map(|flag| flag.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), FLAGS.len());
+}
+
+#[test]
+fn flags_become_configuration() {
+    let mut config = ferry_api::config::KubeProxyConfiguration::default();
+    let given = flags(&[
+        "--proxy-mode=nftables",
+        "--bind-address=",
+        "--healthz-bind-address=::1",
+        "--metrics-bind-address=10.0.0.1:99",
+        "--masquerade-all",
+        "--iptables-min-sync-period=0s",
+        "--nodeport-addresses=10.0.0.0/8",
+        "--cluster-cidr=10.1.0.0/16",
+    ]);
+    apply(&given, &mut config);
+    assert_eq!(config.mode, "nftables");
+    assert_eq!(config.bind_address, "0.0.0.0");
+    assert_eq!(config.healthz_bind_address, "[::1]:10256");
+    assert_eq!(config.metrics_bind_address, "10.0.0.1:99");
+    assert!(config.effective().masquerade_all);
+    assert!(config.effective().min_sync_period.is_zero());
+    assert_eq!(config.node_port_addresses, ["10.0.0.0/8"]);
+    assert_eq!(config.cluster_cidr, "10.1.0.0/16");
+}
+
+#[test]
+fn all_flags_are_described() {
+    let given = flags(&["--config=a"]);
+    let lines: Vec<String> = given.describe_all().collect();
+    assert_eq!(lines.len(), FLAGS.iter().filter(|flag| flag.effect != Effect::Removed).count());
+    assert!(lines.contains(&"FLAG: --config=\"a\"".to_owned()));
+    assert!(lines.contains(&"FLAG: --cleanup=\"false\"".to_owned()));
+    assert!(lines.contains(&"FLAG: --v=\"0\"".to_owned()));
+}

@@ -1,0 +1,137 @@
+//! The configuration: from the file or from flags.
+
+use std::fs;
+use std::io;
+
+use anyhow::{Context as _, bail};
+use ferry_api::config::{KubeProxyConfiguration, decode};
+
+use crate::cli::{self, Effect, Flags};
+use crate::platform;
+
+/// Everything a command needs to know.
+#[derive(Clone, Debug)]
+pub struct Configured {
+    /// defaults applied, not validated
+    pub config: KubeProxyConfiguration,
+    /// klog's `-v`
+    pub verbosity: u32,
+    /// this node's name
+    pub node_name: String,
+    /// the directory to read objects from
+    pub manifests: Option<String>,
+    /// what there is to say once logging works
+    pub notices: Vec<Notice>,
+}
+
+/// Something to log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// strict decoding of the file failed
+    Lenient(String),
+    /// the file has further documents
+    OtherDocuments(usize),
+    /// the flag is in the file's place
+    Overruled(&'static str),
+    /// the flag does nothing in this build
+    WithoutEffect(&'static str),
+    /// the flag is gone upstream
+    Removed(&'static str),
+    /// a way to the API server beside manifests
+    Unused(&'static str),
+}
+
+/// Reads the configuration file, or else the flags, and applies defaults.
+pub fn complete(flags: &Flags) -> anyhow::Result<Configured> {
+    let mut notices = Vec::new();
+    let mut config = match flags.path("config") {
+        Some(path) => read(path, &mut notices)?,
+        None => {
+            let mut config = KubeProxyConfiguration::default();
+            cli::apply(flags, &mut config);
+            config
+        }
+    };
+    config.apply_platform_defaults();
+    note_flags(flags, &mut notices);
+    if let Some(name) = flags.path("hostname-override") {
+        let name = name.trim().to_lowercase();
+        if name.is_empty() {
+            bail!("empty hostname-override is invalid");
+        }
+        config.hostname_override = name;
+    }
+    let node_name = match config.hostname_override.trim().to_lowercase() {
+        name if !name.is_empty() => name,
+        _ => platform::host_name().context("empty hostname is invalid")?,
+    };
+    let verbosity = match flags.number("v") {
+        Some(verbosity) => u32::try_from(verbosity).unwrap_or(0),
+        None => config.logging.verbosity,
+    };
+    let manifests = flags.path("manifests").map(str::to_owned);
+    if manifests.is_some() {
+        let unused = ["kubeconfig", "master"].into_iter().filter(|name| flags.path(name).is_some());
+        notices.extend(unused.map(Notice::Unused));
+    }
+    Ok(Configured { config, verbosity, node_name, manifests, notices })
+}
+
+fn read(path: &str, notices: &mut Vec<Notice>) -> anyhow::Result<KubeProxyConfiguration> {
+    let text = fs::read_to_string(path).map_err(|error| anyhow::anyhow!("open {path}: {}", reason(&error)))?;
+    let decoded = decode(&text)?;
+    if !decoded.warnings.is_empty() {
+        notices.push(Notice::Lenient(decoded.warnings.join(", ")));
+    }
+    if decoded.other_documents > 0 {
+        notices.push(Notice::OtherDocuments(decoded.other_documents));
+    }
+    Ok(decoded.config)
+}
+
+/// The system's words for the errors that are met most, as Go prints them.
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        io::ErrorKind::IsADirectory => "is a directory".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+fn note_flags(flags: &Flags, notices: &mut Vec<Notice>) {
+    if flags.path("config").is_some() {
+        notices.extend(flags.with_effect(Effect::Config).map(Notice::Overruled));
+    }
+    notices.extend(flags.with_effect(Effect::Nothing).map(Notice::WithoutEffect));
+    notices.extend(flags.with_effect(Effect::Removed).map(Notice::Removed));
+}
+
+// === impl Notice ===
+
+impl Notice {
+    /// Logs it.
+    pub fn log(&self) {
+        match self {
+            Self::Lenient(warnings) => {
+                let err = format!("strict decoding error: {warnings}");
+                tracing::info!(err, "Using lenient decoding as strict decoding failed");
+            }
+            Self::OtherDocuments(documents) => {
+                tracing::warn!(documents, "The configuration file's further documents are not read by this build");
+            }
+            Self::Overruled(flag) => {
+                tracing::warn!(flag, "The flag is ignored since there is a configuration file");
+            }
+            Self::WithoutEffect(flag) => {
+                tracing::warn!(flag, "The flag is accepted and has no effect in this build");
+            }
+            Self::Removed(flag) => {
+                tracing::warn!(flag, "The flag was removed by upstream, it is accepted and has no effect");
+            }
+            Self::Unused(flag) => {
+                tracing::warn!(flag, "The flag is not used, objects come from manifests");
+            }
+        }
+    }
+}

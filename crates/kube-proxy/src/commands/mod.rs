@@ -1,0 +1,58 @@
+//! What a command line can ask for, each in its file; and the way there, in upstream's order, on which the class of an
+//! error depends.
+
+mod cleanup;
+mod config;
+mod run;
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+
+use crate::cli::{self, Effect, Flags, Request};
+use crate::logging;
+
+pub use config::{Configured, complete};
+
+/// Does what a command line asks for.
+pub fn execute(args: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
+    let flags = match cli::parse(args) {
+        Ok(Request::Run(flags)) => flags,
+        Ok(Request::Print(text)) => return print(&mut std::io::stdout(), &text, ExitCode::SUCCESS),
+        Err(error) => return print(&mut std::io::stderr(), &error.to_string(), ExitCode::FAILURE),
+    };
+    match dispatch(&flags) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            logging::command_failed(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A reader that has gone away doesn't change how the program ends.
+fn print(stream: &mut dyn std::io::Write, text: &str, code: ExitCode) -> ExitCode {
+    let _ = stream.write_all(text.as_bytes());
+    code
+}
+
+fn dispatch(flags: &Flags) -> anyhow::Result<()> {
+    let configured = complete(flags).context("failed complete")?;
+    configured.config.validate_logging().context("initialize logging")?;
+    logging::start(configured.verbosity);
+    configured.notices.iter().for_each(config::Notice::log);
+    if configured.verbosity >= 1 {
+        flags.describe_all().for_each(|text| logging::plain("flags.go", 64, &text));
+    }
+    configured.config.validate().context("failed validate")?;
+    if let Some(name) = flags.with_effect(Effect::Refused).next() {
+        bail!("--{name} is not in this build");
+    }
+    if flags.is_true("cleanup") {
+        return cleanup::all();
+    }
+    if flags.is_true("cleanup-leftovers") {
+        return cleanup::leftovers();
+    }
+    run::run(&configured)
+}

@@ -1,0 +1,301 @@
+//! The core thread: events → store → resolve → what changed, into each engine's mailbox.
+
+mod complaints;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+use ferry_api::object::{Family, Kind, KubeObject, ObjectName};
+use ferry_model::store::{Dirty, Event, ServiceObjects, Store};
+use ferry_model::{BaseState, Context, Diagnostic, Profile, ServiceState, Settings, facts, resolve};
+use ferry_plane::mailbox::Sender;
+use ferry_plane::{Delta, Unit, UnitId};
+
+use self::complaints::{Complaints, Topic};
+use crate::report::{Changes, Pulse};
+use crate::source::local_node::{LocalNode, preferred_first};
+
+/// What the core thread is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// a source's batch; it is applied as a whole before anything is decided
+    Events(Vec<Event>),
+    /// all addresses of the machine's interfaces, after one changed
+    Addresses(Vec<IpAddr>),
+}
+
+/// What the core is made with.
+#[derive(Debug)]
+pub struct Setup {
+    /// what the configuration says about traffic
+    pub settings: Settings,
+    /// what the mode can express
+    pub profile: Profile,
+    /// all addresses of the machine's interfaces
+    pub addresses: Vec<IpAddr>,
+    /// make a Node where the source has none
+    pub stand_in: bool,
+    /// kinds whose initial lists must be complete before anything is decided
+    pub awaited: Vec<Kind>,
+    /// the engines
+    pub seats: Vec<Seat>,
+    /// counts what comes
+    pub changes: Changes,
+    /// whether load balancers may send to this node, for health
+    pub eligible: Arc<AtomicBool>,
+}
+
+/// Where one family's changes go.
+#[derive(Debug)]
+pub struct Seat {
+    family: Family,
+    mailbox: Sender,
+    pulse: Arc<Pulse>,
+    /// as it was last handed over
+    base: Option<BaseState>,
+    /// services with internal, external policy Local that have endpoints, none of them here
+    without_local: [BTreeSet<ObjectName>; 2],
+}
+
+/// Owns all objects.
+#[derive(Debug)]
+pub struct Core {
+    settings: Settings,
+    profile: Profile,
+    store: Store,
+    addresses: Vec<IpAddr>,
+    stand_in: Option<LocalNode>,
+    awaited: Vec<Kind>,
+    seats: Vec<Seat>,
+    changes: Changes,
+    eligible: Arc<AtomicBool>,
+    /// as it was last handed over; `None` before the first time
+    context: Option<Arc<Context>>,
+    complaints: Complaints,
+    /// not decided yet
+    dirty: Dirty,
+    /// local addresses changed and that isn't decided yet
+    readdressed: bool,
+    /// a slice came that belongs to no service
+    orphaned: bool,
+}
+
+/// Batches taken at once when many wait.
+const TOGETHER: usize = 64;
+/// The values of the label traffic_policy.
+const POLICIES: [&str; 2] = ["internal", "external"];
+
+// === impl Seat ===
+
+impl Seat {
+    /// A seat for the engine at the other end of the mailbox.
+    pub fn new(family: Family, mailbox: Sender, pulse: Arc<Pulse>) -> Self {
+        Self { family, mailbox, pulse, base: None, without_local: Default::default() }
+    }
+
+    /// Hands a change over.
+    fn put(&self, delta: Delta, changes: &Changes) {
+        self.pulse.queue(Instant::now());
+        self.mailbox.put(delta);
+        changes.queued(self.family);
+        for (policy, services) in POLICIES.iter().zip(&self.without_local) {
+            changes.without_local_endpoints(self.family, policy, services.len());
+        }
+    }
+}
+
+// === impl Core ===
+
+impl Core {
+    /// A core that knows nothing yet.
+    pub fn new(setup: Setup) -> Self {
+        let name = &setup.settings.node_name;
+        Self {
+            store: Store::new(name),
+            stand_in: setup.stand_in.then(|| LocalNode::new(name, preferred_first(&setup.addresses))),
+            settings: setup.settings,
+            profile: setup.profile,
+            addresses: setup.addresses,
+            awaited: setup.awaited,
+            seats: setup.seats,
+            changes: setup.changes,
+            eligible: setup.eligible,
+            context: None,
+            complaints: Complaints::default(),
+            dirty: Dirty::default(),
+            readdressed: false,
+            orphaned: false,
+        }
+    }
+
+    /// Runs until everybody who could send has ended.
+    pub fn run(mut self, inputs: &Receiver<Input>) {
+        while let Ok(first) = inputs.recv() {
+            self.take(first);
+            // What waits already is decided together.
+            inputs.try_iter().take(TOGETHER).for_each(|input| self.take(input));
+            self.decide();
+        }
+    }
+
+    /// Applies an input, without deciding anything.
+    pub fn take(&mut self, input: Input) {
+        match input {
+            Input::Events(events) => {
+                let events = match &mut self.stand_in {
+                    Some(stand_in) => stand_in.complete(events),
+                    None => events,
+                };
+                events.into_iter().for_each(|event| self.apply(event));
+            }
+            Input::Addresses(addresses) => {
+                if let Some(event) =
+                    self.stand_in.as_mut().and_then(|stand_in| stand_in.readdress(preferred_first(&addresses)))
+                {
+                    self.apply(event);
+                }
+                self.readdressed |= self.addresses != addresses;
+                self.addresses = addresses;
+            }
+        }
+    }
+
+    fn apply(&mut self, event: Event) {
+        self.orphaned |= match &event {
+            Event::Upsert(KubeObject::EndpointSlice(slice)) => slice.service.is_none(),
+            Event::Delete(kind, _) => *kind == Kind::EndpointSlice && self.complaints.has(&Topic::Orphans),
+            Event::Upsert(_) | Event::Restart(_) | Event::Synced(_) => false,
+        };
+        let noted = self.changes.note(&event);
+        let dirty = self.store.apply(event);
+        if !dirty.services.is_empty() {
+            self.changes.count(noted);
+        }
+        self.dirty.merge(dirty);
+    }
+
+    /// Decides about everything that is dirty and hands it over; nothing, until the initial lists are complete.
+    pub fn decide(&mut self) {
+        if self.orphaned {
+            self.orphaned = false;
+            self.complaints.replace(Topic::Orphans, self.store.orphans());
+        }
+        if self.context.is_none() && !self.awaited.iter().all(|kind| self.store.synced(*kind)) {
+            return;
+        }
+        let dirty = std::mem::take(&mut self.dirty);
+        let readdressed = std::mem::take(&mut self.readdressed);
+        if self.context.is_some() && dirty.is_empty() && !readdressed {
+            return;
+        }
+        let fresh = self.fresh_context(&dirty);
+        if let Some(context) = &fresh {
+            self.context = Some(Arc::clone(context));
+        }
+        let Some(context) = self.context.clone() else { return };
+        let names: Vec<ObjectName> = match fresh {
+            // Every service depends on the context. What is gone is dirty anyway.
+            Some(_) => self
+                .store
+                .service_names()
+                .chain(&dirty.services)
+                .cloned()
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .collect(),
+            None => dirty.services.iter().cloned().collect(),
+        };
+        let base_dirty = fresh.is_some() || dirty.node || dirty.service_cidrs || readdressed;
+        self.hand_over(&context, fresh, &names, base_dirty);
+    }
+
+    /// The context, if it isn't what the engines have.
+    fn fresh_context(&self, dirty: &Dirty) -> Option<Arc<Context>> {
+        if self.context.is_some() && !dirty.node {
+            return None;
+        }
+        let node = self.store.node();
+        let eligible = node.is_none_or(|node| !node.deleting && !node.to_be_deleted);
+        self.eligible.store(eligible, Ordering::Relaxed);
+        let context = facts::context(&self.settings, node);
+        (self.context.as_deref() != Some(&context)).then(|| Arc::new(context))
+    }
+
+    fn hand_over(&mut self, context: &Context, fresh: Option<Arc<Context>>, names: &[ObjectName], base_dirty: bool) {
+        let mut said: BTreeMap<&ObjectName, Vec<Diagnostic>> = BTreeMap::new();
+        let mut base_said = Vec::new();
+        let mut base_checked = false;
+        for seat in &mut self.seats {
+            let mut delta = Delta { context: fresh.clone(), units: BTreeMap::new() };
+            let affinity = seat.base.as_ref().map(|base| base.affinity);
+            if base_dirty || affinity != Some(self.store.uses_affinity(seat.family)) {
+                let (base, diagnostics) =
+                    facts::base(&self.settings, context, &self.addresses, &self.store, seat.family);
+                base_checked = true;
+                base_said.extend(diagnostics);
+                if seat.base.as_ref() != Some(&base) {
+                    delta.units.insert(UnitId::Base, Some(Arc::new(Unit::Base(base.clone()))));
+                    seat.base = Some(base);
+                }
+            }
+            for name in names {
+                let objects = self.store.objects(name);
+                let (state, diagnostics) = resolve(&objects, self.store.claims(), context, &self.profile, seat.family);
+                seat.count_local(name, &objects, &state);
+                if !diagnostics.is_empty() {
+                    said.entry(name).or_default().extend(diagnostics);
+                }
+                let unit = (!state.ports.is_empty()).then(|| Arc::new(Unit::Service(state)));
+                delta.units.insert(UnitId::Service(name.clone()), unit);
+            }
+            if !delta.is_empty() {
+                seat.put(delta, &self.changes);
+            }
+        }
+        if base_checked && base_dirty {
+            self.complaints.replace(Topic::Base, base_said);
+        }
+        for name in names {
+            let diagnostics = said.remove(name).unwrap_or_default();
+            self.complaints.replace(Topic::Service(name.clone()), diagnostics);
+        }
+    }
+}
+
+impl Seat {
+    /// Keeps the sets of services with policy Local and endpoints elsewhere only.
+    fn count_local(&mut self, name: &ObjectName, objects: &ServiceObjects<'_>, state: &ServiceState) {
+        let lacking = local_policies(objects).map(|policy| policy && lacks_local(objects, state, self.family));
+        for (services, lacking) in self.without_local.iter_mut().zip(lacking) {
+            if !lacking {
+                services.remove(name);
+            } else if !services.contains(name) {
+                services.insert(name.clone());
+            }
+        }
+    }
+}
+
+/// Whether the internal, the external policy of the service is Local and counts.
+fn local_policies(objects: &ServiceObjects<'_>) -> [bool; 2] {
+    use ferry_api::object::{ServiceType, TrafficPolicy};
+    let Some(service) = objects.service else { return [false; 2] };
+    let external =
+        matches!(service.kind, ServiceType::NodePort | ServiceType::LoadBalancer) || !service.external_ips.is_empty();
+    [service.internal_policy == TrafficPolicy::Local, external && service.external_policy == TrafficPolicy::Local]
+}
+
+/// Some port has no usable endpoint on this node, though the service has endpoints.
+fn lacks_local(objects: &ServiceObjects<'_>, state: &ServiceState, family: Family) -> bool {
+    let usable = objects.slices.iter().flat_map(|slice| &*slice.endpoints).any(|endpoint| {
+        let conditions = endpoint.conditions;
+        Family::of(endpoint.address) == family && (conditions.ready || (conditions.serving && conditions.terminating))
+    });
+    usable && state.ports.iter().any(|port| port.local.is_empty())
+}

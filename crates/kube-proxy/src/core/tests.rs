@@ -1,0 +1,252 @@
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use ferry_api::config::KubeProxyConfiguration;
+use ferry_api::wire::{Document, decode_manifest};
+use ferry_plane::mailbox::{Mailbox, Receiver, Taken};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::*;
+use crate::report::Report;
+use crate::serve::metrics::Metrics;
+
+struct Bench {
+    core: Core,
+    mailboxes: Vec<Receiver>,
+    metrics: Arc<Metrics>,
+    reports: UnboundedReceiver<Report>,
+    eligible: Arc<AtomicBool>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let mut config = KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() };
+        config.apply_platform_defaults();
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let (sender, reports) = unbounded_channel();
+        let eligible = Arc::new(AtomicBool::new(true));
+        let mut mailboxes = Vec::new();
+        let seats = Family::ALL.map(|family| {
+            let (sender, receiver) = Mailbox::new();
+            mailboxes.push(receiver);
+            Seat::new(family, sender, Arc::new(Pulse::new(Instant::now())))
+        });
+        let core = Core::new(Setup {
+            settings: Settings::from_config(&config, "node"),
+            profile: Profile::NFTABLES,
+            addresses: vec!["10.0.0.9".parse().unwrap()],
+            stand_in: true,
+            awaited: vec![Kind::Node, Kind::Service, Kind::EndpointSlice],
+            seats: seats.into(),
+            changes: Changes::new(Arc::clone(&metrics), sender, Family::ALL.into()),
+            eligible: Arc::clone(&eligible),
+        });
+        Self { core, mailboxes, metrics, reports, eligible }
+    }
+
+    /// A core whose initial lists are complete, with what it handed over taken.
+    fn started(manifest: &str) -> Self {
+        let mut bench = Self::new();
+        let mut events = events(manifest);
+        events.extend([Kind::Node, Kind::ServiceCidr, Kind::Service, Kind::EndpointSlice].map(Event::Synced));
+        bench.input(Input::Events(events));
+        assert!(bench.taken().iter().all(Option::is_some));
+        bench
+    }
+
+    fn input(&mut self, input: Input) {
+        self.core.take(input);
+        self.core.decide();
+    }
+
+    fn upsert(&mut self, manifest: &str) {
+        self.input(Input::Events(events(manifest)));
+    }
+
+    /// What waits for each family.
+    fn taken(&self) -> Vec<Option<Delta>> {
+        let take = |mailbox: &Receiver| match mailbox.take(Some(Duration::ZERO)) {
+            Taken::Delta(delta) => Some(delta),
+            Taken::Timeout | Taken::Closed => None,
+        };
+        self.mailboxes.iter().map(take).collect()
+    }
+}
+
+fn events(manifest: &str) -> Vec<Event> {
+    let documents = decode_manifest(manifest).unwrap().into_iter();
+    let object = |document| match document {
+        Document::Object(object) => Event::Upsert(object),
+        Document::Ignored { kind } => panic!("{kind}"),
+    };
+    documents.map(object).collect()
+}
+
+fn service(name: &str, ip: &str, more: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n  clusterIP: {ip}\n  \
+         ports: [{{port: 80}}]\n{more}---\n"
+    )
+}
+
+fn slice(service: &str, address: &str, node: &str) -> String {
+    let kind = if address.contains(':') { "IPv6" } else { "IPv4" };
+    format!(
+        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: {service}-x\n  \
+         labels: {{kubernetes.io/service-name: {service}}}\naddressType: {kind}\nports: [{{name: '', port: 8080, protocol: TCP}}]\n\
+         endpoints: [{{addresses: ['{address}'], nodeName: {node}}}]\n---\n"
+    )
+}
+
+fn id(name: &str) -> UnitId {
+    UnitId::Service(ObjectName::new("default", name))
+}
+
+fn ids(delta: Option<&Delta>) -> Vec<UnitId> {
+    delta.map_or_else(Vec::new, |delta| delta.units.keys().cloned().collect())
+}
+
+#[test]
+fn nothing_before_the_lists_are_complete() {
+    let mut bench = Bench::new();
+    bench.upsert(&service("a", "10.96.0.1", ""));
+    bench.input(Input::Events(vec![Event::Synced(Kind::Service), Event::Synced(Kind::Node)]));
+    assert!(bench.taken().iter().all(Option::is_none));
+    bench.input(Input::Events(vec![Event::Synced(Kind::EndpointSlice)]));
+    let taken = bench.taken();
+    for delta in &taken {
+        assert!(delta.as_ref().unwrap().context.is_some());
+        assert_eq!(ids(delta.as_ref()), [UnitId::Base, id("a")]);
+    }
+    // The service has an IPv4 address only.
+    let units = |family: usize| &taken[family].as_ref().unwrap().units;
+    assert!(units(0)[&id("a")].is_some());
+    assert!(units(1)[&id("a")].is_none());
+}
+
+#[test]
+fn an_empty_cluster_starts_too() {
+    let bench = Bench::started("");
+    assert!(bench.taken().iter().all(Option::is_none));
+}
+
+#[test]
+fn a_change_hands_over_what_changed() {
+    let manifest = service("a", "10.96.0.1", "") + &service("b", "10.96.0.2", "") + &slice("a", "10.1.0.1", "node");
+    let mut bench = Bench::started(&manifest);
+    bench.upsert(&slice("a", "10.1.0.2", "node"));
+    let taken = bench.taken();
+    let delta = taken[0].as_ref().unwrap();
+    assert!(delta.context.is_none());
+    assert_eq!(ids(Some(delta)), [id("a")]);
+    let Some(unit) = &delta.units[&id("a")] else { panic!("gone") };
+    let Unit::Service(state) = &**unit else { panic!("{unit:?}") };
+    assert_eq!(state.ports[0].cluster.0[0].address.to_string(), "10.1.0.2");
+    bench.upsert(&slice("a", "10.1.0.2", "node"));
+    assert!(bench.taken().iter().all(Option::is_none));
+    bench.input(Input::Events(vec![Event::Delete(Kind::Service, ObjectName::new("default", "a"))]));
+    assert!(bench.taken()[0].as_ref().unwrap().units[&id("a")].is_none());
+}
+
+#[test]
+fn a_batch_is_one_decision() {
+    let mut bench = Bench::started(&service("a", "10.96.0.1", ""));
+    let mut batch = vec![Event::Delete(Kind::Service, ObjectName::new("default", "a"))];
+    batch.extend(events(&service("b", "10.96.0.1", "")));
+    bench.input(Input::Events(batch));
+    assert_eq!(ids(bench.taken()[0].as_ref()), [id("a"), id("b")]);
+}
+
+#[test]
+fn the_first_affinity_changes_the_base() {
+    let mut bench = Bench::started(&service("a", "10.96.0.1", ""));
+    bench.upsert(&service("a", "10.96.0.1", "  sessionAffinity: ClientIP\n"));
+    let taken = bench.taken();
+    assert_eq!(ids(taken[0].as_ref()), [UnitId::Base, id("a")]);
+    assert_eq!(ids(taken[1].as_ref()), [id("a")]);
+}
+
+#[test]
+fn a_context_change_reaches_every_service() {
+    let mut bench = Bench::started(&(service("a", "10.96.0.1", "") + &service("b", "10.96.0.2", "")));
+    let node = "apiVersion: v1\nkind: Node\nmetadata:\n  name: node\n  labels: {topology.kubernetes.io/zone: z}\n\
+                status: {addresses: [{type: InternalIP, address: 10.0.0.9}]}\n";
+    bench.upsert(node);
+    let taken = bench.taken();
+    let delta = taken[0].as_ref().unwrap();
+    assert_eq!(delta.context.as_ref().unwrap().zone.as_deref(), Some("z"));
+    assert_eq!(ids(Some(delta)), [id("a"), id("b")]);
+    // Somebody else's node is nothing to us.
+    bench.upsert(&node.replace("name: node\n", "name: other\n"));
+    assert!(bench.taken().iter().all(Option::is_none));
+}
+
+#[test]
+fn local_addresses_change_the_stand_in_and_the_base() {
+    let mut bench = Bench::started(&service("a", "10.96.0.1", ""));
+    bench.input(Input::Addresses(vec!["10.0.0.8".parse().unwrap()]));
+    let taken = bench.taken();
+    let delta = taken[0].as_ref().unwrap();
+    assert_eq!(delta.context.as_ref().unwrap().node_ips.v4, Some("10.0.0.8".parse().unwrap()));
+    assert_eq!(ids(Some(delta)), [UnitId::Base, id("a")]);
+    bench.input(Input::Addresses(vec!["10.0.0.8".parse().unwrap()]));
+    assert!(bench.taken().iter().all(Option::is_none));
+}
+
+#[test]
+fn a_draining_node_is_not_eligible() {
+    let mut bench = Bench::started("");
+    assert!(bench.eligible.load(Ordering::Relaxed));
+    let node = |more: &str| format!("apiVersion: v1\nkind: Node\nmetadata: {{name: node}}\nspec: {{{more}}}\n");
+    bench.upsert(&node("taints: [{key: ToBeDeletedByClusterAutoscaler, effect: NoSchedule}]"));
+    assert!(!bench.eligible.load(Ordering::Relaxed));
+    bench.upsert(&node(""));
+    assert!(bench.eligible.load(Ordering::Relaxed));
+}
+
+#[test]
+fn changes_are_counted() {
+    let mut bench = Bench::started(&service("a", "10.96.0.1", ""));
+    let total = |bench: &Bench| (bench.metrics.service_changes_total.get(), bench.metrics.endpoint_changes_total.get());
+    // Once per family.
+    assert_eq!(total(&bench), (2, 0));
+    let later = "annotations: {endpoints.kubernetes.io/last-change-trigger-time: '2999-01-01T00:00:00Z'}\n  labels:";
+    let triggered = slice("a", "10.1.0.1", "node").replacen("labels:", later, 1);
+    bench.upsert(&triggered);
+    assert_eq!(total(&bench), (2, 1));
+    bench.upsert(&triggered);
+    assert_eq!(total(&bench), (2, 1));
+    let Ok(Report::Triggered { service, family, .. }) = bench.reports.try_recv() else { panic!("no report") };
+    assert_eq!((service, family), (ObjectName::new("default", "a"), Family::V4));
+    bench.upsert(&triggered.replace("2999", "1999"));
+    assert!(bench.reports.try_recv().is_err());
+}
+
+#[test]
+fn services_without_local_endpoints_are_counted() {
+    let local = service("a", "10.96.0.1", "  internalTrafficPolicy: Local\n");
+    let mut bench = Bench::started(&local);
+    let count = |bench: &Bench, policy| bench.metrics.no_local_endpoints.with_label_values(&["IPv4", policy]).get();
+    assert_eq!(count(&bench, "internal"), 0);
+    bench.upsert(&slice("a", "10.1.0.1", "other"));
+    assert_eq!((count(&bench, "internal"), count(&bench, "external")), (1, 0));
+    bench.upsert(&slice("a", "10.1.0.1", "node"));
+    assert_eq!(count(&bench, "internal"), 0);
+    bench.upsert(&slice("a", "10.1.0.1", "other"));
+    bench.input(Input::Events(vec![Event::Delete(Kind::Service, ObjectName::new("default", "a"))]));
+    assert_eq!(count(&bench, "internal"), 0);
+}
+
+#[test]
+fn complaints_follow_the_objects() {
+    let mut bench = Bench::started(&service("a", "10.96.0.1", "  externalIPs: [nonsense]\n"));
+    let topic = Topic::Service(ObjectName::new("default", "a"));
+    assert!(bench.core.complaints.has(&topic));
+    bench.upsert(&service("a", "10.96.0.1", ""));
+    assert!(!bench.core.complaints.has(&topic));
+    let orphan = slice("a", "10.1.0.1", "node").replace("kubernetes.io/service-name: a", "a: a");
+    bench.upsert(&orphan);
+    assert!(bench.core.complaints.has(&Topic::Orphans));
+    bench.input(Input::Events(vec![Event::Delete(Kind::EndpointSlice, ObjectName::new("default", "a-x"))]));
+    assert!(!bench.core.complaints.has(&Topic::Orphans));
+}

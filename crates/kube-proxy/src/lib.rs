@@ -1,0 +1,17 @@
+//! The pieces of the kube-proxy executable: edges and wiring. Start reading in [`app`].
+//!
+//! Threads: the main one has the edges (HTTP, reports), `source` follows manifests, `addresses` the machine's own
+//! addresses, `core` decides, and `sync-v4` and `sync-v6` each drive an engine.
+
+pub mod app;
+pub mod cli;
+pub mod commands;
+pub mod core;
+pub mod engine_loop;
+pub mod logging;
+pub mod planes;
+pub mod platform;
+pub mod report;
+pub mod serve;
+pub mod source;
+pub mod version;

@@ -1,0 +1,113 @@
+//! Counts what comes from the source.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use ferry_api::object::{AddressType, Family, Kind, KubeObject, ObjectName, Timestamp};
+use ferry_model::store::Event;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::turns::Report;
+use crate::serve::metrics::Metrics;
+
+/// What the core thread tells about changes.
+#[derive(Debug)]
+pub struct Changes {
+    metrics: Arc<Metrics>,
+    reports: UnboundedSender<Report>,
+    families: Vec<Family>,
+    /// changes that were triggered before this process ran say nothing about its speed
+    born: Timestamp,
+}
+
+/// What is worth knowing of an event after it has been applied.
+#[derive(Debug)]
+pub struct Noted {
+    counted: Counted,
+    trigger: Option<(ObjectName, Family, Timestamp)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Counted {
+    Service,
+    /// of the family, or of one that only the store knew
+    Slice(Option<Family>),
+    Nothing,
+}
+
+// === impl Changes ===
+
+impl Changes {
+    /// Counts for these families.
+    pub fn new(metrics: Arc<Metrics>, reports: UnboundedSender<Report>, families: Vec<Family>) -> Self {
+        Self { metrics, reports, families, born: timestamp(SystemTime::now()) }
+    }
+
+    /// Notes an event before it is applied.
+    pub fn note(&self, event: &Event) -> Noted {
+        let mut trigger = None;
+        let counted = match event {
+            Event::Upsert(KubeObject::Service(_)) | Event::Delete(Kind::Service, _) => Counted::Service,
+            Event::Upsert(KubeObject::EndpointSlice(slice)) => {
+                let family = match slice.address_type {
+                    AddressType::Ipv4 => Some(Family::V4),
+                    AddressType::Ipv6 => Some(Family::V6),
+                    AddressType::Other => None,
+                };
+                if let (Some(family), Some(service), Some(time)) = (family, &slice.service, slice.trigger_time)
+                    && time > self.born
+                    && self.families.contains(&family)
+                {
+                    trigger = Some((service.clone(), family, time));
+                }
+                family.map_or(Counted::Nothing, |family| Counted::Slice(Some(family)))
+            }
+            Event::Delete(Kind::EndpointSlice, _) => Counted::Slice(None),
+            Event::Upsert(_) | Event::Delete(..) | Event::Restart(_) | Event::Synced(_) => Counted::Nothing,
+        };
+        Noted { counted, trigger }
+    }
+
+    /// Counts an event that changed something.
+    pub fn count(&self, noted: Noted) {
+        let metrics = &self.metrics;
+        match noted.counted {
+            Counted::Service => {
+                metrics.service_changes_total.inc_by(self.families.len() as u64);
+                metrics.service_changes_pending.inc();
+            }
+            Counted::Slice(family) if family.is_none_or(|family| self.families.contains(&family)) => {
+                metrics.endpoint_changes_total.inc();
+                metrics.endpoint_changes_pending.inc();
+            }
+            Counted::Slice(_) | Counted::Nothing => {}
+        }
+        if let Some((service, family, time)) = noted.trigger {
+            // Without a receiver the program is ending.
+            let _ = self.reports.send(Report::Triggered { service, family, time });
+        }
+    }
+
+    /// A change goes to the engine of this family.
+    pub fn queued(&self, family: Family) {
+        let label = family.to_string();
+        self.metrics.last_queued.with_label_values(&[&label]).set(unix_seconds(SystemTime::now()));
+    }
+
+    /// How many services with policy Local have endpoints, none of them on this node.
+    pub fn without_local_endpoints(&self, family: Family, policy: &str, services: usize) {
+        let label = family.to_string();
+        let gauge = self.metrics.no_local_endpoints.with_label_values(&[label.as_str(), policy]);
+        gauge.set(i64::try_from(services).unwrap_or(i64::MAX));
+    }
+}
+
+/// Seconds since 1970.
+pub(super) fn unix_seconds(time: SystemTime) -> f64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+fn timestamp(time: SystemTime) -> Timestamp {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanoseconds: since.subsec_nanos() }
+}

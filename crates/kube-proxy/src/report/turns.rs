@@ -1,0 +1,239 @@
+//! From [`Outcome`]s to metrics and logs, on the edges thread.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use ferry_api::object::{Family, ObjectName, Timestamp};
+use ferry_plane::{Outcome, UnitId};
+
+use super::changes::unix_seconds;
+use crate::serve::metrics::Metrics;
+
+/// What the other threads tell the edges thread.
+#[derive(Debug)]
+pub enum Report {
+    /// an engine had a turn with something to do
+    Turn(Box<Turn>),
+    /// a slice of this service changed, because of something that happened at that time
+    Triggered {
+        /// the service
+        service: ObjectName,
+        /// the slice's family
+        family: Family,
+        /// when it happened
+        time: Timestamp,
+    },
+}
+
+/// One turn of an engine.
+#[derive(Debug)]
+pub struct Turn {
+    /// whose
+    pub family: Family,
+    /// what it did
+    pub outcome: Outcome,
+    /// units handed over and not acknowledged
+    pub pending: usize,
+    /// changes were committed or tried, as opposed to looking after the kernel
+    pub synced: bool,
+}
+
+/// Makes metrics and logs of reports.
+#[derive(Debug)]
+pub struct Reporter {
+    mode: &'static str,
+    metrics: Arc<Metrics>,
+    triggers: BTreeMap<(Family, UnitId), Vec<Timestamp>>,
+    /// said already: units in quarantine, each with the reason
+    quarantined: BTreeMap<Family, BTreeMap<UnitId, String>>,
+    /// said already: why a family's turns fail
+    failing: BTreeMap<Family, String>,
+}
+
+/// Trigger times that are kept for one unit.
+const TRIGGERS: usize = 64;
+
+// === impl Reporter ===
+
+impl Reporter {
+    /// A reporter for engines of this mode.
+    pub fn new(mode: &'static str, metrics: Arc<Metrics>) -> Self {
+        Self { mode, metrics, triggers: BTreeMap::new(), quarantined: BTreeMap::new(), failing: BTreeMap::new() }
+    }
+
+    /// Takes note of a slice's trigger time, until the change is in the kernel.
+    pub fn triggered(&mut self, service: ObjectName, family: Family, time: Timestamp) {
+        let times = self.triggers.entry((family, UnitId::Service(service))).or_default();
+        // A unit in quarantine may wait for long while its slices go on changing.
+        if times.len() < TRIGGERS {
+            times.push(time);
+        }
+    }
+
+    /// Turns one turn into metrics and logs.
+    pub fn turn(&mut self, turn: &Turn) {
+        self.measure(turn);
+        self.log_quarantine(turn);
+        self.log_failure(turn);
+        let Turn { family, outcome, .. } = turn;
+        if outcome.repairs > 0 {
+            tracing::warn!(
+                %family,
+                objects = outcome.repairs,
+                named = %outcome.repaired.join(", "),
+                "Somebody else changed our objects in the kernel, repaired"
+            );
+        }
+        if !outcome.contested.is_empty() {
+            tracing::warn!(
+                %family,
+                named = %outcome.contested.join(", "),
+                "Somebody else keeps changing our objects in the kernel, leaving them alone for a while"
+            );
+        }
+        tracing::debug!(
+            %family,
+            mode = self.mode,
+            acknowledged = outcome.acked.len(),
+            ops = outcome.ops,
+            full = outcome.full,
+            elapsed = ?outcome.elapsed,
+            "Synced"
+        );
+    }
+
+    fn measure(&mut self, turn: &Turn) {
+        let Turn { family, outcome, .. } = turn;
+        let family_label = family.to_string();
+        let labels = [family_label.as_str()];
+        let engine = [family_label.as_str(), self.mode];
+        let metrics = &self.metrics;
+        let seconds = outcome.elapsed.as_secs_f64();
+        let failed = outcome.error.is_some();
+        if turn.synced {
+            metrics.sync_duration.with_label_values(&labels).observe(seconds);
+            let kind = if outcome.full { &metrics.full_sync_duration } else { &metrics.partial_sync_duration };
+            kind.with_label_values(&labels).observe(seconds);
+            if !failed {
+                metrics.last_sync.with_label_values(&labels).set(unix_seconds(SystemTime::now()));
+                metrics.endpoint_changes_pending.set(0);
+                metrics.service_changes_pending.set(0);
+            }
+        }
+        if failed {
+            metrics.nftables_sync_failures.with_label_values(&labels).inc();
+        }
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        metrics.engine_commit.with_label_values(&engine).observe(seconds);
+        metrics.engine_pending.with_label_values(&engine).set(count(turn.pending));
+        metrics.engine_quarantined.with_label_values(&engine).set(count(outcome.quarantined.len()));
+        metrics.engine_ops.with_label_values(&engine).inc_by(outcome.ops as u64);
+        metrics.engine_repairs.with_label_values(&engine).inc_by(outcome.repairs as u64);
+        metrics.engine_contested.with_label_values(&engine).inc_by(outcome.contested.len() as u64);
+        self.observe_programming(*family, &outcome.acked, &family_label);
+    }
+
+    fn observe_programming(&mut self, family: Family, acked: &[UnitId], label: &str) {
+        if self.triggers.is_empty() {
+            return;
+        }
+        let now = unix_seconds(SystemTime::now());
+        for unit in acked {
+            for time in self.triggers.remove(&(family, unit.clone())).unwrap_or_default() {
+                let then = time.seconds as f64 + f64::from(time.nanoseconds) / 1e9;
+                self.metrics.network_programming.with_label_values(&[label]).observe((now - then).max(0.0));
+            }
+        }
+    }
+
+    fn log_quarantine(&mut self, turn: &Turn) {
+        let Turn { family, outcome, .. } = turn;
+        let said = self.quarantined.entry(*family).or_default();
+        let waiting: BTreeSet<&UnitId> = outcome.quarantined.iter().map(|(unit, _)| unit).collect();
+        said.retain(|unit, _| {
+            let waits = waiting.contains(unit);
+            if !waits {
+                tracing::info!(%family, %unit, "The kernel no longer refuses it");
+            }
+            waits
+        });
+        for (unit, error) in &outcome.quarantined {
+            let error = error.to_string();
+            if said.get(unit) != Some(&error) {
+                tracing::error!(%family, %unit, err = error, "The kernel refuses it, its last good state stays");
+                said.insert(unit.clone(), error);
+            }
+        }
+    }
+
+    fn log_failure(&mut self, turn: &Turn) {
+        let Turn { family, outcome, .. } = turn;
+        match &outcome.error {
+            Some(error) => {
+                let error = error.to_string();
+                if self.failing.get(family) != Some(&error) {
+                    tracing::error!(%family, err = error, "Syncing failed, trying again");
+                    self.failing.insert(*family, error);
+                }
+            }
+            None => {
+                if self.failing.remove(family).is_some() {
+                    tracing::info!(%family, "Syncing works again");
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::time::Duration;
+
+    use ferry_plane::CommitError;
+
+    use super::*;
+
+    fn turn(outcome: Outcome) -> Turn {
+        Turn { family: Family::V4, outcome, pending: 0, synced: true }
+    }
+
+    fn service(name: &str) -> UnitId {
+        UnitId::Service(ObjectName::new("default", name))
+    }
+
+    #[test]
+    fn a_turn_becomes_metrics() {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let mut reporter = Reporter::new("nftables", Arc::clone(&metrics));
+        metrics.endpoint_changes_pending.set(3);
+        reporter.triggered(ObjectName::new("default", "a"), Family::V4, Timestamp { seconds: 1, nanoseconds: 0 });
+        let elapsed = Duration::from_millis(1);
+        reporter.turn(&turn(Outcome { acked: vec![service("b")], ops: 7, repairs: 2, elapsed, ..Outcome::default() }));
+        assert_eq!(metrics.network_programming.with_label_values(&["IPv4"]).get_sample_count(), 0);
+        reporter.turn(&turn(Outcome { acked: vec![service("a")], full: true, elapsed, ..Outcome::default() }));
+        assert_eq!(metrics.network_programming.with_label_values(&["IPv4"]).get_sample_count(), 1);
+        assert_eq!(metrics.engine_ops.with_label_values(&["IPv4", "nftables"]).get(), 7);
+        assert_eq!(metrics.engine_repairs.with_label_values(&["IPv4", "nftables"]).get(), 2);
+        assert_eq!(metrics.sync_duration.with_label_values(&["IPv4"]).get_sample_count(), 2);
+        assert_eq!(metrics.full_sync_duration.with_label_values(&["IPv4"]).get_sample_count(), 1);
+        assert_eq!(metrics.endpoint_changes_pending.get(), 0);
+        assert!(metrics.last_sync.with_label_values(&["IPv4"]).get() > 1e9);
+    }
+
+    #[test]
+    fn a_failed_turn_leaves_changes_pending() {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let mut reporter = Reporter::new("nftables", Arc::clone(&metrics));
+        metrics.service_changes_pending.set(3);
+        let error = Some(Arc::new(CommitError::Busy(io::Error::other("lock"))));
+        reporter.turn(&turn(Outcome { error, ..Outcome::default() }));
+        assert_eq!(metrics.service_changes_pending.get(), 3);
+        assert_eq!(metrics.nftables_sync_failures.with_label_values(&["IPv4"]).get(), 1);
+        assert!(metrics.last_sync.with_label_values(&["IPv4"]).get() < 1.0);
+        assert!(reporter.failing.contains_key(&Family::V4));
+        reporter.turn(&turn(Outcome::default()));
+        assert!(reporter.failing.is_empty());
+    }
+}

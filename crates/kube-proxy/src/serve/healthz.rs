@@ -1,0 +1,160 @@
+//! `/healthz` and `/livez`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use ferry_api::object::Family;
+use hyper::StatusCode;
+use jiff::Timestamp;
+
+use super::http::{Answer, Routes};
+use super::metrics::Metrics;
+use crate::report::Pulse;
+
+/// What probes are answered from.
+#[derive(Clone, Debug)]
+pub struct Health {
+    /// the families that run
+    pub families: Vec<(Family, Arc<Pulse>)>,
+    /// a family whose oldest change waits so long is unhealthy: twice the sync period
+    pub limit: Duration,
+    /// whether load balancers may send to this node
+    pub eligible: Arc<AtomicBool>,
+    /// counts the answers
+    pub metrics: Arc<Metrics>,
+}
+
+/// A moment in both of the machine's clocks.
+#[derive(Clone, Copy, Debug)]
+struct Now {
+    instant: Instant,
+    clock: SystemTime,
+}
+
+// === impl Health ===
+
+impl Routes for Health {
+    fn answer(&self, path: &str) -> Answer {
+        let now = Now { instant: Instant::now(), clock: SystemTime::now() };
+        let (counter, answer) = match path {
+            "/healthz" => (&self.metrics.healthz, self.probe(now, Some(self.eligible.load(Ordering::Relaxed)))),
+            "/livez" => (&self.metrics.livez, self.probe(now, None)),
+            _ => return Answer::not_found(),
+        };
+        counter.with_label_values(&[answer.status.as_str()]).inc();
+        answer
+    }
+}
+
+impl Health {
+    fn probe(&self, now: Now, eligible: Option<bool>) -> Answer {
+        let mut healthy = true;
+        let mut latest: Option<Duration> = None;
+        let mut status = Vec::new();
+        for (family, pulse) in &self.families {
+            let family_healthy = pulse.waiting(now.instant).is_none_or(|waiting| waiting < self.limit);
+            let age = pulse.age(now.instant);
+            healthy &= family_healthy;
+            latest = [latest, age].into_iter().flatten().min();
+            status
+                .push(format!("\"{family}\":{{\"lastUpdated\":\"{}\",\"healthy\":{family_healthy}}}", now.before(age)));
+        }
+        let ok = healthy && eligible.unwrap_or(true);
+        // What is as it should be is so now.
+        let last_updated = now.before(if ok { Some(Duration::ZERO) } else { latest });
+        let eligible = eligible.map_or_else(String::new, |eligible| format!("\"nodeEligible\":{eligible},"));
+        Answer {
+            status: if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE },
+            headers: vec![
+                ("content-type", "application/json".to_owned()),
+                ("x-content-type-options", "nosniff".to_owned()),
+            ],
+            body: format!(
+                "{{\"lastUpdated\":\"{last_updated}\",\"currentTime\":\"{}\",{eligible}\"healthy\":{healthy},\
+                 \"status\":{{{}}}}}",
+                now.before(Some(Duration::ZERO)),
+                status.join(",")
+            ),
+        }
+    }
+}
+
+// === impl Now ===
+
+impl Now {
+    /// So long ago, as RFC 3339 with nanoseconds; never is Go's zero time.
+    fn before(&self, age: Option<Duration>) -> String {
+        let then = age.and_then(|age| self.clock.checked_sub(age)).and_then(|then| Timestamp::try_from(then).ok());
+        then.map_or_else(|| "0001-01-01T00:00:00Z".to_owned(), |then| then.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn health(start: Instant) -> Health {
+        let pulse = |_| Arc::new(Pulse::new(start));
+        Health {
+            families: Family::ALL.map(|family| (family, pulse(family))).into(),
+            limit: LIMIT,
+            eligible: Arc::new(AtomicBool::new(true)),
+            metrics: Arc::new(Metrics::new().unwrap()),
+        }
+    }
+
+    fn at(start: Instant, seconds: u64) -> Now {
+        let clock = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_000_000 + seconds) + Duration::from_millis(420);
+        Now { instant: start + Duration::from_secs(seconds), clock }
+    }
+
+    #[test]
+    fn healthy_body() {
+        let start = Instant::now();
+        let health = health(start);
+        health.families.iter().for_each(|(_, pulse)| pulse.update(start + Duration::from_secs(1)));
+        let answer = health.probe(at(start, 3), Some(true));
+        assert_eq!(answer.status, StatusCode::OK);
+        assert_eq!(
+            answer.body,
+            "{\"lastUpdated\":\"2026-11-18T11:06:43.42Z\",\"currentTime\":\"2026-11-18T11:06:43.42Z\",\
+             \"nodeEligible\":true,\"healthy\":true,\"status\":{\
+             \"IPv4\":{\"lastUpdated\":\"2026-11-18T11:06:41.42Z\",\"healthy\":true},\
+             \"IPv6\":{\"lastUpdated\":\"2026-11-18T11:06:41.42Z\",\"healthy\":true}}}"
+        );
+        let answer = health.probe(at(start, 3), None);
+        assert!(!answer.body.contains("nodeEligible"), "{}", answer.body);
+    }
+
+    #[test]
+    fn a_change_that_waits_too_long_is_unhealthy() {
+        let start = Instant::now();
+        let health = health(start);
+        let (_, pulse) = &health.families[0];
+        pulse.update(start + Duration::from_secs(1));
+        pulse.queue(start + Duration::from_secs(2));
+        assert_eq!(health.probe(at(start, 61), None).status, StatusCode::OK);
+        let answer = health.probe(at(start, 62), Some(true));
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(answer.body.starts_with("{\"lastUpdated\":\"2026-11-18T11:06:41.42Z\""), "{}", answer.body);
+        assert!(answer.body.contains("\"healthy\":false,\"status\":{\"IPv4\":{"), "{}", answer.body);
+        assert!(answer.body.ends_with("\"IPv6\":{\"lastUpdated\":\"0001-01-01T00:00:00Z\",\"healthy\":true}}}"));
+    }
+
+    #[test]
+    fn an_ineligible_node_is_alive() {
+        let start = Instant::now();
+        let health = health(start);
+        health.eligible.store(false, Ordering::Relaxed);
+        assert_eq!(health.answer("/livez").status, StatusCode::OK);
+        let answer = health.answer("/healthz");
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(answer.body.contains("\"nodeEligible\":false,\"healthy\":true"), "{}", answer.body);
+        assert_eq!(health.metrics.healthz.with_label_values(&["503"]).get(), 1);
+        assert_eq!(health.metrics.livez.with_label_values(&["200"]).get(), 1);
+        assert_eq!(health.answer("/readyz").status, StatusCode::NOT_FOUND);
+    }
+}

@@ -1,0 +1,416 @@
+//! All metrics, in one table. Upstream's names, labels, buckets and help texts; Ferry's own begin with
+//! `kubeproxy_engine_`. What the process itself costs is in [`super::process`].
+
+use prometheus::core::Collector;
+use prometheus::{
+    Encoder as _, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
+};
+
+use super::process;
+use crate::version;
+
+/// What kind of metric it is, as its TYPE line says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// counts up
+    Counter,
+    /// goes up and down
+    Gauge,
+    /// with these buckets
+    Histogram(Buckets),
+}
+
+/// The bounds of a histogram's buckets, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buckets {
+    /// 0.001 · 2^k, k = 0 … 14
+    Sync,
+    /// 0.25, 0.5, 1 … 59 by 1, 60 … 115 by 5, 120 … 300 by 30
+    NetworkProgramming,
+    /// 10 µs · 4^k, k = 0 … 9
+    Commit,
+}
+
+/// One metric.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// its full name
+    pub name: &'static str,
+    /// its kind
+    pub kind: MetricKind,
+    /// its labels
+    pub labels: &'static [&'static str],
+    /// its HELP text
+    pub help: &'static str,
+}
+
+/// Every metric that is registered here. The text is encoded by [`Metrics::encode`].
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// end of every sync attempt
+    pub sync_duration: HistogramVec,
+    /// comparisons of everything with the kernel
+    pub full_sync_duration: HistogramVec,
+    /// syncs of what changed
+    pub partial_sync_duration: HistogramVec,
+    /// last successful sync, Unix seconds
+    pub last_sync: GaugeVec,
+    /// last change handed over, Unix seconds
+    pub last_queued: GaugeVec,
+    /// from a pod's change to its endpoint's rules
+    pub network_programming: HistogramVec,
+    /// slice events since the last sync
+    pub endpoint_changes_pending: IntGauge,
+    /// slice events, once per family
+    pub endpoint_changes_total: IntCounter,
+    /// services that changed since the last sync
+    pub service_changes_pending: IntGauge,
+    /// service events, once per family
+    pub service_changes_total: IntCounter,
+    /// transactions that failed in mode nftables
+    pub nftables_sync_failures: IntCounterVec,
+    /// services with policy Local that have endpoints, none of them here
+    pub no_local_endpoints: IntGaugeVec,
+    /// answers of /healthz
+    pub healthz: IntCounterVec,
+    /// answers of /livez
+    pub livez: IntCounterVec,
+    /// units that were handed over and aren't in the kernel yet
+    pub engine_pending: IntGaugeVec,
+    /// units that the kernel refuses
+    pub engine_quarantined: IntGaugeVec,
+    /// objects mended after somebody else changed them
+    pub engine_repairs: IntCounterVec,
+    /// times that an object was left to a second writer for a while
+    pub engine_contested: IntCounterVec,
+    /// operations committed
+    pub engine_ops: IntCounterVec,
+    /// time of turns that had something to do
+    pub engine_commit: HistogramVec,
+}
+
+const FAMILY: &[&str] = &["ip_family"];
+const ENGINE: &[&str] = &["ip_family", "mode"];
+
+use Buckets::{Commit, NetworkProgramming, Sync};
+use MetricKind::{Counter, Gauge as GaugeKind, Histogram};
+
+const fn row(name: &'static str, kind: MetricKind, labels: &'static [&'static str], help: &'static str) -> Row {
+    Row { name, kind, labels, help }
+}
+
+const SYNC_DURATION: Row = row(
+    "kubeproxy_sync_proxy_rules_duration_seconds",
+    Histogram(Sync),
+    FAMILY,
+    "[ALPHA] SyncProxyRules latency in seconds",
+);
+const FULL_SYNC: Row = row(
+    "kubeproxy_sync_full_proxy_rules_duration_seconds",
+    Histogram(Sync),
+    FAMILY,
+    "[ALPHA] SyncProxyRules latency in seconds for full resyncs",
+);
+const PARTIAL_SYNC: Row = row(
+    "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+    Histogram(Sync),
+    FAMILY,
+    "[ALPHA] SyncProxyRules latency in seconds for partial resyncs",
+);
+const LAST_SYNC: Row = row(
+    "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+    GaugeKind,
+    FAMILY,
+    "[ALPHA] The last time proxy rules were successfully synced",
+);
+const LAST_QUEUED: Row = row(
+    "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+    GaugeKind,
+    FAMILY,
+    "[ALPHA] The last time a sync of proxy rules was queued",
+);
+const NETWORK_PROGRAMMING: Row = row(
+    "kubeproxy_network_programming_duration_seconds",
+    Histogram(NetworkProgramming),
+    FAMILY,
+    "[ALPHA] In Cluster Network Programming Latency in seconds",
+);
+const ENDPOINTS_PENDING: Row = row(
+    "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
+    GaugeKind,
+    &[],
+    "[ALPHA] Pending proxy rules Endpoint changes",
+);
+const ENDPOINTS_TOTAL: Row = row(
+    "kubeproxy_sync_proxy_rules_endpoint_changes_total",
+    Counter,
+    &[],
+    "[ALPHA] Cumulative proxy rules Endpoint changes",
+);
+const SERVICES_PENDING: Row = row(
+    "kubeproxy_sync_proxy_rules_service_changes_pending",
+    GaugeKind,
+    &[],
+    "[ALPHA] Pending proxy rules Service changes",
+);
+const SERVICES_TOTAL: Row = row(
+    "kubeproxy_sync_proxy_rules_service_changes_total",
+    Counter,
+    &[],
+    "[ALPHA] Cumulative proxy rules Service changes",
+);
+const NFTABLES_FAILURES: Row = row(
+    "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+    Counter,
+    FAMILY,
+    "[ALPHA] Cumulative proxy nftables sync failures",
+);
+const NO_LOCAL_ENDPOINTS: Row = row(
+    "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+    GaugeKind,
+    &["ip_family", "traffic_policy"],
+    "[ALPHA] Number of services with a Local traffic policy and no endpoints",
+);
+const HEALTHZ: Row =
+    row("kubeproxy_proxy_healthz_total", Counter, &["code"], "[ALPHA] Cumulative proxy healthz HTTP status");
+const LIVEZ: Row = row("kubeproxy_proxy_livez_total", Counter, &["code"], "[ALPHA] Cumulative proxy livez HTTP status");
+const ENGINE_PENDING: Row =
+    row("kubeproxy_engine_pending_units", GaugeKind, ENGINE, "Services and base objects not in the kernel yet");
+const ENGINE_QUARANTINED: Row = row(
+    "kubeproxy_engine_quarantined_units",
+    GaugeKind,
+    ENGINE,
+    "Services and base objects that the kernel refuses and that keep their last good state",
+);
+const ENGINE_REPAIRS: Row =
+    row("kubeproxy_engine_repairs_total", Counter, ENGINE, "Objects mended after somebody else had changed them");
+const ENGINE_CONTESTED: Row = row(
+    "kubeproxy_engine_contested_total",
+    Counter,
+    ENGINE,
+    "Times that an object was left for a while to a second writer who keeps changing it",
+);
+const ENGINE_OPS: Row = row("kubeproxy_engine_ops_total", Counter, ENGINE, "Kernel objects written or deleted");
+const ENGINE_COMMIT: Row =
+    row("kubeproxy_engine_commit_seconds", Histogram(Commit), ENGINE, "Time of engine turns with something to do");
+const BUILD_INFO: Row = row(
+    "kubernetes_build_info",
+    GaugeKind,
+    &[
+        "build_date",
+        "compiler",
+        "git_commit",
+        "git_tree_state",
+        "git_version",
+        "go_version",
+        "major",
+        "minor",
+        "platform",
+    ],
+    "[ALPHA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, \
+     build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
+);
+
+/// Every metric of this module, in the order of its registration.
+pub const TABLE: &[Row] = &[
+    SYNC_DURATION,
+    FULL_SYNC,
+    PARTIAL_SYNC,
+    LAST_SYNC,
+    LAST_QUEUED,
+    NETWORK_PROGRAMMING,
+    ENDPOINTS_PENDING,
+    ENDPOINTS_TOTAL,
+    SERVICES_PENDING,
+    SERVICES_TOTAL,
+    NFTABLES_FAILURES,
+    NO_LOCAL_ENDPOINTS,
+    HEALTHZ,
+    LIVEZ,
+    ENGINE_PENDING,
+    ENGINE_QUARANTINED,
+    ENGINE_REPAIRS,
+    ENGINE_CONTESTED,
+    ENGINE_OPS,
+    ENGINE_COMMIT,
+    BUILD_INFO,
+];
+
+// === impl Row ===
+
+impl Row {
+    /// The word of its TYPE line.
+    pub fn type_word(&self) -> &'static str {
+        match self.kind {
+            Counter => "counter",
+            GaugeKind => "gauge",
+            Histogram(_) => "histogram",
+        }
+    }
+
+    fn opts(&self) -> Opts {
+        Opts::new(self.name, self.help)
+    }
+
+    fn counters(&self, registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
+        registered(registry, IntCounterVec::new(self.opts(), self.labels)?)
+    }
+
+    fn counter(&self, registry: &Registry) -> Result<IntCounter, prometheus::Error> {
+        registered(registry, IntCounter::with_opts(self.opts())?)
+    }
+
+    fn gauges(&self, registry: &Registry) -> Result<IntGaugeVec, prometheus::Error> {
+        registered(registry, IntGaugeVec::new(self.opts(), self.labels)?)
+    }
+
+    fn float_gauges(&self, registry: &Registry) -> Result<GaugeVec, prometheus::Error> {
+        registered(registry, GaugeVec::new(self.opts(), self.labels)?)
+    }
+
+    fn gauge(&self, registry: &Registry) -> Result<IntGauge, prometheus::Error> {
+        registered(registry, IntGauge::with_opts(self.opts())?)
+    }
+
+    fn histograms(&self, registry: &Registry) -> Result<HistogramVec, prometheus::Error> {
+        let bounds = match self.kind {
+            Histogram(buckets) => buckets.bounds(),
+            Counter | GaugeKind => Vec::new(),
+        };
+        let opts = HistogramOpts::from(self.opts()).buckets(bounds);
+        registered(registry, HistogramVec::new(opts, self.labels)?)
+    }
+}
+
+// === impl Buckets ===
+
+impl Buckets {
+    /// The upper bounds.
+    pub fn bounds(self) -> Vec<f64> {
+        match self {
+            Sync => (0..15).map(|k| 0.001 * f64::from(1 << k)).collect(),
+            NetworkProgramming => {
+                let seconds = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
+                [0.25, 0.5].into_iter().chain(seconds.map(f64::from)).collect()
+            }
+            Commit => (0..10).map(|k| 0.000_01 * f64::from(1 << (2 * k))).collect(),
+        }
+    }
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// Registers all of the table. Fails only where the table contradicts itself.
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let r = &registry;
+        build_info(r)?;
+        Ok(Self {
+            sync_duration: SYNC_DURATION.histograms(r)?,
+            full_sync_duration: FULL_SYNC.histograms(r)?,
+            partial_sync_duration: PARTIAL_SYNC.histograms(r)?,
+            last_sync: LAST_SYNC.float_gauges(r)?,
+            last_queued: LAST_QUEUED.float_gauges(r)?,
+            network_programming: NETWORK_PROGRAMMING.histograms(r)?,
+            endpoint_changes_pending: ENDPOINTS_PENDING.gauge(r)?,
+            endpoint_changes_total: ENDPOINTS_TOTAL.counter(r)?,
+            service_changes_pending: SERVICES_PENDING.gauge(r)?,
+            service_changes_total: SERVICES_TOTAL.counter(r)?,
+            nftables_sync_failures: NFTABLES_FAILURES.counters(r)?,
+            no_local_endpoints: NO_LOCAL_ENDPOINTS.gauges(r)?,
+            healthz: HEALTHZ.counters(r)?,
+            livez: LIVEZ.counters(r)?,
+            engine_pending: ENGINE_PENDING.gauges(r)?,
+            engine_quarantined: ENGINE_QUARANTINED.gauges(r)?,
+            engine_repairs: ENGINE_REPAIRS.counters(r)?,
+            engine_contested: ENGINE_CONTESTED.counters(r)?,
+            engine_ops: ENGINE_OPS.counters(r)?,
+            engine_commit: ENGINE_COMMIT.histograms(r)?,
+            registry,
+        })
+    }
+
+    /// The page, in Prometheus' text format.
+    pub fn encode(&self) -> String {
+        let mut page = Vec::new();
+        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut page) {
+            tracing::warn!(err = %error, "Encoding the metrics failed");
+        }
+        let mut page = String::from_utf8(page).unwrap_or_default();
+        process::append(&mut page);
+        page
+    }
+}
+
+fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> Result<C, prometheus::Error> {
+    registry.register(Box::new(collector.clone()))?;
+    Ok(collector)
+}
+
+fn build_info(registry: &Registry) -> Result<(), prometheus::Error> {
+    let version = version::full();
+    let platform = version::platform();
+    let values = ["", "rustc", "", "", &version, "", version::MAJOR, version::MINOR, &platform];
+    let labels = BUILD_INFO.labels.iter().zip(values);
+    let opts = labels.fold(BUILD_INFO.opts(), |opts, (label, value)| opts.const_label(*label, value));
+    registered(registry, Gauge::with_opts(opts)?)?.set(1.0);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_upstreams() {
+        let sync = Sync.bounds();
+        assert_eq!((sync.len(), sync[0]), (15, 0.001));
+        assert!((sync[14] - 16.384).abs() < 1e-9);
+        let network = NetworkProgramming.bounds();
+        assert_eq!(&network[..4], &[0.25, 0.5, 1.0, 2.0]);
+        assert_eq!(&network[60..64], &[59.0, 60.0, 65.0, 70.0]);
+        assert_eq!(&network[network.len() - 8..], &[115.0, 120.0, 150.0, 180.0, 210.0, 240.0, 270.0, 300.0]);
+    }
+
+    #[test]
+    fn everything_on_the_page_stands_in_the_tables() {
+        let metrics = Metrics::new().unwrap();
+        metrics.sync_duration.with_label_values(&["IPv4"]).observe(0.002);
+        metrics.engine_commit.with_label_values(&["IPv4", "nftables"]).observe(0.002);
+        let page = metrics.encode();
+        let types: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+        assert!(types.len() > 8, "{types:?}");
+        for line in types {
+            let known = TABLE.iter().map(|row| (row.name, row.type_word()));
+            let known = known.chain(process::TABLE.iter().map(|row| (row.name, row.kind)));
+            assert!(known.into_iter().any(|(name, word)| line == format!("{name} {word}")), "{line}");
+        }
+        assert!(page.contains("kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.002\"} 1"));
+        assert!(page.contains(
+            "# HELP kubeproxy_sync_proxy_rules_duration_seconds [ALPHA] SyncProxyRules latency in seconds\n"
+        ));
+        assert!(page.contains("git_version=\"v1.36"), "{page}");
+    }
+
+    #[test]
+    fn the_documentation_has_the_same_table() {
+        let text = include_str!("../../../../docs/metrics.md");
+        let documented: Vec<(String, String, String)> = text
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .map(|line| {
+                let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+                (cells[1].trim_matches('`').to_owned(), cells[2].to_owned(), cells[3].to_owned())
+            })
+            .collect();
+        let registered = TABLE.iter().map(|row| {
+            let labels: Vec<String> = row.labels.iter().map(|label| format!("`{label}`")).collect();
+            (row.name.to_owned(), row.type_word().to_owned(), labels.join(", "))
+        });
+        let of_process = process::TABLE.iter().map(|row| (row.name.to_owned(), row.kind.to_owned(), String::new()));
+        assert_eq!(documented, registered.chain(of_process).collect::<Vec<_>>());
+    }
+}

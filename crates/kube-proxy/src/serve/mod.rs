@@ -1,0 +1,7 @@
+//! What the process tells over HTTP.
+
+pub mod healthz;
+pub mod http;
+pub mod metrics;
+pub mod process;
+pub mod status;

@@ -1,0 +1,38 @@
+//! The metrics server: `/metrics`, `/proxyMode`, and a `/healthz` that only says that the process runs.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+
+use super::http::{Answer, Routes};
+use super::metrics::Metrics;
+use super::process;
+
+/// What the metrics server answers from.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// the mode, for `/proxyMode`
+    pub mode: &'static str,
+    /// what `/metrics` shows
+    pub metrics: Arc<Metrics>,
+}
+
+// === impl Status ===
+
+impl Routes for Status {
+    fn answer(&self, path: &str) -> Answer {
+        match path {
+            "/metrics" => Answer {
+                status: StatusCode::OK,
+                headers: vec![
+                    ("content-type", "text/plain; version=0.0.4; charset=utf-8; escaping=underscores".to_owned()),
+                    ("process-start-time-unix", process::start_time().to_string()),
+                ],
+                body: self.metrics.encode(),
+            },
+            "/proxyMode" => Answer::text(self.mode),
+            "/healthz" | "/healthz/ping" => Answer::text("ok"),
+            _ => Answer::not_found(),
+        }
+    }
+}

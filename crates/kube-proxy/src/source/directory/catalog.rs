@@ -1,0 +1,197 @@
+//! Which file holds which object, and what a change of a file changes in the whole.
+//!
+//! Objects themselves are not kept here: the model's store has them. A fingerprint tells whether an object changed,
+//! and where a file that was overruled takes over, it is read again.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fmt;
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
+
+use ferry_api::object::{Kind, KubeObject, ObjectName};
+use ferry_model::store::Event;
+
+/// A file's name within the directory.
+pub(super) type FileName = Arc<OsStr>;
+/// What makes it the same object.
+pub(super) type Key = (Kind, ObjectName);
+
+/// Which file holds which object.
+#[derive(Debug, Default)]
+pub(super) struct Catalog {
+    files: BTreeMap<FileName, Vec<Key>>,
+    owners: BTreeMap<Key, Owner>,
+    /// files that hold an object too, behind its owner
+    shadows: BTreeMap<Key, BTreeSet<FileName>>,
+}
+
+/// The file that an object is taken from.
+#[derive(Debug)]
+struct Owner {
+    file: FileName,
+    /// of the object as it was delivered; `None` until the file is read again
+    fingerprint: Option<u64>,
+}
+
+/// What changes in the whole.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    objects: BTreeMap<Key, Option<KubeObject>>,
+    /// files that took over an object and must be read again
+    pub(super) reread: BTreeSet<FileName>,
+}
+
+/// Feeds what is formatted into a hash.
+struct Fingerprint(DefaultHasher);
+
+// === impl Catalog ===
+
+impl Catalog {
+    /// How many objects are taken from files.
+    pub(super) fn len(&self) -> usize {
+        self.owners.len()
+    }
+
+    /// Whether the file holds an object that isn't among these.
+    pub(super) fn would_lose(&self, file: &OsStr, objects: &[KubeObject]) -> bool {
+        let known = self.files.get(file).map(Vec::as_slice).unwrap_or_default();
+        let kept: BTreeSet<(Kind, &ObjectName)> = objects.iter().map(|object| (object.kind(), object.name())).collect();
+        known.iter().any(|(kind, name)| !kept.contains(&(*kind, name)))
+    }
+
+    /// The file now holds these objects; none if it is gone.
+    pub(super) fn update(&mut self, file: &FileName, objects: Vec<KubeObject>, changes: &mut Changes) {
+        let mut fresh: BTreeMap<Key, KubeObject> = BTreeMap::new();
+        for object in objects {
+            let key = (object.kind(), object.name().clone());
+            match fresh.entry(key) {
+                Entry::Vacant(entry) => {
+                    entry.insert(object);
+                }
+                Entry::Occupied(entry) => warn_duplicate(entry.key(), file, file),
+            }
+        }
+        let keys: Vec<Key> = fresh.keys().cloned().collect();
+        let before = if keys.is_empty() { self.files.remove(file) } else { self.files.insert(Arc::clone(file), keys) };
+        for key in before.unwrap_or_default() {
+            if !fresh.contains_key(&key) {
+                self.release(&key, file, changes);
+            }
+        }
+        for (key, object) in fresh {
+            self.claim(key, object, file, changes);
+        }
+    }
+
+    /// The file can't be read, so what it was to take over goes to the next one, or is gone.
+    pub(super) fn disown(&mut self, file: &FileName, changes: &mut Changes) {
+        let Some(keys) = self.files.get_mut(file) else { return };
+        let owners = &self.owners;
+        let unread =
+            |key: &Key| owners.get(key).is_some_and(|owner| owner.file == *file && owner.fingerprint.is_none());
+        let lost: Vec<Key> = keys.extract_if(.., |key| unread(key)).collect();
+        for key in lost {
+            self.release(&key, file, changes);
+        }
+    }
+
+    /// The file no longer holds the object.
+    fn release(&mut self, key: &Key, file: &FileName, changes: &mut Changes) {
+        let mut behind = self.shadows.remove(key).unwrap_or_default();
+        match self.owners.get_mut(key) {
+            Some(owner) if owner.file == *file => match behind.pop_first() {
+                Some(next) => {
+                    changes.reread.insert(Arc::clone(&next));
+                    *owner = Owner { file: next, fingerprint: None };
+                }
+                None => {
+                    self.owners.remove(key);
+                    changes.objects.insert(key.clone(), None);
+                }
+            },
+            _ => drop(behind.remove(file)),
+        }
+        if !behind.is_empty() {
+            self.shadows.insert(key.clone(), behind);
+        }
+    }
+
+    /// The file holds the object.
+    fn claim(&mut self, key: Key, object: KubeObject, file: &FileName, changes: &mut Changes) {
+        match self.owners.get_mut(&key) {
+            Some(owner) if owner.file < *file => {
+                if self.shadows.entry(key.clone()).or_default().insert(Arc::clone(file)) {
+                    warn_duplicate(&key, &owner.file, file);
+                }
+                return;
+            }
+            Some(owner) => {
+                let fingerprint = Some(fingerprint(&object));
+                let same = owner.fingerprint == fingerprint;
+                if owner.file != *file {
+                    warn_duplicate(&key, file, &owner.file);
+                    let overruled = std::mem::replace(&mut owner.file, Arc::clone(file));
+                    self.shadows.entry(key.clone()).or_default().insert(overruled);
+                }
+                owner.fingerprint = fingerprint;
+                if same {
+                    return;
+                }
+            }
+            None => {
+                let owner = Owner { file: Arc::clone(file), fingerprint: Some(fingerprint(&object)) };
+                self.owners.insert(key.clone(), owner);
+            }
+        }
+        changes.objects.insert(key, Some(object));
+    }
+}
+
+// === impl Changes ===
+
+impl Changes {
+    /// How many objects change.
+    pub(super) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// The events to deliver, and nothing is left.
+    pub(super) fn take(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.objects)
+            .into_iter()
+            .map(|((kind, name), object)| match object {
+                Some(object) => Event::Upsert(object),
+                None => Event::Delete(kind, name),
+            })
+            .collect()
+    }
+}
+
+// === impl Fingerprint ===
+
+impl fmt::Write for Fingerprint {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.write(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// The debug text holds every field, so equal texts are equal objects.
+fn fingerprint(object: &KubeObject) -> u64 {
+    let mut hasher = Fingerprint(DefaultHasher::new());
+    // Writing into a hash cannot fail.
+    let _ = fmt::write(&mut hasher, format_args!("{object:?}"));
+    hasher.0.finish()
+}
+
+fn warn_duplicate((kind, name): &Key, taken: &OsStr, ignored: &OsStr) {
+    tracing::warn!(
+        %kind,
+        object = %name,
+        taken_from = %taken.display(),
+        ignored_in = %ignored.display(),
+        "The same object stands twice in the manifests"
+    );
+}

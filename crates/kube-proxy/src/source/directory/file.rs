@@ -1,0 +1,119 @@
+//! One manifest file: whether it is one, whether it changed, and what is in it.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::string::FromUtf8Error;
+use std::time::SystemTime;
+
+use ferry_api::object::KubeObject;
+use ferry_api::wire::{Document, WireError, decode_manifest};
+
+/// More than this isn't read: ten thousand services take some 30 MiB.
+const MAX_BYTES: u64 = 512 * 1024 * 1024;
+/// A file changed this shortly before it was read may change again without a visible trace: clocks of file systems
+/// tick in up to 10 ms.
+const TICK_NANOS: i128 = 100_000_000;
+
+/// What tells that a file is another one or has been written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    /// nanoseconds since 1970
+    modified: i128,
+    /// nanoseconds since 1970
+    changed: i128,
+}
+
+/// A file can't be used.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Broken {
+    /// 1-based; 0 where the fault has no place in the file
+    pub(super) line: usize,
+    /// 1-based; 0 where the fault has no place in the file
+    pub(super) column: usize,
+    pub(super) message: String,
+}
+
+/// Whether a file of this name is read: `.yaml`, `.yml` or `.json`, not hidden.
+pub(super) fn is_manifest(name: &OsStr) -> bool {
+    let extension = Path::new(name).extension().and_then(OsStr::to_str);
+    !name.as_encoded_bytes().starts_with(b".") && matches!(extension, Some("yaml" | "yml" | "json"))
+}
+
+/// Reads and decodes a file.
+pub(super) fn read(path: &Path) -> Result<Vec<KubeObject>, Broken> {
+    let file = File::open(path)?;
+    let size = file.metadata()?.size();
+    let mut bytes = Vec::with_capacity(usize::try_from(size.min(MAX_BYTES)).unwrap_or(0));
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(io::Error::from(io::ErrorKind::FileTooLarge).into());
+    }
+    let text = String::from_utf8(bytes).map_err(|error| not_text(&error))?;
+    let documents = decode_manifest(&text)?;
+    let objects = documents.into_iter().filter_map(|document| match document {
+        Document::Object(object) => Some(object),
+        Document::Ignored { .. } => None,
+    });
+    Ok(objects.collect())
+}
+
+/// Where a file is no UTF-8.
+fn not_text(error: &FromUtf8Error) -> Broken {
+    let good = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
+    let line_start = good.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    Broken {
+        line: good.iter().filter(|byte| **byte == b'\n').count() + 1,
+        column: good.len() - line_start + 1,
+        message: "not UTF-8".to_owned(),
+    }
+}
+
+// === impl Stamp ===
+
+impl Stamp {
+    /// The stamp of a regular file, through links; `None` if there is none.
+    pub(super) fn of(path: &Path) -> io::Result<Option<Self>> {
+        match fs::metadata(path) {
+            Ok(metadata) => Ok(metadata.is_file().then(|| Self::from_metadata(&metadata))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn from_metadata(metadata: &Metadata) -> Self {
+        let nanoseconds = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),
+            changed: nanoseconds(metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    /// Whether a later write is sure to leave another stamp: it is old enough by this clock.
+    pub(super) fn is_reliable(&self, now: SystemTime) -> bool {
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        i128::try_from(now).is_ok_and(|now| now - self.changed.max(self.modified) > TICK_NANOS)
+    }
+}
+
+// === impl Broken ===
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Self {
+        Self { line: 0, column: 0, message: error.to_string() }
+    }
+}
+
+impl From<WireError> for Broken {
+    fn from(error: WireError) -> Self {
+        Self { line: error.line.unwrap_or(0), column: error.column.unwrap_or(0), message: error.message }
+    }
+}

@@ -1,0 +1,381 @@
+//! A directory of manifests, read at start and followed live.
+//!
+//! Files `*.yaml`, `*.yml` and `*.json` that aren't hidden count, also through links; subdirectories don't. What is
+//! renamed into place or closed after writing is taken at once. While a file is still open for writing, it is looked
+//! at after a pause, and then only for what it adds or changes: a half-written file deletes nothing.
+
+mod catalog;
+mod file;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use ferry_api::object::Kind;
+use ferry_model::store::Event;
+
+use self::catalog::{Catalog, Changes, FileName};
+use self::file::{Broken, Stamp};
+use self::watch::{Notice, Watch};
+use super::Sink;
+
+/// Every kind that manifests can hold.
+const KINDS: [Kind; 4] = [Kind::Node, Kind::ServiceCidr, Kind::Service, Kind::EndpointSlice];
+/// A file that is open for writing is looked at after so long without a write.
+const PAUSE: Duration = Duration::from_millis(20);
+/// A file that stays open for writing counts as complete after so long without a write.
+const LONG_PAUSE: Duration = Duration::from_secs(1);
+/// How often the path is checked for another directory, and links for other targets.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often a directory that is gone is looked for.
+const SEARCH: Duration = Duration::from_millis(100);
+/// Checking many links costs time, and is done so much more seldom that it never takes 0.1 % of it.
+const LOOK_PER_LINK: Duration = Duration::from_millis(2);
+/// Events handed over at once while the directory is read for the first time.
+const CHUNK: usize = 1024;
+
+/// A directory of manifests.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    /// `None` while the directory is gone
+    watch: Option<Watch>,
+    catalog: Catalog,
+    files: BTreeMap<FileName, Seen>,
+    open: BTreeMap<FileName, Open>,
+    /// when links and the directory itself are checked
+    look: Instant,
+    /// it has been said that the directory is gone
+    missing: bool,
+}
+
+/// A file as it was last read.
+#[derive(Debug)]
+struct Seen {
+    /// `None` where it may change without another stamp
+    stamp: Option<Stamp>,
+    link: bool,
+    /// what was said about it, so that it is said once
+    broken: Option<Broken>,
+}
+
+/// A file that somebody writes.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    written: Instant,
+    /// it has been looked at since
+    looked_at: bool,
+}
+
+/// What to look at in one turn.
+#[derive(Debug, Default)]
+struct Look {
+    files: BTreeMap<FileName, Trust>,
+    all: bool,
+}
+
+/// Whether what a file lacks is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Trust {
+    /// it may be half written
+    Open,
+    /// it is as it should be
+    Settled,
+}
+
+// === impl Directory ===
+
+impl Directory {
+    /// Begins to watch a directory, without reading it. Fails if it can't be read.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let watch = Watch::new(path)?;
+        fs::read_dir(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+            watch: Some(watch),
+            catalog: Catalog::default(),
+            files: BTreeMap::new(),
+            open: BTreeMap::new(),
+            look: Instant::now() + LOOK,
+            missing: false,
+        })
+    }
+
+    /// Reads everything, then follows the directory until the core ends.
+    pub fn run(mut self, sink: &Sink) -> Result<(), super::Closed> {
+        self.read_all(&mut |events| sink.deliver(events))?;
+        tracing::info!(
+            directory = %self.path.display(),
+            files = self.files.len(),
+            objects = self.catalog.len(),
+            "Read the manifests"
+        );
+        loop {
+            let events = self.next_changes();
+            sink.deliver(events)?;
+        }
+    }
+
+    /// The initial lists, all kinds at once, in chunks.
+    fn read_all<E>(&mut self, deliver: &mut dyn FnMut(Vec<Event>) -> Result<(), E>) -> Result<(), E> {
+        deliver(KINDS.map(Event::Restart).into())?;
+        let mut changes = Changes::default();
+        for name in self.names() {
+            self.refresh(&name, Trust::Settled, &mut changes);
+            if changes.len() >= CHUNK {
+                deliver(changes.take())?;
+            }
+        }
+        let mut rest = changes.take();
+        rest.extend(KINDS.map(Event::Synced));
+        deliver(rest)
+    }
+
+    /// Waits until something happens or it is time to look; what came of it may be nothing.
+    fn next_changes(&mut self) -> Vec<Event> {
+        let mut look = self.wait();
+        let now = Instant::now();
+        self.add_open(now, &mut look);
+        self.check(now, &mut look);
+        let mut changes = Changes::default();
+        self.refresh_all(look, &mut changes);
+        changes.take()
+    }
+
+    fn wait(&mut self) -> Look {
+        let mut look = Look::default();
+        let patience = self.patience();
+        let notices = match &mut self.watch {
+            Some(watch) => watch.wait(patience),
+            None => {
+                std::thread::sleep(patience);
+                Ok(Vec::new())
+            }
+        };
+        match notices {
+            Ok(notices) => notices.into_iter().for_each(|notice| self.note(notice, &mut look)),
+            Err(error) => {
+                tracing::warn!(directory = %self.path.display(), err = %error, "Watching the manifests failed, starting anew");
+                self.watch = None;
+            }
+        }
+        look
+    }
+
+    /// How long nothing needs to be done.
+    fn patience(&self) -> Duration {
+        let now = Instant::now();
+        let open = self.open.values().map(Open::due);
+        open.chain([self.look]).min().unwrap_or(now).saturating_duration_since(now)
+    }
+
+    fn note(&mut self, notice: Notice, look: &mut Look) {
+        match notice {
+            Notice::Settled(name) => look.add(name, Trust::Settled),
+            Notice::Touched(name) => {
+                let is_link = fs::symlink_metadata(self.path_of(&name)).is_ok_and(|metadata| metadata.is_symlink());
+                if is_link {
+                    look.add(name, Trust::Settled);
+                } else if file::is_manifest(&name) {
+                    self.open.insert(name.into(), Open { written: Instant::now(), looked_at: false });
+                }
+            }
+            // Some writers set modes and times before they are done.
+            Notice::Attributes(name) => match self.open.get_mut(name.as_os_str()) {
+                Some(open) => *open = Open { written: Instant::now(), looked_at: false },
+                None => look.add(name, Trust::Settled),
+            },
+            Notice::Everything => look.all = true,
+            Notice::Gone => self.watch = None,
+        }
+    }
+
+    /// Files that somebody writes and that it is time to look at.
+    fn add_open(&mut self, now: Instant, look: &mut Look) {
+        self.open.retain(|name, open| {
+            if look.files.get(name) == Some(&Trust::Settled) {
+                return false;
+            }
+            if open.due() > now {
+                return true;
+            }
+            let trust = if open.looked_at { Trust::Settled } else { Trust::Open };
+            look.files.insert(name.clone(), trust);
+            open.looked_at = true;
+            trust == Trust::Open
+        });
+    }
+
+    /// The directory itself may have been replaced, and links may lead elsewhere without a notice.
+    fn check(&mut self, now: Instant, look: &mut Look) {
+        if self.watch.is_some() && now < self.look {
+            return;
+        }
+        if self.watch.as_ref().is_some_and(|watch| !watch.is_current(&self.path)) {
+            self.watch = None;
+        }
+        if self.watch.is_none() {
+            self.watch_anew(look);
+        }
+        let links = self.files.iter().filter(|(_, seen)| seen.link);
+        let mut count = 0;
+        for (name, seen) in links {
+            count += 1;
+            let stamp = Stamp::of(&self.path_of(name)).ok().flatten();
+            if stamp.is_none() || stamp != seen.stamp {
+                look.files.insert(name.clone(), Trust::Settled);
+            }
+        }
+        let pause = if self.watch.is_some() { LOOK } else { SEARCH };
+        self.look = now + pause.max(LOOK_PER_LINK.saturating_mul(count));
+    }
+
+    fn watch_anew(&mut self, look: &mut Look) {
+        match Watch::new(&self.path) {
+            Ok(watch) => {
+                self.watch = Some(watch);
+                self.missing = false;
+                look.all = true;
+            }
+            Err(error) if !self.missing => {
+                tracing::warn!(
+                    directory = %self.path.display(),
+                    err = %error,
+                    "The directory of manifests is gone, what it held stays"
+                );
+                self.missing = true;
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn path_of(&self, name: &OsStr) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Names in the directory, ordered; nothing if it can't be read.
+    fn names(&self) -> BTreeSet<FileName> {
+        let entries = match fs::read_dir(&self.path) {
+            Ok(entries) => entries,
+            Err(error) => {
+                tracing::warn!(directory = %self.path.display(), err = %error, "The manifests can't be listed");
+                return self.files.keys().cloned().collect();
+            }
+        };
+        let names = entries.filter_map(|entry| entry.ok().map(|entry| entry.file_name()));
+        names.filter(|name| file::is_manifest(name)).map(FileName::from).collect()
+    }
+
+    fn refresh_all(&mut self, mut look: Look, changes: &mut Changes) {
+        if look.all {
+            let mut names = self.names();
+            names.extend(self.files.keys().cloned());
+            for name in names {
+                if !self.is_unchanged(&name) {
+                    let trust = if self.open.contains_key(&name) { Trust::Open } else { Trust::Settled };
+                    look.files.entry(name).or_insert(trust);
+                }
+            }
+        }
+        // Files that are gone first: an object that moves to another file never stands in two.
+        let is_gone = |name: &FileName| !self.path_of(name).exists();
+        let (gone, there): (Vec<_>, Vec<_>) = look.files.into_iter().partition(|(name, _)| is_gone(name));
+        for (name, trust) in gone.into_iter().chain(there) {
+            self.refresh(&name, trust, changes);
+        }
+        while let Some(name) = changes.reread.pop_first() {
+            self.reread(&name, changes);
+        }
+    }
+
+    fn is_unchanged(&self, name: &FileName) -> bool {
+        let stamp = Stamp::of(&self.path_of(name)).ok().flatten();
+        self.files.get(name).is_some_and(|seen| stamp.is_some() && seen.stamp == stamp)
+    }
+
+    /// Reads a file whatever its stamp says.
+    fn refresh(&mut self, name: &FileName, trust: Trust, changes: &mut Changes) {
+        let path = self.path_of(name);
+        let stamp = match Stamp::of(&path) {
+            Ok(Some(stamp)) => stamp,
+            Ok(None) => {
+                self.forget(name);
+                return self.catalog.update(name, Vec::new(), changes);
+            }
+            Err(error) => return self.broken(name, None, error.into()),
+        };
+        match file::read(&path) {
+            Ok(objects) => {
+                if trust == Trust::Open && self.catalog.would_lose(name, &objects) {
+                    return;
+                }
+                self.remember(name, Some(stamp), None);
+                self.catalog.update(name, objects, changes);
+            }
+            Err(_) if trust == Trust::Open => {}
+            Err(error) => self.broken(name, Some(stamp), error),
+        }
+    }
+
+    /// Reads a file again, since an object that it holds too is gone from another one.
+    fn reread(&mut self, name: &FileName, changes: &mut Changes) {
+        match file::read(&self.path_of(name)) {
+            Ok(objects) => self.catalog.update(name, objects, changes),
+            Err(_) => self.catalog.disown(name, changes),
+        }
+    }
+
+    /// Says once what is wrong with a file; its last good objects stay.
+    fn broken(&mut self, name: &FileName, stamp: Option<Stamp>, error: Broken) {
+        if self.files.get(name).and_then(|seen| seen.broken.as_ref()) != Some(&error) {
+            tracing::error!(
+                file = %self.path_of(name).display(),
+                line = error.line,
+                column = error.column,
+                err = error.message,
+                "A manifest is broken, what it held stays as it was"
+            );
+        }
+        self.remember(name, stamp, Some(error));
+    }
+
+    /// The file is gone, or a link leads nowhere; then it stays on the list of links to check.
+    fn forget(&mut self, name: &FileName) {
+        self.files.remove(name);
+        if self.path_of(name).is_symlink() {
+            self.files.insert(name.clone(), Seen { stamp: None, link: true, broken: None });
+        }
+    }
+
+    fn remember(&mut self, name: &FileName, stamp: Option<Stamp>, broken: Option<Broken>) {
+        let path = self.path_of(name);
+        let link = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
+        let stamp = stamp.filter(|stamp| stamp.is_reliable(SystemTime::now()));
+        self.files.insert(name.clone(), Seen { stamp, link, broken });
+    }
+}
+
+// === impl Open ===
+
+impl Open {
+    /// When to look at the file next.
+    fn due(&self) -> Instant {
+        self.written + if self.looked_at { LONG_PAUSE } else { PAUSE }
+    }
+}
+
+// === impl Look ===
+
+impl Look {
+    fn add(&mut self, name: OsString, trust: Trust) {
+        if file::is_manifest(&name) {
+            self.files.insert(name.into(), trust);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Notifications about one directory.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use inotify::{EventMask, Inotify, WatchMask};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// A watch on a directory as it is now; another directory of the same name later needs another watch.
+#[derive(Debug)]
+pub(super) struct Watch {
+    inotify: Inotify,
+    identity: Identity,
+    buffer: Vec<u8>,
+}
+
+/// Device and inode of the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity(u64, u64);
+
+/// What happened.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Notice {
+    /// the file is written, moved in or gone: it is as it should be
+    Settled(OsString),
+    /// the file has been created or written to, and is still open
+    Touched(OsString),
+    /// mode, times or the number of links of the file changed
+    Attributes(OsString),
+    /// anything may have changed: events were lost, or a link that files lead through was swapped
+    Everything,
+    /// the directory itself is gone
+    Gone,
+}
+
+/// Room for some thousand events.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+// === impl Watch ===
+
+impl Watch {
+    /// Watches the directory that the path leads to now.
+    pub(super) fn new(path: &Path) -> io::Result<Self> {
+        let inotify = Inotify::init()?;
+        let mask = WatchMask::ONLYDIR
+            | WatchMask::CREATE
+            | WatchMask::MODIFY
+            | WatchMask::ATTRIB
+            | WatchMask::CLOSE_WRITE
+            | WatchMask::MOVE
+            | WatchMask::DELETE
+            | WatchMask::DELETE_SELF
+            | WatchMask::MOVE_SELF;
+        // The identity first: if the directory is replaced in between, the next look at it finds a stranger.
+        let identity = Identity::of(path)?;
+        inotify.watches().add(path, mask)?;
+        Ok(Self { inotify, identity, buffer: vec![0; BUFFER_BYTES] })
+    }
+
+    /// Whether the path still leads to the directory that is watched.
+    pub(super) fn is_current(&self, path: &Path) -> bool {
+        Identity::of(path).is_ok_and(|identity| identity == self.identity)
+    }
+
+    /// Waits for notices, at most so long.
+    pub(super) fn wait(&mut self, timeout: Duration) -> io::Result<Vec<Notice>> {
+        let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
+        let mut fds = [PollFd::from_borrowed_fd(self.inotify.as_fd(), PollFlags::IN)];
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(0) => return Ok(Vec::new()),
+            Ok(_) => {}
+            Err(error) if error == rustix::io::Errno::INTR => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        }
+        match self.inotify.read_events(&mut self.buffer) {
+            Ok(events) => Ok(events.filter_map(|event| notice(event.mask, event.name)).collect()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+// === impl Identity ===
+
+impl Identity {
+    fn of(path: &Path) -> io::Result<Self> {
+        let metadata = fs::metadata(path)?;
+        Ok(Self(metadata.dev(), metadata.ino()))
+    }
+}
+
+fn notice(mask: EventMask, name: Option<&std::ffi::OsStr>) -> Option<Notice> {
+    if mask.contains(EventMask::Q_OVERFLOW) {
+        return Some(Notice::Everything);
+    }
+    if mask.intersects(EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::UNMOUNT | EventMask::IGNORED) {
+        return Some(Notice::Gone);
+    }
+    let name = name?;
+    if name.as_encoded_bytes().starts_with(b"..") {
+        // `..data` of a mounted ConfigMap: the files are links through it.
+        return Some(Notice::Everything);
+    }
+    if mask.intersects(EventMask::CREATE | EventMask::MODIFY) {
+        return Some(Notice::Touched(name.to_owned()));
+    }
+    if mask.contains(EventMask::ATTRIB) {
+        return Some(Notice::Attributes(name.to_owned()));
+    }
+    Some(Notice::Settled(name.to_owned()))
+}

@@ -1,0 +1,157 @@
+//! What is decided before anything is touched.
+
+use std::process::Output;
+
+use crate::support::Machine;
+
+const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("text")
+}
+
+/// Exit 1 with the log line that ends the program: its error.
+#[track_caller]
+fn failed(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    let line = text(&output.stderr).lines().last().expect("a line");
+    let (head, error) = line.split_once("] \"command failed\" err=\"").unwrap_or_else(|| panic!("{line}"));
+    assert!(head.starts_with('E') && head.ends_with(" run.go:72"), "{line}");
+    error.strip_suffix('"').expect("a quoted value").to_owned()
+}
+
+#[test]
+fn help_and_version() {
+    let machine = Machine::new();
+    for argument in ["-h", "--help"] {
+        let output = machine.output(&[argument]);
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        assert!(text(&output.stdout).contains("--hostname-override"));
+    }
+    let output = machine.output(&["--version"]);
+    assert!(output.status.success());
+    assert_eq!(text(&output.stdout), "Kubernetes v1.36.2\n");
+}
+
+#[test]
+fn a_wrong_command_line_shows_the_usage() {
+    let output = Machine::new().output(&["--no-such-flag=1"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("Usage:\n  kube-proxy [flags]\n"), "{stderr}");
+    assert!(stderr.ends_with("\n\nError: unknown flag: --no-such-flag\n"), "{stderr}");
+}
+
+#[test]
+fn a_configuration_that_cannot_be_read() {
+    let machine = Machine::new();
+    let error = failed(&machine.output(&["--config=/no/such/file"]));
+    assert_eq!(error, "failed complete: open /no/such/file: no such file or directory");
+    let file = machine.write("config.yaml", &format!("{HEAD}oomScoreAdj: text\n"));
+    let error = failed(&machine.output(&["--config", &file]));
+    assert!(error.starts_with("failed complete: failed to decode: "), "{error}");
+    let file = machine.write("config.yaml", "kind: Other\napiVersion: v1\n");
+    let error = failed(&machine.output(&["--config", &file]));
+    assert!(error.starts_with("failed complete: ") && error.contains("no kind"), "{error}");
+    let error = failed(&machine.output(&["--hostname-override= "]));
+    assert_eq!(error, "failed complete: empty hostname-override is invalid");
+}
+
+#[test]
+fn a_configuration_that_is_not_valid() {
+    let machine = Machine::new();
+    let file = machine.write("config.yaml", &format!("{HEAD}mode: nftables\noomScoreAdj: 2000\n"));
+    let error = failed(&machine.output(&["--config", &file]));
+    assert!(error.starts_with("failed validate: KubeProxyConfiguration."), "{error}");
+    assert!(error.contains("must be within the range [-1000, 1000]"), "{error}");
+    let file = machine.write("config.yaml", &format!("{HEAD}logging: {{format: xml}}\n"));
+    let error = failed(&machine.output(&["--config", &file]));
+    assert!(error.starts_with("initialize logging: logging.format: "), "{error}");
+    // Clean-up validates too.
+    let error = failed(&machine.output(&["--cleanup", "--proxy-mode=nonsense"]));
+    assert!(error.starts_with("failed validate: "), "{error}");
+}
+
+#[test]
+fn a_mode_that_is_not_there_says_what_is() {
+    let machine = Machine::new();
+    let manifests = machine.manifests();
+    let error = failed(&machine.output(&["--manifests", &manifests]));
+    assert!(error.starts_with("no mode is configured"), "{error}");
+    assert!(error.contains("iptables") && error.contains("has: nftables") && error.contains("--proxy-mode=nftables"));
+    for mode in ["iptables", "ipvs"] {
+        let error = failed(&machine.output(&["--manifests", &manifests, "--proxy-mode", mode]));
+        assert_eq!(error, format!("mode \\\"{mode}\\\" is not in this build, which has: nftables"));
+    }
+}
+
+#[test]
+fn without_manifests_it_says_so() {
+    let machine = Machine::new();
+    for arguments in [&["--proxy-mode=nftables"][..], &["--proxy-mode=nftables", "--kubeconfig=/etc/kubeconfig"]] {
+        assert_eq!(failed(&machine.output(arguments)), "this build reads manifests only: pass --manifests DIR");
+    }
+    let error = failed(&machine.output(&["--proxy-mode=nftables", "--manifests=/no/such/directory"]));
+    assert_eq!(error, "reading the manifests in /no/such/directory: No such file or directory (os error 2)");
+}
+
+#[test]
+fn flags_that_do_nothing_are_named() {
+    let machine = Machine::new();
+    let file = machine.write("config.yaml", &format!("{HEAD}mode: ipvs\nnoSuchField: 1\n"));
+    let output = machine.output(&[
+        "--config",
+        &file,
+        "--proxy-mode=nftables",
+        "--masquerade_all",
+        "--conntrack-min=5",
+        "--logtostderr=true",
+        "--manifests=x",
+        "--master=http://localhost",
+    ]);
+    // The file wins.
+    assert!(failed(&output).starts_with("mode \\\"ipvs\\\" is not in this build"));
+    let stderr = text(&output.stderr);
+    for wanted in [
+        "\"The flag is ignored since there is a configuration file\" flag=\"masquerade-all\"",
+        "\"The flag is ignored since there is a configuration file\" flag=\"proxy-mode\"",
+        "\"The flag is accepted and has no effect in this build\" flag=\"conntrack-min\"",
+        "\"The flag was removed by upstream, it is accepted and has no effect\" flag=\"logtostderr\"",
+        "\"The flag is not used, objects come from manifests\" flag=\"master\"",
+    ] {
+        let line = stderr.lines().find(|line| line.ends_with(wanted));
+        assert!(line.is_some_and(|line| line.starts_with('W')), "{wanted}\n{stderr}");
+    }
+    let lenient = "\"Using lenient decoding as strict decoding failed\" err=\"strict decoding error: ";
+    let line = stderr.lines().find(|line| line.contains(lenient)).unwrap_or_else(|| panic!("{stderr}"));
+    assert!(line.starts_with('I') && line.contains("unknown field \\\"noSuchField\\\""), "{line}");
+}
+
+#[test]
+fn flags_that_would_mean_another_command_are_refused() {
+    let machine = Machine::new();
+    for (argument, name) in [("--write-config-to=/tmp/x", "write-config-to"), ("--init-only", "init-only")] {
+        assert_eq!(failed(&machine.output(&[argument])), format!("--{name} is not in this build"));
+    }
+}
+
+#[test]
+fn all_flags_are_logged_when_asked() {
+    let output = Machine::new().output(&["-v1", "--proxy-mode=ipvs"]);
+    let stderr = text(&output.stderr);
+    assert!(stderr.lines().any(|line| line.ends_with("] FLAG: --proxy-mode=\"ipvs\"")), "{stderr}");
+    assert!(stderr.lines().any(|line| line.ends_with("] FLAG: --oom-score-adj=\"-999\"")), "{stderr}");
+}
+
+#[test]
+fn a_missing_capability_is_named() {
+    let machine = Machine::new();
+    let manifests = machine.manifests();
+    let output = machine.output_without_capability(&["--proxy-mode=nftables", "--manifests", &manifests]);
+    let error = failed(&output);
+    assert!(error.contains("CAP_NET_ADMIN is missing"), "{error}");
+    let output = machine.output_without_capability(&["--cleanup"]);
+    assert_eq!(failed(&output), "encountered an error while tearing down rules");
+}

@@ -1,0 +1,7 @@
+//! The executable from outside: flags, configuration, error texts, exit codes, HTTP, signals, clean-up. Needs root and
+//! the tools `nft` and `setpriv`; everything runs in network namespaces of its own.
+#![expect(clippy::expect_used, clippy::panic, reason = "the helpers of a test fail as tests do")]
+
+mod command_line;
+mod service;
+mod support;

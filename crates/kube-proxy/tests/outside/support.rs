@@ -1,0 +1,211 @@
+//! A namespace with the executable in it.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use ferry_kernel::netns::Namespace;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The program under test.
+const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A network namespace with loopback up, and a folder with a directory of manifests; both end with it.
+pub(crate) struct Machine {
+    namespace: Namespace,
+    folder: PathBuf,
+}
+
+/// The executable, running; killed when dropped.
+pub(crate) struct Running<'a> {
+    machine: &'a Machine,
+    child: Child,
+    log: PathBuf,
+}
+
+/// An HTTP answer.
+pub(crate) struct Answer {
+    /// the status line and the headers, in lower case
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+// === impl Machine ===
+
+impl Machine {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("outside-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(folder.join("manifests")).expect("making a folder");
+        let namespace = Namespace::new().expect("making a network namespace needs root");
+        namespace.raise_loopback().expect("raising loopback");
+        Self { namespace, folder }
+    }
+
+    /// A path in the folder.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Writes a file in the folder, by a rename, and says where it is.
+    pub(crate) fn write(&self, name: &str, text: &str) -> String {
+        let (new, path) = (self.path("new"), self.path(name));
+        fs::write(&new, text).expect("writing a file");
+        fs::rename(new, &path).expect("renaming a file");
+        path.display().to_string()
+    }
+
+    pub(crate) fn manifests(&self) -> String {
+        self.path("manifests").display().to_string()
+    }
+
+    /// Does something in the namespace.
+    pub(crate) fn run<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
+        self.namespace.run(action).expect("entering the namespace")
+    }
+
+    /// Runs a tool in the namespace until it ends.
+    pub(crate) fn tool(&self, program: &str, arguments: &[&str]) -> Output {
+        self.run(|| Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}")))
+    }
+
+    /// Runs the executable until it ends.
+    pub(crate) fn output(&self, arguments: &[&str]) -> Output {
+        self.tool(EXECUTABLE, arguments)
+    }
+
+    /// Runs the executable without the capability that it needs.
+    pub(crate) fn output_without_capability(&self, arguments: &[&str]) -> Output {
+        let drop = ["--bounding-set=-net_admin", "--inh-caps=-net_admin", EXECUTABLE];
+        self.tool("setpriv", &[&drop, arguments].concat())
+    }
+
+    /// Starts the executable over the manifests, in mode nftables.
+    pub(crate) fn start(&self, arguments: &[&str]) -> Running<'_> {
+        let log = self.path("log");
+        let file = fs::File::create(&log).expect("making the log");
+        let manifests = self.manifests();
+        let child = self.run(move || {
+            let common = ["--proxy-mode=nftables", "--hostname-override=node", "--manifests", &manifests];
+            Command::new(EXECUTABLE).args(common).args(arguments).stdin(Stdio::null()).stderr(file).spawn()
+        });
+        Running { machine: self, child: child.expect("starting the executable"), log }
+    }
+
+    /// The names of the tables of nftables, sorted.
+    pub(crate) fn tables(&self) -> Vec<String> {
+        let output = self.tool("nft", &["list", "tables"]);
+        assert!(output.status.success(), "{output:?}");
+        let mut names: Vec<String> =
+            String::from_utf8(output.stdout).expect("text").lines().map(str::to_owned).collect();
+        names.sort();
+        names
+    }
+
+    /// Asks over HTTP; nothing if nobody listens.
+    pub(crate) fn ask(&self, method: &str, at: &str, path: &str) -> Option<Answer> {
+        let at: SocketAddr = at.parse().expect("an address");
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        self.run(|| {
+            let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(1)).ok()?;
+            stream.set_read_timeout(Some(PATIENCE)).ok()?;
+            stream.write_all(request.as_bytes()).ok()?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text).ok()?;
+            let (head, body) = text.split_once("\r\n\r\n")?;
+            Some(Answer { head: head.to_lowercase(), body: body.to_owned() })
+        })
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // What is left behind in the target folder harms nobody.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+// === impl Running ===
+
+impl Running<'_> {
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).expect("reading the log")
+    }
+
+    /// Waits for something.
+    #[track_caller]
+    pub(crate) fn until(&mut self, what: &str, mut is_there: impl FnMut(&Self) -> bool) {
+        let start = Instant::now();
+        while !is_there(self) {
+            if let Some(status) = self.child.try_wait().expect("asking for a child's state") {
+                panic!("ended ({status}) before {what}\n{}", self.log());
+            }
+            assert!(start.elapsed() < PATIENCE, "no {what}\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until both servers answer and some family has been synced.
+    #[track_caller]
+    pub(crate) fn until_synced(&mut self) {
+        self.until("first sync", |running| {
+            let page = running.machine.ask("GET", "127.0.0.1:10249", "/metrics");
+            let synced = "\nkubeproxy_sync_proxy_rules_last_timestamp_seconds{";
+            page.is_some_and(|page| page.body.contains(synced))
+        });
+    }
+
+    /// The answer to a GET; there must be one.
+    #[track_caller]
+    pub(crate) fn get(&self, at: &str, path: &str) -> Answer {
+        self.machine.ask("GET", at, path).unwrap_or_else(|| panic!("no answer at {at}{path}\n{}", self.log()))
+    }
+
+    pub(crate) fn signal(&mut self, signal: Signal) -> ExitStatus {
+        kill_process(Pid::from_child(&self.child), signal).expect("the process is there");
+        self.wait()
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("asking for a child's state") {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "it doesn't end\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        // One that has ended already can't be killed, and that is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    pub(crate) fn status(&self) -> &str {
+        self.head.split(' ').nth(1).unwrap_or_default()
+    }
+
+    #[track_caller]
+    pub(crate) fn header(&self, name: &str) -> &str {
+        let prefix = format!("{name}: ");
+        self.head
+            .lines()
+            .find_map(|line| line.strip_prefix(&prefix))
+            .unwrap_or_else(|| panic!("no {name}: {}", self.head))
+    }
+}

@@ -1,0 +1,195 @@
+//! Going back: upstream's kube-proxy takes over from ours, on the same node, over the tables that ours has left.
+//!
+//! Needs Go, openssl, curl and python3: `tests/lanes/kubernetes/kube-api` builds upstream's servers and proxy from their
+//! modules, once, in some minutes; `KUBE_API_CACHE` names another place for them.
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "the helpers of a test fail as tests do, and print what they measured"
+)]
+
+mod kubernetes;
+mod matrix;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ferry_testkit::nft::{self, Ruleset};
+use ferry_testkit::proxy::Config;
+use ferry_testkit::stage::{Directory, until};
+use ferry_testkit::{Checks, Family, Lab, Manifests, Place, Protocol, Proxy, Service, Source, Stage};
+
+use kubernetes::Kubernetes;
+
+/// The program under test.
+const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
+const TABLES: [&str; 2] = ["ip kube-proxy", "ip6 kube-proxy"];
+
+/// What upstream 1.36 has in its tables whatever the services are; what belongs to one has a slash in its name.
+const UPSTREAM: [&str; 22] = [
+    "chain cluster-ips-check",
+    "chain filter-forward",
+    "chain filter-input",
+    "chain filter-output",
+    "chain filter-output-pre-dnat",
+    "chain filter-prerouting-pre-dnat",
+    "chain firewall-check",
+    "chain masquerading",
+    "chain nat-output",
+    "chain nat-postrouting",
+    "chain nat-prerouting",
+    "chain nodeport-endpoints-check",
+    "chain reject-chain",
+    "chain service-endpoints-check",
+    "chain services",
+    "map firewall-ips",
+    "map no-endpoint-nodeports",
+    "map no-endpoint-services",
+    "map service-ips",
+    "map service-nodeports",
+    "set cluster-ips",
+    "set hairpin-connections",
+];
+const UPSTREAM_SOMETIMES: &str = "set nodeport-ips";
+
+fn folder(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("peer").join(name)
+}
+
+/// What is in our tables that upstream doesn't have.
+fn leftovers(lab: &Lab) -> BTreeSet<String> {
+    let ruleset = Ruleset::of(lab.host(Place::Node));
+    let names = TABLES.into_iter().flat_map(|table| ruleset.names(table).collect::<Vec<_>>());
+    let foreign = names.filter(|name| !name.contains('/') && !UPSTREAM.contains(name) && *name != UPSTREAM_SOMETIMES);
+    foreign.map(str::to_owned).collect()
+}
+
+/// Whether upstream has written the rules of this service, in both families.
+fn upstream_serves(lab: &Lab, service: &str) -> bool {
+    let ruleset = Ruleset::of(lab.host(Place::Node));
+    let mark = format!("-demo/{service}/");
+    TABLES.into_iter().all(|table| ruleset.names(table).any(|name| name.contains(&mark)))
+}
+
+/// Runs our executable on the node until it ends by itself.
+fn ours(lab: &Lab, argument: &str) {
+    let folder = folder("command");
+    std::fs::create_dir_all(&folder).expect("making a folder");
+    let mut proxy = Proxy::start_with(lab.host(Place::Node), EXECUTABLE, &folder, &[argument]);
+    let status = proxy.wait();
+    assert!(status.success(), "{argument}: {status}\n{}", proxy.log());
+}
+
+#[test]
+fn upstream_takes_over_serves_and_our_leftovers_go_under_its_feet() {
+    Kubernetes::build();
+    let lab = Lab::new();
+    let manifests = matrix::manifests();
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("ours"), Config::default(), &manifests);
+    matrix::check(&lab, "ours", Family::ALL.as_slice());
+    stage.terminate();
+    matrix::check(&lab, "ours, ended", Family::ALL.as_slice());
+
+    let start = Instant::now();
+    let api = Kubernetes::start(lab.host(Place::Node), &folder("api"));
+    println!("API server ready after {:?}", start.elapsed());
+    api.create_node();
+    manifests.services.iter().for_each(|service| api.create_service(service));
+    manifests.endpoints.iter().for_each(|endpoints| api.create_endpoints(endpoints));
+
+    let hammers = matrix::hammer(&lab);
+    let start = Instant::now();
+    let mut upstream = api.start_proxy(&folder("upstream"));
+    upstream.wait_for("upstream's rules", |_| matrix::NAMES.iter().all(|name| upstream_serves(&lab, name)));
+    println!("upstream has taken over after {:?}", start.elapsed());
+    matrix::check(&lab, "upstream over our tables", &[Family::V4]);
+    matrix::check_served(&lab, "upstream over our tables");
+    println!("left of ours: {:?}", leftovers(&lab));
+
+    // upstream goes on working: a new service, another endpoint
+    let late = Service::new("late", 90).node_port(30090);
+    api.create_service(&late);
+    api.create_endpoints(&late.endpoints(8080, &[Place::Far]));
+    served_late(&lab, "a late service");
+
+    let before = Instant::now();
+    ours(&lab, "--cleanup-leftovers");
+    println!("leftovers deleted in {:?}", before.elapsed());
+    let left = leftovers(&lab);
+    assert!(left.is_empty(), "left of ours: {left:?}");
+    matrix::unharmed(hammers);
+    matrix::check(&lab, "upstream alone", &[Family::V4]);
+    matrix::check_served(&lab, "upstream alone");
+    served_late(&lab, "a late service, still");
+    let (status, _) = upstream.terminate();
+    println!("upstream ended: {status}");
+}
+
+fn served_late(lab: &Lab, what: &str) {
+    let mut checks = Checks::new();
+    for family in Family::ALL {
+        let at = ferry_testkit::objects::at_cluster_ip(family, 90);
+        let client = lab.from(Place::PodB).patience(Duration::from_millis(200));
+        until(what, Duration::from_secs(10), || client.tcp(at, 1).all_answered());
+        let kept = Source::Kept(Place::PodB.address(family));
+        checks.served(&format!("{what}, {family}"), &client.tcp(at, 3), &["far:8080"], kept);
+        let node_port = ferry_testkit::objects::at_node_port(family, 30090);
+        let tally = lab.from(Place::Client).ask(Protocol::Tcp, node_port, 3);
+        checks.served(&format!("{what}, {family} node port"), &tally, &["far:8080"], Source::Masqueraded);
+    }
+}
+
+#[test]
+fn upstreams_cleanup_removes_our_tables() {
+    Kubernetes::build();
+    let lab = Lab::new();
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("cleaned"), Config::default(), &matrix::manifests());
+    stage.terminate();
+    assert!(!nft::list(stage.node()).is_empty());
+    Kubernetes::clean_up(lab.host(Place::Node), &folder("upstream-cleanup"));
+    let left = Ruleset::of(stage.node());
+    assert!(left.objects.keys().all(|(table, _)| !TABLES.contains(&table.as_str())), "{left:?}");
+}
+
+#[test]
+fn ours_takes_over_from_upstream_in_one_step() {
+    Kubernetes::build();
+    let lab = Lab::new();
+    let api = Kubernetes::start(lab.host(Place::Node), &folder("api-first"));
+    let manifests = matrix::manifests();
+    api.create_node();
+    manifests.services.iter().for_each(|service| api.create_service(service));
+    manifests.endpoints.iter().for_each(|endpoints| api.create_endpoints(endpoints));
+    let mut upstream = api.start_proxy(&folder("upstream-first"));
+    upstream.wait_for("upstream's rules", |_| matrix::NAMES.iter().all(|name| upstream_serves(&lab, name)));
+    matrix::check(&lab, "upstream", &[Family::V4]);
+    upstream.terminate();
+
+    let hammers = matrix::hammer(&lab);
+    let mut directory = Directory::new(&folder("ours-second"));
+    directory.write(&manifests);
+    let node = lab.host(Place::Node);
+    let mut proxy = directory.start(node, EXECUTABLE, &Config::default());
+    proxy.wait_for("our tables", |_| {
+        let ruleset = Ruleset::of(node);
+        TABLES.into_iter().all(|table| ruleset.names(table).all(|name| !name.contains('/')))
+    });
+    matrix::unharmed(hammers);
+    matrix::check(&lab, "ours over upstream's tables", Family::ALL.as_slice());
+    let ruleset = Ruleset::of(node);
+    let theirs = |name: &str| name.contains("filter-") || name.contains('/');
+    for table in TABLES {
+        let left: Vec<_> = ruleset.names(table).filter(|name| theirs(name)).collect();
+        assert!(left.is_empty(), "{table}: left of upstream's: {left:?}");
+    }
+}
+
+/// Everything that is told by names alone, to catch a change of ours that collides with upstream's.
+#[test]
+fn a_manifest_of_the_matrix_is_what_an_api_server_accepts() {
+    let manifests: Manifests = matrix::manifests();
+    let names: Vec<_> = manifests.services.iter().map(|service| service.name.as_str()).collect();
+    assert_eq!(names, matrix::NAMES.iter().chain(&[matrix::EMPTY]).copied().collect::<Vec<_>>());
+}

@@ -1,0 +1,20 @@
+//! Real connections through the built executable, between network namespaces.
+//!
+//! One lab and one proxy serve all groups, one after another; a group brings its manifests. Groups that meddle with the
+//! machine itself build a lab of their own.
+#![expect(
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "the helpers of a test fail as tests do, and print what they measured"
+)]
+
+mod affinity;
+mod change;
+mod frontends;
+mod machine;
+mod modes;
+mod policy;
+mod repair;
+mod restart;
+mod sources;
+mod support;

@@ -1,0 +1,116 @@
+//! What the configuration decides: who counts as a pod, what is masqueraded, where node ports are.
+
+use std::net::SocketAddr;
+
+use ferry_testkit::lab::node_addresses;
+use ferry_testkit::objects::{at_cluster_ip, at_external_ip};
+use ferry_testkit::proxy::Config;
+use ferry_testkit::{Checks, Family, Manifests, Place, Service, Source};
+
+use crate::support::stage_with;
+
+const PODS: [Place; 2] = [Place::PodA, Place::PodB];
+
+/// 50 is a plain one; 51 has policy Local with an endpoint here and one there.
+fn manifests() -> Manifests {
+    Manifests::new()
+        .with(Service::new("plain", 50).node_port(30050), &[Place::Far])
+        .with(Service::new("edge", 51).external_ip(51).external_local(), &[Place::Far, Place::PodA])
+        .with(Service::new("pods", 52), &PODS)
+}
+
+fn without_cidr(more: &str) -> Config {
+    Config { cluster_cidr: None, ..Config::with(more) }
+}
+
+#[test]
+fn masquerade_all_spares_nobody() {
+    let stage = stage_with(&Config::with("nftables: {masqueradeAll: true, minSyncPeriod: 1ms}"), &manifests());
+    let mut checks = Checks::new();
+    for family in Family::ALL {
+        for from in [Place::PodB, Place::Node, Place::Client] {
+            let tally = stage.lab.from(from).tcp(at_cluster_ip(family, 50), 5);
+            checks.served(&format!("{family} from {from:?}"), &tally, &["far:8080"], Source::Masqueraded);
+        }
+        // external policy Local still keeps an outsider's source
+        let tally = stage.lab.from(Place::Client).tcp(at_external_ip(family, 51), 10);
+        let kept = Source::Kept(Place::Client.address(family));
+        checks.served(&format!("{family} policy Local"), &tally, &["pod-a:8080"], kept);
+    }
+}
+
+#[test]
+fn without_a_detector_nothing_is_a_pod() {
+    let stage = stage_with(&without_cidr(""), &manifests());
+    let mut checks = Checks::new();
+    for family in Family::ALL {
+        // the cluster IP never masquerades, but where an endpoint reaches itself
+        for from in [Place::PodB, Place::Client] {
+            let tally = stage.lab.from(from).tcp(at_cluster_ip(family, 50), 5);
+            checks.served(
+                &format!("{family} from {from:?}"),
+                &tally,
+                &["far:8080"],
+                Source::Kept(from.address(family)),
+            );
+        }
+        // a pod is an outsider: its source is kept and only the local endpoint serves it; the node has the short way
+        let pod = stage.lab.from(Place::PodB).tcp(at_external_ip(family, 51), 30);
+        let kept = Source::Kept(Place::PodB.address(family));
+        checks.served(&format!("{family} policy Local, pod"), &pod, &["pod-a:8080"], kept);
+        let node = stage.lab.from(Place::Node).tcp(at_external_ip(family, 51), 30);
+        checks.served(&format!("{family} policy Local, node"), &node, &["far:8080", "pod-a:8080"], Source::Masqueraded);
+    }
+}
+
+#[test]
+fn pods_are_known_by_the_prefix_of_their_interface() {
+    let config = without_cidr("detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: vpod}");
+    let stage = stage_with(&config, &manifests());
+    let mut checks = Checks::new();
+    for family in Family::ALL {
+        let ask = |from: Place, number| stage.lab.from(from).tcp(at_cluster_ip(family, number), 30);
+        let kept = Source::Kept(Place::PodB.address(family));
+        checks.served(&format!("{family} from a pod"), &ask(Place::PodB, 50), &["far:8080"], kept);
+        let elsewhere = ask(Place::Far, 52);
+        let both = ["pod-a:8080", "pod-b:8080"];
+        checks.served(&format!("{family} from a pod elsewhere"), &elsewhere, &both, Source::Masqueraded);
+        checks.served(&format!("{family} from outside"), &ask(Place::Client, 52), &both, Source::Masqueraded);
+        let short = stage.lab.from(Place::PodB).tcp(at_external_ip(family, 51), 30);
+        checks.served(&format!("{family} policy Local"), &short, &["far:8080", "pod-a:8080"], kept);
+    }
+}
+
+#[test]
+fn pods_are_known_by_their_bridge() {
+    let config = without_cidr("detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: vpoda}");
+    let stage = stage_with(&config, &manifests());
+    let mut checks = Checks::new();
+    for family in Family::ALL {
+        let ask = |from: Place| stage.lab.from(from).tcp(at_cluster_ip(family, 50), 5);
+        let kept = Source::Kept(Place::PodA.address(family));
+        checks.served(&format!("{family} through the bridge"), &ask(Place::PodA), &["far:8080"], kept);
+        checks.served(&format!("{family} past the bridge"), &ask(Place::PodB), &["far:8080"], Source::Masqueraded);
+    }
+}
+
+#[test]
+fn node_ports_are_where_the_configuration_says() {
+    let config = Config::with("nodePortAddresses: [192.168.0.0/16, \"fd00:9::/64\"]");
+    let stage = stage_with(&config, &manifests());
+    let mut checks = Checks::new();
+    for family in Family::ALL {
+        let [first, second] = node_addresses(family).map(|address| SocketAddr::new(address, 30050));
+        let client = stage.lab.from(Place::Client);
+        checks.served(&format!("{second}"), &client.tcp(second, 3), &["far:8080"], Source::Masqueraded);
+        checks.refused(&format!("{first}"), &client.tcp(first, 3));
+    }
+    drop(stage);
+    let everywhere = stage_with(&Config::with("nodePortAddresses: [0.0.0.0/0, \"::/0\"]"), &manifests());
+    for family in Family::ALL {
+        for address in node_addresses(family).map(|address| SocketAddr::new(address, 30050)) {
+            let tally = everywhere.lab.from(Place::Client).tcp(address, 3);
+            checks.served(&format!("{address} of all"), &tally, &["far:8080"], Source::Masqueraded);
+        }
+    }
+}

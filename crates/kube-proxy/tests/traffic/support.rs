@@ -1,0 +1,47 @@
+//! The stage that the groups share.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use ferry_testkit::proxy::Config;
+use ferry_testkit::stage::Directory;
+use ferry_testkit::{Lab, Manifests, Place, Proxy, Stage};
+
+/// The program under test.
+pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
+
+/// The lab, built once, with a proxy of the default configuration that serves these manifests. Groups take turns; a
+/// group that failed leaves nothing behind, since each begins with its own manifests.
+pub(crate) fn stage(manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
+    stage_with(&Config::default(), manifests)
+}
+
+/// The same with another configuration.
+pub(crate) fn stage_with(config: &Config, manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
+    static STAGE: OnceLock<Mutex<Stage<'static>>> = OnceLock::new();
+    let stage = STAGE.get_or_init(|| {
+        let lab: &Lab = Box::leak(Box::new(Lab::new()));
+        Mutex::new(Stage::new(lab, EXECUTABLE, &folder("shared"), config.clone(), manifests))
+    });
+    let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
+    stage.reset(config, manifests);
+    stage
+}
+
+/// A folder of this test binary, by the name of its user.
+pub(crate) fn folder(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("traffic").join(name)
+}
+
+/// Starts a second proxy over these manifests in a lab of its own, and waits until it serves them.
+pub(crate) fn fresh<'a>(lab: &'a Lab, name: &str, manifests: &Manifests) -> Stage<'a> {
+    Stage::new(lab, EXECUTABLE, &folder(name), Config::default(), manifests)
+}
+
+/// Runs the executable with these arguments on the node until it ends by itself; its log.
+pub(crate) fn run_to_end(lab: &Lab, name: &str, arguments: &[&str]) -> (std::process::ExitStatus, String) {
+    let directory = Directory::new(&folder(name));
+    let folder = directory.manifests();
+    let mut proxy = Proxy::start_with(lab.host(Place::Node), EXECUTABLE, &folder, arguments);
+    (proxy.wait(), proxy.log())
+}
