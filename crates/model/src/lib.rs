@@ -2,19 +2,40 @@
 //!
 //! Pure: no clock, file, environment or log. What is wrong with an object becomes a [`Diagnostic`].
 //!
-//! Read `state` first, then `resolve`.
+//! Read `state` first, then `resolve`. Events change the [`Store`], which names the services to resolve anew;
+//! [`resolve()`] makes the state of one service in one family, [`base`] what belongs to no service, and
+//! [`decide()`] says what a state means for a packet.
 
+pub mod claims;
 pub mod context;
+pub mod decide;
 pub mod diagnostic;
+pub mod explain;
+pub mod facts;
 pub mod packet;
 pub mod profile;
+pub mod resolve;
+mod select;
+mod slices;
+mod sources;
 pub mod state;
+pub mod store;
+mod treatment;
+mod visible;
 
+#[cfg(test)]
+mod testing;
+
+pub use claims::Claims;
 pub use context::{Context, LocalDetector, PerFamily};
+pub use decide::decide;
 pub use diagnostic::Diagnostic;
+pub use facts::{DetectLocal, NodePortSelection, Settings, base, context};
 pub use packet::{Packet, Verdict};
 pub use profile::Profile;
+pub use resolve::resolve;
 pub use state::{
     Action, Affinity, BaseState, Endpoint, Frontend, FrontendAddr, FrontendKind, NodePortAddresses, Pool, PortState,
     Scope, ServiceState, Snat, SourceRanges, Treatment,
 };
+pub use store::{Dirty, Event, ServiceObjects, Store};

@@ -1,4 +1,4 @@
-//! What a mode can express: the only place where modes differ (`traffic-semantics.md` §3).
+//! What a mode can express: the only place where modes differ.
 
 /// Where modes differ, and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -40,7 +40,7 @@ pub struct Affinity {
 
 /// The endpoints chosen for a scope. Sorted by address and port when it leaves `resolve`; a plane may order it anew
 /// (`Compile::place`). Shared when equal.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pool(pub Arc<[Endpoint]>);
 
 /// One ip:port behind a service port.

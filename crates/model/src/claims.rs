@@ -1,0 +1,134 @@
+//! Two services, one VIP:port or nodePort: who wins.
+//!
+//! The older one (metadata.creationTimestamp; one without counts as the newest), then the first by namespace and name.
+//! So the winner doesn't depend on the order of arrival, and a newcomer can't take over traffic by its name.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use ferry_api::object::{Family, ObjectName, Protocol, Service, Timestamp};
+
+use crate::state::FrontendAddr;
+use crate::visible::{Visible, valid_ports};
+
+/// Which service owns a frontend. Incremental: a change costs as much as the service has frontends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    owners: HashMap<Key, Arc<Claimant>>,
+    /// frontends that several services want, with all of them, the owner first
+    contested: BTreeMap<Key, BTreeSet<Arc<Claimant>>>,
+}
+
+/// What can be owned only once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Key {
+    at: FrontendAddr,
+    protocol: Protocol,
+    /// the same nodePort may belong to one service in IPv4 and to another in IPv6
+    family: Family,
+}
+
+/// A service that wants frontends; the least wins. One allocation for all frontends of a service.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Claimant {
+    created: Timestamp,
+    name: ObjectName,
+}
+
+/// When a service was made that doesn't say so: after all others.
+const UNDATED: Timestamp = Timestamp { seconds: i64::MAX, nanoseconds: u32::MAX };
+
+const _: () = assert!(size_of::<(Key, Arc<Claimant>)>() <= 32, "there are several of these per service");
+
+// === impl Claims ===
+
+impl Claims {
+    /// The service that owns a frontend; `None` if no service claims it.
+    pub fn owner(&self, family: Family, at: FrontendAddr, protocol: Protocol) -> Option<&ObjectName> {
+        self.owners.get(&Key { at, protocol, family }).map(|claimant| &claimant.name)
+    }
+
+    /// Replaces what a service claims, and names the other services that win or lose a frontend by that, or lose it to
+    /// another one than before.
+    pub(crate) fn change(
+        &mut self,
+        before: Option<&Service>,
+        after: Option<&Service>,
+        dirty: &mut BTreeSet<ObjectName>,
+    ) {
+        let (old, old_keys) = before.map(|service| (Claimant::of(service), keys(service))).unzip();
+        let (new, new_keys) = after.map(|service| (Claimant::of(service), keys(service))).unzip();
+        let (old_keys, new_keys) = (old_keys.unwrap_or_default(), new_keys.unwrap_or_default());
+        let same = old == new;
+        let known = |keys: &[Key], key: &Key| same && keys.binary_search(key).is_ok();
+        // A service that claims more keeps the allocation that it has.
+        let kept = old_keys.iter().filter_map(|key| self.owners.get(key)).find(|owner| Some(&***owner) == new.as_ref());
+        let new = kept.cloned().or_else(|| new.map(Arc::new));
+        if let Some(old) = &old {
+            for key in old_keys.iter().filter(|key| !known(&new_keys, key)) {
+                self.release(key, old, dirty);
+            }
+        }
+        if let Some(new) = &new {
+            for key in new_keys.iter().filter(|key| !known(&old_keys, key)) {
+                self.claim(*key, new, dirty);
+            }
+        }
+    }
+
+    fn claim(&mut self, key: Key, claimant: &Arc<Claimant>, dirty: &mut BTreeSet<ObjectName>) {
+        let Some(owner) = self.owners.get(&key).cloned() else {
+            self.owners.insert(key, Arc::clone(claimant));
+            return;
+        };
+        let all = self.contested.entry(key).or_insert_with(|| BTreeSet::from([Arc::clone(&owner)]));
+        if *claimant < owner {
+            dirty.extend(all.iter().map(|other| other.name.clone()));
+            self.owners.insert(key, Arc::clone(claimant));
+        }
+        all.insert(Arc::clone(claimant));
+    }
+
+    fn release(&mut self, key: &Key, claimant: &Claimant, dirty: &mut BTreeSet<ObjectName>) {
+        let Some(all) = self.contested.get_mut(key) else {
+            self.owners.remove(key);
+            return;
+        };
+        all.retain(|other| **other != *claimant);
+        if let Some(first) = all.first()
+            && self.owners.get(key).is_some_and(|owner| **owner == *claimant)
+        {
+            dirty.extend(all.iter().map(|other| other.name.clone()));
+            self.owners.insert(*key, Arc::clone(first));
+        }
+        if all.len() <= 1 {
+            self.contested.remove(key);
+        }
+    }
+}
+
+// === impl Claimant ===
+
+impl Claimant {
+    fn of(service: &Service) -> Self {
+        Self { created: service.created.unwrap_or(UNDATED), name: service.name.clone() }
+    }
+}
+
+/// All that a service claims, sorted, each once.
+fn keys(service: &Service) -> Vec<Key> {
+    let ports = valid_ports(service, &mut |_| {});
+    let mut keys = Vec::with_capacity(ports.len() * 4);
+    for visible in Family::ALL.into_iter().filter_map(|family| Visible::of(service, family)) {
+        for port in &ports {
+            let of = |at| Key { at, protocol: port.protocol, family: visible.family };
+            keys.extend(visible.addresses(port).map(|address| of(address.at)));
+        }
+    }
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+#[cfg(test)]
+mod tests;

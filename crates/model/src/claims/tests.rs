@@ -1,0 +1,97 @@
+use super::*;
+use crate::testing::{name, port, service};
+use ferry_api::object::ServicePort;
+
+fn dated(text: &str, seconds: i64) -> Service {
+    let created = (seconds > 0).then_some(Timestamp { seconds, nanoseconds: 0 });
+    Service { created, ..service(text, "10.96.0.10") }
+}
+
+fn change(claims: &mut Claims, before: Option<&Service>, after: Option<&Service>) -> Vec<String> {
+    let mut dirty = BTreeSet::new();
+    claims.change(before, after, &mut dirty);
+    dirty.iter().map(|name| name.name().to_owned()).collect()
+}
+
+fn owner(claims: &Claims) -> Option<&str> {
+    let at = FrontendAddr::Vip([10, 96, 0, 10].into(), 80);
+    claims.owner(Family::V4, at, Protocol::Tcp).map(ObjectName::name)
+}
+
+#[test]
+fn the_older_wins_then_the_name() {
+    let (young, old, undated) = (dated("a", 200), dated("b", 100), dated("0", 0));
+    let twin = dated("c", 100);
+    let mut claims = Claims::default();
+    assert_eq!(change(&mut claims, None, Some(&undated)), [""; 0]);
+    assert_eq!(owner(&claims), Some("0"));
+    assert_eq!(change(&mut claims, None, Some(&young)), ["0"]);
+    assert_eq!(owner(&claims), Some("a"));
+    assert_eq!(change(&mut claims, None, Some(&twin)), ["0", "a"], "the losers hear of the new winner");
+    assert_eq!(change(&mut claims, None, Some(&old)), ["0", "a", "c"]);
+    assert_eq!(owner(&claims), Some("b"));
+    assert_eq!(change(&mut claims, Some(&young), None), [""; 0], "a loser that goes changes nothing");
+    assert_eq!(change(&mut claims, Some(&old), None), ["0", "c"]);
+    assert_eq!(owner(&claims), Some("c"));
+    assert_eq!(change(&mut claims, Some(&twin), None), ["0"]);
+    assert_eq!(change(&mut claims, Some(&undated), None), [""; 0]);
+    assert_eq!(claims, Claims::default());
+}
+
+#[test]
+fn a_service_that_ages_passes_its_frontends_on() {
+    let (a, b) = (dated("a", 100), dated("b", 200));
+    let mut claims = Claims::default();
+    change(&mut claims, None, Some(&a));
+    change(&mut claims, None, Some(&b));
+    assert_eq!(owner(&claims), Some("a"));
+    // deleted and made again between two looks
+    assert_eq!(change(&mut claims, Some(&a), Some(&dated("a", 300))), ["b"]);
+    assert_eq!(owner(&claims), Some("b"));
+}
+
+#[test]
+fn node_ports_are_claimed_per_family_and_protocol() {
+    let with_port = |text, cluster_ip, protocol| Service {
+        ports: [ServicePort { node_port: Ok(30_080), protocol: Ok(protocol), ..port("", 80) }].into(),
+        ..service(text, cluster_ip)
+    };
+    let mut claims = Claims::default();
+    for service in [
+        with_port("four", "10.96.0.1", Protocol::Tcp),
+        with_port("six", "fd00:10:96::1", Protocol::Tcp),
+        with_port("udp", "10.96.0.2", Protocol::Udp),
+    ] {
+        assert_eq!(change(&mut claims, None, Some(&service)), [""; 0]);
+    }
+    let owner = |family, protocol| claims.owner(family, FrontendAddr::NodePort(30_080), protocol).cloned();
+    assert_eq!(owner(Family::V4, Protocol::Tcp), Some(name("four")));
+    assert_eq!(owner(Family::V6, Protocol::Tcp), Some(name("six")));
+    assert_eq!(owner(Family::V4, Protocol::Udp), Some(name("udp")));
+    assert_eq!(owner(Family::V6, Protocol::Udp), None);
+}
+
+#[test]
+fn what_is_not_served_claims_nothing() {
+    let mut claims = Claims::default();
+    let foreign = Service { foreign_proxy: true, ..dated("a", 1) };
+    assert_eq!(change(&mut claims, None, Some(&foreign)), [""; 0]);
+    assert_eq!(claims, Claims::default());
+    // and what stops being served gives its frontends up
+    change(&mut claims, Some(&foreign), Some(&dated("a", 1)));
+    change(&mut claims, None, Some(&dated("b", 2)));
+    assert_eq!(change(&mut claims, Some(&dated("a", 1)), Some(&foreign)), ["b"]);
+    assert_eq!(owner(&claims), Some("b"));
+}
+
+#[test]
+fn a_service_shares_one_allocation_however_it_grows() {
+    let mut claims = Claims::default();
+    let small = dated("a", 1);
+    let big = Service { ports: (80..90).map(|number| port(&number.to_string(), number)).collect(), ..dated("a", 1) };
+    change(&mut claims, None, Some(&small));
+    change(&mut claims, Some(&small), Some(&big));
+    let first = claims.owners.values().next().unwrap();
+    assert_eq!(claims.owners.len(), 10);
+    assert!(claims.owners.values().all(|owner| Arc::ptr_eq(owner, first)));
+}

@@ -1,0 +1,203 @@
+//! What was decided, as stable text for people and for comparing.
+//!
+//! A frontend's line says what happens to a new connection by where it comes from: `pod=cluster` is forwarded to the
+//! Cluster pool with its source kept, `host=cluster+masquerade` with its source replaced.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+
+use ferry_api::object::Family;
+
+use crate::context::{Context, LocalDetector};
+use crate::facts::{Settings, base, context};
+use crate::packet::Verdict;
+use crate::profile::Profile;
+use crate::resolve::resolve;
+use crate::state::{
+    Action, BaseState, Endpoint, Frontend, FrontendAddr, FrontendKind, NodePortAddresses, Pool, PortState, Scope,
+    ServiceState, Snat, SourceRanges,
+};
+use crate::store::Store;
+
+/// Decides about everything in the store and prints it: the context, then per family the base state and each service,
+/// then what is not served as written.
+pub fn explain(settings: &Settings, local_addresses: &[IpAddr], store: &Store, profile: &Profile) -> String {
+    let context = context(settings, store.node());
+    let mut text = context.to_string();
+    // What both families find wrong is said once.
+    let mut diagnostics: BTreeSet<_> = store.orphans().collect();
+    for family in Family::ALL {
+        let (base, found) = base(settings, &context, local_addresses, store, family);
+        diagnostics.extend(found);
+        text += &format!("\n{family}\n{base}");
+        for name in store.service_names() {
+            let (state, found) = resolve(&store.objects(name), store.claims(), &context, profile, family);
+            diagnostics.extend(found);
+            text += &state.to_string();
+        }
+    }
+    if !diagnostics.is_empty() {
+        text += "\ndiagnostics\n";
+    }
+    for diagnostic in diagnostics {
+        text += &format!("  {diagnostic}\n");
+    }
+    text
+}
+
+/// Things in a row, or a dash for none.
+struct Row<'a, T>(&'a [T]);
+
+impl<T: fmt::Display> fmt::Display for Row<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((first, rest)) = self.0.split_first() else { return f.write_str("-") };
+        write!(f, "{first}")?;
+        rest.iter().try_for_each(|item| write!(f, " {item}"))
+    }
+}
+
+impl fmt::Display for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let zone = self.zone.as_deref().unwrap_or("-");
+        writeln!(f, "node {} zone {zone}", self.node_name)?;
+        for family in Family::ALL {
+            let address = self.node_ips.of(family).map_or_else(|| "-".to_owned(), |address| address.to_string());
+            write!(f, "  {family} address {address}, pods ")?;
+            match self.local.of(family) {
+                Some(detector) => writeln!(f, "{detector}")?,
+                None => writeln!(f, "not known")?,
+            }
+        }
+        let all = if self.masquerade_all { ", every connection to a cluster IP" } else { "" };
+        writeln!(f, "  masquerade mark {:#x}{all}", self.masquerade_mark)
+    }
+}
+
+impl fmt::Display for LocalDetector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cidr(cidr) => write!(f, "from {cidr}"),
+            Self::Bridge(name) => write!(f, "through {name}"),
+            Self::InterfacePrefix(prefix) => write!(f, "through {prefix}*"),
+        }
+    }
+}
+
+impl fmt::Display for BaseState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "  nodePorts at {}", self.node_ports)?;
+        writeln!(f, "  service CIDRs {}", Row(&self.service_cidrs))?;
+        writeln!(f, "  session affinity {}", if self.affinity { "used" } else { "-" })
+    }
+}
+
+impl fmt::Display for NodePortAddresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("every local address"),
+            Self::Only(addresses) => Row(addresses).fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for ServiceState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let none = if self.ports.is_empty() { ": nothing to serve" } else { "" };
+        writeln!(f, "  service {}{none}", self.name)?;
+        self.ports.iter().try_for_each(|port| port.fmt(f))
+    }
+}
+
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = if self.name.is_empty() { "-" } else { &self.name };
+        write!(f, "    port {name} {}", self.protocol)?;
+        if let Some(affinity) = self.affinity {
+            write!(f, " affinity {} s", affinity.timeout_seconds)?;
+        }
+        writeln!(f, "\n      cluster {}\n      local   {}", self.cluster, self.local)?;
+        self.frontends.iter().try_for_each(|frontend| writeln!(f, "      {frontend}"))
+    }
+}
+
+impl fmt::Display for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Row(&self.0).fmt(f)
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        std::net::SocketAddr::new(self.address, self.port).fmt(f)
+    }
+}
+
+impl fmt::Display for Frontend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.at)?;
+        if let SourceRanges::Only(ranges) = &self.sources {
+            write!(f, " sources {}", Row(ranges))?;
+        }
+        let treatment = &self.treatment;
+        write!(f, ": pod={} host={} other={}", treatment.pod, treatment.host, treatment.other)
+    }
+}
+
+impl fmt::Display for FrontendKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ClusterIp => "clusterIP",
+            Self::ExternalIp => "externalIP",
+            Self::LoadBalancer => "loadBalancer",
+            Self::NodePort => "nodePort",
+        })
+    }
+}
+
+impl fmt::Display for FrontendAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vip(address, port) => std::net::SocketAddr::new(*address, *port).fmt(f),
+            Self::NodePort(port) => port.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Forward { to, snat: Snat::Keep } => to.fmt(f),
+            Self::Forward { to, snat: Snat::Masquerade } => write!(f, "{to}+masquerade"),
+            Self::Drop => f.write_str("drop"),
+            Self::Reject => f.write_str("reject"),
+            Self::Pass => f.write_str("pass"),
+        }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cluster => "cluster",
+            Self::Local => "local",
+        })
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Forward(endpoints) => {
+                f.write_str("forward to")?;
+                endpoints.iter().try_for_each(|(endpoint, snat)| match snat {
+                    Snat::Keep => write!(f, " {endpoint}"),
+                    Snat::Masquerade => write!(f, " {endpoint}+masquerade"),
+                })
+            }
+            Self::Drop => f.write_str("drop"),
+            Self::Reject => f.write_str("reject"),
+            Self::Pass => f.write_str("pass"),
+        }
+    }
+}

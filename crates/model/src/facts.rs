@@ -1,0 +1,235 @@
+//! Settings and the Node as facts: the context of all services, and the base state.
+
+use std::net::IpAddr;
+
+use ferry_api::config::{
+    KubeProxyConfiguration, LOCAL_MODE_BRIDGE_INTERFACE, LOCAL_MODE_INTERFACE_NAME_PREFIX, LOCAL_MODE_NODE_CIDR,
+    NODE_PORT_ADDRESSES_PRIMARY,
+};
+use ferry_api::object::{AddressKind, Family, IpNet, Kind, Node, ObjectName};
+use ferry_api::wire::address::{parse_cidr, parse_ip};
+
+use crate::context::{Context, LocalDetector, PerFamily};
+use crate::diagnostic::Diagnostic;
+use crate::sources::disjoint;
+use crate::state::{BaseState, NodePortAddresses};
+use crate::store::Store;
+
+/// What the configuration says about traffic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// this node's name
+    pub node_name: String,
+    /// bindAddress, which replaces the node's address of its family; `None` when unspecified (0.0.0.0, ::)
+    pub bind_address: Option<IpAddr>,
+    /// how a connection from a pod of this node is known
+    pub detect_local: DetectLocal,
+    /// every connection to a cluster IP is masqueraded
+    pub masquerade_all: bool,
+    /// which bit of the packet mark asks for masquerading, 0 to 31
+    pub masquerade_bit: u8,
+    /// which addresses serve nodePorts
+    pub node_port_addresses: NodePortSelection,
+}
+
+/// How a connection from a pod of this node is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DetectLocal {
+    /// its source is in the family's first of these ranges; a family without one detects nothing
+    ClusterCidr(Vec<IpNet>),
+    /// its source is in the Node's pod range
+    NodeCidr,
+    /// it came in through this interface
+    Bridge(String),
+    /// it came in through an interface whose name begins with this
+    InterfacePrefix(String),
+}
+
+/// Which addresses serve nodePorts, as the configuration says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodePortSelection {
+    /// the node's primary addresses
+    Primary,
+    /// local addresses within these ranges; a family without any, or with one of length zero, serves all
+    Cidrs(Vec<IpNet>),
+}
+
+// === impl Settings ===
+
+impl Settings {
+    /// What a configuration says about traffic, once it is valid and the platform's defaults are in it: a text that is
+    /// no address or range is left out, and a detectLocalMode that doesn't exist counts as ClusterCIDR.
+    pub fn from_config(config: &KubeProxyConfiguration, node_name: &str) -> Self {
+        let effective = config.effective();
+        let detect = &config.detect_local;
+        let cluster_cidrs = || config.cluster_cidr.split(',').filter_map(|cidr| parse_cidr(cidr.trim())).collect();
+        Self {
+            node_name: node_name.to_owned(),
+            bind_address: parse_ip(&config.bind_address).filter(|address| !address.is_unspecified()),
+            detect_local: match config.detect_local_mode.as_str() {
+                LOCAL_MODE_NODE_CIDR => DetectLocal::NodeCidr,
+                LOCAL_MODE_BRIDGE_INTERFACE => DetectLocal::Bridge(detect.bridge_interface.clone()),
+                LOCAL_MODE_INTERFACE_NAME_PREFIX => DetectLocal::InterfacePrefix(detect.interface_name_prefix.clone()),
+                _ => DetectLocal::ClusterCidr(cluster_cidrs()),
+            },
+            masquerade_all: effective.masquerade_all,
+            masquerade_bit: effective.masquerade_bit,
+            node_port_addresses: NodePortSelection::from_texts(&config.node_port_addresses),
+        }
+    }
+}
+
+// === impl NodePortSelection ===
+
+impl NodePortSelection {
+    fn from_texts(texts: &[String]) -> Self {
+        if texts.iter().any(|text| text == NODE_PORT_ADDRESSES_PRIMARY) {
+            Self::Primary
+        } else {
+            Self::Cidrs(texts.iter().filter_map(|text| parse_cidr(text)).collect())
+        }
+    }
+}
+
+/// The facts that services are resolved with.
+///
+/// A node address is the bind address, else the first InternalIP of the family, else its first ExternalIP, else
+/// loopback.
+pub fn context(settings: &Settings, node: Option<&Node>) -> Context {
+    Context {
+        node_name: settings.node_name.clone(),
+        zone: node.and_then(|node| node.zone.as_deref()).map(str::to_owned),
+        node_ips: PerFamily::from_fn(|family| Some(node_ip(settings, node, family))),
+        local: PerFamily::from_fn(|family| detector(settings, node, family)),
+        masquerade_all: settings.masquerade_all,
+        masquerade_mark: 1 << (settings.masquerade_bit % 32),
+    }
+}
+
+/// What belongs to no service in one family. `local_addresses` are those of the machine's interfaces.
+pub fn base(
+    settings: &Settings,
+    context: &Context,
+    local_addresses: &[IpAddr],
+    store: &Store,
+    family: Family,
+) -> (BaseState, Vec<Diagnostic>) {
+    let mut diagnostics = Vec::new();
+    if let Some(node) = store.node() {
+        check_node(node, &mut diagnostics);
+    }
+    let node_ports = node_port_addresses(settings, context, local_addresses, family, &mut diagnostics);
+    let service_cidrs = service_cidrs(store, family, &mut diagnostics);
+    (BaseState { node_ports, service_cidrs, affinity: store.uses_affinity(family) }, diagnostics)
+}
+
+fn node_ip(settings: &Settings, node: Option<&Node>, family: Family) -> IpAddr {
+    let addresses = node.map_or(&[][..], |node| &node.addresses);
+    let of_kind = |kind| {
+        let of_kind = addresses.iter().filter(move |address| address.kind == kind);
+        of_kind.filter_map(|address| address.address.as_ref().ok().copied())
+    };
+    (settings.bind_address.into_iter())
+        .chain(of_kind(AddressKind::Internal))
+        .chain(of_kind(AddressKind::External))
+        .find(|address| Family::of(*address) == family)
+        .unwrap_or(loopback(family))
+}
+
+fn loopback(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::from([127, 0, 0, 1]),
+        Family::V6 => IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]),
+    }
+}
+
+fn detector(settings: &Settings, node: Option<&Node>, family: Family) -> Option<LocalDetector> {
+    let of_family = |net: &IpNet| Family::of_net(*net) == family;
+    match &settings.detect_local {
+        DetectLocal::ClusterCidr(cidrs) => cidrs.iter().copied().find(of_family).map(within),
+        DetectLocal::NodeCidr => node?.pod_cidrs.iter().flatten().copied().find(of_family).map(within),
+        DetectLocal::Bridge(name) => Some(LocalDetector::Bridge(name.clone())),
+        DetectLocal::InterfacePrefix(prefix) => Some(LocalDetector::InterfacePrefix(prefix.clone())),
+    }
+}
+
+fn within(net: IpNet) -> LocalDetector {
+    LocalDetector::Cidr(net.trunc())
+}
+
+fn check_node(node: &Node, diagnostics: &mut Vec<Diagnostic>) {
+    let mut report = |field: String, message: String| {
+        diagnostics.push(Diagnostic { kind: Kind::Node, name: node.name.clone(), field, message });
+    };
+    for text in node.addresses.iter().filter_map(|address| address.address.as_ref().err()) {
+        report("status.addresses".to_owned(), format!("{text:?} is no address: not an address of this node"));
+    }
+    for (index, cidr) in node.pod_cidrs.iter().enumerate() {
+        if let Err(text) = cidr {
+            report(format!("spec.podCIDRs[{index}]"), format!("{text:?} is no range: pods in it are not known"));
+        }
+    }
+}
+
+/// The addresses that serve nodePorts: those of the machine that the configuration selects. Loopback never does.
+fn node_port_addresses(
+    settings: &Settings,
+    context: &Context,
+    local_addresses: &[IpAddr],
+    family: Family,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> NodePortAddresses {
+    let cidrs: Vec<IpNet> = match &settings.node_port_addresses {
+        // Node addresses that are unknown show as loopback.
+        NodePortSelection::Primary => context
+            .node_ips
+            .of(family)
+            .iter()
+            .filter(|address| !address.is_loopback())
+            .map(|address| IpNet::from(*address))
+            .collect(),
+        NodePortSelection::Cidrs(cidrs) => {
+            cidrs.iter().copied().filter(|cidr| Family::of_net(*cidr) == family).collect()
+        }
+    };
+    if cidrs.is_empty() || cidrs.iter().any(|cidr| cidr.prefix_len() == 0) {
+        return NodePortAddresses::All;
+    }
+    let mut report = |message: String| {
+        let name = ObjectName::cluster_wide(&settings.node_name);
+        diagnostics.push(Diagnostic { kind: Kind::Node, name, field: "nodePortAddresses".to_owned(), message });
+    };
+    for cidr in cidrs.iter().filter(|cidr| cidr.addr().is_loopback()) {
+        report(format!("{cidr} is loopback, which never serves nodePorts in this mode"));
+    }
+    let selected = |address: &&IpAddr| !address.is_loopback() && cidrs.iter().any(|cidr| cidr.contains(*address));
+    let mut addresses: Vec<IpAddr> = local_addresses.iter().filter(selected).copied().collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    if addresses.is_empty() {
+        report(format!("no {family} address of this node is selected: its nodePorts are not served"));
+    }
+    NodePortAddresses::Only(addresses)
+}
+
+fn service_cidrs(store: &Store, family: Family, diagnostics: &mut Vec<Diagnostic>) -> Vec<IpNet> {
+    let mut all = Vec::new();
+    for object in store.service_cidrs() {
+        for (index, cidr) in object.cidrs.iter().enumerate() {
+            match cidr {
+                Ok(cidr) if Family::of_net(*cidr) == family => all.push(*cidr),
+                Ok(_) => {}
+                Err(text) => diagnostics.push(Diagnostic {
+                    kind: Kind::ServiceCidr,
+                    name: object.name.clone(),
+                    field: format!("spec.cidrs[{index}]"),
+                    message: format!("{text:?} is no range: connections into it are not dropped"),
+                }),
+            }
+        }
+    }
+    disjoint(all)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+use ferry_api::object::{KubeObject, NodeAddress, Parsed, ServiceCidr};
+
+use super::*;
+use crate::store::Event;
+use crate::testing::ip;
+
+fn settings() -> Settings {
+    Settings {
+        node_name: "here".to_owned(),
+        bind_address: None,
+        detect_local: DetectLocal::NodeCidr,
+        masquerade_all: false,
+        masquerade_bit: 14,
+        node_port_addresses: NodePortSelection::Primary,
+    }
+}
+
+fn nets(list: &[&str]) -> Vec<IpNet> {
+    list.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+fn parsed<T: std::str::FromStr>(text: &str) -> Parsed<T> {
+    text.parse().map_err(|_| text.into())
+}
+
+fn node(addresses: &[(AddressKind, &str)], pod_cidrs: &[&str]) -> Node {
+    Node {
+        name: ObjectName::cluster_wide("here"),
+        zone: Some("z1".into()),
+        addresses: addresses.iter().map(|(kind, text)| NodeAddress { kind: *kind, address: parsed(text) }).collect(),
+        pod_cidrs: pod_cidrs.iter().map(|text| parsed(text)).collect(),
+        deleting: false,
+        to_be_deleted: false,
+    }
+}
+
+fn node_ips(settings: &Settings, node: Option<&Node>) -> [String; 2] {
+    let ips = context(settings, node).node_ips;
+    [ips.v4, ips.v6].map(|address| address.unwrap().to_string())
+}
+
+#[test]
+fn internal_addresses_come_before_external_ones_and_the_bind_address_before_both() {
+    use AddressKind::{External, Internal};
+    let node = node(
+        &[
+            (External, "198.51.100.1"),
+            (External, "2001:db8::1"),
+            (Internal, "nonsense"),
+            (Internal, "192.0.2.10"),
+            (Internal, "192.0.2.11"),
+        ],
+        &[],
+    );
+    assert_eq!(node_ips(&settings(), Some(&node)), ["192.0.2.10", "2001:db8::1"]);
+    let bound = Settings { bind_address: Some(ip("2001:db8::99")), ..settings() };
+    assert_eq!(node_ips(&bound, Some(&node)), ["192.0.2.10", "2001:db8::99"]);
+    assert_eq!(node_ips(&bound, None), ["127.0.0.1", "2001:db8::99"]);
+    assert_eq!(node_ips(&settings(), None), ["127.0.0.1", "::1"]);
+}
+
+#[test]
+fn each_family_has_its_detector() {
+    let node = node(&[], &["bad", "10.244.3.7/24", "fd00:10:244:3::/64"]);
+    let local = |detect_local, node| {
+        let local = context(&Settings { detect_local, ..settings() }, node).local;
+        [local.v4, local.v6].map(|detector| detector.map_or_else(|| "-".to_owned(), |detector| detector.to_string()))
+    };
+    let cidrs = |list| DetectLocal::ClusterCidr(nets(list));
+    assert_eq!(local(DetectLocal::NodeCidr, Some(&node)), ["from 10.244.3.0/24", "from fd00:10:244:3::/64"]);
+    assert_eq!(local(DetectLocal::NodeCidr, None), ["-", "-"]);
+    assert_eq!(local(cidrs(&["10.244.0.9/16", "10.245.0.0/16"]), None), ["from 10.244.0.0/16", "-"]);
+    assert_eq!(local(cidrs(&[]), Some(&node)), ["-", "-"]);
+    assert_eq!(local(DetectLocal::Bridge("cni0".into()), None), ["through cni0", "through cni0"]);
+    assert_eq!(local(DetectLocal::InterfacePrefix("veth".into()), None), ["through veth*", "through veth*"]);
+}
+
+#[test]
+fn the_rest_of_the_context() {
+    let context = context(&Settings { masquerade_all: true, masquerade_bit: 31, ..settings() }, Some(&node(&[], &[])));
+    assert_eq!((context.masquerade_all, context.masquerade_mark, context.zone.as_deref()), (true, 1 << 31, Some("z1")));
+    assert_eq!(context.node_name, "here");
+}
+
+#[test]
+fn node_port_addresses() {
+    let node = node(&[(AddressKind::Internal, "192.0.2.10")], &[]);
+    let local = ["127.0.0.1", "::1", "192.0.2.77", "192.0.2.10", "192.0.2.10", "10.244.0.1", "2001:db8::10"].map(ip);
+    let of = |node_port_addresses, node, family| {
+        let settings = Settings { node_port_addresses, ..settings() };
+        let context = context(&settings, node);
+        let (base, diagnostics) = base(&settings, &context, &local, &Store::new("here"), family);
+        (base.node_ports.to_string(), diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    let quiet = |text: &str| (text.to_owned(), Vec::<String>::new());
+    let all = || quiet("every local address");
+    let cidrs = |list| NodePortSelection::Cidrs(nets(list));
+    assert_eq!(of(NodePortSelection::Primary, Some(&node), Family::V4), quiet("192.0.2.10"));
+    assert_eq!(of(NodePortSelection::Primary, Some(&node), Family::V6), all(), "its address is unknown");
+    assert_eq!(of(NodePortSelection::Primary, None, Family::V4), all());
+    assert_eq!(of(cidrs(&[]), None, Family::V4), all());
+    assert_eq!(of(cidrs(&["192.0.2.0/24"]), None, Family::V4), quiet("192.0.2.10 192.0.2.77"));
+    assert_eq!(of(cidrs(&["192.0.2.0/24"]), None, Family::V6), all(), "no range of the family");
+    assert_eq!(of(cidrs(&["192.0.2.0/24", "0.0.0.0/0"]), None, Family::V4), all());
+    let (addresses, diagnostics) = of(cidrs(&["127.0.0.0/8", "198.51.100.0/24"]), None, Family::V4);
+    assert_eq!(addresses, "-");
+    assert_eq!(
+        diagnostics,
+        [
+            "Node here: nodePortAddresses: 127.0.0.0/8 is loopback, which never serves nodePorts in this mode",
+            "Node here: nodePortAddresses: no IPv4 address of this node is selected: its nodePorts are not served",
+        ]
+    );
+}
+
+#[test]
+fn service_cidrs_and_what_is_wrong_with_objects() {
+    let mut store = Store::new("here");
+    for (name, cidrs) in [
+        ("a", ["10.97.1.0/24", "fd00:10:96::/112"]),
+        ("b", ["10.96.0.0/12", "bad"]),
+        ("c", ["10.7.0.1/16", "10.96.0.0/12"]),
+    ] {
+        let cidrs = cidrs.iter().map(|text| parsed(text)).collect();
+        store
+            .apply(Event::Upsert(KubeObject::ServiceCidr(ServiceCidr { name: ObjectName::cluster_wide(name), cidrs })));
+    }
+    store.apply(Event::Upsert(KubeObject::Node(node(&[(AddressKind::Internal, "1.2.3")], &["10.0.0.0/8", "none"]))));
+    let context = context(&settings(), store.node());
+    let (four, diagnostics) = base(&settings(), &context, &[], &store, Family::V4);
+    assert_eq!(four.service_cidrs, nets(&["10.7.0.0/16", "10.96.0.0/12"]));
+    assert_eq!(
+        diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [
+            "Node here: status.addresses: \"1.2.3\" is no address: not an address of this node",
+            "Node here: spec.podCIDRs[1]: \"none\" is no range: pods in it are not known",
+            "ServiceCIDR b: spec.cidrs[1]: \"bad\" is no range: connections into it are not dropped",
+        ]
+    );
+    assert_eq!(base(&settings(), &context, &[], &store, Family::V6).0.service_cidrs, nets(&["fd00:10:96::/112"]));
+}
+
+#[test]
+fn settings_from_a_configuration() {
+    let mut config = KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() };
+    config.apply_platform_defaults();
+    let of = |config: &KubeProxyConfiguration| Settings::from_config(config, "here");
+    assert_eq!(of(&config), Settings { detect_local: DetectLocal::ClusterCidr(Vec::new()), ..settings() });
+
+    config.bind_address = "192.0.2.11".to_owned();
+    config.cluster_cidr = "10.244.0.0/16,fd00:10:244::/56".to_owned();
+    config.nftables.masquerade_all = true;
+    config.nftables.masquerade_bit = 3;
+    config.node_port_addresses = vec!["192.0.2.0/24".to_owned(), "::/0".to_owned()];
+    let wanted = Settings {
+        bind_address: Some(ip("192.0.2.11")),
+        detect_local: DetectLocal::ClusterCidr(nets(&["10.244.0.0/16", "fd00:10:244::/56"])),
+        masquerade_all: true,
+        masquerade_bit: 3,
+        node_port_addresses: NodePortSelection::Cidrs(nets(&["192.0.2.0/24", "::/0"])),
+        ..settings()
+    };
+    assert_eq!(of(&config), wanted);
+
+    config.detect_local.bridge_interface = "cni0".to_owned();
+    config.detect_local.interface_name_prefix = "veth".to_owned();
+    for (mode, wanted) in [
+        ("NodeCIDR", DetectLocal::NodeCidr),
+        ("BridgeInterface", DetectLocal::Bridge("cni0".to_owned())),
+        ("InterfaceNamePrefix", DetectLocal::InterfacePrefix("veth".to_owned())),
+    ] {
+        config.detect_local_mode = mode.to_owned();
+        assert_eq!(of(&config).detect_local, wanted);
+    }
+}

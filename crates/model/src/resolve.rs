@@ -1,0 +1,207 @@
+//! Objects in, decision out: the one pure function that says what the kernel must do for a Service.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ferry_api::object::{Family, Kind, ObjectName, Parsed, Protocol, Service, ServiceType, TrafficPolicy};
+
+use crate::claims::Claims;
+use crate::context::Context;
+use crate::diagnostic::Diagnostic;
+use crate::profile::Profile;
+use crate::select::{Selection, Uses, select};
+use crate::slices::{PortIndex, Row};
+use crate::sources::source_ranges;
+use crate::state::{Frontend, FrontendAddr, FrontendKind, PortState, ServiceState, SourceRanges};
+use crate::store::ServiceObjects;
+use crate::treatment::Matrix;
+use crate::visible::{
+    Address, Problem, ValidPort, Visible, affinity, cluster_ip_problem, is_external_local, is_proxied, valid_ports,
+};
+
+/// Decides about one Service in one IP family, and says what of it is not served as written.
+///
+/// Total: a malformed value costs itself only. A service that the family doesn't see gives a state without ports. The
+/// same objects, claims and context give the same state.
+pub fn resolve(
+    objects: &ServiceObjects<'_>,
+    claims: &Claims,
+    context: &Context,
+    profile: &Profile,
+    family: Family,
+) -> (ServiceState, Vec<Diagnostic>) {
+    let mut diagnostics = Vec::new();
+    let Some(service) = objects.service else {
+        // Without the Service its slices still know its name.
+        let name = objects.slices.iter().find_map(|slice| slice.service.clone());
+        let name = name.unwrap_or_else(|| ObjectName::cluster_wide(""));
+        return (ServiceState { name, ports: Vec::new() }, diagnostics);
+    };
+    let mut state = ServiceState { name: service.name.clone(), ports: Vec::new() };
+    if !is_proxied(service) {
+        return (state, diagnostics);
+    }
+    let mut report = |problem: Problem| diagnostics.push(of_service(service, problem));
+    cluster_ip_problem(service, family).into_iter().for_each(&mut report);
+    check_addresses(service, &mut report);
+    let ports = valid_ports(service, &mut report);
+    if let Some(visible) = Visible::of(service, family) {
+        let index = PortIndex::new(&objects.slices, family, &mut diagnostics);
+        let mut resolver = Resolver::new(visible, claims, context, profile, diagnostics);
+        let mut rows = Vec::new();
+        state.ports.reserve_exact(ports.len());
+        for port in &ports {
+            index.endpoints(port.name, port.protocol, &mut rows);
+            state.ports.push(resolver.port(port, &rows));
+        }
+        diagnostics = resolver.diagnostics;
+    }
+    (state, diagnostics)
+}
+
+/// What all ports of a service share.
+struct Resolver<'a> {
+    visible: Visible<'a>,
+    claims: &'a Claims,
+    context: &'a Context,
+    matrix: Matrix<'a>,
+    load_balancer_ips: Vec<IpAddr>,
+    has_external_ips: bool,
+    sources: SourceRanges,
+    /// frontends of this service so far
+    taken: BTreeSet<(FrontendAddr, Protocol)>,
+    diagnostics: Vec<Diagnostic>,
+}
+
+// === impl Resolver ===
+
+impl<'a> Resolver<'a> {
+    fn new(
+        visible: Visible<'a>,
+        claims: &'a Claims,
+        context: &'a Context,
+        profile: &'a Profile,
+        diagnostics: Vec<Diagnostic>,
+    ) -> Self {
+        let service = visible.service;
+        let load_balancer_ips: Vec<IpAddr> = visible.load_balancer_ips().map(|(_, address)| address).collect();
+        let sources = if load_balancer_ips.is_empty() {
+            SourceRanges::Any
+        } else {
+            source_ranges(&visible, &load_balancer_ips, context)
+        };
+        let matrix = Matrix {
+            profile,
+            internal_local: service.internal_policy == TrafficPolicy::Local,
+            external_local: is_external_local(service),
+            detects_pods: context.local.of(visible.family).is_some(),
+            masquerade_all: context.masquerade_all,
+            any: false,
+            has_cluster: false,
+            has_local: false,
+        };
+        let has_external_ips = visible.external_ips().next().is_some();
+        let taken = BTreeSet::new();
+        Self { visible, claims, context, matrix, load_balancer_ips, has_external_ips, sources, taken, diagnostics }
+    }
+
+    fn port(&mut self, port: &ValidPort<'_>, rows: &[Row<'_>]) -> PortState {
+        let external = port.node_port.is_some() || self.has_external_ips || !self.load_balancer_ips.is_empty();
+        let Matrix { internal_local, external_local, .. } = self.matrix;
+        let uses = Uses { cluster: !internal_local || external, local: internal_local || (external_local && external) };
+        let selection = select(rows, uses, self.context);
+        let matrix = self.matrix.with(&selection);
+        let visible = self.visible;
+        let mut frontends = Vec::with_capacity(visible.addresses(port).count());
+        for address in visible.addresses(port) {
+            if self.owns(&address, port.protocol) {
+                let sources = self.sources_of(address.kind, &selection);
+                let treatment = matrix.treatment(address.kind);
+                frontends.push(Frontend { kind: address.kind, at: address.at, sources, treatment });
+            }
+        }
+        PortState {
+            name: port.name.into(),
+            protocol: port.protocol,
+            affinity: affinity(visible.service),
+            cluster: selection.cluster,
+            local: selection.local,
+            frontends,
+        }
+    }
+
+    /// Whether this address is ours to serve, and not served already.
+    fn owns(&mut self, address: &Address, protocol: Protocol) -> bool {
+        let name = &self.visible.service.name;
+        let message = if self.is_load_balancer_too(address) {
+            // As a load balancer address it may have source ranges, and otherwise the treatment is the same.
+            "a load balancer address of this service too: served as that".to_owned()
+        } else if let Some(owner) = self.claims.owner(self.visible.family, address.at, protocol)
+            && owner != name
+        {
+            format!("{} {protocol} belongs to service {owner}, which comes first: not served for this one", address.at)
+        } else if !self.taken.insert((address.at, protocol)) {
+            format!("this service has {} {protocol} already: not served again", address.at)
+        } else {
+            return true;
+        };
+        let problem = Problem { field: address.field(), message };
+        self.diagnostics.push(of_service(self.visible.service, problem));
+        false
+    }
+
+    fn is_load_balancer_too(&self, address: &Address) -> bool {
+        match address.at {
+            FrontendAddr::Vip(vip, _) => {
+                address.kind == FrontendKind::ExternalIp && self.load_balancer_ips.contains(&vip)
+            }
+            FrontendAddr::NodePort(_) => false,
+        }
+    }
+
+    /// Source ranges guard load balancer addresses only.
+    fn sources_of(&self, kind: FrontendKind, selection: &Selection) -> SourceRanges {
+        let looked_at = selection.any || self.matrix.profile.filters_sources_before_reject;
+        if kind == FrontendKind::LoadBalancer && looked_at { self.sources.clone() } else { SourceRanges::Any }
+    }
+}
+
+/// What is wrong with the fields that both families read, apart from cluster IPs and ports.
+fn check_addresses(service: &Service, report: &mut impl FnMut(Problem)) {
+    for (index, text) in malformed(&service.external_ips) {
+        let message = format!("{text:?} is no address: not served");
+        report(Problem { field: format!("spec.externalIPs[{index}]"), message });
+    }
+    for (index, ingress) in service.ingress.iter().enumerate() {
+        if let Err(text) = &ingress.ip {
+            let message = format!("{text:?} is no address: not served");
+            report(Problem { field: format!("status.loadBalancer.ingress[{index}].ip"), message });
+        }
+    }
+    let all_bad = service.source_ranges.iter().all(Result::is_err);
+    for (index, text) in malformed(&service.source_ranges) {
+        let consequence = if all_bad { "no range is left, so everybody is let in" } else { "it lets nobody in" };
+        let message = format!("{text:?} is no range: {consequence}");
+        report(Problem { field: format!("spec.loadBalancerSourceRanges[{index}]"), message });
+    }
+    if service.affinity_seconds == Some(0) {
+        let message = "a memory of 0 seconds: session affinity is off".to_owned();
+        report(Problem { field: "spec.sessionAffinityConfig.clientIP.timeoutSeconds".to_owned(), message });
+    }
+    let is_checked = service.kind == ServiceType::LoadBalancer && is_external_local(service);
+    if is_checked && service.health_check_node_port != 0 {
+        let message = format!("health checks on port {} are not answered yet", service.health_check_node_port);
+        report(Problem { field: "spec.healthCheckNodePort".to_owned(), message });
+    }
+}
+
+fn malformed<T>(values: &[Parsed<T>]) -> impl Iterator<Item = (usize, &str)> {
+    values.iter().enumerate().filter_map(|(index, value)| Some((index, &**value.as_ref().err()?)))
+}
+
+fn of_service(service: &Service, Problem { field, message }: Problem) -> Diagnostic {
+    Diagnostic { kind: Kind::Service, name: service.name.clone(), field, message }
+}
+
+#[cfg(test)]
+mod tests;

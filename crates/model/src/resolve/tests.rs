@@ -1,0 +1,328 @@
+use std::sync::Arc;
+
+use ferry_api::object::{EndpointSlice, KubeObject, ServicePort};
+
+use super::*;
+use crate::state::Affinity;
+use crate::store::{Event, Store};
+use crate::testing::{READY, context, hinted_slice, ingress, ip, name, pool, port, service, slice, slice_port};
+
+fn store(services: impl IntoIterator<Item = Service>, slices: impl IntoIterator<Item = EndpointSlice>) -> Store {
+    let mut store = Store::new("here");
+    for service in services {
+        store.apply(Event::Upsert(KubeObject::Service(service)));
+    }
+    for slice in slices {
+        store.apply(Event::Upsert(KubeObject::EndpointSlice(slice)));
+    }
+    store
+}
+
+fn resolved(store: &Store, service: &str, family: Family) -> (ServiceState, Vec<String>) {
+    let objects = store.objects(&name(service));
+    let (state, diagnostics) = resolve(&objects, store.claims(), &context(), &Profile::NFTABLES, family);
+    (state, diagnostics.iter().map(|found| format!("{}: {}", found.field, found.message)).collect())
+}
+
+/// The frontends of a service in IPv4, as text, and its diagnostics.
+fn frontends(store: &Store, service: &str) -> (Vec<String>, Vec<String>) {
+    let (state, diagnostics) = resolved(store, service, Family::V4);
+    (state.ports.iter().flat_map(|port| &port.frontends).map(ToString::to_string).collect(), diagnostics)
+}
+
+fn here_and_there() -> EndpointSlice {
+    slice("web-1", "web", &[("10.244.1.1", "here", READY), ("10.244.2.1", "there", READY)])
+}
+
+fn with_everything() -> Service {
+    Service {
+        kind: ServiceType::LoadBalancer,
+        ports: [ServicePort { node_port: Ok(30_080), ..port("", 80) }].into(),
+        external_ips: [Ok(ip("198.51.100.7")), Ok(ip("2001:db8::7"))].into(),
+        ingress: [ingress("203.0.113.9"), ingress("2001:db8:1::9")].into(),
+        ..service("web", "10.96.0.10")
+    }
+}
+
+#[test]
+fn every_kind_of_frontend_in_order() {
+    let (frontends, diagnostics) = frontends(&store([with_everything()], [here_and_there()]), "web");
+    let masqueraded = "pod=cluster+masquerade host=cluster+masquerade other=cluster+masquerade";
+    assert_eq!(
+        frontends,
+        [
+            "clusterIP 10.96.0.10:80: pod=cluster host=cluster+masquerade other=cluster+masquerade".to_owned(),
+            format!("externalIP 198.51.100.7:80: {masqueraded}"),
+            format!("loadBalancer 203.0.113.9:80: {masqueraded}"),
+            format!("nodePort 30080: {masqueraded}"),
+        ]
+    );
+    assert_eq!(diagnostics, [""; 0]);
+}
+
+#[test]
+fn pools_follow_what_the_policies_ask_for() {
+    let internal = |internal_policy| Service { internal_policy, ..service("web", "10.96.0.10") };
+    let external = |external_policy| Service { external_policy, ..with_everything() };
+    let (cluster, local) = (pool(&["10.244.1.1", "10.244.2.1"]), pool(&["10.244.1.1"]));
+    for (service, wanted) in [
+        (internal(TrafficPolicy::Cluster), (&cluster, &pool(&[]))),
+        (internal(TrafficPolicy::Local), (&pool(&[]), &local)),
+        (external(TrafficPolicy::Cluster), (&cluster, &pool(&[]))),
+        (external(TrafficPolicy::Local), (&cluster, &local)),
+        // without an external address the external policy asks for nothing
+        (Service { external_policy: TrafficPolicy::Local, ..internal(TrafficPolicy::Cluster) }, (&cluster, &pool(&[]))),
+        (Service { internal_policy: TrafficPolicy::Local, ..with_everything() }, (&cluster, &local)),
+    ] {
+        let (state, _) = resolved(&store([service.clone()], [here_and_there()]), "web", Family::V4);
+        assert_eq!((&state.ports[0].cluster, &state.ports[0].local), wanted, "{service:?}");
+    }
+}
+
+#[test]
+fn external_policy_local_needs_an_external_type_or_address() {
+    let local = |kind, external_ips: &[&str]| Service {
+        kind,
+        external_policy: TrafficPolicy::Local,
+        external_ips: external_ips.iter().map(|text| Ok(ip(text))).collect(),
+        ..service("web", "10.96.0.10")
+    };
+    assert!(!is_external_local(&local(ServiceType::ClusterIp, &[])));
+    assert!(is_external_local(&local(ServiceType::ClusterIp, &["2001:db8::7"])), "either family's will do");
+    assert!(is_external_local(&local(ServiceType::NodePort, &[])));
+    assert!(is_external_local(&local(ServiceType::LoadBalancer, &[])));
+}
+
+#[test]
+fn which_family_sees_the_service() {
+    let seen = |service: &Service| {
+        let store = store([service.clone()], []);
+        Family::ALL.map(|family| resolved(&store, "web", family).0.ports.len())
+    };
+    let plain = service("web", "10.96.0.10");
+    let six = Ok(ip("fd00:10:96::10"));
+    assert_eq!(seen(&plain), [1, 0]);
+    assert_eq!(seen(&service("web", "fd00:10:96::10")), [0, 1]);
+    assert_eq!(seen(&Service { families: [].into(), ..plain.clone() }), [1, 0]);
+    let dual = Service {
+        families: [Family::V6, Family::V4].into(),
+        cluster_ips: [six, Ok(ip("10.96.0.10"))].into(),
+        ..plain.clone()
+    };
+    assert_eq!(seen(&dual), [1, 1]);
+    // only the first of the two has an address yet
+    assert_eq!(seen(&Service { families: [Family::V4, Family::V6].into(), ..plain.clone() }), [1, 0]);
+    for hidden in [
+        Service { cluster_ip: None, ..dual.clone() },
+        Service { foreign_proxy: true, ..dual.clone() },
+        Service { kind: ServiceType::ExternalName, ..dual },
+    ] {
+        assert_eq!(seen(&hidden), [0, 0], "{hidden:?}");
+    }
+}
+
+#[test]
+fn bad_cluster_ips_cost_their_family() {
+    let bad = Service {
+        families: [Family::V4, Family::V6].into(),
+        cluster_ips: [Ok(ip("fd00:10:96::10")), Err("10.96.0.300".into())].into(),
+        ..service("web", "10.96.0.10")
+    };
+    let store = store([bad], []);
+    for (family, wanted) in [
+        (Family::V4, "spec.clusterIPs[0]: fd00:10:96::10 is no IPv4 address: the service is not served in IPv4"),
+        (Family::V6, "spec.clusterIPs[1]: \"10.96.0.300\" is no address: the service is not served in IPv6"),
+    ] {
+        let (state, diagnostics) = resolved(&store, "web", family);
+        assert_eq!((state.ports.len(), diagnostics), (0, vec![wanted.to_owned()]));
+    }
+}
+
+#[test]
+fn source_ranges_guard_load_balancer_addresses_only() {
+    let ranges = |list: &[&str]| Service {
+        source_ranges: list.iter().map(|text| text.parse().map_err(|_| Box::from(*text))).collect(),
+        ..with_everything()
+    };
+    let sources = |list: &[&str]| {
+        let (state, _) = resolved(&store([ranges(list)], [here_and_there()]), "web", Family::V4);
+        let frontends = &state.ports[0].frontends;
+        for frontend in frontends.iter().filter(|frontend| frontend.kind != FrontendKind::LoadBalancer) {
+            assert_eq!(frontend.sources, SourceRanges::Any);
+        }
+        match &frontends[2].sources {
+            SourceRanges::Any => "any".to_owned(),
+            SourceRanges::Only(nets) => nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+        }
+    };
+    for (list, wanted) in [
+        (&[][..], "any"),
+        (&["10.0.0.0/8"], "10.0.0.0/8"),
+        (&["10.1.0.0/16", "10.0.0.0/8", "172.16.5.1/12"], "10.0.0.0/8 172.16.0.0/12"),
+        // the node is inside: so is the VIP
+        (&["192.0.2.0/24"], "192.0.2.0/24 203.0.113.9/32"),
+        (&["192.0.2.0/24", "203.0.113.0/24"], "192.0.2.0/24 203.0.113.0/24"),
+        // ranges of the other family only, one that holds everything, nothing readable
+        (&["2001:db8::/32"], "any"),
+        (&["10.0.0.0/8", "0.0.0.0/0"], "any"),
+        (&["10.0.0.0/33"], "any"),
+        (&["10.0.0.0/33", "10.0.0.0/8"], "10.0.0.0/8"),
+    ] {
+        assert_eq!(sources(list), wanted, "{list:?}");
+    }
+}
+
+#[test]
+fn an_external_ip_that_is_a_load_balancer_address_keeps_the_ranges() {
+    let both = Service {
+        external_ips: [Ok(ip("203.0.113.9"))].into(),
+        source_ranges: [Ok("10.0.0.0/8".parse().unwrap())].into(),
+        ..with_everything()
+    };
+    let (frontends, diagnostics) = frontends(&store([both], [here_and_there()]), "web");
+    assert!(frontends[1].starts_with("loadBalancer 203.0.113.9:80 sources 10.0.0.0/8: "), "{frontends:?}");
+    assert_eq!(frontends.len(), 3);
+    assert_eq!(diagnostics, ["spec.externalIPs[0]: a load balancer address of this service too: served as that"]);
+}
+
+#[test]
+fn a_mode_may_reject_before_it_filters() {
+    let guarded = Service { source_ranges: [Ok("10.0.0.0/8".parse().unwrap())].into(), ..with_everything() };
+    let store = store([guarded], []);
+    let profile = Profile { filters_sources_before_reject: false, ..Profile::NFTABLES };
+    for (profile, wanted) in [(&profile, true), (&Profile::NFTABLES, false)] {
+        let (state, _) = resolve(&store.objects(&name("web")), store.claims(), &context(), profile, Family::V4);
+        assert_eq!(state.ports[0].frontends[2].sources == SourceRanges::Any, wanted);
+    }
+}
+
+#[test]
+fn the_loser_of_a_frontend_is_told() {
+    let young = Service { created: None, ..with_everything() };
+    let old = Service {
+        name: name("old"),
+        cluster_ip: Some(Ok(ip("10.96.0.11"))),
+        cluster_ips: [Ok(ip("10.96.0.11"))].into(),
+        ..with_everything()
+    };
+    let old = Service { external_ips: [].into(), ..old };
+    let store = store([young, old], []);
+    let (frontends, diagnostics) = frontends(&store, "web");
+    assert_eq!(frontends.len(), 2);
+    assert_eq!(
+        diagnostics,
+        [
+            "status.loadBalancer.ingress[0].ip: 203.0.113.9:80 TCP belongs to service default/old, which comes first: not served for this one",
+            "spec.ports[0].nodePort: 30080 TCP belongs to service default/old, which comes first: not served for this one",
+        ]
+    );
+    assert_eq!(resolved(&store, "old", Family::V4).1, [""; 0]);
+}
+
+#[test]
+fn within_a_service_the_first_wins() {
+    let twice = Service {
+        ports: [port("a", 80), ServicePort { node_port: Ok(30_080), ..port("a", 81) }, port("b", 80)].into(),
+        external_ips: [Ok(ip("10.96.0.10")), Ok(ip("198.51.100.7")), Ok(ip("198.51.100.7"))].into(),
+        ..service("web", "10.96.0.10")
+    };
+    let (frontends, diagnostics) = frontends(&store([twice], []), "web");
+    let reject = "pod=reject host=reject other=reject";
+    assert_eq!(
+        frontends,
+        [format!("clusterIP 10.96.0.10:80: {reject}"), format!("externalIP 198.51.100.7:80: {reject}")]
+    );
+    let again = |field, address| format!("{field}: this service has {address}:80 TCP already: not served again");
+    assert_eq!(
+        diagnostics,
+        [
+            "spec.ports[1].name: an earlier port has the name \"a\" and protocol TCP too: this port is not served"
+                .to_owned(),
+            again("spec.externalIPs[0]", "10.96.0.10"),
+            again("spec.externalIPs[2]", "198.51.100.7"),
+            again("spec.clusterIP", "10.96.0.10"),
+            again("spec.externalIPs[0]", "10.96.0.10"),
+            again("spec.externalIPs[1]", "198.51.100.7"),
+            again("spec.externalIPs[2]", "198.51.100.7"),
+        ]
+    );
+}
+
+#[test]
+fn what_is_malformed_costs_itself_only() {
+    let bad = Service {
+        ports: [
+            ServicePort { protocol: Err("ICMP".into()), ..port("a", 80) },
+            ServicePort { port: Err("0".into()), ..port("b", 80) },
+            ServicePort { node_port: Err("99999".into()), ..port("c", 80) },
+        ]
+        .into(),
+        external_ips: [Err("198.51.100".into()), Ok(ip("198.51.100.7"))].into(),
+        source_ranges: [Err("all".into())].into(),
+        affinity_seconds: Some(0),
+        health_check_node_port: 32_000,
+        external_policy: TrafficPolicy::Local,
+        kind: ServiceType::LoadBalancer,
+        ..service("web", "10.96.0.10")
+    };
+    let (frontends, diagnostics) = frontends(&store([bad], []), "web");
+    assert_eq!(frontends.len(), 2);
+    assert_eq!(
+        diagnostics,
+        [
+            "spec.externalIPs[0]: \"198.51.100\" is no address: not served",
+            "spec.loadBalancerSourceRanges[0]: \"all\" is no range: no range is left, so everybody is let in",
+            "spec.sessionAffinityConfig.clientIP.timeoutSeconds: a memory of 0 seconds: session affinity is off",
+            "spec.healthCheckNodePort: health checks on port 32000 are not answered yet",
+            "spec.ports[0].protocol: \"ICMP\" is no known protocol: this port is not served",
+            "spec.ports[1].port: \"0\" is no port: this port is not served",
+            "spec.ports[2].nodePort: \"99999\" is no port: it is not served as a node port",
+        ]
+    );
+}
+
+#[test]
+fn a_load_balancer_that_proxies_itself_is_left_alone() {
+    let mut balanced = with_everything();
+    balanced.ingress[0].proxy_mode = true;
+    let (frontends, _) = frontends(&store([balanced], []), "web");
+    assert!(frontends.iter().all(|frontend| !frontend.starts_with("loadBalancer")), "{frontends:?}");
+}
+
+#[test]
+fn affinity_reaches_every_port() {
+    let sticky = Service {
+        affinity_seconds: Some(300),
+        ports: [port("a", 80), port("b", 81)].into(),
+        ..service("web", "10.96.0.10")
+    };
+    let (state, _) = resolved(&store([sticky], []), "web", Family::V4);
+    assert!(state.ports.iter().all(|port| port.affinity == Some(Affinity { timeout_seconds: 300 })));
+}
+
+#[test]
+fn ports_find_their_own_endpoints() {
+    let mut two = hinted_slice("web-1", "web", [("10.244.1.1", "here", READY, &[][..], &[][..])]);
+    two.ports = [slice_port("a", 8080), slice_port("b", 9090)].into();
+    let web = Service { ports: [port("b", 81), port("a", 80), port("c", 82)].into(), ..service("web", "10.96.0.10") };
+    let (state, _) = resolved(&store([web], [two]), "web", Family::V4);
+    let pools: Vec<_> = state.ports.iter().map(|port| (&*port.name, port.cluster.to_string())).collect();
+    assert_eq!(
+        pools,
+        [("b", "10.244.1.1:9090".to_owned()), ("a", "10.244.1.1:8080".to_owned()), ("c", "-".to_owned())]
+    );
+}
+
+#[test]
+fn equal_pools_are_shared() {
+    let local = Service { external_policy: TrafficPolicy::Local, ..with_everything() };
+    let (state, _) =
+        resolved(&store([local], [slice("s", "web", &[("10.244.1.1", "here", READY)])]), "web", Family::V4);
+    assert!(Arc::ptr_eq(&state.ports[0].cluster.0, &state.ports[0].local.0));
+}
+
+#[test]
+fn without_the_service_there_is_nothing() {
+    let store = store([], [here_and_there()]);
+    assert_eq!(resolved(&store, "web", Family::V4).0, ServiceState { name: name("web"), ports: Vec::new() });
+}

@@ -1,0 +1,115 @@
+//! Which endpoints a port uses under policy Cluster and under policy Local: readiness, fallback to terminating ones,
+//! topology hints.
+
+use crate::context::Context;
+use crate::slices::Row;
+use crate::state::{Endpoint, Pool};
+
+/// Which policies a port's frontends ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Uses {
+    pub(crate) cluster: bool,
+    pub(crate) local: bool,
+}
+
+/// The pools of a port. A policy that no frontend asks for has an empty pool.
+#[derive(Clone, Debug)]
+pub(crate) struct Selection {
+    pub(crate) cluster: Pool,
+    pub(crate) local: Pool,
+    /// a usable endpoint exists on some node
+    pub(crate) any: bool,
+}
+
+/// Which ready endpoints policy Cluster prefers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Topology<'a> {
+    All,
+    Node(&'a str),
+    Zone(&'a str),
+}
+
+/// Selects from the endpoints of a port, which are sorted.
+pub(crate) fn select(rows: &[Row<'_>], uses: Uses, context: &Context) -> Selection {
+    let mut selection = Selection { cluster: Pool::default(), local: Pool::default(), any: false };
+    if rows.is_empty() {
+        return selection;
+    }
+    if uses.cluster {
+        let topology = topology(rows, context);
+        selection.cluster = first_of(
+            pool_of(rows, |row| is_ready(row) && topology.allows(row)),
+            // Terminating endpoints are the last resort, wherever they are.
+            || pool_of(rows, is_draining),
+        );
+        selection.any = !selection.cluster.is_empty();
+    }
+    if uses.local {
+        selection.any |= rows.iter().any(|row| is_ready(row) || is_draining(row));
+        let here = |row: &Row<'_>| row.is_on(&context.node_name);
+        selection.local = first_of(pool_of(rows, |row| is_ready(row) && here(row)), || {
+            pool_of(rows, |row| is_draining(row) && here(row))
+        });
+        if selection.local == selection.cluster {
+            selection.local = selection.cluster.clone();
+        }
+    }
+    selection
+}
+
+fn is_ready(row: &Row<'_>) -> bool {
+    row.conditions.ready
+}
+
+/// Still answers, but is about to go.
+fn is_draining(row: &Row<'_>) -> bool {
+    row.conditions.serving && row.conditions.terminating
+}
+
+fn pool_of(rows: &[Row<'_>], wanted: impl Fn(&Row<'_>) -> bool) -> Pool {
+    let mut endpoints: Vec<Endpoint> = Vec::with_capacity(rows.len());
+    endpoints.extend(rows.iter().filter(|row| wanted(row)).map(|row| row.endpoint));
+    if endpoints.is_empty() { Pool::default() } else { Pool::new(endpoints) }
+}
+
+fn first_of(pool: Pool, other: impl FnOnce() -> Pool) -> Pool {
+    if pool.is_empty() { other() } else { pool }
+}
+
+/// Hints count only if all ready endpoints have them and one names us: those for nodes first, then those for zones.
+fn topology<'a>(rows: &[Row<'_>], context: &'a Context) -> Topology<'a> {
+    let node = Some(context.node_name.as_str()).filter(|node| !node.is_empty());
+    let zone = context.zone.as_deref().filter(|zone| !zone.is_empty());
+    let (mut all_nodes, mut our_node, mut all_zones, mut our_zone) = (true, false, true, false);
+    for row in rows.iter().filter(|row| is_ready(row)) {
+        let (nodes, zones) = (row.node_hints(), row.zone_hints());
+        all_nodes &= !nodes.is_empty();
+        all_zones &= !zones.is_empty();
+        our_node |= node.is_some_and(|node| names(nodes, node));
+        our_zone |= zone.is_some_and(|zone| names(zones, zone));
+    }
+    match (node, zone) {
+        (Some(node), _) if all_nodes && our_node => Topology::Node(node),
+        (_, Some(zone)) if all_zones && our_zone => Topology::Zone(zone),
+        _ => Topology::All,
+    }
+}
+
+fn names(hints: &[Box<str>], name: &str) -> bool {
+    hints.iter().any(|hint| **hint == *name)
+}
+
+// === impl Topology ===
+
+impl Topology<'_> {
+    fn allows(self, row: &Row<'_>) -> bool {
+        match self {
+            Self::All => true,
+            Self::Node(node) => names(row.node_hints(), node),
+            Self::Zone(zone) => names(row.zone_hints(), zone),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! A service's EndpointSlices as one table of endpoints per service port.
+
+use ferry_api::object::{
+    AddressType, Conditions, EndpointSlice, Family, Kind, Parsed, Protocol, SliceEndpoint, SlicePort,
+};
+
+use crate::diagnostic::Diagnostic;
+use crate::state::Endpoint;
+
+/// The ports of all slices of one family, found by name and protocol.
+pub(crate) struct PortIndex<'a> {
+    /// sorted by name and protocol, then in the order of the slices
+    ports: Vec<IndexedPort<'a>>,
+    family: Family,
+}
+
+#[derive(Clone, Copy)]
+struct IndexedPort<'a> {
+    name: &'a str,
+    protocol: Protocol,
+    number: u16,
+    slice: &'a EndpointSlice,
+}
+
+/// One endpoint of a service port, with what decides whether it is used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row<'a> {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) conditions: Conditions,
+    slice: &'a EndpointSlice,
+    of_slice: &'a SliceEndpoint,
+}
+
+// === impl PortIndex ===
+
+impl<'a> PortIndex<'a> {
+    /// Takes the slices that the family uses, ordered by name, and says what is wrong with them.
+    pub(crate) fn new(slices: &[&'a EndpointSlice], family: Family, diagnostics: &mut Vec<Diagnostic>) -> Self {
+        let mut ports = Vec::new();
+        for slice in slices.iter().filter(|slice| is_of(slice, family)) {
+            check_endpoints(slice, family, diagnostics);
+            for (index, port) in slice.ports.iter().enumerate() {
+                match usable(port) {
+                    Ok(Some((name, protocol, number))) => ports.push(IndexedPort { name, protocol, number, slice }),
+                    Ok(None) => {}
+                    Err((field, message)) => {
+                        diagnostics.push(of_slice(slice, format!("ports[{index}].{field}"), message));
+                    }
+                }
+            }
+        }
+        ports.sort_by_key(IndexedPort::key);
+        Self { ports, family }
+    }
+
+    /// Fills `rows` with the endpoints of a service port, sorted by address and port, each once.
+    ///
+    /// Where an endpoint is listed twice, the later copy counts, unless it is terminating: the address of a pod that
+    /// ends may have been given to a new one. Nothing is mixed from two copies.
+    pub(crate) fn endpoints(&self, name: &str, protocol: Protocol, rows: &mut Vec<Row<'a>>) {
+        rows.clear();
+        let start = self.ports.partition_point(|port| port.key() < (name, protocol));
+        let matching = self.ports.iter().skip(start).take_while(|port| port.key() == (name, protocol));
+        for port in matching {
+            let slice = port.slice;
+            rows.reserve(slice.endpoints.len());
+            let of_family = slice.endpoints.iter().filter(|endpoint| Family::of(endpoint.address) == self.family);
+            rows.extend(of_family.map(|of_slice| Row {
+                endpoint: Endpoint { address: of_slice.address, port: port.number },
+                conditions: of_slice.conditions,
+                slice,
+                of_slice,
+            }));
+        }
+        rows.sort_by_key(|row| row.endpoint);
+        rows.dedup_by(|next, kept| {
+            let same = next.endpoint == kept.endpoint;
+            if same && !next.conditions.terminating {
+                *kept = *next;
+            }
+            same
+        });
+    }
+}
+
+// === impl IndexedPort ===
+
+impl<'a> IndexedPort<'a> {
+    fn key(&self) -> (&'a str, Protocol) {
+        (self.name, self.protocol)
+    }
+}
+
+// === impl Row ===
+
+impl Row<'_> {
+    /// Whether it is on this node. One without a node is on none.
+    pub(crate) fn is_on(&self, node: &str) -> bool {
+        !node.is_empty() && self.slice.node_of(self.of_slice) == Some(node)
+    }
+
+    /// The nodes it is meant for.
+    pub(crate) fn node_hints(&self) -> &[Box<str>] {
+        self.slice.hints_of(self.of_slice).map_or(&[], |hints| &hints.nodes)
+    }
+
+    /// The zones it is meant for.
+    pub(crate) fn zone_hints(&self) -> &[Box<str>] {
+        self.slice.hints_of(self.of_slice).map_or(&[], |hints| &hints.zones)
+    }
+}
+
+fn is_of(slice: &EndpointSlice, family: Family) -> bool {
+    let matches = match slice.address_type {
+        AddressType::Ipv4 => family == Family::V4,
+        AddressType::Ipv6 => family == Family::V6,
+        AddressType::Other => false,
+    };
+    matches && !slice.headless
+}
+
+/// A slice port's name, protocol and number; `None` for one that is left out on purpose, or else the field that is
+/// wrong.
+type Usable<'a> = Result<Option<(&'a str, Protocol, u16)>, (&'static str, String)>;
+
+fn usable(port: &SlicePort) -> Usable<'_> {
+    let wrong = |field, text: &str, what: &str| (field, format!("{text:?} is no {what}: this port is not used"));
+    let protocol = parsed(&port.protocol).map_err(|text| wrong("protocol", text, "known protocol"))?;
+    let number = match &port.port {
+        Some(number) => parsed(number).map_err(|text| wrong("port", text, "port"))?,
+        None => return Ok(None),
+    };
+    if number == 0 {
+        return Err(wrong("port", "0", "port"));
+    }
+    Ok(port.name.as_deref().map(|name| (name, protocol, number)))
+}
+
+fn parsed<T: Copy>(value: &Parsed<T>) -> Result<T, &str> {
+    value.as_ref().copied().map_err(|text| &**text)
+}
+
+/// Endpoints that can't be used: one diagnostic of a sort per slice, since there may be a thousand.
+fn check_endpoints(slice: &EndpointSlice, family: Family, diagnostics: &mut Vec<Diagnostic>) {
+    let mut report = |first: String, count: usize, what: &str| {
+        let more = if count > 1 { format!(" ({} more like it)", count - 1) } else { String::new() };
+        let message = format!("{first} is no {what}{more}: not used as an endpoint");
+        diagnostics.push(of_slice(slice, "endpoints[].addresses[0]".to_owned(), message));
+    };
+    if let Some(first) = slice.bad_addresses.first() {
+        report(format!("{first:?}"), slice.bad_addresses.len(), "address");
+    }
+    let mut foreign = slice.endpoints.iter().filter(|endpoint| Family::of(endpoint.address) != family);
+    if let Some(first) = foreign.next() {
+        report(first.address.to_string(), 1 + foreign.count(), &format!("{family} address"));
+    }
+}
+
+fn of_slice(slice: &EndpointSlice, field: String, message: String) -> Diagnostic {
+    Diagnostic { kind: Kind::EndpointSlice, name: slice.name.clone(), field, message }
+}
+
+#[cfg(test)]
+mod tests;

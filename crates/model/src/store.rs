@@ -1,0 +1,323 @@
+//! Objects by name; event in, dirty service names out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ferry_api::object::{EndpointSlice, Family, Kind, KubeObject, Node, ObjectName, Service, ServiceCidr};
+
+use crate::claims::Claims;
+use crate::context::PerFamily;
+use crate::diagnostic::Diagnostic;
+use crate::visible::has_affinity;
+
+/// What a source tells about the objects of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// a new initial list of this kind begins; what is known stays in force until it is complete
+    Restart(Kind),
+    /// this object is there, new or changed
+    Upsert(KubeObject),
+    /// the object of this kind and name is gone
+    Delete(Kind, ObjectName),
+    /// the initial list of this kind is complete: what it didn't hold is gone
+    Synced(Kind),
+}
+
+/// What has to be decided anew.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dirty {
+    /// services to resolve again; one that is no longer in the store is gone
+    pub services: BTreeSet<ObjectName>,
+    /// our Node changed: the context and the base state depend on it
+    pub node: bool,
+    /// ServiceCIDRs changed: the base state depends on them
+    pub service_cidrs: bool,
+}
+
+/// All objects that a source has delivered, as compact as they come. Objects that must not be proxied are kept too:
+/// `resolve` knows what they are.
+///
+/// The base state depends on [`Store::uses_affinity`] besides what [`Dirty`] names; asking is free.
+#[derive(Clone, Debug)]
+pub struct Store {
+    node_name: ObjectName,
+    node: Option<Node>,
+    services: BTreeMap<ObjectName, Entry>,
+    /// which service a slice belongs to; `None` for a slice that names none
+    owners: BTreeMap<ObjectName, Option<ObjectName>>,
+    service_cidrs: BTreeMap<ObjectName, ServiceCidr>,
+    claims: Claims,
+    with_affinity: PerFamily<usize>,
+    lists: BTreeMap<Kind, List>,
+}
+
+/// The objects of one service, for [`resolve`](crate::resolve::resolve).
+#[derive(Clone, Debug)]
+pub struct ServiceObjects<'a> {
+    /// the Service; `None` while only slices of it are known
+    pub service: Option<&'a Service>,
+    /// its EndpointSlices of all address types, ordered by name
+    pub slices: Vec<&'a EndpointSlice>,
+}
+
+/// A service's objects. Boxed because tree nodes are seldom full.
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    service: Option<Box<Service>>,
+    /// ordered by name
+    slices: Vec<EndpointSlice>,
+}
+
+/// How far the list of a kind has come.
+#[derive(Clone, Debug, Default)]
+struct List {
+    /// it was complete at least once
+    synced: bool,
+    /// while a new list runs: what it hasn't held so far
+    unseen: Option<BTreeSet<ObjectName>>,
+}
+
+// === impl Dirty ===
+
+impl Dirty {
+    /// Whether nothing has to be decided.
+    pub fn is_empty(&self) -> bool {
+        self.services.is_empty() && !self.node && !self.service_cidrs
+    }
+
+    /// Adds what another event made dirty.
+    pub fn merge(&mut self, other: Self) {
+        self.services.extend(other.services);
+        self.node |= other.node;
+        self.service_cidrs |= other.service_cidrs;
+    }
+}
+
+// === impl Store ===
+
+impl Store {
+    /// An empty store for the proxy of this node.
+    pub fn new(node_name: &str) -> Self {
+        Self {
+            node_name: ObjectName::cluster_wide(node_name),
+            node: None,
+            services: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            service_cidrs: BTreeMap::new(),
+            claims: Claims::default(),
+            with_affinity: PerFamily::default(),
+            lists: BTreeMap::new(),
+        }
+    }
+
+    /// Takes an event and says what it made dirty. What doesn't change anything dirties nothing, and of Nodes only
+    /// our own counts.
+    pub fn apply(&mut self, event: Event) -> Dirty {
+        let mut dirty = Dirty::default();
+        match event {
+            Event::Restart(kind) => {
+                let known = self.names(kind);
+                self.lists.entry(kind).or_default().unseen = Some(known);
+            }
+            Event::Upsert(object) => {
+                self.see(object.kind(), object.name());
+                self.upsert(object, &mut dirty);
+            }
+            Event::Delete(kind, name) => {
+                self.see(kind, &name);
+                self.delete(kind, &name, &mut dirty);
+            }
+            Event::Synced(kind) => {
+                let list = self.lists.entry(kind).or_default();
+                list.synced = true;
+                for name in list.unseen.take().unwrap_or_default() {
+                    self.delete(kind, &name, &mut dirty);
+                }
+            }
+        }
+        dirty
+    }
+
+    /// The objects of one service.
+    pub fn objects(&self, name: &ObjectName) -> ServiceObjects<'_> {
+        match self.services.get(name) {
+            Some(entry) => ServiceObjects { service: entry.service.as_deref(), slices: entry.slices.iter().collect() },
+            None => ServiceObjects { service: None, slices: Vec::new() },
+        }
+    }
+
+    /// The names of all services, ordered. Slices alone don't make a service.
+    pub fn service_names(&self) -> impl Iterator<Item = &ObjectName> {
+        self.services.iter().filter(|(_, entry)| entry.service.is_some()).map(|(name, _)| name)
+    }
+
+    /// Our Node.
+    pub fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    /// All ServiceCIDRs, ordered by name.
+    pub fn service_cidrs(&self) -> impl Iterator<Item = &ServiceCidr> {
+        self.service_cidrs.values()
+    }
+
+    /// Whether the initial list of this kind has been complete at least once.
+    pub fn synced(&self, kind: Kind) -> bool {
+        self.lists.get(&kind).is_some_and(|list| list.synced)
+    }
+
+    /// Who owns which frontend.
+    pub fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    /// Whether some service that this family sees has session affinity.
+    pub fn uses_affinity(&self, family: Family) -> bool {
+        *self.with_affinity.of(family) > 0
+    }
+
+    /// A diagnostic for each slice that belongs to no service, since no service's state can carry it.
+    pub fn orphans(&self) -> impl Iterator<Item = Diagnostic> {
+        self.owners.iter().filter(|(_, owner)| owner.is_none()).map(|(name, _)| Diagnostic {
+            kind: Kind::EndpointSlice,
+            name: name.clone(),
+            field: "metadata.labels[kubernetes.io/service-name]".to_owned(),
+            message: "missing or empty: the slice belongs to no service and is not used".to_owned(),
+        })
+    }
+
+    /// The names of all objects of a kind.
+    fn names(&self, kind: Kind) -> BTreeSet<ObjectName> {
+        match kind {
+            Kind::Service => self.service_names().cloned().collect(),
+            Kind::EndpointSlice => self.owners.keys().cloned().collect(),
+            Kind::Node => self.node.iter().map(|node| node.name.clone()).collect(),
+            Kind::ServiceCidr => self.service_cidrs.keys().cloned().collect(),
+        }
+    }
+
+    fn see(&mut self, kind: Kind, name: &ObjectName) {
+        if let Some(unseen) = self.lists.get_mut(&kind).and_then(|list| list.unseen.as_mut()) {
+            unseen.remove(name);
+        }
+    }
+
+    fn upsert(&mut self, object: KubeObject, dirty: &mut Dirty) {
+        match object {
+            KubeObject::Service(service) => self.upsert_service(service, dirty),
+            KubeObject::EndpointSlice(slice) => self.upsert_slice(slice, dirty),
+            KubeObject::Node(node) => {
+                if node.name == self.node_name && self.node.as_ref() != Some(&node) {
+                    self.node = Some(node);
+                    dirty.node = true;
+                }
+            }
+            KubeObject::ServiceCidr(cidr) => {
+                if self.service_cidrs.get(&cidr.name) != Some(&cidr) {
+                    self.service_cidrs.insert(cidr.name.clone(), cidr);
+                    dirty.service_cidrs = true;
+                }
+            }
+        }
+    }
+
+    fn delete(&mut self, kind: Kind, name: &ObjectName, dirty: &mut Dirty) {
+        match kind {
+            Kind::Service => self.delete_service(name, dirty),
+            Kind::EndpointSlice => {
+                if let Some(Some(owner)) = self.owners.remove(name) {
+                    self.remove_slice(&owner, name, dirty);
+                }
+            }
+            Kind::Node => {
+                if *name == self.node_name && self.node.take().is_some() {
+                    dirty.node = true;
+                }
+            }
+            Kind::ServiceCidr => dirty.service_cidrs |= self.service_cidrs.remove(name).is_some(),
+        }
+    }
+
+    fn upsert_service(&mut self, mut service: Service, dirty: &mut Dirty) {
+        // The name is kept once for the service, its slices and the tree.
+        service.name = self.interned(service.name);
+        let name = service.name.clone();
+        let entry = self.services.entry(name.clone()).or_default();
+        let before = entry.service.take();
+        if before.as_deref() == Some(&service) {
+            entry.service = before;
+            return;
+        }
+        self.claims.change(before.as_deref(), Some(&service), &mut dirty.services);
+        count_affinity(&mut self.with_affinity, before.as_deref(), Some(&service));
+        entry.service = Some(Box::new(service));
+        dirty.services.insert(name);
+    }
+
+    fn delete_service(&mut self, name: &ObjectName, dirty: &mut Dirty) {
+        let Some(entry) = self.services.get_mut(name) else { return };
+        let Some(before) = entry.service.take() else { return };
+        if entry.slices.is_empty() {
+            self.services.remove(name);
+        }
+        self.claims.change(Some(&before), None, &mut dirty.services);
+        count_affinity(&mut self.with_affinity, Some(&before), None);
+        dirty.services.insert(name.clone());
+    }
+
+    fn upsert_slice(&mut self, mut slice: EndpointSlice, dirty: &mut Dirty) {
+        slice.service = slice.service.map(|name| self.interned(name));
+        if let Some((name, owner)) = self.owners.get_key_value(&slice.name) {
+            slice.name = name.clone();
+            // A slice that moves leaves the service it belonged to.
+            if *owner != slice.service
+                && let Some(owner) = owner.clone()
+            {
+                self.remove_slice(&owner, &slice.name, dirty);
+            }
+        }
+        self.owners.insert(slice.name.clone(), slice.service.clone());
+        let Some(owner) = slice.service.clone() else { return };
+        let entry = self.services.entry(owner.clone()).or_default();
+        match entry.slices.binary_search_by(|known| known.name.cmp(&slice.name)) {
+            Ok(at) => match entry.slices.get_mut(at) {
+                Some(known) if *known != slice => *known = slice,
+                _ => return,
+            },
+            Err(at) => {
+                // Most services have one slice: room for more would cost as much as the slices.
+                entry.slices.reserve_exact(1);
+                entry.slices.insert(at, slice);
+            }
+        }
+        if entry.service.is_some() {
+            dirty.services.insert(owner);
+        }
+    }
+
+    fn remove_slice(&mut self, owner: &ObjectName, name: &ObjectName, dirty: &mut Dirty) {
+        let Some(entry) = self.services.get_mut(owner) else { return };
+        entry.slices.retain(|slice| slice.name != *name);
+        if entry.service.is_some() {
+            dirty.services.insert(owner.clone());
+        } else if entry.slices.is_empty() {
+            self.services.remove(owner);
+        }
+    }
+
+    /// The copy of this service name that is already in use, if there is one.
+    fn interned(&self, name: ObjectName) -> ObjectName {
+        self.services.get_key_value(&name).map_or(name, |(known, _)| known.clone())
+    }
+}
+
+/// Keeps the number of services with session affinity, per family.
+fn count_affinity(counts: &mut PerFamily<usize>, before: Option<&Service>, after: Option<&Service>) {
+    for family in Family::ALL {
+        let count = counts.of_mut(family);
+        *count += usize::from(after.is_some_and(|service| has_affinity(service, family)));
+        *count -= usize::from(before.is_some_and(|service| has_affinity(service, family)));
+    }
+}
+
+#[cfg(test)]
+mod tests;

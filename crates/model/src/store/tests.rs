@@ -1,0 +1,176 @@
+use ferry_api::object::{AddressKind, IpNet, NodeAddress};
+
+use super::*;
+use crate::testing::{READY, UNREADY, name, service, slice};
+
+fn store(events: impl IntoIterator<Item = Event>) -> Store {
+    let mut store = Store::new("here");
+    for event in events {
+        store.apply(event);
+    }
+    store
+}
+
+fn put(service: Service) -> Event {
+    Event::Upsert(KubeObject::Service(service))
+}
+
+fn put_slice(slice: EndpointSlice) -> Event {
+    Event::Upsert(KubeObject::EndpointSlice(slice))
+}
+
+fn dirty(names: &[&str]) -> Dirty {
+    Dirty { services: names.iter().map(|text| name(text)).collect(), ..Dirty::default() }
+}
+
+fn node(text: &str) -> Node {
+    Node {
+        name: ObjectName::cluster_wide(text),
+        zone: None,
+        addresses: [NodeAddress { kind: AddressKind::Internal, address: Ok([192, 0, 2, 10].into()) }].into(),
+        pod_cidrs: [].into(),
+        deleting: false,
+        to_be_deleted: false,
+    }
+}
+
+#[test]
+fn what_is_known_already_dirties_nothing() {
+    let mut store = Store::new("here");
+    let web = || service("web", "10.96.0.10");
+    let ends = |conditions| slice("web-1", "web", &[("10.244.1.1", "here", conditions)]);
+    assert_eq!(store.apply(put(web())), dirty(&["web"]));
+    assert_eq!(store.apply(put(web())), dirty(&[]));
+    assert_eq!(store.apply(put_slice(ends(READY))), dirty(&["web"]));
+    assert_eq!(store.apply(put_slice(ends(READY))), dirty(&[]));
+    assert_eq!(store.apply(put_slice(ends(UNREADY))), dirty(&["web"]));
+    assert_eq!(store.apply(Event::Delete(Kind::EndpointSlice, name("other"))), dirty(&[]));
+    assert_eq!(store.apply(Event::Delete(Kind::EndpointSlice, name("web-1"))), dirty(&["web"]));
+    assert_eq!(store.apply(Event::Delete(Kind::EndpointSlice, name("web-1"))), dirty(&[]));
+    assert_eq!(store.apply(Event::Delete(Kind::Service, name("web"))), dirty(&["web"]));
+    assert_eq!(store.apply(Event::Delete(Kind::Service, name("web"))), dirty(&[]));
+    assert_eq!(store.services.len() + store.owners.len(), 0, "nothing stays behind");
+}
+
+#[test]
+fn slices_wait_for_their_service() {
+    let mut store = store([]);
+    assert_eq!(store.apply(put_slice(slice("b", "web", &[]))), dirty(&[]));
+    assert_eq!(store.apply(put_slice(slice("a", "web", &[]))), dirty(&[]));
+    assert_eq!(store.service_names().count(), 0);
+    assert_eq!(store.apply(put(service("web", "10.96.0.10"))), dirty(&["web"]));
+    let objects = store.objects(&name("web"));
+    assert!(objects.service.is_some());
+    assert_eq!(objects.slices.iter().map(|slice| slice.name.name()).collect::<Vec<_>>(), ["a", "b"]);
+}
+
+#[test]
+fn a_slice_can_move_to_another_service_and_to_none() {
+    let mut store = store([
+        put(service("web", "10.96.0.10")),
+        put(service("api", "10.96.0.11")),
+        put_slice(slice("s", "web", &[("10.244.1.1", "here", READY)])),
+    ]);
+    assert_eq!(store.apply(put_slice(slice("s", "api", &[]))), dirty(&["api", "web"]));
+    assert!(store.objects(&name("web")).slices.is_empty());
+    assert_eq!(store.orphans().count(), 0);
+    let mut orphan = slice("s", "api", &[]);
+    orphan.service = None;
+    assert_eq!(store.apply(put_slice(orphan.clone())), dirty(&["api"]));
+    assert_eq!(store.apply(put_slice(orphan)), dirty(&[]));
+    assert_eq!(store.orphans().map(|found| found.name).collect::<Vec<_>>(), [name("s")]);
+    assert_eq!(store.apply(put_slice(slice("s", "api", &[]))), dirty(&["api"]));
+    assert_eq!(store.orphans().count(), 0);
+}
+
+#[test]
+fn a_new_list_replaces_the_old_one_at_once() {
+    let mut store = store([Event::Restart(Kind::Service)]);
+    assert!(!store.synced(Kind::Service));
+    store.apply(put(service("stays", "10.96.0.1")));
+    store.apply(put(service("goes", "10.96.0.2")));
+    store.apply(put_slice(slice("s", "goes", &[])));
+    store.apply(Event::Synced(Kind::Service));
+    assert!(store.synced(Kind::Service) && !store.synced(Kind::EndpointSlice));
+
+    assert_eq!(store.apply(Event::Restart(Kind::Service)), dirty(&[]));
+    assert!(store.synced(Kind::Service), "what is known stays in force");
+    assert_eq!(store.apply(put(service("stays", "10.96.0.1"))), dirty(&[]));
+    assert_eq!(store.apply(put(service("new", "10.96.0.3"))), dirty(&["new"]));
+    assert_eq!(store.service_names().count(), 3);
+    assert_eq!(store.apply(Event::Synced(Kind::Service)), dirty(&["goes"]));
+    assert_eq!(store.apply(Event::Synced(Kind::Service)), dirty(&[]));
+    assert_eq!(store.service_names().map(ObjectName::name).collect::<Vec<_>>(), ["new", "stays"]);
+
+    // a list that breaks off and begins again counts from its second beginning
+    store.apply(Event::Restart(Kind::Service));
+    store.apply(put(service("stays", "10.96.0.1")));
+    store.apply(Event::Restart(Kind::Service));
+    store.apply(put(service("new", "10.96.0.3")));
+    assert_eq!(store.apply(Event::Synced(Kind::Service)), dirty(&["stays"]));
+    // the other kinds are as they were
+    assert_eq!(store.objects(&name("goes")).slices.len(), 1);
+    store.apply(Event::Restart(Kind::EndpointSlice));
+    store.apply(Event::Synced(Kind::EndpointSlice));
+    assert_eq!(store.objects(&name("goes")).slices.len(), 0);
+}
+
+#[test]
+fn only_our_node_counts() {
+    let put = |node| Event::Upsert(KubeObject::Node(node));
+    let ours = || Dirty { node: true, ..Dirty::default() };
+    let mut store = Store::new("here");
+    assert_eq!(store.apply(put(node("there"))), Dirty::default());
+    assert_eq!(store.node(), None);
+    assert_eq!(store.apply(put(node("here"))), ours());
+    assert_eq!(store.apply(put(node("here"))), Dirty::default());
+    assert_eq!(store.apply(put(Node { zone: Some("z1".into()), ..node("here") })), ours());
+    assert_eq!(store.apply(Event::Delete(Kind::Node, ObjectName::cluster_wide("there"))), Dirty::default());
+    store.apply(Event::Restart(Kind::Node));
+    assert_eq!(store.apply(Event::Synced(Kind::Node)), ours());
+    assert_eq!(store.node(), None);
+}
+
+#[test]
+fn service_cidrs_come_and_go() {
+    let cidr = |cidr: &str| ServiceCidr {
+        name: ObjectName::cluster_wide("kubernetes"),
+        cidrs: [cidr.parse::<IpNet>().map_err(|_| cidr.into())].into(),
+    };
+    let changed = || Dirty { service_cidrs: true, ..Dirty::default() };
+    let mut store = Store::new("here");
+    assert_eq!(store.apply(Event::Upsert(KubeObject::ServiceCidr(cidr("10.96.0.0/16")))), changed());
+    assert_eq!(store.apply(Event::Upsert(KubeObject::ServiceCidr(cidr("10.96.0.0/16")))), Dirty::default());
+    assert_eq!(store.apply(Event::Upsert(KubeObject::ServiceCidr(cidr("10.96.0.0/12")))), changed());
+    assert_eq!(store.service_cidrs().count(), 1);
+    assert_eq!(store.apply(Event::Delete(Kind::ServiceCidr, ObjectName::cluster_wide("kubernetes"))), changed());
+    assert_eq!(store.service_cidrs().count(), 0);
+}
+
+#[test]
+fn affinity_is_counted_per_family() {
+    let sticky = || Service { affinity_seconds: Some(10_800), ..service("web", "10.96.0.10") };
+    let six = Service { affinity_seconds: Some(10_800), ..service("six", "fd00:10:96::1") };
+    let foreign = Service { foreign_proxy: true, ..six.clone() };
+    let mut store = store([put(service("web", "10.96.0.10"))]);
+    let mut uses = |event| {
+        store.apply(event);
+        (store.uses_affinity(Family::V4), store.uses_affinity(Family::V6))
+    };
+    assert_eq!(uses(put(service("web", "10.96.0.10"))), (false, false));
+    assert_eq!(uses(put(sticky())), (true, false));
+    assert_eq!(uses(put(foreign)), (true, false));
+    assert_eq!(uses(put(six)), (true, true));
+    assert_eq!(uses(put(service("web", "10.96.0.10"))), (false, true));
+    assert_eq!(uses(Event::Delete(Kind::Service, name("six"))), (false, false));
+}
+
+#[test]
+fn merged_dirt_is_all_dirt() {
+    let mut all = Dirty::default();
+    assert!(all.is_empty());
+    all.merge(dirty(&["a"]));
+    all.merge(Dirty { node: true, ..dirty(&["b"]) });
+    all.merge(Dirty { service_cidrs: true, ..Dirty::default() });
+    assert_eq!(all, Dirty { node: true, service_cidrs: true, ..dirty(&["a", "b"]) });
+}

@@ -1,0 +1,206 @@
+//! What of a Service one IP family sees: its cluster IP, its other addresses and its ports, without what is malformed.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ferry_api::object::{Family, Parsed, Protocol, Service, ServicePort, ServiceType, TrafficPolicy};
+
+use crate::state::{Affinity, FrontendAddr, FrontendKind};
+
+/// A Service that one family serves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Visible<'a> {
+    pub(crate) service: &'a Service,
+    pub(crate) family: Family,
+    pub(crate) cluster_ip: IpAddr,
+}
+
+/// A port of a Service with a known protocol, a number, and a name and protocol of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ValidPort<'a> {
+    /// its index in spec.ports
+    pub(crate) index: usize,
+    pub(crate) name: &'a str,
+    pub(crate) protocol: Protocol,
+    pub(crate) port: u16,
+    pub(crate) node_port: Option<u16>,
+}
+
+/// An address of a Service, and where it is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Address {
+    pub(crate) kind: FrontendKind,
+    /// index in the list that `kind` names
+    pub(crate) index: usize,
+    pub(crate) at: FrontendAddr,
+}
+
+/// A field that is not served as written: its path, and what is wrong.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem {
+    pub(crate) field: String,
+    pub(crate) message: String,
+}
+
+/// Whether a service proxy serves this Service at all: it has a cluster IP, isn't a mere name, and isn't another proxy's.
+pub(crate) fn is_proxied(service: &Service) -> bool {
+    !service.foreign_proxy && service.kind != ServiceType::ExternalName && service.cluster_ip.is_some()
+}
+
+/// Session affinity of all ports of a Service. A timeout of zero would be no timeout to the kernel: off.
+pub(crate) fn affinity(service: &Service) -> Option<Affinity> {
+    service.affinity_seconds.filter(|seconds| *seconds > 0).map(|timeout_seconds| Affinity { timeout_seconds })
+}
+
+/// Whether this family serves the Service with session affinity.
+pub(crate) fn has_affinity(service: &Service, family: Family) -> bool {
+    affinity(service).is_some() && Visible::of(service, family).is_some()
+}
+
+/// Whether externalTrafficPolicy Local counts: only for Services that have external addresses by their type, or by
+/// externalIPs of either family.
+pub(crate) fn is_external_local(service: &Service) -> bool {
+    service.external_policy == TrafficPolicy::Local
+        && match service.kind {
+            ServiceType::LoadBalancer | ServiceType::NodePort => true,
+            ServiceType::ClusterIp => !service.external_ips.is_empty(),
+            ServiceType::ExternalName => false,
+        }
+}
+
+/// The ports that can be served, in order; the others go to `report`.
+pub(crate) fn valid_ports<'a>(service: &'a Service, report: &mut dyn FnMut(Problem)) -> Vec<ValidPort<'a>> {
+    let mut ports = Vec::with_capacity(service.ports.len());
+    let mut seen = BTreeSet::new();
+    let mut is_new = |port: &ValidPort<'a>| service.ports.len() == 1 || seen.insert((port.name, port.protocol));
+    for (index, port) in service.ports.iter().enumerate() {
+        match valid_port(index, port, report) {
+            Some(valid) if is_new(&valid) => ports.push(valid),
+            Some(valid) => report(Problem {
+                field: format!("spec.ports[{index}].name"),
+                message: format!(
+                    "an earlier port has the name {:?} and protocol {} too: this port is not served",
+                    valid.name, valid.protocol
+                ),
+            }),
+            None => {}
+        }
+    }
+    ports
+}
+
+fn valid_port<'a>(index: usize, port: &'a ServicePort, report: &mut dyn FnMut(Problem)) -> Option<ValidPort<'a>> {
+    let mut fail =
+        |field: &str, message: String| report(Problem { field: format!("spec.ports[{index}].{field}"), message });
+    let protocol = match &port.protocol {
+        Ok(protocol) => *protocol,
+        Err(text) => {
+            fail("protocol", format!("{text:?} is no known protocol: this port is not served"));
+            return None;
+        }
+    };
+    let number = match &port.port {
+        Ok(number) if *number != 0 => *number,
+        Ok(_) => {
+            fail("port", "0 is no port: this port is not served".to_owned());
+            return None;
+        }
+        Err(text) => {
+            fail("port", format!("{text:?} is no port: this port is not served"));
+            return None;
+        }
+    };
+    let node_port = match &port.node_port {
+        Ok(0) => None,
+        Ok(node_port) => Some(*node_port),
+        Err(text) => {
+            fail("nodePort", format!("{text:?} is no port: it is not served as a node port"));
+            None
+        }
+    };
+    Some(ValidPort { index, name: &port.name, protocol, port: number, node_port })
+}
+
+/// The cluster IP a family sees, with the field that holds it; not yet known to be good.
+fn cluster_ip(service: &Service, family: Family) -> Option<(Option<usize>, &Parsed<IpAddr>)> {
+    if service.families.is_empty() {
+        let address = service.cluster_ip.as_ref()?;
+        let ours = address.as_ref().map_or(true, |address| Family::of(*address) == family);
+        return ours.then_some((None, address));
+    }
+    let index = service.families.iter().position(|known| *known == family)?;
+    Some((Some(index), service.cluster_ips.get(index)?))
+}
+
+/// What is wrong with the cluster IP that a family sees.
+pub(crate) fn cluster_ip_problem(service: &Service, family: Family) -> Option<Problem> {
+    let (index, address) = cluster_ip(service, family)?;
+    let message = match address {
+        Ok(address) if Family::of(*address) == family => return None,
+        Ok(address) => format!("{address} is no {family} address: the service is not served in {family}"),
+        Err(text) => format!("{text:?} is no address: the service is not served in {family}"),
+    };
+    let field = index.map_or_else(|| "spec.clusterIP".to_owned(), |index| format!("spec.clusterIPs[{index}]"));
+    Some(Problem { field, message })
+}
+
+// === impl Visible ===
+
+impl<'a> Visible<'a> {
+    /// The Service as this family sees it; `None` if it doesn't.
+    pub(crate) fn of(service: &'a Service, family: Family) -> Option<Self> {
+        if !is_proxied(service) {
+            return None;
+        }
+        let (_, address) = cluster_ip(service, family)?;
+        let cluster_ip = *address.as_ref().ok().filter(|address| Family::of(**address) == family)?;
+        Some(Self { service, family, cluster_ip })
+    }
+
+    /// externalIPs of the family, with their index.
+    pub(crate) fn external_ips(&self) -> impl Iterator<Item = (usize, IpAddr)> {
+        let family = self.family;
+        (self.service.external_ips.iter().enumerate())
+            .filter_map(|(index, address)| Some((index, *address.as_ref().ok()?)))
+            .filter(move |(_, address)| Family::of(*address) == family)
+    }
+
+    /// Load balancer addresses of the family that we serve, with their index.
+    pub(crate) fn load_balancer_ips(&self) -> impl Iterator<Item = (usize, IpAddr)> {
+        let family = self.family;
+        (self.service.ingress.iter().enumerate())
+            .filter(|(_, ingress)| !ingress.proxy_mode)
+            .filter_map(|(index, ingress)| Some((index, *ingress.ip.as_ref().ok()?)))
+            .filter(move |(_, address)| Family::of(*address) == family)
+    }
+
+    /// All addresses of one port, in the order cluster IP, externalIPs, load balancer addresses, nodePort.
+    pub(crate) fn addresses(&self, port: &ValidPort<'_>) -> impl Iterator<Item = Address> {
+        let number = port.port;
+        let vip = move |kind, (index, address)| Address { kind, index, at: FrontendAddr::Vip(address, number) };
+        let node_port = port.node_port.map(|node_port| Address {
+            kind: FrontendKind::NodePort,
+            index: port.index,
+            at: FrontendAddr::NodePort(node_port),
+        });
+        std::iter::once(vip(FrontendKind::ClusterIp, (0, self.cluster_ip)))
+            .chain(self.external_ips().map(move |address| vip(FrontendKind::ExternalIp, address)))
+            .chain(self.load_balancer_ips().map(move |address| vip(FrontendKind::LoadBalancer, address)))
+            .chain(node_port)
+    }
+}
+
+// === impl Address ===
+
+impl Address {
+    /// The field of the Service that holds it.
+    pub(crate) fn field(&self) -> String {
+        let index = self.index;
+        match self.kind {
+            FrontendKind::ClusterIp => "spec.clusterIP".to_owned(),
+            FrontendKind::ExternalIp => format!("spec.externalIPs[{index}]"),
+            FrontendKind::LoadBalancer => format!("status.loadBalancer.ingress[{index}].ip"),
+            FrontendKind::NodePort => format!("spec.ports[{index}].nodePort"),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! A case folder as the model sees it. Other crates' tests take this file in by its path, so that a case means the same
+//! everywhere.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+use ferry_api::config;
+use ferry_api::object::KubeObject;
+use ferry_api::wire::{Document, decode_manifest};
+use ferry_model::{Event, Settings, Store};
+
+/// The name of the node where the configuration doesn't override it.
+pub(crate) const NODE_NAME: &str = "node-a";
+
+/// A case folder, read: what the proxy of one node knows.
+pub(crate) struct Case {
+    /// the folder's name
+    pub(crate) name: String,
+    /// the folder
+    pub(crate) folder: PathBuf,
+    /// config.yaml
+    pub(crate) settings: Settings,
+    /// objects.yaml and node.yaml
+    pub(crate) store: Store,
+    /// the machine's addresses: loopback, and those of the Node
+    pub(crate) local_addresses: Vec<IpAddr>,
+}
+
+impl Case {
+    /// All cases, by name.
+    pub(crate) fn all() -> Vec<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/cases");
+        let entries = fs::read_dir(&root).unwrap_or_else(|error| panic!("{}: {error}", root.display()));
+        let mut folders: Vec<PathBuf> =
+            entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect();
+        folders.sort();
+        folders.into_iter().map(Self::read).collect()
+    }
+
+    fn read(folder: PathBuf) -> Self {
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        let text = |file: &str| fs::read_to_string(folder.join(file)).ok();
+        let required = |file: &str| text(file).unwrap_or_else(|| panic!("case {name} has no {file}"));
+
+        let mut config =
+            config::decode(&required("config.yaml")).unwrap_or_else(|error| panic!("{name}: {error}")).config;
+        config.apply_platform_defaults();
+        config.validate().unwrap_or_else(|errors| panic!("{name}: {errors}"));
+        let overridden = Some(config.hostname_override.as_str()).filter(|name| !name.is_empty());
+        let settings = Settings::from_config(&config, overridden.unwrap_or(NODE_NAME));
+
+        let mut store = Store::new(&settings.node_name);
+        for manifest in [Some(required("objects.yaml")), text("node.yaml")].into_iter().flatten() {
+            for object in objects(&name, &manifest) {
+                store.apply(Event::Upsert(object));
+            }
+        }
+        let of_node = store.node().map_or(&[][..], |node| &node.addresses);
+        let mut local_addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+        local_addresses.extend(of_node.iter().filter_map(|address| address.address.as_ref().ok()));
+        Self { name, folder, settings, store, local_addresses }
+    }
+}
+
+fn objects(case: &str, manifest: &str) -> Vec<KubeObject> {
+    let documents = decode_manifest(manifest).unwrap_or_else(|error| panic!("{case}: {error}"));
+    let objects = documents.into_iter().map(|document| match document {
+        Document::Object(object) => object,
+        Document::Ignored { kind } => panic!("{case}: nothing reads a {kind}"),
+    });
+    objects.collect()
+}

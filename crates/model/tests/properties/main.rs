@@ -1,0 +1,237 @@
+//! What holds for any objects and any history: the order of events doesn't matter, resolving only what is dirty is
+//! enough, states are well formed however odd the objects are, and every packet gets an answer that fits the state.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+mod arbitrary;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ferry_api::object::{Family, Kind, KubeObject, ObjectName};
+use ferry_model::{
+    Action, BaseState, Context, Diagnostic, Event, FrontendAddr, FrontendKind, Pool, Profile, ServiceState, Settings,
+    SourceRanges, Store, Verdict, base, context, decide, resolve,
+};
+use proptest::prelude::*;
+use proptest::sample::Index;
+use proptest::test_runner::TestCaseError;
+
+type States = BTreeMap<(Family, ObjectName), (ServiceState, Vec<Diagnostic>)>;
+
+fn resolve_one(store: &Store, context: &Context, name: &ObjectName, family: Family) -> (ServiceState, Vec<Diagnostic>) {
+    resolve(&store.objects(name), store.claims(), context, &Profile::NFTABLES, family)
+}
+
+fn resolve_all(store: &Store, context: &Context) -> States {
+    let names = || store.service_names().cloned();
+    let all = Family::ALL.into_iter().flat_map(|family| names().map(move |name| (family, name)));
+    all.map(|(family, name)| ((family, name.clone()), resolve_one(store, context, &name, family))).collect()
+}
+
+fn bases(store: &Store, settings: &Settings, context: &Context) -> [BaseState; 2] {
+    let local = arbitrary::local_addresses();
+    Family::ALL.map(|family| base(settings, context, &local, store, family).0)
+}
+
+/// A proxy that resolves only what it is told is dirty.
+struct Follower {
+    settings: Settings,
+    store: Store,
+    context: Context,
+    states: States,
+}
+
+impl Follower {
+    fn new(settings: Settings) -> Self {
+        let store = Store::new(&settings.node_name);
+        let context = context(&settings, None);
+        Self { settings, store, context, states: States::new() }
+    }
+
+    fn apply(&mut self, event: Event) {
+        let dirty = self.store.apply(event);
+        if dirty.node {
+            self.context = context(&self.settings, self.store.node());
+            self.states = resolve_all(&self.store, &self.context);
+        }
+        for name in dirty.services {
+            for family in Family::ALL {
+                let key = (family, name.clone());
+                if self.store.objects(&name).service.is_some() {
+                    self.states.insert(key, resolve_one(&self.store, &self.context, &name, family));
+                } else {
+                    self.states.remove(&key);
+                }
+            }
+        }
+    }
+}
+
+/// One object per kind and name: what is left at the end of a history.
+fn last_of(objects: &[KubeObject]) -> Vec<KubeObject> {
+    let keyed = objects.iter().map(|object| ((object.kind(), object.name().clone()), object.clone()));
+    keyed.collect::<BTreeMap<_, _>>().into_values().collect()
+}
+
+fn fresh(objects: impl IntoIterator<Item = KubeObject>, node_name: &str) -> Store {
+    let mut store = Store::new(node_name);
+    for object in objects {
+        store.apply(Event::Upsert(object));
+    }
+    store
+}
+
+fn compare(follower: &Follower, wanted: &Store) -> Result<(), TestCaseError> {
+    let wanted_context = context(&follower.settings, wanted.node());
+    prop_assert_eq!(&follower.context, &wanted_context);
+    prop_assert_eq!(&follower.states, &resolve_all(wanted, &wanted_context));
+    prop_assert_eq!(follower.store.claims(), wanted.claims());
+    prop_assert_eq!(
+        bases(&follower.store, &follower.settings, &follower.context),
+        bases(wanted, &follower.settings, &wanted_context)
+    );
+    prop_assert!(follower.store.orphans().eq(wanted.orphans()));
+    Ok(())
+}
+
+fn check_state(state: &ServiceState, family: Family, diagnostics: &[Diagnostic]) -> Result<(), TestCaseError> {
+    prop_assert!(diagnostics.iter().all(|found| !found.field.is_empty() && !found.message.is_empty()));
+    let mut ports = BTreeSet::new();
+    for port in &state.ports {
+        prop_assert!(ports.insert((&port.name, port.protocol)), "{}: two ports of one name", state);
+        for pool in [&port.cluster, &port.local] {
+            check_pool(pool, family)?;
+        }
+        for frontend in &port.frontends {
+            let treatment = frontend.treatment;
+            for action in [treatment.pod, treatment.host, treatment.other] {
+                if let Action::Forward { to, .. } = action {
+                    prop_assert!(!port.pool(to).is_empty(), "{} forwards to nobody", frontend);
+                }
+            }
+            if let FrontendAddr::Vip(address, port) = frontend.at {
+                prop_assert!(Family::of(address) == family && port != 0);
+            }
+            if let SourceRanges::Only(ranges) = &frontend.sources {
+                prop_assert_eq!(frontend.kind, FrontendKind::LoadBalancer);
+                prop_assert!(!ranges.is_empty());
+                prop_assert!(ranges.iter().all(|range| Family::of_net(*range) == family && *range == range.trunc()));
+                prop_assert!(ranges.windows(2).all(|pair| pair[0].broadcast() < pair[1].network()), "{:?}", ranges);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_pool(pool: &Pool, family: Family) -> Result<(), TestCaseError> {
+    prop_assert!(pool.0.windows(2).all(|pair| pair[0] < pair[1]), "{} is not sorted", pool);
+    prop_assert!(pool.0.iter().all(|endpoint| Family::of(endpoint.address) == family && endpoint.port != 0));
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+
+    #[test]
+    fn any_history_ends_as_its_last_objects_do(
+        settings in arbitrary::settings(),
+        objects in prop::collection::vec(arbitrary::object(), 0..24),
+        deletions in prop::collection::vec((any::<Index>(), any::<Index>()), 0..6),
+        order in any::<u64>(),
+    ) {
+        // Deletions somewhere in between, of objects that come again later or don't.
+        let mut events: Vec<Event> = objects.iter().cloned().map(Event::Upsert).collect();
+        for (which, at) in &deletions {
+            if let Some(object) = objects.get(which.index(objects.len().max(1))) {
+                let delete = Event::Delete(object.kind(), object.name().clone());
+                events.insert(at.index(events.len() + 1), delete);
+            }
+        }
+        let mut last = BTreeMap::new();
+        let mut follower = Follower::new(settings);
+        for event in events {
+            match &event {
+                Event::Upsert(object) => last.insert((object.kind(), object.name().clone()), object.clone()),
+                Event::Delete(kind, name) => last.remove(&(*kind, name.clone())),
+                Event::Restart(_) | Event::Synced(_) => None,
+            };
+            follower.apply(event);
+        }
+        let mut rest: Vec<KubeObject> = last.into_values().collect();
+        // any other order of the same objects
+        let len = rest.len().max(1);
+        rest.rotate_left(usize::try_from(order % 97).unwrap_or(0) % len);
+        if order % 2 == 0 {
+            rest.reverse();
+        }
+        let node_name = follower.settings.node_name.clone();
+        compare(&follower, &fresh(rest, &node_name))?;
+    }
+
+    #[test]
+    fn a_new_list_replaces_all_at_once(
+        settings in arbitrary::settings(),
+        before in prop::collection::vec(arbitrary::object(), 0..12),
+        after in prop::collection::vec(arbitrary::object(), 0..12),
+    ) {
+        let kinds = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr];
+        let mut follower = Follower::new(settings);
+        for list in [last_of(&before), last_of(&after)] {
+            kinds.iter().for_each(|kind| follower.apply(Event::Restart(*kind)));
+            let known = follower.store.service_names().count();
+            list.iter().for_each(|object| follower.apply(Event::Upsert(object.clone())));
+            prop_assert!(follower.store.service_names().count() >= known, "something went before the list was complete");
+            kinds.iter().for_each(|kind| follower.apply(Event::Synced(*kind)));
+        }
+        let node_name = follower.settings.node_name.clone();
+        compare(&follower, &fresh(last_of(&after), &node_name))?;
+    }
+
+    #[test]
+    fn any_objects_give_well_formed_states(
+        settings in arbitrary::settings(),
+        objects in prop::collection::vec(arbitrary::object(), 0..24),
+        packets in prop::collection::vec(arbitrary::packet(), 16),
+    ) {
+        let store = fresh(objects, &settings.node_name);
+        let context = context(&settings, store.node());
+        let bases = bases(&store, &settings, &context);
+        let states = resolve_all(&store, &context);
+        for (family, base) in Family::ALL.into_iter().zip(&bases) {
+            let of_family = || states.iter().filter(|((of, _), _)| *of == family).map(|(_, resolved)| resolved);
+            let mut owners = BTreeMap::new();
+            for (state, diagnostics) in of_family() {
+                check_state(state, family, diagnostics)?;
+                for port in &state.ports {
+                    for frontend in &port.frontends {
+                        let other = owners.insert((frontend.at, port.protocol), &state.name);
+                        prop_assert!(other.is_none(), "{} serve {} both", state.name, frontend.at);
+                        let owner = store.claims().owner(family, frontend.at, port.protocol);
+                        prop_assert_eq!(owner, Some(&state.name));
+                    }
+                }
+            }
+            for packet in packets.iter().filter(|packet| Family::of(packet.destination) == family) {
+                let verdict = decide(of_family().map(|(state, _)| state), base, packet, &context);
+                let vip = FrontendAddr::Vip(packet.destination, packet.port);
+                let node_port = FrontendAddr::NodePort(packet.port);
+                let is_ours = |at| owners.contains_key(&(at, packet.protocol));
+                match &verdict {
+                    Verdict::Forward(endpoints) => {
+                        prop_assert!(!endpoints.is_empty());
+                        prop_assert!(is_ours(vip) || is_ours(node_port), "{:?}", packet);
+                    }
+                    Verdict::Drop | Verdict::Reject => {}
+                    Verdict::Pass => prop_assert!(!is_ours(vip), "{:?}", packet),
+                }
+            }
+        }
+        // and everything has a text
+        let local = arbitrary::local_addresses();
+        let text = ferry_model::explain::explain(&settings, &local, &store, &Profile::NFTABLES);
+        for name in store.service_names() {
+            let line = format!("  service {name}");
+            prop_assert_eq!(text.lines().filter(|found| found.trim_end_matches(": nothing to serve") == line).count(), 2);
+        }
+    }
+}
