@@ -22,6 +22,8 @@ pub mod object;
 mod place;
 mod probe;
 mod read;
+#[cfg(feature = "testing")]
+mod refers;
 pub mod render;
 mod rules;
 mod trace;
