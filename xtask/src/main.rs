@@ -1,2 +1,60 @@
-//! Own commands.
-fn main() {}
+//! The project's own commands: `cargo xt COMMAND`. Each has a file of its own; this one only dispatches.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks to its user")]
+
+mod bench;
+mod check;
+mod demo;
+mod deny;
+mod fuzz;
+mod golden;
+mod layers;
+mod shell;
+mod sources;
+mod tally;
+mod test;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "cargo xt COMMAND
+
+  check                  fmt, clippy, doc, layers, deny: everything that needs no privilege and runs nothing
+  layers                 the allowed dependencies between crates, where unsafe may stand, sizes of files
+  deny                   licences, sources and duplicates of all dependencies, by deny.toml
+  test                   everything that can fail: check, all tests, fuzz, demo (root); ends with `N passed, N failed`
+  golden [--accept]      the case folders; with --accept their expected files are written anew
+  fuzz [--seconds 20] [TARGET ...]
+                         each fuzz target for that long, two at a time
+  bench [ARGS ...]       builds the shipped profile and prints measurements
+  demo [--release] [--rules]
+                         a client, a node and two pods in network namespaces; real traffic through kube-proxy (root)";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = match arguments.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("help", [].as_slice()),
+    };
+    let outcome = match command {
+        "check" => check::run(rest),
+        "layers" => layers::run(rest),
+        "deny" => deny::run(rest),
+        "test" => test::run(rest),
+        "golden" => golden::run(rest),
+        "fuzz" => fuzz::run(rest),
+        "bench" => bench::run(rest),
+        "demo" => demo::run(rest),
+        "demo-pod" | "demo-client" | "demo-get" => demo::guest::run(command, rest),
+        "help" | "--help" | "-h" => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        other => Err(anyhow::anyhow!("unknown command {other}\n\n{USAGE}")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xt {command}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

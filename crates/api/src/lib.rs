@@ -1,6 +1,10 @@
 //! Wire formats in, typed values out. Pure: no clock, file, environment or process.
 //!
-//! `object` holds the fields of Kubernetes objects that a service proxy reads, `wire` decodes them,
-//! `config` is upstream's KubeProxyConfiguration and `flags` its command line.
+//! `object` holds the fields of Kubernetes objects that a service proxy reads, `wire` decodes them from YAML and JSON,
+//! and `config` is upstream's KubeProxyConfiguration.
 
+pub mod config;
 pub mod object;
+pub mod wire;
+
+mod yaml;

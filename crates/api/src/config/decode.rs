@@ -1,0 +1,182 @@
+//! From the text of a configuration file to a [`KubeProxyConfiguration`]: strictly where upstream ends, leniently where
+//! upstream goes on with a warning.
+
+use serde_saphyr::DuplicateKeyPolicy;
+use thiserror::Error;
+
+use super::fields;
+use super::gates;
+use super::tree::{Duplicate, Node, Value};
+use super::types::KubeProxyConfiguration;
+use crate::yaml::{self, Chunk};
+
+/// The one version of the configuration there is.
+const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
+/// Its kind.
+const KIND: &str = "KubeProxyConfiguration";
+/// Ferry's own settings, which upstream doesn't read.
+const OWN_KIND: &str = "FerryConfiguration";
+/// How deep a document may be nested; the deepest field there is has four levels. Each level costs the decoder about
+/// 50 KiB of stack in a build without optimisation, and threads have 2 MiB.
+const DEPTH: usize = 20;
+/// How much of a file an error may repeat, in characters.
+const QUOTED: usize = 200;
+
+/// A configuration file that could be read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded {
+    /// the configuration, with the API's defaults applied
+    pub config: KubeProxyConfiguration,
+    /// what is odd and not fatal: unknown fields, repeated keys, unknown feature gates
+    pub warnings: Vec<String>,
+    /// how many documents follow the first; upstream ignores them
+    pub other_documents: usize,
+}
+
+/// A configuration file that can't be used. The texts are upstream's, without the `failed complete: ` that the program
+/// puts before them.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// no YAML, not a KubeProxyConfiguration, or a field of the wrong type
+    #[error("failed to decode: {message}{}", at(*.line, *.column))]
+    Decode {
+        /// 1-based line, where known
+        line: Option<usize>,
+        /// 1-based column, where known
+        column: Option<usize>,
+        /// what is wrong
+        message: String,
+    },
+    /// a feature gate that can't be set to this value any more
+    #[error("cannot set feature gate {name} to {value}, feature is locked to {locked}")]
+    Gate {
+        /// the gate
+        name: String,
+        /// the value asked for
+        value: bool,
+        /// the only value it can have
+        locked: bool,
+    },
+}
+
+/// Reads the first document of a configuration file, YAML or JSON, and applies the API's defaults. Unknown fields and
+/// repeated keys are warnings, as with upstream; of repeated keys the last counts. Further documents are ignored.
+pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
+    let mut chunks = yaml::documents(text).into_iter();
+    let first = chunks.next().unwrap_or(Chunk { text: "", lines_before: 0 });
+    let root = parse(first)?;
+    check_kind(&root, first)?;
+
+    let mut config = KubeProxyConfiguration::unread();
+    let mut unknown = Vec::new();
+    fields::read(&root, &mut config, &mut unknown)
+        .map_err(|error| placed(first.place(error.location), error.message))?;
+    config.apply_api_defaults();
+
+    let mut warnings = Vec::new();
+    let mut duplicates = Vec::new();
+    root.value.duplicates("", &mut duplicates);
+    warnings.extend(strict_errors(first, &duplicates, unknown));
+    warnings.extend(gates::check(&config.feature_gates)?);
+    let others: Vec<Chunk<'_>> = chunks.collect();
+    warnings.extend(others.iter().filter(|chunk| is_own(**chunk)).map(|chunk| {
+        let line = chunk.lines_before + 1;
+        format!("the {OWN_KIND} at line {line} is ignored: this build reads no settings of its own")
+    }));
+    Ok(Decoded { config, warnings, other_documents: others.len() })
+}
+
+fn parse(chunk: Chunk<'_>) -> Result<Node, DecodeError> {
+    // Repeated keys are seen by the tree, which keeps all of them.
+    let options = yaml::options(chunk.text.len(), DEPTH, DuplicateKeyPolicy::PassThrough);
+    serde_saphyr::from_str_with_options(chunk.text, options).map_err(|error| {
+        let fault = chunk.fault(&error);
+        placed(fault.place, format!("error converting YAML to JSON: yaml: {}", fault.message))
+    })
+}
+
+fn placed(place: Option<(usize, usize)>, message: String) -> DecodeError {
+    let (line, column) = place.unzip();
+    DecodeError::Decode { line, column, message }
+}
+
+/// Whether this is what upstream's scheme knows.
+fn check_kind(root: &Node, chunk: Chunk<'_>) -> Result<(), DecodeError> {
+    let missing = |what: &str| {
+        let quoted: String = chunk.text.chars().take(QUOTED).collect();
+        let rest = if quoted.len() < chunk.text.len() { "…" } else { "" };
+        placed(None, format!("Object '{what}' is missing in '{quoted}{rest}'"))
+    };
+    if !matches!(root.value, Value::Map(_) | Value::Null) {
+        let message = format!(
+            "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type \
+             struct {{ APIVersion string; Kind string }}",
+            root.value.json_kind()
+        );
+        return Err(placed(chunk.place(root.referenced), message));
+    }
+    let kind = head_field(root, chunk, "kind")?.ok_or_else(|| missing("Kind"))?;
+    let version = head_field(root, chunk, "apiVersion")?.ok_or_else(|| missing("apiVersion"))?;
+    if kind != KIND || version != API_VERSION {
+        let place = root.value.get("kind").and_then(|node| chunk.place(node.referenced));
+        let message = format!("no kind {kind:?} is registered for version {version:?} in scheme {API_VERSION:?}");
+        return Err(placed(place, message));
+    }
+    Ok(())
+}
+
+/// kind or apiVersion; `None` if absent or empty.
+fn head_field<'a>(root: &'a Node, chunk: Chunk<'_>, name: &str) -> Result<Option<&'a str>, DecodeError> {
+    let Some(node) = root.value.get(name) else { return Ok(None) };
+    match &node.value {
+        Value::Text(text) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),
+        Value::Null => Ok(None),
+        other => {
+            let message = format!(
+                "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go struct field .{name} \
+                 of type string",
+                other.json_kind()
+            );
+            Err(placed(chunk.place(node.referenced), message))
+        }
+    }
+}
+
+/// The one warning for all that strict decoding refuses, if there is any.
+fn strict_errors(chunk: Chunk<'_>, duplicates: &[Duplicate], mut unknown: Vec<String>) -> Option<String> {
+    let is_json = chunk.text.trim_start().starts_with('{');
+    let mut errors = Vec::new();
+    if is_json {
+        errors.extend(duplicates.iter().map(|duplicate| format!("duplicate field {:?}", duplicate.path)));
+    } else if !duplicates.is_empty() {
+        let lines: Vec<_> = duplicates
+            .iter()
+            .map(|duplicate| {
+                let line = duplicate.line + chunk.lines_before as u64;
+                format!("line {line}: key {:?} already set in map", duplicate.key)
+            })
+            .collect();
+        errors.push(format!("yaml: unmarshal errors: {}", lines.join(", ")));
+    }
+    unknown.sort_unstable();
+    errors.extend(unknown.iter().map(|path| format!("unknown field {path:?}")));
+    (!errors.is_empty()).then(|| {
+        let errors = errors.join(", ");
+        format!("Using lenient decoding as strict decoding failed: strict decoding error: {errors}")
+    })
+}
+
+/// Whether a later document holds Ferry's own settings. One that is no YAML doesn't.
+fn is_own(chunk: Chunk<'_>) -> bool {
+    parse(chunk).is_ok_and(|root| {
+        root.value.get("kind").is_some_and(|kind| matches!(&kind.value, Value::Text(text) if text == OWN_KIND))
+    })
+}
+
+fn at(line: Option<usize>, column: Option<usize>) -> String {
+    match (line, column) {
+        (Some(line), Some(column)) => format!(" (line {line}, column {column})"),
+        (Some(line), None) => format!(" (line {line})"),
+        (None, _) => String::new(),
+    }
+}

@@ -1,0 +1,28 @@
+//! KubeProxyConfiguration v1alpha1 as a whole: its fields, their defaults, decoding and validation.
+//!
+//! A program goes through four steps, as upstream does: [`decode()`] reads a file and applies the API's defaults,
+//! [`KubeProxyConfiguration::apply_platform_defaults`] those of Linux, [`KubeProxyConfiguration::validate`] checks, and
+//! [`KubeProxyConfiguration::effective`] answers for the settings that exist once per mode.
+
+mod decode;
+mod default;
+mod duration;
+mod fields;
+mod gates;
+mod quantity;
+mod tree;
+mod types;
+mod validate;
+
+#[cfg(test)]
+mod tests;
+
+pub use decode::{DecodeError, Decoded, decode};
+pub use duration::{DurationError, GoDuration};
+pub use types::{
+    ClientConnection, Conntrack, DetectLocal, Effective, IpTables, Ipvs, KubeProxyConfiguration,
+    LOCAL_MODE_BRIDGE_INTERFACE, LOCAL_MODE_CLUSTER_CIDR, LOCAL_MODE_INTERFACE_NAME_PREFIX, LOCAL_MODE_NODE_CIDR,
+    LogOptions, Logging, MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES, NODE_PORT_ADDRESSES_PRIMARY, NfTables, VModule,
+    WinKernel,
+};
+pub use validate::ValidationErrors;

@@ -1,0 +1,268 @@
+//! KubeProxyConfiguration, `kubeproxy.config.k8s.io/v1alpha1`, as upstream 1.36 has it: every field, in Rust's names.
+//!
+//! Fields whose values form a closed set (mode, detectLocalMode …) stay texts: any text decodes, and validation
+//! answers with the values there are.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::GoDuration;
+
+/// mode: iptables, upstream's default where mode is blank.
+pub const MODE_IPTABLES: &str = "iptables";
+/// mode: ipvs.
+pub const MODE_IPVS: &str = "ipvs";
+/// mode: nftables.
+pub const MODE_NFTABLES: &str = "nftables";
+
+/// detectLocalMode: the source is in clusterCIDR; the default.
+pub const LOCAL_MODE_CLUSTER_CIDR: &str = "ClusterCIDR";
+/// detectLocalMode: the source is in one of the node's podCIDRs.
+pub const LOCAL_MODE_NODE_CIDR: &str = "NodeCIDR";
+/// detectLocalMode: the packet came in through a bridge.
+pub const LOCAL_MODE_BRIDGE_INTERFACE: &str = "BridgeInterface";
+/// detectLocalMode: the packet came in through an interface whose name begins so.
+pub const LOCAL_MODE_INTERFACE_NAME_PREFIX: &str = "InterfaceNamePrefix";
+
+/// The keyword of nodePortAddresses for the node's primary addresses.
+pub const NODE_PORT_ADDRESSES_PRIMARY: &str = "primary";
+
+/// The configuration of a kube-proxy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KubeProxyConfiguration {
+    /// featureGates
+    pub feature_gates: BTreeMap<String, bool>,
+    /// clientConnection: how to talk to the API server
+    pub client_connection: ClientConnection,
+    /// logging
+    pub logging: Logging,
+    /// hostnameOverride: the node's name where it isn't the host's; used trimmed and in lower case
+    pub hostname_override: String,
+    /// bindAddress: the node's address where it isn't the Node object's; binds nothing
+    pub bind_address: String,
+    /// healthzBindAddress, `IP:port`
+    pub healthz_bind_address: String,
+    /// metricsBindAddress, `IP:port`
+    pub metrics_bind_address: String,
+    /// bindAddressHardFail: failing to bind one of these two is fatal
+    pub bind_address_hard_fail: bool,
+    /// enableProfiling
+    pub enable_profiling: bool,
+    /// showHiddenMetricsForVersion: blank, or the previous minor version
+    pub show_hidden_metrics_for_version: String,
+    /// mode; blank means upstream's default, iptables
+    pub mode: String,
+    /// iptables
+    pub iptables: IpTables,
+    /// ipvs
+    pub ipvs: Ipvs,
+    /// nftables
+    pub nftables: NfTables,
+    /// winkernel
+    pub winkernel: WinKernel,
+    /// detectLocalMode
+    pub detect_local_mode: String,
+    /// detectLocal
+    pub detect_local: DetectLocal,
+    /// clusterCIDR: one range, or one of each family joined by a comma
+    pub cluster_cidr: String,
+    /// nodePortAddresses: CIDRs, or the keyword `primary` alone
+    pub node_port_addresses: Vec<String>,
+    /// oomScoreAdj, -1000 to 1000
+    pub oom_score_adj: i32,
+    /// conntrack
+    pub conntrack: Conntrack,
+    /// configSyncPeriod: how often everything is looked at anew
+    pub config_sync_period: GoDuration,
+    /// portRange: read and ignored
+    pub port_range: String,
+    /// windowsRunAsService
+    pub windows_run_as_service: bool,
+}
+
+/// clientConnection
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClientConnection {
+    /// kubeconfig: path of the file; blank means in-cluster
+    pub kubeconfig: String,
+    /// acceptContentTypes
+    pub accept_content_types: String,
+    /// contentType
+    pub content_type: String,
+    /// qps: requests a second; negative for no limit
+    pub qps: f32,
+    /// burst: requests at once
+    pub burst: i32,
+}
+
+/// logging
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Logging {
+    /// format: text or json
+    pub format: String,
+    /// flushFrequency
+    pub flush_frequency: GoDuration,
+    /// verbosity
+    pub verbosity: u32,
+    /// vmodule
+    pub vmodule: Vec<VModule>,
+    /// options.text
+    pub text: LogOptions,
+    /// options.json
+    pub json: LogOptions,
+}
+
+/// One entry of logging.vmodule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VModule {
+    /// filePattern
+    pub file_pattern: String,
+    /// verbosity
+    pub verbosity: u32,
+}
+
+/// logging.options of one format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogOptions {
+    /// splitStream
+    pub split_stream: bool,
+    /// infoBufferSize: a quantity, as text
+    pub info_buffer_size: String,
+}
+
+/// iptables
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IpTables {
+    /// masqueradeBit: which bit of the packet mark asks for masquerading, 0 to 31
+    pub masquerade_bit: i32,
+    /// masqueradeAll: every connection to a cluster IP is masqueraded; ipvs mode reads it here too
+    pub masquerade_all: bool,
+    /// localhostNodePorts
+    pub localhost_node_ports: bool,
+    /// syncPeriod
+    pub sync_period: GoDuration,
+    /// minSyncPeriod
+    pub min_sync_period: GoDuration,
+}
+
+/// ipvs
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ipvs {
+    /// syncPeriod
+    pub sync_period: GoDuration,
+    /// minSyncPeriod
+    pub min_sync_period: GoDuration,
+    /// scheduler; blank means rr
+    pub scheduler: String,
+    /// excludeCIDRs: virtual servers in these ranges are somebody else's
+    pub exclude_cidrs: Vec<String>,
+    /// strictARP
+    pub strict_arp: bool,
+    /// tcpTimeout; zero leaves the kernel's
+    pub tcp_timeout: GoDuration,
+    /// tcpFinTimeout; zero leaves the kernel's
+    pub tcp_fin_timeout: GoDuration,
+    /// udpTimeout; zero leaves the kernel's
+    pub udp_timeout: GoDuration,
+}
+
+/// nftables
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NfTables {
+    /// masqueradeBit: which bit of the packet mark asks for masquerading, 0 to 31
+    pub masquerade_bit: i32,
+    /// masqueradeAll: every connection to a cluster IP is masqueraded
+    pub masquerade_all: bool,
+    /// syncPeriod
+    pub sync_period: GoDuration,
+    /// minSyncPeriod
+    pub min_sync_period: GoDuration,
+}
+
+/// winkernel
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WinKernel {
+    /// networkName
+    pub network_name: String,
+    /// sourceVip
+    pub source_vip: String,
+    /// enableDSR
+    pub enable_dsr: bool,
+    /// rootHnsEndpointName
+    pub root_hns_endpoint_name: String,
+    /// forwardHealthCheckVip
+    pub forward_health_check_vip: bool,
+}
+
+/// detectLocal
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DetectLocal {
+    /// bridgeInterface
+    pub bridge_interface: String,
+    /// interfaceNamePrefix
+    pub interface_name_prefix: String,
+}
+
+/// conntrack
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conntrack {
+    /// maxPerCore: entries per processor; zero leaves the kernel's limit
+    pub max_per_core: i32,
+    /// min: entries at least
+    pub min: i32,
+    /// tcpEstablishedTimeout; zero leaves the kernel's
+    pub tcp_established_timeout: GoDuration,
+    /// tcpCloseWaitTimeout; zero leaves the kernel's
+    pub tcp_close_wait_timeout: GoDuration,
+    /// tcpBeLiberal
+    pub tcp_be_liberal: bool,
+    /// udpTimeout; zero leaves the kernel's
+    pub udp_timeout: GoDuration,
+    /// udpStreamTimeout; zero leaves the kernel's
+    pub udp_stream_timeout: GoDuration,
+}
+
+/// What holds in the configured mode, where a setting exists once per mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effective {
+    /// how long an error or a foreign change may wait for another try
+    pub sync_period: Duration,
+    /// the least time between two syncs
+    pub min_sync_period: Duration,
+    /// every connection to a cluster IP is masqueraded
+    pub masquerade_all: bool,
+    /// which bit of the packet mark asks for masquerading, 0 to 31
+    pub masquerade_bit: u8,
+}
+
+// === impl KubeProxyConfiguration ===
+
+impl KubeProxyConfiguration {
+    /// The settings of the configured mode's section: the periods come from `ipvs` or `nftables` in these modes, and
+    /// from `iptables` in any other; masqueradeAll and the bit come from `nftables` in that mode, else from `iptables`.
+    ///
+    /// To be asked once the configuration is valid: a negative period counts as zero, a bit that doesn't exist as 14.
+    pub fn effective(&self) -> Effective {
+        let (sync_period, min_sync_period) = self.sync_periods();
+        let (masquerade_all, masquerade_bit) = if self.mode == MODE_NFTABLES {
+            (self.nftables.masquerade_all, self.nftables.masquerade_bit)
+        } else {
+            (self.iptables.masquerade_all, self.iptables.masquerade_bit)
+        };
+        Effective {
+            sync_period: sync_period.to_std(),
+            min_sync_period: min_sync_period.to_std(),
+            masquerade_all,
+            masquerade_bit: u8::try_from(masquerade_bit).ok().filter(|bit| *bit < 32).unwrap_or(14),
+        }
+    }
+
+    /// syncPeriod and minSyncPeriod of the configured mode.
+    pub(super) fn sync_periods(&self) -> (GoDuration, GoDuration) {
+        match self.mode.as_str() {
+            MODE_IPVS => (self.ipvs.sync_period, self.ipvs.min_sync_period),
+            MODE_NFTABLES => (self.nftables.sync_period, self.nftables.min_sync_period),
+            _ => (self.iptables.sync_period, self.iptables.min_sync_period),
+        }
+    }
+}

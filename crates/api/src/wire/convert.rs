@@ -1,0 +1,250 @@
+//! From the objects as they are written to the compact ones: defaults of the API server, addresses and ports parsed.
+
+use std::net::IpAddr;
+
+use super::address::{cidr, ip};
+use super::raw::{
+    RawEndpoint, RawEndpointSlice, RawHint, RawMeta, RawNode, RawNodeAddress, RawService, RawServiceCidr,
+    RawServicePort, RawServiceSpec, RawSlicePort,
+};
+use super::scalar::{Flag, Int, Text};
+use super::time::parse_timestamp;
+use crate::object::{
+    AddressKind, AddressType, Conditions, EndpointSlice, EndpointSliceBuilder, Family, Hints, LoadBalancerIngress,
+    Node, NodeAddress, ObjectName, Parsed, Protocol, Service, ServiceCidr, ServicePort, ServiceType, SlicePort,
+    TrafficPolicy,
+};
+
+/// The API server's default for sessionAffinityConfig.clientIP.timeoutSeconds.
+const AFFINITY_SECONDS: u32 = 10_800;
+
+/// The taint of a node that is about to go.
+const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// The longest name the API knows.
+const NAME_BYTES: usize = 253;
+
+/// Makes a Service, or says why it has no usable name.
+pub(super) fn service(raw: RawService<'_>) -> Result<Service, String> {
+    let meta = raw.metadata.unwrap_or_default();
+    let spec = raw.spec.unwrap_or_default();
+    let (families, cluster_ips) = families_and_ips(&spec);
+    let ingress = raw.status.and_then(|status| status.load_balancer).and_then(|balancer| balancer.ingress);
+    Ok(Service {
+        name: namespaced(&meta)?,
+        created: meta.creation_timestamp.as_deref().and_then(parse_timestamp),
+        foreign_proxy: meta.labels.is_some_and(|labels| labels.service_proxy_name),
+        kind: match text(&spec.kind) {
+            "NodePort" => ServiceType::NodePort,
+            "LoadBalancer" => ServiceType::LoadBalancer,
+            "ExternalName" => ServiceType::ExternalName,
+            // As for upstream, an unknown type is one without the properties of the others.
+            _ => ServiceType::ClusterIp,
+        },
+        cluster_ip: spec.cluster_ip.as_deref().filter(|text| is_address(text)).map(ip),
+        cluster_ips: cluster_ips.into(),
+        families: families.into(),
+        external_ips: spec.external_ips.iter().flatten().map(|text| ip(text)).collect(),
+        ingress: ingress
+            .iter()
+            .flatten()
+            .filter(|entry| !text(&entry.ip).is_empty())
+            .map(|entry| LoadBalancerIngress { ip: ip(text(&entry.ip)), proxy_mode: text(&entry.ip_mode) == "Proxy" })
+            .collect(),
+        source_ranges: spec.load_balancer_source_ranges.iter().flatten().map(|text| cidr(text.trim())).collect(),
+        affinity_seconds: affinity(&spec),
+        internal_policy: policy(&spec.internal_traffic_policy),
+        external_policy: policy(&spec.external_traffic_policy),
+        health_check_node_port: spec.health_check_node_port.and_then(|port| u16::try_from(port.0).ok()).unwrap_or(0),
+        ports: spec.ports.into_iter().flatten().map(service_port).collect(),
+    })
+}
+
+/// Makes an EndpointSlice, or says why it has no usable name.
+pub(super) fn endpoint_slice(raw: RawEndpointSlice<'_>) -> Result<EndpointSlice, String> {
+    let meta = raw.metadata.unwrap_or_default();
+    let name = namespaced(&meta)?;
+    let trigger_time = meta.annotations.and_then(|annotations| annotations.trigger_time);
+    let labels = meta.labels.unwrap_or_default();
+    let service = labels
+        .service_name
+        .as_deref()
+        .filter(|service| !service.is_empty())
+        .map(|service| ObjectName::new(name.namespace(), service));
+    let mut builder = EndpointSliceBuilder::default();
+    for endpoint in raw.endpoints.into_iter().flatten() {
+        push_endpoint(&mut builder, endpoint);
+    }
+    let address_type = match text(&raw.address_type) {
+        "IPv4" => AddressType::Ipv4,
+        "IPv6" => AddressType::Ipv6,
+        _ => AddressType::Other,
+    };
+    let ports = raw.ports.into_iter().flatten().map(slice_port).collect();
+    let mut slice = builder.build(name, service, address_type, ports);
+    slice.headless = labels.headless;
+    slice.trigger_time = trigger_time.as_deref().and_then(parse_timestamp);
+    Ok(slice)
+}
+
+/// Makes a Node, or says why it has no usable name.
+pub(super) fn node(raw: RawNode<'_>) -> Result<Node, String> {
+    let meta = raw.metadata.unwrap_or_default();
+    let spec = raw.spec.unwrap_or_default();
+    let addresses = raw.status.and_then(|status| status.addresses);
+    let pod_cidrs = spec.pod_cidrs.filter(|list| !list.is_empty());
+    let pod_cidrs = pod_cidrs.or_else(|| spec.pod_cidr.filter(|range| !range.is_empty()).map(|range| vec![range]));
+    Ok(Node {
+        name: cluster_wide(&meta)?,
+        zone: meta.labels.and_then(|labels| labels.zone).filter(|zone| !zone.is_empty()).map(|zone| (*zone).into()),
+        addresses: addresses.iter().flatten().filter_map(node_address).collect(),
+        pod_cidrs: pod_cidrs.iter().flatten().map(|range| cidr(range)).collect(),
+        deleting: meta.deletion_timestamp.is_some(),
+        to_be_deleted: spec.taints.iter().flatten().any(|taint| text(&taint.key) == TO_BE_DELETED),
+    })
+}
+
+/// Makes a ServiceCIDR, or says why it has no usable name.
+pub(super) fn service_cidr(raw: RawServiceCidr<'_>) -> Result<ServiceCidr, String> {
+    let meta = raw.metadata.unwrap_or_default();
+    let cidrs = raw.spec.and_then(|spec| spec.cidrs);
+    Ok(ServiceCidr { name: cluster_wide(&meta)?, cidrs: cidrs.iter().flatten().map(|range| cidr(range)).collect() })
+}
+
+fn namespaced(meta: &RawMeta<'_>) -> Result<ObjectName, String> {
+    let namespace = match text(&meta.namespace) {
+        "" => "default",
+        namespace => checked_name("metadata.namespace", namespace)?,
+    };
+    Ok(ObjectName::new(namespace, checked_name("metadata.name", text(&meta.name))?))
+}
+
+fn cluster_wide(meta: &RawMeta<'_>) -> Result<ObjectName, String> {
+    checked_name("metadata.name", text(&meta.name)).map(ObjectName::cluster_wide)
+}
+
+/// Names are keys, and parts of what is written to the kernel and to logs, so only what the API allows passes.
+fn checked_name<'a>(field: &str, name: &'a str) -> Result<&'a str, String> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b':');
+    if name.is_empty() {
+        Err(format!("{field} is missing"))
+    } else if name.len() > NAME_BYTES || !name.bytes().all(allowed) {
+        Err(format!("{field}: {name:?} can't be the name of an object"))
+    } else {
+        Ok(name)
+    }
+}
+
+/// ipFamilies and clusterIPs, which belong together by their positions: an entry that is no family or no address is left
+/// out with its partner. Absent clusterIPs are clusterIP.
+fn families_and_ips(spec: &RawServiceSpec<'_>) -> (Vec<Family>, Vec<Parsed<IpAddr>>) {
+    let mut family_texts = spec.ip_families.iter().flatten();
+    let listed = spec.cluster_ips.as_ref().filter(|list| !list.is_empty());
+    let ip_texts: Vec<&str> = match listed {
+        Some(list) => list.iter().map(|text| &**text).collect(),
+        None => spec.cluster_ip.iter().map(|text| &**text).collect(),
+    };
+    let (mut families, mut ips) = (Vec::new(), Vec::new());
+    for address in ip_texts {
+        let family = family_texts.next().map(|text| family(text));
+        match family {
+            Some(None) => {}
+            _ if !is_address(address) => {}
+            Some(Some(family)) => {
+                families.push(family);
+                ips.push(ip(address));
+            }
+            None => ips.push(ip(address)),
+        }
+    }
+    families.extend(family_texts.filter_map(|text| family(text)));
+    (families, ips)
+}
+
+fn family(text: &str) -> Option<Family> {
+    match text {
+        "IPv4" => Some(Family::V4),
+        "IPv6" => Some(Family::V6),
+        _ => None,
+    }
+}
+
+/// Whether a clusterIP asks for an address at all.
+fn is_address(text: &str) -> bool {
+    !text.is_empty() && text != "None"
+}
+
+fn affinity(spec: &RawServiceSpec<'_>) -> Option<u32> {
+    let timeout = || spec.session_affinity_config.as_ref()?.client_ip.as_ref()?.timeout_seconds;
+    (text(&spec.session_affinity) == "ClientIP")
+        .then(|| timeout().and_then(|seconds| u32::try_from(seconds.0).ok()).unwrap_or(AFFINITY_SECONDS))
+}
+
+fn policy(text: &Option<Text<'_>>) -> TrafficPolicy {
+    if text.as_deref() == Some("Local") { TrafficPolicy::Local } else { TrafficPolicy::Cluster }
+}
+
+fn service_port(raw: RawServicePort<'_>) -> ServicePort {
+    ServicePort {
+        name: text(&raw.name).into(),
+        protocol: protocol(&raw.protocol),
+        port: port(raw.port.unwrap_or(Int(0))),
+        node_port: match raw.node_port {
+            None | Some(Int(0)) => Ok(0),
+            Some(number) => port(number),
+        },
+    }
+}
+
+fn slice_port(raw: RawSlicePort<'_>) -> SlicePort {
+    SlicePort { name: Some(text(&raw.name).into()), protocol: protocol(&raw.protocol), port: raw.port.map(port) }
+}
+
+fn push_endpoint(builder: &mut EndpointSliceBuilder, raw: RawEndpoint<'_>) {
+    let Some(address) = raw.addresses.iter().flatten().next() else { return };
+    let conditions = raw.conditions.map_or_else(Conditions::default, |raw| Conditions {
+        ready: flag(raw.ready, true),
+        serving: flag(raw.serving, true),
+        terminating: flag(raw.terminating, false),
+    });
+    let hints = raw.hints.map_or_else(Hints::default, |raw| Hints {
+        zones: hint_names(&raw.for_zones),
+        nodes: hint_names(&raw.for_nodes),
+    });
+    builder.push(ip(address), conditions, raw.node_name.as_deref(), hints);
+}
+
+fn hint_names(list: &Option<Vec<RawHint<'_>>>) -> Box<[Box<str>]> {
+    list.iter().flatten().map(|hint| text(&hint.name).into()).collect()
+}
+
+fn flag(value: Option<Flag>, default: bool) -> bool {
+    value.map_or(default, |flag| flag.0)
+}
+
+fn node_address(raw: &RawNodeAddress<'_>) -> Option<NodeAddress> {
+    let kind = match text(&raw.kind) {
+        "InternalIP" => AddressKind::Internal,
+        "ExternalIP" => AddressKind::External,
+        _ => return None,
+    };
+    Some(NodeAddress { kind, address: ip(text(&raw.address)) })
+}
+
+fn protocol(raw: &Option<Text<'_>>) -> Parsed<Protocol> {
+    match text(raw) {
+        "" | "TCP" => Ok(Protocol::Tcp),
+        "UDP" => Ok(Protocol::Udp),
+        "SCTP" => Ok(Protocol::Sctp),
+        other => Err(other.into()),
+    }
+}
+
+fn port(number: Int) -> Parsed<u16> {
+    u16::try_from(number.0).ok().filter(|port| *port > 0).ok_or_else(|| number.0.to_string().into())
+}
+
+/// A text that may be absent, which is the same as empty.
+fn text<'a>(value: &'a Option<Text<'_>>) -> &'a str {
+    value.as_deref().unwrap_or("")
+}

@@ -1,0 +1,292 @@
+//! The first look at a document: which kind of object it is, before its fields can be read.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::scalar::{LooseText, Text};
+use crate::object::Kind;
+
+/// What a document says of itself. Nothing here is an error: a kind that we don't read may have any shape.
+#[derive(Debug, Default)]
+pub(super) struct Head<'a> {
+    pub(super) shape: Shape,
+    api_version: Option<Cow<'a, str>>,
+    kind: Option<Cow<'a, str>>,
+    namespace: Option<Cow<'a, str>>,
+    name: Option<Cow<'a, str>>,
+    /// of a List; empty for anything else, and for what is itself an item
+    pub(super) items: Vec<Head<'a>>,
+}
+
+/// The outermost form of a document.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Shape {
+    #[default]
+    Null,
+    Map,
+    Other,
+}
+
+/// How a document is to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    Object(Kind),
+    /// the kind of the items, where the List's own says it
+    List(Option<Kind>),
+    Ignored(String),
+}
+
+struct HeadVisitor {
+    with_items: bool,
+}
+
+/// The head of an item, whose own items nobody asks for: so a hostile file can't nest heads.
+struct ItemHead<'a>(Head<'a>);
+
+#[derive(Default)]
+struct Items<'a>(Vec<Head<'a>>);
+struct ItemsVisitor;
+
+#[derive(Default)]
+struct Names<'a> {
+    namespace: Option<Cow<'a, str>>,
+    name: Option<Cow<'a, str>>,
+}
+struct NamesVisitor;
+
+/// The kinds we read: name, name of the List, group, versions.
+const KINDS: [(Kind, &str, &str, &str, &[&str]); 4] = [
+    (Kind::Service, "Service", "ServiceList", "", &["v1"]),
+    (Kind::EndpointSlice, "EndpointSlice", "EndpointSliceList", "discovery.k8s.io", &["v1"]),
+    (Kind::Node, "Node", "NodeList", "", &["v1"]),
+    (Kind::ServiceCidr, "ServiceCIDR", "ServiceCIDRList", "networking.k8s.io", &["v1", "v1beta1"]),
+];
+
+/// Visits everything that is neither a map nor a list, and has no meaning here.
+macro_rules! scalars_are_other {
+    ($value:expr) => {
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(Default::default())
+        }
+        fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+            Ok($value)
+        }
+        fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+            Ok($value)
+        }
+        fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+            Ok($value)
+        }
+        fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+            Ok($value)
+        }
+        fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+            Ok($value)
+        }
+    };
+}
+
+// === impl Head ===
+
+impl<'a> Head<'a> {
+    /// Guesses the head of a YAML document from lines that say `apiVersion: …` and `kind: …` without indentation, so that
+    /// it needn't be parsed twice. A guess may be wrong ([`Self::is_of`] tells), and Lists aren't guessed: the heads of
+    /// their items are needed.
+    pub(super) fn guess(text: &'a str) -> Option<Self> {
+        let field = |name: &str| {
+            let mut values = text.lines().filter_map(|line| line.strip_prefix(name));
+            values.next().map(|value| Cow::Borrowed(value.trim()))
+        };
+        let head =
+            Self { shape: Shape::Map, api_version: field("apiVersion: "), kind: field("kind: "), ..Self::default() };
+        matches!(head.reading(None), Ok(Reading::Object(_))).then_some(head)
+    }
+
+    /// Whether the object that was read has the apiVersion and kind of this head.
+    pub(super) fn is_of(&self, api_version: &Option<Text<'_>>, kind: &Option<Text<'_>>) -> bool {
+        self.api_version.as_deref() == api_version.as_deref() && self.kind.as_deref() == kind.as_deref()
+    }
+
+    /// How to read this document, or why it can't be read. `listed` is the kind that a List has given to its items;
+    /// they needn't repeat it.
+    pub(super) fn reading(&self, listed: Option<Kind>) -> Result<Reading, String> {
+        if self.shape != Shape::Map {
+            return Err("expected an object with apiVersion and kind".to_owned());
+        }
+        if let (None, Some(kind)) = (&self.kind, listed) {
+            return Ok(Reading::Object(kind));
+        }
+        let kind = self.kind.as_deref().filter(|kind| !kind.is_empty()).ok_or("kind is missing")?;
+        let version = match self.api_version.as_deref().filter(|version| !version.is_empty()) {
+            Some(version) => version,
+            None if listed.is_some_and(|listed| listed.to_string() == kind) => return Ok(listed_object(listed, kind)),
+            None => return Err("apiVersion is missing".to_owned()),
+        };
+        let (group, bare_version) = version.rsplit_once('/').unwrap_or(("", version));
+        let (reading, own_group, versions) = match known(kind) {
+            Some(found) => found,
+            None => return Ok(Reading::Ignored(kind.to_owned())),
+        };
+        // Others may have kinds of the same name (Knative has a Service); in Kubernetes' own groups it is a mistake.
+        if group != own_group && !group.is_empty() && !group.ends_with(".k8s.io") {
+            return Ok(Reading::Ignored(kind.to_owned()));
+        }
+        if group != own_group || !versions.contains(&bare_version) {
+            let slash = if own_group.is_empty() { "" } else { "/" };
+            let versions: Vec<_> = versions.iter().map(|version| format!("{own_group}{slash}{version}")).collect();
+            return Err(format!("apiVersion {version} of {kind} can't be read, only {}", versions.join(" and ")));
+        }
+        Ok(reading)
+    }
+
+    /// Kind and name for an error, as far as they are known.
+    pub(super) fn title(&self, listed: Option<Kind>) -> Option<String> {
+        let name = self.name.as_deref()?;
+        let kind = match (&self.kind, listed) {
+            (Some(kind), _) => kind.to_string(),
+            (None, Some(kind)) => kind.to_string(),
+            (None, None) => return None,
+        };
+        Some(match self.namespace.as_deref() {
+            Some(namespace) => format!("{kind} {namespace}/{name}"),
+            None => format!("{kind} {name}"),
+        })
+    }
+}
+
+fn listed_object(listed: Option<Kind>, kind: &str) -> Reading {
+    listed.map_or_else(|| Reading::Ignored(kind.to_owned()), Reading::Object)
+}
+
+/// How a kind is read, with its group and versions.
+fn known(kind: &str) -> Option<(Reading, &'static str, &'static [&'static str])> {
+    if kind == "List" {
+        return Some((Reading::List(None), "", &["v1"]));
+    }
+    KINDS.iter().find_map(|&(id, name, list, group, versions)| {
+        if kind == name {
+            Some((Reading::Object(id), group, versions))
+        } else if kind == list {
+            Some((Reading::List(Some(id)), group, versions))
+        } else {
+            None
+        }
+    })
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Head<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(HeadVisitor { with_items: true })
+    }
+}
+
+// === impl ItemHead ===
+
+impl<'de: 'a, 'a> Deserialize<'de> for ItemHead<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(HeadVisitor { with_items: false }).map(Self)
+    }
+}
+
+// === impl HeadVisitor ===
+
+impl<'de> Visitor<'de> for HeadVisitor {
+    type Value = Head<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a document")
+    }
+
+    scalars_are_other!(Head { shape: Shape::Other, ..Head::default() });
+
+    fn visit_seq<A: SeqAccess<'de>>(self, access: A) -> Result<Self::Value, A::Error> {
+        IgnoredAny.visit_seq(access).map(|_| Head { shape: Shape::Other, ..Head::default() })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        let mut head = Head { shape: Shape::Map, ..Head::default() };
+        while let Some(key) = access.next_key::<LooseText<'de>>()? {
+            match key.0.as_deref() {
+                Some("apiVersion") => head.api_version = access.next_value::<LooseText<'de>>()?.0,
+                Some("kind") => head.kind = access.next_value::<LooseText<'de>>()?.0,
+                Some("metadata") => {
+                    let names: Names<'de> = access.next_value()?;
+                    (head.namespace, head.name) = (names.namespace, names.name);
+                }
+                Some("items") if self.with_items => head.items = access.next_value::<Items<'de>>()?.0,
+                _ => {
+                    access.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(head)
+    }
+}
+
+// === impl Items ===
+
+impl<'de: 'a, 'a> Deserialize<'de> for Items<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ItemsVisitor)
+    }
+}
+
+impl<'de> Visitor<'de> for ItemsVisitor {
+    type Value = Items<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("items")
+    }
+
+    scalars_are_other!(Items::default());
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(ItemHead(head)) = access.next_element()? {
+            items.push(head);
+        }
+        Ok(Items(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, access: A) -> Result<Self::Value, A::Error> {
+        IgnoredAny.visit_map(access).map(|_| Items::default())
+    }
+}
+
+// === impl Names ===
+
+impl<'de: 'a, 'a> Deserialize<'de> for Names<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NamesVisitor)
+    }
+}
+
+impl<'de> Visitor<'de> for NamesVisitor {
+    type Value = Names<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("metadata")
+    }
+
+    scalars_are_other!(Names::default());
+
+    fn visit_seq<A: SeqAccess<'de>>(self, access: A) -> Result<Self::Value, A::Error> {
+        IgnoredAny.visit_seq(access).map(|_| Names::default())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        let mut names = Names::default();
+        while let Some(key) = access.next_key::<LooseText<'de>>()? {
+            match key.0.as_deref() {
+                Some("name") => names.name = access.next_value::<LooseText<'de>>()?.0,
+                Some("namespace") => names.namespace = access.next_value::<LooseText<'de>>()?.0,
+                _ => {
+                    access.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(names)
+    }
+}

@@ -1,0 +1,563 @@
+//! Manifests: forms of files, defaults, bad values, broken files.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::object::{
+    AddressKind, AddressType, Conditions, EndpointSlice, Family, LoadBalancerIngress, Node, NodeAddress, ObjectName,
+    Protocol, Service, ServicePort, ServiceType, SlicePort, Timestamp, TrafficPolicy,
+};
+
+const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n";
+const SLICE: &str = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: web-1}\n";
+const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n";
+
+fn objects(text: &str) -> Vec<KubeObject> {
+    let documents = decode_manifest(text).unwrap();
+    documents
+        .into_iter()
+        .map(|document| match document {
+            Document::Object(object) => object,
+            Document::Ignored { kind } => panic!("{kind}"),
+        })
+        .collect()
+}
+
+fn service(rest: &str) -> Service {
+    match objects(&format!("{SERVICE}{rest}")).remove(0) {
+        KubeObject::Service(service) => service,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn slice(rest: &str) -> EndpointSlice {
+    match objects(&format!("{SLICE}{rest}")).remove(0) {
+        KubeObject::EndpointSlice(slice) => slice,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn node(text: &str) -> Node {
+    match objects(text).remove(0) {
+        KubeObject::Node(node) => node,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refusal(text: &str) -> String {
+    decode_manifest(text).unwrap_err().to_string()
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Kind and name of each document.
+fn titles(text: &str) -> Vec<String> {
+    let documents = decode_manifest(text).unwrap();
+    documents
+        .iter()
+        .map(|document| match document {
+            Document::Object(object) => format!("{} {}", object.kind(), object.name()),
+            Document::Ignored { kind } => format!("({kind})"),
+        })
+        .collect()
+}
+
+const WHOLE_SERVICE: &str = "
+apiVersion: v1
+kind: Service
+metadata:
+  name: web
+  namespace: shop
+  creationTimestamp: '2024-05-01T10:00:00Z'
+  labels: {app: web, service.kubernetes.io/service-proxy-name: ''}
+  managedFields: [{manager: kubectl}]
+spec:
+  type: LoadBalancer
+  clusterIP: 10.0.0.010
+  clusterIPs: [10.0.0.10, 'fd00::a']
+  ipFamilies: [IPv4, IPv6]
+  ports:
+  - {name: http, port: 80, protocol: TCP, targetPort: http, nodePort: 30080}
+  - {name: dns, port: 53, protocol: UDP}
+  - {name: sig, port: 3868, protocol: SCTP, nodePort: null}
+  externalIPs: [192.0.2.1, '::ffff:192.0.2.2']
+  loadBalancerSourceRanges: [' 10.0.0.1/8 ', 'fd00::/16']
+  sessionAffinity: ClientIP
+  sessionAffinityConfig: {clientIP: {timeoutSeconds: 60}}
+  internalTrafficPolicy: Local
+  externalTrafficPolicy: Local
+  healthCheckNodePort: 32000
+  selector: {app: web}
+status:
+  loadBalancer:
+    ingress:
+    - {ip: 198.51.100.1}
+    - {ip: 198.51.100.2, ipMode: Proxy}
+    - {ip: 198.51.100.3, ipMode: VIP, ports: [{port: 80}]}
+    - {hostname: lb.example}
+";
+
+#[test]
+fn a_whole_service() {
+    let port = |name: &str, protocol, port, node_port| ServicePort {
+        name: name.into(),
+        protocol: Ok(protocol),
+        port: Ok(port),
+        node_port: Ok(node_port),
+    };
+    let ingress = |ip: &str, proxy_mode| LoadBalancerIngress { ip: Ok(address(ip)), proxy_mode };
+    let wanted = Service {
+        name: ObjectName::new("shop", "web"),
+        created: Some(Timestamp { seconds: 1_714_557_600, nanoseconds: 0 }),
+        foreign_proxy: true,
+        kind: ServiceType::LoadBalancer,
+        cluster_ip: Some(Ok(address("10.0.0.10"))),
+        cluster_ips: [Ok(address("10.0.0.10")), Ok(address("fd00::a"))].into(),
+        families: [Family::V4, Family::V6].into(),
+        ports: [
+            port("http", Protocol::Tcp, 80, 30080),
+            port("dns", Protocol::Udp, 53, 0),
+            port("sig", Protocol::Sctp, 3868, 0),
+        ]
+        .into(),
+        external_ips: [Ok(address("192.0.2.1")), Ok(address("192.0.2.2"))].into(),
+        ingress: [ingress("198.51.100.1", false), ingress("198.51.100.2", true), ingress("198.51.100.3", false)].into(),
+        source_ranges: [Ok("10.0.0.1/8".parse().unwrap()), Ok("fd00::/16".parse().unwrap())].into(),
+        affinity_seconds: Some(60),
+        internal_policy: TrafficPolicy::Local,
+        external_policy: TrafficPolicy::Local,
+        health_check_node_port: 32000,
+    };
+    assert_eq!(objects(WHOLE_SERVICE), [KubeObject::Service(wanted)]);
+}
+
+#[test]
+fn defaults_of_the_api_server() {
+    let bare = service("spec: {clusterIP: 10.0.0.1, sessionAffinity: ClientIP, ports: [{port: 80}]}");
+    assert_eq!(bare.name, ObjectName::new("default", "web"));
+    assert_eq!(
+        bare.ports[0],
+        ServicePort { name: "".into(), protocol: Ok(Protocol::Tcp), port: Ok(80), node_port: Ok(0) }
+    );
+    assert_eq!(bare.affinity_seconds, Some(10_800));
+    assert_eq!((bare.internal_policy, bare.external_policy), (TrafficPolicy::Cluster, TrafficPolicy::Cluster));
+    assert_eq!((bare.kind, bare.foreign_proxy, bare.created), (ServiceType::ClusterIp, false, None));
+    assert_eq!(*bare.cluster_ips, [Ok(address("10.0.0.1"))]);
+    assert_eq!(service("spec: {sessionAffinity: None}").affinity_seconds, None);
+    let empty = service("");
+    assert_eq!((empty.ports.len(), empty.cluster_ip.is_none(), empty.cluster_ips.len()), (0, true, 0));
+    let nulls = service("spec: {ports: null, clusterIP: null, externalIPs: ~}\nstatus: {loadBalancer: {}}");
+    assert_eq!(nulls, empty);
+
+    let bare = slice("addressType: IPv4\nports: [{port: 80}, {name: null}]\nendpoints: [{addresses: [10.1.0.1]}]");
+    let port = |port| SlicePort { name: Some("".into()), protocol: Ok(Protocol::Tcp), port };
+    assert_eq!(*bare.ports, [port(Some(Ok(80))), port(None)]);
+    assert_eq!(bare.endpoints[0].conditions, Conditions { ready: true, serving: true, terminating: false });
+    assert_eq!((bare.service, bare.headless, bare.trigger_time), (None, false, None));
+}
+
+#[test]
+fn families_and_addresses_stay_in_step() {
+    for (spec, families, ips) in [
+        ("clusterIP: None", vec![], vec![]),
+        ("clusterIP: None, clusterIPs: [None], ipFamilies: [IPv4]", vec![], vec![]),
+        ("clusterIP: 10.0.0.1, ipFamilies: [IPv4]", vec![Family::V4], vec!["10.0.0.1"]),
+        ("clusterIPs: ['', 'fd00::1'], ipFamilies: [IPv4, IPv6]", vec![Family::V6], vec!["fd00::1"]),
+        ("clusterIPs: [10.0.0.1, 'fd00::1'], ipFamilies: [IPv5, IPv6]", vec![Family::V6], vec!["fd00::1"]),
+        ("clusterIPs: [10.0.0.1, 'fd00::1']", vec![], vec!["10.0.0.1", "fd00::1"]),
+    ] {
+        let service = service(&format!("spec: {{{spec}}}"));
+        let ips: Vec<_> = ips.into_iter().map(|ip| Ok(address(ip))).collect();
+        assert_eq!((service.families.to_vec(), service.cluster_ips.to_vec()), (families, ips), "{spec}");
+    }
+    assert_eq!(service("spec: {clusterIP: None}").cluster_ip, None);
+    assert_eq!(service("spec: {clusterIP: ''}").cluster_ip, None);
+}
+
+#[test]
+fn a_whole_slice() {
+    let text = "
+addressType: IPv6
+apiVersion: discovery.k8s.io/v1
+endpoints:
+- addresses: ['fd00::0001', ignored]
+  conditions: {ready: false, serving: true, terminating: true}
+  nodeName: n1
+  zone: unread
+  hints: {forZones: [{name: a}, {name: b}], forNodes: [{name: n1}]}
+  targetRef: {kind: Pod, name: x}
+- addresses: ['fd00::2']
+  conditions: {ready: null}
+  nodeName: n1
+- addresses: []
+- addresses: [broken]
+kind: EndpointSlice
+metadata:
+  name: web-1
+  namespace: shop
+  annotations: {endpoints.kubernetes.io/last-change-trigger-time: '2024-05-01T10:00:00.5Z'}
+  labels: {kubernetes.io/service-name: web, service.kubernetes.io/headless: ''}
+ports:
+- {name: http, port: 8080, protocol: TCP, appProtocol: x}
+- {name: dns, port: 53, protocol: UDP}
+";
+    let documents = objects(text);
+    let KubeObject::EndpointSlice(slice) = &documents[0] else { panic!("{documents:?}") };
+    assert_eq!(
+        (&slice.name, &slice.service),
+        (&ObjectName::new("shop", "web-1"), &Some(ObjectName::new("shop", "web")))
+    );
+    assert_eq!((slice.headless, slice.address_type), (true, AddressType::Ipv6));
+    assert_eq!(slice.trigger_time, Some(Timestamp { seconds: 1_714_557_600, nanoseconds: 500_000_000 }));
+    let port = |name: &str, protocol, port| SlicePort {
+        name: Some(name.into()),
+        protocol: Ok(protocol),
+        port: Some(Ok(port)),
+    };
+    assert_eq!(*slice.ports, [port("http", Protocol::Tcp, 8080), port("dns", Protocol::Udp, 53)]);
+    let [first, second] = &*slice.endpoints else { panic!("{slice:?}") };
+    assert_eq!((first.address, second.address), (address("fd00::1"), address("fd00::2")));
+    assert_eq!(first.conditions, Conditions { ready: false, serving: true, terminating: true });
+    assert_eq!(second.conditions, Conditions::default());
+    assert_eq!((slice.node_of(first), slice.node_of(second)), (Some("n1"), Some("n1")));
+    let hints = slice.hints_of(first).unwrap();
+    assert_eq!((&*hints.zones, &*hints.nodes), (&["a".into(), "b".into()][..], &["n1".into()][..]));
+    assert_eq!(slice.hints_of(second), None);
+    assert_eq!(*slice.bad_addresses, ["broken".into()]);
+}
+
+#[test]
+fn a_node_and_a_service_cidr() {
+    let text = "
+apiVersion: v1
+kind: Node
+metadata:
+  name: n1
+  namespace: ignored
+  labels: {topology.kubernetes.io/zone: a}
+  deletionTimestamp: '2024-05-01T10:00:00Z'
+spec:
+  podCIDR: 10.244.1.0/24
+  podCIDRs: [10.244.1.0/24, 'fd00:1::/64', x]
+  taints: [{key: other, effect: NoSchedule}, {key: ToBeDeletedByClusterAutoscaler}]
+status:
+  addresses:
+  - {type: Hostname, address: n1}
+  - {type: InternalIP, address: 192.168.0.1}
+  - {type: ExternalIP, address: n1.example}
+";
+    let wanted = Node {
+        name: ObjectName::cluster_wide("n1"),
+        zone: Some("a".into()),
+        addresses: [
+            NodeAddress { kind: AddressKind::Internal, address: Ok(address("192.168.0.1")) },
+            NodeAddress { kind: AddressKind::External, address: Err("n1.example".into()) },
+        ]
+        .into(),
+        pod_cidrs: [Ok("10.244.1.0/24".parse().unwrap()), Ok("fd00:1::/64".parse().unwrap()), Err("x".into())].into(),
+        deleting: true,
+        to_be_deleted: true,
+    };
+    assert_eq!(node(text), wanted);
+    let bare = node(&format!("{NODE}spec: {{podCIDR: 10.244.1.0/24}}"));
+    assert_eq!(*bare.pod_cidrs, [Ok("10.244.1.0/24".parse().unwrap())]);
+    assert_eq!((bare.zone, bare.deleting, bare.to_be_deleted), (None, false, false));
+    for version in ["v1", "v1beta1"] {
+        let text = format!(
+            "apiVersion: networking.k8s.io/{version}\nkind: ServiceCIDR\nmetadata: {{name: kubernetes}}\nspec: {{cidrs: \
+             [10.96.0.0/12, x]}}"
+        );
+        let documents = objects(&text);
+        let KubeObject::ServiceCidr(range) = &documents[0] else { panic!("{documents:?}") };
+        assert_eq!(range.name, ObjectName::cluster_wide("kubernetes"));
+        assert_eq!(*range.cidrs, [Ok("10.96.0.0/12".parse().unwrap()), Err("x".into())]);
+    }
+}
+
+#[test]
+fn a_bad_value_harms_its_field_only() {
+    let ports = service(
+        "spec: {clusterIP: x, externalIPs: [z], loadBalancerSourceRanges: [10.0.0.0], healthCheckNodePort: 70000, ports: \
+         [{port: 0}, {port: 70000, nodePort: -1, protocol: tcp}, {}, {port: 99999999999999999999}]}",
+    );
+    assert_eq!(ports.cluster_ip, Some(Err("x".into())));
+    assert_eq!(*ports.external_ips, [Err("z".into())]);
+    assert_eq!(*ports.source_ranges, [Err("10.0.0.0".into())]);
+    assert_eq!(ports.health_check_node_port, 0);
+    let numbers: Vec<_> = ports.ports.iter().map(|port| port.port.clone()).collect();
+    let bad = |text: &str| Err(text.into());
+    assert_eq!(numbers, [bad("0"), bad("70000"), bad("0"), bad("9223372036854775807")]);
+    assert_eq!((&ports.ports[1].node_port, &ports.ports[1].protocol), (&bad("-1"), &Err("tcp".into())));
+    let odd = service(
+        "spec: {type: Strange, externalTrafficPolicy: Never, sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: \
+         {timeoutSeconds: -1}}}",
+    );
+    assert_eq!((odd.kind, odd.external_policy), (ServiceType::ClusterIp, TrafficPolicy::Cluster));
+    assert_eq!(odd.affinity_seconds, Some(10_800));
+    let ports = slice("addressType: FQDN\nports: [{port: 0, protocol: ICMP}]").ports;
+    assert_eq!((&ports[0].port, &ports[0].protocol), (&Some(bad("0")), &Err("ICMP".into())));
+    let text = "apiVersion: v1\nkind: Service\nmetadata: {name: a, creationTimestamp: yesterday}";
+    let documents = objects(text);
+    let KubeObject::Service(undated) = &documents[0] else { panic!("{documents:?}") };
+    assert_eq!(undated.created, None);
+}
+
+#[test]
+fn forms_of_files() {
+    let item = "{\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{\"name\":\"b\"}}";
+    for (text, wanted) in [
+        (String::new(), &[][..]),
+        ("# nothing\n---\n---\nnull\n---\n".to_owned(), &[]),
+        (format!("---\n{SERVICE}---\n{SLICE}...\n---\n# empty\n---\n{NODE}"), &["Service default/web", "EndpointSlice default/web-1", "Node n1"]),
+        (format!("\u{feff}%YAML 1.1\n---\n{SERVICE}").replace('\n', "\r\n"), &["Service default/web"]),
+        ("apiVersion: apps/v1\nkind: Deployment\nmetadata: 5\nspec: {ports: x}\nitems: {a: b}\n".to_owned(), &["(Deployment)"]),
+        ("apiVersion: serving.knative.dev/v1\nkind: Service\nspec: {ports: x}\n".to_owned(), &["(Service)"]),
+        (
+            format!("apiVersion: v1\nkind: List\nitems:\n- {item}\n- {{apiVersion: v1, kind: Pod, spec: 5}}\n- {item}\n"),
+            &["Service default/b", "(Pod)", "Service default/b"],
+        ),
+        ("items: [{metadata: {name: a}}]\nkind: ServiceList\napiVersion: v1\nmetadata: {resourceVersion: '5'}\n".to_owned(), &["Service default/a"]),
+        ("apiVersion: v1\nkind: NodeList\nitems: [{kind: Node, metadata: {name: a}}]\n".to_owned(), &["Node a"]),
+        ("apiVersion: discovery.k8s.io/v1\nkind: EndpointSliceList\nitems: [{metadata: {name: a}}]\n".to_owned(), &["EndpointSlice default/a"]),
+        ("apiVersion: networking.k8s.io/v1\nkind: ServiceCIDRList\nitems: [{metadata: {name: a}}]\n".to_owned(), &["ServiceCIDR a"]),
+        ("apiVersion: v1\nkind: List\nitems: null\n".to_owned(), &[]),
+        ("apiVersion: v1\nkind: List\n".to_owned(), &[]),
+        (format!(" {item}"), &["Service default/b"]),
+        (format!("{item}\n{item}"), &["Service default/b", "Service default/b"]),
+        (format!("{item}\n---\n{SERVICE}"), &["Service default/b", "Service default/web"]),
+        (format!("{{\"kind\":\"List\",\"items\":[{item},{item}],\"apiVersion\":\"v1\"}}"), &["Service default/b", "Service default/b"]),
+        ("{apiVersion: v1, kind: Service, metadata: {name: flow}}".to_owned(), &["Service default/flow"]),
+        (
+            "apiVersion: v1\nkind: List\nx: &head {apiVersion: v1, kind: Service}\nitems:\n- {<<: *head, metadata: {name: a}}\n- \
+             {<<: *head, metadata: {name: b}}\n"
+                .to_owned(),
+            &["Service default/a", "Service default/b"],
+        ),
+    ] {
+        assert_eq!(titles(&text), wanted, "{text}");
+    }
+}
+
+#[test]
+fn anchors_are_expanded() {
+    let both =
+        service("spec: {ports: [&p {port: 80, protocol: UDP}, *p], externalIPs: &ips [10.0.0.1], clusterIPs: *ips}");
+    assert_eq!((both.ports.len(), &both.ports[0]), (2, &both.ports[1]));
+    assert_eq!(both.external_ips, both.cluster_ips);
+}
+
+/// The head of a file, its rest, and why it can't be used.
+const BROKEN: &[(&str, &str, &str)] = &[
+    (SERVICE, "spec:\n  ports: x\n", "line 5, column 10: Service web: expected a list"),
+    (SERVICE, "spec: []\n", "line 4, column 7: Service web: expected a map"),
+    (
+        "",
+        "# first\n---\napiVersion: v1\nkind: Node\nmetadata: {name: n1}\n---\napiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  ports:\n  - port: '80'\n",
+        "line 12, column 5: Service web: invalid type: string \"80\", expected an integer",
+    ),
+    (
+        SERVICE,
+        "spec: {ports: [{port: 1.5}]}",
+        "line 4, column 17: Service web: invalid type: floating point `1.5`, expected an integer",
+    ),
+    (
+        "",
+        "apiVersion: v1\nkind: Service\nmetadata:\n  name: 5\n",
+        "line 4, column 3: invalid type: integer `5`, expected a string",
+    ),
+    (SERVICE, "spec:\n  clusterIP: 5\n", "line 5, column 3: Service web: invalid type: integer `5`, expected a string"),
+    (
+        SLICE,
+        "endpoints:\n- addresses: [10.0.0.1]\n  conditions:\n    ready: 'true'\n",
+        "line 7, column 5: EndpointSlice web-1: invalid type: string \"true\", expected a boolean",
+    ),
+    (SERVICE, "spec:\n  clusterIP: [\n", "line 5, column 14: unclosed bracket '['"),
+    (SERVICE, "spec:\n\tports: []\n", "line 5, column 2: tabs disallowed within this context (block indentation)"),
+    (SERVICE, "spec: *missing\n", "line 4, column 7: alias references unknown anchor"),
+    (SERVICE, "spec: {}\nspec: {}\n", "line 5, column 1: the key \"spec\" stands twice in its map"),
+    (NODE, "---\nkind: Service\n", "line 5, column 1: apiVersion is missing"),
+    ("", "\n\napiVersion: v1\n", "line 3, column 1: kind is missing"),
+    ("", "apiVersion: ''\nkind: Service", "line 1, column 1: apiVersion is missing"),
+    ("", "- a\n", "line 1, column 1: expected an object with apiVersion and kind"),
+    ("", "text", "line 1, column 1: expected an object with apiVersion and kind"),
+    (
+        "",
+        "apiVersion: discovery.k8s.io/v1beta1\nkind: EndpointSlice\nmetadata: {name: a}",
+        "line 1, column 1: EndpointSlice a: apiVersion discovery.k8s.io/v1beta1 of EndpointSlice can't be read, only \
+             discovery.k8s.io/v1",
+    ),
+    (
+        "",
+        "apiVersion: networking.k8s.io/v1alpha1\nkind: ServiceCIDR",
+        "line 1, column 1: apiVersion networking.k8s.io/v1alpha1 of ServiceCIDR can't be read, only networking.k8s.io/v1 \
+             and networking.k8s.io/v1beta1",
+    ),
+    (
+        "",
+        "apiVersion: v1\nkind: EndpointSlice",
+        "line 1, column 1: apiVersion v1 of EndpointSlice can't be read, only discovery.k8s.io/v1",
+    ),
+    ("", "apiVersion: v2\nkind: List", "line 1, column 1: apiVersion v2 of List can't be read, only v1"),
+    ("", "apiVersion: v1\nkind: Service\nmetadata: {}", "line 1, column 1: metadata.name is missing"),
+    ("", "apiVersion: v1\nkind: Service", "line 1, column 1: metadata.name is missing"),
+    (
+        "",
+        "apiVersion: v1\nkind: Service\nmetadata: {name: a/b}",
+        "line 1, column 1: Service a/b: metadata.name: \"a/b\" can't be the name of an object",
+    ),
+    (
+        "",
+        "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: \"b\\n\"}",
+        "line 1, column 1: Service b\\n/a: metadata.namespace: \"b\\n\" can't be the name of an object",
+    ),
+    (
+        "",
+        "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Node, metadata: {name: a}}\n- apiVersion: v1\n  kind: Node\n  \
+             metadata: {name: b}\n  spec:\n    podCIDRs: x\n",
+        "line 9, column 15: Node b: expected a list",
+    ),
+    ("", "apiVersion: v1\nkind: List\nitems:\n- 5\n", "line 4, column 3: expected an object with apiVersion and kind"),
+    ("", "apiVersion: v1\nkind: List\nitems:\n- {metadata: {name: a}}\n", "line 4, column 3: kind is missing"),
+    (
+        "",
+        "apiVersion: v1\nkind: List\nitems: x\n",
+        "line 3, column 1: invalid type: string \"x\", expected a list of objects",
+    ),
+    (
+        "",
+        "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: List}\n",
+        "line 4, column 3: a List within a List can't be read",
+    ),
+    (
+        "",
+        "{\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{\"name\":\"a\"},\n \"spec\":{\"ports\":[{\"port\":\"x\"}]}}",
+        "line 2, column 29: Service a: invalid type: string \"x\", expected an integer",
+    ),
+    (
+        "",
+        "{\"apiVersion\":\"v1\",\"kind\":\"Node\",\"metadata\":{\"name\":\"a\"}}\n\n{\"apiVersion\":\"v1\",\"kind\":\"Node\",\n\"metadata\":{}}",
+        "line 3, column 1: metadata.name is missing",
+    ),
+    ("", "{\"apiVersion\":\"v1\",\n\"kind\":\"Serv", "line 2, column 12: EOF while parsing a string"),
+    ("", "{apiVersion: v1,\nkind: [Service}", "line 2, column 7: mismatched bracket '[' closed by '}'"),
+    ("", "[]", "line 1, column 1: expected an object with apiVersion and kind"),
+];
+
+#[test]
+fn a_broken_file_is_named_with_its_place() {
+    for (head, rest, wanted) in BROKEN {
+        assert_eq!(refusal(&format!("{head}{rest}")), *wanted, "{head}{rest}");
+    }
+    let third = decode_manifest(&format!("{SERVICE}---\n# x\n---\nkind: 1\n")).unwrap_err();
+    assert_eq!((third.document, third.line), (3, Some(7)));
+}
+
+#[test]
+fn every_cut_of_a_file_ends_well() {
+    let text = format!(
+        "{SERVICE}spec:\n  ports:\n  - name: http\n    port: 80\n---\n{SLICE}endpoints:\n- addresses: ['10.0.0.1']\n"
+    );
+    let json = "{\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{\"name\":\"a\"},\"spec\":{\"ports\":[{\"port\":80}]}}";
+    let mut broken = 0;
+    for cut in 0..text.len() {
+        broken += usize::from(decode_manifest(&text[..cut]).is_err());
+    }
+    assert!(broken > 50, "{broken}");
+    for cut in 1..json.len() {
+        let error = decode_manifest(&json[..cut]).unwrap_err();
+        assert!(error.line == Some(1) && error.column.is_some(), "{error}");
+    }
+}
+
+#[test]
+fn hostile_files_end_in_errors() {
+    let bomb = (1..30).fold("a0: &a0 [x, x]\n".to_owned(), |text, i| {
+        format!("{text}a{i}: &a{i} [*a{0}, *a{0}, *a{0}, *a{0}]\n", i - 1)
+    });
+    let chain =
+        (1..200).fold("c0: &c0 [x]\n".to_owned(), |text, i| format!("{text}c{i}: &c{i} [[[[[*c{}]]]]]\n", i - 1));
+    let deep_block: String = (0..2000).map(|i| format!("{}a:\n", " ".repeat(i))).collect();
+    for rest in
+        [bomb, chain, deep_block, format!("a: {}", "[".repeat(200_000)), format!("a: {}", "{a: ".repeat(100_000))]
+    {
+        for head in [SERVICE, "apiVersion: example.com/v1\nkind: Other\n"] {
+            let error = decode_manifest(&format!("{head}{rest}")).unwrap_err();
+            assert!(error.line.is_some(), "{error}");
+        }
+    }
+    let lists = format!("{}{}", "{\"apiVersion\":\"v1\",\"kind\":\"List\",\"items\":[".repeat(1000), "]}".repeat(1000));
+    assert_eq!(refusal(&lists), "line 1, column 42: a List within a List can't be read");
+    let nested = format!("apiVersion: example.com/v1\nkind: Other\na: {}1{}", "[".repeat(60), "]".repeat(60));
+    assert_eq!(titles(&nested), ["(Other)"], "what is deep but bounded is read");
+}
+
+/// 10,000 Services, and an EndpointSlice of ten endpoints for each tenth of them.
+fn large_manifest() -> String {
+    let mut yaml = String::new();
+    for i in 0..10_000 {
+        let (high, low) = (i / 256, i % 256);
+        let _ = writeln!(
+            yaml,
+            "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: svc-{i}\n  namespace: default\nspec:\n  clusterIP: \
+             10.96.{high}.{low}\n  ports:\n  - {{name: http, port: 80, protocol: TCP, targetPort: 8080}}"
+        );
+        if i % 10 == 0 {
+            let _ = writeln!(
+                yaml,
+                "---\naddressType: IPv4\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: svc-{i}-x\n  \
+                 labels: {{kubernetes.io/service-name: svc-{i}}}\nports: [{{name: http, port: 8080}}]\nendpoints:"
+            );
+            for j in 100..110 {
+                let _ = writeln!(yaml, "- addresses: [10.{j}.{high}.{low}]\n  nodeName: n{j}");
+            }
+        }
+    }
+    yaml
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "prints how long it takes")]
+fn ten_thousand_services() {
+    let yaml = large_manifest();
+    let begin = std::time::Instant::now();
+    let documents = decode_manifest(&yaml).unwrap();
+    println!("{} documents, {} KiB of YAML: {:?}", documents.len(), yaml.len() / 1024, begin.elapsed());
+    assert_eq!(documents.len(), 11_000);
+    let endpoints: usize = documents
+        .iter()
+        .map(|document| match document {
+            Document::Object(KubeObject::EndpointSlice(slice)) => slice.endpoints.len(),
+            Document::Object(_) | Document::Ignored { .. } => 0,
+        })
+        .sum();
+    assert_eq!(endpoints, 10_000);
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in "\\PC*", rest in "[a-zA-Z:{}\\[\\]&*<!|> \\-\\n\"'0-9.,#%~/]{0,300}") {
+        let _ = decode_manifest(&text);
+        let _ = decode_manifest(&format!("{SERVICE}{rest}"));
+        let _ = decode_manifest(&format!("{{\"apiVersion\":\"v1\",{rest}"));
+    }
+
+    #[test]
+    fn no_address_panics(text in "[0-9a-fA-F.:/%\\[\\]]{0,60}") {
+        let _ = (address::parse_ip(&text), address::parse_cidr(&text), address::parse_socket_address(&text));
+    }
+
+    #[test]
+    fn the_standard_forms_of_addresses_are_read(ip: IpAddr) {
+        prop_assert_eq!(address::parse_ip(&ip.to_string()), Some(ip.to_canonical()));
+    }
+
+    #[test]
+    fn no_timestamp_panics(text in "[-+0-9TZtz:.]{0,40}") {
+        let _ = parse_timestamp(&text);
+    }
+}

@@ -1,0 +1,34 @@
+//! A manifest in YAML: no panic, and an error names its document.
+//!
+//! Most of what a fuzzer writes has no kind, so that each text is also tried behind the heads of the kinds we read.
+#![no_main]
+
+use ferry_api::wire::decode_manifest;
+use libfuzzer_sys::fuzz_target;
+
+const HEADS: [&str; 5] = [
+    "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n",
+    "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a}\n",
+    "apiVersion: v1\nkind: Node\nmetadata: {name: a}\n",
+    "apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: a}\n",
+    "apiVersion: v1\nkind: List\n",
+];
+
+fuzz_target!(|text: &str| {
+    try_one(text);
+    for head in HEADS {
+        try_one(&format!("{head}{text}"));
+    }
+});
+
+fn try_one(text: &str) {
+    match decode_manifest(text) {
+        Ok(documents) => assert!(documents.len() <= text.len()),
+        Err(error) => {
+            // YAML also ends a line with a lone carriage return.
+            let lines = text.matches(['\n', '\r']).count() + 1;
+            assert!(error.document >= 1 && error.line.is_none_or(|line| line >= 1 && line <= lines), "{error}");
+            assert!(!error.to_string().contains(char::is_control), "{error}");
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Notifications of the kernel.
+#![no_main]
+
+use ferry_kernel::nft::{Changed, decode_events};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|datagram: &[u8]| {
+    let mut elements_seen = 0;
+    let _ = decode_events(datagram, &mut |event| {
+        if let Changed::Elements { elements, .. } = event.what {
+            elements_seen += elements.len();
+        }
+    });
+    // an element takes bytes of the datagram: none comes from nowhere
+    assert!(elements_seen <= datagram.len());
+});

@@ -1,0 +1,26 @@
+//! Answers of the kernel: each decoder, on the messages of a datagram and on the bytes themselves.
+#![no_main]
+
+use ferry_kernel::netlink::{Messages, decode_reply};
+use ferry_kernel::{link, nft};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|datagram: &[u8]| {
+    for message in Messages::new(datagram).map_while(Result::ok) {
+        let _ = decode_reply(&message);
+        decode(message.payload);
+    }
+    decode(datagram);
+});
+
+fn decode(payload: &[u8]) {
+    let _ = nft::decode_table(payload);
+    let _ = nft::decode_chain(payload);
+    let _ = nft::decode_set(payload);
+    let _ = nft::decode_rule(payload);
+    let _ = nft::decode_expression(payload);
+    let _ = nft::decode_elements(payload, &mut |element| assert!(element.key.len() <= nft::Octets::MAX));
+    let _ = nft::decode_generation(payload);
+    let _ = nft::userdata::table_comment(payload);
+    let _ = link::decode_address(payload);
+}

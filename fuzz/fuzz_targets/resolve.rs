@@ -1,0 +1,271 @@
+//! Odd objects in any order: the store, `resolve`, `decide` and `explain` never panic, states are well formed, and the
+//! order of arrival doesn't matter.
+//!
+//! The bytes choose from few names, addresses and ports, so that objects often meet, and now and then something
+//! malformed; the decoders have targets of their own.
+#![no_main]
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ferry_api::object::{
+    AddressKind, AddressType, Conditions, EndpointSlice, EndpointSliceBuilder, Family, Hints, IpNet, Kind, KubeObject,
+    LoadBalancerIngress, Node, NodeAddress, ObjectName, Parsed, Protocol, Service, ServiceCidr, ServicePort,
+    ServiceType, SlicePort, Timestamp, TrafficPolicy,
+};
+use ferry_model::explain::explain;
+use ferry_model::{
+    Action, DetectLocal, Event, NodePortSelection, Packet, Profile, ServiceState, Settings, SourceRanges, Store,
+    Verdict, base, context, decide, resolve,
+};
+use libfuzzer_sys::arbitrary::{Result, Unstructured};
+use libfuzzer_sys::fuzz_target;
+
+const ADDRESSES: [&str; 8] =
+    ["10.96.0.1", "10.96.0.2", "203.0.113.9", "192.0.2.10", "10.244.1.1", "fd00:10:96::1", "2001:db8::10", "::1"];
+const NETS: [&str; 7] =
+    ["10.0.0.0/8", "10.244.0.0/16", "192.0.2.10/24", "0.0.0.0/0", "fd00:10:244::/56", "2001:db8::/32", "::/0"];
+const NODES: [&str; 3] = ["here", "there", ""];
+const NAMES: [&str; 3] = ["a", "b", "c"];
+const PORTS: [u16; 4] = [0, 80, 30_080, 65_535];
+const LOCAL: [&str; 3] = ["127.0.0.1", "192.0.2.10", "2001:db8::10"];
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut bytes = Unstructured::new(bytes);
+    let Ok(settings) = settings(&mut bytes) else { return };
+    let mut store = Store::new(&settings.node_name);
+    // Where bytes run out, zeros go on: the history has to end by itself.
+    while !bytes.is_empty() {
+        let Ok(event) = event(&mut bytes) else { return };
+        store.apply(event);
+    }
+    check(&settings, &store);
+    let again = reversed(&settings, &store);
+    assert_eq!(store.claims(), again.claims());
+    assert_eq!(text(&settings, &store), text(&settings, &again));
+    for family in Family::ALL {
+        assert_eq!(store.uses_affinity(family), again.uses_affinity(family));
+    }
+});
+
+fn local() -> Vec<IpAddr> {
+    LOCAL.iter().filter_map(|text| text.parse().ok()).collect()
+}
+
+fn text(settings: &Settings, store: &Store) -> String {
+    // Slices of no service can't be asked for, and so can't be moved to the other store.
+    let orphans: BTreeSet<String> = store.orphans().map(|found| format!("  {found}")).collect();
+    let text = explain(settings, &local(), store, &Profile::NFTABLES);
+    text.lines().filter(|line| !orphans.contains(*line) && !line.ends_with("diagnostics")).collect()
+}
+
+/// The objects of a store in the opposite order.
+fn reversed(settings: &Settings, store: &Store) -> Store {
+    let mut again = Store::new(&settings.node_name);
+    let mut names: Vec<&ObjectName> = store.service_names().collect();
+    names.reverse();
+    for name in names {
+        let objects = store.objects(name);
+        for slice in objects.slices.into_iter().rev() {
+            again.apply(Event::Upsert(KubeObject::EndpointSlice(slice.clone())));
+        }
+        again.apply(Event::Upsert(KubeObject::Service(objects.service.expect("it has a name").clone())));
+    }
+    let cidrs: Vec<&ServiceCidr> = store.service_cidrs().collect();
+    cidrs.into_iter().rev().for_each(|cidr| drop(again.apply(Event::Upsert(KubeObject::ServiceCidr(cidr.clone())))));
+    store.node().into_iter().for_each(|node| drop(again.apply(Event::Upsert(KubeObject::Node(node.clone())))));
+    again
+}
+
+fn check(settings: &Settings, store: &Store) {
+    let context = context(settings, store.node());
+    for family in Family::ALL {
+        let (base, _) = base(settings, &context, &local(), store, family);
+        let resolved = |name| resolve(&store.objects(name), store.claims(), &context, &Profile::NFTABLES, family).0;
+        let states: Vec<ServiceState> = store.service_names().map(resolved).collect();
+        let mut taken = BTreeSet::new();
+        for port in states.iter().flat_map(|state| &state.ports) {
+            for pool in [&port.cluster, &port.local] {
+                assert!(pool.0.windows(2).all(|pair| pair[0] < pair[1]));
+                assert!(pool.0.iter().all(|endpoint| Family::of(endpoint.address) == family));
+            }
+            for frontend in &port.frontends {
+                assert!(taken.insert((frontend.at, port.protocol)), "{frontend} is served twice");
+                for action in [frontend.treatment.pod, frontend.treatment.host, frontend.treatment.other] {
+                    assert!(!matches!(action, Action::Forward { to, .. } if port.pool(to).is_empty()), "{frontend}");
+                }
+                if let SourceRanges::Only(ranges) = &frontend.sources {
+                    assert!(ranges.windows(2).all(|pair| pair[0].broadcast() < pair[1].network()), "{ranges:?}");
+                }
+            }
+        }
+        for source in local() {
+            for destination in ADDRESSES.iter().filter_map(|text| text.parse().ok()) {
+                let destination_local = local().contains(&destination);
+                for (protocol, port) in Protocol::ALL.into_iter().zip(PORTS) {
+                    let interface = destination_local.then(|| "cni0".to_owned());
+                    let packet =
+                        Packet { source, source_local: true, interface, destination, destination_local, protocol, port };
+                    let verdict = decide(&states, &base, &packet, &context);
+                    assert!(!matches!(verdict, Verdict::Forward(endpoints) if endpoints.is_empty()));
+                }
+            }
+        }
+    }
+}
+
+// === what the bytes choose ===
+
+type Bytes<'a, 'b> = &'a mut Unstructured<'b>;
+
+fn list<T>(bytes: Bytes<'_, '_>, mut item: impl FnMut(Bytes<'_, '_>) -> Result<T>) -> Result<Vec<T>> {
+    (0..bytes.int_in_range(0..=3)?).map(|_| item(bytes)).collect()
+}
+
+fn mostly<T>(bytes: Bytes<'_, '_>, value: impl FnOnce(Bytes<'_, '_>) -> Result<T>) -> Result<Parsed<T>> {
+    Ok(if bytes.ratio(1, 10)? { Err("bad".into()) } else { Ok(value(bytes)?) })
+}
+
+fn address(bytes: Bytes<'_, '_>) -> Result<IpAddr> {
+    Ok(bytes.choose(&ADDRESSES)?.parse().expect("an address"))
+}
+
+fn net(bytes: Bytes<'_, '_>) -> Result<IpNet> {
+    Ok(bytes.choose(&NETS)?.parse().expect("a range"))
+}
+
+fn number(bytes: Bytes<'_, '_>) -> Result<u16> {
+    bytes.choose(&PORTS).copied()
+}
+
+fn protocol(bytes: Bytes<'_, '_>) -> Result<Protocol> {
+    bytes.choose(&Protocol::ALL).copied()
+}
+
+fn name(bytes: Bytes<'_, '_>) -> Result<ObjectName> {
+    Ok(ObjectName::new("default", bytes.choose(&NAMES)?))
+}
+
+fn boxed(bytes: Bytes<'_, '_>, names: &[&str]) -> Result<Box<str>> {
+    Ok((*bytes.choose(names)?).into())
+}
+
+fn policy(bytes: Bytes<'_, '_>) -> Result<TrafficPolicy> {
+    bytes.choose(&[TrafficPolicy::Cluster, TrafficPolicy::Local]).copied()
+}
+
+fn settings(bytes: Bytes<'_, '_>) -> Result<Settings> {
+    Ok(Settings {
+        node_name: "here".to_owned(),
+        bind_address: if bytes.arbitrary()? { Some(address(bytes)?) } else { None },
+        detect_local: match bytes.int_in_range(0..=3)? {
+            0 => DetectLocal::NodeCidr,
+            1 => DetectLocal::Bridge("cni0".to_owned()),
+            2 => DetectLocal::InterfacePrefix("veth".to_owned()),
+            _ => DetectLocal::ClusterCidr(list(bytes, net)?),
+        },
+        masquerade_all: bytes.arbitrary()?,
+        masquerade_bit: bytes.arbitrary()?,
+        node_port_addresses: if bytes.arbitrary()? {
+            NodePortSelection::Primary
+        } else {
+            NodePortSelection::Cidrs(list(bytes, net)?)
+        },
+    })
+}
+
+fn event(bytes: Bytes<'_, '_>) -> Result<Event> {
+    let kind = *bytes.choose(&[Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr])?;
+    Ok(match bytes.int_in_range(0..=9)? {
+        0 => Event::Restart(kind),
+        1 => Event::Synced(kind),
+        2 => Event::Delete(kind, name(bytes)?),
+        _ => Event::Upsert(match kind {
+            Kind::Service => KubeObject::Service(service(bytes)?),
+            Kind::EndpointSlice => KubeObject::EndpointSlice(slice(bytes)?),
+            Kind::Node => KubeObject::Node(node(bytes)?),
+            Kind::ServiceCidr => KubeObject::ServiceCidr(ServiceCidr {
+                name: ObjectName::cluster_wide(bytes.choose(&NAMES)?),
+                cidrs: list(bytes, |bytes| mostly(bytes, net))?.into(),
+            }),
+        }),
+    })
+}
+
+fn service(bytes: Bytes<'_, '_>) -> Result<Service> {
+    let kinds =
+        [ServiceType::LoadBalancer, ServiceType::NodePort, ServiceType::ClusterIp, ServiceType::ExternalName];
+    Ok(Service {
+        name: name(bytes)?,
+        created: if bytes.arbitrary()? {
+            Some(Timestamp { seconds: bytes.int_in_range(0..=2)?, nanoseconds: 0 })
+        } else {
+            None
+        },
+        foreign_proxy: bytes.ratio(1, 20)?,
+        kind: *bytes.choose(&kinds)?,
+        cluster_ip: if bytes.ratio(9, 10)? { Some(mostly(bytes, address)?) } else { None },
+        cluster_ips: list(bytes, |bytes| mostly(bytes, address))?.into(),
+        families: list(bytes, |bytes| bytes.choose(&Family::ALL).copied())?.into(),
+        ports: list(bytes, |bytes| {
+            Ok(ServicePort {
+                name: boxed(bytes, &["", "http"])?,
+                protocol: mostly(bytes, protocol)?,
+                port: mostly(bytes, number)?,
+                node_port: mostly(bytes, number)?,
+            })
+        })?
+        .into(),
+        external_ips: list(bytes, |bytes| mostly(bytes, address))?.into(),
+        ingress: list(bytes, |bytes| {
+            Ok(LoadBalancerIngress { ip: mostly(bytes, address)?, proxy_mode: bytes.arbitrary()? })
+        })?
+        .into(),
+        source_ranges: list(bytes, |bytes| mostly(bytes, net))?.into(),
+        affinity_seconds: if bytes.arbitrary()? { Some(bytes.int_in_range(0..=2)?) } else { None },
+        internal_policy: policy(bytes)?,
+        external_policy: policy(bytes)?,
+        health_check_node_port: number(bytes)?,
+    })
+}
+
+fn slice(bytes: Bytes<'_, '_>) -> Result<EndpointSlice> {
+    let mut builder = EndpointSliceBuilder::default();
+    for _ in 0..bytes.int_in_range(0..=4)? {
+        let conditions =
+            Conditions { ready: bytes.arbitrary()?, serving: bytes.arbitrary()?, terminating: bytes.arbitrary()? };
+        let hints = Hints {
+            zones: list(bytes, |bytes| boxed(bytes, &["z1", "z2"]))?.into(),
+            nodes: list(bytes, |bytes| boxed(bytes, &NODES))?.into(),
+        };
+        let node = if bytes.arbitrary()? { Some(*bytes.choose(&NODES)?) } else { None };
+        builder.push(mostly(bytes, address)?, conditions, node, hints);
+    }
+    let ports = list(bytes, |bytes| {
+        Ok(SlicePort {
+            name: if bytes.ratio(9, 10)? { Some(boxed(bytes, &["", "http"])?) } else { None },
+            protocol: mostly(bytes, protocol)?,
+            port: if bytes.ratio(9, 10)? { Some(mostly(bytes, number)?) } else { None },
+        })
+    })?;
+    let service = if bytes.ratio(9, 10)? { Some(name(bytes)?) } else { None };
+    let types = [AddressType::Ipv4, AddressType::Ipv6, AddressType::Other];
+    let mut slice = builder.build(name(bytes)?, service, *bytes.choose(&types)?, ports);
+    slice.headless = bytes.ratio(1, 10)?;
+    Ok(slice)
+}
+
+fn node(bytes: Bytes<'_, '_>) -> Result<Node> {
+    Ok(Node {
+        name: ObjectName::cluster_wide(bytes.choose(&NODES)?),
+        zone: if bytes.arbitrary()? { Some(boxed(bytes, &["z1", "z2"])?) } else { None },
+        addresses: list(bytes, |bytes| {
+            let kind = *bytes.choose(&[AddressKind::Internal, AddressKind::External])?;
+            Ok(NodeAddress { kind, address: mostly(bytes, address)? })
+        })?
+        .into(),
+        pod_cidrs: list(bytes, |bytes| mostly(bytes, net))?.into(),
+        deleting: false,
+        to_be_deleted: false,
+    })
+}

@@ -1,0 +1,13 @@
+//! `cargo xt bench`: builds what is shipped and measures it. Prints; never fails by a number.
+
+use crate::shell::{cargo, run as run_command};
+use anyhow::Result;
+
+/// Builds the shipped profile and runs the benchmark program with the arguments given.
+///
+/// # Errors
+/// When the build or the program fails.
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    run_command(cargo().args(["build", "--release", "--package", "ferry-kube-proxy", "--package", "ferry-bench"]))?;
+    run_command(cargo().args(["run", "--quiet", "--release", "--package", "ferry-bench", "--"]).args(arguments))
+}

@@ -1,0 +1,43 @@
+//! `cargo xt check`: what needs no privilege and runs no test.
+
+use crate::shell::{cargo, no_arguments, run as run_command};
+use crate::tally::Tally;
+use crate::{deny, layers};
+use anyhow::{Result, ensure};
+
+/// Runs all checks and prints every failure.
+///
+/// # Errors
+/// When one of them failed.
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    no_arguments(arguments)?;
+    let mut tally = Tally::default();
+    checks(&mut tally);
+    tally.print_steps();
+    ensure!(tally.failed == 0, "{} of {} checks failed", tally.failed, tally.passed + tally.failed);
+    Ok(())
+}
+
+/// The checks one by one, the quick ones first.
+pub(crate) fn checks(tally: &mut Tally) {
+    tally.check("fmt", || {
+        run_command(cargo().args(["fmt", "--all", "--check"]))?;
+        run_command(cargo().args(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]))
+    });
+    tally.check("layers", || layers::run(&[]));
+    tally.check("deny", || deny::run(&[]));
+    tally.check("clippy", || {
+        run_command(cargo().args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+    });
+    tally.check("doc", || {
+        let mut doc = cargo();
+        doc.env("RUSTDOCFLAGS", "-D warnings").args([
+            "doc",
+            "--quiet",
+            "--workspace",
+            "--no-deps",
+            "--document-private-items",
+        ]);
+        run_command(&mut doc)
+    });
+}

@@ -1,0 +1,114 @@
+//! `cargo xt fuzz`: each fuzz target for some seconds, two at a time, seeded from the cases and the examples.
+
+use crate::shell::{Metadata, install_subcommand, run as run_command};
+use crate::tally::Tally;
+use anyhow::{Context, Result, bail, ensure};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// Files that the decoders know; every target gets all of them, those of another format as bad input.
+const SEEDS: &[&str] = &["testdata/cases", "examples"];
+
+/// As many as the smallest machine has cores.
+const AT_ONCE: usize = 2;
+
+/// Fuzzes all targets, or those named.
+///
+/// # Errors
+/// When a target cannot be built, or one found an input that breaks it.
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    let (seconds, targets) = match arguments {
+        [option, seconds, rest @ ..] if option == "--seconds" => (seconds.parse().context("--seconds")?, rest),
+        rest => (20, rest),
+    };
+    let mut tally = Tally::default();
+    all(&Metadata::load()?, seconds, targets, &mut tally)?;
+    ensure!(tally.failed == 0, "{} of {} targets failed", tally.failed, tally.passed + tally.failed);
+    Ok(())
+}
+
+/// Builds all targets at once, runs the chosen ones (none named: all) and counts them.
+///
+/// # Errors
+/// When they cannot be built or started.
+pub(crate) fn all(metadata: &Metadata, seconds: u32, chosen: &[String], tally: &mut Tally) -> Result<()> {
+    let root = &metadata.workspace_root;
+    install_subcommand("fuzz")?;
+    run_command(cargo_in(root).args(["fuzz", "build", "--sanitizer", "none"]))?;
+    let listed = cargo_in(root).args(["fuzz", "list"]).output().context("starting cargo fuzz list")?;
+    let listed = String::from_utf8(listed.stdout).context("the names of the fuzz targets")?;
+    let known: Vec<_> = listed.lines().collect();
+    ensure!(!known.is_empty(), "no fuzz target found");
+    if let Some(unknown) = chosen.iter().find(|name| !known.contains(&name.as_str())) {
+        bail!("no fuzz target {unknown}; there are {}", known.join(", "));
+    }
+    let targets: Vec<_> =
+        known.into_iter().filter(|&name| chosen.is_empty() || chosen.iter().any(|one| one == name)).collect();
+    for pair in targets.chunks(AT_ONCE) {
+        let started: Vec<_> =
+            pair.iter().map(|target| Ok((target, start(root, target, seconds)?))).collect::<Result<_>>()?;
+        for (target, child) in started {
+            match finish(target, child) {
+                Ok(runs) => {
+                    println!("fuzz {target}: ok, {runs} runs");
+                    tally.passed += 1;
+                }
+                Err(error) => {
+                    println!("fuzz {target}: FAILED\n{error:#}");
+                    tally.failed += 1;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn cargo_in(root: &Path) -> Command {
+    let mut command = crate::shell::cargo();
+    command.current_dir(root);
+    command
+}
+
+/// Starts one target. What it finds is kept in `fuzz/corpus`, what breaks it in `fuzz/artifacts`.
+fn start(root: &Path, target: &str, seconds: u32) -> Result<Child> {
+    let corpus = root.join("fuzz/corpus").join(target);
+    let artifacts = root.join("fuzz/artifacts").join(target);
+    for folder in [&corpus, &artifacts] {
+        std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    }
+    let own_seeds = root.join("fuzz/seeds").join(target);
+    let seeds = SEEDS.iter().map(|seeds| root.join(seeds)).chain([own_seeds]).filter(|folder| folder.is_dir());
+    cargo_in(root)
+        .env("RUST_BACKTRACE", "0")
+        .args(["fuzz", "run", "--sanitizer", "none", target])
+        .arg(&corpus)
+        .args(seeds)
+        .args(["--", "-timeout=10", "-rss_limit_mb=2048"])
+        .arg(format!("-max_total_time={seconds}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("starting fuzz target {target}"))
+}
+
+/// Waits for a target and says how many inputs it tried.
+fn finish(target: &str, child: Child) -> Result<String> {
+    let output = child.wait_with_output().with_context(|| format!("waiting for {target}"))?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    if !output.status.success() {
+        bail!("{}", telling(&text).join("\n"));
+    }
+    let runs = text.lines().find_map(|line| line.strip_prefix("Done ")?.split(' ').next());
+    runs.map(Into::into).context("the fuzzer ended without saying how many inputs it tried")
+}
+
+/// The lines that say what went wrong: the panic's message and where the input is kept; without a panic the last lines.
+fn telling(text: &str) -> Vec<&str> {
+    let lines: Vec<_> = text.lines().collect();
+    let panic = lines.iter().position(|line| line.contains("panicked at"));
+    let Some(at) = panic else {
+        return lines.get(lines.len().saturating_sub(20)..).unwrap_or_default().to_vec();
+    };
+    let kept = lines.iter().filter(|line| line.contains("Test unit written to")).copied();
+    lines.iter().skip(at).take(3).copied().chain(kept).collect()
+}

@@ -1,0 +1,134 @@
+//! `cargo xt layers`: the borders between crates, which the compiler alone does not hold.
+
+use crate::shell::{Metadata, Package, no_arguments};
+use crate::sources;
+use anyhow::{Context, Result, ensure};
+
+/// Which crates of the workspace a crate may use in what is shipped: `api <- model <- plane <- plane-* <- kube-proxy`, and
+/// `kernel` below the planes and the executable. A crate that is not here may use none.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("ferry-api", &[]),
+    ("ferry-kernel", &[]),
+    ("ferry-model", &["ferry-api"]),
+    ("ferry-plane", &["ferry-api", "ferry-model"]),
+    (PLANES, &["ferry-api", "ferry-model", "ferry-plane", "ferry-kernel"]),
+    ("ferry-kube-proxy", &["ferry-api", "ferry-model", "ferry-plane", "ferry-kernel", PLANES]),
+];
+
+/// Stands for every crate whose name begins so; none of them may use another.
+const PLANES: &str = "ferry-plane-*";
+
+/// For tests and developers only: free in what they use, and never part of what is shipped.
+const TOOLS: &[&str] = &["ferry-testkit", "ferry-bench", "xtask"];
+
+/// What a test may use besides its crate's own layers.
+const FOR_TESTS: &[&str] = &["ferry-testkit", "ferry-kernel"];
+
+/// The feature that adds what only tests use (`MemoryKernel`).
+const TEST_FEATURE: &str = "testing";
+
+/// Checks every border and prints all that is wrong.
+///
+/// # Errors
+/// When something is wrong.
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    no_arguments(arguments)?;
+    let metadata = Metadata::load()?;
+    let mut faults = Vec::new();
+    for package in &metadata.packages {
+        faults.extend(arrows(package));
+        faults.extend(lints(package)?);
+    }
+    faults.extend(sources::faults(&metadata)?);
+    for fault in &faults {
+        println!("{fault}");
+    }
+    ensure!(faults.is_empty(), "{} faults in the layers", faults.len());
+    Ok(())
+}
+
+/// The dependencies of one package that point where they must not.
+fn arrows(package: &Package) -> Vec<String> {
+    if TOOLS.contains(&package.name.as_str()) {
+        return Vec::new();
+    }
+    let allowed =
+        LAYERS.iter().find(|(name, _)| stands_for(name, &package.name)).map_or([].as_slice(), |layer| layer.1);
+    let mut faults = Vec::new();
+    for dependency in package.dependencies.iter().filter(|dependency| dependency.path.is_some()) {
+        let for_tests = dependency.kind.as_deref() == Some("dev");
+        let in_layers = allowed.iter().any(|name| stands_for(name, &dependency.name));
+        let in_tests = dependency.name == package.name || FOR_TESTS.contains(&dependency.name.as_str());
+        if !(in_layers || for_tests && in_tests) {
+            let kind = dependency.kind.as_deref().unwrap_or("normal");
+            faults.push(format!("{}: {kind} dependency on {} is against the layers", package.name, dependency.name));
+        }
+        if !for_tests && dependency.features.iter().any(|feature| feature == TEST_FEATURE) {
+            faults.push(format!("{}: feature {TEST_FEATURE} of {} outside tests", package.name, dependency.name));
+        }
+    }
+    faults
+}
+
+/// Whether the name of a layer means this crate.
+fn stands_for(layer: &str, name: &str) -> bool {
+    layer.strip_suffix('*').map_or(layer == name, |start| name.starts_with(start))
+}
+
+/// A package that doesn't take the workspace's lints could do what they forbid, unsafe code included.
+fn lints(package: &Package) -> Result<Option<String>> {
+    let manifest = std::fs::read_to_string(&package.manifest_path)
+        .with_context(|| format!("reading {}", package.manifest_path.display()))?;
+    let inherited = manifest.split_once("\n[lints]\n").is_some_and(|(_, rest)| rest.starts_with("workspace = true"));
+    Ok((!inherited).then(|| format!("{}: the manifest has no `[lints] workspace = true`", package.name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shell::Dependency;
+
+    fn depends(name: &str, on: &str, kind: Option<&str>, features: &[&str]) -> Vec<String> {
+        arrows(&Package {
+            name: name.into(),
+            manifest_path: "Cargo.toml".into(),
+            dependencies: vec![Dependency {
+                name: on.into(),
+                kind: kind.map(Into::into),
+                path: Some("somewhere".into()),
+                features: features.iter().map(|&feature| feature.into()).collect(),
+            }],
+        })
+    }
+
+    #[test]
+    fn arrows_point_down_only() {
+        for (name, on) in [
+            ("ferry-model", "ferry-api"),
+            ("ferry-plane-nftables", "ferry-kernel"),
+            ("ferry-kube-proxy", "ferry-plane-nftables"),
+            ("ferry-testkit", "ferry-plane-nftables"),
+        ] {
+            assert_eq!(depends(name, on, None, &[]), [""; 0], "{name} -> {on}");
+        }
+        for (name, on) in [
+            ("ferry-api", "ferry-model"),
+            ("ferry-model", "ferry-kernel"),
+            ("ferry-kernel", "ferry-api"),
+            ("ferry-plane", "ferry-kernel"),
+            ("ferry-plane-nftables", "ferry-plane-iptables"),
+            ("ferry-kube-proxy", "ferry-testkit"),
+            ("ferry-unheard-of", "ferry-api"),
+        ] {
+            assert_eq!(depends(name, on, None, &[]).len(), 1, "{name} -> {on}");
+        }
+    }
+
+    #[test]
+    fn tests_may_use_the_testkit_and_features_for_tests() {
+        assert_eq!(depends("ferry-model", "ferry-testkit", Some("dev"), &[]), [""; 0]);
+        assert_eq!(depends("ferry-plane-nftables", "ferry-plane", Some("dev"), &["testing"]), [""; 0]);
+        assert_eq!(depends("ferry-plane-nftables", "ferry-plane", None, &["testing"]).len(), 1);
+        assert_eq!(depends("ferry-model", "ferry-plane", Some("dev"), &[]).len(), 1);
+    }
+}

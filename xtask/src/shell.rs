@@ -1,0 +1,136 @@
+//! Child processes and `cargo metadata`, for all commands.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What `cargo metadata` says, as far as it is read here.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Metadata {
+    pub(crate) packages: Vec<Package>,
+    pub(crate) target_directory: PathBuf,
+    pub(crate) workspace_root: PathBuf,
+}
+
+/// One package of the workspace.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    pub(crate) manifest_path: PathBuf,
+    pub(crate) dependencies: Vec<Dependency>,
+}
+
+/// One dependency as written in a manifest.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Dependency {
+    pub(crate) name: String,
+    /// `None` for a normal dependency, else `dev` or `build`.
+    pub(crate) kind: Option<String>,
+    /// Set for a package of this workspace.
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) features: Vec<String>,
+}
+
+// === impl Metadata ===
+
+impl Metadata {
+    /// The workspace's own packages, without touching the network.
+    ///
+    /// # Errors
+    /// When cargo fails, with what it said.
+    pub(crate) fn load() -> Result<Self> {
+        let output = cargo()
+            .args(["metadata", "--no-deps", "--format-version", "1"])
+            .stderr(Stdio::inherit())
+            .output()
+            .context("starting cargo metadata")?;
+        ensure!(output.status.success(), "cargo metadata: {}", output.status);
+        serde_json::from_slice(&output.stdout).context("reading the output of cargo metadata")
+    }
+}
+
+// === impl Package ===
+
+impl Package {
+    /// The folder of the package.
+    pub(crate) fn folder(&self) -> &Path {
+        self.manifest_path.parent().unwrap_or(Path::new("."))
+    }
+}
+
+/// The cargo that started this program, without standard input.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// A command as one line, for messages.
+pub(crate) fn line(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
+    std::iter::once(program).chain(command.get_args()).map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs a command to its end; its output goes where ours goes.
+///
+/// # Errors
+/// When it does not start or does not end with success.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("starting {}", line(command)))?;
+    ensure!(status.success(), "{}: {status}", line(command));
+    Ok(())
+}
+
+/// Installs `cargo-NAME` where it is absent. As a debug build, which takes half the time: it runs for a second.
+///
+/// # Errors
+/// When it cannot be installed.
+pub(crate) fn install_subcommand(name: &str) -> Result<()> {
+    let mut probe = cargo();
+    let present = probe.args([name, "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if present.is_ok_and(|status| status.success()) {
+        return Ok(());
+    }
+    println!("installing cargo-{name}");
+    run(cargo().args(["install", "--quiet", "--locked", "--debug", &format!("cargo-{name}")]))
+}
+
+/// Refuses arguments where a command takes none.
+///
+/// # Errors
+/// When there is one.
+pub(crate) fn no_arguments(arguments: &[String]) -> Result<()> {
+    match arguments.first() {
+        Some(argument) => bail!("unexpected argument {argument}"),
+        None => Ok(()),
+    }
+}
+
+/// Whether an executable of this name lies in a folder of PATH or in the administrator's folders.
+pub(crate) fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .any(|folder| folder.join(program).is_file())
+}
+
+/// Makes sure that the tools (and the Debian package each comes with) are there and that namespaces may be made.
+///
+/// # Errors
+/// Names everything that is missing at once, with the command that installs it.
+pub(crate) fn require(tools: &[(&str, &str)]) -> Result<()> {
+    let missing: Vec<_> = tools.iter().filter(|(tool, _)| !on_path(tool)).collect();
+    if !missing.is_empty() {
+        let names: Vec<_> = missing.iter().map(|(tool, _)| *tool).collect();
+        let mut packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
+        packages.dedup();
+        bail!("missing: {}; on Debian: apt-get install -y {}", names.join(", "), packages.join(" "));
+    }
+    let allowed = Command::new("unshare").args(["--net", "true"]).stderr(Stdio::null()).status();
+    ensure!(
+        allowed.context("starting unshare")?.success(),
+        "making a network namespace is not permitted: run as root (in a container: privileged)"
+    );
+    Ok(())
+}
