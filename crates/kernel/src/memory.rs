@@ -14,6 +14,19 @@ pub fn trim() {
 #[cfg(not(target_env = "gnu"))]
 pub fn trim() {}
 
+/// Has all threads allocate from one place, to be called before there are any. glibc gives each a place of its own, and
+/// what one thread frees there stays where others can't use it.
+#[expect(unsafe_code, reason = "the C library's function")]
+#[cfg(target_env = "gnu")]
+pub fn share_one_arena() {
+    // SAFETY: takes no pointer, and locks what it works on itself.
+    unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+}
+
+/// Has all threads allocate from one place. This C library knows no other way.
+#[cfg(not(target_env = "gnu"))]
+pub fn share_one_arena() {}
+
 /// How many bytes of this process are resident.
 ///
 /// # Errors

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use ferry_api::object::{Family, Kind};
-use ferry_kernel::{capability, sysctl};
+use ferry_kernel::{capability, memory, sysctl};
 use ferry_model::Settings;
 use ferry_plane::SyncEngine;
 use ferry_plane::mailbox::Mailbox;
@@ -71,6 +71,8 @@ pub fn run(plan: Plan) -> anyhow::Result<()> {
         "Starting kube-proxy"
     );
     platform::set_oom_score(plan.oom_score);
+    // Before the first thread: a hundred thousand endpoints are decoded on one and kept by others.
+    memory::share_one_arena();
     // The source first: a mistyped path should fail before anything is touched.
     let directory = Directory::open(&plan.manifests)
         .with_context(|| format!("reading the manifests in {}", plan.manifests.display()))?;

@@ -1,43 +1,33 @@
 //! The half that touches the kernel: one transaction per commit, notifications of what others do, and the purge of
 //! affinity memories.
 
-use std::collections::BTreeSet;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::{self, Changed, CommitFailure, Monitor, Socket};
+use ferry_kernel::nft::{self, CommitFailure, Socket};
 use ferry_plane::{Batch, CommitError, Extent, Kernel, Object, Op, Tended};
 
 use crate::encode::{ChainRelease, Encoded, Marks, kernel_family};
 use crate::memory::Memories;
-use crate::names::{ChainName, SetName, TABLE};
+use crate::names::{ChainName, TABLE};
 use crate::object::{ElementKey, NftKey, NftObject};
 use crate::probe;
 use crate::read::{Reader, Whose};
-use crate::wire;
+use crate::watch::CommitTurn;
 
 /// One family's table in the kernel.
 #[derive(Debug)]
 pub struct NftablesKernel {
     family: Family,
     socket: Socket,
-    monitor: Monitor,
     turn: CommitTurn,
-    /// somebody may have committed while nobody listened
-    suspect: bool,
     memories: Memories,
     release: ChainRelease,
     /// chains that are flushed and will be deleted; since when, once the time was told
     retired: Vec<(ChainName, Option<Instant>)>,
     written: Written,
 }
-
-/// Lets one commit of this process follow the other, so that a generation that moved by more than one tells of somebody
-/// else. The kernel does the same with all commits of a network namespace, so nobody waits longer.
-#[derive(Clone, Debug, Default)]
-pub struct CommitTurn(Arc<Mutex<()>>);
 
 /// What was sent to the kernel so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,19 +43,8 @@ pub struct Written {
 /// From so many operations on, a commit is made without listening: each element costs its maker an event as long as
 /// anybody listens.
 const QUIET_OPERATIONS: usize = 256;
-/// Beyond so many changes by others, everything is compared.
-const TOUCHED: usize = 1024;
 /// How long a chain that was referred to stays busy on kernels that release references late.
 const RELEASE: Duration = Duration::from_secs(1);
-
-// === impl CommitTurn ===
-
-impl CommitTurn {
-    /// Waits for the turn, and has it as long as the guard lives.
-    pub(crate) fn take(&self) -> MutexGuard<'_, ()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 // === impl NftablesKernel ===
 
@@ -78,9 +57,7 @@ impl NftablesKernel {
         Ok(Self {
             family,
             socket: Socket::open()?,
-            monitor: Monitor::open()?,
             turn,
-            suspect: false,
             memories: Memories::default(),
             release: ChainRelease::Now,
             retired: Vec::new(),
@@ -93,24 +70,13 @@ impl NftablesKernel {
         self.written
     }
 
-    /// Commits what is encoded, without listening if it is large.
-    fn send(&mut self, batch: nft::Batch, quiet: bool) -> Result<(), CommitFailure> {
-        let turn = self.turn.clone();
-        let _turn = turn.take();
-        if !quiet {
-            return self.send_in_turn(batch);
-        }
-        let before = self.socket.generation().map_err(CommitFailure::Io)?;
-        self.monitor.leave().map_err(CommitFailure::Io)?;
-        let result = self.send_in_turn(batch);
-        self.monitor.join().map_err(CommitFailure::Io)?;
-        let after = self.socket.generation().map_err(CommitFailure::Io)?;
-        self.suspect |= after != before.wrapping_add(u32::from(result.is_ok()));
-        result
-    }
-
-    fn send_in_turn(&mut self, batch: nft::Batch) -> Result<(), CommitFailure> {
-        let stats = self.socket.commit(batch)?;
+    /// Commits what is encoded; what is large without listening.
+    fn send(&mut self, batch: nft::Batch, large: bool) -> Result<(), CommitFailure> {
+        let mut watch = self.turn.take();
+        let stats = match large {
+            true => watch.commit_quietly(&mut self.socket, batch)?,
+            false => self.socket.commit(batch)?,
+        };
         self.written.commits += 1;
         self.written.messages += stats.messages;
         self.written.bytes += stats.bytes;
@@ -161,33 +127,12 @@ impl NftablesKernel {
             });
         }
     }
-
-    /// What others changed in our table since the last look.
-    fn look(&mut self) -> io::Result<Option<Extent<NftKey>>> {
-        let own = self.socket.port_id();
-        let family = self.family;
-        let mut touched = BTreeSet::new();
-        let mut everything = std::mem::take(&mut self.suspect);
-        let overrun = self.monitor.read(&mut |event| {
-            if event.port_id == own || event.family != Some(kernel_family(family)) || event.table != TABLE {
-                return;
-            }
-            match keys_of(family, &event.what) {
-                Some(keys) if touched.len() < TOUCHED => touched.extend(keys),
-                Some(_) | None => everything = true,
-            }
-        })?;
-        if everything || overrun.0 {
-            return Ok(Some(Extent::All));
-        }
-        Ok((!touched.is_empty()).then(|| Extent::Keys(touched.into_iter().collect())))
-    }
 }
 
 impl Kernel<NftObject> for NftablesKernel {
     /// Listens, and where no table of ours says that it has worked here before, tries every kind of object once.
     fn prepare(&mut self) -> Result<(), CommitError> {
-        self.monitor.join().map_err(of_io)?;
+        self.turn.take().join(&self.socket).map_err(of_io)?;
         let mut reader = Reader { socket: &mut self.socket, family: self.family };
         if !matches!(reader.whose().map_err(of_io)?, Whose::Ours) {
             probe::probe(&mut self.socket, self.family)?;
@@ -226,30 +171,13 @@ impl Kernel<NftObject> for NftablesKernel {
     fn tend(&mut self, now: Instant) -> Result<Tended<NftKey>, CommitError> {
         self.delete_retired(now);
         self.memories.purge(&mut self.socket, &self.turn, self.family);
-        let drift = self.look().map_err(of_io)?;
+        // While the other family has the turn there will be another time.
+        let drift = match self.turn.try_take() {
+            Some(mut watch) => watch.news(self.family).map_err(of_io)?,
+            None => None,
+        };
         let wake = (!self.retired.is_empty()).then(|| now + RELEASE);
         Ok(Tended { wake, drift })
-    }
-}
-
-/// What a change is about; `None` if it may be anything.
-fn keys_of(family: Family, what: &Changed) -> Option<Vec<NftKey>> {
-    let chain = |name: &str| Some(vec![NftKey::Chain(ChainName::parse(name)?)]);
-    match what {
-        Changed::Table | Changed::Set(_) | Changed::Other => None,
-        Changed::Chain(name) => chain(name),
-        Changed::Rule { chain: name } => chain(name),
-        Changed::Elements { set, elements } => {
-            let set = SetName::parse(set)?;
-            if matches!(set, SetName::Memory(..)) {
-                // What clients are remembered with is the packets' to write.
-                return Some(Vec::new());
-            }
-            let key = |element: &nft::Element| -> Option<ElementKey> {
-                wire::key(set, family, &element.key, element.key_end.as_deref())
-            };
-            elements.iter().map(|element| key(element).map(NftKey::Element)).collect()
-        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! - `object`: what is put into the kernel; `names`: how it is called there
 //! - `base`: table, sets, fixed chains; `compile`: a service; `chains` and `rules`: how rules are written
 //! - `place`: which endpoint stands in which slot
-//! - `kernel`: commits and reads back; `wire`: elements as bytes
+//! - `kernel`: commits and reads back; `watch`: what others do; `wire`: elements as bytes
 //! - `trace`: what the objects do with a packet; `render`: the objects as `nft` text
 
 pub mod base;
@@ -27,6 +27,7 @@ mod refers;
 pub mod render;
 mod rules;
 mod trace;
+mod watch;
 mod wire;
 
 use std::io;
@@ -35,8 +36,9 @@ use ferry_api::object::Family;
 use ferry_plane::engine::Engine;
 
 pub use compile::Nftables;
-pub use kernel::{CommitTurn, NftablesKernel};
+pub use kernel::NftablesKernel;
 pub use object::{NftKey, NftObject};
+pub use watch::CommitTurn;
 
 /// The engine of this mode.
 pub type NftablesEngine = Engine<Nftables, NftablesKernel>;

@@ -13,9 +13,9 @@ use ferry_model::{Endpoint, Scope};
 use ferry_plane::Batch;
 
 use crate::encode::kernel_family;
-use crate::kernel::CommitTurn;
 use crate::names::{AffinityId, SetName, TABLE};
 use crate::object::{ElementKey, NftObject};
+use crate::watch::CommitTurn;
 use crate::wire;
 
 /// Memories that may hold endpoints they should not, and how many looks each still gets.

@@ -1,7 +1,7 @@
 //! This mode's objects on a kernel in memory: any history of services that come, change and go, of faults, losses and
 //! contexts ends in the objects of one full build, and no step refers to what does not exist.
 
-#![expect(clippy::disallowed_methods, clippy::panic, reason = "a test may look at the clock and fail by panic")]
+#![expect(clippy::panic, clippy::unwrap_used, reason = "a test fails by panic")]
 
 mod common;
 

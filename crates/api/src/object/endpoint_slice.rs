@@ -1,4 +1,5 @@
-//! discovery.k8s.io/v1 EndpointSlice: the fields of `traffic-semantics.md` §1.3.
+//! discovery.k8s.io/v1 EndpointSlice: which service it belongs to, and the address, conditions, node and hints of each
+//! endpoint.
 
 use std::net::IpAddr;
 
@@ -24,8 +25,16 @@ pub struct EndpointSlice {
     pub trigger_time: Option<Timestamp>,
     /// first addresses that don't parse, for a diagnostic
     pub bad_addresses: Box<[Box<str>]>,
-    nodes: Box<[Box<str>]>,
+    nodes: Names,
     hints: Box<[Hints]>,
+}
+
+/// Several names in one text: a slice mostly has a handful, and an allocation for each would cost more than they do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Names {
+    text: Box<str>,
+    /// where each ends
+    ends: Box<[u32]>,
 }
 
 /// addressType of a slice.
@@ -50,7 +59,8 @@ pub struct SlicePort {
     pub port: Option<Parsed<u16>>,
 }
 
-/// The three conditions of an endpoint, nil values resolved (`traffic-semantics.md` §1.3).
+/// The three conditions of an endpoint, nil values resolved: absent ones mean ready, serving and not terminating. Each is
+/// kept apart from the others: a ready endpoint may be terminating.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conditions {
     /// ready; nil means true
@@ -99,12 +109,33 @@ const _: () = assert!(size_of::<SliceEndpoint>() <= 24, "a node holds a hundred 
 impl EndpointSlice {
     /// nodeName of one of this slice's endpoints.
     pub fn node_of(&self, endpoint: &SliceEndpoint) -> Option<&str> {
-        self.nodes.get(usize::from(endpoint.node).checked_sub(1)?).map(|name| &**name)
+        self.nodes.get(usize::from(endpoint.node).checked_sub(1)?)
     }
 
     /// Hints of one of this slice's endpoints.
     pub fn hints_of(&self, endpoint: &SliceEndpoint) -> Option<&Hints> {
         self.hints.get(usize::from(endpoint.hints).checked_sub(1)?)
+    }
+}
+
+// === impl Names ===
+
+impl Names {
+    fn get(&self, index: usize) -> Option<&str> {
+        let start = index.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied())?;
+        self.text.get(usize::try_from(start).ok()?..usize::try_from(*self.ends.get(index)?).ok()?)
+    }
+}
+
+impl FromIterator<Box<str>> for Names {
+    fn from_iter<I: IntoIterator<Item = Box<str>>>(names: I) -> Self {
+        let (mut text, mut ends) = (String::new(), Vec::new());
+        for name in names {
+            text.push_str(&name);
+            // Where a text of over 4 GiB would end, its names have no end and are not found.
+            ends.push(u32::try_from(text.len()).unwrap_or(u32::MAX));
+        }
+        Self { text: text.into(), ends: ends.into() }
     }
 }
 
@@ -148,7 +179,7 @@ impl EndpointSliceBuilder {
             endpoints: self.endpoints.into(),
             trigger_time: None,
             bad_addresses: self.bad_addresses.into(),
-            nodes: self.nodes.into(),
+            nodes: self.nodes.into_iter().collect(),
             hints: self.hints.into(),
         }
     }

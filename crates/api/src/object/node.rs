@@ -1,4 +1,4 @@
-//! core/v1 Node: the fields of `traffic-semantics.md` §1.5.
+//! core/v1 Node: its addresses, pod ranges and zone, and whether load balancers may send to it.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! core/v1 Service: the fields of `traffic-semantics.md` §1.2.
+//! core/v1 Service: its addresses and ports, and the fields that decide about traffic to them.
 
 use std::net::IpAddr;
 

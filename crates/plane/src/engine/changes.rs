@@ -1,0 +1,195 @@
+//! The usual way: from what is acknowledged to what is pending.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ferry_model::Context;
+
+use super::{Engine, Purpose};
+use crate::attempt::{Change, halves, held_back, owners};
+use crate::diff::{Presence, difference};
+use crate::{Acked, Before, CommitError, Compile, Kernel, Op, Outcome, UnitId};
+
+impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
+    pub(super) fn sync_changes(
+        &mut self,
+        context: &Arc<Context>,
+        now: Instant,
+        outcome: &mut Outcome,
+    ) -> Result<(), CommitError> {
+        let mut groups = vec![self.changes(context, now)];
+        while let Some(mut group) = groups.pop() {
+            self.hold_back(context, &mut group, now);
+            if group.is_empty() {
+                continue;
+            }
+            outcome.worked = true;
+            self.place(&mut group, &[]);
+            match self.commit_changes(context, &group, outcome) {
+                Ok(()) => {}
+                Err(CommitError::Drifted { .. }) => return self.sync_all(context, now, Purpose::Repair, outcome),
+                Err(CommitError::Refused(refusals)) => {
+                    groups.extend(self.set_apart(context, group, refusals, now));
+                }
+                Err(error @ (CommitError::Busy(_) | CommitError::Unusable(_))) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Who waits, or was not reached, is left behind by a new context.
+    pub(super) fn note_outdated(&mut self, context: &Arc<Context>) {
+        if self.outdated {
+            self.outdated = self.acked.values().any(|acked| !Arc::ptr_eq(&acked.context, context));
+            self.uniform = !self.outdated;
+            if !self.uniform {
+                // What the last unit of an earlier context ceases to want may have been written by one of this.
+                self.references.forget_all_parked();
+            }
+        }
+    }
+
+    pub(super) fn remembered(&self) -> Presence<'_, C::Object> {
+        Presence::Remembered { references: &self.references, uniform: self.uniform }
+    }
+
+    /// Every unit that isn't in the kernel as it should be, without those that have to wait.
+    pub(super) fn changes(&self, context: &Arc<Context>, now: Instant) -> Vec<Change> {
+        let mut changes: Vec<Change> = self
+            .pending
+            .iter()
+            .map(|(id, unit)| Change { id: id.clone(), before: self.acked.get(id).cloned(), after: unit.clone() })
+            .collect();
+        if self.outdated {
+            let outdated = self
+                .acked
+                .iter()
+                .filter(|(id, acked)| !Arc::ptr_eq(&acked.context, context) && !self.pending.contains_key(id));
+            changes.extend(outdated.map(|(id, acked)| Change {
+                id: id.clone(),
+                before: Some(acked.clone()),
+                after: Some(Arc::clone(&acked.unit)),
+            }));
+        }
+        changes.retain(|change| !self.quarantine.waits(&change.id, now));
+        changes
+    }
+
+    /// Takes out of the group who wants a key that a waiting unit still holds: they wait or go together.
+    pub(super) fn hold_back(&mut self, context: &Context, group: &mut Vec<Change>, now: Instant) {
+        if self.quarantine.is_empty() {
+            return;
+        }
+        let waiting: Vec<(&UnitId, Option<&Acked>)> = self
+            .quarantine
+            .all()
+            .filter(|(id, _)| self.quarantine.waits(id, now))
+            .map(|(id, _)| (id, self.acked.get(id)))
+            .collect();
+        let held = held_back(&self.compile, context, &waiting, group);
+        for (id, holder) in held {
+            let object = format!("what {holder} holds, which the kernel refuses to change");
+            group.retain(|change| change.id != id);
+            self.quarantine.put(id, Arc::new(CommitError::Drifted { object }), now);
+        }
+    }
+
+    /// Carries the order of pools over from what is in force.
+    pub(super) fn place(&self, group: &mut [Change], read_back: &[C::Object]) {
+        for change in group {
+            let Some(after) = &mut change.after else { continue };
+            if change.before.as_ref().is_some_and(|acked| Arc::ptr_eq(&acked.unit, after)) {
+                continue;
+            }
+            let before = match &change.before {
+                Some(acked) => Before::Unit(&acked.unit),
+                None if read_back.is_empty() => Before::Nothing,
+                None => Before::Objects(read_back),
+            };
+            self.compile.place(Arc::make_mut(after), before);
+        }
+    }
+
+    fn commit_changes(
+        &mut self,
+        context: &Arc<Context>,
+        group: &[Change],
+        outcome: &mut Outcome,
+    ) -> Result<(), CommitError> {
+        let (before, after) = self.compile_group(context, group);
+        let batch = difference(before, after, &self.remembered());
+        if !batch.is_empty() {
+            self.kernel.commit(&batch)?;
+        }
+        outcome.ops += batch.len();
+        for change in group {
+            self.acknowledge(context, change, outcome);
+        }
+        Ok(())
+    }
+
+    pub(super) fn compile_group(&self, context: &Context, group: &[Change]) -> (Vec<C::Object>, Vec<C::Object>) {
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        for change in group {
+            if let Some(acked) = &change.before {
+                self.compile.compile(&acked.context, &acked.unit, &mut before);
+            }
+            if let Some(unit) = &change.after {
+                self.compile.compile(context, unit, &mut after);
+            }
+        }
+        (before, after)
+    }
+
+    fn acknowledge(&mut self, context: &Arc<Context>, change: &Change, outcome: &mut Outcome) {
+        let mut objects = Vec::new();
+        // First what is new, so that a count that goes from one unit's to another's never falls to nothing.
+        if let Some(unit) = &change.after {
+            self.compile.compile(context, unit, &mut objects);
+            self.references.acquire(&objects);
+            objects.clear();
+        }
+        if let Some(acked) = &change.before {
+            self.compile.compile(&acked.context, &acked.unit, &mut objects);
+            self.references.release(&objects);
+        }
+        match &change.after {
+            Some(unit) => {
+                let acked = Acked { unit: Arc::clone(unit), context: Arc::clone(context) };
+                self.acked.insert(change.id.clone(), acked);
+            }
+            None => drop(self.acked.remove(&change.id)),
+        }
+        self.pending.remove(&change.id);
+        self.quarantine.release(&change.id);
+        outcome.acked.push(change.id.clone());
+    }
+
+    /// Puts those that were refused in quarantine; what is left comes back as groups to try.
+    fn set_apart(
+        &mut self,
+        context: &Context,
+        mut group: Vec<Change>,
+        refusals: Vec<(Op, usize, io::Error)>,
+        now: Instant,
+    ) -> Vec<Vec<Change>> {
+        let (before, after) = self.compile_group(context, &group);
+        let batch = difference(before, after, &self.remembered());
+        let mut refused = owners(&self.compile, context, &group, &batch, &refusals);
+        if refused.is_empty() {
+            let (first, second) = halves(&self.compile, context, group);
+            if !second.is_empty() {
+                return vec![first, second];
+            }
+            refused.extend(first.iter().map(|change| change.id.clone()));
+            group = first;
+        }
+        let error = Arc::new(CommitError::Refused(refusals));
+        for id in &refused {
+            self.quarantine.put(id.clone(), Arc::clone(&error), now);
+        }
+        group.retain(|change| !refused.contains(&change.id));
+        vec![group]
+    }
+}

@@ -1,0 +1,168 @@
+//! The long way: from what the kernel holds to the whole target.
+
+use std::collections::{BTreeSet, HashSet};
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ferry_model::Context;
+
+use super::{BatchOf, Engine, KeyOf, Purpose, Stage, keys};
+use crate::attempt::{Change, halves, owners};
+use crate::diff::{Presence, difference};
+use crate::{Acked, CommitError, Compile, Extent, Kernel, Object, Op, Outcome, UnitId};
+
+impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
+    pub(super) fn sync_all(
+        &mut self,
+        context: &Arc<Context>,
+        now: Instant,
+        purpose: Purpose,
+        outcome: &mut Outcome,
+    ) -> Result<(), CommitError> {
+        outcome.full = true;
+        let mut postponed = BTreeSet::new();
+        let mut drifted = false;
+        loop {
+            let mut actual = self.kernel.read_back(&Extent::All)?;
+            actual.sort_unstable();
+            let mut group = self.changes(context, now);
+            self.hold_back(context, &mut group, now);
+            group.retain(|change| !postponed.contains(&change.id));
+            self.place(&mut group, &actual);
+            let spare = actual.iter().filter(|object| object.spare()).cloned().collect();
+            let batch = self.full_batch(context, &group, actual);
+            let foreign = if purpose == Purpose::Repair { self.drift_in(context, &group, &batch) } else { Vec::new() };
+            match if batch.is_empty() { Ok(()) } else { self.kernel.commit(&batch) } {
+                Ok(()) => {
+                    outcome.ops += batch.len();
+                    self.count_repairs(foreign, now, outcome);
+                    self.adopt(context, &group, spare, outcome);
+                    break;
+                }
+                Err(error @ CommitError::Drifted { .. }) if drifted => return Err(error),
+                Err(CommitError::Drifted { .. }) => drifted = true,
+                Err(CommitError::Refused(refusals)) => {
+                    self.set_apart_all(context, &group, &batch, refusals, &mut postponed, now)?;
+                }
+                Err(error @ (CommitError::Busy(_) | CommitError::Unusable(_))) => return Err(error),
+            }
+        }
+        if postponed.is_empty() { Ok(()) } else { self.sync_changes(context, now, outcome) }
+    }
+
+    /// What makes the kernel's objects those of the group and of every unit that stays as it is. What a unit that has
+    /// to wait wants is left as it is found.
+    pub(super) fn full_batch(&self, context: &Context, group: &[Change], actual: Vec<C::Object>) -> BatchOf<C> {
+        let changing: BTreeSet<&UnitId> = group.iter().map(|change| &change.id).collect();
+        let mut target = Vec::with_capacity(actual.len());
+        for change in group {
+            if let Some(unit) = &change.after {
+                self.compile.compile(context, unit, &mut target);
+            }
+        }
+        let staying = self.acked.iter().filter(|(id, _)| !changing.contains(id)).map(|(_, acked)| acked);
+        self.compile_acked(context, staying, &mut target);
+        let mut batch = difference(actual, target, &Presence::ReadBack);
+        let protected = self.wanted_by_waiting(context, &changing);
+        if !protected.is_empty() {
+            batch.delete.retain(|object| !protected.contains(&object.key()));
+        }
+        batch
+    }
+
+    /// The objects of units as they were accepted. Where one of an earlier context shares an object with one of this
+    /// context, the object is this context's.
+    pub(super) fn compile_acked<'a>(
+        &self,
+        context: &Context,
+        units: impl Iterator<Item = &'a Acked>,
+        target: &mut Vec<C::Object>,
+    ) {
+        let mut outdated = Vec::new();
+        for acked in units {
+            let out = if self.outdated && *acked.context != *context { &mut outdated } else { &mut *target };
+            self.compile.compile(&acked.context, &acked.unit, out);
+        }
+        if !outdated.is_empty() {
+            let shared: HashSet<KeyOf<C>> = target.iter().filter(|object| object.shared()).map(Object::key).collect();
+            target.extend(outdated.into_iter().filter(|object| !object.shared() || !shared.contains(&object.key())));
+        }
+    }
+
+    /// Keys of units that are pending, not in the kernel as far as we know, and not part of this try.
+    fn wanted_by_waiting(&self, context: &Context, changing: &BTreeSet<&UnitId>) -> HashSet<KeyOf<C>> {
+        let mut objects = Vec::new();
+        for (id, unit) in &self.pending {
+            if let Some(unit) = unit
+                && !changing.contains(id)
+                && !self.acked.contains_key(id)
+            {
+                self.compile.compile(context, unit, &mut objects);
+            }
+        }
+        objects.iter().map(Object::key).collect()
+    }
+
+    /// Operations of a full batch that no pending change explains.
+    fn drift_in(&self, context: &Context, group: &[Change], batch: &BatchOf<C>) -> Vec<KeyOf<C>> {
+        let (before, after) = self.compile_group(context, group);
+        let own = difference(before, after, &self.remembered());
+        let own: HashSet<KeyOf<C>> = keys(&own).collect();
+        keys(batch).filter(|key| !own.contains(key)).collect()
+    }
+
+    /// After a full batch the kernel holds exactly the target, and the spare parts that were there.
+    fn adopt(&mut self, context: &Arc<Context>, group: &[Change], spare: Vec<C::Object>, outcome: &mut Outcome) {
+        for change in group {
+            match &change.after {
+                Some(unit) => {
+                    let acked = Acked { unit: Arc::clone(unit), context: Arc::clone(context) };
+                    self.acked.insert(change.id.clone(), acked);
+                }
+                None => drop(self.acked.remove(&change.id)),
+            }
+            self.pending.remove(&change.id);
+            self.quarantine.release(&change.id);
+            outcome.acked.push(change.id.clone());
+        }
+        self.references.restart(spare);
+        let mut objects = Vec::new();
+        for acked in self.acked.values() {
+            objects.clear();
+            self.compile.compile(&acked.context, &acked.unit, &mut objects);
+            self.references.acquire(&objects);
+        }
+        self.drift = None;
+        self.stage = Stage::Adopted;
+    }
+
+    fn set_apart_all(
+        &mut self,
+        context: &Context,
+        group: &[Change],
+        batch: &BatchOf<C>,
+        refusals: Vec<(Op, usize, io::Error)>,
+        postponed: &mut BTreeSet<UnitId>,
+        now: Instant,
+    ) -> Result<(), CommitError> {
+        let mut refused = owners(&self.compile, context, group, batch, &refusals);
+        if refused.is_empty() {
+            let (first, second) = halves(&self.compile, context, group.to_vec());
+            if !second.is_empty() {
+                postponed.extend(second.into_iter().map(|change| change.id));
+                return Ok(());
+            }
+            refused.extend(first.into_iter().map(|change| change.id));
+        }
+        if refused.is_empty() {
+            // What was accepted before is refused now: nobody to set apart.
+            return Err(CommitError::Refused(refusals));
+        }
+        let error = Arc::new(CommitError::Refused(refusals));
+        for id in refused {
+            self.quarantine.put(id, Arc::clone(&error), now);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,270 @@
+//! The engine that all modes share: what is pending, what is acknowledged, and how the one becomes the other.
+//!
+//! | Kernel says | Engine does |
+//! |---|---|
+//! | ok | the units are acknowledged and no longer pending |
+//! | drifted | read everything back, diff against the whole target, commit; drifted again: as busy |
+//! | refused | the units of the named objects keep their last good state and wait; the others go on |
+//! | busy | everything stays pending; again after a while |
+//! | unusable | as busy, more slowly; at start the caller decides whether to go on without this family |
+//!
+//! Pending work is dropped only when it is acknowledged.
+
+mod changes;
+mod drift;
+mod full;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferry_model::Context;
+
+use crate::attempt::Change;
+use crate::diff::References;
+use crate::quarantine::Quarantine;
+use crate::rivals::Rivals;
+use crate::{
+    Acked, Batch, CommitError, Compile, Delta, Extent, Kernel, Next, Object, Outcome, SyncEngine, Unit, UnitId,
+};
+
+/// Drives one mode in one IP family.
+#[derive(Debug)]
+pub struct Engine<C: Compile, K> {
+    compile: C,
+    kernel: K,
+    /// the latest one offered; nothing can be compiled before the first
+    context: Option<Arc<Context>>,
+    /// some acknowledged unit may have been compiled with an earlier context
+    outdated: bool,
+    /// all acknowledged units were compiled with one context, in force or not
+    uniform: bool,
+    pending: BTreeMap<UnitId, Option<Arc<Unit>>>,
+    acked: BTreeMap<UnitId, Acked>,
+    references: References<C::Object>,
+    quarantine: Quarantine,
+    rivals: Rivals<KeyOf<C>>,
+    stage: Stage,
+    /// found, not mended yet
+    drift: Option<Extent<KeyOf<C>>>,
+    /// turns that failed in a row
+    failures: u32,
+    /// when the plane wants its time
+    wake: Option<Instant>,
+}
+
+type KeyOf<C> = <<C as Compile>::Object as Object>::Key;
+type BatchOf<C> = Batch<<C as Compile>::Object>;
+
+/// How far the start has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// the kernel half is not prepared
+    New,
+    /// what the kernel holds is not known
+    Prepared,
+    /// the kernel holds what is acknowledged
+    Adopted,
+}
+
+/// Why everything is compared with the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// differences are an earlier run's
+    Adopt,
+    /// differences are somebody else's work
+    Repair,
+}
+
+/// Beyond so many objects a repair counts as one of everything, for telling a rival.
+const NAMED_REPAIRS: usize = 256;
+/// Waits after a failed turn: first, longest, and the one while the mode can't be used.
+const RETRY: Duration = Duration::from_millis(50);
+const LONGEST_RETRY: Duration = Duration::from_secs(10);
+const UNUSABLE_RETRY: Duration = Duration::from_secs(10);
+
+impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
+    /// An engine that has touched nothing yet.
+    pub fn new(compile: C, kernel: K) -> Self {
+        Self {
+            compile,
+            kernel,
+            context: None,
+            outdated: false,
+            uniform: true,
+            pending: BTreeMap::new(),
+            acked: BTreeMap::new(),
+            references: References::default(),
+            quarantine: Quarantine::default(),
+            rivals: Rivals::default(),
+            stage: Stage::New,
+            drift: None,
+            failures: 0,
+            wake: None,
+        }
+    }
+
+    /// The kernel half.
+    pub fn kernel(&self) -> &K {
+        &self.kernel
+    }
+
+    /// The kernel half, to change (tests inject faults there).
+    pub fn kernel_mut(&mut self) -> &mut K {
+        &mut self.kernel
+    }
+
+    /// What is in the kernel, per unit.
+    pub fn acked(&self) -> &BTreeMap<UnitId, Acked> {
+        &self.acked
+    }
+
+    /// The objects of all acknowledged units, sorted; a shared object stands as often as it is wanted.
+    pub fn objects(&self) -> Vec<C::Object> {
+        let mut objects = Vec::new();
+        for acked in self.acked.values() {
+            self.compile.compile(&acked.context, &acked.unit, &mut objects);
+        }
+        objects.sort_unstable();
+        objects
+    }
+
+    // --- turns
+
+    /// Runs one turn and says what came of it.
+    fn turn(
+        &mut self,
+        now: Instant,
+        work: impl FnOnce(&mut Self, &Arc<Context>, &mut Outcome) -> Result<(), CommitError>,
+    ) -> Outcome {
+        let mut outcome = Outcome::default();
+        let Some(context) = self.context.clone() else { return outcome };
+        let result = self.prepared().and_then(|()| work(self, &context, &mut outcome));
+        self.note_outdated(&context);
+        match result {
+            Ok(()) => self.failures = 0,
+            Err(error) => {
+                outcome.next = Next::RetryAfter(self.retry_after(&error));
+                self.failures += 1;
+                outcome.error = Some(Arc::new(error));
+            }
+        }
+        outcome.quarantined = self.quarantine.all().map(|(id, error)| (id.clone(), Arc::clone(error))).collect();
+        if outcome.next == Next::Idle {
+            outcome.next = self.next(now);
+        }
+        outcome
+    }
+
+    fn prepared(&mut self) -> Result<(), CommitError> {
+        if self.stage == Stage::New {
+            self.kernel.prepare()?;
+            self.stage = Stage::Prepared;
+        }
+        Ok(())
+    }
+
+    fn retry_after(&self, error: &CommitError) -> Duration {
+        match error {
+            CommitError::Unusable(_) => UNUSABLE_RETRY,
+            CommitError::Drifted { .. } | CommitError::Refused(_) | CommitError::Busy(_) => {
+                RETRY.saturating_mul(1 << self.failures.min(16)).min(LONGEST_RETRY)
+            }
+        }
+    }
+
+    fn next(&self, now: Instant) -> Next {
+        let wakes = [self.wake, self.quarantine.wake(), self.rivals.wake()];
+        match wakes.into_iter().flatten().min() {
+            Some(wake) => Next::RetryAfter(wake.saturating_duration_since(now)),
+            None => Next::Idle,
+        }
+    }
+
+    fn sync_pending(&mut self, context: &Arc<Context>, now: Instant, outcome: &mut Outcome) -> Result<(), CommitError> {
+        if self.stage != Stage::Adopted {
+            outcome.worked = true;
+            return self.sync_all(context, now, Purpose::Adopt, outcome);
+        }
+        self.sync_changes(context, now, outcome)
+    }
+}
+
+impl<C, K> SyncEngine for Engine<C, K>
+where
+    C: Compile + Send,
+    C::Object: Send,
+    KeyOf<C>: Send,
+    K: Kernel<C::Object> + Send,
+{
+    fn offer(&mut self, delta: Delta) {
+        if let Some(context) = delta.context
+            && self.context.as_deref() != Some(&*context)
+        {
+            self.context = Some(context);
+            self.outdated = true;
+            self.quarantine.release_all();
+        }
+        for (id, unit) in delta.units {
+            self.quarantine.release(&id);
+            self.pending.insert(id, unit);
+        }
+    }
+
+    fn sync(&mut self, now: Instant) -> Outcome {
+        self.turn(now, |engine, context, outcome| engine.sync_pending(context, now, outcome))
+    }
+
+    fn repair(&mut self, now: Instant) -> Outcome {
+        self.turn(now, |engine, context, outcome| {
+            outcome.worked = true;
+            engine.sync_all(context, now, Purpose::Repair, outcome)
+        })
+    }
+
+    fn tend(&mut self, now: Instant) -> Outcome {
+        self.turn(now, |engine, context, outcome| {
+            if engine.stage != Stage::Adopted {
+                return engine.sync_pending(context, now, outcome);
+            }
+            let tended = engine.kernel.tend(now)?;
+            engine.wake = tended.wake;
+            if let Some(drift) = tended.drift {
+                engine.found(drift);
+            }
+            engine.reclaim(now);
+            engine.mend(context, now, outcome)?;
+            engine.sync_changes(context, now, outcome)
+        })
+    }
+
+    fn plan(&mut self) -> Result<Batch<String>, CommitError> {
+        self.prepared()?;
+        let mut actual = self.kernel.read_back(&Extent::All)?;
+        actual.sort_unstable();
+        let Some(context) = self.context.clone() else { return Ok(Batch::default()) };
+        let mut group: Vec<Change> = self
+            .pending
+            .iter()
+            .map(|(id, unit)| Change { id: id.clone(), before: self.acked.get(id).cloned(), after: unit.clone() })
+            .collect();
+        self.place(&mut group, &actual);
+        let batch = self.full_batch(&context, &group, actual);
+        let print = |objects: Vec<C::Object>| objects.iter().map(ToString::to_string).collect();
+        Ok(Batch { create: print(batch.create), replace: print(batch.replace), delete: print(batch.delete) })
+    }
+
+    fn retire(mut self: Box<Self>) -> Result<(), Vec<CommitError>> {
+        let mut delete = self.kernel.read_back(&Extent::All).map_err(|error| vec![error])?;
+        delete.sort_by_key(|object| std::cmp::Reverse(object.rank()));
+        if delete.is_empty() {
+            return Ok(());
+        }
+        self.kernel.commit(&Batch { delete, ..Batch::default() }).map_err(|error| vec![error])
+    }
+}
+
+/// The keys of all operations of a batch.
+fn keys<O: Object>(batch: &Batch<O>) -> impl Iterator<Item = O::Key> {
+    batch.create.iter().chain(&batch.replace).chain(&batch.delete).map(Object::key)
+}
