@@ -1,0 +1,96 @@
+//! Many expectations in one test: all are looked at, and all that fail are told at the end.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::lab::is_node_address;
+use crate::probe::{Outcome, Tally};
+
+/// What a server should see of a connection's source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// this address, but the node's where an endpoint reaches itself
+    Kept(IpAddr),
+    /// an address of the node
+    Masqueraded,
+    /// whatever
+    Any,
+}
+
+/// Collects failures; panics with them when dropped.
+#[derive(Debug, Default)]
+pub struct Checks {
+    passed: usize,
+    failures: Vec<String>,
+}
+
+impl Checks {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Notes whether something is so.
+    pub fn that(&mut self, is_so: bool, otherwise: impl FnOnce() -> String) {
+        if is_so {
+            self.passed += 1;
+        } else {
+            self.failures.push(otherwise());
+        }
+    }
+
+    /// Every connection was answered, exactly these endpoints answered, and saw such a source.
+    pub fn served(&mut self, what: &str, tally: &Tally, endpoints: &[&str], source: Source) {
+        let expected: BTreeSet<_> = endpoints.iter().copied().collect();
+        let answering: BTreeSet<_> = tally.endpoints().into_keys().collect();
+        self.that(tally.all_answered() && answering == expected, || {
+            format!("{what}: expected answers from {endpoints:?}, got {tally}")
+        });
+        self.source(what, tally, source);
+    }
+
+    /// Every answer came from an endpoint that saw such a source.
+    pub fn source(&mut self, what: &str, tally: &Tally, source: Source) {
+        let is_right = |seen: IpAddr| match source {
+            Source::Kept(address) => seen == address,
+            Source::Masqueraded => is_node_address(seen),
+            Source::Any => true,
+        };
+        self.that(tally.answers().all(|answer| is_right(answer.seen.ip())), || {
+            format!("{what}: expected the source {source:?}, got {tally}")
+        });
+    }
+
+    /// Every connection was refused at once.
+    pub fn refused(&mut self, what: &str, tally: &Tally) {
+        self.that(tally.all(&Outcome::Refused), || format!("{what}: expected a refusal, got {tally}"));
+    }
+
+    /// Nothing came back.
+    pub fn silent(&mut self, what: &str, tally: &Tally) {
+        self.that(tally.all(&Outcome::Timeout), || format!("{what}: expected silence, got {tally}"));
+    }
+
+    /// The endpoints answered about equally often: by a chi-square test that a fair choice fails once in ten million
+    /// times with up to four endpoints.
+    pub fn even(&mut self, what: &str, tally: &Tally, endpoints: usize) {
+        let counts = tally.endpoints();
+        #[expect(clippy::cast_precision_loss, reason = "counts are small")]
+        let chi_square: f64 = {
+            let expected = tally.0.len() as f64 / endpoints as f64;
+            counts.values().map(|&count| (count as f64 - expected).powi(2) / expected).sum()
+        };
+        self.that(tally.all_answered() && counts.len() == endpoints && chi_square < 35.0, || {
+            format!("{what}: expected an even spread over {endpoints}, got {tally}")
+        });
+    }
+}
+
+impl Drop for Checks {
+    fn drop(&mut self) {
+        let total = self.passed + self.failures.len();
+        if !self.failures.is_empty() && !std::thread::panicking() {
+            panic!("{} of {total} expectations failed:\n{}", self.failures.len(), self.failures.join("\n"));
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Connections that start in a machine of the lab.
+
+use std::io::{self, ErrorKind, Read as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use ferry_api::object::Protocol;
+use socket2::{Domain, SockRef, Socket, Type};
+
+use super::{Answer, Outcome, Tally, sctp};
+use crate::host::Host;
+
+/// How long a client waits for an answer that should come. It comes within a millisecond; the rest is for a machine
+/// with a load.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long silence must last to count as such: well below the second after which TCP asks again.
+const SILENCE: Duration = Duration::from_millis(400);
+
+/// After so many it is clear that more would time out, too.
+const ENOUGH_TIMEOUTS: usize = 3;
+
+/// Connects from one machine.
+#[derive(Clone, Copy)]
+pub struct Client<'a> {
+    host: &'a Host,
+    caller: Caller,
+}
+
+/// How a client connects; goes to its thread.
+#[derive(Clone, Copy, Debug)]
+struct Caller {
+    source: Option<SocketAddr>,
+    patience: Duration,
+}
+
+// === impl Client ===
+
+impl<'a> Client<'a> {
+    /// Connections from the machine, from the address that its routes choose.
+    pub fn new(host: &'a Host) -> Self {
+        Self { host, caller: Caller { source: None, patience: PATIENCE } }
+    }
+
+    /// The same from this address.
+    pub fn bound_to(self, source: IpAddr) -> Self {
+        self.bound_to_port(SocketAddr::new(source, 0))
+    }
+
+    /// The same from this address and port.
+    pub fn bound_to_port(mut self, source: SocketAddr) -> Self {
+        self.caller.source = Some(source);
+        self
+    }
+
+    /// The same with another time limit.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.caller.patience = patience;
+        self
+    }
+
+    /// Connects, sends and waits for the answer, so many times one after another; gives up after some timeouts.
+    pub fn ask(&self, protocol: Protocol, to: SocketAddr, times: usize) -> Tally {
+        let caller = self.caller;
+        self.host.run(move || {
+            let mut outcomes = Vec::with_capacity(times);
+            let mut timeouts = 0;
+            while outcomes.len() < times && timeouts < ENOUGH_TIMEOUTS {
+                outcomes.push(caller.connect(protocol, to));
+                timeouts += usize::from(outcomes.last() == Some(&Outcome::Timeout));
+            }
+            Tally(outcomes)
+        })
+    }
+
+    /// Over TCP.
+    pub fn tcp(&self, to: SocketAddr, times: usize) -> Tally {
+        self.ask(Protocol::Tcp, to, times)
+    }
+
+    /// Whether nothing answers at all, once.
+    pub fn silence(&self, protocol: Protocol, to: SocketAddr) -> Tally {
+        self.patience(SILENCE).ask(protocol, to, 1)
+    }
+
+    /// Connects over TCP without a pause in a thread of its own, until told to stop.
+    pub fn hammer(&self, protocol: Protocol, to: SocketAddr) -> Hammer {
+        let (stop, stopped) = std::sync::mpsc::channel();
+        let caller = self.caller;
+        let thread = self.host.thread(move || {
+            let mut outcomes = Vec::new();
+            while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                outcomes.push((Instant::now(), caller.connect(protocol, to)));
+            }
+            outcomes
+        });
+        Hammer { stop, thread }
+    }
+}
+
+/// A client that doesn't pause.
+pub struct Hammer {
+    stop: std::sync::mpsc::Sender<()>,
+    thread: std::thread::JoinHandle<Vec<(Instant, Outcome)>>,
+}
+
+// === impl Hammer ===
+
+impl Hammer {
+    /// Ends it; returns when each connection began and what came of it.
+    pub fn stop(self) -> Vec<(Instant, Outcome)> {
+        self.stop.send(()).expect("it runs until it is told");
+        self.thread.join().expect("it doesn't panic")
+    }
+}
+
+// === impl Caller ===
+
+impl Caller {
+    /// Connects once, from the namespace of the calling thread.
+    fn connect(self, protocol: Protocol, to: SocketAddr) -> Outcome {
+        let reply = match protocol {
+            Protocol::Tcp => self.tcp(to),
+            Protocol::Udp => self.udp(to),
+            Protocol::Sctp => self.sctp(to),
+        };
+        match reply {
+            Ok(text) => Answer::parse(&text),
+            Err(error) => match error.kind() {
+                ErrorKind::ConnectionRefused => Outcome::Refused,
+                ErrorKind::TimedOut | ErrorKind::WouldBlock => Outcome::Timeout,
+                _ => Outcome::Failed(error.to_string()),
+            },
+        }
+    }
+
+    fn tcp(self, to: SocketAddr) -> io::Result<Vec<u8>> {
+        let mut socket = self.socket(to, Type::STREAM)?;
+        socket.connect_timeout(&to.into(), self.patience)?;
+        // the end by a reset leaves nothing waiting, neither here nor in the connection table
+        SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
+        let mut text = Vec::new();
+        socket.read_to_end(&mut text)?;
+        Ok(text)
+    }
+
+    fn udp(self, to: SocketAddr) -> io::Result<Vec<u8>> {
+        let mut socket = self.socket(to, Type::DGRAM)?;
+        socket.connect(&to.into())?;
+        sent(socket.send(b"?"))?;
+        let mut text = vec![0; 128];
+        let length = socket.read(&mut text)?;
+        text.truncate(length);
+        Ok(text)
+    }
+
+    fn sctp(self, to: SocketAddr) -> io::Result<Vec<u8>> {
+        static PORT: AtomicU16 = AtomicU16::new(2000);
+        let any = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let source = self.source.unwrap_or(SocketAddr::new(any, 0));
+        let port = if source.port() == 0 { PORT.fetch_add(1, Ordering::Relaxed) } else { source.port() };
+        let socket = sctp::socket(source.ip())?;
+        socket.connect(&SocketAddr::new(to.ip(), 0).into())?;
+        socket.set_read_timeout(Some(self.patience))?;
+        sent(socket.send(&sctp::init(port, to.port())))?;
+        let start = Instant::now();
+        while start.elapsed() < self.patience {
+            let (packet, _) = sctp::receive(&socket)?;
+            if let Some(text) = sctp::cookie(&packet, port) {
+                return Ok(text.to_vec());
+            }
+        }
+        Err(ErrorKind::TimedOut.into())
+    }
+
+    fn socket(self, to: SocketAddr, kind: Type) -> io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(to), kind, None)?;
+        if let Some(source) = self.source {
+            socket.set_reuse_address(true)?;
+            socket.bind(&source.into())?;
+        }
+        socket.set_read_timeout(Some(self.patience))?;
+        Ok(socket)
+    }
+}
+
+/// A packet that is dropped or rejected on its way out of its own machine is an error for who sends it. It is no
+/// outcome yet: what tells them apart is whether an answer comes, as elsewhere.
+fn sent(result: io::Result<usize>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() != ErrorKind::PermissionDenied => Err(error),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}

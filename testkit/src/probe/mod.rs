@@ -1,0 +1,118 @@
+//! Servers that tell who they are and whom they saw, and clients that ask them.
+
+mod client;
+mod sctp;
+mod server;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+pub use client::{Client, Hammer};
+pub use server::Server;
+
+/// What came of one connection.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    /// a server answered
+    Answered(Answer),
+    /// something said that nobody listens there: a reset, or port unreachable
+    Refused,
+    /// nothing came in time
+    Timeout,
+    /// anything else, as the system names it
+    Failed(String),
+}
+
+/// What a server answered.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Answer {
+    /// its machine and port, `pod-a:8080`
+    pub endpoint: String,
+    /// where the connection came from, as the server saw it
+    pub seen: SocketAddr,
+}
+
+/// What came of several connections, in order.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Tally(pub Vec<Outcome>);
+
+// === impl Answer ===
+
+impl Answer {
+    /// Writes what [`Answer::parse`] reads.
+    fn text(name: &str, port: u16, seen: SocketAddr) -> String {
+        let seen = SocketAddr::new(seen.ip().to_canonical(), seen.port());
+        format!("{name}:{port} {seen}")
+    }
+
+    /// Reads a server's answer; a text that is none is a failure.
+    fn parse(text: &[u8]) -> Outcome {
+        let text = String::from_utf8_lossy(text);
+        let answer = text
+            .split_once(' ')
+            .and_then(|(endpoint, seen)| Some(Answer { endpoint: endpoint.to_owned(), seen: seen.parse().ok()? }));
+        answer.map_or_else(|| Outcome::Failed(format!("answer {text:?}")), Outcome::Answered)
+    }
+}
+
+// === impl Tally ===
+
+impl Tally {
+    /// The answers among the outcomes.
+    pub fn answers(&self) -> impl Iterator<Item = &Answer> {
+        self.0.iter().filter_map(|outcome| match outcome {
+            Outcome::Answered(answer) => Some(answer),
+            Outcome::Refused | Outcome::Timeout | Outcome::Failed(_) => None,
+        })
+    }
+
+    /// Whether all of them were answered.
+    pub fn all_answered(&self) -> bool {
+        self.answers().count() == self.0.len()
+    }
+
+    /// How often each endpoint answered.
+    pub fn endpoints(&self) -> BTreeMap<&str, usize> {
+        let mut counts = BTreeMap::new();
+        for answer in self.answers() {
+            *counts.entry(answer.endpoint.as_str()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// The source addresses that were seen.
+    pub fn sources(&self) -> BTreeSet<IpAddr> {
+        self.answers().map(|answer| answer.seen.ip()).collect()
+    }
+
+    /// Whether every outcome is this one.
+    pub fn all(&self, expected: &Outcome) -> bool {
+        self.0.iter().all(|outcome| outcome == expected)
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut counts = BTreeMap::<String, usize>::new();
+        for outcome in &self.0 {
+            let text = match outcome {
+                Outcome::Answered(answer) => format!("{} saw {}", answer.endpoint, answer.seen.ip()),
+                Outcome::Refused => "refused".to_owned(),
+                Outcome::Timeout => "timeout".to_owned(),
+                Outcome::Failed(why) => format!("failed: {why}"),
+            };
+            *counts.entry(text).or_default() += 1;
+        }
+        for (i, (text, count)) in counts.iter().enumerate() {
+            write!(f, "{}{count} × {text}", if i == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,224 @@
+//! The built executable, as a child process in a namespace of the lab.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ferry_api::object::Family;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::host::Host;
+use crate::lab::{NODE_NAME, POD_RANGES};
+
+/// Where the metrics are, in the proxy's namespace.
+const METRICS: u16 = 10249;
+/// Where the health is.
+const HEALTHZ: u16 = 10256;
+/// How long a proxy may take to do what it does in milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running proxy; killed when dropped.
+pub struct Proxy<'a> {
+    host: &'a Host,
+    child: Child,
+    log: PathBuf,
+}
+
+/// The part of a KubeProxyConfiguration that a test varies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// clusterCIDR; `None`: no local detector
+    pub cluster_cidr: Option<String>,
+    /// further lines of the file
+    pub more: String,
+}
+
+// === impl Config ===
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { cluster_cidr: Some(POD_RANGES.join(",")), more: String::new() }
+    }
+}
+
+impl Config {
+    /// The default with further lines of the file, such as `nodePortAddresses: [10.0.0.0/8]`.
+    pub fn with(more: &str) -> Self {
+        Self { more: format!("{more}\n"), ..Self::default() }
+    }
+
+    /// Writes it as a file.
+    pub fn write(&self, file: &Path) {
+        std::fs::write(file, self.yaml()).expect("writing the configuration");
+    }
+
+    fn yaml(&self) -> String {
+        let cidr = self.cluster_cidr.as_deref().unwrap_or_default();
+        // a namespace that isn't the machine's first has no conntrack limits of its own to set
+        let head = format!(
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+hostnameOverride: {NODE_NAME}
+clusterCIDR: \"{cidr}\"
+conntrack: {{maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}
+"
+        );
+        let periods = if self.more.contains("nftables:") { "" } else { "nftables: {minSyncPeriod: 1ms}\n" };
+        head + periods + &self.more
+    }
+}
+
+// === impl Proxy ===
+
+impl<'a> Proxy<'a> {
+    /// Starts the executable in a namespace over a directory of manifests; its configuration and its log are kept in
+    /// the folder. Doesn't wait for anything.
+    pub fn start(host: &'a Host, executable: &str, folder: &Path, manifests: &Path, config: &Config) -> Self {
+        let config_file = folder.join("config.yaml");
+        config.write(&config_file);
+        let arguments = ["--config", path_text(&config_file), "--manifests", path_text(manifests), "-v=2"];
+        Self::start_with(host, executable, folder, &arguments)
+    }
+
+    /// Starts the executable with these arguments.
+    pub fn start_with(host: &'a Host, executable: &str, folder: &Path, arguments: &[&str]) -> Self {
+        let log = folder.join("log");
+        let file = File::create(&log).expect("making the log");
+        let arguments: Vec<_> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let child = host.spawn(executable, &arguments, |command| {
+            command.stdin(Stdio::null()).stdout(file.try_clone().expect("a second handle")).stderr(file);
+        });
+        Self { host, child, log }
+    }
+
+    /// Waits until it has finished a turn of each of these families, with or without a change to make.
+    pub fn wait_until_synced(&mut self, families: &[Family]) {
+        self.wait_for("first sync", |proxy| {
+            families.iter().all(|family| {
+                let label = format!("ip_family=\"{family}\"");
+                proxy.metric("kubeproxy_sync_proxy_rules_last_timestamp_seconds", &[&label]) > 0.0
+            })
+        });
+    }
+
+    /// Waits until it says that it is healthy.
+    pub fn wait_until_healthy(&mut self) {
+        self.wait_for("health", |proxy| {
+            proxy.get(HEALTHZ, "/healthz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+        });
+    }
+
+    /// Waits for a state.
+    ///
+    /// # Panics
+    /// If it doesn't come in time, or the process ends before; with the log.
+    pub fn wait_for(&mut self, what: &str, mut is_there: impl FnMut(&Self) -> bool) {
+        let start = Instant::now();
+        while !is_there(self) {
+            if let Some(status) = self.child.try_wait().expect("asking for a child's state") {
+                panic!("the proxy ended ({status}) before {what}\n{}", self.log());
+            }
+            assert!(start.elapsed() < PATIENCE, "no {what} after {PATIENCE:?}\n{}", self.log());
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Whether it hasn't ended.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("asking for a child's state").is_none()
+    }
+
+    /// What it has written to its standard error so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).expect("reading the log")
+    }
+
+    /// Processor time that its threads have used, to the nanosecond.
+    pub fn cpu_time(&self) -> Duration {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let tasks = std::fs::read_dir(tasks).expect("the process is there").flatten();
+        let times = tasks.filter_map(|task| {
+            // a thread may end while they are counted
+            let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+            text.split_whitespace().next()?.parse::<u64>().ok()
+        });
+        Duration::from_nanos(times.sum())
+    }
+
+    /// Asks one of its ports over HTTP; the answer with its head, if there is one.
+    pub fn get(&self, port: u16, path: &str) -> Option<String> {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        self.host.run(move || {
+            let at = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(1)).ok()?;
+            stream.set_read_timeout(Some(Duration::from_secs(3))).ok()?;
+            stream.write_all(request.as_bytes()).ok()?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).ok()?;
+            Some(answer)
+        })
+    }
+
+    /// The sum of a metric's samples whose line holds all of these labels (`ip_family="IPv4"`); 0 if there is none,
+    /// or nobody who would tell.
+    pub fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+        let answer = self.get(METRICS, "/metrics").unwrap_or_default();
+        let samples = answer.lines().filter(|line| {
+            let rest = line.strip_prefix(name);
+            rest.is_some_and(|rest| rest.starts_with(['{', ' '])) && labels.iter().all(|label| line.contains(label))
+        });
+        samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub fn terminate(&mut self) -> (ExitStatus, Duration) {
+        let start = Instant::now();
+        kill_process(self.pid(), Signal::TERM).expect("the process is there");
+        let status = self.wait();
+        (status, start.elapsed())
+    }
+
+    /// Waits until it ends by itself.
+    pub fn wait(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("asking for a child's state") {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "the proxy doesn't end\n{}", self.log());
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Ends it at once, if it still runs.
+    pub(crate) fn reap(&mut self) {
+        // one that has ended already can't be killed, and that is as good
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Proxy<'_> {
+    fn drop(&mut self) {
+        self.reap();
+        if thread::panicking() {
+            let log = self.log();
+            let tail: Vec<_> = log.lines().rev().take(40).collect();
+            let tail: Vec<_> = tail.into_iter().rev().collect();
+            let _ = writeln!(std::io::stderr(), "--- the proxy's log, its end\n{}", tail.join("\n"));
+        }
+    }
+}
+
+fn path_text(path: &Path) -> &str {
+    path.to_str().expect("a path of this repository is text")
+}
