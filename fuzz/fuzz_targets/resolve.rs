@@ -104,8 +104,15 @@ fn check(settings: &Settings, store: &Store) {
                 let destination_local = local().contains(&destination);
                 for (protocol, port) in Protocol::ALL.into_iter().zip(PORTS) {
                     let interface = destination_local.then(|| "cni0".to_owned());
-                    let packet =
-                        Packet { source, source_local: true, interface, destination, destination_local, protocol, port };
+                    let packet = Packet {
+                        source,
+                        source_local: true,
+                        interface,
+                        destination,
+                        destination_local,
+                        protocol,
+                        port,
+                    };
                     let verdict = decide(&states, &base, &packet, &context);
                     assert!(!matches!(verdict, Verdict::Forward(endpoints) if endpoints.is_empty()));
                 }
@@ -193,8 +200,7 @@ fn event(bytes: Bytes<'_, '_>) -> Result<Event> {
 }
 
 fn service(bytes: Bytes<'_, '_>) -> Result<Service> {
-    let kinds =
-        [ServiceType::LoadBalancer, ServiceType::NodePort, ServiceType::ClusterIp, ServiceType::ExternalName];
+    let kinds = [ServiceType::LoadBalancer, ServiceType::NodePort, ServiceType::ClusterIp, ServiceType::ExternalName];
     Ok(Service {
         name: name(bytes)?,
         created: if bytes.arbitrary()? {

@@ -5,12 +5,13 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ferry_api::object::{IpNet, Protocol};
+use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_kernel::nft;
 use ferry_model::{Endpoint, Scope};
 use ferry_plane::Object;
 
 use crate::names::{AffinityId, ChainName, FixedChain, FixedSet, SetName, TABLE, TABLE_COMMENT};
+use crate::wire;
 
 /// One thing we own in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -200,6 +201,11 @@ const _: () = assert!(size_of::<NftKey>() <= 48);
 // === impl NftObject ===
 
 impl NftObject {
+    /// Reads an element back. `None`: its key is none that we ever write.
+    pub fn from_element(set: SetName, family: Family, element: &nft::Element) -> Option<Self> {
+        wire::element(set, family, element).map(|(key, value)| Self::Element(key, value))
+    }
+
     /// The key alone.
     fn key_of(&self) -> NftKey {
         match self {
@@ -322,6 +328,12 @@ impl fmt::Display for Rule {
 // === impl ElementKey ===
 
 impl ElementKey {
+    /// The key as the kernel holds it, and of a range its last key.
+    pub fn octets(&self) -> (Vec<u8>, Option<Vec<u8>>) {
+        let (first, last) = wire::key_bytes(self);
+        (first.as_slice().to_vec(), last.map(|last| last.as_slice().to_vec()))
+    }
+
     /// The set or map that it belongs to.
     pub fn set(&self) -> SetName {
         let fixed = match self {

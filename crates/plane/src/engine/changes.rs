@@ -154,6 +154,11 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             self.compile.compile(&acked.context, &acked.unit, &mut objects);
             self.references.release(&objects);
         }
+        self.accept(context, change, outcome);
+    }
+
+    /// Remembers what is in the kernel now. References are the caller's to count.
+    pub(super) fn accept(&mut self, context: &Arc<Context>, change: &Change, outcome: &mut Outcome) {
         match &change.after {
             Some(unit) => {
                 let acked = Acked { unit: Arc::clone(unit), context: Arc::clone(context) };

@@ -115,16 +115,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     /// After a full batch the kernel holds exactly the target, and the spare parts that were there.
     fn adopt(&mut self, context: &Arc<Context>, group: &[Change], spare: Vec<C::Object>, outcome: &mut Outcome) {
         for change in group {
-            match &change.after {
-                Some(unit) => {
-                    let acked = Acked { unit: Arc::clone(unit), context: Arc::clone(context) };
-                    self.acked.insert(change.id.clone(), acked);
-                }
-                None => drop(self.acked.remove(&change.id)),
-            }
-            self.pending.remove(&change.id);
-            self.quarantine.release(&change.id);
-            outcome.acked.push(change.id.clone());
+            self.accept(context, change, outcome);
         }
         self.references.restart(spare);
         let mut objects = Vec::new();
