@@ -22,6 +22,7 @@ pub struct NftablesKernel {
     family: Family,
     socket: Socket,
     turn: CommitTurn,
+    prepared: bool,
     memories: Memories,
     release: ChainRelease,
     /// chains that are flushed and will be deleted; since when, once the time was told
@@ -58,6 +59,7 @@ impl NftablesKernel {
             family,
             socket: Socket::open()?,
             turn,
+            prepared: false,
             memories: Memories::default(),
             release: ChainRelease::Now,
             retired: Vec::new(),
@@ -132,11 +134,15 @@ impl NftablesKernel {
 impl Kernel<NftObject> for NftablesKernel {
     /// Listens, and where no table of ours says that it has worked here before, tries every kind of object once.
     fn prepare(&mut self) -> Result<(), CommitError> {
+        if self.prepared {
+            return Ok(());
+        }
         self.turn.take().join(&self.socket).map_err(of_io)?;
         let mut reader = Reader { socket: &mut self.socket, family: self.family };
         if !matches!(reader.whose().map_err(of_io)?, Whose::Ours) {
             probe::probe(&mut self.socket, self.family)?;
         }
+        self.prepared = true;
         Ok(())
     }
 

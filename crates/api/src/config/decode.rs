@@ -27,7 +27,9 @@ const QUOTED: usize = 200;
 pub struct Decoded {
     /// the configuration, with the API's defaults applied
     pub config: KubeProxyConfiguration,
-    /// what is odd and not fatal: unknown fields, repeated keys, unknown feature gates
+    /// why strict decoding failed, in upstream's words: unknown fields and repeated keys
+    pub strict_error: Option<String>,
+    /// what else is odd and not fatal: unknown feature gates, settings that this build doesn't read
     pub warnings: Vec<String>,
     /// how many documents follow the first; upstream ignores them
     pub other_documents: usize,
@@ -73,17 +75,16 @@ pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
         .map_err(|error| placed(first.place(error.location), error.message))?;
     config.apply_api_defaults();
 
-    let mut warnings = Vec::new();
     let mut duplicates = Vec::new();
     root.value.duplicates("", &mut duplicates);
-    warnings.extend(strict_errors(first, &duplicates, unknown));
-    warnings.extend(gates::check(&config.feature_gates)?);
+    let strict_error = strict_error(first, &duplicates, unknown);
+    let mut warnings = gates::check(&config.feature_gates)?;
     let others: Vec<Chunk<'_>> = chunks.collect();
     warnings.extend(others.iter().filter(|chunk| is_own(**chunk)).map(|chunk| {
         let line = chunk.lines_before + 1;
         format!("the {OWN_KIND} at line {line} is ignored: this build reads no settings of its own")
     }));
-    Ok(Decoded { config, warnings, other_documents: others.len() })
+    Ok(Decoded { config, strict_error, warnings, other_documents: others.len() })
 }
 
 fn parse(chunk: Chunk<'_>) -> Result<Node, DecodeError> {
@@ -142,8 +143,8 @@ fn head_field<'a>(root: &'a Node, chunk: Chunk<'_>, name: &str) -> Result<Option
     }
 }
 
-/// The one warning for all that strict decoding refuses, if there is any.
-fn strict_errors(chunk: Chunk<'_>, duplicates: &[Duplicate], mut unknown: Vec<String>) -> Option<String> {
+/// The one error for all that strict decoding refuses, if there is anything.
+fn strict_error(chunk: Chunk<'_>, duplicates: &[Duplicate], mut unknown: Vec<String>) -> Option<String> {
     let is_json = chunk.text.trim_start().starts_with('{');
     let mut errors = Vec::new();
     if is_json {
@@ -162,7 +163,7 @@ fn strict_errors(chunk: Chunk<'_>, duplicates: &[Duplicate], mut unknown: Vec<St
     errors.extend(unknown.iter().map(|path| format!("unknown field {path:?}")));
     (!errors.is_empty()).then(|| {
         let errors = errors.join(", ");
-        format!("Using lenient decoding as strict decoding failed: strict decoding error: {errors}")
+        format!("strict decoding error: {errors}")
     })
 }
 

@@ -29,6 +29,8 @@ pub struct Configured {
 pub enum Notice {
     /// strict decoding of the file failed
     Lenient(String),
+    /// the file says something that has no effect
+    Odd(String),
     /// the file has further documents
     OtherDocuments(usize),
     /// the flag is in the file's place
@@ -80,9 +82,8 @@ pub fn complete(flags: &Flags) -> anyhow::Result<Configured> {
 fn read(path: &str, notices: &mut Vec<Notice>) -> anyhow::Result<KubeProxyConfiguration> {
     let text = fs::read_to_string(path).map_err(|error| anyhow::anyhow!("open {path}: {}", reason(&error)))?;
     let decoded = decode(&text)?;
-    if !decoded.warnings.is_empty() {
-        notices.push(Notice::Lenient(decoded.warnings.join(", ")));
-    }
+    notices.extend(decoded.strict_error.map(Notice::Lenient));
+    notices.extend(decoded.warnings.into_iter().map(Notice::Odd));
     if decoded.other_documents > 0 {
         notices.push(Notice::OtherDocuments(decoded.other_documents));
     }
@@ -113,9 +114,11 @@ impl Notice {
     /// Logs it.
     pub fn log(&self) {
         match self {
-            Self::Lenient(warnings) => {
-                let err = format!("strict decoding error: {warnings}");
+            Self::Lenient(err) => {
                 tracing::info!(err, "Using lenient decoding as strict decoding failed");
+            }
+            Self::Odd(what) => {
+                tracing::warn!(what, "The configuration file holds something without effect");
             }
             Self::OtherDocuments(documents) => {
                 tracing::warn!(documents, "The configuration file's further documents are not read by this build");

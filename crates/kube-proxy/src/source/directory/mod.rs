@@ -85,8 +85,10 @@ struct Look {
 enum Trust {
     /// it may be half written
     Open,
-    /// it is as it should be
+    /// it is as it should be; only an empty one is doubted, since somebody else may have opened it to write it anew
     Settled,
+    /// nobody has written to it for a while
+    Rested,
 }
 
 // === impl Directory ===
@@ -139,7 +141,12 @@ impl Directory {
 
     /// Waits until something happens or it is time to look; what came of it may be nothing.
     fn next_changes(&mut self) -> Vec<Event> {
-        let mut look = self.wait();
+        self.changes_within(Duration::MAX)
+    }
+
+    /// The same, waiting no longer than this.
+    fn changes_within(&mut self, limit: Duration) -> Vec<Event> {
+        let mut look = self.wait(self.patience().min(limit));
         let now = Instant::now();
         self.add_open(now, &mut look);
         self.check(now, &mut look);
@@ -148,9 +155,8 @@ impl Directory {
         changes.take()
     }
 
-    fn wait(&mut self) -> Look {
+    fn wait(&mut self, patience: Duration) -> Look {
         let mut look = Look::default();
-        let patience = self.patience();
         let notices = match &mut self.watch {
             Some(watch) => watch.wait(patience),
             None => {
@@ -205,7 +211,7 @@ impl Directory {
             if open.due() > now {
                 return true;
             }
-            let trust = if open.looked_at { Trust::Settled } else { Trust::Open };
+            let trust = if open.looked_at { Trust::Rested } else { Trust::Open };
             look.files.insert(name.clone(), trust);
             open.looked_at = true;
             trust == Trust::Open
@@ -312,7 +318,14 @@ impl Directory {
         };
         match file::read(&path) {
             Ok(objects) => {
-                if trust == Trust::Open && self.catalog.would_lose(name, &objects) {
+                let doubted = match trust {
+                    Trust::Open => true,
+                    Trust::Settled => objects.is_empty(),
+                    Trust::Rested => false,
+                };
+                if doubted && self.catalog.would_lose(name, &objects) {
+                    let waits = Open { written: Instant::now(), looked_at: true };
+                    self.open.entry(name.clone()).or_insert(waits);
                     return;
                 }
                 self.remember(name, Some(stamp), None);
