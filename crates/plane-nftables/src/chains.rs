@@ -56,15 +56,19 @@ impl Chains {
         rules
     }
 
+    /// The second rule is for a packet whose verdict was looked up before a commit that took slots away, and whose slot
+    /// after it: the first slot is there as long as any is.
     fn pick_rules(&self, context: &Context, pick: Pick, count: u32) -> Rules {
-        let (mut key, map) = match pick.of_node_port() {
-            true => (NODE_PORT.to_vec(), FixedSet::NodePortEndpoints),
-            false => (VIP.to_vec(), FixedSet::Endpoints),
+        let (key, map) = match pick.of_node_port() {
+            true => (NODE_PORT, FixedSet::NodePortEndpoints),
+            false => (VIP, FixedSet::Endpoints),
         };
-        key.push(Field::Slot(count, pick.first_slot()));
-        let mut rules: Vec<Rule> = self.mark(context, pick).into_iter().collect();
-        rules.push(RuleWriter::new(self.family).translate(&key, map.into()));
-        Rules(rules.into())
+        let translate = |count| {
+            let key = [key, &[Field::Slot(count, pick.first_slot())]].concat();
+            RuleWriter::new(self.family).translate(&key, map.into())
+        };
+        let mark = self.mark(context, pick);
+        Rules(mark.into_iter().chain([translate(count), translate(1)]).collect())
     }
 
     /// The rule that asks for masquerading, where the chain has one.

@@ -5,7 +5,7 @@
 
 use ferry_api::object::Family;
 use ferry_kernel::nft;
-use ferry_plane::{Batch, Object, Op};
+use ferry_plane::{Batch, Op};
 
 use crate::base;
 use crate::names::{ChainName, TABLE, TABLE_COMMENT};
@@ -91,7 +91,7 @@ impl Encoded {
         for (op, list) in lists {
             self.each(op, list, |batch, object| {
                 if let NftObject::Chain(name, rules) = object {
-                    fill(batch, *name, rules, op);
+                    fill(batch, *name, rules);
                 }
             });
         }
@@ -130,15 +130,12 @@ impl Encoded {
 /// Which operation stands where in a transaction.
 pub(crate) struct Marks(Vec<Mark>);
 
-/// Writes the rules of a chain. One that is created may be a spare part with rules of its own.
-fn fill(batch: &mut nft::Batch, name: ChainName, rules: &Rules, op: Op) {
-    let name_text = name.to_string();
-    let spare = NftObject::Chain(name, rules.clone()).spare();
-    if op == Op::Replace || spare {
-        batch.flush_chain(&name_text);
-    }
+/// Writes the rules of a chain. One that is created may be there already, as a spare part with rules of its own.
+fn fill(batch: &mut nft::Batch, name: ChainName, rules: &Rules) {
+    let name = name.to_string();
+    batch.flush_chain(&name);
     for rule in &*rules.0 {
-        batch.add_rule(&name_text, &rule.exprs);
+        batch.add_rule(&name, &rule.exprs);
     }
 }
 

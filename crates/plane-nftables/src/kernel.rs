@@ -11,9 +11,9 @@ use ferry_plane::{Batch, CommitError, Extent, Kernel, Object, Op, Tended};
 use crate::encode::{ChainRelease, Encoded, Marks, kernel_family};
 use crate::memory::Memories;
 use crate::names::{ChainName, TABLE};
-use crate::object::{ElementKey, NftKey, NftObject};
+use crate::object::{ElementKey, NftKey, NftObject, Table};
 use crate::probe;
-use crate::read::{Reader, Whose};
+use crate::read::{Found, Reader, Whose};
 use crate::watch::CommitTurn;
 
 /// One family's table in the kernel.
@@ -148,7 +148,13 @@ impl Kernel<NftObject> for NftablesKernel {
 
     fn read_back(&mut self, extent: &Extent<NftKey>) -> Result<Vec<NftObject>, CommitError> {
         let mut reader = Reader { socket: &mut self.socket, family: self.family };
-        let mut objects = reader.read(extent).map_err(of_io)?;
+        let mut objects = match (reader.read(extent).map_err(of_io)?, extent) {
+            (Found::Objects(objects), _) => objects,
+            (Found::Strange, Extent::All) => vec![NftObject::Table(Table::Foreign)],
+            (Found::Strange, Extent::Keys(_)) => {
+                return Err(CommitError::Drifted { object: NftKey::Table.to_string() });
+            }
+        };
         let retired = |object: &NftObject| match object {
             NftObject::Chain(name, rules) => rules.0.is_empty() && self.retired.iter().any(|(chain, _)| chain == name),
             NftObject::Table(_) | NftObject::Set(_) | NftObject::Element(..) => false,

@@ -9,6 +9,9 @@ use ferry_kernel::nft::{Batch, CommitFailure, Socket};
 use crate::encode::kernel_family;
 use crate::names::{ChainName, FixedChain, FixedSet, SetName, TABLE};
 
+/// A base chain that every release of upstream's proxy makes, and we never do.
+const UPSTREAMS: &str = "filter-input";
+
 /// What became of the leftovers of one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leftovers {
@@ -44,10 +47,10 @@ pub fn remove(family: Family) -> io::Result<Leftovers> {
     Ok(Leftovers::Removed(sets.len() + chains.len()))
 }
 
-/// Names of the sets and chains that only we have; `None` if only we are there.
+/// Names of the sets and chains that only we have; `None` if upstream's proxy isn't there.
 fn found(socket: &mut Socket, family: Family) -> io::Result<Option<(Vec<String>, Vec<String>)>> {
     let chains = socket.chains(kernel_family(family), TABLE)?;
-    if chains.iter().all(|chain| ChainName::parse(&chain.name).is_some()) {
+    if !chains.iter().any(|chain| chain.name == UPSTREAMS) {
         return Ok(None);
     }
     let sets = socket.sets(kernel_family(family), TABLE)?;

@@ -8,12 +8,14 @@
 //! - `base`: table, sets, fixed chains; `compile`: a service; `chains` and `rules`: how rules are written
 //! - `place`: which endpoint stands in which slot
 //! - `kernel`: commits and reads back; `watch`: what others do; `wire`: elements as bytes
+//! - `in_use`: whether an earlier run's rules serve; `leftovers`: what is ours in a table of upstream's proxy
 //! - `trace`: what the objects do with a packet; `render`: the objects as `nft` text
 
 pub mod base;
 mod chains;
 pub mod compile;
 mod encode;
+mod in_use;
 pub mod kernel;
 pub mod leftovers;
 mod memory;
@@ -36,6 +38,7 @@ use ferry_api::object::Family;
 use ferry_plane::engine::Engine;
 
 pub use compile::Nftables;
+pub use in_use::in_use;
 pub use kernel::NftablesKernel;
 pub use object::{NftKey, NftObject};
 pub use watch::CommitTurn;

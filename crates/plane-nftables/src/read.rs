@@ -1,11 +1,11 @@
 //! What the kernel holds of ours, as objects.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::{self, Socket};
-use ferry_plane::Extent;
+use ferry_plane::{Extent, Object as _};
 
 use crate::base;
 use crate::encode::kernel_family;
@@ -23,6 +23,13 @@ pub(crate) enum Whose {
     Foreign,
 }
 
+/// What was read.
+pub(crate) enum Found {
+    Objects(Vec<NftObject>),
+    /// the table is not ours, or holds what we never make: it can only be replaced as a whole
+    Strange,
+}
+
 /// Reads objects of one family.
 pub(crate) struct Reader<'a> {
     pub(crate) socket: &'a mut Socket,
@@ -31,16 +38,18 @@ pub(crate) struct Reader<'a> {
 
 impl Reader<'_> {
     /// Reads all, or what stands under these keys.
-    pub(crate) fn read(&mut self, extent: &Extent<NftKey>) -> io::Result<Vec<NftObject>> {
+    pub(crate) fn read(&mut self, extent: &Extent<NftKey>) -> io::Result<Found> {
         match (self.whose()?, extent) {
-            (Whose::Nobodys, _) => Ok(Vec::new()),
-            (Whose::Foreign, _) => Ok(vec![NftObject::Table(Table::Foreign)]),
+            (Whose::Nobodys, _) => Ok(Found::Objects(Vec::new())),
+            (Whose::Foreign, _) => Ok(Found::Strange),
             (Whose::Ours, Extent::Keys(keys)) if keys.len() <= SINGLE_READS => self.keys(keys),
             (Whose::Ours, Extent::Keys(keys)) => {
-                let mut objects = self.all()?;
-                let keys: std::collections::HashSet<&NftKey> = keys.iter().collect();
-                objects.retain(|object| keys.contains(&ferry_plane::Object::key(object)));
-                Ok(objects)
+                let mut found = self.all()?;
+                if let Found::Objects(objects) = &mut found {
+                    let keys: HashSet<&NftKey> = keys.iter().collect();
+                    objects.retain(|object| keys.contains(&object.key()));
+                }
+                Ok(found)
             }
             (Whose::Ours, Extent::All) => self.all(),
         }
@@ -54,18 +63,18 @@ impl Reader<'_> {
         })
     }
 
-    fn all(&mut self) -> io::Result<Vec<NftObject>> {
-        let Some(sets) = self.sets()? else { return Ok(vec![NftObject::Table(Table::Foreign)]) };
-        let Some(chains) = self.chains()? else { return Ok(vec![NftObject::Table(Table::Foreign)]) };
+    fn all(&mut self) -> io::Result<Found> {
+        let Some(sets) = self.sets()? else { return Ok(Found::Strange) };
+        let Some(chains) = self.chains()? else { return Ok(Found::Strange) };
         let mut objects = vec![NftObject::Table(Table::Ours)];
         objects.extend(sets.iter().map(|name| NftObject::Set(*name)));
         objects.extend(chains);
         for set in sets.into_iter().filter(|set| !matches!(set, SetName::Memory(..))) {
             if !self.elements(set, &mut objects)? {
-                return Ok(vec![NftObject::Table(Table::Foreign)]);
+                return Ok(Found::Strange);
             }
         }
-        Ok(objects)
+        Ok(Found::Objects(objects))
     }
 
     /// The sets and maps; `None` if there is one that we never make.
@@ -109,23 +118,16 @@ impl Reader<'_> {
         Ok(ours)
     }
 
-    fn keys(&mut self, keys: &[NftKey]) -> io::Result<Vec<NftObject>> {
+    fn keys(&mut self, keys: &[NftKey]) -> io::Result<Found> {
         let mut objects = Vec::new();
         let mut elements: BTreeMap<SetName, Vec<ElementKey>> = BTreeMap::new();
-        let mut chains: Option<Vec<NftObject>> = None;
+        let (Some(sets), Some(chains)) = (self.sets()?, self.chains()?) else { return Ok(Found::Strange) };
         for key in keys {
             match key {
                 NftKey::Table => objects.push(NftObject::Table(Table::Ours)),
-                NftKey::Set(name) => {
-                    let sets = self.sets()?.unwrap_or_default();
-                    objects.extend(sets.contains(name).then_some(NftObject::Set(*name)));
-                }
+                NftKey::Set(name) => objects.extend(sets.contains(name).then_some(NftObject::Set(*name))),
                 NftKey::Chain(name) => {
-                    if chains.is_none() {
-                        chains = Some(self.chains()?.unwrap_or_default());
-                    }
-                    let found =
-                        chains.iter().flatten().find(|chain| matches!(chain, NftObject::Chain(n, _) if n == name));
+                    let found = chains.iter().find(|chain| matches!(chain, NftObject::Chain(n, _) if n == name));
                     objects.extend(found.cloned());
                 }
                 NftKey::Element(key) => elements.entry(key.set()).or_default().push(*key),
@@ -134,7 +136,7 @@ impl Reader<'_> {
         for (set, keys) in elements {
             self.some_elements(set, &keys, &mut objects)?;
         }
-        Ok(objects)
+        Ok(Found::Objects(objects))
     }
 
     /// Ranges can't be asked for one by one.

@@ -63,15 +63,18 @@ impl RuleWriter {
         match detector {
             LocalDetector::Cidr(net) if net.prefix_len() == 0 => are.then_some(self),
             LocalDetector::Cidr(net) => Some(self.source_in(*net, op, sign)),
-            LocalDetector::Bridge(name) => {
+            // No interface has such a name.
+            LocalDetector::Bridge(name) | LocalDetector::InterfacePrefix(name) if name.len() >= IFNAMSIZ => {
+                (!are).then_some(self)
+            }
+            // A prefix as long as names can be is the name.
+            LocalDetector::InterfacePrefix(prefix) if prefix.len() + 1 < IFNAMSIZ => {
+                Some(self.interface(prefix.clone().into_bytes(), op, sign, &format!("{prefix}*")))
+            }
+            LocalDetector::Bridge(name) | LocalDetector::InterfacePrefix(name) => {
                 let mut data = name.clone().into_bytes();
                 data.resize(IFNAMSIZ, 0);
                 Some(self.interface(data, op, sign, name))
-            }
-            LocalDetector::InterfacePrefix(prefix) => {
-                let mut data = prefix.clone().into_bytes();
-                data.truncate(IFNAMSIZ - 1);
-                Some(self.interface(data, op, sign, &format!("{prefix}*")))
             }
         }
     }

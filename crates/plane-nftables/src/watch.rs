@@ -142,11 +142,10 @@ fn note(own: &BTreeSet<u32>, heard: &mut PerFamily<Heard>, event: &Event) {
 
 /// What a change is about; `None` if it may be anything.
 fn keys_of(family: Family, what: &Changed) -> Option<Vec<NftKey>> {
-    let chain = |name: &str| Some(vec![NftKey::Chain(ChainName::parse(name)?)]);
     match what {
-        Changed::Table | Changed::Set(_) | Changed::Other => None,
-        Changed::Chain(name) => chain(name),
-        Changed::Rule { chain: name } => chain(name),
+        // A chain that got another name is told by its new one alone.
+        Changed::Table | Changed::Set(_) | Changed::Chain(_) | Changed::Other => None,
+        Changed::Rule { chain } => Some(vec![NftKey::Chain(ChainName::parse(chain)?)]),
         Changed::Elements { set, elements } => {
             let set = SetName::parse(set)?;
             if matches!(set, SetName::Memory(..)) {

@@ -192,6 +192,8 @@ fn damage_is_noticed_and_mended() {
             format!("add chain {table} stranger"),
             format!("add map {table} stranger {{ type inet_service : verdict; }}"),
             format!("delete chain {table} nat-output-late"),
+            format!("chain {table} nat-prerouting {{ policy drop; }}"),
+            format!("rename chain {table} unknown int-77"),
             format!("delete table {table}"),
             "flush ruleset".to_owned(),
         ];
@@ -201,7 +203,9 @@ fn damage_is_noticed_and_mended() {
             nft(damage, &["-f", "-"]);
             let outcome = good(engine.tend(now + Duration::from_secs(60 * round)));
             assert!(outcome.repairs > 0, "{damage}: {outcome:?}");
-            assert_same(&read_back(family), &wanted, damage);
+            let strange_spare = |object: &NftObject| !ferry_plane::Object::spare(object) || wanted.contains(object);
+            let found: Vec<NftObject> = read_back(family).into_iter().filter(strange_spare).collect();
+            assert_same(&found, &wanted, damage);
             assert!(!good(engine.tend(now + Duration::from_secs(60 * round + 1))).worked, "{damage}");
         }
     });
@@ -342,7 +346,7 @@ fn leftovers_go_from_a_table_that_another_has_taken_over() {
         drop(started(family));
         assert_eq!(leftovers::remove(family).unwrap(), Leftovers::NotTakenOver);
         let taken = "flush chain T services; flush chain T nat-postrouting; flush map T service-ips;
-            flush map T service-nodeports; add chain T service-ULMVA6XW-ns1/svc1/tcp/p80";
+            flush map T service-nodeports; add chain T filter-input; add chain T service-ULMVA6XW-ns1/svc1/tcp/p80";
         nft(&taken.replace('T', table).replace(";\n", "\n").replace("; ", "\n"), &["-f", "-"]);
         assert!(matches!(leftovers::remove(family).unwrap(), Leftovers::Removed(count) if count > 20));
         let mut socket = Socket::open().unwrap();
@@ -354,7 +358,7 @@ fn leftovers_go_from_a_table_that_another_has_taken_over() {
             socket.chains(kernel_family, "kube-proxy").unwrap().into_iter().map(|chain| chain.name).collect();
         let mut left =
             ["nat-output", "nat-postrouting", "nat-prerouting", "reject-chain", "services"].map(String::from).to_vec();
-        left.push("service-ULMVA6XW-ns1/svc1/tcp/p80".to_owned());
+        left.extend(["service-ULMVA6XW-ns1/svc1/tcp/p80", "filter-input"].map(String::from));
         assert!(chains.len() == left.len() && left.iter().all(|name| chains.contains(name)), "{chains:?}");
     });
 }

@@ -219,6 +219,53 @@ fn a_refused_unit_keeps_its_last_good_state_and_the_others_go_on() {
 }
 
 #[test]
+fn what_was_accepted_and_is_refused_after_a_flush_harms_its_unit_alone() {
+    let world = World::new();
+    let now = Instant::now();
+    let mut engine = built_from_nothing(&world, now);
+    engine.kernel_mut().refused = vec![ToyKey::Frontend(2)];
+    engine.kernel_mut().flush();
+    let outcome = engine.repair(now);
+    assert!(outcome.error.is_none(), "{outcome:?}");
+    assert_eq!(outcome.quarantined.len(), 1, "{outcome:?}");
+    let there = |vip| engine.kernel().objects.contains_key(&ToyKey::Frontend(vip));
+    assert!(there(0) && there(4) && !there(2) && !there(3));
+    engine.kernel_mut().refused.clear();
+    settle(&mut engine, now);
+    assert_eq!(settled(&engine), settled(&built_from_nothing(&world, now)));
+}
+
+#[test]
+fn a_shared_object_of_a_new_context_does_not_stay_as_a_waiting_unit_has_it() {
+    let mut world = World::new();
+    let now = Instant::now();
+    let mut engine = built_from_nothing(&world, now);
+    engine.kernel_mut().refused = vec![ToyKey::Frontend(6)]; // service 3, which alone has no endpoints
+    world.mark = 2;
+    world.endpoints[0] = vec![]; // now service 0 has none either
+    world.endpoints[3] = vec![1];
+    engine.offer(world.delta());
+    assert_eq!(engine.sync(now).quarantined.len(), 1);
+    assert_eq!(engine.kernel().objects[&ToyKey::Pick(0)], Toy::Pick { count: 0, mark: 2 });
+}
+
+#[test]
+fn a_second_writer_of_everything_is_left_alone_for_a_while() {
+    let world = World::new();
+    let mut now = Instant::now();
+    let mut engine = built_from_nothing(&world, now);
+    let (mut repaired, mut contested) = (0, 0);
+    for _ in 0..8 {
+        now += Duration::from_secs(1);
+        engine.kernel_mut().flush();
+        let outcome = engine.repair(now);
+        repaired += u32::from(outcome.repairs > 0);
+        contested += outcome.contested.len();
+    }
+    assert_eq!((repaired, contested), (3, 1));
+}
+
+#[test]
 fn who_wants_what_a_refused_unit_holds_waits_with_it() {
     let mut world = World::new();
     let now = Instant::now();

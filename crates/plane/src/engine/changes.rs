@@ -1,5 +1,6 @@
 //! The usual way: from what is acknowledged to what is pending.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -50,8 +51,15 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
     }
 
-    pub(super) fn remembered(&self) -> Presence<'_, C::Object> {
-        Presence::Remembered { references: &self.references, uniform: self.uniform }
+    /// What is known of the kernel when this group goes from one state to the other. Where a new context leaves units out,
+    /// a shared object that the group begins to want may still be as theirs.
+    pub(super) fn remembered(&self, group: &[Change]) -> Presence<'_, C::Object> {
+        let complete = !self.outdated || {
+            let members: BTreeSet<&UnitId> = group.iter().map(|change| &change.id).collect();
+            let current = |acked: &Acked| self.context.as_ref().is_some_and(|now| Arc::ptr_eq(&acked.context, now));
+            self.acked.iter().all(|(id, acked)| current(acked) || members.contains(id))
+        };
+        Presence::Remembered { references: &self.references, uniform: self.uniform && complete }
     }
 
     /// Every unit that isn't in the kernel as it should be, without those that have to wait.
@@ -118,7 +126,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         outcome: &mut Outcome,
     ) -> Result<(), CommitError> {
         let (before, after) = self.compile_group(context, group);
-        let batch = difference(before, after, &self.remembered());
+        let batch = difference(before, after, &self.remembered(group));
         if !batch.is_empty() {
             self.kernel.commit(&batch)?;
         }
@@ -180,7 +188,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         now: Instant,
     ) -> Vec<Vec<Change>> {
         let (before, after) = self.compile_group(context, &group);
-        let batch = difference(before, after, &self.remembered());
+        let batch = difference(before, after, &self.remembered(&group));
         let mut refused = owners(&self.compile, context, &group, &batch, &refusals);
         if refused.is_empty() {
             let (first, second) = halves(&self.compile, context, group);

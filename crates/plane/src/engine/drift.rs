@@ -6,9 +6,18 @@ use std::time::Instant;
 
 use ferry_model::Context;
 
-use super::{Engine, KeyOf, NAMED_REPAIRS, Purpose, keys};
+use super::{Engine, KeyOf, Purpose, keys};
 use crate::diff::{Presence, difference};
 use crate::{CommitError, Compile, Extent, Kernel, Object, Outcome};
+
+/// What a repair looked at, and so what a second writer is fought over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scale {
+    /// single objects
+    Keys,
+    /// all there is: who makes that necessary again and again is not told by the objects that were mended
+    Everything,
+}
 
 impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     pub(super) fn mend(
@@ -41,7 +50,11 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     ) -> Result<(), CommitError> {
         if !keys.is_empty() {
             self.references.forget_parked(keys.iter());
-            let actual = self.kernel.read_back(&Extent::Keys(keys.iter().cloned().collect()))?;
+            let actual = match self.kernel.read_back(&Extent::Keys(keys.iter().cloned().collect())) {
+                // More is damaged than these keys.
+                Err(CommitError::Drifted { .. }) => return self.sync_all(context, now, Purpose::Repair, outcome),
+                actual => actual?,
+            };
             let mut target = Vec::new();
             self.compile_acked(context, self.acked.values(), &mut target);
             target.retain(|object| keys.contains(&object.key()));
@@ -50,7 +63,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             match if batch.is_empty() { Ok(()) } else { self.kernel.commit(&batch) } {
                 Ok(()) => {
                     outcome.ops += batch.len();
-                    self.count_repairs(foreign, now, outcome);
+                    self.count_repairs(foreign, Scale::Keys, now, outcome);
                 }
                 // More is damaged than these keys, or what was accepted before is refused now.
                 Err(CommitError::Drifted { .. } | CommitError::Refused(_)) => {
@@ -63,11 +76,14 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         Ok(())
     }
 
-    pub(super) fn count_repairs(&mut self, keys: Vec<KeyOf<C>>, now: Instant, outcome: &mut Outcome) {
+    pub(super) fn count_repairs(&mut self, keys: Vec<KeyOf<C>>, scale: Scale, now: Instant, outcome: &mut Outcome) {
+        if keys.is_empty() {
+            return;
+        }
         outcome.repairs += keys.len();
         let room = Outcome::NAMED.saturating_sub(outcome.repaired.len());
         outcome.repaired.extend(keys.iter().take(room).map(ToString::to_string));
-        if keys.len() > NAMED_REPAIRS {
+        if scale == Scale::Everything {
             if self.rivals.repaired(None, now) {
                 outcome.contested.push("everything".to_owned());
             }

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use ferry_model::Context;
 
+use super::drift::Scale;
 use super::{BatchOf, Engine, KeyOf, Purpose, Stage, keys};
 use crate::attempt::{Change, halves, owners};
 use crate::diff::{Presence, difference};
@@ -36,7 +37,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             match if batch.is_empty() { Ok(()) } else { self.kernel.commit(&batch) } {
                 Ok(()) => {
                     outcome.ops += batch.len();
-                    self.count_repairs(foreign, now, outcome);
+                    self.count_repairs(foreign, Scale::Everything, now, outcome);
                     self.adopt(context, &group, spare, outcome);
                     break;
                 }
@@ -107,7 +108,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     /// Operations of a full batch that no pending change explains.
     fn drift_in(&self, context: &Context, group: &[Change], batch: &BatchOf<C>) -> Vec<KeyOf<C>> {
         let (before, after) = self.compile_group(context, group);
-        let own = difference(before, after, &self.remembered());
+        let own = difference(before, after, &self.remembered(group));
         let own: HashSet<KeyOf<C>> = keys(&own).collect();
         keys(batch).filter(|key| !own.contains(key)).collect()
     }
@@ -139,6 +140,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     ) -> Result<(), CommitError> {
         let mut refused = owners(&self.compile, context, group, batch, &refusals);
         if refused.is_empty() {
+            refused = self.demote_owners(context, group, batch, &refusals);
+        }
+        if refused.is_empty() {
             let (first, second) = halves(&self.compile, context, group.to_vec());
             if !second.is_empty() {
                 postponed.extend(second.into_iter().map(|change| change.id));
@@ -155,5 +159,37 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             self.quarantine.put(id, Arc::clone(&error), now);
         }
         Ok(())
+    }
+
+    /// Units that were accepted before and whose objects the kernel refuses to take again: they are pending anew, and
+    /// harm nobody else.
+    fn demote_owners(
+        &mut self,
+        context: &Context,
+        group: &[Change],
+        batch: &BatchOf<C>,
+        refusals: &[(Op, usize, io::Error)],
+    ) -> BTreeSet<UnitId> {
+        if refusals.is_empty() {
+            return BTreeSet::new();
+        }
+        let changing: BTreeSet<&UnitId> = group.iter().map(|change| &change.id).collect();
+        let staying: Vec<Change> = self
+            .acked
+            .iter()
+            .filter(|(id, _)| !changing.contains(id))
+            .map(|(id, acked)| Change {
+                id: id.clone(),
+                before: Some(acked.clone()),
+                after: Some(Arc::clone(&acked.unit)),
+            })
+            .collect();
+        let refused = owners(&self.compile, context, &staying, batch, refusals);
+        for id in &refused {
+            if let Some(acked) = self.acked.remove(id) {
+                self.pending.entry(id.clone()).or_insert(Some(acked.unit));
+            }
+        }
+        refused
     }
 }

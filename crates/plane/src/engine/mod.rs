@@ -76,8 +76,6 @@ enum Purpose {
     Repair,
 }
 
-/// Beyond so many objects a repair counts as one of everything, for telling a rival.
-const NAMED_REPAIRS: usize = 256;
 /// Waits after a failed turn: first, longest, and the one while the mode can't be used.
 const RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
@@ -217,8 +215,8 @@ where
 
     fn repair(&mut self, now: Instant) -> Outcome {
         self.turn(now, |engine, context, outcome| {
-            outcome.worked = true;
-            engine.sync_all(context, now, Purpose::Repair, outcome)
+            engine.found(Extent::All);
+            engine.mend(context, now, outcome)
         })
     }
 

@@ -1,0 +1,70 @@
+//! Whether an earlier run's rules are serving, before anything is read back or changed.
+
+use std::io;
+
+use ferry_api::object::Family;
+use ferry_kernel::nft::Socket;
+
+use crate::encode::kernel_family;
+use crate::names::{FixedSet, SetName, TABLE, TABLE_COMMENT};
+
+/// Whether the family's table is of this layout and sends packets of some service anywhere. Changes nothing.
+///
+/// # Errors
+/// `EPERM` without `CAP_NET_ADMIN`; whatever else the kernel says.
+pub fn in_use(family: Family) -> io::Result<bool> {
+    let mut socket = Socket::open()?;
+    match socket.table(kernel_family(family), TABLE)? {
+        Some(table) if table.comment.as_deref() == Some(TABLE_COMMENT) => {}
+        Some(_) | None => return Ok(false),
+    }
+    let mut services = false;
+    for set in [FixedSet::ServiceIps, FixedSet::ServiceNodePorts] {
+        let name = SetName::Fixed(set).to_string();
+        match socket.elements(kernel_family(family), TABLE, &name, &mut |_| services = true) {
+            // Somebody removed the map and not the table.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            listed => listed?,
+        }
+    }
+    Ok(services)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use ferry_kernel::netns::Namespace;
+
+    use super::*;
+
+    fn nft(command: &str) {
+        let output = Command::new("nft").arg(command).output().unwrap();
+        assert!(output.status.success(), "{command}: {output:?}");
+    }
+
+    #[test]
+    fn a_table_serves_when_it_is_ours_and_knows_a_service() {
+        let namespace = Namespace::new().unwrap();
+        let says = |command: &str| {
+            let run = || {
+                nft(command);
+                Family::ALL.map(|family| in_use(family).unwrap())
+            };
+            namespace.run(run).unwrap()
+        };
+        assert_eq!(says("list ruleset"), [false, false]);
+        let (maps, element) = (
+            "map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; }",
+            "{ 10.96.0.1 . tcp . 80 : drop }",
+        );
+        // Of somebody else.
+        assert_eq!(says(&format!("table ip {TABLE} {{ {maps} }}")), [false, false]);
+        assert_eq!(says(&format!("add element ip {TABLE} service-ips {element}")), [false, false]);
+        assert_eq!(says(&format!("delete table ip {TABLE}")), [false, false]);
+        let ours = format!("comment \"{TABLE_COMMENT}\"");
+        assert_eq!(says(&format!("table ip {TABLE} {{ {ours}; }}")), [false, false]);
+        assert_eq!(says(&format!("table ip {TABLE} {{ {maps} }}")), [false, false]);
+        assert_eq!(says(&format!("add element ip {TABLE} service-ips {element}")), [true, false]);
+    }
+}
