@@ -204,7 +204,7 @@ fn restart(services: usize) -> anyhow::Result<()> {
 
 fn decode(text: &str) -> anyhow::Result<Vec<Event>> {
     let mut events = Vec::new();
-    for document in decode_manifest(text).map_err(|error| anyhow::anyhow!("{error}"))? {
+    for document in decode_manifest(text).complete().map_err(|error| anyhow::anyhow!("{error}"))? {
         if let Document::Object(object) = document {
             events.push(Event::Upsert(object));
         }
@@ -242,6 +242,7 @@ impl Pipe {
             seats: vec![Seat::new(Family::V4, sender, Arc::new(Pulse::new(now)))],
             changes: Changes::new(metrics, reports, vec![Family::V4]),
             eligible: Arc::new(AtomicBool::new(true)),
+            in_use: |_| Ok(false),
         };
         Ok(Self { core: Core::new(setup), turns, last: Written::default() })
     }

@@ -12,7 +12,7 @@ fuzz_target!(|text: &str| {
         let json = decode_manifest(&text);
         // Behind a document marker the same text takes the way through YAML.
         let yaml = decode_manifest(&format!("--- \n{text}"));
-        if let (Ok(json), Ok(yaml)) = (json, yaml) {
+        if let (Ok(json), Ok(yaml)) = (json.complete(), yaml.complete()) {
             assert_eq!(json, yaml);
         }
     }

@@ -232,6 +232,7 @@ fn service(bytes: Bytes<'_, '_>) -> Result<Service> {
         internal_policy: policy(bytes)?,
         external_policy: policy(bytes)?,
         health_check_node_port: number(bytes)?,
+        odd: [].into(),
     })
 }
 

@@ -1,6 +1,7 @@
 //! The wiring, in the order of the start.
 
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -12,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use ferry_api::object::{Family, Kind};
-use ferry_kernel::{capability, memory, sysctl};
+use ferry_kernel::{memory, sysctl};
 use ferry_model::Settings;
-use ferry_plane::SyncEngine;
 use ferry_plane::mailbox::Mailbox;
+use ferry_plane::{CommitError, SyncEngine};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::LocalSet;
 
@@ -103,6 +104,7 @@ pub fn run(plan: Plan) -> anyhow::Result<()> {
         seats,
         changes: Changes::new(Arc::clone(&metrics), reports, families),
         eligible: Arc::clone(&eligible),
+        in_use: plan.plane.in_use,
     });
     spawn("core", STACK_BYTES, &ended, move || core.run(&input))?;
     start_addresses(addresses, &inputs, &ended)?;
@@ -120,9 +122,7 @@ pub fn run(plan: Plan) -> anyhow::Result<()> {
 
 /// The engines of all families that this machine has.
 fn engines(plane: &Plane) -> anyhow::Result<Vec<(Family, Box<dyn SyncEngine>)>> {
-    if !capability::net_admin()? {
-        bail!("the capability CAP_NET_ADMIN is missing: run as root, or give it to the unit or container");
-    }
+    platform::require_net_admin()?;
     let mut reasons = Vec::new();
     let mut families = vec![Family::V4];
     if sysctl::ipv6_available() {
@@ -144,7 +144,30 @@ fn engines(plane: &Plane) -> anyhow::Result<Vec<(Family, Box<dyn SyncEngine>)>> 
     if engines.is_empty() {
         bail!("mode {} can't be used on this machine: {}", plane.mode, reasons.join("; "));
     }
+    if !families.contains(&Family::V6) {
+        retire_stale(plane, Family::V6);
+    }
     Ok(engines)
+}
+
+/// Removes what an earlier run left of a family that is switched off now: nobody would keep it up to date. It stands in
+/// nobody's way, so failing to is only said.
+fn retire_stale(plane: &Plane, family: Family) {
+    let serving = (plane.in_use)(family).unwrap_or(false);
+    for (family, errors) in plane.retire(&[family]) {
+        if errors.is_empty() && serving {
+            tracing::info!(%family, "Removed an earlier run's rules");
+        }
+        for error in errors {
+            match error {
+                // A kernel without the family has no table of it.
+                CommitError::Unusable(err) if err.kind() != io::ErrorKind::PermissionDenied => {
+                    tracing::debug!(%family, %err, "The family has no rules");
+                }
+                error => tracing::warn!(%family, err = %error, "An earlier run's rules could not be removed"),
+            }
+        }
+    }
 }
 
 fn start_engine(

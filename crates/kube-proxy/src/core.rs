@@ -5,6 +5,7 @@ mod complaints;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +29,8 @@ pub enum Input {
     Events(Vec<Event>),
     /// all addresses of the machine's interfaces, after one changed
     Addresses(Vec<IpAddr>),
+    /// so many files are there that could not be read once since the start: nobody knows what they hold
+    Unreadable(usize),
 }
 
 /// What the core is made with.
@@ -49,6 +52,8 @@ pub struct Setup {
     pub changes: Changes,
     /// whether load balancers may send to this node, for health
     pub eligible: Arc<AtomicBool>,
+    /// whether an earlier run's rules send packets of some service anywhere
+    pub in_use: fn(Family) -> io::Result<bool>,
 }
 
 /// Where one family's changes go.
@@ -75,6 +80,11 @@ pub struct Core {
     seats: Vec<Seat>,
     changes: Changes,
     eligible: Arc<AtomicBool>,
+    in_use: fn(Family) -> io::Result<bool>,
+    /// files that could not be read once since the start
+    unreadable: usize,
+    /// it has been said that nothing is handed over because of them
+    held_back: bool,
     /// as it was last handed over; `None` before the first time
     context: Option<Arc<Context>>,
     complaints: Complaints,
@@ -99,11 +109,16 @@ impl Seat {
         Self { family, mailbox, pulse, base: None, without_local: Default::default() }
     }
 
+    /// There is a change.
+    fn queue(&self, changes: &Changes) {
+        self.pulse.queue(Instant::now());
+        changes.queued(self.family);
+    }
+
     /// Hands a change over.
     fn put(&self, delta: Delta, changes: &Changes) {
-        self.pulse.queue(Instant::now());
+        self.queue(changes);
         self.mailbox.put(delta);
-        changes.queued(self.family);
         for (policy, services) in POLICIES.iter().zip(&self.without_local) {
             changes.without_local_endpoints(self.family, policy, services.len());
         }
@@ -126,6 +141,9 @@ impl Core {
             seats: setup.seats,
             changes: setup.changes,
             eligible: setup.eligible,
+            in_use: setup.in_use,
+            unreadable: 0,
+            held_back: false,
             context: None,
             complaints: Complaints::default(),
             dirty: Dirty::default(),
@@ -163,6 +181,7 @@ impl Core {
                 self.readdressed |= self.addresses != addresses;
                 self.addresses = addresses;
             }
+            Input::Unreadable(files) => self.unreadable = files,
         }
     }
 
@@ -180,14 +199,18 @@ impl Core {
         self.dirty.merge(dirty);
     }
 
-    /// Decides about everything that is dirty and hands it over; nothing, until the initial lists are complete.
+    /// Decides about everything that is dirty and hands it over; nothing, until the initial lists are complete and
+    /// no rules in the kernel could belong to a file that has not been read yet.
     pub fn decide(&mut self) {
         if self.orphaned {
             self.orphaned = false;
             self.complaints.replace(Topic::Orphans, self.store.orphans());
         }
-        if self.context.is_none() && !self.awaited.iter().all(|kind| self.store.synced(*kind)) {
-            return;
+        if self.context.is_none() {
+            let complete = self.awaited.iter().all(|kind| self.store.synced(*kind));
+            if !complete || self.hold_back() {
+                return;
+            }
         }
         let dirty = std::mem::take(&mut self.dirty);
         let readdressed = std::mem::take(&mut self.readdressed);
@@ -213,6 +236,30 @@ impl Core {
         };
         let base_dirty = fresh.is_some() || dirty.node || dirty.service_cidrs || readdressed;
         self.hand_over(&context, fresh, &names, base_dirty);
+    }
+
+    /// Whether the first hand-over has to wait. It would remove the rules of objects that an earlier run had read from
+    /// a file that is broken now; with nothing serving there is nothing to lose. Meanwhile the change counts as queued,
+    /// so that the families are unhealthy after a while.
+    fn hold_back(&mut self) -> bool {
+        let in_use = |seat: &Seat| {
+            (self.in_use)(seat.family).unwrap_or_else(|error| {
+                tracing::warn!(family = %seat.family, err = %error, "Whether an earlier run's rules serve is not known");
+                true
+            })
+        };
+        let holds = self.unreadable > 0 && self.seats.iter().any(in_use);
+        if holds && !self.held_back {
+            tracing::warn!(
+                files = self.unreadable,
+                "Manifests can't be read since the start, an earlier run's rules stay as they are until they can"
+            );
+            self.seats.iter().for_each(|seat| seat.queue(&self.changes));
+        } else if self.held_back && !holds {
+            tracing::info!("An earlier run's rules no longer wait for manifests");
+        }
+        self.held_back = holds;
+        holds
     }
 
     /// The context, if it isn't what the engines have.

@@ -188,6 +188,16 @@ impl Visit for Line {
     }
 }
 
+/// What is logged at this verbosity while something is done.
+#[cfg(test)]
+pub(crate) fn logged(verbosity: u32, log: impl FnOnce()) -> String {
+    let buffer = tests::Buffer::default();
+    let writer = buffer.clone();
+    tracing::subscriber::with_default(subscriber(verbosity, move || writer.clone()), log);
+    let bytes = buffer.0.lock().unwrap().clone();
+    String::from_utf8(bytes).unwrap()
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
@@ -195,7 +205,7 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Buffer(Arc<Mutex<Vec<u8>>>);
+    pub(super) struct Buffer(pub(super) Arc<Mutex<Vec<u8>>>);
 
     impl std::io::Write for Buffer {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -206,14 +216,6 @@ mod tests {
         fn flush(&mut self) -> std::io::Result<()> {
             Ok(())
         }
-    }
-
-    fn logged(verbosity: u32, log: impl FnOnce()) -> String {
-        let buffer = Buffer::default();
-        let writer = buffer.clone();
-        tracing::subscriber::with_default(subscriber(verbosity, move || writer.clone()), log);
-        let bytes = buffer.0.lock().unwrap().clone();
-        String::from_utf8(bytes).unwrap()
     }
 
     /// Cuts the time, the process id and the place off a line, after a look at their shape.

@@ -20,6 +20,8 @@ pub struct Plane {
     pub profile: Profile,
     open: fn(&[Family], Purpose) -> Vec<Opened>,
     remove_leftovers: fn(Family) -> io::Result<Leftovers>,
+    /// whether an earlier run's rules send packets of some service anywhere in this family; changes nothing
+    pub in_use: fn(Family) -> io::Result<bool>,
 }
 
 /// What became of what this mode left in places that somebody else has taken over.
@@ -61,8 +63,13 @@ pub enum NoPlane {
 }
 
 /// Every mode of this build.
-pub const PLANES: &[Plane] =
-    &[Plane { mode: MODE_NFTABLES, profile: Profile::NFTABLES, open: nftables, remove_leftovers: nftables_leftovers }];
+pub const PLANES: &[Plane] = &[Plane {
+    mode: MODE_NFTABLES,
+    profile: Profile::NFTABLES,
+    open: nftables,
+    remove_leftovers: nftables_leftovers,
+    in_use: ferry_plane_nftables::in_use,
+}];
 
 // === impl Plane ===
 
@@ -81,9 +88,17 @@ impl Plane {
         (self.open)(families, Purpose::Work)
     }
 
-    /// Engines of all families, only to be retired.
-    pub fn engines_to_retire(&self) -> Vec<Opened> {
-        (self.open)(&Family::ALL, Purpose::Retire)
+    /// Removes all of these families that is ours, and goes on after an error.
+    pub fn retire(&self, families: &[Family]) -> Vec<(Family, Vec<CommitError>)> {
+        let opened = (self.open)(families, Purpose::Retire).into_iter();
+        let retired = opened.map(|(family, engine)| {
+            let errors = match engine {
+                Ok(engine) => engine.retire().err().unwrap_or_default(),
+                Err(error) => vec![error],
+            };
+            (family, errors)
+        });
+        retired.collect()
     }
 
     /// Deletes what this mode left of its own in places that somebody else has taken over.

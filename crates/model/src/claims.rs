@@ -1,6 +1,7 @@
 //! Two services, one VIP:port or nodePort: who wins.
 //!
-//! The older one (metadata.creationTimestamp; one without counts as the newest), then the first by namespace and name.
+//! The one whose cluster IP it is; among equals the older one (metadata.creationTimestamp; one without counts as the
+//! newest), then the first by namespace and name.
 //! So the winner doesn't depend on the order of arrival, and a newcomer can't take over traffic by its name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -8,7 +9,7 @@ use std::sync::Arc;
 
 use ferry_api::object::{Family, ObjectName, Protocol, Service, Timestamp};
 
-use crate::state::FrontendAddr;
+use crate::state::{FrontendAddr, FrontendKind};
 use crate::visible::{Visible, valid_ports};
 
 /// Which service owns a frontend. Incremental: a change costs as much as the service has frontends.
@@ -28,11 +29,20 @@ struct Key {
     family: Family,
 }
 
-/// A service that wants frontends; the least wins. One allocation for all frontends of a service.
+/// A service that wants frontends; the least wins. One allocation for all frontends of a service that have one rank.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claimant {
+    rank: Rank,
     created: Timestamp,
     name: ObjectName,
+}
+
+/// How good a claim is by its kind. A cluster IP is given by the cluster, while an external IP is written by whoever may
+/// write a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    ClusterIp,
+    Other,
 }
 
 /// When a service was made that doesn't say so: after all others.
@@ -56,21 +66,37 @@ impl Claims {
         after: Option<&Service>,
         dirty: &mut BTreeSet<ObjectName>,
     ) {
-        let (old, old_keys) = before.map(|service| (Claimant::of(service), keys(service))).unzip();
-        let (new, new_keys) = after.map(|service| (Claimant::of(service), keys(service))).unzip();
-        let (old_keys, new_keys) = (old_keys.unwrap_or_default(), new_keys.unwrap_or_default());
+        let old_keys = before.map(keys).unwrap_or_default();
+        let new_keys = after.map(keys).unwrap_or_default();
+        for rank in [Rank::ClusterIp, Rank::Other] {
+            let of_rank = |keys: &[(Key, Rank)]| -> Vec<Key> {
+                keys.iter().filter(|(_, of)| *of == rank).map(|(key, _)| *key).collect()
+            };
+            let old = before.map(|service| Claimant::of(service, rank));
+            let new = after.map(|service| Claimant::of(service, rank));
+            self.change_rank((old, &of_rank(&old_keys)), (new, &of_rank(&new_keys)), dirty);
+        }
+    }
+
+    /// The same for the claims of one rank.
+    fn change_rank(
+        &mut self,
+        (old, old_keys): (Option<Claimant>, &[Key]),
+        (new, new_keys): (Option<Claimant>, &[Key]),
+        dirty: &mut BTreeSet<ObjectName>,
+    ) {
         let same = old == new;
         let known = |keys: &[Key], key: &Key| same && keys.binary_search(key).is_ok();
         // A service that claims more keeps the allocation that it has.
         let kept = old_keys.iter().filter_map(|key| self.owners.get(key)).find(|owner| Some(&***owner) == new.as_ref());
         let new = kept.cloned().or_else(|| new.map(Arc::new));
         if let Some(old) = &old {
-            for key in old_keys.iter().filter(|key| !known(&new_keys, key)) {
+            for key in old_keys.iter().filter(|key| !known(new_keys, key)) {
                 self.release(key, old, dirty);
             }
         }
         if let Some(new) = &new {
-            for key in new_keys.iter().filter(|key| !known(&old_keys, key)) {
+            for key in new_keys.iter().filter(|key| !known(old_keys, key)) {
                 self.claim(*key, new, dirty);
             }
         }
@@ -110,23 +136,25 @@ impl Claims {
 // === impl Claimant ===
 
 impl Claimant {
-    fn of(service: &Service) -> Self {
-        Self { created: service.created.unwrap_or(UNDATED), name: service.name.clone() }
+    fn of(service: &Service, rank: Rank) -> Self {
+        Self { rank, created: service.created.unwrap_or(UNDATED), name: service.name.clone() }
     }
 }
 
-/// All that a service claims, sorted, each once.
-fn keys(service: &Service) -> Vec<Key> {
+/// All that a service claims, sorted, each once and with its best rank.
+fn keys(service: &Service) -> Vec<(Key, Rank)> {
     let ports = valid_ports(service, &mut |_| {});
     let mut keys = Vec::with_capacity(ports.len() * 4);
     for visible in Family::ALL.into_iter().filter_map(|family| Visible::of(service, family)) {
         for port in &ports {
-            let of = |at| Key { at, protocol: port.protocol, family: visible.family };
-            keys.extend(visible.addresses(port).map(|address| of(address.at)));
+            keys.extend(visible.addresses(port).map(|address| {
+                let rank = if address.kind == FrontendKind::ClusterIp { Rank::ClusterIp } else { Rank::Other };
+                (Key { at: address.at, protocol: port.protocol, family: visible.family }, rank)
+            }));
         }
     }
     keys.sort_unstable();
-    keys.dedup();
+    keys.dedup_by_key(|(key, _)| *key);
     keys
 }
 

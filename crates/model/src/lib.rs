@@ -35,7 +35,7 @@ pub use packet::{Packet, Verdict};
 pub use profile::Profile;
 pub use resolve::resolve;
 pub use state::{
-    Action, Affinity, BaseState, Endpoint, Frontend, FrontendAddr, FrontendKind, NodePortAddresses, Pool, PortState,
-    Scope, ServiceState, Snat, SourceRanges, Treatment,
+    Action, Affinity, BaseState, Endpoint, Frontend, FrontendAddr, FrontendKind, MAX_ENDPOINTS, NodePortAddresses,
+    Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
 };
 pub use store::{Dirty, Event, ServiceObjects, Store};

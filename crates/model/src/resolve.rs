@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ferry_api::object::{Family, Kind, ObjectName, Parsed, Protocol, Service, ServiceType, TrafficPolicy};
+use ferry_api::object::{
+    DEFAULT_AFFINITY_SECONDS, Family, Kind, MAX_AFFINITY_SECONDS, ObjectName, OddField, OddValue, Parsed, Protocol,
+    Service, ServiceType, TrafficPolicy,
+};
 
 use crate::claims::Claims;
 use crate::context::Context;
@@ -12,7 +15,7 @@ use crate::profile::Profile;
 use crate::select::{Selection, Uses, select};
 use crate::slices::{PortIndex, Row};
 use crate::sources::source_ranges;
-use crate::state::{Frontend, FrontendAddr, FrontendKind, PortState, ServiceState, SourceRanges};
+use crate::state::{Frontend, FrontendAddr, FrontendKind, MAX_ENDPOINTS, PortState, ServiceState, SourceRanges};
 use crate::store::ServiceObjects;
 use crate::treatment::Matrix;
 use crate::visible::{
@@ -42,6 +45,7 @@ pub fn resolve(
         return (state, diagnostics);
     }
     let mut report = |problem: Problem| diagnostics.push(of_service(service, problem));
+    service.odd.iter().map(odd_problem).for_each(&mut report);
     cluster_ip_problem(service, family).into_iter().for_each(&mut report);
     check_addresses(service, &mut report);
     let ports = valid_ports(service, &mut report);
@@ -110,6 +114,15 @@ impl<'a> Resolver<'a> {
         let Matrix { internal_local, external_local, .. } = self.matrix;
         let uses = Uses { cluster: !internal_local || external, local: internal_local || (external_local && external) };
         let selection = select(rows, uses, self.context);
+        if selection.beyond > 0 {
+            let count = MAX_ENDPOINTS + selection.beyond;
+            let message = format!(
+                "{count} endpoints, but there is room for {MAX_ENDPOINTS}: the last {} are not used",
+                selection.beyond
+            );
+            let problem = Problem { field: format!("spec.ports[{}]", port.index), message };
+            self.diagnostics.push(of_service(self.visible.service, problem));
+        }
         let matrix = self.matrix.with(&selection);
         let visible = self.visible;
         let mut frontends = Vec::with_capacity(visible.addresses(port).count());
@@ -164,6 +177,34 @@ impl<'a> Resolver<'a> {
         let looked_at = selection.any || self.matrix.profile.filters_sources_before_reject;
         if kind == FrontendKind::LoadBalancer && looked_at { self.sources.clone() } else { SourceRanges::Any }
     }
+}
+
+/// What stands for a value that an API server would refuse.
+fn odd_problem(odd: &OddValue) -> Problem {
+    let text = &odd.text;
+    let timeout = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
+    let (field, message) = match odd.field {
+        OddField::Type => ("spec.type", format!("{text:?} is no type: taken for ClusterIP")),
+        OddField::SessionAffinity => {
+            ("spec.sessionAffinity", format!("{text:?} is no session affinity: taken for None"))
+        }
+        OddField::NegativeTimeout => {
+            (timeout, format!("{text} is no timeout: {DEFAULT_AFFINITY_SECONDS} seconds are taken"))
+        }
+        OddField::LongTimeout => {
+            (timeout, format!("{text} is too long a timeout: {MAX_AFFINITY_SECONDS} seconds are taken"))
+        }
+        OddField::InternalTrafficPolicy => {
+            ("spec.internalTrafficPolicy", format!("{text:?} is no policy: taken for Cluster"))
+        }
+        OddField::ExternalTrafficPolicy => {
+            ("spec.externalTrafficPolicy", format!("{text:?} is no policy: taken for Cluster"))
+        }
+        OddField::HealthCheckNodePort => {
+            ("spec.healthCheckNodePort", format!("{text} is no port: the service has no health check port"))
+        }
+    };
+    Problem { field: field.to_owned(), message }
 }
 
 /// What is wrong with the fields that both families read, apart from cluster IPs and ports.

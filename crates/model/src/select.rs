@@ -3,7 +3,7 @@
 
 use crate::context::Context;
 use crate::slices::Row;
-use crate::state::{Endpoint, Pool};
+use crate::state::{Endpoint, MAX_ENDPOINTS, Pool};
 
 /// Which policies a port's frontends ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub(crate) struct Selection {
     pub(crate) local: Pool,
     /// a usable endpoint exists on some node
     pub(crate) any: bool,
+    /// how many usable endpoints the larger pool has no room for
+    pub(crate) beyond: usize,
 }
 
 /// Which ready endpoints policy Cluster prefers.
@@ -31,29 +33,37 @@ enum Topology<'a> {
 
 /// Selects from the endpoints of a port, which are sorted.
 pub(crate) fn select(rows: &[Row<'_>], uses: Uses, context: &Context) -> Selection {
-    let mut selection = Selection { cluster: Pool::default(), local: Pool::default(), any: false };
+    let mut selection = Selection { cluster: Pool::default(), local: Pool::default(), any: false, beyond: 0 };
     if rows.is_empty() {
         return selection;
     }
+    let mut beyond = 0;
+    let mut pool_of = |wanted: &dyn Fn(&Row<'_>) -> bool| {
+        let (pool, more) = pool_of(rows, wanted);
+        beyond = beyond.max(more);
+        pool
+    };
     if uses.cluster {
         let topology = topology(rows, context);
-        selection.cluster = first_of(
-            pool_of(rows, |row| is_ready(row) && topology.allows(row)),
+        selection.cluster = pool_of(&|row| is_ready(row) && topology.allows(row));
+        if selection.cluster.is_empty() {
             // Terminating endpoints are the last resort, wherever they are.
-            || pool_of(rows, is_draining),
-        );
+            selection.cluster = pool_of(&is_draining);
+        }
         selection.any = !selection.cluster.is_empty();
     }
     if uses.local {
         selection.any |= rows.iter().any(|row| is_ready(row) || is_draining(row));
         let here = |row: &Row<'_>| row.is_on(&context.node_name);
-        selection.local = first_of(pool_of(rows, |row| is_ready(row) && here(row)), || {
-            pool_of(rows, |row| is_draining(row) && here(row))
-        });
+        selection.local = pool_of(&|row| is_ready(row) && here(row));
+        if selection.local.is_empty() {
+            selection.local = pool_of(&|row| is_draining(row) && here(row));
+        }
         if selection.local == selection.cluster {
             selection.local = selection.cluster.clone();
         }
     }
+    selection.beyond = beyond;
     selection
 }
 
@@ -66,14 +76,13 @@ fn is_draining(row: &Row<'_>) -> bool {
     row.conditions.serving && row.conditions.terminating
 }
 
-fn pool_of(rows: &[Row<'_>], wanted: impl Fn(&Row<'_>) -> bool) -> Pool {
+/// The wanted endpoints that there is room for, and how many others are wanted.
+fn pool_of(rows: &[Row<'_>], wanted: &dyn Fn(&Row<'_>) -> bool) -> (Pool, usize) {
     let mut endpoints: Vec<Endpoint> = Vec::with_capacity(rows.len());
     endpoints.extend(rows.iter().filter(|row| wanted(row)).map(|row| row.endpoint));
-    if endpoints.is_empty() { Pool::default() } else { Pool::new(endpoints) }
-}
-
-fn first_of(pool: Pool, other: impl FnOnce() -> Pool) -> Pool {
-    if pool.is_empty() { other() } else { pool }
+    let beyond = endpoints.len().saturating_sub(MAX_ENDPOINTS);
+    endpoints.truncate(MAX_ENDPOINTS);
+    (if endpoints.is_empty() { Pool::default() } else { Pool::new(endpoints) }, beyond)
 }
 
 /// Hints count only if all ready endpoints have them and one names us: those for nodes first, then those for zones.

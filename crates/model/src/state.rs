@@ -23,9 +23,9 @@ pub struct PortState {
     pub protocol: Protocol,
     /// ClientIP session affinity
     pub affinity: Option<Affinity>,
-    /// usable endpoints under traffic policy Cluster
+    /// usable endpoints under traffic policy Cluster, at most [`MAX_ENDPOINTS`]
     pub cluster: Pool,
-    /// usable endpoints under traffic policy Local
+    /// usable endpoints under traffic policy Local, at most [`MAX_ENDPOINTS`]
     pub local: Pool,
     /// the addresses that clients may use; no two of one family's states share one
     pub frontends: Vec<Frontend>,
@@ -42,6 +42,10 @@ pub struct Affinity {
 /// (`Compile::place`). Shared when equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pool(pub Arc<[Endpoint]>);
+
+/// So many endpoints a pool has at most: some planes have a number of 16 bits for each. What is beyond, by address and
+/// port, gets no connections, and a diagnostic says so.
+pub const MAX_ENDPOINTS: usize = 65_536;
 
 /// One ip:port behind a service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -41,6 +41,7 @@ pub(crate) fn service(service: &str, cluster_ip: &str) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         health_check_node_port: 0,
+        odd: [].into(),
     }
 }
 

@@ -55,7 +55,7 @@ mod tests {
         };
         assert_eq!(says("list ruleset"), [false, false]);
         let (maps, element) = (
-            "map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; }",
+            "map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; };",
             "{ 10.96.0.1 . tcp . 80 : drop }",
         );
         // Of somebody else.

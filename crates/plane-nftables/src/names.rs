@@ -170,6 +170,9 @@ names! {
 /// The first of the slots that serve the Local policy.
 pub const LOCAL_SLOTS: u32 = 65_536;
 
+// A pool fits into the slots before the Local ones.
+const _: () = assert!(LOCAL_SLOTS as usize == ferry_model::MAX_ENDPOINTS);
+
 /// One more than the highest slot.
 pub const SLOTS: u32 = 2 * LOCAL_SLOTS;
 

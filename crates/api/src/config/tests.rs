@@ -523,6 +523,17 @@ const VALIDATION: &[(&str, &str)] = &[
         "detectLocalMode: InterfaceNamePrefix",
         "DetectLocalConfiguration.InterfacePrefix: Invalid value: \"\": must not be empty",
     ),
+    ("detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}", ""),
+    (
+        "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: sixteen-bytes-is}",
+        "DetectLocalConfiguration.InterfaceName: Invalid value: \"sixteen-bytes-is\": must be at most 15 bytes, without \
+             blanks, quotes, '*', '/', ':' or '\\', as interface names are",
+    ),
+    (
+        "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: 'veth*'}",
+        "DetectLocalConfiguration.InterfacePrefix: Invalid value: \"veth*\": must be at most 15 bytes, without \
+             blanks, quotes, '*', '/', ':' or '\\', as interface names are",
+    ),
     ("clusterCIDR: '10.0.0.0/8,fd00::/64'", ""),
     (
         "clusterCIDR: '10.0.0.0/8, fd00::/64'",

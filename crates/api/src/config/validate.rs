@@ -201,16 +201,20 @@ impl KubeProxyConfiguration {
 
     fn validate_detect_local(&self, found: &mut Findings) {
         let path = |field: &str| format!("KubeProxyConfiguration.DetectLocalConfiguration.{field}");
-        let mut not_empty = |field: &str, value: &str| {
+        let mut interface = |field: &str, value: &str| {
             if value.is_empty() {
                 found.invalid_text(&path(field), value, "must not be empty");
+            } else if !can_name_interface(value) {
+                let why =
+                    "must be at most 15 bytes, without blanks, quotes, '*', '/', ':' or '\\', as interface names are";
+                found.invalid_text(&path(field), value, why);
             }
         };
         match self.detect_local_mode.as_str() {
             "" | LOCAL_MODE_NODE_CIDR => {}
             LOCAL_MODE_CLUSTER_CIDR => validate_cluster_cidr(&self.cluster_cidr, &path("ClusterCIDRs"), found),
-            LOCAL_MODE_BRIDGE_INTERFACE => not_empty("InterfaceName", &self.detect_local.bridge_interface),
-            LOCAL_MODE_INTERFACE_NAME_PREFIX => not_empty("InterfacePrefix", &self.detect_local.interface_name_prefix),
+            LOCAL_MODE_BRIDGE_INTERFACE => interface("InterfaceName", &self.detect_local.bridge_interface),
+            LOCAL_MODE_INTERFACE_NAME_PREFIX => interface("InterfacePrefix", &self.detect_local.interface_name_prefix),
             unknown => found.0.push(format!(
                 "KubeProxyConfiguration.DetectLocalMode: Unsupported value: {unknown:?}: supported values: \
                  \"{LOCAL_MODE_CLUSTER_CIDR}\", \"{LOCAL_MODE_NODE_CIDR}\", \"{LOCAL_MODE_BRIDGE_INTERFACE}\", \
@@ -261,6 +265,14 @@ fn validate_host_port(path: &str, text: &str, found: &mut Findings) {
     if !port.parse::<u16>().is_ok_and(|port| port > 0) {
         found.invalid_text(path, port, "must be a valid port");
     }
+}
+
+/// Whether an interface can have this name, or a name that begins so. Upstream doesn't ask; what can't be would never
+/// match, and every pod would be taken for a stranger.
+fn can_name_interface(name: &str) -> bool {
+    const LONGEST: usize = 15;
+    let fits = |c: char| !c.is_whitespace() && !c.is_control() && !['"', '\'', '*', '/', ':', '\\'].contains(&c);
+    name.len() <= LONGEST && name.chars().all(fits)
 }
 
 fn validate_cluster_cidr(text: &str, path: &str, found: &mut Findings) {

@@ -18,7 +18,10 @@ pub use endpoint_slice::{
 };
 pub use ipnet::IpNet;
 pub use node::{AddressKind, Node, NodeAddress};
-pub use service::{LoadBalancerIngress, Service, ServicePort, ServiceType, TrafficPolicy};
+pub use service::{
+    DEFAULT_AFFINITY_SECONDS, LoadBalancerIngress, MAX_AFFINITY_SECONDS, OddField, OddValue, Service, ServicePort,
+    ServiceType, TrafficPolicy,
+};
 pub use service_cidr::ServiceCidr;
 
 /// A value of the API, or its text where that doesn't parse.
@@ -122,6 +125,16 @@ impl fmt::Debug for ObjectName {
 }
 
 // === impl Kind ===
+
+impl Kind {
+    /// Whether its objects have no namespace.
+    pub fn is_cluster_wide(self) -> bool {
+        match self {
+            Self::Service | Self::EndpointSlice => false,
+            Self::Node | Self::ServiceCidr => true,
+        }
+    }
+}
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

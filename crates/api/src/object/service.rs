@@ -6,6 +6,12 @@ use ipnet::IpNet;
 
 use super::{Family, ObjectName, Parsed, Protocol, Timestamp};
 
+/// The longest timeout of session affinity that an API server accepts, in seconds: one day.
+pub const MAX_AFFINITY_SECONDS: u32 = 86_400;
+
+/// The API server's default for the timeout of session affinity, in seconds: three hours.
+pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
+
 /// A Service, reduced to what decides about traffic. Defaults of the API server are already applied
 /// (protocol TCP, affinity timeout 10,800 s, policies Cluster).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +38,7 @@ pub struct Service {
     pub ingress: Box<[LoadBalancerIngress]>,
     /// spec.loadBalancerSourceRanges, blanks trimmed; host bits are kept as written
     pub source_ranges: Box<[Parsed<IpNet>]>,
-    /// spec.sessionAffinity ClientIP: its timeout in seconds
+    /// spec.sessionAffinity ClientIP: its timeout in seconds, at most [`MAX_AFFINITY_SECONDS`]
     pub affinity_seconds: Option<u32>,
     /// spec.internalTrafficPolicy
     pub internal_policy: TrafficPolicy,
@@ -40,6 +46,36 @@ pub struct Service {
     pub external_policy: TrafficPolicy,
     /// spec.healthCheckNodePort; 0 for none
     pub health_check_node_port: u16,
+    /// values that an API server would refuse, and that something else stands for here; empty for almost all
+    pub odd: Box<[OddValue]>,
+}
+
+/// A value that an API server would refuse, as it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OddValue {
+    /// where it stands
+    pub field: OddField,
+    /// what stands there
+    pub text: Box<str>,
+}
+
+/// The fields of which a strange value is kept apart, and what stands for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OddField {
+    /// spec.type; ClusterIP
+    Type,
+    /// spec.sessionAffinity; None
+    SessionAffinity,
+    /// spec.sessionAffinityConfig.clientIP.timeoutSeconds that is negative; 10,800
+    NegativeTimeout,
+    /// the same, over [`MAX_AFFINITY_SECONDS`]; that
+    LongTimeout,
+    /// spec.internalTrafficPolicy; Cluster
+    InternalTrafficPolicy,
+    /// spec.externalTrafficPolicy; Cluster
+    ExternalTrafficPolicy,
+    /// spec.healthCheckNodePort; none
+    HealthCheckNodePort,
 }
 
 /// spec.type of a Service.

@@ -10,13 +10,10 @@ use super::raw::{
 use super::scalar::{Flag, Int, Text};
 use super::time::parse_timestamp;
 use crate::object::{
-    AddressKind, AddressType, Conditions, EndpointSlice, EndpointSliceBuilder, Family, Hints, LoadBalancerIngress,
-    Node, NodeAddress, ObjectName, Parsed, Protocol, Service, ServiceCidr, ServicePort, ServiceType, SlicePort,
-    TrafficPolicy,
+    AddressKind, AddressType, Conditions, DEFAULT_AFFINITY_SECONDS, EndpointSlice, EndpointSliceBuilder, Family, Hints,
+    Kind, LoadBalancerIngress, MAX_AFFINITY_SECONDS, Node, NodeAddress, ObjectName, OddField, OddValue, Parsed,
+    Protocol, Service, ServiceCidr, ServicePort, ServiceType, SlicePort, TrafficPolicy,
 };
-
-/// The API server's default for sessionAffinityConfig.clientIP.timeoutSeconds.
-const AFFINITY_SECONDS: u32 = 10_800;
 
 /// The taint of a node that is about to go.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
@@ -29,18 +26,13 @@ pub(super) fn service(raw: RawService<'_>) -> Result<Service, String> {
     let meta = raw.metadata.unwrap_or_default();
     let spec = raw.spec.unwrap_or_default();
     let (families, cluster_ips) = families_and_ips(&spec);
+    let mut odd = Vec::new();
     let ingress = raw.status.and_then(|status| status.load_balancer).and_then(|balancer| balancer.ingress);
     Ok(Service {
         name: namespaced(&meta)?,
         created: meta.creation_timestamp.as_deref().and_then(parse_timestamp),
         foreign_proxy: meta.labels.is_some_and(|labels| labels.service_proxy_name),
-        kind: match text(&spec.kind) {
-            "NodePort" => ServiceType::NodePort,
-            "LoadBalancer" => ServiceType::LoadBalancer,
-            "ExternalName" => ServiceType::ExternalName,
-            // As for upstream, an unknown type is one without the properties of the others.
-            _ => ServiceType::ClusterIp,
-        },
+        kind: service_type(&spec, &mut odd),
         cluster_ip: spec.cluster_ip.as_deref().filter(|text| is_address(text)).map(ip),
         cluster_ips: cluster_ips.into(),
         families: families.into(),
@@ -52,10 +44,11 @@ pub(super) fn service(raw: RawService<'_>) -> Result<Service, String> {
             .map(|entry| LoadBalancerIngress { ip: ip(text(&entry.ip)), proxy_mode: text(&entry.ip_mode) == "Proxy" })
             .collect(),
         source_ranges: spec.load_balancer_source_ranges.iter().flatten().map(|text| cidr(text.trim())).collect(),
-        affinity_seconds: affinity(&spec),
-        internal_policy: policy(&spec.internal_traffic_policy),
-        external_policy: policy(&spec.external_traffic_policy),
-        health_check_node_port: spec.health_check_node_port.and_then(|port| u16::try_from(port.0).ok()).unwrap_or(0),
+        affinity_seconds: affinity(&spec, &mut odd),
+        internal_policy: policy(OddField::InternalTrafficPolicy, &spec.internal_traffic_policy, &mut odd),
+        external_policy: policy(OddField::ExternalTrafficPolicy, &spec.external_traffic_policy, &mut odd),
+        health_check_node_port: health_check_node_port(&spec, &mut odd),
+        odd: odd.into(),
         ports: spec.ports.into_iter().flatten().map(service_port).collect(),
     })
 }
@@ -112,15 +105,28 @@ pub(super) fn service_cidr(raw: RawServiceCidr<'_>) -> Result<ServiceCidr, Strin
 }
 
 fn namespaced(meta: &RawMeta<'_>) -> Result<ObjectName, String> {
-    let namespace = match text(&meta.namespace) {
-        "" => "default",
-        namespace => checked_name("metadata.namespace", namespace)?,
-    };
-    Ok(ObjectName::new(namespace, checked_name("metadata.name", text(&meta.name))?))
+    object_name(text(&meta.namespace), text(&meta.name))
 }
 
 fn cluster_wide(meta: &RawMeta<'_>) -> Result<ObjectName, String> {
     checked_name("metadata.name", text(&meta.name)).map(ObjectName::cluster_wide)
+}
+
+fn object_name(namespace: &str, name: &str) -> Result<ObjectName, String> {
+    let namespace = match namespace {
+        "" => "default",
+        namespace => checked_name("metadata.namespace", namespace)?,
+    };
+    Ok(ObjectName::new(namespace, checked_name("metadata.name", name)?))
+}
+
+/// The name of an object that itself can't be read; `None` where that isn't usable either.
+pub(super) fn name_of(kind: Kind, namespace: &str, name: &str) -> Option<ObjectName> {
+    if kind.is_cluster_wide() {
+        checked_name("metadata.name", name).map(ObjectName::cluster_wide).ok()
+    } else {
+        object_name(namespace, name).ok()
+    }
 }
 
 /// Names are keys, and parts of what is written to the kernel and to logs, so only what the API allows passes.
@@ -174,14 +180,57 @@ fn is_address(text: &str) -> bool {
     !text.is_empty() && text != "None"
 }
 
-fn affinity(spec: &RawServiceSpec<'_>) -> Option<u32> {
-    let timeout = || spec.session_affinity_config.as_ref()?.client_ip.as_ref()?.timeout_seconds;
-    (text(&spec.session_affinity) == "ClientIP")
-        .then(|| timeout().and_then(|seconds| u32::try_from(seconds.0).ok()).unwrap_or(AFFINITY_SECONDS))
+fn service_type(spec: &RawServiceSpec<'_>, odd: &mut Vec<OddValue>) -> ServiceType {
+    match text(&spec.kind) {
+        "" | "ClusterIP" => ServiceType::ClusterIp,
+        "NodePort" => ServiceType::NodePort,
+        "LoadBalancer" => ServiceType::LoadBalancer,
+        "ExternalName" => ServiceType::ExternalName,
+        // As for upstream, an unknown type is one without the properties of the others.
+        other => {
+            odd.push(OddValue { field: OddField::Type, text: other.into() });
+            ServiceType::ClusterIp
+        }
+    }
 }
 
-fn policy(text: &Option<Text<'_>>) -> TrafficPolicy {
-    if text.as_deref() == Some("Local") { TrafficPolicy::Local } else { TrafficPolicy::Cluster }
+fn affinity(spec: &RawServiceSpec<'_>, odd: &mut Vec<OddValue>) -> Option<u32> {
+    match text(&spec.session_affinity) {
+        "" | "None" => return None,
+        "ClientIP" => {}
+        other => {
+            odd.push(OddValue { field: OddField::SessionAffinity, text: other.into() });
+            return None;
+        }
+    }
+    let timeout = || spec.session_affinity_config.as_ref()?.client_ip.as_ref()?.timeout_seconds;
+    let Some(Int(written)) = timeout() else { return Some(DEFAULT_AFFINITY_SECONDS) };
+    let (field, seconds) = match u32::try_from(written) {
+        Ok(seconds) if seconds <= MAX_AFFINITY_SECONDS => return Some(seconds),
+        _ if written < 0 => (OddField::NegativeTimeout, DEFAULT_AFFINITY_SECONDS),
+        _ => (OddField::LongTimeout, MAX_AFFINITY_SECONDS),
+    };
+    odd.push(OddValue { field, text: written.to_string().into() });
+    Some(seconds)
+}
+
+fn policy(field: OddField, value: &Option<Text<'_>>, odd: &mut Vec<OddValue>) -> TrafficPolicy {
+    match text(value) {
+        "Local" => TrafficPolicy::Local,
+        "" | "Cluster" => TrafficPolicy::Cluster,
+        other => {
+            odd.push(OddValue { field, text: other.into() });
+            TrafficPolicy::Cluster
+        }
+    }
+}
+
+fn health_check_node_port(spec: &RawServiceSpec<'_>, odd: &mut Vec<OddValue>) -> u16 {
+    let Some(Int(written)) = spec.health_check_node_port else { return 0 };
+    u16::try_from(written).unwrap_or_else(|_| {
+        odd.push(OddValue { field: OddField::HealthCheckNodePort, text: written.to_string().into() });
+        0
+    })
 }
 
 fn service_port(raw: RawServicePort<'_>) -> ServicePort {

@@ -1,6 +1,5 @@
 //! The second look at a document, now that its kind is known. The same for every format.
 
-use std::cell::Cell;
 use std::fmt;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -8,65 +7,130 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, M
 use super::head::{Head, Reading};
 use super::raw::{RawEndpointSlice, RawNode, RawService, RawServiceCidr};
 use super::scalar::LooseText;
-use super::{Document, convert};
-use crate::object::{Kind, KubeObject};
+use super::{Document, WireError, convert};
+use crate::object::{Kind, KubeObject, ObjectName};
 
-/// Reads one document, whose head was read before, into a list.
-pub(super) struct DocumentSeed<'h, 'a> {
+/// So many broken items of a List are passed over. Each costs another look at the whole document, since a decoder can't
+/// go on behind an error.
+const BROKEN_ITEMS: usize = 16;
+
+/// What has been read of one document, and what is being read, for errors.
+pub(super) struct Progress<'r> {
+    read: &'r mut Vec<Result<Document, WireError>>,
+    title: Option<String>,
+    object: Option<(Kind, ObjectName)>,
+    /// the index of the List's item that is being read
+    item: Option<usize>,
+}
+
+/// Reads one document, whose head was read before.
+pub(super) struct DocumentSeed<'h, 'a, 'r> {
     /// what the first look found
-    pub(super) head: &'h Head<'a>,
-    /// it is an item of a List
-    pub(super) in_list: bool,
+    head: &'h Head<'a>,
+    /// the items of a List before this one have been read
+    first_item: usize,
+    progress: &'h mut Progress<'r>,
+}
+
+/// Reads one object: a whole document or an item of a List.
+struct ObjectSeed<'h, 'a, 'r> {
+    head: &'h Head<'a>,
+    in_list: bool,
     /// the kind that a List has given to its items
-    pub(super) listed: Option<Kind>,
-    /// which object is being read, for errors
-    pub(super) title: &'h Cell<Option<String>>,
-    /// what has been read
-    pub(super) read: &'h mut Vec<Document>,
+    listed: Option<Kind>,
+    progress: &'h mut Progress<'r>,
 }
 
 /// Reads the items of a List, each with its head.
-struct ListVisitor<'h, 'a> {
+struct ListVisitor<'h, 'a, 'r> {
     heads: &'h [Head<'a>],
+    first_item: usize,
     listed: Option<Kind>,
-    title: &'h Cell<Option<String>>,
-    read: &'h mut Vec<Document>,
+    progress: &'h mut Progress<'r>,
 }
 
-struct ItemsSeed<'h, 'a>(ListVisitor<'h, 'a>);
+struct ItemsSeed<'h, 'a, 'r>(ListVisitor<'h, 'a, 'r>);
+
+/// Reads one document with a decoder, whose errors `describe` tells with their place. What is wrong with an item of a
+/// List costs that item only.
+pub(super) fn read_document<E>(
+    head: &Head<'_>,
+    read: &mut Vec<Result<Document, WireError>>,
+    mut decode: impl FnMut(DocumentSeed<'_, '_, '_>) -> Result<(), E>,
+    describe: impl Fn(&E, Option<String>) -> WireError,
+) {
+    if let Ok(Reading::Ignored(kind)) = head.reading(None) {
+        return read.push(Ok(Document::Ignored { kind }));
+    }
+    let mut first_item = 0;
+    for round in 0..=BROKEN_ITEMS {
+        let mut progress = Progress { read, title: None, object: None, item: None };
+        let Err(error) = decode(DocumentSeed { head, first_item, progress: &mut progress }) else { return };
+        let Progress { title, object, item, .. } = progress;
+        if round == BROKEN_ITEMS {
+            let mut rest = describe(&error, title);
+            rest.message += &format!("; {BROKEN_ITEMS} items before it are wrong too, what follows isn't read");
+            return read.push(Err(rest));
+        }
+        read.push(Err(WireError { object, ..describe(&error, title) }));
+        match item {
+            Some(broken) if broken + 1 < head.items.len() => first_item = broken + 1,
+            _ => return,
+        }
+    }
+}
+
+/// Reads one document that shows what it is, or says that it has to be looked at more closely.
+pub(super) fn try_document<E>(
+    head: &Head<'_>,
+    read: &mut Vec<Result<Document, WireError>>,
+    decode: impl FnOnce(DocumentSeed<'_, '_, '_>) -> Result<(), E>,
+) -> bool {
+    let mut progress = Progress { read, title: None, object: None, item: None };
+    decode(DocumentSeed { head, first_item: 0, progress: &mut progress }).is_ok()
+}
 
 // === impl DocumentSeed ===
 
-impl<'de> DeserializeSeed<'de> for DocumentSeed<'_, '_> {
+impl<'de> DeserializeSeed<'de> for DocumentSeed<'_, '_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        self.title.set(self.head.title(self.listed));
-        let reading = self.head.reading(self.listed).map_err(D::Error::custom)?;
-        let kind = match reading {
-            Reading::Object(kind) => kind,
-            Reading::List(_) if self.in_list => return Err(D::Error::custom("a List within a List can't be read")),
-            Reading::List(items) => {
-                return deserializer.deserialize_map(ListVisitor {
-                    heads: &self.head.items,
-                    listed: items,
-                    title: self.title,
-                    read: self.read,
-                });
+        let Self { head, first_item, progress } = self;
+        match head.reading(None) {
+            Ok(Reading::List(listed)) => {
+                deserializer.deserialize_map(ListVisitor { heads: &head.items, first_item, listed, progress })
             }
+            Ok(Reading::Object(_) | Reading::Ignored(_)) | Err(_) => {
+                ObjectSeed { head, in_list: false, listed: None, progress }.deserialize(deserializer)
+            }
+        }
+    }
+}
+
+// === impl ObjectSeed ===
+
+impl<'de> DeserializeSeed<'de> for ObjectSeed<'_, '_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        self.progress.title = self.head.title(self.listed);
+        self.progress.object = self.head.object(self.listed);
+        let document = match self.head.reading(self.listed).map_err(D::Error::custom)? {
+            Reading::Object(kind) => Document::Object(self.object(kind, deserializer)?),
+            Reading::List(_) if self.in_list => return Err(D::Error::custom("a List within a List can't be read")),
+            Reading::List(_) => return Err(D::Error::custom("a List can't be read as an object")),
             Reading::Ignored(kind) => {
                 IgnoredAny::deserialize(deserializer)?;
-                self.read.push(Document::Ignored { kind });
-                return Ok(());
+                Document::Ignored { kind }
             }
         };
-        let object = self.object(kind, deserializer)?;
-        self.read.push(Document::Object(object));
+        self.progress.read.push(Ok(document));
         Ok(())
     }
 }
 
-impl DocumentSeed<'_, '_> {
+impl ObjectSeed<'_, '_, '_> {
     fn object<'de, D: Deserializer<'de>>(&self, kind: Kind, deserializer: D) -> Result<KubeObject, D::Error> {
         let (same, object) = match kind {
             Kind::Service => {
@@ -96,7 +160,7 @@ impl DocumentSeed<'_, '_> {
 
 // === impl ListVisitor ===
 
-impl<'de> Visitor<'de> for ListVisitor<'_, '_> {
+impl<'de> Visitor<'de> for ListVisitor<'_, '_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -104,10 +168,15 @@ impl<'de> Visitor<'de> for ListVisitor<'_, '_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<(), A::Error> {
-        let Self { heads, listed, title, read } = self;
+        let Self { heads, first_item, listed, progress } = self;
         while let Some(key) = access.next_key::<LooseText<'de>>()? {
             if key.0.as_deref() == Some("items") {
-                access.next_value_seed(ItemsSeed(ListVisitor { heads, listed, title, read: &mut *read }))?;
+                access.next_value_seed(ItemsSeed(ListVisitor {
+                    heads,
+                    first_item,
+                    listed,
+                    progress: &mut *progress,
+                }))?;
             } else {
                 access.next_value::<IgnoredAny>()?;
             }
@@ -118,7 +187,7 @@ impl<'de> Visitor<'de> for ListVisitor<'_, '_> {
 
 // === impl ItemsSeed ===
 
-impl<'de> DeserializeSeed<'de> for ItemsSeed<'_, '_> {
+impl<'de> DeserializeSeed<'de> for ItemsSeed<'_, '_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -126,7 +195,7 @@ impl<'de> DeserializeSeed<'de> for ItemsSeed<'_, '_> {
     }
 }
 
-impl<'de> Visitor<'de> for ItemsSeed<'_, '_> {
+impl<'de> Visitor<'de> for ItemsSeed<'_, '_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -138,13 +207,19 @@ impl<'de> Visitor<'de> for ItemsSeed<'_, '_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<(), A::Error> {
-        let ListVisitor { heads, listed, title, read } = self.0;
-        for head in heads {
-            let seed = DocumentSeed { head, in_list: true, listed, title, read: &mut *read };
-            if access.next_element_seed(seed)?.is_none() {
+        let ListVisitor { heads, first_item, listed, progress } = self.0;
+        for (index, head) in heads.iter().enumerate() {
+            let more = if index < first_item {
+                access.next_element::<IgnoredAny>()?.is_some()
+            } else {
+                progress.item = Some(index);
+                let seed = ObjectSeed { head, in_list: true, listed, progress: &mut *progress };
+                access.next_element_seed(seed)?.is_some()
+            };
+            if !more {
                 break;
             }
-            title.take();
+            (progress.item, progress.title, progress.object) = (None, None, None);
         }
         // The heads came from the same text, so nothing is left; but to leave a sequence early is an error.
         while access.next_element::<IgnoredAny>()?.is_some() {}

@@ -5,8 +5,9 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use super::convert;
 use super::scalar::{LooseText, Text};
-use crate::object::Kind;
+use crate::object::{Kind, ObjectName};
 
 /// What a document says of itself. Nothing here is an error: a kind that we don't read may have any shape.
 #[derive(Debug, Default)]
@@ -16,6 +17,10 @@ pub(super) struct Head<'a> {
     kind: Option<Cow<'a, str>>,
     namespace: Option<Cow<'a, str>>,
     name: Option<Cow<'a, str>>,
+    /// a key that stands twice, so that it isn't clear what the document is
+    twice: Option<&'static str>,
+    /// there is a namespace, but it is no text
+    bad_namespace: bool,
     /// of a List; empty for anything else, and for what is itself an item
     pub(super) items: Vec<Head<'a>>,
 }
@@ -45,6 +50,14 @@ struct HeadVisitor {
 /// The head of an item, whose own items nobody asks for: so a hostile file can't nest heads.
 struct ItemHead<'a>(Head<'a>);
 
+/// Which keys of a map have been there.
+#[derive(Default)]
+struct Seen {
+    /// one bit for each key
+    keys: u8,
+    twice: Option<&'static str>,
+}
+
 #[derive(Default)]
 struct Items<'a>(Vec<Head<'a>>);
 struct ItemsVisitor;
@@ -53,6 +66,8 @@ struct ItemsVisitor;
 struct Names<'a> {
     namespace: Option<Cow<'a, str>>,
     name: Option<Cow<'a, str>>,
+    twice: Option<&'static str>,
+    bad_namespace: bool,
 }
 struct NamesVisitor;
 
@@ -115,6 +130,9 @@ impl<'a> Head<'a> {
         if self.shape != Shape::Map {
             return Err("expected an object with apiVersion and kind".to_owned());
         }
+        if let Some(key) = self.twice {
+            return Err(format!("the key {key:?} stands twice in its map"));
+        }
         if let (None, Some(kind)) = (&self.kind, listed) {
             return Ok(Reading::Object(kind));
         }
@@ -139,6 +157,27 @@ impl<'a> Head<'a> {
             return Err(format!("apiVersion {version} of {kind} can't be read, only {}", versions.join(" and ")));
         }
         Ok(reading)
+    }
+
+    /// Whether it is a List that can be read.
+    pub(super) fn is_list(&self) -> bool {
+        matches!(self.reading(None), Ok(Reading::List(_)))
+    }
+
+    /// Which object this would be, even where it can't be read; `None` where that isn't clear.
+    pub(super) fn object(&self, listed: Option<Kind>) -> Option<(Kind, ObjectName)> {
+        if self.twice.is_some() || self.bad_namespace {
+            return None;
+        }
+        let kind = match self.kind.as_deref() {
+            Some(kind) => match known(kind)? {
+                (Reading::Object(kind), ..) => kind,
+                (Reading::List(_) | Reading::Ignored(_), ..) => return None,
+            },
+            None => listed?,
+        };
+        let name = convert::name_of(kind, self.namespace.as_deref().unwrap_or(""), self.name.as_deref()?)?;
+        Some((kind, name))
     }
 
     /// Kind and name for an error, as far as they are known.
@@ -207,21 +246,48 @@ impl<'de> Visitor<'de> for HeadVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
         let mut head = Head { shape: Shape::Map, ..Head::default() };
+        let mut seen = Seen::default();
         while let Some(key) = access.next_key::<LooseText<'de>>()? {
             match key.0.as_deref() {
-                Some("apiVersion") => head.api_version = access.next_value::<LooseText<'de>>()?.0,
-                Some("kind") => head.kind = access.next_value::<LooseText<'de>>()?.0,
+                Some("apiVersion") => {
+                    seen.mark(0, "apiVersion");
+                    head.api_version = access.next_value::<LooseText<'de>>()?.0;
+                }
+                Some("kind") => {
+                    seen.mark(1, "kind");
+                    head.kind = access.next_value::<LooseText<'de>>()?.0;
+                }
                 Some("metadata") => {
+                    seen.mark(2, "metadata");
                     let names: Names<'de> = access.next_value()?;
                     (head.namespace, head.name) = (names.namespace, names.name);
+                    head.bad_namespace = names.bad_namespace;
+                    seen.twice = seen.twice.or(names.twice);
                 }
-                Some("items") if self.with_items => head.items = access.next_value::<Items<'de>>()?.0,
+                Some("items") if self.with_items => {
+                    seen.mark(3, "items");
+                    head.items = access.next_value::<Items<'de>>()?.0;
+                }
                 _ => {
                     access.next_value::<IgnoredAny>()?;
                 }
             }
         }
+        head.twice = seen.twice;
         Ok(head)
+    }
+}
+
+// === impl Seen ===
+
+impl Seen {
+    /// Notes that a key, one of four, is there; the first that is there again is kept.
+    fn mark(&mut self, number: u8, key: &'static str) {
+        let bit = 1u8 << number;
+        if self.keys & bit != 0 {
+            self.twice = self.twice.or(Some(key));
+        }
+        self.keys |= bit;
     }
 }
 
@@ -278,15 +344,24 @@ impl<'de> Visitor<'de> for NamesVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
         let mut names = Names::default();
+        let mut seen = Seen::default();
         while let Some(key) = access.next_key::<LooseText<'de>>()? {
             match key.0.as_deref() {
-                Some("name") => names.name = access.next_value::<LooseText<'de>>()?.0,
-                Some("namespace") => names.namespace = access.next_value::<LooseText<'de>>()?.0,
+                Some("name") => {
+                    seen.mark(0, "name");
+                    names.name = access.next_value::<LooseText<'de>>()?.0;
+                }
+                Some("namespace") => {
+                    seen.mark(1, "namespace");
+                    names.namespace = access.next_value::<LooseText<'de>>()?.0;
+                    names.bad_namespace = names.namespace.is_none();
+                }
                 _ => {
                     access.next_value::<IgnoredAny>()?;
                 }
             }
         }
+        names.twice = seen.twice;
         Ok(names)
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A document is read twice: first its head (apiVersion, kind, name), then, knowing the kind, straight into the few
 //! fields we read; nothing is kept as a tree. A *value* that makes no sense (an address that doesn't parse, port 0) is
-//! kept as text and harms its field only; a wrong *type* (a text for a list) is an error with its place.
+//! kept as text and harms its field only; a wrong *type* (a text for a list) is an error with its place, and harms its
+//! object only.
 
 pub mod address;
 mod convert;
@@ -19,7 +20,7 @@ mod tests;
 
 use std::fmt;
 
-use crate::object::KubeObject;
+use crate::object::{Kind, KubeObject, ObjectName};
 
 pub use time::parse_timestamp;
 
@@ -35,7 +36,14 @@ pub enum Document {
     },
 }
 
-/// Why a manifest can't be used. One error is enough to refuse a whole file: the state read from it before stays.
+/// What stands in a manifest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Manifest {
+    /// every document and every item of a List, in order: what was read, or why that can't be
+    pub documents: Vec<Result<Document, WireError>>,
+}
+
+/// Why a document of a manifest, or an item of a List, can't be used. The others can.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct WireError {
     /// 1-based line in the file, where known
@@ -44,6 +52,8 @@ pub struct WireError {
     pub column: Option<usize>,
     /// which document of the file, from 1
     pub document: usize,
+    /// which object it would be, where its head shows that; `None` may be any object, and several
+    pub object: Option<(Kind, ObjectName)>,
     /// what is wrong, beginning with the object's kind and name where they are known
     pub message: String,
 }
@@ -69,19 +79,48 @@ fn sentence(title: Option<String>, message: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
+/// What one decoder makes of a text.
+#[derive(Default)]
+struct Decoded {
+    documents: Vec<Result<Document, WireError>>,
+    /// line and column of the first text that the format doesn't allow
+    unreadable: Option<(Option<usize>, Option<usize>)>,
+}
+
 /// Reads all documents of a manifest, YAML or JSON, in their order. The items of a List stand for themselves; documents
 /// without content are left out. The defaults of the API server are applied to what is absent: namespace `default`,
 /// protocol TCP, affinity timeout 10,800 s, policies Cluster, an empty port name, clusterIPs of clusterIP.
-pub fn decode_manifest(text: &str) -> Result<Vec<Document>, WireError> {
+///
+/// What is no YAML costs its document; what is no JSON, all from there on.
+pub fn decode_manifest(text: &str) -> Manifest {
     if !text.trim_start().starts_with(['{', '[']) {
-        return yaml::decode(text);
+        return Manifest { documents: yaml::decode(text).documents };
     }
-    match json::decode(text) {
-        Ok(documents) => Ok(documents),
-        Err(json::Failure::Content(error)) => Err(error),
-        // YAML has `{` too, and a file may hold several documents, so what is no JSON gets its second chance. If that
-        // fails as well, it was meant to be what could be read farther.
-        Err(json::Failure::Syntax(json)) => yaml::decode(text)
-            .map_err(|yaml| if (json.line, json.column) > (yaml.line, yaml.column) { json } else { yaml }),
+    let json = json::decode(text);
+    if json.unreadable.is_none() {
+        return Manifest { documents: json.documents };
+    }
+    // YAML has `{` too, and a file may hold several documents, so what is no JSON gets its second chance. If that fails
+    // as well, it was meant to be what could be read farther.
+    let yaml = yaml::decode(text);
+    let is_yaml = yaml.unreadable.is_none() || yaml.unreadable >= json.unreadable;
+    Manifest { documents: if is_yaml { yaml.documents } else { json.documents } }
+}
+
+// === impl Manifest ===
+
+impl Manifest {
+    /// All documents, if none is broken; else the first error.
+    pub fn complete(self) -> Result<Vec<Document>, WireError> {
+        self.documents.into_iter().collect()
+    }
+}
+
+// === impl Decoded ===
+
+impl Decoded {
+    fn unreadable(&mut self, error: WireError) {
+        self.unreadable = self.unreadable.or(Some((error.line, error.column)));
+        self.documents.push(Err(error));
     }
 }

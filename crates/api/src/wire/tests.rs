@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::object::{
     AddressKind, AddressType, Conditions, EndpointSlice, Family, LoadBalancerIngress, Node, NodeAddress, ObjectName,
-    Protocol, Service, ServicePort, ServiceType, SlicePort, Timestamp, TrafficPolicy,
+    OddField, OddValue, Protocol, Service, ServicePort, ServiceType, SlicePort, Timestamp, TrafficPolicy,
 };
 
 const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n";
@@ -16,7 +16,7 @@ const SLICE: &str = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetad
 const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n";
 
 fn objects(text: &str) -> Vec<KubeObject> {
-    let documents = decode_manifest(text).unwrap();
+    let documents = decode_manifest(text).complete().unwrap();
     documents
         .into_iter()
         .map(|document| match document {
@@ -48,7 +48,7 @@ fn node(text: &str) -> Node {
 }
 
 fn refusal(text: &str) -> String {
-    decode_manifest(text).unwrap_err().to_string()
+    decode_manifest(text).complete().unwrap_err().to_string()
 }
 
 fn address(text: &str) -> IpAddr {
@@ -57,7 +57,7 @@ fn address(text: &str) -> IpAddr {
 
 /// Kind and name of each document.
 fn titles(text: &str) -> Vec<String> {
-    let documents = decode_manifest(text).unwrap();
+    let documents = decode_manifest(text).complete().unwrap();
     documents
         .iter()
         .map(|document| match document {
@@ -132,6 +132,7 @@ fn a_whole_service() {
         internal_policy: TrafficPolicy::Local,
         external_policy: TrafficPolicy::Local,
         health_check_node_port: 32000,
+        odd: [].into(),
     };
     assert_eq!(objects(WHOLE_SERVICE), [KubeObject::Service(wanted)]);
 }
@@ -379,7 +380,7 @@ const BROKEN: &[(&str, &str, &str)] = &[
     (SERVICE, "spec:\n  clusterIP: [\n", "line 5, column 14: unclosed bracket '['"),
     (SERVICE, "spec:\n\tports: []\n", "line 5, column 2: tabs disallowed within this context (block indentation)"),
     (SERVICE, "spec: *missing\n", "line 4, column 7: alias references unknown anchor"),
-    (SERVICE, "spec: {}\nspec: {}\n", "line 5, column 1: the key \"spec\" stands twice in its map"),
+    (SERVICE, "spec: {}\nspec: {}\n", "line 5, column 1: Service web: the key \"spec\" stands twice in its map"),
     (NODE, "---\nkind: Service\n", "line 5, column 1: apiVersion is missing"),
     ("", "\n\napiVersion: v1\n", "line 3, column 1: kind is missing"),
     ("", "apiVersion: ''\nkind: Service", "line 1, column 1: apiVersion is missing"),
@@ -453,8 +454,173 @@ fn a_broken_file_is_named_with_its_place() {
     for (head, rest, wanted) in BROKEN {
         assert_eq!(refusal(&format!("{head}{rest}")), *wanted, "{head}{rest}");
     }
-    let third = decode_manifest(&format!("{SERVICE}---\n# x\n---\nkind: 1\n")).unwrap_err();
+    let third = decode_manifest(&format!("{SERVICE}---\n# x\n---\nkind: 1\n")).complete().unwrap_err();
     assert_eq!((third.document, third.line), (3, Some(7)));
+}
+
+/// Each document as what it is: its kind and name, or the object that is broken with its error.
+fn outcomes(text: &str) -> Vec<String> {
+    let outcome = |document: Result<Document, WireError>| match document {
+        Ok(Document::Object(object)) => format!("{} {}", object.kind(), object.name()),
+        Ok(Document::Ignored { kind }) => format!("({kind})"),
+        Err(error) => match &error.object {
+            Some((kind, name)) => format!("broken {kind} {name}: {error}"),
+            None => format!("broken: {error}"),
+        },
+    };
+    decode_manifest(text).documents.into_iter().map(outcome).collect()
+}
+
+#[test]
+fn a_broken_document_leaves_the_others_alone() {
+    let service = |name: &str, port: &str| {
+        format!("apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n  ports:\n  - port: {port}\n---\n")
+    };
+    for (port, wanted) in [
+        ("abc", "invalid type: string \"abc\", expected an integer"),
+        ("'80'", "invalid type: string \"80\", expected an integer"),
+        ("80.5", "invalid type: floating point `80.5`, expected an integer"),
+    ] {
+        let text = service("a", "80") + &service("b", port) + &service("c", "80");
+        let broken = format!("broken Service default/b: line 13, column 5: Service b: {wanted}");
+        assert_eq!(outcomes(&text), ["Service default/a", &broken, "Service default/c"]);
+    }
+    for (middle, wanted) in [
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {a: 1, a: 2}\n", "(ConfigMap)"),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {}\ndata: {}\n", "(ConfigMap)"),
+        (
+            "apiVersion: v1\nkind: Node\nmetadata: {name: x}\nspec: {}\nspec: {}\n",
+            "broken Node x: line 12, column 1: Node x: the key \"spec\" stands twice in its map",
+        ),
+        (
+            "apiVersion: v1\nkind: Node\nkind: Service\nmetadata: {name: x}\n",
+            "broken: line 8, column 1: Service x: the key \"kind\" stands twice in its map",
+        ),
+        (
+            "apiVersion: v1\nkind: Node\nmetadata: {name: x, name: z}\n",
+            "broken: line 8, column 1: Node z: the key \"name\" stands twice in its map",
+        ),
+        (
+            "apiVersion: discovery.k8s.io/v1beta1\nkind: EndpointSlice\nmetadata: {name: x, namespace: z}\n",
+            "broken EndpointSlice z/x: line 8, column 1: EndpointSlice z/x: apiVersion discovery.k8s.io/v1beta1 of \
+             EndpointSlice can't be read, only discovery.k8s.io/v1",
+        ),
+        (
+            "apiVersion: v1\nkind: Service\nmetadata: {name: 5}\n",
+            "broken: line 10, column 12: invalid type: integer `5`, expected a string",
+        ),
+        (
+            "apiVersion: v1\nkind: Service\nmetadata: {name: x, namespace: 5}\n",
+            "broken: line 10, column 21: Service x: invalid type: integer `5`, expected a string",
+        ),
+        ("apiVersion: [\n", "broken: line 8, column 13: unclosed bracket '['"),
+        ("kind: \"Service\n", "broken: line 9, column 1: invalid indentation in multiline quoted scalar"),
+        ("a: *b\n", "broken: line 8, column 4: alias references unknown anchor"),
+    ] {
+        let text = format!("{}{middle}---\n{}", service("a", "80"), service("c", "80"));
+        assert_eq!(outcomes(&text), ["Service default/a", wanted, "Service default/c"], "{middle}");
+    }
+}
+
+#[test]
+fn a_broken_item_leaves_the_others_alone() {
+    let text = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Service, metadata: {name: a}}\n- apiVersion: v1\n  kind: \
+                Service\n  metadata: {name: b}\n  spec: {clusterIP: 5}\n- {apiVersion: v1, kind: Pod, spec: 5}\n- 5\n- {apiVersion: \
+                v1, kind: Node, metadata: {name: c}, spec: {podCIDR: a,\n    podCIDR: b}}\n- {apiVersion: v1, kind: Node, \
+                metadata: {name: d, labels: {x: 1, x: 2}}}\n";
+    assert_eq!(
+        outcomes(text),
+        [
+            "Service default/a",
+            "broken Service default/b: line 8, column 10: Service b: invalid type: integer `5`, expected a string",
+            "(Pod)",
+            "broken: line 10, column 3: expected an object with apiVersion and kind",
+            "broken Node c: line 11, column 59: Node c: duplicate field `podCIDR`",
+            "Node d",
+        ]
+    );
+    let item =
+        |name: &str, cidr: &str| format!("{{\"metadata\":{{\"name\":\"{name}\"}},\"spec\":{{\"podCIDR\":{cidr}}}}}");
+    let list =
+        |items: &[String]| format!("{{\"apiVersion\":\"v1\",\"kind\":\"NodeList\",\"items\":[{}]}}", items.join(",\n"));
+    let text =
+        format!("{}\n{}", list(&[item("a", "1"), item("b", "\"x\""), item("c", "2")]), list(&[item("d", "\"\"")]));
+    assert_eq!(
+        outcomes(&text),
+        [
+            "broken Node a: line 1, column 90: Node a: invalid type: integer `1`, expected a string",
+            "Node b",
+            "broken Node c: line 3, column 44: Node c: invalid type: integer `2`, expected a string",
+            "Node d",
+        ]
+    );
+    // There is an end to it, so that a hostile file doesn't cost its length squared.
+    let many: Vec<String> = (0..40).map(|i| item(&format!("n{i}"), if i < 5 { "\"\"" } else { "1" })).collect();
+    let many = outcomes(&list(&many));
+    assert_eq!(many.len(), 5 + 16 + 1);
+    assert!(many[5].starts_with("broken Node n5: line 6, ") && many[20].starts_with("broken Node n20: "), "{many:?}");
+    assert!(many[21].starts_with("broken: line 22, ") && many[21].ends_with("what follows isn't read"), "{many:?}");
+}
+
+#[test]
+fn what_is_no_json_ends_a_stream_of_json() {
+    let good = "{\"apiVersion\":\"v1\",\"kind\":\"Node\",\"metadata\":{\"name\":\"a\"}}\n";
+    let bad = "{\"apiVersion\":\"v1\",\"kind\":\"Node\",\"metadata\":{\"name\":\"b\"},\"spec\":1}\n";
+    assert_eq!(outcomes(&format!("{good}{bad}{good}")).len(), 3);
+    assert_eq!(outcomes(&format!("{good}{bad}{good}"))[2], "Node a");
+    assert_eq!(
+        outcomes(&format!("{good}{{\"a\":\n{good}")),
+        ["Node a", "broken: line 4, column 0: EOF while parsing an object"]
+    );
+    // with markers it is YAML, and can be separated
+    let mixed = outcomes(&format!("{bad}---\n{good}---\nkind: [\n---\n{SERVICE}"));
+    assert!(mixed[0].starts_with("broken Node b: line 1, "), "{mixed:?}");
+    assert_eq!((mixed[1].as_str(), mixed[3].as_str(), mixed.len()), ("Node a", "Service default/web", 4));
+}
+
+#[test]
+fn values_that_an_api_server_refuses_are_kept_apart() {
+    let of = |spec: &str| service(&format!("spec: {{{spec}}}"));
+    let odd = |field, text: &str| vec![OddValue { field, text: text.into() }];
+    let timeout = |text: &str| {
+        format!("sessionAffinity: ClientIP, sessionAffinityConfig: {{clientIP: {{timeoutSeconds: {text}}}}}")
+    };
+    for (spec, wanted) in [
+        ("type: Foo", odd(OddField::Type, "Foo")),
+        ("sessionAffinity: clientip", odd(OddField::SessionAffinity, "clientip")),
+        ("internalTrafficPolicy: Foo", odd(OddField::InternalTrafficPolicy, "Foo")),
+        ("externalTrafficPolicy: local", odd(OddField::ExternalTrafficPolicy, "local")),
+        ("healthCheckNodePort: 70000", odd(OddField::HealthCheckNodePort, "70000")),
+        ("healthCheckNodePort: -1", odd(OddField::HealthCheckNodePort, "-1")),
+        (
+            "type: '', sessionAffinity: '', internalTrafficPolicy: '', externalTrafficPolicy: null, healthCheckNodePort: 0",
+            vec![],
+        ),
+        (
+            "type: ClusterIP, sessionAffinity: None, internalTrafficPolicy: Cluster, externalTrafficPolicy: Cluster",
+            vec![],
+        ),
+        // a timeout that nothing asks for
+        ("sessionAffinityConfig: {clientIP: {timeoutSeconds: -1}}", vec![]),
+    ] {
+        let service = of(spec);
+        assert_eq!(service.odd.to_vec(), wanted, "{spec}");
+        assert_eq!(
+            (service.kind, service.affinity_seconds, service.internal_policy, service.external_policy),
+            (ServiceType::ClusterIp, None, TrafficPolicy::Cluster, TrafficPolicy::Cluster),
+            "{spec}"
+        );
+    }
+    for (text, seconds, wanted) in [
+        ("-1", 10_800, odd(OddField::NegativeTimeout, "-1")),
+        ("90000", 86_400, odd(OddField::LongTimeout, "90000")),
+        ("1e12", 86_400, odd(OddField::LongTimeout, "1000000000000")),
+        ("86400", 86_400, vec![]),
+        ("0", 0, vec![]),
+    ] {
+        let service = of(&timeout(text));
+        assert_eq!((service.affinity_seconds, service.odd.to_vec()), (Some(seconds), wanted), "{text}");
+    }
 }
 
 #[test]
@@ -465,11 +631,11 @@ fn every_cut_of_a_file_ends_well() {
     let json = "{\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{\"name\":\"a\"},\"spec\":{\"ports\":[{\"port\":80}]}}";
     let mut broken = 0;
     for cut in 0..text.len() {
-        broken += usize::from(decode_manifest(&text[..cut]).is_err());
+        broken += usize::from(decode_manifest(&text[..cut]).complete().is_err());
     }
     assert!(broken > 50, "{broken}");
     for cut in 1..json.len() {
-        let error = decode_manifest(&json[..cut]).unwrap_err();
+        let error = decode_manifest(&json[..cut]).complete().unwrap_err();
         assert!(error.line == Some(1) && error.column.is_some(), "{error}");
     }
 }
@@ -486,7 +652,7 @@ fn hostile_files_end_in_errors() {
         [bomb, chain, deep_block, format!("a: {}", "[".repeat(200_000)), format!("a: {}", "{a: ".repeat(100_000))]
     {
         for head in [SERVICE, "apiVersion: example.com/v1\nkind: Other\n"] {
-            let error = decode_manifest(&format!("{head}{rest}")).unwrap_err();
+            let error = decode_manifest(&format!("{head}{rest}")).complete().unwrap_err();
             assert!(error.line.is_some(), "{error}");
         }
     }
@@ -525,7 +691,7 @@ fn large_manifest() -> String {
 fn ten_thousand_services() {
     let yaml = large_manifest();
     let begin = std::time::Instant::now();
-    let documents = decode_manifest(&yaml).unwrap();
+    let documents = decode_manifest(&yaml).complete().unwrap();
     println!("{} documents, {} KiB of YAML: {:?}", documents.len(), yaml.len() / 1024, begin.elapsed());
     assert_eq!(documents.len(), 11_000);
     let endpoints: usize = documents
@@ -544,6 +710,15 @@ proptest! {
         let _ = decode_manifest(&text);
         let _ = decode_manifest(&format!("{SERVICE}{rest}"));
         let _ = decode_manifest(&format!("{{\"apiVersion\":\"v1\",{rest}"));
+    }
+
+    /// Without directives, which belong to the document behind them.
+    #[test]
+    fn nothing_between_two_documents_harms_them(rest in "[a-zA-Z:{}\\[\\]&*<!|> \\-\\n\"'0-9.,#~/]{0,300}", head in any::<bool>()) {
+        let head = if head { SERVICE } else { "" };
+        let outcomes = outcomes(&format!("{SLICE}---\n{head}{rest}\n---\n{NODE}"));
+        prop_assert_eq!(outcomes.first().map(String::as_str), Some("EndpointSlice default/web-1"));
+        prop_assert_eq!(outcomes.last().map(String::as_str), Some("Node n1"));
     }
 
     #[test]

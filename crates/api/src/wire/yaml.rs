@@ -1,52 +1,52 @@
 //! Manifests in YAML: any number of documents.
 
-use std::cell::Cell;
-
 use serde::de::DeserializeSeed;
-use serde_saphyr::DuplicateKeyPolicy;
+use serde_saphyr::{DuplicateKeyPolicy, Error};
 
-use super::document::DocumentSeed;
+use super::document::{DocumentSeed, read_document, try_document};
 use super::head::{Head, Shape};
-use super::{Document, WireError, sentence};
+use super::{Decoded, WireError, sentence};
 use crate::yaml::{Chunk, documents, options};
 
 /// How deep a document may be nested. Each level costs the decoder about 20 KiB of stack in a build without
 /// optimisation (a quarter of it with), and threads have 2 MiB.
 const DEPTH: usize = 64;
 
-/// Reads all documents; those without content are left out.
-pub(super) fn decode(text: &str) -> Result<Vec<Document>, WireError> {
-    let mut read = Vec::new();
+/// Reads all documents; those without content are left out. What one document has wrong leaves the others alone: the
+/// markers between them can't stand within any.
+pub(super) fn decode(text: &str) -> Decoded {
+    let mut decoded = Decoded::default();
     for (i, chunk) in documents(text).into_iter().enumerate() {
-        let title = Cell::new(None);
-        decode_one(chunk, &title, &mut read).map_err(|error| {
-            let fault = chunk.fault(&error);
-            let (line, column) = fault.place.unzip();
-            WireError { line, column, document: i + 1, message: sentence(title.take(), &fault.message) }
-        })?;
+        decode_one(chunk, i + 1, &mut decoded);
     }
-    Ok(read)
+    decoded
 }
 
-fn decode_one(
-    chunk: Chunk<'_>,
-    title: &Cell<Option<String>>,
-    read: &mut Vec<Document>,
-) -> Result<(), serde_saphyr::Error> {
-    let options = options(chunk.text.len(), DEPTH, DuplicateKeyPolicy::Error);
-    let read_with = |head: &Head<'_>, read: &mut Vec<Document>| {
-        let seed = DocumentSeed { head, in_list: false, listed: None, title, read };
-        serde_saphyr::with_deserializer_from_str_with_options(chunk.text, options.clone(), |deserializer| {
+fn decode_one(chunk: Chunk<'_>, document: usize, decoded: &mut Decoded) {
+    let options = |keys| options(chunk.text.len(), DEPTH, keys);
+    let decode_with = |seed: DocumentSeed<'_, '_, '_>, keys| {
+        serde_saphyr::with_deserializer_from_str_with_options(chunk.text, options(keys), |deserializer| {
             seed.deserialize(deserializer)
         })
     };
+    let describe = |error: &Error, title: Option<String>| {
+        let fault = chunk.fault(error);
+        let (line, column) = fault.place.unzip();
+        WireError { line, column, document, object: None, message: sentence(title, &fault.message) }
+    };
     // Most documents show what they are. Where that fails for any reason, the slower way has the last word.
     if let Some(guessed) = Head::guess(chunk.text)
-        && read_with(&guessed, read).is_ok()
+        && try_document(&guessed, &mut decoded.documents, |seed| decode_with(seed, DuplicateKeyPolicy::Error))
     {
-        return Ok(());
+        return;
     }
-    title.take();
-    let head: Head<'_> = serde_saphyr::from_str_with_options(chunk.text, options.clone())?;
-    if head.shape == Shape::Null { Ok(()) } else { read_with(&head, read) }
+    // A key that stands twice in what we don't read costs nothing, and in an item of a List that item only.
+    match serde_saphyr::from_str_with_options::<Head<'_>>(chunk.text, options(DuplicateKeyPolicy::PassThrough)) {
+        Ok(head) if head.shape == Shape::Null => {}
+        Ok(head) => {
+            let keys = if head.is_list() { DuplicateKeyPolicy::PassThrough } else { DuplicateKeyPolicy::Error };
+            read_document(&head, &mut decoded.documents, |seed| decode_with(seed, keys), describe);
+        }
+        Err(error) => decoded.unreadable(describe(&error, None)),
+    }
 }

@@ -1,21 +1,20 @@
 //! `--cleanup` and `--cleanup-leftovers`.
 
+use std::io;
+
 use anyhow::bail;
 use ferry_api::object::Family;
-use ferry_kernel::capability;
 use ferry_plane::CommitError;
 
 use crate::planes::{Leftovers, PLANES};
+use crate::platform;
 
 /// Removes everything that is ours, of every mode and family. Goes on after an error.
 pub(super) fn all() -> anyhow::Result<()> {
-    let mut failed = !may_change_the_network();
+    platform::require_net_admin()?;
+    let mut failed = false;
     for plane in PLANES {
-        for (family, engine) in plane.engines_to_retire() {
-            let errors = match engine {
-                Ok(engine) => engine.retire().err().unwrap_or_default(),
-                Err(error) => vec![error],
-            };
+        for (family, errors) in plane.retire(&Family::ALL) {
             failed |= report(plane.mode, family, errors);
         }
     }
@@ -27,7 +26,8 @@ pub(super) fn all() -> anyhow::Result<()> {
 
 /// Removes what we left in places that another kube-proxy has taken over since. Goes on after an error.
 pub(super) fn leftovers() -> anyhow::Result<()> {
-    let mut failed = !may_change_the_network();
+    platform::require_net_admin()?;
+    let mut failed = false;
     for plane in PLANES {
         for family in Family::ALL {
             let mode = plane.mode;
@@ -50,23 +50,16 @@ pub(super) fn leftovers() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn may_change_the_network() -> bool {
-    let may = capability::net_admin().unwrap_or(false);
-    if !may {
-        tracing::error!("The capability CAP_NET_ADMIN is missing");
-    }
-    may
-}
-
 /// Logs errors; whether there were any that count. Where a mode can't be used there is nothing of it.
 fn report(mode: &str, family: Family, errors: Vec<CommitError>) -> bool {
     let mut failed = false;
     for error in errors {
         match error {
-            CommitError::Unusable(error) => {
+            // What may not be touched may be there all the same.
+            CommitError::Unusable(error) if error.kind() != io::ErrorKind::PermissionDenied => {
                 tracing::info!(mode, %family, err = %error, "The mode can't be used here, so there is nothing to remove");
             }
-            CommitError::Drifted { .. } | CommitError::Refused(_) | CommitError::Busy(_) => {
+            CommitError::Unusable(_) | CommitError::Drifted { .. } | CommitError::Refused(_) | CommitError::Busy(_) => {
                 tracing::error!(mode, %family, err = %error, "Cleaning up failed");
                 failed = true;
             }

@@ -20,6 +20,11 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::beside(|_| Ok(false))
+    }
+
+    /// A core whose families have rules of an earlier run, or not.
+    fn beside(in_use: fn(Family) -> io::Result<bool>) -> Self {
         let mut config = KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() };
         config.apply_platform_defaults();
         let metrics = Arc::new(Metrics::new().unwrap());
@@ -40,6 +45,7 @@ impl Bench {
             seats: seats.into(),
             changes: Changes::new(Arc::clone(&metrics), sender, Family::ALL.into()),
             eligible: Arc::clone(&eligible),
+            in_use,
         });
         Self { core, mailboxes, metrics, reports, eligible }
     }
@@ -74,7 +80,7 @@ impl Bench {
 }
 
 fn events(manifest: &str) -> Vec<Event> {
-    let documents = decode_manifest(manifest).unwrap().into_iter();
+    let documents = decode_manifest(manifest).complete().unwrap().into_iter();
     let object = |document| match document {
         Document::Object(object) => Event::Upsert(object),
         Document::Ignored { kind } => panic!("{kind}"),
@@ -128,6 +134,44 @@ fn nothing_before_the_lists_are_complete() {
 fn an_empty_cluster_starts_too() {
     let bench = Bench::started("");
     assert!(bench.taken().iter().all(Option::is_none));
+}
+
+/// A start over a file that is broken and one that holds service a.
+fn broken_start(in_use: fn(Family) -> io::Result<bool>) -> Bench {
+    let mut bench = Bench::beside(in_use);
+    bench.input(Input::Unreadable(1));
+    let mut events = events(&service("a", "10.96.0.1", ""));
+    events.extend([Kind::Node, Kind::ServiceCidr, Kind::Service, Kind::EndpointSlice].map(Event::Synced));
+    bench.input(Input::Events(events));
+    bench
+}
+
+#[test]
+fn rules_of_an_earlier_run_wait_for_every_file() {
+    for in_use in [|family| Ok(family == Family::V6), |_| Err(io::ErrorKind::TimedOut.into())] {
+        let mut bench = broken_start(in_use);
+        assert!(bench.taken().iter().all(Option::is_none));
+        let waits = |bench: &Bench| bench.core.seats.iter().all(|seat| seat.pulse.waiting(Instant::now()).is_some());
+        assert!(waits(&bench));
+        bench.upsert(&service("b", "10.96.0.2", ""));
+        bench.input(Input::Unreadable(2));
+        bench.input(Input::Addresses(vec!["10.0.0.8".parse().unwrap()]));
+        assert!(bench.taken().iter().all(Option::is_none));
+        // All of it comes at once with what the file holds.
+        bench.core.take(Input::Unreadable(0));
+        bench.upsert(&service("c", "10.96.0.3", ""));
+        assert_eq!(ids(bench.taken()[0].as_ref()), [UnitId::Base, id("a"), id("b"), id("c")]);
+        // From then on the last good state is known.
+        bench.input(Input::Unreadable(1));
+        bench.upsert(&service("d", "10.96.0.4", ""));
+        assert_eq!(ids(bench.taken()[0].as_ref()), [id("d")]);
+    }
+}
+
+#[test]
+fn where_nothing_serves_a_broken_file_keeps_nobody_waiting() {
+    let bench = broken_start(|_| Ok(false));
+    assert_eq!(ids(bench.taken()[0].as_ref()), [UnitId::Base, id("a")]);
 }
 
 #[test]

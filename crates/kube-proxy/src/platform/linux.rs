@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
+use anyhow::bail;
+use ferry_kernel::capability;
 use ferry_kernel::link::{self, AddressMonitor};
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -60,6 +62,14 @@ fn follow(known: &mut Vec<IpAddr>, core: &SyncSender<Input>) -> io::Result<()> {
             }
         }
     }
+}
+
+/// Fails, and says what to do, if this process may not change the network.
+pub fn require_net_admin() -> anyhow::Result<()> {
+    if !capability::net_admin()? {
+        bail!("the capability CAP_NET_ADMIN is missing: run as root, or give it to the unit or container");
+    }
+    Ok(())
 }
 
 /// Sets how readily the kernel ends this process when memory runs out. Without the privilege it stays as it is.

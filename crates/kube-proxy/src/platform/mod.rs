@@ -4,4 +4,4 @@
 mod linux;
 
 #[cfg(target_os = "linux")]
-pub use linux::{addresses, follow_addresses, host_name, set_oom_score};
+pub use linux::{addresses, follow_addresses, host_name, require_net_admin, set_oom_score};

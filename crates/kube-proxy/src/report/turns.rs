@@ -92,6 +92,10 @@ impl Reporter {
                 "Somebody else keeps changing our objects in the kernel, leaving them alone for a while"
             );
         }
+        let changed = !outcome.acked.is_empty() || outcome.ops > 0 || outcome.repairs > 0;
+        if outcome.error.is_some() || !changed {
+            return;
+        }
         tracing::debug!(
             %family,
             mode = self.mode,
@@ -220,6 +224,28 @@ mod tests {
         assert_eq!(metrics.full_sync_duration.with_label_values(&["IPv4"]).get_sample_count(), 1);
         assert_eq!(metrics.endpoint_changes_pending.get(), 0);
         assert!(metrics.last_sync.with_label_values(&["IPv4"]).get() > 1e9);
+    }
+
+    #[test]
+    fn only_what_was_done_is_logged_as_synced() {
+        let mut reporter = Reporter::new("nftables", Arc::new(Metrics::new().unwrap()));
+        let mut says = |outcome| crate::logging::logged(4, || reporter.turn(&turn(outcome)));
+        let acked = || vec![service("a")];
+        let error = || Some(Arc::new(CommitError::Busy(io::Error::other("lock"))));
+        assert_eq!(says(Outcome { worked: true, full: true, ..Outcome::default() }), "");
+        let text = says(Outcome { contested: vec!["it".to_owned()], ..Outcome::default() });
+        assert!(text.contains("leaving them alone") && !text.contains("\"Synced\""), "{text}");
+        for outcome in [
+            Outcome { acked: acked(), ..Outcome::default() },
+            Outcome { ops: 1, ..Outcome::default() },
+            Outcome { repairs: 1, ..Outcome::default() },
+        ] {
+            let text = says(outcome);
+            assert_eq!(text.matches("\"Synced\" family=\"IPv4\"").count(), 1, "{text}");
+        }
+        let text = says(Outcome { acked: acked(), ops: 1, error: error(), ..Outcome::default() });
+        assert!(text.contains("Syncing failed") && !text.contains("\"Synced\""), "{text}");
+        assert_eq!(says(Outcome { error: error(), ..Outcome::default() }), "");
     }
 
     #[test]

@@ -35,4 +35,10 @@ impl Sink {
         }
         self.0.send(Input::Events(events)).map_err(|_| Closed)
     }
+
+    /// Says how many files are there that could not be read once since the start. To be told before the initial lists
+    /// are complete, and whenever it changes.
+    pub fn unreadable(&self, files: usize) -> Result<(), Closed> {
+        self.0.send(Input::Unreadable(files)).map_err(|_| Closed)
+    }
 }

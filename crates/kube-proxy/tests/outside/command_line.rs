@@ -149,9 +149,32 @@ fn all_flags_are_logged_when_asked() {
 fn a_missing_capability_is_named() {
     let machine = Machine::new();
     let manifests = machine.manifests();
-    let output = machine.output_without_capability(&["--proxy-mode=nftables", "--manifests", &manifests]);
-    let error = failed(&output);
-    assert!(error.contains("CAP_NET_ADMIN is missing"), "{error}");
-    let output = machine.output_without_capability(&["--cleanup"]);
+    // Tables may be there all the same, so clean-up doesn't say that there is nothing.
+    let start = ["--proxy-mode=nftables", "--manifests", &manifests];
+    for arguments in [&start[..], &["--cleanup"], &["--cleanup-leftovers"]] {
+        let output = machine.output_without_capability(arguments);
+        let error = failed(&output);
+        assert!(error.starts_with("the capability CAP_NET_ADMIN is missing: run as root"), "{error}");
+        assert!(!text(&output.stderr).contains("nothing"), "{output:?}");
+    }
+}
+
+#[test]
+fn what_may_not_be_removed_is_no_success() {
+    let machine = Machine::new();
+    // A table that belongs to another process can't be touched by anybody else.
+    let mut owner = machine.run(|| {
+        let mut command = std::process::Command::new("nft");
+        command.arg("-i").stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null()).spawn().unwrap()
+    });
+    let mut input = owner.stdin.take().unwrap();
+    std::io::Write::write_all(&mut input, b"add table ip6 kube-proxy { flags owner; }\n").unwrap();
+    while machine.tables().is_empty() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let output = machine.output(&["--cleanup"]);
     assert_eq!(failed(&output), "encountered an error while tearing down rules");
+    assert!(text(&output.stderr).contains("\"Cleaning up failed\" mode=\"nftables\" family=\"IPv6\""), "{output:?}");
+    drop(input);
+    owner.wait().unwrap();
 }

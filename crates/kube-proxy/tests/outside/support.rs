@@ -109,6 +109,19 @@ impl Machine {
         names
     }
 
+    /// All rules of the namespace.
+    pub(crate) fn rules(&self) -> String {
+        let output = self.tool("nft", &["list", "ruleset"]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Whether a service of this address is in the kernel.
+    pub(crate) fn serves(&self, family: &str, address: &str) -> bool {
+        let output = self.tool("nft", &["list", "map", family, "kube-proxy", "service-ips"]);
+        String::from_utf8(output.stdout).expect("text").contains(address)
+    }
+
     /// Asks over HTTP; nothing if nobody listens.
     pub(crate) fn ask(&self, method: &str, at: &str, path: &str) -> Option<Answer> {
         let at: SocketAddr = at.parse().expect("an address");

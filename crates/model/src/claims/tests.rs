@@ -51,6 +51,42 @@ fn a_service_that_ages_passes_its_frontends_on() {
 }
 
 #[test]
+fn a_cluster_ip_beats_other_addresses_whatever_the_age() {
+    let with_external = |text, seconds| Service {
+        cluster_ip: Some(Ok([10, 96, 0, 99].into())),
+        cluster_ips: [Ok([10, 96, 0, 99].into())].into(),
+        external_ips: [Ok([10, 96, 0, 10].into())].into(),
+        ..dated(text, seconds)
+    };
+    for (external, cluster) in [
+        (with_external("a", 100), dated("b", 200)),
+        (with_external("a", 0), dated("b", 0)),
+        (with_external("a", 100), dated("b", 0)),
+    ] {
+        let mut claims = Claims::default();
+        change(&mut claims, None, Some(&external));
+        assert_eq!(owner(&claims), Some("a"));
+        assert_eq!(change(&mut claims, None, Some(&cluster)), ["a"]);
+        assert_eq!(owner(&claims), Some("b"));
+        // the other order
+        let mut turned = Claims::default();
+        change(&mut turned, None, Some(&cluster));
+        assert_eq!(change(&mut turned, None, Some(&external)), [""; 0]);
+        assert_eq!(turned, claims);
+        // it becomes the cluster IP of the first too, whose age counts then
+        let both = Service { external_ips: [].into(), ..dated("a", 100) };
+        change(&mut claims, Some(&external), Some(&both));
+        assert_eq!(owner(&claims), Some("a"));
+        change(&mut claims, Some(&both), Some(&external));
+        assert_eq!(claims, turned);
+        assert_eq!(change(&mut claims, Some(&cluster), None), ["a"]);
+        assert_eq!(owner(&claims), Some("a"));
+        change(&mut claims, Some(&external), None);
+        assert_eq!(claims, Claims::default());
+    }
+}
+
+#[test]
 fn node_ports_are_claimed_per_family_and_protocol() {
     let with_port = |text, cluster_ip, protocol| Service {
         ports: [ServicePort { node_port: Ok(30_080), protocol: Ok(protocol), ..port("", 80) }].into(),

@@ -326,3 +326,56 @@ fn without_the_service_there_is_nothing() {
     let store = store([], [here_and_there()]);
     assert_eq!(resolved(&store, "web", Family::V4).0, ServiceState { name: name("web"), ports: Vec::new() });
 }
+
+#[test]
+fn what_stands_for_odd_values_is_said() {
+    let fields = [
+        OddField::Type,
+        OddField::SessionAffinity,
+        OddField::NegativeTimeout,
+        OddField::LongTimeout,
+        OddField::InternalTrafficPolicy,
+        OddField::ExternalTrafficPolicy,
+        OddField::HealthCheckNodePort,
+    ];
+    let odd = fields.map(|field| OddValue { field, text: "x".into() }).into();
+    let (_, diagnostics) = frontends(&store([Service { odd, ..service("web", "10.96.0.10") }], []), "web");
+    assert_eq!(
+        diagnostics,
+        [
+            "spec.type: \"x\" is no type: taken for ClusterIP",
+            "spec.sessionAffinity: \"x\" is no session affinity: taken for None",
+            "spec.sessionAffinityConfig.clientIP.timeoutSeconds: x is no timeout: 10800 seconds are taken",
+            "spec.sessionAffinityConfig.clientIP.timeoutSeconds: x is too long a timeout: 86400 seconds are taken",
+            "spec.internalTrafficPolicy: \"x\" is no policy: taken for Cluster",
+            "spec.externalTrafficPolicy: \"x\" is no policy: taken for Cluster",
+            "spec.healthCheckNodePort: x is no port: the service has no health check port",
+        ]
+    );
+}
+
+#[test]
+fn a_pool_has_an_end() {
+    let addresses: Vec<String> = (0..70)
+        .flat_map(|i| (0..1000).map(move |j| (i, j)))
+        .take(65_538)
+        .map(|(i, j)| format!("10.{i}.{}.{}", j / 250, j % 250))
+        .collect();
+    let slices = |count: usize| {
+        let chunks = addresses[..count].chunks(1000).enumerate();
+        chunks
+            .map(|(index, chunk)| {
+                let endpoints: Vec<_> = chunk.iter().map(|address| (address.as_str(), "here", READY)).collect();
+                slice(&format!("web-{index}"), "web", &endpoints)
+            })
+            .collect::<Vec<_>>()
+    };
+    let web = || Service { external_policy: TrafficPolicy::Local, ..with_everything() };
+    let (full, diagnostics) = resolved(&store([web()], slices(65_536)), "web", Family::V4);
+    assert_eq!((full.ports[0].cluster.len(), full.ports[0].local.len(), diagnostics.len()), (65_536, 65_536, 0));
+    let mut more = slices(65_538);
+    more.reverse();
+    let (cut, diagnostics) = resolved(&store([web()], more), "web", Family::V4);
+    assert_eq!(cut, full, "the first by address");
+    assert_eq!(diagnostics, ["spec.ports[0]: 65538 endpoints, but there is room for 65536: the last 2 are not used"]);
+}

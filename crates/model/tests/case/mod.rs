@@ -64,7 +64,7 @@ impl Case {
 }
 
 fn objects(case: &str, manifest: &str) -> Vec<KubeObject> {
-    let documents = decode_manifest(manifest).unwrap_or_else(|error| panic!("{case}: {error}"));
+    let documents = decode_manifest(manifest).complete().unwrap_or_else(|error| panic!("{case}: {error}"));
     let objects = documents.into_iter().map(|document| match document {
         Document::Object(object) => object,
         Document::Ignored { kind } => panic!("{case}: nothing reads a {kind}"),

@@ -135,6 +135,7 @@ fn service() -> impl Strategy<Value = Service> {
             internal_policy: internal,
             external_policy: external,
             health_check_node_port: health,
+            odd: [].into(),
         }
     })
 }

@@ -13,6 +13,8 @@ use std::sync::Arc;
 use ferry_api::object::{Kind, KubeObject, ObjectName};
 use ferry_model::store::Event;
 
+use super::file::{Broken, Contents};
+
 /// A file's name within the directory.
 pub(super) type FileName = Arc<OsStr>;
 /// What makes it the same object.
@@ -43,6 +45,14 @@ pub(super) struct Changes {
     pub(super) reread: BTreeSet<FileName>,
 }
 
+/// What a file held before and still does as far as can be told, though it can't be read.
+#[derive(Debug)]
+enum Kept<'a> {
+    /// something is so broken that it may be any object
+    All,
+    These(BTreeSet<&'a Key>),
+}
+
 /// Feeds what is formatted into a hash.
 struct Fingerprint(DefaultHasher);
 
@@ -54,15 +64,30 @@ impl Catalog {
         self.owners.len()
     }
 
-    /// Whether the file holds an object that isn't among these.
-    pub(super) fn would_lose(&self, file: &OsStr, objects: &[KubeObject]) -> bool {
-        let known = self.files.get(file).map(Vec::as_slice).unwrap_or_default();
-        let kept: BTreeSet<(Kind, &ObjectName)> = objects.iter().map(|object| (object.kind(), object.name())).collect();
-        known.iter().any(|(kind, name)| !kept.contains(&(*kind, name)))
+    /// Whether a good state of the object has been read.
+    pub(super) fn knows(&self, key: &Key) -> bool {
+        self.owners.contains_key(key)
     }
 
-    /// The file now holds these objects; none if it is gone.
-    pub(super) fn update(&mut self, file: &FileName, objects: Vec<KubeObject>, changes: &mut Changes) {
+    /// Whether the file holds an object that isn't in these contents any more.
+    pub(super) fn would_lose(&self, file: &OsStr, contents: &Contents) -> bool {
+        let known = self.files.get(file).map(Vec::as_slice).unwrap_or_default();
+        let objects = contents.objects.iter();
+        let there: BTreeSet<(Kind, &ObjectName)> = objects.map(|object| (object.kind(), object.name())).collect();
+        let mut absent = known.iter().filter(|(kind, name)| !there.contains(&(*kind, name)));
+        let kept = Kept::of(&contents.broken);
+        absent.any(|key| !kept.contains(key))
+    }
+
+    /// The file now holds this; nothing if it is gone. What is broken stays as it was.
+    pub(super) fn update(
+        &mut self,
+        file: &FileName,
+        objects: Vec<KubeObject>,
+        broken: &[Broken],
+        changes: &mut Changes,
+    ) {
+        let kept = Kept::of(broken);
         let mut fresh: BTreeMap<Key, KubeObject> = BTreeMap::new();
         for object in objects {
             let key = (object.kind(), object.name().clone());
@@ -73,19 +98,22 @@ impl Catalog {
                 Entry::Occupied(entry) => warn_duplicate(entry.key(), file, file),
             }
         }
-        let keys: Vec<Key> = fresh.keys().cloned().collect();
-        let before = if keys.is_empty() { self.files.remove(file) } else { self.files.insert(Arc::clone(file), keys) };
-        for key in before.unwrap_or_default() {
-            if !fresh.contains_key(&key) {
-                self.release(&key, file, changes);
-            }
+        let before = self.files.remove(file).unwrap_or_default();
+        let absent = before.into_iter().filter(|key| !fresh.contains_key(key));
+        let (stays, lost): (Vec<Key>, Vec<Key>) = absent.partition(|key| kept.contains(key));
+        let keys: Vec<Key> = fresh.keys().cloned().chain(stays).collect();
+        if !keys.is_empty() {
+            self.files.insert(Arc::clone(file), keys);
+        }
+        for key in lost {
+            self.release(&key, file, changes);
         }
         for (key, object) in fresh {
             self.claim(key, object, file, changes);
         }
     }
 
-    /// The file can't be read, so what it was to take over goes to the next one, or is gone.
+    /// What the file was to take over and can't be read goes to the next one, or is gone.
     pub(super) fn disown(&mut self, file: &FileName, changes: &mut Changes) {
         let Some(keys) = self.files.get_mut(file) else { return };
         let owners = &self.owners;
@@ -146,6 +174,22 @@ impl Catalog {
             }
         }
         changes.objects.insert(key, Some(object));
+    }
+}
+
+// === impl Kept ===
+
+impl<'a> Kept<'a> {
+    fn of(broken: &'a [Broken]) -> Self {
+        let keys: Option<BTreeSet<&Key>> = broken.iter().map(|broken| broken.object.as_ref()).collect();
+        keys.map_or(Self::All, Self::These)
+    }
+
+    fn contains(&self, key: &Key) -> bool {
+        match self {
+            Self::All => true,
+            Self::These(keys) => keys.contains(key),
+        }
     }
 }
 

@@ -11,6 +11,8 @@ use std::time::SystemTime;
 use ferry_api::object::KubeObject;
 use ferry_api::wire::{Document, WireError, decode_manifest};
 
+use super::catalog::Key;
+
 /// More than this isn't read: ten thousand services take some 30 MiB.
 const MAX_BYTES: u64 = 512 * 1024 * 1024;
 /// A file changed this shortly before it was read may change again without a visible trace: clocks of file systems
@@ -29,9 +31,19 @@ pub(super) struct Stamp {
     changed: i128,
 }
 
-/// A file can't be used.
+/// What stands in a file.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    pub(super) objects: Vec<KubeObject>,
+    /// documents, or items of Lists, that can't be used
+    pub(super) broken: Vec<Broken>,
+}
+
+/// A file, or one document of it, can't be used.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Broken {
+    /// the object that it would be; `None` may be any
+    pub(super) object: Option<Key>,
     /// 1-based; 0 where the fault has no place in the file
     pub(super) line: usize,
     /// 1-based; 0 where the fault has no place in the file
@@ -46,7 +58,7 @@ pub(super) fn is_manifest(name: &OsStr) -> bool {
 }
 
 /// Reads and decodes a file.
-pub(super) fn read(path: &Path) -> Result<Vec<KubeObject>, Broken> {
+pub(super) fn read(path: &Path) -> Result<Contents, Broken> {
     let file = File::open(path)?;
     let size = file.metadata()?.size();
     let mut bytes = Vec::with_capacity(usize::try_from(size.min(MAX_BYTES)).unwrap_or(0));
@@ -55,12 +67,15 @@ pub(super) fn read(path: &Path) -> Result<Vec<KubeObject>, Broken> {
         return Err(io::Error::from(io::ErrorKind::FileTooLarge).into());
     }
     let text = String::from_utf8(bytes).map_err(|error| not_text(&error))?;
-    let documents = decode_manifest(&text)?;
-    let objects = documents.into_iter().filter_map(|document| match document {
-        Document::Object(object) => Some(object),
-        Document::Ignored { .. } => None,
-    });
-    Ok(objects.collect())
+    let mut contents = Contents::default();
+    for document in decode_manifest(&text).documents {
+        match document {
+            Ok(Document::Object(object)) => contents.objects.push(object),
+            Ok(Document::Ignored { .. }) => {}
+            Err(error) => contents.broken.push(error.into()),
+        }
+    }
+    Ok(contents)
 }
 
 /// Where a file is no UTF-8.
@@ -68,6 +83,7 @@ fn not_text(error: &FromUtf8Error) -> Broken {
     let good = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
     let line_start = good.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     Broken {
+        object: None,
         line: good.iter().filter(|byte| **byte == b'\n').count() + 1,
         column: good.len() - line_start + 1,
         message: "not UTF-8".to_owned(),
@@ -108,12 +124,13 @@ impl Stamp {
 
 impl From<io::Error> for Broken {
     fn from(error: io::Error) -> Self {
-        Self { line: 0, column: 0, message: error.to_string() }
+        Self { object: None, line: 0, column: 0, message: error.to_string() }
     }
 }
 
 impl From<WireError> for Broken {
     fn from(error: WireError) -> Self {
-        Self { line: error.line.unwrap_or(0), column: error.column.unwrap_or(0), message: error.message }
+        let (line, column) = (error.line.unwrap_or(0), error.column.unwrap_or(0));
+        Self { object: error.object, line, column, message: error.message }
     }
 }

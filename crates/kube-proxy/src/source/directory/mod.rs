@@ -2,7 +2,8 @@
 //!
 //! Files `*.yaml`, `*.yml` and `*.json` that aren't hidden count, also through links; subdirectories don't. What is
 //! renamed into place or closed after writing is taken at once. While a file is still open for writing, it is looked
-//! at after a pause, and then only for what it adds or changes: a half-written file deletes nothing.
+//! at after a pause, and then only for what it adds or changes: a half-written file deletes nothing. A document that can't
+//! be used costs its own object only, and that keeps its last good state.
 
 mod catalog;
 mod file;
@@ -62,7 +63,9 @@ struct Seen {
     stamp: Option<Stamp>,
     link: bool,
     /// what was said about it, so that it is said once
-    broken: Option<Broken>,
+    broken: Vec<Broken>,
+    /// it has been read since the start with nothing broken in it
+    whole: bool,
 }
 
 /// A file that somebody writes.
@@ -111,7 +114,12 @@ impl Directory {
 
     /// Reads everything, then follows the directory until the core ends.
     pub fn run(mut self, sink: &Sink) -> Result<(), super::Closed> {
-        self.read_all(&mut |events| sink.deliver(events))?;
+        let last = self.read_all(&mut |events| sink.deliver(events))?;
+        let mut unreadable = self.unreadable();
+        if unreadable > 0 {
+            sink.unreadable(unreadable)?;
+        }
+        sink.deliver(last)?;
         tracing::info!(
             directory = %self.path.display(),
             files = self.files.len(),
@@ -120,12 +128,29 @@ impl Directory {
         );
         loop {
             let events = self.next_changes();
+            let before = std::mem::replace(&mut unreadable, self.unreadable());
+            // What a file turned out to hold comes first, and what can't be told comes before what hangs on it.
+            if unreadable > before {
+                sink.unreadable(unreadable)?;
+            }
             sink.deliver(events)?;
+            if unreadable < before {
+                sink.unreadable(unreadable)?;
+            }
         }
     }
 
-    /// The initial lists, all kinds at once, in chunks.
-    fn read_all<E>(&mut self, deliver: &mut dyn FnMut(Vec<Event>) -> Result<(), E>) -> Result<(), E> {
+    /// How many files hold something broken of which no good state is known since the start.
+    fn unreadable(&self) -> usize {
+        let unknown = |seen: &Seen, broken: &Broken| match &broken.object {
+            Some(key) => !self.catalog.knows(key),
+            None => !seen.whole,
+        };
+        self.files.values().filter(|seen| seen.broken.iter().any(|broken| unknown(seen, broken))).count()
+    }
+
+    /// The initial lists, all kinds at once, in chunks, of which the last is not delivered but returned.
+    fn read_all<E>(&mut self, deliver: &mut dyn FnMut(Vec<Event>) -> Result<(), E>) -> Result<Vec<Event>, E> {
         deliver(KINDS.map(Event::Restart).into())?;
         let mut changes = Changes::default();
         for name in self.names() {
@@ -136,7 +161,7 @@ impl Directory {
         }
         let mut rest = changes.take();
         rest.extend(KINDS.map(Event::Synced));
-        deliver(rest)
+        Ok(rest)
     }
 
     /// Waits until something happens or it is time to look; what came of it may be nothing.
@@ -312,41 +337,54 @@ impl Directory {
             Ok(Some(stamp)) => stamp,
             Ok(None) => {
                 self.forget(name);
-                return self.catalog.update(name, Vec::new(), changes);
+                return self.catalog.update(name, Vec::new(), &[], changes);
             }
-            Err(error) => return self.broken(name, None, error.into()),
+            Err(error) => return self.remember(name, None, vec![error.into()]),
         };
         match file::read(&path) {
-            Ok(objects) => {
+            // What is half written is often broken in the middle of a word.
+            Ok(contents) if trust == Trust::Open && !contents.broken.is_empty() => {}
+            Ok(contents) => {
                 let doubted = match trust {
                     Trust::Open => true,
-                    Trust::Settled => objects.is_empty(),
+                    Trust::Settled => contents.objects.is_empty(),
                     Trust::Rested => false,
                 };
-                if doubted && self.catalog.would_lose(name, &objects) {
+                if doubted && self.catalog.would_lose(name, &contents) {
                     let waits = Open { written: Instant::now(), looked_at: true };
                     self.open.entry(name.clone()).or_insert(waits);
                     return;
                 }
-                self.remember(name, Some(stamp), None);
-                self.catalog.update(name, objects, changes);
+                self.catalog.update(name, contents.objects, &contents.broken, changes);
+                self.remember(name, Some(stamp), contents.broken);
             }
             Err(_) if trust == Trust::Open => {}
-            Err(error) => self.broken(name, Some(stamp), error),
+            Err(error) => self.remember(name, Some(stamp), vec![error]),
         }
     }
 
     /// Reads a file again, since an object that it holds too is gone from another one.
     fn reread(&mut self, name: &FileName, changes: &mut Changes) {
-        match file::read(&self.path_of(name)) {
-            Ok(objects) => self.catalog.update(name, objects, changes),
-            Err(_) => self.catalog.disown(name, changes),
+        if let Ok(contents) = file::read(&self.path_of(name)) {
+            self.catalog.update(name, contents.objects, &contents.broken, changes);
+        }
+        self.catalog.disown(name, changes);
+    }
+
+    /// The file is gone, or a link leads nowhere; then it stays on the list of links to check.
+    fn forget(&mut self, name: &FileName) {
+        self.files.remove(name);
+        if self.path_of(name).is_symlink() {
+            self.files.insert(name.clone(), Seen { stamp: None, link: true, broken: Vec::new(), whole: false });
         }
     }
 
-    /// Says once what is wrong with a file; its last good objects stay.
-    fn broken(&mut self, name: &FileName, stamp: Option<Stamp>, error: Broken) {
-        if self.files.get(name).and_then(|seen| seen.broken.as_ref()) != Some(&error) {
+    /// Keeps what was found in a file, and says once what is wrong with it; what that held before stays.
+    fn remember(&mut self, name: &FileName, stamp: Option<Stamp>, broken: Vec<Broken>) {
+        let before = self.files.get(name);
+        let whole = broken.is_empty() || before.is_some_and(|seen| seen.whole);
+        let said = before.map(|seen| seen.broken.as_slice()).unwrap_or_default();
+        for error in broken.iter().filter(|error| !said.contains(error)) {
             tracing::error!(
                 file = %self.path_of(name).display(),
                 line = error.line,
@@ -355,22 +393,10 @@ impl Directory {
                 "A manifest is broken, what it held stays as it was"
             );
         }
-        self.remember(name, stamp, Some(error));
-    }
-
-    /// The file is gone, or a link leads nowhere; then it stays on the list of links to check.
-    fn forget(&mut self, name: &FileName) {
-        self.files.remove(name);
-        if self.path_of(name).is_symlink() {
-            self.files.insert(name.clone(), Seen { stamp: None, link: true, broken: None });
-        }
-    }
-
-    fn remember(&mut self, name: &FileName, stamp: Option<Stamp>, broken: Option<Broken>) {
         let path = self.path_of(name);
         let link = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
         let stamp = stamp.filter(|stamp| stamp.is_reliable(SystemTime::now()));
-        self.files.insert(name.clone(), Seen { stamp, link, broken });
+        self.files.insert(name.clone(), Seen { stamp, link, broken, whole });
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ferry_api::object::{KubeObject, ObjectName};
 
 use super::*;
+use crate::core::Input;
 
 /// A directory of its own for a test, and what its objects would be in a store.
 struct Bench {
@@ -47,12 +48,11 @@ impl Bench {
     fn at(root: PathBuf) -> Self {
         let mut directory = Directory::open(&root.join("m")).unwrap();
         let mut all = Vec::new();
-        directory
-            .read_all(&mut |events| {
-                all.extend(events);
-                Ok::<(), ()>(())
-            })
-            .unwrap();
+        let last = directory.read_all(&mut |events| {
+            all.extend(events);
+            Ok::<(), ()>(())
+        });
+        all.extend(last.unwrap());
         assert_eq!(all[..4], KINDS.map(Event::Restart));
         assert_eq!(all[all.len() - 4..], KINDS.map(Event::Synced));
         let mut bench = Self { root, directory, services: BTreeMap::new(), events: 0 };
@@ -257,7 +257,7 @@ fn a_broken_file_keeps_its_last_good_objects() {
     let mut bench = Bench::new(&[("a.yaml", &service("a", "10.0.0.1")), ("bad.yaml", "kind: [\n")]);
     let broken = |bench: &Bench, name: &str| {
         let seen = bench.directory.files.get(OsStr::new(name)).unwrap();
-        seen.broken.as_ref().map(|broken| (broken.line, broken.column))
+        seen.broken.first().map(|broken| (broken.line, broken.column))
     };
     assert!(broken(&bench, "bad.yaml").unwrap().0 >= 1);
     bench.put("a.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec:\n  ports: 7\n");
@@ -275,6 +275,135 @@ fn a_broken_file_keeps_its_last_good_objects() {
     assert_eq!(broken(&bench, "a.yaml"), None);
     fs::remove_file(bench.path("a.yaml")).unwrap();
     bench.until(&[]);
+}
+
+/// Three services, the port of the middle one as given.
+fn three(port: &str, ips: [&str; 3]) -> String {
+    let middle = service("b", ips[1]).replace("port: 80", &format!("port: {port}"));
+    format!("{}---\n{middle}---\n{}", service("a", ips[0]), service("c", ips[2]))
+}
+
+#[test]
+fn a_broken_document_costs_its_object_only() {
+    // At start the others are served.
+    let mut bench = Bench::new(&[("abc.yaml", &three("abc", ["10.0.0.1", "10.0.0.2", "10.0.0.3"]))]);
+    assert_eq!(bench.have(), [("a", "10.0.0.1"), ("c", "10.0.0.3")]);
+    bench.put("abc.yaml", &three("80", ["10.0.0.1", "10.0.0.2", "10.0.0.3"]));
+    bench.until(&[("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3")]);
+    // Live, its last good state stays, while the others change,
+    bench.put("abc.yaml", &three("'80'", ["10.0.0.11", "10.0.0.12", "10.0.0.3"]));
+    bench.until(&[("a", "10.0.0.11"), ("b", "10.0.0.2"), ("c", "10.0.0.3")]);
+    // go, and come.
+    let text = three("80.5", ["10.0.0.11", "10.0.0.12", "10.0.0.3"]).replace("name: c", "name: d");
+    bench.put("abc.yaml", &text);
+    bench.until(&[("a", "10.0.0.11"), ("b", "10.0.0.2"), ("d", "10.0.0.3")]);
+    bench.put("abc.yaml", &text.replace("80.5", "80"));
+    bench.until(&[("a", "10.0.0.11"), ("b", "10.0.0.12"), ("d", "10.0.0.3")]);
+    bench.put("abc.yaml", &text.replace("name: b", "name: b2").replace("80.5", "80"));
+    bench.until(&[("a", "10.0.0.11"), ("b2", "10.0.0.12"), ("d", "10.0.0.3")]);
+}
+
+#[test]
+fn a_document_that_may_be_any_object_deletes_none() {
+    let mut bench = Bench::new(&[("abc.yaml", &three("80", ["10.0.0.1", "10.0.0.2", "10.0.0.3"]))]);
+    let text = format!("{}---\nkind: [\n---\n{}", service("a", "10.0.0.11"), service("d", "10.0.0.4"));
+    bench.put("abc.yaml", &text);
+    bench.until(&[("a", "10.0.0.11"), ("b", "10.0.0.2"), ("c", "10.0.0.3"), ("d", "10.0.0.4")]);
+    bench.put("abc.yaml", &text.replace("kind: [", "# none"));
+    bench.until(&[("a", "10.0.0.11"), ("d", "10.0.0.4")]);
+    // nothing but broken ones: all stay
+    bench.put("abc.yaml", "kind: [\n");
+    bench.quiet(Duration::from_millis(50));
+    assert_eq!(bench.directory.catalog.len(), 2);
+    fs::remove_file(bench.path("abc.yaml")).unwrap();
+    bench.until(&[]);
+}
+
+#[test]
+fn what_was_never_read_is_counted() {
+    let ips = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
+    let mut bench = Bench::new(&[("a.yaml", "kind: [\n"), ("b.yaml", &three("x", ips)), ("c.yaml", "")]);
+    assert_eq!(bench.directory.unreadable(), 2);
+    // Its good parts don't tell what the rest is.
+    bench.put("a.yaml", &format!("{}---\nkind: [\n", service("d", "10.0.0.4")));
+    bench.until(&[("a", "10.0.0.1"), ("c", "10.0.0.3"), ("d", "10.0.0.4")]);
+    assert_eq!(bench.directory.unreadable(), 2);
+    bench.put("a.yaml", &service("d", "10.0.0.5"));
+    bench.put("b.yaml", &three("80", ips));
+    bench.until(&[("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3"), ("d", "10.0.0.5")]);
+    assert_eq!(bench.directory.unreadable(), 0);
+    // From then on there is a last good state.
+    bench.put("a.yaml", "kind: [\n");
+    bench.put("b.yaml", &three("x", ips));
+    bench.put("c.yaml", "kind: [\n");
+    bench.quiet(Duration::from_millis(50));
+    assert!(!bench.directory.files[OsStr::new("c.yaml")].broken.is_empty());
+    assert_eq!(bench.directory.unreadable(), 0);
+    bench.put("e.yaml", "kind: [\n");
+    bench.quiet(Duration::from_millis(50));
+    assert_eq!(bench.directory.unreadable(), 1);
+    fs::remove_file(bench.path("e.yaml")).unwrap();
+    bench.quiet(Duration::from_millis(50));
+    assert_eq!(bench.directory.unreadable(), 0);
+}
+
+#[test]
+fn what_was_never_read_is_told_before_the_lists_are_complete() {
+    let root = fresh_root();
+    fs::write(root.join("m/a.yaml"), "kind: [\n").unwrap();
+    let directory = Directory::open(&root.join("m")).unwrap();
+    let (inputs, input) = std::sync::mpsc::sync_channel(8);
+    let source = std::thread::spawn(move || directory.run(&Sink::new(inputs)));
+    let next = || input.recv_timeout(SOON).unwrap();
+    assert_eq!(next(), Input::Events(KINDS.map(Event::Restart).into()));
+    assert_eq!(next(), Input::Unreadable(1));
+    assert_eq!(next(), Input::Events(KINDS.map(Event::Synced).into()));
+    // What it held comes before it counts as read.
+    fs::write(root.join("new"), service("a", "10.0.0.1")).unwrap();
+    fs::rename(root.join("new"), root.join("m/a.yaml")).unwrap();
+    assert!(matches!(next(), Input::Events(events) if events.len() == 1));
+    assert_eq!(next(), Input::Unreadable(0));
+    drop(input);
+    fs::write(root.join("m/b.yaml"), service("b", "10.0.0.2")).unwrap();
+    assert!(source.join().unwrap().is_err());
+    fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn other_kinds_may_be_as_they_like() {
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {a: 1, a: 2}\n";
+    let bench = Bench::new(&[("a.yaml", &format!("{map}---\n{}", service("a", "10.0.0.1")))]);
+    assert_eq!(bench.have(), [("a", "10.0.0.1")]);
+    assert!(bench.directory.files[OsStr::new("a.yaml")].broken.is_empty());
+}
+
+#[test]
+fn each_broken_document_is_remembered_until_it_changes() {
+    let broken = |bench: &Bench| -> Vec<(Option<String>, usize)> {
+        let seen = bench.directory.files[OsStr::new("a.yaml")].broken.iter();
+        seen.map(|broken| (broken.object.as_ref().map(|(_, name)| name.to_string()), broken.line)).collect()
+    };
+    let mut bench =
+        Bench::new(&[("a.yaml", &format!("{}---\nkind: [\n", three("x", ["10.0.0.1", "10.0.0.2", "10.0.0.3"])))]);
+    assert_eq!(broken(&bench), [(Some("default/b".to_owned()), 13), (None, 22)]);
+    bench.put("a.yaml", &three("x", ["10.0.0.1", "10.0.0.2", "10.0.0.4"]));
+    bench.until(&[("a", "10.0.0.1"), ("c", "10.0.0.4")]);
+    assert_eq!(broken(&bench), [(Some("default/b".to_owned()), 13)]);
+    bench.put("a.yaml", &three("80", ["10.0.0.1", "10.0.0.2", "10.0.0.4"]));
+    bench.until(&[("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.4")]);
+    assert_eq!(broken(&bench), []);
+}
+
+#[test]
+fn an_heir_with_a_broken_document_passes_that_on() {
+    let broken = format!("{}---\n{}", service("a", "10.0.0.2").replace("80", "x"), service("b", "10.0.0.5"));
+    let both = format!("{}---\n{}", service("a", "10.0.0.2"), service("b", "10.0.0.5"));
+    let mut bench =
+        Bench::new(&[("a.yaml", &service("a", "10.0.0.1")), ("b.yaml", &both), ("c.yaml", &service("a", "10.0.0.3"))]);
+    bench.put("b.yaml", &broken);
+    bench.quiet(Duration::from_millis(50));
+    fs::remove_file(bench.path("a.yaml")).unwrap();
+    bench.until(&[("a", "10.0.0.3"), ("b", "10.0.0.5")]);
 }
 
 #[test]
