@@ -50,9 +50,10 @@ pub(crate) fn run(services: usize) -> anyhow::Result<()> {
     let mut nothing = Vec::new();
     let mut bytes = Written::default();
     for round in 0..ROUNDS {
-        let index = round.wrapping_mul(7919) % services;
+        // There, and in the next round back.
+        let index = (round / 2).wrapping_mul(7919) % services;
         let mut endpoints = objects::first_endpoints(index);
-        if (round / services).is_multiple_of(2)
+        if round.is_multiple_of(2)
             && let Some(third) = endpoints.get_mut(3)
         {
             *third = objects::endpoint(index, 15);
@@ -173,21 +174,6 @@ fn restart(services: usize) -> anyhow::Result<()> {
     let mut events = decode(node)?;
     for (_, text) in objects::files(services) {
         events.extend(decode(&text)?);
-    }
-    // As the first left them: some endpoints were replaced.
-    let rounds = (0..ROUNDS).map(|round| (round, round.wrapping_mul(7919) % services));
-    for (_, index) in rounds.filter(|(round, _)| (round / services).is_multiple_of(2)) {
-        let mut endpoints = objects::first_endpoints(index);
-        if ROUNDS <= services
-            && let Some(third) = endpoints.get_mut(3)
-        {
-            *third = objects::endpoint(index, 15);
-        }
-        events.extend(slice(index, &endpoints)?);
-    }
-    for round in 0..ROUNDS / 4 {
-        let index = round.wrapping_mul(7919) % services;
-        events.extend(slice(index, &objects::first_endpoints(index))?);
     }
     events.extend([Event::Synced(Kind::Service), Event::Synced(Kind::EndpointSlice)]);
     pipe.core.take(Input::Events(events));

@@ -44,6 +44,8 @@ pub struct Written {
 /// From so many operations on, a commit is made without listening: each element costs its maker an event as long as
 /// anybody listens.
 const QUIET_OPERATIONS: usize = 256;
+/// When to look again after the other family had the turn.
+const CONTENDED: Duration = Duration::from_millis(20);
 /// How long a chain that was referred to stays busy on kernels that release references late.
 const RELEASE: Duration = Duration::from_secs(1);
 
@@ -183,12 +185,15 @@ impl Kernel<NftObject> for NftablesKernel {
     fn tend(&mut self, now: Instant) -> Result<Tended<NftKey>, CommitError> {
         self.delete_retired(now);
         self.memories.purge(&mut self.socket, &self.turn, self.family);
-        // While the other family has the turn there will be another time.
+        let mut wake = (!self.retired.is_empty()).then(|| now + RELEASE);
         let drift = match self.turn.try_take() {
             Some(mut watch) => watch.news(self.family).map_err(of_io)?,
-            None => None,
+            None => {
+                // The other family has the turn: soon again.
+                wake = Some(now + CONTENDED);
+                None
+            }
         };
-        let wake = (!self.retired.is_empty()).then(|| now + RELEASE);
         Ok(Tended { wake, drift })
     }
 }
