@@ -17,8 +17,6 @@ const TEND: Duration = Duration::from_millis(250);
 const FULL: Duration = Duration::from_secs(60 * 60);
 /// A minSyncPeriod up to this, upstream's default, is no limit: a change costs microseconds here.
 const UNLIMITED: Duration = Duration::from_secs(1);
-/// Repairs in a row before the engine gets a pause.
-const REPAIRS_IN_A_ROW: u32 = 3;
 /// The first turn, and one with so many units, leaves memory behind that is worth giving back.
 const LARGE: usize = 2048;
 
@@ -64,7 +62,6 @@ struct Agenda {
     tend: Instant,
     /// compare everything
     repair: Instant,
-    repairs_in_a_row: u32,
 }
 
 /// What is due.
@@ -163,7 +160,7 @@ impl Loop {
 impl Agenda {
     fn new(min_sync_period: Duration, now: Instant) -> Self {
         let distance = if min_sync_period > UNLIMITED { min_sync_period } else { Duration::ZERO };
-        Self { distance, last_sync: None, sync: None, tend: now + TEND, repair: now + FULL, repairs_in_a_row: 0 }
+        Self { distance, last_sync: None, sync: None, tend: now + TEND, repair: now + FULL }
     }
 
     /// How long nothing is due.
@@ -201,13 +198,8 @@ impl Agenda {
         }
         if step == Step::Repair {
             self.repair = now + FULL;
-            self.repairs_in_a_row += 1;
-        } else {
-            self.repairs_in_a_row = 0;
         }
         match outcome.next {
-            Next::RepairNow if self.repairs_in_a_row < REPAIRS_IN_A_ROW => self.repair = now,
-            Next::RepairNow => self.repair = now + TEND,
             // After an error looking after the kernel is the next try, so it waits as long as the engine asks.
             Next::RetryAfter(pause) if outcome.error.is_some() => {
                 self.tend = now + pause;
@@ -300,17 +292,12 @@ mod tests {
     }
 
     #[test]
-    fn repairs_never_spin() {
+    fn a_repair_is_made_once_an_hour() {
         let now = Instant::now();
         let mut agenda = Agenda::new(Duration::ZERO, now);
-        agenda.repair = now;
-        let wanted = Outcome { next: Next::RepairNow, ..Outcome::default() };
-        let mut repairs = 0;
-        while agenda.step(now) == Step::Repair {
-            repairs += 1;
-            agenda.done(Step::Repair, &wanted, now);
-        }
-        assert_eq!(repairs, REPAIRS_IN_A_ROW);
-        assert_eq!(agenda.patience(now), TEND);
+        assert_eq!(agenda.step(now + FULL), Step::Repair);
+        agenda.done(Step::Repair, &Outcome::default(), now + FULL);
+        assert_ne!(agenda.step(now + FULL), Step::Repair);
+        assert_eq!(agenda.step(now + 2 * FULL), Step::Repair);
     }
 }

@@ -234,8 +234,6 @@ pub enum Next {
     Idle,
     /// after this time
     RetryAfter(Duration),
-    /// at once: repair
-    RepairNow,
 }
 
 // === impl Before ===

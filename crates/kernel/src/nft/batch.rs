@@ -171,11 +171,6 @@ impl Batch {
         self.writer.len()
     }
 
-    /// How many bytes it has, without the message that closes it.
-    pub fn len_bytes(&self) -> usize {
-        self.writer.len()
-    }
-
     /// Whether it does nothing.
     pub fn is_empty(&self) -> bool {
         self.messages() == 0
