@@ -10,7 +10,7 @@ use ferry_kernel::nft;
 use ferry_model::{Endpoint, Scope};
 use ferry_plane::Object;
 
-use crate::names::{AffinityId, ChainName, FixedChain, FixedSet, SetName, TABLE, TABLE_COMMENT};
+use crate::names::{AffinityId, ChainName, FixedChain, FixedSet, Pick, SetName, TABLE, TABLE_COMMENT};
 use crate::wire;
 
 /// One thing we own in the kernel.
@@ -38,6 +38,19 @@ pub enum NftKey {
     /// an element
     Element(ElementKey),
 }
+
+/// The keys of what several services may want.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SharedKey {
+    /// a pick chain of so many slots
+    Pick(Pick, u32),
+    /// an element of `hairpin`: an endpoint's address
+    Hairpin(IpAddr),
+    /// an element of `cluster-ips`
+    ClusterIp(IpAddr),
+}
+
+const _: () = assert!(size_of::<(SharedKey, u32)>() <= 24, "there is one for each endpoint of a node's services");
 
 /// Whose table it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -219,6 +232,7 @@ impl NftObject {
 
 impl Object for NftObject {
     type Key = NftKey;
+    type Shared = SharedKey;
 
     fn key(&self) -> NftKey {
         self.key_of()
@@ -236,11 +250,13 @@ impl Object for NftObject {
         }
     }
 
-    fn shared(&self) -> bool {
-        matches!(
-            self,
-            Self::Chain(ChainName::Pick(..), _) | Self::Element(ElementKey::Hairpin(_) | ElementKey::ClusterIp(_), _)
-        )
+    fn shared(&self) -> Option<SharedKey> {
+        match self {
+            Self::Chain(ChainName::Pick(pick, slots), _) => Some(SharedKey::Pick(*pick, *slots)),
+            Self::Element(ElementKey::Hairpin(address), _) => Some(SharedKey::Hairpin(*address)),
+            Self::Element(ElementKey::ClusterIp(address), _) => Some(SharedKey::ClusterIp(*address)),
+            Self::Table(_) | Self::Set(_) | Self::Chain(..) | Self::Element(..) => None,
+        }
     }
 
     fn spare(&self) -> bool {

@@ -62,7 +62,8 @@ pub(crate) fn held_back<C: Compile>(
     let hold = |id: &UnitId, acked: &Acked, holders: &mut HashMap<_, UnitId>| {
         let mut objects = Vec::new();
         compile.compile(&acked.context, &acked.unit, &mut objects);
-        holders.extend(objects.iter().filter(|object| !object.shared()).map(|object| (object.key(), id.clone())));
+        holders
+            .extend(objects.iter().filter(|object| object.shared().is_none()).map(|object| (object.key(), id.clone())));
     };
     for (id, acked) in waiting {
         if let Some(acked) = acked {
@@ -116,7 +117,8 @@ fn clusters<C: Compile>(compile: &C, context: &Context, group: &[Change]) -> Vec
         if let Some(acked) = &change.before {
             objects.clear();
             compile.compile(&acked.context, &acked.unit, &mut objects);
-            holders.extend(objects.iter().filter(|object| !object.shared()).map(|object| (object.key(), index)));
+            holders
+                .extend(objects.iter().filter(|object| object.shared().is_none()).map(|object| (object.key(), index)));
         }
     }
     let mut leaders: Vec<usize> = (0..group.len()).collect();

@@ -1,6 +1,6 @@
 //! Two lists of objects and the batch that makes one into the other.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
@@ -9,27 +9,23 @@ use crate::{Batch, Object};
 /// How many units want each shared object, and which spare parts lie there as we left them.
 #[derive(Debug)]
 pub(crate) struct References<O: Object> {
-    counts: HashMap<O::Key, u32>,
+    counts: HashMap<O::Shared, u32>,
     parked: HashMap<O::Key, O>,
 }
 
-/// What decides whether an object is in the kernel before the batch.
-pub(crate) enum Presence<'a, O: Object> {
-    /// what was read back is all there is
-    ReadBack,
-    /// a shared object is there while units want it; any other is there if its unit had it
-    Remembered {
-        /// who wants what
-        references: &'a References<O>,
-        /// all units were accepted under one context, so that what one knows of a shared object holds for all
-        uniform: bool,
-    },
+/// What decides whether an object is in the kernel before the batch: a shared one is there while units want it; any
+/// other is there if its unit had it.
+pub(crate) struct Remembered<'a, O: Object> {
+    /// who wants what
+    pub(crate) references: &'a References<O>,
+    /// all units were accepted under one context, so that what one knows of a shared object holds for all
+    pub(crate) uniform: bool,
 }
 
 /// The difference between `before` and `after`. Both may hold a shared object several times, once for each unit.
 ///
 /// Spare objects that nobody wants any more stay where they are.
-pub(crate) fn difference<O: Object>(mut before: Vec<O>, mut after: Vec<O>, presence: &Presence<'_, O>) -> Batch<O> {
+pub(crate) fn difference<O: Object>(mut before: Vec<O>, mut after: Vec<O>, remembered: &Remembered<'_, O>) -> Batch<O> {
     before.sort_unstable();
     after.sort_unstable();
     let (mut before, mut after) = (before.into_iter().peekable(), after.into_iter().peekable());
@@ -42,20 +38,44 @@ pub(crate) fn difference<O: Object>(mut before: Vec<O>, mut after: Vec<O>, prese
         };
         let old = take(&mut before, &key);
         let new = take(&mut after, &key);
-        let shared = old.object.as_ref().or(new.object.as_ref()).is_some_and(Object::shared);
-        let had = match presence {
-            Presence::Remembered { references, .. } if shared => references.count(&key),
-            Presence::Remembered { .. } | Presence::ReadBack => old.count,
-        };
-        let known = !shared || !matches!(presence, Presence::Remembered { uniform: false, .. });
-        let parked = match presence {
-            Presence::Remembered { references, .. } => references.parked.get(&key),
-            Presence::ReadBack => None,
-        };
+        let shared = old.object.as_ref().or(new.object.as_ref()).and_then(Object::shared);
+        let had = shared.map_or(old.count, |shared| remembered.references.count(shared));
+        let known = shared.is_none() || remembered.uniform;
+        let parked = remembered.references.parked.get(&key);
         if had > 0 || new.object.is_none() || new.object.as_ref() != parked {
             decide(&mut batch, old, new, had, known);
         }
     }
+    order(&mut batch);
+    batch
+}
+
+/// What makes the kernel's objects, which were read back and are sorted, those of the target. A shared object may come
+/// several times, for each unit that wants it; the first one counts.
+///
+/// The target is never held as a whole: a node's objects take several times the memory of its services.
+pub(crate) fn difference_to_kernel<O: Object>(actual: Vec<O>, target: impl Iterator<Item = O>) -> Batch<O> {
+    let mut wanted = vec![false; actual.len()];
+    let mut missing: HashSet<O::Shared> = HashSet::new();
+    let mut batch = Batch::default();
+    for object in target {
+        let key = object.key();
+        let at = actual.binary_search_by(|known| known.key().cmp(&key)).ok();
+        match at.and_then(|at| actual.get(at).zip(wanted.get_mut(at))) {
+            Some((known, wanted)) => {
+                if !std::mem::replace(wanted, true) && *known != object {
+                    batch.replace.push(object);
+                }
+            }
+            None => {
+                if object.shared().is_none_or(|shared| missing.insert(shared)) {
+                    batch.create.push(object);
+                }
+            }
+        }
+    }
+    let unwanted = actual.into_iter().zip(wanted).filter(|(object, wanted)| !wanted && !object.spare());
+    batch.delete.extend(unwanted.map(|(object, _)| object));
     order(&mut batch);
     batch
 }
@@ -103,31 +123,31 @@ impl<O: Object> Default for References<O> {
 }
 
 impl<O: Object> References<O> {
-    fn count(&self, key: &O::Key) -> u32 {
-        self.counts.get(key).copied().unwrap_or(0)
+    fn count(&self, shared: O::Shared) -> u32 {
+        self.counts.get(&shared).copied().unwrap_or(0)
     }
 
     /// A unit began to want these objects.
     pub(crate) fn acquire(&mut self, objects: &[O]) {
-        for object in objects.iter().filter(|object| object.shared()) {
-            let key = object.key();
+        for object in objects {
+            let Some(shared) = object.shared() else { continue };
             if object.spare() {
-                self.parked.remove(&key);
+                self.parked.remove(&object.key());
             }
-            *self.counts.entry(key).or_insert(0) += 1;
+            *self.counts.entry(shared).or_insert(0) += 1;
         }
     }
 
     /// A unit ceased to want these objects, which are in the kernel as they stand here.
     pub(crate) fn release(&mut self, objects: &[O]) {
-        for object in objects.iter().filter(|object| object.shared()) {
-            let key = object.key();
-            match self.counts.get_mut(&key) {
+        for object in objects {
+            let Some(shared) = object.shared() else { continue };
+            match self.counts.get_mut(&shared) {
                 Some(count) if *count > 1 => *count -= 1,
                 Some(_) => {
-                    self.counts.remove(&key);
+                    self.counts.remove(&shared);
                     if object.spare() {
-                        self.parked.insert(key, object.clone());
+                        self.parked.insert(object.key(), object.clone());
                     }
                 }
                 None => debug_assert!(false, "released what nobody wanted"),

@@ -68,9 +68,12 @@ pub trait Object: Ord + Clone + fmt::Display + fmt::Debug {
     fn key(&self) -> Self::Key;
     /// Created low to high, deleted high to low; an object refers only to lower ranks.
     fn rank(&self) -> u8;
-    /// Wanted by several units: the engine counts references.
-    fn shared(&self) -> bool {
-        false
+    /// What stands for the key where several units may want the object: the engine counts who does, so it is held in
+    /// memory once for each such object and should be small.
+    type Shared: Copy + Eq + Hash + Send + fmt::Debug;
+    /// That of this object; `None` if only one unit can want it.
+    fn shared(&self) -> Option<Self::Shared> {
+        None
     }
     /// Left where it is when nobody wants it any more, and no drift then; only clean-up removes it.
     fn spare(&self) -> bool {

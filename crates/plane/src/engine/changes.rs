@@ -9,8 +9,25 @@ use ferry_model::Context;
 
 use super::{Engine, Purpose};
 use crate::attempt::{Change, halves, held_back, owners};
-use crate::diff::{Presence, difference};
+use crate::diff::{Remembered, difference};
 use crate::{Acked, Before, CommitError, Compile, Kernel, Op, Outcome, UnitId};
+
+/// Units that are committed together where nothing requires more.
+pub(super) const PORTION: usize = 1000;
+
+/// Groups to commit one after the other, the first at the end. What only adds can be torn apart: no frontend passes from
+/// one unit to another. So many units that come at once take less memory, and the first ones serve earlier.
+pub(super) fn portions(mut group: Vec<Change>) -> Vec<Vec<Change>> {
+    if group.len() <= PORTION || group.iter().any(|change| change.before.is_some()) {
+        return vec![group];
+    }
+    let mut groups = Vec::new();
+    while group.len() > PORTION {
+        groups.push(group.split_off(group.len() - PORTION));
+    }
+    groups.push(group);
+    groups
+}
 
 impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     pub(super) fn sync_changes(
@@ -19,7 +36,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         now: Instant,
         outcome: &mut Outcome,
     ) -> Result<(), CommitError> {
-        let mut groups = vec![self.changes(context, now)];
+        let mut groups = portions(self.changes(context, now));
         while let Some(mut group) = groups.pop() {
             self.hold_back(context, &mut group, now);
             if group.is_empty() {
@@ -53,13 +70,13 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
 
     /// What is known of the kernel when this group goes from one state to the other. Where a new context leaves units out,
     /// a shared object that the group begins to want may still be as theirs.
-    pub(super) fn remembered(&self, group: &[Change]) -> Presence<'_, C::Object> {
+    pub(super) fn remembered(&self, group: &[Change]) -> Remembered<'_, C::Object> {
         let complete = !self.outdated || {
             let members: BTreeSet<&UnitId> = group.iter().map(|change| &change.id).collect();
             let current = |acked: &Acked| self.context.as_ref().is_some_and(|now| Arc::ptr_eq(&acked.context, now));
             self.acked.iter().all(|(id, acked)| current(acked) || members.contains(id))
         };
-        Presence::Remembered { references: &self.references, uniform: self.uniform && complete }
+        Remembered { references: &self.references, uniform: self.uniform && complete }
     }
 
     /// Every unit that isn't in the kernel as it should be, without those that have to wait.

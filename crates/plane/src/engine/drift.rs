@@ -1,13 +1,13 @@
 //! What somebody else changed, and mending it.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
 use ferry_model::Context;
 
 use super::{Engine, KeyOf, Purpose, keys};
-use crate::diff::{Presence, difference};
+use crate::diff::difference_to_kernel;
 use crate::{CommitError, Compile, Extent, Kernel, Object, Outcome};
 
 /// What a repair looked at, and so what a second writer is fought over.
@@ -50,15 +50,15 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     ) -> Result<(), CommitError> {
         if !keys.is_empty() {
             self.references.forget_parked(keys.iter());
-            let actual = match self.kernel.read_back(&Extent::Keys(keys.iter().cloned().collect())) {
+            let mut actual = match self.kernel.read_back(&Extent::Keys(keys.iter().cloned().collect())) {
                 // More is damaged than these keys.
                 Err(CommitError::Drifted { .. }) => return self.sync_all(context, now, Purpose::Repair, outcome),
                 actual => actual?,
             };
-            let mut target = Vec::new();
-            self.compile_acked(context, self.acked.values(), &mut target);
-            target.retain(|object| keys.contains(&object.key()));
-            let batch = difference(actual, target, &Presence::ReadBack);
+            actual.sort_unstable();
+            let nobody = BTreeSet::new();
+            let target = self.target(context, &[], &nobody).filter(|object| keys.contains(&object.key()));
+            let batch = difference_to_kernel(actual, target);
             let foreign = self::keys(&batch).collect();
             match if batch.is_empty() { Ok(()) } else { self.kernel.commit(&batch) } {
                 Ok(()) => {

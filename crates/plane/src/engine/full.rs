@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use ferry_model::Context;
 
+use super::changes::PORTION;
 use super::drift::Scale;
 use super::{BatchOf, Engine, KeyOf, Purpose, Stage, keys};
 use crate::attempt::{Change, halves, owners};
-use crate::diff::{Presence, difference};
+use crate::diff::{difference, difference_to_kernel};
 use crate::{Acked, CommitError, Compile, Extent, Kernel, Object, Op, Outcome, UnitId};
 
 impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
@@ -24,12 +25,18 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         outcome.full = true;
         let mut postponed = BTreeSet::new();
         let mut drifted = false;
+        let mut later = false;
         loop {
             let mut actual = self.kernel.read_back(&Extent::All)?;
             actual.sort_unstable();
             let mut group = self.changes(context, now);
             self.hold_back(context, &mut group, now);
             group.retain(|change| !postponed.contains(&change.id));
+            // Nothing of ours is there: the base and some units, the others follow.
+            if actual.is_empty() {
+                later = group.len() > PORTION;
+                group.truncate(PORTION);
+            }
             self.place(&mut group, &actual);
             let spare = actual.iter().filter(|object| object.spare()).cloned().collect();
             let batch = self.full_batch(context, &group, actual);
@@ -49,46 +56,41 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 Err(error @ (CommitError::Busy(_) | CommitError::Unusable(_))) => return Err(error),
             }
         }
-        if postponed.is_empty() { Ok(()) } else { self.sync_changes(context, now, outcome) }
+        if postponed.is_empty() && !later { Ok(()) } else { self.sync_changes(context, now, outcome) }
     }
 
     /// What makes the kernel's objects those of the group and of every unit that stays as it is. What a unit that has
     /// to wait wants is left as it is found.
     pub(super) fn full_batch(&self, context: &Context, group: &[Change], actual: Vec<C::Object>) -> BatchOf<C> {
         let changing: BTreeSet<&UnitId> = group.iter().map(|change| &change.id).collect();
-        let mut target = Vec::with_capacity(actual.len());
-        for change in group {
-            if let Some(unit) = &change.after {
-                self.compile.compile(context, unit, &mut target);
-            }
-        }
-        let staying = self.acked.iter().filter(|(id, _)| !changing.contains(id)).map(|(_, acked)| acked);
-        self.compile_acked(context, staying, &mut target);
-        let mut batch = difference(actual, target, &Presence::ReadBack);
-        let protected = self.wanted_by_waiting(context, &changing);
-        if !protected.is_empty() {
+        let mut batch = difference_to_kernel(actual, self.target(context, group, &changing));
+        if !batch.delete.is_empty() {
+            let protected = self.wanted_by_waiting(context, &changing);
             batch.delete.retain(|object| !protected.contains(&object.key()));
         }
         batch
     }
 
-    /// The objects of units as they were accepted. Where one of an earlier context shares an object with one of this
-    /// context, the object is this context's.
-    pub(super) fn compile_acked<'a>(
-        &self,
-        context: &Context,
-        units: impl Iterator<Item = &'a Acked>,
-        target: &mut Vec<C::Object>,
-    ) {
-        let mut outdated = Vec::new();
-        for acked in units {
-            let out = if self.outdated && *acked.context != *context { &mut outdated } else { &mut *target };
-            self.compile.compile(&acked.context, &acked.unit, out);
-        }
-        if !outdated.is_empty() {
-            let shared: HashSet<KeyOf<C>> = target.iter().filter(|object| object.shared()).map(Object::key).collect();
-            target.extend(outdated.into_iter().filter(|object| !object.shared() || !shared.contains(&object.key())));
-        }
+    /// The objects of the group as it shall be, and those of every other unit as it was accepted. What was compiled with
+    /// an earlier context comes last: where it shares an object with this context's, the object is this context's.
+    pub(super) fn target<'a>(
+        &'a self,
+        context: &'a Context,
+        group: &'a [Change],
+        changing: &'a BTreeSet<&UnitId>,
+    ) -> impl Iterator<Item = C::Object> + 'a {
+        let outdated = |acked: &Acked| self.outdated && *acked.context != *context;
+        let staying = || self.acked.iter().filter(|(id, _)| !changing.contains(id)).map(|(_, acked)| acked);
+        let accepted = |acked: &'a Acked| (&*acked.context, &*acked.unit);
+        let changed = group.iter().filter_map(move |change| Some((context, &**change.after.as_ref()?)));
+        changed
+            .chain(staying().filter(move |acked| !outdated(acked)).map(accepted))
+            .chain(staying().filter(move |acked| outdated(acked)).map(accepted))
+            .flat_map(|(context, unit)| {
+                let mut objects = Vec::new();
+                self.compile.compile(context, unit, &mut objects);
+                objects
+            })
     }
 
     /// Keys of units that are pending, not in the kernel as far as we know, and not part of this try.

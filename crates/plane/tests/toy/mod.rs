@@ -19,7 +19,7 @@ pub(crate) enum Toy {
     Frontend { vip: u8, slots: Vec<u8> },
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum ToyKey {
     Base,
     Pick(usize),
@@ -56,6 +56,7 @@ impl Toy {
 
 impl Object for Toy {
     type Key = ToyKey;
+    type Shared = ToyKey;
 
     fn key(&self) -> ToyKey {
         match self {
@@ -74,8 +75,8 @@ impl Object for Toy {
         }
     }
 
-    fn shared(&self) -> bool {
-        matches!(self, Self::Pick { .. } | Self::Host(_))
+    fn shared(&self) -> Option<ToyKey> {
+        matches!(self, Self::Pick { .. } | Self::Host(_)).then(|| self.key())
     }
 
     fn spare(&self) -> bool {
