@@ -183,10 +183,11 @@ fn settings(bytes: Bytes<'_, '_>) -> Result<Settings> {
 
 fn event(bytes: Bytes<'_, '_>) -> Result<Event> {
     let kind = *bytes.choose(&[Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr])?;
-    Ok(match bytes.int_in_range(0..=9)? {
+    Ok(match bytes.int_in_range(0..=10)? {
         0 => Event::Restart(kind),
         1 => Event::Synced(kind),
         2 => Event::Delete(kind, name(bytes)?),
+        3 => Event::Unreadable(kind, name(bytes)?),
         _ => Event::Upsert(match kind {
             Kind::Service => KubeObject::Service(service(bytes)?),
             Kind::EndpointSlice => KubeObject::EndpointSlice(slice(bytes)?),

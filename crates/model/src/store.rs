@@ -18,6 +18,8 @@ pub enum Event {
     Upsert(KubeObject),
     /// the object of this kind and name is gone
     Delete(Kind, ObjectName),
+    /// the object of this kind and name is there and can't be read: what is known of it stays
+    Unreadable(Kind, ObjectName),
     /// the initial list of this kind is complete: what it didn't hold is gone
     Synced(Kind),
 }
@@ -126,6 +128,7 @@ impl Store {
                 self.see(kind, &name);
                 self.delete(kind, &name, &mut dirty);
             }
+            Event::Unreadable(kind, name) => self.see(kind, &name),
             Event::Synced(kind) => {
                 let list = self.lists.entry(kind).or_default();
                 list.synced = true;

@@ -108,6 +108,12 @@ fn a_new_list_replaces_the_old_one_at_once() {
     store.apply(Event::Restart(Kind::Service));
     store.apply(put(service("new", "10.96.0.3")));
     assert_eq!(store.apply(Event::Synced(Kind::Service)), dirty(&["stays"]));
+    // what is there and can't be read stays as it was
+    store.apply(Event::Restart(Kind::Service));
+    assert_eq!(store.apply(Event::Unreadable(Kind::Service, name("new"))), dirty(&[]));
+    assert_eq!(store.apply(Event::Unreadable(Kind::Service, name("unknown"))), dirty(&[]));
+    assert_eq!(store.apply(Event::Synced(Kind::Service)), dirty(&[]));
+    assert_eq!(store.service_names().map(ObjectName::name).collect::<Vec<_>>(), ["new"]);
     // the other kinds are as they were
     assert_eq!(store.objects(&name("goes")).slices.len(), 1);
     store.apply(Event::Restart(Kind::EndpointSlice));

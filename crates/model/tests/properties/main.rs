@@ -153,7 +153,7 @@ proptest! {
             match &event {
                 Event::Upsert(object) => last.insert((object.kind(), object.name().clone()), object.clone()),
                 Event::Delete(kind, name) => last.remove(&(*kind, name.clone())),
-                Event::Restart(_) | Event::Synced(_) => None,
+                Event::Unreadable(..) | Event::Restart(_) | Event::Synced(_) => None,
             };
             follower.apply(event);
         }
