@@ -201,12 +201,14 @@ fn damage_is_noticed_and_mended() {
         wanted.dedup();
         for (round, damage) in (1..).zip(&damage) {
             nft(damage, &["-f", "-"]);
-            let outcome = good(engine.tend(now + Duration::from_secs(60 * round)));
+            let noticed = now + Duration::from_secs(60 * round);
+            assert_eq!(good(engine.tend(noticed)).repairs, 0, "{damage}: it is looked at twice");
+            let outcome = good(engine.tend(noticed + Duration::from_millis(200)));
             assert!(outcome.repairs > 0, "{damage}: {outcome:?}");
             let strange_spare = |object: &NftObject| !ferry_plane::Object::spare(object) || wanted.contains(object);
             let found: Vec<NftObject> = read_back(family).into_iter().filter(strange_spare).collect();
             assert_same(&found, &wanted, damage);
-            assert!(!good(engine.tend(now + Duration::from_secs(60 * round + 1))).worked, "{damage}");
+            assert!(!good(engine.tend(noticed + Duration::from_secs(1))).worked, "{damage}");
         }
     });
 }

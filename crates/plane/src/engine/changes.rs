@@ -46,7 +46,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             self.place(&mut group, &[]);
             match self.commit_changes(context, &group, outcome) {
                 Ok(()) => {}
-                Err(CommitError::Drifted { .. }) => return self.sync_all(context, now, Purpose::Repair, outcome),
+                Err(CommitError::Drifted { .. }) => return self.sync_all(context, now, Purpose::Conflict, outcome),
                 Err(CommitError::Refused(refusals)) => {
                     groups.extend(self.set_apart(context, group, refusals, now));
                 }
@@ -128,11 +128,28 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 continue;
             }
             let before = match &change.before {
+                _ if !read_back.is_empty() => Before::Objects(read_back),
                 Some(acked) => Before::Unit(&acked.unit),
-                None if read_back.is_empty() => Before::Nothing,
-                None => Before::Objects(read_back),
+                None => Before::Nothing,
             };
             self.compile.place(Arc::make_mut(after), before);
+        }
+    }
+
+    /// Takes over the order in which the kernel holds what the units want: another one than ours is as good, and no
+    /// damage. All units, or these.
+    pub(super) fn follow(&mut self, read_back: &[C::Object], only: Option<&BTreeSet<UnitId>>) {
+        if read_back.is_empty() {
+            return;
+        }
+        for (id, acked) in &mut self.acked {
+            if only.is_none_or(|only| only.contains(id)) {
+                let mut unit = (*acked.unit).clone();
+                self.compile.place(&mut unit, Before::Objects(read_back));
+                if unit != *acked.unit {
+                    acked.unit = Arc::new(unit);
+                }
+            }
         }
     }
 

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use ferry_model::Context;
 
-use super::{Engine, KeyOf, Purpose, keys};
+use super::{BatchOf, Engine, KeyOf, Purpose, keys};
 use crate::diff::difference_to_kernel;
-use crate::{CommitError, Compile, Extent, Kernel, Object, Outcome};
+use crate::{CommitError, Compile, Extent, Kernel, Object, Outcome, UnitId};
 
 /// What a repair looked at, and so what a second writer is fought over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,14 @@ pub(super) enum Scale {
     Everything,
 }
 
+/// What accepted units want under some keys.
+struct Wanted<O> {
+    objects: Vec<O>,
+    owners: BTreeSet<UnitId>,
+}
+
 impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
+    /// Looks a second time at what is due, and mends what still differs.
     pub(super) fn mend(
         &mut self,
         context: &Arc<Context>,
@@ -29,7 +36,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         if self.rivals.holds(&None, now) {
             return Ok(());
         }
-        let Some(drift) = self.drift.clone() else { return Ok(()) };
+        let Some(drift) = self.suspects.due(now) else { return Ok(()) };
         outcome.worked = true;
         match drift {
             Extent::All => self.sync_all(context, now, Purpose::Repair, outcome),
@@ -50,15 +57,11 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     ) -> Result<(), CommitError> {
         if !keys.is_empty() {
             self.references.forget_parked(keys.iter());
-            let mut actual = match self.kernel.read_back(&Extent::Keys(keys.iter().cloned().collect())) {
+            let batch = match self.difference_at(context, keys, now) {
                 // More is damaged than these keys.
                 Err(CommitError::Drifted { .. }) => return self.sync_all(context, now, Purpose::Repair, outcome),
-                actual => actual?,
+                batch => batch?,
             };
-            actual.sort_unstable();
-            let nobody = BTreeSet::new();
-            let target = self.target(context, &[], &nobody).filter(|object| keys.contains(&object.key()));
-            let batch = difference_to_kernel(actual, target);
             let foreign = self::keys(&batch).collect();
             match if batch.is_empty() { Ok(()) } else { self.kernel.commit(&batch) } {
                 Ok(()) => {
@@ -72,8 +75,62 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 Err(error @ (CommitError::Busy(_) | CommitError::Unusable(_))) => return Err(error),
             }
         }
-        self.drift = None;
+        self.suspects.clear_due(now);
         Ok(())
+    }
+
+    /// What the kernel holds under these keys otherwise than it should.
+    fn difference_at(
+        &mut self,
+        context: &Context,
+        keys: HashSet<KeyOf<C>>,
+        now: Instant,
+    ) -> Result<BatchOf<C>, CommitError> {
+        let actual = self.read_sorted(&keys)?;
+        let Wanted { objects, owners } = self.wanted(context, &keys);
+        let batch = difference_to_kernel(actual, objects.into_iter());
+        if batch.is_empty() {
+            return Ok(batch);
+        }
+        // The same endpoints in another order show only in the units as a whole.
+        let mut wider = self.wanted(context, &self.keys_of(&owners));
+        wider.objects.retain(|object| {
+            let key = object.key();
+            !self.suspects.waits(&key, now) && !self.rivals.holds(&Some(key), now)
+        });
+        let keys: HashSet<KeyOf<C>> = wider.objects.iter().map(Object::key).chain(keys).collect();
+        let actual = self.read_sorted(&keys)?;
+        self.follow(&actual, Some(&owners));
+        Ok(difference_to_kernel(actual, self.wanted(context, &keys).objects.into_iter()))
+    }
+
+    fn read_sorted(&mut self, keys: &HashSet<KeyOf<C>>) -> Result<Vec<C::Object>, CommitError> {
+        let mut actual = self.kernel.read_back(&Extent::Keys(keys.iter().cloned().collect()))?;
+        actual.sort_unstable();
+        Ok(actual)
+    }
+
+    /// What accepted units want under these keys, and which ones do.
+    fn wanted(&self, context: &Context, keys: &HashSet<KeyOf<C>>) -> Wanted<C::Object> {
+        let mut wanted = Wanted { objects: Vec::new(), owners: BTreeSet::new() };
+        let mut objects = Vec::new();
+        for (id, context, unit) in self.accepted(context, &BTreeSet::new()) {
+            self.compile.compile(context, unit, &mut objects);
+            let before = wanted.objects.len();
+            wanted.objects.extend(objects.drain(..).filter(|object| keys.contains(&object.key())));
+            if wanted.objects.len() > before {
+                wanted.owners.insert(id.clone());
+            }
+        }
+        wanted
+    }
+
+    fn keys_of(&self, units: &BTreeSet<UnitId>) -> HashSet<KeyOf<C>> {
+        let mut objects = Vec::new();
+        for acked in units.iter().filter_map(|id| self.acked.get(id)) {
+            self.compile.compile(&acked.context, &acked.unit, &mut objects);
+        }
+        objects.iter().map(Object::key).collect()
     }
 
     pub(super) fn count_repairs(&mut self, keys: Vec<KeyOf<C>>, scale: Scale, now: Instant, outcome: &mut Outcome) {
@@ -97,21 +154,10 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
     }
 
-    pub(super) fn found(&mut self, drift: Extent<KeyOf<C>>) {
-        self.drift = Some(match (self.drift.take(), drift) {
-            (Some(Extent::All), _) | (_, Extent::All) => Extent::All,
-            (Some(Extent::Keys(mut known)), Extent::Keys(more)) => {
-                known.extend(more);
-                Extent::Keys(known)
-            }
-            (None, Extent::Keys(keys)) => Extent::Keys(keys),
-        });
-    }
-
     /// Objects that were left to a rival and whose time has come.
     pub(super) fn reclaim(&mut self, now: Instant) {
         for key in self.rivals.due(now) {
-            self.found(key.map_or(Extent::All, |key| Extent::Keys(vec![key])));
+            self.suspects.check(key.map_or(Extent::All, |key| Extent::Keys(vec![key])), now);
         }
     }
 }

@@ -12,7 +12,16 @@ use super::drift::Scale;
 use super::{BatchOf, Engine, KeyOf, Purpose, Stage, keys};
 use crate::attempt::{Change, halves, owners};
 use crate::diff::{difference, difference_to_kernel};
-use crate::{Acked, CommitError, Compile, Extent, Kernel, Object, Op, Outcome, UnitId};
+use crate::{Acked, Batch, CommitError, Compile, Extent, Kernel, Object, Op, Outcome, Unit, UnitId};
+
+fn leave_out<O: Object>(batch: &mut Batch<O>, keys: &HashSet<O::Key>) {
+    if keys.is_empty() {
+        return;
+    }
+    for objects in [&mut batch.create, &mut batch.replace, &mut batch.delete] {
+        objects.retain(|object| !keys.contains(&object.key()));
+    }
+}
 
 impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     pub(super) fn sync_all(
@@ -25,27 +34,36 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         outcome.full = true;
         let mut postponed = BTreeSet::new();
         let mut drifted = false;
-        let mut later = false;
+        let mut more = false;
         loop {
             let mut actual = self.kernel.read_back(&Extent::All)?;
             actual.sort_unstable();
+            self.follow(&actual, None);
             let mut group = self.changes(context, now);
             self.hold_back(context, &mut group, now);
             group.retain(|change| !postponed.contains(&change.id));
             // Nothing of ours is there: the base and some units, the others follow.
             if actual.is_empty() {
-                later = group.len() > PORTION;
+                more = group.len() > PORTION;
                 group.truncate(PORTION);
             }
             self.place(&mut group, &actual);
             let spare = actual.iter().filter(|object| object.spare()).cloned().collect();
-            let batch = self.full_batch(context, &group, actual);
-            let foreign = if purpose == Purpose::Repair { self.drift_in(context, &group, &batch) } else { Vec::new() };
+            let mut batch = self.full_batch(context, &group, actual);
+            let mut foreign = match purpose {
+                Purpose::Adopt => HashSet::new(),
+                Purpose::Repair | Purpose::Conflict => self.drift_in(context, &group, &batch),
+            };
+            // If our own changes meet resistance once more, they need the rest mended.
+            let unconfirmed = purpose == Purpose::Conflict && !drifted;
+            let later = if unconfirmed { std::mem::take(&mut foreign) } else { HashSet::new() };
+            leave_out(&mut batch, &later);
             match if batch.is_empty() { Ok(()) } else { self.kernel.commit(&batch) } {
                 Ok(()) => {
                     outcome.ops += batch.len();
-                    self.count_repairs(foreign, Scale::Everything, now, outcome);
+                    self.count_repairs(foreign.into_iter().collect(), Scale::Everything, now, outcome);
                     self.adopt(context, &group, spare, outcome);
+                    self.suspects.touched(Extent::Keys(later.into_iter().collect()), now);
                     break;
                 }
                 Err(error @ CommitError::Drifted { .. }) if drifted => return Err(error),
@@ -56,7 +74,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 Err(error @ (CommitError::Busy(_) | CommitError::Unusable(_))) => return Err(error),
             }
         }
-        if postponed.is_empty() && !later { Ok(()) } else { self.sync_changes(context, now, outcome) }
+        if postponed.is_empty() && !more { Ok(()) } else { self.sync_changes(context, now, outcome) }
     }
 
     /// What makes the kernel's objects those of the group and of every unit that stays as it is. What a unit that has
@@ -71,26 +89,34 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         batch
     }
 
-    /// The objects of the group as it shall be, and those of every other unit as it was accepted. What was compiled with
-    /// an earlier context comes last: where it shares an object with this context's, the object is this context's.
-    pub(super) fn target<'a>(
+    /// The objects of the group as it shall be, and those of every other unit as it was accepted.
+    fn target<'a>(
         &'a self,
         context: &'a Context,
         group: &'a [Change],
         changing: &'a BTreeSet<&UnitId>,
     ) -> impl Iterator<Item = C::Object> + 'a {
-        let outdated = |acked: &Acked| self.outdated && *acked.context != *context;
-        let staying = || self.acked.iter().filter(|(id, _)| !changing.contains(id)).map(|(_, acked)| acked);
-        let accepted = |acked: &'a Acked| (&*acked.context, &*acked.unit);
-        let changed = group.iter().filter_map(move |change| Some((context, &**change.after.as_ref()?)));
-        changed
-            .chain(staying().filter(move |acked| !outdated(acked)).map(accepted))
-            .chain(staying().filter(move |acked| outdated(acked)).map(accepted))
-            .flat_map(|(context, unit)| {
-                let mut objects = Vec::new();
-                self.compile.compile(context, unit, &mut objects);
-                objects
-            })
+        let changed = group.iter().filter_map(move |change| Some((&change.id, context, &**change.after.as_ref()?)));
+        changed.chain(self.accepted(context, changing)).flat_map(|(_, context, unit)| {
+            let mut objects = Vec::new();
+            self.compile.compile(context, unit, &mut objects);
+            objects
+        })
+    }
+
+    /// The units that were accepted, without these. What was compiled with an earlier context comes last: where it shares
+    /// an object with this context's, the object is this context's.
+    pub(super) fn accepted<'a>(
+        &'a self,
+        context: &'a Context,
+        without: &'a BTreeSet<&UnitId>,
+    ) -> impl Iterator<Item = (&'a UnitId, &'a Context, &'a Unit)> + 'a {
+        let outdated = move |acked: &Acked| self.outdated && *acked.context != *context;
+        let all = move || self.acked.iter().filter(|(id, _)| !without.contains(id));
+        let current = all().filter(move |(_, acked)| !outdated(acked));
+        current
+            .chain(all().filter(move |(_, acked)| outdated(acked)))
+            .map(|(id, acked)| (id, &*acked.context, &*acked.unit))
     }
 
     /// Keys of units that are pending, not in the kernel as far as we know, and not part of this try.
@@ -107,11 +133,11 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         objects.iter().map(Object::key).collect()
     }
 
-    /// Operations of a full batch that no pending change explains.
-    fn drift_in(&self, context: &Context, group: &[Change], batch: &BatchOf<C>) -> Vec<KeyOf<C>> {
+    /// Operations of a full batch that no pending change explains: it neither makes them nor wants their objects.
+    fn drift_in(&self, context: &Context, group: &[Change], batch: &BatchOf<C>) -> HashSet<KeyOf<C>> {
         let (before, after) = self.compile_group(context, group);
-        let own = difference(before, after, &self.remembered(group));
-        let own: HashSet<KeyOf<C>> = keys(&own).collect();
+        let mut own: HashSet<KeyOf<C>> = after.iter().map(Object::key).collect();
+        own.extend(keys(&difference(before, after, &self.remembered(group))));
         keys(batch).filter(|key| !own.contains(key)).collect()
     }
 
@@ -127,7 +153,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             self.compile.compile(&acked.context, &acked.unit, &mut objects);
             self.references.acquire(&objects);
         }
-        self.drift = None;
+        self.suspects.clear();
         self.stage = Stage::Adopted;
     }
 

@@ -3,7 +3,7 @@
 //! | Kernel says | Engine does |
 //! |---|---|
 //! | ok | the units are acknowledged and no longer pending |
-//! | drifted | read everything back, diff against the whole target, commit; drifted again: as busy |
+//! | drifted | read everything back, commit what the pending units need; drifted again: all that differs; and again: as busy |
 //! | refused | the units of the named objects keep their last good state and wait; the others go on |
 //! | busy | everything stays pending; again after a while |
 //! | unusable | as busy, more slowly; at start the caller decides whether to go on without this family |
@@ -13,6 +13,7 @@
 mod changes;
 mod drift;
 mod full;
+mod suspects;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use ferry_model::Context;
 
+use self::suspects::Suspects;
 use crate::attempt::Change;
 use crate::diff::References;
 use crate::quarantine::Quarantine;
@@ -45,8 +47,8 @@ pub struct Engine<C: Compile, K> {
     quarantine: Quarantine,
     rivals: Rivals<KeyOf<C>>,
     stage: Stage,
-    /// found, not mended yet
-    drift: Option<Extent<KeyOf<C>>>,
+    /// what somebody else may have changed
+    suspects: Suspects<KeyOf<C>>,
     /// turns that failed in a row
     failures: u32,
     /// when the plane wants its time
@@ -74,6 +76,8 @@ enum Purpose {
     Adopt,
     /// differences are somebody else's work
     Repair,
+    /// our own changes met somebody else's: those come first, what else differs is to be looked at again
+    Conflict,
 }
 
 /// Waits after a failed turn: first, longest, and the one while the mode can't be used.
@@ -96,7 +100,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             quarantine: Quarantine::default(),
             rivals: Rivals::default(),
             stage: Stage::New,
-            drift: None,
+            suspects: Suspects::default(),
             failures: 0,
             wake: None,
         }
@@ -172,7 +176,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     }
 
     fn next(&self, now: Instant) -> Next {
-        let wakes = [self.wake, self.quarantine.wake(), self.rivals.wake()];
+        // What is left to a rival as a whole is looked at when his time is over.
+        let suspects = if self.rivals.holds(&None, now) { None } else { self.suspects.wake() };
+        let wakes = [self.wake, self.quarantine.wake(), self.rivals.wake(), suspects];
         match wakes.into_iter().flatten().min() {
             Some(wake) => Next::RetryAfter(wake.saturating_duration_since(now)),
             None => Next::Idle,
@@ -215,7 +221,7 @@ where
 
     fn repair(&mut self, now: Instant) -> Outcome {
         self.turn(now, |engine, context, outcome| {
-            engine.found(Extent::All);
+            engine.suspects.check(Extent::All, now);
             engine.mend(context, now, outcome)
         })
     }
@@ -228,11 +234,12 @@ where
             let tended = engine.kernel.tend(now)?;
             engine.wake = tended.wake;
             if let Some(drift) = tended.drift {
-                engine.found(drift);
+                engine.suspects.touched(drift, now);
             }
             engine.reclaim(now);
-            engine.mend(context, now, outcome)?;
-            engine.sync_changes(context, now, outcome)
+            // What is pending first: it may be what somebody else has just done, too.
+            engine.sync_changes(context, now, outcome)?;
+            engine.mend(context, now, outcome)
         })
     }
 
