@@ -1,4 +1,4 @@
-//! A configuration file: decoding, defaults, validation.
+//! A configuration file: decoding, defaults, validation, and writing what can be read again.
 //!
 //! Most of what a fuzzer writes has no kind, so that each text is also tried behind a good head.
 #![no_main]
@@ -21,4 +21,18 @@ fn try_one(text: &str) {
         assert!(effective.min_sync_period <= effective.sync_period && !effective.sync_period.is_zero());
         assert!(config.mode != MODE_NFTABLES || !config.node_port_addresses.is_empty());
     }
+    let written = config.to_yaml();
+    let again = decode(&written).unwrap_or_else(|error| panic!("{error}\n{written}"));
+    assert_eq!(again.strict_error, None, "{written}");
+    assert_eq!(texts(&again.config), texts(&config), "{written}");
+}
+
+/// All that isn't a duration: beyond 2^53 ns these lose a nanosecond on the way, as in Go.
+fn texts(config: &KubeProxyConfiguration) -> String {
+    let modes = (&config.mode, &config.detect_local_mode, &config.detect_local, &config.cluster_cidr);
+    let addresses = (&config.bind_address, &config.healthz_bind_address, &config.metrics_bind_address);
+    let lists = (&config.node_port_addresses, &config.ipvs.exclude_cidrs, &config.logging.vmodule);
+    let numbers = (config.oom_score_adj, config.conntrack.max_per_core, config.conntrack.min, config.logging.verbosity);
+    let others = (&config.hostname_override, &config.port_range, &config.winkernel, &config.logging.json);
+    format!("{:?}", (modes, addresses, lists, numbers, others, &config.client_connection, &config.feature_gates))
 }

@@ -4,6 +4,7 @@
 //! and `config` is upstream's KubeProxyConfiguration.
 
 pub mod config;
+pub mod kubeconfig;
 pub mod object;
 pub mod wire;
 

@@ -82,7 +82,10 @@ impl KubeProxyConfiguration {
         default_duration(&mut self.nftables.sync_period, seconds(30));
         default_duration(&mut self.nftables.min_sync_period, seconds(1));
         default_duration(&mut self.config_sync_period, seconds(15 * 60));
-        default_duration(&mut self.logging.flush_frequency, seconds(5));
+        if self.logging.flush_frequency.is_zero() {
+            self.logging.flush_frequency = seconds(5);
+            self.logging.flush_in_nanoseconds = false;
+        }
         default_text(&mut self.logging.format, "text");
         default_text(&mut self.client_connection.content_type, "application/vnd.kubernetes.protobuf");
         if self.client_connection.qps == 0.0 {

@@ -88,7 +88,7 @@ fn client_connection(section: &mut Section<'_>, to: &mut ClientConnection) -> Re
 
 fn logging(section: &mut Section<'_>, to: &mut Logging, unknown: &mut Vec<String>) -> Result<(), FieldError> {
     section.text("format", &mut to.format)?;
-    section.duration_or_nanoseconds("flushFrequency", &mut to.flush_frequency)?;
+    to.flush_in_nanoseconds = section.duration_or_nanoseconds("flushFrequency", &mut to.flush_frequency)?;
     section.uint32("verbosity", &mut to.verbosity)?;
     section.list("vmodule", "[]VModuleItem", |path, item| {
         let mut module = VModule::default();
@@ -308,16 +308,16 @@ impl<'a> Section<'a> {
         Ok(())
     }
 
-    /// logging.flushFrequency may be a number of nanoseconds, too.
-    fn duration_or_nanoseconds(&mut self, name: &'static str, to: &mut GoDuration) -> Result<(), FieldError> {
+    /// logging.flushFrequency may be a number of nanoseconds, too; whether it was.
+    fn duration_or_nanoseconds(&mut self, name: &'static str, to: &mut GoDuration) -> Result<bool, FieldError> {
         match self.entries.get(name).map(|node| &node.value) {
             Some(Value::Integer(_) | Value::Float(_)) => {
                 if let Some(node) = self.take(name) {
                     *to = GoDuration::from_nanos(self.integer(name, node, "int64")?);
                 }
-                Ok(())
+                Ok(true)
             }
-            _ => self.duration(name, to),
+            _ => self.duration(name, to).map(|()| false),
         }
     }
 
@@ -333,7 +333,7 @@ impl<'a> Section<'a> {
             let message = format!("quantities must be a number with a unit such as Ki or M, not {text:?}");
             return Err(FieldError { location: node.referenced, message });
         }
-        *to = text;
+        *to = quantity::canonical(&text);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::DecodeError;
+use super::{DecodeError, KubeProxyConfiguration};
 
 /// How far a gate has come in the version we compare with (1.36).
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,15 @@ const GATES: &[(&str, Stage)] = &[
     ("WinOverlay", Stage::Locked(true)),
 ];
 
-/// Looks at the gates of a file, in the order of their names: the warnings, or the first one that is locked to the
+impl KubeProxyConfiguration {
+    /// Looks at the feature gates where they didn't come from a file, which [`decode()`](super::decode()) has done for
+    /// its own: what there is to warn of, or the first gate that can't be set to this value any more.
+    pub fn check_feature_gates(&self) -> Result<Vec<String>, DecodeError> {
+        check(&self.feature_gates)
+    }
+}
+
+/// Looks at the gates of a configuration, in the order of their names: the warnings, or the first one that is locked to the
 /// other value. A name that means nothing here is only a warning (upstream ends): files that are in use carry gates of
 /// long ago.
 pub(super) fn check(gates: &BTreeMap<String, bool>) -> Result<Vec<String>, DecodeError> {

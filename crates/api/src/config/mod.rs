@@ -3,6 +3,7 @@
 //! A program goes through four steps, as upstream does: [`decode()`] reads a file and applies the API's defaults,
 //! [`KubeProxyConfiguration::apply_platform_defaults`] those of Linux, [`KubeProxyConfiguration::validate`] checks, and
 //! [`KubeProxyConfiguration::effective`] answers for the settings that exist once per mode.
+//! [`KubeProxyConfiguration::to_yaml`] goes the other way.
 
 mod decode;
 mod default;
@@ -10,15 +11,18 @@ mod duration;
 mod fields;
 mod gates;
 mod quantity;
+mod scalar;
 mod tree;
 mod types;
 mod validate;
+mod write;
 
 #[cfg(test)]
 mod tests;
 
 pub use decode::{DecodeError, Decoded, decode};
 pub use duration::{DurationError, GoDuration};
+pub use quantity::canonical_quantity;
 pub use types::{
     ClientConnection, Conntrack, DetectLocal, Effective, IpTables, Ipvs, KubeProxyConfiguration,
     LOCAL_MODE_BRIDGE_INTERFACE, LOCAL_MODE_CLUSTER_CIDR, LOCAL_MODE_INTERFACE_NAME_PREFIX, LOCAL_MODE_NODE_CIDR,

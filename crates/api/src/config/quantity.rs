@@ -1,5 +1,10 @@
 //! Kubernetes' quantities (`512`, `1Ki`, `1.5M`), as far as a buffer size needs them.
 
+/// The powers of a thousand, from -3 on.
+const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+/// The powers of 1024, from the first on.
+const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+
 /// Whether a text is a quantity: a signed decimal number, then a binary, decimal or exponent suffix or none.
 pub(super) fn is_valid(text: &str) -> bool {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -19,9 +24,94 @@ pub(super) fn is_zero(text: &str) -> bool {
             .all(|byte| matches!(byte, b'0' | b'.'))
 }
 
+/// A quantity in the form that upstream writes it in; nothing if the text isn't one.
+pub fn canonical_quantity(text: &str) -> Option<String> {
+    is_valid(text).then(|| canonical(text))
+}
+
+/// The form that upstream writes a quantity in: one that needs no shorter number stays as it is; any other loses its
+/// fraction and gets the largest suffix that keeps it a whole number. What is too large for 127 bits stays, too.
+pub(super) fn canonical(text: &str) -> String {
+    reduced(text).unwrap_or_else(|| text.to_owned())
+}
+
+/// `None` where the text stays.
+fn reduced(text: &str) -> Option<String> {
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let sign = if text.starts_with('-') { "-" } else { "" };
+    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at_checked(end)?;
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    let digits = format!("{}{part}", whole.trim_start_matches('0'));
+    let value: i128 = format!("0{digits}").parse().ok()?;
+    let places = i32::try_from(part.len()).ok()?;
+    let positive = if value == 0 {
+        "0".to_owned()
+    } else if let Some(at) = BINARY.iter().position(|known| *known == suffix) {
+        binary(value, places, at + 1)?
+    } else {
+        let scale = match DECIMAL.iter().position(|known| *known == suffix) {
+            Some(at) => 3 * (i32::try_from(at).ok()? - 3),
+            None => suffix.get(1..)?.parse().ok()?,
+        };
+        let scale = scale.checked_sub(places)?;
+        if scale % 3 == 0 && value % 1000 != 0 && !digits.starts_with('0') {
+            return None;
+        }
+        decimal(value, scale, suffix.starts_with(['e', 'E']))?
+    };
+    Some(if positive == "0" { positive } else { format!("{sign}{positive}") })
+}
+
+/// A number with `places` digits behind the point, times 1024 to the power.
+fn binary(value: i128, places: i32, power: usize) -> Option<String> {
+    if places == 0 && value % 8 != 0 {
+        return Some(format!("{value}{}", BINARY.get(power.checked_sub(1)?)?));
+    }
+    let bytes = value.checked_mul(1i128.checked_shl(10 * u32::try_from(power).ok()?)?)?;
+    let unit = 10i128.checked_pow(places.try_into().ok()?)?;
+    if bytes < unit.checked_mul(1024)? {
+        return decimal(bytes, -places, false);
+    }
+    // Rounded up.
+    let mut number = (bytes + unit - 1) / unit;
+    let mut power = 0;
+    while number % 1024 == 0 && power < BINARY.len() {
+        number /= 1024;
+        power += 1;
+    }
+    let suffix = power.checked_sub(1).and_then(|at| BINARY.get(at)).copied().unwrap_or_default();
+    Some(format!("{number}{suffix}"))
+}
+
+/// A number times ten to the power of `scale`, which becomes a multiple of three.
+fn decimal(mut value: i128, mut scale: i32, is_exponent: bool) -> Option<String> {
+    const NANO: i32 = -9;
+    // Rounded up to the smallest suffix there is.
+    while scale < NANO {
+        value = value / 10 + i128::from(value % 10 != 0);
+        scale += 1;
+    }
+    while value % 10 == 0 {
+        value /= 10;
+        scale += 1;
+    }
+    while scale % 3 != 0 {
+        value = value.checked_mul(10)?;
+        scale -= 1;
+    }
+    if is_exponent {
+        let exponent = if scale == 0 { String::new() } else { format!("e{scale}") };
+        return Some(format!("{value}{exponent}"));
+    }
+    let suffix = DECIMAL.get(usize::try_from(scale / 3 + 3).ok()?)?;
+    Some(format!("{value}{suffix}"))
+}
+
 fn is_suffix(suffix: &str) -> bool {
-    let known = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    known.contains(&suffix) || suffix.strip_prefix(['e', 'E']).is_some_and(|power| power.parse::<i32>().is_ok())
+    DECIMAL.contains(&suffix)
+        || BINARY.contains(&suffix)
+        || suffix.strip_prefix(['e', 'E']).is_some_and(|power| power.parse::<i32>().is_ok())
 }
 
 #[cfg(test)]
@@ -48,6 +138,38 @@ mod tests {
             ("abc", false, false),
         ] {
             assert_eq!((is_valid(text), is_zero(text)), (valid, zero), "{text:?}");
+        }
+    }
+    #[test]
+    fn canonical_forms() {
+        for (text, wanted) in [
+            ("0", "0"),
+            ("-0.0Ki", "0"),
+            ("512", "512"),
+            ("1024", "1024"),
+            ("1000", "1k"),
+            ("1000000", "1M"),
+            ("1500k", "1500k"),
+            ("1.5M", "1500k"),
+            ("0.5", "500m"),
+            ("0.500", "0.500"),
+            ("5.0", "5"),
+            ("-2.50", "-2500m"),
+            ("0.0000000001", "1n"),
+            ("1Ki", "1Ki"),
+            ("1025Ki", "1025Ki"),
+            ("1024Ki", "1Mi"),
+            ("8Ki", "8Ki"),
+            ("1.5Ki", "1536"),
+            ("0.5Ki", "512"),
+            ("2.5Mi", "2560Ki"),
+            ("1e3", "1e3"),
+            ("1E4", "10e3"),
+            ("10e2", "1e3"),
+            ("1000e0", "1e3"),
+            ("99999999999999999999999999999999999999999", "99999999999999999999999999999999999999999"),
+        ] {
+            assert_eq!(canonical(text), wanted, "{text}");
         }
     }
 }

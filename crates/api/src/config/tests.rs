@@ -125,6 +125,7 @@ fn every_field_arrives() {
         logging: Logging {
             format: text("text"),
             flush_frequency: GoDuration::from_millis(1500),
+            flush_in_nanoseconds: true,
             verbosity: 4,
             vmodule: vec![VModule { file_pattern: text("proxier*"), verbosity: 6 }],
             text: LogOptions { split_stream: true, info_buffer_size: text("1Ki") },

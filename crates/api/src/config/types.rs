@@ -102,6 +102,8 @@ pub struct Logging {
     pub format: String,
     /// flushFrequency
     pub flush_frequency: GoDuration,
+    /// flushFrequency stood as a number of nanoseconds, and is written so again
+    pub flush_in_nanoseconds: bool,
     /// verbosity
     pub verbosity: u32,
     /// vmodule

@@ -1,6 +1,8 @@
 //! discovery.k8s.io/v1 EndpointSlice: which service it belongs to, and the address, conditions, node and hints of each
 //! endpoint.
 
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::IpAddr;
 
 use super::{ObjectName, Parsed, Protocol, Timestamp};
@@ -85,7 +87,7 @@ pub struct SliceEndpoint {
 }
 
 /// Topology hints of an endpoint.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Hints {
     /// hints.forZones[].name
     pub zones: Box<[Box<str>]>,
@@ -98,9 +100,20 @@ pub struct Hints {
 pub struct EndpointSliceBuilder {
     endpoints: Vec<SliceEndpoint>,
     bad_addresses: Vec<Box<str>>,
-    nodes: Vec<Box<str>>,
-    hints: Vec<Hints>,
+    nodes: Table<Box<str>>,
+    hints: Table<Hints>,
 }
+
+/// Values that are each kept once.
+#[derive(Debug)]
+struct Table<T> {
+    values: Vec<T>,
+    /// where each stands; empty as long as looking through the values is faster
+    index: HashMap<T, u16>,
+}
+
+/// A slice mostly has no more values than this; of more, an index is kept, so that no slice costs the square of its size.
+const LOOKED_THROUGH: usize = 32;
 
 const _: () = assert!(size_of::<SliceEndpoint>() <= 24, "a node holds a hundred thousand of these");
 
@@ -157,8 +170,8 @@ impl EndpointSliceBuilder {
             Ok(address) => address,
             Err(text) => return self.bad_addresses.push(text),
         };
-        let node = node.filter(|name| !name.is_empty()).map_or(0, |name| index_of(&mut self.nodes, name.into()));
-        let hints = if hints == Hints::default() { 0 } else { index_of(&mut self.hints, hints) };
+        let node = node.filter(|name| !name.is_empty()).map_or(0, |name| self.nodes.index_of(name.into()));
+        let hints = if hints == Hints::default() { 0 } else { self.hints.index_of(hints) };
         self.endpoints.push(SliceEndpoint { address, conditions, node, hints });
     }
 
@@ -179,19 +192,60 @@ impl EndpointSliceBuilder {
             endpoints: self.endpoints.into(),
             trigger_time: None,
             bad_addresses: self.bad_addresses.into(),
-            nodes: self.nodes.into_iter().collect(),
-            hints: self.hints.into(),
+            nodes: self.nodes.values.into_iter().collect(),
+            hints: self.hints.values.into(),
         }
     }
 }
 
-/// The 1-based index of a value in a table, which grows when the value is new; 0 when the table is full.
-fn index_of<T: PartialEq>(table: &mut Vec<T>, value: T) -> u16 {
-    // Endpoints of one node mostly stand together, so the newest entries are looked at first.
-    if let Some(at) = table.iter().rposition(|known| *known == value) {
-        return u16::try_from(at + 1).unwrap_or(0);
+// === impl Table ===
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self { values: Vec::new(), index: HashMap::new() }
     }
-    let Ok(index) = u16::try_from(table.len() + 1) else { return 0 };
-    table.push(value);
-    index
+}
+
+impl<T: Clone + Eq + Hash> Table<T> {
+    /// The 1-based index of a value; the table grows when it is new. 0 when the table is full.
+    fn index_of(&mut self, value: T) -> u16 {
+        if let Some(at) = self.find(&value) {
+            return at;
+        }
+        let Ok(at) = u16::try_from(self.values.len() + 1) else { return 0 };
+        if self.values.len() == LOOKED_THROUGH {
+            self.index = self.values.iter().cloned().zip(1..).collect();
+        }
+        if self.values.len() >= LOOKED_THROUGH {
+            self.index.insert(value.clone(), at);
+        }
+        self.values.push(value);
+        at
+    }
+
+    fn find(&self, value: &T) -> Option<u16> {
+        if self.values.len() > LOOKED_THROUGH {
+            return self.index.get(value).copied();
+        }
+        // Endpoints of one node mostly stand together, so the newest entries are looked at first.
+        let at = self.values.iter().rposition(|known| known == value)?;
+        u16::try_from(at + 1).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_found_again_in_tables_of_any_size() {
+        let mut table = Table::default();
+        for round in 0..2 {
+            for value in 0..70_000_u32 {
+                let wanted = u16::try_from(value + 1).unwrap_or(0);
+                assert_eq!(table.index_of(value), wanted, "round {round}");
+            }
+        }
+        assert_eq!(table.values.len(), usize::from(u16::MAX));
+    }
 }

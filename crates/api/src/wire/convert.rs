@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::address::{cidr, ip};
 use super::raw::{
     RawEndpoint, RawEndpointSlice, RawHint, RawMeta, RawNode, RawNodeAddress, RawService, RawServiceCidr,
-    RawServicePort, RawServiceSpec, RawSlicePort,
+    RawServicePort, RawServiceSpec, RawSlicePort, RawTime,
 };
 use super::scalar::{Flag, Int, Text};
 use super::time::parse_timestamp;
@@ -30,7 +30,7 @@ pub(super) fn service(raw: RawService<'_>) -> Result<Service, String> {
     let ingress = raw.status.and_then(|status| status.load_balancer).and_then(|balancer| balancer.ingress);
     Ok(Service {
         name: namespaced(&meta)?,
-        created: meta.creation_timestamp.as_deref().and_then(parse_timestamp),
+        created: meta.creation_timestamp.as_ref().and_then(RawTime::timestamp),
         foreign_proxy: meta.labels.is_some_and(|labels| labels.service_proxy_name),
         kind: service_type(&spec, &mut odd),
         cluster_ip: spec.cluster_ip.as_deref().filter(|text| is_address(text)).map(ip),

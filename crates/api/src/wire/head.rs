@@ -106,6 +106,12 @@ macro_rules! scalars_are_other {
 // === impl Head ===
 
 impl<'a> Head<'a> {
+    /// The head of what says its apiVersion and kind elsewhere; empty ones are absent.
+    pub(super) fn typed(api_version: &'a str, kind: &'a str) -> Self {
+        let text = |text: &'a str| Some(Cow::Borrowed(text)).filter(|text| !text.is_empty());
+        Self { shape: Shape::Map, api_version: text(api_version), kind: text(kind), ..Self::default() }
+    }
+
     /// Guesses the head of a YAML document from lines that say `apiVersion: …` and `kind: …` without indentation, so that
     /// it needn't be parsed twice. A guess may be wrong ([`Self::is_of`] tells), and Lists aren't guessed: the heads of
     /// their items are needed.

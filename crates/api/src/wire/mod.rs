@@ -4,6 +4,8 @@
 //! fields we read; nothing is kept as a tree. A *value* that makes no sense (an address that doesn't parse, port 0) is
 //! kept as text and harms its field only; a wrong *type* (a text for a list) is an error with its place, and harms its
 //! object only.
+//!
+//! What an API server sends, in JSON or protobuf, as lists and as watches, is read by [`stream`].
 
 pub mod address;
 mod convert;
@@ -12,6 +14,7 @@ mod head;
 mod json;
 mod raw;
 mod scalar;
+pub mod stream;
 mod time;
 mod yaml;
 

@@ -1,9 +1,11 @@
 //! The objects as they are written: only the fields we read, borrowed from the text, every one optional.
 
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 
-use super::scalar::{Flag, Int, Text, present};
+use super::scalar::{Flag, Int, LooseText, Text, present};
+use super::time::{parse_timestamp, timestamp_of};
+use crate::object::Timestamp;
 
 /// metadata of any object
 #[derive(Deserialize, Default)]
@@ -14,8 +16,11 @@ pub(super) struct RawMeta<'a> {
     #[serde(borrow)]
     pub(super) namespace: Option<Text<'a>>,
     #[serde(borrow)]
-    pub(super) creation_timestamp: Option<Text<'a>>,
+    pub(super) creation_timestamp: Option<RawTime<'a>>,
     pub(super) deletion_timestamp: Option<IgnoredAny>,
+    /// only of use for what an API server sends; a manifest may have anything there
+    #[serde(borrow)]
+    pub(super) resource_version: Option<LooseText<'a>>,
     #[serde(borrow)]
     pub(super) labels: Option<RawLabels<'a>>,
     #[serde(borrow)]
@@ -34,14 +39,24 @@ pub(super) struct RawLabels<'a> {
     pub(super) zone: Option<Text<'a>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 pub(super) struct RawAnnotations<'a> {
     #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time", borrow)]
     pub(super) trigger_time: Option<Text<'a>>,
+    /// of a bookmark that ends the objects a streaming list began with
+    #[serde(rename = "k8s.io/initial-events-end", borrow)]
+    pub(super) initial_events_end: Option<LooseText<'a>>,
+}
+
+/// A point in time, as text in JSON and YAML, as a number in protobuf.
+pub(super) enum RawTime<'a> {
+    Text(Text<'a>),
+    /// seconds since 1970
+    Seconds(i64),
 }
 
 /// core/v1 Service
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawService<'a> {
     #[serde(borrow)]
@@ -83,7 +98,7 @@ pub(super) struct RawServiceSpec<'a> {
     pub(super) health_check_node_port: Option<Int>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawServicePort<'a> {
     #[serde(borrow)]
@@ -94,13 +109,13 @@ pub(super) struct RawServicePort<'a> {
     pub(super) node_port: Option<Int>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 pub(super) struct RawAffinityConfig {
     #[serde(rename = "clientIP")]
     pub(super) client_ip: Option<RawClientIp>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawClientIp {
     pub(super) timeout_seconds: Option<Int>,
@@ -113,13 +128,13 @@ pub(super) struct RawServiceStatus<'a> {
     pub(super) load_balancer: Option<RawLoadBalancer<'a>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 pub(super) struct RawLoadBalancer<'a> {
     #[serde(borrow)]
     pub(super) ingress: Option<Vec<RawIngress<'a>>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawIngress<'a> {
     #[serde(borrow)]
@@ -129,7 +144,7 @@ pub(super) struct RawIngress<'a> {
 }
 
 /// discovery.k8s.io/v1 EndpointSlice
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawEndpointSlice<'a> {
     #[serde(borrow)]
@@ -146,7 +161,7 @@ pub(super) struct RawEndpointSlice<'a> {
     pub(super) endpoints: Option<Vec<RawEndpoint<'a>>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 pub(super) struct RawSlicePort<'a> {
     #[serde(borrow)]
     pub(super) name: Option<Text<'a>>,
@@ -155,7 +170,7 @@ pub(super) struct RawSlicePort<'a> {
     pub(super) port: Option<Int>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawEndpoint<'a> {
     #[serde(borrow)]
@@ -167,14 +182,14 @@ pub(super) struct RawEndpoint<'a> {
     pub(super) hints: Option<RawHints<'a>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 pub(super) struct RawConditions {
     pub(super) ready: Option<Flag>,
     pub(super) serving: Option<Flag>,
     pub(super) terminating: Option<Flag>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawHints<'a> {
     #[serde(borrow)]
@@ -183,14 +198,14 @@ pub(super) struct RawHints<'a> {
     pub(super) for_nodes: Option<Vec<RawHint<'a>>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 pub(super) struct RawHint<'a> {
     #[serde(borrow)]
     pub(super) name: Option<Text<'a>>,
 }
 
 /// core/v1 Node
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawNode<'a> {
     #[serde(borrow)]
@@ -215,19 +230,19 @@ pub(super) struct RawNodeSpec<'a> {
     pub(super) taints: Option<Vec<RawTaint<'a>>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 pub(super) struct RawTaint<'a> {
     #[serde(borrow)]
     pub(super) key: Option<Text<'a>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 pub(super) struct RawNodeStatus<'a> {
     #[serde(borrow)]
     pub(super) addresses: Option<Vec<RawNodeAddress<'a>>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 pub(super) struct RawNodeAddress<'a> {
     #[serde(rename = "type", borrow)]
     pub(super) kind: Option<Text<'a>>,
@@ -236,7 +251,7 @@ pub(super) struct RawNodeAddress<'a> {
 }
 
 /// networking.k8s.io/v1 ServiceCIDR
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawServiceCidr<'a> {
     #[serde(borrow)]
@@ -249,8 +264,26 @@ pub(super) struct RawServiceCidr<'a> {
     pub(super) spec: Option<RawServiceCidrSpec<'a>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 pub(super) struct RawServiceCidrSpec<'a> {
     #[serde(borrow)]
     pub(super) cidrs: Option<Vec<Text<'a>>>,
+}
+
+// === impl RawTime ===
+
+impl RawTime<'_> {
+    /// The point in time; `None` if it is none.
+    pub(super) fn timestamp(&self) -> Option<Timestamp> {
+        match self {
+            Self::Text(text) => parse_timestamp(text),
+            Self::Seconds(seconds) => timestamp_of(*seconds),
+        }
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for RawTime<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Text::deserialize(deserializer).map(Self::Text)
+    }
 }

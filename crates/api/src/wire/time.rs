@@ -34,6 +34,12 @@ pub fn parse_timestamp(text: &str) -> Option<Timestamp> {
     })
 }
 
+/// The point in time so many seconds after 1970; `None` outside the years 1 to 9999, which no text can say either.
+pub(super) fn timestamp_of(seconds: i64) -> Option<Timestamp> {
+    let years_1_to_9999 = days_since_1970(1, 1, 1) * DAY_SECONDS..days_since_1970(10_000, 1, 1) * DAY_SECONDS;
+    years_1_to_9999.contains(&seconds).then_some(Timestamp { seconds, nanoseconds: 0 })
+}
+
 /// Takes exactly so many digits.
 fn number(rest: &mut &[u8], digits: usize) -> Option<i64> {
     let (head, tail) = rest.split_at_checked(digits)?;
@@ -111,6 +117,16 @@ mod tests {
             ("9999-12-31T23:59:59Z", 253_402_300_799, 0),
         ] {
             assert_eq!(parse_timestamp(text), Some(Timestamp { seconds, nanoseconds }), "{text}");
+        }
+    }
+
+    #[test]
+    fn seconds_outside_the_calendar() {
+        for seconds in [-62_135_596_800, -1, 0, 253_402_300_799] {
+            assert_eq!(timestamp_of(seconds), Some(Timestamp { seconds, nanoseconds: 0 }));
+        }
+        for seconds in [-62_135_596_801, 253_402_300_800, i64::MIN, i64::MAX] {
+            assert_eq!(timestamp_of(seconds), None);
         }
     }
 

@@ -1,0 +1,259 @@
+//! A KubeProxyConfiguration as YAML, byte for byte as upstream 1.36 writes it: keys sorted, lists without entries as
+//! null, durations in Go's form, and of the settings that exist once per mode only those of the configured one.
+
+use super::GoDuration;
+use super::scalar::{INDENT, Page};
+use super::types::{
+    ClientConnection, Conntrack, IpTables, Ipvs, KubeProxyConfiguration, LogOptions, Logging, MODE_IPVS, MODE_NFTABLES,
+    NfTables, VModule, WinKernel,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// A value to write.
+enum Value<'a> {
+    /// numbers and booleans, as they are
+    Plain(String),
+    Text(&'a str),
+    Duration(GoDuration),
+    /// null if there are none
+    Texts(&'a [String]),
+    Map(Map<'a>),
+    Maps(Vec<Map<'a>>),
+}
+
+/// Entries in the order of their keys.
+type Map<'a> = Vec<(&'a str, Value<'a>)>;
+
+impl KubeProxyConfiguration {
+    /// The document that upstream's `--write-config-to` would write.
+    ///
+    /// In the sections of other modes than the configured one (iptables, where it is neither ipvs nor nftables) the
+    /// periods are zero and masqueradeAll is false, which reads as the default: upstream keeps one of each.
+    pub fn to_yaml(&self) -> String {
+        let mut page = Page::default();
+        map(&mut page, self.entries(), 0);
+        page.finish()
+    }
+
+    fn entries(&self) -> Map<'_> {
+        let mut entries = vec![
+            ("apiVersion", Value::Text("kubeproxy.config.k8s.io/v1alpha1")),
+            ("bindAddress", Value::Text(&self.bind_address)),
+            ("bindAddressHardFail", plain(self.bind_address_hard_fail)),
+            ("clientConnection", client_connection(&self.client_connection)),
+            ("clusterCIDR", Value::Text(&self.cluster_cidr)),
+            ("configSyncPeriod", Value::Duration(self.config_sync_period)),
+            ("conntrack", conntrack(&self.conntrack)),
+            ("detectLocal", self.detect_local()),
+            ("detectLocalMode", Value::Text(&self.detect_local_mode)),
+            ("enableProfiling", plain(self.enable_profiling)),
+        ];
+        if !self.feature_gates.is_empty() {
+            let gates = self.feature_gates.iter().map(|(name, value)| (name.as_str(), plain(value)));
+            entries.push(("featureGates", Value::Map(gates.collect())));
+        }
+        entries.extend([
+            ("healthzBindAddress", Value::Text(&self.healthz_bind_address)),
+            ("hostnameOverride", Value::Text(&self.hostname_override)),
+            ("iptables", iptables(&self.iptables, self.mode != MODE_IPVS, self.mode != MODE_NFTABLES)),
+            ("ipvs", ipvs(&self.ipvs, self.mode == MODE_IPVS)),
+            ("kind", Value::Text("KubeProxyConfiguration")),
+            ("logging", logging(&self.logging)),
+            ("metricsBindAddress", Value::Text(&self.metrics_bind_address)),
+            ("mode", Value::Text(&self.mode)),
+            ("nftables", nftables(&self.nftables, self.mode == MODE_NFTABLES)),
+            ("nodePortAddresses", Value::Texts(&self.node_port_addresses)),
+            ("oomScoreAdj", plain(self.oom_score_adj)),
+            ("portRange", Value::Text(&self.port_range)),
+            ("showHiddenMetricsForVersion", Value::Text(&self.show_hidden_metrics_for_version)),
+        ]);
+        if self.windows_run_as_service {
+            entries.push(("windowsRunAsService", plain(true)));
+        }
+        entries.push(("winkernel", winkernel(&self.winkernel)));
+        entries
+    }
+
+    fn detect_local(&self) -> Value<'_> {
+        Value::Map(vec![
+            ("bridgeInterface", Value::Text(&self.detect_local.bridge_interface)),
+            ("interfaceNamePrefix", Value::Text(&self.detect_local.interface_name_prefix)),
+        ])
+    }
+}
+
+fn client_connection(from: &ClientConnection) -> Value<'_> {
+    Value::Map(vec![
+        ("acceptContentTypes", Value::Text(&from.accept_content_types)),
+        ("burst", plain(from.burst)),
+        ("contentType", Value::Text(&from.content_type)),
+        ("kubeconfig", Value::Text(&from.kubeconfig)),
+        ("qps", Value::Plain(float(from.qps))),
+    ])
+}
+
+fn conntrack(from: &Conntrack) -> Value<'_> {
+    Value::Map(vec![
+        ("maxPerCore", plain(from.max_per_core)),
+        ("min", plain(from.min)),
+        ("tcpBeLiberal", plain(from.tcp_be_liberal)),
+        ("tcpCloseWaitTimeout", Value::Duration(from.tcp_close_wait_timeout)),
+        ("tcpEstablishedTimeout", Value::Duration(from.tcp_established_timeout)),
+        ("udpStreamTimeout", Value::Duration(from.udp_stream_timeout)),
+        ("udpTimeout", Value::Duration(from.udp_timeout)),
+    ])
+}
+
+/// The periods hold in any mode but ipvs and nftables, masqueradeAll in any but nftables.
+fn iptables(from: &IpTables, not_ipvs: bool, not_nftables: bool) -> Value<'_> {
+    let is_active = not_ipvs && not_nftables;
+    Value::Map(vec![
+        ("localhostNodePorts", plain(from.localhost_node_ports)),
+        ("masqueradeAll", plain(from.masquerade_all && not_nftables)),
+        ("masqueradeBit", plain(from.masquerade_bit)),
+        ("minSyncPeriod", period(from.min_sync_period, is_active)),
+        ("syncPeriod", period(from.sync_period, is_active)),
+    ])
+}
+
+fn ipvs(from: &Ipvs, is_active: bool) -> Value<'_> {
+    Value::Map(vec![
+        ("excludeCIDRs", Value::Texts(&from.exclude_cidrs)),
+        ("minSyncPeriod", period(from.min_sync_period, is_active)),
+        ("scheduler", Value::Text(&from.scheduler)),
+        ("strictARP", plain(from.strict_arp)),
+        ("syncPeriod", period(from.sync_period, is_active)),
+        ("tcpFinTimeout", Value::Duration(from.tcp_fin_timeout)),
+        ("tcpTimeout", Value::Duration(from.tcp_timeout)),
+        ("udpTimeout", Value::Duration(from.udp_timeout)),
+    ])
+}
+
+fn nftables(from: &NfTables, is_active: bool) -> Value<'_> {
+    Value::Map(vec![
+        ("masqueradeAll", plain(from.masquerade_all && is_active)),
+        ("masqueradeBit", plain(from.masquerade_bit)),
+        ("minSyncPeriod", period(from.min_sync_period, is_active)),
+        ("syncPeriod", period(from.sync_period, is_active)),
+    ])
+}
+
+fn logging(from: &Logging) -> Value<'_> {
+    let flush_frequency = if from.flush_in_nanoseconds {
+        plain(from.flush_frequency.as_nanos())
+    } else {
+        Value::Duration(from.flush_frequency)
+    };
+    let options = vec![("json", log_options(&from.json)), ("text", log_options(&from.text))];
+    let mut entries = vec![
+        ("flushFrequency", flush_frequency),
+        ("format", Value::Text(&from.format)),
+        ("options", Value::Map(options)),
+        ("verbosity", plain(from.verbosity)),
+    ];
+    if !from.vmodule.is_empty() {
+        entries.push(("vmodule", Value::Maps(from.vmodule.iter().map(vmodule).collect())));
+    }
+    Value::Map(entries)
+}
+
+fn vmodule(from: &VModule) -> Map<'_> {
+    vec![("filePattern", Value::Text(&from.file_pattern)), ("verbosity", plain(from.verbosity))]
+}
+
+fn log_options(from: &LogOptions) -> Value<'_> {
+    let mut entries = vec![("infoBufferSize", Value::Text(&from.info_buffer_size))];
+    if from.split_stream {
+        entries.push(("splitStream", plain(true)));
+    }
+    Value::Map(entries)
+}
+
+fn winkernel(from: &WinKernel) -> Value<'_> {
+    Value::Map(vec![
+        ("enableDSR", plain(from.enable_dsr)),
+        ("forwardHealthCheckVip", plain(from.forward_health_check_vip)),
+        ("networkName", Value::Text(&from.network_name)),
+        ("rootHnsEndpointName", Value::Text(&from.root_hns_endpoint_name)),
+        ("sourceVip", Value::Text(&from.source_vip)),
+    ])
+}
+
+fn plain<'a>(value: impl ToString) -> Value<'a> {
+    Value::Plain(value.to_string())
+}
+
+fn period<'a>(period: GoDuration, is_active: bool) -> Value<'a> {
+    Value::Duration(if is_active { period } else { GoDuration::ZERO })
+}
+
+/// A number of 32 bits, on the way through JSON and YAML: what is whole and fits into 64 bits keeps all its digits, the
+/// rest has as many as it needs, with an exponent from a million and below a ten-thousandth.
+fn float(value: f32) -> String {
+    let shortest = value.to_string();
+    if let Ok(whole) = shortest.parse::<i64>() {
+        return whole.to_string();
+    }
+    let is_whole = shortest.parse::<u64>().is_ok();
+    let Ok(wide) = shortest.parse::<f64>() else { return shortest };
+    let magnitude = wide.abs();
+    if is_whole || (1e-4..1e6).contains(&magnitude) {
+        return shortest;
+    }
+    let scientific = format!("{wide:e}");
+    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
+    let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
+    format!("{digits}e{sign}{exponent:0>2}")
+}
+
+fn map(page: &mut Page, entries: Map<'_>, indent: usize) {
+    for (name, value) in entries {
+        page.line(indent);
+        entry(page, name, value, indent);
+    }
+}
+
+/// A key with its value; the line has begun.
+fn entry(page: &mut Page, name: &str, value: Value<'_>, indent: usize) {
+    page.key(name);
+    page.raw(":");
+    match value {
+        Value::Plain(text) => {
+            page.raw(" ");
+            page.raw(&text);
+        }
+        Value::Text(text) => {
+            page.raw(" ");
+            page.value(text, indent + INDENT);
+        }
+        Value::Duration(duration) => {
+            page.raw(" ");
+            page.raw(&duration.to_string());
+        }
+        Value::Texts([]) => page.raw(" null"),
+        Value::Texts(texts) => {
+            for text in texts {
+                page.line(indent);
+                page.raw("- ");
+                page.value(text, indent + INDENT);
+            }
+        }
+        Value::Map(entries) => map(page, entries, indent + INDENT),
+        Value::Maps(maps) => {
+            for entries in maps {
+                page.line(indent);
+                page.raw("-");
+                for (at, (name, value)) in entries.into_iter().enumerate() {
+                    if at == 0 {
+                        page.raw(" ");
+                    } else {
+                        page.line(indent + INDENT);
+                    }
+                    entry(page, name, value, indent + INDENT);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! A server's address.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+
+/// An API server's address: scheme, host, port and the path that stands before every request's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerAddress {
+    /// whether it is spoken to over TLS
+    pub tls: bool,
+    /// a name or an address, IPv6 without brackets
+    pub host: String,
+    /// the port, where one is given
+    pub port: Option<u16>,
+    /// empty, or begins with `/` and doesn't end so
+    pub prefix: String,
+}
+
+// === impl ServerAddress ===
+
+impl ServerAddress {
+    /// Reads a URL, or `host` and `host:port`, whose scheme depends on what else is known: https where
+    /// `default_tls`. `Err` says what is wrong.
+    pub fn parse(text: &str, default_tls: bool) -> Result<Self, String> {
+        let (tls, rest) = match text.split_once("://") {
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
+            Some((scheme, _)) => return Err(format!("the scheme {scheme:?} is neither http nor https")),
+            None if text.trim_end_matches('/').contains('/') => {
+                return Err("it must be a URL or a host:port pair".to_owned());
+            }
+            None => (default_tls, text),
+        };
+        let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        if path.contains(['?', '#']) {
+            return Err("it must end with its path".to_owned());
+        }
+        if let Some(bad) = path.chars().find(|c| !c.is_ascii_graphic() || "\"<>\\^`{|}".contains(*c)) {
+            return Err(format!("its path has the character {bad:?}"));
+        }
+        let (host, port) = split_authority(authority)?;
+        Ok(Self { tls, host, port, prefix: path.trim_end_matches('/').to_owned() })
+    }
+
+    /// Host and port as they stand in a URL: `10.0.0.1:6443`, `[::1]`.
+    pub fn authority(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        match self.port {
+            Some(port) => format!("{host}:{port}"),
+            None => host,
+        }
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority(), self.prefix)
+    }
+}
+
+fn split_authority(authority: &str) -> Result<(String, Option<u16>), String> {
+    if authority.contains('@') {
+        return Err("it must not hold credentials".to_owned());
+    }
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']').ok_or("a bracket of its host is missing")?;
+            host.parse::<Ipv6Addr>().map_err(|_| format!("its host {host:?} is no IPv6 address"))?;
+            (host, port)
+        }
+        None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
+    };
+    let bad = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':'));
+    if host.is_empty() || host.contains(bad) {
+        return Err(if host.is_empty() { "its host is missing".to_owned() } else { format!("its host is {host:?}") });
+    }
+    let port = match port.strip_prefix(':') {
+        Some("") => None,
+        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Some(digits.parse().map_err(|_| format!("its port is {digits}"))?)
+        }
+        None if port.is_empty() => None,
+        Some(_) | None => return Err(format!("its host and port are {authority:?}")),
+    };
+    Ok((host.to_owned(), port))
+}

@@ -1,0 +1,191 @@
+//! Kubeconfig files: which server, which authorities, which credentials. [`decode`] reads one and chooses what its
+//! current context says; files that it names are read by whoever connects.
+
+mod address;
+mod choose;
+mod raw;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use thiserror::Error;
+
+pub use address::ServerAddress;
+
+/// What the current context of a kubeconfig says, checked as far as that goes without reading further files.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    /// the server
+    pub server: ServerAddress,
+    /// `certificate-authority` or its data; `None` for the system's own authorities
+    pub authorities: Option<Content>,
+    /// `insecure-skip-tls-verify`
+    pub insecure: bool,
+    /// `tls-server-name`
+    pub server_name: Option<String>,
+    /// `proxy-url`: http, https or socks5
+    pub proxy: Option<String>,
+    /// `disable-compression`
+    pub disable_compression: bool,
+    /// who asks; nobody for a server without TLS, which gets no credentials
+    pub user: User,
+    /// the cluster's extension `client.authentication.k8s.io/exec`, which plugins are told
+    pub exec_config: Option<serde_json::Value>,
+}
+
+/// Who asks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct User {
+    /// its name in the kubeconfig; empty if there is none
+    pub name: String,
+    /// the client's certificate and key
+    pub certificate: Option<(Content, Content)>,
+    /// what stands in the header Authorization
+    pub authorization: Authorization,
+    /// on whose behalf
+    pub impersonate: Option<Impersonate>,
+}
+
+/// Where the header Authorization comes from. Of a token file and a token the file counts, of either and a plugin
+/// the plugin doesn't.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Authorization {
+    /// no such header
+    #[default]
+    None,
+    /// `token`, or `id-token` of the auth provider oidc
+    Token(Secret),
+    /// `tokenFile`
+    TokenFile(String),
+    /// `username` and `password`
+    Basic {
+        /// may be empty
+        username: String,
+        /// may be empty
+        password: Secret,
+    },
+    /// a program that prints credentials
+    Exec(Box<Exec>),
+}
+
+/// A program that prints credentials. Arguments and environment may hold secrets, so that Debug shows neither.
+#[derive(Clone, PartialEq)]
+pub struct Exec {
+    /// its path, or its name within PATH
+    pub command: String,
+    /// its arguments
+    pub args: Vec<String>,
+    /// what its environment has beside this process's
+    pub env: Vec<(String, String)>,
+    /// the version of its answer: `client.authentication.k8s.io/v1` or `…/v1beta1`
+    pub api_version: String,
+    /// what to do where it isn't installed
+    pub install_hint: String,
+    /// whether it is told about the cluster
+    pub provide_cluster_info: bool,
+}
+
+/// `as`, `as-uid`, `as-groups` and `as-user-extra`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Impersonate {
+    /// as
+    pub user: String,
+    /// as-uid
+    pub uid: Option<String>,
+    /// as-groups
+    pub groups: Vec<String>,
+    /// as-user-extra, sorted by key
+    pub extra: Vec<(String, Vec<String>)>,
+}
+
+/// The content of a file.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Content {
+    /// embedded
+    Data(Vec<u8>),
+    /// by its path, relative ones from the kubeconfig's folder
+    File(String),
+}
+
+/// What no log may show.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(String);
+
+/// A kubeconfig that can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum KubeconfigError {
+    /// no YAML, or a field of the wrong type
+    #[error("{}{message}", place(*.line, *.column))]
+    Malformed {
+        /// 1-based, where known
+        line: Option<usize>,
+        /// 1-based, where known
+        column: Option<usize>,
+        /// what is wrong
+        message: String,
+    },
+    /// fields that are missing, contradict each other or hold nothing usable
+    #[error("invalid configuration: {0}")]
+    Invalid(String),
+}
+
+fn place(line: Option<usize>, column: Option<usize>) -> String {
+    match (line, column) {
+        (Some(line), Some(column)) => format!("yaml: line {line}, column {column}: "),
+        (Some(line), None) => format!("yaml: line {line}: "),
+        (None, _) => String::new(),
+    }
+}
+
+/// Reads a kubeconfig, YAML or JSON, and chooses what its current context says. `master` stands in for the server,
+/// and `tls-server-name` doesn't count then.
+/// Fields that aren't known are passed over, as upstream does.
+pub fn decode(text: &str, master: Option<&str>) -> Result<Chosen, KubeconfigError> {
+    choose::choose(raw::parse(text)?, master)
+}
+
+/// What a server alone gives: no credentials, the system's authorities.
+pub fn of_master(master: &str) -> Result<Chosen, KubeconfigError> {
+    choose::choose(raw::Config::default(), Some(master))
+}
+
+// === impl Exec ===
+
+impl fmt::Debug for Exec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exec").field("command", &self.command).finish_non_exhaustive()
+    }
+}
+
+// === impl Content ===
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // It may be a key.
+            Self::Data(bytes) => write!(f, "Data({} bytes)", bytes.len()),
+            Self::File(path) => write!(f, "File({path:?})"),
+        }
+    }
+}
+
+// === impl Secret ===
+
+impl Secret {
+    /// Keeps a text from being shown.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text, to be sent to whom it is for.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}

@@ -1,0 +1,134 @@
+//! The file as it stands. Everything is optional: `null` and absent are the same.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_saphyr::DuplicateKeyPolicy;
+
+use super::KubeconfigError;
+use crate::yaml::{self, Chunk};
+
+/// How deep a kubeconfig may be nested; the extension for plugins may hold anything.
+const DEPTH: usize = 32;
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Config {
+    pub(super) kind: Option<String>,
+    #[serde(rename = "apiVersion")]
+    pub(super) api_version: Option<String>,
+    pub(super) clusters: Option<Vec<NamedCluster>>,
+    pub(super) contexts: Option<Vec<NamedContext>>,
+    pub(super) users: Option<Vec<NamedUser>>,
+    #[serde(rename = "current-context")]
+    pub(super) current_context: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct NamedCluster {
+    pub(super) name: Option<String>,
+    pub(super) cluster: Option<Cluster>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct NamedContext {
+    pub(super) name: Option<String>,
+    pub(super) context: Option<Context>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct NamedUser {
+    pub(super) name: Option<String>,
+    pub(super) user: Option<User>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub(super) struct Cluster {
+    pub(super) server: Option<String>,
+    pub(super) tls_server_name: Option<String>,
+    pub(super) insecure_skip_tls_verify: Option<bool>,
+    pub(super) certificate_authority: Option<String>,
+    pub(super) certificate_authority_data: Option<String>,
+    pub(super) proxy_url: Option<String>,
+    pub(super) disable_compression: Option<bool>,
+    pub(super) extensions: Option<Vec<Extension>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Extension {
+    pub(super) name: Option<String>,
+    pub(super) extension: Option<serde_json::Value>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Context {
+    pub(super) cluster: Option<String>,
+    pub(super) user: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub(super) struct User {
+    pub(super) client_certificate: Option<String>,
+    pub(super) client_certificate_data: Option<String>,
+    pub(super) client_key: Option<String>,
+    pub(super) client_key_data: Option<String>,
+    pub(super) token: Option<String>,
+    #[serde(rename = "tokenFile")]
+    pub(super) token_file: Option<String>,
+    #[serde(rename = "as")]
+    pub(super) impersonate: Option<String>,
+    pub(super) as_uid: Option<String>,
+    pub(super) as_groups: Option<Vec<String>>,
+    pub(super) as_user_extra: Option<BTreeMap<String, Option<Vec<String>>>>,
+    pub(super) username: Option<String>,
+    pub(super) password: Option<String>,
+    pub(super) auth_provider: Option<AuthProvider>,
+    pub(super) exec: Option<Exec>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct AuthProvider {
+    pub(super) name: Option<String>,
+    pub(super) config: Option<BTreeMap<String, Option<String>>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Exec {
+    pub(super) command: Option<String>,
+    pub(super) args: Option<Vec<String>>,
+    pub(super) env: Option<Vec<Variable>>,
+    pub(super) api_version: Option<String>,
+    pub(super) install_hint: Option<String>,
+    pub(super) provide_cluster_info: Option<bool>,
+    pub(super) interactive_mode: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Variable {
+    pub(super) name: Option<String>,
+    pub(super) value: Option<String>,
+}
+
+/// Reads the first document; one without content says nothing.
+pub(super) fn parse(text: &str) -> Result<Config, KubeconfigError> {
+    let Some(chunk) = yaml::documents(text).into_iter().next() else { return Ok(Config::default()) };
+    let read = |chunk: Chunk<'_>| {
+        let options = yaml::options(chunk.text.len(), DEPTH, DuplicateKeyPolicy::LastWins);
+        serde_saphyr::from_str_with_options::<Option<Config>>(chunk.text, options)
+    };
+    read(chunk).map(Option::unwrap_or_default).map_err(|error| {
+        let fault = chunk.fault(&error);
+        let (line, column) = fault.place.unzip();
+        KubeconfigError::Malformed { line, column, message: fault.message }
+    })
+}

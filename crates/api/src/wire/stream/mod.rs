@@ -1,0 +1,241 @@
+//! What an API server sends: the answer to a list and the events of a watch, in protobuf or JSON, decoded as their
+//! bytes arrive. Nothing is kept of a body but the object that isn't whole yet.
+//!
+//! However the bytes are cut, the result is the same. An object that can't be read costs itself only; what can't be
+//! cut into objects is an error, and its decoder gives the same error from then on.
+
+mod json;
+mod object;
+mod pending;
+mod protobuf;
+
+#[cfg(test)]
+mod tests;
+
+use crate::object::{Kind, KubeObject, ObjectName};
+
+/// The largest frame, item or other piece of an answer that is read, in bytes. What is kept of a stream never exceeds it.
+pub const MAX_OBJECT_BYTES: usize = 16 << 20;
+
+/// How the server writes its answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// `application/json`
+    Json,
+    /// `application/vnd.kubernetes.protobuf`
+    Protobuf,
+}
+
+/// An object that is there but can't be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// the kind that was asked for
+    pub kind: Kind,
+    /// its name, where that at least can be read and it is of this kind
+    pub name: Option<ObjectName>,
+    /// why, without control characters; doesn't repeat kind and name
+    pub message: String,
+}
+
+/// What a server says instead of an answer: a `Status` of meta/v1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// the HTTP status; 0 where there is none
+    pub code: u16,
+    /// a word for programs, such as `Expired`; may be empty
+    pub reason: Box<str>,
+    /// a sentence for people; may be empty
+    pub message: Box<str>,
+    /// details.retryAfterSeconds, over 0
+    pub retry_after_seconds: Option<u32>,
+}
+
+/// What an event of a watch says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// ADDED or MODIFIED
+    Upsert(KubeObject),
+    /// DELETED
+    Delete(ObjectName),
+    /// BOOKMARK: nothing happened up to its resource version
+    Bookmark {
+        /// all objects that there were when a streaming list began have been sent
+        initial_events_end: bool,
+    },
+    /// any of them, with an object that can't be read
+    Unreadable(Unreadable),
+    /// ERROR: the server's last word on this watch
+    Error(Status),
+}
+
+/// One event of a watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchEvent {
+    /// what happened
+    pub change: Change,
+    /// metadata.resourceVersion of its object; `None` where there is none, or it can't be read
+    pub resource_version: Option<Box<str>>,
+}
+
+/// Why a body can't be read any further.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StreamError {
+    /// the bytes aren't what was asked for
+    #[error("malformed answer: {0}")]
+    Malformed(String),
+    /// a piece is over [`MAX_OBJECT_BYTES`]
+    #[error("a piece of the answer is too large: {bytes} bytes or more, over {MAX_OBJECT_BYTES}")]
+    TooLarge {
+        /// the length that it claims to have, or as much as has been seen of it
+        bytes: u64,
+    },
+    /// the body ended too early
+    #[error("the answer ended in the middle")]
+    Truncated,
+    /// the server sent a `Status` instead of a list
+    #[error("the server answered {} {}: {}", .0.code, .0.reason, .0.message)]
+    Status(Status),
+}
+
+/// The end of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListEnd {
+    /// metadata.resourceVersion of the list, never empty: where a watch goes on
+    pub resource_version: Box<str>,
+    /// metadata.continue: there is another page
+    pub continue_token: Option<Box<str>>,
+}
+
+/// Reads the body of a list, item by item.
+#[derive(Debug)]
+pub struct ListDecoder {
+    inner: List,
+    failed: Option<StreamError>,
+}
+
+/// Reads the body of a watch, event by event.
+#[derive(Debug)]
+pub struct WatchDecoder {
+    inner: Watch,
+    failed: Option<StreamError>,
+}
+
+#[derive(Debug)]
+enum List {
+    Json(json::List),
+    Protobuf(protobuf::List),
+}
+
+#[derive(Debug)]
+enum Watch {
+    Json(Box<json::Watch>),
+    Protobuf(protobuf::Watch),
+}
+
+/// Reads a body that says why a request failed; `None` where it is no `Status`.
+pub fn decode_status(encoding: Encoding, body: &[u8]) -> Option<Status> {
+    match encoding {
+        Encoding::Json => json::status(body),
+        Encoding::Protobuf => protobuf::status(body),
+    }
+}
+
+// === impl ListDecoder ===
+
+impl ListDecoder {
+    /// Begins a list of objects of this kind.
+    pub fn new(kind: Kind, encoding: Encoding) -> Self {
+        let inner = match encoding {
+            Encoding::Json => List::Json(json::List::new(kind)),
+            Encoding::Protobuf => List::Protobuf(protobuf::List::new(kind)),
+        };
+        Self { inner, failed: None }
+    }
+
+    /// Takes the next bytes of the body, and adds each item that they complete.
+    ///
+    /// # Errors
+    /// When the body isn't a list of this kind: [`StreamError::Malformed`], [`StreamError::TooLarge`], or
+    /// [`StreamError::Status`]. Items before that have been added.
+    pub fn push(&mut self, bytes: &[u8], items: &mut Vec<Result<KubeObject, Unreadable>>) -> Result<(), StreamError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let pushed = match &mut self.inner {
+            List::Json(list) => list.push(bytes, items),
+            List::Protobuf(list) => list.push(bytes, items),
+        };
+        pushed.inspect_err(|error| self.failed = Some(error.clone()))
+    }
+
+    /// Bytes that are kept between two pushes.
+    #[cfg(test)]
+    fn capacity(&self) -> usize {
+        match &self.inner {
+            List::Json(list) => list.capacity(),
+            List::Protobuf(list) => list.capacity(),
+        }
+    }
+
+    /// The body has ended.
+    ///
+    /// # Errors
+    /// [`StreamError::Truncated`] when it isn't complete, what [`Self::push`] has given, or
+    /// [`StreamError::Malformed`] when it doesn't say its kind or resource version.
+    pub fn finish(self) -> Result<ListEnd, StreamError> {
+        match (self.failed, self.inner) {
+            (Some(error), _) => Err(error),
+            (None, List::Json(list)) => list.finish(),
+            (None, List::Protobuf(list)) => list.finish(),
+        }
+    }
+}
+
+// === impl WatchDecoder ===
+
+impl WatchDecoder {
+    /// Begins a watch of objects of this kind.
+    pub fn new(kind: Kind, encoding: Encoding) -> Self {
+        let inner = match encoding {
+            Encoding::Json => Watch::Json(Box::new(json::Watch::new(kind))),
+            Encoding::Protobuf => Watch::Protobuf(protobuf::Watch::new(kind)),
+        };
+        Self { inner, failed: None }
+    }
+
+    /// Takes the next bytes of the body, and adds each event that they complete.
+    ///
+    /// # Errors
+    /// [`StreamError::Malformed`] or [`StreamError::TooLarge`]. Events before that have been added.
+    pub fn push(&mut self, bytes: &[u8], events: &mut Vec<WatchEvent>) -> Result<(), StreamError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let pushed = match &mut self.inner {
+            Watch::Json(watch) => watch.push(bytes, events),
+            Watch::Protobuf(watch) => watch.push(bytes, events),
+        };
+        pushed.inspect_err(|error| self.failed = Some(error.clone()))
+    }
+
+    /// Bytes that are kept between two pushes.
+    #[cfg(test)]
+    fn capacity(&self) -> usize {
+        match &self.inner {
+            Watch::Json(watch) => watch.capacity(),
+            Watch::Protobuf(watch) => watch.capacity(),
+        }
+    }
+
+    /// The body has ended.
+    ///
+    /// # Errors
+    /// [`StreamError::Truncated`] when that is within an event, or what [`Self::push`] has given.
+    pub fn finish(self) -> Result<(), StreamError> {
+        match (self.failed, self.inner) {
+            (Some(error), _) => Err(error),
+            (None, Watch::Json(watch)) => watch.finish(),
+            (None, Watch::Protobuf(watch)) => watch.finish(),
+        }
+    }
+}

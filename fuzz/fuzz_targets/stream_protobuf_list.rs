@@ -1,0 +1,28 @@
+//! The body of a list in protobuf: no panic, and the same result in any pieces.
+//!
+//! The first byte chooses the kind, the next two the sizes of the pieces. Most of what a fuzzer writes is no list, so
+//! that the bytes are also tried as the only item of one.
+#![no_main]
+
+use ferry_api::object::Kind;
+use ferry_api::wire::stream::Encoding;
+use libfuzzer_sys::fuzz_target;
+
+mod common;
+
+use common::{Input, field, list};
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some(input) = Input::of(bytes) else { return };
+    list(input, Encoding::Protobuf, input.body);
+    let (api_version, name) = match input.kind {
+        Kind::Service => ("v1", "ServiceList"),
+        Kind::EndpointSlice => ("discovery.k8s.io/v1", "EndpointSliceList"),
+        Kind::Node => ("v1", "NodeList"),
+        Kind::ServiceCidr => ("networking.k8s.io/v1", "ServiceCIDRList"),
+    };
+    let type_meta = [field(1, api_version.as_bytes()), field(2, name.as_bytes())].concat();
+    let raw = [field(1, &field(2, b"1")), field(2, input.body)].concat();
+    let body = [b"k8s\0".to_vec(), field(1, &type_meta), field(2, &raw)].concat();
+    assert!(list(input, Encoding::Protobuf, &body) == 1);
+});
