@@ -6,18 +6,22 @@
 //! Read [`Lab`] first, then [`Stage`], which is what most tests hold.
 #![expect(clippy::expect_used, clippy::panic, reason = "a test kit fails by panicking")]
 
+pub mod api;
 pub mod checks;
 pub mod host;
+pub mod kubernetes;
 pub mod lab;
 pub mod nft;
 pub mod objects;
 pub mod probe;
 pub mod proxy;
 pub mod stage;
+pub mod wire;
 
 pub use checks::{Checks, Source};
 pub use ferry_api::object::{Family, Protocol};
 pub use host::Host;
+pub use kubernetes::Kubernetes;
 pub use lab::{Lab, Place};
 pub use objects::{Endpoints, Manifests, Service};
 pub use probe::{Answer, Client, Outcome, Tally};

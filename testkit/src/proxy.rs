@@ -175,6 +175,16 @@ impl<'a> Proxy<'a> {
         samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
+    /// Lets it do nothing until [`Proxy::go_on`].
+    pub fn suspend(&self) {
+        kill_process(self.pid(), Signal::STOP).expect("the process is there");
+    }
+
+    /// Lets it go on after [`Proxy::suspend`].
+    pub fn go_on(&self) {
+        kill_process(self.pid(), Signal::CONT).expect("the process is there");
+    }
+
     /// Asks it to end, and waits until it has.
     pub fn terminate(&mut self) -> (ExitStatus, Duration) {
         let start = Instant::now();

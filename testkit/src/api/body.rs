@@ -1,0 +1,128 @@
+//! The body of an answer, in chunks, with what a fault does to it.
+
+use std::io::{self, Write as _};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::connection::{Connection, Cut, Limits};
+use super::fault::Action;
+
+/// Chunks are written together up to about this many bytes, which is one TLS record.
+const TOGETHER: usize = 16 * 1024;
+
+/// A body of unknown length: each piece of content is one chunk.
+pub(super) struct Body<'a> {
+    pub(super) connection: &'a mut Connection,
+    limits: Limits,
+    zip: Option<Zip>,
+    /// content before a clean end
+    left: Option<usize>,
+    pending: Vec<u8>,
+}
+
+enum Zip {
+    Stream(GzEncoder<Vec<u8>>),
+    Members,
+}
+
+/// Whether an action compresses the body.
+pub(super) fn is_zipped(action: Option<&Action>) -> bool {
+    matches!(action, Some(Action::Gzip | Action::GzipMembers | Action::GzipBomb { .. }))
+}
+
+fn gzip() -> GzEncoder<Vec<u8>> {
+    GzEncoder::new(Vec::new(), Compression::fast())
+}
+
+// === impl Body ===
+
+impl<'a> Body<'a> {
+    /// The body after a head that has just been written.
+    pub(super) fn new(connection: &'a mut Connection, action: Option<&Action>) -> io::Result<Self> {
+        let cut = |left: usize, reset: bool| Some(Cut { left, reset });
+        let mut limits = Limits::default();
+        match action {
+            Some(Action::CutAfter { bytes }) => limits.cut = cut(*bytes, false),
+            Some(Action::ResetAfter { bytes }) => limits.cut = cut(*bytes, true),
+            Some(Action::StallAfter { bytes }) => limits.stall = Some(*bytes),
+            Some(Action::Silence) => limits.stall = Some(0),
+            Some(Action::Slow { bytes, pause }) => limits.slow = Some((*bytes, *pause)),
+            _ => {}
+        }
+        let zip = match action {
+            Some(Action::GzipMembers) => Some(Zip::Members),
+            action => is_zipped(action).then(|| Zip::Stream(gzip())),
+        };
+        let left = if let Some(Action::EndAfter { bytes }) = action { Some(*bytes) } else { None };
+        // A limit of nothing takes effect before there is anything to send.
+        connection.send(&[], &mut limits)?;
+        Ok(Self { connection, limits, zip, left, pending: Vec::new() })
+    }
+
+    /// One chunk; written when enough has come together, or by [`Body::flush`].
+    pub(super) fn content(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let (bytes, ends) = match &mut self.left {
+            Some(left) if bytes.len() >= *left => (bytes.get(..*left).unwrap_or(bytes), true),
+            Some(left) => {
+                *left -= bytes.len();
+                (bytes, false)
+            }
+            None => (bytes, false),
+        };
+        let packed;
+        let packed = match &mut self.zip {
+            None => bytes,
+            Some(Zip::Stream(encoder)) => {
+                encoder.write_all(bytes)?;
+                encoder.flush()?;
+                packed = std::mem::take(encoder.get_mut());
+                &packed
+            }
+            Some(Zip::Members) => {
+                let mut member = gzip();
+                member.write_all(bytes)?;
+                packed = member.finish()?;
+                &packed
+            }
+        };
+        self.chunk(packed);
+        if ends {
+            self.finish()?;
+            return Err(io::Error::other("ended as the script wants it"));
+        }
+        if self.pending.len() >= TOGETHER { self.flush() } else { Ok(()) }
+    }
+
+    fn chunk(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.pending.extend_from_slice(format!("{:x}\r\n", bytes.len()).as_bytes());
+            self.pending.extend_from_slice(bytes);
+            self.pending.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Writes what has come together.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let outcome = self.connection.send(&self.pending, &mut self.limits);
+        self.pending.clear();
+        outcome
+    }
+
+    /// The end of the body.
+    pub(super) fn end(mut self) -> io::Result<()> {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        if let Some(Zip::Stream(encoder)) = self.zip.take() {
+            let rest = encoder.finish()?;
+            self.chunk(&rest);
+        }
+        self.pending.extend_from_slice(b"0\r\n\r\n");
+        self.flush()
+    }
+}

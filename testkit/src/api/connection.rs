@@ -1,0 +1,248 @@
+//! One connection: bytes in and out, over TLS or not, and the faults that are about bytes.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use super::request::{self, Head};
+
+/// A head, or a body that a client sends, may not be larger.
+const LARGEST_REQUEST: usize = 1 << 20;
+
+/// A socket that others may shut down meanwhile.
+#[derive(Clone)]
+pub(super) struct Socket(pub(super) Arc<TcpStream>);
+
+/// A connection, past its TLS handshake or without TLS.
+pub(super) struct Connection {
+    socket: Socket,
+    stream: Stream,
+    inbox: Vec<u8>,
+}
+
+enum Stream {
+    Plain(Socket),
+    Tls(Box<StreamOwned<ServerConnection, Socket>>),
+}
+
+/// Faults of bytes of one body. Counts go down as bytes are sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Limits {
+    pub(super) cut: Option<Cut>,
+    /// bytes before silence
+    pub(super) stall: Option<usize>,
+    /// bytes of a piece, and the pause after it
+    pub(super) slow: Option<(usize, Duration)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    pub(super) left: usize,
+    pub(super) reset: bool,
+}
+
+/// Why waiting ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wake {
+    /// the client has gone, or the server is cutting connections
+    Closed,
+    /// the waker was woken
+    Woken,
+    /// the time is over
+    Time,
+}
+
+// === impl Socket ===
+
+impl Read for Socket {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        (&*self.0).read(bytes)
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self.0).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Completes the TLS handshake, if there is to be one.
+    pub(super) fn open(socket: Socket, tls: Option<Arc<ServerConfig>>) -> io::Result<Self> {
+        let stream = match tls {
+            None => Stream::Plain(socket.clone()),
+            Some(tls) => {
+                let mut session = ServerConnection::new(tls).map_err(io::Error::other)?;
+                let mut io = socket.clone();
+                while session.is_handshaking() {
+                    session.complete_io(&mut io)?;
+                }
+                Stream::Tls(Box::new(StreamOwned::new(session, io)))
+            }
+        };
+        Ok(Self { socket, stream, inbox: Vec::new() })
+    }
+
+    /// Whether the client showed a certificate (which has been verified then).
+    pub(super) fn has_client_certificate(&self) -> bool {
+        match &self.stream {
+            Stream::Plain(_) => false,
+            Stream::Tls(tls) => tls.conn.peer_certificates().is_some_and(|chain| !chain.is_empty()),
+        }
+    }
+
+    /// The next request with its body; nothing when the client is done.
+    pub(super) fn request(&mut self) -> io::Result<Option<(Head, Vec<u8>)>> {
+        let end = loop {
+            if let Some(end) = self.inbox.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+                break end + 4;
+            }
+            if !self.fill()? {
+                return Ok(None);
+            }
+        };
+        let rest = self.inbox.split_off(end);
+        let head = request::parse(&std::mem::replace(&mut self.inbox, rest));
+        let head = head.ok_or_else(|| io::Error::other("not a request of HTTP/1.1"))?;
+        let length = head.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+        while self.inbox.len() < length {
+            if !self.fill()? {
+                return Ok(None);
+            }
+        }
+        let rest = self.inbox.split_off(length);
+        Ok(Some((head, std::mem::replace(&mut self.inbox, rest))))
+    }
+
+    fn fill(&mut self) -> io::Result<bool> {
+        let mut bytes = [0; 4096];
+        let count = self.read(&mut bytes)?;
+        self.inbox.extend(bytes.iter().take(count));
+        if self.inbox.len() > LARGEST_REQUEST {
+            return Err(io::Error::other("too large a request"));
+        }
+        Ok(count > 0)
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match &mut self.stream {
+            Stream::Plain(socket) => socket.read(bytes),
+            Stream::Tls(tls) => tls.read(bytes),
+        }
+    }
+
+    /// Writes at once, as one TLS record where it fits one.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.stream {
+            Stream::Plain(socket) => socket.write_all(bytes),
+            Stream::Tls(tls) => tls.write_all(bytes).and_then(|()| tls.flush()),
+        }
+    }
+
+    /// Writes bytes of a body within its limits. An error is the end of the connection.
+    pub(super) fn send(&mut self, mut bytes: &[u8], limits: &mut Limits) -> io::Result<()> {
+        let mut end = None;
+        for (left, cut) in [(limits.cut.as_mut().map(|cut| &mut cut.left), true), (limits.stall.as_mut(), false)] {
+            let Some(left) = left else { continue };
+            if bytes.len() >= *left {
+                bytes = bytes.get(..*left).unwrap_or(bytes);
+                end = Some(cut);
+            }
+            *left -= bytes.len();
+        }
+        let (piece, pause) = limits.slow.unwrap_or((usize::MAX, Duration::ZERO));
+        for piece in bytes.chunks(piece.max(1)) {
+            self.write(piece)?;
+            if !pause.is_zero() && self.wait(None, Some(Instant::now() + pause))? == Wake::Closed {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+        }
+        match end {
+            None => Ok(()),
+            Some(true) => self.cut(limits.cut.is_some_and(|cut| cut.reset)),
+            Some(false) => self.silence(),
+        }
+    }
+
+    /// Ends the connection without a farewell.
+    pub(super) fn cut(&mut self, reset: bool) -> io::Result<()> {
+        if reset {
+            // Takes effect when the last owner of the socket closes it, which is soon.
+            socket2::SockRef::from(&*self.socket.0).set_linger(Some(Duration::ZERO))?;
+        } else {
+            self.socket.0.shutdown(Shutdown::Both)?;
+        }
+        Err(io::Error::new(io::ErrorKind::ConnectionAborted, "cut as the script wants it"))
+    }
+
+    /// Says nothing until the client goes.
+    pub(super) fn silence(&mut self) -> io::Result<()> {
+        while self.wait(None, None)? != Wake::Closed {}
+        Err(io::Error::new(io::ErrorKind::ConnectionAborted, "silent until the client went"))
+    }
+
+    /// Waits for the waker, or a moment, or the client's end.
+    pub(super) fn wait(&mut self, waker: Option<BorrowedFd<'_>>, until: Option<Instant>) -> io::Result<Wake> {
+        loop {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(Wake::Time);
+            }
+            let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+            let socket = Arc::clone(&self.socket.0);
+            let mut ready = vec![PollFd::new(&socket, PollFlags::IN)];
+            ready.extend(waker.map(|waker| PollFd::from_borrowed_fd(waker, PollFlags::IN)));
+            match poll(&mut ready, timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let is_ready = |at: usize| ready.get(at).is_some_and(|fd| !fd.revents().is_empty());
+            let (client, woken) = (is_ready(0), is_ready(1));
+            if client && !self.client_is_there()? {
+                return Ok(Wake::Closed);
+            }
+            if woken {
+                return Ok(Wake::Woken);
+            }
+        }
+    }
+
+    /// Takes in what the client sends meanwhile; false when it has gone.
+    fn client_is_there(&mut self) -> io::Result<bool> {
+        self.socket.0.set_nonblocking(true)?;
+        let outcome = self.fill();
+        self.socket.0.set_nonblocking(false)?;
+        match outcome {
+            Ok(more) => Ok(more),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Ends the connection as it should.
+    pub(super) fn close(mut self) {
+        if let Stream::Tls(tls) = &mut self.stream {
+            tls.conn.send_close_notify();
+            // The client may have gone already.
+            let _ = tls.flush();
+        }
+        let _ = self.socket.0.shutdown(Shutdown::Both);
+    }
+}
+
+/// Empties a waker that has been woken.
+pub(super) fn drain(waker: &impl AsFd) {
+    // It does not block; an error says that it was empty.
+    let _ = rustix::io::read(waker.as_fd(), &mut [0_u8; 8]);
+}

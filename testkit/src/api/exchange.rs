@@ -1,0 +1,202 @@
+//! One request and its answer.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::Shared;
+use super::body::{Body, is_zipped};
+use super::connection::{Connection, Wake};
+use super::entry::Draft;
+use super::fault::{Action, Form};
+use super::request::{Route, Seen, group, plural};
+use crate::wire::Status;
+
+/// The encoding of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Json,
+    Protobuf,
+}
+
+/// A request being answered. An error ends the connection; otherwise it goes on with the next request.
+pub(super) struct Exchange<'a> {
+    pub(super) server: &'a Shared,
+    pub(super) connection: &'a mut Connection,
+    pub(super) seen: &'a Seen,
+    pub(super) encoding: Encoding,
+    pub(super) action: Option<Action>,
+}
+
+/// The Status of a failure, with upstream's words.
+pub(super) fn failure(code: u16, seen: &Seen, user: &str) -> Status {
+    let verb = if seen.form == Form::List { "list" } else { "watch" };
+    let (plural, group) = seen.kind.map_or(("", ""), |kind| (plural(kind), group(kind)));
+    let forbidden = format!(
+        "{plural} is forbidden: User \"{user}\" cannot {verb} resource \"{plural}\" in API group \"{group}\" at the cluster scope"
+    );
+    let (reason, message) = match code {
+        400 => ("BadRequest", "the request is bad"),
+        401 => ("Unauthorized", "Unauthorized"),
+        403 => ("Forbidden", forbidden.as_str()),
+        404 => ("NotFound", "the server could not find the requested resource"),
+        406 => (
+            "NotAcceptable",
+            "only the following media types are accepted: application/json, application/vnd.kubernetes.protobuf",
+        ),
+        410 => ("Expired", "too old resource version: 1 (2)"),
+        422 => ("Invalid", "the request is invalid"),
+        429 => ("TooManyRequests", "Too many requests, please try again later."),
+        500 => ("InternalError", "an error on the server has prevented the request from succeeding"),
+        503 => ("ServiceUnavailable", "the server is currently unable to handle the request"),
+        504 => ("Timeout", "the request did not complete within the allotted time"),
+        _ => ("", "an unknown failure"),
+    };
+    Status { code, reason: reason.to_owned(), message: message.to_owned(), retry_after_seconds: None }
+}
+
+// === impl Encoding ===
+
+impl Encoding {
+    /// What an Accept header prefers of what there is.
+    pub(super) fn accepted(accept: Option<&str>, protobuf: bool) -> Option<Self> {
+        accept.unwrap_or("*/*").split(',').find_map(|range| match range.split(';').next().unwrap_or_default().trim() {
+            "application/vnd.kubernetes.protobuf" => protobuf.then_some(Self::Protobuf),
+            "application/json" | "application/*" | "*/*" => Some(Self::Json),
+            _ => None,
+        })
+    }
+
+    fn content_type(self, stream: bool) -> &'static str {
+        match (self, stream) {
+            (Self::Json, _) => "application/json",
+            (Self::Protobuf, false) => "application/vnd.kubernetes.protobuf",
+            (Self::Protobuf, true) => "application/vnd.kubernetes.protobuf;stream=watch",
+        }
+    }
+}
+
+// === impl Exchange ===
+
+impl Exchange<'_> {
+    pub(super) fn answer(&mut self, route: Route, body: &[u8]) -> io::Result<()> {
+        if !self.server.admits(self.connection, self.seen) {
+            return self.fail(&failure(401, self.seen, ""));
+        }
+        match self.action.clone() {
+            Some(Action::NoAnswer) => return self.connection.silence(),
+            Some(Action::Delay(time)) => self.pause(time)?,
+            Some(Action::Status { code, retry_after, body: None }) => {
+                let status = Status { retry_after_seconds: retry_after, ..failure(code, self.seen, "lab") };
+                return self.refuse(&status, retry_after);
+            }
+            Some(Action::Status { code, retry_after, body: Some(text) }) => {
+                return self.short(code, "text/plain; charset=utf-8", text.as_bytes(), retry_after);
+            }
+            Some(Action::Throttle { header, details }) => {
+                let status = Status { retry_after_seconds: details, ..failure(429, self.seen, "lab") };
+                return self.refuse(&status, header);
+            }
+            Some(Action::ErrorEvent { code, .. }) if self.seen.form == Form::List => {
+                return self.fail(&failure(code, self.seen, "lab"));
+            }
+            _ => {}
+        }
+        match (self.seen.method.as_str(), route) {
+            ("GET", Route::List(kind)) if self.seen.form == Form::List => self.list(kind),
+            ("GET", Route::List(kind)) => self.watch(kind),
+            ("GET", Route::Object(kind, key)) => {
+                let found = self.server.store().find(kind, &key);
+                match found {
+                    Some(entry) => {
+                        let bytes = self.whole(&entry);
+                        self.short(200, self.encoding.content_type(false), &bytes, None)
+                    }
+                    None => self.fail(&failure(404, self.seen, "")),
+                }
+            }
+            ("PUT", Route::Object(..)) => {
+                for draft in Draft::all(&String::from_utf8_lossy(body)) {
+                    self.server.put(draft, None);
+                }
+                self.short(200, "application/json", body, None)
+            }
+            ("DELETE", Route::Object(kind, key)) => match self.server.delete(kind, &key) {
+                Some(_) => self.short(200, "application/json", b"{}", None),
+                None => self.fail(&failure(404, self.seen, "")),
+            },
+            ("POST", Route::Events) => {
+                let content_type = self.seen.header("content-type").unwrap_or("application/json").to_owned();
+                self.short(201, &content_type, body, None)
+            }
+            ("GET", Route::Version) => {
+                let version = br#"{"major":"1","minor":"36","gitVersion":"v1.36.2","platform":"linux/amd64"}"#;
+                self.short(200, "application/json", version, None)
+            }
+            _ => self.fail(&failure(404, self.seen, "")),
+        }
+    }
+
+    /// A failure, in the encoding asked for.
+    pub(super) fn fail(&mut self, status: &Status) -> io::Result<()> {
+        self.refuse(status, None)
+    }
+
+    fn refuse(&mut self, status: &Status, retry_after: Option<u32>) -> io::Result<()> {
+        let bytes = match self.encoding {
+            Encoding::Json => status.to_json(),
+            Encoding::Protobuf => status.to_protobuf(),
+        };
+        self.short(status.code, self.encoding.content_type(false), &bytes, retry_after)
+    }
+
+    /// An answer of known length.
+    fn short(&mut self, code: u16, content_type: &str, bytes: &[u8], retry_after: Option<u32>) -> io::Result<()> {
+        let retry_after = retry_after.map_or_else(String::new, |seconds| format!("Retry-After: {seconds}\r\n"));
+        let mut out = format!(
+            "HTTP/1.1 {code} {}\r\nCache-Control: no-cache, private\r\nContent-Type: {content_type}\r\n{retry_after}Content-Length: {}\r\n\r\n",
+            if code < 300 { "Fine" } else { "Refused" },
+            bytes.len()
+        )
+        .into_bytes();
+        out.extend_from_slice(bytes);
+        self.connection.write(&out)
+    }
+
+    /// The head of an answer of unknown length; nothing if the whole answer was the script's.
+    pub(super) fn begin(&mut self, stream: bool) -> io::Result<Option<Body<'_>>> {
+        let content_type = match &self.action {
+            Some(Action::ContentType(other)) => other,
+            _ => self.encoding.content_type(stream),
+        };
+        let zipped = if is_zipped(self.action.as_ref()) { "Content-Encoding: gzip\r\n" } else { "" };
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nCache-Control: no-cache, private\r\nContent-Type: {content_type}\r\n{zipped}Transfer-Encoding: chunked\r\n\r\n"
+        );
+        let head = head.as_bytes();
+        if let Some(Action::CutHead { bytes }) = self.action {
+            self.connection.write(head.get(..bytes).unwrap_or(head))?;
+            self.connection.cut(false)?;
+        }
+        self.connection.write(head)?;
+        let mut body = Body::new(self.connection, self.action.as_ref())?;
+        match &self.action {
+            Some(Action::Raw(bytes)) => body.content(bytes)?,
+            Some(Action::GzipBomb { bytes }) => {
+                let zeros = vec![0; 1 << 20];
+                for at in (0..*bytes).step_by(zeros.len()) {
+                    body.content(zeros.get(..*bytes - at).unwrap_or(&zeros))?;
+                }
+            }
+            _ => return Ok(Some(body)),
+        }
+        body.end()?;
+        Ok(None)
+    }
+
+    fn pause(&mut self, time: Duration) -> io::Result<()> {
+        match self.connection.wait(None, Some(Instant::now() + time))? {
+            Wake::Closed => Err(io::ErrorKind::BrokenPipe.into()),
+            Wake::Time | Wake::Woken => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The listening socket and the threads of the connections.
+
+use std::collections::HashMap;
+use std::io::{self, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use socket2::{Domain, Socket as RawSocket, Type};
+
+use super::connection::{Connection, Socket, drain};
+use super::exchange::{Encoding, Exchange, failure};
+use super::fault::Welcome;
+use super::{Shared, locked};
+
+/// Accepts connections until it is stopped, and again when it is resumed.
+pub(super) struct Listener {
+    control: Arc<Control>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+struct Control {
+    address: SocketAddr,
+    /// what is wanted, and what is
+    state: Mutex<(State, State)>,
+    changed: Condvar,
+    waker: OwnedFd,
+    accepted: AtomicU64,
+    open: Mutex<HashMap<u64, Socket>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Listening,
+    Stopped,
+    Ended,
+}
+
+// === impl Listener ===
+
+impl Listener {
+    pub(super) fn start(address: SocketAddr, shared: Arc<Shared>) -> Self {
+        // Holds the port while the server is stopped, without listening.
+        let reserved = RawSocket::new(Domain::for_address(address), Type::STREAM, None).expect("a socket");
+        reserved.set_reuse_address(true).expect("an option of the socket");
+        reserved.bind(&address.into()).unwrap_or_else(|error| panic!("binding {address}: {error}"));
+        let address = reserved.local_addr().ok().and_then(|address| address.as_socket()).expect("an address");
+        let listener = TcpListener::bind(address).unwrap_or_else(|error| panic!("listening at {address}: {error}"));
+        let control = Arc::new(Control {
+            address,
+            state: Mutex::new((State::Listening, State::Listening)),
+            changed: Condvar::new(),
+            waker: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("making an eventfd"),
+            accepted: AtomicU64::new(0),
+            open: Mutex::default(),
+        });
+        let own = Arc::clone(&control);
+        // The thread inherits the network namespace, in which it will bind again.
+        let acceptor = thread::Builder::new()
+            .name("api-server".to_owned())
+            .spawn(move || {
+                accept_all(&own, &shared, listener);
+                drop(reserved);
+            })
+            .expect("starting a thread");
+        Self { control, acceptor: Some(acceptor) }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.control.address
+    }
+
+    pub(super) fn accepted(&self) -> u64 {
+        self.control.accepted.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn cut(&self) {
+        for socket in locked(&self.control.open).values() {
+            // It may have ended already.
+            let _ = socket.0.shutdown(Shutdown::Both);
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.control.become_state(State::Stopped);
+        self.cut();
+    }
+
+    pub(super) fn resume(&self) {
+        self.control.become_state(State::Listening);
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.control.become_state(State::Ended);
+        self.cut();
+        if let Some(acceptor) = self.acceptor.take() {
+            // A panic of it has been printed.
+            let _ = acceptor.join();
+        }
+    }
+}
+
+// === impl Control ===
+
+impl Control {
+    /// Wants a state and waits until it is.
+    fn become_state(&self, wanted: State) {
+        let mut state = locked(&self.state);
+        state.0 = wanted;
+        // Not full: it is emptied each time.
+        let _ = rustix::io::write(&self.waker, &1_u64.to_ne_bytes());
+        self.changed.notify_all();
+        while state.1 != state.0 && state.1 != State::Ended {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn wanted(&self) -> State {
+        locked(&self.state).0
+    }
+
+    fn is(&self, now: State) {
+        locked(&self.state).1 = now;
+        self.changed.notify_all();
+    }
+}
+
+/// Says that accepting is over, also after a panic, so that nobody waits for it.
+struct Over<'a>(&'a Control);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.is(State::Ended);
+    }
+}
+
+fn accept_all(control: &Arc<Control>, shared: &Arc<Shared>, first: TcpListener) {
+    let over = Over(control);
+    let mut threads = Vec::new();
+    let mut listener = Some(first);
+    loop {
+        if let Some(listener) = listener.take() {
+            control.is(State::Listening);
+            accept_while_listening(control, shared, &listener, &mut threads);
+        }
+        if control.wanted() == State::Ended {
+            break;
+        }
+        control.is(State::Stopped);
+        let mut state = locked(&control.state);
+        while state.0 == State::Stopped {
+            state = control.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.0 == State::Listening {
+            listener = Some(TcpListener::bind(control.address).expect("listening again"));
+        }
+    }
+    // Whoever ends the server cuts the connections next.
+    drop(over);
+    for thread in threads {
+        // A panic of it has been printed.
+        let _ = thread.join();
+    }
+}
+
+fn accept_while_listening(
+    control: &Arc<Control>,
+    shared: &Arc<Shared>,
+    listener: &TcpListener,
+    threads: &mut Vec<JoinHandle<()>>,
+) {
+    while control.wanted() == State::Listening {
+        let mut ready = [PollFd::new(listener, PollFlags::IN), PollFd::new(&control.waker, PollFlags::IN)];
+        let Ok(_) = poll(&mut ready, None) else { continue };
+        let [connects, wakes] = ready.map(|fd| !fd.revents().is_empty());
+        if wakes {
+            drain(&control.waker);
+            continue;
+        }
+        if !connects {
+            continue;
+        }
+        // A client may have gone between.
+        let Ok((stream, _)) = listener.accept() else { continue };
+        let number = control.accepted.fetch_add(1, Ordering::Relaxed) + 1;
+        let socket = Socket(Arc::new(stream));
+        locked(&control.open).insert(number, socket.clone());
+        let (control, shared) = (Arc::clone(control), Arc::clone(shared));
+        let body = move || {
+            // The end of a connection, however it comes, is nothing to report: clients go, scripts cut.
+            let _ = serve(&shared, number, &socket);
+            locked(&control.open).remove(&number);
+        };
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread::Builder::new().name(format!("api-{number}")).spawn(body).expect("starting a thread"));
+    }
+}
+
+fn serve(shared: &Shared, number: u64, socket: &Socket) -> io::Result<()> {
+    socket.0.set_nodelay(true)?;
+    let welcome = locked(&shared.script).next_welcome();
+    match welcome {
+        None => {}
+        Some(Welcome::Close) => return socket.0.shutdown(Shutdown::Both),
+        Some(Welcome::Reset) => return socket2::SockRef::from(&*socket.0).set_linger(Some(Duration::ZERO)),
+        Some(Welcome::Garbage) => {
+            (&*socket.0).write_all(b"\x16\x03\x03\xff\xffneither TLS nor HTTP\r\n\r\n")?;
+            return farewell(&socket.0);
+        }
+        Some(Welcome::Silence) => return Connection::open(socket.clone(), None)?.silence(),
+    }
+    let tls = locked(&shared.tls).as_ref().map(|(_, config)| Arc::clone(config));
+    let mut connection = Connection::open(socket.clone(), tls)?;
+    while let Some((head, body)) = connection.request()? {
+        let route = head.route(&shared.options.prefix);
+        let seen = head.seen(&route, number);
+        let action = locked(&shared.script).next(seen.kind, seen.form);
+        locked(&shared.requests).push(seen.clone());
+        let encoding = Encoding::accepted(seen.header("accept"), shared.options.protobuf);
+        let mut exchange = Exchange {
+            server: shared,
+            connection: &mut connection,
+            seen: &seen,
+            encoding: encoding.unwrap_or(Encoding::Json),
+            action,
+        };
+        if encoding.is_none() {
+            exchange.fail(&failure(406, &seen, ""))?;
+        } else {
+            exchange.answer(route, &body)?;
+        }
+    }
+    connection.close();
+    Ok(())
+}
+
+/// Closes so that what was written arrives: what the client has sent would turn the close into a reset.
+fn farewell(mut stream: &TcpStream) -> io::Result<()> {
+    stream.shutdown(Shutdown::Write)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    io::copy(&mut stream, &mut io::sink()).map(|_| ())
+}

@@ -1,0 +1,182 @@
+//! A request's head, and what it asks for.
+
+use std::time::Instant;
+
+use ferry_api::object::Kind;
+
+use super::fault::Form;
+
+/// The head of a request.
+#[derive(Clone, Debug)]
+pub(super) struct Head {
+    pub(super) method: String,
+    /// path and query as they were sent
+    pub(super) target: String,
+    pub(super) headers: Vec<(String, String)>,
+}
+
+/// A request that came.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// GET …
+    pub method: String,
+    /// what it asks for
+    pub form: Form,
+    /// of which kind of object, if of one
+    pub kind: Option<Kind>,
+    /// path and query as they were sent
+    pub path_and_query: String,
+    /// query parameters, decoded, in order
+    pub parameters: Vec<(String, String)>,
+    /// headers, names in lower case, in order
+    pub headers: Vec<(String, String)>,
+    /// when its head had come
+    pub when: Instant,
+    /// of which connection, counted from 1
+    pub connection: u64,
+}
+
+/// What a path leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    List(Kind),
+    /// with its key
+    Object(Kind, String),
+    Events,
+    Version,
+    Nothing,
+}
+
+/// The plural of a kind, as paths have it.
+pub(super) fn plural(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Service => "services",
+        Kind::EndpointSlice => "endpointslices",
+        Kind::Node => "nodes",
+        Kind::ServiceCidr => "servicecidrs",
+    }
+}
+
+/// The API group of a kind; empty for the core.
+pub(super) fn group(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Service | Kind::Node => "",
+        Kind::EndpointSlice => "discovery.k8s.io",
+        Kind::ServiceCidr => "networking.k8s.io",
+    }
+}
+
+/// Reads a head.
+pub(super) fn parse(bytes: &[u8]) -> Option<Head> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let mut lines = text.split("\r\n");
+    let mut first = lines.next()?.split(' ');
+    let (method, target) = (first.next()?.to_owned(), first.next()?.to_owned());
+    if first.next()? != "HTTP/1.1" {
+        return None;
+    }
+    let headers = lines
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect();
+    Some(Head { method, target, headers })
+}
+
+// === impl Head ===
+
+impl Head {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        find(&self.headers, name)
+    }
+
+    /// Of a server whose paths have a prefix.
+    pub(super) fn route(&self, prefix: &str) -> Route {
+        let path = self.target.split('?').next().unwrap_or_default();
+        let parts: Vec<_> = path.strip_prefix(prefix).unwrap_or_default().split('/').skip(1).collect();
+        let [kind, rest @ ..] = (match parts.as_slice() {
+            ["version"] => return Route::Version,
+            ["apis", "events.k8s.io", "v1", "namespaces", _, "events", ..] => return Route::Events,
+            ["api", "v1", rest @ ..] | ["apis", _, "v1", rest @ ..] => rest,
+            _ => return Route::Nothing,
+        }) else {
+            return Route::Nothing;
+        };
+        let (namespace, kind, rest) = match (*kind, rest) {
+            ("namespaces", [namespace, kind, rest @ ..]) => (*namespace, *kind, rest),
+            (kind, rest) => ("", kind, rest),
+        };
+        let group_named = if parts.first() == Some(&"api") { "" } else { parts.get(1).copied().unwrap_or_default() };
+        let kinds = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr];
+        let known = kinds.into_iter().find(|known| plural(*known) == kind && group(*known) == group_named);
+        match (known, rest) {
+            // A list of one namespace is nothing that is asked for here.
+            (Some(kind), []) if namespace.is_empty() => Route::List(kind),
+            (Some(kind), [name]) => Route::Object(kind, format!("{namespace}/{name}")),
+            _ => Route::Nothing,
+        }
+    }
+
+    pub(super) fn seen(self, route: &Route, connection: u64) -> Seen {
+        let query = self.target.split_once('?').map_or("", |(_, query)| query);
+        let pairs = query.split('&').filter(|pair| !pair.is_empty());
+        let parameters: Vec<_> = pairs
+            .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+            .map(|(name, value)| (decoded(name), decoded(value)))
+            .collect();
+        let is = |name: &str| matches!(find(&parameters, name), Some("true" | "1"));
+        let (kind, form) = match route {
+            Route::List(kind) if is("watch") && is("sendInitialEvents") => (Some(*kind), Form::StreamingList),
+            Route::List(kind) if is("watch") => (Some(*kind), Form::Watch),
+            Route::List(kind) => (Some(*kind), Form::List),
+            Route::Object(kind, _) => (Some(*kind), Form::Other),
+            Route::Events | Route::Version | Route::Nothing => (None, Form::Other),
+        };
+        Seen {
+            method: self.method,
+            form,
+            kind,
+            path_and_query: self.target,
+            parameters,
+            headers: self.headers,
+            when: Instant::now(),
+            connection,
+        }
+    }
+}
+
+// === impl Seen ===
+
+impl Seen {
+    /// A query parameter, decoded.
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        find(&self.parameters, name)
+    }
+
+    /// A header; its name in lower case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        find(&self.headers, name)
+    }
+}
+
+fn find<'a>(pairs: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    pairs.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
+}
+
+fn decoded(text: &str) -> String {
+    let mut out = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let hex = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        match (first, hex.and_then(|digits| u8::from_str_radix(digits, 16).ok())) {
+            (b'%', Some(byte)) => {
+                out.push(byte);
+                rest = after.get(2..).unwrap_or_default();
+                continue;
+            }
+            (b'+', _) => out.push(b' '),
+            (other, _) => out.push(other),
+        }
+        rest = after;
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}

@@ -1,0 +1,227 @@
+//! What the server holds: objects of all kinds under one counter of versions, and what happened to them.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use ferry_api::object::Kind;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::entry::{Damage, Draft, Entry};
+use super::selector::Selector;
+
+/// Changes of a kind that are remembered; who asks for older ones is told that they are gone.
+const LOG: usize = 16_384;
+/// Lists of which pages may still be asked for.
+const SNAPSHOTS: usize = 64;
+
+/// Everything behind the server's lock.
+pub(super) struct Store {
+    version: u64,
+    /// watches from before this are too old
+    floor: u64,
+    kinds: HashMap<Kind, Held>,
+    snapshots: BTreeMap<u64, Snapshot>,
+    next_snapshot: u64,
+    watchers: HashMap<u64, (Kind, Arc<OwnedFd>)>,
+    next_watcher: u64,
+    bookmarks: u64,
+}
+
+#[derive(Default)]
+struct Held {
+    objects: BTreeMap<String, Arc<Entry>>,
+    log: VecDeque<Change>,
+    /// version of the last change that was forgotten
+    forgotten: u64,
+}
+
+/// What happened to one object.
+#[derive(Clone)]
+pub(super) struct Change {
+    pub(super) version: u64,
+    pub(super) old: Option<Arc<Entry>>,
+    pub(super) new: Option<Arc<Entry>>,
+    /// the old content at the new version: what who no longer sees the object is told
+    gone: Option<Arc<Entry>>,
+}
+
+/// A list of which some pages have been given out.
+#[derive(Clone)]
+pub(super) struct Snapshot {
+    pub(super) version: u64,
+    pub(super) entries: Arc<[Arc<Entry>]>,
+}
+
+/// A version that is no longer there.
+pub(super) struct Gone {
+    pub(super) floor: u64,
+}
+
+/// What an open watch is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Added,
+    Modified,
+    Deleted,
+}
+
+// === impl Store ===
+
+impl Store {
+    pub(super) fn new() -> Self {
+        Self {
+            // Not 0, which means "any", nor 1, which would hide a client that confuses them.
+            version: 1000,
+            floor: 0,
+            kinds: HashMap::new(),
+            snapshots: BTreeMap::new(),
+            next_snapshot: 1,
+            watchers: HashMap::new(),
+            next_watcher: 0,
+            bookmarks: 0,
+        }
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub(super) fn put(&mut self, draft: Draft, damage: Option<Damage>) -> u64 {
+        self.version += 1;
+        let kind = draft.kind;
+        let held = self.kinds.entry(kind).or_default();
+        let old = held.objects.get(&draft.key).cloned();
+        let mut new = draft.entry(self.version, old.as_deref());
+        if let Some(damage) = damage {
+            new = new.damaged(damage);
+        }
+        let new = Arc::new(new);
+        held.objects.insert(new.key.clone(), Arc::clone(&new));
+        let unlike = |old: &&Arc<Entry>| old.traits != new.traits;
+        let gone = old.as_ref().filter(unlike).map(|old| Arc::new(old.at(self.version)));
+        held.remember(Change { version: self.version, old, new: Some(new), gone });
+        self.version
+    }
+
+    /// Nothing if there is no such object.
+    pub(super) fn delete(&mut self, kind: Kind, key: &str) -> Option<u64> {
+        let held = self.kinds.entry(kind).or_default();
+        let old = held.objects.remove(key)?;
+        self.version += 1;
+        let gone = Some(Arc::new(old.at(self.version)));
+        held.remember(Change { version: self.version, old: Some(old), new: None, gone });
+        Some(self.version)
+    }
+
+    pub(super) fn compact(&mut self) {
+        // As if an object of a kind that nobody here watches had been written.
+        self.version += 1;
+        self.floor = self.version;
+        self.snapshots.clear();
+    }
+
+    pub(super) fn find(&self, kind: Kind, key: &str) -> Option<Arc<Entry>> {
+        self.kinds.get(&kind)?.objects.get(key).cloned()
+    }
+
+    pub(super) fn list(&self, kind: Kind, selector: &Selector) -> Snapshot {
+        let held = self.kinds.get(&kind).into_iter().flat_map(|held| held.objects.values());
+        let entries = held.filter(|entry| selector.fits(&entry.traits)).cloned().collect();
+        Snapshot { version: self.version, entries }
+    }
+
+    /// Keeps a list for its further pages, of which this is the number.
+    pub(super) fn keep(&mut self, snapshot: Snapshot) -> u64 {
+        let number = self.next_snapshot;
+        self.next_snapshot += 1;
+        self.snapshots.insert(number, snapshot);
+        if self.snapshots.len() > SNAPSHOTS {
+            self.snapshots.pop_first();
+        }
+        number
+    }
+
+    pub(super) fn kept(&self, number: u64) -> Option<Snapshot> {
+        self.snapshots.get(&number).cloned()
+    }
+
+    /// The first version that a new watch may begin with.
+    pub(super) fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// Changes of a kind after a version, and the version that they lead to.
+    pub(super) fn changes(&self, kind: Kind, after: u64) -> Result<(Vec<Change>, u64), Gone> {
+        let Some(held) = self.kinds.get(&kind) else { return Ok((Vec::new(), self.version)) };
+        if after < held.forgotten {
+            return Err(Gone { floor: held.forgotten });
+        }
+        let first = held.log.partition_point(|change| change.version <= after);
+        Ok((held.log.range(first..).cloned().collect(), self.version))
+    }
+
+    /// A watch begins; it is woken by this descriptor at each change of its kind.
+    pub(super) fn subscribe(&mut self, kind: Kind) -> (u64, Arc<OwnedFd>) {
+        let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("making an eventfd");
+        let waker = Arc::new(waker);
+        self.next_watcher += 1;
+        self.watchers.insert(self.next_watcher, (kind, Arc::clone(&waker)));
+        (self.next_watcher, waker)
+    }
+
+    pub(super) fn unsubscribe(&mut self, number: u64) {
+        self.watchers.remove(&number);
+    }
+
+    pub(super) fn watchers(&self) -> usize {
+        self.watchers.len()
+    }
+
+    /// Wakes the watches of these kinds.
+    pub(super) fn wake(&self, kinds: impl Fn(Kind) -> bool) {
+        for (_, waker) in self.watchers.values().filter(|(kind, _)| kinds(*kind)) {
+            // Full only if it has been woken 2^64 times and never looked.
+            let _ = rustix::io::write(waker, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Asks all watches for a bookmark.
+    pub(super) fn bookmark(&mut self) {
+        self.bookmarks += 1;
+        self.wake(|_| true);
+    }
+
+    /// How often bookmarks have been asked for.
+    pub(super) fn bookmarks(&self) -> u64 {
+        self.bookmarks
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    fn remember(&mut self, change: Change) {
+        self.log.push_back(change);
+        if self.log.len() > LOG
+            && let Some(oldest) = self.log.pop_front()
+        {
+            self.forgotten = oldest.version;
+        }
+    }
+}
+
+// === impl Change ===
+
+impl Change {
+    /// What a watch with this selector sees of it.
+    pub(super) fn seen_by(&self, selector: &Selector) -> Option<(Verb, &Arc<Entry>)> {
+        let seen = |entry: &&Arc<Entry>| selector.fits(&entry.traits);
+        match (self.old.as_ref().filter(seen), self.new.as_ref().filter(seen)) {
+            (None, Some(new)) => Some((Verb::Added, new)),
+            (Some(_), Some(new)) => Some((Verb::Modified, new)),
+            (Some(_), None) => self.gone.as_ref().map(|gone| (Verb::Deleted, gone)),
+            (None, None) => None,
+        }
+    }
+}

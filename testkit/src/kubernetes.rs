@@ -1,0 +1,437 @@
+//! Upstream's API server with its store, and upstream's proxy, inside a namespace of the lab.
+//!
+//! The script `tests/lanes/kubernetes/kube-api` builds them from their Go modules and starts them; it needs Go, openssl,
+//! curl and python3. `KUBE_API_CACHE` names the place of what it builds.
+
+mod client;
+
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+
+use ferry_api::object::Family;
+use serde_json::{Value, json};
+
+use crate::host::Host;
+use crate::lab::{NODE_NAME, POD_RANGES, Place, SERVICE_RANGES};
+use crate::objects::{Endpoints, Manifests, NAMESPACE, Service, node_yaml};
+use crate::proxy::Proxy;
+
+pub use client::{Answer, Client};
+
+/// How many connections share many requests.
+const CONNECTIONS: usize = 6;
+
+/// An API server with its store; both end when this is dropped, and when the test ends however it ends.
+pub struct Kubernetes<'a> {
+    host: &'a Host,
+    servers: Child,
+    /// the script takes orders here, and ends its servers when it is closed
+    orders: Option<ChildStdin>,
+    answers: Lines<BufReader<ChildStdout>>,
+    folder: PathBuf,
+    client: Mutex<Client<'a>>,
+}
+
+/// One of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Server {
+    /// the API server
+    Api,
+    /// its store
+    Store,
+}
+
+/// Who a kubeconfig makes of its reader, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum User {
+    /// a kube-proxy, by a certificate in the kubeconfig
+    Certificate,
+    /// a kube-proxy, by files that the kubeconfig names
+    Files,
+    /// a kube-proxy, by a bearer token
+    Token,
+    /// somebody with a bearer token whom nothing is allowed before [`Kubernetes::allow_stranger`]
+    Stranger,
+}
+
+/// What to ask the API server for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// GET, POST, PUT, PATCH, DELETE
+    pub method: &'static str,
+    /// from the first slash on, with the query
+    pub path: String,
+    /// empty for none
+    pub content_type: &'static str,
+    /// empty for none
+    pub body: String,
+}
+
+/// The ranges of cluster IPs.
+const RANGES: &str = "/apis/networking.k8s.io/v1/servicecidrs";
+const YAML: &str = "application/yaml";
+const MERGE: &str = "application/merge-patch+json";
+
+/// Builds upstream's executables unless they are there.
+pub fn build() {
+    let status = Command::new(script()).arg("build").env("KUBE_API_CACHE", cache()).status();
+    let status = status.unwrap_or_else(|error| panic!("{}: {error}", script().display()));
+    assert!(status.success(), "building upstream's executables needs go 1.26 and the Go module proxy: {status}");
+}
+
+/// The path of upstream's kube-proxy.
+pub fn upstream() -> String {
+    cache().join("bin/kube-proxy").display().to_string()
+}
+
+/// The script that builds and starts them.
+fn script() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a member of the workspace");
+    root.join("tests/lanes/kubernetes/kube-api")
+}
+
+/// Where the executables are.
+fn cache() -> PathBuf {
+    let named = std::env::var_os("KUBE_API_CACHE").map(PathBuf::from);
+    let of_user = || {
+        let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        base.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"))).expect("a home folder")
+    };
+    named.unwrap_or_else(|| of_user().join("ferry-kube-api"))
+}
+
+// === impl Request ===
+
+impl Request {
+    /// Makes an object; it may stand in YAML.
+    pub fn create(object: &str) -> Self {
+        let (collection, _) = place(object);
+        Self { method: "POST", path: collection, content_type: YAML, body: object.to_owned() }
+    }
+
+    /// Puts an object in place of what has its name.
+    pub fn replace(object: &str) -> Self {
+        let (collection, name) = place(object);
+        Self { method: "PUT", path: format!("{collection}/{name}"), content_type: YAML, body: object.to_owned() }
+    }
+
+    /// Lays a text of JSON over the object at a path.
+    pub fn patch(path: &str, json: &Value) -> Self {
+        Self { method: "PATCH", path: path.to_owned(), content_type: MERGE, body: json.to_string() }
+    }
+
+    /// Deletes the object at a path.
+    pub fn delete(path: &str) -> Self {
+        Self { method: "DELETE", path: path.to_owned(), content_type: "", body: String::new() }
+    }
+
+    /// Asks for what is at a path.
+    pub fn get(path: &str) -> Self {
+        Self { method: "GET", path: path.to_owned(), content_type: "", body: String::new() }
+    }
+}
+
+/// The collection that an object belongs to, and its name.
+fn place(object: &str) -> (String, String) {
+    let value: Value = serde_saphyr::from_str(object).unwrap_or_else(|error| panic!("{error}\n{object}"));
+    let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    let (version, kind) = (text("/apiVersion").expect("an apiVersion"), text("/kind").expect("a kind"));
+    let root = if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };
+    let plural = format!("{}s", kind.to_lowercase());
+    let collection = match text("/metadata/namespace") {
+        Some(namespace) => format!("{root}/namespaces/{namespace}/{plural}"),
+        None => format!("{root}/{plural}"),
+    };
+    (collection, text("/metadata/name").expect("a name"))
+}
+
+/// The path of a Service.
+pub fn service_path(name: &str) -> String {
+    format!("/api/v1/namespaces/{NAMESPACE}/services/{name}")
+}
+
+/// The path of the EndpointSlice of one family that [`Endpoints`] make of a Service.
+pub fn slice_path(service: &str, family: Family) -> String {
+    let family = family.to_string().to_lowercase();
+    format!("/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices/{service}-{family}")
+}
+
+/// The path of the lab's Node.
+pub fn node_path() -> String {
+    format!("/api/v1/nodes/{NODE_NAME}")
+}
+
+// === impl Kubernetes ===
+
+impl<'a> Kubernetes<'a> {
+    /// Starts the servers in a namespace, over an empty store.
+    pub fn start(host: &'a Host, folder: &Path) -> Self {
+        match std::fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", folder.display()),
+            Ok(()) | Err(_) => {}
+        }
+        std::fs::create_dir_all(folder).expect("making a folder");
+        // a process namespace takes all of the script's children along when it ends
+        let arguments = ["--pid", "--fork", "--kill-child", "--"].map(str::to_owned).into_iter().chain([
+            script().display().to_string(),
+            "serve".to_owned(),
+            folder.display().to_string(),
+        ]);
+        let mut servers = host.spawn("unshare", &arguments.collect::<Vec<_>>(), |command| {
+            command.env("KUBE_API_CACHE", cache()).env("KUBE_API_SERVICES", SERVICE_RANGES.join(","));
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        });
+        let orders = servers.stdin.take();
+        let mut answers = BufReader::new(servers.stdout.take().expect("piped")).lines();
+        let ready = answers.any(|line| line.is_ok_and(|line| line == "ready"));
+        assert!(ready, "no API server; see the logs in {}", folder.display());
+        let client = Mutex::new(Client::new(host, folder));
+        let api = Self { host, servers, orders, answers, folder: folder.to_owned(), client };
+        api.create(&format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n"));
+        api
+    }
+
+    /// Where the API server is: `https://127.0.0.1:PORT`.
+    pub fn url(&self) -> String {
+        std::fs::read_to_string(self.folder.join("url")).expect("the script wrote it").trim().to_owned()
+    }
+
+    /// A kubeconfig.
+    pub fn kubeconfig(&self, user: User) -> PathBuf {
+        self.folder.join(match user {
+            User::Certificate => "kube-proxy.conf",
+            User::Files => "kube-proxy-files.conf",
+            User::Token => "kube-proxy-token.conf",
+            User::Stranger => "stranger.conf",
+        })
+    }
+
+    /// The bearer token of a kube-proxy.
+    pub fn token(&self) -> String {
+        let users = std::fs::read_to_string(self.folder.join("tokens.csv")).expect("the script wrote it");
+        users.split(',').next().expect("a token").to_owned()
+    }
+
+    /// The certificate that the API server's is signed with.
+    pub fn ca(&self) -> PathBuf {
+        self.folder.join("ca.crt")
+    }
+
+    /// What the API server has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("apiserver.log")).expect("the script made it")
+    }
+
+    /// Asks one of the servers to end, and waits until it has.
+    pub fn stop(&mut self, server: Server) {
+        self.order("stop", server);
+    }
+
+    /// Kills one of the servers.
+    pub fn kill(&mut self, server: Server) {
+        self.order("kill", server);
+    }
+
+    /// Starts one of the servers again: same port, same data. Waits until the API server is ready, if both run.
+    pub fn resume(&mut self, server: Server) {
+        self.order("start", server);
+    }
+
+    fn order(&mut self, order: &str, server: Server) {
+        let name = match server {
+            Server::Api => "apiserver",
+            Server::Store => "etcd",
+        };
+        let orders = self.orders.as_mut().expect("only dropping takes it");
+        writeln!(orders, "{order} {name}").expect("the script reads orders");
+        let answer = self.answers.next().and_then(Result::ok);
+        assert_eq!(answer.as_deref(), Some("done"), "{order} {name}; see the logs in {}", self.folder.display());
+    }
+
+    /// Asks the API server as cluster-admin, and expects success.
+    ///
+    /// # Panics
+    /// If it refuses, with what it says.
+    pub fn ask(&self, request: &Request) -> Value {
+        let answer = self.client.lock().expect("nobody panics with it").ask(request);
+        parsed(request, answer)
+    }
+
+    /// Asks the API server for many things at once, over some connections; which comes first is open.
+    pub fn ask_all(&self, requests: &[Request]) {
+        let share = requests.len().div_ceil(CONNECTIONS).max(1);
+        thread::scope(|scope| {
+            for requests in requests.chunks(share) {
+                let mut client = Client::new(self.host, &self.folder);
+                scope.spawn(move || {
+                    for request in requests {
+                        parsed(request, client.ask(request));
+                    }
+                });
+            }
+        });
+    }
+
+    /// Makes an object, which may stand in YAML.
+    pub fn create(&self, object: &str) -> Value {
+        self.ask(&Request::create(object))
+    }
+
+    /// Puts an object in place of what has its name.
+    pub fn replace(&self, object: &str) -> Value {
+        self.ask(&Request::replace(object))
+    }
+
+    /// Lays JSON over an object.
+    pub fn patch(&self, path: &str, json: &Value) -> Value {
+        self.ask(&Request::patch(path, json))
+    }
+
+    /// Deletes an object.
+    pub fn delete(&self, path: &str) {
+        self.ask(&Request::delete(path));
+    }
+
+    /// The object at a path.
+    pub fn get(&self, path: &str) -> Value {
+        self.ask(&Request::get(path))
+    }
+
+    /// Creates the Node that the proxy runs on, with its addresses.
+    pub fn create_node(&self) {
+        self.create(&node_yaml());
+        self.set_node_addresses(&Family::ALL.map(|family| Place::Node.address(family).to_string()));
+    }
+
+    /// Replaces the Node's addresses.
+    pub fn set_node_addresses(&self, addresses: &[String]) {
+        let addresses: Vec<_> =
+            addresses.iter().map(|address| json!({"type": "InternalIP", "address": address})).collect();
+        self.patch(&format!("{}/status", node_path()), &json!({"status": {"addresses": addresses}}));
+    }
+
+    /// Creates a Service with its status.
+    pub fn create_service(&self, service: &Service) {
+        self.create(&service.to_string());
+        if let Some(status) = service.status_json() {
+            let path = format!("{}/status", service_path(&service.name));
+            let status = serde_json::from_str(&status).expect("it is JSON");
+            self.patch(&path, &status);
+        }
+    }
+
+    /// Creates the EndpointSlices of a Service.
+    pub fn create_endpoints(&self, endpoints: &Endpoints) {
+        for slice in Family::ALL.into_iter().filter_map(|family| endpoints.slice(family)) {
+            self.create(&slice);
+        }
+    }
+
+    /// Creates all Services and EndpointSlices.
+    pub fn create_all(&self, manifests: &Manifests) {
+        manifests.services.iter().for_each(|service| self.create_service(service));
+        manifests.endpoints.iter().for_each(|endpoints| self.create_endpoints(endpoints));
+    }
+
+    /// Deletes all Services and EndpointSlices of the tests, the Nodes, and further ranges of cluster IPs.
+    pub fn clear(&self) {
+        let collections = [
+            format!("/api/v1/namespaces/{NAMESPACE}/services"),
+            format!("/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"),
+            "/api/v1/nodes".to_owned(),
+            RANGES.to_owned(),
+        ];
+        let mut requests = Vec::new();
+        for collection in collections {
+            let list = self.get(&collection);
+            for item in list.get("items").and_then(Value::as_array).into_iter().flatten() {
+                let name = item.pointer("/metadata/name").and_then(Value::as_str).expect("a name");
+                if collection == RANGES && name == "kubernetes" {
+                    continue;
+                }
+                self.release(&format!("{collection}/{name}"), item);
+                if item.pointer("/metadata/deletionTimestamp").is_none() {
+                    requests.push(Request::delete(&format!("{collection}/{name}")));
+                }
+            }
+        }
+        self.ask_all(&requests);
+    }
+
+    /// Deletes an object, whatever holds it.
+    pub fn delete_at_once(&self, path: &str) {
+        self.release(path, &self.get(path));
+        self.delete(path);
+    }
+
+    /// Takes away what holds an object that is to be deleted.
+    fn release(&self, path: &str, object: &Value) {
+        if object.pointer("/metadata/finalizers").is_some() {
+            self.patch(path, &json!({"metadata": {"finalizers": null}}));
+        }
+    }
+
+    /// Replaces what [`User::Stranger`] is allowed: rules of a ClusterRole.
+    pub fn allow_stranger(&self, rules: &Value) {
+        let api = "rbac.authorization.k8s.io/v1";
+        let roles = format!("/apis/{api}/clusterroles");
+        let role = json!({"apiVersion": api, "kind": "ClusterRole", "metadata": {"name": "stranger"}, "rules": rules});
+        // PUT makes a role that isn't there
+        self.ask(&Request { method: "PUT", path: format!("{roles}/stranger"), ..Request::create(&role.to_string()) });
+        let binding = json!({
+            "apiVersion": api, "kind": "ClusterRoleBinding", "metadata": {"name": "stranger"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "stranger"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger"}],
+        });
+        let request = Request::create(&binding.to_string());
+        let answer = self.client.lock().expect("nobody panics with it").ask(&request);
+        if answer.status != 409 {
+            parsed(&request, answer);
+        }
+    }
+
+    /// Starts upstream's proxy in nftables mode.
+    pub fn start_proxy(&self, folder: &Path) -> Proxy<'a> {
+        std::fs::create_dir_all(folder).expect("making a folder");
+        // in a namespace that isn't the machine's first, the limits of connection tracking can't be set
+        let arguments = [
+            "--proxy-mode=nftables".to_owned(),
+            format!("--kubeconfig={}", self.kubeconfig(User::Certificate).display()),
+            format!("--hostname-override={NODE_NAME}"),
+            format!("--cluster-cidr={}", POD_RANGES.join(",")),
+            "--conntrack-max-per-core=0".to_owned(),
+            "--conntrack-tcp-timeout-established=0".to_owned(),
+            "--conntrack-tcp-timeout-close-wait=0".to_owned(),
+        ];
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        Proxy::start_with(self.host, &upstream(), folder, &arguments)
+    }
+
+    /// Lets upstream's proxy remove its rules; what it logged.
+    pub fn clean_up(host: &Host, folder: &Path) -> String {
+        std::fs::create_dir_all(folder).expect("making a folder");
+        let mut proxy = Proxy::start_with(host, &upstream(), folder, &["--cleanup"]);
+        let status = proxy.wait();
+        format!("{status}\n{}", proxy.log())
+    }
+}
+
+/// The answer's body.
+fn parsed(request: &Request, answer: Answer) -> Value {
+    let Request { method, path, body, .. } = request;
+    let text = String::from_utf8_lossy(&answer.body);
+    assert!((200..300).contains(&answer.status), "{method} {path}: {} {text}\n{body}", answer.status);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{method} {path}: {error}\n{text}"))
+}
+
+impl Drop for Kubernetes<'_> {
+    fn drop(&mut self) {
+        self.orders = None;
+        // ends the process namespace with everything in it
+        let _ = self.servers.kill();
+        let _ = self.servers.wait();
+    }
+}
