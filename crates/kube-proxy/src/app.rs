@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
-use ferry_api::object::{Family, Kind};
+use ferry_api::object::Family;
 use ferry_kernel::{memory, sysctl};
 use ferry_model::Settings;
 use ferry_plane::mailbox::Mailbox;
@@ -20,8 +19,9 @@ use ferry_plane::{CommitError, SyncEngine};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::LocalSet;
 
-use crate::core::{Core, Input, Seat};
+use crate::core::{Core, Input, NodeFacts, Seat};
 use crate::engine_loop;
+use crate::origin::{Opened, Origin};
 use crate::planes::Plane;
 use crate::report::{Changes, Pulse, Report, Reporter};
 use crate::serve::healthz::Health;
@@ -29,7 +29,6 @@ use crate::serve::http::{self, Routes};
 use crate::serve::metrics::Metrics;
 use crate::serve::status::Status;
 use crate::source::Sink;
-use crate::source::directory::Directory;
 use crate::{core, platform, version};
 
 /// What to run.
@@ -39,8 +38,6 @@ pub struct Plan {
     pub plane: Plane,
     /// what the configuration says about traffic
     pub settings: Settings,
-    /// the directory to read objects from
-    pub manifests: PathBuf,
     /// where /healthz and /livez are served
     pub healthz: SocketAddr,
     /// where /metrics is served
@@ -64,7 +61,7 @@ const SOURCE_STACK_BYTES: usize = 8 * 1024 * 1024;
 
 /// Runs until something fails that can't be healed. Signals end the process as they would any other; what is in the
 /// kernel stays there.
-pub fn run(plan: Plan) -> anyhow::Result<()> {
+pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     tracing::info!(
         version = version::full(),
         mode = plan.plane.mode,
@@ -74,14 +71,13 @@ pub fn run(plan: Plan) -> anyhow::Result<()> {
     platform::set_oom_score(plan.oom_score);
     // Before the first thread: a hundred thousand endpoints are decoded on one and kept by others.
     memory::share_one_arena();
-    // The source first: a mistyped path should fail before anything is touched.
-    let directory = Directory::open(&plan.manifests)
-        .with_context(|| format!("reading the manifests in {}", plan.manifests.display()))?;
+    let metrics = Arc::new(Metrics::new()?);
+    let Opened { source, node, freshness } = origin.open(&plan.settings, &metrics)?;
     let engines = engines(&plan.plane)?;
     let families: Vec<Family> = engines.iter().map(|(family, _)| *family).collect();
 
-    let metrics = Arc::new(Metrics::new()?);
-    let eligible = Arc::new(AtomicBool::new(true));
+    // A node that the cluster doesn't know yet is none that load balancers should send to.
+    let eligible = Arc::new(AtomicBool::new(node == NodeFacts::Local));
     let (reports, reported) = unbounded_channel();
     let (ended, end) = unbounded_channel();
 
@@ -99,20 +95,31 @@ pub fn run(plan: Plan) -> anyhow::Result<()> {
         settings: plan.settings.clone(),
         profile: plan.plane.profile,
         addresses: addresses.clone(),
-        stand_in: true,
-        awaited: vec![Kind::Node, Kind::Service, Kind::EndpointSlice],
+        node,
         seats,
         changes: Changes::new(Arc::clone(&metrics), reports, families),
         eligible: Arc::clone(&eligible),
         in_use: plan.plane.in_use,
     });
-    spawn("core", STACK_BYTES, &ended, move || core.run(&input))?;
+    let failed = ended.clone();
+    spawn("core", STACK_BYTES, &ended, move || {
+        if let Err(error) = core.run(&input) {
+            // Without a receiver the program is ending anyway.
+            let _ = failed.send(error.into());
+        }
+    })?;
     start_addresses(addresses, &inputs, &ended)?;
     let sink = Sink::new(inputs);
-    spawn("source", SOURCE_STACK_BYTES, &ended, move || drop(directory.run(&sink)))?;
+    spawn("source", SOURCE_STACK_BYTES, &ended, move || drop(source.run(&sink)))?;
 
-    let health = Health { families: pulses, limit: plan.sync_period * 2, eligible, metrics: Arc::clone(&metrics) };
-    let status = Status { mode: plan.plane.mode, metrics: Arc::clone(&metrics) };
+    let health = Health {
+        families: pulses,
+        limit: plan.sync_period * 2,
+        eligible,
+        freshness: freshness.clone(),
+        metrics: Arc::clone(&metrics),
+    };
+    let status = Status { mode: plan.plane.mode, freshness, metrics: Arc::clone(&metrics) };
     let reporter = Reporter::new(plan.plane.mode, metrics);
     // The edges have the main thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -176,7 +183,7 @@ fn start_engine(
     engine: Box<dyn SyncEngine>,
     pulse: &Arc<Pulse>,
     reports: &UnboundedSender<Report>,
-    ended: &UnboundedSender<&'static str>,
+    ended: &UnboundedSender<anyhow::Error>,
 ) -> anyhow::Result<Seat> {
     let (sender, mailbox) = Mailbox::new();
     let setup = engine_loop::Setup {
@@ -197,7 +204,7 @@ fn start_engine(
 fn start_addresses(
     known: Vec<std::net::IpAddr>,
     core: &mpsc::SyncSender<Input>,
-    ended: &UnboundedSender<&'static str>,
+    ended: &UnboundedSender<anyhow::Error>,
 ) -> anyhow::Result<()> {
     let core = core.clone();
     spawn("addresses", STACK_BYTES, ended, move || platform::follow_addresses(known, &core))
@@ -207,7 +214,7 @@ fn start_addresses(
 fn spawn(
     name: &'static str,
     stack_bytes: usize,
-    ended: &UnboundedSender<&'static str>,
+    ended: &UnboundedSender<anyhow::Error>,
     work: impl FnOnce() + Send + 'static,
 ) -> anyhow::Result<()> {
     let guard = Ended { name, sender: ended.clone() };
@@ -225,13 +232,13 @@ fn spawn(
 /// Tells that its thread has ended, when it is dropped.
 struct Ended {
     name: &'static str,
-    sender: UnboundedSender<&'static str>,
+    sender: UnboundedSender<anyhow::Error>,
 }
 
 impl Drop for Ended {
     fn drop(&mut self) {
         // Without a receiver the program is ending anyway.
-        let _ = self.sender.send(self.name);
+        let _ = self.sender.send(anyhow!("the thread {} has ended", self.name));
     }
 }
 
@@ -241,7 +248,7 @@ async fn edges(
     health: Health,
     status: Status,
     follow: impl Future<Output = ()>,
-    mut end: UnboundedReceiver<&'static str>,
+    mut end: UnboundedReceiver<anyhow::Error>,
 ) -> anyhow::Result<Infallible> {
     let (health, status): (Rc<dyn Routes>, Rc<dyn Routes>) = (Rc::new(health), Rc::new(status));
     tokio::select! {
@@ -251,7 +258,7 @@ async fn edges(
         error = http::serve("metrics", plan.metrics, plan.hard_fail, status) => {
             error.context("starting metrics server failed")
         }
-        name = end.recv() => Err(anyhow!("the thread {} has ended", name.unwrap_or("unknown"))),
+        reason = end.recv() => Err(reason.unwrap_or_else(|| anyhow!("all threads have ended"))),
         () = follow => Err(anyhow!("all engines have ended")),
     }
 }

@@ -1,6 +1,7 @@
 //! The core thread: events → store → resolve → what changed, into each engine's mailbox.
 
 mod complaints;
+mod gate;
 #[cfg(test)]
 mod tests;
 
@@ -9,16 +10,18 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
 
 use ferry_api::object::{Family, Kind, KubeObject, ObjectName};
 use ferry_model::store::{Dirty, Event, ServiceObjects, Store};
-use ferry_model::{BaseState, Context, Diagnostic, Profile, ServiceState, Settings, facts, resolve};
+use ferry_model::{BaseState, Context, Diagnostic, Profile, ServiceState, Settings, facts, resolve, serves};
 use ferry_plane::mailbox::Sender;
 use ferry_plane::{Delta, Unit, UnitId};
 
 use self::complaints::{Complaints, Topic};
+pub use self::gate::NodeWait;
+use self::gate::{Gate, Passage};
 use crate::report::{Changes, Pulse};
 use crate::source::local_node::{LocalNode, preferred_first};
 
@@ -42,10 +45,8 @@ pub struct Setup {
     pub profile: Profile,
     /// all addresses of the machine's interfaces
     pub addresses: Vec<IpAddr>,
-    /// make a Node where the source has none
-    pub stand_in: bool,
-    /// kinds whose initial lists must be complete before anything is decided
-    pub awaited: Vec<Kind>,
+    /// where the facts about our Node come from
+    pub node: NodeFacts,
     /// the engines
     pub seats: Vec<Seat>,
     /// counts what comes
@@ -55,6 +56,20 @@ pub struct Setup {
     /// whether an earlier run's rules send packets of some service anywhere
     pub in_use: fn(Family) -> io::Result<bool>,
 }
+
+/// Where the facts about our Node come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeFacts {
+    /// the source, or else the machine itself
+    Local,
+    /// the cluster, which is waited for
+    Cluster(NodeWait),
+}
+
+/// What has to be there for a start won't come.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NeverReady(String);
 
 /// Where one family's changes go.
 #[derive(Debug)]
@@ -76,7 +91,7 @@ pub struct Core {
     store: Store,
     addresses: Vec<IpAddr>,
     stand_in: Option<LocalNode>,
-    awaited: Vec<Kind>,
+    gate: Gate,
     seats: Vec<Seat>,
     changes: Changes,
     eligible: Arc<AtomicBool>,
@@ -90,6 +105,8 @@ pub struct Core {
     complaints: Complaints,
     /// not decided yet
     dirty: Dirty,
+    /// those of it whose Service itself may have changed since the last hand-over
+    redefined: BTreeSet<ObjectName>,
     /// local addresses changed and that isn't decided yet
     readdressed: bool,
     /// a slice came that belongs to no service
@@ -98,6 +115,8 @@ pub struct Core {
 
 /// Batches taken at once when many wait.
 const TOGETHER: usize = 64;
+/// Kinds whose initial lists must be complete before anything is decided.
+const AWAITED: [Kind; 3] = [Kind::Node, Kind::Service, Kind::EndpointSlice];
 /// The values of the label traffic_policy.
 const POLICIES: [&str; 2] = ["internal", "external"];
 
@@ -131,13 +150,17 @@ impl Core {
     /// A core that knows nothing yet.
     pub fn new(setup: Setup) -> Self {
         let name = &setup.settings.node_name;
+        let (stand_in, wait) = match setup.node {
+            NodeFacts::Local => (Some(LocalNode::new(name, preferred_first(&setup.addresses))), None),
+            NodeFacts::Cluster(wait) => (None, Some(wait)),
+        };
         Self {
             store: Store::new(name),
-            stand_in: setup.stand_in.then(|| LocalNode::new(name, preferred_first(&setup.addresses))),
+            gate: Gate::new(AWAITED.into(), wait, name),
+            stand_in,
             settings: setup.settings,
             profile: setup.profile,
             addresses: setup.addresses,
-            awaited: setup.awaited,
             seats: setup.seats,
             changes: setup.changes,
             eligible: setup.eligible,
@@ -147,18 +170,30 @@ impl Core {
             context: None,
             complaints: Complaints::default(),
             dirty: Dirty::default(),
+            redefined: BTreeSet::new(),
             readdressed: false,
             orphaned: false,
         }
     }
 
-    /// Runs until everybody who could send has ended.
-    pub fn run(mut self, inputs: &Receiver<Input>) {
-        while let Ok(first) = inputs.recv() {
-            self.take(first);
-            // What waits already is decided together.
-            inputs.try_iter().take(TOGETHER).for_each(|input| self.take(input));
-            self.decide();
+    /// Runs until everybody who could send has ended, or what a start needs won't come.
+    pub fn run(mut self, inputs: &Receiver<Input>) -> Result<(), NeverReady> {
+        let mut again: Option<Instant> = None;
+        loop {
+            let received = match again {
+                None => inputs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(moment) => inputs.recv_timeout(moment.saturating_duration_since(Instant::now())),
+            };
+            match received {
+                Ok(first) => {
+                    self.take(first);
+                    // What waits already is decided together.
+                    inputs.try_iter().take(TOGETHER).for_each(|input| self.take(input));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            again = self.decide()?;
         }
     }
 
@@ -189,30 +224,59 @@ impl Core {
         self.orphaned |= match &event {
             Event::Upsert(KubeObject::EndpointSlice(slice)) => slice.service.is_none(),
             Event::Delete(kind, _) => *kind == Kind::EndpointSlice && self.complaints.has(&Topic::Orphans),
-            Event::Upsert(_) | Event::Restart(_) | Event::Synced(_) => false,
+            Event::Upsert(_) | Event::Unreadable(..) | Event::Restart(_) | Event::Synced(_) => false,
         };
         let noted = self.changes.note(&event);
+        let of_slice = matches!(
+            &event,
+            Event::Upsert(KubeObject::EndpointSlice(_)) | Event::Delete(Kind::EndpointSlice, _)
+        );
         let dirty = self.store.apply(event);
         if !dirty.services.is_empty() {
             self.changes.count(noted);
+        }
+        // Before the first hand-over no engine has anything.
+        if !of_slice && self.context.is_some() {
+            self.redefined.extend(dirty.services.iter().cloned());
         }
         self.dirty.merge(dirty);
     }
 
     /// Decides about everything that is dirty and hands it over; nothing, until the initial lists are complete and
-    /// no rules in the kernel could belong to a file that has not been read yet.
-    pub fn decide(&mut self) {
+    /// no rules in the kernel could belong to a file that has not been read yet. Says when to decide again even if
+    /// nothing comes.
+    pub fn decide(&mut self) -> Result<Option<Instant>, NeverReady> {
         if self.orphaned {
             self.orphaned = false;
             self.complaints.replace(Topic::Orphans, self.store.orphans());
         }
+        if self.dirty.node {
+            self.note_eligibility();
+        }
         if self.context.is_none() {
-            let complete = self.awaited.iter().all(|kind| self.store.synced(*kind));
-            if !complete || self.hold_back() {
-                return;
+            match self.gate.passage(&self.store, Instant::now()) {
+                Passage::Open if self.hold_back() => return Ok(None),
+                Passage::Open => {}
+                Passage::Closed(again) => return Ok(again),
+                Passage::Failed(reason) => return Err(NeverReady(reason)),
             }
         }
+        self.hand_over_dirty();
+        Ok(None)
+    }
+
+    /// Whether load balancers may send to this node: never to one that the cluster doesn't know.
+    fn note_eligibility(&self) {
+        let eligible = match self.store.node() {
+            Some(node) => !node.deleting && !node.to_be_deleted,
+            None => self.stand_in.is_some(),
+        };
+        self.eligible.store(eligible, Ordering::Relaxed);
+    }
+
+    fn hand_over_dirty(&mut self) {
         let dirty = std::mem::take(&mut self.dirty);
+        let redefined = std::mem::take(&mut self.redefined);
         let readdressed = std::mem::take(&mut self.readdressed);
         if self.context.is_some() && dirty.is_empty() && !readdressed {
             return;
@@ -235,7 +299,7 @@ impl Core {
             None => dirty.services.iter().cloned().collect(),
         };
         let base_dirty = fresh.is_some() || dirty.node || dirty.service_cidrs || readdressed;
-        self.hand_over(&context, fresh, &names, base_dirty);
+        self.hand_over(&context, fresh, (&names, &redefined), base_dirty);
     }
 
     /// Whether the first hand-over has to wait. It would remove the rules of objects that an earlier run had read from
@@ -267,14 +331,19 @@ impl Core {
         if self.context.is_some() && !dirty.node {
             return None;
         }
-        let node = self.store.node();
-        let eligible = node.is_none_or(|node| !node.deleting && !node.to_be_deleted);
-        self.eligible.store(eligible, Ordering::Relaxed);
-        let context = facts::context(&self.settings, node);
+        let context = facts::context(&self.settings, self.store.node());
         (self.context.as_deref() != Some(&context)).then(|| Arc::new(context))
     }
 
-    fn hand_over(&mut self, context: &Context, fresh: Option<Arc<Context>>, names: &[ObjectName], base_dirty: bool) {
+    /// `redefined`: of the names, those whose Service itself may have changed.
+    fn hand_over(
+        &mut self,
+        context: &Context,
+        fresh: Option<Arc<Context>>,
+        (names, redefined): (&[ObjectName], &BTreeSet<ObjectName>),
+        base_dirty: bool,
+    ) {
+        let families: Vec<Family> = self.seats.iter().map(|seat| seat.family).collect();
         let mut said: BTreeMap<&ObjectName, Vec<Diagnostic>> = BTreeMap::new();
         let mut base_said = Vec::new();
         let mut base_checked = false;
@@ -299,6 +368,10 @@ impl Core {
                     said.entry(name).or_default().extend(diagnostics);
                 }
                 let unit = (!state.ports.is_empty()).then(|| Arc::new(Unit::Service(state)));
+                // The engine doesn't have it and need not wake up for what concerns another family.
+                if unit.is_none() && !redefined.contains(name) && is_served(&objects, &families) {
+                    continue;
+                }
                 delta.units.insert(UnitId::Service(name.clone()), unit);
             }
             if !delta.is_empty() {
@@ -313,6 +386,11 @@ impl Core {
             self.complaints.replace(Topic::Service(name.clone()), diagnostics);
         }
     }
+}
+
+/// Whether one of the families serves it.
+fn is_served(objects: &ServiceObjects<'_>, families: &[Family]) -> bool {
+    objects.service.is_some_and(|service| families.iter().any(|family| serves(service, *family)))
 }
 
 impl Seat {

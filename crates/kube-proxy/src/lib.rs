@@ -5,10 +5,12 @@
 
 pub mod app;
 pub mod cli;
+pub mod client;
 pub mod commands;
 pub mod core;
 pub mod engine_loop;
 pub mod logging;
+pub mod origin;
 pub mod planes;
 pub mod platform;
 pub mod report;

@@ -9,9 +9,11 @@ use std::io::Write as _;
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, MakeWriter};
-use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::registry::{LookupSpan, Registry};
 
 /// Prints events as klog does.
 #[derive(Debug)]
@@ -53,15 +55,17 @@ fn write_line(level: Level, file: &str, line: u32, text: &str) {
     let _ = std::io::stderr().write_all(out.as_bytes());
 }
 
+/// What the names of our crates begin with.
+const OURS: &str = "ferry_";
+
 fn subscriber<W>(verbosity: u32, writer: W) -> impl Subscriber + Send + Sync
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    tracing_subscriber::fmt()
-        .with_max_level(level(verbosity))
-        .event_format(Klog { pid: std::process::id() })
-        .with_writer(writer)
-        .finish()
+    // What libraries say of their insides helps nobody who runs a node.
+    let targets = Targets::new().with_default(LevelFilter::WARN).with_target(OURS, level(verbosity));
+    let layer = tracing_subscriber::fmt::layer().event_format(Klog { pid: std::process::id() }).with_writer(writer);
+    Registry::default().with(layer.with_filter(targets))
 }
 
 fn level(verbosity: u32) -> LevelFilter {

@@ -39,3 +39,4 @@ pub use state::{
     Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
 };
 pub use store::{Dirty, Event, ServiceObjects, Store};
+pub use visible::serves;

@@ -52,6 +52,11 @@ pub(crate) fn affinity(service: &Service) -> Option<Affinity> {
     service.affinity_seconds.filter(|seconds| *seconds > 0).map(|timeout_seconds| Affinity { timeout_seconds })
 }
 
+/// Whether this family serves the Service: [`resolve`](crate::resolve()) gives it ports then, whatever its endpoints are.
+pub fn serves(service: &Service, family: Family) -> bool {
+    is_proxied(service) && Visible::of(service, family).is_some() && !valid_ports(service, &mut |_| {}).is_empty()
+}
+
 /// Whether this family serves the Service with session affinity.
 pub(crate) fn has_affinity(service: &Service, family: Family) -> bool {
     affinity(service).is_some() && Visible::of(service, family).is_some()

@@ -11,9 +11,9 @@ use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use ferry_api::config::GoDuration;
+use ferry_api::config::{GoDuration, VModule};
 
-pub use overlay::apply;
+pub use overlay::{apply, apply_logging};
 pub use table::{Effect, FLAGS, Flag, ValueKind};
 
 /// The flags that were given, by name, each with its values in order.
@@ -201,6 +201,28 @@ impl Flags {
     /// A number, if it was given.
     pub fn number(&self, name: &str) -> Option<i32> {
         self.text(name).and_then(|text| value::int32(text).ok())
+    }
+
+    /// A number with a fraction, if it was given.
+    pub fn float(&self, name: &str) -> Option<f32> {
+        self.text(name).and_then(|text| value::float32(text).ok())
+    }
+
+    /// A quantity in its canonical form, if it was given.
+    pub fn quantity(&self, name: &str) -> Option<String> {
+        self.text(name).and_then(|text| value::quantity(text).ok())
+    }
+
+    /// Feature gates, if they were given: all uses, merged.
+    pub fn gates(&self, name: &str) -> Option<BTreeMap<String, bool>> {
+        let texts = self.0.get(name)?;
+        Some(texts.iter().filter_map(|text| value::gates(text).ok()).flatten().collect())
+    }
+
+    /// Patterns of source files with their verbosity, all uses joined.
+    pub fn vmodule(&self, name: &str) -> Vec<VModule> {
+        let texts = self.0.get(name).into_iter().flatten();
+        texts.filter_map(|text| value::vmodule(text).ok()).flatten().collect()
     }
 
     /// A duration, if it was given.

@@ -1,59 +1,127 @@
-//! Flags laid over the default configuration, where there is no configuration file.
+//! Flags laid over a configuration: all of them over the default one, where there is no configuration file, and those
+//! of the log over that of a file, too.
 
 use std::net::IpAddr;
 
-use ferry_api::config::KubeProxyConfiguration;
+use ferry_api::config::{Conntrack, GoDuration, Ipvs, KubeProxyConfiguration, LogOptions, Logging, MODE_IPVS};
 use ferry_api::wire::address::parse_ip;
 
 use super::Flags;
 
-/// Sets every field whose flag was given. To be called before platform defaults are applied.
+/// Sets every field whose flag was given, but those of the log. To be called before platform defaults are applied.
 pub fn apply(flags: &Flags, config: &mut KubeProxyConfiguration) {
     texts(flags, config);
-    if let Some(masquerade_all) = flags.boolean("masquerade-all") {
-        config.iptables.masquerade_all = masquerade_all;
-        config.nftables.masquerade_all = masquerade_all;
-    }
-    // In spite of their names these two count in every mode but ipvs.
-    if let Some(period) = flags.duration("iptables-sync-period") {
-        config.iptables.sync_period = period;
-        config.nftables.sync_period = period;
-    }
-    if let Some(period) = flags.duration("iptables-min-sync-period") {
-        config.iptables.min_sync_period = period;
-        config.nftables.min_sync_period = period;
-    }
-    if let Some(score) = flags.number("oom-score-adj") {
-        config.oom_score_adj = score;
-    }
-    if let Some(hard_fail) = flags.boolean("bind-address-hard-fail") {
-        config.bind_address_hard_fail = hard_fail;
+    addresses(flags, config);
+    if let Some(gates) = flags.gates("feature-gates") {
+        config.feature_gates = gates;
     }
     if let Some(addresses) = flags.list("nodeport-addresses") {
         config.node_port_addresses = addresses;
     }
+    set(&mut config.client_connection.burst, flags.number("kube-api-burst"));
+    set(&mut config.client_connection.qps, flags.float("kube-api-qps"));
+    set(&mut config.bind_address_hard_fail, flags.boolean("bind-address-hard-fail"));
+    set(&mut config.enable_profiling, flags.boolean("profiling"));
+    set(&mut config.oom_score_adj, flags.number("oom-score-adj"));
+    set(&mut config.config_sync_period, flags.duration("config-sync-period"));
+    let masquerade_all = flags.boolean("masquerade-all");
+    set(&mut config.iptables.masquerade_all, masquerade_all);
+    set(&mut config.nftables.masquerade_all, masquerade_all);
+    set(&mut config.iptables.masquerade_bit, flags.number("iptables-masquerade-bit"));
+    set(&mut config.iptables.localhost_node_ports, flags.boolean("iptables-localhost-nodeports"));
+    // In spite of their names these two count in every mode but ipvs.
+    let (sync_period, min_sync_period) =
+        (flags.duration("iptables-sync-period"), flags.duration("iptables-min-sync-period"));
+    set(&mut config.iptables.sync_period, sync_period);
+    set(&mut config.nftables.sync_period, sync_period);
+    set(&mut config.iptables.min_sync_period, min_sync_period);
+    set(&mut config.nftables.min_sync_period, min_sync_period);
+    let is_ipvs = config.mode == MODE_IPVS;
+    ipvs(flags, &mut config.ipvs, is_ipvs);
+    conntrack(flags, &mut config.conntrack);
+}
+
+/// Sets what the flags say about the log; what they say of single source files comes before what is there.
+pub fn apply_logging(flags: &Flags, logging: &mut Logging) {
+    set_text(&mut logging.format, flags.text("logging-format"));
+    set(&mut logging.flush_frequency, flags.duration("log-flush-frequency"));
+    let verbosity = flags.number("v").map(|verbosity| u32::try_from(verbosity).unwrap_or(0));
+    set(&mut logging.verbosity, verbosity);
+    let mut vmodule = flags.vmodule("vmodule");
+    vmodule.append(&mut logging.vmodule);
+    logging.vmodule = vmodule;
+    log_options(flags, &mut logging.text, "log-text-split-stream", "log-text-info-buffer-size");
+    log_options(flags, &mut logging.json, "log-json-split-stream", "log-json-info-buffer-size");
+}
+
+/// A file's splitStream never counts with upstream: the default of the flag is laid over it.
+fn log_options(flags: &Flags, options: &mut LogOptions, split_stream: &str, info_buffer_size: &str) {
+    options.split_stream = flags.is_true(split_stream);
+    if let Some(size) = flags.quantity(info_buffer_size) {
+        options.info_buffer_size = size;
+    }
+}
+
+/// Without a file upstream begins with the periods of mode iptables, and in mode ipvs these count for it.
+fn ipvs(flags: &Flags, ipvs: &mut Ipvs, is_mode: bool) {
+    if is_mode {
+        ipvs.sync_period = flags.duration("ipvs-sync-period").unwrap_or(GoDuration::from_secs(30));
+        ipvs.min_sync_period = flags.duration("ipvs-min-sync-period").unwrap_or(GoDuration::from_secs(1));
+    }
+    set_text(&mut ipvs.scheduler, flags.text("ipvs-scheduler"));
+    if let Some(ranges) = flags.list("ipvs-exclude-cidrs") {
+        ipvs.exclude_cidrs = ranges;
+    }
+    set(&mut ipvs.strict_arp, flags.boolean("ipvs-strict-arp"));
+    set(&mut ipvs.tcp_timeout, flags.duration("ipvs-tcp-timeout"));
+    set(&mut ipvs.tcp_fin_timeout, flags.duration("ipvs-tcpfin-timeout"));
+    set(&mut ipvs.udp_timeout, flags.duration("ipvs-udp-timeout"));
+}
+
+fn conntrack(flags: &Flags, conntrack: &mut Conntrack) {
+    set(&mut conntrack.max_per_core, flags.number("conntrack-max-per-core"));
+    set(&mut conntrack.min, flags.number("conntrack-min"));
+    set(&mut conntrack.tcp_established_timeout, flags.duration("conntrack-tcp-timeout-established"));
+    set(&mut conntrack.tcp_close_wait_timeout, flags.duration("conntrack-tcp-timeout-close-wait"));
+    set(&mut conntrack.tcp_be_liberal, flags.boolean("conntrack-tcp-be-liberal"));
+    set(&mut conntrack.udp_timeout, flags.duration("conntrack-udp-timeout"));
+    set(&mut conntrack.udp_stream_timeout, flags.duration("conntrack-udp-timeout-stream"));
 }
 
 fn texts(flags: &Flags, config: &mut KubeProxyConfiguration) {
-    let set = |name: &str, field: &mut String| {
-        if let Some(text) = flags.text(name) {
-            text.clone_into(field);
-        }
-    };
-    set("proxy-mode", &mut config.mode);
-    set("cluster-cidr", &mut config.cluster_cidr);
-    set("detect-local-mode", &mut config.detect_local_mode);
-    set("pod-bridge-interface", &mut config.detect_local.bridge_interface);
-    set("pod-interface-name-prefix", &mut config.detect_local.interface_name_prefix);
-    // An empty address leaves the default in force.
-    if let Some(address) = flags.path("bind-address") {
-        address.clone_into(&mut config.bind_address);
-    }
+    set_text(&mut config.client_connection.kubeconfig, flags.text("kubeconfig"));
+    set_text(&mut config.client_connection.content_type, flags.text("kube-api-content-type"));
+    set_text(&mut config.show_hidden_metrics_for_version, flags.text("show-hidden-metrics-for-version"));
+    set_text(&mut config.mode, flags.text("proxy-mode"));
+    set_text(&mut config.cluster_cidr, flags.text("cluster-cidr"));
+    set_text(&mut config.detect_local_mode, flags.text("detect-local-mode"));
+    set_text(&mut config.detect_local.bridge_interface, flags.text("pod-bridge-interface"));
+    set_text(&mut config.detect_local.interface_name_prefix, flags.text("pod-interface-name-prefix"));
+}
+
+/// An empty address leaves the default in force. A bare one gets its port, but not where the configuration is only
+/// written: upstream then leaves it bare, and refuses it.
+fn addresses(flags: &Flags, config: &mut KubeProxyConfiguration) {
+    let is_run = flags.path("write-config-to").is_none();
+    let port_added = |address: &str, port| if is_run { with_port(address, port) } else { address.to_owned() };
+    set_text(&mut config.bind_address, flags.path("bind-address"));
     if let Some(address) = flags.path("healthz-bind-address") {
-        config.healthz_bind_address = with_port(address, 10256);
+        config.healthz_bind_address = port_added(address, 10256);
     }
     if let Some(address) = flags.path("metrics-bind-address") {
-        config.metrics_bind_address = with_port(address, 10249);
+        config.metrics_bind_address = port_added(address, 10249);
+    }
+}
+
+fn set<T>(field: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *field = value;
+    }
+}
+
+fn set_text(field: &mut String, text: Option<&str>) {
+    if let Some(text) = text {
+        text.clone_into(field);
     }
 }
 

@@ -21,6 +21,10 @@ pub enum ValueKind {
     IpPort,
     /// `A=true,B=false`
     Gates,
+    /// a number with a unit: `1Ki`
+    Quantity,
+    /// `pattern=N,…`
+    VModule,
     /// `true`, `false`, `raw`, or a version
     Version,
 }
@@ -32,7 +36,8 @@ pub enum Effect {
     Acts,
     /// sets a field of the configuration; ignored with `--config`, as upstream does
     Config,
-    /// known, checked for its type, without effect in this build: a warning says so
+    /// known, checked for its type, without effect on what this build does: a warning says so. Where it belongs to the
+    /// configuration it is written with it
     Nothing,
     /// known, and not in this build; giving it ends the start, since going on would be something else entirely
     Refused,
@@ -56,7 +61,7 @@ pub struct Flag {
 }
 
 use Effect::{Acts, Config, Nothing, Refused, Removed};
-use ValueKind::{Bool, Duration, Float32, Gates, Int32, Ip, IpPort, List, Text, Version};
+use ValueKind::{Bool, Duration, Float32, Gates, Int32, Ip, IpPort, List, Quantity, Text, VModule, Version};
 
 const fn flag(name: &'static str, kind: ValueKind, effect: Effect, default: &'static str, help: &'static str) -> Flag {
     Flag { name, kind, effect, default, help }
@@ -108,20 +113,20 @@ pub const FLAGS: &[Flag] = &[
     flag("ipvs-tcp-timeout", Duration, Nothing, "0s", "Idle timeout of mode ipvs; 0 leaves it."),
     flag("ipvs-tcpfin-timeout", Duration, Nothing, "0s", "Timeout after FIN, mode ipvs; 0 leaves it."),
     flag("ipvs-udp-timeout", Duration, Nothing, "0s", "UDP timeout of mode ipvs; 0 leaves it."),
-    flag("kube-api-burst", Int32, Nothing, "10", "Burst of requests to the API server."),
-    flag("kube-api-content-type", Text, Nothing, "application/vnd.kubernetes.protobuf", "Content type of requests."),
-    flag("kube-api-qps", Float32, Nothing, "5", "Requests per second to the API server."),
-    flag("kubeconfig", Text, Acts, "", "How to reach the API server; this build reads manifests only."),
+    flag("kube-api-burst", Int32, Config, "10", "Requests to the API server at once."),
+    flag("kube-api-content-type", Text, Config, "application/vnd.kubernetes.protobuf", "The encoding to ask for."),
+    flag("kube-api-qps", Float32, Config, "5", "Requests per second to the API server; negative for no limit."),
+    flag("kubeconfig", Text, Config, "", "How to reach the API server; without it and --master as a pod does."),
     flag("log-flush-frequency", Duration, Nothing, "5s", "How often logs are flushed."),
-    flag("log-json-info-buffer-size", Text, Nothing, "0", "Buffer of JSON logs."),
+    flag("log-json-info-buffer-size", Quantity, Nothing, "0", "Buffer of JSON logs."),
     flag("log-json-split-stream", Bool, Nothing, "", "Split JSON logs over two streams."),
-    flag("log-text-info-buffer-size", Text, Nothing, "0", "Buffer of text logs."),
+    flag("log-text-info-buffer-size", Quantity, Nothing, "0", "Buffer of text logs."),
     flag("log-text-split-stream", Bool, Nothing, "", "Split text logs over two streams."),
     flag("logging-format", Text, Nothing, "text", "Format of logs."),
     flag("machine-id-file", Text, Nothing, "/etc/machine-id,/var/lib/dbus/machine-id", "Leftover of a library."),
     flag("manifests", Text, Acts, "", "The directory to read Services, EndpointSlices, Nodes and ServiceCIDRs from."),
     flag("masquerade-all", Bool, Config, "", "Masquerade all connections to cluster IPs."),
-    flag("master", Text, Acts, "", "The URL of the API server; this build reads manifests only."),
+    flag("master", Text, Acts, "", "The URL of the API server, instead of the kubeconfig's."),
     flag("metrics-bind-address", IpPort, Config, "127.0.0.1:10249", "Where /metrics and /proxyMode are served."),
     flag("metrics-port", Int32, Nothing, "10249", "Deprecated: use --metrics-bind-address."),
     flag("nodeport-addresses", List, Config, "", "Ranges of node addresses that serve node ports, or primary."),
@@ -133,8 +138,14 @@ pub const FLAGS: &[Flag] = &[
     flag("show-hidden-metrics-for-version", Text, Nothing, "", "Show metrics hidden in this version."),
     flag("v", Int32, Acts, "0", "Number for the log level verbosity: 2 logs each sync, 4 each object."),
     flag("version", Version, Acts, "", "--version, --version=raw prints the version and exits."),
-    flag("vmodule", Text, Nothing, "", "Verbosity per source file."),
-    flag("write-config-to", Text, Refused, "", "Write the configuration to this file and exit."),
+    flag("vmodule", VModule, Nothing, "", "Verbosity per source file."),
+    flag(
+        "write-config-to",
+        Text,
+        Acts,
+        "",
+        "Write the configuration to this file, checked and with defaults, and exit.",
+    ),
     removed("add-dir-header", Bool),
     removed("alsologtostderr", Bool),
     removed("cleanup-iptables", Bool),
@@ -168,6 +179,8 @@ impl ValueKind {
             Ip => "ip",
             IpPort => "ipport",
             Gates => "mapStringBool",
+            Quantity => "quantity",
+            VModule => "pattern=N,...",
             Version => "version",
         }
     }

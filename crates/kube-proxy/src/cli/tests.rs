@@ -169,6 +169,63 @@ fn flags_become_configuration() {
 }
 
 #[test]
+fn an_address_that_is_only_written_gets_no_port() {
+    let mut config = ferry_api::config::KubeProxyConfiguration::default();
+    apply(
+        &flags(&["--write-config-to=f", "--healthz-bind-address=::1", "--metrics-bind-address=10.0.0.1"]),
+        &mut config,
+    );
+    assert_eq!((&*config.healthz_bind_address, &*config.metrics_bind_address), ("::1", "10.0.0.1"));
+}
+
+#[test]
+fn periods_of_mode_ipvs_begin_with_those_of_iptables() {
+    let periods = |args| {
+        let mut config = ferry_api::config::KubeProxyConfiguration::default();
+        apply(&flags(args), &mut config);
+        (config.ipvs.sync_period.to_string(), config.ipvs.min_sync_period.to_string())
+    };
+    assert_eq!(periods(&["--proxy-mode=ipvs"]), ("30s".to_owned(), "1s".to_owned()));
+    assert_eq!(periods(&["--proxy-mode=ipvs", "--ipvs-min-sync-period=0s"]), ("30s".to_owned(), "0s".to_owned()));
+    assert_eq!(periods(&["--proxy-mode=ipvs", "--iptables-sync-period=9s"]), ("30s".to_owned(), "1s".to_owned()));
+}
+
+#[test]
+fn flags_of_the_log_come_before_the_file() {
+    let given = flags(&["-v=5", "--vmodule=a=1,b*=2", "--vmodule=c=3", "--log-json-info-buffer-size=1024Ki"]);
+    let mut logging = ferry_api::config::KubeProxyConfiguration::default().logging;
+    logging.vmodule = vec![VModule { file_pattern: "z".to_owned(), verbosity: 9 }];
+    logging.text.split_stream = true;
+    apply_logging(&given, &mut logging);
+    let patterns: Vec<_> = logging.vmodule.iter().map(|item| (item.file_pattern.as_str(), item.verbosity)).collect();
+    assert_eq!(patterns, [("a", 1), ("b*", 2), ("c", 3), ("z", 9)]);
+    assert_eq!((logging.verbosity, logging.format.as_str()), (5, "text"));
+    assert_eq!(logging.json.info_buffer_size, "1Mi");
+    assert!(!logging.text.split_stream, "upstream forgets a file's splitStream");
+}
+
+#[test]
+fn values_of_rarer_kinds() {
+    let gates = flags(&["--feature-gates=A=true, B = f,", "--feature-gates=A=0"]).gates("feature-gates").unwrap();
+    assert_eq!(gates, [("A".to_owned(), false), ("B".to_owned(), false)].into());
+    assert_eq!(flags(&["--kube-api-qps=-1.5"]).float("kube-api-qps"), Some(-1.5));
+    for (args, message) in [
+        (
+            "--kube-api-qps=1e40",
+            "invalid argument \"1e40\" for \"--kube-api-qps\" flag: strconv.ParseFloat: parsing \"1e40\": value out of range",
+        ),
+        ("--vmodule=a", "invalid argument \"a\" for \"--vmodule\" flag: \"a\" does not have the pattern=N format"),
+        (
+            "--vmodule=a=x",
+            "invalid argument \"a=x\" for \"--vmodule\" flag: parsing verbosity in \"a=x\": strconv.ParseUint: parsing \"x\": \
+             invalid syntax",
+        ),
+    ] {
+        assert_eq!(error(&[args]), message);
+    }
+}
+
+#[test]
 fn all_flags_are_described() {
     let given = flags(&["--config=a"]);
     let lines: Vec<String> = given.describe_all().collect();

@@ -1,6 +1,8 @@
 //! Values of flags, by Go's rules and with Go's error texts.
 
-use ferry_api::config::{DurationError, GoDuration};
+use std::collections::BTreeMap;
+
+use ferry_api::config::{DurationError, GoDuration, VModule, canonical_quantity};
 use ferry_api::wire::address::{parse_ip, parse_socket_address};
 
 use super::table::ValueKind;
@@ -10,13 +12,15 @@ pub(super) fn check(kind: ValueKind, text: &str) -> Result<(), String> {
     match kind {
         ValueKind::Bool => boolean(text).map(drop),
         ValueKind::Int32 => int32(text).map(drop),
-        ValueKind::Float32 => float32(text),
+        ValueKind::Float32 => float32(text).map(drop),
         ValueKind::Duration => duration(text).map(drop),
         ValueKind::Text => Ok(()),
         ValueKind::List => list(text).map(drop),
         ValueKind::Ip => ip(text),
         ValueKind::IpPort => ip_port(text),
-        ValueKind::Gates => gates(text),
+        ValueKind::Gates => gates(text).map(drop),
+        ValueKind::Quantity => quantity(text).map(drop),
+        ValueKind::VModule => vmodule(text).map(drop),
         ValueKind::Version => version(text),
     }
 }
@@ -61,9 +65,11 @@ pub(super) fn int32(text: &str) -> Result<i32, String> {
         .ok_or_else(|| format!("strconv.ParseInt: parsing {text:?}: value out of range"))
 }
 
-fn float32(text: &str) -> Result<(), String> {
+/// What isn't finite is out of range: nothing could be done with it, nor could it be written.
+pub(super) fn float32(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
-        Ok(_) => Ok(()),
+        Ok(number) if number.is_finite() => Ok(number),
+        Ok(_) => Err(format!("strconv.ParseFloat: parsing {text:?}: value out of range")),
         Err(_) => Err(format!("strconv.ParseFloat: parsing {text:?}: invalid syntax")),
     }
 }
@@ -138,13 +144,41 @@ pub(super) fn duration(text: &str) -> Result<GoDuration, String> {
     text.parse().map_err(|error: DurationError| error.to_string())
 }
 
-fn gates(text: &str) -> Result<(), String> {
+/// Names and values, of repeated ones the last.
+pub(super) fn gates(text: &str) -> Result<BTreeMap<String, bool>, String> {
+    let mut gates = BTreeMap::new();
     for pair in text.split(',').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').ok_or("malformed pair, expect string=bool")?;
         let (name, value) = (name.trim(), value.trim());
-        boolean(value).map_err(|error| format!("invalid value of {name}: {value}, err: {error}"))?;
+        let value = boolean(value).map_err(|error| format!("invalid value of {name}: {value}, err: {error}"))?;
+        gates.insert(name.to_owned(), value);
     }
-    Ok(())
+    Ok(gates)
+}
+
+/// `pattern=N,…`
+pub(super) fn vmodule(text: &str) -> Result<Vec<VModule>, String> {
+    text.split(',').filter(|pair| !pair.is_empty()).map(pattern).collect()
+}
+
+fn pattern(pair: &str) -> Result<VModule, String> {
+    let no_format = || format!("{pair:?} does not have the pattern=N format");
+    let (pattern, level) = pair.split_once('=').ok_or_else(no_format)?;
+    if pattern.is_empty() || level.is_empty() || level.contains('=') {
+        return Err(no_format());
+    }
+    let failed = |why: &str| format!("parsing verbosity in {pair:?}: strconv.ParseUint: parsing {level:?}: {why}");
+    if !level.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(failed("invalid syntax"));
+    }
+    let verbosity = level.parse::<i32>().ok().and_then(|level| u32::try_from(level).ok());
+    let verbosity = verbosity.ok_or_else(|| failed("value out of range"))?;
+    Ok(VModule { file_pattern: pattern.to_owned(), verbosity })
+}
+
+pub(super) fn quantity(text: &str) -> Result<String, String> {
+    let form = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
+    canonical_quantity(text).ok_or_else(|| form.to_owned())
 }
 
 fn version(text: &str) -> Result<(), String> {

@@ -18,6 +18,8 @@ pub struct Configured {
     pub verbosity: u32,
     /// this node's name
     pub node_name: String,
+    /// the API server's URL, where it isn't the kubeconfig's
+    pub master: Option<String>,
     /// the directory to read objects from
     pub manifests: Option<String>,
     /// what there is to say once logging works
@@ -31,6 +33,8 @@ pub enum Notice {
     Lenient(String),
     /// the file says something that has no effect
     Odd(String),
+    /// a feature gate given by flag means nothing here, or will be gone
+    Gate(String),
     /// the file has further documents
     OtherDocuments(usize),
     /// the flag is in the file's place
@@ -51,9 +55,11 @@ pub fn complete(flags: &Flags) -> anyhow::Result<Configured> {
         None => {
             let mut config = KubeProxyConfiguration::default();
             cli::apply(flags, &mut config);
+            notices.extend(config.check_feature_gates()?.into_iter().map(Notice::Gate));
             config
         }
     };
+    cli::apply_logging(flags, &mut config.logging);
     config.apply_platform_defaults();
     note_flags(flags, &mut notices);
     if let Some(name) = flags.path("hostname-override") {
@@ -67,16 +73,14 @@ pub fn complete(flags: &Flags) -> anyhow::Result<Configured> {
         name if !name.is_empty() => name,
         _ => platform::host_name().context("empty hostname is invalid")?,
     };
-    let verbosity = match flags.number("v") {
-        Some(verbosity) => u32::try_from(verbosity).unwrap_or(0),
-        None => config.logging.verbosity,
-    };
     let manifests = flags.path("manifests").map(str::to_owned);
     if manifests.is_some() {
         let unused = ["kubeconfig", "master"].into_iter().filter(|name| flags.path(name).is_some());
         notices.extend(unused.map(Notice::Unused));
     }
-    Ok(Configured { config, verbosity, node_name, manifests, notices })
+    let verbosity = config.logging.verbosity;
+    let master = flags.path("master").map(str::to_owned);
+    Ok(Configured { config, verbosity, node_name, master, manifests, notices })
 }
 
 fn read(path: &str, notices: &mut Vec<Notice>) -> anyhow::Result<KubeProxyConfiguration> {
@@ -91,7 +95,7 @@ fn read(path: &str, notices: &mut Vec<Notice>) -> anyhow::Result<KubeProxyConfig
 }
 
 /// The system's words for the errors that are met most, as Go prints them.
-fn reason(error: &io::Error) -> String {
+pub(super) fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "no such file or directory".to_owned(),
         io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
@@ -104,7 +108,10 @@ fn note_flags(flags: &Flags, notices: &mut Vec<Notice>) {
     if flags.path("config").is_some() {
         notices.extend(flags.with_effect(Effect::Config).map(Notice::Overruled));
     }
-    notices.extend(flags.with_effect(Effect::Nothing).map(Notice::WithoutEffect));
+    // What is only written has its effect there.
+    if flags.path("write-config-to").is_none() {
+        notices.extend(flags.with_effect(Effect::Nothing).map(Notice::WithoutEffect));
+    }
     notices.extend(flags.with_effect(Effect::Removed).map(Notice::Removed));
 }
 
@@ -119,6 +126,9 @@ impl Notice {
             }
             Self::Odd(what) => {
                 tracing::warn!(what, "The configuration file holds something without effect");
+            }
+            Self::Gate(what) => {
+                tracing::warn!(what, "A feature gate has no effect");
             }
             Self::OtherDocuments(documents) => {
                 tracing::warn!(documents, "The configuration file's further documents are not read by this build");

@@ -4,6 +4,7 @@
 mod cleanup;
 mod config;
 mod run;
+mod write_config;
 
 use std::process::ExitCode;
 
@@ -45,6 +46,9 @@ fn dispatch(flags: &Flags) -> anyhow::Result<()> {
         flags.describe_all().for_each(|text| logging::plain("flags.go", 64, &text));
     }
     configured.config.validate().context("failed validate")?;
+    if let Some(file) = flags.path("write-config-to") {
+        return write_config::write(&configured.config, file);
+    }
     if let Some(name) = flags.with_effect(Effect::Refused).next() {
         bail!("--{name} is not in this build");
     }

@@ -1,24 +1,22 @@
 //! The main job.
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use ferry_api::wire::address::parse_socket_address;
 use ferry_model::Settings;
 
 use super::Configured;
 use crate::app::{self, Plan};
+use crate::client::{self, Access};
+use crate::origin::Origin;
 use crate::planes::Plane;
 
 pub(super) fn run(configured: &Configured) -> anyhow::Result<()> {
     let config = &configured.config;
     let plane = Plane::of(config)?;
-    let Some(manifests) = &configured.manifests else {
-        bail!("this build reads manifests only: pass --manifests DIR");
-    };
     let address = |text: &str| parse_socket_address(text).with_context(|| format!("no address: {text}"));
     let effective = config.effective();
-    app::run(Plan {
+    let plan = Plan {
         settings: Settings::from_config(config, &configured.node_name),
-        manifests: manifests.into(),
         healthz: address(&config.healthz_bind_address)?,
         metrics: address(&config.metrics_bind_address)?,
         hard_fail: config.bind_address_hard_fail,
@@ -26,5 +24,25 @@ pub(super) fn run(configured: &Configured) -> anyhow::Result<()> {
         min_sync_period: effective.min_sync_period,
         oom_score: config.oom_score_adj,
         plane,
-    })
+    };
+    app::run(plan, origin(configured)?)
+}
+
+/// Manifests where there are any, else the cluster.
+fn origin(configured: &Configured) -> anyhow::Result<Origin> {
+    if let Some(manifests) = &configured.manifests {
+        return Ok(Origin::Manifests(manifests.into()));
+    }
+    let connection = &configured.config.client_connection;
+    let access = Access::load(&connection.kubeconfig, configured.master.as_deref())?;
+    let program = std::env::args().next().unwrap_or_default();
+    let options = client::Options {
+        content_type: connection.content_type.clone(),
+        accept_content_types: connection.accept_content_types.clone(),
+        qps: connection.qps,
+        burst: connection.burst,
+        user_agent: client::user_agent(&program),
+        timing: client::Timing::default(),
+    };
+    Ok(Origin::Cluster { access: Box::new(access), options })
 }

@@ -25,11 +25,15 @@ impl Bench {
 
     /// A core whose families have rules of an earlier run, or not.
     fn beside(in_use: fn(Family) -> io::Result<bool>) -> Self {
+        Self::with(in_use, NodeFacts::Local)
+    }
+
+    fn with(in_use: fn(Family) -> io::Result<bool>, node: NodeFacts) -> Self {
         let mut config = KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() };
         config.apply_platform_defaults();
         let metrics = Arc::new(Metrics::new().unwrap());
         let (sender, reports) = unbounded_channel();
-        let eligible = Arc::new(AtomicBool::new(true));
+        let eligible = Arc::new(AtomicBool::new(node == NodeFacts::Local));
         let mut mailboxes = Vec::new();
         let seats = Family::ALL.map(|family| {
             let (sender, receiver) = Mailbox::new();
@@ -40,8 +44,7 @@ impl Bench {
             settings: Settings::from_config(&config, "node"),
             profile: Profile::NFTABLES,
             addresses: vec!["10.0.0.9".parse().unwrap()],
-            stand_in: true,
-            awaited: vec![Kind::Node, Kind::Service, Kind::EndpointSlice],
+            node,
             seats: seats.into(),
             changes: Changes::new(Arc::clone(&metrics), sender, Family::ALL.into()),
             eligible: Arc::clone(&eligible),
@@ -62,7 +65,7 @@ impl Bench {
 
     fn input(&mut self, input: Input) {
         self.core.take(input);
-        self.core.decide();
+        assert_eq!(self.core.decide(), Ok(None));
     }
 
     fn upsert(&mut self, manifest: &str) {
@@ -293,4 +296,54 @@ fn complaints_follow_the_objects() {
     assert!(bench.core.complaints.has(&Topic::Orphans));
     bench.input(Input::Events(vec![Event::Delete(Kind::EndpointSlice, ObjectName::new("default", "a-x"))]));
     assert!(!bench.core.complaints.has(&Topic::Orphans));
+}
+
+const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: node}\n";
+const LISTED: [Event; 3] =
+    [Event::Synced(Kind::Node), Event::Synced(Kind::Service), Event::Synced(Kind::EndpointSlice)];
+
+fn cluster(wait: NodeWait) -> Bench {
+    Bench::with(|_| Ok(true), NodeFacts::Cluster(wait))
+}
+
+#[test]
+fn the_node_of_a_cluster_is_waited_for() {
+    let mut bench = cluster(NodeWait { address: Duration::from_secs(30), pod_range: None });
+    bench.input(Input::Events(vec![Event::Synced(Kind::Service), Event::Synced(Kind::EndpointSlice)]));
+    assert!(bench.taken().iter().all(Option::is_none), "the server has not told about the node");
+    assert!(!bench.eligible.load(Ordering::Relaxed));
+    bench.core.take(Input::Events([events(NODE), vec![Event::Synced(Kind::Node)]].concat()));
+    let again = bench.core.decide().unwrap().unwrap();
+    assert!(again > Instant::now() + Duration::from_secs(20), "an address is waited for");
+    assert!(bench.taken().iter().all(Option::is_none));
+    assert!(bench.eligible.load(Ordering::Relaxed), "load balancers may know it before");
+    bench.upsert(&format!("{NODE}status: {{addresses: [{{type: InternalIP, address: 10.0.0.1}}]}}\n"));
+    let taken = bench.taken();
+    let context = taken[0].as_ref().and_then(|delta| delta.context.clone()).unwrap();
+    assert_eq!(*context.node_ips.of(Family::V4), Some("10.0.0.1".parse().unwrap()));
+}
+
+#[test]
+fn without_an_address_the_wait_ends_by_itself() {
+    let mut bench = cluster(NodeWait { address: Duration::from_millis(20), pod_range: None });
+    bench.core.take(Input::Events(LISTED.into()));
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+    let Bench { core, mailboxes, eligible, .. } = bench;
+    let thread = std::thread::spawn(move || core.run(&receiver));
+    sender.send(Input::Events(Vec::new())).unwrap();
+    let taken = mailboxes[0].take(Some(Duration::from_secs(10)));
+    assert!(matches!(taken, Taken::Delta(delta) if delta.context.is_some()));
+    assert!(!eligible.load(Ordering::Relaxed), "a node that the cluster doesn't know");
+    drop(sender);
+    assert_eq!(thread.join().unwrap(), Ok(()));
+}
+
+#[test]
+fn a_pod_range_that_never_comes_ends_the_core() {
+    let wait = NodeWait { address: Duration::ZERO, pod_range: Some(Duration::from_millis(20)) };
+    let bench = cluster(wait);
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+    sender.send(Input::Events([events(NODE), LISTED.into()].concat())).unwrap();
+    let ended = bench.core.run(&receiver).unwrap_err();
+    assert_eq!(ended.to_string(), "timeout waiting for PodCIDR allocation on node \"node\"");
 }

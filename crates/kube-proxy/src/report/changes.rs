@@ -63,7 +63,9 @@ impl Changes {
                 family.map_or(Counted::Nothing, |family| Counted::Slice(Some(family)))
             }
             Event::Delete(Kind::EndpointSlice, _) => Counted::Slice(None),
-            Event::Upsert(_) | Event::Delete(..) | Event::Restart(_) | Event::Synced(_) => Counted::Nothing,
+            Event::Upsert(_) | Event::Delete(..) | Event::Unreadable(..) | Event::Restart(_) | Event::Synced(_) => {
+                Counted::Nothing
+            }
         };
         Noted { counted, trigger }
     }

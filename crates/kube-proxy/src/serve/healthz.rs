@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use ferry_api::object::Family;
+use ferry_api::object::{Family, Kind};
 use hyper::StatusCode;
 use jiff::Timestamp;
 
 use super::http::{Answer, Routes};
 use super::metrics::Metrics;
 use crate::report::Pulse;
+use crate::source::freshness::{Fresh, Freshness};
 
 /// What probes are answered from.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub struct Health {
     pub limit: Duration,
     /// whether load balancers may send to this node
     pub eligible: Arc<AtomicBool>,
+    /// how fresh what the API server told is; `None` where objects don't come from one
+    pub freshness: Option<Arc<Freshness>>,
     /// counts the answers
     pub metrics: Arc<Metrics>,
 }
@@ -64,6 +67,7 @@ impl Health {
         // What is as it should be is so now.
         let last_updated = now.before(if ok { Some(Duration::ZERO) } else { latest });
         let eligible = eligible.map_or_else(String::new, |eligible| format!("\"nodeEligible\":{eligible},"));
+        let objects = self.freshness.as_deref().map_or_else(String::new, |freshness| now.objects(freshness));
         Answer {
             status: if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE },
             headers: vec![
@@ -72,7 +76,7 @@ impl Health {
             ],
             body: format!(
                 "{{\"lastUpdated\":\"{last_updated}\",\"currentTime\":\"{}\",{eligible}\"healthy\":{healthy},\
-                 \"status\":{{{}}}}}",
+                 \"status\":{{{}}}{objects}}}",
                 now.before(Some(Duration::ZERO)),
                 status.join(",")
             ),
@@ -88,6 +92,17 @@ impl Now {
         let then = age.and_then(|age| self.clock.checked_sub(age)).and_then(|then| Timestamp::try_from(then).ok());
         then.map_or_else(|| "0001-01-01T00:00:00Z".to_owned(), |then| then.to_string())
     }
+
+    /// How fresh each kind of object is: a field of our own, beside upstream's. It doesn't decide about health, since
+    /// services go on without the API server.
+    fn objects(&self, freshness: &Freshness) -> String {
+        let kind = |(kind, fresh): (Kind, Fresh)| {
+            let (synced, connected, contact) = (fresh.synced, fresh.connected, self.before(fresh.contact));
+            format!("\"{kind}\":{{\"synced\":{synced},\"connected\":{connected},\"lastContact\":\"{contact}\"}}")
+        };
+        let kinds: Vec<String> = freshness.now(self.instant).map(kind).collect();
+        format!(",\"objects\":{{{}}}", kinds.join(","))
+    }
 }
 
 #[cfg(test)]
@@ -102,6 +117,7 @@ mod tests {
             families: Family::ALL.map(|family| (family, pulse(family))).into(),
             limit: LIMIT,
             eligible: Arc::new(AtomicBool::new(true)),
+            freshness: None,
             metrics: Arc::new(Metrics::new().unwrap()),
         }
     }
@@ -156,5 +172,21 @@ mod tests {
         assert_eq!(health.metrics.healthz.with_label_values(&["503"]).get(), 1);
         assert_eq!(health.metrics.livez.with_label_values(&["200"]).get(), 1);
         assert_eq!(health.answer("/readyz").status, StatusCode::NOT_FOUND);
+    }
+
+    #[test]
+    fn how_fresh_objects_are_is_told_and_decides_nothing() {
+        let start = Instant::now();
+        let freshness = Arc::new(Freshness::new(start, &[Kind::Service, Kind::ServiceCidr]));
+        let health = Health { freshness: Some(Arc::clone(&freshness)), ..health(start) };
+        freshness.connected(Kind::Service, start + Duration::from_secs(1));
+        freshness.synced(Kind::Service);
+        freshness.disconnected(Kind::Service);
+        let answer = health.probe(at(start, 3600), None);
+        assert_eq!(answer.status, StatusCode::OK);
+        let objects = ",\"objects\":{\
+            \"Service\":{\"synced\":true,\"connected\":false,\"lastContact\":\"2026-11-18T11:06:41.42Z\"},\
+            \"ServiceCIDR\":{\"synced\":false,\"connected\":false,\"lastContact\":\"0001-01-01T00:00:00Z\"}}}";
+        assert!(answer.body.ends_with(objects), "{}", answer.body);
     }
 }

@@ -1,5 +1,7 @@
 //! All metrics, in one table. Upstream's names, labels, buckets and help texts; Ferry's own begin with
-//! `kubeproxy_engine_`. What the process itself costs is in [`super::process`].
+//! `kubeproxy_engine_` and `kubeproxy_source_`. What the process itself costs is in [`super::process`].
+
+use std::sync::Arc;
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -8,6 +10,8 @@ use prometheus::{
 };
 
 use super::process;
+use super::rest_metrics::RestMetrics;
+use super::source_metrics::SourceMetrics;
 use crate::version;
 
 /// What kind of metric it is, as its TYPE line says.
@@ -21,7 +25,7 @@ pub enum MetricKind {
     Histogram(Buckets),
 }
 
-/// The bounds of a histogram's buckets, in seconds.
+/// The bounds of a histogram's buckets, in seconds unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buckets {
     /// 0.001 · 2^k, k = 0 … 14
@@ -30,6 +34,12 @@ pub enum Buckets {
     NetworkProgramming,
     /// 10 µs · 4^k, k = 0 … 9
     Commit,
+    /// 0.005 … 60: upstream's for requests
+    RequestSeconds,
+    /// 64 … 16 Mi, in bytes: upstream's for requests
+    RequestSize,
+    /// ten minutes … four years: upstream's for certificates
+    CertificateAge,
 }
 
 /// One metric.
@@ -89,15 +99,24 @@ pub struct Metrics {
     pub engine_ops: IntCounterVec,
     /// time of turns that had something to do
     pub engine_commit: HistogramVec,
+    /// what the client of the API server counts
+    pub rest: Arc<RestMetrics>,
+    /// how fresh objects are
+    pub source: SourceMetrics,
 }
 
 const FAMILY: &[&str] = &["ip_family"];
 const ENGINE: &[&str] = &["ip_family", "mode"];
 
-use Buckets::{Commit, NetworkProgramming, Sync};
+use Buckets::{CertificateAge, Commit, NetworkProgramming, RequestSeconds, RequestSize, Sync};
 use MetricKind::{Counter, Gauge as GaugeKind, Histogram};
 
-const fn row(name: &'static str, kind: MetricKind, labels: &'static [&'static str], help: &'static str) -> Row {
+pub(super) const fn row(
+    name: &'static str,
+    kind: MetricKind,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Row {
     Row { name, kind, labels, help }
 }
 
@@ -254,33 +273,44 @@ impl Row {
         Opts::new(self.name, self.help)
     }
 
-    fn counters(&self, registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
+    pub(super) fn counters(&self, registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
         registered(registry, IntCounterVec::new(self.opts(), self.labels)?)
     }
 
-    fn counter(&self, registry: &Registry) -> Result<IntCounter, prometheus::Error> {
+    pub(super) fn counter(&self, registry: &Registry) -> Result<IntCounter, prometheus::Error> {
         registered(registry, IntCounter::with_opts(self.opts())?)
     }
 
-    fn gauges(&self, registry: &Registry) -> Result<IntGaugeVec, prometheus::Error> {
+    pub(super) fn gauges(&self, registry: &Registry) -> Result<IntGaugeVec, prometheus::Error> {
         registered(registry, IntGaugeVec::new(self.opts(), self.labels)?)
     }
 
-    fn float_gauges(&self, registry: &Registry) -> Result<GaugeVec, prometheus::Error> {
+    pub(super) fn float_gauges(&self, registry: &Registry) -> Result<GaugeVec, prometheus::Error> {
         registered(registry, GaugeVec::new(self.opts(), self.labels)?)
     }
 
-    fn gauge(&self, registry: &Registry) -> Result<IntGauge, prometheus::Error> {
+    pub(super) fn gauge(&self, registry: &Registry) -> Result<IntGauge, prometheus::Error> {
         registered(registry, IntGauge::with_opts(self.opts())?)
     }
 
-    fn histograms(&self, registry: &Registry) -> Result<HistogramVec, prometheus::Error> {
+    pub(super) fn float_gauge(&self, registry: &Registry) -> Result<Gauge, prometheus::Error> {
+        registered(registry, Gauge::with_opts(self.opts())?)
+    }
+
+    pub(super) fn histograms(&self, registry: &Registry) -> Result<HistogramVec, prometheus::Error> {
+        registered(registry, HistogramVec::new(self.histogram_opts(), self.labels)?)
+    }
+
+    pub(super) fn histogram(&self, registry: &Registry) -> Result<prometheus::Histogram, prometheus::Error> {
+        registered(registry, prometheus::Histogram::with_opts(self.histogram_opts())?)
+    }
+
+    fn histogram_opts(&self) -> HistogramOpts {
         let bounds = match self.kind {
             Histogram(buckets) => buckets.bounds(),
             Counter | GaugeKind => Vec::new(),
         };
-        let opts = HistogramOpts::from(self.opts()).buckets(bounds);
-        registered(registry, HistogramVec::new(opts, self.labels)?)
+        HistogramOpts::from(self.opts()).buckets(bounds)
     }
 }
 
@@ -296,6 +326,14 @@ impl Buckets {
                 [0.25, 0.5].into_iter().chain(seconds.map(f64::from)).collect()
             }
             Commit => (0..10).map(|k| 0.000_01 * f64::from(1 << (2 * k))).collect(),
+            RequestSeconds => vec![0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0],
+            RequestSize => [6, 8, 9, 10, 12, 14, 16, 18, 20, 22, 24].into_iter().map(|k| f64::from(1 << k)).collect(),
+            CertificateAge => {
+                const HOUR: f64 = 3600.0;
+                const DAY: f64 = 24.0 * HOUR;
+                let days = [1.0, 7.0, 30.0, 90.0, 180.0, 360.0, 1440.0].map(|days| days * DAY);
+                [600.0, 1800.0, HOUR, 4.0 * HOUR].into_iter().chain(days).collect()
+            }
         }
     }
 }
@@ -329,17 +367,21 @@ impl Metrics {
             engine_contested: ENGINE_CONTESTED.counters(r)?,
             engine_ops: ENGINE_OPS.counters(r)?,
             engine_commit: ENGINE_COMMIT.histograms(r)?,
+            rest: Arc::new(RestMetrics::new(r)?),
+            source: SourceMetrics::new(r)?,
             registry,
         })
     }
 
     /// The page, in Prometheus' text format.
     pub fn encode(&self) -> String {
+        self.rest.refresh();
         let mut page = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut page) {
             tracing::warn!(err = %error, "Encoding the metrics failed");
         }
-        let mut page = String::from_utf8(page).unwrap_or_default();
+        // The one gauge that may be infinite, as Prometheus' format and upstream write it.
+        let mut page = String::from_utf8(page).unwrap_or_default().replace(" inf\n", " +Inf\n");
         process::append(&mut page);
         page
     }
@@ -363,6 +405,7 @@ fn build_info(registry: &Registry) -> Result<(), prometheus::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::serve::{rest_metrics, source_metrics};
 
     #[test]
     fn buckets_are_upstreams() {
@@ -384,7 +427,11 @@ mod tests {
         let types: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
         assert!(types.len() > 8, "{types:?}");
         for line in types {
-            let known = TABLE.iter().map(|row| (row.name, row.type_word()));
+            let known = TABLE
+                .iter()
+                .chain(source_metrics::TABLE)
+                .chain(rest_metrics::TABLE)
+                .map(|row| (row.name, row.type_word()));
             let known = known.chain(process::TABLE.iter().map(|row| (row.name, row.kind)));
             assert!(known.into_iter().any(|(name, word)| line == format!("{name} {word}")), "{line}");
         }
@@ -406,7 +453,7 @@ mod tests {
                 (cells[1].trim_matches('`').to_owned(), cells[2].to_owned(), cells[3].to_owned())
             })
             .collect();
-        let registered = TABLE.iter().map(|row| {
+        let registered = TABLE.iter().chain(source_metrics::TABLE).chain(rest_metrics::TABLE).map(|row| {
             let labels: Vec<String> = row.labels.iter().map(|label| format!("`{label}`")).collect();
             (row.name.to_owned(), row.type_word().to_owned(), labels.join(", "))
         });

@@ -4,4 +4,6 @@ pub mod healthz;
 pub mod http;
 pub mod metrics;
 pub mod process;
+pub mod rest_metrics;
+pub mod source_metrics;
 pub mod status;

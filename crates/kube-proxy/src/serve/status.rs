@@ -1,18 +1,22 @@
 //! The metrics server: `/metrics`, `/proxyMode`, and a `/healthz` that only says that the process runs.
 
 use std::sync::Arc;
+use std::time::{Instant, SystemTime};
 
 use hyper::StatusCode;
 
 use super::http::{Answer, Routes};
 use super::metrics::Metrics;
 use super::process;
+use crate::source::freshness::Freshness;
 
 /// What the metrics server answers from.
 #[derive(Clone, Debug)]
 pub struct Status {
     /// the mode, for `/proxyMode`
     pub mode: &'static str,
+    /// how fresh objects are, where an API server tells them
+    pub freshness: Option<Arc<Freshness>>,
     /// what `/metrics` shows
     pub metrics: Arc<Metrics>,
 }
@@ -28,11 +32,20 @@ impl Routes for Status {
                     ("content-type", "text/plain; version=0.0.4; charset=utf-8; escaping=underscores".to_owned()),
                     ("process-start-time-unix", process::start_time().to_string()),
                 ],
-                body: self.metrics.encode(),
+                body: self.page(),
             },
             "/proxyMode" => Answer::text(self.mode),
             "/healthz" | "/healthz/ping" => Answer::text("ok"),
             _ => Answer::not_found(),
         }
+    }
+}
+
+impl Status {
+    fn page(&self) -> String {
+        if let Some(freshness) = &self.freshness {
+            self.metrics.source.note(freshness, Instant::now(), SystemTime::now());
+        }
+        self.metrics.encode()
     }
 }

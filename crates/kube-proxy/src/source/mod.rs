@@ -2,7 +2,9 @@
 //! start `Restart(kind)` … `Synced(kind)` for every kind it has, then one batch per change. A batch is applied as a
 //! whole before anything is decided, so what belongs together should come together.
 
+pub mod api;
 pub mod directory;
+pub mod freshness;
 pub mod local_node;
 
 use std::sync::mpsc::SyncSender;

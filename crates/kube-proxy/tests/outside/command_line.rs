@@ -88,13 +88,21 @@ fn a_mode_that_is_not_there_says_what_is() {
 }
 
 #[test]
-fn without_manifests_it_says_so() {
+fn without_a_source_of_objects_it_says_so() {
     let machine = Machine::new();
-    for arguments in [&["--proxy-mode=nftables"][..], &["--proxy-mode=nftables", "--kubeconfig=/etc/kubeconfig"]] {
-        assert_eq!(failed(&machine.output(arguments)), "this build reads manifests only: pass --manifests DIR");
+    for (argument, wanted) in [
+        (
+            "--v=0",
+            "unable to load in-cluster configuration, KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be defined",
+        ),
+        ("--kubeconfig=/no/such/file", "stat /no/such/file: no such file or directory"),
+        (
+            "--manifests=/no/such/directory",
+            "reading the manifests in /no/such/directory: No such file or directory (os error 2)",
+        ),
+    ] {
+        assert_eq!(failed(&machine.output(&["--proxy-mode=nftables", argument])), wanted);
     }
-    let error = failed(&machine.output(&["--proxy-mode=nftables", "--manifests=/no/such/directory"]));
-    assert_eq!(error, "reading the manifests in /no/such/directory: No such file or directory (os error 2)");
 }
 
 #[test]
@@ -130,11 +138,36 @@ fn flags_that_do_nothing_are_named() {
 }
 
 #[test]
-fn flags_that_would_mean_another_command_are_refused() {
+fn the_configuration_is_written() {
     let machine = Machine::new();
-    for (argument, name) in [("--write-config-to=/tmp/x", "write-config-to"), ("--init-only", "init-only")] {
-        assert_eq!(failed(&machine.output(&[argument])), format!("--{name} is not in this build"));
+    let file = machine.write("config.yaml", &format!("{HEAD}mode: nftables\nclientConnection: {{qps: 7.5}}\n"));
+    let to = machine.path("written.yaml").display().to_string();
+    let output =
+        machine.output(&["--config", &file, "--write-config-to", &to, "--metrics-port=0", "--conntrack-min=-1"]);
+    assert!(output.status.success(), "{output:?}");
+    let stderr = text(&output.stderr);
+    let last = stderr.lines().last().unwrap();
+    assert!(last.starts_with('I') && last.ends_with(&format!("] \"Wrote configuration\" file=\"{to}\"")), "{stderr}");
+    let written = std::fs::read_to_string(&to).unwrap();
+    for line in
+        ["mode: nftables", "  qps: 7.5", "nodePortAddresses:", "- primary", "metricsBindAddress: 127.0.0.1:10249"]
+    {
+        assert!(written.lines().any(|own| own == line), "{line}\n{written}");
     }
+    // Validated all the same, and bare addresses get no port.
+    for (flag, wanted) in [
+        ("--healthz-bind-address=10.0.0.1", "HealthzBindAddress: Invalid value: \\\"10.0.0.1\\\": must be IP:port"),
+        ("--conntrack-min=-1", "Min: Invalid value: -1: must be greater than or equal to 0"),
+    ] {
+        let error = failed(&machine.output(&[flag, "--write-config-to", &to]));
+        assert!(error.starts_with("failed validate: KubeProxyConfiguration.") && error.ends_with(wanted), "{error}");
+    }
+}
+
+#[test]
+fn a_flag_that_would_mean_another_command_is_refused() {
+    let machine = Machine::new();
+    assert_eq!(failed(&machine.output(&["--init-only"])), "--init-only is not in this build");
 }
 
 #[test]

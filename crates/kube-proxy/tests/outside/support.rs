@@ -73,7 +73,10 @@ impl Machine {
 
     /// Runs a tool in the namespace until it ends.
     pub(crate) fn tool(&self, program: &str, arguments: &[&str]) -> Output {
-        self.run(|| Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}")))
+        let mut command = Command::new(program);
+        // the tests may themselves run in a pod
+        command.args(arguments).env_remove("KUBERNETES_SERVICE_HOST");
+        self.run(|| command.output().unwrap_or_else(|error| panic!("{program}: {error}")))
     }
 
     /// Runs the executable until it ends.

@@ -4,24 +4,22 @@
 //! modules, once, in some minutes; `KUBE_API_CACHE` names another place for them.
 #![expect(
     clippy::expect_used,
-    clippy::panic,
     clippy::print_stdout,
     reason = "the helpers of a test fail as tests do, and print what they measured"
 )]
 
-mod kubernetes;
 mod matrix;
+mod written;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use ferry_testkit::kubernetes;
 use ferry_testkit::nft::{self, Ruleset};
 use ferry_testkit::proxy::Config;
 use ferry_testkit::stage::{Directory, until};
-use ferry_testkit::{Checks, Family, Lab, Manifests, Place, Protocol, Proxy, Service, Source, Stage};
-
-use kubernetes::Kubernetes;
+use ferry_testkit::{Checks, Family, Kubernetes, Lab, Manifests, Place, Protocol, Proxy, Service, Source, Stage};
 
 /// The program under test.
 const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
@@ -84,7 +82,7 @@ fn ours(lab: &Lab, argument: &str) {
 
 #[test]
 fn upstream_takes_over_serves_and_our_leftovers_go_under_its_feet() {
-    Kubernetes::build();
+    kubernetes::build();
     let lab = Lab::new();
     let manifests = matrix::manifests();
     let mut stage = Stage::new(&lab, EXECUTABLE, &folder("ours"), Config::default(), &manifests);
@@ -96,8 +94,7 @@ fn upstream_takes_over_serves_and_our_leftovers_go_under_its_feet() {
     let api = Kubernetes::start(lab.host(Place::Node), &folder("api"));
     println!("API server ready after {:?}", start.elapsed());
     api.create_node();
-    manifests.services.iter().for_each(|service| api.create_service(service));
-    manifests.endpoints.iter().for_each(|endpoints| api.create_endpoints(endpoints));
+    api.create_all(&manifests);
 
     let hammers = matrix::hammer(&lab);
     let start = Instant::now();
@@ -143,25 +140,24 @@ fn served_late(lab: &Lab, what: &str) {
 
 #[test]
 fn upstreams_cleanup_removes_our_tables() {
-    Kubernetes::build();
+    kubernetes::build();
     let lab = Lab::new();
     let mut stage = Stage::new(&lab, EXECUTABLE, &folder("cleaned"), Config::default(), &matrix::manifests());
     stage.terminate();
     assert!(!nft::list(stage.node()).is_empty());
-    Kubernetes::clean_up(lab.host(Place::Node), &folder("upstream-cleanup"));
+    println!("upstream's cleanup: {}", Kubernetes::clean_up(lab.host(Place::Node), &folder("upstream-cleanup")));
     let left = Ruleset::of(stage.node());
     assert!(left.objects.keys().all(|(table, _)| !TABLES.contains(&table.as_str())), "{left:?}");
 }
 
 #[test]
 fn ours_takes_over_from_upstream_in_one_step() {
-    Kubernetes::build();
+    kubernetes::build();
     let lab = Lab::new();
     let api = Kubernetes::start(lab.host(Place::Node), &folder("api-first"));
     let manifests = matrix::manifests();
     api.create_node();
-    manifests.services.iter().for_each(|service| api.create_service(service));
-    manifests.endpoints.iter().for_each(|endpoints| api.create_endpoints(endpoints));
+    api.create_all(&manifests);
     let mut upstream = api.start_proxy(&folder("upstream-first"));
     upstream.wait_for("upstream's rules", |_| matrix::NAMES.iter().all(|name| upstream_serves(&lab, name)));
     matrix::check(&lab, "upstream", &[Family::V4]);

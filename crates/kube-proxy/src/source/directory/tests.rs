@@ -81,7 +81,7 @@ impl Bench {
                     self.services.insert(service.name.name().to_owned(), ip);
                 }
                 Event::Delete(_, name) => drop(self.services.remove(name.name()).unwrap()),
-                Event::Upsert(_) | Event::Restart(_) | Event::Synced(_) => {}
+                Event::Upsert(_) | Event::Unreadable(..) | Event::Restart(_) | Event::Synced(_) => {}
             }
         }
     }

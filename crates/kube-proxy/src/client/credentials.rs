@@ -1,0 +1,206 @@
+//! Who asks: the header Authorization and what else says so.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ferry_api::kubeconfig::{Authorization, Impersonate, User};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use tokio::time::Instant;
+
+use super::Timing;
+use super::access::{Settings, read_named};
+use super::error::CallError;
+use super::exec::Plugin;
+use super::tls::Pair;
+use crate::serve::rest_metrics::RestMetrics;
+
+/// What one request is sent with.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Credential {
+    /// the header Authorization
+    pub(super) header: Option<HeaderValue>,
+    /// the client's certificate, where a plugin gave one
+    pub(super) pair: Option<Arc<Pair>>,
+    /// which run of the plugin gave it
+    pub(super) run: u64,
+}
+
+/// Where credentials come from.
+#[derive(Debug)]
+pub(super) enum Credentials {
+    /// never changes; `None` for no header
+    Fixed(Option<HeaderValue>),
+    /// a file that is read again now and then
+    File(TokenFile),
+    /// a program
+    Plugin(Box<Plugin>),
+}
+
+/// A token in a file.
+#[derive(Debug)]
+pub(super) struct TokenFile {
+    path: String,
+    /// how long a look at the file is good for
+    fresh: Duration,
+    state: Mutex<Token>,
+}
+
+#[derive(Debug)]
+struct Token {
+    /// the last that could be read; without any, requests fail
+    header: Option<HeaderValue>,
+    looked: Option<Instant>,
+    /// why it can't be read, told once
+    trouble: Option<String>,
+}
+
+/// Whether a user's credentials can be sent at all; else the field and the reason.
+pub(super) fn check(user: &User) -> Result<(), (&'static str, String)> {
+    match &user.authorization {
+        Authorization::None | Authorization::Exec(_) => {}
+        Authorization::Token(token) => {
+            bearer(token.expose()).map_err(|reason| ("token", reason))?;
+        }
+        Authorization::TokenFile(path) => {
+            read_token(path).map_err(|reason| ("tokenFile", reason))?;
+        }
+        Authorization::Basic { username, .. } => {
+            let colon = username.contains(':').then(|| "it has a colon".to_owned());
+            colon.map_or(Ok(()), |reason| Err(("username", reason)))?;
+        }
+    }
+    impersonation(user.impersonate.as_ref()).map_err(|reason| ("impersonation", reason)).map(|_| ())
+}
+
+/// The headers that ask to be treated as somebody else.
+pub(super) fn impersonation(impersonate: Option<&Impersonate>) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    let Some(Impersonate { user, uid, groups, extra }) = impersonate else { return Ok(headers) };
+    let mut add = |name: &str, value: &str| {
+        let wrong = |_| format!("{name} can't be sent in a header");
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("{name} can't be a header's name"))?;
+        headers.append(name, HeaderValue::from_str(value).map_err(wrong)?);
+        Ok::<_, String>(())
+    };
+    add("Impersonate-User", user)?;
+    uid.iter().try_for_each(|uid| add("Impersonate-Uid", uid))?;
+    groups.iter().try_for_each(|group| add("Impersonate-Group", group))?;
+    for (key, values) in extra {
+        let name = format!("Impersonate-Extra-{}", escape(&key.to_lowercase()));
+        values.iter().try_for_each(|value| add(&name, value))?;
+    }
+    Ok(headers)
+}
+
+/// What no name of a header may hold, with per cent signs.
+fn escape(key: &str) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::new();
+    for byte in key.bytes() {
+        if byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            // Writing to a String cannot fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+/// The header for a token. Line breaks around it are no part of it.
+pub(super) fn bearer(token: &str) -> Result<HeaderValue, String> {
+    let token = token.trim();
+    if token.is_empty() {
+        return Err("the token is empty".to_owned());
+    }
+    sensitive(&format!("Bearer {token}")).ok_or_else(|| "the token has characters that can't be sent".to_owned())
+}
+
+fn sensitive(value: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(value).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+fn read_token(path: &str) -> Result<HeaderValue, String> {
+    let bytes = read_named(path)?;
+    let text = str::from_utf8(&bytes).map_err(|_| format!("{path}: it is no text"))?;
+    bearer(text).map_err(|reason| format!("{path}: {reason}"))
+}
+
+// === impl Credentials ===
+
+impl Credentials {
+    pub(super) fn new(settings: &Settings, timing: &Timing, metrics: &Arc<RestMetrics>) -> Self {
+        match &settings.chosen.user.authorization {
+            Authorization::None => Self::Fixed(None),
+            Authorization::Token(token) => Self::Fixed(bearer(token.expose()).ok()),
+            Authorization::Basic { username, password } => {
+                let login = STANDARD.encode(format!("{username}:{}", password.expose()));
+                Self::Fixed(sensitive(&format!("Basic {login}")))
+            }
+            Authorization::TokenFile(path) => Self::File(TokenFile::new(path, timing.recheck)),
+            Authorization::Exec(exec) => {
+                Self::Plugin(Box::new(Plugin::new(exec, settings, timing, Arc::clone(metrics))))
+            }
+        }
+    }
+
+    /// What to send now.
+    pub(super) async fn current(&self) -> Result<Credential, CallError> {
+        match self {
+            Self::Fixed(header) => Ok(Credential { header: header.clone(), ..Credential::default() }),
+            Self::File(file) => Ok(Credential { header: Some(file.header(false)?), ..Credential::default() }),
+            Self::Plugin(plugin) => plugin.credential().await,
+        }
+    }
+
+    /// The server refused these. Whether others are to be had, and another try makes sense at once.
+    pub(super) fn refused(&self, used: &Credential) -> bool {
+        match self {
+            Self::Fixed(_) => false,
+            Self::File(file) => file.header(true).is_ok_and(|header| used.header.as_ref() != Some(&header)),
+            Self::Plugin(plugin) => plugin.refused(used.run),
+        }
+    }
+}
+
+// === impl TokenFile ===
+
+impl TokenFile {
+    fn new(path: &str, fresh: Duration) -> Self {
+        let state = Mutex::new(Token { header: None, looked: None, trouble: None });
+        Self { path: path.to_owned(), fresh, state }
+    }
+
+    /// The token as the file has it, or had it when it could be read last.
+    fn header(&self, now: bool) -> Result<HeaderValue, CallError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = state.looked.is_some_and(|looked| looked.elapsed() < self.fresh);
+        if now || !fresh || state.header.is_none() {
+            state.looked = Some(Instant::now());
+            match read_token(&self.path) {
+                Ok(header) => {
+                    state.header = Some(header);
+                    state.trouble = None;
+                }
+                Err(err) => state.complain(err),
+            }
+        }
+        let unreadable = || CallError::Credentials(state.trouble.clone().unwrap_or_default());
+        state.header.clone().ok_or_else(unreadable)
+    }
+}
+
+// === impl Token ===
+
+impl Token {
+    fn complain(&mut self, err: String) {
+        if self.header.is_some() && self.trouble.as_ref() != Some(&err) {
+            tracing::warn!(err, "The token file can't be read, the last token stays in use");
+        }
+        self.trouble = Some(err);
+    }
+}

@@ -1,0 +1,80 @@
+//! What a plugin prints: an ExecCredential. Nothing of it appears in an error.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use ferry_api::wire::parse_timestamp;
+use hyper::header::HeaderValue;
+use serde::Deserialize;
+
+use crate::client::credentials::bearer;
+use crate::client::tls::Pair;
+
+/// Credentials that a plugin gave: a token, a certificate, or both.
+pub(in crate::client) struct Answer {
+    pub(in crate::client) header: Option<HeaderValue>,
+    pub(in crate::client) pair: Option<Pair>,
+    /// when to ask again
+    pub(in crate::client) expires: Option<SystemTime>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ExecCredential {
+    api_version: Option<String>,
+    kind: Option<String>,
+    status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    expiration_timestamp: Option<String>,
+    token: Option<String>,
+    client_certificate_data: Option<String>,
+    client_key_data: Option<String>,
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// Reads what was printed, which must be of this version.
+    pub(super) fn parse(printed: &[u8], version: &str) -> Result<Self, String> {
+        let credential: ExecCredential = serde_json::from_slice(printed).map_err(|error| {
+            // The parser's own words may repeat what it read.
+            format!("it printed no ExecCredential: wrong at line {}, column {}", error.line(), error.column())
+        })?;
+        if credential.kind.as_deref() != Some("ExecCredential") {
+            return Err("it printed no ExecCredential: the kind is another".to_owned());
+        }
+        if credential.api_version.as_deref() != Some(version) {
+            return Err(format!("it printed an ExecCredential of another version than {version}"));
+        }
+        let status = credential.status.ok_or("the plugin didn't return a status field")?;
+        let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let pair = match (given(status.client_certificate_data), given(status.client_key_data)) {
+            (Some(certificate), Some(key)) => {
+                let pair = Pair { certificate: certificate.into_bytes(), key: key.into_bytes() };
+                pair.check().map_err(|fault| format!("its {}: {}", fault.what, fault.reason))?;
+                Some(pair)
+            }
+            (None, None) => None,
+            _ => return Err("it gave only one of certificate and key".to_owned()),
+        };
+        let header = given(status.token).map(|token| bearer(&token)).transpose()?;
+        if header.is_none() && pair.is_none() {
+            return Err("the plugin didn't return a token or a certificate and key".to_owned());
+        }
+        let expires = given(status.expiration_timestamp)
+            .map(|text| parse_timestamp(&text).ok_or("its expirationTimestamp is no timestamp"))
+            .transpose()?
+            .map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(at.seconds).unwrap_or(0)));
+        Ok(Self { header, pair, expires })
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer").field("expires", &self.expires).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,171 @@
+//! Plugins: programs that print credentials. One runs at a time, and all requests wait for it.
+
+mod answer;
+mod run;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ferry_api::kubeconfig::Exec;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::Timing;
+use super::access::Settings;
+use super::credentials::Credential;
+use super::error::CallError;
+use super::tls::Material;
+use crate::serve::rest_metrics::RestMetrics;
+
+pub(super) use answer::Answer;
+use run::Outcome;
+
+/// A plugin and what it said last.
+#[derive(Debug)]
+pub(super) struct Plugin {
+    exec: Exec,
+    /// the environment variable KUBERNETES_EXEC_INFO
+    about: String,
+    /// how long it may run
+    limit: Duration,
+    /// how long what it said counts in any case, failures and refusals included
+    pause: Duration,
+    metrics: Arc<RestMetrics>,
+    state: Mutex<State>,
+    /// the run whose credentials the server refused
+    refused: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// counts up with each run
+    run: u64,
+    /// when the last one ended
+    ended: Option<Instant>,
+    credential: Option<Credential>,
+    expires: Option<SystemTime>,
+    /// of the last run, if it failed
+    failure: Option<String>,
+    /// since when the certificate has been in use, for the metric
+    pair_since: Option<SystemTime>,
+}
+
+// === impl Plugin ===
+
+impl Plugin {
+    pub(super) fn new(exec: &Exec, settings: &Settings, timing: &Timing, metrics: Arc<RestMetrics>) -> Self {
+        Self {
+            about: about(exec, settings),
+            exec: exec.clone(),
+            limit: timing.plugin,
+            pause: timing.plugin_pause,
+            metrics,
+            state: Mutex::new(State::default()),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// What it said last, or what it says now if that has expired or was refused.
+    pub(super) async fn credential(&self) -> Result<Credential, CallError> {
+        let mut state = self.state.lock().await;
+        let paused = state.ended.is_some_and(|ended| ended.elapsed() < self.pause);
+        let expired = state.expires.is_some_and(|at| at <= SystemTime::now());
+        let refused = self.refused.load(Ordering::Relaxed) >= state.run;
+        if !paused && (state.credential.is_none() || expired || refused || state.failure.is_some()) {
+            self.renew(&mut state).await;
+        }
+        if let Some(failure) = &state.failure {
+            return Err(CallError::Credentials(failure.clone()));
+        }
+        state.credential.clone().ok_or_else(|| CallError::Credentials("the plugin hasn't run".to_owned()))
+    }
+
+    /// The server refused what this run gave. Whether another run may be tried at once.
+    pub(super) fn refused(&self, run: u64) -> bool {
+        self.refused.fetch_max(run, Ordering::Relaxed);
+        let Ok(state) = self.state.try_lock() else { return true };
+        state.run > run || state.ended.is_none_or(|ended| ended.elapsed() >= self.pause)
+    }
+
+    async fn renew(&self, state: &mut State) {
+        let outcome = run::run(&self.exec, &self.about, self.limit).await;
+        state.run += 1;
+        state.ended = Some(Instant::now());
+        let (status, code) = outcome.status();
+        self.metrics.plugin_call(status, code);
+        let answer = match outcome {
+            Outcome::Printed(printed) => {
+                Answer::parse(&printed, &self.exec.api_version).map_err(|reason| self.failure(&reason))
+            }
+            Outcome::Failed { reason, .. } => Err(self.failure(&reason)),
+            Outcome::Missing(reason) => Err(self.missing(&reason)),
+        };
+        match answer {
+            Ok(answer) => self.keep(state, answer),
+            Err(failure) => state.failure = Some(failure),
+        }
+    }
+
+    fn keep(&self, state: &mut State, answer: Answer) {
+        let before = state.credential.as_ref().and_then(|credential| credential.pair.clone());
+        // The same certificate again is the same identity.
+        let pair = match (&before, answer.pair) {
+            (Some(before), Some(pair)) if **before == pair => Some(Arc::clone(before)),
+            (_, pair) => pair.map(Arc::new),
+        };
+        if before != pair {
+            let now = SystemTime::now();
+            let since = state.pair_since.replace(now);
+            if let (Some(_), Some(since)) = (before, since) {
+                self.metrics.plugin_certificate_replaced(now.duration_since(since).unwrap_or_default());
+            }
+            self.metrics.plugin_certificate(pair.as_ref().and_then(|pair| pair.expiry()));
+        }
+        state.expires = answer.expires;
+        state.failure = None;
+        state.credential = Some(Credential { header: answer.header, pair, run: state.run });
+    }
+
+    fn failure(&self, reason: &str) -> String {
+        format!("exec plugin {}: {reason}", self.exec.command)
+    }
+
+    fn missing(&self, reason: &str) -> String {
+        let mut text = self.failure(reason);
+        if !self.exec.install_hint.is_empty() {
+            text.push_str("; ");
+            text.push_str(&self.exec.install_hint);
+        }
+        text
+    }
+}
+
+/// What the plugin is told: the version to answer in, that nobody is there to be asked, and the cluster if it wants.
+fn about(exec: &Exec, settings: &Settings) -> String {
+    let chosen = &settings.chosen;
+    let mut spec = json!({ "interactive": false });
+    if exec.provide_cluster_info {
+        let authorities = Material::read(chosen, None).ok();
+        let authorities = authorities.as_ref().and_then(Material::authorities);
+        let mut cluster = json!({ "server": settings.shown });
+        let mut add = |name: &str, value: Option<Value>| {
+            if let (Some(cluster), Some(value)) = (cluster.as_object_mut(), value) {
+                cluster.insert(name.to_owned(), value);
+            }
+        };
+        add("tls-server-name", chosen.server_name.clone().map(Value::String));
+        add("insecure-skip-tls-verify", chosen.insecure.then_some(Value::Bool(true)));
+        add("certificate-authority-data", authorities.map(|pem| Value::String(STANDARD.encode(pem))));
+        add("proxy-url", chosen.proxy.clone().map(Value::String));
+        add("disable-compression", chosen.disable_compression.then_some(Value::Bool(true)));
+        add("config", chosen.exec_config.clone());
+        if let Some(spec) = spec.as_object_mut() {
+            spec.insert("cluster".to_owned(), cluster);
+        }
+    }
+    json!({ "apiVersion": exec.api_version, "kind": "ExecCredential", "spec": spec }).to_string()
+}

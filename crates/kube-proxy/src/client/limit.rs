@@ -1,0 +1,93 @@
+//! The client's own limit of requests: one token bucket for all.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Holds `burst` tokens at first and at most, and gets `qps` a second. Who takes one that isn't there yet waits for it;
+/// turns are given in the order of asking.
+#[derive(Debug)]
+pub(super) struct RateLimit {
+    /// `None` for no limit
+    bucket: Option<Mutex<Bucket>>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    per_second: f64,
+    capacity: f64,
+    /// negative: promised to those who wait
+    tokens: f64,
+    filled: Instant,
+}
+
+// === impl RateLimit ===
+
+impl RateLimit {
+    /// A negative `qps` is no limit; less than one at once isn't possible.
+    pub(super) fn new(qps: f32, burst: i32) -> Self {
+        let capacity = f64::from(burst.max(1));
+        let bucket = Bucket { per_second: f64::from(qps), capacity, tokens: capacity, filled: Instant::now() };
+        Self { bucket: (qps > 0.0).then(|| Mutex::new(bucket)) }
+    }
+
+    /// Waits for a turn; says how long that took.
+    pub(super) async fn turn(&self) -> Duration {
+        let wait = self.bucket.as_ref().map_or(Duration::ZERO, |bucket| {
+            bucket.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now())
+        });
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        wait
+    }
+}
+
+// === impl Bucket ===
+
+impl Bucket {
+    /// Takes a token; says when it will be there.
+    fn take(&mut self, now: Instant) -> Duration {
+        let grown = now.saturating_duration_since(self.filled).as_secs_f64() * self.per_second;
+        self.tokens = (self.tokens + grown).min(self.capacity) - 1.0;
+        self.filled = now;
+        if self.tokens >= 0.0 {
+            return Duration::ZERO;
+        }
+        // A tiny rate makes a number that no Duration can hold.
+        Duration::try_from_secs_f64(-self.tokens / self.per_second).unwrap_or(Duration::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_then_the_rate() {
+        let start = Instant::now();
+        let mut bucket = Bucket { per_second: 5.0, capacity: 3.0, tokens: 3.0, filled: start };
+        let waits: Vec<u128> = (0..5).map(|_| bucket.take(start).as_millis()).collect();
+        assert_eq!(waits, [0, 0, 0, 200, 400]);
+        // Half a second later two of them have had their turn and half a token is there.
+        assert_eq!(bucket.take(start + Duration::from_millis(500)).as_millis(), 100);
+        // A long rest doesn't fill it over the burst.
+        let later = start + Duration::from_secs(100);
+        let waits: Vec<u128> = (0..4).map(|_| bucket.take(later).as_millis()).collect();
+        assert_eq!(waits, [0, 0, 0, 200]);
+    }
+
+    #[test]
+    fn no_limit() {
+        assert!(RateLimit::new(-1.0, 10).bucket.is_none());
+        assert!(RateLimit::new(5.0, 0).bucket.is_some());
+    }
+
+    #[test]
+    fn a_tiny_rate_waits_and_doesnt_overflow() {
+        let now = Instant::now();
+        let mut bucket = Bucket { per_second: 1e-300, capacity: 1.0, tokens: 0.0, filled: now };
+        assert_eq!(bucket.take(now), Duration::MAX);
+    }
+}

@@ -1,0 +1,338 @@
+//! The client of the API server: kubeconfig, TLS, credentials, rate limit. It asks and hands back bodies as they come;
+//! what they hold is [`ferry_api::wire::stream`]'s matter, and when to ask again the source's.
+
+mod access;
+mod authorities;
+mod body;
+mod connect;
+mod credentials;
+mod error;
+mod exec;
+mod expiry;
+mod gzip;
+mod headers;
+mod limit;
+mod proxy;
+mod tls;
+mod transport;
+mod verify;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry_api::wire::stream::Encoding;
+use http_body_util::Empty;
+use hyper::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue,
+    PROXY_AUTHORIZATION, USER_AGENT,
+};
+use hyper::{Method, Request, Response, Uri};
+use tokio::time::Instant;
+
+use crate::serve::rest_metrics::RestMetrics;
+
+pub use access::Access;
+pub use body::Body;
+pub use error::{AccessError, CallError};
+pub use headers::user_agent;
+
+use body::Purpose;
+use credentials::{Credential, Credentials};
+use error::chain;
+use limit::RateLimit;
+use transport::Transports;
+
+/// How requests are made: what clientConnection says, and times.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// contentType
+    pub content_type: String,
+    /// acceptContentTypes; blank for contentType and anything
+    pub accept_content_types: String,
+    /// qps: requests a second; negative for no limit
+    pub qps: f32,
+    /// burst: requests at once
+    pub burst: i32,
+    /// the header User-Agent, see [`user_agent`]
+    pub user_agent: String,
+    /// limits of time
+    pub timing: Timing,
+}
+
+/// Limits of time. The default is for real clusters; tests shorten them.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    /// until there is a connection: name, TCP, proxy, TLS
+    pub connect: Duration,
+    /// from the request to the head of its answer, making the connection not included
+    pub headers: Duration,
+    /// how long a connection is silent before TCP asks whether the other side is there
+    pub keepalive: Duration,
+    /// how long what was sent may go without acknowledgement
+    pub unacknowledged: Duration,
+    /// how long a look at certificates, authorities and token files is good for
+    pub recheck: Duration,
+    /// how long an exec plugin may run
+    pub plugin: Duration,
+    /// how long an exec plugin isn't run again, whatever it said
+    pub plugin_pause: Duration,
+}
+
+/// Asks one API server. Clones share connections, credentials and the rate limit. Runs within a tokio runtime with I/O
+/// and time.
+#[derive(Clone)]
+pub struct Client(Arc<Inner>);
+
+struct Inner {
+    /// scheme and authority; the path's prefix is apart
+    server: Uri,
+    prefix: String,
+    /// the metrics' label: host and port
+    host: String,
+    headers: HeaderMap,
+    compress: bool,
+    timing: Timing,
+    limit: RateLimit,
+    credentials: Credentials,
+    transports: Transports,
+    metrics: Arc<RestMetrics>,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// all at once
+    List,
+    /// changes as they come; also with the list before them
+    Watch,
+}
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// for texts and metrics; only lists may be packed
+    pub verb: Verb,
+    /// for texts: `endpointslices.discovery.k8s.io`
+    pub resource: &'static str,
+    /// from the `/` on, percent-encoded
+    pub path_and_query: String,
+}
+
+/// The head of an answer, of whatever status, and its body.
+#[derive(Debug)]
+pub struct Answer {
+    /// the status code
+    pub status: u16,
+    /// how the body is written; `None` if in no way that is known here
+    pub encoding: Option<Encoding>,
+    /// as the server says it; may be blank
+    pub content_type: String,
+    /// when to ask again
+    pub retry_after: Option<Duration>,
+    /// the body, unpacked
+    pub body: Body,
+}
+
+// === impl Timing ===
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            headers: Duration::from_secs(60),
+            keepalive: Duration::from_secs(15),
+            unacknowledged: Duration::from_secs(30),
+            recheck: Duration::from_secs(10),
+            plugin: Duration::from_secs(60),
+            plugin_pause: Duration::from_secs(5),
+        }
+    }
+}
+
+// === impl Verb ===
+
+impl Verb {
+    /// As RBAC names it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Watch => "watch",
+        }
+    }
+}
+
+// === impl Client ===
+
+impl Client {
+    /// A client for this access. Tells once about content types that can't be decoded here.
+    pub fn new(access: Access, options: Options, metrics: Arc<RestMetrics>) -> Result<Self, AccessError> {
+        let settings = &access.settings;
+        let unusable = |what: &str, reason: String| AccessError::Content {
+            origin: settings.origin.clone(),
+            what: what.to_owned(),
+            reason,
+        };
+        let chosen = &settings.chosen;
+        let (scheme, authority) = (if chosen.server.tls { "https" } else { "http" }, chosen.server.authority());
+        let server = Uri::builder().scheme(scheme).authority(authority.as_str()).path_and_query("/").build();
+        let server = server.map_err(|error| unusable("server", error.to_string()))?;
+        let headers = fixed_headers(&access, &options).map_err(|(what, reason)| unusable(what, reason))?;
+        let transports =
+            Transports::new(&access, &options.timing, &metrics).map_err(|fault| unusable(fault.what, fault.reason))?;
+        Ok(Self(Arc::new(Inner {
+            server,
+            prefix: chosen.server.prefix.clone(),
+            host: authority,
+            headers,
+            compress: !chosen.disable_compression,
+            limit: RateLimit::new(options.qps, options.burst),
+            credentials: Credentials::new(settings, &options.timing, &metrics),
+            timing: options.timing,
+            transports,
+            metrics,
+        })))
+    }
+
+    /// Sends a request and waits for the head of its answer; a status that isn't 200 is an answer, too. When the server
+    /// refuses credentials that can be had anew (a token file, a plugin), it is asked once more with those.
+    pub async fn get(&self, call: &Call) -> Result<Answer, CallError> {
+        let inner = &*self.0;
+        let mut credential = inner.credentials.current().await?;
+        let mut answer = self.send(call, &credential).await?;
+        if answer.status == 401 && inner.credentials.refused(&credential) {
+            inner.metrics.retried("401", &inner.host);
+            credential = inner.credentials.current().await?;
+            answer = self.send(call, &credential).await?;
+        }
+        Ok(answer)
+    }
+
+    async fn send(&self, call: &Call, credential: &Credential) -> Result<Answer, CallError> {
+        let inner = &*self.0;
+        let waited = inner.limit.turn().await;
+        inner.metrics.waited(&inner.host, waited);
+        let request = self.request(call, credential)?;
+        let (http, identity) = inner.transports.current(credential);
+        let begun = Instant::now();
+        let after = inner.timing.connect + inner.timing.headers;
+        let response = match tokio::time::timeout(after, http.request(request)).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(call_error(&error)),
+            Err(_) => Err(CallError::Timeout { after }),
+        };
+        let code = response.as_ref().ok().map(|response| response.status());
+        inner.metrics.answered(code.as_ref().map_or("<error>", |code| code.as_str()), &inner.host);
+        let purpose = match call.verb {
+            Verb::List => Purpose::Measure { client: self.clone(), begun, size_bytes: 0 },
+            Verb::Watch => {
+                Purpose::Follow { client: self.clone(), identity, every: inner.timing.recheck, looked: Instant::now() }
+            }
+        };
+        match response {
+            Ok(response) => answer(response, purpose),
+            Err(error) => {
+                if call.verb == Verb::List {
+                    inner.metrics.listed(&inner.host, begun.elapsed(), None);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn request(&self, call: &Call, credential: &Credential) -> Result<Request<Empty<hyper::body::Bytes>>, CallError> {
+        let inner = &*self.0;
+        let mut parts = inner.server.clone().into_parts();
+        let path = format!("{}{}", inner.prefix, call.path_and_query);
+        parts.path_and_query = path.parse().ok();
+        let uri = Uri::from_parts(parts).map_err(|_| CallError::Connect(format!("{path:?} is no path")))?;
+        let mut request = Request::new(Empty::new());
+        *request.method_mut() = Method::GET;
+        *request.uri_mut() = uri;
+        let headers = request.headers_mut();
+        *headers = inner.headers.clone();
+        // A packed watch would save little and might be held back.
+        let packed = call.verb == Verb::List && inner.compress;
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(if packed { "gzip" } else { "identity" }));
+        if let Some(header) = &credential.header {
+            headers.insert(AUTHORIZATION, header.clone());
+        }
+        Ok(request)
+    }
+
+    /// The number of the identity that new connections have.
+    fn identity(&self) -> u64 {
+        self.0.transports.identity()
+    }
+
+    fn observe_list(&self, took: Duration, size_bytes: u64) {
+        self.0.metrics.listed(&self.0.host, took, Some(size_bytes));
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("host", &self.0.host).finish_non_exhaustive()
+    }
+}
+
+/// What all requests have: Accept, User-Agent, impersonation, and towards a proxy that forwards its login.
+fn fixed_headers(access: &Access, options: &Options) -> Result<HeaderMap, (&'static str, String)> {
+    let chosen = &access.settings.chosen;
+    let (accept, unknown) = headers::accept(&options.content_type, &options.accept_content_types);
+    if !unknown.is_empty() {
+        let (unknown, accept) = (unknown.join(", "), accept.as_str());
+        tracing::warn!(unknown, accept, "Some content types of clientConnection can't be decoded and aren't asked for");
+    }
+    let text = |what, text: &str| HeaderValue::from_str(text).map_err(|error| (what, error.to_string()));
+    let mut headers =
+        credentials::impersonation(chosen.user.impersonate.as_ref()).map_err(|reason| ("impersonation", reason))?;
+    headers.insert(ACCEPT, text("acceptContentTypes", &accept)?);
+    headers.insert(USER_AGENT, text("User-Agent", &options.user_agent)?);
+    if let (false, Some(basic)) = (chosen.server.tls, access.settings.proxy.as_ref().and_then(proxy::Proxy::basic)) {
+        headers.insert(PROXY_AUTHORIZATION, basic.clone());
+    }
+    Ok(headers)
+}
+
+fn answer(response: Response<hyper::body::Incoming>, purpose: Purpose) -> Result<Answer, CallError> {
+    let (head, incoming) = response.into_parts();
+    let text = |value: Option<&HeaderValue>| {
+        value.map(|value| String::from_utf8_lossy(value.as_bytes()).trim().to_owned()).unwrap_or_default()
+    };
+    let packing = text(head.headers.get(CONTENT_ENCODING)).to_ascii_lowercase();
+    let packed = match packing.as_str() {
+        "" | "identity" => false,
+        "gzip" | "x-gzip" => true,
+        other => return Err(CallError::Interrupted(format!("the answer is packed in an unknown way: {other}"))),
+    };
+    let content_type = text(head.headers.get(CONTENT_TYPE));
+    Ok(Answer {
+        status: head.status.as_u16(),
+        encoding: headers::encoding(&content_type),
+        content_type,
+        retry_after: headers::retry_after(&head.headers),
+        body: Body::new(incoming, packed, purpose),
+    })
+}
+
+/// Whether anything may have reached the server. A client's certificate is refused only after the handshake is done
+/// on this side.
+fn call_error(error: &hyper_util::client::legacy::Error) -> CallError {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(inner) = cause {
+        if let Some(io) = inner.downcast_ref::<std::io::Error>()
+            && let Some(tls) = io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>())
+            && matches!(tls, rustls::Error::AlertReceived(_))
+        {
+            return CallError::Connect(format!("the server refused the TLS connection: {tls}"));
+        }
+        cause = inner.source();
+    }
+    // The causes say what was tried; the outermost text says nothing.
+    let text = std::error::Error::source(error).map_or_else(|| error.to_string(), chain);
+    if error.is_connect() { CallError::Connect(text) } else { CallError::Interrupted(text) }
+}

@@ -1,0 +1,159 @@
+//! The client against a scripted server, over real sockets.
+
+mod access;
+mod calls;
+mod exec;
+mod identity;
+mod proxy;
+mod token;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ferry_testkit::api::{ApiServer, objects};
+
+use super::*;
+use crate::serve::metrics::Metrics;
+
+/// A folder of its own for a test.
+struct Folder(PathBuf);
+
+/// A client and what it counts.
+struct Setup {
+    client: Client,
+    metrics: Metrics,
+}
+
+// === impl Folder ===
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("ferry-client-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let root = std::env::temp_dir().join(name);
+        fs::create_dir_all(&root).unwrap();
+        Self(root)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Writes a file, whole or not at all, and gives its path.
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.path(name);
+        let temporary = self.path("temporary");
+        fs::write(&temporary, text).unwrap();
+        fs::rename(temporary, &path).unwrap();
+        path
+    }
+
+    fn script(&self, name: &str, text: &str) -> String {
+        let path = self.write(name, &format!("#!/bin/sh\n{text}\n"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// Writes a kubeconfig with these fields of its cluster and user.
+    fn kubeconfig(&self, cluster: &str, user: &str) -> String {
+        self.write(
+            "kubeconfig",
+            &format!(
+                "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\nclusters: [{{name: k, \
+                 cluster: {{{cluster}}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\n"
+            ),
+        )
+    }
+
+    /// Reads such a kubeconfig, without an environment.
+    fn access(&self, cluster: &str, user: &str) -> Result<Access, AccessError> {
+        Access::load_with(&self.kubeconfig(cluster, user), None, &|_| None, Path::new("/nowhere"))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _left_behind = fs::remove_dir_all(&self.0);
+    }
+}
+
+// === impl Setup ===
+
+impl Setup {
+    fn new(access: Access) -> Self {
+        Self::with(access, |_| {})
+    }
+
+    fn with(access: Access, change: impl FnOnce(&mut Options)) -> Self {
+        let mut options = Options {
+            content_type: "application/vnd.kubernetes.protobuf".to_owned(),
+            accept_content_types: String::new(),
+            qps: -1.0,
+            burst: 0,
+            user_agent: user_agent("/bin/kube-proxy"),
+            timing: Timing::default(),
+        };
+        change(&mut options);
+        let metrics = Metrics::new().unwrap();
+        let client = Client::new(access, options, Arc::clone(&metrics.rest)).unwrap();
+        Self { client, metrics }
+    }
+
+    /// A list to its end: its status and body.
+    async fn list(&self) -> Result<(u16, Vec<u8>), CallError> {
+        whole(self.client.get(&call(Verb::List)).await?).await
+    }
+
+    async fn status(&self) -> Result<u16, CallError> {
+        self.list().await.map(|(status, _)| status)
+    }
+
+    /// A line of the metrics' page that begins so, without that.
+    fn metric(&self, name: &str) -> Option<String> {
+        let page = self.metrics.encode();
+        page.lines().find_map(|line| line.strip_prefix(name).map(|rest| rest.trim().to_owned()))
+    }
+}
+
+fn call(verb: Verb) -> Call {
+    let query = if verb == Verb::Watch { "watch=true&resourceVersion=1" } else { "limit=500" };
+    Call { verb, resource: "services", path_and_query: format!("/api/v1/services?{query}") }
+}
+
+async fn whole(mut answer: Answer) -> Result<(u16, Vec<u8>), CallError> {
+    let mut all = Vec::new();
+    while let Some(bytes) = answer.body.chunk().await? {
+        assert!(!bytes.is_empty());
+        all.extend_from_slice(&bytes);
+    }
+    assert_eq!(answer.body.chunk().await, Ok(None));
+    Ok((answer.status, all))
+}
+
+/// The authority's certificate of a kubeconfig of the server's own.
+fn authority_field(identity: &ferry_testkit::api::Identity) -> String {
+    format!("certificate-authority-data: {}", base64(&identity.authority))
+}
+
+fn base64(text: &str) -> String {
+    use ::base64::Engine as _;
+    ::base64::engine::general_purpose::STANDARD.encode(text)
+}
+
+/// The fields of a server's cluster, for [`Folder::access`].
+fn cluster_of(server: &ApiServer, identity: &ferry_testkit::api::Identity) -> String {
+    format!("server: '{}', {}", server.url(), authority_field(identity))
+}
+
+fn header<'a>(seen: &'a ferry_testkit::api::Seen, name: &str) -> Option<&'a str> {
+    seen.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+}
+
+/// A server with so many services.
+fn filled(options: ferry_testkit::api::Options, count: usize) -> ApiServer {
+    let server = ApiServer::start(options);
+    server.load(objects::services(count));
+    server
+}

@@ -1,0 +1,203 @@
+use std::time::Duration;
+
+use ferry_testkit::api::{Action, Authority, Form, Options as Server, Rule, Validity, Welcome};
+use tokio::time::timeout;
+
+use super::*;
+
+/// A server with TLS, a token and a few services, and a client for it.
+fn pair(change: impl FnOnce(&mut Options)) -> (ApiServer, Setup, Folder) {
+    pair_with(Server::default(), "", change)
+}
+
+fn pair_with(server: Server, cluster: &str, change: impl FnOnce(&mut Options)) -> (ApiServer, Setup, Folder) {
+    let identity = Authority::new("lab").server(&["127.0.0.1"], Validity::Now);
+    let token = Some("sesame".to_owned());
+    let server = filled(Server { tls: Some(identity.clone()), token, ..server }, 20);
+    let folder = Folder::new();
+    let access = folder.access(&format!("{}{cluster}", cluster_of(&server, &identity)), "token: sesame").unwrap();
+    (server, Setup::with(access, change), folder)
+}
+
+fn once(action: Action) -> Rule {
+    Rule::new(1, action)
+}
+
+#[tokio::test]
+async fn a_list_as_upstream_asks_for_it() {
+    let (server, setup, _folder) = pair_with(Server { prefix: "/k8s/c".to_owned(), ..Server::default() }, "", |_| {});
+    let answer = setup.client.get(&call(Verb::List)).await.unwrap();
+    assert_eq!((answer.status, answer.encoding, answer.retry_after), (200, Some(Encoding::Protobuf), None));
+    let (_, body) = whole(answer).await.unwrap();
+    assert_eq!(&body[..4], b"k8s\0");
+    let seen = server.requests().remove(0);
+    assert_eq!((seen.method.as_str(), seen.path_and_query.as_str()), ("GET", "/k8s/c/api/v1/services?limit=500"));
+    assert_eq!(header(&seen, "accept"), Some("application/vnd.kubernetes.protobuf, */*"));
+    assert_eq!(header(&seen, "accept-encoding"), Some("gzip"));
+    assert_eq!(header(&seen, "authorization"), Some("Bearer sesame"));
+    assert_eq!(header(&seen, "host"), Some(server.address().to_string().as_str()));
+    let agent = header(&seen, "user-agent").unwrap();
+    assert!(agent.starts_with("kube-proxy/v1.36."), "{agent}");
+
+    let host = server.address();
+    let count = format!("rest_client_requests_total{{code=\"200\",host=\"{host}\",method=\"GET\"}}");
+    assert_eq!(setup.metric(&count).as_deref(), Some("1"));
+    let bytes = format!("rest_client_response_size_bytes_sum{{host=\"{host}\",verb=\"GET\"}}");
+    assert_eq!(setup.metric(&bytes), Some(body.len().to_string()));
+    for name in ["request_duration_seconds", "rate_limiter_duration_seconds", "request_size_bytes"] {
+        let count = format!("rest_client_{name}_count{{host=\"{host}\",verb=\"GET\"}}");
+        assert_eq!(setup.metric(&count).as_deref(), Some("1"), "{name}");
+    }
+    assert_eq!(setup.metric("rest_client_exec_plugin_ttl_seconds").as_deref(), Some("+Inf"));
+}
+
+#[tokio::test]
+async fn connections_are_used_again() {
+    let (server, setup, _folder) = pair(|_| {});
+    for _ in 0..5 {
+        assert_eq!(setup.status().await, Ok(200));
+    }
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_watch_is_not_packed_and_not_observed() {
+    let (server, setup, _folder) = pair(|options| options.accept_content_types = "application/json".to_owned());
+    let mut answer = setup.client.get(&call(Verb::Watch)).await.unwrap();
+    assert_eq!((answer.status, answer.encoding), (200, Some(Encoding::Json)));
+    assert!(answer.body.chunk().await.unwrap().is_some());
+    let seen = server.requests().remove(0);
+    assert_eq!(header(&seen, "accept-encoding"), Some("identity"));
+    assert_eq!(header(&seen, "accept"), Some("application/json"));
+    drop(answer);
+    assert_eq!(setup.metric("rest_client_response_size_bytes_sum"), None);
+}
+
+#[tokio::test]
+async fn gzip_is_undone_whoever_asked_for_it() {
+    let (server, setup, _folder) = pair_with(Server::default(), ", disable-compression: true", |_| {});
+    let plain = setup.list().await.unwrap();
+    assert_eq!(header(&server.requests()[0], "accept-encoding"), Some("identity"));
+    for action in [Action::Gzip, Action::GzipMembers] {
+        server.script(once(action));
+        assert!(setup.list().await.unwrap() == plain);
+    }
+    server.script(Rule::new(1, Action::GzipMembers).form(Form::Watch));
+    let mut answer = setup.client.get(&call(Verb::Watch)).await.unwrap();
+    assert!(timeout(Duration::from_secs(5), answer.body.chunk()).await.unwrap().unwrap().is_some());
+
+    server.script(once(Action::GzipBomb { bytes: 50 << 20 }));
+    let mut answer = setup.client.get(&call(Verb::List)).await.unwrap();
+    let mut total = 0;
+    while let Some(bytes) = answer.body.chunk().await.unwrap() {
+        assert!(bytes.len() < 1 << 20, "{}", bytes.len());
+        total += bytes.len();
+    }
+    assert_eq!(total, 50 << 20);
+}
+
+#[tokio::test]
+async fn refusals_are_answers() {
+    let (server, setup, _folder) = pair(|_| {});
+    server.script(once(Action::Throttle { header: Some(7), details: None }));
+    let answer = setup.client.get(&call(Verb::List)).await.unwrap();
+    assert_eq!((answer.status, answer.retry_after), (429, Some(Duration::from_secs(7))));
+    server.script(once(Action::status(410)));
+    assert_eq!(setup.status().await, Ok(410));
+    server.script(once(Action::ContentType("text/html".to_owned())));
+    let answer = setup.client.get(&call(Verb::List)).await.unwrap();
+    assert_eq!((answer.encoding, answer.content_type.as_str()), (None, "text/html"));
+    server.accept_token(Some("another"));
+    assert_eq!(setup.status().await, Ok(401));
+    assert_eq!(setup.metric("rest_client_request_retries_total"), None);
+}
+
+#[tokio::test]
+async fn broken_answers_are_interruptions() {
+    let (server, setup, _folder) = pair(|_| {});
+    let size = setup.list().await.unwrap().1.len();
+    for action in [
+        Action::CutHead { bytes: 0 },
+        Action::CutHead { bytes: 20 },
+        Action::CutAfter { bytes: 0 },
+        Action::CutAfter { bytes: size / 2 },
+        Action::ResetAfter { bytes: size / 2 },
+    ] {
+        // From a connection of its own: a request that a kept connection loses unsent is sent again.
+        server.cut();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        server.script(Rule::new(1, action.clone()));
+        let result = setup.status().await;
+        assert!(
+            matches!(&result, Err(CallError::Interrupted(text)) if !text.contains("http")),
+            "{action:?}: {result:?}"
+        );
+    }
+    assert_eq!(setup.status().await, Ok(200));
+}
+
+#[tokio::test]
+async fn silence_has_an_end() {
+    let (server, setup, _folder) = pair(|options| {
+        options.timing.connect = Duration::from_millis(300);
+        options.timing.headers = Duration::from_millis(300);
+    });
+    server.script(once(Action::NoAnswer));
+    assert!(matches!(setup.status().await, Err(CallError::Timeout { .. })));
+    server.cut();
+    server.welcome(1, Welcome::Silence);
+    let result = timeout(Duration::from_secs(5), setup.status()).await.unwrap();
+    assert!(
+        matches!(&result, Err(CallError::Connect(text)) if text.contains("no connection within 0.3 s")),
+        "{result:?}"
+    );
+    let errors = format!("rest_client_requests_total{{code=\"<error>\",host=\"{}\",method=\"GET\"}}", server.address());
+    assert_eq!(setup.metric(&errors).as_deref(), Some("2"));
+    // Slow isn't silent.
+    server.script(once(Action::Slow { bytes: 2000, pause: Duration::from_millis(20) }));
+    assert_eq!(setup.status().await, Ok(200));
+}
+
+#[tokio::test]
+async fn what_never_reached_the_server() {
+    let (server, setup, _folder) = pair(|_| {});
+    for welcome in [Welcome::Close, Welcome::Reset, Welcome::Garbage] {
+        server.welcome(1, welcome);
+        let result = setup.status().await;
+        assert!(matches!(result, Err(CallError::Connect(_))), "{welcome:?}: {result:?}");
+    }
+    server.stop();
+    let result = setup.status().await;
+    assert!(matches!(&result, Err(CallError::Connect(text)) if text.contains("refused")), "{result:?}");
+    server.resume();
+    assert_eq!(setup.status().await, Ok(200));
+
+    let folder = Folder::new();
+    // Too long a label for anybody to be asked about it.
+    let nowhere = format!("server: 'https://{}'", "a".repeat(64));
+    let setup = Setup::new(folder.access(&nowhere, "").unwrap());
+    let result = setup.status().await;
+    assert!(matches!(&result, Err(CallError::Connect(_))), "{result:?}");
+}
+
+#[tokio::test]
+async fn requests_wait_for_their_turn() {
+    let (server, setup, _folder) = pair(|options| (options.qps, options.burst) = (50.0, 2));
+    let begun = Instant::now();
+    for _ in 0..7 {
+        assert_eq!(setup.status().await, Ok(200));
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(95), "{:?}", begun.elapsed());
+    let waited =
+        format!("rest_client_rate_limiter_duration_seconds_count{{host=\"{}\",verb=\"GET\"}}", server.address());
+    assert_eq!(setup.metric(&waited).as_deref(), Some("7"));
+}
+
+#[tokio::test]
+async fn plain_http() {
+    let server = filled(Server { prefix: "/p".to_owned(), ..Server::default() }, 3);
+    let folder = Folder::new();
+    let setup = Setup::new(folder.access(&format!("server: '{}/'", server.url()), "token: secret").unwrap());
+    assert_eq!(setup.status().await, Ok(200));
+    assert_eq!(header(&server.requests()[0], "authorization"), None);
+}

@@ -1,0 +1,230 @@
+use std::time::Duration;
+
+use ferry_testkit::api::{Authority, Options as Server, Validity};
+
+use super::*;
+
+const V1: &str = "client.authentication.k8s.io/v1";
+
+/// A server that accepts a token, and a folder for plugins.
+struct Bench {
+    server: ApiServer,
+    folder: Folder,
+    cluster: String,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let identity = Authority::new("lab").server(&["127.0.0.1"], Validity::Now);
+        let token = Some("sesame".to_owned());
+        let server = filled(Server { tls: Some(identity.clone()), token, ..Server::default() }, 1);
+        let cluster = cluster_of(&server, &identity);
+        Self { server, folder: Folder::new(), cluster }
+    }
+
+    /// A client whose plugin is this script; fields of `exec` may be added.
+    fn client(&self, script: &str, fields: &str) -> Setup {
+        self.folder.script("plugin", script);
+        self.client_of("./plugin", fields)
+    }
+
+    fn client_of(&self, command: &str, fields: &str) -> Setup {
+        let user = format!("exec: {{command: {command}, apiVersion: {V1}, interactiveMode: Never{fields}}}");
+        let access = self.folder.access(&self.cluster, &user).unwrap();
+        Setup::with(access, |options| {
+            options.timing.plugin = Duration::from_millis(700);
+            options.timing.plugin_pause = Duration::from_millis(200);
+        })
+    }
+
+    /// How often the plugin ran, by what it appended to a file.
+    fn runs(&self) -> usize {
+        fs::read_to_string(self.folder.path("runs")).map_or(0, |text| text.lines().count())
+    }
+
+    fn count(&self) -> String {
+        format!("echo run >> {}\n", self.folder.path("runs"))
+    }
+}
+
+fn credential(status: &str) -> String {
+    format!("{{\"apiVersion\": \"{V1}\", \"kind\": \"ExecCredential\", \"status\": {{{status}}}}}")
+}
+
+fn printing(status: &str) -> String {
+    format!("cat <<'END'\n{}\nEND\n", credential(status))
+}
+
+/// The text of the error.
+async fn refused(setup: &Setup) -> String {
+    match setup.status().await {
+        Err(CallError::Credentials(text)) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_token_of_a_plugin_is_used_until_it_is_refused() {
+    let bench = Bench::new();
+    bench.folder.write("token", &credential("\"token\": \"sesame\""));
+    let script = format!("{}cat {}", bench.count(), bench.folder.path("token"));
+    let setup = bench.client(&script, "");
+    let all = tokio::join!(setup.status(), setup.status(), setup.status(), setup.status());
+    assert_eq!(all, (Ok(200), Ok(200), Ok(200), Ok(200)));
+    assert_eq!(bench.runs(), 1);
+    let calls = "rest_client_exec_plugin_call_total{call_status=\"no_error\",code=\"0\"}";
+    assert_eq!(setup.metric(calls).as_deref(), Some("1"));
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    bench.folder.write("token", &credential("\"token\": \"open\""));
+    bench.server.accept_token(Some("open"));
+    assert_eq!(setup.status().await, Ok(200));
+    assert_eq!(bench.runs(), 2);
+    // Refused at once again: it isn't run for each request.
+    bench.server.accept_token(Some("something else"));
+    for _ in 0..5 {
+        assert_eq!(setup.status().await, Ok(401));
+    }
+    assert_eq!(bench.runs(), 2);
+}
+
+#[tokio::test]
+async fn expired_credentials_are_asked_for_again() {
+    let bench = Bench::new();
+    let script = bench.count() + &printing("\"token\": \"sesame\", \"expirationTimestamp\": \"2020-01-01T00:00:00Z\"");
+    let setup = bench.client(&script, "");
+    for wanted in [1, 1, 2] {
+        assert_eq!(setup.status().await, Ok(200));
+        assert_eq!(bench.runs(), wanted);
+        if wanted == 1 {
+            tokio::time::sleep(Duration::from_millis(130)).await;
+        }
+    }
+    let script = bench.count() + &printing("\"token\": \"sesame\", \"expirationTimestamp\": \"2999-01-01T00:00:00Z\"");
+    let setup = bench.client(&script, "");
+    assert_eq!(setup.status().await, Ok(200));
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    assert_eq!(setup.status().await, Ok(200));
+    assert_eq!(bench.runs(), 3);
+}
+
+#[tokio::test]
+async fn a_plugin_is_told_what_it_asks_for() {
+    let bench = Bench::new();
+    let about = bench.folder.path("about");
+    let script = format!("echo \"$KUBERNETES_EXEC_INFO\" > {about}\necho \"$1 $GREETING\" >> {about}\n")
+        + &printing("\"token\": \"sesame\"");
+    let fields = ", args: [hello], env: [{name: GREETING, value: world}], provideClusterInfo: true";
+    let setup = bench.client(&script, fields);
+    assert_eq!(setup.status().await, Ok(200));
+    let text = fs::read_to_string(&about).unwrap();
+    let (info, rest) = text.split_once('\n').unwrap();
+    assert_eq!(rest, "hello world\n");
+    let info: serde_json::Value = serde_json::from_str(info).unwrap();
+    assert_eq!((info["kind"].as_str(), info["apiVersion"].as_str()), (Some("ExecCredential"), Some(V1)));
+    assert_eq!(info["spec"]["interactive"], false);
+    assert_eq!(info["spec"]["cluster"]["server"], bench.server.url());
+    assert!(info["spec"]["cluster"]["certificate-authority-data"].as_str().unwrap().len() > 100);
+}
+
+#[tokio::test]
+async fn failing_plugins_say_why_and_show_no_secret() {
+    let bench = Bench::new();
+    let plugin = bench.folder.path("./plugin");
+    for (script, wanted) in [
+        ("echo hidden; echo no network >&2; exit 3".to_owned(), "it ended with exit code 3: no network"),
+        ("kill -9 $$".to_owned(), "it was ended: signal: 9"),
+        ("echo hidden".to_owned(), "it printed no ExecCredential: wrong at line 1, column 1"),
+        (
+            "echo '{\"kind\": \"Pod\", \"apiVersion\": \"hidden\"}'".to_owned(),
+            "it printed no ExecCredential: the kind is another",
+        ),
+        (
+            printing("\"token\": \"hidden\"").replace("/v1\"", "/v1beta1\""),
+            "it printed an ExecCredential of another version than",
+        ),
+        (printing(""), "the plugin didn't return a token or a certificate and key"),
+        (printing("\"clientKeyData\": \"hidden\""), "it gave only one of certificate and key"),
+        (
+            printing("\"clientKeyData\": \"hidden\", \"clientCertificateData\": \"hidden\""),
+            "its client-certificate: there is no",
+        ),
+        (
+            printing("\"token\": \"hidden\", \"expirationTimestamp\": \"hidden\""),
+            "its expirationTimestamp is no timestamp",
+        ),
+        (printing("\"token\": [\"hidden\"]"), "it printed no ExecCredential: wrong at line 1"),
+    ] {
+        let setup = bench.client(&script, "");
+        let error = refused(&setup).await;
+        let start = format!("exec plugin {plugin}: {wanted}");
+        assert!(error.starts_with(&start), "{error}\n{start}");
+        assert!(!error.contains("hidden"), "{error}");
+        // It is cheap to ask again soon.
+        assert_eq!(refused(&setup).await, error);
+    }
+    let setup = bench.client("exit 3", "");
+    refused(&setup).await;
+    let calls = "rest_client_exec_plugin_call_total{call_status=\"plugin_execution_error\",code=\"3\"}";
+    assert_eq!(setup.metric(calls).as_deref(), Some("1"));
+    let setup = bench.client_of("no-such-program-anywhere", ", installHint: get it");
+    let error = refused(&setup).await;
+    assert_eq!(error, "exec plugin no-such-program-anywhere: it can't be started: no such file or directory; get it");
+    // One that works again is used.
+    let setup = bench.client("exit 1", "");
+    refused(&setup).await;
+    bench.folder.script("plugin", &printing("\"token\": \"sesame\""));
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    assert_eq!(setup.status().await, Ok(200));
+}
+
+#[tokio::test]
+async fn a_plugin_that_hangs_or_floods_is_ended_with_its_children() {
+    let bench = Bench::new();
+    let alive = bench.folder.path("alive");
+    let begun = Instant::now();
+    let setup = bench.client(&format!("(sleep 2; touch {alive}) & wait"), "");
+    let error = refused(&setup).await;
+    assert!(error.ends_with("it didn't end within 0.7 s"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(2));
+    let setup = bench.client("head -c 100000000 /dev/zero", "");
+    let error = refused(&setup).await;
+    assert!(error.ends_with("it printed more than 1048576 bytes"), "{error}");
+    // What it complains of is bounded, too, and doesn't block it.
+    let setup = bench.client("head -c 10000000 /dev/zero | tr '\\0' x >&2; exit 1", "");
+    let error = refused(&setup).await;
+    assert!(error.len() < 3000 && error.contains("xxxx"), "{}", error.len());
+    tokio::time::sleep(Duration::from_secs(2).saturating_sub(begun.elapsed())).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!Path::new(&alive).exists());
+}
+
+#[tokio::test]
+async fn a_certificate_of_a_plugin() {
+    let authority = Authority::new("lab");
+    let identity = authority.server(&["127.0.0.1"], Validity::Now);
+    let [first, second] = ["a", "b"].map(|name| authority.client(name, &[], Validity::For(Duration::from_hours(2))));
+    let clients = Some(authority);
+    let server = filled(Server { tls: Some(identity.clone()), clients, ..Server::default() }, 1);
+    let bench = Bench { cluster: cluster_of(&server, &identity), server, folder: Folder::new() };
+    let answer = |pair: &ferry_testkit::api::Identity| {
+        let [certificate, key] = [&pair.certificate, &pair.key].map(|pem| serde_json::to_string(pem).unwrap());
+        credential(&format!(
+            "\"clientCertificateData\": {certificate}, \"clientKeyData\": {key}, \
+             \"expirationTimestamp\": \"2020-01-01T00:00:00Z\""
+        ))
+    };
+    bench.folder.write("answer", &answer(&first));
+    let setup = bench.client(&format!("cat {}", bench.folder.path("answer")), "");
+    assert_eq!(setup.status().await, Ok(200));
+    let left: f64 = setup.metric("rest_client_exec_plugin_ttl_seconds").unwrap().parse().unwrap();
+    assert!((7000.0..=7200.0).contains(&left), "{left}");
+    // The same again is no change; another one is, and it gets connections of its own.
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    assert_eq!(setup.status().await, Ok(200));
+    assert_eq!(bench.server.connections(), 1);
+    bench.folder.write("answer", &answer(&second));
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    assert_eq!(setup.status().await, Ok(200));
+    assert_eq!(bench.server.connections(), 2);
+    assert_eq!(setup.metric("rest_client_exec_plugin_certificate_rotation_age_count").as_deref(), Some("1"));
+}

@@ -1,0 +1,200 @@
+//! What has to be there before anything is handed over for the first time. Until then nothing in the kernel is touched,
+//! so the rules of an earlier run go on serving.
+
+use std::time::{Duration, Instant};
+
+use ferry_api::object::{Kind, Node};
+use ferry_model::{DetectLocal, Store};
+
+/// How long the Node of a cluster is waited for, once the server has told about it. Upstream's figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeWait {
+    /// for an address; then it goes on with loopback
+    pub address: Duration,
+    /// for a pod range, after that, where the local detector needs one; then it fails
+    pub pod_range: Option<Duration>,
+}
+
+/// Whether the first hand-over may happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Passage {
+    /// it may
+    Open,
+    /// not yet; look again when something changes, and at that moment
+    Closed(Option<Instant>),
+    /// it never may: this is why
+    Failed(String),
+}
+
+/// Decides that.
+#[derive(Debug)]
+pub struct Gate {
+    /// kinds whose initial lists must be complete
+    awaited: Vec<Kind>,
+    node: Option<NodeWait>,
+    node_name: String,
+    /// when the server had told about the Node
+    told: Option<Instant>,
+    /// when the Node had an address, or was no longer waited for
+    addressed: Option<Instant>,
+}
+
+// === impl NodeWait ===
+
+impl NodeWait {
+    /// Upstream's patience, with a local detector.
+    pub fn new(detect_local: &DetectLocal) -> Self {
+        Self {
+            address: Duration::from_secs(30),
+            pod_range: (*detect_local == DetectLocal::NodeCidr).then_some(Duration::from_secs(300)),
+        }
+    }
+}
+
+// === impl Gate ===
+
+impl Gate {
+    /// A closed gate.
+    pub fn new(awaited: Vec<Kind>, node: Option<NodeWait>, node_name: &str) -> Self {
+        Self { awaited, node, node_name: node_name.to_owned(), told: None, addressed: None }
+    }
+
+    /// Whether it opens.
+    pub fn passage(&mut self, store: &Store, now: Instant) -> Passage {
+        let listed = self.awaited.iter().all(|kind| store.synced(*kind));
+        let node = match self.node {
+            Some(wait) => self.node_passage(wait, store, now),
+            None => Passage::Open,
+        };
+        match node {
+            Passage::Open if !listed => Passage::Closed(None),
+            passage => passage,
+        }
+    }
+
+    fn node_passage(&mut self, wait: NodeWait, store: &Store, now: Instant) -> Passage {
+        if !store.synced(Kind::Node) {
+            return Passage::Closed(None);
+        }
+        let told = *self.told.get_or_insert(now);
+        let addressed = match self.addressed {
+            Some(addressed) => addressed,
+            None if store.node().is_some_and(has_address) => now,
+            None if now < told + wait.address => return Passage::Closed(Some(told + wait.address)),
+            None => {
+                let missing = if store.node().is_some() { "an address" } else { "its Node object" };
+                tracing::error!(
+                    node = self.node_name,
+                    missing,
+                    "Waited long enough for the node, going on with loopback addresses"
+                );
+                now
+            }
+        };
+        self.addressed = Some(addressed);
+        let Some(patience) = wait.pod_range else { return Passage::Open };
+        match store.node() {
+            Some(node) if !node.pod_cidrs.is_empty() => Passage::Open,
+            _ if now < addressed + patience => Passage::Closed(Some(addressed + patience)),
+            Some(_) => Passage::Failed(format!("timeout waiting for PodCIDR allocation on node {:?}", self.node_name)),
+            None => Passage::Failed(format!("timeout waiting for node {:?} to exist", self.node_name)),
+        }
+    }
+}
+
+fn has_address(node: &Node) -> bool {
+    node.addresses.iter().any(|entry| entry.address.is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::object::{KubeObject, ObjectName};
+    use ferry_api::wire::{Document, decode_manifest};
+    use ferry_model::store::Event;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const WAIT: NodeWait = NodeWait { address: Duration::from_secs(30), pod_range: None };
+    const POD_RANGE: NodeWait = NodeWait { pod_range: Some(Duration::from_secs(300)), ..WAIT };
+
+    fn node(spec: &str, status: &str) -> Event {
+        let text =
+            format!("apiVersion: v1\nkind: Node\nmetadata: {{name: here}}\nspec: {{{spec}}}\nstatus: {{{status}}}\n");
+        match decode_manifest(&text).complete().unwrap().remove(0) {
+            Document::Object(object @ KubeObject::Node(_)) => Event::Upsert(object),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    const ADDRESS: &str = "addresses: [{type: InternalIP, address: 10.0.0.1}]";
+
+    fn gate(wait: Option<NodeWait>) -> (Gate, Store) {
+        (Gate::new(vec![Kind::Service, Kind::EndpointSlice], wait, "here"), Store::new("here"))
+    }
+
+    fn list(store: &mut Store, kinds: &[Kind]) {
+        kinds.iter().for_each(|kind| drop(store.apply(Event::Synced(*kind))));
+    }
+
+    #[test]
+    fn lists_are_waited_for_without_limit() {
+        let start = Instant::now();
+        let (mut gate, mut store) = gate(None);
+        list(&mut store, &[Kind::Service]);
+        assert_eq!(gate.passage(&store, start + 9999 * SECOND), Passage::Closed(None));
+        list(&mut store, &[Kind::EndpointSlice]);
+        assert_eq!(gate.passage(&store, start), Passage::Open);
+    }
+
+    #[test]
+    fn an_address_is_waited_for_from_the_moment_the_server_answers() {
+        let start = Instant::now();
+        let (mut gate, mut store) = gate(Some(WAIT));
+        list(&mut store, &[Kind::Service, Kind::EndpointSlice]);
+        assert_eq!(gate.passage(&store, start), Passage::Closed(None));
+        store.apply(node("", ""));
+        list(&mut store, &[Kind::Node]);
+        let told = start + 100 * SECOND;
+        assert_eq!(gate.passage(&store, told), Passage::Closed(Some(told + 30 * SECOND)));
+        assert_eq!(gate.passage(&store, told + 29 * SECOND), Passage::Closed(Some(told + 30 * SECOND)));
+        store.apply(node("", ADDRESS));
+        assert_eq!(gate.passage(&store, told + 29 * SECOND), Passage::Open);
+    }
+
+    #[test]
+    fn without_an_address_it_goes_on_after_a_while() {
+        let start = Instant::now();
+        for known in [true, false] {
+            let (mut gate, mut store) = gate(Some(WAIT));
+            if known {
+                store.apply(node("", ""));
+            }
+            list(&mut store, &[Kind::Service, Kind::EndpointSlice, Kind::Node]);
+            assert_eq!(gate.passage(&store, start), Passage::Closed(Some(start + 30 * SECOND)));
+            let text = crate::logging::logged(0, || {
+                assert_eq!(gate.passage(&store, start + 30 * SECOND), Passage::Open);
+            });
+            assert!(text.contains(if known { "an address" } else { "its Node object" }), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_pod_range_is_waited_for_after_the_address_and_then_it_fails() {
+        let start = Instant::now();
+        let (mut gate, mut store) = gate(Some(POD_RANGE));
+        list(&mut store, &[Kind::Service, Kind::EndpointSlice, Kind::Node]);
+        assert_eq!(gate.passage(&store, start), Passage::Closed(Some(start + 30 * SECOND)));
+        store.apply(node("", ADDRESS));
+        let addressed = start + 10 * SECOND;
+        assert_eq!(gate.passage(&store, addressed), Passage::Closed(Some(addressed + 300 * SECOND)));
+        let late = addressed + 300 * SECOND;
+        let failed = Passage::Failed("timeout waiting for PodCIDR allocation on node \"here\"".to_owned());
+        assert_eq!(gate.passage(&store, late), failed);
+        store.apply(Event::Delete(Kind::Node, ObjectName::cluster_wide("here")));
+        let gone = Passage::Failed("timeout waiting for node \"here\" to exist".to_owned());
+        assert_eq!(gate.passage(&store, late), gone);
+        store.apply(node("podCIDR: 10.1.0.0/24", ADDRESS));
+        assert_eq!(gate.passage(&store, late), Passage::Open);
+    }
+}

@@ -1,0 +1,94 @@
+//! Where objects come from, and what that means for the rest of the program.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use ferry_model::Settings;
+
+use crate::client::{self, Access, Client};
+use crate::core::{NodeFacts, NodeWait};
+use crate::serve::metrics::Metrics;
+use crate::source::Sink;
+use crate::source::api::{self, ApiSource};
+use crate::source::directory::Directory;
+use crate::source::freshness::Freshness;
+
+/// Where objects come from.
+#[derive(Debug)]
+pub enum Origin {
+    /// a directory of manifests
+    Manifests(PathBuf),
+    /// the API server of a cluster
+    Cluster {
+        /// the way there
+        access: Box<Access>,
+        /// how to ask
+        options: client::Options,
+    },
+}
+
+/// An origin, opened.
+#[derive(Debug)]
+pub struct Opened {
+    /// delivers the objects
+    pub source: Source,
+    /// where the facts about our Node come from
+    pub node: NodeFacts,
+    /// how fresh objects are; `None` where that isn't told
+    pub freshness: Option<Arc<Freshness>>,
+}
+
+/// Delivers objects until the core has ended.
+#[derive(Debug)]
+pub enum Source {
+    /// from files
+    Directory(Box<Directory>),
+    /// from an API server
+    Api(Box<ApiSource>),
+}
+
+// === impl Origin ===
+
+impl Origin {
+    /// Makes everything ready: what is mistyped fails here, before anything is touched.
+    ///
+    /// # Errors
+    /// When the directory can't be read, or the client can't be made.
+    pub fn open(self, settings: &Settings, metrics: &Metrics) -> anyhow::Result<Opened> {
+        match self {
+            Self::Manifests(path) => {
+                let directory =
+                    Directory::open(&path).with_context(|| format!("reading the manifests in {}", path.display()))?;
+                let source = Source::Directory(Box::new(directory));
+                Ok(Opened { source, node: NodeFacts::Local, freshness: None })
+            }
+            Self::Cluster { access, options } => {
+                let freshness = Arc::new(Freshness::new(Instant::now(), &api::KINDS));
+                let source = ApiSource::new(api::Setup {
+                    server: access.server().to_owned(),
+                    client: Client::new(*access, options, Arc::clone(&metrics.rest))?,
+                    node_name: settings.node_name.clone(),
+                    freshness: Arc::clone(&freshness),
+                    timing: api::Timing::default(),
+                })
+                .context("making a runtime for the API server")?;
+                let node = NodeFacts::Cluster(NodeWait::new(&settings.detect_local));
+                Ok(Opened { source: Source::Api(Box::new(source)), node, freshness: Some(freshness) })
+            }
+        }
+    }
+}
+
+// === impl Source ===
+
+impl Source {
+    /// Runs until the core has ended.
+    pub fn run(self, sink: &Sink) {
+        match self {
+            Self::Directory(directory) => drop(directory.run(sink)),
+            Self::Api(source) => drop(source.run(sink)),
+        }
+    }
+}

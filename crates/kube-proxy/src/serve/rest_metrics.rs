@@ -1,0 +1,201 @@
+//! Metrics of the API client, with upstream's names, labels, buckets and help texts.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use prometheus::{Gauge, Histogram, HistogramVec, IntCounterVec, IntGauge, Registry};
+
+use super::metrics::Buckets::{CertificateAge, RequestSeconds, RequestSize};
+use super::metrics::MetricKind::{Counter, Gauge as GaugeKind, Histogram as HistogramKind};
+use super::metrics::{Row, row};
+
+/// The only method there is.
+const GET: &str = "GET";
+const VERB_HOST: &[&str] = &["verb", "host"];
+
+const REQUESTS: Row = row(
+    "rest_client_requests_total",
+    Counter,
+    &["code", "method", "host"],
+    "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.",
+);
+const DURATION: Row = row(
+    "rest_client_request_duration_seconds",
+    HistogramKind(RequestSeconds),
+    VERB_HOST,
+    "[ALPHA] Request latency in seconds. Broken down by verb, and host.",
+);
+const LIMITER: Row = row(
+    "rest_client_rate_limiter_duration_seconds",
+    HistogramKind(RequestSeconds),
+    VERB_HOST,
+    "[ALPHA] Client side rate limiter latency in seconds. Broken down by verb, and host.",
+);
+const REQUEST_SIZE: Row = row(
+    "rest_client_request_size_bytes",
+    HistogramKind(RequestSize),
+    VERB_HOST,
+    "[ALPHA] Request size in bytes. Broken down by verb and host.",
+);
+const RESPONSE_SIZE: Row = row(
+    "rest_client_response_size_bytes",
+    HistogramKind(RequestSize),
+    VERB_HOST,
+    "[ALPHA] Response size in bytes. Broken down by verb and host.",
+);
+const RETRIES: Row = row(
+    "rest_client_request_retries_total",
+    Counter,
+    &["code", "verb", "host"],
+    "[ALPHA] Number of request retries, partitioned by status code, verb, and host.",
+);
+const PLUGIN_CALLS: Row = row(
+    "rest_client_exec_plugin_call_total",
+    Counter,
+    &["code", "call_status"],
+    "[ALPHA] Number of calls to an exec plugin, partitioned by the type of event encountered (no_error, \
+     plugin_execution_error, plugin_not_found_error, client_internal_error) and an optional exit code. The exit code will \
+     be set to 0 if and only if the plugin call was successful.",
+);
+const PLUGIN_TTL: Row = row(
+    "rest_client_exec_plugin_ttl_seconds",
+    GaugeKind,
+    &[],
+    "[ALPHA] Gauge of the shortest TTL (time-to-live) of the client certificate(s) managed by the auth exec plugin. The \
+     value is in seconds until certificate expiry (negative if already expired). If auth exec plugins are unused or \
+     manage no TLS certificates, the value will be +INF.",
+);
+const PLUGIN_AGE: Row = row(
+    "rest_client_exec_plugin_certificate_rotation_age",
+    HistogramKind(CertificateAge),
+    &[],
+    "[ALPHA] Histogram of the number of seconds the last auth exec plugin client certificate lived before being rotated. \
+     If auth exec plugin client certificates are unused, histogram will contain no data.",
+);
+const TRANSPORTS: Row = row(
+    "rest_client_transport_create_calls_total",
+    Counter,
+    &["result"],
+    "[ALPHA] Number of calls to get a new transport, partitioned by the result of the operation hit: obtained from the \
+     cache, miss: created and added to the cache, uncacheable: created and not cached",
+);
+const TRANSPORT_ENTRIES: Row = row(
+    "rest_client_transport_cache_entries",
+    GaugeKind,
+    &[],
+    "[ALPHA] Number of transport entries in the internal cache.",
+);
+
+/// Every metric of this module, in the order of its registration.
+pub const TABLE: &[Row] = &[
+    REQUESTS,
+    DURATION,
+    LIMITER,
+    REQUEST_SIZE,
+    RESPONSE_SIZE,
+    RETRIES,
+    PLUGIN_CALLS,
+    PLUGIN_TTL,
+    PLUGIN_AGE,
+    TRANSPORTS,
+    TRANSPORT_ENTRIES,
+];
+
+/// What the client of the API server counts.
+#[derive(Debug)]
+pub struct RestMetrics {
+    requests: IntCounterVec,
+    duration: HistogramVec,
+    limiter: HistogramVec,
+    request_size: HistogramVec,
+    response_size: HistogramVec,
+    retries: IntCounterVec,
+    plugin_calls: IntCounterVec,
+    plugin_ttl: Gauge,
+    plugin_age: Histogram,
+    transports: IntCounterVec,
+    transport_entries: IntGauge,
+    /// when a plugin's certificate ends
+    plugin_expiry: Mutex<Option<SystemTime>>,
+}
+
+// === impl RestMetrics ===
+
+impl RestMetrics {
+    /// Registers all of the table. Fails only where the table contradicts itself.
+    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            requests: REQUESTS.counters(registry)?,
+            duration: DURATION.histograms(registry)?,
+            limiter: LIMITER.histograms(registry)?,
+            request_size: REQUEST_SIZE.histograms(registry)?,
+            response_size: RESPONSE_SIZE.histograms(registry)?,
+            retries: RETRIES.counters(registry)?,
+            plugin_calls: PLUGIN_CALLS.counters(registry)?,
+            plugin_ttl: PLUGIN_TTL.float_gauge(registry)?,
+            plugin_age: PLUGIN_AGE.histogram(registry)?,
+            transports: TRANSPORTS.counters(registry)?,
+            transport_entries: TRANSPORT_ENTRIES.gauge(registry)?,
+            plugin_expiry: Mutex::new(None),
+        })
+    }
+
+    /// Brings up to date what depends on the time.
+    pub(super) fn refresh(&self) {
+        let expiry = *self.plugin_expiry.lock().unwrap_or_else(PoisonError::into_inner);
+        self.plugin_ttl.set(expiry.map_or(f64::INFINITY, |expiry| {
+            let now = SystemTime::now();
+            match expiry.duration_since(now) {
+                Ok(left) => left.as_secs_f64(),
+                Err(past) => -past.duration().as_secs_f64(),
+            }
+        }));
+    }
+
+    /// A request got this status, or `<error>`.
+    pub(crate) fn answered(&self, code: &str, host: &str) {
+        self.requests.with_label_values(&[code, GET, host]).inc();
+    }
+
+    /// A request waited for its turn.
+    pub(crate) fn waited(&self, host: &str, time: Duration) {
+        self.limiter.with_label_values(&[GET, host]).observe(time.as_secs_f64());
+    }
+
+    /// A list was read to its end, or to where it broke off; `size_bytes` is `None` where nothing came. Watches aren't
+    /// observed: they have no end.
+    pub(crate) fn listed(&self, host: &str, took: Duration, size_bytes: Option<u64>) {
+        self.duration.with_label_values(&[GET, host]).observe(took.as_secs_f64());
+        // A GET has no body.
+        self.request_size.with_label_values(&[GET, host]).observe(0.0);
+        if let Some(size) = size_bytes {
+            self.response_size.with_label_values(&[GET, host]).observe(size as f64);
+        }
+    }
+
+    /// A request is sent once more after this status.
+    pub(crate) fn retried(&self, code: &str, host: &str) {
+        self.retries.with_label_values(&[code, GET, host]).inc();
+    }
+
+    /// A plugin ended so, with this exit code.
+    pub(crate) fn plugin_call(&self, status: &str, code: i32) {
+        self.plugin_calls.with_label_values(&[code.to_string().as_str(), status]).inc();
+    }
+
+    /// A plugin's certificate is in use that ends then.
+    pub(crate) fn plugin_certificate(&self, expiry: Option<SystemTime>) {
+        *self.plugin_expiry.lock().unwrap_or_else(PoisonError::into_inner) = expiry;
+    }
+
+    /// A plugin's certificate was replaced after this time.
+    pub(crate) fn plugin_certificate_replaced(&self, age: Duration) {
+        self.plugin_age.observe(age.as_secs_f64());
+    }
+
+    /// A transport was made; it is the only one in use.
+    pub(crate) fn transport_created(&self) {
+        self.transports.with_label_values(&["miss"]).inc();
+        self.transport_entries.set(1);
+    }
+}

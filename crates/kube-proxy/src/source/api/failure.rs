@@ -1,0 +1,176 @@
+//! Why a step came to no good end, sorted by what follows from it.
+
+use std::fmt;
+use std::time::Duration;
+
+use ferry_api::wire::stream::{Status, StreamError};
+
+use crate::client::CallError;
+
+/// A failure of one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) cause: Cause,
+    /// without anything that differs each time
+    text: String,
+    /// when the server wants to be asked again
+    pub(super) retry_after: Option<Duration>,
+}
+
+/// What kind of failure it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// nothing has reached the server
+    Unreached,
+    /// the connection ended in the middle of something
+    Interrupted,
+    /// nothing came for too long
+    Silent,
+    /// what was asked for lies too far back
+    Expired,
+    /// the server said no
+    Refused {
+        /// the HTTP status, or the one in the event
+        code: u16,
+        /// by an event or a body, after it had answered with success
+        within: bool,
+    },
+    /// the bytes aren't what they should be
+    Broken,
+    /// the answer is in no encoding that we read
+    Foreign,
+    /// there are more objects or pages than there can be
+    Endless,
+    /// the stream ended too early
+    Short,
+    /// the server takes a streaming list for a plain watch
+    Unsupported,
+    /// the server has gone back to an older state
+    Behind,
+}
+
+/// The most bytes of a text that a server or a proxy sent.
+const MOST_TEXT: usize = 1024;
+
+// === impl Failure ===
+
+impl Failure {
+    pub(super) fn new(cause: Cause, text: impl Into<String>) -> Self {
+        let mut text = text.into();
+        text.truncate(text.floor_char_boundary(MOST_TEXT));
+        Self { cause, text, retry_after: None }
+    }
+
+    /// The server's status, in the answer's head or within the answer.
+    pub(super) fn status(status: &Status, within: bool) -> Self {
+        let Status { code, reason, message, retry_after_seconds } = status;
+        let parts = [reason, message].map(|part| part.trim());
+        let mut text = code.to_string();
+        for (part, separator) in parts.into_iter().zip([" ", ": "]) {
+            if !part.is_empty() {
+                text.extend([separator, part]);
+            }
+        }
+        let cause = match (code, &**reason) {
+            (410, _) | (_, "Expired" | "Gone") => Cause::Expired,
+            (code, _) => Cause::Refused { code: *code, within },
+        };
+        let seconds = retry_after_seconds.map(|seconds| Duration::from_secs(seconds.into()));
+        Self::new(cause, text).after(seconds)
+    }
+
+    /// The server wants to be asked again only then.
+    pub(super) fn after(self, wait: Option<Duration>) -> Self {
+        Self { retry_after: self.retry_after.max(wait), ..self }
+    }
+
+    /// Whether it is about who we are or what we may do.
+    pub(super) fn is_refused_access(&self) -> bool {
+        matches!(self.cause.code(), Some(401 | 403))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<StreamError> for Failure {
+    fn from(error: StreamError) -> Self {
+        let cause = match &error {
+            StreamError::Status(status) => return Self::status(status, true),
+            StreamError::Malformed(_) | StreamError::TooLarge { .. } => Cause::Broken,
+            StreamError::Truncated => Cause::Interrupted,
+        };
+        Self::new(cause, error.to_string())
+    }
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        let cause = match &error {
+            CallError::Connect(_) | CallError::Credentials(_) => Cause::Unreached,
+            CallError::Interrupted(_) => Cause::Interrupted,
+            CallError::Timeout { .. } => Cause::Silent,
+        };
+        Self::new(cause, error.to_string())
+    }
+}
+
+// === impl Cause ===
+
+impl Cause {
+    /// The status that the server gave.
+    pub(super) fn code(self) -> Option<u16> {
+        match self {
+            Self::Refused { code, .. } => Some(code),
+            Self::Expired => Some(410),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(code: u16, reason: &str, message: &str) -> Status {
+        Status { code, reason: reason.into(), message: message.into(), retry_after_seconds: None }
+    }
+
+    #[test]
+    fn a_status_is_told_whole() {
+        let failure = Failure::status(&status(403, "Forbidden", "nodes is forbidden: User \"u\" cannot watch"), false);
+        assert_eq!(failure.to_string(), "403 Forbidden: nodes is forbidden: User \"u\" cannot watch");
+        assert_eq!(failure.cause, Cause::Refused { code: 403, within: false });
+        assert!(failure.is_refused_access());
+        assert_eq!(Failure::status(&status(500, "", ""), true).to_string(), "500");
+        assert_eq!(Failure::status(&status(0, "", "odd"), true).to_string(), "0: odd");
+    }
+
+    #[test]
+    fn gone_is_expired_wherever_it_stands() {
+        assert_eq!(Failure::status(&status(410, "Gone", ""), false).cause, Cause::Expired);
+        assert_eq!(Failure::from(StreamError::Status(status(410, "Expired", ""))).cause, Cause::Expired);
+        assert_eq!(Failure::status(&status(0, "Expired", ""), true).cause, Cause::Expired);
+    }
+
+    #[test]
+    fn the_longer_wait_counts() {
+        let mut told = status(429, "TooManyRequests", "");
+        told.retry_after_seconds = Some(3);
+        let (one, five) = (Duration::from_secs(1), Duration::from_secs(5));
+        assert_eq!(Failure::status(&told, true).after(Some(one)).retry_after, Some(Duration::from_secs(3)));
+        assert_eq!(Failure::status(&told, true).after(Some(five)).retry_after, Some(five));
+        assert_eq!(Failure::status(&status(500, "", ""), true).after(None).retry_after, None);
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let failure = Failure::new(Cause::Broken, "ä".repeat(MOST_TEXT));
+        assert_eq!(failure.to_string().len(), MOST_TEXT);
+        let failure = Failure::new(Cause::Broken, format!("x{}", "ä".repeat(MOST_TEXT)));
+        assert_eq!(failure.to_string().len(), MOST_TEXT - 1);
+    }
+}

@@ -1,0 +1,53 @@
+//! A list in pages, each delivered as its bytes arrive.
+
+use ferry_api::wire::stream::{ListDecoder, ListEnd};
+
+use super::failure::{Cause, Failure};
+use super::reflector::{Reflector, Stop};
+use super::resource::Recency;
+use crate::client::Verb;
+
+/// Empty pages that may follow each other. Even a server that filters after paging doesn't send many.
+const MOST_EMPTY_PAGES: usize = 3;
+
+impl Reflector {
+    /// All pages.
+    pub(super) async fn list(&mut self, recency: Recency) -> Result<(), Stop> {
+        self.outlet.begin();
+        let mut path = self.resource.list(recency);
+        let mut version = None;
+        let mut empty = 0;
+        loop {
+            let before = self.outlet.listed();
+            let ListEnd { resource_version, continue_token } = self.page(path).await?;
+            // Should the pages be of different moments, then the watch has to begin at the earliest.
+            let version = &*version.get_or_insert(resource_version);
+            let Some(token) = continue_token.filter(|token| !token.is_empty()) else {
+                self.outlet.complete();
+                self.outlet.deliver()?;
+                self.listed(version.clone());
+                return Ok(());
+            };
+            empty = if self.outlet.listed() == before { empty + 1 } else { 0 };
+            if empty > MOST_EMPTY_PAGES {
+                let text = format!("the list has no end: over {MOST_EMPTY_PAGES} empty pages in a row");
+                return Err(Failure::new(Cause::Endless, text).into());
+            }
+            path = self.resource.page(&token);
+        }
+    }
+
+    async fn page(&mut self, path_and_query: String) -> Result<ListEnd, Stop> {
+        let (mut body, encoding) = self.open(Verb::List, path_and_query).await?;
+        let mut decoder = ListDecoder::new(self.kind(), encoding);
+        let mut items = Vec::new();
+        while let Some(bytes) = self.chunk(&mut body, self.timing.list_silence).await? {
+            let pushed = decoder.push(&bytes, &mut items);
+            items.drain(..).for_each(|item| self.outlet.object(item));
+            self.outlet.deliver()?;
+            pushed?;
+            self.check_size()?;
+        }
+        Ok(decoder.finish()?)
+    }
+}

@@ -1,0 +1,102 @@
+//! The cluster's API server as a source: a list of each kind, then a watch that goes on from it, whatever the server
+//! and the network do. What is known stays in force meanwhile.
+//!
+//! Every kind has a task of its own on one thread. Its [`Plan`](plan::Plan) decides what to ask for and when; its
+//! [`Reflector`] asks, hands what comes to its [`Outlet`], and counts a version as known only after that.
+
+mod backoff;
+mod failure;
+mod list;
+mod outlet;
+mod plan;
+mod reflector;
+mod report;
+mod resource;
+#[cfg(test)]
+mod testing;
+mod timing;
+mod watch;
+
+use std::io;
+use std::sync::Arc;
+
+use ferry_api::object::Kind;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use self::backoff::Dice;
+use self::outlet::Outlet;
+use self::plan::Plan;
+use self::reflector::Reflector;
+use self::report::Report;
+use self::resource::Resource;
+pub use self::timing::Timing;
+use super::freshness::Freshness;
+use super::{Closed, Sink};
+use crate::client::Client;
+
+/// Every kind that is asked for. The Node comes first, since nothing can be decided without it.
+pub const KINDS: [Kind; 4] = [Kind::Node, Kind::Service, Kind::EndpointSlice, Kind::ServiceCidr];
+
+/// What a source is made with.
+#[derive(Debug)]
+pub struct Setup {
+    /// asks the server
+    pub client: Client,
+    /// the server's URL, for logs
+    pub server: String,
+    /// the one Node that counts
+    pub node_name: String,
+    /// is told how each kind is doing
+    pub freshness: Arc<Freshness>,
+    /// how long things may take
+    pub timing: Timing,
+}
+
+/// The objects of a cluster.
+#[derive(Debug)]
+pub struct ApiSource {
+    setup: Setup,
+    runtime: Runtime,
+}
+
+impl ApiSource {
+    /// Makes everything ready and asks nothing yet. Fails if the system has no room for another runtime.
+    pub fn new(setup: Setup) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { setup, runtime })
+    }
+
+    /// Lists and watches all kinds until the core has ended.
+    pub fn run(self, sink: &Sink) -> Closed {
+        self.runtime.block_on(self.setup.follow(sink))
+    }
+}
+
+// === impl Setup ===
+
+impl Setup {
+    /// Lists and watches all kinds until the core has ended, in a runtime with I/O and time. Dropping it ends all.
+    pub async fn follow(&self, sink: &Sink) -> Closed {
+        let mut tasks = JoinSet::new();
+        for kind in KINDS {
+            tasks.spawn(self.reflector(kind, sink.clone()).run());
+        }
+        // The first that finds the core gone is enough.
+        tasks.join_next().await.and_then(Result::ok).unwrap_or(Closed)
+    }
+
+    fn reflector(&self, kind: Kind, sink: Sink) -> Reflector {
+        let resource = Resource::new(kind, &self.node_name);
+        Reflector {
+            client: self.client.clone(),
+            timing: self.timing.clone(),
+            freshness: Arc::clone(&self.freshness),
+            plan: Plan::new(self.timing.clone(), Dice::new()),
+            outlet: Outlet::new(kind, &self.node_name, sink),
+            report: Report::new(resource.name, self.server.as_str().into()),
+            absence: None,
+            resource,
+        }
+    }
+}

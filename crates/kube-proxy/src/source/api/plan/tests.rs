@@ -1,0 +1,485 @@
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A plan with a clock of its own.
+struct Bench {
+    plan: Plan,
+    now: Instant,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { plan: Plan::new(Timing::default(), Dice::seeded(3)), now: Instant::now() }
+    }
+
+    /// One whose list is complete at version 100, in an attempt before.
+    fn listed() -> Self {
+        let mut bench = Self::new();
+        assert!(matches!(bench.begin(), Step::StreamingList { .. }));
+        bench.answered();
+        bench.plan.listed("100".into());
+        bench.pass(2 * SECOND);
+        assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn));
+        bench
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+    }
+
+    fn begin(&mut self) -> Step {
+        self.plan.begin(self.now)
+    }
+
+    fn answered(&mut self) {
+        self.plan.answered(self.now);
+    }
+
+    /// The pause after a failure, and whether it is nothing special.
+    fn failed(&mut self, failure: Failure) -> (Duration, bool) {
+        match self.plan.ended(Some(failure), self.now) {
+            Verdict::Failed { pause, quiet, .. } => {
+                self.now += pause;
+                (pause, quiet)
+            }
+            Verdict::GoOn => panic!("it goes on"),
+        }
+    }
+
+    fn fails(&mut self, cause: Cause) -> Duration {
+        self.failed(Failure::new(cause, "it failed")).0
+    }
+
+    /// Begins a step and lets it fail at once.
+    fn try_and_fail(&mut self, cause: Cause) -> (Step, Duration) {
+        let step = self.begin();
+        if cause != Cause::Unreached {
+            self.answered();
+        }
+        let pause = self.fails(cause);
+        (step, pause)
+    }
+
+    /// Begins a watch that brings a version and fails.
+    fn watch_to(&mut self, version: &str, cause: Cause) -> Duration {
+        assert!(matches!(self.begin(), Step::Watch { .. }));
+        self.answered();
+        assert!(self.plan.advanced(version.into()));
+        self.fails(cause)
+    }
+}
+
+fn refused(code: u16) -> Cause {
+    Cause::Refused { code, within: false }
+}
+
+fn error_event(code: u16) -> Cause {
+    Cause::Refused { code, within: true }
+}
+
+fn is_streaming(step: &Step) -> bool {
+    matches!(step, Step::StreamingList { .. })
+}
+
+fn watch_version(step: &Step) -> &str {
+    match step {
+        Step::Watch { version, .. } => version,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_streaming_list_then_watches_from_the_newest_version() {
+    let mut bench = Bench::new();
+    let Step::StreamingList { seconds } = bench.begin() else { panic!("no streaming list") };
+    assert!((300..600).contains(&seconds));
+    bench.answered();
+    assert!(!bench.plan.is_complete());
+    bench.plan.listed("7".into());
+    assert!(bench.plan.is_complete());
+    assert!(bench.plan.advanced("9".into()));
+    assert!(!bench.plan.advanced("9".into()), "nothing new");
+    assert!(!bench.plan.advanced("8".into()), "never back");
+    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn));
+    let step = bench.begin();
+    assert_eq!(watch_version(&step), "9");
+    let Step::Watch { seconds, .. } = step else { unreachable!() };
+    assert!((300..600).contains(&seconds));
+}
+
+#[test]
+fn versions_compare_as_numbers_of_any_length() {
+    assert_eq!(compare("9", "10"), Some(Ordering::Less));
+    assert_eq!(compare("0010", "10"), Some(Ordering::Equal));
+    let huge = "9".repeat(60);
+    assert_eq!(compare(&huge, "10"), Some(Ordering::Greater));
+    assert_eq!(compare("a", "10"), None);
+    assert_eq!(compare("", "10"), None);
+}
+
+#[test]
+fn versions_that_are_no_numbers_are_taken_as_they_come() {
+    let mut bench = Bench::listed();
+    assert!(bench.plan.advanced("x".into()));
+    assert!(!bench.plan.advanced("x".into()));
+    assert!(bench.plan.advanced("a".into()));
+    assert!(!bench.plan.is_behind("1"));
+}
+
+#[test]
+fn any_failure_of_a_streaming_list_leads_to_pages() {
+    let causes = [
+        Cause::Interrupted,
+        Cause::Silent,
+        Cause::Expired,
+        Cause::Broken,
+        Cause::Foreign,
+        Cause::Endless,
+        Cause::Short,
+        Cause::Unsupported,
+        refused(400),
+        refused(401),
+        refused(422),
+        refused(429),
+        refused(500),
+        error_event(500),
+    ];
+    for cause in causes {
+        let mut bench = Bench::new();
+        let (step, pause) = bench.try_and_fail(cause);
+        assert!(is_streaming(&step));
+        assert!((50 * MS..200 * MS).contains(&pause), "{cause:?} {pause:?}");
+        let recency = if cause == Cause::Expired { Recency::Latest } else { Recency::Any };
+        assert_eq!(bench.begin(), Step::List(recency), "{cause:?}");
+    }
+    let mut bench = Bench::new();
+    bench.try_and_fail(Cause::Unreached);
+    assert!(is_streaming(&bench.begin()), "nobody has seen that it streams");
+}
+
+#[test]
+fn a_refusal_of_streaming_is_remembered_for_an_hour() {
+    let lasting = [refused(400), refused(422), refused(500), error_event(500), Cause::Unsupported, Cause::Silent];
+    let passing = [refused(401), refused(403), refused(429), error_event(429), refused(503), Cause::Expired];
+    for (cause, lasts) in lasting.map(|cause| (cause, true)).into_iter().chain(passing.map(|cause| (cause, false))) {
+        let mut bench = Bench::new();
+        bench.try_and_fail(cause);
+        assert!(matches!(bench.begin(), Step::List(_)));
+        bench.answered();
+        bench.plan.listed("100".into());
+        bench.plan.ended(None, bench.now);
+        bench.pass(100 * SECOND);
+        bench.try_and_fail(Cause::Expired);
+        assert_eq!(is_streaming(&bench.begin()), !lasts, "{cause:?}");
+        bench.pass(3600 * SECOND);
+        assert!(is_streaming(&bench.begin()), "{cause:?}");
+    }
+}
+
+#[test]
+fn pages_that_fail_are_followed_by_another_try_at_streaming() {
+    let mut bench = Bench::new();
+    bench.try_and_fail(Cause::Interrupted);
+    assert!(!is_streaming(&bench.try_and_fail(Cause::Unreached).0));
+    assert!(!is_streaming(&bench.try_and_fail(refused(500)).0));
+    assert!(is_streaming(&bench.begin()));
+}
+
+#[test]
+fn a_token_that_expired_leads_to_a_list_of_now() {
+    let mut bench = Bench::new();
+    bench.try_and_fail(refused(422));
+    assert_eq!(bench.try_and_fail(Cause::Expired).0, Step::List(Recency::Any));
+    assert_eq!(bench.begin(), Step::List(Recency::Latest));
+}
+
+#[test]
+fn a_later_list_never_shows_an_older_state() {
+    let mut bench = Bench::listed();
+    bench.try_and_fail(Cause::Expired);
+    assert!(is_streaming(&bench.try_and_fail(Cause::Interrupted).0));
+    assert_eq!(bench.begin(), Step::List(Recency::Latest));
+}
+
+#[test]
+fn a_watch_that_ends_properly_goes_on_at_once_if_it_was_of_use() {
+    let mut bench = Bench::listed();
+    // it lasted
+    bench.begin();
+    bench.answered();
+    bench.pass(SECOND);
+    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn));
+    // it brought something
+    bench.begin();
+    bench.answered();
+    bench.plan.advanced("101".into());
+    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn));
+    // neither
+    let mut bounds = Vec::new();
+    for _ in 0..6 {
+        bench.begin();
+        bench.answered();
+        bench.plan.advanced("101".into());
+        let Verdict::Failed { pause, quiet: false, answered: true, .. } = bench.plan.ended(None, bench.now) else {
+            panic!("it goes on")
+        };
+        bounds.push(pause);
+    }
+    assert!(bounds[0] >= 100 * MS && bounds[0] < 200 * MS);
+    assert!(bounds[5] >= SECOND && bounds[5] < 2 * SECOND);
+}
+
+#[test]
+fn a_long_time_to_the_first_answer_does_not_count_as_lasting() {
+    let mut bench = Bench::listed();
+    bench.begin();
+    bench.pass(20 * SECOND);
+    bench.answered();
+    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::Failed { .. }));
+}
+
+#[test]
+fn waits_grow_to_their_bounds_and_start_anew_after_progress() {
+    for (cause, bound) in [
+        (Cause::Unreached, SECOND),
+        (Cause::Interrupted, SECOND),
+        (refused(503), SECOND),
+        (refused(429), SECOND),
+        (refused(401), 8 * SECOND),
+        (refused(403), 8 * SECOND),
+    ] {
+        let mut bench = Bench::listed();
+        let pauses: Vec<Duration> = (0..10).map(|_| bench.try_and_fail(cause).1).collect();
+        assert!(pauses[0] < 200 * MS, "{cause:?} {pauses:?}");
+        assert!(pauses.iter().all(|pause| *pause >= 100 * MS && *pause < 2 * bound), "{cause:?} {pauses:?}");
+        assert!(pauses[9] >= bound, "{cause:?} {pauses:?}");
+        let mut bench = Bench::listed();
+        (0..3).for_each(|_| drop(bench.try_and_fail(cause)));
+        let after = bench.watch_to("101", cause);
+        assert!(after < 200 * MS, "{cause:?} {after:?}");
+    }
+}
+
+#[test]
+fn what_a_server_asks_for_is_obeyed_within_bounds() {
+    let mut bench = Bench::listed();
+    let mut wait = |seconds| {
+        bench.begin();
+        bench.failed(Failure::new(refused(429), "busy").after(Some(seconds * SECOND))).0
+    };
+    assert_eq!(wait(7), 7 * SECOND);
+    assert_eq!(wait(7000), 60 * SECOND);
+    assert!(wait(0) >= 100 * MS);
+}
+
+#[test]
+fn too_old_leads_to_a_list_and_repeatedly_to_one_after_a_while() {
+    let mut bench = Bench::listed();
+    assert_eq!(watch_version(&bench.begin()), "100");
+    let (pause, quiet) = bench.failed(Failure::new(Cause::Expired, "410"));
+    assert_eq!((pause, quiet), (50 * MS, true));
+    let mut last = Duration::ZERO;
+    for round in 0..12 {
+        assert!(is_streaming(&bench.begin()), "{round}");
+        bench.answered();
+        bench.plan.listed("200".into());
+        // changes between don't make lists cheaper
+        bench.plan.advanced(format!("{}", 300 + round).into());
+        let (pause, quiet) = bench.failed(Failure::new(Cause::Expired, "410"));
+        assert!(!quiet && pause >= 100 * MS && pause < 16 * SECOND);
+        last = pause;
+    }
+    assert!(last >= 8 * SECOND, "{last:?}");
+    bench.begin();
+    bench.answered();
+    bench.plan.listed("900".into());
+    bench.pass(61 * SECOND);
+    assert_eq!(bench.failed(Failure::new(Cause::Expired, "410")), (Duration::ZERO, true));
+}
+
+#[test]
+fn broken_bytes_twice_at_one_version_lead_to_a_list() {
+    for cause in [Cause::Broken, error_event(500), error_event(400), refused(400), refused(422), refused(404)] {
+        let mut bench = Bench::listed();
+        bench.try_and_fail(cause);
+        let (step, _) = bench.try_and_fail(cause);
+        assert_eq!(watch_version(&step), "100", "{cause:?}");
+        assert!(is_streaming(&bench.begin()), "{cause:?}");
+    }
+    let mut bench = Bench::listed();
+    bench.try_and_fail(Cause::Broken);
+    bench.watch_to("101", Cause::Broken);
+    assert_eq!(watch_version(&bench.begin()), "101", "a newer version is another chance");
+    bench.fails(Cause::Broken);
+    assert!(is_streaming(&bench.begin()));
+}
+
+#[test]
+fn broken_watches_after_complete_lists_are_no_busy_loop() {
+    let mut bench = Bench::listed();
+    let start = bench.now;
+    let mut lists = 0;
+    while bench.now < start + 60 * SECOND {
+        if is_streaming(&bench.begin()) {
+            lists += 1;
+            bench.answered();
+            bench.plan.listed("100".into());
+            bench.plan.ended(None, bench.now);
+        } else {
+            bench.answered();
+            bench.fails(Cause::Broken);
+        }
+    }
+    assert!((3..16).contains(&lists), "{lists}");
+}
+
+#[test]
+fn a_server_that_cannot_answer_is_asked_from_the_same_version() {
+    for cause in [refused(503), refused(429), refused(403), error_event(429), Cause::Interrupted, Cause::Silent] {
+        let mut bench = Bench::listed();
+        for _ in 0..20 {
+            assert_eq!(watch_version(&bench.try_and_fail(cause).0), "100", "{cause:?}");
+        }
+    }
+    let mut bench = Bench::listed();
+    let steps: Vec<Step> = (0..6).map(|_| bench.try_and_fail(refused(500)).0).collect();
+    assert!(steps[..5].iter().all(|step| matches!(step, Step::Watch { .. })));
+    assert!(is_streaming(&steps[5]), "500 for ever is about the version");
+}
+
+#[test]
+fn a_server_behind_leads_to_a_list() {
+    let mut bench = Bench::listed();
+    assert!(bench.plan.is_behind("99"));
+    assert!(!bench.plan.is_behind("100") && !bench.plan.is_behind("101") && !bench.plan.is_behind("x"));
+    bench.try_and_fail(Cause::Behind);
+    assert!(is_streaming(&bench.begin()));
+}
+
+#[test]
+fn what_keeps_bytes_back_gets_short_streams() {
+    let seconds = |step: Step| match step {
+        Step::Watch { seconds, .. } => seconds,
+        other => panic!("{other:?}"),
+    };
+    let mut bench = Bench::listed();
+    for _ in 0..2 {
+        assert!(seconds(bench.begin()) >= 300);
+        bench.answered();
+        bench.pass(130 * SECOND);
+        bench.fails(Cause::Silent);
+    }
+    assert_eq!(seconds(bench.begin()), 32);
+    // all comes at the end
+    bench.answered();
+    bench.pass(32 * SECOND);
+    bench.plan.heard(bench.now);
+    bench.plan.advanced("101".into());
+    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn));
+    assert_eq!(seconds(bench.begin()), 32);
+    // now it comes when it happens
+    bench.answered();
+    bench.plan.heard(bench.now);
+    bench.pass(32 * SECOND);
+    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn));
+    assert!(seconds(bench.begin()) >= 300);
+}
+
+#[test]
+fn watches_that_never_say_anything_lead_to_a_list() {
+    let mut bench = Bench::listed();
+    let mut open = Duration::ZERO;
+    while let Step::Watch { seconds, .. } = bench.begin() {
+        bench.answered();
+        // by the server's end, by ours, or by a cut
+        let (time, failure) = match open.as_secs() % 3 {
+            0 => (Duration::from_secs(seconds).min(130 * SECOND), None),
+            1 => (130 * SECOND, Some(Failure::new(Cause::Silent, "silent"))),
+            _ => (50 * SECOND, Some(Failure::new(Cause::Interrupted, "cut"))),
+        };
+        bench.pass(time);
+        open += time;
+        if let Verdict::Failed { pause, .. } = bench.plan.ended(failure, bench.now) {
+            bench.pass(pause);
+        }
+        assert!(open < 800 * SECOND);
+    }
+    assert!(open >= 600 * SECOND);
+    assert!(is_streaming(&bench.begin()));
+    // an hour without a server is another thing
+    let mut bench = Bench::listed();
+    bench.pass(3600 * SECOND);
+    bench.try_and_fail(Cause::Unreached);
+    bench.try_and_fail(Cause::Interrupted);
+    assert_eq!(watch_version(&bench.begin()), "100");
+}
+
+#[test]
+fn a_cut_of_a_watch_that_worked_is_nothing_special() {
+    let mut bench = Bench::listed();
+    bench.begin();
+    bench.answered();
+    bench.pass(2 * SECOND);
+    let (pause, quiet) = bench.failed(Failure::new(Cause::Interrupted, "cut"));
+    assert!(quiet && pause >= 100 * MS && pause < 200 * MS);
+    bench.begin();
+    bench.answered();
+    assert!(!bench.failed(Failure::new(Cause::Interrupted, "cut")).1, "this one brought nothing");
+}
+
+#[test]
+fn a_server_without_streaming_lists_is_nothing_special() {
+    for (cause, special) in
+        [(refused(422), false), (refused(400), false), (Cause::Unsupported, false), (refused(500), true)]
+    {
+        let mut bench = Bench::new();
+        bench.begin();
+        bench.answered();
+        assert_eq!(bench.failed(Failure::new(cause, "no")).1, !special, "{cause:?}");
+        // but pages have to work
+        bench.begin();
+        bench.answered();
+        assert!(!bench.failed(Failure::new(cause, "no")).1, "{cause:?}");
+    }
+}
+
+#[test]
+fn a_kind_that_is_not_offered_is_asked_for_later_as_at_the_start() {
+    let mut bench = Bench::listed();
+    bench.begin();
+    assert_eq!(bench.plan.rest(), 600 * SECOND);
+    assert!(is_streaming(&bench.begin()));
+}
+
+#[test]
+fn no_sequence_of_failures_is_a_busy_loop() {
+    let causes = [
+        Cause::Unreached,
+        Cause::Interrupted,
+        Cause::Silent,
+        Cause::Expired,
+        Cause::Broken,
+        Cause::Foreign,
+        Cause::Endless,
+        Cause::Short,
+        Cause::Unsupported,
+        Cause::Behind,
+        refused(400),
+        refused(401),
+        refused(404),
+        refused(429),
+        refused(500),
+        error_event(500),
+    ];
+    let mut dice = Dice::seeded(11);
+    let mut bench = Bench::new();
+    for _ in 0..10_000 {
+        bench.begin();
+        bench.answered();
+        let cause = causes[usize::try_from(dice.among(&(0..causes.len() as u64))).unwrap()];
+        let pause = bench.fails(cause);
+        assert!(pause >= 50 * MS && pause < 16 * SECOND, "{cause:?} {pause:?}");
+    }
+}

@@ -1,0 +1,237 @@
+//! One kind's way from the server to the core: carries out what the plan says, for ever.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferry_api::object::Kind;
+use ferry_api::wire::stream::{Encoding, Status, StreamError, decode_status};
+use hyper::body::Bytes;
+use tokio::time::{sleep, timeout};
+
+use super::failure::{Cause, Failure};
+use super::outlet::Outlet;
+use super::plan::{Plan, Step, Verdict};
+use super::report::Report;
+use super::resource::Resource;
+use super::timing::Timing;
+use crate::client::{Answer, Body, Call, CallError, Client, Verb};
+use crate::source::Closed;
+use crate::source::freshness::Freshness;
+
+/// Follows one kind.
+#[derive(Debug)]
+pub(super) struct Reflector {
+    pub(super) resource: Resource,
+    pub(super) client: Client,
+    pub(super) timing: Timing,
+    pub(super) freshness: Arc<Freshness>,
+    pub(super) plan: Plan,
+    pub(super) outlet: Outlet,
+    pub(super) report: Report,
+    /// the status that a kind was refused with that need not be there
+    pub(super) absence: Option<u16>,
+}
+
+/// Why a step ends early.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// the core has ended
+    Closed(Closed),
+    /// it failed
+    Failed(Failure),
+}
+
+/// A silence is counted in so many parts. While the core is busy this thread waits for it, and must not take that for
+/// the server's silence: such a wait is one part at most.
+const PARTS: u32 = 4;
+/// The most bytes of a refusal that are read.
+const MOST_REFUSAL_BYTES: usize = 64 << 10;
+
+// === impl Reflector ===
+
+impl Reflector {
+    /// Runs until the core has ended.
+    pub(super) async fn run(mut self) -> Closed {
+        loop {
+            let step = self.plan.begin(Instant::now());
+            let (verb, result) = match step {
+                Step::List(recency) => (Verb::List, self.list(recency).await),
+                Step::StreamingList { seconds } => {
+                    (Verb::Watch, self.watch(self.resource.streaming_list(seconds)).await)
+                }
+                Step::Watch { version, seconds } => {
+                    (Verb::Watch, self.watch(self.resource.watch(&version, seconds)).await)
+                }
+            };
+            self.freshness.disconnected(self.kind());
+            let pause = match result {
+                Ok(()) => self.conclude(verb, None),
+                Err(Stop::Failed(failure)) => self.conclude(verb, Some(failure)),
+                Err(Stop::Closed(closed)) => Err(closed),
+            };
+            match pause {
+                Ok(Duration::ZERO) => {}
+                Ok(pause) => sleep(pause).await,
+                Err(closed) => return closed,
+            }
+        }
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.resource.kind
+    }
+
+    /// Says what is to be said about a step's end, and how long to wait before the next one.
+    fn conclude(&mut self, verb: Verb, failure: Option<Failure>) -> Result<Duration, Closed> {
+        if self.resource.optional
+            && let Some(failure) = &failure
+            && let Some(code @ (403 | 404)) = failure.cause.code()
+        {
+            return self.rest(code, failure);
+        }
+        Ok(match self.plan.ended(failure, Instant::now()) {
+            Verdict::GoOn => {
+                self.report.works();
+                Duration::ZERO
+            }
+            Verdict::Failed { failure, pause, quiet, answered } => {
+                if quiet {
+                    self.report.passed(verb, &failure);
+                } else {
+                    self.report.failed(verb, &failure, answered);
+                }
+                pause
+            }
+        })
+    }
+
+    /// The cluster doesn't have this kind, or not for us, and it need not.
+    fn rest(&mut self, code: u16, failure: &Failure) -> Result<Duration, Closed> {
+        if code == 404 {
+            self.outlet.begin();
+            self.outlet.complete();
+            self.outlet.deliver()?;
+            self.freshness.synced(self.kind());
+        }
+        if self.absence.replace(code) != Some(code) {
+            let resource = self.resource.name;
+            tracing::info!(resource, err = %failure, "The API server doesn't offer this, it is done without");
+        }
+        Ok(self.plan.rest())
+    }
+
+    /// A list is complete and delivered.
+    pub(super) fn listed(&mut self, version: Box<str>) {
+        let (resource, objects) = (self.resource.name, self.outlet.listed());
+        if self.absence.take().is_some() {
+            tracing::info!(resource, objects, "The API server offers this now");
+        } else {
+            tracing::debug!(resource, objects, version = &*version, "A list is complete");
+        }
+        self.plan.listed(version);
+        self.freshness.synced(self.kind());
+        self.report.works();
+    }
+
+    /// Whether the list that runs has come to its bound.
+    pub(super) fn check_size(&self) -> Result<(), Failure> {
+        let most = self.timing.most_objects;
+        if self.outlet.listed() <= most {
+            return Ok(());
+        }
+        Err(Failure::new(Cause::Endless, format!("the list has no end: over {most} objects")))
+    }
+
+    /// Asks, and returns the body of a good answer.
+    pub(super) async fn open(&mut self, verb: Verb, path_and_query: String) -> Result<(Body, Encoding), Failure> {
+        let call = Call { verb, resource: self.resource.name, path_and_query };
+        let answer = self.client.get(&call).await?;
+        if answer.status != 200 {
+            return Err(self.refusal(answer).await);
+        }
+        let Some(encoding) = answer.encoding else {
+            let content_type = answer.content_type.escape_debug();
+            let text = format!("the answer's content type is neither JSON nor protobuf: \"{content_type}\"");
+            return Err(Failure::new(Cause::Foreign, text));
+        };
+        let now = Instant::now();
+        self.plan.answered(now);
+        self.freshness.connected(self.kind(), now);
+        self.report.answered();
+        Ok((answer.body, encoding))
+    }
+
+    /// What a server says that doesn't do what was asked.
+    async fn refusal(&self, answer: Answer) -> Failure {
+        let Answer { status: code, encoding, retry_after, body, .. } = answer;
+        let bytes = timeout(self.timing.refusal, read_some(body)).await.unwrap_or_default();
+        let status = encoding.and_then(|encoding| decode_status(encoding, &bytes));
+        let status = status.map(|status| Status { code, ..status }).unwrap_or_else(|| {
+            let text = String::from_utf8_lossy(&bytes);
+            let first = text.lines().next().unwrap_or_default();
+            Status {
+                code,
+                reason: "".into(),
+                message: first.escape_debug().to_string().into(),
+                retry_after_seconds: None,
+            }
+        });
+        Failure::status(&status, false).after(retry_after)
+    }
+
+    /// The next bytes of a body.
+    pub(super) async fn chunk(&mut self, body: &mut Body, silence: Duration) -> Result<Option<Bytes>, Failure> {
+        let mut next = pin!(body.chunk());
+        for _ in 0..PARTS {
+            if let Ok(chunk) = timeout(silence / PARTS, next.as_mut()).await {
+                let chunk = chunk?;
+                if chunk.is_some() {
+                    let now = Instant::now();
+                    self.plan.heard(now);
+                    self.freshness.contact(self.resource.kind, now);
+                }
+                return Ok(chunk);
+            }
+        }
+        Err(Failure::new(Cause::Silent, format!("nothing came for {} s", silence.as_secs_f32())))
+    }
+}
+
+/// The beginning of a body, as far as it can be read.
+async fn read_some(mut body: Body) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < MOST_REFUSAL_BYTES
+        && let Ok(Some(chunk)) = body.chunk().await
+    {
+        let room = MOST_REFUSAL_BYTES - bytes.len();
+        bytes.extend(chunk.into_iter().take(room));
+    }
+    bytes
+}
+
+// === impl Stop ===
+
+impl From<Closed> for Stop {
+    fn from(closed: Closed) -> Self {
+        Self::Closed(closed)
+    }
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<StreamError> for Stop {
+    fn from(error: StreamError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<CallError> for Stop {
+    fn from(error: CallError) -> Self {
+        Self::Failed(error.into())
+    }
+}

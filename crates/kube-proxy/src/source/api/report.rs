@@ -1,0 +1,144 @@
+//! Says what goes wrong with a kind once, and when it works again.
+
+use std::sync::Arc;
+
+use super::failure::Failure;
+use crate::client::Verb;
+
+/// What has been said about one kind since it last worked.
+#[derive(Debug)]
+pub(super) struct Report {
+    resource: &'static str,
+    server: Arc<str>,
+    said: Vec<String>,
+    /// some failure came after the server had begun to answer: that it begins to answer proves nothing then
+    late: bool,
+}
+
+/// Different failures that are named in one time of trouble.
+const MOST: usize = 16;
+
+impl Report {
+    pub(super) fn new(resource: &'static str, server: Arc<str>) -> Self {
+        Self { resource, server, said: Vec::new(), late: false }
+    }
+
+    /// A request of this verb has failed.
+    pub(super) fn failed(&mut self, verb: Verb, failure: &Failure, answered: bool) {
+        self.late |= answered;
+        let text = format!("{} {failure}", verb.as_str());
+        if self.said.contains(&text) || self.said.len() >= MOST {
+            return self.passed(verb, failure);
+        }
+        let (verb, resource, server) = (verb.as_str(), self.resource, &*self.server);
+        if failure.is_refused_access() {
+            tracing::error!(verb, resource, server, err = %failure, "The API server refuses access, asking goes on");
+        } else {
+            tracing::warn!(verb, resource, server, err = %failure, "Asking the API server failed, what is known stays");
+        }
+        self.said.push(text);
+    }
+
+    /// A request has failed in a way that is nothing special.
+    pub(super) fn passed(&self, verb: Verb, failure: &Failure) {
+        tracing::debug!(verb = verb.as_str(), resource = self.resource, err = %failure, "A request to the API server ended");
+    }
+
+    /// The server has begun to answer.
+    pub(super) fn answered(&mut self) {
+        if !self.late {
+            self.works();
+        }
+    }
+
+    /// The server has told something new.
+    pub(super) fn works(&mut self) {
+        if self.said.is_empty() {
+            return;
+        }
+        tracing::info!(resource = self.resource, server = &*self.server, "The API server works again");
+        self.said.clear();
+        self.late = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::failure::Cause;
+    use super::super::testing::logged;
+    use super::*;
+
+    fn refused(code: u16, text: &str) -> Failure {
+        Failure::new(Cause::Refused { code, within: false }, text)
+    }
+
+    fn unreached(text: &str) -> Failure {
+        Failure::new(Cause::Unreached, text)
+    }
+
+    fn report() -> Report {
+        Report::new("services", "https://127.0.0.1:6443".into())
+    }
+
+    #[test]
+    fn once_until_the_text_changes() {
+        let log = logged(|| {
+            let mut report = report();
+            for text in ["connection refused", "connection refused", "no route", "connection refused", "no route"] {
+                report.failed(Verb::Watch, &unreached(text), false);
+            }
+        });
+        assert_eq!(log.len(), 2, "{log:?}");
+        for part in ["WARN", "watch", "services", "https://127.0.0.1:6443", "connection refused"] {
+            assert!(log[0].contains(part), "{part}: {}", log[0]);
+        }
+        assert!(log[1].contains("no route"));
+    }
+
+    #[test]
+    fn refused_access_is_an_error_that_names_all() {
+        let text = "403 Forbidden: services is forbidden: User \"u\" cannot list resource \"services\"";
+        let log = logged(|| report().failed(Verb::List, &refused(403, text), false));
+        for part in ["ERROR", "list", "services", "User", "cannot list"] {
+            assert!(log[0].contains(part), "{part}: {}", log[0]);
+        }
+    }
+
+    #[test]
+    fn the_end_is_said_once_and_only_after_a_failure() {
+        let log = logged(|| {
+            let mut report = report();
+            report.works();
+            report.answered();
+            report.failed(Verb::Watch, &unreached("refused"), false);
+            report.answered();
+            report.answered();
+            report.failed(Verb::Watch, &unreached("refused"), false);
+        });
+        assert_eq!(log.len(), 3, "{log:?}");
+        assert!(log[1].contains("INFO") && log[1].contains("works again"), "{}", log[1]);
+        assert!(log[2].contains("refused"));
+    }
+
+    #[test]
+    fn after_a_late_failure_an_answer_proves_nothing() {
+        let log = logged(|| {
+            let mut report = report();
+            for _ in 0..5 {
+                report.failed(Verb::Watch, &Failure::new(Cause::Interrupted, "cut"), true);
+                report.answered();
+            }
+            report.works();
+        });
+        assert_eq!(log.len(), 2, "{log:?}");
+    }
+
+    #[test]
+    fn texts_that_always_differ_are_bounded() {
+        let log = logged(|| {
+            let mut report = report();
+            (0..1000).for_each(|count| report.failed(Verb::Watch, &unreached(&format!("number {count}")), false));
+        });
+        assert_eq!(log.len(), MOST);
+    }
+}

@@ -1,0 +1,175 @@
+//! What is asked for: the paths and queries of each kind, as upstream's proxy asks.
+
+use std::fmt::Write as _;
+
+use ferry_api::object::Kind;
+
+/// One kind of objects as the API server offers it.
+#[derive(Clone, Debug)]
+pub(super) struct Resource {
+    pub(super) kind: Kind,
+    /// plural and group, as in error texts of the server
+    pub(super) name: &'static str,
+    path: &'static str,
+    /// selectors as they stand at the end of a query
+    selectors: String,
+    /// a cluster need not have it
+    pub(super) optional: bool,
+}
+
+/// Which state a list may show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recency {
+    /// whatever the server has at hand
+    Any,
+    /// nothing older than now
+    Latest,
+}
+
+/// Objects in one page of a list.
+const PAGE: usize = 500;
+
+impl Resource {
+    /// What to ask about a kind, on this node.
+    pub(super) fn new(kind: Kind, node_name: &str) -> Self {
+        let (name, path, label, field, optional) = match kind {
+            Kind::Service => (
+                "services",
+                "/api/v1/services",
+                Some("!service.kubernetes.io/service-proxy-name"),
+                Some("spec.clusterIP!=None".to_owned()),
+                false,
+            ),
+            Kind::EndpointSlice => (
+                "endpointslices.discovery.k8s.io",
+                "/apis/discovery.k8s.io/v1/endpointslices",
+                Some("!service.kubernetes.io/headless"),
+                None,
+                false,
+            ),
+            Kind::Node => ("nodes", "/api/v1/nodes", None, Some(format!("metadata.name={node_name}")), false),
+            Kind::ServiceCidr => {
+                ("servicecidrs.networking.k8s.io", "/apis/networking.k8s.io/v1/servicecidrs", None, None, true)
+            }
+        };
+        let mut selectors = String::new();
+        for (key, selector) in [("labelSelector", label), ("fieldSelector", field.as_deref())] {
+            if let Some(selector) = selector {
+                selectors.extend(["&", key, "=", &encoded(selector)]);
+            }
+        }
+        Self { kind, name, path, selectors, optional }
+    }
+
+    /// A watch that begins with all objects and says where they end.
+    pub(super) fn streaming_list(&self, seconds: u64) -> String {
+        let Self { path, selectors, .. } = self;
+        format!(
+            "{path}?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan\
+             &allowWatchBookmarks=true&timeoutSeconds={seconds}{selectors}"
+        )
+    }
+
+    /// The first page of a list.
+    pub(super) fn list(&self, recency: Recency) -> String {
+        let Self { path, selectors, .. } = self;
+        let version = match recency {
+            Recency::Any => "&resourceVersion=0",
+            Recency::Latest => "",
+        };
+        format!("{path}?limit={PAGE}{version}{selectors}")
+    }
+
+    /// A further page.
+    pub(super) fn page(&self, token: &str) -> String {
+        let Self { path, selectors, .. } = self;
+        format!("{path}?limit={PAGE}&continue={}{selectors}", encoded(token))
+    }
+
+    /// What happens after a version.
+    pub(super) fn watch(&self, version: &str, seconds: u64) -> String {
+        let Self { path, selectors, .. } = self;
+        format!(
+            "{path}?watch=true&resourceVersion={}&allowWatchBookmarks=true&timeoutSeconds={seconds}{selectors}",
+            encoded(version)
+        )
+    }
+}
+
+/// Percent-encoded for a query: all but the unreserved characters of RFC 3986.
+fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
+            // Writing to a String cannot fail.
+            _ => drop(write!(out, "%{byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// A query as a set, since its order means nothing.
+    fn split(text: &str) -> (&str, BTreeSet<&str>) {
+        let (path, query) = text.split_once('?').unwrap();
+        let parts: Vec<&str> = query.split('&').collect();
+        let set: BTreeSet<&str> = parts.iter().copied().collect();
+        assert_eq!(parts.len(), set.len(), "{text}");
+        (path, set)
+    }
+
+    #[test]
+    fn streaming_lists_as_upstream_1_36() {
+        let common = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true\
+                      &timeoutSeconds=432";
+        let wanted = [
+            (Kind::Node, format!("/api/v1/nodes?{common}&fieldSelector=metadata.name%3Dnode-1")),
+            (
+                Kind::Service,
+                format!(
+                    "/api/v1/services?{common}&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name\
+                     &fieldSelector=spec.clusterIP%21%3DNone"
+                ),
+            ),
+            (
+                Kind::EndpointSlice,
+                format!(
+                    "/apis/discovery.k8s.io/v1/endpointslices?{common}\
+                     &labelSelector=%21service.kubernetes.io%2Fheadless"
+                ),
+            ),
+            (Kind::ServiceCidr, format!("/apis/networking.k8s.io/v1/servicecidrs?{common}")),
+        ];
+        for (kind, wanted) in wanted {
+            let asked = Resource::new(kind, "node-1").streaming_list(432);
+            assert_eq!(split(&asked), split(&wanted));
+        }
+    }
+
+    #[test]
+    fn pages_and_watches_keep_the_selectors() {
+        let slices = Resource::new(Kind::EndpointSlice, "n");
+        let path = "/apis/discovery.k8s.io/v1/endpointslices";
+        let label = "labelSelector=%21service.kubernetes.io%2Fheadless";
+        assert_eq!(slices.list(Recency::Any), format!("{path}?limit=500&resourceVersion=0&{label}"));
+        assert_eq!(slices.list(Recency::Latest), format!("{path}?limit=500&{label}"));
+        assert_eq!(slices.page("ab+/=&c"), format!("{path}?limit=500&continue=ab%2B%2F%3D%26c&{label}"));
+        assert_eq!(
+            slices.watch("12", 301),
+            format!("{path}?watch=true&resourceVersion=12&allowWatchBookmarks=true&timeoutSeconds=301&{label}")
+        );
+    }
+
+    #[test]
+    fn only_service_cidrs_are_optional() {
+        let optional = |kind| Resource::new(kind, "n").optional;
+        assert!(optional(Kind::ServiceCidr));
+        assert!(![Kind::Service, Kind::EndpointSlice, Kind::Node].into_iter().any(optional));
+    }
+}

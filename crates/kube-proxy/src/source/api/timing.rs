@@ -1,0 +1,62 @@
+//! How long things may take and how much may come, in one place, so that tests can shorten it.
+
+use std::ops::Range;
+use std::time::Duration;
+
+/// The times and bounds of a source. [`Timing::default`] is what runs in production.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    /// A watch that brings no byte for so long is asked for anew. The server sends a bookmark about every minute.
+    pub silence: Duration,
+    /// Watches that were open for so long in all and brought no byte are doubted: the server may have gone back to an
+    /// older state, and be waiting for the version that we are at.
+    pub deaf: Duration,
+    /// A list that brings no byte for so long has failed.
+    pub list_silence: Duration,
+    /// How long the body of a refusal is read.
+    pub refusal: Duration,
+    /// A watch that ends sooner and brought nothing new is no success.
+    pub brief: Duration,
+    /// The least time from a request that brought nothing new to the next one.
+    pub floor: Duration,
+    /// The first wait after a failure; each further one is twice as long, and up to twice that by chance.
+    pub backoff: Duration,
+    /// The bound of that doubling when the server can't be reached or can't answer.
+    pub backoff_limit: Duration,
+    /// The bound of that doubling when the server refuses, and for lists that follow each other.
+    pub refusal_limit: Duration,
+    /// The longest wait that a server can ask for.
+    pub retry_after_limit: Duration,
+    /// Lists that expire within so long of each other are asked for with growing waits between them.
+    pub relist_memory: Duration,
+    /// How long streaming lists are not tried after the server refused one.
+    pub streaming_retry: Duration,
+    /// When kinds are asked for again that the cluster need not have.
+    pub optional_retry: Duration,
+    /// How many seconds the server is asked to keep a watch; one of these by chance.
+    pub watch_seconds: Range<u64>,
+    /// The most objects in one list.
+    pub most_objects: usize,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            silence: Duration::from_secs(130),
+            deaf: Duration::from_secs(10 * 60),
+            list_silence: Duration::from_secs(60),
+            refusal: Duration::from_secs(5),
+            brief: Duration::from_secs(1),
+            floor: Duration::from_millis(50),
+            backoff: Duration::from_millis(100),
+            backoff_limit: Duration::from_secs(1),
+            refusal_limit: Duration::from_secs(8),
+            retry_after_limit: Duration::from_secs(60),
+            relist_memory: Duration::from_secs(60),
+            streaming_retry: Duration::from_secs(60 * 60),
+            optional_retry: Duration::from_secs(10 * 60),
+            watch_seconds: 300..600,
+            most_objects: 262_144,
+        }
+    }
+}

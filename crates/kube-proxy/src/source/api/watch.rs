@@ -1,0 +1,109 @@
+//! A watch, which may begin with a list, delivered as its bytes arrive.
+
+use ferry_api::wire::stream::{Change, WatchDecoder, WatchEvent};
+
+use super::failure::{Cause, Failure};
+use super::reflector::{Reflector, Stop};
+use crate::client::Verb;
+
+/// What one chunk of bytes brought beside objects.
+#[derive(Debug, Default)]
+struct Brought {
+    /// the list is complete at this version
+    list: Option<Box<str>>,
+    /// the last version since it is
+    version: Option<Box<str>>,
+    failure: Option<Failure>,
+}
+
+/// Room for this many events is kept: a list brings hundreds in one chunk, a quiet cluster one.
+const FEW: usize = 8;
+
+impl Reflector {
+    /// Follows a stream until it ends. It begins with a list where none is complete.
+    pub(super) async fn watch(&mut self, path_and_query: String) -> Result<(), Stop> {
+        let (mut body, encoding) = self.open(Verb::Watch, path_and_query).await?;
+        if !self.plan.is_complete() {
+            self.outlet.begin();
+        }
+        let mut decoder = WatchDecoder::new(self.kind(), encoding);
+        let mut events = Vec::new();
+        loop {
+            let complete = self.plan.is_complete();
+            let silence = if complete { self.timing.silence } else { self.timing.list_silence };
+            let Some(bytes) = self.chunk(&mut body, silence).await? else { break };
+            let pushed = decoder.push(&bytes, &mut events);
+            // What came before a failure counts.
+            self.take(&mut events)?;
+            events.shrink_to(FEW);
+            pushed?;
+            if !self.plan.is_complete() {
+                self.check_size()?;
+            }
+        }
+        decoder.finish()?;
+        if !self.plan.is_complete() {
+            return Err(Failure::new(Cause::Short, "the stream ended before its list was complete").into());
+        }
+        Ok(())
+    }
+
+    /// Delivers what came, and only then counts it as known.
+    fn take(&mut self, events: &mut Vec<WatchEvent>) -> Result<(), Stop> {
+        let mut brought = Brought::default();
+        let mut complete = self.plan.is_complete();
+        for event in events.drain(..) {
+            self.take_one(event, &mut complete, &mut brought);
+            if brought.failure.is_some() {
+                break;
+            }
+        }
+        self.outlet.deliver()?;
+        if let Some(version) = brought.list {
+            self.listed(version);
+        }
+        if let Some(version) = brought.version
+            && self.plan.advanced(version)
+        {
+            self.report.works();
+        }
+        brought.failure.map_or(Ok(()), |failure| Err(failure.into()))
+    }
+
+    /// `complete`: whether the list is.
+    fn take_one(&mut self, event: WatchEvent, complete: &mut bool, brought: &mut Brought) {
+        let WatchEvent { change, resource_version: version } = event;
+        let was_complete = *complete;
+        match change {
+            Change::Upsert(object) => self.outlet.object(Ok(object)),
+            Change::Unreadable(object) => self.outlet.object(Err(object)),
+            Change::Delete(name) => self.outlet.gone(name),
+            Change::Error(status) => brought.failure = Some(Failure::status(&status, true)),
+            Change::Bookmark { .. } if was_complete => {
+                if version.as_deref().is_some_and(|version| self.plan.is_behind(version)) {
+                    let text = "the server has gone back to an older resource version";
+                    brought.failure = Some(Failure::new(Cause::Behind, text));
+                }
+            }
+            Change::Bookmark { initial_events_end: true } => {
+                if version.is_none() {
+                    let text = "the bookmark at the end of the list has no resource version";
+                    brought.failure = Some(Failure::new(Cause::Broken, text));
+                    return;
+                }
+                self.outlet.complete();
+                *complete = true;
+                brought.list = version;
+                return;
+            }
+            Change::Bookmark { initial_events_end: false } => {
+                let text = "the server doesn't say where the list ends in its stream";
+                brought.failure = Some(Failure::new(Cause::Unsupported, text));
+            }
+        }
+        // Until the list is complete, versions are of single objects and in no order.
+        if was_complete && brought.failure.is_none() && version.is_some() {
+            brought.version = version;
+        }
+    }
+}
