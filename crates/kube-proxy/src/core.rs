@@ -111,6 +111,8 @@ pub struct Core {
     readdressed: bool,
     /// a slice came that belongs to no service
     orphaned: bool,
+    /// it has been said that there are too many objects
+    overfull: bool,
 }
 
 /// Batches taken at once when many wait.
@@ -173,6 +175,7 @@ impl Core {
             redefined: BTreeSet::new(),
             readdressed: false,
             orphaned: false,
+            overfull: false,
         }
     }
 
@@ -227,10 +230,8 @@ impl Core {
             Event::Upsert(_) | Event::Unreadable(..) | Event::Restart(_) | Event::Synced(_) => false,
         };
         let noted = self.changes.note(&event);
-        let of_slice = matches!(
-            &event,
-            Event::Upsert(KubeObject::EndpointSlice(_)) | Event::Delete(Kind::EndpointSlice, _)
-        );
+        let of_slice =
+            matches!(&event, Event::Upsert(KubeObject::EndpointSlice(_)) | Event::Delete(Kind::EndpointSlice, _));
         let dirty = self.store.apply(event);
         if !dirty.services.is_empty() {
             self.changes.count(noted);
@@ -250,11 +251,16 @@ impl Core {
             self.orphaned = false;
             self.complaints.replace(Topic::Orphans, self.store.orphans());
         }
+        if self.store.left_out() > 0 && !self.overfull {
+            self.overfull = true;
+            tracing::error!("There are more objects than any cluster has, some are left out");
+        }
         if self.dirty.node {
             self.note_eligibility();
         }
         if self.context.is_none() {
-            match self.gate.passage(&self.store, Instant::now()) {
+            let serving = || any_in_use(self.in_use, &self.seats);
+            match self.gate.passage(&self.store, Instant::now(), serving) {
                 Passage::Open if self.hold_back() => return Ok(None),
                 Passage::Open => {}
                 Passage::Closed(again) => return Ok(again),
@@ -306,13 +312,7 @@ impl Core {
     /// a file that is broken now; with nothing serving there is nothing to lose. Meanwhile the change counts as queued,
     /// so that the families are unhealthy after a while.
     fn hold_back(&mut self) -> bool {
-        let in_use = |seat: &Seat| {
-            (self.in_use)(seat.family).unwrap_or_else(|error| {
-                tracing::warn!(family = %seat.family, err = %error, "Whether an earlier run's rules serve is not known");
-                true
-            })
-        };
-        let holds = self.unreadable > 0 && self.seats.iter().any(in_use);
+        let holds = self.unreadable > 0 && any_in_use(self.in_use, &self.seats);
         if holds && !self.held_back {
             tracing::warn!(
                 files = self.unreadable,
@@ -386,6 +386,16 @@ impl Core {
             self.complaints.replace(Topic::Service(name.clone()), diagnostics);
         }
     }
+}
+
+/// Whether an earlier run's rules serve in one of the families.
+fn any_in_use(in_use: fn(Family) -> io::Result<bool>, seats: &[Seat]) -> bool {
+    seats.iter().any(|seat| {
+        in_use(seat.family).unwrap_or_else(|error| {
+            tracing::warn!(family = %seat.family, err = %error, "Whether an earlier run's rules serve is not known");
+            true
+        })
+    })
 }
 
 /// Whether one of the families serves it.

@@ -48,6 +48,8 @@ struct Loop {
     unfinished: bool,
     /// nothing has been synced yet
     first: bool,
+    /// a turn left memory behind; what others still held then is free by the next look after the kernel
+    littered: bool,
 }
 
 /// When to do what.
@@ -78,7 +80,17 @@ pub fn run(setup: Setup, engine: Box<dyn SyncEngine>) {
     let now = Instant::now();
     setup.pulse.update(now);
     let agenda = Agenda::new(setup.min_sync_period, now);
-    Loop { setup, engine, agenda, waiting: None, pending: BTreeSet::new(), unfinished: false, first: true }.run();
+    Loop {
+        setup,
+        engine,
+        agenda,
+        waiting: None,
+        pending: BTreeSet::new(),
+        unfinished: false,
+        first: true,
+        littered: false,
+    }
+    .run();
 }
 
 // === impl Loop ===
@@ -131,6 +143,9 @@ impl Loop {
             self.pending.remove(unit);
         }
         self.tell(step, outcome, after);
+        if step == Step::Tend && std::mem::take(&mut self.littered) {
+            ferry_kernel::memory::trim();
+        }
         true
     }
 
@@ -151,6 +166,7 @@ impl Loop {
         let _ = self.setup.reports.send(Report::Turn(Box::new(turn)));
         if large {
             ferry_kernel::memory::trim();
+            self.littered = true;
         }
     }
 }

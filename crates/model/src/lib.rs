@@ -38,5 +38,5 @@ pub use state::{
     Action, Affinity, BaseState, Endpoint, Frontend, FrontendAddr, FrontendKind, MAX_ENDPOINTS, NodePortAddresses,
     Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
 };
-pub use store::{Dirty, Event, ServiceObjects, Store};
+pub use store::{Dirty, Event, Limits, ServiceObjects, Store};
 pub use visible::serves;

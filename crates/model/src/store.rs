@@ -50,6 +50,26 @@ pub struct Store {
     claims: Claims,
     with_affinity: PerFamily<usize>,
     lists: BTreeMap<Kind, List>,
+    limits: Limits,
+    load: Load,
+}
+
+/// What a store holds at most, whoever fills it: a source that never ends must not take the node's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// objects of one kind
+    pub objects: usize,
+    /// endpoints in all slices
+    pub endpoints: usize,
+}
+
+/// What it holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Load {
+    services: usize,
+    endpoints: usize,
+    /// objects, or newer states of some, that found no room
+    left_out: usize,
 }
 
 /// The objects of one service, for [`resolve`](crate::resolve::resolve).
@@ -94,12 +114,28 @@ impl Dirty {
     }
 }
 
+// === impl Limits ===
+
+impl Default for Limits {
+    /// Several times what the largest clusters hold.
+    fn default() -> Self {
+        Self { objects: 1 << 18, endpoints: 1 << 23 }
+    }
+}
+
 // === impl Store ===
 
 impl Store {
     /// An empty store for the proxy of this node.
     pub fn new(node_name: &str) -> Self {
+        Self::with_limits(node_name, Limits::default())
+    }
+
+    /// An empty store that holds so much at most.
+    pub fn with_limits(node_name: &str, limits: Limits) -> Self {
         Self {
+            limits,
+            load: Load::default(),
             node_name: ObjectName::cluster_wide(node_name),
             node: None,
             services: BTreeMap::new(),
@@ -168,6 +204,11 @@ impl Store {
         self.lists.get(&kind).is_some_and(|list| list.synced)
     }
 
+    /// How many objects, or newer states of some, found no room since the start.
+    pub fn left_out(&self) -> usize {
+        self.load.left_out
+    }
+
     /// Who owns which frontend.
     pub fn claims(&self) -> &Claims {
         &self.claims
@@ -214,12 +255,7 @@ impl Store {
                     dirty.node = true;
                 }
             }
-            KubeObject::ServiceCidr(cidr) => {
-                if self.service_cidrs.get(&cidr.name) != Some(&cidr) {
-                    self.service_cidrs.insert(cidr.name.clone(), cidr);
-                    dirty.service_cidrs = true;
-                }
-            }
+            KubeObject::ServiceCidr(cidr) => self.upsert_service_cidr(cidr, dirty),
         }
     }
 
@@ -244,12 +280,18 @@ impl Store {
         // The name is kept once for the service, its slices and the tree.
         service.name = self.interned(service.name);
         let name = service.name.clone();
+        let known = self.services.get(&name).is_some_and(|entry| entry.service.is_some());
+        if !known && self.load.services >= self.limits.objects {
+            self.load.left_out += 1;
+            return;
+        }
         let entry = self.services.entry(name.clone()).or_default();
         let before = entry.service.take();
         if before.as_deref() == Some(&service) {
             entry.service = before;
             return;
         }
+        self.load.services += usize::from(!known);
         self.claims.change(before.as_deref(), Some(&service), &mut dirty.services);
         count_affinity(&mut self.with_affinity, before.as_deref(), Some(&service));
         entry.service = Some(Box::new(service));
@@ -259,6 +301,7 @@ impl Store {
     fn delete_service(&mut self, name: &ObjectName, dirty: &mut Dirty) {
         let Some(entry) = self.services.get_mut(name) else { return };
         let Some(before) = entry.service.take() else { return };
+        self.load.services -= 1;
         if entry.slices.is_empty() {
             self.services.remove(name);
         }
@@ -267,7 +310,34 @@ impl Store {
         dirty.services.insert(name.clone());
     }
 
+    fn upsert_service_cidr(&mut self, cidr: ServiceCidr, dirty: &mut Dirty) {
+        let known = self.service_cidrs.get(&cidr.name);
+        if known == Some(&cidr) {
+            return;
+        }
+        if known.is_none() && self.service_cidrs.len() >= self.limits.objects {
+            self.load.left_out += 1;
+            return;
+        }
+        self.service_cidrs.insert(cidr.name.clone(), cidr);
+        dirty.service_cidrs = true;
+    }
+
+    /// Whether there is room for a slice in the place of what is known under its name.
+    fn has_room(&self, slice: &EndpointSlice) -> bool {
+        let owner = self.owners.get(&slice.name);
+        let known = owner.and_then(Option::as_ref).and_then(|owner| self.services.get(owner)?.slice(&slice.name));
+        let before = known.map_or(0, |known| known.endpoints.len());
+        let after = slice.endpoints.len();
+        (owner.is_some() || self.owners.len() < self.limits.objects)
+            && (after <= before || self.load.endpoints - before + after <= self.limits.endpoints)
+    }
+
     fn upsert_slice(&mut self, mut slice: EndpointSlice, dirty: &mut Dirty) {
+        if !self.has_room(&slice) {
+            self.load.left_out += 1;
+            return;
+        }
         slice.service = slice.service.map(|name| self.interned(name));
         if let Some((name, owner)) = self.owners.get_key_value(&slice.name) {
             slice.name = name.clone();
@@ -281,9 +351,13 @@ impl Store {
         self.owners.insert(slice.name.clone(), slice.service.clone());
         let Some(owner) = slice.service.clone() else { return };
         let entry = self.services.entry(owner.clone()).or_default();
+        let endpoints = slice.endpoints.len();
         match entry.slices.binary_search_by(|known| known.name.cmp(&slice.name)) {
             Ok(at) => match entry.slices.get_mut(at) {
-                Some(known) if *known != slice => *known = slice,
+                Some(known) if *known != slice => {
+                    self.load.endpoints -= known.endpoints.len();
+                    *known = slice;
+                }
                 _ => return,
             },
             Err(at) => {
@@ -292,6 +366,7 @@ impl Store {
                 entry.slices.insert(at, slice);
             }
         }
+        self.load.endpoints += endpoints;
         if entry.service.is_some() {
             dirty.services.insert(owner);
         }
@@ -299,6 +374,7 @@ impl Store {
 
     fn remove_slice(&mut self, owner: &ObjectName, name: &ObjectName, dirty: &mut Dirty) {
         let Some(entry) = self.services.get_mut(owner) else { return };
+        self.load.endpoints -= entry.slice(name).map_or(0, |slice| slice.endpoints.len());
         entry.slices.retain(|slice| slice.name != *name);
         if entry.service.is_some() {
             dirty.services.insert(owner.clone());
@@ -310,6 +386,15 @@ impl Store {
     /// The copy of this service name that is already in use, if there is one.
     fn interned(&self, name: ObjectName) -> ObjectName {
         self.services.get_key_value(&name).map_or(name, |(known, _)| known.clone())
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    fn slice(&self, name: &ObjectName) -> Option<&EndpointSlice> {
+        let at = self.slices.binary_search_by(|known| known.name.cmp(name)).ok()?;
+        self.slices.get(at)
     }
 }
 

@@ -37,7 +37,13 @@ pub struct Gate {
     told: Option<Instant>,
     /// when the Node had an address, or was no longer waited for
     addressed: Option<Instant>,
+    /// when everything else was there
+    ready: Option<Instant>,
 }
+
+/// How long ServiceCIDRs are waited for where an earlier run's rules serve meanwhile. They may come a moment after the rest, and
+/// without them the first sync would remove a rule that the next one writes again. Nobody waits where nothing serves.
+const GRACE: Duration = Duration::from_secs(1);
 
 // === impl NodeWait ===
 
@@ -56,11 +62,11 @@ impl NodeWait {
 impl Gate {
     /// A closed gate.
     pub fn new(awaited: Vec<Kind>, node: Option<NodeWait>, node_name: &str) -> Self {
-        Self { awaited, node, node_name: node_name.to_owned(), told: None, addressed: None }
+        Self { awaited, node, node_name: node_name.to_owned(), told: None, addressed: None, ready: None }
     }
 
-    /// Whether it opens.
-    pub fn passage(&mut self, store: &Store, now: Instant) -> Passage {
+    /// Whether it opens. `serving`: whether an earlier run's rules serve.
+    pub fn passage(&mut self, store: &Store, now: Instant, serving: impl FnOnce() -> bool) -> Passage {
         let listed = self.awaited.iter().all(|kind| store.synced(*kind));
         let node = match self.node {
             Some(wait) => self.node_passage(wait, store, now),
@@ -68,8 +74,17 @@ impl Gate {
         };
         match node {
             Passage::Open if !listed => Passage::Closed(None),
+            Passage::Open => self.grace(store, now, serving),
             passage => passage,
         }
+    }
+
+    fn grace(&mut self, store: &Store, now: Instant, serving: impl FnOnce() -> bool) -> Passage {
+        let end = *self.ready.get_or_insert(now) + GRACE;
+        if self.node.is_none() || store.synced(Kind::ServiceCidr) || now >= end || !serving() {
+            return Passage::Open;
+        }
+        Passage::Closed(Some(end))
     }
 
     fn node_passage(&mut self, wait: NodeWait, store: &Store, now: Instant) -> Passage {
@@ -133,6 +148,10 @@ mod tests {
         (Gate::new(vec![Kind::Service, Kind::EndpointSlice], wait, "here"), Store::new("here"))
     }
 
+    fn nobody() -> bool {
+        false
+    }
+
     fn list(store: &mut Store, kinds: &[Kind]) {
         kinds.iter().for_each(|kind| drop(store.apply(Event::Synced(*kind))));
     }
@@ -142,9 +161,9 @@ mod tests {
         let start = Instant::now();
         let (mut gate, mut store) = gate(None);
         list(&mut store, &[Kind::Service]);
-        assert_eq!(gate.passage(&store, start + 9999 * SECOND), Passage::Closed(None));
+        assert_eq!(gate.passage(&store, start + 9999 * SECOND, nobody), Passage::Closed(None));
         list(&mut store, &[Kind::EndpointSlice]);
-        assert_eq!(gate.passage(&store, start), Passage::Open);
+        assert_eq!(gate.passage(&store, start, nobody), Passage::Open);
     }
 
     #[test]
@@ -152,14 +171,14 @@ mod tests {
         let start = Instant::now();
         let (mut gate, mut store) = gate(Some(WAIT));
         list(&mut store, &[Kind::Service, Kind::EndpointSlice]);
-        assert_eq!(gate.passage(&store, start), Passage::Closed(None));
+        assert_eq!(gate.passage(&store, start, nobody), Passage::Closed(None));
         store.apply(node("", ""));
         list(&mut store, &[Kind::Node]);
         let told = start + 100 * SECOND;
-        assert_eq!(gate.passage(&store, told), Passage::Closed(Some(told + 30 * SECOND)));
-        assert_eq!(gate.passage(&store, told + 29 * SECOND), Passage::Closed(Some(told + 30 * SECOND)));
+        assert_eq!(gate.passage(&store, told, nobody), Passage::Closed(Some(told + 30 * SECOND)));
+        assert_eq!(gate.passage(&store, told + 29 * SECOND, nobody), Passage::Closed(Some(told + 30 * SECOND)));
         store.apply(node("", ADDRESS));
-        assert_eq!(gate.passage(&store, told + 29 * SECOND), Passage::Open);
+        assert_eq!(gate.passage(&store, told + 29 * SECOND, nobody), Passage::Open);
     }
 
     #[test]
@@ -171,9 +190,9 @@ mod tests {
                 store.apply(node("", ""));
             }
             list(&mut store, &[Kind::Service, Kind::EndpointSlice, Kind::Node]);
-            assert_eq!(gate.passage(&store, start), Passage::Closed(Some(start + 30 * SECOND)));
+            assert_eq!(gate.passage(&store, start, nobody), Passage::Closed(Some(start + 30 * SECOND)));
             let text = crate::logging::logged(0, || {
-                assert_eq!(gate.passage(&store, start + 30 * SECOND), Passage::Open);
+                assert_eq!(gate.passage(&store, start + 30 * SECOND, nobody), Passage::Open);
             });
             assert!(text.contains(if known { "an address" } else { "its Node object" }), "{text}");
         }
@@ -184,17 +203,30 @@ mod tests {
         let start = Instant::now();
         let (mut gate, mut store) = gate(Some(POD_RANGE));
         list(&mut store, &[Kind::Service, Kind::EndpointSlice, Kind::Node]);
-        assert_eq!(gate.passage(&store, start), Passage::Closed(Some(start + 30 * SECOND)));
+        assert_eq!(gate.passage(&store, start, nobody), Passage::Closed(Some(start + 30 * SECOND)));
         store.apply(node("", ADDRESS));
         let addressed = start + 10 * SECOND;
-        assert_eq!(gate.passage(&store, addressed), Passage::Closed(Some(addressed + 300 * SECOND)));
+        assert_eq!(gate.passage(&store, addressed, nobody), Passage::Closed(Some(addressed + 300 * SECOND)));
         let late = addressed + 300 * SECOND;
         let failed = Passage::Failed("timeout waiting for PodCIDR allocation on node \"here\"".to_owned());
-        assert_eq!(gate.passage(&store, late), failed);
+        assert_eq!(gate.passage(&store, late, nobody), failed);
         store.apply(Event::Delete(Kind::Node, ObjectName::cluster_wide("here")));
         let gone = Passage::Failed("timeout waiting for node \"here\" to exist".to_owned());
-        assert_eq!(gate.passage(&store, late), gone);
+        assert_eq!(gate.passage(&store, late, nobody), gone);
         store.apply(node("podCIDR: 10.1.0.0/24", ADDRESS));
-        assert_eq!(gate.passage(&store, late), Passage::Open);
+        assert_eq!(gate.passage(&store, late, nobody), Passage::Open);
+    }
+
+    #[test]
+    fn service_cidrs_have_a_moment_where_earlier_rules_serve() {
+        let start = Instant::now();
+        let (mut gate, mut store) = gate(Some(WAIT));
+        store.apply(node("", ADDRESS));
+        list(&mut store, &[Kind::Service, Kind::EndpointSlice, Kind::Node]);
+        assert_eq!(gate.passage(&store, start, || true), Passage::Closed(Some(start + GRACE)));
+        assert_eq!(gate.passage(&store, start, || false), Passage::Open, "a start is never delayed");
+        assert_eq!(gate.passage(&store, start + GRACE, || true), Passage::Open);
+        list(&mut store, &[Kind::ServiceCidr]);
+        assert_eq!(gate.passage(&store, start, || true), Passage::Open);
     }
 }

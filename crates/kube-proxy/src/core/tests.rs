@@ -303,7 +303,7 @@ const LISTED: [Event; 3] =
     [Event::Synced(Kind::Node), Event::Synced(Kind::Service), Event::Synced(Kind::EndpointSlice)];
 
 fn cluster(wait: NodeWait) -> Bench {
-    Bench::with(|_| Ok(true), NodeFacts::Cluster(wait))
+    Bench::with(|_| Ok(false), NodeFacts::Cluster(wait))
 }
 
 #[test]
@@ -346,4 +346,24 @@ fn a_pod_range_that_never_comes_ends_the_core() {
     sender.send(Input::Events([events(NODE), LISTED.into()].concat())).unwrap();
     let ended = bench.core.run(&receiver).unwrap_err();
     assert_eq!(ended.to_string(), "timeout waiting for PodCIDR allocation on node \"node\"");
+}
+
+#[test]
+fn a_family_does_not_wake_up_for_what_only_the_other_serves() {
+    let mut bench = Bench::started(&(service("web", "10.96.0.10", "") + &slice("web", "10.244.1.1", "node")));
+    bench.upsert(&slice("web", "10.244.1.2", "node"));
+    let [Some(v4), None] = &bench.taken()[..] else { panic!("for IPv4 only") };
+    assert!(v4.units.get(&id("web")).is_some_and(Option::is_some));
+    // From one family to the other: both are told.
+    bench.upsert(&service("web", "fd00::10", ""));
+    let [Some(v4), Some(v6)] = &bench.taken()[..] else { panic!("for both") };
+    assert!(v4.units.get(&id("web")).is_some_and(Option::is_none));
+    assert!(v6.units.get(&id("web")).is_some_and(Option::is_some));
+    bench.upsert(&slice("web", "fd00::1:1", "node"));
+    assert!(matches!(&bench.taken()[..], [None, Some(_)]));
+    // Nobody serves it: somebody has to say that the change is done.
+    bench.upsert(&service("web", "fd00::10", "  type: ExternalName\n"));
+    assert!(bench.taken().iter().all(Option::is_some));
+    bench.upsert(&slice("web", "fd00::1:2", "node"));
+    assert!(bench.taken().iter().all(Option::is_some));
 }

@@ -180,3 +180,33 @@ fn merged_dirt_is_all_dirt() {
     all.merge(Dirty { service_cidrs: true, ..Dirty::default() });
     assert_eq!(all, Dirty { node: true, service_cidrs: true, ..dirty(&["a", "b"]) });
 }
+
+#[test]
+fn what_finds_no_room_is_left_out_and_counted() {
+    let mut store = Store::with_limits("here", Limits { objects: 2, endpoints: 3 });
+    for service in [service("a", "10.96.0.1"), service("b", "10.96.0.2"), service("c", "10.96.0.3")] {
+        store.apply(put(service));
+    }
+    assert_eq!((store.service_names().count(), store.left_out()), (2, 1));
+    store.apply(put(service("a", "10.96.0.9")));
+    assert_eq!(store.left_out(), 1, "what is known may change");
+    store.apply(Event::Delete(Kind::Service, name("b")));
+    assert_eq!(store.apply(put(service("c", "10.96.0.3"))), dirty(&["c"]));
+
+    store.apply(put_slice(slice("a-1", "a", &[("10.0.0.1", "", READY), ("10.0.0.2", "", READY)])));
+    store.apply(put_slice(slice("c-1", "c", &[("10.0.0.3", "", READY), ("10.0.0.4", "", READY)])));
+    assert_eq!((store.objects(&name("c")).slices.len(), store.left_out()), (0, 2));
+    store.apply(put_slice(slice("c-1", "c", &[("10.0.0.3", "", READY)])));
+    store.apply(put_slice(slice("c-1", "c", &[("10.0.0.3", "", READY), ("10.0.0.4", "", READY)])));
+    assert_eq!((store.objects(&name("c")).slices[0].endpoints.len(), store.left_out()), (1, 3), "the last state stays");
+    store.apply(put_slice(slice("c-2", "c", &[])));
+    assert_eq!(store.left_out(), 4);
+    store.apply(Event::Delete(Kind::EndpointSlice, name("a-1")));
+    store.apply(put_slice(slice(
+        "c-1",
+        "c",
+        &[("10.0.0.3", "", READY), ("10.0.0.4", "", READY), ("10.0.0.5", "", READY)],
+    )));
+    store.apply(put_slice(slice("c-2", "c", &[])));
+    assert_eq!((store.objects(&name("c")).slices.len(), store.left_out()), (2, 4));
+}

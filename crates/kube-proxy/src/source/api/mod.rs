@@ -1,8 +1,8 @@
 //! The cluster's API server as a source: a list of each kind, then a watch that goes on from it, whatever the server
 //! and the network do. What is known stays in force meanwhile.
 //!
-//! Every kind has a task of its own on one thread. Its [`Plan`](plan::Plan) decides what to ask for and when; its
-//! [`Reflector`] asks, hands what comes to its [`Outlet`], and counts a version as known only after that.
+//! Every kind has a task of its own on one thread. Its `Plan` decides what to ask for and when; its `Reflector` asks,
+//! hands what comes to its `Outlet`, and counts a version as known only after that.
 
 mod backoff;
 mod failure;

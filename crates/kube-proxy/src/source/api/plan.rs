@@ -53,7 +53,12 @@ pub(super) struct Plan {
     recency: Recency,
     /// streaming lists are not tried before
     streaming_from: Option<Instant>,
+    /// a server that can't be reached or can't answer
     trouble: Backoff,
+    /// one that answers, and to no avail: it begins small when it comes after the other
+    refusals: Backoff,
+    /// only refusals have come since
+    refused_since: Option<Instant>,
     relists: Backoff,
     last_relist: Option<Instant>,
     /// ends in a row that make the version doubtful
@@ -84,6 +89,8 @@ impl Plan {
     pub(super) fn new(timing: Timing, dice: Dice) -> Self {
         Self {
             trouble: Backoff::new(timing.backoff),
+            refusals: Backoff::new(timing.backoff),
+            refused_since: None,
             relists: Backoff::new(timing.backoff),
             timing,
             dice,
@@ -162,8 +169,14 @@ impl Plan {
 
     fn progressed(&mut self) {
         self.attempt.progress = true;
-        self.trouble.reset();
+        self.works();
         self.doubts = 0;
+    }
+
+    fn works(&mut self) {
+        self.trouble.reset();
+        self.refusals.reset();
+        self.refused_since = None;
     }
 
     /// Whether a server that has come to this version is behind what we know, as one restored from a backup is.
@@ -171,11 +184,15 @@ impl Plan {
         self.version.as_deref().is_some_and(|known| compare(version, known) == Some(Ordering::Less))
     }
 
+    /// Whether the server has done nothing but refuse for a while, so that it means it.
+    pub(super) fn is_refused(&self, now: Instant) -> bool {
+        self.refused_since.is_some_and(|since| now.saturating_duration_since(since) >= self.timing.refusal_grace)
+    }
+
     /// It isn't offered: ask as at the start, after the pause.
     pub(super) fn rest(&mut self) -> Duration {
         self.version = None;
         self.paged = false;
-        self.trouble.reset();
         self.timing.optional_retry
     }
 
@@ -188,7 +205,7 @@ impl Plan {
         let (steady, live) = (self.is_complete() && lasted(attempt.answered), lasted(attempt.heard));
         let worked = attempt.progress || steady;
         if worked {
-            self.trouble.reset();
+            self.works();
         }
         if live {
             self.mute = 0;
@@ -244,14 +261,22 @@ impl Plan {
         if matches!(failure.cause, Cause::Expired | Cause::Behind) {
             return self.relist(now);
         }
-        let limit = match failure.cause {
-            Cause::Refused { code: 400..500, .. } if failure.cause.code() != Some(429) => self.timing.refusal_limit,
-            Cause::Endless => self.timing.refusal_limit,
-            Cause::Broken if !self.is_complete() => self.timing.refusal_limit,
-            _ => self.timing.backoff_limit,
-        };
-        let pause = self.trouble.next(limit, &mut self.dice);
+        let pause = self.back_off(failure.cause, now);
         if self.is_complete() && self.is_doubtful(failure.cause) { pause.max(self.relist(now)) } else { pause }
+    }
+
+    /// The next wait after failures of this sort.
+    fn back_off(&mut self, cause: Cause, now: Instant) -> Duration {
+        let refused = cause.code().is_some_and(|code| (400..500).contains(&code) && code != 429);
+        if refused {
+            self.refused_since.get_or_insert(now);
+        } else {
+            self.refused_since = None;
+        }
+        let costly = cause == Cause::Endless || cause == Cause::Broken && !self.is_complete();
+        let limit = if costly || self.is_refused(now) { self.timing.refusal_limit } else { self.timing.backoff_limit };
+        let backoff = if refused || costly { &mut self.refusals } else { &mut self.trouble };
+        backoff.next(limit, &mut self.dice)
     }
 
     fn list_failed(&mut self, cause: Cause, now: Instant) {

@@ -1,6 +1,5 @@
 //! One kind's way from the server to the core: carries out what the plan says, for ever.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -42,9 +41,6 @@ pub(super) enum Stop {
     Failed(Failure),
 }
 
-/// A silence is counted in so many parts. While the core is busy this thread waits for it, and must not take that for
-/// the server's silence: such a wait is one part at most.
-const PARTS: u32 = 4;
 /// The most bytes of a refusal that are read.
 const MOST_REFUSAL_BYTES: usize = 64 << 10;
 
@@ -84,19 +80,20 @@ impl Reflector {
 
     /// Says what is to be said about a step's end, and how long to wait before the next one.
     fn conclude(&mut self, verb: Verb, failure: Option<Failure>) -> Result<Duration, Closed> {
-        if self.resource.optional
-            && let Some(failure) = &failure
-            && let Some(code @ (403 | 404)) = failure.cause.code()
+        let now = Instant::now();
+        let refusal = failure.as_ref().filter(|_| self.resource.optional).and_then(|failure| failure.cause.code());
+        if let (Some(failure), Some(code @ (403 | 404))) = (&failure, refusal)
+            && (code == 404 || self.plan.is_refused(now))
         {
             return self.rest(code, failure);
         }
-        Ok(match self.plan.ended(failure, Instant::now()) {
+        Ok(match self.plan.ended(failure, now) {
             Verdict::GoOn => {
                 self.report.works();
                 Duration::ZERO
             }
             Verdict::Failed { failure, pause, quiet, answered } => {
-                if quiet {
+                if quiet || refusal == Some(403) {
                     self.report.passed(verb, &failure);
                 } else {
                     self.report.failed(verb, &failure, answered);
@@ -180,21 +177,19 @@ impl Reflector {
         Failure::status(&status, false).after(retry_after)
     }
 
-    /// The next bytes of a body.
+    /// The next bytes of a body. While the core is busy, this thread waits for it and reads nothing; that isn't taken for
+    /// the server's silence, since the runtime looks at sockets before it looks at the clock, and so does the timeout.
     pub(super) async fn chunk(&mut self, body: &mut Body, silence: Duration) -> Result<Option<Bytes>, Failure> {
-        let mut next = pin!(body.chunk());
-        for _ in 0..PARTS {
-            if let Ok(chunk) = timeout(silence / PARTS, next.as_mut()).await {
-                let chunk = chunk?;
-                if chunk.is_some() {
-                    let now = Instant::now();
-                    self.plan.heard(now);
-                    self.freshness.contact(self.resource.kind, now);
-                }
-                return Ok(chunk);
-            }
+        let Ok(chunk) = timeout(silence, body.chunk()).await else {
+            return Err(Failure::new(Cause::Silent, format!("nothing came for {} s", silence.as_secs_f32())));
+        };
+        let chunk = chunk?;
+        if chunk.is_some() {
+            let now = Instant::now();
+            self.plan.heard(now);
+            self.freshness.contact(self.resource.kind, now);
         }
-        Err(Failure::new(Cause::Silent, format!("nothing came for {} s", silence.as_secs_f32())))
+        Ok(chunk)
     }
 }
 

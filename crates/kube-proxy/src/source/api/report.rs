@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::failure::Failure;
+use super::failure::{Cause, Failure};
 use crate::client::Verb;
 
 /// What has been said about one kind since it last worked.
@@ -10,7 +10,8 @@ use crate::client::Verb;
 pub(super) struct Report {
     resource: &'static str,
     server: Arc<str>,
-    said: Vec<String>,
+    /// texts without their numbers: those may be times, ports or versions, and others each time
+    said: Vec<(Verb, Cause, String)>,
     /// some failure came after the server had begun to answer: that it begins to answer proves nothing then
     late: bool,
 }
@@ -26,7 +27,7 @@ impl Report {
     /// A request of this verb has failed.
     pub(super) fn failed(&mut self, verb: Verb, failure: &Failure, answered: bool) {
         self.late |= answered;
-        let text = format!("{} {failure}", verb.as_str());
+        let text = (verb, failure.cause, without_numbers(&failure.to_string()));
         if self.said.contains(&text) || self.said.len() >= MOST {
             return self.passed(verb, failure);
         }
@@ -62,9 +63,12 @@ impl Report {
     }
 }
 
+fn without_numbers(text: &str) -> String {
+    text.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::failure::Cause;
     use super::super::testing::logged;
     use super::*;
 
@@ -137,8 +141,22 @@ mod tests {
     fn texts_that_always_differ_are_bounded() {
         let log = logged(|| {
             let mut report = report();
-            (0..1000).for_each(|count| report.failed(Verb::Watch, &unreached(&format!("number {count}")), false));
+            (0..1000).for_each(|count| report.failed(Verb::Watch, &unreached(&"x".repeat(count)), false));
         });
         assert_eq!(log.len(), MOST);
+    }
+
+    #[test]
+    fn numbers_make_no_other_text_but_the_status_does() {
+        let log = logged(|| {
+            let mut report = report();
+            for second in 0..100 {
+                report.failed(Verb::Watch, &unreached(&format!("expired {second} seconds ago")), false);
+            }
+            for code in [500, 503, 500] {
+                report.failed(Verb::Watch, &refused(code, &format!("{code}: trouble")), false);
+            }
+        });
+        assert_eq!(log.len(), 3, "{log:?}");
     }
 }

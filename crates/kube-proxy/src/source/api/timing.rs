@@ -25,6 +25,9 @@ pub struct Timing {
     pub backoff_limit: Duration,
     /// The bound of that doubling when the server refuses, and for lists that follow each other.
     pub refusal_limit: Duration,
+    /// A server that has just started refuses what it will allow in a moment. For so long, refusals are asked again as
+    /// soon as other failures, and don't mean that a kind is not offered.
+    pub refusal_grace: Duration,
     /// The longest wait that a server can ask for.
     pub retry_after_limit: Duration,
     /// Lists that expire within so long of each other are asked for with growing waits between them.
@@ -51,6 +54,7 @@ impl Default for Timing {
             backoff: Duration::from_millis(100),
             backoff_limit: Duration::from_secs(1),
             refusal_limit: Duration::from_secs(8),
+            refusal_grace: Duration::from_secs(30),
             retry_after_limit: Duration::from_secs(60),
             relist_memory: Duration::from_secs(60),
             streaming_retry: Duration::from_secs(60 * 60),

@@ -247,8 +247,8 @@ fn waits_grow_to_their_bounds_and_start_anew_after_progress() {
         (Cause::Interrupted, SECOND),
         (refused(503), SECOND),
         (refused(429), SECOND),
-        (refused(401), 8 * SECOND),
-        (refused(403), 8 * SECOND),
+        (refused(401), SECOND),
+        (refused(403), SECOND),
     ] {
         let mut bench = Bench::listed();
         let pauses: Vec<Duration> = (0..10).map(|_| bench.try_and_fail(cause).1).collect();
@@ -260,6 +260,43 @@ fn waits_grow_to_their_bounds_and_start_anew_after_progress() {
         let after = bench.watch_to("101", cause);
         assert!(after < 200 * MS, "{cause:?} {after:?}");
     }
+}
+
+#[test]
+fn refusals_that_go_on_are_asked_seldom() {
+    for code in [401, 403] {
+        let mut bench = Bench::listed();
+        let start = bench.now;
+        while bench.now < start + 30 * SECOND {
+            assert!(!bench.plan.is_refused(bench.now));
+            assert!(bench.try_and_fail(refused(code)).1 < 2 * SECOND);
+        }
+        assert!(bench.plan.is_refused(bench.now));
+        let pauses: Vec<Duration> = (0..10).map(|_| bench.try_and_fail(refused(code)).1).collect();
+        assert!(pauses[9] >= 8 * SECOND && pauses[9] < 16 * SECOND, "{pauses:?}");
+        bench.watch_to("101", refused(code));
+        assert!(!bench.plan.is_refused(bench.now));
+    }
+}
+
+#[test]
+fn a_server_that_refuses_while_it_starts_is_found_soon() {
+    let mut bench = Bench::listed();
+    for _ in 0..20 {
+        bench.try_and_fail(Cause::Unreached);
+    }
+    let start = bench.now;
+    while bench.now < start + 500 * MS {
+        bench.try_and_fail(refused(403));
+    }
+    assert!(bench.now < start + 1500 * MS, "{:?}", bench.now - start);
+    // neither sort starts anew for the other
+    for _ in 0..20 {
+        bench.try_and_fail(refused(403));
+        bench.try_and_fail(Cause::Unreached);
+    }
+    assert!(bench.try_and_fail(refused(403)).1 >= SECOND);
+    assert!(bench.try_and_fail(Cause::Unreached).1 >= SECOND);
 }
 
 #[test]

@@ -1,0 +1,205 @@
+//! Who the proxy is to the API server, and what it may.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ferry_testkit::kubernetes::User;
+use ferry_testkit::proxy::Config;
+use ferry_testkit::{Family, Place, Proxy, Service};
+use serde_json::json;
+
+use crate::support::{Cluster, cluster, connection, folder, start, status, wait};
+
+/// Writes a file for a proxy of this name.
+fn write(name: &str, file: &str, text: &str) -> PathBuf {
+    let folder = folder(name);
+    std::fs::create_dir_all(&folder).expect("making a folder");
+    let path = folder.join(file);
+    std::fs::write(&path, text).expect("writing a file");
+    path
+}
+
+/// A kubeconfig with the fields of one user, and a context beside it that leads nowhere.
+fn kubeconfig(cluster: &Cluster, user: &str, context: &str) -> String {
+    let (url, ca) = (cluster.api.url(), cluster.api.ca());
+    format!(
+        "apiVersion: v1
+kind: Config
+clusters:
+- {{name: nowhere, cluster: {{server: \"https://127.0.0.1:1\"}}}}
+- {{name: here, cluster: {{server: \"{url}\", certificate-authority: {ca}}}}}
+users:
+- {{name: nobody, user: {{}}}}
+- {{name: proxy, user: {{{user}}}}}
+contexts:
+- {{name: away, context: {{cluster: nowhere, user: nobody}}}}
+- {{name: home, context: {{cluster: here, user: proxy}}}}
+current-context: {context}
+",
+        ca = ca.display()
+    )
+}
+
+fn prepared() -> std::sync::MutexGuard<'static, Cluster> {
+    let cluster = cluster();
+    cluster.api.create_node();
+    cluster.create(&Service::new("web", 40), &[Place::PodA]);
+    cluster
+}
+
+/// Waits until it serves, ends it, and removes its rules.
+fn serves(cluster: &Cluster, what: &str, mut proxy: Proxy<'_>) {
+    let took = cluster.wait(&mut proxy, 40, &["pod-a:8080"]);
+    println!("{what}: serves after {took:?}");
+    proxy.terminate();
+    ferry_testkit::nft::load(cluster.node(), "flush ruleset");
+}
+
+#[test]
+fn every_way_of_saying_who_one_is() {
+    let cluster = prepared();
+    for user in [User::Certificate, User::Files, User::Token] {
+        let config = Config::with(&connection(&cluster.api.kubeconfig(user)));
+        serves(&cluster, &format!("{user:?}"), start(cluster.node(), "who", &config, &[]));
+    }
+    let token = cluster.api.token();
+    let token_file = write("who", "token", &format!("{token}\n"));
+    let by_file = format!("tokenFile: {}", token_file.display());
+    for (what, text) in [
+        ("a context", kubeconfig(&cluster, &format!("token: {token}"), "home")),
+        ("a file with a token", kubeconfig(&cluster, &by_file, "home")),
+    ] {
+        let config = Config::with(&connection(&write("who", "conf", &text)));
+        serves(&cluster, what, start(cluster.node(), "who", &config, &[]));
+    }
+}
+
+#[test]
+fn master_goes_before_the_kubeconfigs_server() {
+    let cluster = prepared();
+    let master = format!("--master={}", cluster.api.url());
+    // the server of this context is nowhere; its authorities and user count all the same
+    let text = kubeconfig(&cluster, &format!("token: {}", cluster.api.token()), "home");
+    let text = text.replace(&cluster.api.url(), "https://127.0.0.1:1");
+    let file = write("master", "conf", &text);
+    serves(&cluster, "master", start(cluster.node(), "master", &Config::with(&connection(&file)), &[&master]));
+    // and by flags alone
+    let kubeconfig = format!("--kubeconfig={}", file.display());
+    let arguments = [
+        master.as_str(),
+        &kubeconfig,
+        "--proxy-mode=nftables",
+        "--hostname-override=node-a",
+        "--detect-local-mode=ClusterCIDR",
+        "--kube-api-content-type=application/json",
+    ];
+    let proxy = Proxy::start_with(cluster.node(), crate::support::EXECUTABLE, &folder("master"), &arguments);
+    serves(&cluster, "flags", proxy);
+}
+
+#[test]
+fn json_when_the_configuration_says_so() {
+    let cluster = prepared();
+    let file = cluster.api.kubeconfig(User::Certificate);
+    for encoding in ["application/json", "application/vnd.kubernetes.protobuf"] {
+        let more = format!("clientConnection: {{kubeconfig: {}, contentType: {encoding}}}", file.display());
+        let mut proxy = start(cluster.node(), "json", &Config::with(&more), &[]);
+        let name = format!("{} of {encoding}", "web");
+        cluster.wait(&mut proxy, 40, &["pod-a:8080"]);
+        // changes come in the same encoding
+        cluster.move_to(&Service::new("web", 40), &[Place::Far]);
+        cluster.wait(&mut proxy, 40, &["far:8080"]);
+        cluster.move_to(&Service::new("web", 40), &[Place::PodA]);
+        serves(&cluster, &name, proxy);
+    }
+    // a few requests at once is all it takes
+    let more = format!("clientConnection: {{kubeconfig: {}, qps: 0.5, burst: 4}}", file.display());
+    serves(&cluster, "few requests", start(cluster.node(), "json", &Config::with(&more), &[]));
+}
+
+/// What a proxy has said about access.
+fn refusals(log: &str) -> Vec<String> {
+    let refused = log.lines().filter(|line| line.contains("\"The API server refuses access, asking goes on\""));
+    refused.map(str::to_owned).collect()
+}
+
+fn names(lines: &[String], parts: &[&str]) -> bool {
+    lines.iter().any(|line| line.starts_with('E') && parts.iter().all(|part| line.contains(part)))
+}
+
+#[test]
+fn whoever_may_not_is_told_what_and_goes_on() {
+    let cluster = prepared();
+    // the rules of an earlier run stay meanwhile
+    let mut earlier = cluster.start("earlier");
+    cluster.wait(&mut earlier, 40, &["pod-a:8080"]);
+    earlier.terminate();
+    cluster.move_to(&Service::new("web", 40), &[Place::Far]);
+    let generation = cluster.generation();
+
+    cluster.api.allow_stranger(&json!([]));
+    let config = Config::with(&connection(&cluster.api.kubeconfig(User::Stranger)));
+    let mut proxy = start(cluster.node(), "stranger", &config, &[]);
+    for resource in ["services", "endpointslices", "nodes"] {
+        wait(&mut proxy, &format!("a word about {resource}"), |proxy| {
+            names(&refusals(&proxy.log()), &["403", resource, "stranger", "watch"])
+        });
+    }
+    wait(&mut proxy, "/livez", |proxy| status(proxy, "/livez") == 200);
+    assert_eq!(cluster.generation(), generation, "{}", proxy.log());
+    assert!(cluster.serves(40, &["pod-a:8080"]), "an earlier run's rules serve");
+
+    // exactly what a proxy needs; ranges of cluster IPs can be done without
+    cluster.api.allow_stranger(&json!([
+        {"apiGroups": [""], "resources": ["services", "nodes"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
+    ]));
+    let took = cluster.wait(&mut proxy, 40, &["far:8080"]);
+    println!("allowed, it serves after {took:?}");
+    let log = proxy.log();
+    assert!(log.lines().any(|line| line.starts_with('I') && line.contains("servicecidrs")), "{log}");
+    assert!(!names(&refusals(&log), &["servicecidrs"]), "{log}");
+    assert!(log.contains("\"The API server works again\""), "{log}");
+    assert!(refusals(&log).len() < 20, "{log}");
+
+    // taken away again, what is known stays, and what it watches goes on or is asked for again
+    cluster.api.allow_stranger(&json!([]));
+    cluster.assert_quiet("without permission", &proxy, Duration::from_secs(1));
+    assert!(cluster.serves(40, &["far:8080"]));
+}
+
+#[test]
+fn a_wrong_token_is_told_and_a_right_one_taken() {
+    let cluster = prepared();
+    let token_file = write("token", "token", "not-a-token");
+    let text = kubeconfig(&cluster, &format!("tokenFile: {}", token_file.display()), "home");
+    let mut proxy = start(cluster.node(), "token", &Config::with(&connection(&write("token", "conf", &text))), &[]);
+    wait(&mut proxy, "a word about the token", |proxy| {
+        let said = refusals(&proxy.log());
+        ["services", "endpointslices", "nodes"].iter().all(|resource| names(&said, &["401", resource, "watch"]))
+    });
+    let replacement = write("token", "new", &cluster.api.token());
+    std::fs::rename(replacement, token_file).expect("replacing the token");
+    let took = cluster.wait(&mut proxy, 40, &["pod-a:8080"]);
+    println!("with a token it serves after {took:?}");
+}
+
+#[test]
+fn nothing_beyond_the_role_of_a_proxy_is_needed() {
+    let cluster = prepared();
+    let mut proxy = cluster.start("role");
+    cluster.wait(&mut proxy, 40, &["pod-a:8080"]);
+    proxy.wait_until_synced(&Family::ALL);
+    assert_eq!(proxy.metric("rest_client_requests_total", &["code=\"4"]), 0.0);
+    assert!(proxy.metric("rest_client_requests_total", &["code=\"200\"", "method=\"GET\""]) >= 4.0);
+    assert!(!proxy.log().lines().any(|line| line.starts_with('E')), "{}", proxy.log());
+}
+
+#[test]
+fn a_kubeconfig_that_cant_be_used_ends_the_start() {
+    let cluster = cluster();
+    let missing = Path::new("/no/such/kubeconfig");
+    let mut proxy = start(cluster.node(), "unusable", &Config::with(&connection(missing)), &[]);
+    assert_eq!(proxy.wait().code(), Some(1));
+    assert!(proxy.log().contains("stat /no/such/kubeconfig: no such file or directory"), "{}", proxy.log());
+}

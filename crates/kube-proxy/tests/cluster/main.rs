@@ -1,0 +1,21 @@
+//! Our executable on a cluster of upstream's: kube-apiserver with etcd tells what there is, the lab's node has the
+//! kernel, and real connections show what came of it.
+//!
+//! One API server serves all tests, one after another; each begins with an empty namespace and no rules. Needs Go,
+//! openssl, curl and python3, as `tests/peer` does.
+#![expect(
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "the helpers of a test fail as tests do, and print what they measured"
+)]
+
+mod access;
+#[path = "../peer/matrix.rs"]
+#[expect(dead_code, reason = "the clients of the other binary")]
+mod matrix;
+mod metrics;
+mod node;
+mod objects;
+mod outage;
+mod support;
+mod twins;

@@ -1,0 +1,204 @@
+//! What is created, changed and deleted through the API is in the kernel.
+
+use std::time::{Duration, Instant};
+
+use ferry_testkit::kubernetes::{Request, service_path, slice_path};
+use ferry_testkit::nft::Ruleset;
+use ferry_testkit::objects::{Condition, at_cluster_ip};
+use ferry_testkit::proxy::Config;
+use ferry_testkit::{Checks, Family, Lab, Manifests, Place, Protocol, Proxy, Service};
+use serde_json::json;
+
+use crate::matrix;
+use crate::support::{EXECUTABLE, cluster, folder, wait};
+
+/// The rules that a proxy makes of manifests in a lab of its own: these, and objects as the API server has them.
+fn rules_of_manifests(manifests: &Manifests, others: &[serde_json::Value]) -> Ruleset {
+    let lab = Lab::new();
+    let folder = folder("manifests-instead");
+    let directory = folder.join("manifests");
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::create_dir_all(&directory).expect("making a folder");
+    std::fs::write(directory.join("all.yaml"), manifests.to_string()).expect("writing manifests");
+    for (at, other) in others.iter().enumerate() {
+        std::fs::write(directory.join(format!("{at}.json")), other.to_string()).expect("writing a manifest");
+    }
+    let node = lab.host(Place::Node);
+    let mut proxy = Proxy::start(node, EXECUTABLE, &folder, &directory, &Config::default());
+    proxy.wait_until_synced(&Family::ALL);
+    Ruleset::of(node).essence()
+}
+
+#[test]
+fn objects_of_every_kind_are_in_the_kernel_as_from_manifests() {
+    let cluster = cluster();
+    let manifests = matrix::manifests();
+    cluster.api.create_node();
+    cluster.api.create_all(&manifests);
+    let mut proxy = cluster.start("kinds");
+    proxy.wait_until_synced(&Family::ALL);
+    matrix::check(cluster.lab, "from the API", Family::ALL.as_slice());
+    // the API server's own service, which stands for itself
+    let own = cluster.api.get("/api/v1/namespaces/default/services/kubernetes");
+    let (there, here) = (rules_of_manifests(&manifests, &[own]), cluster.rules());
+    assert!(here == there, "from the API (-), from manifests (+):\n{}", here.difference(&there));
+    assert_eq!(proxy.metric("rest_client_requests_total", &["code=\"4"]), 0.0, "nothing was refused");
+}
+
+#[test]
+fn changes_and_deletions_arrive() {
+    let cluster = cluster();
+    cluster.api.create_node();
+    let web = Service::new("web", 20);
+    cluster.create(&web, &[Place::PodA]);
+    let mut proxy = cluster.start("changes");
+    cluster.wait(&mut proxy, 20, &["pod-a:8080"]);
+
+    cluster.move_to(&web, &[Place::PodA, Place::Far]);
+    let took = cluster.wait(&mut proxy, 20, &["far:8080", "pod-a:8080"]);
+    println!("an endpoint more after {took:?}");
+    // a service that is new while it runs
+    let late = Service::new("late", 21).protocols(&[Protocol::Tcp, Protocol::Udp]).node_port(30021);
+    cluster.create(&late, &[Place::Far]);
+    cluster.wait(&mut proxy, 21, &["far:8080"]);
+    let udp = cluster.lab.from(Place::PodB).ask(Protocol::Udp, at_cluster_ip(Family::V6, 21), 3);
+    assert!(udp.all_answered(), "{udp}");
+
+    // its port changes
+    let ports = json!([{"name": "tcp", "protocol": "TCP", "port": 8088, "nodePort": 30021}]);
+    cluster.api.patch(&service_path("late"), &json!({"spec": {"ports": ports}}));
+    wait(&mut proxy, "the new port", |_| {
+        Family::ALL.into_iter().all(|family| {
+            let mut at = at_cluster_ip(family, 21);
+            at.set_port(8088);
+            cluster.lab.from(Place::PodB).patience(Duration::from_millis(200)).tcp(at, 1).all_answered()
+        })
+    });
+
+    // no endpoint is ready
+    let none = web.endpoints(8080, &[]).and(Place::PodA, Condition::Unready);
+    for slice in Family::ALL.into_iter().filter_map(|family| none.slice(family)) {
+        cluster.api.replace(&slice);
+    }
+    let is_refused = |family| cluster.ask(family, 20, 1).all(&ferry_testkit::Outcome::Refused);
+    wait(&mut proxy, "refusal without endpoints", |_| Family::ALL.into_iter().all(is_refused));
+    cluster.move_to(&web, &[Place::PodB]);
+    cluster.wait(&mut proxy, 20, &["pod-b:8080"]);
+    // the slices go, then the service
+    Family::ALL.into_iter().for_each(|family| cluster.api.delete(&slice_path("web", family)));
+    wait(&mut proxy, "refusal without slices", |_| Family::ALL.into_iter().all(is_refused));
+    cluster.api.delete(&service_path("web"));
+    cluster.api.delete(&service_path("late"));
+    wait(&mut proxy, "nothing left", |_| {
+        let rules = cluster.rules();
+        ["ip kube-proxy", "ip6 kube-proxy"]
+            .into_iter()
+            .all(|table| !format!("{:?}", rules.names(table).collect::<Vec<_>>()).contains("demo/"))
+            && Family::ALL.into_iter().all(|family| !is_refused(family))
+    });
+    let mut checks = Checks::new();
+    for family in Family::ALL {
+        for number in [20, 21] {
+            let silence = cluster.lab.from(Place::PodB).silence(Protocol::Tcp, at_cluster_ip(family, number));
+            checks.silent(&format!("deleted service {number}, {family}"), &silence);
+        }
+    }
+}
+
+#[test]
+fn ranges_of_cluster_ips_are_followed() {
+    let cluster = cluster();
+    cluster.api.create_node();
+    let mut proxy = cluster.start("ranges");
+    proxy.wait_until_synced(&Family::ALL);
+    let holds = |text: &str| ferry_testkit::nft::list(cluster.node()).contains(text);
+    assert!(!holds("10.97.3.0/24"));
+    let range = "apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: more}\n\
+                 spec: {cidrs: [10.97.3.0/24, \"fd00:10:97::/112\"]}\n";
+    cluster.api.create(range);
+    wait(&mut proxy, "the new ranges", |_| holds("10.97.3.0/24") && holds("fd00:10:97::/112"));
+    cluster.api.delete_at_once("/apis/networking.k8s.io/v1/servicecidrs/more");
+    wait(&mut proxy, "the ranges gone", |_| !holds("10.97.3.0/24") && !holds("fd00:10:97::/112"));
+}
+
+#[test]
+fn other_proxies_services_and_headless_ones_are_left_alone() {
+    let cluster = cluster();
+    cluster.api.create_node();
+    cluster.create(&Service::new("ours", 22), &[Place::PodA]);
+    cluster.create(&Service::new("theirs", 23), &[Place::PodA]);
+    let label =
+        |value: serde_json::Value| json!({"metadata": {"labels": {"service.kubernetes.io/service-proxy-name": value}}});
+    cluster.api.patch(&service_path("theirs"), &label(json!("another")));
+    let mut proxy = cluster.start("selected");
+    cluster.wait(&mut proxy, 22, &["pod-a:8080"]);
+    let is_served = || Family::ALL.into_iter().any(|family| cluster.ask(family, 23, 1).all_answered());
+    assert!(!is_served());
+    // given to us, and taken away again, while we look
+    cluster.api.patch(&service_path("theirs"), &label(json!(null)));
+    cluster.wait(&mut proxy, 23, &["pod-a:8080"]);
+    cluster.api.patch(&service_path("theirs"), &label(json!("another")));
+    wait(&mut proxy, "another proxy's service", |_| !is_served());
+    assert!(cluster.serves(22, &["pod-a:8080"]));
+}
+
+#[test]
+fn a_restart_with_unchanged_objects_writes_nothing() {
+    let cluster = cluster();
+    let manifests = matrix::manifests();
+    cluster.api.create_node();
+    cluster.api.create_all(&manifests);
+    let mut proxy = cluster.start("restart");
+    proxy.wait_until_synced(&Family::ALL);
+    let (before, generation) = (cluster.rules(), cluster.generation());
+    for round in 0..2 {
+        let (status, _) = proxy.terminate();
+        println!("ended: {status}");
+        proxy = cluster.start("restart");
+        proxy.wait_until_synced(&Family::ALL);
+        cluster.assert_quiet("after a restart", &proxy, Duration::from_millis(500));
+        assert_eq!(cluster.generation(), generation, "restart {round} wrote\n{}", proxy.log());
+    }
+    assert!(cluster.rules() == before);
+}
+
+#[test]
+fn many_objects_at_once_arrive_and_go() {
+    const SERVICES: u16 = 300;
+    let cluster = cluster();
+    cluster.api.create_node();
+    let mut proxy = cluster.start("many");
+    proxy.wait_until_synced(&Family::ALL);
+    let services: Vec<_> = (0..SERVICES).map(|number| Service::new(&format!("many-{number}"), 1000 + number)).collect();
+    let slices = |service: &Service, at: &[Place]| {
+        let endpoints = service.endpoints(8080, at);
+        Family::ALL.into_iter().filter_map(move |family| endpoints.slice(family))
+    };
+    let both = [Place::PodA, Place::Far];
+    let created = services.iter().flat_map(|service| {
+        slices(service, &both).map(|slice| Request::create(&slice)).chain([Request::create(&service.to_string())])
+    });
+    let start = Instant::now();
+    cluster.api.ask_all(&created.collect::<Vec<_>>());
+    println!("{} objects created in {:?}", 3 * services.len(), start.elapsed());
+    // what a table holds of services, each with one entry for its one port
+    let held = || {
+        let rules = Ruleset::of(cluster.node());
+        ["ip kube-proxy", "ip6 kube-proxy"].map(|table| rules.get(table, "map service-ips").elements.len())
+    };
+    // the API server's own service is of IPv4
+    let (own, all) = (1, usize::from(SERVICES));
+    let took = wait(&mut proxy, "all services", |_| held() == [all + own, all]);
+    println!("all of them in the kernel {took:?} later");
+    for number in [0, SERVICES / 2, SERVICES - 1] {
+        cluster.wait(&mut proxy, 1000 + number, &["far:8080", "pod-a:8080"]);
+    }
+    let moved =
+        services.iter().flat_map(|service| slices(service, &[Place::PodB]).map(|slice| Request::replace(&slice)));
+    cluster.api.ask_all(&moved.collect::<Vec<_>>());
+    for number in [0, SERVICES / 2, SERVICES - 1] {
+        cluster.wait(&mut proxy, 1000 + number, &["pod-b:8080"]);
+    }
+    cluster.api.clear();
+    wait(&mut proxy, "none of the services", |_| held() == [own, 0]);
+}

@@ -1,0 +1,146 @@
+//! The API server, or its store, goes away and comes back.
+
+use std::time::{Duration, Instant};
+
+use ferry_testkit::kubernetes::{Server, service_path};
+use ferry_testkit::objects::at_cluster_ip;
+use ferry_testkit::probe::Hammer;
+use ferry_testkit::{Family, Place, Protocol, Proxy, Service, Tally};
+
+use crate::support::{Cluster, cluster, status, wait};
+
+/// Connections without a pause from outside, in both families.
+fn hammer(cluster: &Cluster, number: u16) -> Vec<Hammer> {
+    let client = cluster.lab.from(Place::Client).patience(Duration::from_millis(900));
+    Family::ALL.map(|family| client.hammer(Protocol::Tcp, at_cluster_ip(family, number))).into()
+}
+
+fn assert_unharmed(what: &str, hammers: Vec<Hammer>) {
+    for hammer in hammers {
+        let tally = Tally(hammer.stop().into_iter().map(|(_, outcome)| outcome).collect());
+        println!("{what}: {} connections", tally.0.len());
+        assert!(tally.all_answered(), "{what}: {tally}");
+    }
+}
+
+/// How a server goes away.
+fn go_away(cluster: &mut Cluster, server: Server, how: &str) {
+    match how {
+        "stopped" => cluster.api.stop(server),
+        _ => cluster.api.kill(server),
+    }
+}
+
+/// Services go on while a server is away, nothing is written because of it, and what changes afterwards arrives.
+fn outlast(cluster: &mut Cluster, proxy: &mut Proxy<'_>, web: &Service, server: Server, how: &str) {
+    let what = format!("{server:?} {how}");
+    cluster.move_to(web, &[Place::PodA]);
+    cluster.wait(proxy, 30, &["pod-a:8080"]);
+    let hammers = hammer(cluster, 30);
+    let generation = cluster.generation();
+    go_away(cluster, server, how);
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!((status(proxy, "/livez"), status(proxy, "/healthz")), (200, 200), "{what}\n{}", proxy.log());
+    let before = Instant::now();
+    cluster.api.resume(server);
+    println!("{what}: back after {:?}", before.elapsed());
+    // what a reconnection finds is what was there
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(cluster.generation(), generation, "{what}: something was committed\n{}", proxy.log());
+    assert!(proxy.is_running(), "{}", proxy.log());
+    cluster.move_to(web, &[Place::Far]);
+    let took = cluster.wait(proxy, 30, &["far:8080"]);
+    println!("{what}: a change afterwards took {took:?}");
+    assert!(took < Duration::from_secs(3), "{what}: a change took {took:?}\n{}", proxy.log());
+    assert_unharmed(&what, hammers);
+}
+
+#[test]
+fn services_go_on_without_the_api_server_and_nothing_is_rewritten() {
+    let mut cluster = cluster();
+    cluster.api.create_node();
+    let web = Service::new("web", 30).node_port(30030);
+    cluster.create(&web, &[Place::PodA]);
+    let mut proxy = cluster.start("outage");
+    cluster.wait(&mut proxy, 30, &["pod-a:8080"]);
+    outlast(&mut cluster, &mut proxy, &web, Server::Api, "stopped");
+    outlast(&mut cluster, &mut proxy, &web, Server::Api, "killed");
+    let log = proxy.log();
+    let works = log.lines().filter(|line| line.contains("\"The API server works again\"")).count();
+    // After the second start the versions of the first are too old. The second time within a minute that is said, too.
+    assert!((1..=12).contains(&works), "once for each kind, outage and lost version\n{log}");
+    assert!(log.lines().count() < 200, "an outage is no reason to talk\n{log}");
+}
+
+#[test]
+fn services_go_on_without_the_store() {
+    let mut cluster = cluster();
+    cluster.api.create_node();
+    let web = Service::new("web", 30);
+    cluster.create(&web, &[Place::PodA]);
+    let mut proxy = cluster.start("store");
+    cluster.wait(&mut proxy, 30, &["pod-a:8080"]);
+    outlast(&mut cluster, &mut proxy, &web, Server::Store, "stopped");
+    outlast(&mut cluster, &mut proxy, &web, Server::Store, "killed");
+}
+
+#[test]
+fn changes_of_an_outage_arrive_after_it() {
+    let mut cluster = cluster();
+    cluster.api.create_node();
+    let (web, gone) = (Service::new("web", 30), Service::new("gone", 31));
+    cluster.create(&web, &[Place::PodA]);
+    cluster.create(&gone, &[Place::PodA]);
+    let mut proxy = cluster.start("missed");
+    cluster.wait(&mut proxy, 31, &["pod-a:8080"]);
+    let hammers = hammer(&cluster, 30);
+    // all of this while the proxy sleeps, and then its connections are gone
+    proxy.suspend();
+    cluster.api.delete(&service_path("gone"));
+    cluster.move_to(&web, &[Place::PodA, Place::PodB]);
+    cluster.create(&Service::new("new", 32), &[Place::Far]);
+    cluster.api.kill(Server::Api);
+    cluster.api.resume(Server::Api);
+    proxy.go_on();
+    cluster.wait(&mut proxy, 30, &["pod-a:8080", "pod-b:8080"]);
+    cluster.wait(&mut proxy, 32, &["far:8080"]);
+    wait(&mut proxy, "the deleted service", |_| {
+        Family::ALL.into_iter().all(|family| !cluster.ask(family, 31, 1).all_answered())
+    });
+    assert_unharmed("missed changes", hammers);
+}
+
+#[test]
+fn a_start_without_the_api_server_touches_nothing_until_it_comes() {
+    let mut cluster = cluster();
+    cluster.api.create_node();
+    let web = Service::new("web", 30);
+    cluster.create(&web, &[Place::PodA]);
+    let mut proxy = cluster.start("absent");
+    cluster.wait(&mut proxy, 30, &["pod-a:8080"]);
+    // what the next one will find to do
+    proxy.terminate();
+    cluster.move_to(&web, &[Place::Far]);
+    cluster.api.stop(Server::Api);
+    let (before, generation) = (cluster.rules(), cluster.generation());
+    let hammers = hammer(&cluster, 30);
+    let mut proxy = cluster.start("absent");
+    wait(&mut proxy, "/livez", |proxy| status(proxy, "/livez") == 200);
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(proxy.is_running(), "{}", proxy.log());
+    assert_eq!(status(&proxy, "/healthz"), 503, "nobody knows this node yet");
+    assert_eq!(cluster.generation(), generation, "something was committed\n{}", proxy.log());
+    assert!(cluster.rules() == before);
+    let log = proxy.log();
+    let complaint = log.lines().find(|line| line.contains("Asking the API server failed"));
+    assert!(complaint.is_some_and(|line| line.contains(&cluster.api.url())), "{log}");
+    cluster.api.resume(Server::Api);
+    let took = cluster.wait(&mut proxy, 30, &["far:8080"]);
+    println!("programmed {took:?} after the API server said that it was ready");
+    // a server that has just started refuses everything for a moment; that doesn't cost the ranges of cluster IPs
+    let [range, _] = ferry_testkit::lab::SERVICE_RANGES;
+    wait(&mut proxy, "the ranges of cluster IPs", |_| ferry_testkit::nft::list(cluster.node()).contains(range));
+    assert!(took < Duration::from_secs(3), "it took {took:?}\n{}", proxy.log());
+    assert_eq!(status(&proxy, "/healthz"), 200);
+    assert_unharmed("a start without the API server", hammers);
+}

@@ -1,0 +1,144 @@
+//! The cluster that the tests share.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferry_testkit::kubernetes::{self, User};
+use ferry_testkit::nft::{self, Ruleset};
+use ferry_testkit::objects::at_cluster_ip;
+use ferry_testkit::proxy::Config;
+use ferry_testkit::{Family, Host, Kubernetes, Lab, Place, Proxy, Service, Tally};
+
+/// The program under test.
+pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
+/// Where the first proxy has its ports.
+pub(crate) const HEALTHZ: u16 = 10256;
+
+/// The machines and the API server.
+pub(crate) struct Cluster {
+    pub(crate) lab: &'static Lab,
+    pub(crate) api: Kubernetes<'static>,
+}
+
+/// The cluster, started once: no objects of earlier tests, no rules, nobody running but the API server.
+pub(crate) fn cluster() -> MutexGuard<'static, Cluster> {
+    static CLUSTER: OnceLock<Mutex<Cluster>> = OnceLock::new();
+    let cluster = CLUSTER.get_or_init(|| {
+        kubernetes::build();
+        let lab: &Lab = Box::leak(Box::new(Lab::new()));
+        let start = Instant::now();
+        let api = Kubernetes::start(lab.host(Place::Node), &folder("api"));
+        println!("API server ready after {:?}", start.elapsed());
+        Mutex::new(Cluster { lab, api })
+    });
+    let cluster = cluster.lock().unwrap_or_else(PoisonError::into_inner);
+    nft::load(cluster.node(), "flush ruleset");
+    cluster.api.clear();
+    cluster
+}
+
+/// A folder of this test binary, by the name of its user.
+pub(crate) fn folder(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cluster").join(name)
+}
+
+/// A line of a configuration: the kubeconfig.
+pub(crate) fn connection(kubeconfig: &Path) -> String {
+    format!("clientConnection: {{kubeconfig: {}}}", kubeconfig.display())
+}
+
+/// Runs the executable over a configuration with these further lines and, behind them, further arguments.
+pub(crate) fn start<'a>(host: &'a Host, name: &str, config: &Config, arguments: &[&str]) -> Proxy<'a> {
+    let folder = folder(name);
+    std::fs::create_dir_all(&folder).expect("making a folder");
+    let file = folder.join("config.yaml");
+    config.write(&file);
+    let file = file.display().to_string();
+    Proxy::start_with(host, EXECUTABLE, &folder, &[&["--config", &file, "-v=2"], arguments].concat())
+}
+
+/// Waits until something is so, and says how long that took.
+///
+/// # Panics
+/// If it isn't in time, with the proxy's log.
+pub(crate) fn wait(proxy: &mut Proxy<'_>, what: &str, is_so: impl FnMut(&Proxy<'_>) -> bool) -> Duration {
+    let start = Instant::now();
+    proxy.wait_for(what, is_so);
+    start.elapsed()
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    /// The machine that the proxy runs on.
+    pub(crate) fn node(&self) -> &'static Host {
+        self.lab.host(Place::Node)
+    }
+
+    /// A proxy with the kubeconfig of a kube-proxy; doesn't wait for anything.
+    pub(crate) fn start(&self, name: &str) -> Proxy<'static> {
+        self.start_with(name, "")
+    }
+
+    /// The same with further lines of the configuration.
+    pub(crate) fn start_with(&self, name: &str, more: &str) -> Proxy<'static> {
+        let more = format!("{}\n{more}", connection(&self.api.kubeconfig(User::Certificate)));
+        start(self.node(), name, &Config::with(&more), &[])
+    }
+
+    /// Creates a service with ready endpoints at these places.
+    pub(crate) fn create(&self, service: &Service, at: &[Place]) {
+        self.api.create_service(service);
+        self.api.create_endpoints(&service.endpoints(8080, at));
+    }
+
+    /// Replaces the endpoints of a service.
+    pub(crate) fn move_to(&self, service: &Service, at: &[Place]) {
+        for slice in Family::ALL.into_iter().filter_map(|family| service.endpoints(8080, at).slice(family)) {
+            self.api.replace(&slice);
+        }
+    }
+
+    /// Connections from a pod to the cluster IP of this number.
+    pub(crate) fn ask(&self, family: Family, number: u16, times: usize) -> Tally {
+        let client = self.lab.from(Place::PodB).patience(Duration::from_millis(300));
+        client.tcp(at_cluster_ip(family, number), times)
+    }
+
+    /// Whether exactly these endpoints answer there, in both families.
+    pub(crate) fn serves(&self, number: u16, endpoints: &[&str]) -> bool {
+        Family::ALL.into_iter().all(|family| {
+            let tally = self.ask(family, number, 4 * endpoints.len().pow(2));
+            tally.all_answered() && tally.endpoints().into_keys().eq(endpoints.iter().copied())
+        })
+    }
+
+    /// Waits until exactly these endpoints answer.
+    pub(crate) fn wait(&self, proxy: &mut Proxy<'_>, number: u16, endpoints: &[&str]) -> Duration {
+        wait(proxy, &format!("{endpoints:?} at service {number}"), |_| self.serves(number, endpoints))
+    }
+
+    /// The node's rules, as far as two proxies that came to them on different ways must agree.
+    pub(crate) fn rules(&self) -> Ruleset {
+        Ruleset::of(self.node()).essence()
+    }
+
+    /// How often anybody has committed.
+    pub(crate) fn generation(&self) -> u32 {
+        nft::generation(self.node())
+    }
+
+    /// Asserts that nobody commits for a while.
+    pub(crate) fn assert_quiet(&self, what: &str, proxy: &Proxy<'_>, for_so_long: Duration) {
+        let before = self.generation();
+        std::thread::sleep(for_so_long);
+        assert_eq!(self.generation(), before, "{what}: something was committed\n{}", proxy.log());
+    }
+}
+
+/// The status of an answer over HTTP; 0 if there is none.
+pub(crate) fn status(proxy: &Proxy<'_>, path: &str) -> u16 {
+    let answer = proxy.get(HEALTHZ, path).unwrap_or_default();
+    answer.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
+}

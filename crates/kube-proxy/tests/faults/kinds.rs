@@ -1,0 +1,186 @@
+//! What is special about a kind, and that each goes its own way.
+
+use ferry_api::object::Kind;
+use ferry_kube_proxy::source::api::Timing;
+use ferry_testkit::api::{Action, Form, Options, Rule};
+
+use crate::support::{Cluster, NODE, quick};
+
+#[test]
+fn service_cidrs_may_be_missing_and_come_later() {
+    for (code, synced) in [(404, 4), (403, 3)] {
+        let cluster = Cluster::new();
+        cluster.server.script(Rule::new(usize::MAX, Action::status(code)).kind(Kind::ServiceCidr));
+        let mut follower = cluster.follow(quick());
+        follower.until("line", |follower| !follower.log().is_empty());
+        follower.until("lists", |follower| follower.synced.len() >= synced);
+        assert_eq!(follower.synced.contains(&Kind::ServiceCidr), code == 404);
+        let lines = follower.log();
+        assert_eq!(lines.lines().count(), 1, "{lines}");
+        assert!(lines.contains("INFO") && lines.contains("servicecidrs") && lines.contains(&code.to_string()));
+        let before = cluster.asked(Kind::ServiceCidr, Form::Any).len();
+        follower.until("another try", |_| cluster.asked(Kind::ServiceCidr, Form::Any).len() > before + 1);
+        let asked = cluster.asked(Kind::ServiceCidr, Form::Any);
+        let pause = asked[asked.len() - 1].when - asked[asked.len() - 2].when;
+        assert!(pause >= quick().optional_retry, "{pause:?}");
+        assert!(follower.have().keys().all(|key| !key.starts_with("ServiceCIDR")));
+        cluster.server.clear();
+        follower.until_equal(&cluster);
+        follower.until("line", |follower| follower.log().lines().count() == 2);
+    }
+}
+
+#[test]
+fn service_cidrs_that_are_forbidden_for_a_moment_are_there_soon() {
+    let mut cluster = Cluster::new();
+    let forbidden = Rule::new(3, Action::status(403)).kind(Kind::ServiceCidr);
+    cluster.server.script(forbidden.clone());
+    // the real times: once it is done without, it is asked for again after ten minutes only
+    let mut follower = cluster.follow(Timing::default());
+    follower.until_equal(&cluster);
+    cluster.server.script(forbidden);
+    cluster.server.cut();
+    cluster.service_cidr("range");
+    follower.until_equal(&cluster);
+    assert_eq!(follower.lines(&["403"]).len(), 0, "{}", follower.log());
+}
+
+#[test]
+fn service_cidrs_that_go_are_forgotten_and_those_that_are_forbidden_are_kept() {
+    for code in [404, 403] {
+        let mut cluster = Cluster::new();
+        let mut follower = cluster.follow(quick());
+        follower.until_equal(&cluster);
+        let known = follower.have().get("ServiceCIDR range").copied();
+        cluster.server.script(Rule::new(usize::MAX, Action::status(code)).kind(Kind::ServiceCidr));
+        cluster.server.cut();
+        follower.until("several tries", |_| cluster.asked(Kind::ServiceCidr, Form::Any).len() > 3);
+        follower.take_within(quick().floor);
+        let have = follower.have().get("ServiceCIDR range").copied();
+        assert_eq!(have, if code == 403 { known } else { None });
+        cluster.server.clear();
+        cluster.service_cidr("range");
+        follower.until_equal(&cluster);
+    }
+}
+
+#[test]
+fn the_node_may_be_missing_go_and_return() {
+    let mut cluster = Cluster::empty(Options::secure());
+    cluster.other_node("elsewhere");
+    cluster.service("a");
+    let mut follower = cluster.follow(quick());
+    follower.until_equal(&cluster);
+    assert_eq!(follower.synced.iter().filter(|kind| **kind == Kind::Node).count(), 1);
+    assert_eq!(follower.lines(&["WARN", NODE]).len(), 1, "{}", follower.log());
+    let asked = cluster.asked(Kind::Node, Form::StreamingList);
+    assert_eq!(asked[0].parameter("fieldSelector"), Some("metadata.name=here"));
+    assert_eq!(asked[0].parameter("labelSelector"), None);
+    // it comes
+    cluster.node();
+    follower.until_equal(&cluster);
+    // others don't count
+    let events = follower.events;
+    cluster.other_node("elsewhere");
+    cluster.other_node("nowhere");
+    // it goes, and its facts stay
+    cluster.delete_node();
+    follower.until("line", |follower| follower.lines(&["WARN", NODE]).len() == 2);
+    follower.until_equal(&cluster);
+    // a list without it changes nothing either
+    cluster.server.compact();
+    cluster.server.cut();
+    follower.until("list", |_| cluster.asked(Kind::Node, Form::StreamingList).len() == 2);
+    cluster.service("b");
+    follower.until_equal(&cluster);
+    let of_nodes = |follower: &crate::support::Follower| follower.lines(&[NODE]).len();
+    assert_eq!(of_nodes(&follower), 3, "{}", follower.log());
+    // it returns
+    cluster.node();
+    follower.until_equal(&cluster);
+    assert_eq!(of_nodes(&follower), 4, "{}", follower.log());
+    assert_eq!(follower.synced.iter().filter(|kind| **kind == Kind::Node).count(), 1);
+    assert!(follower.events >= events);
+}
+
+#[test]
+fn an_unreadable_object_keeps_its_last_good_state() {
+    for streaming_lists in [true, false] {
+        let mut cluster = Cluster::with(Options { streaming_lists, ..Options::secure() });
+        // one that nothing was known of
+        cluster.unreadable_service("odd");
+        let mut follower = cluster.follow(quick());
+        follower.until_equal(&cluster);
+        assert_eq!(follower.lines(&["ERROR", "Service", "demo/odd"]).len(), 1, "{}", follower.log());
+        // in a watch
+        cluster.unreadable_service("a");
+        cluster.service("b");
+        follower.until_equal(&cluster);
+        assert_eq!(follower.lines(&["ERROR", "Service", "demo/a"]).len(), 1, "{}", follower.log());
+        // the version goes on behind it
+        let version = cluster.server.version();
+        cluster.unreadable_service("a");
+        follower.until("watches", |_| cluster.server.watches() == 4);
+        cluster.server.cut();
+        cluster.service("c");
+        follower.until_equal(&cluster);
+        let asked = cluster.asked(Kind::Service, Form::Watch);
+        let from: u64 = asked[asked.len() - 1].parameter("resourceVersion").unwrap().parse().unwrap();
+        assert!(from >= version, "{from} {version}");
+        // in a later list, where the others go on, and what is gone goes
+        cluster.server.stop();
+        cluster.service("b");
+        cluster.delete(Kind::Service, "c");
+        cluster.server.compact();
+        cluster.server.resume();
+        follower.until_equal(&cluster);
+        assert_eq!(follower.lines(&["ERROR", "demo/a"]).len(), 1, "{}", follower.log());
+        assert_eq!(follower.lines(&["ERROR", "demo/odd"]).len(), 1, "{}", follower.log());
+        // readable, and not again
+        cluster.service("a");
+        cluster.service("odd");
+        follower.until_equal(&cluster);
+        cluster.unreadable_service("a");
+        cluster.service("b");
+        follower.until_equal(&cluster);
+        assert_eq!(follower.lines(&["ERROR", "demo/a"]).len(), 2, "{}", follower.log());
+        // it goes as any other
+        cluster.delete(Kind::Service, "a");
+        follower.until_equal(&cluster);
+    }
+}
+
+#[test]
+fn an_unreadable_object_without_a_name_costs_nothing_else() {
+    let mut cluster = Cluster::new();
+    let mut follower = cluster.follow(quick());
+    follower.until_equal(&cluster);
+    cluster.server.script(Rule::new(1, Action::BrokenName).kind(Kind::EndpointSlice).form(Form::Watch));
+    cluster.server.cut();
+    follower.until("watches", |_| cluster.server.watches() == 4);
+    // the first one is damaged on its way, and then it comes again
+    cluster.slice("a");
+    cluster.slice("b");
+    cluster.slice("a");
+    follower.until_equal(&cluster);
+    assert_eq!(follower.lines(&["ERROR", "EndpointSlice"]).len(), 1, "{}", follower.log());
+}
+
+#[test]
+fn two_kinds_go_on_while_a_third_is_down() {
+    for action in [Action::status(500), Action::Silence, Action::CutAfter { bytes: 0 }, Action::NoAnswer] {
+        let mut cluster = Cluster::new();
+        let mut follower = cluster.follow(quick());
+        follower.until_equal(&cluster);
+        cluster.server.script(Rule::new(usize::MAX, action).kind(Kind::Node));
+        cluster.server.cut();
+        for _ in 0..5 {
+            cluster.service("a");
+            cluster.slice("a");
+            cluster.delete(Kind::Service, "b");
+            cluster.service("b");
+            cluster.service_cidr("range");
+            follower.until_equal(&cluster);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! First lists, streamed or in pages, and later ones.
+
+use std::time::Duration;
+
+use ferry_api::object::Kind;
+use ferry_testkit::api::{Action, Form, Options, Rule};
+
+use crate::support::{Cluster, Follower, quick};
+
+/// Waits for the next list of slices after the past was forgotten.
+fn relist(cluster: &mut Cluster, follower: &mut Follower) {
+    cluster.server.stop();
+    cluster.slice("a");
+    cluster.server.compact();
+    cluster.server.resume();
+    follower.until_equal(cluster);
+}
+
+#[test]
+fn a_refused_stream_leads_to_pages_for_an_hour() {
+    let lasting = [
+        Action::status(400),
+        Action::status(422),
+        Action::status(500),
+        Action::ErrorEvent { code: 500, after: 0 },
+        Action::ErrorEvent { code: 500, after: 2 },
+    ];
+    for action in lasting {
+        let mut cluster = Cluster::new();
+        cluster.server.script(Rule::new(1, action.clone()).kind(Kind::EndpointSlice).form(Form::StreamingList));
+        let mut follower = cluster.follow(quick());
+        follower.until_equal(&cluster);
+        let asked = cluster.asked(Kind::EndpointSlice, Form::List);
+        assert_eq!(asked.len(), 1, "{action:?}");
+        assert_eq!(asked[0].parameter("limit"), Some("500"));
+        assert_eq!(asked[0].parameter("resourceVersion"), Some("0"));
+        assert_eq!(asked[0].parameter("labelSelector"), Some("!service.kubernetes.io/headless"));
+        relist(&mut cluster, &mut follower);
+        assert_eq!(cluster.asked(Kind::EndpointSlice, Form::StreamingList).len(), 1, "{action:?}");
+        assert!(cluster.asked(Kind::EndpointSlice, Form::List).len() >= 2, "{action:?}");
+        assert!(!cluster.asked(Kind::Service, Form::StreamingList).is_empty(), "each kind by itself");
+    }
+}
+
+#[test]
+fn a_stream_that_fails_otherwise_leads_to_pages_once() {
+    let passing = [
+        Action::status(503),
+        Action::status(429),
+        Action::CutAfter { bytes: 300 },
+        Action::ResetAfter { bytes: 300 },
+        Action::EndAfter { bytes: 300 },
+        Action::CutHead { bytes: 20 },
+        Action::BrokenFrame { after: 1 },
+        Action::ContentType("text/html".to_owned()),
+    ];
+    for action in passing {
+        let mut cluster = Cluster::new();
+        cluster.server.script(Rule::new(1, action.clone()).kind(Kind::EndpointSlice).form(Form::StreamingList));
+        let mut follower = cluster.follow(quick());
+        follower.until_equal(&cluster);
+        assert_eq!(cluster.asked(Kind::EndpointSlice, Form::List).len(), 1, "{action:?}");
+        relist(&mut cluster, &mut follower);
+        assert_eq!(cluster.asked(Kind::EndpointSlice, Form::StreamingList).len(), 2, "{action:?}");
+    }
+}
+
+#[test]
+fn an_old_server_is_listed_in_pages() {
+    let mut cluster = Cluster::with(Options { streaming_lists: false, ..Options::secure() });
+    for number in 0..1200 {
+        cluster.slice(&format!("s{number}"));
+    }
+    let mut follower = cluster.follow(quick());
+    follower.until_equal(&cluster);
+    let asked = cluster.asked(Kind::EndpointSlice, Form::List);
+    assert_eq!(asked[0].parameter("continue"), None);
+    for page in &asked[1..] {
+        assert!(page.parameter("continue").is_some() && page.parameter("resourceVersion").is_none());
+        assert_eq!(page.parameter("labelSelector"), Some("!service.kubernetes.io/headless"));
+    }
+    cluster.slice("s7");
+    cluster.service("s7");
+    follower.until_equal(&cluster);
+    assert_eq!(follower.synced.len(), 4, "{:?}", follower.synced);
+}
+
+#[test]
+fn a_page_that_has_expired_leads_to_a_list_of_now() {
+    let mut cluster = Cluster::with(Options { streaming_lists: false, ..Options::secure() });
+    for number in 0..600 {
+        cluster.slice(&format!("s{number}"));
+    }
+    // Lists from memory come whole; the first one that has pages is of now.
+    let slices = |times, action| Rule::new(times, action).kind(Kind::EndpointSlice).form(Form::List);
+    cluster.server.script(slices(1, Action::status(410)));
+    cluster.server.script(slices(1, Action::Delay(Duration::ZERO)));
+    cluster.server.script(slices(1, Action::status(410)));
+    let mut follower = cluster.follow(quick());
+    follower.until_equal(&cluster);
+    let asked = cluster.asked(Kind::EndpointSlice, Form::List);
+    let shape: Vec<_> =
+        asked.iter().map(|seen| (seen.parameter("resourceVersion"), seen.parameter("continue").is_some())).collect();
+    assert_eq!(shape, [(Some("0"), false), (None, false), (None, true), (None, false), (None, true)]);
+}
+
+#[test]
+fn a_list_that_breaks_off_is_begun_again() {
+    for action in [Action::CutAfter { bytes: 5000 }, Action::EndAfter { bytes: 5000 }, Action::BrokenFrame { after: 9 }]
+    {
+        let mut cluster = Cluster::with(Options { streaming_lists: false, ..Options::secure() });
+        for number in 0..100 {
+            cluster.slice(&format!("s{number}"));
+        }
+        cluster.server.script(Rule::new(3, action.clone()).kind(Kind::EndpointSlice).form(Form::List));
+        let mut follower = cluster.follow(quick());
+        follower.until_equal(&cluster);
+        let synced = follower.synced.iter().filter(|kind| **kind == Kind::EndpointSlice).count();
+        assert_eq!(synced, 1, "{action:?}: half a list is not complete");
+    }
+}
+
+#[test]
+fn a_later_list_changes_what_differs_and_nothing_else() {
+    for streaming_lists in [true, false] {
+        let mut cluster = Cluster::with(Options { streaming_lists, ..Options::secure() });
+        let mut follower = cluster.follow(quick());
+        follower.until_equal(&cluster);
+        let again = |cluster: &mut Cluster, follower: &mut Follower, change: fn(&mut Cluster)| {
+            let (before, lists) = (follower.effects, follower.synced.len());
+            cluster.server.stop();
+            change(cluster);
+            cluster.server.compact();
+            cluster.server.resume();
+            // all but the Node, whose lists have no end to tell
+            follower.until("lists", |follower| follower.synced.len() == lists + 3);
+            follower.until_equal(cluster);
+            follower.effects - before
+        };
+        assert_eq!(again(&mut cluster, &mut follower, |_| {}), 0);
+        let effects = again(&mut cluster, &mut follower, |cluster| {
+            cluster.slice("a");
+            cluster.delete(Kind::Service, "b");
+            cluster.service("new");
+        });
+        // Both of what is new or changed, and one end of a list that deletes.
+        assert_eq!(effects, 3);
+        let effects = again(&mut cluster, &mut follower, |cluster| cluster.delete(Kind::ServiceCidr, "range"));
+        assert_eq!(effects, 1);
+    }
+}
+
+#[test]
+fn what_changes_during_a_list_is_not_lost() {
+    for streaming_lists in [true, false] {
+        let mut cluster = Cluster::with(Options { streaming_lists, ..Options::secure() });
+        for number in 0..50 {
+            cluster.slice(&format!("s{number}"));
+        }
+        let slow = Action::Slow { bytes: 400, pause: Duration::from_millis(5) };
+        cluster.server.script(Rule::new(2, slow).kind(Kind::EndpointSlice));
+        let mut follower = cluster.follow(quick());
+        follower.until("half a list", |follower| follower.have().len() > 15);
+        cluster.slice("s0");
+        cluster.slice("s49");
+        cluster.delete(Kind::EndpointSlice, "s1");
+        cluster.delete(Kind::EndpointSlice, "s48");
+        cluster.slice("s50");
+        follower.until_equal(&cluster);
+    }
+}

@@ -1,0 +1,83 @@
+//! Servers that say nothing.
+
+use std::time::Duration;
+
+use ferry_api::object::Kind;
+use ferry_kube_proxy::client;
+use ferry_kube_proxy::source::api::Timing;
+use ferry_testkit::api::{Action, Form, Options, Rule, Welcome};
+
+use crate::support::{Cluster, How, quick};
+
+const SILENCE: Duration = Duration::from_millis(400);
+
+fn impatient() -> How {
+    How {
+        timing: Timing { silence: SILENCE, list_silence: SILENCE, ..quick() },
+        client: client::Timing { connect: SILENCE, headers: SILENCE, ..client::Timing::default() },
+        ..How::default()
+    }
+}
+
+#[test]
+fn a_silent_watch_is_asked_for_again_from_its_version() {
+    for action in [Action::Silence, Action::NoAnswer, Action::StallAfter { bytes: 100 }] {
+        let mut cluster = Cluster::new();
+        let mut follower = cluster.follow_by(impatient());
+        follower.until_equal(&cluster);
+        cluster.server.script(Rule::new(2, action.clone()).kind(Kind::EndpointSlice).form(Form::Watch));
+        cluster.server.cut();
+        follower.until("watch", |_| !cluster.asked(Kind::EndpointSlice, Form::Watch).is_empty());
+        cluster.slice("a");
+        cluster.slice("b");
+        cluster.service("a");
+        follower.until_equal(&cluster);
+        assert!(cluster.asked(Kind::EndpointSlice, Form::Watch).len() >= 3, "{action:?}");
+        assert_eq!(cluster.asked(Kind::EndpointSlice, Form::StreamingList).len(), 1, "{action:?}");
+    }
+}
+
+#[test]
+fn a_silent_list_fails() {
+    for (form, streaming_lists) in [(Form::StreamingList, true), (Form::List, false)] {
+        for action in [Action::Silence, Action::NoAnswer, Action::StallAfter { bytes: 300 }] {
+            let cluster = Cluster::with(Options { streaming_lists, ..Options::secure() });
+            cluster.server.script(Rule::new(1, action.clone()).kind(Kind::EndpointSlice).form(form));
+            let mut follower = cluster.follow_by(impatient());
+            follower.until_equal(&cluster);
+            assert_eq!(follower.lines(&["WARN", "endpointslices", "0.4 s"]).len().max(1), 1, "{}", follower.log());
+            assert_eq!(cluster.asked(Kind::EndpointSlice, Form::List).len(), if streaming_lists { 1 } else { 2 });
+        }
+    }
+}
+
+#[test]
+fn a_quiet_cluster_is_followed_by_its_bookmarks() {
+    let mut cluster = Cluster::with(Options { bookmarks: Some(SILENCE / 8), ..Options::secure() });
+    let mut follower = cluster.follow_by(impatient());
+    follower.until_equal(&cluster);
+    let events = follower.events;
+    follower.take_within(3 * SILENCE);
+    assert_eq!(follower.events, events);
+    assert_eq!(cluster.asked(Kind::EndpointSlice, Form::Watch).len(), 0, "{}", follower.log());
+    assert!(follower.fresh(Kind::EndpointSlice).contact.unwrap() < SILENCE);
+    cluster.slice("a");
+    follower.until_equal(&cluster);
+}
+
+#[test]
+fn connections_that_come_to_nothing_are_tried_again() {
+    for welcome in [Welcome::Close, Welcome::Reset, Welcome::Garbage, Welcome::Silence] {
+        let mut cluster = Cluster::new();
+        cluster.server.welcome(12, welcome);
+        let mut follower = cluster.follow_by(impatient());
+        follower.until_equal(&cluster);
+        cluster.server.welcome(8, welcome);
+        cluster.server.cut();
+        cluster.slice("a");
+        cluster.service("a");
+        follower.until_equal(&cluster);
+        assert!(!follower.lines(&["WARN", "services"]).is_empty(), "{welcome:?}\n{}", follower.log());
+        assert_eq!(follower.synced.len(), 4, "{welcome:?}");
+    }
+}

@@ -1,0 +1,473 @@
+//! A scripted cluster, and a source that follows it into a store.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ferry_api::object::{Kind, KubeObject, ObjectName};
+use ferry_kernel::netns::Namespace;
+use ferry_kube_proxy::client::{self, Access, Client};
+use ferry_kube_proxy::core::Input;
+use ferry_kube_proxy::serve::metrics::Metrics;
+use ferry_kube_proxy::source::Sink;
+use ferry_kube_proxy::source::api::{KINDS, Setup, Timing};
+use ferry_kube_proxy::source::freshness::{Fresh, Freshness};
+use ferry_model::store::{Event, Store};
+use ferry_testkit::api::{ApiServer, Damage, Form, Options, Seen};
+use tokio::sync::oneshot;
+
+/// The node that the source is for.
+pub(crate) const NODE: &str = "here";
+/// How long anything may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Batches that may wait for the store.
+const INPUTS: usize = 64;
+
+/// A server in a namespace, and what it ought to hold. Each state of each object has a number, higher than any before.
+pub(crate) struct Cluster {
+    pub(crate) server: ApiServer,
+    namespace: Namespace,
+    folder: PathBuf,
+    truth: BTreeMap<String, u32>,
+    number: u32,
+}
+
+/// How to follow it.
+pub(crate) struct How {
+    pub(crate) timing: Timing,
+    pub(crate) client: client::Timing,
+    pub(crate) content_type: &'static str,
+}
+
+/// A source that runs, and what it has delivered.
+pub(crate) struct Follower {
+    inputs: Receiver<Input>,
+    store: Store,
+    /// the number of each object's last state, also of those that are gone
+    last: BTreeMap<String, u32>,
+    /// events so far
+    pub(crate) events: usize,
+    /// events so far that changed something
+    pub(crate) effects: usize,
+    /// kinds whose initial list is complete, in that order
+    pub(crate) synced: Vec<Kind>,
+    log: Log,
+    freshness: Arc<Freshness>,
+    /// the source ends with this
+    _stop: oneshot::Sender<()>,
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+/// Short waits, and no silence but where a test asks for it.
+pub(crate) fn quick() -> Timing {
+    Timing {
+        backoff: Duration::from_millis(2),
+        backoff_limit: Duration::from_millis(20),
+        refusal_limit: Duration::from_millis(40),
+        floor: Duration::from_millis(1),
+        refusal_grace: Duration::from_millis(100),
+        optional_retry: Duration::from_millis(100),
+        ..Timing::default()
+    }
+}
+
+/// What an object is called in the truth, and the number of its state.
+fn reading(object: &KubeObject) -> (String, u32) {
+    let address = |address: &IpAddr| match address {
+        IpAddr::V4(address) => address.to_bits(),
+        IpAddr::V6(_) => panic!("{address} is not of these tests"),
+    };
+    let number = match object {
+        KubeObject::Service(service) => {
+            let port = service.ports.first().expect("a port");
+            u32::from(*port.port.as_ref().expect("a sound port"))
+        }
+        KubeObject::EndpointSlice(slice) => address(&slice.endpoints.first().expect("an endpoint").address) & 0xff_ffff,
+        KubeObject::Node(node) => {
+            let first = node.addresses.first().expect("an address");
+            address(first.address.as_ref().expect("a sound address")) & 0xff_ffff
+        }
+        KubeObject::ServiceCidr(cidr) => {
+            let first = cidr.cidrs.first().expect("a range");
+            (address(&first.as_ref().expect("a sound range").addr()) >> 8) & 0xffff
+        }
+    };
+    (key(object.kind(), object.name()), number)
+}
+
+fn key(kind: Kind, name: &ObjectName) -> String {
+    format!("{kind} {name}")
+}
+
+/// An address that carries a number.
+fn address(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(0x0a00_0000 | number)
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    /// With a node, a range, three services and their slices.
+    pub(crate) fn new() -> Self {
+        Self::with(Options::secure())
+    }
+
+    pub(crate) fn with(options: Options) -> Self {
+        let mut cluster = Self::empty(options);
+        cluster.node();
+        cluster.service_cidr("range");
+        for name in ["a", "b", "c"] {
+            cluster.service(name);
+            cluster.slice(name);
+        }
+        cluster
+    }
+
+    pub(crate) fn empty(options: Options) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("faults-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&folder).expect("making a folder");
+        let namespace = Namespace::new().expect("making a network namespace needs root");
+        namespace.raise_loopback().expect("raising loopback");
+        let server = namespace.run(|| ApiServer::start(options)).expect("entering the namespace");
+        Self { server, namespace, folder, truth: BTreeMap::new(), number: 0 }
+    }
+
+    /// The next state of an object has this number.
+    fn count(&mut self, kind: Kind, name: &ObjectName) -> u32 {
+        self.number += 1;
+        self.truth.insert(key(kind, name), self.number);
+        self.number
+    }
+
+    /// A new state of this service; it is there if it wasn't.
+    pub(crate) fn service(&mut self, name: &str) {
+        let json = self.service_json(name);
+        self.server.put(&json);
+    }
+
+    /// The same in a way that nobody can read.
+    pub(crate) fn unreadable_service(&mut self, name: &str) {
+        let known = self.truth.get(&key(Kind::Service, &ObjectName::new("demo", name))).copied();
+        let json = self.service_json(name);
+        self.server.put_damaged(&json, Damage::Content);
+        match known {
+            Some(known) => self.truth.insert(key(Kind::Service, &ObjectName::new("demo", name)), known),
+            None => self.truth.remove(&key(Kind::Service, &ObjectName::new("demo", name))),
+        };
+    }
+
+    fn service_json(&mut self, name: &str) -> String {
+        let number = self.count(Kind::Service, &ObjectName::new("demo", name));
+        let place = name.bytes().fold(7_u32, |sum, byte| (sum * 31 + u32::from(byte)) % 60_000);
+        let ip = Ipv4Addr::from_bits(0x0a60_0001 + place);
+        format!(
+            r#"{{"apiVersion":"v1","kind":"Service","metadata":{{"name":"{name}","namespace":"demo"}},
+                "spec":{{"clusterIP":"{ip}","clusterIPs":["{ip}"],"ipFamilies":["IPv4"],
+                "ports":[{{"name":"p","port":{number},"protocol":"TCP"}}]}}}}"#
+        )
+    }
+
+    /// A new state of this service's slice.
+    pub(crate) fn slice(&mut self, name: &str) {
+        self.padded_slice(name, 0);
+    }
+
+    /// The same, with an annotation of so many bytes.
+    pub(crate) fn padded_slice(&mut self, name: &str, padding: usize) {
+        let number = self.count(Kind::EndpointSlice, &ObjectName::new("demo", name));
+        let padding = "x".repeat(padding);
+        self.server.put(&format!(
+            r#"{{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice",
+                "metadata":{{"name":"{name}","namespace":"demo","labels":{{"kubernetes.io/service-name":"{name}"}},
+                "annotations":{{"padding":"{padding}"}}}},"addressType":"IPv4",
+                "ports":[{{"name":"p","port":8080,"protocol":"TCP"}}],
+                "endpoints":[{{"addresses":["{}"],"conditions":{{"ready":true}},"nodeName":"{NODE}"}}]}}"#,
+            address(number)
+        ));
+    }
+
+    /// A new state of our Node.
+    pub(crate) fn node(&mut self) {
+        let number = self.count(Kind::Node, &ObjectName::cluster_wide(NODE));
+        self.server.put(&node_json(NODE, number));
+    }
+
+    /// Another Node, which doesn't count.
+    pub(crate) fn other_node(&mut self, name: &str) {
+        self.server.put(&node_json(name, 1));
+    }
+
+    /// A new state of this range.
+    pub(crate) fn service_cidr(&mut self, name: &str) {
+        let number = self.count(Kind::ServiceCidr, &ObjectName::cluster_wide(name));
+        self.server.put(&format!(
+            r#"{{"apiVersion":"networking.k8s.io/v1","kind":"ServiceCIDR","metadata":{{"name":"{name}"}},
+                "spec":{{"cidrs":["{}/24"]}}}}"#,
+            address(number << 8)
+        ));
+    }
+
+    /// Deletes an object.
+    pub(crate) fn delete(&mut self, kind: Kind, name: &str) {
+        let (full, object) = match kind.is_cluster_wide() {
+            true => (name.to_owned(), ObjectName::cluster_wide(name)),
+            false => (format!("demo/{name}"), ObjectName::new("demo", name)),
+        };
+        assert!(self.server.delete(kind, &full).is_some(), "no {kind} {name}");
+        self.truth.remove(&key(kind, &object));
+    }
+
+    /// What is there no longer counts: its last state stays known.
+    pub(crate) fn delete_node(&mut self) {
+        self.server.delete(Kind::Node, NODE).expect("our Node");
+    }
+
+    /// A new state of something, by a number.
+    pub(crate) fn change(&mut self, choice: u32) {
+        let name = format!("n{}", choice / 8 % 16);
+        match choice % 8 {
+            0 => self.node(),
+            1 => self.service_cidr(&name),
+            2..=3 => self.service(&name),
+            4..=6 => self.slice(&name),
+            _ => {
+                let kind = if choice % 16 < 8 { Kind::Service } else { Kind::EndpointSlice };
+                if self.truth.contains_key(&key(kind, &ObjectName::new("demo", &name))) {
+                    self.delete(kind, &name);
+                }
+            }
+        }
+    }
+
+    /// Starts a source that follows this cluster.
+    pub(crate) fn follow(&self, timing: Timing) -> Follower {
+        self.follow_by(How { timing, ..How::default() })
+    }
+
+    pub(crate) fn follow_by(&self, how: How) -> Follower {
+        self.follow_with(&self.server.kubeconfig_text(), how)
+    }
+
+    /// The same by another kubeconfig.
+    pub(crate) fn follow_with(&self, kubeconfig: &str, how: How) -> Follower {
+        let file = self.folder.join("kubeconfig");
+        fs::write(&file, kubeconfig).expect("writing a kubeconfig");
+        let access = Access::load(&file.display().to_string(), None).expect("a sound kubeconfig");
+        let server = access.server().to_owned();
+        let options = client::Options {
+            content_type: how.content_type.to_owned(),
+            accept_content_types: String::new(),
+            qps: -1.0,
+            burst: 0,
+            user_agent: "faults".to_owned(),
+            timing: how.client,
+        };
+        let metrics = Metrics::new().expect("metrics");
+        let client = Client::new(access, options, metrics.rest).expect("a client");
+        let freshness = Arc::new(Freshness::new(Instant::now(), &KINDS));
+        let setup =
+            Setup { client, server, node_name: NODE.to_owned(), freshness: Arc::clone(&freshness), timing: how.timing };
+        let (sender, inputs) = sync_channel(INPUTS);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let log = Log::default();
+        let writer = log.clone();
+        let run = move || {
+            let subscriber = tracing_subscriber::fmt()
+                .with_ansi(false)
+                .with_target(false)
+                .without_time()
+                .with_writer(move || writer.clone())
+                .finish();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            tracing::subscriber::with_default(subscriber, || {
+                runtime.block_on(async {
+                    let sink = Sink::new(sender);
+                    tokio::select! {
+                        _ = setup.follow(&sink) => {}
+                        _ = stopped => {}
+                    }
+                });
+            });
+        };
+        let started = self.namespace.run(|| thread::Builder::new().name("source".to_owned()).spawn(run).map(drop));
+        started.expect("entering the namespace").expect("starting a thread");
+        Follower {
+            inputs,
+            store: Store::new(NODE),
+            last: BTreeMap::new(),
+            events: 0,
+            effects: 0,
+            synced: Vec::new(),
+            log,
+            freshness,
+            _stop: stop,
+        }
+    }
+
+    /// Requests for a kind and of a form so far.
+    pub(crate) fn asked(&self, kind: Kind, form: Form) -> Vec<Seen> {
+        let fits = |seen: &Seen| seen.kind == Some(kind) && (form == Form::Any || seen.form == form);
+        self.server.requests().into_iter().filter(fits).collect()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // What is left behind in the target folder harms nobody.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn node_json(name: &str, number: u32) -> String {
+    let address = address(number);
+    format!(
+        r#"{{"apiVersion":"v1","kind":"Node","metadata":{{"name":"{name}"}},
+            "status":{{"addresses":[{{"type":"InternalIP","address":"{address}"}}]}}}}"#
+    )
+}
+
+// === impl How ===
+
+impl Default for How {
+    fn default() -> Self {
+        Self { timing: quick(), client: client::Timing::default(), content_type: "application/vnd.kubernetes.protobuf" }
+    }
+}
+
+// === impl Follower ===
+
+impl Follower {
+    /// Takes what comes until this is so.
+    #[track_caller]
+    pub(crate) fn until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_so(self) {
+            assert!(Instant::now() < deadline, "no {what}\n{}", self.log());
+            self.take_within(Duration::from_millis(20));
+        }
+    }
+
+    /// Takes one batch of those that wait.
+    pub(crate) fn take_one(&mut self) {
+        let input = self.inputs.try_recv().expect("a batch that waits");
+        self.take(input);
+    }
+
+    /// Takes what comes in that time.
+    pub(crate) fn take_within(&mut self, time: Duration) {
+        match self.inputs.recv_timeout(time) {
+            Ok(input) => {
+                self.take(input);
+                while let Ok(input) = self.inputs.try_recv() {
+                    self.take(input);
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => panic!("the source has ended\n{}", self.log()),
+        }
+    }
+
+    /// Takes what comes until all lists are complete and it holds what the cluster holds.
+    #[track_caller]
+    pub(crate) fn until_equal(&mut self, cluster: &Cluster) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let have = self.have();
+            if have == cluster.truth && KINDS.iter().all(|kind| self.store.synced(*kind)) {
+                return;
+            }
+            if Instant::now() > deadline {
+                let lacks: Vec<_> =
+                    cluster.truth.iter().filter(|(key, number)| have.get(*key) != Some(number)).collect();
+                let extra: Vec<_> = have.keys().filter(|key| !cluster.truth.contains_key(*key)).collect();
+                panic!("lacks {lacks:?}, has {extra:?}, synced {:?}\n{}", self.synced, self.log());
+            }
+            self.take_within(Duration::from_millis(20));
+        }
+    }
+
+    /// What the store holds.
+    pub(crate) fn have(&self) -> BTreeMap<String, u32> {
+        let mut all = BTreeMap::new();
+        let names: std::collections::BTreeSet<ObjectName> =
+            self.store.service_names().cloned().chain(self.last.keys().filter_map(|key| slice_service(key))).collect();
+        for name in names {
+            let objects = self.store.objects(&name);
+            all.extend(objects.service.map(|service| reading(&KubeObject::Service(service.clone()))));
+            let slices = objects.slices.into_iter();
+            all.extend(slices.map(|slice| reading(&KubeObject::EndpointSlice(slice.clone()))));
+        }
+        all.extend(self.store.node().map(|node| reading(&KubeObject::Node(node.clone()))));
+        all.extend(self.store.service_cidrs().map(|cidr| reading(&KubeObject::ServiceCidr(cidr.clone()))));
+        all
+    }
+
+    fn take(&mut self, input: Input) {
+        let Input::Events(events) = input else { panic!("{input:?}") };
+        events.into_iter().for_each(|event| self.apply(event));
+    }
+
+    fn apply(&mut self, event: Event) {
+        self.events += 1;
+        if let Event::Upsert(object) = &event {
+            let (key, number) = reading(object);
+            let known = self.last.insert(key.clone(), number);
+            assert!(known.is_none_or(|known| number >= known), "{key} goes back from {known:?} to {number}");
+            if known == Some(number) {
+                let dirty = self.store.apply(event);
+                assert!(dirty.is_empty(), "{key} {number} a second time, and it has an effect: {dirty:?}");
+                return;
+            }
+        }
+        if let Event::Synced(kind) = &event {
+            self.synced.push(*kind);
+        }
+        self.effects += usize::from(!self.store.apply(event).is_empty());
+    }
+
+    /// What the source has logged.
+    pub(crate) fn log(&self) -> String {
+        String::from_utf8_lossy(&self.log.0.lock().expect("the log")).into_owned()
+    }
+
+    /// Lines of the log that hold all of these.
+    pub(crate) fn lines(&self, parts: &[&str]) -> Vec<String> {
+        let fits = |line: &&str| parts.iter().all(|part| line.contains(part));
+        self.log().lines().filter(fits).map(str::to_owned).collect()
+    }
+
+    /// How fresh a kind is.
+    pub(crate) fn fresh(&self, kind: Kind) -> Fresh {
+        let mut all = self.freshness.now(Instant::now());
+        all.find_map(|(of, fresh)| (of == kind).then_some(fresh)).expect("a kind that is followed")
+    }
+}
+
+/// The service of a slice, by its key: they are called the same.
+fn slice_service(key: &str) -> Option<ObjectName> {
+    let (namespace, name) = key.strip_prefix("EndpointSlice ")?.split_once('/')?;
+    Some(ObjectName::new(namespace, name))
+}
+
+// === impl Log ===
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("the log").write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
