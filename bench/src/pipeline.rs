@@ -10,7 +10,7 @@ use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::{Family, Kind, KubeObject};
 use ferry_api::wire::{Document, decode_manifest};
 use ferry_kernel::nft::{Batch, ElementData, Set, SetFlags, Socket, data_type};
-use ferry_kube_proxy::core::{Core, Input, Seat, Setup};
+use ferry_kube_proxy::core::{Core, Input, NodeFacts, Seat, Setup};
 use ferry_kube_proxy::report::{Changes, Pulse};
 use ferry_kube_proxy::serve::metrics::Metrics;
 use ferry_model::store::Event;
@@ -81,10 +81,10 @@ fn load(pipe: &mut Pipe, services: usize) -> anyhow::Result<()> {
     for (_, text) in objects::files(services) {
         events.extend(decode(&text)?);
     }
-    events.extend([Event::Synced(Kind::Service), Event::Synced(Kind::EndpointSlice)]);
+    events.extend([Kind::Node, Kind::Service, Kind::EndpointSlice].map(Event::Synced));
     let decoded = thread_cpu();
     pipe.core.take(Input::Events(events));
-    pipe.core.decide();
+    pipe.core.decide()?;
     let resolved = thread_cpu();
     let turn = pipe.turns.recv()?;
     ferry_kernel::memory::trim();
@@ -131,7 +131,7 @@ fn counts(pipe: &mut Pipe, services: usize, empty: &mut Empty) -> anyhow::Result
         born.push(birth.0);
         let death = decode(&text)?.into_iter().filter_map(|event| match event {
             Event::Upsert(object) => Some(Event::Delete(object.kind(), object.name().clone())),
-            Event::Restart(_) | Event::Delete(..) | Event::Synced(_) => None,
+            Event::Restart(_) | Event::Delete(..) | Event::Unreadable(..) | Event::Synced(_) => None,
         });
         let death = pipe.change(death.collect())?;
         gone.push(death.0);
@@ -153,7 +153,7 @@ fn context(pipe: &mut Pipe) -> anyhow::Result<()> {
     let started = Instant::now();
     let node = "apiVersion: v1\nkind: Node\nmetadata: {name: bench}\nspec: {podCIDRs: [10.245.0.0/16]}\n";
     pipe.core.take(Input::Events(decode(node)?));
-    pipe.core.decide();
+    pipe.core.decide()?;
     let resolved = thread_cpu() - before;
     let turn = pipe.turns.recv()?;
     println!(
@@ -175,9 +175,9 @@ fn restart(services: usize) -> anyhow::Result<()> {
     for (_, text) in objects::files(services) {
         events.extend(decode(&text)?);
     }
-    events.extend([Event::Synced(Kind::Service), Event::Synced(Kind::EndpointSlice)]);
+    events.extend([Kind::Node, Kind::Service, Kind::EndpointSlice].map(Event::Synced));
     pipe.core.take(Input::Events(events));
-    pipe.core.decide();
+    pipe.core.decide()?;
     let turn = pipe.turns.recv()?;
     println!(
         "restart with nothing to do                   {:8.1} ms cpu engine, {} commits, {} operations",
@@ -223,8 +223,7 @@ impl Pipe {
             settings: Settings::from_config(&config, "bench"),
             profile: Profile::NFTABLES,
             addresses: Vec::new(),
-            stand_in: false,
-            awaited: vec![Kind::Service, Kind::EndpointSlice],
+            node: NodeFacts::Local,
             seats: vec![Seat::new(Family::V4, sender, Arc::new(Pulse::new(now)))],
             changes: Changes::new(metrics, reports, vec![Family::V4]),
             eligible: Arc::new(AtomicBool::new(true)),
@@ -237,7 +236,7 @@ impl Pipe {
     fn change(&mut self, events: Vec<Event>) -> anyhow::Result<(Duration, Written)> {
         let started = Instant::now();
         self.core.take(Input::Events(events));
-        self.core.decide();
+        self.core.decide()?;
         let turn = self.turns.recv()?;
         let written = Written {
             commits: turn.written.commits - self.last.commits,
@@ -275,7 +274,7 @@ fn drive(mut engine: NftablesEngine, mailbox: &MailReceiver, said: &SyncSender<T
 }
 
 /// The least that a commit can be: one element added to and taken from a set of one's own.
-struct Empty {
+pub(crate) struct Empty {
     socket: Socket,
 }
 
@@ -287,7 +286,7 @@ impl Empty {
         Batch::new(ferry_kernel::nft::Family::Ip, Self::TABLE)
     }
 
-    fn open() -> anyhow::Result<Self> {
+    pub(crate) fn open() -> anyhow::Result<Self> {
         let mut socket = Socket::open()?;
         let mut batch = Self::batch();
         batch.add_table(None);
@@ -308,7 +307,7 @@ impl Empty {
         }
     }
 
-    fn commit(&mut self) -> anyhow::Result<Duration> {
+    pub(crate) fn commit(&mut self) -> anyhow::Result<Duration> {
         let mut batch = Self::batch();
         batch.add_element(Self::SET, &[1, 2, 3, 4], None, ElementData::None);
         batch.delete_element(Self::SET, &[1, 2, 3, 4], None);

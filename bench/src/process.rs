@@ -64,7 +64,7 @@ pub(crate) fn run(services: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn megabytes(path: &Path) -> anyhow::Result<f64> {
+pub(crate) fn megabytes(path: &Path) -> anyhow::Result<f64> {
     #[expect(clippy::cast_precision_loss, reason = "a size to print")]
     let bytes = fs::metadata(path)?.len() as f64;
     Ok(bytes / 1e6)
@@ -147,7 +147,7 @@ impl Drop for Proxy {
     }
 }
 
-fn metrics() -> anyhow::Result<String> {
+pub(crate) fn metrics() -> anyhow::Result<String> {
     let address = SocketAddr::from(([127, 0, 0, 1], 10249));
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;

@@ -62,9 +62,19 @@ pub(crate) fn tasks_cpu(process: u32) -> anyhow::Result<Duration> {
 
 /// User and system time of a process or thread, from a stat file of /proc.
 pub(crate) fn stat_cpu(path: &str) -> anyhow::Result<(Duration, Duration)> {
+    stat_times(path, 11)
+}
+
+/// User and system time of the children of a process that have ended.
+pub(crate) fn children_cpu(process: u32) -> anyhow::Result<(Duration, Duration)> {
+    stat_times(&format!("/proc/{process}/stat"), 13)
+}
+
+/// Two times of a stat file, from the field with this number after the name in brackets.
+fn stat_times(path: &str, first: usize) -> anyhow::Result<(Duration, Duration)> {
     let stat = std::fs::read_to_string(path)?;
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let mut fields = rest.split_ascii_whitespace().skip(11);
+    let mut fields = rest.split_ascii_whitespace().skip(first);
     let mut ticks = || -> anyhow::Result<Duration> {
         let ticks: u64 = fields.next().unwrap_or("0").parse()?;
         Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))

@@ -1,4 +1,5 @@
-//! `cargo xt bench`: builds what is shipped and measures it. Prints; never fails by a number.
+//! `cargo xt bench [--upstream KUBE-PROXY] [SERVICES ...]`: builds what is shipped and measures it, upstream's executable
+//! beside it where one is given. Prints; never fails by a number.
 
 use crate::shell::{cargo, run as run_command};
 use anyhow::Result;
@@ -8,6 +9,8 @@ use anyhow::Result;
 /// # Errors
 /// When the build or the program fails.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    // As one is used to pass arguments through cargo.
+    let arguments = arguments.strip_prefix(&["--".to_owned()]).unwrap_or(arguments);
     run_command(cargo().args(["build", "--release", "--package", "ferry-kube-proxy", "--package", "ferry-bench"]))?;
     run_command(cargo().args(["run", "--quiet", "--release", "--package", "ferry-bench", "--"]).args(arguments))
 }

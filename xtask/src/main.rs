@@ -24,7 +24,8 @@ const USAGE: &str = "cargo xt COMMAND
   golden [--accept]      the case folders; with --accept their expected files are written anew
   fuzz [--seconds 20] [TARGET ...]
                          each fuzz target for that long, two at a time
-  bench [ARGS ...]       builds the shipped profile and prints measurements
+  bench [--upstream KUBE-PROXY] [SERVICES ...]
+                         builds the shipped profile and prints measurements
   demo [--release] [--rules]
                          a client, a node and two pods in network namespaces; real traffic through kube-proxy (root)";
 

@@ -122,15 +122,12 @@ fn nothing_before_the_lists_are_complete() {
     bench.input(Input::Events(vec![Event::Synced(Kind::Service), Event::Synced(Kind::Node)]));
     assert!(bench.taken().iter().all(Option::is_none));
     bench.input(Input::Events(vec![Event::Synced(Kind::EndpointSlice)]));
-    let taken = bench.taken();
-    for delta in &taken {
-        assert!(delta.as_ref().unwrap().context.is_some());
-        assert_eq!(ids(delta.as_ref()), [UnitId::Base, id("a")]);
-    }
+    let [Some(v4), Some(v6)] = &bench.taken()[..] else { panic!("for both families") };
+    assert!(v4.context.is_some() && v6.context.is_some());
+    assert_eq!(ids(Some(v4)), [UnitId::Base, id("a")]);
+    assert!(v4.units[&id("a")].is_some());
     // The service has an IPv4 address only.
-    let units = |family: usize| &taken[family].as_ref().unwrap().units;
-    assert!(units(0)[&id("a")].is_some());
-    assert!(units(1)[&id("a")].is_none());
+    assert_eq!(ids(Some(v6)), [UnitId::Base]);
 }
 
 #[test]
