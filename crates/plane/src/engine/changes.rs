@@ -36,6 +36,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         now: Instant,
         outcome: &mut Outcome,
     ) -> Result<(), CommitError> {
+        self.place_pending(&[]);
         let mut groups = portions(self.changes(context, now));
         while let Some(mut group) = groups.pop() {
             self.hold_back(context, &mut group, now);
@@ -43,7 +44,6 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 continue;
             }
             outcome.worked = true;
-            self.place(&mut group, &[]);
             match self.commit_changes(context, &group, outcome) {
                 Ok(()) => {}
                 Err(CommitError::Drifted { .. }) => return self.sync_all(context, now, Purpose::Conflict, outcome),
@@ -120,19 +120,17 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
     }
 
-    /// Carries the order of pools over from what is in force.
-    pub(super) fn place(&self, group: &mut [Change], read_back: &[C::Object]) {
-        for change in group {
-            let Some(after) = &mut change.after else { continue };
-            if change.before.as_ref().is_some_and(|acked| Arc::ptr_eq(&acked.unit, after)) {
-                continue;
-            }
-            let before = match &change.before {
+    /// Carries the order of pools over from what is in force to what is pending, in its place: nobody else holds it, so
+    /// nothing is copied.
+    pub(super) fn place_pending(&mut self, read_back: &[C::Object]) {
+        for (id, unit) in &mut self.pending {
+            let Some(unit) = unit else { continue };
+            let before = match self.acked.get(id) {
                 _ if !read_back.is_empty() => Before::Objects(read_back),
                 Some(acked) => Before::Unit(&acked.unit),
                 None => Before::Nothing,
             };
-            self.compile.place(Arc::make_mut(after), before);
+            self.compile.place(Arc::make_mut(unit), before);
         }
     }
 

@@ -39,6 +39,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             let mut actual = self.kernel.read_back(&Extent::All)?;
             actual.sort_unstable();
             self.follow(&actual, None);
+            self.place_pending(&actual);
             let mut group = self.changes(context, now);
             self.hold_back(context, &mut group, now);
             group.retain(|change| !postponed.contains(&change.id));
@@ -47,7 +48,6 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 more = group.len() > PORTION;
                 group.truncate(PORTION);
             }
-            self.place(&mut group, &actual);
             let spare = actual.iter().filter(|object| object.spare()).cloned().collect();
             let mut batch = self.full_batch(context, &group, actual);
             let mut foreign = match purpose {

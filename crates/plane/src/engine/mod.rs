@@ -248,12 +248,12 @@ where
         let mut actual = self.kernel.read_back(&Extent::All)?;
         actual.sort_unstable();
         let Some(context) = self.context.clone() else { return Ok(Batch::default()) };
-        let mut group: Vec<Change> = self
+        self.place_pending(&actual);
+        let group: Vec<Change> = self
             .pending
             .iter()
             .map(|(id, unit)| Change { id: id.clone(), before: self.acked.get(id).cloned(), after: unit.clone() })
             .collect();
-        self.place(&mut group, &actual);
         let batch = self.full_batch(&context, &group, actual);
         let print = |objects: Vec<C::Object>| objects.iter().map(ToString::to_string).collect();
         Ok(Batch { create: print(batch.create), replace: print(batch.replace), delete: print(batch.delete) })
