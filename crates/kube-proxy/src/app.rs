@@ -110,7 +110,7 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     })?;
     start_addresses(addresses, &inputs, &ended)?;
     let sink = Sink::new(inputs);
-    spawn("source", SOURCE_STACK_BYTES, &ended, move || drop(source.run(&sink)))?;
+    spawn("source", SOURCE_STACK_BYTES, &ended, move || source.run(&sink))?;
 
     let health = Health {
         families: pulses,

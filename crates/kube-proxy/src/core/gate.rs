@@ -17,7 +17,7 @@ pub struct NodeWait {
 
 /// Whether the first hand-over may happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Passage {
+pub(super) enum Passage {
     /// it may
     Open,
     /// not yet; look again when something changes, and at that moment
@@ -28,7 +28,7 @@ pub enum Passage {
 
 /// Decides that.
 #[derive(Debug)]
-pub struct Gate {
+pub(super) struct Gate {
     /// kinds whose initial lists must be complete
     awaited: Vec<Kind>,
     node: Option<NodeWait>,
@@ -61,12 +61,12 @@ impl NodeWait {
 
 impl Gate {
     /// A closed gate.
-    pub fn new(awaited: Vec<Kind>, node: Option<NodeWait>, node_name: &str) -> Self {
+    pub(super) fn new(awaited: Vec<Kind>, node: Option<NodeWait>, node_name: &str) -> Self {
         Self { awaited, node, node_name: node_name.to_owned(), told: None, addressed: None, ready: None }
     }
 
     /// Whether it opens. `serving`: whether an earlier run's rules serve.
-    pub fn passage(&mut self, store: &Store, now: Instant, serving: impl FnOnce() -> bool) -> Passage {
+    pub(super) fn passage(&mut self, store: &Store, now: Instant, serving: impl FnOnce() -> bool) -> Passage {
         let listed = self.awaited.iter().all(|kind| store.synced(*kind));
         let node = match self.node {
             Some(wait) => self.node_passage(wait, store, now),
