@@ -59,15 +59,10 @@ const STACK_BYTES: usize = 1024 * 1024;
 /// Manifests may nest deeply.
 const SOURCE_STACK_BYTES: usize = 8 * 1024 * 1024;
 
-/// Runs until something fails that can't be healed. Signals end the process as they would any other; what is in the
-/// kernel stays there.
+/// Runs until something fails that can't be healed. Signals end the process at once; what is in the kernel stays there.
 pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
-    tracing::info!(
-        version = version::full(),
-        mode = plan.plane.mode,
-        node = plan.settings.node_name,
-        "Starting kube-proxy"
-    );
+    let (version, mode, node) = (version::full(), plan.plane.mode, &*plan.settings.node_name);
+    tracing::info!(version, mode, node, "Starting kube-proxy");
     platform::set_oom_score(plan.oom_score);
     // Before the first thread: a hundred thousand endpoints are decoded on one and kept by others.
     memory::share_one_arena();
@@ -258,6 +253,7 @@ async fn edges(
         error = http::serve("metrics", plan.metrics, plan.hard_fail, status) => {
             error.context("starting metrics server failed")
         }
+        code = platform::asked_to_end() => std::process::exit(code.context("asking for signals")?),
         reason = end.recv() => Err(reason.unwrap_or_else(|| anyhow!("all threads have ended"))),
         () = follow => Err(anyhow!("all engines have ended")),
     }

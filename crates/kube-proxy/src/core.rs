@@ -253,7 +253,7 @@ impl Core {
         }
         if self.store.left_out() > 0 && !self.overfull {
             self.overfull = true;
-            tracing::error!("There are more objects than any cluster has, some are left out");
+            tracing::error!("There are more objects than any cluster has, some are left out until they change");
         }
         if self.dirty.node {
             self.note_eligibility();

@@ -59,15 +59,15 @@ pub struct Store {
 pub struct Limits {
     /// objects of one kind
     pub objects: usize,
-    /// endpoints in all slices
-    pub endpoints: usize,
+    /// bytes of all Services and slices, about
+    pub bytes: usize,
 }
 
 /// What it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Load {
     services: usize,
-    endpoints: usize,
+    bytes: usize,
     /// objects, or newer states of some, that found no room
     left_out: usize,
 }
@@ -119,7 +119,7 @@ impl Dirty {
 impl Default for Limits {
     /// Several times what the largest clusters hold.
     fn default() -> Self {
-        Self { objects: 1 << 18, endpoints: 1 << 23 }
+        Self { objects: 1 << 18, bytes: 1 << 30 }
     }
 }
 
@@ -280,8 +280,10 @@ impl Store {
         // The name is kept once for the service, its slices and the tree.
         service.name = self.interned(service.name);
         let name = service.name.clone();
-        let known = self.services.get(&name).is_some_and(|entry| entry.service.is_some());
-        if !known && self.load.services >= self.limits.objects {
+        let known = self.services.get(&name).and_then(|entry| entry.service.as_deref()).map(Service::weight_bytes);
+        let after = service.weight_bytes();
+        let full = known.is_none() && self.load.services >= self.limits.objects;
+        if full || !self.has_room(known.unwrap_or(0), after) {
             self.load.left_out += 1;
             return;
         }
@@ -291,7 +293,9 @@ impl Store {
             entry.service = before;
             return;
         }
-        self.load.services += usize::from(!known);
+        self.load.services += usize::from(known.is_none());
+        self.load.bytes += after;
+        self.load.bytes -= known.unwrap_or(0);
         self.claims.change(before.as_deref(), Some(&service), &mut dirty.services);
         count_affinity(&mut self.with_affinity, before.as_deref(), Some(&service));
         entry.service = Some(Box::new(service));
@@ -302,6 +306,7 @@ impl Store {
         let Some(entry) = self.services.get_mut(name) else { return };
         let Some(before) = entry.service.take() else { return };
         self.load.services -= 1;
+        self.load.bytes -= before.weight_bytes();
         if entry.slices.is_empty() {
             self.services.remove(name);
         }
@@ -323,18 +328,21 @@ impl Store {
         dirty.service_cidrs = true;
     }
 
+    /// Whether there is room for so many bytes in the place of those.
+    fn has_room(&self, before: usize, after: usize) -> bool {
+        after <= before || self.load.bytes - before + after <= self.limits.bytes
+    }
+
     /// Whether there is room for a slice in the place of what is known under its name.
-    fn has_room(&self, slice: &EndpointSlice) -> bool {
+    fn has_room_for(&self, slice: &EndpointSlice) -> bool {
         let owner = self.owners.get(&slice.name);
         let known = owner.and_then(Option::as_ref).and_then(|owner| self.services.get(owner)?.slice(&slice.name));
-        let before = known.map_or(0, |known| known.endpoints.len());
-        let after = slice.endpoints.len();
         (owner.is_some() || self.owners.len() < self.limits.objects)
-            && (after <= before || self.load.endpoints - before + after <= self.limits.endpoints)
+            && self.has_room(known.map_or(0, EndpointSlice::weight_bytes), slice.weight_bytes())
     }
 
     fn upsert_slice(&mut self, mut slice: EndpointSlice, dirty: &mut Dirty) {
-        if !self.has_room(&slice) {
+        if !self.has_room_for(&slice) {
             self.load.left_out += 1;
             return;
         }
@@ -351,11 +359,11 @@ impl Store {
         self.owners.insert(slice.name.clone(), slice.service.clone());
         let Some(owner) = slice.service.clone() else { return };
         let entry = self.services.entry(owner.clone()).or_default();
-        let endpoints = slice.endpoints.len();
+        let weight = slice.weight_bytes();
         match entry.slices.binary_search_by(|known| known.name.cmp(&slice.name)) {
             Ok(at) => match entry.slices.get_mut(at) {
                 Some(known) if *known != slice => {
-                    self.load.endpoints -= known.endpoints.len();
+                    self.load.bytes -= known.weight_bytes();
                     *known = slice;
                 }
                 _ => return,
@@ -366,7 +374,7 @@ impl Store {
                 entry.slices.insert(at, slice);
             }
         }
-        self.load.endpoints += endpoints;
+        self.load.bytes += weight;
         if entry.service.is_some() {
             dirty.services.insert(owner);
         }
@@ -374,7 +382,7 @@ impl Store {
 
     fn remove_slice(&mut self, owner: &ObjectName, name: &ObjectName, dirty: &mut Dirty) {
         let Some(entry) = self.services.get_mut(owner) else { return };
-        self.load.endpoints -= entry.slice(name).map_or(0, |slice| slice.endpoints.len());
+        self.load.bytes -= entry.slice(name).map_or(0, EndpointSlice::weight_bytes);
         entry.slices.retain(|slice| slice.name != *name);
         if entry.service.is_some() {
             dirty.services.insert(owner.clone());

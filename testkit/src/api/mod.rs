@@ -222,6 +222,12 @@ impl ApiServer {
         self.shared.store().compact();
     }
 
+    /// Goes back to this resourceVersion, as one whose store was restored from a backup: what was written since is not there
+    /// any more, and nobody is told. To be done while it is stopped.
+    pub fn restore(&self, version: u64) {
+        self.shared.store().restore(version);
+    }
+
     /// Sends a bookmark to every open watch that wants them.
     pub fn bookmark(&self) {
         self.shared.store().bookmark();

@@ -121,6 +121,15 @@ impl Store {
         self.snapshots.clear();
     }
 
+    pub(super) fn restore(&mut self, version: u64) {
+        for held in self.kinds.values_mut() {
+            held.objects.retain(|_, entry| entry.version <= version);
+            held.log.retain(|change| change.version <= version);
+        }
+        self.version = version;
+        self.snapshots.clear();
+    }
+
     pub(super) fn find(&self, kind: Kind, key: &str) -> Option<Arc<Entry>> {
         self.kinds.get(&kind)?.objects.get(key).cloned()
     }

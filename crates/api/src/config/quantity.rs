@@ -74,7 +74,7 @@ fn binary(value: i128, places: i32, power: usize) -> Option<String> {
         return decimal(bytes, -places, false);
     }
     // Rounded up.
-    let mut number = (bytes + unit - 1) / unit;
+    let mut number = bytes.checked_add(unit - 1)? / unit;
     let mut power = 0;
     while number % 1024 == 0 && power < BINARY.len() {
         number /= 1024;
@@ -88,17 +88,18 @@ fn binary(value: i128, places: i32, power: usize) -> Option<String> {
 fn decimal(mut value: i128, mut scale: i32, is_exponent: bool) -> Option<String> {
     const NANO: i32 = -9;
     // Rounded up to the smallest suffix there is.
-    while scale < NANO {
+    while scale < NANO && value > 1 {
         value = value / 10 + i128::from(value % 10 != 0);
         scale += 1;
     }
+    scale = scale.max(NANO);
     while value % 10 == 0 {
         value /= 10;
-        scale += 1;
+        scale = scale.checked_add(1)?;
     }
     while scale % 3 != 0 {
         value = value.checked_mul(10)?;
-        scale -= 1;
+        scale = scale.checked_sub(1)?;
     }
     if is_exponent {
         let exponent = if scale == 0 { String::new() } else { format!("e{scale}") };
@@ -171,5 +172,13 @@ mod tests {
         ] {
             assert_eq!(canonical(text), wanted, "{text}");
         }
+    }
+
+    #[test]
+    fn what_no_number_holds_stays() {
+        for text in ["166153499473114484112975882535.043071Ki", "10e2147483647", "1e2147483648"] {
+            assert_eq!(canonical(text), text);
+        }
+        assert_eq!(canonical("1e-2147483648"), "1e-9");
     }
 }

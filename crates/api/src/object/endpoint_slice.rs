@@ -125,6 +125,18 @@ impl EndpointSlice {
         self.nodes.get(usize::from(endpoint.node).checked_sub(1)?)
     }
 
+    /// About how many bytes it takes, texts included.
+    pub fn weight_bytes(&self) -> usize {
+        let hints = self.hints.iter().flat_map(|hints| hints.zones.iter().chain(&hints.nodes));
+        let names = self.ports.iter().filter_map(|port| port.name.as_ref());
+        let texts = hints.chain(names).chain(&self.bad_addresses).map(|text| size_of_val(text) + text.len());
+        size_of_val(self)
+            + size_of_val(&*self.endpoints)
+            + size_of_val(&*self.ports)
+            + self.nodes.text.len()
+            + texts.sum::<usize>()
+    }
+
     /// Hints of one of this slice's endpoints.
     pub fn hints_of(&self, endpoint: &SliceEndpoint) -> Option<&Hints> {
         self.hints.get(usize::from(endpoint.hints).checked_sub(1)?)

@@ -123,3 +123,25 @@ pub struct LoadBalancerIngress {
     /// ipMode is Proxy: no rules for this address
     pub proxy_mode: bool,
 }
+
+// === impl Service ===
+
+impl Service {
+    /// About how many bytes it takes, texts included.
+    pub fn weight_bytes(&self) -> usize {
+        let lists = size_of_val(&*self.cluster_ips)
+            + size_of_val(&*self.families)
+            + size_of_val(&*self.ports)
+            + size_of_val(&*self.external_ips)
+            + size_of_val(&*self.ingress)
+            + size_of_val(&*self.source_ranges)
+            + size_of_val(&*self.odd);
+        let odd_addresses = self.cluster_ips.iter().chain(&self.external_ips).filter_map(|ip| ip.as_ref().err());
+        let odd_ranges = self.source_ranges.iter().filter_map(|range| range.as_ref().err());
+        let odd_ingress = self.ingress.iter().filter_map(|entry| entry.ip.as_ref().err());
+        let odd_values = self.odd.iter().map(|value| &value.text);
+        let names = self.ports.iter().map(|port| &port.name);
+        let texts = odd_addresses.chain(odd_ranges).chain(odd_ingress).chain(odd_values).chain(names);
+        size_of_val(self) + lists + texts.map(|text| text.len()).sum::<usize>()
+    }
+}

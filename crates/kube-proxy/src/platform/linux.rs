@@ -9,6 +9,7 @@ use anyhow::bail;
 use ferry_kernel::capability;
 use ferry_kernel::link::{self, AddressMonitor};
 use rustix::event::{PollFd, PollFlags, poll};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::core::Input;
 
@@ -21,6 +22,24 @@ const RETRY: Duration = Duration::from_secs(1);
 pub fn host_name() -> Option<String> {
     let name = rustix::system::uname().nodename().to_string_lossy().trim().to_lowercase();
     (!name.is_empty()).then_some(name)
+}
+
+/// Waits until the first process of a container is asked to end, and says with which exit code. Any other process is ended by
+/// the signal itself; the kernel spares the first one of a namespace unless it asks for the signal.
+///
+/// # Errors
+/// When the system doesn't let it ask.
+pub async fn asked_to_end() -> io::Result<i32> {
+    if std::process::id() != 1 {
+        return std::future::pending().await;
+    }
+    let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
+    let (mut terminated, mut interrupted) = (signal(terminate)?, signal(interrupt)?);
+    let kind = tokio::select! {
+        _ = terminated.recv() => terminate,
+        _ = interrupted.recv() => interrupt,
+    };
+    Ok(128 + kind.as_raw_value())
 }
 
 /// All addresses of the interfaces, ordered.

@@ -76,6 +76,7 @@ pub(crate) fn quick() -> Timing {
         floor: Duration::from_millis(1),
         refusal_grace: Duration::from_millis(100),
         optional_retry: Duration::from_millis(100),
+        verify_millis: 20..100,
         ..Timing::default()
     }
 }
@@ -226,6 +227,17 @@ impl Cluster {
         };
         assert!(self.server.delete(kind, &full).is_some(), "no {kind} {name}");
         self.truth.remove(&key(kind, &object));
+    }
+
+    /// The server goes away and comes back as it was at this version, when these services and their slices were not there.
+    pub(crate) fn restore(&mut self, version: u64, without: &[&str]) {
+        self.server.stop();
+        self.server.restore(version);
+        for name in without {
+            for kind in [Kind::Service, Kind::EndpointSlice] {
+                self.truth.remove(&key(kind, &ObjectName::new("demo", name)));
+            }
+        }
     }
 
     /// What is there no longer counts: its last state stays known.

@@ -130,3 +130,27 @@ fn no_fault_is_a_busy_loop_and_every_one_passes() {
         follower.until_equal(&cluster);
     }
 }
+
+/// A watch from a version of the server's lost future says nothing until the server has come that far again, and what it
+/// lost is never told.
+#[test]
+fn a_store_that_goes_back_is_noticed() {
+    let mut cluster = Cluster::new();
+    let mut follower = cluster.follow(quick());
+    follower.until_equal(&cluster);
+    let version = cluster.server.version();
+    cluster.service("lost");
+    cluster.slice("lost");
+    follower.until_equal(&cluster);
+    cluster.restore(version, &["lost"]);
+    follower.until("trouble", |follower| follower.lines(&["WARN"]).len() >= 4);
+    cluster.server.resume();
+    // some while it is behind, some after it has overtaken
+    for _ in 0..8 {
+        cluster.service("a");
+        cluster.slice("b");
+    }
+    follower.until_equal(&cluster);
+    cluster.service("b");
+    follower.until_equal(&cluster);
+}

@@ -119,6 +119,18 @@ fn signals_leave_everything_in_place_and_cleanup_removes_it() {
     assert!(machine.output(&["--cleanup-leftovers"]).status.success());
 }
 
+/// The kernel keeps signals from the first process of a container unless it asks for them.
+#[test]
+fn the_first_process_of_a_container_ends_when_asked() {
+    let machine = Machine::new();
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let mut running = machine.start_as_first_process();
+        running.until_synced();
+        assert_eq!(running.signal_first_process(signal).code(), Some(code), "{}", running.log());
+        assert_eq!(machine.tables(), TABLES);
+    }
+}
+
 #[test]
 fn without_ipv6_the_other_family_is_served() {
     let machine = Machine::new();

@@ -92,12 +92,23 @@ impl Machine {
 
     /// Starts the executable over the manifests, in mode nftables.
     pub(crate) fn start(&self, arguments: &[&str]) -> Running<'_> {
+        self.start_by(&[], arguments)
+    }
+
+    /// Starts it as the first process of a namespace of processes, as containers do. The child is who made that.
+    pub(crate) fn start_as_first_process(&self) -> Running<'_> {
+        self.start_by(&["unshare", "--pid", "--fork", "--kill-child", "--"], &[])
+    }
+
+    fn start_by(&self, by: &[&str], arguments: &[&str]) -> Running<'_> {
         let log = self.path("log");
         let file = fs::File::create(&log).expect("making the log");
         let manifests = self.manifests();
         let child = self.run(move || {
             let common = ["--proxy-mode=nftables", "--hostname-override=node", "--manifests", &manifests];
-            Command::new(EXECUTABLE).args(common).args(arguments).stdin(Stdio::null()).stderr(file).spawn()
+            let words = [by, &[EXECUTABLE], &common[..], arguments].concat();
+            let (program, arguments) = words.split_first().expect("there is the executable");
+            Command::new(program).args(arguments).stdin(Stdio::null()).stderr(file).spawn()
         });
         Running { machine: self, child: child.expect("starting the executable"), log }
     }
@@ -182,6 +193,15 @@ impl Running<'_> {
     #[track_caller]
     pub(crate) fn get(&self, at: &str, path: &str) -> Answer {
         self.machine.ask("GET", at, path).unwrap_or_else(|| panic!("no answer at {at}{path}\n{}", self.log()))
+    }
+
+    /// Signals the first process of the namespace that was made for it.
+    pub(crate) fn signal_first_process(&mut self, signal: Signal) -> ExitStatus {
+        let parent = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).expect("its children");
+        let first = children.trim().parse().ok().and_then(Pid::from_raw).expect("one child");
+        kill_process(first, signal).expect("the process is there");
+        self.wait()
     }
 
     pub(crate) fn signal(&mut self, signal: Signal) -> ExitStatus {

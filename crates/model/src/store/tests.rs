@@ -183,7 +183,7 @@ fn merged_dirt_is_all_dirt() {
 
 #[test]
 fn what_finds_no_room_is_left_out_and_counted() {
-    let mut store = Store::with_limits("here", Limits { objects: 2, endpoints: 3 });
+    let mut store = Store::with_limits("here", Limits { objects: 2, bytes: usize::MAX });
     for service in [service("a", "10.96.0.1"), service("b", "10.96.0.2"), service("c", "10.96.0.3")] {
         store.apply(put(service));
     }
@@ -192,21 +192,36 @@ fn what_finds_no_room_is_left_out_and_counted() {
     assert_eq!(store.left_out(), 1, "what is known may change");
     store.apply(Event::Delete(Kind::Service, name("b")));
     assert_eq!(store.apply(put(service("c", "10.96.0.3"))), dirty(&["c"]));
+    for number in 1..=3 {
+        store.apply(put_slice(slice(&format!("c-{number}"), "c", &[])));
+    }
+    assert_eq!((store.objects(&name("c")).slices.len(), store.left_out()), (2, 2));
+}
 
-    store.apply(put_slice(slice("a-1", "a", &[("10.0.0.1", "", READY), ("10.0.0.2", "", READY)])));
-    store.apply(put_slice(slice("c-1", "c", &[("10.0.0.3", "", READY), ("10.0.0.4", "", READY)])));
-    assert_eq!((store.objects(&name("c")).slices.len(), store.left_out()), (0, 2));
-    store.apply(put_slice(slice("c-1", "c", &[("10.0.0.3", "", READY)])));
-    store.apply(put_slice(slice("c-1", "c", &[("10.0.0.3", "", READY), ("10.0.0.4", "", READY)])));
-    assert_eq!((store.objects(&name("c")).slices[0].endpoints.len(), store.left_out()), (1, 3), "the last state stays");
-    store.apply(put_slice(slice("c-2", "c", &[])));
-    assert_eq!(store.left_out(), 4);
-    store.apply(Event::Delete(Kind::EndpointSlice, name("a-1")));
-    store.apply(put_slice(slice(
-        "c-1",
-        "c",
-        &[("10.0.0.3", "", READY), ("10.0.0.4", "", READY), ("10.0.0.5", "", READY)],
-    )));
-    store.apply(put_slice(slice("c-2", "c", &[])));
-    assert_eq!((store.objects(&name("c")).slices.len(), store.left_out()), (2, 4));
+#[test]
+fn bytes_are_counted_as_they_come_and_go() {
+    let small = slice("s", "a", &[("10.0.0.1", "", READY)]);
+    let addresses: Vec<String> = (0..200).map(|last| format!("10.0.0.{last}")).collect();
+    let many: Vec<_> = addresses.iter().map(|address| (address.as_str(), "", READY)).collect();
+    let large = slice("s", "a", &many);
+    let one = service("a", "10.96.0.1");
+    let bytes = one.weight_bytes() + large.weight_bytes() - 1;
+    let mut store = Store::with_limits("here", Limits { objects: 10, bytes });
+    for _ in 0..3 {
+        store.apply(put(one.clone()));
+        store.apply(put_slice(small.clone()));
+        store.apply(put_slice(large.clone()));
+        assert_eq!(store.objects(&name("a")).slices, [&small], "the last state stays");
+        store.apply(Event::Delete(Kind::Service, name("a")));
+        // now there is room
+        store.apply(put_slice(large.clone()));
+        assert_eq!(store.objects(&name("a")).slices, [&large]);
+        store.apply(Event::Delete(Kind::EndpointSlice, name("s")));
+        assert_eq!(store.load.bytes, 0);
+    }
+    assert_eq!(store.left_out(), 3);
+    let mut odd = service("b", "10.96.0.2");
+    odd.external_ips = [Err("x".repeat(bytes).into())].into();
+    store.apply(put(odd));
+    assert_eq!((store.service_names().count(), store.left_out()), (0, 4), "texts count");
 }

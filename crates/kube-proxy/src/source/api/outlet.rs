@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ferry_api::object::{Kind, KubeObject, ObjectName};
+use ferry_api::object::{Kind, KubeObject, Node, ObjectName};
 use ferry_api::wire::stream::Unreadable;
 use ferry_model::store::Event;
 
@@ -18,6 +18,12 @@ pub(super) struct Outlet {
     restart: bool,
     /// objects of the list that runs, readable or not
     listed: usize,
+    /// the list that runs has an object that can't be read, not even its name
+    nameless: bool,
+    /// a list was complete
+    synced: bool,
+    /// it was said that there is no list
+    given_up: bool,
     /// for Nodes only
     node: Option<OwnNode>,
     unreadable: UnreadableObjects,
@@ -32,6 +38,10 @@ struct OwnNode {
     /// it has been said that there is none
     missing: bool,
     synced: bool,
+    /// its last addresses and pod ranges
+    facts: Option<Node>,
+    /// it has been said that a new one has none of its own yet
+    bare: bool,
 }
 
 /// Objects whose last state could not be read, with the reason.
@@ -55,6 +65,8 @@ impl Outlet {
             seen: false,
             missing: false,
             synced: false,
+            facts: None,
+            bare: false,
         });
         Self {
             kind,
@@ -62,6 +74,9 @@ impl Outlet {
             events: Vec::new(),
             restart: false,
             listed: 0,
+            nameless: false,
+            synced: false,
+            given_up: false,
             node,
             unreadable: UnreadableObjects::default(),
         }
@@ -70,6 +85,7 @@ impl Outlet {
     /// A list begins.
     pub(super) fn begin(&mut self) {
         self.listed = 0;
+        self.nameless = false;
         match &mut self.node {
             Some(node) => node.seen = false,
             None => self.restart = true,
@@ -90,7 +106,7 @@ impl Outlet {
         }
     }
 
-    fn readable(&mut self, object: KubeObject) {
+    fn readable(&mut self, mut object: KubeObject) {
         if let Some(node) = &mut self.node {
             if *object.name() != node.name {
                 return;
@@ -98,6 +114,9 @@ impl Outlet {
             node.seen = true;
             if std::mem::take(&mut node.missing) {
                 tracing::info!(node = %node.name, "The Node is there");
+            }
+            if let KubeObject::Node(object) = &mut object {
+                node.complete(object);
             }
         }
         self.unreadable.forget(object.name());
@@ -114,8 +133,9 @@ impl Outlet {
         }
         let name = object.name.clone();
         self.unreadable.complain(object);
-        if let Some(name) = name {
-            self.push(Event::Unreadable(self.kind, name));
+        match name {
+            Some(name) => self.push(Event::Unreadable(self.kind, name)),
+            None => self.nameless = true,
         }
     }
 
@@ -131,8 +151,20 @@ impl Outlet {
         self.push(Event::Delete(self.kind, name));
     }
 
+    /// There is no list, and none to wait for. What is known stays.
+    pub(super) fn complete_without(&mut self) {
+        if !std::mem::replace(&mut self.given_up, true) {
+            self.events.push(Event::Synced(self.kind));
+        }
+    }
+
     /// The list that runs is complete.
     pub(super) fn complete(&mut self) {
+        // An object without a name may be any of those that the list seems to lack, so none of them is taken for gone.
+        if std::mem::take(&mut self.nameless) && std::mem::replace(&mut self.synced, true) {
+            return;
+        }
+        self.synced = true;
         if let Some(node) = &mut self.node {
             if !node.seen {
                 node.miss();
@@ -160,6 +192,26 @@ impl Outlet {
 // === impl OwnNode ===
 
 impl OwnNode {
+    /// A Node that was made anew gets addresses and pod ranges only after a while. Those of the one before stay until
+    /// then: the rules that depend on them are right for the pods that run.
+    fn complete(&mut self, node: &mut Node) {
+        if let Some(facts) = &self.facts {
+            let (unaddressed, unranged) = (node.addresses.is_empty(), node.pod_cidrs.is_empty());
+            if unaddressed {
+                node.addresses.clone_from(&facts.addresses);
+            }
+            if unranged {
+                node.pod_cidrs.clone_from(&facts.pod_cidrs);
+            }
+            let bare = (unaddressed && !facts.addresses.is_empty()) || (unranged && !facts.pod_cidrs.is_empty());
+            if bare && !std::mem::replace(&mut self.bare, true) {
+                tracing::warn!(node = %self.name, "The Node has no addresses or pod ranges any more, the last ones stay");
+            }
+            self.bare &= bare;
+        }
+        self.facts = Some(node.clone());
+    }
+
     fn miss(&mut self) {
         if !std::mem::replace(&mut self.missing, true) {
             tracing::warn!(node = %self.name, "The cluster has no Node of this name, what is known of it stays");

@@ -25,8 +25,8 @@ pub(super) enum Step {
 /// What follows from an attempt's end.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// nothing is wrong, go on at once
-    GoOn,
+    /// nothing is wrong, go on after the pause
+    GoOn(Duration),
     /// it failed
     Failed {
         failure: Failure,
@@ -67,12 +67,19 @@ pub(super) struct Plan {
     mute: u8,
     /// how long watches have been open since the last byte
     deaf: Duration,
+    /// streams that end well, but at once
+    hasty: Backoff,
+    /// the server was away since the last list: it may have come back as an older one
+    away: bool,
+    /// when to list anew because of that
+    verify: Option<Instant>,
     attempt: Attempt,
 }
 
 /// How the step that runs is doing.
 #[derive(Clone, Copy, Debug, Default)]
 struct Attempt {
+    began: Option<Instant>,
     streaming: bool,
     /// when the server began to answer
     answered: Option<Instant>,
@@ -87,6 +94,7 @@ const MUTE: u8 = 2;
 
 impl Plan {
     pub(super) fn new(timing: Timing, dice: Dice) -> Self {
+        let hasty = Backoff::new(timing.floor);
         Self {
             trouble: Backoff::new(timing.backoff),
             refusals: Backoff::new(timing.backoff),
@@ -103,6 +111,9 @@ impl Plan {
             doubts: 0,
             mute: 0,
             deaf: Duration::ZERO,
+            hasty,
+            away: false,
+            verify: None,
             attempt: Attempt::default(),
         }
     }
@@ -110,12 +121,25 @@ impl Plan {
     /// Begins the next step.
     pub(super) fn begin(&mut self, now: Instant) -> Step {
         let may_stream = self.streaming_from.is_none_or(|from| now >= from);
+        if !self.away && self.verify.is_some_and(|at| now >= at) {
+            self.version = None;
+            self.verify = None;
+        }
+        if self.version.is_some() && self.away {
+            let wait = Duration::from_millis(self.dice.among(&self.timing.verify_millis));
+            self.verify = now.checked_add(wait);
+        }
         let step = match &self.version {
-            Some(version) => Step::Watch { version: version.clone(), seconds: self.seconds() },
+            Some(version) => {
+                let version = version.clone();
+                let left = self.verify.map_or(u64::MAX, |at| at.saturating_duration_since(now).as_secs() + 1);
+                Step::Watch { version, seconds: self.seconds().min(left) }
+            }
             None if self.paged || !may_stream => Step::List(self.recency),
             None => Step::StreamingList { seconds: self.seconds() },
         };
-        self.attempt = Attempt { streaming: matches!(step, Step::StreamingList { .. }), ..Attempt::default() };
+        let streaming = matches!(step, Step::StreamingList { .. });
+        self.attempt = Attempt { began: Some(now), streaming, ..Attempt::default() };
         step
     }
 
@@ -131,12 +155,18 @@ impl Plan {
     /// The server has begun to answer what was asked.
     pub(super) fn answered(&mut self, now: Instant) {
         self.attempt.answered = Some(now);
+        self.away = false;
     }
 
     /// Bytes have come.
     pub(super) fn heard(&mut self, now: Instant) {
         self.attempt.heard.get_or_insert(now);
         self.deaf = Duration::ZERO;
+    }
+
+    /// Whether some list was complete.
+    pub(super) fn has_listed(&self) -> bool {
+        self.listed
     }
 
     /// Whether a list is complete, so that what comes now are changes.
@@ -148,6 +178,8 @@ impl Plan {
     pub(super) fn listed(&mut self, version: Box<str>) {
         self.version = Some(version);
         self.listed = true;
+        self.away = false;
+        self.verify = None;
         self.paged = false;
         self.recency = Recency::Latest;
         self.progressed();
@@ -216,12 +248,14 @@ impl Plan {
             failure
         };
         let failure = match failure {
-            None if worked => return Verdict::GoOn,
+            None if worked => return Verdict::GoOn(self.after_a_good_end(now)),
             None => Failure::new(Cause::Short, "it ended at once and brought nothing"),
             Some(failure) => failure,
         };
         let quiet = match failure.cause {
             Cause::Interrupted => worked,
+            // Some servers send no bookmarks, and one that is gone shows at the next step.
+            Cause::Silent => self.is_complete() && attempt.answered.is_some(),
             Cause::Expired => self.is_first_relist(now),
             // Older servers don't know streaming lists.
             Cause::Unsupported | Cause::Refused { code: 400 | 422, .. } => attempt.streaming && !self.is_complete(),
@@ -235,6 +269,16 @@ impl Plan {
             pause = pause.max(self.timing.floor);
         }
         Verdict::Failed { failure, pause, quiet, answered: attempt.answered.is_some() }
+    }
+
+    /// A server or proxy that ends each stream at once would be asked without a break.
+    fn after_a_good_end(&mut self, now: Instant) -> Duration {
+        let lasted = self.attempt.began.is_some_and(|began| now.saturating_duration_since(began) >= self.timing.brief);
+        if lasted {
+            self.hasty.reset();
+            return Duration::ZERO;
+        }
+        self.hasty.next(self.timing.backoff_limit, &mut self.dice)
     }
 
     /// Whether the server has told nothing for too long, in watches that were open.
@@ -258,6 +302,7 @@ impl Plan {
         } else if failure.cause == Cause::Silent && attempt.heard.is_none() {
             self.mute = self.mute.saturating_add(1);
         }
+        self.away |= self.listed && is_absence(failure.cause);
         if matches!(failure.cause, Cause::Expired | Cause::Behind) {
             return self.relist(now);
         }
@@ -328,6 +373,12 @@ impl Plan {
         }
         self.relists.next(self.timing.refusal_limit, &mut self.dice)
     }
+}
+
+/// Whether the server is away or has just started. It may come back with what a backup held: then our version is one of
+/// its future, watches from there say nothing until it has caught up, and what is gone by then is never told.
+fn is_absence(cause: Cause) -> bool {
+    cause == Cause::Unreached || cause.code().is_some_and(|code| matches!(code, 401 | 403 | 500..))
 }
 
 /// Whether the server has said that it doesn't do streaming lists, rather than that it does nothing for us just now.

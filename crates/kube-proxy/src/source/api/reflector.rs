@@ -87,10 +87,15 @@ impl Reflector {
         {
             return self.rest(code, failure);
         }
+        if refusal == Some(403) && !self.plan.has_listed() {
+            // Nobody waits for what may never be allowed.
+            self.outlet.complete_without();
+            self.outlet.deliver()?;
+        }
         Ok(match self.plan.ended(failure, now) {
-            Verdict::GoOn => {
+            Verdict::GoOn(pause) => {
                 self.report.works();
-                Duration::ZERO
+                pause
             }
             Verdict::Failed { failure, pause, quiet, answered } => {
                 if quiet || refusal == Some(403) {

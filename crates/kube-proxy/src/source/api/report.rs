@@ -42,7 +42,7 @@ impl Report {
 
     /// A request has failed in a way that is nothing special.
     pub(super) fn passed(&self, verb: Verb, failure: &Failure) {
-        tracing::debug!(verb = verb.as_str(), resource = self.resource, err = %failure, "A request to the API server ended");
+        tracing::trace!(verb = verb.as_str(), resource = self.resource, err = %failure, "A request to the API server ended");
     }
 
     /// The server has begun to answer.

@@ -11,6 +11,9 @@ pub struct Timing {
     /// Watches that were open for so long in all and brought no byte are doubted: the server may have gone back to an
     /// older state, and be waiting for the version that we are at.
     pub deaf: Duration,
+    /// When everything is listed anew after the server was away, in milliseconds; one of these by chance, since all nodes
+    /// do so. Until then watches go on from what is known.
+    pub verify_millis: Range<u64>,
     /// A list that brings no byte for so long has failed.
     pub list_silence: Duration,
     /// How long the body of a refusal is read.
@@ -47,6 +50,7 @@ impl Default for Timing {
         Self {
             silence: Duration::from_secs(130),
             deaf: Duration::from_secs(10 * 60),
+            verify_millis: 5_000..60_000,
             list_silence: Duration::from_secs(60),
             refusal: Duration::from_secs(5),
             brief: Duration::from_secs(1),

@@ -1,6 +1,6 @@
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use ferry_api::object::{Node, ServiceCidr};
+use ferry_api::object::{AddressKind, Node, NodeAddress, ServiceCidr};
 
 use super::super::testing::logged;
 use super::*;
@@ -134,4 +134,56 @@ fn a_node_that_is_gone_keeps_its_facts_and_gives_one_line() {
     assert_eq!(log.len(), 3, "{log:?}");
     assert!(log[0].contains("WARN") && log[1].contains("INFO") && log[2].contains("WARN"), "{log:?}");
     assert!(log.iter().all(|line| line.contains("here")));
+}
+
+#[test]
+fn a_node_that_is_made_anew_keeps_what_it_has_not_got_yet() {
+    let full = |address: &str, range: &str| {
+        let KubeObject::Node(bare) = node("here") else { panic!("a node") };
+        let addresses = [NodeAddress { kind: AddressKind::Internal, address: Ok(address.parse().unwrap()) }].into();
+        KubeObject::Node(Node { addresses, pod_cidrs: [Ok(range.parse().unwrap())].into(), ..bare })
+    };
+    let mut bench = Bench::new(Kind::Node);
+    let log = logged(|| {
+        bench.outlet.object(Ok(node("here")));
+        bench.outlet.object(Ok(full("10.0.0.1", "10.1.0.0/24")));
+        bench.outlet.gone(ObjectName::cluster_wide("here"));
+        bench.outlet.object(Ok(node("here")));
+        bench.outlet.object(Ok(node("here")));
+        bench.outlet.object(Ok(full("10.0.0.2", "10.1.2.0/24")));
+    });
+    let kept = Event::Upsert(full("10.0.0.1", "10.1.0.0/24"));
+    let own = Event::Upsert(full("10.0.0.2", "10.1.2.0/24"));
+    let bare = Event::Upsert(node("here"));
+    assert_eq!(bench.delivered(), [bare, kept.clone(), kept.clone(), kept, own]);
+    assert_eq!(log.iter().filter(|line| line.contains("the last ones stay")).count(), 1, "{log:?}");
+}
+
+#[test]
+fn a_list_with_an_object_without_a_name_takes_nothing_for_gone() {
+    let mut bench = Bench::new(Kind::ServiceCidr);
+    bench.outlet.begin();
+    bench.outlet.object(Err(broken(Kind::ServiceCidr, None, "odd")));
+    bench.outlet.complete();
+    assert_eq!(
+        bench.delivered(),
+        [Event::Restart(Kind::ServiceCidr), Event::Synced(Kind::ServiceCidr)],
+        "the first one"
+    );
+    bench.outlet.begin();
+    bench.outlet.object(Ok(cidr("a")));
+    bench.outlet.object(Err(broken(Kind::ServiceCidr, None, "odd")));
+    bench.outlet.complete();
+    assert_eq!(bench.delivered(), [Event::Restart(Kind::ServiceCidr), Event::Upsert(cidr("a"))]);
+    bench.outlet.begin();
+    bench.outlet.complete();
+    assert_eq!(bench.delivered(), [Event::Restart(Kind::ServiceCidr), Event::Synced(Kind::ServiceCidr)]);
+}
+
+#[test]
+fn what_may_not_be_listed_is_waited_for_by_nobody() {
+    let mut bench = Bench::new(Kind::ServiceCidr);
+    bench.outlet.complete_without();
+    bench.outlet.complete_without();
+    assert_eq!(bench.delivered(), [Event::Synced(Kind::ServiceCidr)]);
 }

@@ -21,7 +21,7 @@ impl Bench {
         bench.answered();
         bench.plan.listed("100".into());
         bench.pass(2 * SECOND);
-        assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn));
+        assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
         bench
     }
 
@@ -44,7 +44,7 @@ impl Bench {
                 self.now += pause;
                 (pause, quiet)
             }
-            Verdict::GoOn => panic!("it goes on"),
+            Verdict::GoOn(_) => panic!("it goes on"),
         }
     }
 
@@ -55,7 +55,7 @@ impl Bench {
     /// Begins a step and lets it fail at once.
     fn try_and_fail(&mut self, cause: Cause) -> (Step, Duration) {
         let step = self.begin();
-        if cause != Cause::Unreached {
+        if !matches!(cause, Cause::Unreached | Cause::Refused { within: false, .. }) {
             self.answered();
         }
         let pause = self.fails(cause);
@@ -102,7 +102,7 @@ fn a_streaming_list_then_watches_from_the_newest_version() {
     assert!(bench.plan.advanced("9".into()));
     assert!(!bench.plan.advanced("9".into()), "nothing new");
     assert!(!bench.plan.advanced("8".into()), "never back");
-    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn));
+    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
     let step = bench.begin();
     assert_eq!(watch_version(&step), "9");
     let Step::Watch { seconds, .. } = step else { unreachable!() };
@@ -210,12 +210,12 @@ fn a_watch_that_ends_properly_goes_on_at_once_if_it_was_of_use() {
     bench.begin();
     bench.answered();
     bench.pass(SECOND);
-    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn));
+    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
     // it brought something
     bench.begin();
     bench.answered();
     bench.plan.advanced("101".into());
-    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn));
+    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
     // neither
     let mut bounds = Vec::new();
     for _ in 0..6 {
@@ -414,13 +414,13 @@ fn what_keeps_bytes_back_gets_short_streams() {
     bench.pass(32 * SECOND);
     bench.plan.heard(bench.now);
     bench.plan.advanced("101".into());
-    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn));
+    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
     assert_eq!(seconds(bench.begin()), 32);
     // now it comes when it happens
     bench.answered();
     bench.plan.heard(bench.now);
     bench.pass(32 * SECOND);
-    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn));
+    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
     assert!(seconds(bench.begin()) >= 300);
 }
 
@@ -519,4 +519,70 @@ fn no_sequence_of_failures_is_a_busy_loop() {
         let pause = bench.fails(cause);
         assert!(pause >= 50 * MS && pause < 16 * SECOND, "{cause:?} {pause:?}");
     }
+}
+
+#[test]
+fn after_an_absence_everything_is_listed_anew_in_its_time() {
+    for cause in [Cause::Unreached, refused(403), refused(503)] {
+        let mut bench = Bench::listed();
+        bench.try_and_fail(cause);
+        // at first the watch goes on; it ends in time for the list
+        let Step::Watch { seconds, .. } = bench.begin() else { panic!("it lists at once: {cause:?}") };
+        assert!((1..=60).contains(&seconds), "{seconds}");
+        bench.answered();
+        bench.pass(2 * SECOND);
+        assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
+        let Step::Watch { seconds, .. } = bench.begin() else { panic!("it lists at once: {cause:?}") };
+        assert!((1..=58).contains(&seconds), "{seconds}");
+        bench.answered();
+        bench.pass(60 * SECOND);
+        assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
+        assert!(matches!(bench.begin(), Step::StreamingList { .. }), "{cause:?}");
+        bench.answered();
+        bench.plan.listed("50".into());
+        bench.pass(100 * SECOND);
+        assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
+        assert!(matches!(bench.begin(), Step::Watch { .. }), "once is enough");
+    }
+    let mut bench = Bench::listed();
+    bench.try_and_fail(Cause::Interrupted);
+    bench.begin();
+    bench.answered();
+    bench.pass(100 * SECOND);
+    bench.plan.ended(None, bench.now);
+    assert!(matches!(bench.begin(), Step::Watch { .. }), "a cut is no absence");
+}
+
+#[test]
+fn streams_that_end_well_but_at_once_are_no_loop() {
+    let mut bench = Bench::listed();
+    let pauses: Vec<Duration> = (101..121)
+        .map(|version| {
+            bench.begin();
+            bench.answered();
+            bench.plan.advanced(version.to_string().into());
+            let Verdict::GoOn(pause) = bench.plan.ended(None, bench.now) else { panic!("it fails") };
+            bench.pass(pause);
+            pause
+        })
+        .collect();
+    assert!(pauses[0] >= 50 * MS && pauses[0] < 100 * MS, "{pauses:?}");
+    assert!(pauses[19] >= SECOND && pauses[19] < 2 * SECOND, "{pauses:?}");
+    bench.begin();
+    bench.answered();
+    bench.pass(2 * SECOND);
+    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(Duration::ZERO)));
+}
+
+#[test]
+fn a_watch_that_falls_silent_is_nothing_special() {
+    let mut bench = Bench::listed();
+    bench.begin();
+    bench.answered();
+    bench.pass(130 * SECOND);
+    assert!(bench.failed(Failure::new(Cause::Silent, "nothing came")).1);
+    let mut bench = Bench::new();
+    bench.begin();
+    bench.answered();
+    assert!(!bench.failed(Failure::new(Cause::Silent, "nothing came")).1, "a list is");
 }
