@@ -1,5 +1,6 @@
 //! A server's address.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::Ipv6Addr;
 
@@ -20,8 +21,16 @@ pub struct ServerAddress {
 
 impl ServerAddress {
     /// Reads a URL, or `host` and `host:port`, whose scheme depends on what else is known: https where
-    /// `default_tls`. `Err` says what is wrong.
+    /// `default_tls`. `Err` says what is wrong, without credentials that the text may hold.
     pub fn parse(text: &str, default_tls: bool) -> Result<Self, String> {
+        Self::read(text, default_tls).map_err(|why| {
+            // A password may be what looks like a host, a port or a path.
+            let secretive = text.contains('@');
+            if secretive { "it must be scheme, host, port and path, without credentials".to_owned() } else { why }
+        })
+    }
+
+    fn read(text: &str, default_tls: bool) -> Result<Self, String> {
         let (tls, rest) = match text.split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
@@ -59,10 +68,21 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-fn split_authority(authority: &str) -> Result<(String, Option<u16>), String> {
-    if authority.contains('@') {
-        return Err("it must not hold credentials".to_owned());
+/// A URL to be shown: what stands between its scheme and its last `@` may be a password and is left out.
+pub fn without_credentials(url: &str) -> Cow<'_, str> {
+    let Some((hidden, rest)) = url.rsplit_once('@') else { return Cow::Borrowed(url) };
+    match hidden.split_once("://") {
+        Some((scheme, _)) if is_scheme(scheme) => Cow::Owned(format!("{scheme}://…@{rest}")),
+        Some(_) | None => Cow::Owned(format!("…@{rest}")),
     }
+}
+
+/// Whether this can be a URL's scheme.
+pub(super) fn is_scheme(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+}
+
+fn split_authority(authority: &str) -> Result<(String, Option<u16>), String> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (host, port) = rest.split_once(']').ok_or("a bracket of its host is missing")?;

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::KubeconfigError::{self, Invalid};
+use super::address::{is_scheme, without_credentials};
 use super::{Authorization, Chosen, Content, Exec, Impersonate, Secret, ServerAddress, User, raw};
 
 /// The extension that plugins are told.
@@ -103,7 +104,7 @@ fn of_cluster(name: &str, server: &str, cluster: raw::Cluster) -> Result<Chosen>
         return Err(owner.invalid("a certificate authority with insecure-skip-tls-verify is not allowed"));
     }
     let server = ServerAddress::parse(server, insecure || authorities.is_some())
-        .map_err(|why| owner.invalid(&format!("server {server:?}: {why}")))?;
+        .map_err(|why| owner.invalid(&format!("server {:?}: {why}", without_credentials(server))))?;
     let proxy = given(cluster.proxy_url);
     if let Some(proxy) = &proxy {
         check_proxy(proxy).map_err(|why| owner.invalid(&format!("invalid proxy-url: {why}")))?;
@@ -123,11 +124,15 @@ fn of_cluster(name: &str, server: &str, cluster: raw::Cluster) -> Result<Chosen>
 
 /// The text isn't repeated in the message: it may hold a password.
 fn check_proxy(url: &str) -> std::result::Result<(), String> {
-    let (scheme, rest) = url.split_once("://").ok_or("it has no scheme")?;
+    let (scheme, rest) = url.split_once("://").filter(|(scheme, _)| is_scheme(scheme)).ok_or("it has no scheme")?;
     if !["http", "https", "socks5"].contains(&scheme) {
         return Err(format!("unsupported scheme {scheme:?}, must be http, https, or socks5"));
     }
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    // What looks like a host and a port would be the beginning of a password.
+    if path.contains('@') {
+        return Err("an @ behind its host: what is special in URLs needs per cent signs in a password".to_owned());
+    }
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     ServerAddress::parse(host, false).map(|_| ())
 }

@@ -11,10 +11,10 @@ use std::fmt;
 
 use thiserror::Error;
 
-pub use address::ServerAddress;
+pub use address::{ServerAddress, without_credentials};
 
 /// What the current context of a kubeconfig says, checked as far as that goes without reading further files.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Chosen {
     /// the server
     pub server: ServerAddress,
@@ -24,7 +24,7 @@ pub struct Chosen {
     pub insecure: bool,
     /// `tls-server-name`
     pub server_name: Option<String>,
-    /// `proxy-url`: http, https or socks5
+    /// `proxy-url`: http, https or socks5; it may hold a password
     pub proxy: Option<String>,
     /// `disable-compression`
     pub disable_compression: bool,
@@ -148,6 +148,24 @@ pub fn decode(text: &str, master: Option<&str>) -> Result<Chosen, KubeconfigErro
 /// What a server alone gives: no credentials, the system's authorities.
 pub fn of_master(master: &str) -> Result<Chosen, KubeconfigError> {
     choose::choose(raw::Config::default(), Some(master))
+}
+
+// === impl Chosen ===
+
+impl fmt::Debug for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { server, authorities, insecure, server_name, proxy, disable_compression, user, exec_config } = self;
+        f.debug_struct("Chosen")
+            .field("server", &without_credentials(&server.to_string()))
+            .field("authorities", authorities)
+            .field("insecure", insecure)
+            .field("server_name", server_name)
+            .field("proxy", &proxy.as_deref().map(without_credentials))
+            .field("disable_compression", disable_compression)
+            .field("user", user)
+            .field("exec_config", exec_config)
+            .finish()
+    }
 }
 
 // === impl Exec ===

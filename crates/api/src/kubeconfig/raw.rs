@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_saphyr::DuplicateKeyPolicy;
+use serde_path_to_error::Path;
+use serde_saphyr::{DuplicateKeyPolicy, with_deserializer_from_str_with_options};
 
 use super::KubeconfigError;
-use crate::yaml::{self, Chunk};
+use crate::yaml::{self, Fault};
 
 /// How deep a kubeconfig may be nested; the extension for plugins may hold anything.
 const DEPTH: usize = 32;
@@ -122,13 +123,23 @@ pub(super) struct Variable {
 /// Reads the first document; one without content says nothing.
 pub(super) fn parse(text: &str) -> Result<Config, KubeconfigError> {
     let Some(chunk) = yaml::documents(text).into_iter().next() else { return Ok(Config::default()) };
-    let read = |chunk: Chunk<'_>| {
-        let options = yaml::options(chunk.text.len(), DEPTH, DuplicateKeyPolicy::LastWins);
-        serde_saphyr::from_str_with_options::<Option<Config>>(chunk.text, options)
-    };
-    read(chunk).map(Option::unwrap_or_default).map_err(|error| {
-        let fault = chunk.fault(&error);
-        let (line, column) = fault.place.unzip();
-        KubeconfigError::Malformed { line, column, message: fault.message }
+    let options = yaml::options(chunk.text.len(), DEPTH, DuplicateKeyPolicy::LastWins);
+    let mut field = None;
+    let read = with_deserializer_from_str_with_options(chunk.text, options, |deserializer| {
+        serde_path_to_error::deserialize::<_, Option<Config>>(deserializer).map_err(|error| {
+            field = shown(error.path());
+            error.into_inner()
+        })
+    });
+    read.map(Option::unwrap_or_default).map_err(|error| {
+        let Fault { place, message } = chunk.fault(&error);
+        let (line, column) = place.unzip();
+        let message = field.into_iter().chain([message]).collect::<Vec<_>>().join(": ");
+        KubeconfigError::Malformed { line, column, message }
     })
+}
+
+/// A field's path, `clusters[0].cluster.server`; `None` for the document itself.
+fn shown(path: &Path) -> Option<String> {
+    path.iter().next().map(|_| path.to_string().escape_debug().to_string())
 }

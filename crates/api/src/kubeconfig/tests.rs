@@ -276,7 +276,8 @@ fn forms_of_authorization() {
 fn malformed_files_say_where() {
     for (text, wanted) in [
         ("users:\n  a: [\n", "yaml: line "),
-        ("users: 5\n", "yaml: line 1, column 8: expected a list"),
+        ("users: 5\n", "yaml: line 1, column 8: users: expected a list"),
+        ("5\n", "yaml: line 1, column 1: expected a map"),
         ("clusters:\n- cluster: {insecure-skip-tls-verify: [1]}\n", "yaml: line 2, column "),
         ("a\u{0}b: c", "yaml: line "),
     ] {
@@ -284,6 +285,91 @@ fn malformed_files_say_where() {
         assert!(matches!(error, KubeconfigError::Malformed { .. }), "{text:?}: {error}");
         assert!(error.to_string().starts_with(wanted), "{text:?}: {error}");
     }
+}
+
+#[test]
+fn a_wrong_type_names_the_field() {
+    for (cluster, user, wanted) in [
+        ("server: [1]", "", "9, column 21: clusters[0].cluster.server: expected string scalar"),
+        (
+            "insecure-skip-tls-verify: maybe",
+            "",
+            "9, column 39: clusters[0].cluster.insecure-skip-tls-verify: invalid boolean",
+        ),
+        ("extensions: {}", "", "9, column 25: clusters[0].cluster.extensions: expected a list"),
+        ("", "token: [secret]", "12, column 17: users[0].user.token: expected string scalar"),
+        ("", "token: {secret: 1}", "12, column 17: users[0].user.token: expected string scalar"),
+        ("", "as-groups: secret", "12, column 21: users[0].user.as-groups: expected a list"),
+        (
+            "",
+            "as-user-extra: {k: [a, [secret]]}",
+            "12, column 33: users[0].user.as-user-extra.k[1]: expected string scalar",
+        ),
+        (
+            "",
+            "auth-provider: {config: {\"a\\nb\": [secret]}}",
+            "12, column 43: users[0].user.auth-provider.config.a\\nb: expected string scalar",
+        ),
+        ("", "exec: secret", "12, column 16: users[0].user.exec: expected a map"),
+        ("", "exec: {args: [a, {secret: 1}]}", "12, column 27: users[0].user.exec.args[1]: expected string scalar"),
+        (
+            "",
+            "exec: {env: [{}, {name: n, value: [secret]}]}",
+            "12, column 44: users[0].user.exec.env[1].value: expected string scalar",
+        ),
+        ("", "exec: {env: [secret]}", "12, column 23: users[0].user.exec.env[0]: expected a map"),
+        (
+            "",
+            "exec: {provideClusterInfo: secret}",
+            "12, column 37: users[0].user.exec.provideClusterInfo: invalid boolean",
+        ),
+    ] {
+        let error = of(cluster, user).unwrap_err();
+        assert_eq!(error.to_string(), format!("yaml: line {wanted}"), "{cluster} {user}");
+    }
+    let error = decode("contexts:\n- name: a\n- context:\n    cluster: [b]\n", None).unwrap_err();
+    assert_eq!(error.to_string(), "yaml: line 4, column 14: contexts[1].context.cluster: expected string scalar");
+}
+
+#[test]
+fn urls_are_shown_without_credentials() {
+    for (url, wanted) in [
+        ("https://a:1/b", "https://a:1/b"),
+        ("https://me:word@a:1/b", "https://…@a:1/b"),
+        ("https://me:wo@rd@a", "https://…@a"),
+        ("socks5://me@a", "socks5://…@a"),
+        ("me:word@a:1", "…@a:1"),
+        ("me:word://x@a", "…@a"),
+        ("me:word@https://a", "…@https://a"),
+        ("://word@a", "…@a"),
+        ("", ""),
+        ("@", "…@"),
+    ] {
+        assert_eq!(without_credentials(url), wanted, "{url}");
+    }
+}
+
+#[test]
+fn no_password_of_a_url_is_shown() {
+    for server in ["https://me:secret@a", "https://me:secret/x@a", "me:secret@a", "secret@a://b", "ht:secret://x@a"] {
+        let wanted = format!("server {:?}: it must be scheme, host, port and path, without credentials", {
+            without_credentials(server)
+        });
+        assert_eq!(invalid(of(&format!("server: '{server}'"), "")), format!("cluster \"k\": {wanted}"));
+        assert_eq!(invalid(of_master(server)), format!("cluster \"\": {wanted}"));
+        assert!(!wanted.contains("secret"), "{wanted}");
+    }
+    for proxy in ["ftp://me:secret@p", "http://me:secret@p:x", "http://12:3/secret@p", "me:secret://x@p", "secret@p"] {
+        let error = of(&format!("server: 'https://a', proxy-url: '{proxy}'"), "").unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
+    }
+    let chosen = of("server: 'https://a', proxy-url: 'http://me:secret@p'", "").unwrap();
+    assert_eq!(chosen.proxy.as_deref(), Some("http://me:secret@p"));
+    assert!(!format!("{chosen:?}").contains("secret"), "{chosen:?}");
+    // What isn't a URL's authority may be a path all the same.
+    let chosen = of("server: 'https://1:2/secret@a'", "").unwrap();
+    assert_eq!(chosen.server.to_string(), "https://1:2/secret@a");
+    assert!(!format!("{chosen:?}").contains("secret"), "{chosen:?}");
 }
 
 #[test]
@@ -295,9 +381,63 @@ fn nothing_secret_is_shown() {
     let exec = "exec: {command: c, apiVersion: client.authentication.k8s.io/v1beta1, args: [secret], \
                 env: [{name: n, value: secret}]}";
     assert!(!format!("{:?}", user(exec).unwrap()).contains("secret"));
-    // Whatever is wrong with a file that holds one.
-    for text in ["token: [secret]", "token: {secret: 1}", "password: \"secret", "client-key-data: 'se!cret'"] {
-        let error = user(&format!("client-certificate: f, {text}")).unwrap_err();
-        assert!(!error.contains("secret") && !error.contains("se!cret"), "{error}");
+    let error = user("client-certificate: f, client-key-data: 'se!cret'").unwrap_err();
+    assert!(!error.contains("se!cret"), "{error}");
+}
+
+#[test]
+fn no_broken_file_shows_what_its_fields_hold() {
+    for field in [
+        "token: ",
+        "password: ",
+        "client-key-data: ",
+        "as-groups: ",
+        "as-user-extra: ",
+        "auth-provider: ",
+        "auth-provider: {config: ",
+        "auth-provider: {config: {id-token: ",
+        "exec: ",
+        "exec: {args: ",
+        "exec: {env: ",
+        "exec: {env: [{value: ",
+        "exec: {provideClusterInfo: ",
+    ] {
+        for value in [
+            "[secret]",
+            "[[secret]]",
+            "{secret: 1}",
+            "\"secret",
+            "'secret",
+            "*secret",
+            "!secret x",
+            "!<secret",
+            "!!binary secret!",
+            "!!int secret",
+            "&secret",
+            "&secret [*secret]",
+            "|secret",
+            "%secret",
+            "@secret",
+            "`secret",
+            "secret: x: y",
+            "\"\\qsecret\"",
+            "[secret",
+            "{secret",
+            "<<: secret",
+        ] {
+            let closing: String = field
+                .chars()
+                .rev()
+                .filter_map(|c| [('{', '}'), ('[', ']')].iter().find(|p| p.0 == c).map(|p| p.1))
+                .collect();
+            let text = format!("client-certificate: f, {field}{value}{closing}");
+            if let Err(error) = user(&text) {
+                // Names of entries aren't secret.
+                assert!(
+                    !error.replace("config.secret", "").replace("extra.secret", "").contains("secret"),
+                    "{text}: {error}"
+                );
+            }
+        }
     }
 }

@@ -5,14 +5,17 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use ferry_api::kubeconfig::{self, Authorization, Chosen, Content, Impersonate, ServerAddress, User};
+use ferry_api::kubeconfig::{
+    self, Authorization, Chosen, Content, Impersonate, ServerAddress, User, without_credentials,
+};
 use hyper::Uri;
 
 use super::authorities::Authorities;
 use super::credentials;
-use super::error::{AccessError, opening, reason};
+use super::error::{AccessError, opening};
 use super::proxy::Proxy;
 use super::tls::{self, Material};
+use crate::platform::reason;
 
 /// Where a pod finds its account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -33,7 +36,7 @@ pub(super) struct Settings {
     pub(super) chosen: Chosen,
     /// the kubeconfig's path, for messages
     pub(super) origin: String,
-    /// the server's URL, for messages
+    /// the server's URL, for messages: without credentials
     pub(super) shown: String,
     pub(super) proxy: Option<Proxy>,
     /// the system's, read at most once
@@ -67,10 +70,11 @@ impl Access {
     }
 
     fn new(chosen: Chosen, origin: String, env: &dyn Fn(&str) -> Option<String>) -> Result<Self, AccessError> {
-        let shown = chosen.server.to_string();
+        let server = chosen.server.to_string();
+        let shown = without_credentials(&server).into_owned();
         let unusable =
             |what: &str, reason: String| AccessError::Content { origin: origin.clone(), what: what.to_owned(), reason };
-        let uri: Uri = shown.parse().map_err(|_| unusable("server", format!("{shown:?} is no URL")))?;
+        let uri: Uri = server.parse().map_err(|_| unusable("server", format!("{shown:?} is no URL")))?;
         let proxy = match &chosen.proxy {
             Some(url) => Some(Proxy::of_url(url).ok_or_else(|| unusable("proxy-url", "it is no URL".to_owned()))?),
             None => Proxy::of_environment(&uri, env),
@@ -84,7 +88,7 @@ impl Access {
         Ok(Self { settings: Arc::new(settings), material })
     }
 
-    /// The server's URL, for messages.
+    /// The server's URL, for messages: without anything that may be a password.
     pub fn server(&self) -> &str {
         &self.settings.shown
     }

@@ -8,6 +8,8 @@ use std::time::Duration;
 use ferry_api::kubeconfig::KubeconfigError;
 use thiserror::Error;
 
+use crate::platform::reason;
+
 /// There is no usable way to an API server: the start ends. No message holds a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AccessError {
@@ -67,16 +69,6 @@ pub enum CallError {
         /// the time
         after: Duration,
     },
-}
-
-/// The system's words for the errors that are met most, as Go prints them.
-pub(super) fn reason(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::NotFound => "no such file or directory".to_owned(),
-        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
-        io::ErrorKind::IsADirectory => "is a directory".to_owned(),
-        _ => error.to_string(),
-    }
 }
 
 /// An error and its causes, joined; a cause whose text the one before it already has is left out.

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+const DEFAULT_QPS: f32 = 5.0;
+const DEFAULT_BURST: i32 = 10;
+
 /// Holds `burst` tokens at first and at most, and gets `qps` a second. Who takes one that isn't there yet waits for it;
 /// turns are given in the order of asking.
 #[derive(Debug)]
@@ -25,8 +28,10 @@ struct Bucket {
 // === impl RateLimit ===
 
 impl RateLimit {
-    /// A negative `qps` is no limit; less than one at once isn't possible.
+    /// A negative `qps` is no limit; less than one at once isn't possible. 0 of either is upstream's default, not nothing.
     pub(super) fn new(qps: f32, burst: i32) -> Self {
+        let qps = if qps == 0.0 { DEFAULT_QPS } else { qps };
+        let burst = if burst == 0 { DEFAULT_BURST } else { burst };
         let capacity = f64::from(burst.max(1));
         let bucket = Bucket { per_second: f64::from(qps), capacity, tokens: capacity, filled: Instant::now() };
         Self { bucket: (qps > 0.0).then(|| Mutex::new(bucket)) }
@@ -81,7 +86,22 @@ mod tests {
     #[test]
     fn no_limit() {
         assert!(RateLimit::new(-1.0, 10).bucket.is_none());
-        assert!(RateLimit::new(5.0, 0).bucket.is_some());
+        assert!(RateLimit::new(-0.1, 0).bucket.is_none());
+    }
+
+    #[test]
+    fn zero_is_the_default() {
+        for (qps, burst, wanted) in [
+            (0.0, 0, (5.0, 10.0)),
+            (-0.0, 3, (5.0, 3.0)),
+            (2.5, 0, (2.5, 10.0)),
+            (7.0, 1, (7.0, 1.0)),
+            (7.0, -4, (7.0, 1.0)),
+        ] {
+            let bucket = RateLimit::new(qps, burst).bucket.unwrap().into_inner().unwrap();
+            assert_eq!((bucket.per_second, bucket.capacity), wanted, "{qps} {burst}");
+            assert!(bucket.tokens >= bucket.capacity);
+        }
     }
 
     #[test]

@@ -8,7 +8,6 @@ mod connect;
 mod credentials;
 mod error;
 mod exec;
-mod expiry;
 mod gzip;
 mod headers;
 mod limit;
@@ -16,6 +15,7 @@ mod proxy;
 mod tls;
 mod transport;
 mod verify;
+mod x509;
 
 #[cfg(test)]
 mod tests;
@@ -53,9 +53,9 @@ pub struct Options {
     pub content_type: String,
     /// acceptContentTypes; blank for contentType and anything
     pub accept_content_types: String,
-    /// qps: requests a second; negative for no limit
+    /// qps: requests a second; negative for no limit, 0 for 5
     pub qps: f32,
-    /// burst: requests at once
+    /// burst: requests at once; 0 for 10
     pub burst: i32,
     /// the header User-Agent, see [`user_agent`]
     pub user_agent: String,

@@ -4,6 +4,7 @@ mod access;
 mod calls;
 mod exec;
 mod identity;
+mod pair;
 mod proxy;
 mod token;
 

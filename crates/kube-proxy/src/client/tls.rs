@@ -9,15 +9,19 @@ use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, ConfigBuilder, WantsVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, ConfigBuilder, Error, InconsistentKeys, WantsVerifier};
 
 use super::access::{Settings, read_named};
 use super::verify::{AnyServer, KnownServer};
-use super::{authorities, expiry};
+use super::{authorities, x509};
 
 /// Tickets to remember: there is one server.
 const SESSIONS: usize = 4;
+
+/// Why a private key is refused.
+const UNUSABLE_KEY: &str = "it is broken or of a kind that can't be used here, as P-521 and RSA under 2048 bits can't: \
+                            use RSA of 2048 to 4096 bits, ECDSA with P-256 or P-384, or Ed25519";
 
 /// A certificate and its key, PEM.
 #[derive(Clone, PartialEq, Eq)]
@@ -63,10 +67,7 @@ pub(super) fn config(settings: &Settings, material: &Material) -> Result<ClientC
         }
     };
     let config = match &material.pair {
-        Some(pair) => {
-            let (chain, key) = pair.parse()?;
-            builder.with_client_auth_cert(chain, key).map_err(mismatch)?
-        }
+        Some(pair) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair.certified()?))),
         None => builder.with_no_client_auth(),
     };
     Ok(adjusted(config))
@@ -94,13 +95,36 @@ fn adjusted(mut config: ClientConfig) -> ClientConfig {
 impl Pair {
     /// Whether it is a certificate and its key.
     pub(super) fn check(&self) -> Result<(), Fault> {
+        self.certified().map(|_| ())
+    }
+
+    /// What a handshake needs. Certificates of version 1, which the TLS library can't read, are sent like others: servers
+    /// read them.
+    fn certified(&self) -> Result<CertifiedKey, Fault> {
         let (chain, key) = self.parse()?;
-        CertifiedKey::from_der(chain, key, &ring::default_provider()).map(|_| ()).map_err(mismatch)
+        let key = ring::default_provider().key_provider.load_private_key(key);
+        let key = key.map_err(|_| Fault { what: "client-key", reason: UNUSABLE_KEY.to_owned() })?;
+        let certified = CertifiedKey::new(chain, key);
+        let of_certificate = |reason| Fault { what: "client-certificate", reason };
+        match certified.keys_match() {
+            Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
+            Err(Error::InconsistentKeys(_)) => Err(mismatch()),
+            Err(Error::InvalidCertificate(why)) => {
+                let of_key = certified.key.public_key();
+                let of_old = certified.cert.first().and_then(|certificate| x509::old_public_key(certificate));
+                match (of_old, of_key) {
+                    (Some(one), Some(other)) if one != other.as_ref() => Err(mismatch()),
+                    (Some(_), _) => Ok(certified),
+                    (None, _) => Err(of_certificate(format!("it can't be read: {why}"))),
+                }
+            }
+            Err(other) => Err(of_certificate(other.to_string())),
+        }
     }
 
     /// When the certificate ends, where that can be read.
     pub(super) fn expiry(&self) -> Option<SystemTime> {
-        expiry::validity(authorities::certificates(&self.certificate).ok()?.first()?).map(|(_, end)| end)
+        x509::validity(authorities::certificates(&self.certificate).ok()?.first()?).map(|(_, end)| end)
     }
 
     fn parse(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Fault> {
@@ -152,11 +176,8 @@ impl fmt::Debug for Material {
     }
 }
 
-fn mismatch(error: rustls::Error) -> Fault {
-    let reason = match error {
-        rustls::Error::InconsistentKeys(_) => "private key does not match public key".to_owned(),
-        other => other.to_string(),
-    };
+fn mismatch() -> Fault {
+    let reason = "private key does not match public key".to_owned();
     Fault { what: "client-certificate and client-key", reason }
 }
 

@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
-use super::{authorities, expiry};
+use super::{authorities, x509};
 
 type Signature = Result<HandshakeSignatureValid, Error>;
 
@@ -51,7 +51,7 @@ impl ServerCertVerifier for KnownServer {
         if !self.authorities.contains(server) {
             return Err(refused);
         }
-        let (begin, end) = expiry::validity(server).ok_or(refused)?;
+        let (begin, end) = x509::validity(server).ok_or(refused)?;
         let invalid = |error| Err(Error::InvalidCertificate(error));
         let unix = |at: std::time::SystemTime| {
             UnixTime::since_unix_epoch(at.duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default())

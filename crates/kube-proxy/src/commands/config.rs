@@ -1,16 +1,17 @@
 //! The configuration: from the file or from flags.
 
+use std::fmt;
 use std::fs;
-use std::io;
 
 use anyhow::{Context as _, bail};
 use ferry_api::config::{KubeProxyConfiguration, decode};
+use ferry_api::kubeconfig::without_credentials;
 
 use crate::cli::{self, Effect, Flags};
 use crate::platform;
 
 /// Everything a command needs to know.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Configured {
     /// defaults applied, not validated
     pub config: KubeProxyConfiguration,
@@ -84,7 +85,8 @@ pub fn complete(flags: &Flags) -> anyhow::Result<Configured> {
 }
 
 fn read(path: &str, notices: &mut Vec<Notice>) -> anyhow::Result<KubeProxyConfiguration> {
-    let text = fs::read_to_string(path).map_err(|error| anyhow::anyhow!("open {path}: {}", reason(&error)))?;
+    let text =
+        fs::read_to_string(path).map_err(|error| anyhow::anyhow!("open {path}: {}", platform::reason(&error)))?;
     let decoded = decode(&text)?;
     notices.extend(decoded.strict_error.map(Notice::Lenient));
     notices.extend(decoded.warnings.into_iter().map(Notice::Odd));
@@ -92,16 +94,6 @@ fn read(path: &str, notices: &mut Vec<Notice>) -> anyhow::Result<KubeProxyConfig
         notices.push(Notice::OtherDocuments(decoded.other_documents));
     }
     Ok(decoded.config)
-}
-
-/// The system's words for the errors that are met most, as Go prints them.
-pub(super) fn reason(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::NotFound => "no such file or directory".to_owned(),
-        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
-        io::ErrorKind::IsADirectory => "is a directory".to_owned(),
-        _ => error.to_string(),
-    }
 }
 
 fn note_flags(flags: &Flags, notices: &mut Vec<Notice>) {
@@ -113,6 +105,22 @@ fn note_flags(flags: &Flags, notices: &mut Vec<Notice>) {
         notices.extend(flags.with_effect(Effect::Nothing).map(Notice::WithoutEffect));
     }
     notices.extend(flags.with_effect(Effect::Removed).map(Notice::Removed));
+}
+
+// === impl Configured ===
+
+impl fmt::Debug for Configured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { config, verbosity, node_name, master, manifests, notices } = self;
+        f.debug_struct("Configured")
+            .field("config", config)
+            .field("verbosity", verbosity)
+            .field("node_name", node_name)
+            .field("master", &master.as_deref().map(without_credentials))
+            .field("manifests", manifests)
+            .field("notices", notices)
+            .finish()
+    }
 }
 
 // === impl Notice ===

@@ -162,3 +162,29 @@ fn a_node_that_shall_go_takes_no_load() {
     wait(&mut proxy, "200 with the new node", |proxy| status(proxy, "/healthz") == 200);
     assert_eq!(cluster.generation(), generation, "{}", proxy.log());
 }
+
+/// Addresses and pod ranges come a while after the Node: until then those of the one before it count.
+#[test]
+fn a_node_that_is_made_anew_takes_nothing_away() {
+    let cluster = cluster();
+    let ranges = || json!({"spec": {"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24", "fd00:10:244::/80"]}});
+    cluster.create(&Service::new("web", 55).node_port(30055), &[Place::PodA]);
+    cluster.api.create(&bare());
+    cluster.api.set_node_addresses(&addresses());
+    cluster.api.patch(&node_path(), &ranges());
+    let mut proxy = cluster.start_with("anew", "detectLocalMode: NodeCIDR\nnodePortAddresses: [primary]");
+    cluster.wait(&mut proxy, 55, &["pod-a:8080"]);
+    let generation = cluster.generation();
+    cluster.api.delete(&node_path());
+    cluster.api.create(&bare());
+    wait(&mut proxy, "a word about it", |proxy| proxy.log().contains("the last ones stay"));
+    std::thread::sleep(Duration::from_millis(500));
+    for family in Family::ALL {
+        let tally = cluster.lab.from(Place::Client).tcp(at_node_port(family, 30055), 2);
+        assert!(tally.all_answered(), "{family}: {tally}");
+    }
+    cluster.api.set_node_addresses(&addresses());
+    cluster.api.patch(&node_path(), &ranges());
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(cluster.generation(), generation, "{}", proxy.log());
+}

@@ -19,11 +19,11 @@ fn service_cidrs_may_be_missing_and_come_later() {
         let lines = follower.log();
         assert_eq!(lines.lines().count(), 1, "{lines}");
         assert!(lines.contains("INFO") && lines.contains("servicecidrs") && lines.contains(&code.to_string()));
-        let before = cluster.asked(Kind::ServiceCidr, Form::Any).len();
-        follower.until("another try", |_| cluster.asked(Kind::ServiceCidr, Form::Any).len() > before + 1);
-        let asked = cluster.asked(Kind::ServiceCidr, Form::Any);
-        let pause = asked[asked.len() - 1].when - asked[asked.len() - 2].when;
-        assert!(pause >= quick().optional_retry, "{pause:?}");
+        // a 403 may be one of a server that has just started, and is asked for again soon at first
+        follower.until("seldom tries", |_| {
+            let asked = cluster.asked(Kind::ServiceCidr, Form::Any);
+            asked.windows(2).filter(|pair| pair[1].when - pair[0].when >= quick().optional_retry).count() >= 2
+        });
         assert!(follower.have().keys().all(|key| !key.starts_with("ServiceCIDR")));
         cluster.server.clear();
         follower.until_equal(&cluster);
@@ -43,7 +43,9 @@ fn service_cidrs_that_are_forbidden_for_a_moment_are_there_soon() {
     cluster.server.cut();
     cluster.service_cidr("range");
     follower.until_equal(&cluster);
-    assert_eq!(follower.lines(&["403"]).len(), 0, "{}", follower.log());
+    // The first one is told, since nobody waits for them; what is known afterwards is not given up for a moment's sake.
+    assert_eq!(follower.lines(&["403"]).len(), 1, "{}", follower.log());
+    assert_eq!(follower.lines(&["INFO", "offers this now"]).len(), 1, "{}", follower.log());
 }
 
 #[test]

@@ -151,7 +151,7 @@ fn about(exec: &Exec, settings: &Settings) -> String {
     if exec.provide_cluster_info {
         let authorities = Material::read(chosen, None).ok();
         let authorities = authorities.as_ref().and_then(Material::authorities);
-        let mut cluster = json!({ "server": settings.shown });
+        let mut cluster = json!({ "server": chosen.server.to_string() });
         let mut add = |name: &str, value: Option<Value>| {
             if let (Some(cluster), Some(value)) = (cluster.as_object_mut(), value) {
                 cluster.insert(name.to_owned(), value);

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
 
-use crate::client::error::reason;
+use crate::platform::reason;
 
 /// Credentials are a few kilobytes.
 const MAX_OUTPUT_BYTES: u64 = 1 << 20;

@@ -128,6 +128,38 @@ fn nothing_secret_is_shown() {
     let folder = Folder::new();
     let access = folder.access("server: 'https://a', proxy-url: 'http://u:secret@p'", "token: secret").unwrap();
     assert!(!format!("{access:?} {:?}", access.settings.proxy).contains("secret"));
+    assert!(!format!("{:?}", access.settings.chosen).contains("secret"));
     let setup = Setup::new(access);
     assert!(!format!("{:?} {:?}", setup.client, setup.client.0.credentials).contains("secret"));
+}
+
+#[test]
+fn a_password_in_a_url_is_never_shown() {
+    let folder = Folder::new();
+    for url in [
+        "https://me:secret@a",
+        "https://me:secret/@a",
+        "https://secret/b@a",
+        "https://me:secret@a:x",
+        "me:secret@a",
+        "secret://me:secret@a",
+        "me:secret://x@a",
+        "https://1:23/secret@a",
+    ] {
+        let of_file = folder.access(&format!("server: '{url}'"), "");
+        let of_flag = load("", Some(url));
+        for result in [of_file, of_flag] {
+            let shown = match result {
+                // It looks like a path; the path is shown without it.
+                Ok(access) => format!("{access:?} {} {:?}", access.server(), access.settings.shown),
+                Err(error) => format!("{error} {error:?}"),
+            };
+            assert!(!shown.replace("secret://", "").contains("secret"), "{url}: {shown}");
+        }
+    }
+    for url in ["ftp://me:secret@p", "http://me:secret@", "http://me:secret@p:x", "me:secret@p", "http://me:secret/@p"]
+    {
+        let error = folder.access(&format!("server: 'https://a', proxy-url: '{url}'"), "").unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("secret"), "{url}: {error}");
+    }
 }

@@ -87,10 +87,11 @@ impl Reflector {
         {
             return self.rest(code, failure);
         }
-        if refusal == Some(403) && !self.plan.has_listed() {
+        if let (Some(403), Some(failure), false) = (refusal, &failure, self.plan.has_listed()) {
             // Nobody waits for what may never be allowed.
             self.outlet.complete_without();
             self.outlet.deliver()?;
+            self.do_without(403, failure);
         }
         Ok(match self.plan.ended(failure, now) {
             Verdict::GoOn(pause) => {
@@ -116,11 +117,15 @@ impl Reflector {
             self.outlet.deliver()?;
             self.freshness.synced(self.kind());
         }
+        self.do_without(code, failure);
+        Ok(self.plan.rest())
+    }
+
+    fn do_without(&mut self, code: u16, failure: &Failure) {
         if self.absence.replace(code) != Some(code) {
             let resource = self.resource.name;
             tracing::info!(resource, err = %failure, "The API server doesn't offer this, it is done without");
         }
-        Ok(self.plan.rest())
     }
 
     /// A list is complete and delivered.

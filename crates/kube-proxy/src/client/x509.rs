@@ -1,4 +1,4 @@
-//! When a certificate begins and ends, read from its DER.
+//! What is read from a certificate's DER: when it begins and ends, and the key of those that the TLS library doesn't read.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,17 +9,12 @@ const EXPLICIT_VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
+/// Counts from 0.
+const VERSION_3: &[u8] = &[2];
+
 /// notBefore and notAfter of a certificate; `None` if it isn't one.
 pub(super) fn validity(certificate: &[u8]) -> Option<(SystemTime, SystemTime)> {
-    let (_, certificate, _) = element(certificate)?;
-    let (_, mut rest, _) = element(certificate)?;
-    if rest.first() == Some(&EXPLICIT_VERSION) {
-        rest = element(rest)?.2;
-    }
-    // serial number, algorithm of the signature, issuer
-    for _ in 0..3 {
-        rest = element(rest)?.2;
-    }
+    let (_, rest) = from_validity(certificate)?;
     let (tag, validity, _) = element(rest)?;
     if tag != SEQUENCE {
         return None;
@@ -27,6 +22,36 @@ pub(super) fn validity(certificate: &[u8]) -> Option<(SystemTime, SystemTime)> {
     let (begin_tag, begin, rest) = element(validity)?;
     let (end_tag, end, _) = element(rest)?;
     Some((time(begin_tag, str::from_utf8(begin).ok()?)?, time(end_tag, str::from_utf8(end).ok()?)?))
+}
+
+/// The DER of the public key (SubjectPublicKeyInfo) of a certificate of version 1 or 2; `None` for all others.
+pub(super) fn old_public_key(certificate: &[u8]) -> Option<&[u8]> {
+    let (version, mut rest) = from_validity(certificate)?;
+    if version.is_some_and(|version| version >= VERSION_3) {
+        return None;
+    }
+    // validity, subject
+    for _ in 0..2 {
+        rest = element(rest)?.2;
+    }
+    let (tag, _, behind) = element(rest)?;
+    rest.get(..rest.len() - behind.len()).filter(|_| tag == SEQUENCE)
+}
+
+/// A certificate's version, where it says one, and what it holds from its validity on.
+fn from_validity(certificate: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
+    let (_, certificate, _) = element(certificate)?;
+    let (_, mut rest, _) = element(certificate)?;
+    let mut version = None;
+    if rest.first() == Some(&EXPLICIT_VERSION) {
+        let (_, content, behind) = element(rest)?;
+        (version, rest) = (Some(element(content)?.1), behind);
+    }
+    // serial number, algorithm of the signature, issuer
+    for _ in 0..3 {
+        rest = element(rest)?.2;
+    }
+    Some((version, rest))
 }
 
 /// The first element: its tag, its content, and what follows it.
@@ -83,6 +108,7 @@ mod tests {
     fn what_is_no_certificate_has_no_end() {
         for bytes in [&[][..], &[0x30], &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff], &[0x30, 0x80], &[0x30, 2, 0x30, 0]] {
             assert_eq!(validity(bytes), None);
+            assert_eq!(old_public_key(bytes), None);
         }
     }
 }
