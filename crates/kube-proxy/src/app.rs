@@ -96,13 +96,7 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
         eligible: Arc::clone(&eligible),
         in_use: plan.plane.in_use,
     });
-    let failed = ended.clone();
-    spawn("core", STACK_BYTES, &ended, move || {
-        if let Err(error) = core.run(&input) {
-            // Without a receiver the program is ending anyway.
-            let _ = failed.send(error.into());
-        }
-    })?;
+    start_core(core, input, &ended)?;
     start_addresses(addresses, &inputs, &ended)?;
     let sink = Sink::new(inputs);
     spawn("source", SOURCE_STACK_BYTES, &ended, move || source.run(&sink))?;
@@ -194,6 +188,16 @@ fn start_engine(
     };
     spawn(name, STACK_BYTES, ended, move || engine_loop::run(setup, engine))?;
     Ok(Seat::new(family, sender, Arc::clone(pulse)))
+}
+
+fn start_core(core: Core, inputs: mpsc::Receiver<Input>, ended: &UnboundedSender<anyhow::Error>) -> anyhow::Result<()> {
+    let failed = ended.clone();
+    spawn("core", STACK_BYTES, ended, move || {
+        if let Err(error) = core.run(&inputs) {
+            // Without a receiver the program is ending anyway.
+            let _ = failed.send(error.into());
+        }
+    })
 }
 
 fn start_addresses(
