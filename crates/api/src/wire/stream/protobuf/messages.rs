@@ -87,80 +87,57 @@ struct Entry<'a> {
     value: &'a [u8],
 }
 
+/// Reads a message by the numbers of its fields: how each value is taken, and where it goes. Others are passed over.
+macro_rules! fields {
+    ($message:ty { $($number:literal => $take:ident $field:ident),+ $(,)? }) => {
+        impl<'a> Message<'a> for $message {
+            fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
+                match number {
+                    $($number => value.$take(&mut self.$field),)+
+                    _ => value.ignored(),
+                }
+            }
+        }
+    };
+}
+
 // === impl Message for what wraps an object ===
 
-impl<'a> Message<'a> for Unknown<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            1 => value.merge(&mut self.type_meta),
-            2 => value.set_bytes(&mut self.raw),
-            3 => value.set_text(&mut self.content_encoding),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(Unknown<'a> {
+    1 => merge type_meta,
+    2 => set_bytes raw,
+    3 => set_text content_encoding,
+});
 
-impl<'a> Message<'a> for TypeMeta<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            1 => value.set_text(&mut self.api_version),
-            2 => value.set_text(&mut self.kind),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(TypeMeta<'a> {
+    1 => set_text api_version,
+    2 => set_text kind,
+});
 
-impl<'a> Message<'a> for Event<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            1 => value.set_text(&mut self.kind),
-            2 => value.merge(&mut self.object),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(Event<'a> {
+    1 => set_text kind,
+    2 => merge object,
+});
 
-impl<'a> Message<'a> for RawExtension<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        if number == 1 { value.set_bytes(&mut self.raw) } else { value.ignored() }
-    }
-}
+fields!(RawExtension<'a> { 1 => set_bytes raw });
 
-impl<'a> Message<'a> for ListMeta<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            2 => value.set_text(&mut self.resource_version),
-            3 => value.set_text(&mut self.continue_token),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(ListMeta<'a> {
+    2 => set_text resource_version,
+    3 => set_text continue_token,
+});
 
-impl<'a> Message<'a> for RawStatus<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            3 => value.set_text(&mut self.message),
-            4 => value.set_text(&mut self.reason),
-            5 => value.merge(&mut self.details),
-            6 => value.set_int(&mut self.code),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(RawStatus<'a> {
+    3 => set_text message,
+    4 => set_text reason,
+    5 => merge details,
+    6 => set_int code,
+});
 
-impl<'a> Message<'a> for StatusDetails {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        if number == 5 { value.set_int(&mut self.retry_after_seconds) } else { value.ignored() }
-    }
-}
+fields!(StatusDetails { 5 => set_int retry_after_seconds });
 
 // === impl Message for metadata ===
 
-impl<'a> Message<'a> for MetaOnly<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        if number == 1 { value.merge(&mut self.metadata) } else { value.ignored() }
-    }
-}
+fields!(MetaOnly<'a> { 1 => merge metadata });
 
 impl<'a> Message<'a> for RawMeta<'a> {
     fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
@@ -197,15 +174,10 @@ impl<'a> Message<'a> for Time {
     }
 }
 
-impl<'a> Message<'a> for Entry<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            1 => value.set_bytes(&mut self.key),
-            2 => value.set_bytes(&mut self.value),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(Entry<'a> {
+    1 => set_bytes key,
+    2 => set_bytes value,
+});
 
 // === impl Time ===
 
@@ -254,205 +226,108 @@ impl<'a> RawAnnotations<'a> {
 
 // === impl Message for Service ===
 
-impl<'a> Message<'a> for RawService<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            1 => value.merge(&mut self.metadata),
-            2 => value.merge(&mut self.spec),
-            3 => value.merge(&mut self.status),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(RawService<'a> {
+    1 => merge metadata,
+    2 => merge spec,
+    3 => merge status,
+});
 
-impl<'a> Message<'a> for RawServiceSpec<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            1 => value.push(&mut self.ports),
-            3 => value.set_text(&mut self.cluster_ip),
-            4 => value.set_text(&mut self.kind),
-            5 => value.push_text(&mut self.external_ips),
-            7 => value.set_text(&mut self.session_affinity),
-            9 => value.push_text(&mut self.load_balancer_source_ranges),
-            11 => value.set_text(&mut self.external_traffic_policy),
-            12 => value.set_int(&mut self.health_check_node_port),
-            14 => value.merge(&mut self.session_affinity_config),
-            18 => value.push_text(&mut self.cluster_ips),
-            19 => value.push_text(&mut self.ip_families),
-            22 => value.set_text(&mut self.internal_traffic_policy),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(RawServiceSpec<'a> {
+    1 => push ports,
+    3 => set_text cluster_ip,
+    4 => set_text kind,
+    5 => push_text external_ips,
+    7 => set_text session_affinity,
+    9 => push_text load_balancer_source_ranges,
+    11 => set_text external_traffic_policy,
+    12 => set_int health_check_node_port,
+    14 => merge session_affinity_config,
+    18 => push_text cluster_ips,
+    19 => push_text ip_families,
+    22 => set_text internal_traffic_policy,
+});
 
-impl<'a> Message<'a> for RawServicePort<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            1 => value.set_text(&mut self.name),
-            2 => value.set_text(&mut self.protocol),
-            3 => value.set_int(&mut self.port),
-            5 => value.set_int(&mut self.node_port),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(RawServicePort<'a> {
+    1 => set_text name,
+    2 => set_text protocol,
+    3 => set_int port,
+    5 => set_int node_port,
+});
 
-impl<'a> Message<'a> for RawAffinityConfig {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        if number == 1 { value.merge(&mut self.client_ip) } else { value.ignored() }
-    }
-}
+fields!(RawAffinityConfig { 1 => merge client_ip });
 
-impl<'a> Message<'a> for RawClientIp {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        if number == 1 { value.set_int(&mut self.timeout_seconds) } else { value.ignored() }
-    }
-}
+fields!(RawClientIp { 1 => set_int timeout_seconds });
 
-impl<'a> Message<'a> for RawServiceStatus<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        if number == 1 { value.merge(&mut self.load_balancer) } else { value.ignored() }
-    }
-}
+fields!(RawServiceStatus<'a> { 1 => merge load_balancer });
 
-impl<'a> Message<'a> for RawLoadBalancer<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        if number == 1 { value.push(&mut self.ingress) } else { value.ignored() }
-    }
-}
+fields!(RawLoadBalancer<'a> { 1 => push ingress });
 
-impl<'a> Message<'a> for RawIngress<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            1 => value.set_text(&mut self.ip),
-            3 => value.set_text(&mut self.ip_mode),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(RawIngress<'a> {
+    1 => set_text ip,
+    3 => set_text ip_mode,
+});
 
 // === impl Message for EndpointSlice ===
 
-impl<'a> Message<'a> for RawEndpointSlice<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            1 => value.merge(&mut self.metadata),
-            2 => value.push(&mut self.endpoints),
-            3 => value.push(&mut self.ports),
-            4 => value.set_text(&mut self.address_type),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(RawEndpointSlice<'a> {
+    1 => merge metadata,
+    2 => push endpoints,
+    3 => push ports,
+    4 => set_text address_type,
+});
 
-impl<'a> Message<'a> for RawEndpoint<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            1 => value.push_text(&mut self.addresses),
-            2 => value.merge(&mut self.conditions),
-            6 => value.set_text(&mut self.node_name),
-            8 => value.merge(&mut self.hints),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(RawEndpoint<'a> {
+    1 => push_text addresses,
+    2 => merge conditions,
+    6 => set_text node_name,
+    8 => merge hints,
+});
 
-impl<'a> Message<'a> for RawConditions {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            1 => value.set_flag(&mut self.ready),
-            2 => value.set_flag(&mut self.serving),
-            3 => value.set_flag(&mut self.terminating),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(RawConditions {
+    1 => set_flag ready,
+    2 => set_flag serving,
+    3 => set_flag terminating,
+});
 
-impl<'a> Message<'a> for RawHints<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            1 => value.push(&mut self.for_zones),
-            2 => value.push(&mut self.for_nodes),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(RawHints<'a> {
+    1 => push for_zones,
+    2 => push for_nodes,
+});
 
-impl<'a> Message<'a> for RawHint<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        if number == 1 { value.set_text(&mut self.name) } else { value.ignored() }
-    }
-}
+fields!(RawHint<'a> { 1 => set_text name });
 
-impl<'a> Message<'a> for RawSlicePort<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            1 => value.set_text(&mut self.name),
-            2 => value.set_text(&mut self.protocol),
-            3 => value.set_int(&mut self.port),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(RawSlicePort<'a> {
+    1 => set_text name,
+    2 => set_text protocol,
+    3 => set_int port,
+});
 
 // === impl Message for Node and ServiceCIDR ===
 
-impl<'a> Message<'a> for RawNode<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            1 => value.merge(&mut self.metadata),
-            2 => value.merge(&mut self.spec),
-            3 => value.merge(&mut self.status),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(RawNode<'a> {
+    1 => merge metadata,
+    2 => merge spec,
+    3 => merge status,
+});
 
-impl<'a> Message<'a> for RawNodeSpec<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            1 => value.set_text(&mut self.pod_cidr),
-            5 => value.push(&mut self.taints),
-            7 => value.push_text(&mut self.pod_cidrs),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(RawNodeSpec<'a> {
+    1 => set_text pod_cidr,
+    5 => push taints,
+    7 => push_text pod_cidrs,
+});
 
-impl<'a> Message<'a> for RawTaint<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        if number == 1 { value.set_text(&mut self.key) } else { value.ignored() }
-    }
-}
+fields!(RawTaint<'a> { 1 => set_text key });
 
-impl<'a> Message<'a> for RawNodeStatus<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        if number == 5 { value.push(&mut self.addresses) } else { value.ignored() }
-    }
-}
+fields!(RawNodeStatus<'a> { 5 => push addresses });
 
-impl<'a> Message<'a> for RawNodeAddress<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            1 => value.set_text(&mut self.kind),
-            2 => value.set_text(&mut self.address),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(RawNodeAddress<'a> {
+    1 => set_text kind,
+    2 => set_text address,
+});
 
-impl<'a> Message<'a> for RawServiceCidr<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        match number {
-            1 => value.merge(&mut self.metadata),
-            2 => value.merge(&mut self.spec),
-            _ => value.ignored(),
-        }
-    }
-}
+fields!(RawServiceCidr<'a> {
+    1 => merge metadata,
+    2 => merge spec,
+});
 
-impl<'a> Message<'a> for RawServiceCidrSpec<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
-        if number == 1 { value.push_text(&mut self.cidrs) } else { value.ignored() }
-    }
-}
+fields!(RawServiceCidrSpec<'a> { 1 => push_text cidrs });
