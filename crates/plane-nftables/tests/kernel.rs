@@ -13,8 +13,8 @@ use common::{everything, pool, service};
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::netns::Namespace;
 use ferry_kernel::nft::Socket;
-use ferry_model::{Context, FrontendAddr, FrontendKind, LocalDetector, PerFamily};
-use ferry_plane::{Delta, Extent, Kernel, Outcome, SyncEngine, Unit};
+use ferry_model::{Context, FrontendAddr, FrontendKind, LocalDetector, PerFamily, Pool};
+use ferry_plane::{Delta, Extent, Kernel, Outcome, SyncEngine, Unit, UnitId};
 use ferry_plane_nftables::leftovers::{self, Leftovers};
 use ferry_plane_nftables::names::{AffinityId, ChainName, FixedChain};
 use ferry_plane_nftables::{CommitTurn, NftObject, NftablesEngine, NftablesKernel, engine, render};
@@ -362,5 +362,63 @@ fn leftovers_go_from_a_table_that_another_has_taken_over() {
             ["nat-output", "nat-postrouting", "nat-prerouting", "reject-chain", "services"].map(String::from).to_vec();
         left.extend(["service-ULMVA6XW-ns1/svc1/tcp/p80", "filter-input"].map(String::from));
         assert!(chains.len() == left.len() && left.iter().all(|name| chains.contains(name)), "{chains:?}");
+    });
+}
+
+/// The last service's VIP goes to the first one, when all are pending and
+/// nothing of ours is there.
+#[test]
+fn after_a_flush_a_vip_passes_between_portions() {
+    inside(|family| {
+        let delta = |moved: bool, mark| {
+            let mut delta = everything(family);
+            delta.units.retain(|id, _| *id == UnitId::Base);
+            for index in 0..7 {
+                let last = if moved && (index == 0 || index == 6) { 6 - index } else { index };
+                let at = FrontendAddr::Vip(common::address(family, 96, last + 1), 80);
+                let frontends = vec![common::frontend(FrontendKind::ClusterIp, at, common::INTERNAL)];
+                let port = common::port(Protocol::Tcp, pool(family, &[index + 1]), Pool::new([]), frontends);
+                let (id, unit) = service(&format!("service-{index}"), vec![port]);
+                delta.units.insert(id, unit);
+            }
+            delta.context = Some(Arc::new(Context { masquerade_mark: mark, ..common::context(family) }));
+            delta
+        };
+        let mut engine = open(family).with_portion(3);
+        engine.offer(delta(false, 0x4000));
+        good(engine.sync(Instant::now()));
+        nft("", &["flush", "ruleset"]);
+        engine.offer(delta(true, 0x8000));
+        good(engine.sync(Instant::now()));
+        let mut wanted = engine.objects();
+        wanted.dedup();
+        assert_same(&read_back(family), &wanted, "all of it");
+    });
+}
+
+#[test]
+fn a_proxy_that_is_behind_looks_only_at_what_the_change_is_about() {
+    inside(|family| {
+        let (mut first, mut second) = (started(family), started(family));
+        for last in 10..14 {
+            let mut delta = everything(family);
+            delta.units.retain(|id, _| id.to_string().ends_with("demo/plain"));
+            for unit in delta.units.values_mut().flatten() {
+                if let Unit::Service(state) = Arc::make_mut(unit) {
+                    state.ports[0].cluster = pool(family, &[1, last]);
+                }
+            }
+            first.offer(delta.clone());
+            good(first.sync(Instant::now()));
+            second.offer(delta);
+            let outcome = good(second.sync(Instant::now()));
+            assert!(!outcome.full && outcome.ops == 0 && outcome.acked.len() == 1, "{outcome:?}");
+        }
+        let mut wanted = second.objects();
+        wanted.dedup();
+        wanted.retain(|object| !ferry_plane::Object::spare(object));
+        let mut found = read_back(family);
+        found.retain(|object| !ferry_plane::Object::spare(object));
+        assert_same(&found, &wanted, "both agree");
     });
 }

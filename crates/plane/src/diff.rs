@@ -25,29 +25,31 @@ pub(crate) struct Remembered<'a, O: Object> {
 /// The difference between `before` and `after`. Both may hold a shared object several times, once for each unit.
 ///
 /// Spare objects that nobody wants any more stay where they are.
-pub(crate) fn difference<O: Object>(mut before: Vec<O>, mut after: Vec<O>, remembered: &Remembered<'_, O>) -> Batch<O> {
-    before.sort_unstable();
-    after.sort_unstable();
-    let (mut before, mut after) = (before.into_iter().peekable(), after.into_iter().peekable());
+pub(crate) fn difference<O: Object>(before: Vec<O>, after: Vec<O>, remembered: &Remembered<'_, O>) -> Batch<O> {
     let mut batch = Batch::default();
-    loop {
-        let key = match (before.peek(), after.peek()) {
-            (None, None) => break,
-            (Some(object), None) | (None, Some(object)) => object.key(),
-            (Some(old), Some(new)) => old.key().min(new.key()),
-        };
-        let old = take(&mut before, &key);
-        let new = take(&mut after, &key);
+    for_each_key(before, after, |key, old, new| {
         let shared = old.object.as_ref().or(new.object.as_ref()).and_then(Object::shared);
         let had = shared.map_or(old.count, |shared| remembered.references.count(shared));
         let known = shared.is_none() || remembered.uniform;
-        let parked = remembered.references.parked.get(&key);
+        let parked = remembered.references.parked.get(key);
         if had > 0 || new.object.is_none() || new.object.as_ref() != parked {
             decide(&mut batch, old, new, had, known);
         }
-    }
+    });
     order(&mut batch);
     batch
+}
+
+/// What is to be in the kernel under the keys of both lists when the difference between them is made. Only where all units
+/// were accepted under one context.
+pub(crate) fn wanted_after<O: Object>(before: Vec<O>, after: Vec<O>, remembered: &Remembered<'_, O>) -> Vec<O> {
+    let mut wanted = Vec::new();
+    for_each_key(before, after, |_, old, new| {
+        let count = |object: &O| object.shared().map_or(0, |shared| remembered.references.count(shared));
+        let others = old.object.filter(|object| count(object) > old.count);
+        wanted.extend(new.object.or(others));
+    });
+    wanted
 }
 
 /// What makes the kernel's objects, which were read back and are sorted, those of the target. A shared object may come
@@ -77,7 +79,31 @@ pub(crate) fn difference_to_kernel<O: Object>(actual: Vec<O>, target: impl Itera
     let unwanted = actual.into_iter().zip(wanted).filter(|(object, wanted)| !wanted && !object.spare());
     batch.delete.extend(unwanted.map(|(object, _)| object));
     order(&mut batch);
+    // One unit may want an object twice.
+    batch.create.sort_by(|one, other| one.rank().cmp(&other.rank()).then_with(|| one.key().cmp(&other.key())));
+    batch.create.dedup_by(|again, first| {
+        let same = again.key() == first.key();
+        debug_assert!(!same || again == first, "{again} and {first} have the same key");
+        same
+    });
     batch
+}
+
+/// Goes through the keys of both lists.
+fn for_each_key<O: Object>(mut before: Vec<O>, mut after: Vec<O>, mut each: impl FnMut(&O::Key, Group<O>, Group<O>)) {
+    before.sort_unstable();
+    after.sort_unstable();
+    let (mut before, mut after) = (before.into_iter().peekable(), after.into_iter().peekable());
+    loop {
+        let key = match (before.peek(), after.peek()) {
+            (None, None) => return,
+            (Some(object), None) | (None, Some(object)) => object.key(),
+            (Some(old), Some(new)) => old.key().min(new.key()),
+        };
+        let old = take(&mut before, &key);
+        let new = take(&mut after, &key);
+        each(&key, old, new);
+    }
 }
 
 /// All objects of one key on one side.

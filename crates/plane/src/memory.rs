@@ -1,7 +1,9 @@
-//! A kernel in memory: a map of objects, and faults on demand. For tests of the engine and of compilers.
+//! A kernel in memory: a map of objects, and faults on demand, for one engine or for two. For tests of the engine and of
+//! compilers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::{Batch, CommitError, Extent, Kernel, Object, Op, Tended};
@@ -34,12 +36,30 @@ pub struct MemoryKernel<O: Object> {
     pub faults: VecDeque<Fault<O::Key>>,
     /// keys that are refused whenever they are created or replaced
     pub refused: Vec<O::Key>,
+    /// keys that are busy whenever they are created or replaced
+    pub busy: Vec<O::Key>,
     /// what somebody else did since the last look
     pub touched: Vec<O::Key>,
     /// commits that were made
     pub commits: usize,
+    /// commits that were asked for
+    pub attempts: usize,
     /// what went wrong with the order of operations, in words
     pub violations: Vec<String>,
+}
+
+/// One of two ways to the same kernel in memory: each is told what came by the other, or by a third.
+#[derive(Debug)]
+pub struct Side<O: Object> {
+    shared: Arc<Mutex<Shared<O>>>,
+    index: usize,
+}
+
+#[derive(Debug)]
+struct Shared<O: Object> {
+    memory: MemoryKernel<O>,
+    /// what each side has not heard of yet
+    news: [Vec<O::Key>; 2],
 }
 
 // === impl MemoryKernel ===
@@ -50,8 +70,10 @@ impl<O: Object> Default for MemoryKernel<O> {
             objects: BTreeMap::new(),
             faults: VecDeque::new(),
             refused: Vec::new(),
+            busy: Vec::new(),
             touched: Vec::new(),
             commits: 0,
+            attempts: 0,
             violations: Vec::new(),
         }
     }
@@ -87,8 +109,16 @@ impl<O: Refers> MemoryKernel<O> {
         all
     }
 
-    fn check(&self, batch: &Batch<O>) -> Result<(), CommitError> {
+    fn check(&mut self, batch: &Batch<O>) -> Result<(), CommitError> {
         let drifted = |object: &O| CommitError::Drifted { object: object.key().to_string() };
+        let mut written: BTreeMap<O::Key, &O> = BTreeMap::new();
+        for object in batch.create.iter().chain(&batch.replace) {
+            match written.insert(object.key(), object) {
+                Some(other) if other != object => return Err(drifted(object)),
+                Some(_) => self.violations.push(format!("{object} is written twice")),
+                None => {}
+            }
+        }
         if let Some(object) = batch.create.iter().find(|object| self.objects.contains_key(&object.key())) {
             // An identical spare part is filled anew, as the kernel halves do.
             if !object.spare() {
@@ -133,9 +163,13 @@ impl<O: Refers> Kernel<O> for MemoryKernel<O> {
     }
 
     fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitError> {
+        self.attempts += 1;
         let refusals = self.refusals(batch, &self.refused);
         if !refusals.is_empty() {
             return Err(CommitError::Refused(refusals));
+        }
+        if !self.refusals(batch, &self.busy).is_empty() {
+            return Err(CommitError::Busy(io::ErrorKind::ResourceBusy.into()));
         }
         match self.faults.pop_front() {
             Some(Fault::Busy) => return Err(CommitError::Busy(io::ErrorKind::ResourceBusy.into())),
@@ -165,6 +199,51 @@ impl<O: Refers> Kernel<O> for MemoryKernel<O> {
 
     fn tend(&mut self, _now: Instant) -> Result<Tended<O::Key>, CommitError> {
         let touched = std::mem::take(&mut self.touched);
+        let drift = if touched.is_empty() { None } else { Some(Extent::Keys(touched)) };
+        Ok(Tended { wake: None, drift })
+    }
+}
+
+// === impl Side ===
+
+impl<O: Refers> Side<O> {
+    /// Both ways to one kernel.
+    pub fn pair() -> [Self; 2] {
+        let shared = Arc::new(Mutex::new(Shared { memory: MemoryKernel::default(), news: [Vec::new(), Vec::new()] }));
+        [0, 1].map(|index| Self { shared: Arc::clone(&shared), index })
+    }
+
+    /// Gives the kernel; what is touched there, both sides hear of.
+    pub fn with<R>(&self, work: impl FnOnce(&mut MemoryKernel<O>) -> R) -> R {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = work(&mut shared.memory);
+        let touched = std::mem::take(&mut shared.memory.touched);
+        shared.news.iter_mut().for_each(|news| news.extend(touched.iter().cloned()));
+        result
+    }
+}
+
+impl<O: Refers> Kernel<O> for Side<O> {
+    fn prepare(&mut self) -> Result<(), CommitError> {
+        Ok(())
+    }
+
+    fn read_back(&mut self, extent: &Extent<O::Key>) -> Result<Vec<O>, CommitError> {
+        self.with(|memory| memory.read_back(extent))
+    }
+
+    fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitError> {
+        self.with(|memory| memory.commit(batch))?;
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        for (_, news) in shared.news.iter_mut().enumerate().filter(|(index, _)| *index != self.index) {
+            news.extend(batch.create.iter().chain(&batch.replace).chain(&batch.delete).map(Object::key));
+        }
+        Ok(())
+    }
+
+    fn tend(&mut self, _now: Instant) -> Result<Tended<O::Key>, CommitError> {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let touched = shared.news.get_mut(self.index).map(std::mem::take).unwrap_or_default();
         let drift = if touched.is_empty() { None } else { Some(Extent::Keys(touched)) };
         Ok(Tended { wake: None, drift })
     }

@@ -131,19 +131,28 @@ fn step(engine: &mut ToyEngine, world: &mut World, step: Step, now: Instant) {
 
 /// A full build of the same world by an engine that starts now.
 fn built_from_nothing(world: &World, now: Instant) -> ToyEngine {
-    let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
+    built_by_portions(1000, world, now)
+}
+
+fn built_by_portions(portion: usize, world: &World, now: Instant) -> ToyEngine {
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default()).with_portion(portion);
     engine.offer(world.delta());
     assert!(engine.sync(now).error.is_none());
     engine
+}
+
+/// How many new units go in together.
+fn portion() -> impl Strategy<Value = usize> {
+    prop_oneof![Just(1000), Just(3)]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_history_ends_in_the_state_of_one_full_build(history in steps()) {
+    fn any_history_ends_in_the_state_of_one_full_build(history in steps(), portion in portion()) {
         let mut world = World::new();
-        let mut engine = built_from_nothing(&world, Instant::now());
+        let mut engine = built_by_portions(portion, &world, Instant::now());
         let mut now = Instant::now();
         for one in history {
             now += Duration::from_millis(300);
@@ -157,9 +166,9 @@ proptest! {
     }
 
     #[test]
-    fn nothing_refers_to_what_does_not_exist(history in steps()) {
+    fn nothing_refers_to_what_does_not_exist(history in steps(), portion in portion()) {
         let mut world = World::new();
-        let mut engine = built_from_nothing(&world, Instant::now());
+        let mut engine = built_by_portions(portion, &world, Instant::now());
         let mut now = Instant::now();
         for one in history {
             now += Duration::from_millis(300);
@@ -171,9 +180,9 @@ proptest! {
     }
 
     #[test]
-    fn a_restart_with_unchanged_objects_commits_nothing(history in steps()) {
+    fn a_restart_with_unchanged_objects_commits_nothing(history in steps(), portion in portion()) {
         let mut world = World::new();
-        let mut engine = built_from_nothing(&world, Instant::now());
+        let mut engine = built_by_portions(portion, &world, Instant::now());
         let mut now = Instant::now();
         for one in history {
             now += Duration::from_millis(300);
@@ -182,7 +191,8 @@ proptest! {
         engine.offer(world.delta());
         let now = settle(&mut engine, now);
         let left = std::mem::take(&mut engine.kernel_mut().objects);
-        let mut next = Engine::new(ToyCompile, MemoryKernel { objects: left, ..MemoryKernel::default() });
+        let kernel = MemoryKernel { objects: left, ..MemoryKernel::default() };
+        let mut next = Engine::new(ToyCompile, kernel).with_portion(portion);
         next.offer(world.delta());
         let outcome = next.sync(now);
         prop_assert!(outcome.error.is_none());
@@ -233,6 +243,22 @@ fn what_was_accepted_and_is_refused_after_a_flush_harms_its_unit_alone() {
     engine.kernel_mut().refused.clear();
     settle(&mut engine, now);
     assert_eq!(settled(&engine), settled(&built_from_nothing(&world, now)));
+}
+
+#[test]
+fn what_a_unit_shared_that_is_refused_after_a_flush_is_made_anew_with_it() {
+    let mut world = World::new();
+    world.endpoints[1] = vec![7]; // wanted by nobody else
+    let now = Instant::now();
+    let mut engine = built_from_nothing(&world, now);
+    engine.kernel_mut().flush();
+    engine.tend(now);
+    let refuse = || Fault::Refuse(vec![ToyKey::Frontend(2)]);
+    engine.kernel_mut().faults.extend([refuse(), refuse(), Fault::Busy]);
+    assert!(engine.tend(now + Duration::from_millis(200)).error.is_some());
+    engine.tend(now + Duration::from_millis(300));
+    engine.tend(now + Duration::from_secs(2));
+    assert!(engine.kernel().objects.contains_key(&ToyKey::Host(7)));
 }
 
 #[test]
@@ -316,6 +342,167 @@ fn a_second_writer_that_keeps_on_is_left_alone_for_a_while() {
     assert_eq!(contested, 1);
     let outcome = engine.tend(now + Duration::from_secs(30));
     assert_eq!(outcome.repairs, 1, "one more try after the pause");
+}
+
+#[test]
+fn after_a_flush_a_vip_passes_from_the_last_service_to_the_first() {
+    let mut world = World::new();
+    let now = Instant::now();
+    let mut engine = built_by_portions(3, &world, now);
+    engine.kernel_mut().flush();
+    world.owners[6] = 0; // it was service 3's
+    world.mark = 2; // every unit is pending
+    engine.offer(world.delta());
+    let outcome = engine.sync(now);
+    assert!(outcome.error.is_none(), "{outcome:?}");
+    settle(&mut engine, now);
+    assert_eq!(settled(&engine), settled(&built_from_nothing(&world, now)));
+}
+
+#[test]
+fn a_silent_refusal_in_a_first_load_is_found_within_the_portion() {
+    let now = Instant::now();
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default()).with_portion(4);
+    engine.kernel_mut().faults.push_back(Fault::RefuseSilently(vec![ToyKey::Frontend(0)]));
+    let services = (0..12).map(|index| service(index, &[index], &[1]));
+    let mut delta = World::new().delta();
+    delta.units = services.map(|(name, unit)| (UnitId::Service(name), unit.map(Arc::new))).collect();
+    delta.units.insert(UnitId::Base, Some(Arc::new(base())));
+    engine.offer(delta);
+    let outcome = engine.sync(now);
+    assert_eq!((outcome.quarantined.len(), outcome.acked.len()), (1, 12), "{outcome:?}");
+    // Of the first portion 4, 2 and 1 units. Of the next one 4, then 2, 1 and 1, and the other 2. Two more portions.
+    assert_eq!(engine.kernel().attempts, 10);
+}
+
+/// Two endpoints in the other order in one of two frontends.
+fn reordered() -> (ToyEngine, World, Instant) {
+    let mut world = World::new();
+    world.endpoints[0] = vec![1, 2, 3];
+    let now = Instant::now();
+    let mut engine = built_from_nothing(&world, now);
+    engine.kernel_mut().foreign(Toy::Frontend { vip: 0, slots: vec![2, 1, 3] });
+    (engine, world, now)
+}
+
+#[test]
+fn what_follows_the_kernels_order_and_is_not_committed_is_mended_soon() {
+    let (mut engine, mut world, now) = reordered();
+    engine.tend(now);
+    world.owners[2] = 0; // a third frontend of service 0, in the old order as yet
+    engine.offer(world.delta());
+    engine.sync(now);
+    let mut now = settle(&mut engine, now);
+    let reversed: Vec<u8> = engine.kernel().objects[&ToyKey::Frontend(0)].slots().iter().rev().copied().collect();
+    engine.kernel_mut().foreign(Toy::Frontend { vip: 0, slots: reversed.clone() });
+    engine.kernel_mut().foreign(Toy::Frontend { vip: 1, slots: reversed });
+    engine.tend(now);
+    engine.kernel_mut().faults.push_back(Fault::Busy);
+    now += Duration::from_millis(200);
+    assert!(engine.tend(now).error.is_some());
+    now += Duration::from_millis(250);
+    engine.tend(now);
+    let mut wanted = engine.objects();
+    wanted.dedup();
+    let there: Vec<Toy> = engine.kernel().objects.values().filter(|object| wanted.contains(object)).cloned().collect();
+    assert_eq!(there, wanted, "what is acknowledged is what the kernel holds");
+}
+
+#[test]
+fn one_damaged_frontend_does_not_change_the_others() {
+    let (mut engine, _, now) = reordered();
+    engine.tend(now);
+    let outcome = engine.tend(now + Duration::from_millis(200));
+    assert_eq!(outcome.repaired, ["Frontend(0)"]);
+    assert_eq!(engine.kernel().objects[&ToyKey::Frontend(0)].slots(), [1, 2, 3]);
+}
+
+#[test]
+fn a_conflict_is_settled_by_what_the_change_is_about() {
+    let mut world = World::new();
+    let now = Instant::now();
+    let mut engine = built_from_nothing(&world, now);
+    engine.kernel_mut().lose(&ToyKey::Frontend(0)); // what the change is about
+    engine.kernel_mut().lose(&ToyKey::Host(2)); // so is this, but another service wants it as well
+    engine.kernel_mut().lose(&ToyKey::Frontend(4)); // this is not
+    world.endpoints[0] = vec![1];
+    let mut delta = world.delta();
+    delta.units.retain(|id, _| id.to_string().ends_with("service-0"));
+    engine.offer(delta);
+    let outcome = engine.sync(now);
+    assert!(outcome.error.is_none() && !outcome.full && outcome.repairs == 0, "{outcome:?}");
+    let there = |engine: &ToyEngine, key| engine.kernel().objects.contains_key(&key);
+    assert!(there(&engine, ToyKey::Frontend(0)) && there(&engine, ToyKey::Frontend(1)));
+    assert!(!there(&engine, ToyKey::Host(2)) && !there(&engine, ToyKey::Frontend(4)), "it may be another proxy's work");
+    engine.tend(now);
+    engine.tend(now + Duration::from_millis(200));
+    assert_eq!(settled(&engine), settled(&built_from_nothing(&world, now)));
+}
+
+#[test]
+fn damage_is_mended_while_changes_keep_meeting_conflicts() {
+    // The long way is taken while a unit waits that was accepted under another context.
+    for long in [false, true] {
+        let mut world = World::new();
+        let start = Instant::now();
+        let mut engine = built_from_nothing(&world, start);
+        if long {
+            engine.kernel_mut().refused = vec![ToyKey::Frontend(6)];
+            world.mark = 2;
+            world.endpoints[3] = vec![1];
+            engine.offer(world.delta());
+            assert_eq!(engine.sync(start).quarantined.len(), 1);
+        }
+        engine.kernel_mut().lose(&ToyKey::Frontend(4));
+        let mut clock = 0;
+        while !engine.kernel().objects.contains_key(&ToyKey::Frontend(4)) {
+            assert!(clock < 600, "not mended");
+            let now = start + Duration::from_millis(clock);
+            engine.kernel_mut().lose(&ToyKey::Frontend(0));
+            world.endpoints[0] = vec![if clock % 100 == 0 { 5 } else { 6 }];
+            let mut delta = world.delta();
+            delta.units.retain(|id, _| id.to_string().ends_with("service-0"));
+            engine.offer(delta);
+            assert_eq!(engine.sync(now).full, long);
+            if clock % 250 == 0 {
+                engine.tend(now);
+            }
+            clock += 50;
+        }
+    }
+}
+
+#[test]
+fn a_change_that_fails_keeps_nobody_from_mending() {
+    let mut world = World::new();
+    let now = Instant::now();
+    let mut engine = built_from_nothing(&world, now);
+    engine.kernel_mut().busy = vec![ToyKey::Frontend(0)];
+    world.endpoints[0] = vec![5];
+    engine.offer(world.delta());
+    assert!(engine.sync(now).error.is_some());
+    engine.kernel_mut().lose(&ToyKey::Frontend(4));
+    assert!(engine.tend(now).error.is_some());
+    let outcome = engine.tend(now + Duration::from_millis(200));
+    assert!(outcome.error.is_some() && outcome.repairs == 1, "{outcome:?}");
+    engine.kernel_mut().lose(&ToyKey::Frontend(4));
+    let outcome = engine.repair(now + Duration::from_millis(400));
+    assert!(outcome.error.is_some(), "a comparison of everything makes the changes, too: {outcome:?}");
+    let outcome = engine.tend(now + Duration::from_millis(600));
+    assert!(outcome.error.is_some() && outcome.repairs == 1, "{outcome:?}");
+    engine.kernel_mut().busy.clear();
+    settle(&mut engine, now);
+    assert_eq!(settled(&engine), settled(&built_from_nothing(&world, now)));
+}
+
+#[test]
+fn a_plan_says_what_a_repair_would_do_and_changes_nothing() {
+    let (mut engine, _, now) = reordered();
+    engine.kernel_mut().foreign(Toy::Frontend { vip: 1, slots: vec![2, 1, 3] });
+    let before = engine.objects();
+    assert!(engine.plan().unwrap().is_empty(), "another order is no damage");
+    assert_eq!(engine.objects(), before);
+    assert_eq!(engine.repair(now).ops, 0);
 }
 
 #[test]

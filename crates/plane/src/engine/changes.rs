@@ -7,26 +7,38 @@ use std::time::Instant;
 
 use ferry_model::Context;
 
-use super::{Engine, Purpose};
+use super::{BatchOf, Engine, Purpose};
 use crate::attempt::{Change, halves, held_back, owners};
 use crate::diff::{Remembered, difference};
-use crate::{Acked, Before, CommitError, Compile, Kernel, Op, Outcome, UnitId};
+use crate::{Acked, Before, CommitError, Compile, Kernel, Op, Outcome, Unit, UnitId};
 
 /// Units that are committed together where nothing requires more.
 pub(super) const PORTION: usize = 1000;
 
-/// Groups to commit one after the other, the first at the end. What only adds can be torn apart: no frontend passes from
-/// one unit to another. So many units that come at once take less memory, and the first ones serve earlier.
-pub(super) fn portions(mut group: Vec<Change>) -> Vec<Vec<Change>> {
-    if group.len() <= PORTION || group.iter().any(|change| change.before.is_some()) {
+/// Whether this only adds, and so can be torn apart: no frontend passes from one unit to another.
+pub(super) fn only_adds(group: &[Change]) -> bool {
+    group.iter().all(|change| change.before.is_none())
+}
+
+/// Groups to commit one after the other, the first at the end. Many units that come at once take less memory in portions,
+/// and the first ones serve earlier.
+fn portions(mut group: Vec<Change>, portion: usize) -> Vec<Vec<Change>> {
+    if group.len() <= portion || !only_adds(&group) {
         return vec![group];
     }
     let mut groups = Vec::new();
-    while group.len() > PORTION {
-        groups.push(group.split_off(group.len() - PORTION));
+    while group.len() > portion {
+        groups.push(group.split_off(group.len() - portion));
     }
     groups.push(group);
     groups
+}
+
+/// How many objects of a unit the kernel doesn't hold as they should be.
+fn distance<C: Compile>(compile: &C, context: &Context, unit: &Unit, read_back: &[C::Object]) -> usize {
+    let mut objects = Vec::new();
+    compile.compile(context, unit, &mut objects);
+    objects.iter().filter(|object| read_back.binary_search(object).is_err()).count()
 }
 
 impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
@@ -36,21 +48,30 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         now: Instant,
         outcome: &mut Outcome,
     ) -> Result<(), CommitError> {
-        self.place_pending(&[]);
-        let mut groups = portions(self.changes(context, now));
+        self.place_pending(&[], None);
+        let mut groups = portions(self.changes(context, now), self.portion);
         while let Some(mut group) = groups.pop() {
             self.hold_back(context, &mut group, now);
             if group.is_empty() {
                 continue;
             }
             outcome.worked = true;
-            match self.commit_changes(context, &group, outcome) {
-                Ok(()) => {}
-                Err(CommitError::Drifted { .. }) => return self.sync_all(context, now, Purpose::Conflict, outcome),
-                Err(CommitError::Refused(refusals)) => {
-                    groups.extend(self.set_apart(context, group, refusals, now));
+            let (before, after) = self.compile_group(context, &group);
+            let remembered = self.remembered(&group);
+            let uniform = remembered.uniform;
+            let batch = difference(before, after, &remembered);
+            let left = match self.commit(&batch, outcome) {
+                Ok(()) => {
+                    group.iter().for_each(|change| self.acknowledge(context, change, outcome));
+                    Ok(Vec::new())
                 }
-                Err(error @ (CommitError::Busy(_) | CommitError::Unusable(_))) => return Err(error),
+                Err(CommitError::Drifted { .. }) if uniform => self.reconcile(context, &group, now, outcome),
+                Err(CommitError::Refused(refusals)) => Ok(self.set_apart(context, group, &batch, refusals, now)),
+                Err(error) => Err(error),
+            };
+            match left {
+                Err(CommitError::Drifted { .. }) => return self.sync_all(context, now, Purpose::Conflict, outcome),
+                left => groups.extend(left?),
             }
         }
         Ok(())
@@ -81,6 +102,13 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
 
     /// Every unit that isn't in the kernel as it should be, without those that have to wait.
     pub(super) fn changes(&self, context: &Arc<Context>, now: Instant) -> Vec<Change> {
+        let mut changes = self.all_changes(context);
+        changes.retain(|change| !self.quarantine.waits(&change.id, now));
+        changes
+    }
+
+    /// Every unit that isn't in the kernel as it should be.
+    pub(super) fn all_changes(&self, context: &Arc<Context>) -> Vec<Change> {
         let mut changes: Vec<Change> = self
             .pending
             .iter()
@@ -97,7 +125,6 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 after: Some(Arc::clone(&acked.unit)),
             }));
         }
-        changes.retain(|change| !self.quarantine.waits(&change.id, now));
         changes
     }
 
@@ -121,10 +148,10 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     }
 
     /// Carries the order of pools over from what is in force to what is pending, in its place: nobody else holds it, so
-    /// nothing is copied.
-    pub(super) fn place_pending(&mut self, read_back: &[C::Object]) {
+    /// nothing is copied. All units, or these.
+    pub(super) fn place_pending(&mut self, read_back: &[C::Object], only: Option<&BTreeSet<UnitId>>) {
         for (id, unit) in &mut self.pending {
-            let Some(unit) = unit else { continue };
+            let Some(unit) = unit.as_mut().filter(|_| only.is_none_or(|only| only.contains(id))) else { continue };
             let before = match self.acked.get(id) {
                 _ if !read_back.is_empty() => Before::Objects(read_back),
                 Some(acked) => Before::Unit(&acked.unit),
@@ -134,38 +161,40 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
     }
 
-    /// Takes over the order in which the kernel holds what the units want: another one than ours is as good, and no
-    /// damage. All units, or these.
-    pub(super) fn follow(&mut self, read_back: &[C::Object], only: Option<&BTreeSet<UnitId>>) {
+    /// Takes over the order in which the kernel holds what the units want, where it is nearer to it: another one than ours
+    /// is as good, and no damage. All units, or these. What they were like before comes back.
+    ///
+    /// Until the rest is committed, what is acknowledged is not what the kernel holds.
+    pub(super) fn follow(
+        &mut self,
+        read_back: &[C::Object],
+        only: Option<&BTreeSet<UnitId>>,
+    ) -> Vec<(UnitId, Arc<Unit>)> {
+        let mut replaced = Vec::new();
         if read_back.is_empty() {
-            return;
+            return replaced;
         }
         for (id, acked) in &mut self.acked {
-            if only.is_none_or(|only| only.contains(id)) {
-                let mut unit = (*acked.unit).clone();
-                self.compile.place(&mut unit, Before::Objects(read_back));
-                if unit != *acked.unit {
-                    acked.unit = Arc::new(unit);
-                }
+            if only.is_some_and(|only| !only.contains(id)) {
+                continue;
+            }
+            let mut unit = (*acked.unit).clone();
+            self.compile.place(&mut unit, Before::Objects(read_back));
+            let distance = |unit| distance(&self.compile, &acked.context, unit, read_back);
+            if unit != *acked.unit && distance(&unit) < distance(&acked.unit) {
+                replaced.push((id.clone(), std::mem::replace(&mut acked.unit, Arc::new(unit))));
             }
         }
+        self.ahead |= !replaced.is_empty();
+        replaced
     }
 
-    fn commit_changes(
-        &mut self,
-        context: &Arc<Context>,
-        group: &[Change],
-        outcome: &mut Outcome,
-    ) -> Result<(), CommitError> {
-        let (before, after) = self.compile_group(context, group);
-        let batch = difference(before, after, &self.remembered(group));
+    /// Commits, unless there is nothing to do.
+    pub(super) fn commit(&mut self, batch: &BatchOf<C>, outcome: &mut Outcome) -> Result<(), CommitError> {
         if !batch.is_empty() {
-            self.kernel.commit(&batch)?;
+            self.kernel.commit(batch)?;
         }
         outcome.ops += batch.len();
-        for change in group {
-            self.acknowledge(context, change, outcome);
-        }
         Ok(())
     }
 
@@ -182,7 +211,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         (before, after)
     }
 
-    fn acknowledge(&mut self, context: &Arc<Context>, change: &Change, outcome: &mut Outcome) {
+    pub(super) fn acknowledge(&mut self, context: &Arc<Context>, change: &Change, outcome: &mut Outcome) {
         let mut objects = Vec::new();
         // First what is new, so that a count that goes from one unit's to another's never falls to nothing.
         if let Some(unit) = &change.after {
@@ -212,16 +241,15 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     }
 
     /// Puts those that were refused in quarantine; what is left comes back as groups to try.
-    fn set_apart(
+    pub(super) fn set_apart(
         &mut self,
         context: &Context,
         mut group: Vec<Change>,
+        batch: &BatchOf<C>,
         refusals: Vec<(Op, usize, io::Error)>,
         now: Instant,
     ) -> Vec<Vec<Change>> {
-        let (before, after) = self.compile_group(context, &group);
-        let batch = difference(before, after, &self.remembered(&group));
-        let mut refused = owners(&self.compile, context, &group, &batch, &refusals);
+        let mut refused = owners(&self.compile, context, &group, batch, &refusals);
         if refused.is_empty() {
             let (first, second) = halves(&self.compile, context, group);
             if !second.is_empty() {

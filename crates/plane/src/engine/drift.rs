@@ -31,6 +31,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         &mut self,
         context: &Arc<Context>,
         now: Instant,
+        purpose: Purpose,
         outcome: &mut Outcome,
     ) -> Result<(), CommitError> {
         if self.rivals.holds(&None, now) {
@@ -39,11 +40,11 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         let Some(drift) = self.suspects.due(now) else { return Ok(()) };
         outcome.worked = true;
         match drift {
-            Extent::All => self.sync_all(context, now, Purpose::Repair, outcome),
+            Extent::All => self.sync_all(context, now, purpose, outcome),
             Extent::Keys(keys) => {
                 let keys: HashSet<KeyOf<C>> =
                     keys.into_iter().filter(|key| !self.rivals.holds(&Some(key.clone()), now)).collect();
-                self.mend_keys(context, keys, now, outcome)
+                self.mend_keys(context, keys, now, purpose, outcome)
             }
         }
     }
@@ -53,24 +54,22 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         context: &Arc<Context>,
         keys: HashSet<KeyOf<C>>,
         now: Instant,
+        purpose: Purpose,
         outcome: &mut Outcome,
     ) -> Result<(), CommitError> {
         if !keys.is_empty() {
             self.references.forget_parked(keys.iter());
             let batch = match self.difference_at(context, keys, now) {
                 // More is damaged than these keys.
-                Err(CommitError::Drifted { .. }) => return self.sync_all(context, now, Purpose::Repair, outcome),
+                Err(CommitError::Drifted { .. }) => return self.sync_all(context, now, purpose, outcome),
                 batch => batch?,
             };
             let foreign = self::keys(&batch).collect();
-            match if batch.is_empty() { Ok(()) } else { self.kernel.commit(&batch) } {
-                Ok(()) => {
-                    outcome.ops += batch.len();
-                    self.count_repairs(foreign, Scale::Keys, now, outcome);
-                }
+            match self.commit(&batch, outcome) {
+                Ok(()) => self.count_repairs(foreign, Scale::Keys, now, outcome),
                 // More is damaged than these keys, or what was accepted before is refused now.
                 Err(CommitError::Drifted { .. } | CommitError::Refused(_)) => {
-                    return self.sync_all(context, now, Purpose::Repair, outcome);
+                    return self.sync_all(context, now, purpose, outcome);
                 }
                 Err(error @ (CommitError::Busy(_) | CommitError::Unusable(_))) => return Err(error),
             }
@@ -104,7 +103,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         Ok(difference_to_kernel(actual, self.wanted(context, &keys).objects.into_iter()))
     }
 
-    fn read_sorted(&mut self, keys: &HashSet<KeyOf<C>>) -> Result<Vec<C::Object>, CommitError> {
+    pub(super) fn read_sorted(&mut self, keys: &HashSet<KeyOf<C>>) -> Result<Vec<C::Object>, CommitError> {
         let mut actual = self.kernel.read_back(&Extent::Keys(keys.iter().cloned().collect()))?;
         actual.sort_unstable();
         Ok(actual)

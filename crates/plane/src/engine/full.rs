@@ -7,20 +7,24 @@ use std::time::Instant;
 
 use ferry_model::Context;
 
-use super::changes::PORTION;
+use super::changes::only_adds;
 use super::drift::Scale;
-use super::{BatchOf, Engine, KeyOf, Purpose, Stage, keys};
+use super::{BatchOf, Engine, KeyOf, Purpose, Stage, leave_out};
 use crate::attempt::{Change, halves, owners};
-use crate::diff::{difference, difference_to_kernel};
+use crate::diff::difference_to_kernel;
 use crate::{Acked, Batch, CommitError, Compile, Extent, Kernel, Object, Op, Outcome, Unit, UnitId};
 
-fn leave_out<O: Object>(batch: &mut Batch<O>, keys: &HashSet<O::Key>) {
-    if keys.is_empty() {
-        return;
-    }
-    for objects in [&mut batch.create, &mut batch.replace, &mut batch.delete] {
-        objects.retain(|object| !keys.contains(&object.key()));
-    }
+/// What a comparison with the whole kernel comes to.
+struct Draft<O: Object> {
+    /// the changes that are part of it
+    group: Vec<Change>,
+    /// more changes follow
+    more: bool,
+    batch: Batch<O>,
+    /// operations of the batch that are no change of ours
+    foreign: HashSet<O::Key>,
+    /// the spare parts that are there
+    spare: Vec<O>,
 }
 
 impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
@@ -34,37 +38,23 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         outcome.full = true;
         let mut postponed = BTreeSet::new();
         let mut drifted = false;
-        let mut more = false;
         loop {
-            let mut actual = self.kernel.read_back(&Extent::All)?;
-            actual.sort_unstable();
-            self.follow(&actual, None);
-            self.place_pending(&actual);
-            let mut group = self.changes(context, now);
-            self.hold_back(context, &mut group, now);
-            group.retain(|change| !postponed.contains(&change.id));
-            // Nothing of ours is there: the base and some units, the others follow.
-            if actual.is_empty() {
-                more = group.len() > PORTION;
-                group.truncate(PORTION);
-            }
-            let spare = actual.iter().filter(|object| object.spare()).cloned().collect();
-            let mut batch = self.full_batch(context, &group, actual);
-            let mut foreign = match purpose {
-                Purpose::Adopt => HashSet::new(),
-                Purpose::Repair | Purpose::Conflict => self.drift_in(context, &group, &batch),
-            };
+            let Draft { group, more, mut batch, mut foreign, spare } =
+                self.compare_all(context, &postponed, purpose, now)?;
             // If our own changes meet resistance once more, they need the rest mended.
             let unconfirmed = purpose == Purpose::Conflict && !drifted;
             let later = if unconfirmed { std::mem::take(&mut foreign) } else { HashSet::new() };
             leave_out(&mut batch, &later);
-            match if batch.is_empty() { Ok(()) } else { self.kernel.commit(&batch) } {
+            match self.commit(&batch, outcome) {
                 Ok(()) => {
-                    outcome.ops += batch.len();
                     self.count_repairs(foreign.into_iter().collect(), Scale::Everything, now, outcome);
                     self.adopt(context, &group, spare, outcome);
-                    self.suspects.touched(Extent::Keys(later.into_iter().collect()), now);
-                    break;
+                    self.suspects.found(None, later, now);
+                    return if postponed.is_empty() && !more {
+                        Ok(())
+                    } else {
+                        self.sync_changes(context, now, outcome)
+                    };
                 }
                 Err(error @ CommitError::Drifted { .. }) if drifted => return Err(error),
                 Err(CommitError::Drifted { .. }) => drifted = true,
@@ -74,7 +64,36 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 Err(error @ (CommitError::Busy(_) | CommitError::Unusable(_))) => return Err(error),
             }
         }
-        if postponed.is_empty() && !more { Ok(()) } else { self.sync_changes(context, now, outcome) }
+    }
+
+    /// Reads everything, and says what is to be done.
+    fn compare_all(
+        &mut self,
+        context: &Arc<Context>,
+        postponed: &BTreeSet<UnitId>,
+        purpose: Purpose,
+        now: Instant,
+    ) -> Result<Draft<C::Object>, CommitError> {
+        let mut actual = self.kernel.read_back(&Extent::All)?;
+        actual.sort_unstable();
+        self.follow(&actual, None);
+        self.place_pending(&actual, None);
+        let mut group = if purpose == Purpose::Rescue { Vec::new() } else { self.changes(context, now) };
+        self.hold_back(context, &mut group, now);
+        // Nothing of ours is there, and nothing was: the base and some units, the others follow.
+        let more = actual.is_empty() && group.len() > self.portion && only_adds(&group);
+        if more {
+            group.truncate(self.portion);
+        }
+        // Only now, so that a portion that is refused as a whole shrinks.
+        group.retain(|change| !postponed.contains(&change.id));
+        let spare = actual.iter().filter(|object| object.spare()).cloned().collect();
+        let batch = self.full_batch(context, &group, actual);
+        let foreign = match purpose {
+            Purpose::Adopt => HashSet::new(),
+            Purpose::Repair | Purpose::Rescue | Purpose::Conflict => self.drift_in(context, &group, &batch),
+        };
+        Ok(Draft { group, more, batch, foreign, spare })
     }
 
     /// What makes the kernel's objects those of the group and of every unit that stays as it is. What a unit that has
@@ -133,14 +152,6 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         objects.iter().map(Object::key).collect()
     }
 
-    /// Operations of a full batch that no pending change explains: it neither makes them nor wants their objects.
-    fn drift_in(&self, context: &Context, group: &[Change], batch: &BatchOf<C>) -> HashSet<KeyOf<C>> {
-        let (before, after) = self.compile_group(context, group);
-        let mut own: HashSet<KeyOf<C>> = after.iter().map(Object::key).collect();
-        own.extend(keys(&difference(before, after, &self.remembered(group))));
-        keys(batch).filter(|key| !own.contains(key)).collect()
-    }
-
     /// After a full batch the kernel holds exactly the target, and the spare parts that were there.
     fn adopt(&mut self, context: &Arc<Context>, group: &[Change], spare: Vec<C::Object>, outcome: &mut Outcome) {
         for change in group {
@@ -153,7 +164,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             self.compile.compile(&acked.context, &acked.unit, &mut objects);
             self.references.acquire(&objects);
         }
-        self.suspects.clear();
+        self.ahead = false;
         self.stage = Stage::Adopted;
     }
 
@@ -215,6 +226,11 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         let refused = owners(&self.compile, context, &staying, batch, refusals);
         for id in &refused {
             if let Some(acked) = self.acked.remove(id) {
+                // What is left of it in the kernel isn't known.
+                let mut objects = Vec::new();
+                self.compile.compile(&acked.context, &acked.unit, &mut objects);
+                self.references.release(&objects);
+                self.references.forget_parked(objects.iter().map(Object::key).collect::<Vec<_>>().iter());
                 self.pending.entry(id.clone()).or_insert(Some(acked.unit));
             }
         }

@@ -3,7 +3,7 @@
 //! | Kernel says | Engine does |
 //! |---|---|
 //! | ok | the units are acknowledged and no longer pending |
-//! | drifted | read everything back, commit what the pending units need; drifted again: all that differs; and again: as busy |
+//! | drifted | commit the pending units by what is read back of them; again: of everything; again: all that differs; then as busy |
 //! | refused | the units of the named objects keep their last good state and wait; the others go on |
 //! | busy | everything stays pending; again after a while |
 //! | unusable | as busy, more slowly; at start the caller decides whether to go on without this family |
@@ -11,18 +11,18 @@
 //! Pending work is dropped only when it is acknowledged.
 
 mod changes;
+mod conflict;
 mod drift;
 mod full;
 mod suspects;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferry_model::Context;
 
 use self::suspects::Suspects;
-use crate::attempt::Change;
 use crate::diff::References;
 use crate::quarantine::Quarantine;
 use crate::rivals::Rivals;
@@ -49,6 +49,10 @@ pub struct Engine<C: Compile, K> {
     stage: Stage,
     /// what somebody else may have changed
     suspects: Suspects<KeyOf<C>>,
+    /// what is acknowledged was made to follow the kernel's order, and what that leaves to write is not committed yet
+    ahead: bool,
+    /// so many units that are new go in together
+    portion: usize,
     /// turns that failed in a row
     failures: u32,
     /// when the plane wants its time
@@ -76,6 +80,8 @@ enum Purpose {
     Adopt,
     /// differences are somebody else's work
     Repair,
+    /// as a repair, but our own changes have just failed and are left out
+    Rescue,
     /// our own changes met somebody else's: those come first, what else differs is to be looked at again
     Conflict,
 }
@@ -101,9 +107,18 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             rivals: Rivals::default(),
             stage: Stage::New,
             suspects: Suspects::default(),
+            ahead: false,
+            portion: changes::PORTION,
             failures: 0,
             wake: None,
         }
+    }
+
+    /// With another number of new units that go in together, so that a test needs few.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn with_portion(self, portion: usize) -> Self {
+        Self { portion, ..self }
     }
 
     /// The kernel half.
@@ -144,8 +159,14 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         let result = self.prepared().and_then(|()| work(self, &context, &mut outcome));
         self.note_outdated(&context);
         match result {
-            Ok(()) => self.failures = 0,
+            Ok(()) => {
+                self.ahead = false;
+                self.failures = 0;
+            }
             Err(error) => {
+                if std::mem::take(&mut self.ahead) {
+                    self.suspects.check(Extent::All, now);
+                }
                 outcome.next = Next::RetryAfter(self.retry_after(&error));
                 self.failures += 1;
                 outcome.error = Some(Arc::new(error));
@@ -222,7 +243,7 @@ where
     fn repair(&mut self, now: Instant) -> Outcome {
         self.turn(now, |engine, context, outcome| {
             engine.suspects.check(Extent::All, now);
-            engine.mend(context, now, outcome)
+            engine.mend(context, now, Purpose::Repair, outcome)
         })
     }
 
@@ -238,8 +259,9 @@ where
             }
             engine.reclaim(now);
             // What is pending first: it may be what somebody else has just done, too.
-            engine.sync_changes(context, now, outcome)?;
-            engine.mend(context, now, outcome)
+            let changed = engine.sync_changes(context, now, outcome);
+            let purpose = if changed.is_ok() { Purpose::Repair } else { Purpose::Rescue };
+            changed.and(engine.mend(context, now, purpose, outcome))
         })
     }
 
@@ -248,13 +270,16 @@ where
         let mut actual = self.kernel.read_back(&Extent::All)?;
         actual.sort_unstable();
         let Some(context) = self.context.clone() else { return Ok(Batch::default()) };
-        self.place_pending(&actual);
-        let group: Vec<Change> = self
-            .pending
-            .iter()
-            .map(|(id, unit)| Change { id: id.clone(), before: self.acked.get(id).cloned(), after: unit.clone() })
-            .collect();
+        let replaced = self.follow(&actual, None);
+        self.place_pending(&actual, None);
+        let group = self.all_changes(&context);
         let batch = self.full_batch(&context, &group, actual);
+        for (id, unit) in replaced {
+            if let Some(acked) = self.acked.get_mut(&id) {
+                acked.unit = unit;
+            }
+        }
+        self.ahead = false;
         let print = |objects: Vec<C::Object>| objects.iter().map(ToString::to_string).collect();
         Ok(Batch { create: print(batch.create), replace: print(batch.replace), delete: print(batch.delete) })
     }
@@ -272,4 +297,14 @@ where
 /// The keys of all operations of a batch.
 fn keys<O: Object>(batch: &Batch<O>) -> impl Iterator<Item = O::Key> {
     batch.create.iter().chain(&batch.replace).chain(&batch.delete).map(Object::key)
+}
+
+/// Takes the operations on these keys out of a batch.
+fn leave_out<O: Object>(batch: &mut Batch<O>, keys: &HashSet<O::Key>) {
+    if keys.is_empty() {
+        return;
+    }
+    for objects in [&mut batch.create, &mut batch.replace, &mut batch.delete] {
+        objects.retain(|object| !keys.contains(&object.key()));
+    }
 }

@@ -4,7 +4,7 @@
 //! differs from our view at the first look is mostly what we are about to do, too; what still differs a moment later
 //! is damage.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
@@ -76,10 +76,16 @@ impl<K: Hash + Eq + Clone> Suspects<K> {
         self.keys.retain(|_, suspicion| suspicion.due > now);
     }
 
-    /// Everything is as it should be.
-    pub(super) fn clear(&mut self) {
-        self.keys.clear();
-        self.all = None;
+    /// Of what was looked at (`None`: everything), these were found as they should not be, and the rest is as it should be.
+    /// They are looked at again; those that were to be anyway, at their time.
+    pub(super) fn found(&mut self, looked: Option<&HashSet<K>>, wrong: HashSet<K>, now: Instant) {
+        if looked.is_none() {
+            self.all = None;
+        }
+        self.keys.retain(|key, _| looked.is_some_and(|looked| !looked.contains(key)) || wrong.contains(key));
+        for key in wrong {
+            self.keys.entry(key).or_insert(Suspicion { since: now, due: now + CONFIRM });
+        }
     }
 
     /// When the next look is due.

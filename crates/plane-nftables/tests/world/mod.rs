@@ -1,0 +1,63 @@
+//! The services of every kind, as they change.
+
+use std::sync::Arc;
+
+use ferry_api::object::Family;
+use ferry_model::{Affinity, Context, LocalDetector, PerFamily, ServiceState};
+use ferry_plane::{Delta, Unit, UnitId};
+
+use crate::common::{base, context, everything, pool};
+
+fn context_number(family: Family, number: u8) -> Context {
+    let detector = match number {
+        0 => return context(family),
+        1 => Some(LocalDetector::InterfacePrefix("veth".into())),
+        _ => Some(LocalDetector::Bridge("cni0".into())),
+    };
+    Context { local: PerFamily::from_fn(|_| detector.clone()), masquerade_mark: 0x8000, ..context(family) }
+}
+
+/// What the engine shall make of everything so far.
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) family: Family,
+    pub(crate) context: u8,
+    pub(crate) services: Vec<(UnitId, Option<ServiceState>, ServiceState)>,
+}
+
+impl World {
+    pub(crate) fn new(family: Family) -> Self {
+        let services = everything(family).units.into_iter().filter_map(|(id, unit)| match unit.as_deref() {
+            Some(Unit::Service(state)) => Some((id, Some(state.clone()), state.clone())),
+            Some(Unit::Base(_)) | None => None,
+        });
+        Self { family, context: 0, services: services.collect() }
+    }
+
+    pub(crate) fn change(&mut self, service: usize, cluster: &[u8], local: &[u8], sticky: bool) {
+        let Some((_, state, original)) = self.services.get_mut(service) else { return };
+        let mut next = original.clone();
+        for port in &mut next.ports {
+            if !port.cluster.is_empty() {
+                port.cluster = pool(self.family, cluster);
+            }
+            if !port.local.is_empty() {
+                port.local = pool(self.family, local);
+            }
+            port.affinity = sticky.then_some(Affinity { timeout_seconds: 60 });
+        }
+        *state = Some(next);
+    }
+
+    pub(crate) fn delta(&self) -> Delta {
+        let units = self
+            .services
+            .iter()
+            .map(|(id, state, _)| (id.clone(), state.clone().map(|state| Arc::new(Unit::Service(state)))));
+        let affinity = self.services.iter().filter_map(|(_, state, _)| state.as_ref());
+        let affinity = affinity.flat_map(|state| &state.ports).any(|port| port.affinity.is_some());
+        let base = Unit::Base(base(self.family, affinity));
+        let units = units.chain([(UnitId::Base, Some(Arc::new(base)))]).collect();
+        Delta { context: Some(Arc::new(context_number(self.family, self.context))), units }
+    }
+}

@@ -1,0 +1,61 @@
+//! A change of ours met what somebody else did. Mostly that is a second proxy, which has made the same change a moment
+//! ago, so it is enough to look at what the change is about.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use ferry_model::Context;
+
+use super::{BatchOf, Engine, KeyOf, leave_out};
+use crate::attempt::Change;
+use crate::diff::{difference, difference_to_kernel, wanted_after};
+use crate::{CommitError, Compile, Kernel, Object, Outcome, UnitId};
+
+impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
+    /// Commits a group anew by what the kernel holds of it. What differs there and is no part of the change is suspected.
+    /// What comes back is left to try, as from a refusal; the error is `Drifted` when more than this has to be looked at.
+    pub(super) fn reconcile(
+        &mut self,
+        context: &Arc<Context>,
+        group: &[Change],
+        now: Instant,
+        outcome: &mut Outcome,
+    ) -> Result<Vec<Vec<Change>>, CommitError> {
+        let units: BTreeSet<UnitId> = group.iter().map(|change| change.id.clone()).collect();
+        let (before, after) = self.compile_group(context, group);
+        let keys: HashSet<KeyOf<C>> = before.iter().chain(&after).map(Object::key).collect();
+        let actual = self.read_sorted(&keys)?;
+        self.follow(&actual, Some(&units));
+        self.place_pending(&actual, Some(&units));
+        let mut group = self.changes(context, now);
+        group.retain(|change| units.contains(&change.id));
+        let (before, after) = self.compile_group(context, &group);
+        let wanted = wanted_after(before, after, &self.remembered(&group));
+        let mut batch = difference_to_kernel(actual, wanted.into_iter());
+        let foreign = self.drift_in(context, &group, &batch);
+        leave_out(&mut batch, &foreign);
+        match self.commit(&batch, outcome) {
+            Ok(()) => {
+                for change in &group {
+                    self.acknowledge(context, change, outcome);
+                }
+                // As they lie there they may be somebody else's.
+                self.references.forget_parked(keys.iter());
+                self.suspects.found(Some(&keys), foreign, now);
+                Ok(Vec::new())
+            }
+            Err(CommitError::Refused(refusals)) => Ok(self.set_apart(context, group, &batch, refusals, now)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Operations of a batch to what the kernel holds that no pending change explains: it neither makes them nor wants
+    /// their objects.
+    pub(super) fn drift_in(&self, context: &Context, group: &[Change], batch: &BatchOf<C>) -> HashSet<KeyOf<C>> {
+        let (before, after) = self.compile_group(context, group);
+        let mut own: HashSet<KeyOf<C>> = after.iter().map(Object::key).collect();
+        own.extend(super::keys(&difference(before, after, &self.remembered(group))));
+        super::keys(batch).filter(|key| !own.contains(key)).collect()
+    }
+}
