@@ -22,8 +22,6 @@ pub(super) struct Outlet {
     nameless: bool,
     /// a list was complete
     synced: bool,
-    /// it was said that there is no list
-    given_up: bool,
     /// for Nodes only
     node: Option<OwnNode>,
     unreadable: UnreadableObjects,
@@ -37,7 +35,6 @@ struct OwnNode {
     seen: bool,
     /// it has been said that there is none
     missing: bool,
-    synced: bool,
     /// its last addresses and pod ranges
     facts: Option<Node>,
     /// it has been said that a new one has none of its own yet
@@ -64,7 +61,6 @@ impl Outlet {
             name: ObjectName::cluster_wide(node_name),
             seen: false,
             missing: false,
-            synced: false,
             facts: None,
             bare: false,
         });
@@ -76,7 +72,6 @@ impl Outlet {
             listed: 0,
             nameless: false,
             synced: false,
-            given_up: false,
             node,
             unreadable: UnreadableObjects::default(),
         }
@@ -153,27 +148,20 @@ impl Outlet {
 
     /// There is no list, and none to wait for. What is known stays.
     pub(super) fn complete_without(&mut self) {
-        if !std::mem::replace(&mut self.given_up, true) {
-            self.events.push(Event::Synced(self.kind));
-        }
+        self.events.push(Event::Synced(self.kind));
     }
 
     /// The list that runs is complete.
     pub(super) fn complete(&mut self) {
+        let again = std::mem::replace(&mut self.synced, true);
+        if let Some(node) = self.node.as_mut().filter(|node| !node.seen) {
+            node.miss();
+        }
         // An object without a name may be any of those that the list seems to lack, so none of them is taken for gone.
-        if std::mem::take(&mut self.nameless) && std::mem::replace(&mut self.synced, true) {
-            return;
+        let keeps_all = std::mem::take(&mut self.nameless) || self.node.is_some();
+        if !(again && keeps_all) {
+            self.push(Event::Synced(self.kind));
         }
-        self.synced = true;
-        if let Some(node) = &mut self.node {
-            if !node.seen {
-                node.miss();
-            }
-            if std::mem::replace(&mut node.synced, true) {
-                return;
-            }
-        }
-        self.push(Event::Synced(self.kind));
     }
 
     fn push(&mut self, event: Event) {

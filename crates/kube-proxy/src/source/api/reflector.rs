@@ -87,11 +87,12 @@ impl Reflector {
         {
             return self.rest(code, failure);
         }
-        if let (Some(403), Some(failure), false) = (refusal, &failure, self.plan.has_listed()) {
+        if let (Some(403), Some(failure), false) = (refusal, &failure, self.plan.has_listed())
+            && self.do_without(403, failure)
+        {
             // Nobody waits for what may never be allowed.
             self.outlet.complete_without();
             self.outlet.deliver()?;
-            self.do_without(403, failure);
         }
         Ok(match self.plan.ended(failure, now) {
             Verdict::GoOn(pause) => {
@@ -121,11 +122,14 @@ impl Reflector {
         Ok(self.plan.rest())
     }
 
-    fn do_without(&mut self, code: u16, failure: &Failure) {
-        if self.absence.replace(code) != Some(code) {
+    /// Says so, unless it has been said. Whether it had to be.
+    fn do_without(&mut self, code: u16, failure: &Failure) -> bool {
+        let is_news = self.absence.replace(code) != Some(code);
+        if is_news {
             let resource = self.resource.name;
             tracing::info!(resource, err = %failure, "The API server doesn't offer this, it is done without");
         }
+        is_news
     }
 
     /// A list is complete and delivered.

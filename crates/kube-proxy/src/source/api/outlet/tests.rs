@@ -80,7 +80,7 @@ fn an_unreadable_object_is_said_again_only_with_another_reason() {
         bench.outlet.object(Err(broken(Kind::ServiceCidr, None, "what is it")));
     });
     assert_eq!(log.len(), 5, "{log:?}");
-    assert!(log.iter().all(|line| line.contains("ERROR") && line.contains("ServiceCIDR")), "{log:?}");
+    assert!(log.iter().all(|line| line.starts_with('E') && line.contains("ServiceCIDR")), "{log:?}");
     assert!(log[0].contains("odd") && log[0].contains('a'));
     let events = bench.delivered();
     let unreadable = Event::Unreadable(Kind::ServiceCidr, ObjectName::cluster_wide("a"));
@@ -132,7 +132,7 @@ fn a_node_that_is_gone_keeps_its_facts_and_gives_one_line() {
         assert_eq!(bench.delivered(), []);
     });
     assert_eq!(log.len(), 3, "{log:?}");
-    assert!(log[0].contains("WARN") && log[1].contains("INFO") && log[2].contains("WARN"), "{log:?}");
+    assert!(log[0].starts_with('W') && log[1].starts_with('I') && log[2].starts_with('W'), "{log:?}");
     assert!(log.iter().all(|line| line.contains("here")));
 }
 
@@ -183,7 +183,6 @@ fn a_list_with_an_object_without_a_name_takes_nothing_for_gone() {
 #[test]
 fn what_may_not_be_listed_is_waited_for_by_nobody() {
     let mut bench = Bench::new(Kind::ServiceCidr);
-    bench.outlet.complete_without();
     bench.outlet.complete_without();
     assert_eq!(bench.delivered(), [Event::Synced(Kind::ServiceCidr)]);
 }
