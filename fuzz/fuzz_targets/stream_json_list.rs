@@ -7,12 +7,16 @@
 use ferry_api::wire::stream::Encoding;
 use libfuzzer_sys::fuzz_target;
 
-mod common;
+#[path = "common/input.rs"]
+mod input;
+#[path = "common/list.rs"]
+mod list;
 
-use common::{Input, list};
+use input::Input;
+use list::list;
 
 fuzz_target!(|bytes: &[u8]| {
-    let Some(input) = Input::of(bytes) else { return };
+    let Some((input, _)) = Input::of(bytes) else { return };
     list(input, Encoding::Json, input.body);
     let body = [b"{\"items\":[", input.body, b"]}"].concat();
     list(input, Encoding::Json, &body);

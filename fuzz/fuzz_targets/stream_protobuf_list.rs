@@ -8,12 +8,19 @@ use ferry_api::object::Kind;
 use ferry_api::wire::stream::Encoding;
 use libfuzzer_sys::fuzz_target;
 
-mod common;
+#[path = "common/input.rs"]
+mod input;
+#[path = "common/list.rs"]
+mod list;
+#[path = "common/protobuf.rs"]
+mod protobuf;
 
-use common::{Input, field, list};
+use input::Input;
+use list::list;
+use protobuf::field;
 
 fuzz_target!(|bytes: &[u8]| {
-    let Some(input) = Input::of(bytes) else { return };
+    let Some((input, _)) = Input::of(bytes) else { return };
     list(input, Encoding::Protobuf, input.body);
     let (api_version, name) = match input.kind {
         Kind::Service => ("v1", "ServiceList"),

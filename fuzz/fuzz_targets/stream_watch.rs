@@ -8,16 +8,20 @@ use ferry_api::object::Kind;
 use ferry_api::wire::stream::{Encoding, WatchDecoder, decode_status};
 use libfuzzer_sys::fuzz_target;
 
-mod common;
+#[path = "common/input.rs"]
+mod input;
+#[path = "common/protobuf.rs"]
+mod protobuf;
 
-use common::{Input, field};
+use input::Input;
+use protobuf::field;
 
 const TYPES: [&str; 4] = ["ADDED", "DELETED", "BOOKMARK", "ERROR"];
 
 fuzz_target!(|bytes: &[u8]| {
-    let Some(input) = Input::of(bytes) else { return };
-    let encoding = if input.choice & 1 == 0 { Encoding::Protobuf } else { Encoding::Json };
-    let event = TYPES[usize::from(input.choice / 2 % 4)];
+    let Some((input, choice)) = Input::of(bytes) else { return };
+    let encoding = if choice & 1 == 0 { Encoding::Protobuf } else { Encoding::Json };
+    let event = TYPES[usize::from(choice / 2 % 4)];
     watch(input, encoding, input.body);
     decode_status(encoding, input.body);
     match encoding {
