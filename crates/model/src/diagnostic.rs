@@ -15,6 +15,17 @@ pub struct Diagnostic {
     pub field: String,
     /// what is wrong, and what happens instead
     pub message: String,
+    /// whose fault it is
+    pub cause: Cause,
+}
+
+/// Why something is not served as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Cause {
+    /// what is written
+    Object,
+    /// another Service has the address: this one takes over when that one goes
+    Contest,
 }
 
 impl fmt::Display for Diagnostic {

@@ -15,8 +15,8 @@ use crate::packet::Verdict;
 use crate::profile::Profile;
 use crate::resolve::resolve;
 use crate::state::{
-    Action, BaseState, Endpoint, Frontend, FrontendAddr, FrontendKind, NodePortAddresses, Pool, PortState, Scope,
-    ServiceState, Snat, SourceRanges,
+    Action, BaseState, Endpoint, Frontend, FrontendAddr, FrontendKind, HealthCheck, NodePortAddresses, Pool, PortState,
+    Scope, ServiceState, Snat, SourceRanges,
 };
 use crate::store::Store;
 
@@ -105,6 +105,9 @@ impl fmt::Display for ServiceState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let none = if self.ports.is_empty() { ": nothing to serve" } else { "" };
         writeln!(f, "  service {}{none}", self.name)?;
+        if let Some(HealthCheck { port, local_endpoints }) = self.health_check {
+            writeln!(f, "    health check {port} local endpoints {local_endpoints}")?;
+        }
         self.ports.iter().try_for_each(|port| port.fmt(f))
     }
 }
@@ -117,6 +120,9 @@ impl fmt::Display for PortState {
             write!(f, " affinity {} s", affinity.timeout_seconds)?;
         }
         writeln!(f, "\n      cluster {}\n      local   {}", self.cluster, self.local)?;
+        if !self.lingering.is_empty() {
+            writeln!(f, "      lingering {}", self.lingering)?;
+        }
         self.frontends.iter().try_for_each(|frontend| writeln!(f, "      {frontend}"))
     }
 }

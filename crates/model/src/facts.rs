@@ -10,7 +10,7 @@ use ferry_api::object::{AddressKind, Family, IpNet, Kind, Node, ObjectName};
 use ferry_api::wire::address::{parse_cidr, parse_ip};
 
 use crate::context::{Context, LocalDetector, PerFamily};
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Cause, Diagnostic};
 use crate::sources::disjoint;
 use crate::state::{BaseState, NodePortAddresses};
 use crate::store::Store;
@@ -159,7 +159,13 @@ fn within(net: IpNet) -> LocalDetector {
 
 fn check_node(node: &Node, diagnostics: &mut Vec<Diagnostic>) {
     let mut report = |field: String, message: String| {
-        diagnostics.push(Diagnostic { kind: Kind::Node, name: node.name.clone(), field, message });
+        diagnostics.push(Diagnostic {
+            kind: Kind::Node,
+            name: node.name.clone(),
+            field,
+            message,
+            cause: Cause::Object,
+        });
     };
     for text in node.addresses.iter().filter_map(|address| address.address.as_ref().err()) {
         report("status.addresses".to_owned(), format!("{text:?} is no address: not an address of this node"));
@@ -197,7 +203,13 @@ fn node_port_addresses(
     }
     let mut report = |message: String| {
         let name = ObjectName::cluster_wide(&settings.node_name);
-        diagnostics.push(Diagnostic { kind: Kind::Node, name, field: "nodePortAddresses".to_owned(), message });
+        diagnostics.push(Diagnostic {
+            kind: Kind::Node,
+            name,
+            field: "nodePortAddresses".to_owned(),
+            message,
+            cause: Cause::Object,
+        });
     };
     for cidr in cidrs.iter().filter(|cidr| cidr.addr().is_loopback()) {
         report(format!("{cidr} is loopback, which never serves nodePorts in this mode"));
@@ -224,6 +236,7 @@ fn service_cidrs(store: &Store, family: Family, diagnostics: &mut Vec<Diagnostic
                     name: object.name.clone(),
                     field: format!("spec.cidrs[{index}]"),
                     message: format!("{text:?} is no range: connections into it are not dropped"),
+                    cause: Cause::Object,
                 }),
             }
         }

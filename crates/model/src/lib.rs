@@ -12,6 +12,7 @@ pub mod decide;
 pub mod diagnostic;
 pub mod explain;
 pub mod facts;
+pub mod flows;
 pub mod packet;
 pub mod profile;
 pub mod resolve;
@@ -29,14 +30,15 @@ mod testing;
 pub use claims::Claims;
 pub use context::{Context, LocalDetector, PerFamily};
 pub use decide::decide;
-pub use diagnostic::Diagnostic;
+pub use diagnostic::{Cause, Diagnostic};
 pub use facts::{DetectLocal, NodePortSelection, Settings, base, context};
+pub use flows::{Flow, FlowRule, RightFlows, flow_rules};
 pub use packet::{Packet, Verdict};
 pub use profile::Profile;
 pub use resolve::resolve;
 pub use state::{
-    Action, Affinity, BaseState, Endpoint, Frontend, FrontendAddr, FrontendKind, MAX_ENDPOINTS, NodePortAddresses,
-    Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
+    Action, Affinity, BaseState, Endpoint, Frontend, FrontendAddr, FrontendKind, HealthCheck, MAX_ENDPOINTS,
+    NodePortAddresses, Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
 };
 pub use store::{Dirty, Event, Limits, ServiceObjects, Store};
 pub use visible::serves;

@@ -5,21 +5,24 @@ use std::net::IpAddr;
 
 use ferry_api::object::{
     DEFAULT_AFFINITY_SECONDS, Family, Kind, MAX_AFFINITY_SECONDS, ObjectName, OddField, OddValue, Parsed, Protocol,
-    Service, ServiceType, TrafficPolicy,
+    Service, TrafficPolicy,
 };
 
 use crate::claims::Claims;
 use crate::context::Context;
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Cause, Diagnostic};
 use crate::profile::Profile;
-use crate::select::{Selection, Uses, select};
+use crate::select::{Selection, Uses, lingering, select};
 use crate::slices::{PortIndex, Row};
 use crate::sources::source_ranges;
-use crate::state::{Frontend, FrontendAddr, FrontendKind, MAX_ENDPOINTS, PortState, ServiceState, SourceRanges};
+use crate::state::{
+    Frontend, FrontendAddr, FrontendKind, HealthCheck, MAX_ENDPOINTS, PortState, ServiceState, SourceRanges,
+};
 use crate::store::ServiceObjects;
 use crate::treatment::Matrix;
 use crate::visible::{
-    Address, Problem, ValidPort, Visible, affinity, cluster_ip_problem, is_external_local, is_proxied, valid_ports,
+    Address, Problem, ValidPort, Visible, affinity, cluster_ip_problem, health_check_port, is_external_local,
+    is_proxied, valid_ports,
 };
 
 /// Decides about one Service in one IP family, and says what of it is not served as written.
@@ -38,9 +41,9 @@ pub fn resolve(
         // Without the Service its slices still know its name.
         let name = objects.slices.iter().find_map(|slice| slice.service.clone());
         let name = name.unwrap_or_else(|| ObjectName::cluster_wide(""));
-        return (ServiceState { name, ports: Vec::new() }, diagnostics);
+        return (ServiceState { name, ports: Vec::new(), health_check: None }, diagnostics);
     };
-    let mut state = ServiceState { name: service.name.clone(), ports: Vec::new() };
+    let mut state = ServiceState { name: service.name.clone(), ports: Vec::new(), health_check: None };
     if !is_proxied(service) {
         return (state, diagnostics);
     }
@@ -53,11 +56,20 @@ pub fn resolve(
         let index = PortIndex::new(&objects.slices, family, &mut diagnostics);
         let mut resolver = Resolver::new(visible, claims, context, profile, diagnostics);
         let mut rows = Vec::new();
+        let mut ready_here = health_check_port(service).map(|port| (port, BTreeSet::new()));
         state.ports.reserve_exact(ports.len());
         for port in &ports {
             index.endpoints(port.name, port.protocol, &mut rows);
             state.ports.push(resolver.port(port, &rows));
+            if let Some((_, addresses)) = &mut ready_here {
+                let ready = rows.iter().filter(|row| row.conditions.ready && row.is_on(&context.node_name));
+                addresses.extend(ready.map(|row| row.endpoint.address));
+            }
         }
+        state.health_check = ready_here.map(|(port, addresses)| HealthCheck {
+            port,
+            local_endpoints: u32::try_from(addresses.len()).unwrap_or(u32::MAX),
+        });
         diagnostics = resolver.diagnostics;
     }
     (state, diagnostics)
@@ -133,33 +145,38 @@ impl<'a> Resolver<'a> {
                 frontends.push(Frontend { kind: address.kind, at: address.at, sources, treatment });
             }
         }
+        let lingering = lingering(rows, &selection, port.protocol);
         PortState {
             name: port.name.into(),
             protocol: port.protocol,
             affinity: affinity(visible.service),
             cluster: selection.cluster,
             local: selection.local,
+            lingering,
             frontends,
         }
     }
 
     /// Whether this address is ours to serve, and not served already.
     fn owns(&mut self, address: &Address, protocol: Protocol) -> bool {
-        let name = &self.visible.service.name;
-        let message = if self.is_load_balancer_too(address) {
+        let service = self.visible.service;
+        let (message, cause) = if self.is_load_balancer_too(address) {
             // As a load balancer address it may have source ranges, and otherwise the treatment is the same.
-            "a load balancer address of this service too: served as that".to_owned()
+            ("a load balancer address of this service too: served as that".to_owned(), Cause::Object)
         } else if let Some(owner) = self.claims.owner(self.visible.family, address.at, protocol)
-            && owner != name
+            && *owner != service.name
         {
-            format!("{} {protocol} belongs to service {owner}, which comes first: not served for this one", address.at)
+            let at = address.at;
+            let message =
+                format!("{at} {protocol} belongs to service {owner}, which comes first: not served for this one");
+            (message, Cause::Contest)
         } else if !self.taken.insert((address.at, protocol)) {
-            format!("this service has {} {protocol} already: not served again", address.at)
+            (format!("this service has {} {protocol} already: not served again", address.at), Cause::Object)
         } else {
             return true;
         };
         let problem = Problem { field: address.field(), message };
-        self.diagnostics.push(of_service(self.visible.service, problem));
+        self.diagnostics.push(Diagnostic { cause, ..of_service(service, problem) });
         false
     }
 
@@ -229,11 +246,6 @@ fn check_addresses(service: &Service, report: &mut impl FnMut(Problem)) {
         let message = "a memory of 0 seconds: session affinity is off".to_owned();
         report(Problem { field: "spec.sessionAffinityConfig.clientIP.timeoutSeconds".to_owned(), message });
     }
-    let is_checked = service.kind == ServiceType::LoadBalancer && is_external_local(service);
-    if is_checked && service.health_check_node_port != 0 {
-        let message = format!("health checks on port {} are not answered yet", service.health_check_node_port);
-        report(Problem { field: "spec.healthCheckNodePort".to_owned(), message });
-    }
 }
 
 fn malformed<T>(values: &[Parsed<T>]) -> impl Iterator<Item = (usize, &str)> {
@@ -241,7 +253,7 @@ fn malformed<T>(values: &[Parsed<T>]) -> impl Iterator<Item = (usize, &str)> {
 }
 
 fn of_service(service: &Service, Problem { field, message }: Problem) -> Diagnostic {
-    Diagnostic { kind: Kind::Service, name: service.name.clone(), field, message }
+    Diagnostic { kind: Kind::Service, name: service.name.clone(), field, message, cause: Cause::Object }
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Which endpoints a port uses under policy Cluster and under policy Local: readiness, fallback to terminating ones,
 //! topology hints.
 
+use ferry_api::object::Protocol;
+
 use crate::context::Context;
 use crate::slices::Row;
 use crate::state::{Endpoint, MAX_ENDPOINTS, Pool};
@@ -74,6 +76,18 @@ fn is_ready(row: &Row<'_>) -> bool {
 /// Still answers, but is about to go.
 fn is_draining(row: &Row<'_>) -> bool {
     row.conditions.serving && row.conditions.terminating
+}
+
+/// The endpoints that are in neither pool and still serve who has them. Only what has no end of its own needs to know.
+pub(crate) fn lingering(rows: &[Row<'_>], selection: &Selection, protocol: Protocol) -> Pool {
+    if protocol == Protocol::Tcp {
+        return Pool::default();
+    }
+    let chosen = |row: &Row<'_>| {
+        [&selection.cluster, &selection.local].iter().any(|pool| pool.0.binary_search(&row.endpoint).is_ok())
+    };
+    let (pool, _) = pool_of(rows, &|row| (is_ready(row) || row.conditions.serving) && !chosen(row));
+    pool
 }
 
 /// The wanted endpoints that there is room for, and how many others are wanted.

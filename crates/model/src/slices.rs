@@ -4,7 +4,7 @@ use ferry_api::object::{
     AddressType, Conditions, EndpointSlice, Family, Kind, Parsed, Protocol, SliceEndpoint, SlicePort,
 };
 
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Cause, Diagnostic};
 use crate::state::Endpoint;
 
 /// The ports of all slices of one family, found by name and protocol.
@@ -157,7 +157,7 @@ fn check_endpoints(slice: &EndpointSlice, family: Family, diagnostics: &mut Vec<
 }
 
 fn of_slice(slice: &EndpointSlice, field: String, message: String) -> Diagnostic {
-    Diagnostic { kind: Kind::EndpointSlice, name: slice.name.clone(), field, message }
+    Diagnostic { kind: Kind::EndpointSlice, name: slice.name.clone(), field, message, cause: Cause::Object }
 }
 
 #[cfg(test)]

@@ -12,6 +12,17 @@ pub struct ServiceState {
     pub name: ObjectName,
     /// its ports, in the order of the object
     pub ports: Vec<PortState>,
+    /// what load balancers may ask on a port of the node; `None` where they may not
+    pub health_check: Option<HealthCheck>,
+}
+
+/// healthCheckNodePort of a load balancer's Service with externalTrafficPolicy Local: whether this node is worth sending to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// where it is asked
+    pub port: u16,
+    /// how many addresses on this node have a ready endpoint, of whatever port of the Service
+    pub local_endpoints: u32,
 }
 
 /// One port of a Service.
@@ -27,6 +38,9 @@ pub struct PortState {
     pub cluster: Pool,
     /// usable endpoints under traffic policy Local, at most [`MAX_ENDPOINTS`]
     pub local: Pool,
+    /// endpoints in neither pool that still serve who has them: their flows are right
+    /// ([`flow_rules`](crate::flow_rules)). Sorted; always empty for TCP, whose connections end by themselves
+    pub lingering: Pool,
     /// the addresses that clients may use; no two of one family's states share one
     pub frontends: Vec<Frontend>,
 }

@@ -6,7 +6,7 @@ use ferry_api::object::{EndpointSlice, Family, Kind, KubeObject, Node, ObjectNam
 
 use crate::claims::Claims;
 use crate::context::PerFamily;
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Cause, Diagnostic};
 use crate::visible::has_affinity;
 
 /// What a source tells about the objects of the cluster.
@@ -226,6 +226,7 @@ impl Store {
             name: name.clone(),
             field: "metadata.labels[kubernetes.io/service-name]".to_owned(),
             message: "missing or empty: the slice belongs to no service and is not used".to_owned(),
+            cause: Cause::Object,
         })
     }
 

@@ -73,6 +73,12 @@ pub(crate) fn is_external_local(service: &Service) -> bool {
         }
 }
 
+/// The port on which load balancers ask whether this node has endpoints of the Service.
+pub(crate) fn health_check_port(service: &Service) -> Option<u16> {
+    let is_checked = service.kind == ServiceType::LoadBalancer && is_external_local(service);
+    Some(service.health_check_node_port).filter(|port| is_checked && *port != 0)
+}
+
 /// The ports that can be served, in order; the others go to `report`.
 pub(crate) fn valid_ports<'a>(service: &'a Service, report: &mut dyn FnMut(Problem)) -> Vec<ValidPort<'a>> {
     let mut ports = Vec::with_capacity(service.ports.len());

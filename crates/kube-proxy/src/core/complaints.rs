@@ -51,12 +51,13 @@ impl Complaints {
 #[cfg(test)]
 mod tests {
     use ferry_api::object::Kind;
+    use ferry_model::Cause;
 
     use super::*;
 
     fn diagnostic(message: &str) -> Diagnostic {
         let name = ObjectName::new("default", "web");
-        Diagnostic { kind: Kind::Service, name, field: "spec".to_owned(), message: message.to_owned() }
+        Diagnostic { kind: Kind::Service, name, field: "spec".to_owned(), message: message.to_owned(), cause: Cause::Object }
     }
 
     #[test]

@@ -27,6 +27,7 @@ fn state() -> ServiceState {
             affinity: Some(Affinity { timeout_seconds: 1 }),
             cluster: pool(&[POD, "10.244.2.1"]),
             local: pool(&[POD]),
+            lingering: Pool::default(),
             frontends: vec![
                 frontend(FrontendKind::ClusterIp, FrontendAddr::Vip(ip(VIP), 80), SourceRanges::Any, cluster_ip),
                 frontend(
@@ -43,6 +44,7 @@ fn state() -> ServiceState {
                 ),
             ],
         }],
+        health_check: None,
     }
 }
 

@@ -1,11 +1,13 @@
 use std::sync::Arc;
 
-use ferry_api::object::{EndpointSlice, KubeObject, ServicePort};
+use ferry_api::object::{Conditions, EndpointSlice, KubeObject, ServicePort, ServiceType, SlicePort};
 
 use super::*;
 use crate::state::Affinity;
 use crate::store::{Event, Store};
-use crate::testing::{READY, context, hinted_slice, ingress, ip, name, pool, port, service, slice, slice_port};
+use crate::testing::{
+    DRAINING, ENDED, READY, UNREADY, context, hinted_slice, ingress, ip, name, pool, port, service, slice, slice_port,
+};
 
 fn store(services: impl IntoIterator<Item = Service>, slices: impl IntoIterator<Item = EndpointSlice>) -> Store {
     let mut store = Store::new("here");
@@ -273,12 +275,74 @@ fn what_is_malformed_costs_itself_only() {
             "spec.externalIPs[0]: \"198.51.100\" is no address: not served",
             "spec.loadBalancerSourceRanges[0]: \"all\" is no range: no range is left, so everybody is let in",
             "spec.sessionAffinityConfig.clientIP.timeoutSeconds: a memory of 0 seconds: session affinity is off",
-            "spec.healthCheckNodePort: health checks on port 32000 are not answered yet",
             "spec.ports[0].protocol: \"ICMP\" is no known protocol: this port is not served",
             "spec.ports[1].port: \"0\" is no port: this port is not served",
             "spec.ports[2].nodePort: \"99999\" is no port: it is not served as a node port",
         ]
     );
+}
+
+#[test]
+fn load_balancers_may_ask_for_ready_endpoints_here() {
+    let balanced = Service {
+        kind: ServiceType::LoadBalancer,
+        external_policy: TrafficPolicy::Local,
+        health_check_node_port: 32_000,
+        ports: [port("", 80), port("more", 81)].into(),
+        ..service("web", "10.96.0.10")
+    };
+    let check = |service: &Service, slices: &[EndpointSlice]| {
+        resolved(&store([service.clone()], slices.to_vec()), "web", Family::V4).0.health_check
+    };
+    let count = |local_endpoints| Some(HealthCheck { port: 32_000, local_endpoints });
+    assert_eq!(check(&balanced, &[]), count(0));
+    let here = |last: u8, conditions| (format!("10.244.1.{last}"), "here", conditions);
+    let all = [
+        here(1, READY),
+        here(2, DRAINING),
+        here(3, UNREADY),
+        here(4, READY),
+        ("10.244.2.1".to_owned(), "there", READY),
+    ];
+    let all: Vec<_> = all.iter().map(|(address, node, conditions)| (address.as_str(), *node, *conditions)).collect();
+    let one = slice("one", "web", &all);
+    // the same addresses on another port are the same pods
+    let mut other = slice("other", "web", &all[..1]);
+    other.ports = vec![slice_port("more", 8081)].into();
+    assert_eq!(check(&balanced, &[one.clone(), other]), count(2));
+    for none in [
+        Service { health_check_node_port: 0, ..balanced.clone() },
+        Service { external_policy: TrafficPolicy::Cluster, ..balanced.clone() },
+        Service { kind: ServiceType::NodePort, ..balanced.clone() },
+    ] {
+        assert_eq!(check(&none, std::slice::from_ref(&one)), None);
+    }
+    assert_eq!(
+        resolved(&store([balanced], [one]), "web", Family::V6).0.health_check,
+        None,
+        "no address of this family"
+    );
+}
+
+#[test]
+fn endpoints_that_still_serve_linger_for_flows() {
+    let conditions = [READY, UNREADY, DRAINING, ENDED, Conditions { ready: false, serving: true, terminating: false }];
+    let endpoints: Vec<String> = (1..=conditions.len()).map(|last| format!("10.244.1.{last}")).collect();
+    let endpoints: Vec<_> =
+        endpoints.iter().zip(conditions).map(|(address, conditions)| (address.as_str(), "there", conditions)).collect();
+    for (protocol, lingering) in [
+        (Protocol::Tcp, pool(&[])),
+        (Protocol::Udp, pool(&["10.244.1.3", "10.244.1.5"])),
+        (Protocol::Sctp, pool(&["10.244.1.3", "10.244.1.5"])),
+    ] {
+        let mut slice = slice("web", "web", &endpoints);
+        slice.ports = vec![SlicePort { protocol: Ok(protocol), ..slice_port("", 8080) }].into();
+        let ports = [ServicePort { protocol: Ok(protocol), ..port("", 80) }].into();
+        let store = store([Service { ports, ..service("web", "10.96.0.10") }], [slice]);
+        let (state, _) = resolved(&store, "web", Family::V4);
+        assert_eq!(state.ports[0].cluster, pool(&["10.244.1.1"]));
+        assert_eq!(state.ports[0].lingering, lingering, "{protocol}");
+    }
 }
 
 #[test]
@@ -324,7 +388,10 @@ fn equal_pools_are_shared() {
 #[test]
 fn without_the_service_there_is_nothing() {
     let store = store([], [here_and_there()]);
-    assert_eq!(resolved(&store, "web", Family::V4).0, ServiceState { name: name("web"), ports: Vec::new() });
+    assert_eq!(
+        resolved(&store, "web", Family::V4).0,
+        ServiceState { name: name("web"), ports: Vec::new(), health_check: None }
+    );
 }
 
 #[test]

@@ -64,11 +64,11 @@ pub(crate) fn frontend(kind: FrontendKind, at: FrontendAddr, treatment: Treatmen
 
 pub(crate) fn service(name: &str, ports: Vec<PortState>) -> (UnitId, Option<Arc<Unit>>) {
     let name = ObjectName::new("demo", name);
-    (UnitId::Service(name.clone()), Some(Arc::new(Unit::Service(ServiceState { name, ports }))))
+    (UnitId::Service(name.clone()), Some(Arc::new(Unit::Service(ServiceState { name, ports, health_check: None }))))
 }
 
 pub(crate) fn port(protocol: Protocol, cluster: Pool, local: Pool, frontends: Vec<Frontend>) -> PortState {
-    PortState { name: "http".into(), protocol, affinity: None, cluster, local, frontends }
+    PortState { name: "http".into(), protocol, affinity: None, cluster, local, lingering: Pool::default(), frontends }
 }
 
 /// A service of every kind.

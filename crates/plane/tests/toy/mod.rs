@@ -202,8 +202,9 @@ pub(crate) fn service(index: u8, vips: &[u8], endpoints: &[u8]) -> (ObjectName, 
         affinity: None,
         cluster: Pool::new(pool),
         local: Pool::new([]),
+        lingering: Pool::default(),
         frontends: vips.iter().map(frontend).collect(),
     };
-    let unit = Unit::Service(ServiceState { name: name.clone(), ports: vec![port] });
+    let unit = Unit::Service(ServiceState { name: name.clone(), ports: vec![port], health_check: None });
     (name, (!vips.is_empty()).then_some(unit))
 }

@@ -1,0 +1,144 @@
+//! Two states of a Service → what the kernel's connection table may hold of it from now on.
+//!
+//! Rules are looked at for the first packet of a flow only; what follows goes where the table says. A TCP connection to an
+//! endpoint that is gone ends by itself. A UDP flow doesn't: as long as the client goes on, its datagrams go to where nobody
+//! is. And a packet that came before there was a rule for it has left an entry that keeps the ones after it from the rule.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ferry_api::object::Protocol;
+
+use crate::state::{Action, Endpoint, FrontendAddr, Pool, PortState, ServiceState};
+
+/// Which flows to one frontend are right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowRule {
+    /// the flows' protocol
+    pub protocol: Protocol,
+    /// their original destination
+    pub at: FrontendAddr,
+    /// those that may stay
+    pub right: RightFlows,
+    /// there may be others now; else this rule only takes the place of an earlier one that nobody has acted on yet
+    pub due: bool,
+}
+
+/// The flows to a frontend that may stay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RightFlows {
+    /// UDP and SCTP: those that lead to an endpoint of one of these pools; none, if all are empty
+    To([Pool; 3]),
+    /// TCP: all but those that nobody has translated and nobody has answered
+    Answered,
+}
+
+/// What the connection table says of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// its protocol
+    pub protocol: Protocol,
+    /// where the first packet was sent
+    pub destination: SocketAddr,
+    /// where answers come from: the endpoint, once translated
+    pub answers_from: SocketAddr,
+    /// an answer was seen
+    pub answered: bool,
+}
+
+/// What a state means for the flows to one of its frontends.
+#[derive(Clone, Copy, Debug)]
+struct Served<'a> {
+    port: &'a PortState,
+    /// some connections are led to endpoints
+    forwards: bool,
+}
+
+// === impl FlowRule ===
+
+impl FlowRule {
+    /// Nothing leads to the frontend any more.
+    fn gone(protocol: Protocol, at: FrontendAddr) -> Option<Self> {
+        let right = RightFlows::To([Pool::default(), Pool::default(), Pool::default()]);
+        (protocol != Protocol::Tcp).then_some(Self { protocol, at, right, due: true })
+    }
+}
+
+// === impl RightFlows ===
+
+impl RightFlows {
+    /// Whether this flow to the frontend may stay.
+    pub fn allows(&self, flow: &Flow) -> bool {
+        match self {
+            Self::To(pools) => {
+                let endpoint = Endpoint { address: flow.answers_from.ip(), port: flow.answers_from.port() };
+                pools.iter().any(|pool| pool.0.contains(&endpoint))
+            }
+            Self::Answered => flow.answered || flow.answers_from != flow.destination,
+        }
+    }
+}
+
+// === impl Served ===
+
+impl Served<'_> {
+    /// UDP, SCTP: the endpoints whose flows are right.
+    fn pools(&self) -> [&Pool; 3] {
+        [&self.port.cluster, &self.port.local, &self.port.lingering]
+    }
+
+    /// The rule for what is served now, if the table could hold something else.
+    fn rule(&self, before: Option<&Self>, at: FrontendAddr) -> Option<FlowRule> {
+        let appears = self.forwards && before.is_none_or(|before| !before.forwards);
+        let protocol = self.port.protocol;
+        if protocol == Protocol::Tcp {
+            return appears.then_some(FlowRule { protocol, at, right: RightFlows::Answered, due: true });
+        }
+        let due = appears || before.is_none_or(|before| self.lacks_some_of(before));
+        Some(FlowRule { protocol, at, right: RightFlows::To(self.pools().map(Pool::clone)), due })
+    }
+
+    /// Whether an endpoint whose flows were right is gone.
+    fn lacks_some_of(&self, before: &Self) -> bool {
+        let mut sorted: Option<Vec<Endpoint>> = None;
+        let mut is_here = |endpoint: &Endpoint| {
+            let all = sorted.get_or_insert_with(|| {
+                let mut all: Vec<Endpoint> = self.pools().iter().flat_map(|pool| pool.0.iter().copied()).collect();
+                all.sort_unstable();
+                all
+            });
+            all.binary_search(endpoint).is_ok()
+        };
+        let unchanged = |(old, new): &(&Pool, &Pool)| Arc::ptr_eq(&old.0, &new.0);
+        let pairs = before.pools().into_iter().zip(self.pools());
+        pairs.filter(|pair| !unchanged(pair)).any(|(old, _)| !old.0.iter().all(&mut is_here))
+    }
+}
+
+/// What becomes of the flows to a Service's frontends when it goes from one state to the other; `None` is no Service. One
+/// rule at most for each frontend.
+pub fn flow_rules(before: Option<&ServiceState>, after: Option<&ServiceState>) -> Vec<FlowRule> {
+    let (before, after) = (served(before), served(after));
+    let gone = before.keys().filter(|key| !after.contains_key(key));
+    let gone = gone.filter_map(|(protocol, at)| FlowRule::gone(*protocol, *at));
+    let here = after.iter().filter_map(|(key, served)| served.rule(before.get(key), key.1));
+    gone.chain(here).collect()
+}
+
+/// What a state serves, by protocol and frontend.
+fn served(state: Option<&ServiceState>) -> BTreeMap<(Protocol, FrontendAddr), Served<'_>> {
+    let mut served = BTreeMap::new();
+    for port in state.iter().flat_map(|state| &state.ports) {
+        for frontend in &port.frontends {
+            let treatment = frontend.treatment;
+            let actions = [treatment.pod, treatment.host, treatment.other];
+            let forwards = actions.iter().any(|action| matches!(action, Action::Forward { .. }));
+            served.insert((port.protocol, frontend.at), Served { port, forwards });
+        }
+    }
+    served
+}
+
+#[cfg(test)]
+mod tests;

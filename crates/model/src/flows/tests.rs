@@ -1,0 +1,141 @@
+use ferry_api::object::ObjectName;
+
+use super::*;
+use crate::state::{Frontend, FrontendKind, Scope, Snat, SourceRanges, Treatment};
+
+const VIP: &str = "10.96.0.20:53";
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+fn pool(endpoints: &[&str]) -> Pool {
+    let endpoint = |text: &&str| Endpoint { address: address(text).ip(), port: address(text).port() };
+    Pool::new(endpoints.iter().map(endpoint).collect::<Vec<_>>())
+}
+
+fn frontend(text: &str, treatment: Treatment) -> Frontend {
+    let (kind, at) = match text.parse::<u16>() {
+        Ok(port) => (FrontendKind::NodePort, FrontendAddr::NodePort(port)),
+        Err(_) => (FrontendKind::ClusterIp, FrontendAddr::Vip(address(text).ip(), address(text).port())),
+    };
+    Frontend { kind, at, sources: SourceRanges::Any, treatment }
+}
+
+/// A service with one port that forwards to the Cluster pool where it can.
+fn service(protocol: Protocol, cluster: &[&str], lingering: &[&str], frontends: &[&str]) -> ServiceState {
+    let action = match cluster {
+        [] => Action::Reject,
+        _ => Action::Forward { to: Scope::Cluster, snat: Snat::Keep },
+    };
+    let port = PortState {
+        name: "".into(),
+        protocol,
+        affinity: None,
+        cluster: pool(cluster),
+        local: Pool::default(),
+        lingering: pool(lingering),
+        frontends: frontends.iter().map(|text| frontend(text, Treatment::all(action))).collect(),
+    };
+    ServiceState { name: ObjectName::new("default", "web"), ports: vec![port], health_check: None }
+}
+
+fn flow(protocol: Protocol, answers_from: &str, answered: bool) -> Flow {
+    Flow { protocol, destination: address(VIP), answers_from: address(answers_from), answered }
+}
+
+/// The one rule, and which of these flows to the VIP may stay.
+fn verdicts(
+    before: Option<&ServiceState>,
+    after: Option<&ServiceState>,
+    protocol: Protocol,
+    flows: &[&str],
+) -> (bool, Vec<bool>) {
+    let rules = flow_rules(before, after);
+    assert_eq!(rules.len(), 1, "{rules:?}");
+    assert_eq!((rules[0].protocol, rules[0].at), (protocol, FrontendAddr::Vip(address(VIP).ip(), address(VIP).port())));
+    let allowed = flows.iter().map(|from| rules[0].right.allows(&flow(protocol, from, true))).collect();
+    (rules[0].due, allowed)
+}
+
+const A: &str = "10.244.1.10:53";
+const B: &str = "10.244.2.10:53";
+const C: &str = "10.244.3.10:53";
+
+#[test]
+fn an_endpoint_that_goes_takes_its_flows_along() {
+    for protocol in [Protocol::Udp, Protocol::Sctp] {
+        let before = service(protocol, &[A, B], &[], &[VIP]);
+        let after = service(protocol, &[B], &[], &[VIP]);
+        assert_eq!(verdicts(Some(&before), Some(&after), protocol, &[A, B, VIP]), (true, vec![false, true, false]));
+    }
+}
+
+#[test]
+fn an_endpoint_that_still_serves_keeps_its_flows() {
+    let before = service(Protocol::Udp, &[A, B], &[], &[VIP]);
+    let after = service(Protocol::Udp, &[B], &[A], &[VIP]);
+    assert_eq!(verdicts(Some(&before), Some(&after), Protocol::Udp, &[A, B]), (false, vec![true, true]));
+    let gone = service(Protocol::Udp, &[B], &[], &[VIP]);
+    assert_eq!(verdicts(Some(&after), Some(&gone), Protocol::Udp, &[A, B]), (true, vec![false, true]));
+}
+
+#[test]
+fn endpoints_that_come_are_only_told() {
+    let before = service(Protocol::Udp, &[A], &[], &[VIP]);
+    let after = service(Protocol::Udp, &[C, A, B], &[], &[VIP]);
+    assert_eq!(verdicts(Some(&before), Some(&after), Protocol::Udp, &[A, B, C]), (false, vec![true, true, true]));
+}
+
+#[test]
+fn the_last_endpoint_the_frontend_and_the_service_take_all_flows_along() {
+    let before = service(Protocol::Udp, &[A], &[], &[VIP]);
+    let empty = service(Protocol::Udp, &[], &[], &[VIP]);
+    let elsewhere = service(Protocol::Udp, &[A], &[], &["10.96.0.21:53"]);
+    assert_eq!(verdicts(Some(&before), Some(&empty), Protocol::Udp, &[A, VIP]), (true, vec![false, false]));
+    assert_eq!(verdicts(Some(&before), None, Protocol::Udp, &[A, VIP]), (true, vec![false, false]));
+    let rules = flow_rules(Some(&before), Some(&elsewhere));
+    assert_eq!(rules.iter().map(|rule| rule.due).collect::<Vec<_>>(), [true, true]);
+    assert!(!rules[0].right.allows(&flow(Protocol::Udp, A, true)));
+}
+
+#[test]
+fn what_came_before_the_first_endpoint_goes() {
+    let empty = service(Protocol::Udp, &[], &[], &[VIP]);
+    let after = service(Protocol::Udp, &[A], &[], &[VIP]);
+    for before in [Some(&empty), None] {
+        assert_eq!(verdicts(before, Some(&after), Protocol::Udp, &[VIP, A]), (true, vec![false, true]));
+    }
+}
+
+#[test]
+fn tcp_loses_only_what_nobody_translated_or_answered() {
+    let empty = service(Protocol::Tcp, &[], &[], &[VIP, "30053"]);
+    let one = service(Protocol::Tcp, &[A], &[], &[VIP, "30053"]);
+    let other = service(Protocol::Tcp, &[B], &[], &[VIP, "30053"]);
+    for before in [Some(&empty), None] {
+        let rules = flow_rules(before, Some(&one));
+        assert_eq!(rules.len(), 2);
+        for rule in rules {
+            assert!(rule.due && rule.right.allows(&flow(Protocol::Tcp, VIP, true)));
+            assert!(rule.right.allows(&flow(Protocol::Tcp, A, false)));
+            assert!(!rule.right.allows(&flow(Protocol::Tcp, VIP, false)));
+        }
+    }
+    for after in [Some(&other), Some(&empty), None] {
+        assert_eq!(flow_rules(Some(&one), after), [], "established connections and their ends are TCP's own matter");
+    }
+}
+
+#[test]
+fn nothing_is_due_without_a_change() {
+    let state = service(Protocol::Udp, &[A, B], &[C], &[VIP, "30053"]);
+    assert!(flow_rules(Some(&state), Some(&state.clone())).iter().all(|rule| !rule.due));
+}
+
+#[test]
+fn slots_may_be_ordered_anew() {
+    let before = service(Protocol::Udp, &[A, B, C], &[], &[VIP]);
+    let after = service(Protocol::Udp, &[C, A, B], &[], &[VIP]);
+    assert!(!verdicts(Some(&before), Some(&after), Protocol::Udp, &[A, B, C]).0);
+}
