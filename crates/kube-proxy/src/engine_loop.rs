@@ -139,8 +139,8 @@ impl Loop {
         let after = Instant::now();
         outcome.elapsed = after.saturating_duration_since(now);
         self.agenda.done(step, &outcome, after);
-        for unit in &outcome.acked {
-            self.pending.remove(unit);
+        for acknowledged in &outcome.acked {
+            self.pending.remove(&acknowledged.id);
         }
         self.tell(step, outcome, after);
         if step == Step::Tend && std::mem::take(&mut self.littered) {

@@ -196,17 +196,32 @@ pub trait SyncEngine: Send {
     fn repair(&mut self, now: Instant) -> Outcome;
     /// Gives the plane its time, and mends the drift it finds.
     fn tend(&mut self, now: Instant) -> Outcome;
+    /// Shows every unit in force.
+    fn each_unit(&self, see: &mut dyn FnMut(&Unit));
     /// What a repair would do, as text.
     fn plan(&mut self) -> Result<Batch<String>, CommitError>;
     /// Removes all that is ours; goes on after an error and returns all.
     fn retire(self: Box<Self>) -> Result<(), Vec<CommitError>>;
 }
 
+/// A unit that is in force now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// which
+    pub id: UnitId,
+    /// what was in force of it; the same allocation where only what it was compiled with has changed
+    pub before: Option<Arc<Unit>>,
+    /// what is; `None`: gone
+    pub after: Option<Arc<Unit>>,
+}
+
 /// What one turn of an engine did.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// units the kernel has acknowledged, also those that changed nothing
-    pub acked: Vec<UnitId>,
+    pub acked: Vec<Acknowledged>,
+    /// this turn took over what an earlier run had left: what `acked` says of before says nothing about the kernel
+    pub adopted: bool,
     /// units that wait because the kernel refuses them, with the reason
     pub quarantined: Vec<(UnitId, Arc<CommitError>)>,
     /// why the turn failed

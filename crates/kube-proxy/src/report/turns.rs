@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use ferry_api::object::{Family, ObjectName, Timestamp};
-use ferry_plane::{Outcome, UnitId};
+use ferry_plane::{Acknowledged, Outcome, UnitId};
 
 use super::changes::unix_seconds;
 use crate::serve::metrics::Metrics;
@@ -138,13 +138,13 @@ impl Reporter {
         self.observe_programming(*family, &outcome.acked, &family_label);
     }
 
-    fn observe_programming(&mut self, family: Family, acked: &[UnitId], label: &str) {
+    fn observe_programming(&mut self, family: Family, acked: &[Acknowledged], label: &str) {
         if self.triggers.is_empty() {
             return;
         }
         let now = unix_seconds(SystemTime::now());
         for unit in acked {
-            for time in self.triggers.remove(&(family, unit.clone())).unwrap_or_default() {
+            for time in self.triggers.remove(&(family, unit.id.clone())).unwrap_or_default() {
                 let then = time.seconds as f64 + f64::from(time.nanoseconds) / 1e9;
                 self.metrics.network_programming.with_label_values(&[label]).observe((now - then).max(0.0));
             }
@@ -203,8 +203,8 @@ mod tests {
         Turn { family: Family::V4, outcome, pending: 0, synced: true }
     }
 
-    fn service(name: &str) -> UnitId {
-        UnitId::Service(ObjectName::new("default", name))
+    fn service(name: &str) -> Acknowledged {
+        Acknowledged { id: UnitId::Service(ObjectName::new("default", name)), before: None, after: None }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use ferry_model::Context;
 use super::{BatchOf, Engine, Purpose};
 use crate::attempt::{Change, halves, held_back, owners};
 use crate::diff::{Remembered, difference};
-use crate::{Acked, Before, CommitError, Compile, Kernel, Op, Outcome, Unit, UnitId};
+use crate::{Acked, Acknowledged, Before, CommitError, Compile, Kernel, Op, Outcome, Unit, UnitId};
 
 /// Units that are committed together where nothing requires more.
 pub(super) const PORTION: usize = 1000;
@@ -237,7 +237,11 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
         self.pending.remove(&change.id);
         self.quarantine.release(&change.id);
-        outcome.acked.push(change.id.clone());
+        outcome.acked.push(Acknowledged {
+            id: change.id.clone(),
+            before: change.before.as_ref().map(|acked| Arc::clone(&acked.unit)),
+            after: change.after.clone(),
+        });
     }
 
     /// Puts those that were refused in quarantine; what is left comes back as groups to try.

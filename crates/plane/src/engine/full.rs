@@ -36,6 +36,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         outcome: &mut Outcome,
     ) -> Result<(), CommitError> {
         outcome.full = true;
+        outcome.adopted |= purpose == Purpose::Adopt;
         let mut postponed = BTreeSet::new();
         let mut drifted = false;
         loop {

@@ -265,6 +265,10 @@ where
         })
     }
 
+    fn each_unit(&self, see: &mut dyn FnMut(&Unit)) {
+        self.acked.values().for_each(|acked| see(&acked.unit));
+    }
+
     fn plan(&mut self) -> Result<Batch<String>, CommitError> {
         self.prepared()?;
         let mut actual = self.kernel.read_back(&Extent::All)?;
