@@ -27,6 +27,7 @@ pub(crate) fn ip(text: &str) -> IpAddr {
 pub(crate) fn service(service: &str, cluster_ip: &str) -> Service {
     Service {
         name: name(service),
+        uid: None,
         created: Some(Timestamp { seconds: 1_700_000_000, nanoseconds: 0 }),
         foreign_proxy: false,
         kind: ServiceType::ClusterIp,

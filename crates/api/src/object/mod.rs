@@ -8,6 +8,7 @@ mod endpoint_slice;
 mod node;
 mod service;
 mod service_cidr;
+mod uid;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -23,6 +24,7 @@ pub use service::{
     ServiceType, TrafficPolicy,
 };
 pub use service_cidr::ServiceCidr;
+pub use uid::Uid;
 
 /// A value of the API, or its text where that doesn't parse.
 pub type Parsed<T> = Result<T, Box<str>>;

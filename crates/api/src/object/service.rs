@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Family, ObjectName, Parsed, Protocol, Timestamp};
+use super::{Family, ObjectName, Parsed, Protocol, Timestamp, Uid};
 
 /// The longest timeout of session affinity that an API server accepts, in seconds: one day.
 pub const MAX_AFFINITY_SECONDS: u32 = 86_400;
@@ -18,6 +18,8 @@ pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 pub struct Service {
     /// metadata.namespace and metadata.name
     pub name: ObjectName,
+    /// metadata.uid, by which an Event about it is found; `None` where it is no UUID
+    pub uid: Option<Uid>,
     /// metadata.creationTimestamp; the older service wins a contested frontend
     pub created: Option<Timestamp>,
     /// the label `service.kubernetes.io/service-proxy-name` is present: another proxy's service
@@ -120,7 +122,7 @@ pub struct ServicePort {
 pub struct LoadBalancerIngress {
     /// ip
     pub ip: Parsed<IpAddr>,
-    /// ipMode is Proxy: no rules for this address
+    /// ipMode is Proxy, or anything else but VIP: no rules for this address
     pub proxy_mode: bool,
 }
 

@@ -12,7 +12,7 @@ use super::time::parse_timestamp;
 use crate::object::{
     AddressKind, AddressType, Conditions, DEFAULT_AFFINITY_SECONDS, EndpointSlice, EndpointSliceBuilder, Family, Hints,
     Kind, LoadBalancerIngress, MAX_AFFINITY_SECONDS, Node, NodeAddress, ObjectName, OddField, OddValue, Parsed,
-    Protocol, Service, ServiceCidr, ServicePort, ServiceType, SlicePort, TrafficPolicy,
+    Protocol, Service, ServiceCidr, ServicePort, ServiceType, SlicePort, TrafficPolicy, Uid,
 };
 
 /// The taint of a node that is about to go.
@@ -30,6 +30,7 @@ pub(super) fn service(raw: RawService<'_>) -> Result<Service, String> {
     let ingress = raw.status.and_then(|status| status.load_balancer).and_then(|balancer| balancer.ingress);
     Ok(Service {
         name: namespaced(&meta)?,
+        uid: meta.uid.as_ref().and_then(|uid| Uid::parse(uid.0.as_deref()?)),
         created: meta.creation_timestamp.as_ref().and_then(RawTime::timestamp),
         foreign_proxy: meta.labels.is_some_and(|labels| labels.service_proxy_name),
         kind: service_type(&spec, &mut odd),
@@ -41,7 +42,10 @@ pub(super) fn service(raw: RawService<'_>) -> Result<Service, String> {
             .iter()
             .flatten()
             .filter(|entry| !text(&entry.ip).is_empty())
-            .map(|entry| LoadBalancerIngress { ip: ip(text(&entry.ip)), proxy_mode: text(&entry.ip_mode) == "Proxy" })
+            .map(|entry| LoadBalancerIngress {
+                ip: ip(text(&entry.ip)),
+                proxy_mode: !matches!(text(&entry.ip_mode), "" | "VIP"),
+            })
             .collect(),
         source_ranges: spec.load_balancer_source_ranges.iter().flatten().map(|text| cidr(text.trim())).collect(),
         affinity_seconds: affinity(&spec, &mut odd),

@@ -15,6 +15,9 @@ pub(super) struct RawMeta<'a> {
     pub(super) name: Option<Text<'a>>,
     #[serde(borrow)]
     pub(super) namespace: Option<Text<'a>>,
+    /// a manifest may have anything there
+    #[serde(borrow)]
+    pub(super) uid: Option<LooseText<'a>>,
     #[serde(borrow)]
     pub(super) creation_timestamp: Option<RawTime<'a>>,
     pub(super) deletion_timestamp: Option<IgnoredAny>,

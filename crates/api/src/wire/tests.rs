@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::object::{
     AddressKind, AddressType, Conditions, EndpointSlice, Family, LoadBalancerIngress, Node, NodeAddress, ObjectName,
-    OddField, OddValue, Protocol, Service, ServicePort, ServiceType, SlicePort, Timestamp, TrafficPolicy,
+    OddField, OddValue, Protocol, Service, ServicePort, ServiceType, SlicePort, Timestamp, TrafficPolicy, Uid,
 };
 
 const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n";
@@ -73,6 +73,7 @@ kind: Service
 metadata:
   name: web
   namespace: shop
+  uid: 01234567-89ab-4def-8123-456789abcdef
   creationTimestamp: '2024-05-01T10:00:00Z'
   labels: {app: web, service.kubernetes.io/service-proxy-name: ''}
   managedFields: [{manager: kubectl}]
@@ -113,6 +114,7 @@ fn a_whole_service() {
     let ingress = |ip: &str, proxy_mode| LoadBalancerIngress { ip: Ok(address(ip)), proxy_mode };
     let wanted = Service {
         name: ObjectName::new("shop", "web"),
+        uid: Uid::parse("01234567-89ab-4def-8123-456789abcdef"),
         created: Some(Timestamp { seconds: 1_714_557_600, nanoseconds: 0 }),
         foreign_proxy: true,
         kind: ServiceType::LoadBalancer,
@@ -135,6 +137,22 @@ fn a_whole_service() {
         odd: [].into(),
     };
     assert_eq!(objects(WHOLE_SERVICE), [KubeObject::Service(wanted)]);
+}
+
+#[test]
+fn a_uid_is_one_or_none() {
+    for (uid, wanted) in [
+        ("01234567-89ab-4def-8123-456789abcdef", true),
+        ("'01234567-89ab-4def-8123-456789abcdef'", true),
+        ("web", false),
+        ("7", false),
+        ("[1]", false),
+        ("", false),
+    ] {
+        let text = format!("apiVersion: v1\nkind: Service\nmetadata: {{name: web, uid: {uid}}}\n");
+        let found = objects(&text);
+        assert!(matches!(&found[..], [KubeObject::Service(service)] if service.uid.is_some() == wanted), "{uid}");
+    }
 }
 
 #[test]

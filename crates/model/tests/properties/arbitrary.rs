@@ -121,6 +121,7 @@ fn service() -> impl Strategy<Value = Service> {
         let (name, created, foreign_proxy, kind, ports, affinity_seconds, internal, external, health) = rest;
         Service {
             name,
+            uid: None,
             created,
             foreign_proxy,
             kind,
@@ -210,16 +211,18 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
         Just(DetectLocal::InterfacePrefix("veth".to_owned())),
     ];
     let node_ports = prop_oneof![Just(NodePortSelection::Primary), vec(net(), 0..3).prop_map(NodePortSelection::Cidrs)];
-    (option::weighted(0.2, address()), detect_local, any::<bool>(), 0u8..32, node_ports).prop_map(
-        |(bind_address, detect_local, masquerade_all, masquerade_bit, node_port_addresses)| Settings {
-            node_name: "here".to_owned(),
-            bind_address,
-            detect_local,
-            masquerade_all,
-            masquerade_bit,
-            node_port_addresses,
-        },
-    )
+    (option::weighted(0.2, address()), detect_local, any::<bool>(), 0u8..32, node_ports, prop::bool::weighted(0.9))
+        .prop_map(|(bind_address, detect_local, masquerade_all, masquerade_bit, node_port_addresses, external_ips)| {
+            Settings {
+                node_name: "here".to_owned(),
+                bind_address,
+                detect_local,
+                masquerade_all,
+                masquerade_bit,
+                node_port_addresses,
+                external_ips,
+            }
+        })
 }
 
 pub(crate) fn packet() -> impl Strategy<Value = Packet> {

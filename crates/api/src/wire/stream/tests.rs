@@ -175,6 +175,7 @@ fn every_field_of_services() {
         let ip = |text: &str| Ok(text.parse().unwrap());
         let all = &services[0];
         assert_eq!(all.name, ObjectName::new("shop", "all"));
+        assert_eq!(all.uid.unwrap().to_string(), "6cf4b6a2-2f3b-4b8e-93ec-0c1c38c0b1d5");
         assert_eq!(all.created, Some(Timestamp { seconds: 1_714_557_600, nanoseconds: 0 }));
         assert!(all.foreign_proxy && all.odd.is_empty());
         assert_eq!((all.kind, &all.cluster_ip), (ServiceType::LoadBalancer, &Some(ip("10.0.0.10"))));
@@ -531,7 +532,7 @@ fn damage_in_json_costs_that_object() {
         (4, None, "expected a Service, got a Pod"),
         (5, b(), "control character (\\u0000-\\u001F) found while parsing a string"),
         (6, None, "invalid type: sequence, expected a string"),
-        (7, None, "invalid length 0, expected struct RawMeta with 7 elements"),
+        (7, None, "invalid length 0, expected struct RawMeta with 8 elements"),
         (8, None, "invalid type: null, expected struct RawService"),
     ] {
         assert_eq!(found[index], Err((name, message)), "{index}");

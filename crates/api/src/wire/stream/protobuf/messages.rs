@@ -144,6 +144,10 @@ impl<'a> Message<'a> for RawMeta<'a> {
         match number {
             1 => value.set_text(&mut self.name),
             3 => value.set_text(&mut self.namespace),
+            5 => {
+                self.uid = Some(LooseText(Some(value.text()?.0)));
+                Ok(())
+            }
             6 => {
                 self.resource_version = Some(LooseText(Some(value.text()?.0)));
                 Ok(())
