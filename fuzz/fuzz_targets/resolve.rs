@@ -1,12 +1,12 @@
-//! Odd objects in any order: the store, `resolve`, `decide` and `explain` never panic, states are well formed, and the
-//! order of arrival doesn't matter.
+//! Odd objects in any order: the store, `resolve`, `decide`, `flow_rules` and `explain` never panic, states are well formed, what
+//! is dirty is all that changes, and the order of arrival doesn't matter.
 //!
 //! The bytes choose from few names, addresses and ports, so that objects often meet, and now and then something
 //! malformed; the decoders have targets of their own.
 #![no_main]
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 
 use ferry_api::object::{
     AddressKind, AddressType, Conditions, EndpointSlice, EndpointSliceBuilder, Family, Hints, IpNet, Kind, KubeObject,
@@ -15,8 +15,8 @@ use ferry_api::object::{
 };
 use ferry_model::explain::explain;
 use ferry_model::{
-    Action, DetectLocal, Event, NodePortSelection, Packet, Profile, ServiceState, Settings, SourceRanges, Store,
-    Verdict, base, context, decide, resolve,
+    Action, DetectLocal, Diagnostic, Dirty, Event, Flow, FrontendAddr, NodePortSelection, Packet, Pool, Profile,
+    RightFlows, ServiceState, Settings, SourceRanges, Store, Verdict, base, context, decide, flow_rules, resolve,
 };
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
@@ -33,12 +33,19 @@ const LOCAL: [&str; 3] = ["127.0.0.1", "192.0.2.10", "2001:db8::10"];
 fuzz_target!(|bytes: &[u8]| {
     let mut bytes = Unstructured::new(bytes);
     let Ok(settings) = settings(&mut bytes) else { return };
-    let mut store = Store::new(&settings.node_name);
+    let mut store = empty(&settings);
+    let mut before = States::new();
     // Where bytes run out, zeros go on: the history has to end by itself.
     while !bytes.is_empty() {
         let Ok(event) = event(&mut bytes) else { return };
-        store.apply(event);
+        let dirty = store.apply(event);
+        if !dirty.is_empty() {
+            let after = states(&settings, &store);
+            check_change(&before, &after, &dirty);
+            before = after;
+        }
     }
+    assert_eq!(before, states(&settings, &store));
     check(&settings, &store);
     let again = reversed(&settings, &store);
     assert_eq!(store.claims(), again.claims());
@@ -47,6 +54,51 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(store.uses_affinity(family), again.uses_affinity(family));
     }
 });
+
+type States = BTreeMap<(Family, ObjectName), (ServiceState, Vec<Diagnostic>)>;
+
+fn empty(settings: &Settings) -> Store {
+    Store::new(&settings.node_name).serving_external_ips(settings.external_ips)
+}
+
+fn states(settings: &Settings, store: &Store) -> States {
+    let context = context(settings, store.node());
+    let of =
+        |family, name: &ObjectName| resolve(&store.objects(name), store.claims(), &context, &Profile::NFTABLES, family);
+    let names = |family| store.service_names().map(move |name| ((family, name.clone()), of(family, name)));
+    Family::ALL.into_iter().flat_map(names).collect()
+}
+
+/// What one event leads to.
+fn check_change(before: &States, after: &States, dirty: &Dirty) {
+    for key in before.keys().chain(after.keys()).collect::<BTreeSet<_>>() {
+        let (old, new) = (before.get(key), after.get(key));
+        assert!(old == new || dirty.node || dirty.services.contains(&key.1), "{key:?} is not dirty");
+        let (old, new) = (old.map(|(state, _)| state), new.map(|(state, _)| state));
+        let rules = flow_rules(old, new);
+        let frontends: BTreeSet<_> = rules.iter().map(|rule| (rule.protocol, rule.at)).collect();
+        assert_eq!(frontends.len(), rules.len(), "two rules for one frontend");
+        for rule in &rules {
+            assert_eq!(rule.right == RightFlows::Answered, rule.protocol == Protocol::Tcp);
+            let served = new.is_some_and(|state| serves(state, rule.protocol, rule.at));
+            let RightFlows::To(pools) = &rule.right else { continue };
+            assert!(served || pools.iter().all(Pool::is_empty), "flows to what is gone are right");
+            for endpoint in pools.iter().flat_map(|pool| &*pool.0) {
+                let destination = SocketAddr::new(endpoint.address, 1);
+                let answers_from = SocketAddr::new(endpoint.address, endpoint.port);
+                let flow = Flow { protocol: rule.protocol, destination, answers_from, answered: false };
+                assert!(rule.right.allows(&flow));
+            }
+        }
+        assert_eq!(rules, flow_rules(old, new));
+        assert!(flow_rules(new, new).iter().all(|rule| !rule.due), "nothing has changed");
+    }
+}
+
+fn serves(state: &ServiceState, protocol: Protocol, at: FrontendAddr) -> bool {
+    let mut of_protocol = state.ports.iter().filter(|port| port.protocol == protocol);
+    of_protocol.any(|port| port.frontends.iter().any(|frontend| frontend.at == at))
+}
 
 fn local() -> Vec<IpAddr> {
     LOCAL.iter().filter_map(|text| text.parse().ok()).collect()
@@ -61,7 +113,7 @@ fn text(settings: &Settings, store: &Store) -> String {
 
 /// The objects of a store in the opposite order.
 fn reversed(settings: &Settings, store: &Store) -> Store {
-    let mut again = Store::new(&settings.node_name);
+    let mut again = empty(settings);
     let mut names: Vec<&ObjectName> = store.service_names().collect();
     names.reverse();
     for name in names {
@@ -84,8 +136,19 @@ fn check(settings: &Settings, store: &Store) {
         let resolved = |name| resolve(&store.objects(name), store.claims(), &context, &Profile::NFTABLES, family).0;
         let states: Vec<ServiceState> = store.service_names().map(resolved).collect();
         let mut taken = BTreeSet::new();
+        for state in &states {
+            let service = store.objects(&state.name).service.expect("it has a name");
+            assert_eq!(!state.ports.is_empty(), ferry_model::serves(service, family), "{}", state.name);
+            if let Some(check) = &state.health_check {
+                assert_eq!(check.port, service.health_check_node_port);
+                assert_eq!((service.kind, service.external_policy), (ServiceType::LoadBalancer, TrafficPolicy::Local));
+            }
+        }
         for port in states.iter().flat_map(|state| &state.ports) {
-            for pool in [&port.cluster, &port.local] {
+            assert!(port.lingering.is_empty() || port.protocol != Protocol::Tcp);
+            let chosen = |endpoint| port.cluster.0.contains(endpoint) || port.local.0.contains(endpoint);
+            assert!(!port.lingering.0.iter().any(chosen), "{port:?}");
+            for pool in [&port.cluster, &port.local, &port.lingering] {
                 assert!(pool.0.windows(2).all(|pair| pair[0] < pair[1]));
                 assert!(pool.0.iter().all(|endpoint| Family::of(endpoint.address) == family));
             }
@@ -178,6 +241,7 @@ fn settings(bytes: Bytes<'_, '_>) -> Result<Settings> {
         } else {
             NodePortSelection::Cidrs(list(bytes, net)?)
         },
+        external_ips: bytes.ratio(9, 10)?,
     })
 }
 
@@ -204,6 +268,7 @@ fn service(bytes: Bytes<'_, '_>) -> Result<Service> {
     let kinds = [ServiceType::LoadBalancer, ServiceType::NodePort, ServiceType::ClusterIp, ServiceType::ExternalName];
     Ok(Service {
         name: name(bytes)?,
+        uid: None,
         created: if bytes.arbitrary()? {
             Some(Timestamp { seconds: bytes.int_in_range(0..=2)?, nanoseconds: 0 })
         } else {

@@ -45,6 +45,21 @@ enum Rank {
     Other,
 }
 
+/// How a service stands that claims a frontend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing<'a> {
+    /// it has the frontend
+    Owner,
+    /// this one has it
+    LosesTo(&'a ObjectName),
+    /// one of many has it
+    Loses,
+}
+
+/// So many of those who lose a frontend are told who has it: the first in line. If all were, ten thousand Services that
+/// name one address would have to be decided about again whenever the first of them goes.
+const NAMED: usize = 8;
+
 /// When a service was made that doesn't say so: after all others.
 const UNDATED: Timestamp = Timestamp { seconds: i64::MAX, nanoseconds: u32::MAX };
 
@@ -56,6 +71,24 @@ impl Claims {
     /// The service that owns a frontend; `None` if no service claims it.
     pub fn owner(&self, family: Family, at: FrontendAddr, protocol: Protocol) -> Option<&ObjectName> {
         self.owners.get(&Key { at, protocol, family }).map(|claimant| &claimant.name)
+    }
+
+    /// How a service stands that claims a frontend.
+    pub(crate) fn standing(
+        &self,
+        name: &ObjectName,
+        family: Family,
+        at: FrontendAddr,
+        protocol: Protocol,
+    ) -> Standing<'_> {
+        let key = Key { at, protocol, family };
+        let Some(owner) = self.owners.get(&key).filter(|owner| owner.name != *name) else { return Standing::Owner };
+        let named = self.contested.get(&key).into_iter().flat_map(first);
+        if named.map(|claimant| &claimant.name).any(|named| named == name) {
+            Standing::LosesTo(&owner.name)
+        } else {
+            Standing::Loses
+        }
     }
 
     /// Replaces what a service claims, and names the other services that win or lose a frontend by that, or lose it to
@@ -109,8 +142,12 @@ impl Claims {
         };
         let all = self.contested.entry(key).or_insert_with(|| BTreeSet::from([Arc::clone(&owner)]));
         if *claimant < owner {
-            dirty.extend(all.iter().map(|other| other.name.clone()));
+            dirty.extend(first(all).map(|other| other.name.clone()));
             self.owners.insert(key, Arc::clone(claimant));
+        } else if let Some(last) = first(all).nth(NAMED)
+            && claimant < last
+        {
+            dirty.insert(last.name.clone());
         }
         all.insert(Arc::clone(claimant));
     }
@@ -120,12 +157,15 @@ impl Claims {
             self.owners.remove(key);
             return;
         };
-        all.retain(|other| **other != *claimant);
-        if let Some(first) = all.first()
+        let was_named = first(all).any(|other| **other == *claimant);
+        all.remove(claimant);
+        if let Some(next) = all.first()
             && self.owners.get(key).is_some_and(|owner| **owner == *claimant)
         {
-            dirty.extend(all.iter().map(|other| other.name.clone()));
-            self.owners.insert(*key, Arc::clone(first));
+            dirty.extend(first(all).map(|other| other.name.clone()));
+            self.owners.insert(*key, Arc::clone(next));
+        } else if was_named {
+            dirty.extend(first(all).nth(NAMED).map(|other| other.name.clone()));
         }
         if all.len() <= 1 {
             self.contested.remove(key);
@@ -141,13 +181,19 @@ impl Claimant {
     }
 }
 
+/// The owner, and those who are told its name.
+fn first(all: &BTreeSet<Arc<Claimant>>) -> impl Iterator<Item = &Arc<Claimant>> {
+    all.iter().take(NAMED + 1)
+}
+
 /// All that a service claims, sorted, each once and with its best rank.
 fn keys(service: &Service) -> Vec<(Key, Rank)> {
     let ports = valid_ports(service, &mut |_| {});
     let mut keys = Vec::with_capacity(ports.len() * 4);
     for visible in Family::ALL.into_iter().filter_map(|family| Visible::of(service, family)) {
+        let mut frontends = visible.frontends();
         for port in &ports {
-            keys.extend(visible.addresses(port).map(|address| {
+            keys.extend(frontends.of_port(port).0.iter().map(|address| {
                 let rank = if address.kind == FrontendKind::ClusterIp { Rank::ClusterIp } else { Rank::Other };
                 (Key { at: address.at, protocol: port.protocol, family: visible.family }, rank)
             }));

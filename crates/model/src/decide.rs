@@ -14,8 +14,8 @@ use ferry_api::object::Family;
 /// What becomes of the first packet of a connection. `states` and `base` are those of the packet's family.
 ///
 /// A VIP is looked up first, then a nodePort; what is neither, but goes to a cluster IP or into the ranges of cluster
-/// IPs, is rejected or dropped, unless it comes from outside to an address that this node has (such as that of a DNS
-/// cache bound to a cluster IP). An endpoint that reaches itself is masqueraded.
+/// IPs, is rejected or dropped. To an address that this node has (such as that of a DNS cache bound to a cluster IP), only
+/// what the node itself sends to a cluster IP is. An endpoint that reaches itself is masqueraded.
 pub fn decide<'a>(
     states: impl IntoIterator<Item = &'a ServiceState>,
     base: &BaseState,
@@ -42,6 +42,7 @@ pub fn decide<'a>(
         Some((port, frontend)) => at_frontend(port, frontend, packet, context),
         None if packet.destination_local && !sent_here => Verdict::Pass,
         None if is_cluster_ip => Verdict::Reject,
+        None if packet.destination_local => Verdict::Pass,
         None if base.service_cidrs.iter().any(|cidr| cidr.contains(&packet.destination)) => Verdict::Drop,
         None => Verdict::Pass,
     }

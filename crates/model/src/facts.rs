@@ -15,6 +15,9 @@ use crate::sources::disjoint;
 use crate::state::{BaseState, NodePortAddresses};
 use crate::store::Store;
 
+/// The feature gate that, switched off, leaves spec.externalIPs unserved.
+const GATE_EXTERNAL_IPS: &str = "AllowServiceExternalIPs";
+
 /// What the configuration says about traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -30,6 +33,8 @@ pub struct Settings {
     pub masquerade_bit: u8,
     /// which addresses serve nodePorts
     pub node_port_addresses: NodePortSelection,
+    /// spec.externalIPs are served (feature gate AllowServiceExternalIPs)
+    pub external_ips: bool,
 }
 
 /// How a connection from a pod of this node is known.
@@ -75,6 +80,7 @@ impl Settings {
             masquerade_all: effective.masquerade_all,
             masquerade_bit: effective.masquerade_bit,
             node_port_addresses: NodePortSelection::from_texts(&config.node_port_addresses),
+            external_ips: config.feature_gates.get(GATE_EXTERNAL_IPS).copied().unwrap_or(true),
         }
     }
 }

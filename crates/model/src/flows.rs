@@ -32,6 +32,9 @@ pub enum RightFlows {
     To([Pool; 3]),
     /// TCP: all but those that nobody has translated and nobody has answered
     Answered,
+    /// UDP and SCTP, where nobody serves the frontend any more: those that nobody has translated. They may be routed to
+    /// whoever has the address now
+    Untranslated,
 }
 
 /// What the connection table says of a flow.
@@ -60,8 +63,7 @@ struct Served<'a> {
 impl FlowRule {
     /// Nothing leads to the frontend any more.
     fn gone(protocol: Protocol, at: FrontendAddr) -> Option<Self> {
-        let right = RightFlows::To([Pool::default(), Pool::default(), Pool::default()]);
-        (protocol != Protocol::Tcp).then_some(Self { protocol, at, right, due: true })
+        (protocol != Protocol::Tcp).then_some(Self { protocol, at, right: RightFlows::Untranslated, due: true })
     }
 }
 
@@ -76,6 +78,7 @@ impl RightFlows {
                 pools.iter().any(|pool| pool.0.contains(&endpoint))
             }
             Self::Answered => flow.answered || flow.answers_from != flow.destination,
+            Self::Untranslated => flow.answers_from == flow.destination,
         }
     }
 }

@@ -8,7 +8,7 @@ use ferry_api::object::{
     Service, TrafficPolicy,
 };
 
-use crate::claims::Claims;
+use crate::claims::{Claims, Standing};
 use crate::context::Context;
 use crate::diagnostic::{Cause, Diagnostic};
 use crate::profile::Profile;
@@ -21,8 +21,8 @@ use crate::state::{
 use crate::store::ServiceObjects;
 use crate::treatment::Matrix;
 use crate::visible::{
-    Address, Problem, ValidPort, Visible, affinity, cluster_ip_problem, health_check_port, is_external_local,
-    is_proxied, valid_ports,
+    Address, Frontends, MAX_FRONTENDS, Problem, ValidPort, Visible, affinity, cluster_ip_problem, health_check_port,
+    is_external_local, is_proxied, valid_ports,
 };
 
 /// Decides about one Service in one IP family, and says what of it is not served as written.
@@ -57,10 +57,17 @@ pub fn resolve(
         let mut resolver = Resolver::new(visible, claims, context, profile, diagnostics);
         let mut rows = Vec::new();
         let mut ready_here = health_check_port(service).map(|port| (port, BTreeSet::new()));
-        state.ports.reserve_exact(ports.len());
+        state.ports.reserve_exact(ports.len().min(MAX_FRONTENDS));
         for port in &ports {
-            index.endpoints(port.name, port.protocol, &mut rows);
-            state.ports.push(resolver.port(port, &rows));
+            let endpoints = index.endpoints(port.name, port.protocol, resolver.room.unwrap_or(0), &mut rows);
+            let Some(addresses) = resolver.fits(port, endpoints) else {
+                if state.ports.is_empty() {
+                    // A service that is served has a port.
+                    state.ports.push(resolver.port(port, &[], &[]));
+                }
+                break;
+            };
+            state.ports.push(resolver.port(port, &addresses, &rows));
             if let Some((_, addresses)) = &mut ready_here {
                 let ready = rows.iter().filter(|row| row.conditions.ready && row.is_on(&context.node_name));
                 addresses.extend(ready.map(|row| row.endpoint.address));
@@ -75,15 +82,22 @@ pub fn resolve(
     (state, diagnostics)
 }
 
+/// So much a Service weighs at most in one family: its endpoints, and for each frontend its endpoints and source ranges again.
+/// Twenty frontends with fifty thousand endpoints are not more.
+const MAX_WEIGHT: usize = 1 << 20;
+
 /// What all ports of a service share.
 struct Resolver<'a> {
     visible: Visible<'a>,
     claims: &'a Claims,
     context: &'a Context,
     matrix: Matrix<'a>,
-    load_balancer_ips: Vec<IpAddr>,
+    load_balancer_ips: BTreeSet<IpAddr>,
     has_external_ips: bool,
     sources: SourceRanges,
+    frontends: Frontends,
+    /// what is left of [`MAX_WEIGHT`]; `None` once something didn't fit in
+    room: Option<usize>,
     /// frontends of this service so far
     taken: BTreeSet<(FrontendAddr, Protocol)>,
     diagnostics: Vec<Diagnostic>,
@@ -100,7 +114,7 @@ impl<'a> Resolver<'a> {
         diagnostics: Vec<Diagnostic>,
     ) -> Self {
         let service = visible.service;
-        let load_balancer_ips: Vec<IpAddr> = visible.load_balancer_ips().map(|(_, address)| address).collect();
+        let load_balancer_ips: BTreeSet<IpAddr> = visible.load_balancer_ips().map(|(_, address)| address).collect();
         let sources = if load_balancer_ips.is_empty() {
             SourceRanges::Any
         } else {
@@ -116,12 +130,45 @@ impl<'a> Resolver<'a> {
             has_cluster: false,
             has_local: false,
         };
-        let has_external_ips = visible.external_ips().next().is_some();
-        let taken = BTreeSet::new();
-        Self { visible, claims, context, matrix, load_balancer_ips, has_external_ips, sources, taken, diagnostics }
+        Self {
+            claims,
+            context,
+            matrix,
+            load_balancer_ips,
+            has_external_ips: visible.external_ips().next().is_some(),
+            sources,
+            frontends: visible.frontends(),
+            visible,
+            room: Some(MAX_WEIGHT),
+            taken: BTreeSet::new(),
+            diagnostics,
+        }
     }
 
-    fn port(&mut self, port: &ValidPort<'_>, rows: &[Row<'_>]) -> PortState {
+    /// The addresses of the next port; `None` if it is too much, with its endpoints, for what is left of the room. So that
+    /// a service ends where its room does, whatever comes after.
+    fn fits(&mut self, port: &ValidPort<'_>, endpoints: usize) -> Option<Vec<Address>> {
+        let room = self.room?;
+        let (addresses, complete) = self.frontends.of_port(port);
+        let ranges = match &self.sources {
+            SourceRanges::Any => 0,
+            SourceRanges::Only(ranges) => ranges.len(),
+        };
+        let weight = endpoints + addresses.len() * (1 + endpoints.min(MAX_ENDPOINTS) + ranges);
+        let fits = weight <= room && !addresses.is_empty();
+        self.room = room.checked_sub(weight).filter(|_| fits && complete);
+        if self.room.is_none() {
+            let message = format!(
+                "the service has more than {MAX_FRONTENDS} frontends, or together with their endpoints and source ranges \
+                 more than {MAX_WEIGHT} parts: what doesn't fit in, of this port and the ports after it, is not served"
+            );
+            let problem = Problem { field: format!("spec.ports[{}]", port.index), message };
+            self.diagnostics.push(of_service(self.visible.service, problem));
+        }
+        fits.then_some(addresses)
+    }
+
+    fn port(&mut self, port: &ValidPort<'_>, addresses: &[Address], rows: &[Row<'_>]) -> PortState {
         let external = port.node_port.is_some() || self.has_external_ips || !self.load_balancer_ips.is_empty();
         let Matrix { internal_local, external_local, .. } = self.matrix;
         let uses = Uses { cluster: !internal_local || external, local: internal_local || (external_local && external) };
@@ -137,9 +184,9 @@ impl<'a> Resolver<'a> {
         }
         let matrix = self.matrix.with(&selection);
         let visible = self.visible;
-        let mut frontends = Vec::with_capacity(visible.addresses(port).count());
-        for address in visible.addresses(port) {
-            if self.owns(&address, port.protocol) {
+        let mut frontends = Vec::with_capacity(addresses.len());
+        for address in addresses {
+            if self.owns(address, port.protocol) {
                 let sources = self.sources_of(address.kind, &selection);
                 let treatment = matrix.treatment(address.kind);
                 frontends.push(Frontend { kind: address.kind, at: address.at, sources, treatment });
@@ -160,20 +207,25 @@ impl<'a> Resolver<'a> {
     /// Whether this address is ours to serve, and not served already.
     fn owns(&mut self, address: &Address, protocol: Protocol) -> bool {
         let service = self.visible.service;
+        let at = address.at;
         let (message, cause) = if self.is_load_balancer_too(address) {
             // As a load balancer address it may have source ranges, and otherwise the treatment is the same.
             ("a load balancer address of this service too: served as that".to_owned(), Cause::Object)
-        } else if let Some(owner) = self.claims.owner(self.visible.family, address.at, protocol)
-            && *owner != service.name
-        {
-            let at = address.at;
-            let message =
-                format!("{at} {protocol} belongs to service {owner}, which comes first: not served for this one");
-            (message, Cause::Contest)
-        } else if !self.taken.insert((address.at, protocol)) {
-            (format!("this service has {} {protocol} already: not served again", address.at), Cause::Object)
         } else {
-            return true;
+            match self.claims.standing(&service.name, self.visible.family, at, protocol) {
+                Standing::LosesTo(owner) => {
+                    let owner = format!("service {owner}, which comes first");
+                    (format!("{at} {protocol} belongs to {owner}: not served for this one"), Cause::Contest)
+                }
+                Standing::Loses => {
+                    let owner = "one of many services that come first";
+                    (format!("{at} {protocol} belongs to {owner}: not served for this one"), Cause::Contest)
+                }
+                Standing::Owner if !self.taken.insert((at, protocol)) => {
+                    (format!("this service has {at} {protocol} already: not served again"), Cause::Object)
+                }
+                Standing::Owner => return true,
+            }
         };
         let problem = Problem { field: address.field(), message };
         self.diagnostics.push(Diagnostic { cause, ..of_service(service, problem) });
@@ -236,9 +288,16 @@ fn check_addresses(service: &Service, report: &mut impl FnMut(Problem)) {
             report(Problem { field: format!("status.loadBalancer.ingress[{index}].ip"), message });
         }
     }
-    let all_bad = service.source_ranges.iter().all(Result::is_err);
+    let has_range = |family| service.source_ranges.iter().flatten().any(|range| Family::of_net(*range) == family);
+    let is_open = |family| Visible::of(service, family).is_some() && !has_range(family);
+    let consequence = if service.source_ranges.iter().all(Result::is_err) {
+        "no range is left, so everybody is let in"
+    } else if Family::ALL.into_iter().any(is_open) {
+        "it lets nobody in, but a family without a range lets everybody in"
+    } else {
+        "it lets nobody in"
+    };
     for (index, text) in malformed(&service.source_ranges) {
-        let consequence = if all_bad { "no range is left, so everybody is let in" } else { "it lets nobody in" };
         let message = format!("{text:?} is no range: {consequence}");
         report(Problem { field: format!("spec.loadBalancerSourceRanges[{index}]"), message });
     }

@@ -53,16 +53,22 @@ impl<'a> PortIndex<'a> {
         Self { ports, family }
     }
 
-    /// Fills `rows` with the endpoints of a service port, sorted by address and port, each once.
+    /// Fills `rows` with the endpoints of a service port, sorted by address and port, each once. Gives
+    /// how many there were to look at; more than `most` are not, and `rows` means nothing then.
     ///
     /// Where an endpoint is listed twice, the later copy counts, unless it is terminating: the address of a pod that
     /// ends may have been given to a new one. Nothing is mixed from two copies.
-    pub(crate) fn endpoints(&self, name: &str, protocol: Protocol, rows: &mut Vec<Row<'a>>) {
+    pub(crate) fn endpoints(&self, name: &str, protocol: Protocol, most: usize, rows: &mut Vec<Row<'a>>) -> usize {
         rows.clear();
         let start = self.ports.partition_point(|port| port.key() < (name, protocol));
         let matching = self.ports.iter().skip(start).take_while(|port| port.key() == (name, protocol));
+        let mut seen = 0;
         for port in matching {
             let slice = port.slice;
+            seen += slice.endpoints.len();
+            if seen > most {
+                return seen;
+            }
             rows.reserve(slice.endpoints.len());
             let of_family = slice.endpoints.iter().filter(|endpoint| Family::of(endpoint.address) == self.family);
             rows.extend(of_family.map(|of_slice| Row {
@@ -80,6 +86,7 @@ impl<'a> PortIndex<'a> {
             }
             same
         });
+        seen
     }
 }
 

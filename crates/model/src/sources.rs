@@ -1,5 +1,6 @@
 //! loadBalancerSourceRanges: who may use a load balancer address.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ferry_api::object::{Family, IpNet};
@@ -12,7 +13,7 @@ use crate::visible::Visible;
 ///
 /// No range of the family, or one that holds every address, lets everybody in. If the node itself is in a range, the
 /// VIPs become allowed sources: a VIP that is bound on the node is the source of the node's own connections to it.
-pub(crate) fn source_ranges(visible: &Visible<'_>, vips: &[IpAddr], context: &Context) -> SourceRanges {
+pub(crate) fn source_ranges(visible: &Visible<'_>, vips: &BTreeSet<IpAddr>, context: &Context) -> SourceRanges {
     let of_family = |net: &&IpNet| Family::of_net(**net) == visible.family;
     let mut ranges: Vec<IpNet> = visible.service.source_ranges.iter().flatten().filter(of_family).copied().collect();
     if ranges.is_empty() || ranges.iter().any(|range| range.prefix_len() == 0) {

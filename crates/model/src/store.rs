@@ -50,6 +50,7 @@ pub struct Store {
     claims: Claims,
     with_affinity: PerFamily<usize>,
     lists: BTreeMap<Kind, List>,
+    external_ips: bool,
     limits: Limits,
     load: Load,
 }
@@ -144,7 +145,15 @@ impl Store {
             claims: Claims::default(),
             with_affinity: PerFamily::default(),
             lists: BTreeMap::new(),
+            external_ips: true,
         }
+    }
+
+    /// The same store, still empty, which keeps external addresses of Services only if they are served: what nobody serves
+    /// contests nothing.
+    #[must_use]
+    pub fn serving_external_ips(self, served: bool) -> Self {
+        Self { external_ips: served, ..self }
     }
 
     /// Takes an event and says what it made dirty. What doesn't change anything dirties nothing, and of Nodes only
@@ -278,6 +287,9 @@ impl Store {
     }
 
     fn upsert_service(&mut self, mut service: Service, dirty: &mut Dirty) {
+        if !self.external_ips {
+            service.external_ips = Box::default();
+        }
         // The name is kept once for the service, its slices and the tree.
         service.name = self.interned(service.name);
         let name = service.name.clone();

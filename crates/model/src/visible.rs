@@ -26,6 +26,19 @@ pub(crate) struct ValidPort<'a> {
     pub(crate) node_port: Option<u16>,
 }
 
+/// So many frontends a Service has at most in one family: each port has each address, and an object of a megabyte could
+/// name ten thousand of both.
+pub(crate) const MAX_FRONTENDS: usize = 16_384;
+
+/// The frontends of a Service in one family.
+#[derive(Clone, Debug)]
+pub(crate) struct Frontends {
+    /// kind, index in the list that the kind names, address
+    vips: Vec<(FrontendKind, usize, IpAddr)>,
+    /// how many are left to give out
+    room: usize,
+}
+
 /// An address of a Service, and where it is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Address {
@@ -185,19 +198,39 @@ impl<'a> Visible<'a> {
             .filter(move |(_, address)| Family::of(*address) == family)
     }
 
-    /// All addresses of one port, in the order cluster IP, externalIPs, load balancer addresses, nodePort.
-    pub(crate) fn addresses(&self, port: &ValidPort<'_>) -> impl Iterator<Item = Address> {
+    /// Its frontends, to be asked for port by port.
+    pub(crate) fn frontends(&self) -> Frontends {
+        let vip = |kind| move |(index, address)| (kind, index, address);
+        let vips = std::iter::once((FrontendKind::ClusterIp, 0, self.cluster_ip))
+            .chain(self.external_ips().map(vip(FrontendKind::ExternalIp)))
+            .chain(self.load_balancer_ips().map(vip(FrontendKind::LoadBalancer)))
+            .collect();
+        Frontends { vips, room: MAX_FRONTENDS }
+    }
+}
+
+// === impl Frontends ===
+
+impl Frontends {
+    /// The addresses of the next port, in the order cluster IP, externalIPs, load balancer addresses, nodePort: as many as
+    /// there is room for, and whether these are all.
+    pub(crate) fn of_port(&mut self, port: &ValidPort<'_>) -> (Vec<Address>, bool) {
         let number = port.port;
-        let vip = move |kind, (index, address)| Address { kind, index, at: FrontendAddr::Vip(address, number) };
+        let vip = |(kind, index, address): &(FrontendKind, usize, IpAddr)| Address {
+            kind: *kind,
+            index: *index,
+            at: FrontendAddr::Vip(*address, number),
+        };
         let node_port = port.node_port.map(|node_port| Address {
             kind: FrontendKind::NodePort,
             index: port.index,
             at: FrontendAddr::NodePort(node_port),
         });
-        std::iter::once(vip(FrontendKind::ClusterIp, (0, self.cluster_ip)))
-            .chain(self.external_ips().map(move |address| vip(FrontendKind::ExternalIp, address)))
-            .chain(self.load_balancer_ips().map(move |address| vip(FrontendKind::LoadBalancer, address)))
-            .chain(node_port)
+        let wanted = self.vips.len() + usize::from(node_port.is_some());
+        let addresses: Vec<Address> = self.vips.iter().map(vip).chain(node_port).take(self.room).collect();
+        self.room -= addresses.len();
+        let complete = addresses.len() == wanted;
+        (addresses, complete)
     }
 }
 

@@ -96,7 +96,7 @@ pub const FLAGS: &[Flag] = &[
     flag("conntrack-udp-timeout", Duration, Nothing, "0s", "Timeout of unanswered UDP; 0 leaves it."),
     flag("conntrack-udp-timeout-stream", Duration, Nothing, "0s", "Timeout of answered UDP; 0 leaves it."),
     flag("detect-local-mode", Text, Config, "", "How traffic of this node's pods is known."),
-    flag("feature-gates", Gates, Nothing, "", "Pairs A=true,B=false."),
+    flag("feature-gates", Gates, Config, "", "Pairs A=true,B=false. AllowServiceExternalIPs has an effect."),
     flag("healthz-bind-address", IpPort, Config, "0.0.0.0:10256", "Where /healthz and /livez are served."),
     flag("healthz-port", Int32, Nothing, "10256", "Deprecated: use --healthz-bind-address."),
     flag("hostname-override", Text, Acts, "", "The node's name, instead of the host's."),

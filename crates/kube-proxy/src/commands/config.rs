@@ -133,10 +133,10 @@ impl Notice {
                 tracing::info!(err, "Using lenient decoding as strict decoding failed");
             }
             Self::Odd(what) => {
-                tracing::warn!(what, "The configuration file holds something without effect");
+                tracing::warn!(what, "The configuration file holds something out of date or without effect");
             }
             Self::Gate(what) => {
-                tracing::warn!(what, "A feature gate has no effect");
+                tracing::warn!(what, "A feature gate is out of date");
             }
             Self::OtherDocuments(documents) => {
                 tracing::warn!(documents, "The configuration file's further documents are not read by this build");

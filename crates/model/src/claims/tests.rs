@@ -131,3 +131,43 @@ fn a_service_shares_one_allocation_however_it_grows() {
     assert_eq!(claims.owners.len(), 10);
     assert!(claims.owners.values().all(|owner| Arc::ptr_eq(owner, first)));
 }
+
+/// Every service that is told something else than before is named, and never many of them.
+#[test]
+fn a_change_concerns_the_first_in_line() {
+    let services: Vec<Service> =
+        (0..40).map(|number| dated(&format!("s{number:02}"), 1 + i64::from(number % 5))).collect();
+    let at = FrontendAddr::Vip([10, 96, 0, 10].into(), 80);
+    let told = |claims: &Claims, present: &BTreeSet<usize>| -> Vec<(usize, String)> {
+        let of = |index: &usize| {
+            let standing = claims.standing(&services[*index].name, Family::V4, at, Protocol::Tcp);
+            (*index, format!("{standing:?}"))
+        };
+        present.iter().map(of).collect()
+    };
+    let mut claims = Claims::default();
+    let mut present = BTreeSet::new();
+    let mut state = 1_usize;
+    let mut most = 0;
+    for _ in 0..2_000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let index = (state >> 33) % services.len();
+        let before = told(&claims, &present);
+        let comes = present.insert(index);
+        if !comes {
+            present.remove(&index);
+        }
+        let (old, new) = (Some(&services[index]).filter(|_| !comes), Some(&services[index]).filter(|_| comes));
+        let dirty = change(&mut claims, old, new);
+        let others = told(&claims, &present).into_iter().filter(|told| told.0 != index && !before.contains(told));
+        for (other, _) in others {
+            assert!(dirty.contains(&format!("s{other:02}")), "s{other:02} is not among {dirty:?}");
+        }
+        most = most.max(dirty.len());
+        let owners = told(&claims, &present).into_iter().filter(|(_, told)| told == "Owner").count();
+        assert_eq!(owners, usize::from(!present.is_empty()));
+        let named = told(&claims, &present).into_iter().filter(|(_, told)| told.starts_with("LosesTo")).count();
+        assert_eq!(named, NAMED.min(present.len().saturating_sub(1)));
+    }
+    assert_eq!(most, NAMED + 1);
+}

@@ -12,6 +12,7 @@ fn settings() -> Settings {
         masquerade_all: false,
         masquerade_bit: 14,
         node_port_addresses: NodePortSelection::Primary,
+        external_ips: true,
     }
 }
 
@@ -152,12 +153,14 @@ fn settings_from_a_configuration() {
     config.nftables.masquerade_all = true;
     config.nftables.masquerade_bit = 3;
     config.node_port_addresses = vec!["192.0.2.0/24".to_owned(), "::/0".to_owned()];
+    config.feature_gates = [("AllowServiceExternalIPs".to_owned(), false)].into();
     let wanted = Settings {
         bind_address: Some(ip("192.0.2.11")),
         detect_local: DetectLocal::ClusterCidr(nets(&["10.244.0.0/16", "fd00:10:244::/56"])),
         masquerade_all: true,
         masquerade_bit: 3,
         node_port_addresses: NodePortSelection::Cidrs(nets(&["192.0.2.0/24", "::/0"])),
+        external_ips: false,
         ..settings()
     };
     assert_eq!(of(&config), wanted);

@@ -1,6 +1,9 @@
 use std::sync::Arc;
 
-use ferry_api::object::{Conditions, EndpointSlice, KubeObject, ServicePort, ServiceType, SlicePort};
+use ferry_api::object::{
+    AddressType, Conditions, EndpointSlice, EndpointSliceBuilder, Hints, IpNet, KubeObject, ServicePort, ServiceType,
+    SlicePort,
+};
 
 use super::*;
 use crate::state::Affinity;
@@ -445,4 +448,69 @@ fn a_pool_has_an_end() {
     let (cut, diagnostics) = resolved(&store([web()], more), "web", Family::V4);
     assert_eq!(cut, full, "the first by address");
     assert_eq!(diagnostics, ["spec.ports[0]: 65538 endpoints, but there is room for 65536: the last 2 are not used"]);
+}
+
+#[test]
+fn one_of_many_losers_is_not_told_to_whom() {
+    let rivals = |count: u16| {
+        let rival = |number| Service {
+            external_ips: [Ok(ip("198.51.100.7"))].into(),
+            ..service(&format!("s{number:02}"), &format!("10.96.1.{number}"))
+        };
+        store((0..count).map(rival), [])
+    };
+    let message = |text: &str| {
+        vec![format!("spec.externalIPs[0]: 198.51.100.7:80 TCP belongs to {text}: not served for this one")]
+    };
+    let store = rivals(12);
+    assert_eq!(frontends(&store, "s00").1, Vec::<String>::new());
+    assert_eq!(frontends(&store, "s08").1, message("service default/s00, which comes first"));
+    assert_eq!(frontends(&store, "s09").1, message("one of many services that come first"));
+}
+
+#[test]
+fn a_service_has_no_more_frontends_than_there_is_room_for() {
+    let ports: Vec<ServicePort> = (1..=200).map(|number| port(&number.to_string(), number)).collect();
+    let addresses = (0..200_u8).map(|last| Ok(IpAddr::from([198, 51, 100, last])));
+    let wide = Service { ports: ports.into(), external_ips: addresses.collect(), ..service("web", "10.96.0.10") };
+    let store = store([wide], []);
+    let (state, diagnostics) = resolved(&store, "web", Family::V4);
+    let served: Vec<&Frontend> = state.ports.iter().flat_map(|port| &port.frontends).collect();
+    assert_eq!(served.len(), MAX_FRONTENDS);
+    assert_eq!(state.ports.len(), MAX_FRONTENDS.div_ceil(201));
+    assert_eq!(diagnostics.len(), 1);
+    assert!(diagnostics[0].starts_with("spec.ports[81]: the service has more than 16384 frontends"), "{diagnostics:?}");
+    // What isn't served isn't claimed either.
+    let owner = |address: u8, port| {
+        store.claims().owner(Family::V4, FrontendAddr::Vip([198, 51, 100, address].into(), port), Protocol::Tcp)
+    };
+    assert_eq!(owner(0, 82), Some(&name("web")));
+    assert_eq!((owner(199, 82), owner(0, 83)), (None, None));
+}
+
+#[test]
+fn a_service_ends_where_its_endpoints_and_ranges_are_too_many() {
+    let ports: Vec<ServicePort> = (1..=4).map(|number| port(&number.to_string(), number)).collect();
+    let range = |number: u32| Ok(IpNet::from(IpAddr::from(std::net::Ipv4Addr::from(0xc633_0000 + number))));
+    let heavy = |ranges| Service {
+        kind: ServiceType::LoadBalancer,
+        ports: ports.clone().into(),
+        ingress: [ingress("203.0.113.9"), ingress("203.0.113.10")].into(),
+        source_ranges: (0..ranges).map(range).collect(),
+        ..service("web", "10.96.0.10")
+    };
+    let (state, diagnostics) = resolved(&store([heavy(70_000)], []), "web", Family::V4);
+    assert_eq!((state.ports.len(), diagnostics), (4, Vec::new()));
+    let (state, diagnostics) = resolved(&store([heavy(120_000)], []), "web", Family::V4);
+    assert_eq!(state.ports.len(), 2);
+    assert_eq!(diagnostics.len(), 1);
+    assert!(diagnostics[0].starts_with("spec.ports[2]: the service has more than"), "{diagnostics:?}");
+    // A slice that names one port ten thousand times.
+    let again = (1..=10_000).map(|number| slice_port("", number)).collect();
+    let mut endpoints = EndpointSliceBuilder::default();
+    (0..200_u8).for_each(|last| endpoints.push(Ok([10, 244, 1, last].into()), READY, None, Hints::default()));
+    let slice = endpoints.build(name("web-1"), Some(name("web")), AddressType::Ipv4, again);
+    let (state, diagnostics) = resolved(&store([service("web", "10.96.0.10")], [slice]), "web", Family::V4);
+    assert_eq!((state.ports.len(), &state.ports[0].frontends), (1, &Vec::new()));
+    assert!(diagnostics[0].starts_with("spec.ports[0]: the service has more than"), "{diagnostics:?}");
 }

@@ -10,7 +10,7 @@ const B: &str = "10.244.2.1";
 
 fn select_of(slice: &EndpointSlice, uses: Uses) -> Selection {
     let mut rows = Vec::new();
-    PortIndex::new(&[slice], Family::V4, &mut Vec::new()).endpoints("", Protocol::Tcp, &mut rows);
+    PortIndex::new(&[slice], Family::V4, &mut Vec::new()).endpoints("", Protocol::Tcp, usize::MAX, &mut rows);
     select(&rows, uses, &context())
 }
 

@@ -5,7 +5,7 @@ use crate::testing::*;
 
 fn table<'a>(slices: &[&'a EndpointSlice], name: &str) -> (Vec<Row<'a>>, Vec<String>) {
     let (mut rows, mut diagnostics) = (Vec::new(), Vec::new());
-    PortIndex::new(slices, Family::V4, &mut diagnostics).endpoints(name, Protocol::Tcp, &mut rows);
+    PortIndex::new(slices, Family::V4, &mut diagnostics).endpoints(name, Protocol::Tcp, usize::MAX, &mut rows);
     (rows, diagnostics.iter().map(ToString::to_string).collect())
 }
 

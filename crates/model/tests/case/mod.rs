@@ -42,28 +42,32 @@ impl Case {
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
         let text = |file: &str| fs::read_to_string(folder.join(file)).ok();
         let required = |file: &str| text(file).unwrap_or_else(|| panic!("case {name} has no {file}"));
+        let manifests = [Some(required("objects.yaml")), text("node.yaml")];
+        let manifests: Vec<String> = manifests.into_iter().flatten().collect();
+        Self { folder: folder.clone(), ..Self::of(&name, &required("config.yaml"), &manifests) }
+    }
 
-        let mut config =
-            config::decode(&required("config.yaml")).unwrap_or_else(|error| panic!("{name}: {error}")).config;
+    /// A case without a folder: a configuration, and manifests with the objects and the Node.
+    pub(crate) fn of(name: &str, config: &str, manifests: &[String]) -> Self {
+        let mut config = config::decode(config).unwrap_or_else(|error| panic!("{name}: {error}")).config;
         config.apply_platform_defaults();
         config.validate().unwrap_or_else(|errors| panic!("{name}: {errors}"));
         let overridden = Some(config.hostname_override.as_str()).filter(|name| !name.is_empty());
         let settings = Settings::from_config(&config, overridden.unwrap_or(NODE_NAME));
 
-        let mut store = Store::new(&settings.node_name);
-        for manifest in [Some(required("objects.yaml")), text("node.yaml")].into_iter().flatten() {
-            for object in objects(&name, &manifest) {
-                store.apply(Event::Upsert(object));
-            }
+        let mut store = Store::new(&settings.node_name).serving_external_ips(settings.external_ips);
+        for object in manifests.iter().flat_map(|manifest| objects(name, manifest)) {
+            store.apply(Event::Upsert(object));
         }
         let of_node = store.node().map_or(&[][..], |node| &node.addresses);
         let mut local_addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
         local_addresses.extend(of_node.iter().filter_map(|address| address.address.as_ref().ok()));
-        Self { name, folder, settings, store, local_addresses }
+        Self { name: name.to_owned(), folder: PathBuf::new(), settings, store, local_addresses }
     }
 }
 
-fn objects(case: &str, manifest: &str) -> Vec<KubeObject> {
+/// The objects of a manifest.
+pub(crate) fn objects(case: &str, manifest: &str) -> Vec<KubeObject> {
     let documents = decode_manifest(manifest).complete().unwrap_or_else(|error| panic!("{case}: {error}"));
     let objects = documents.into_iter().map(|document| match document {
         Document::Object(object) => object,

@@ -43,7 +43,7 @@ struct Follower {
 
 impl Follower {
     fn new(settings: Settings) -> Self {
-        let store = Store::new(&settings.node_name);
+        let store = Store::new(&settings.node_name).serving_external_ips(settings.external_ips);
         let context = context(&settings, None);
         Self { settings, store, context, states: States::new() }
     }
@@ -73,8 +73,8 @@ fn last_of(objects: &[KubeObject]) -> Vec<KubeObject> {
     keyed.collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
-fn fresh(objects: impl IntoIterator<Item = KubeObject>, node_name: &str) -> Store {
-    let mut store = Store::new(node_name);
+fn fresh(objects: impl IntoIterator<Item = KubeObject>, settings: &Settings) -> Store {
+    let mut store = Store::new(&settings.node_name).serving_external_ips(settings.external_ips);
     for object in objects {
         store.apply(Event::Upsert(object));
     }
@@ -164,8 +164,7 @@ proptest! {
         if order % 2 == 0 {
             rest.reverse();
         }
-        let node_name = follower.settings.node_name.clone();
-        compare(&follower, &fresh(rest, &node_name))?;
+        compare(&follower, &fresh(rest, &follower.settings))?;
     }
 
     #[test]
@@ -183,8 +182,7 @@ proptest! {
             prop_assert!(follower.store.service_names().count() >= known, "something went before the list was complete");
             kinds.iter().for_each(|kind| follower.apply(Event::Synced(*kind)));
         }
-        let node_name = follower.settings.node_name.clone();
-        compare(&follower, &fresh(last_of(&after), &node_name))?;
+        compare(&follower, &fresh(last_of(&after), &follower.settings))?;
     }
 
     #[test]
@@ -193,7 +191,7 @@ proptest! {
         objects in prop::collection::vec(arbitrary::object(), 0..24),
         packets in prop::collection::vec(arbitrary::packet(), 16),
     ) {
-        let store = fresh(objects, &settings.node_name);
+        let store = fresh(objects, &settings);
         let context = context(&settings, store.node());
         let bases = bases(&store, &settings, &context);
         let states = resolve_all(&store, &context);

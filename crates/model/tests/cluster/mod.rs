@@ -1,0 +1,146 @@
+//! Plausible clusters, made from a seed: Services of all types, slices that overlap, policies, hints, endpoints that come and go,
+//! contested addresses, in both families. They are texts, as in the case folders and by their conventions, so that whatever
+//! reads a case can read them. Other crates' tests take this file in by its path.
+
+mod random;
+mod service;
+mod slice;
+
+use std::collections::BTreeMap;
+
+use ferry_api::object::{Kind, ObjectName};
+
+pub(crate) use random::Random;
+pub(crate) use service::SERVICES;
+
+/// What the proxy of node-a knows of a cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Cluster {
+    /// config.yaml
+    pub(crate) config: String,
+    /// all objects as documents of a manifest, node-a's Node among them
+    pub(crate) objects: BTreeMap<(Kind, ObjectName), String>,
+    /// what the slices of each service say of topology
+    hints: Vec<Hints>,
+}
+
+/// What a service's slices say of topology.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Hints {
+    /// nothing
+    None,
+    /// each endpoint's own zone, as for PreferSameZone
+    Zones,
+    /// each endpoint's own node and zone, as for PreferSameNode
+    Nodes,
+    /// this and that
+    Mixed,
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    /// The cluster of a seed.
+    pub(crate) fn random(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let hints = SERVICES.iter().map(|_| Hints::random(&mut random)).collect();
+        let mut cluster = Self { config: config(&mut random), objects: BTreeMap::new(), hints };
+        cluster.put_node(&mut random);
+        for slot in 0..SERVICES.len() {
+            if random.chance(70) {
+                cluster.put_service(slot, &mut random);
+            }
+            // Slices of a service that isn't there are a part of life.
+            for part in 0..random.pick(&[1, 1, 2, 3]) {
+                cluster.put_slice(slot, part, true, &mut random);
+                cluster.put_slice(slot, part, false, &mut random);
+            }
+        }
+        for name in random.some(&["kubernetes", "more"], 2) {
+            cluster.put_service_cidr(name, &mut random);
+        }
+        cluster
+    }
+
+    /// All objects as one manifest.
+    pub(crate) fn manifest(&self) -> String {
+        self.objects.values().map(|text| format!("---\n{text}")).collect()
+    }
+
+    /// One of the services gets a new text.
+    pub(crate) fn put_service(&mut self, slot: usize, random: &mut Random) -> (Kind, ObjectName) {
+        let (name, text) = service::random(slot, random);
+        self.put((Kind::Service, name), text)
+    }
+
+    /// One of a service's slices gets a new text.
+    pub(crate) fn put_slice(&mut self, slot: usize, part: usize, v4: bool, random: &mut Random) -> (Kind, ObjectName) {
+        let hints = self.hints.get(slot).copied().unwrap_or(Hints::None);
+        let (name, text) = slice::random(slot, part, v4, hints, random);
+        self.put((Kind::EndpointSlice, name), text)
+    }
+
+    /// The Node gets a new text: its addresses stay, the zone and the pod ranges may go.
+    pub(crate) fn put_node(&mut self, random: &mut Random) -> (Kind, ObjectName) {
+        let zone = random.pick(&["zone-a", "zone-a", "zone-a", "zone-b", ""]);
+        let ranges = random.pick(&["[10.244.1.0/24, 'fd00:10:244:1::/64']", "[10.244.1.0/24]", "[]"]);
+        let text = format!(
+            "apiVersion: v1\nkind: Node\nmetadata: {{name: node-a, labels: {{topology.kubernetes.io/zone: '{zone}'}}}}\n\
+             spec: {{podCIDRs: {ranges}}}\nstatus:\n  addresses:\n  - {{type: InternalIP, address: 192.0.2.10}}\n  \
+             - {{type: InternalIP, address: '2001:db8::10'}}\n"
+        );
+        self.put((Kind::Node, ObjectName::cluster_wide("node-a")), text)
+    }
+
+    /// A ServiceCIDR gets a new text.
+    pub(crate) fn put_service_cidr(&mut self, name: &str, random: &mut Random) -> (Kind, ObjectName) {
+        let ranges = ["10.96.0.0/16", "'fd00:10:96::/112'", "10.96.0.0/24", "10.97.0.0/16"];
+        let ranges = random.some(&ranges, 3).join(", ");
+        let text = format!(
+            "apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {{name: {name}}}\nspec: {{cidrs: [{ranges}]}}\n"
+        );
+        self.put((Kind::ServiceCidr, ObjectName::cluster_wide(name)), text)
+    }
+
+    fn put(&mut self, key: (Kind, ObjectName), text: String) -> (Kind, ObjectName) {
+        self.objects.insert(key.clone(), text);
+        key
+    }
+}
+
+// === impl Hints ===
+
+impl Hints {
+    fn random(random: &mut Random) -> Self {
+        random.pick(&[Self::None, Self::None, Self::Zones, Self::Nodes, Self::Mixed])
+    }
+}
+
+fn config(random: &mut Random) -> String {
+    let range = "clusterCIDR: 10.244.0.0/16,fd00:10:244::/56\n";
+    let pods = random.pick(&[
+        range,
+        range,
+        range,
+        "",
+        "clusterCIDR: 10.244.0.0/16\n",
+        "detectLocalMode: NodeCIDR\n",
+        "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\n",
+        "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: veth}\n",
+    ]);
+    let node_ports = random.pick(&[
+        "",
+        "",
+        "nodePortAddresses: [primary]\n",
+        "nodePortAddresses: [192.0.2.0/24]\n",
+        "nodePortAddresses: ['::/0', 192.0.2.10/32]\n",
+        "nodePortAddresses: [198.51.100.0/24, '2001:db8::/64']\n",
+    ]);
+    let masquerade_all = random.chance(15);
+    let bit = random.pick(&[14, 14, 14, 7]);
+    let gate = if random.chance(5) { "featureGates: {AllowServiceExternalIPs: false}\n" } else { "" };
+    format!(
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n{pods}{node_ports}{gate}\
+         nftables: {{masqueradeAll: {masquerade_all}, masqueradeBit: {bit}}}\n"
+    )
+}

@@ -1,0 +1,135 @@
+//! Services of all types, few names and addresses, so that they meet.
+
+use ferry_api::object::ObjectName;
+
+use super::random::Random;
+
+/// The services that may be there. Each has cluster IPs of its own: 10.96.0.20 and fd00:10:96::20 the first, and so on.
+pub(crate) const SERVICES: [(&str, &str); 10] = [
+    ("default", "web"),
+    ("default", "api"),
+    ("default", "db"),
+    ("shop", "web"),
+    ("shop", "cart"),
+    ("kube-system", "kube-dns"),
+    ("default", "a"),
+    ("shop", "mail"),
+    ("ops", "metrics"),
+    ("default", "late"),
+];
+
+/// Names, protocols, numbers of services and numbers of endpoints.
+pub(super) const PORTS: [(&str, &str, u16, u16); 7] = [
+    ("http", "TCP", 80, 8080),
+    ("https", "TCP", 443, 8443),
+    ("dns", "UDP", 53, 5353),
+    ("dns-tcp", "TCP", 53, 5353),
+    ("sctp", "SCTP", 9999, 9999),
+    ("metrics", "TCP", 9090, 8081),
+    ("udp", "UDP", 80, 8080),
+];
+
+/// One of the services, in the block style of a manifest.
+pub(super) fn random(slot: usize, random: &mut Random) -> (ObjectName, String) {
+    let (namespace, name) = SERVICES.get(slot).copied().unwrap_or(("default", "none"));
+    let kind = random.pick(&["ClusterIP", "ClusterIP", "NodePort", "LoadBalancer", "LoadBalancer", "LoadBalancer"]);
+    let kind = if random.chance(4) { "ExternalName" } else { kind };
+    let mut text = format!("apiVersion: v1\nkind: Service\nmetadata:\n  namespace: {namespace}\n  name: {name}\n");
+    if random.chance(80) {
+        let month = 1 + random.below(4);
+        text += &format!("  creationTimestamp: 2025-{month:02}-01T00:00:00Z\n");
+    }
+    if random.chance(4) {
+        text += "  labels: {service.kubernetes.io/service-proxy-name: other}\n";
+    }
+    text += &format!("spec:\n  type: {kind}\n");
+    text += &cluster_ips(slot, random);
+    text += &ports(kind, random);
+    text += &policies(slot, kind, random);
+    if random.chance(25) {
+        let addresses = ["198.51.100.20", "198.51.100.21", "203.0.113.20", "'2001:db8:2::20'", "'2001:db8:2::21'"];
+        text += &format!("  externalIPs: [{}]\n", random.some(&addresses, 3).join(", "));
+    }
+    // What is left over of an earlier type stays for a while.
+    if kind == "LoadBalancer" || random.chance(5) {
+        text += &load_balancer(random);
+    }
+    (ObjectName::new(namespace, name), text)
+}
+
+fn cluster_ips(slot: usize, random: &mut Random) -> String {
+    if random.chance(4) {
+        return "  clusterIP: None\n  clusterIPs: [None]\n".to_owned();
+    }
+    // Now and then the cluster IP of another one: two files that somebody copied.
+    let slot = if random.chance(4) { random.below(SERVICES.len()) } else { slot };
+    let (v4, v6) = (format!("10.96.0.{}", 20 + slot), format!("'fd00:10:96::{}'", 20 + slot));
+    match random.below(10) {
+        0..=3 => format!("  clusterIP: {v4}\n  clusterIPs: [{v4}]\n  ipFamilies: [IPv4]\n"),
+        4 => format!("  clusterIP: {v6}\n  clusterIPs: [{v6}]\n  ipFamilies: [IPv6]\n"),
+        5 => format!("  clusterIP: {v6}\n  clusterIPs: [{v6}, {v4}]\n  ipFamilies: [IPv6, IPv4]\n"),
+        6 => format!("  clusterIP: {v4}\n"),
+        _ => format!("  clusterIP: {v4}\n  clusterIPs: [{v4}, {v6}]\n  ipFamilies: [IPv4, IPv6]\n"),
+    }
+}
+
+fn ports(kind: &str, random: &mut Random) -> String {
+    let mut chosen = random.some(&PORTS, 3);
+    if chosen.is_empty() {
+        chosen = vec![random.pick(&PORTS)];
+    }
+    let unnamed = chosen.len() == 1 && random.chance(50);
+    let opens = (kind == "NodePort" || kind == "LoadBalancer") && random.chance(90);
+    let mut text = "  ports:\n".to_owned();
+    for (name, protocol, number, _) in chosen {
+        let name = if unnamed { "" } else { name };
+        let number = if random.chance(5) { number + 1 } else { number };
+        let node_port = if opens { 30_080 + random.below(12) } else { 0 };
+        text += &format!("  - {{name: '{name}', protocol: {protocol}, port: {number}, nodePort: {node_port}}}\n");
+    }
+    text
+}
+
+fn policies(slot: usize, kind: &str, random: &mut Random) -> String {
+    let mut text = String::new();
+    if random.chance(25) {
+        text += "  internalTrafficPolicy: Local\n";
+    }
+    if random.chance(40) {
+        text += "  externalTrafficPolicy: Local\n";
+        if kind == "LoadBalancer" {
+            text += &format!("  healthCheckNodePort: {}\n", 32_000 + slot);
+        }
+    }
+    if random.chance(25) {
+        let seconds = random.pick(&[600, 10_800]);
+        text += "  sessionAffinity: ClientIP\n";
+        text += &format!("  sessionAffinityConfig: {{clientIP: {{timeoutSeconds: {seconds}}}}}\n");
+    }
+    if random.chance(35) {
+        let ranges = [
+            "198.51.100.0/24",
+            "10.244.1.0/24",
+            "10.0.0.0/8",
+            "192.0.2.0/24",
+            "203.0.113.20/32",
+            "'2001:db8:3::/48'",
+            "'fd00:10:244:1::/64'",
+            "'2001:db8::/64'",
+            "0.0.0.0/0",
+        ];
+        text += &format!("  loadBalancerSourceRanges: [{}]\n", random.some(&ranges, 3).join(", "));
+    }
+    text
+}
+
+fn load_balancer(random: &mut Random) -> String {
+    let addresses = ["203.0.113.20", "203.0.113.21", "203.0.113.22", "'2001:db8:1::20'", "'2001:db8:1::21'"];
+    let mut text = "status:\n  loadBalancer:\n    ingress:\n".to_owned();
+    for address in random.some(&addresses, 3) {
+        let mode = random.pick(&["VIP", "VIP", "VIP", "Proxy"]);
+        text += &format!("    - {{ip: {address}, ipMode: {mode}}}\n");
+    }
+    text += "    - {hostname: lb.example.com}\n";
+    text
+}

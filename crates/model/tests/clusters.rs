@@ -1,0 +1,90 @@
+//! Plausible clusters: whatever order the objects come in, and whatever was there before, the same is decided, owned and said.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "cases are files")]
+
+#[expect(dead_code, reason = "the folders belong to the tests of the cases")]
+mod case;
+#[path = "cluster/changes.rs"]
+mod changes;
+mod cluster;
+
+use case::{Case, objects};
+use changes::happens;
+use cluster::{Cluster, Random};
+use ferry_model::explain::explain;
+use ferry_model::{Event, Profile, Store};
+use proptest::prelude::*;
+
+/// All objects of a cluster as events, in any order.
+fn shuffled(cluster: &Cluster, random: &mut Random) -> Vec<Event> {
+    let mut events: Vec<Event> = objects("cluster", &cluster.manifest()).into_iter().map(Event::Upsert).collect();
+    for at in (1..events.len()).rev() {
+        events.swap(at, random.below(at + 1));
+    }
+    events
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_order_of_events_does_not_matter(seed in any::<u64>(), moments in 0..40usize) {
+        let mut random = Random::new(seed);
+        let mut cluster = Cluster::random(seed);
+        let mut case = Case::of("cluster", &cluster.config, &[cluster.manifest()]);
+        // One store has lived through a history …
+        for _ in 0..moments {
+            let (kind, name) = happens(&mut cluster, &mut random);
+            let event = match cluster.objects.get(&(kind, name.clone())) {
+                Some(text) => Event::Upsert(objects("cluster", text).pop().unwrap()),
+                None => Event::Delete(kind, name),
+            };
+            case.store.apply(event);
+        }
+        // … others learn what is left of it, each in an order of its own.
+        let text = explain(&case.settings, &case.local_addresses, &case.store, &Profile::NFTABLES);
+        for _ in 0..3 {
+            let mut store = Store::new(&case.settings.node_name).serving_external_ips(case.settings.external_ips);
+            shuffled(&cluster, &mut random).into_iter().for_each(|event| drop(store.apply(event)));
+            prop_assert_eq!(store.claims(), case.store.claims());
+            prop_assert_eq!(explain(&case.settings, &case.local_addresses, &store, &Profile::NFTABLES), text.as_str());
+        }
+    }
+
+}
+
+#[test]
+fn clusters_are_full_of_life() {
+    let text: String = (0..40)
+        .map(|seed| {
+            let cluster = Cluster::random(seed);
+            assert_eq!(cluster.manifest(), Cluster::random(seed).manifest());
+            let case = Case::of("cluster", &cluster.config, &[cluster.manifest()]);
+            explain(&case.settings, &case.local_addresses, &case.store, &Profile::NFTABLES)
+        })
+        .collect();
+    for sight in [
+        "externalIP [2001:db8:2::",
+        "loadBalancer 203.0.113.",
+        "nodePort 30",
+        " sources ",
+        " affinity 600 s",
+        "pod=cluster host=cluster+masquerade other=local",
+        "pod=cluster host=cluster+masquerade other=drop",
+        "pod=local host=cluster+masquerade other=local",
+        "pod=drop host=drop other=drop",
+        "pod=reject host=reject other=reject",
+        "pod=local host=local+masquerade other=local+masquerade",
+        "port - SCTP",
+        "pods not known",
+        "pods through veth*",
+        "zone -",
+        "local endpoints 1",
+        "nothing to serve",
+        "which comes first",
+        "service CIDRs 10.96.0.0/16",
+    ] {
+        assert!(text.contains(sight), "no {sight} in forty clusters");
+    }
+}
