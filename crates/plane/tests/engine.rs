@@ -201,6 +201,36 @@ proptest! {
 }
 
 #[test]
+fn what_is_acknowledged_says_what_it_was_before() {
+    let mut world = World::new();
+    let now = Instant::now();
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
+    engine.offer(world.delta());
+    let first = engine.sync(now);
+    assert!(!first.adopted && !first.acked.is_empty(), "nobody was there before: {first:?}");
+    assert!(first.acked.iter().all(|acked| acked.before.is_none() && acked.after.is_some()));
+    let in_force = |engine: &ToyEngine| {
+        let mut all = Vec::new();
+        engine.each_unit(&mut |unit| all.push(unit.clone()));
+        all
+    };
+    let old = in_force(&engine);
+    world.owners[0] = 1;
+    engine.offer(world.delta());
+    let outcome = engine.sync(now);
+    for acked in &outcome.acked {
+        assert!(acked.before.as_deref().is_none_or(|before| old.contains(before)), "{acked:?}");
+        assert!(acked.after.as_deref().is_none_or(|after| in_force(&engine).contains(after)), "{acked:?}");
+    }
+    assert!(outcome.acked.iter().any(|acked| acked.before != acked.after), "{outcome:?}");
+    let kernel = MemoryKernel { objects: std::mem::take(&mut engine.kernel_mut().objects), ..MemoryKernel::default() };
+    let mut next = Engine::new(ToyCompile, kernel);
+    next.offer(world.delta());
+    assert!(next.sync(now).adopted);
+    assert!(!next.repair(now).adopted);
+}
+
+#[test]
 fn a_vip_changes_hands_by_one_replace() {
     let mut world = World::new();
     let now = Instant::now();

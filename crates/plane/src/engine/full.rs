@@ -18,6 +18,8 @@ use crate::{Acked, Batch, CommitError, Compile, Extent, Kernel, Object, Op, Outc
 struct Draft<O: Object> {
     /// the changes that are part of it
     group: Vec<Change>,
+    /// the kernel held something of ours
+    held: bool,
     /// more changes follow
     more: bool,
     batch: Batch<O>,
@@ -36,12 +38,12 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         outcome: &mut Outcome,
     ) -> Result<(), CommitError> {
         outcome.full = true;
-        outcome.adopted |= purpose == Purpose::Adopt;
         let mut postponed = BTreeSet::new();
         let mut drifted = false;
         loop {
-            let Draft { group, more, mut batch, mut foreign, spare } =
+            let Draft { group, held, more, mut batch, mut foreign, spare } =
                 self.compare_all(context, &postponed, purpose, now)?;
+            outcome.adopted |= held && purpose == Purpose::Adopt;
             // If our own changes meet resistance once more, they need the rest mended.
             let unconfirmed = purpose == Purpose::Conflict && !drifted;
             let later = if unconfirmed { std::mem::take(&mut foreign) } else { HashSet::new() };
@@ -82,7 +84,8 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         let mut group = if purpose == Purpose::Rescue { Vec::new() } else { self.changes(context, now) };
         self.hold_back(context, &mut group, now);
         // Nothing of ours is there, and nothing was: the base and some units, the others follow.
-        let more = actual.is_empty() && group.len() > self.portion && only_adds(&group);
+        let held = !actual.is_empty();
+        let more = !held && group.len() > self.portion && only_adds(&group);
         if more {
             group.truncate(self.portion);
         }
@@ -94,7 +97,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             Purpose::Adopt => HashSet::new(),
             Purpose::Repair | Purpose::Rescue | Purpose::Conflict => self.drift_in(context, &group, &batch),
         };
-        Ok(Draft { group, more, batch, foreign, spare })
+        Ok(Draft { group, held, more, batch, foreign, spare })
     }
 
     /// What makes the kernel's objects those of the group and of every unit that stays as it is. What a unit that has
