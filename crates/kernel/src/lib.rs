@@ -1,9 +1,11 @@
-//! Talks to the kernel: netlink, nf_tables, addresses, network namespaces, sysctls. Knows nothing of the program above.
+//! Talks to the kernel: netlink, nf_tables, connection tracking, addresses, network namespaces, sysctls. Knows nothing of
+//! the program above.
 //!
 //! The only crate with `unsafe` code. Everything is synchronous; what comes from the kernel is decoded with bounds
 //! checks throughout, so that no byte sequence ends the program.
 
 pub mod capability;
+pub mod conntrack;
 pub mod link;
 pub mod memory;
 pub mod netlink;

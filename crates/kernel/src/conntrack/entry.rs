@@ -1,0 +1,200 @@
+//! What the kernel remembers of one flow.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::{Family, wire};
+use crate::netlink::{Attributes, Malformed, Writer};
+
+/// A flow of a protocol with ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Entry {
+    /// how its packets look before anything is translated
+    pub original: Tuple,
+    /// how those of the answers look: their source is where the flow was led
+    pub reply: Tuple,
+    /// the IP protocol
+    pub protocol: u8,
+    /// what happened to it
+    pub status: Status,
+    /// the kernel's number for it, made of its place in memory and its original tuple
+    pub id: u32,
+    /// its zone, of one direction if it has only one; 0 unless somebody makes zones
+    pub zone: u16,
+}
+
+/// One direction of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tuple {
+    /// who sends
+    pub source: IpAddr,
+    /// to whom
+    pub destination: IpAddr,
+    /// the sender's port
+    pub source_port: u16,
+    /// the port it is sent to
+    pub destination_port: u16,
+}
+
+/// Bits that say what happened to a flow, `IPS_…` in `linux/netfilter/nf_conntrack_common.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Status(
+    /// the bits
+    pub u32,
+);
+
+/// The parts of a tuple as they are read.
+#[derive(Default)]
+struct Parts {
+    source: Option<IpAddr>,
+    destination: Option<IpAddr>,
+    protocol: Option<u8>,
+    source_port: Option<u16>,
+    destination_port: Option<u16>,
+    zone: Option<u16>,
+}
+
+// === impl Status ===
+
+impl Status {
+    /// a packet of the other direction was seen
+    pub const SEEN_REPLY: Self = Self(1 << 1);
+    /// the destination was translated
+    pub const DST_NAT: Self = Self(1 << 5);
+
+    /// Whether all these bits are set.
+    pub const fn contains(self, bits: Self) -> bool {
+        self.0 & bits.0 == bits.0
+    }
+}
+
+// === impl Tuple ===
+
+impl Tuple {
+    /// Address and port of the sender.
+    pub fn from(&self) -> SocketAddr {
+        SocketAddr::new(self.source, self.source_port)
+    }
+
+    /// Address and port of the receiver.
+    pub fn to(&self) -> SocketAddr {
+        SocketAddr::new(self.destination, self.destination_port)
+    }
+
+    /// The family of both addresses; that of the destination, should they differ.
+    pub fn family(&self) -> Family {
+        if self.destination.is_ipv4() { Family::Ip } else { Family::Ip6 }
+    }
+
+    /// Writes it as this attribute of an entry.
+    pub(super) fn encode(&self, writer: &mut Writer, kind: u16, protocol: u8) {
+        use wire::tuple;
+        let nest = writer.nest(kind);
+        let addresses = writer.nest(tuple::IP);
+        address(writer, self.source, [tuple::V4_SOURCE, tuple::V6_SOURCE]);
+        address(writer, self.destination, [tuple::V4_DESTINATION, tuple::V6_DESTINATION]);
+        writer.end_nest(addresses);
+        let ports = writer.nest(tuple::PROTO);
+        writer.attribute(tuple::PROTOCOL, &[protocol]);
+        writer.attribute(tuple::SOURCE_PORT, &self.source_port.to_be_bytes());
+        writer.attribute(tuple::DESTINATION_PORT, &self.destination_port.to_be_bytes());
+        writer.end_nest(ports);
+        writer.end_nest(nest);
+    }
+}
+
+// === impl Parts ===
+
+impl Parts {
+    fn read(mut attributes: Attributes<'_>) -> Result<Self, Malformed> {
+        let mut parts = Self::default();
+        while let Some(attribute) = attributes.next_attribute()? {
+            match attribute.kind {
+                wire::tuple::IP => parts.read_addresses(attribute.nested())?,
+                wire::tuple::PROTO => parts.read_ports(attribute.nested())?,
+                wire::tuple::ZONE => parts.zone = Some(be_u16(attribute.value)?),
+                _ => {} // attributes of later kernels
+            }
+        }
+        Ok(parts)
+    }
+
+    fn read_addresses(&mut self, mut attributes: Attributes<'_>) -> Result<(), Malformed> {
+        use wire::tuple::{V4_DESTINATION, V4_SOURCE, V6_DESTINATION, V6_SOURCE};
+        while let Some(attribute) = attributes.next_attribute()? {
+            let place = match attribute.kind {
+                V4_SOURCE | V6_SOURCE => &mut self.source,
+                V4_DESTINATION | V6_DESTINATION => &mut self.destination,
+                _ => continue, // attributes of later kernels
+            };
+            *place = Some(match attribute.kind {
+                V4_SOURCE | V4_DESTINATION => Ipv4Addr::from(octets::<4>(attribute.value)?).into(),
+                _ => Ipv6Addr::from(octets::<16>(attribute.value)?).into(),
+            });
+        }
+        Ok(())
+    }
+
+    fn read_ports(&mut self, mut attributes: Attributes<'_>) -> Result<(), Malformed> {
+        while let Some(attribute) = attributes.next_attribute()? {
+            match attribute.kind {
+                wire::tuple::PROTOCOL => self.protocol = Some(octets::<1>(attribute.value)?[0]),
+                wire::tuple::SOURCE_PORT => self.source_port = Some(be_u16(attribute.value)?),
+                wire::tuple::DESTINATION_PORT => self.destination_port = Some(be_u16(attribute.value)?),
+                _ => {} // what protocols without ports have in their place
+            }
+        }
+        Ok(())
+    }
+
+    fn tuple(&self) -> Option<Tuple> {
+        Some(Tuple {
+            source: self.source?,
+            destination: self.destination?,
+            source_port: self.source_port?,
+            destination_port: self.destination_port?,
+        })
+    }
+}
+
+/// Reads the payload of a message about an entry; `None` if its protocol has no ports.
+///
+/// # Errors
+/// [`Malformed`] if it is no entry.
+pub fn decode_entry(payload: &[u8]) -> Result<Option<Entry>, Malformed> {
+    let attributes = payload.get(wire::HEADER_LEN..).ok_or(Malformed("short message about an entry"))?;
+    let mut attributes = Attributes::new(attributes);
+    let (mut original, mut reply) = (Parts::default(), Parts::default());
+    let (mut status, mut id, mut zone) = (Status::default(), None, None);
+    while let Some(attribute) = attributes.next_attribute()? {
+        match attribute.kind {
+            wire::TUPLE_ORIGINAL => original = Parts::read(attribute.nested())?,
+            wire::TUPLE_REPLY => reply = Parts::read(attribute.nested())?,
+            wire::STATUS => status = Status(attribute.be_u32()?),
+            wire::ID => id = Some(attribute.be_u32()?),
+            wire::ZONE => zone = Some(be_u16(attribute.value)?),
+            _ => {} // counters, times, marks: nothing that we look at
+        }
+    }
+    let protocol = original.protocol.ok_or(Malformed("an entry without a protocol"))?;
+    let zone = zone.or(original.zone).or(reply.zone).unwrap_or(0);
+    let (Some(original), Some(reply)) = (original.tuple(), reply.tuple()) else { return Ok(None) };
+    let id = id.ok_or(Malformed("an entry without a number"))?;
+    Ok(Some(Entry { original, reply, protocol, status, id, zone }))
+}
+
+/// Writes an address; `kinds`: as which attribute, by family.
+pub(super) fn address(writer: &mut Writer, address: IpAddr, kinds: [u16; 2]) {
+    let [v4, v6] = kinds;
+    match address {
+        IpAddr::V4(address) => writer.attribute(v4, &address.octets()),
+        IpAddr::V6(address) => writer.attribute(v6, &address.octets()),
+    }
+}
+
+fn octets<const N: usize>(value: &[u8]) -> Result<[u8; N], Malformed> {
+    value.try_into().map_err(|_| Malformed("size of an attribute of a tuple"))
+}
+
+fn be_u16(value: &[u8]) -> Result<u16, Malformed> {
+    octets(value).map(u16::from_be_bytes)
+}

@@ -1,0 +1,240 @@
+//! Lists and removals.
+
+use std::io;
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
+use super::wire::{self, msg};
+use super::{Entry, Filter, decode_entry};
+use crate::netlink::{self, Messages, Reply, Writer, control, decode_reply, flag};
+
+/// Removals of one send: their errors, should all fail, fit into a receive buffer of the size that everybody may have.
+const DELETIONS: usize = 128;
+
+/// A connection to connection tracking in the network namespace of the thread that opened it. Nothing here waits for
+/// anything but the kernel's own work.
+#[derive(Debug)]
+pub struct Socket {
+    socket: netlink::Socket,
+    sequence: u32,
+    datagram: Vec<u8>,
+    /// a dialogue was broken off: answers may still arrive
+    dirty: bool,
+}
+
+/// Why a list is not whole, or an entry still there, by what to do next.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// do it again: the list changed under the kernel's hands, an answer got lost, or memory was short
+    #[error("interrupted: {0}")]
+    Interrupted(#[source] io::Error),
+    /// nothing can be done: no permission, or no connection tracking in this kernel
+    #[error("not usable here: {0}")]
+    Unusable(#[source] io::Error),
+    /// anything else
+    #[error(transparent)]
+    Io(io::Error),
+}
+
+/// What became of a removal.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Deletion {
+    /// how many were removed
+    pub deleted: usize,
+    /// how many were gone already, or are other flows by now
+    pub gone: usize,
+    /// why others are still there; the first reason
+    pub error: Option<Error>,
+}
+
+// === impl Error ===
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            // EBUSY: kernels up to 5.12 keep flows that are offloaded
+            Some(libc::EINTR | libc::ENOBUFS | libc::EAGAIN | libc::ENOMEM | libc::EBUSY) => Self::Interrupted(error),
+            Some(libc::EPERM | libc::EACCES | libc::EPROTONOSUPPORT | libc::EAFNOSUPPORT | libc::EOPNOTSUPP) => {
+                Self::Unusable(error)
+            }
+            _ if error.kind() == io::ErrorKind::Interrupted => Self::Interrupted(error),
+            _ => Self::Io(error),
+        }
+    }
+}
+
+impl From<netlink::Malformed> for Error {
+    fn from(malformed: netlink::Malformed) -> Self {
+        io::Error::from(malformed).into()
+    }
+}
+
+// === impl Socket ===
+
+impl Socket {
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open() -> Result<Self, Error> {
+        let socket = netlink::Socket::open(NETLINK_NETFILTER)?;
+        Ok(Self { socket, sequence: 0, datagram: Vec::new(), dirty: false })
+    }
+
+    /// Shows all entries that match, one after the other; none is kept. An entry that comes or goes meanwhile may be among
+    /// them or not; all others are.
+    ///
+    /// # Errors
+    /// [`Error`]; what was shown until then is right, but not all.
+    pub fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {
+        match self.list(filter, true, each) {
+            // a kernel that knows filters, but not this one, says so before it lists anything
+            Err(Error::Unusable(error) | Error::Io(error))
+                if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) =>
+            {
+                self.list(filter, false, each).map_err(without_tracking)
+            }
+            listed => listed,
+        }
+    }
+
+    fn list(&mut self, filter: &Filter, in_kernel: bool, each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {
+        let sequence = self.next_sequence();
+        let mut writer = Writer::new();
+        let flags = flag::REQUEST | flag::DUMP;
+        let mark = wire::begin(&mut writer, msg::GET, filter.family.number(), flags, sequence);
+        if in_kernel {
+            filter.encode(&mut writer);
+        }
+        writer.end_message(mark);
+        self.settle();
+        self.dirty = true;
+        self.socket.send(writer.bytes())?;
+        let mut interrupted = false;
+        while self.socket.receive(&mut self.datagram)? {
+            for message in Messages::new(&self.datagram) {
+                let message = message?;
+                if message.sequence != sequence {
+                    continue;
+                }
+                interrupted |= message.flags & flag::DUMP_INTR != 0;
+                if let control::DONE | control::ERROR = message.kind {
+                    self.dirty = false;
+                    return match decode_reply(&message)? {
+                        Some(Reply::Refused(refusal)) => Err(io::Error::from(refusal).into()),
+                        _ if interrupted => Err(Error::Interrupted(io::ErrorKind::Interrupted.into())),
+                        _ => Ok(()),
+                    };
+                }
+                if message.kind != wire::kind(msg::NEW) {
+                    continue;
+                }
+                if let Some(entry) = decode_entry(message.payload)?.filter(|entry| filter.matches(entry)) {
+                    each(&entry);
+                }
+            }
+        }
+        Err(Error::Interrupted(io::Error::other("the kernel did not answer to the end")))
+    }
+
+    /// Removes these entries, each only as long as it is the same: with the same tuples and the same number.
+    pub fn delete(&mut self, entries: &[Entry]) -> Deletion {
+        let mut all = Deletion::default();
+        for some in entries.chunks(DELETIONS) {
+            match self.delete_some(some, &mut all) {
+                Ok(()) => {}
+                Err(error) => {
+                    all.error.get_or_insert(error);
+                    break;
+                }
+            }
+        }
+        all
+    }
+
+    /// One send. Only its last message asks for an answer; the others are answered if they fail.
+    fn delete_some(&mut self, entries: &[Entry], all: &mut Deletion) -> Result<(), Error> {
+        let mut writer = Writer::new();
+        let mut last = 0;
+        for (n, entry) in entries.iter().enumerate() {
+            let acknowledge = if n + 1 == entries.len() { flag::ACK } else { 0 };
+            last = self.next_sequence();
+            encode_deletion(&mut writer, entry, flag::REQUEST | acknowledge, last);
+        }
+        self.settle();
+        self.dirty = true;
+        self.socket.send(writer.bytes())?;
+        let mut failed = 0;
+        while self.socket.receive(&mut self.datagram)? {
+            for message in Messages::new(&self.datagram) {
+                let Some(reply) = decode_reply(&message?)? else { continue };
+                let sequence = match reply {
+                    Reply::Done(sequence) => sequence,
+                    Reply::Refused(refusal) => {
+                        let sequence = refusal.sequence;
+                        failed += 1;
+                        all.note(refusal.into());
+                        sequence
+                    }
+                };
+                if sequence == last {
+                    self.dirty = false;
+                    all.deleted += entries.len().saturating_sub(failed);
+                    return Ok(());
+                }
+            }
+        }
+        Err(Error::Interrupted(io::Error::other("the kernel did not answer")))
+    }
+
+    fn next_sequence(&mut self) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence
+    }
+
+    /// Forgets what is left of a dialogue that was broken off.
+    fn settle(&mut self) {
+        if std::mem::take(&mut self.dirty) {
+            self.socket.drain(&mut self.datagram);
+        }
+    }
+}
+
+// === impl Deletion ===
+
+impl Deletion {
+    fn note(&mut self, error: io::Error) {
+        if error.raw_os_error() == Some(libc::ENOENT) {
+            self.gone += 1;
+        } else {
+            self.error.get_or_insert(error.into());
+        }
+    }
+}
+
+/// The removal of one entry.
+///
+/// It is looked for by the tuple of its answers, and the number must be the same. The number alone does not tell it from
+/// a newer flow: the kernel makes it of the entry's place in memory, which is used again at once, and of the original
+/// tuple. The tuple of the answers says where the flow leads.
+///
+/// A tuple must be there, or else the kernel would remove everything; and a filter must not, for which newer kernels would
+/// remove all that match.
+fn encode_deletion(writer: &mut Writer, entry: &Entry, flags: u16, sequence: u32) {
+    let mark = wire::begin(writer, msg::DELETE, entry.reply.family().number(), flags, sequence);
+    entry.reply.encode(writer, wire::TUPLE_REPLY, entry.protocol);
+    if entry.zone != 0 {
+        writer.attribute(wire::ZONE, &entry.zone.to_be_bytes());
+    }
+    writer.be_u32(wire::ID, entry.id);
+    writer.end_message(mark);
+}
+
+/// A kernel that refuses even the simplest list has no connection tracking that could be listed.
+fn without_tracking(error: Error) -> Error {
+    match error {
+        Error::Io(error) if error.raw_os_error() == Some(libc::EINVAL) => Error::Unusable(error),
+        error => error,
+    }
+}

@@ -1,0 +1,59 @@
+//! Entries to the kernel and back, each test in a network namespace of its own. They need root.
+
+mod garbage;
+mod kernel;
+mod packets;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use super::testing::{Endings, create};
+use super::*;
+use crate::netns::Namespace;
+
+const UDP: u8 = 17;
+const TCP: u8 = 6;
+const SCTP: u8 = 132;
+const LONG: Duration = Duration::from_secs(600);
+
+/// Runs a test in a fresh namespace.
+fn isolated<T: Send>(test: impl FnOnce() -> T + Send) -> T {
+    let namespace = Namespace::new().expect("these tests need root");
+    namespace.raise_loopback().unwrap();
+    namespace.run(test).unwrap()
+}
+
+fn tuple(source: &str, destination: &str) -> Tuple {
+    let (source, destination): (SocketAddr, SocketAddr) = (source.parse().unwrap(), destination.parse().unwrap());
+    Tuple {
+        source: source.ip(),
+        destination: destination.ip(),
+        source_port: source.port(),
+        destination_port: destination.port(),
+    }
+}
+
+/// A flow from a client to an address, led to an endpoint. The number is the kernel's to give.
+fn flow(protocol: u8, client: &str, to: &str, endpoint: &str) -> Entry {
+    let (original, reply) = (tuple(client, to), tuple(endpoint, client));
+    Entry { original, reply, protocol, status: Status::default(), id: 0, zone: 0 }
+}
+
+fn all(family: Family, protocol: u8) -> Filter {
+    Filter { family, protocol, destination: None, port: None, unanswered: false }
+}
+
+/// What is listed, sorted.
+fn listed(socket: &mut Socket, filter: &Filter) -> Vec<Entry> {
+    let mut found = Vec::new();
+    socket.dump(filter, &mut |entry| found.push(*entry)).unwrap();
+    found.sort();
+    found
+}
+
+/// What distinguishes flows, without what the kernel adds.
+fn plain(entries: &[Entry]) -> Vec<(u8, Tuple, Tuple, u16)> {
+    let mut plain: Vec<_> = entries.iter().map(|e| (e.protocol, e.original, e.reply, e.zone)).collect();
+    plain.sort();
+    plain
+}

@@ -1,0 +1,89 @@
+//! Entries that packets have made.
+
+use std::net::UdpSocket;
+use std::process::Command;
+
+use rustix::net::{AddressFamily, SendFlags, SocketType};
+
+use super::*;
+
+/// The kernel tracks where a rule translates.
+const RULES: &str = "table ip t {
+    chain c {
+        type nat hook output priority -100
+        ip daddr 192.0.2.1 udp dport 53 dnat to 127.0.0.1:5353
+    }
+}";
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A datagram that a rule translates, its answer, and one that nobody translates or answers.
+#[test]
+fn a_translated_flow_is_seen_as_such() {
+    isolated(|| {
+        run("ip", &["address", "add", "192.0.2.9/24", "dev", "lo"]);
+        run("nft", &[RULES]);
+        let server = UdpSocket::bind("127.0.0.1:5353").unwrap();
+        let client = UdpSocket::bind("127.0.0.1:4000").unwrap();
+        client.send_to(b"question", "192.0.2.1:53").unwrap();
+        let mut socket = Socket::open().unwrap();
+        let filter = Filter { port: Some(53), unanswered: true, ..all(Family::Ip, UDP) };
+        let asked = listed(&mut socket, &filter);
+        assert_eq!(asked.len(), 1);
+        assert_eq!(asked[0].original, tuple("127.0.0.1:4000", "192.0.2.1:53"));
+        assert_eq!(asked[0].reply, tuple("127.0.0.1:5353", "127.0.0.1:4000"));
+        assert!(asked[0].status.contains(Status::DST_NAT));
+        assert!(!asked[0].status.contains(Status::SEEN_REPLY));
+
+        let mut bytes = [0; 16];
+        let (length, from) = server.recv_from(&mut bytes).unwrap();
+        server.send_to(&bytes[..length], from).unwrap();
+        assert_eq!(listed(&mut socket, &filter), []);
+        let answered = listed(&mut socket, &all(Family::Ip, UDP));
+        assert_eq!(answered.len(), 1);
+        assert!(answered[0].status.contains(Status::SEEN_REPLY));
+        assert_eq!(answered[0].id, asked[0].id, "the number stays");
+        assert!(run("conntrack", &["-L", "-p", "udp", "-o", "id"]).contains(&format!("id={}", asked[0].id)));
+
+        assert_eq!(socket.delete(&answered).deleted, 1);
+        assert_eq!(listed(&mut socket, &all(Family::Ip, UDP)), []);
+        client.send_to(b"again", "192.0.2.1:53").unwrap();
+        assert_eq!(listed(&mut socket, &filter).len(), 1);
+    });
+}
+
+/// What has no ports is not listed.
+#[test]
+fn echo_requests_are_left_out() {
+    isolated(|| {
+        run("nft", &[RULES]);
+        let icmp = Some(rustix::net::ipproto::ICMP);
+        let raw = rustix::net::socket(AddressFamily::INET, SocketType::RAW, icmp).unwrap();
+        let to: std::net::SocketAddrV4 = "127.0.0.1:0".parse().unwrap();
+        let request = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];
+        rustix::net::sendto(&raw, &request, SendFlags::empty(), &to).unwrap();
+        assert!(run("conntrack", &["-L", "-p", "icmp"]).contains("icmp"));
+        assert_eq!(listed(&mut Socket::open().unwrap(), &all(Family::Ip, 1)), []);
+    });
+}
+
+#[test]
+fn without_the_right_to_it_is_not_usable() {
+    isolated(|| {
+        rustix::thread::set_capabilities(
+            None,
+            rustix::thread::CapabilitySets {
+                effective: rustix::thread::CapabilitySet::empty(),
+                permitted: rustix::thread::CapabilitySet::empty(),
+                inheritable: rustix::thread::CapabilitySet::empty(),
+            },
+        )
+        .unwrap();
+        let error = Socket::open().and_then(|mut socket| socket.dump(&all(Family::Ip, UDP), &mut |_| {}));
+        assert!(matches!(error, Err(Error::Unusable(_))), "{error:?}");
+    });
+}
