@@ -1,6 +1,6 @@
 //! The base: the table, the shapes of its sets and maps, the fixed chains and where they are hooked in.
 
-use ferry_api::object::{Family, Protocol};
+use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_kernel::nft::userdata::{self, PayloadField, SetNotes, TypeofExpr};
 use ferry_kernel::nft::{self, BaseHook, ChainKind, FibOf, Hook, SetData, SetFlags, concat_type, data_type};
 use ferry_model::{BaseState, Context, NodePortAddresses};
@@ -65,34 +65,45 @@ pub(crate) fn compile(family: Family, context: &Context, base: &BaseState, out: 
 fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState) -> Vec<Rule> {
     let rule = || RuleWriter::new(family);
     let fixed = ChainName::Fixed;
+    let services = rule().jump(fixed(FixedChain::Services));
     match chain {
         FixedChain::Reject => vec![rule().protocol(Protocol::Tcp).reset(), rule().reject()],
         FixedChain::Services => vec![
             rule().verdict_map(VIP, FixedSet::ServiceIps),
             node_port_rule(family, base).verdict_map(NODE_PORT, FixedSet::ServiceNodePorts),
         ],
-        FixedChain::Restricted => vec![
-            rule()
-                .not_in_set(&[Field::Destination, Field::Protocol, Field::Port, Field::Source], FixedSet::SourceRanges)
-                .drop_it(),
-            rule().verdict_map(VIP, FixedSet::RestrictedIps),
-        ],
+        FixedChain::Restricted => {
+            // Dropped is who is found to be denied, not who isn't found to be let in: a packet that looks in the moment
+            // in which the ranges go finds neither. One that looks in the moment in which they are replaced finds the
+            // next ones; or, if it was so slow that these are gone again, the new ones.
+            let source = &[Field::Destination, Field::Protocol, Field::Port, Field::Source];
+            let let_in = |ranges| rule().in_set(source, ranges).verdict_map(VIP, FixedSet::RestrictedIps);
+            let denied = rule().verdict_map(VIP, FixedSet::DeniedIps);
+            let (now, next) = (FixedSet::SourceRanges, FixedSet::SourceRangesNext);
+            vec![let_in(now), let_in(next), let_in(now), denied]
+        }
         FixedChain::ExternalLocal => local_policy(family, context, VIP, FixedSet::ClusterPolicyIps, FixedSet::LocalIps),
         FixedChain::NodePortLocal => {
             local_policy(family, context, NODE_PORT, FixedSet::ClusterPolicyNodePorts, FixedSet::LocalNodePorts)
         }
         FixedChain::Unknown => {
             let known = rule().in_set(&[Field::Destination], FixedSet::ClusterIps).goto(fixed(FixedChain::Reject));
-            let unallocated = base.service_cidrs.iter().map(|net| rule().destination_in(*net).drop_it());
+            // What goes to an address of this node is somebody's, be it only the reset that a connection of its own gets.
+            let unallocated =
+                |net: &IpNet| rule().destination_in(*net).address_is_local(FibOf::Destination, false).drop_it();
+            let unallocated = base.service_cidrs.iter().map(unallocated);
             std::iter::once(known).chain(unallocated).collect()
         }
         FixedChain::Learn => Protocol::ALL.into_iter().flat_map(|protocol| learn(family, protocol)).collect(),
-        FixedChain::NatPrerouting | FixedChain::NatOutput => vec![rule().jump(fixed(FixedChain::Services))],
+        FixedChain::NatPrerouting | FixedChain::NatOutput => vec![services],
+        // The late chains look again: a transaction between two lookups of a packet leaves it with a verdict of the old
+        // state that leads nowhere in the new one, or with one of the new state that leads to a chain which the packet,
+        // whose rules are those of when it entered the hook, finds empty. It ends up here, where all is new.
         FixedChain::NatPreroutingLate => {
             // An address that is bound here, as a node-local DNS cache binds a cluster IP, stays reachable.
-            vec![rule().address_is_local(FibOf::Destination, false).jump(fixed(FixedChain::Unknown))]
+            vec![services, rule().address_is_local(FibOf::Destination, false).jump(fixed(FixedChain::Unknown))]
         }
-        FixedChain::NatOutputLate => vec![rule().jump(fixed(FixedChain::Unknown))],
+        FixedChain::NatOutputLate => vec![services, rule().jump(fixed(FixedChain::Unknown))],
         FixedChain::NatInput => vec![rule().translated().jump(fixed(FixedChain::Learn))],
         FixedChain::NatPostrouting => postrouting(family, context, base),
     }
@@ -194,7 +205,7 @@ pub(crate) enum Data {
 pub(crate) struct Layout {
     pub(crate) key: &'static [Part],
     pub(crate) data: Data,
-    interval: bool,
+    pub(crate) interval: bool,
     memory: bool,
 }
 
@@ -231,6 +242,7 @@ impl Layout {
                 FixedSet::NodePortEndpoints => (&[Protocol, Port, Slot], Data::Endpoint),
                 FixedSet::ServiceIps
                 | FixedSet::RestrictedIps
+                | FixedSet::DeniedIps
                 | FixedSet::LocalIps
                 | FixedSet::ClusterPolicyIps
                 | FixedSet::AffinityPick
@@ -244,7 +256,9 @@ impl Layout {
                 FixedSet::LearnNodePortsTcp | FixedSet::LearnNodePortsUdp | FixedSet::LearnNodePortsSctp => {
                     (&[Port], Data::Verdict)
                 }
-                FixedSet::SourceRanges => (&[Address, Protocol, Port, Address], Data::None),
+                FixedSet::SourceRanges | FixedSet::SourceRangesNext => {
+                    (&[Address, Protocol, Port, Address], Data::None)
+                }
                 FixedSet::ClusterIps | FixedSet::NodePortIps => (&[Address], Data::None),
                 FixedSet::Hairpin => (&[Address, Address], Data::None),
             },
@@ -252,7 +266,7 @@ impl Layout {
         Self {
             key,
             data,
-            interval: name == SetName::Fixed(FixedSet::SourceRanges),
+            interval: matches!(name, SetName::Fixed(FixedSet::SourceRanges | FixedSet::SourceRangesNext)),
             memory: matches!(name, SetName::Memory(..)),
         }
     }

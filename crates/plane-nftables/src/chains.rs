@@ -56,19 +56,14 @@ impl Chains {
         rules
     }
 
-    /// The second rule is for a packet whose verdict was looked up before a commit that took slots away, and whose slot
-    /// after it: the first slot is there as long as any is.
     fn pick_rules(&self, context: &Context, pick: Pick, count: u32) -> Rules {
         let (key, map) = match pick.of_node_port() {
             true => (NODE_PORT, FixedSet::NodePortEndpoints),
             false => (VIP, FixedSet::Endpoints),
         };
-        let translate = |count| {
-            let key = [key, &[Field::Slot(count, pick.first_slot())]].concat();
-            RuleWriter::new(self.family).translate(&key, map.into())
-        };
-        let mark = self.mark(context, pick);
-        Rules(mark.into_iter().chain([translate(count), translate(1)]).collect())
+        let key = [key, &[Field::Slot(count, pick.first_slot())]].concat();
+        let translate = RuleWriter::new(self.family).translate(&key, map.into());
+        Rules(self.mark(context, pick).into_iter().chain([translate]).collect())
     }
 
     /// The rule that asks for masquerading, where the chain has one.

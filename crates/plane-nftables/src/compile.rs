@@ -1,6 +1,8 @@
 //! A service's state, as the objects that serve it. Holds no policy: the treatment says what happens; here stands which
 //! chain does that.
 
+use std::collections::HashSet;
+
 use ferry_api::object::{Family, Protocol};
 use ferry_model::{
     Action, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, Pool, PortState, Profile, Scope, Snat,
@@ -151,10 +153,14 @@ impl PortWriter<'_> {
         }
         let used = |scope: &Scope| self.state.frontends.iter().any(|frontend| Shape::of(frontend).uses(*scope));
         let scopes: Vec<Scope> = [Scope::Cluster, Scope::Local].into_iter().filter(used).collect();
+        // Of the Local pool, what the Cluster pool has not brought already.
+        let mut brought: HashSet<Endpoint> = HashSet::new();
+        if scopes.len() > 1 {
+            brought.extend(self.state.cluster.0.iter());
+        }
         for (index, scope) in scopes.iter().enumerate() {
             let pool = self.state.pool(*scope);
-            // Of the Local pool, what the Cluster pool has not brought already.
-            let new = |endpoint: &&Endpoint| index == 0 || !self.state.cluster.0.contains(endpoint);
+            let new = |endpoint: &&Endpoint| index == 0 || !brought.contains(endpoint);
             let pairs = pool.0.iter().filter(new).map(|endpoint| ElementKey::Hairpin(endpoint.address));
             self.out.extend(pairs.map(|key| NftObject::Element(key, Value::None)));
         }
@@ -190,6 +196,8 @@ impl PortWriter<'_> {
                 let protocol = self.state.protocol;
                 let key = ElementKey::Vip { map: VipMap::Restricted, vip, protocol, port };
                 self.out.push(NftObject::Element(key, verdict));
+                let key = ElementKey::Vip { map: VipMap::Denied, vip, protocol, port };
+                self.out.push(NftObject::Element(key, Value::Drop));
                 self.out.extend(ranges.iter().map(|sources| {
                     let key = ElementKey::SourceRange { vip, protocol, port, sources: *sources };
                     NftObject::Element(key, Value::None)

@@ -7,6 +7,7 @@ use ferry_api::object::Family;
 use ferry_kernel::nft;
 use ferry_plane::{Batch, Op};
 
+use crate::ahead::Ahead;
 use crate::base;
 use crate::names::{ChainName, TABLE, TABLE_COMMENT};
 use crate::object::{ElementKey, NftObject, Rules, Table, Value};
@@ -43,7 +44,7 @@ pub(crate) fn kernel_family(family: Family) -> nft::Family {
 // === impl Encoded ===
 
 impl Encoded {
-    pub(crate) fn new(family: Family, objects: &Batch<NftObject>, release: ChainRelease) -> Self {
+    pub(crate) fn new(family: Family, objects: &Batch<NftObject>, release: ChainRelease, ahead: &Ahead) -> Self {
         let batch = nft::Batch::new(kernel_family(family), TABLE);
         let mut encoded = Self { batch, marks: Vec::with_capacity(objects.len()) };
         let table_goes = |objects: &[NftObject]| objects.iter().any(|object| matches!(object, NftObject::Table(_)));
@@ -59,7 +60,12 @@ impl Encoded {
         if table_goes(&objects.replace) {
             encoded.batch.delete_table();
         } else {
-            encoded.each(Op::Delete, &objects.delete, delete_element);
+            encoded.each(Op::Delete, &objects.delete, |batch, object| match object {
+                NftObject::Element(key, _) if ahead.deleted.contains(key) => {}
+                NftObject::Element(..) | NftObject::Table(_) | NftObject::Set(_) | NftObject::Chain(..) => {
+                    delete_element(batch, object);
+                }
+            });
             encoded.each(Op::Replace, &objects.replace, delete_element);
         }
         encoded.create(family, objects);
@@ -73,6 +79,9 @@ impl Encoded {
             NftObject::Set(name) => batch.delete_set(&name.to_string()),
             NftObject::Chain(..) | NftObject::Table(_) | NftObject::Element(..) => {}
         });
+        for (memory, key) in &ahead.forget {
+            encoded.batch.delete_element(&memory.to_string(), key.as_slice(), None);
+        }
         encoded
     }
 

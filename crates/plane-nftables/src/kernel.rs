@@ -8,8 +8,9 @@ use ferry_api::object::Family;
 use ferry_kernel::nft::{self, CommitFailure, Socket};
 use ferry_plane::{Batch, CommitError, Extent, Kernel, Object, Op, Tended};
 
+use crate::ahead::{self, Ahead};
 use crate::encode::{ChainRelease, Encoded, Marks, kernel_family};
-use crate::memory::Memories;
+use crate::memory::{self, LOOKS, Memories, TRIES};
 use crate::names::{ChainName, TABLE};
 use crate::object::{ElementKey, NftKey, NftObject, Table};
 use crate::probe;
@@ -24,6 +25,8 @@ pub struct NftablesKernel {
     turn: CommitTurn,
     prepared: bool,
     memories: Memories,
+    /// elements of `source-ranges-next` that are to go
+    announced: Vec<NftObject>,
     release: ChainRelease,
     /// chains that are flushed and will be deleted; since when, once the time was told
     retired: Vec<(ChainName, Option<Instant>)>,
@@ -63,6 +66,7 @@ impl NftablesKernel {
             turn,
             prepared: false,
             memories: Memories::default(),
+            announced: Vec::new(),
             release: ChainRelease::Now,
             retired: Vec::new(),
             written: Written::default(),
@@ -87,12 +91,84 @@ impl NftablesKernel {
         Ok(())
     }
 
-    fn try_commit(&mut self, objects: &Batch<NftObject>) -> Result<(), CommitError> {
-        let (batch, marks) = Encoded::new(self.family, objects, self.release).into_parts();
+    fn try_commit(&mut self, objects: &Batch<NftObject>, ahead: &Ahead) -> Result<(), CommitError> {
+        let (batch, marks) = Encoded::new(self.family, objects, self.release, ahead).into_parts();
         if batch.is_empty() {
             return Ok(());
         }
         self.send(batch, objects.len() > QUIET_OPERATIONS).map_err(|failure| verdict(failure, &marks, objects))
+    }
+
+    /// Commits, with chains deleted when this kernel can.
+    fn exchange(&mut self, batch: &Batch<NftObject>, ahead: &Ahead) -> Result<(), CommitError> {
+        let result = self.try_commit(batch, ahead);
+        let deletes_chains = batch.delete.iter().any(|object| matches!(object, NftObject::Chain(..)));
+        if matches!(result, Err(CommitError::Busy(_))) && deletes_chains && self.release == ChainRelease::Now {
+            self.release = ChainRelease::Later;
+            return self.try_commit(batch, ahead);
+        }
+        result
+    }
+
+    /// Commits so that nobody who is remembered with an endpoint that goes is sent there any more.
+    fn exchange_and_forget(&mut self, batch: &Batch<NftObject>) -> Result<(), CommitError> {
+        let (members, memories) = ahead::members(batch);
+        let untaught = ahead::step(Vec::new(), members);
+        if untaught.is_empty() || self.try_commit(&untaught, &Ahead::default()).is_err() {
+            self.exchange(batch, &Ahead::default())?;
+            self.memories.doubt(&memories, LOOKS);
+            return Ok(());
+        }
+        let deleted = untaught.delete.iter().filter_map(|object| match object {
+            NftObject::Element(key, _) => Some(*key),
+            NftObject::Table(_) | NftObject::Set(_) | NftObject::Chain(..) => None,
+        });
+        let mut ahead = Ahead { deleted: deleted.collect(), forget: Vec::new() };
+        for _ in 0..TRIES {
+            let stale = memories.iter().map(|(id, scope)| memory::stale(&mut self.socket, self.family, *id, *scope));
+            let Ok(stale) = stale.collect::<io::Result<Vec<_>>>() else { break };
+            ahead.forget = stale.into_iter().flatten().collect();
+            if self.exchange(batch, &ahead).is_ok() {
+                self.memories.doubt(&memories, LOOKS - 1);
+                return Ok(());
+            }
+        }
+        // Entries expire while they are deleted; or it is the batch that the kernel doesn't want.
+        ahead.forget.clear();
+        let result = self.exchange(batch, &ahead);
+        match &result {
+            Ok(()) => self.memories.doubt(&memories, LOOKS),
+            // What can't be put back is found to be missing by the next commit that is about it.
+            Err(_) => drop(self.try_commit(&ahead::step(untaught.delete, Vec::new()), &Ahead::default())),
+        }
+        result
+    }
+
+    /// Lets in whom new source ranges will let in, until [`NftablesKernel::withdraw`].
+    fn announce(&mut self, batch: &Batch<NftObject>) {
+        let ranges = ahead::ranges(batch);
+        if ranges.is_empty() {
+            return;
+        }
+        let step = ahead::step(ranges, std::mem::take(&mut self.announced));
+        // Without it the change takes effect all the same, and some packet of that moment may be dropped.
+        self.announced = match self.try_commit(&step, &Ahead::default()) {
+            Ok(()) => step.create,
+            Err(_) => step.delete,
+        };
+    }
+
+    /// The new source ranges are where they belong. What fails is tried again at the next turn.
+    fn withdraw(&mut self) {
+        if self.announced.is_empty() {
+            return;
+        }
+        let step = ahead::step(Vec::new(), std::mem::take(&mut self.announced));
+        match self.try_commit(&step, &Ahead::default()) {
+            // Gone with the table, or by somebody else's hand.
+            Ok(()) | Err(CommitError::Drifted { .. }) => {}
+            Err(_) => self.announced = step.delete,
+        }
     }
 
     /// Chains that were flushed and not deleted wait for their time; one that is made again doesn't.
@@ -169,21 +245,17 @@ impl Kernel<NftObject> for NftablesKernel {
     }
 
     fn commit(&mut self, batch: &Batch<NftObject>) -> Result<(), CommitError> {
-        let mut result = self.try_commit(batch);
-        let deletes_chains = batch.delete.iter().any(|object| matches!(object, NftObject::Chain(..)));
-        if matches!(result, Err(CommitError::Busy(_))) && deletes_chains && self.release == ChainRelease::Now {
-            self.release = ChainRelease::Later;
-            result = self.try_commit(batch);
-        }
+        self.announce(batch);
+        let result = self.exchange_and_forget(batch);
+        self.withdraw();
         result?;
         self.note_chains(batch);
-        self.memories.doubt_removed(batch);
-        self.memories.purge(&mut self.socket, &self.turn, self.family);
         Ok(())
     }
 
     fn tend(&mut self, now: Instant) -> Result<Tended<NftKey>, CommitError> {
         self.delete_retired(now);
+        self.withdraw();
         self.memories.purge(&mut self.socket, &self.turn, self.family);
         let mut wake = (!self.retired.is_empty()).then(|| now + RELEASE);
         let drift = match self.turn.try_take() {

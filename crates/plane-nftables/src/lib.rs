@@ -7,10 +7,11 @@
 //! - `object`: what is put into the kernel; `names`: how it is called there
 //! - `base`: table, sets, fixed chains; `compile`: a service; `chains` and `rules`: how rules are written
 //! - `place`: which endpoint stands in which slot
-//! - `kernel`: commits and reads back; `watch`: what others do; `wire`: elements as bytes
+//! - `kernel`: commits and reads back; `ahead`: what a commit needs before it; `watch`: what others do; `wire`: elements as bytes
 //! - `in_use`: whether an earlier run's rules serve; `leftovers`: what is ours in a table of upstream's proxy
 //! - `trace`: what the objects do with a packet; `render`: the objects as `nft` text
 
+mod ahead;
 pub mod base;
 mod chains;
 pub mod compile;
@@ -41,6 +42,7 @@ pub use compile::Nftables;
 pub use in_use::in_use;
 pub use kernel::NftablesKernel;
 pub use object::{NftKey, NftObject};
+pub use trace::Tracer;
 pub use watch::CommitTurn;
 
 /// The engine of this mode.

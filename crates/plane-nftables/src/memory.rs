@@ -1,8 +1,8 @@
 //! Affinity memories: rules write them, and an endpoint that is gone has to be forgotten.
 //!
-//! A transaction takes the endpoint out of the set of those that may be remembered, so that nobody can be taught it any
-//! more; then the memory is read and what holds the endpoint is deleted. In between, a few milliseconds, a remembered
-//! client is still sent there.
+//! A first transaction takes the endpoint out of the set of those that may be remembered, so that nobody can be taught it
+//! any more; then the memory is read, and the transaction that takes the endpoint's slots deletes what holds it. So no
+//! client is sent there from then on. A packet that was just being learnt may come in between: there is another look.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -10,7 +10,6 @@ use std::io;
 use ferry_api::object::Family;
 use ferry_kernel::nft::{self, CommitFailure, OwnedData, Socket};
 use ferry_model::{Endpoint, Scope};
-use ferry_plane::Batch;
 
 use crate::encode::kernel_family;
 use crate::names::{AffinityId, SetName, TABLE};
@@ -23,9 +22,9 @@ use crate::wire;
 pub(crate) struct Memories(BTreeMap<(AffinityId, Scope), u8>);
 
 /// A packet under way when the transaction took effect may teach the endpoint once more, so there is a second look.
-const LOOKS: u8 = 2;
-/// Entries expire while they are deleted; so often a purge starts again.
-const TRIES: usize = 3;
+pub(crate) const LOOKS: u8 = 2;
+/// Entries expire while they are deleted; so often it is tried again.
+pub(crate) const TRIES: usize = 3;
 
 // === impl Memories ===
 
@@ -39,13 +38,9 @@ impl Memories {
         }
     }
 
-    /// Endpoints were taken out of the sets of those that may be remembered.
-    pub(crate) fn doubt_removed(&mut self, batch: &Batch<NftObject>) {
-        for object in &batch.delete {
-            if let NftObject::Element(ElementKey::Member { id, scope, .. }, _) = object {
-                self.0.insert((*id, *scope), LOOKS);
-            }
-        }
+    /// Endpoints were taken out of the sets of those that may be remembered there.
+    pub(crate) fn doubt(&mut self, memories: &HashSet<(AffinityId, Scope)>, looks: u8) {
+        self.0.extend(memories.iter().map(|memory| (*memory, looks)));
     }
 
     /// Forgets what should be. What fails is tried again at the next call.
@@ -66,16 +61,11 @@ impl Memories {
 }
 
 fn purge(socket: &mut Socket, family: Family, id: AffinityId, scope: Scope) -> io::Result<()> {
-    let members = members(socket, family, id, scope)?;
-    let memory = SetName::Memory(id, scope).to_string();
     for _ in 0..TRIES {
         let mut batch = nft::Batch::new(kernel_family(family), TABLE);
-        socket.elements(kernel_family(family), TABLE, &memory, &mut |element| {
-            let OwnedData::Value(value) = &element.data else { return };
-            if wire::endpoint(family, value).is_none_or(|endpoint| !members.contains(&endpoint)) {
-                batch.delete_element(&memory, &element.key, None);
-            }
-        })?;
+        for (memory, key) in stale(socket, family, id, scope)? {
+            batch.delete_element(&memory.to_string(), key.as_slice(), None);
+        }
         match socket.commit(batch) {
             Ok(_) => return Ok(()),
             Err(CommitFailure::Messages(_)) => {}
@@ -83,6 +73,25 @@ fn purge(socket: &mut Socket, family: Family, id: AffinityId, scope: Scope) -> i
         }
     }
     Err(io::ErrorKind::Interrupted.into())
+}
+
+/// What a memory holds and should not.
+pub(crate) fn stale(
+    socket: &mut Socket,
+    family: Family,
+    id: AffinityId,
+    scope: Scope,
+) -> io::Result<Vec<(SetName, nft::Octets)>> {
+    let members = members(socket, family, id, scope)?;
+    let memory = SetName::Memory(id, scope);
+    let mut stale = Vec::new();
+    socket.elements(kernel_family(family), TABLE, &memory.to_string(), &mut |element| {
+        let OwnedData::Value(value) = &element.data else { return };
+        if wire::endpoint(family, value).is_none_or(|endpoint| !members.contains(&endpoint)) {
+            stale.push((memory, element.key));
+        }
+    })?;
+    Ok(stale)
 }
 
 fn members(socket: &mut Socket, family: Family, id: AffinityId, scope: Scope) -> io::Result<HashSet<Endpoint>> {

@@ -96,6 +96,8 @@ names! {
         ServiceNodePorts = "service-nodeports",
         /// after the source ranges have let the packet in
         RestrictedIps = "restricted-ips",
+        /// VIP, protocol, port that has source ranges → drop: what comes from elsewhere
+        DeniedIps = "denied-ips",
         /// Local policy, from outside
         LocalIps = "local-ips",
         /// Local policy, from this node or its pods
@@ -126,6 +128,8 @@ names! {
         LearnNodePortsSctp = "learn-nodeports-sctp",
         /// VIP, protocol, port, source range: who is let in
         SourceRanges = "source-ranges",
+        /// what [`FixedSet::SourceRanges`] is about to hold; empty but in the moment of a change
+        SourceRangesNext = "source-ranges-next",
         /// every cluster IP
         ClusterIps = "cluster-ips",
         /// every endpoint address, paired with itself

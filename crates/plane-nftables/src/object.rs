@@ -144,6 +144,17 @@ pub enum ElementKey {
         /// who may use it
         sources: IpNet,
     },
+    /// `source-ranges-next`
+    NextRange {
+        /// the VIP
+        vip: IpAddr,
+        /// its protocol
+        protocol: Protocol,
+        /// its port
+        port: u16,
+        /// who may use it soon
+        sources: IpNet,
+    },
     /// `cluster-ips`
     ClusterIp(IpAddr),
     /// `nodeport-ips`
@@ -168,6 +179,8 @@ pub enum VipMap {
     Services,
     /// `restricted-ips`
     Restricted,
+    /// `denied-ips`
+    Denied,
     /// `local-ips`
     Local,
     /// `cluster-policy-ips`
@@ -360,6 +373,7 @@ impl ElementKey {
             Self::Learn { protocol, .. } => FixedSet::learn(*protocol),
             Self::LearnNodePort { protocol, .. } => FixedSet::learn_node_ports(*protocol),
             Self::SourceRange { .. } => FixedSet::SourceRanges,
+            Self::NextRange { .. } => FixedSet::SourceRangesNext,
             Self::ClusterIp(_) => FixedSet::ClusterIps,
             Self::NodePortIp(_) => FixedSet::NodePortIps,
             Self::Hairpin(_) => FixedSet::Hairpin,
@@ -378,7 +392,7 @@ impl fmt::Display for ElementKey {
             Self::NodePort { protocol, port, .. } => write!(f, "{} . {port}", protocol.lower()),
             Self::Learn { vip, port, .. } => write!(f, "{vip} . {port}"),
             Self::LearnNodePort { port, .. } => write!(f, "{port}"),
-            Self::SourceRange { vip, protocol, port, sources } => {
+            Self::SourceRange { vip, protocol, port, sources } | Self::NextRange { vip, protocol, port, sources } => {
                 write!(f, "{vip} . {} . {port} . {sources}", protocol.lower())
             }
             Self::ClusterIp(address) | Self::NodePortIp(address) => write!(f, "{address}"),
@@ -392,9 +406,10 @@ impl fmt::Display for ElementKey {
 
 impl VipMap {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Services,
         Self::Restricted,
+        Self::Denied,
         Self::Local,
         Self::ClusterPolicy,
         Self::AffinityPick,
@@ -406,6 +421,7 @@ impl VipMap {
         match self {
             Self::Services => FixedSet::ServiceIps,
             Self::Restricted => FixedSet::RestrictedIps,
+            Self::Denied => FixedSet::DeniedIps,
             Self::Local => FixedSet::LocalIps,
             Self::ClusterPolicy => FixedSet::ClusterPolicyIps,
             Self::AffinityPick => FixedSet::AffinityPick,

@@ -1,8 +1,10 @@
 //! Which endpoint stands in which slot. Slots are dense, and a change touches as few of them as it can: the slot of an
 //! endpoint that goes is given to one that comes, or else to the last.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use ferry_api::object::Protocol;
 use ferry_model::{Endpoint, Frontend, FrontendAddr, Pool, PortState, Scope, ServiceState};
 use ferry_plane::{Before, Unit};
 
@@ -17,9 +19,11 @@ pub(crate) fn place(next: &mut ServiceState, before: Before<'_, NftObject>) {
         Before::Unit(Unit::Service(old)) => Some(old),
         Before::Objects(_) => None,
     };
+    let old: HashMap<(&str, Protocol), &PortState> =
+        old.iter().flat_map(|old| &old.ports).map(|port| ((&*port.name, port.protocol), port)).collect();
     for port in &mut next.ports {
-        let slots = |port: &PortState, scope| match (old, before) {
-            (Some(old), _) => remembered(old, port, scope),
+        let slots = |port: &PortState, scope| match (old.get(&(&*port.name, port.protocol)), before) {
+            (Some(old), _) => old.pool(scope).0.iter().copied().map(Some).collect(),
             (None, Before::Objects(objects)) => found(objects, port, scope),
             (None, Before::Nothing | Before::Unit(_)) => Vec::new(),
         };
@@ -28,12 +32,6 @@ pub(crate) fn place(next: &mut ServiceState, before: Before<'_, NftObject>) {
         port.local = if local == cluster { cluster.clone() } else { local };
         port.cluster = cluster;
     }
-}
-
-/// The slots of the same port in the unit in force.
-fn remembered(old: &ServiceState, port: &PortState, scope: Scope) -> Vec<Option<Endpoint>> {
-    let same = old.ports.iter().find(|old| old.name == port.name && old.protocol == port.protocol);
-    same.map(|old| old.pool(scope).0.iter().copied().map(Some).collect()).unwrap_or_default()
 }
 
 /// The slots that were read back, from the first frontend that has some.

@@ -141,7 +141,7 @@ impl Reader<'_> {
 
     /// Ranges can't be asked for one by one.
     fn some_elements(&mut self, set: SetName, keys: &[ElementKey], objects: &mut Vec<NftObject>) -> io::Result<()> {
-        if set == SetName::Fixed(FixedSet::SourceRanges) {
+        if matches!(set, SetName::Fixed(FixedSet::SourceRanges | FixedSet::SourceRangesNext)) {
             let mut all = Vec::new();
             self.elements(set, &mut all)?;
             objects.extend(

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use ferry_api::object::Family;
 
 use crate::base::{Data, Layout, Part};
-use crate::names::{ChainName, FixedSet, SLOTS, SetName, TABLE, TABLE_COMMENT};
+use crate::names::{ChainName, SLOTS, SetName, TABLE, TABLE_COMMENT};
 use crate::object::{ElementKey, NftObject, Rules, Value};
 
 /// The ruleset of one family. Objects may come in any order; what stands several times is printed once.
@@ -43,7 +43,7 @@ fn set(text: &mut String, family: Family, name: SetName, elements: &BTreeMap<Ele
     let layout = Layout::of(name);
     let kind = if layout.data == Data::None { "set" } else { "map" };
     let mut lines = vec![declaration(family, name, &layout)];
-    if name == SetName::Fixed(FixedSet::SourceRanges) {
+    if layout.interval {
         lines.push("flags interval".to_owned());
     }
     if matches!(name, SetName::Memory(..)) {

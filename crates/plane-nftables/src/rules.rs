@@ -150,7 +150,7 @@ impl RuleWriter {
 
     pub(crate) fn in_set(mut self, key: &[Field], set: FixedSet) -> Self {
         self.load(key, FIRST.0);
-        self.exprs.push(lookup(set, None, false));
+        self.exprs.push(lookup(set, None));
         let key = self.key_text(key);
         self.say(format_args!("{key} @{}", set.name()))
     }
@@ -158,16 +158,9 @@ impl RuleWriter {
     pub(crate) fn member(mut self, set: SetName) -> Self {
         let key = &[Field::Destination, Field::Port];
         self.load(key, FIRST.0);
-        self.exprs.push(lookup(set, None, false));
+        self.exprs.push(lookup(set, None));
         let key = self.key_text(key);
         self.say(format_args!("{key} @{set}"))
-    }
-
-    pub(crate) fn not_in_set(mut self, key: &[Field], set: FixedSet) -> Self {
-        self.load(key, FIRST.0);
-        self.exprs.push(lookup(set, None, true));
-        let key = self.key_text(key);
-        self.say(format_args!("{key} != @{}", set.name()))
     }
 
     // --- statements
@@ -205,14 +198,14 @@ impl RuleWriter {
 
     pub(crate) fn verdict_map(mut self, key: &[Field], map: FixedSet) -> Rule {
         self.load(key, FIRST.0);
-        self.exprs.push(lookup(map, Some(Reg(0)), false));
+        self.exprs.push(lookup(map, Some(Reg(0))));
         let key = self.key_text(key);
         self.say(format_args!("{key} vmap @{}", map.name())).end()
     }
 
     pub(crate) fn translate(mut self, key: &[Field], map: SetName) -> Rule {
         self.load(key, FIRST.0);
-        self.exprs.push(lookup(map, Some(FIRST), false));
+        self.exprs.push(lookup(map, Some(FIRST)));
         let family = match self.family {
             Family::V4 => ferry_kernel::nft::Family::Ip,
             Family::V6 => ferry_kernel::nft::Family::Ip6,
@@ -380,8 +373,8 @@ impl RuleWriter {
     }
 }
 
-fn lookup(set: impl Into<SetName>, dreg: Option<Reg>, invert: bool) -> Expr {
-    Expr::Lookup { set: set.into().to_string(), sreg: FIRST, dreg, invert }
+fn lookup(set: impl Into<SetName>, dreg: Option<Reg>) -> Expr {
+    Expr::Lookup { set: set.into().to_string(), sreg: FIRST, dreg, invert: false }
 }
 
 impl From<FixedSet> for SetName {

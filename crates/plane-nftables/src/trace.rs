@@ -24,6 +24,9 @@ const DEPTH: usize = 16;
 /// Registers, as many bytes as the kernel has from register 8 on.
 const REGISTERS: usize = 64;
 
+/// Walks many packets through the same objects.
+pub struct Tracer<'a>(World<'a>);
+
 /// The objects, as a packet looks them up.
 struct World<'a> {
     family: Family,
@@ -69,11 +72,24 @@ enum End {
 
 impl Trace for Nftables {
     fn trace(&self, objects: &[NftObject], packet: &Packet, _context: &Context) -> Verdict {
-        let world = World::new(self.family(), objects);
+        Tracer::new(self.family(), objects).trace(packet)
+    }
+}
+
+// === impl Tracer ===
+
+impl<'a> Tracer<'a> {
+    /// Of one family's objects.
+    pub fn new(family: Family, objects: &'a [NftObject]) -> Self {
+        Self(World::new(family, objects))
+    }
+
+    /// What the objects do with a packet, whatever number is drawn.
+    pub fn trace(&self, packet: &Packet) -> Verdict {
         let mut endpoints = BTreeMap::new();
         let mut draw = 0;
         loop {
-            let mut walk = Walk::new(&world, packet, draw);
+            let mut walk = Walk::new(&self.0, packet, draw);
             let verdict = walk.run();
             match verdict {
                 Verdict::Forward(to) => endpoints.extend(to),

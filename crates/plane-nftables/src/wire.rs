@@ -80,7 +80,8 @@ pub(crate) fn key_bytes(key: &ElementKey) -> (Bytes, Option<Bytes>) {
         ElementKey::NodePort { protocol, port, .. } => bytes.protocol(*protocol).port(*port),
         ElementKey::Learn { vip, port, .. } => bytes.address(*vip).port(*port),
         ElementKey::LearnNodePort { port, .. } => bytes.port(*port).unpadded(2),
-        ElementKey::SourceRange { vip, protocol, port, sources } => {
+        ElementKey::SourceRange { vip, protocol, port, sources }
+        | ElementKey::NextRange { vip, protocol, port, sources } => {
             let begin = bytes.address(*vip).protocol(*protocol).port(*port);
             return (begin.address(sources.network()), Some(begin.address(sources.broadcast())));
         }
@@ -200,6 +201,12 @@ impl Fields {
                 ElementKey::NodePortSlot { protocol: self.protocol?, port: self.port?, slot: self.slot? }
             }
             FixedSet::SourceRanges => ElementKey::SourceRange {
+                vip: self.address?,
+                protocol: self.protocol?,
+                port: self.port?,
+                sources: self.sources?,
+            },
+            FixedSet::SourceRangesNext => ElementKey::NextRange {
                 vip: self.address?,
                 protocol: self.protocol?,
                 port: self.port?,

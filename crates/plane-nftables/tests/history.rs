@@ -4,6 +4,7 @@
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a test fails by panic")]
 
 mod common;
+mod settled;
 mod world;
 
 use std::time::{Duration, Instant};
@@ -11,14 +12,13 @@ use std::time::{Duration, Instant};
 use common::pool;
 use ferry_api::object::Family;
 use ferry_model::Pool;
+use ferry_plane::SyncEngine;
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Fault, MemoryKernel};
-use ferry_plane::{Next, Object, SyncEngine};
-use ferry_plane_nftables::{NftKey, NftObject, Nftables};
+use ferry_plane_nftables::{NftKey, Nftables};
 use proptest::prelude::*;
+use settled::{TestEngine, settle, settled};
 use world::World;
-
-type TestEngine = Engine<Nftables, MemoryKernel<NftObject>>;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -58,39 +58,6 @@ fn fresh(world: &World, now: Instant) -> TestEngine {
     let outcome = engine.sync(now);
     assert!(outcome.error.is_none() && outcome.quarantined.is_empty(), "{outcome:?}");
     engine
-}
-
-fn settle(engine: &mut TestEngine, mut now: Instant) -> Instant {
-    engine.kernel_mut().faults.clear();
-    for _ in 0..60 {
-        now += Duration::from_secs(400);
-        let outcome = engine.tend(now);
-        if outcome.error.is_none() && outcome.next == Next::Idle && !outcome.worked {
-            return now;
-        }
-    }
-    panic!("does not settle");
-}
-
-/// What is there and wanted, slots without their endpoints' order.
-fn settled(engine: &TestEngine) -> Vec<String> {
-    let mut wanted = engine.objects();
-    wanted.dedup();
-    let keys: Vec<NftKey> = wanted.iter().map(Object::key).collect();
-    let there = engine.kernel().objects.values();
-    let there: Vec<&NftObject> = there.filter(|object| keys.contains(&object.key()) || !object.spare()).collect();
-    assert_eq!(there, wanted.iter().collect::<Vec<_>>(), "the kernel holds what is acknowledged");
-    let mut text: Vec<String> = there
-        .iter()
-        .map(|object| match object.to_string() {
-            slot if slot.starts_with("element endpoints") || slot.starts_with("element nodeport-endpoints") => {
-                slot.split(" : ").next().unwrap_or_default().to_owned()
-            }
-            other => other,
-        })
-        .collect();
-    text.sort();
-    text
 }
 
 fn step(engine: &mut TestEngine, world: &mut World, step: Step, now: Instant) {

@@ -13,7 +13,7 @@ use common::{everything, pool, service};
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::netns::Namespace;
 use ferry_kernel::nft::Socket;
-use ferry_model::{Context, FrontendAddr, FrontendKind, LocalDetector, PerFamily, Pool};
+use ferry_model::{Context, FrontendAddr, FrontendKind, LocalDetector, PerFamily, Pool, SourceRanges};
 use ferry_plane::{Delta, Extent, Kernel, Outcome, SyncEngine, Unit, UnitId};
 use ferry_plane_nftables::leftovers::{self, Leftovers};
 use ferry_plane_nftables::names::{AffinityId, ChainName, FixedChain};
@@ -307,6 +307,45 @@ fn a_memory_forgets_an_endpoint_that_goes() {
             nft("", &["list", "map", &table.replace(" kube-proxy", ""), "kube-proxy", &format!("affinity-{id}")]);
         assert!(listing.contains(&clients[0].to_string()), "{listing}");
         assert!(!listing.contains(&clients[1].to_string()), "{listing}");
+    });
+}
+
+#[test]
+fn ranges_that_are_announced_do_not_stay() {
+    inside(|family| {
+        let mut engine = started(family);
+        let mut delta = everything(family);
+        delta.units.retain(|id, _| id.to_string() == "service demo/plain");
+        let wide = common::net(family, "10.0.0.0/8", "fd00:77::/48");
+        for unit in delta.units.values_mut().flatten() {
+            let Unit::Service(state) = Arc::make_mut(unit) else { panic!("a service") };
+            for frontend in &mut state.ports[0].frontends {
+                if frontend.sources != SourceRanges::Any {
+                    // overlaps what is there, so that it can't be added before that goes
+                    frontend.sources = SourceRanges::Only(vec![wide]);
+                }
+            }
+        }
+        engine.offer(delta.clone());
+        let before = generation();
+        good(engine.sync(Instant::now()));
+        assert_eq!(generation(), before + 3, "announced, changed, withdrawn");
+        let mut wanted = engine.objects();
+        wanted.dedup();
+        assert_same(&read_back(family), &wanted, "changed");
+        drop(engine);
+        // a run that ended in between
+        let (table, vip) = match family {
+            Family::V4 => ("ip kube-proxy", common::address(family, 96, 30)),
+            Family::V6 => ("ip6 kube-proxy", common::address(family, 96, 30)),
+        };
+        nft(&format!("add element {table} source-ranges-next {{ {vip} . tcp . 80 . {wide} }}"), &["-f", "-"]);
+        let mut again = open(family);
+        let mut all = everything(family);
+        all.units.extend(delta.units);
+        again.offer(all);
+        good(again.sync(Instant::now()));
+        assert_same(&read_back(family), &wanted, "started again");
     });
 }
 
