@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "printing is what it is for")]
 
 mod api;
+mod flows;
 mod objects;
 mod pipeline;
 mod process;
@@ -20,10 +21,14 @@ use ferry_kernel::netns::Namespace;
 /// Sizes when none are given.
 const SIZES: [&str; 3] = ["1000", "5000", "10000"];
 
+/// Flows that the kernel remembers.
+const FLOWS: &str = "30000";
+
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["--pipeline", services] => inside(size(services)?, pipeline::run),
+        ["--flows", flows] => inside(size(flows)?, flows::run),
         ["--process", services] => inside(size(services)?, process::run),
         // Has a namespace for each of its runs.
         ["--api", services] => api::run(size(services)?, None),
@@ -34,7 +39,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn size(text: &str) -> anyhow::Result<usize> {
-    text.parse().context("a size is a number of services")
+    text.parse().context("a size is a number")
 }
 
 fn inside(services: usize, part: fn(usize) -> anyhow::Result<()>) -> anyhow::Result<()> {
@@ -54,5 +59,8 @@ fn parts(sizes: &[&str], upstream: Option<&str>) -> anyhow::Result<()> {
             anyhow::ensure!(status.success(), "{part} {size}: {status}");
         }
     }
+    println!("\n== {FLOWS} flows in the connection table");
+    let status = Command::new(&program).args(["--flows", FLOWS]).status()?;
+    anyhow::ensure!(status.success(), "--flows: {status}");
     Ok(())
 }

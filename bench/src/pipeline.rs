@@ -11,6 +11,7 @@ use ferry_api::object::{Family, Kind, KubeObject};
 use ferry_api::wire::{Document, decode_manifest};
 use ferry_kernel::nft::{Batch, ElementData, Set, SetFlags, Socket, data_type};
 use ferry_kube_proxy::core::{Core, Input, NodeFacts, Seat, Setup};
+use ferry_kube_proxy::events::Recorder;
 use ferry_kube_proxy::report::{Changes, Pulse};
 use ferry_kube_proxy::serve::metrics::Metrics;
 use ferry_model::store::Event;
@@ -228,6 +229,7 @@ impl Pipe {
             changes: Changes::new(metrics, reports, vec![Family::V4]),
             eligible: Arc::new(AtomicBool::new(true)),
             in_use: |_| Ok(false),
+            recorder: Recorder::nobody(),
         };
         Ok(Self { core: Core::new(setup), turns, last: Written::default() })
     }

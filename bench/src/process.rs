@@ -21,16 +21,16 @@ const NOISE: u32 = 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A started proxy, ended with the value.
-struct Proxy(Child);
+pub(crate) struct Proxy(Child);
 
 /// A directory, removed with the value.
-struct Directory(PathBuf);
+pub(crate) struct Directory(pub(crate) PathBuf);
 
 pub(crate) fn run(services: usize) -> anyhow::Result<()> {
     let program = std::env::current_exe()?.with_file_name("kube-proxy");
     anyhow::ensure!(program.exists(), "{} has to be built beside this program", program.display());
     println!("executable                                   {:8.2} MB", megabytes(&program)?);
-    let directory = Directory::new(services)?;
+    let directory = Directory::new(objects::files(services))?;
     let mut socket = Socket::open()?;
     let proxy = Proxy::start(&program, &directory.0)?;
     let took = proxy.wait_for_sync(services)?;
@@ -73,11 +73,12 @@ pub(crate) fn megabytes(path: &Path) -> anyhow::Result<f64> {
 // === impl Directory ===
 
 impl Directory {
-    fn new(services: usize) -> anyhow::Result<Self> {
+    /// With these manifests, by name and content.
+    pub(crate) fn new(files: Vec<(String, String)>) -> anyhow::Result<Self> {
         let path = std::env::temp_dir().join(format!("ferry-bench-{}", std::process::id()));
         fs::create_dir_all(path.join("manifests"))?;
         let directory = Self(path);
-        for (name, text) in objects::files(services) {
+        for (name, text) in files {
             fs::write(directory.0.join("manifests").join(name), text)?;
         }
         let config = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n\
@@ -97,7 +98,7 @@ impl Drop for Directory {
 // === impl Proxy ===
 
 impl Proxy {
-    fn start(program: &Path, directory: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn start(program: &Path, directory: &Path) -> anyhow::Result<Self> {
         let log = fs::File::create(directory.join("log"))?;
         let child = Command::new(program)
             .arg(format!("--config={}", directory.join("config.yaml").display()))
@@ -111,7 +112,7 @@ impl Proxy {
     }
 
     /// Until the metrics say that everything is in the kernel.
-    fn wait_for_sync(&self, services: usize) -> anyhow::Result<Duration> {
+    pub(crate) fn wait_for_sync(&self, services: usize) -> anyhow::Result<Duration> {
         let started = Instant::now();
         let synced = "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"}";
         let last = objects::vip(services.saturating_sub(1));
@@ -122,6 +123,10 @@ impl Proxy {
             std::thread::sleep(Duration::from_millis(5));
         }
         bail!("{last} is not served after {PATIENCE:?}")
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
     }
 
     fn cpu(&self) -> anyhow::Result<Duration> {

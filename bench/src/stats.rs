@@ -60,6 +60,18 @@ pub(crate) fn tasks_cpu(process: u32) -> anyhow::Result<Duration> {
     Ok(sum)
 }
 
+/// Processor time of the thread of a process that has this name, in nanoseconds of the scheduler.
+pub(crate) fn thread_of(process: u32, name: &str) -> anyhow::Result<Duration> {
+    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        let task = task?.path();
+        if std::fs::read_to_string(task.join("comm"))?.trim() == name {
+            let text = std::fs::read_to_string(task.join("schedstat"))?;
+            return Ok(Duration::from_nanos(text.split_ascii_whitespace().next().unwrap_or("0").parse()?));
+        }
+    }
+    anyhow::bail!("no thread {name}")
+}
+
 /// User and system time of a process or thread, from a stat file of /proc.
 pub(crate) fn stat_cpu(path: &str) -> anyhow::Result<(Duration, Duration)> {
     stat_times(path, 11)

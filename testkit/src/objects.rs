@@ -33,6 +33,7 @@ pub struct Service {
     ports: Vec<Port>,
     internal_local: bool,
     external_local: bool,
+    health_check: Option<u16>,
     affinity_seconds: Option<u32>,
 }
 
@@ -134,6 +135,7 @@ impl Service {
             ports: vec![Port { protocol: Protocol::Tcp, port: 80, node_port: None }],
             internal_local: false,
             external_local: false,
+            health_check: None,
             affinity_seconds: None,
         }
     }
@@ -190,6 +192,12 @@ impl Service {
     /// externalTrafficPolicy Local.
     pub fn external_local(mut self) -> Self {
         self.external_local = true;
+        self
+    }
+
+    /// healthCheckNodePort, which only a load balancer with externalTrafficPolicy Local has.
+    pub fn health_check(mut self, port: u16) -> Self {
+        self.health_check = Some(port);
         self
     }
 
@@ -261,6 +269,9 @@ impl fmt::Display for Service {
         }
         if self.external_local {
             writeln!(f, "  externalTrafficPolicy: Local")?;
+        }
+        if let Some(port) = self.health_check {
+            writeln!(f, "  healthCheckNodePort: {port}")?;
         }
         if let Some(seconds) = self.affinity_seconds {
             writeln!(f, "  sessionAffinity: ClientIP")?;

@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::host::Host;
 use crate::lab::{NODE_NAME, POD_RANGES};
+use crate::stage::slowly;
 
 /// Where the metrics are, in the proxy's namespace.
 const METRICS: u16 = 10249;
@@ -123,7 +124,7 @@ impl<'a> Proxy<'a> {
             if let Some(status) = self.child.try_wait().expect("asking for a child's state") {
                 panic!("the proxy ended ({status}) before {what}\n{}", self.log());
             }
-            assert!(start.elapsed() < PATIENCE, "no {what} after {PATIENCE:?}\n{}", self.log());
+            assert!(start.elapsed() < slowly(PATIENCE), "no {what} after {:?}\n{}", start.elapsed(), self.log());
             thread::sleep(Duration::from_millis(2));
         }
     }
@@ -148,6 +149,14 @@ impl<'a> Proxy<'a> {
             text.split_whitespace().next()?.parse::<u64>().ok()
         });
         Duration::from_nanos(times.sum())
+    }
+
+    /// The memory that it has in use, in KiB.
+    pub fn memory(&self) -> u64 {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("the process is there");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
+        line.trim_start().split(' ').next().and_then(|size| size.parse().ok()).expect("a number")
     }
 
     /// Asks one of its ports over HTTP; the answer with its head, if there is one.
@@ -200,7 +209,7 @@ impl<'a> Proxy<'a> {
             if let Some(status) = self.child.try_wait().expect("asking for a child's state") {
                 return status;
             }
-            assert!(start.elapsed() < PATIENCE, "the proxy doesn't end\n{}", self.log());
+            assert!(start.elapsed() < slowly(PATIENCE), "the proxy doesn't end\n{}", self.log());
             thread::sleep(Duration::from_millis(2));
         }
     }

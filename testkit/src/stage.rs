@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
@@ -173,7 +174,17 @@ impl Directory {
 pub fn until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < limit, "{what}: not after {limit:?}");
+        assert!(start.elapsed() < slowly(limit), "{what}: not after {:?}", start.elapsed());
     }
     start.elapsed()
+}
+
+/// A time limit on this machine: `FERRY_SLOWNESS` says how many times slower it is than others, as an emulated one is.
+pub fn slowly(limit: Duration) -> Duration {
+    static SLOWNESS: OnceLock<u32> = OnceLock::new();
+    let slowness = SLOWNESS.get_or_init(|| match std::env::var("FERRY_SLOWNESS") {
+        Ok(text) => text.parse().unwrap_or_else(|error| panic!("FERRY_SLOWNESS={text}: {error}")),
+        Err(_) => 1,
+    });
+    limit * *slowness
 }

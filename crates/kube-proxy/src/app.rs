@@ -21,12 +21,15 @@ use tokio::task::LocalSet;
 
 use crate::core::{Core, Input, NodeFacts, Seat};
 use crate::engine_loop;
+use crate::events::{Event, HealthCheckReports};
+use crate::flows::{Cleaner, Shared, Witness};
 use crate::origin::{Opened, Origin};
 use crate::planes::Plane;
-use crate::report::{Changes, Pulse, Report, Reporter};
+use crate::report::{Changes, Pulse, Pulses, Report, Reporter};
 use crate::serve::healthz::Health;
 use crate::serve::http::{self, Routes};
 use crate::serve::metrics::Metrics;
+use crate::serve::service_health::{HealthEvents, ServiceHealth};
 use crate::serve::status::Status;
 use crate::source::Sink;
 use crate::{core, platform, version};
@@ -64,10 +67,11 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     let (version, mode, node) = (version::full(), plan.plane.mode, &*plan.settings.node_name);
     tracing::info!(version, mode, node, "Starting kube-proxy");
     platform::set_oom_score(plan.oom_score);
+    platform::raise_open_files();
     // Before the first thread: a hundred thousand endpoints are decoded on one and kept by others.
     memory::share_one_arena();
     let metrics = Arc::new(Metrics::new()?);
-    let Opened { source, node, freshness } = origin.open(&plan.settings, &metrics)?;
+    let Opened { source, node, freshness, recorder } = origin.open(&plan.settings, &metrics)?;
     let engines = engines(&plan.plane)?;
     let families: Vec<Family> = engines.iter().map(|(family, _)| *family).collect();
 
@@ -80,9 +84,10 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     let epoch = Instant::now();
     let pulses: Vec<(Family, Arc<Pulse>)> =
         families.iter().map(|family| (*family, Arc::new(Pulse::new(epoch)))).collect();
+    let flows = start_flows(&metrics, &ended)?;
     let mut seats = Vec::new();
     for ((family, engine), (_, pulse)) in engines.into_iter().zip(&pulses) {
-        seats.push(start_engine(&plan, family, engine, pulse, &reports, &ended)?);
+        seats.push(start_engine(&plan, engine, flows.witness(family), pulse, &reports, &ended)?);
     }
     let (inputs, input) = mpsc::sync_channel(INPUTS);
     let addresses = platform::addresses().context("listing local addresses")?;
@@ -94,25 +99,26 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
         seats,
         changes: Changes::new(Arc::clone(&metrics), reports, families),
         eligible: Arc::clone(&eligible),
+        recorder: recorder.clone(),
         in_use: plan.plane.in_use,
     });
     start_core(core, input, &ended)?;
     start_addresses(addresses, &inputs, &ended)?;
+    let health_events: Option<Rc<dyn HealthEvents>> =
+        recorder.is_heard().then(|| -> Rc<dyn HealthEvents> { Rc::new(HealthCheckReports::new(inputs.clone())) });
     let sink = Sink::new(inputs);
     spawn("source", SOURCE_STACK_BYTES, &ended, move || source.run(&sink))?;
+    recorder.record(Event::starting(&plan.settings.node_name));
 
-    let health = Health {
-        families: pulses,
-        limit: plan.sync_period * 2,
-        eligible,
-        freshness: freshness.clone(),
-        metrics: Arc::clone(&metrics),
-    };
+    let pulses = Pulses { families: pulses, limit: plan.sync_period * 2 };
+    let health =
+        Health { pulses: pulses.clone(), eligible, freshness: freshness.clone(), metrics: Arc::clone(&metrics) };
     let status = Status { mode: plan.plane.mode, freshness, metrics: Arc::clone(&metrics) };
     let reporter = Reporter::new(plan.plane.mode, metrics);
+    let service_health = ServiceHealth::new(&plan.settings.node_name, pulses, health_events);
     // The edges have the main thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let edges = edges(&plan, health, status, follow(reporter, reported), end);
+    let edges = edges(&plan, health, status, follow(reporter, service_health, reported), end);
     match LocalSet::new().block_on(&runtime, edges)? {}
 }
 
@@ -168,19 +174,21 @@ fn retire_stale(plane: &Plane, family: Family) {
 
 fn start_engine(
     plan: &Plan,
-    family: Family,
     engine: Box<dyn SyncEngine>,
+    flows: Witness,
     pulse: &Arc<Pulse>,
     reports: &UnboundedSender<Report>,
     ended: &UnboundedSender<anyhow::Error>,
 ) -> anyhow::Result<Seat> {
     let (sender, mailbox) = Mailbox::new();
+    let family = flows.family();
     let setup = engine_loop::Setup {
         family,
         min_sync_period: plan.min_sync_period,
         mailbox,
         pulse: Arc::clone(pulse),
         reports: reports.clone(),
+        flows,
     };
     let name = match family {
         Family::V4 => "sync-v4",
@@ -188,6 +196,14 @@ fn start_engine(
     };
     spawn(name, STACK_BYTES, ended, move || engine_loop::run(setup, engine))?;
     Ok(Seat::new(family, sender, Arc::clone(pulse)))
+}
+
+/// The cleaner of the connection table, and where engines tell it what they did.
+fn start_flows(metrics: &Arc<Metrics>, ended: &UnboundedSender<anyhow::Error>) -> anyhow::Result<Arc<Shared>> {
+    let flows = Arc::new(Shared::default());
+    let cleaner = Cleaner::new(Arc::clone(&flows), Arc::clone(metrics));
+    spawn("flows", STACK_BYTES, ended, move || cleaner.run())?;
+    Ok(flows)
 }
 
 fn start_core(core: Core, inputs: mpsc::Receiver<Input>, ended: &UnboundedSender<anyhow::Error>) -> anyhow::Result<()> {
@@ -263,11 +279,19 @@ async fn edges(
     }
 }
 
-async fn follow(mut reporter: Reporter, mut reports: UnboundedReceiver<Report>) {
-    while let Some(report) = reports.recv().await {
-        match report {
-            Report::Turn(turn) => reporter.turn(&turn),
-            Report::Triggered { service, family, time } => reporter.triggered(service, family, time),
+/// Passes on what the engines and the core tell, until all of them have ended.
+async fn follow(mut reporter: Reporter, mut service_health: ServiceHealth, mut reports: UnboundedReceiver<Report>) {
+    loop {
+        tokio::select! {
+            report = reports.recv() => match report {
+                Some(Report::Turn(turn)) => {
+                    reporter.turn(&turn);
+                    service_health.turn(&turn).await;
+                }
+                Some(Report::Triggered { service, family, time }) => reporter.triggered(service, family, time),
+                None => return,
+            },
+            () = service_health.due() => service_health.retry().await,
         }
     }
 }

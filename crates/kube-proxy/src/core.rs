@@ -13,15 +13,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
 
-use ferry_api::object::{Family, Kind, KubeObject, ObjectName};
+use ferry_api::object::{Family, Kind, KubeObject, ObjectName, Uid};
 use ferry_model::store::{Dirty, Event, ServiceObjects, Store};
-use ferry_model::{BaseState, Context, Diagnostic, Profile, ServiceState, Settings, facts, resolve, serves};
+use ferry_model::{BaseState, Cause, Context, Diagnostic, Profile, ServiceState, Settings, facts, resolve, serves};
 use ferry_plane::mailbox::Sender;
 use ferry_plane::{Delta, Unit, UnitId};
 
 use self::complaints::{Complaints, Topic};
 pub use self::gate::NodeWait;
 use self::gate::{Gate, Passage};
+use crate::events::{self, Recorder};
 use crate::report::{Changes, Pulse};
 use crate::source::local_node::{LocalNode, preferred_first};
 
@@ -34,6 +35,13 @@ pub enum Input {
     Addresses(Vec<IpAddr>),
     /// so many files are there that could not be read once since the start: nobody knows what they hold
     Unreadable(usize),
+    /// the health checks of a Service can't be answered
+    HealthCheckFailed {
+        /// the Service
+        service: ObjectName,
+        /// what is wrong
+        note: String,
+    },
 }
 
 /// What the core is made with.
@@ -53,6 +61,8 @@ pub struct Setup {
     pub changes: Changes,
     /// whether load balancers may send to this node, for health
     pub eligible: Arc<AtomicBool>,
+    /// told what whoever looks at a Service should know
+    pub recorder: Recorder,
     /// whether an earlier run's rules send packets of some service anywhere
     pub in_use: fn(Family) -> io::Result<bool>,
 }
@@ -95,6 +105,7 @@ pub struct Core {
     seats: Vec<Seat>,
     changes: Changes,
     eligible: Arc<AtomicBool>,
+    recorder: Recorder,
     in_use: fn(Family) -> io::Result<bool>,
     /// files that could not be read once since the start
     unreadable: usize,
@@ -157,7 +168,7 @@ impl Core {
             NodeFacts::Cluster(wait) => (None, Some(wait)),
         };
         Self {
-            store: Store::new(name),
+            store: Store::new(name).serving_external_ips(setup.settings.external_ips),
             gate: Gate::new(AWAITED.into(), wait, name),
             stand_in,
             settings: setup.settings,
@@ -166,6 +177,7 @@ impl Core {
             seats: setup.seats,
             changes: setup.changes,
             eligible: setup.eligible,
+            recorder: setup.recorder,
             in_use: setup.in_use,
             unreadable: 0,
             held_back: false,
@@ -220,6 +232,9 @@ impl Core {
                 self.addresses = addresses;
             }
             Input::Unreadable(files) => self.unreadable = files,
+            Input::HealthCheckFailed { service, note } => {
+                self.recorder.record(events::Event::health_check_failed(&service, self.uid(&service), &note));
+            }
         }
     }
 
@@ -383,8 +398,15 @@ impl Core {
         }
         for name in names {
             let diagnostics = said.remove(name).unwrap_or_default();
-            self.complaints.replace(Topic::Service(name.clone()), diagnostics);
+            let fresh = self.complaints.replace(Topic::Service(name.clone()), diagnostics);
+            for diagnostic in fresh.iter().filter(|diagnostic| diagnostic.cause == Cause::Contest) {
+                self.recorder.record(events::Event::frontend_conflict(diagnostic, self.uid(&diagnostic.name)));
+            }
         }
+    }
+
+    fn uid(&self, service: &ObjectName) -> Option<Uid> {
+        self.store.objects(service).service?.uid
     }
 }
 

@@ -9,6 +9,7 @@ use ferry_plane::mailbox::{Receiver, Taken};
 use ferry_plane::{Delta, Next, Outcome, SyncEngine, UnitId};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::flows::Witness;
 use crate::report::{Pulse, Report, Turn};
 
 /// How often an engine looks after the kernel when nothing happens.
@@ -33,6 +34,8 @@ pub struct Setup {
     pub pulse: Arc<Pulse>,
     /// metrics and logs
     pub reports: UnboundedSender<Report>,
+    /// the cleaner of the connection table
+    pub flows: Witness,
 }
 
 /// The loop's memory.
@@ -130,12 +133,15 @@ impl Loop {
             self.unfinished = true;
             self.engine.offer(delta);
         }
-        let mut outcome = match step {
+        let turn: fn(&mut (dyn SyncEngine + 'static), Instant) -> Outcome = match step {
             Step::Nothing => return false,
-            Step::Sync => self.engine.sync(now),
-            Step::Tend => self.engine.tend(now),
-            Step::Repair => self.engine.repair(now),
+            Step::Sync => <dyn SyncEngine>::sync,
+            Step::Tend => <dyn SyncEngine>::tend,
+            Step::Repair => <dyn SyncEngine>::repair,
         };
+        self.setup.flows.begin();
+        let mut outcome = turn(&mut *self.engine, now);
+        self.setup.flows.end(&outcome, &*self.engine);
         let after = Instant::now();
         outcome.elapsed = after.saturating_duration_since(now);
         self.agenda.done(step, &outcome, after);

@@ -1,7 +1,8 @@
 //! The pieces of the kube-proxy executable: edges and wiring. Start reading in [`app`].
 //!
 //! Threads: the main one has the edges (HTTP, reports), `source` follows manifests, `addresses` the machine's own
-//! addresses, `core` decides, and `sync-v4` and `sync-v6` each drive an engine.
+//! addresses, `core` decides, `sync-v4` and `sync-v6` each drive an engine, and `flows` removes what the kernel remembers of
+//! rules that are gone.
 
 pub mod app;
 pub mod cli;
@@ -9,6 +10,8 @@ pub mod client;
 pub mod commands;
 pub mod core;
 pub mod engine_loop;
+pub mod events;
+pub mod flows;
 pub mod logging;
 pub mod origin;
 pub mod planes;

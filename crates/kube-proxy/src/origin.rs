@@ -9,6 +9,8 @@ use ferry_model::Settings;
 
 use crate::client::{self, Access, Client};
 use crate::core::{NodeFacts, NodeWait};
+use crate::events::{self, Recorder};
+use crate::platform;
 use crate::serve::metrics::Metrics;
 use crate::source::Sink;
 use crate::source::api::{self, ApiSource};
@@ -38,6 +40,8 @@ pub struct Opened {
     pub node: NodeFacts,
     /// how fresh objects are; `None` where that isn't told
     pub freshness: Option<Arc<Freshness>>,
+    /// where events are told
+    pub recorder: Recorder,
 }
 
 /// Delivers objects until the core has ended.
@@ -62,20 +66,25 @@ impl Origin {
                 let directory =
                     Directory::open(&path).with_context(|| format!("reading the manifests in {}", path.display()))?;
                 let source = Source::Directory(Box::new(directory));
-                Ok(Opened { source, node: NodeFacts::Local, freshness: None })
+                Ok(Opened { source, node: NodeFacts::Local, freshness: None, recorder: Recorder::nobody() })
             }
             Self::Cluster { access, options } => {
                 let freshness = Arc::new(Freshness::new(Instant::now(), &api::KINDS));
-                let source = ApiSource::new(api::Setup {
-                    server: access.server().to_owned(),
-                    client: Client::new(*access, options, Arc::clone(&metrics.rest))?,
+                let server = access.server().to_owned();
+                let client = Client::new(*access, options, Arc::clone(&metrics.rest))?;
+                // With a limit of their own, as for upstream: a storm of events holds up no list.
+                let own = client.with_own_limit();
+                let (recorder, writer) = events::open(own, &platform::machine_name(), events::Timing::default());
+                let setup = api::Setup {
+                    server,
+                    client,
                     node_name: settings.node_name.clone(),
                     freshness: Arc::clone(&freshness),
                     timing: api::Timing::default(),
-                })
-                .context("making a runtime for the API server")?;
+                };
+                let source = ApiSource::new(setup, writer).context("making a runtime for the API server")?;
                 let node = NodeFacts::Cluster(NodeWait::new(&settings.detect_local));
-                Ok(Opened { source: Source::Api(Box::new(source)), node, freshness: Some(freshness) })
+                Ok(Opened { source: Source::Api(Box::new(source)), node, freshness: Some(freshness), recorder })
             }
         }
     }

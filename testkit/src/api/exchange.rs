@@ -11,6 +11,8 @@ use super::fault::{Action, Form};
 use super::request::{Route, Seen, group, plural};
 use crate::wire::Status;
 
+pub(super) const JSON: &str = "application/json";
+
 /// The encoding of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Encoding {
@@ -29,8 +31,14 @@ pub(super) struct Exchange<'a> {
 
 /// The Status of a failure, with upstream's words.
 pub(super) fn failure(code: u16, seen: &Seen, user: &str) -> Status {
-    let verb = if seen.form == Form::List { "list" } else { "watch" };
-    let (plural, group) = seen.kind.map_or(("", ""), |kind| (plural(kind), group(kind)));
+    let verb = match (seen.form, seen.method.as_str()) {
+        (Form::List, _) => "list",
+        (Form::Event, "PATCH") => "patch",
+        (Form::Event, _) => "create",
+        _ => "watch",
+    };
+    let nothing = if seen.form == Form::Event { ("events", "events.k8s.io") } else { ("", "") };
+    let (plural, group) = seen.kind.map_or(nothing, |kind| (plural(kind), group(kind)));
     let forbidden = format!(
         "{plural} is forbidden: User \"{user}\" cannot {verb} resource \"{plural}\" in API group \"{group}\" at the cluster scope"
     );
@@ -68,7 +76,7 @@ impl Encoding {
 
     fn content_type(self, stream: bool) -> &'static str {
         match (self, stream) {
-            (Self::Json, _) => "application/json",
+            (Self::Json, _) => JSON,
             (Self::Protobuf, false) => "application/vnd.kubernetes.protobuf",
             (Self::Protobuf, true) => "application/vnd.kubernetes.protobuf;stream=watch",
         }
@@ -118,19 +126,16 @@ impl Exchange<'_> {
                 for draft in Draft::all(&String::from_utf8_lossy(body)) {
                     self.server.put(draft, None);
                 }
-                self.short(200, "application/json", body, None)
+                self.short(200, JSON, body, None)
             }
             ("DELETE", Route::Object(kind, key)) => match self.server.delete(kind, &key) {
-                Some(_) => self.short(200, "application/json", b"{}", None),
+                Some(_) => self.short(200, JSON, b"{}", None),
                 None => self.fail(&failure(404, self.seen, "")),
             },
-            ("POST", Route::Events) => {
-                let content_type = self.seen.header("content-type").unwrap_or("application/json").to_owned();
-                self.short(201, &content_type, body, None)
-            }
+            ("POST" | "PATCH", Route::Events { namespace, name }) => self.event(&namespace, name.as_deref(), body),
             ("GET", Route::Version) => {
                 let version = br#"{"major":"1","minor":"36","gitVersion":"v1.36.2","platform":"linux/amd64"}"#;
-                self.short(200, "application/json", version, None)
+                self.short(200, JSON, version, None)
             }
             _ => self.fail(&failure(404, self.seen, "")),
         }
@@ -150,7 +155,13 @@ impl Exchange<'_> {
     }
 
     /// An answer of known length.
-    fn short(&mut self, code: u16, content_type: &str, bytes: &[u8], retry_after: Option<u32>) -> io::Result<()> {
+    pub(super) fn short(
+        &mut self,
+        code: u16,
+        content_type: &str,
+        bytes: &[u8],
+        retry_after: Option<u32>,
+    ) -> io::Result<()> {
         let retry_after = retry_after.map_or_else(String::new, |seconds| format!("Retry-After: {seconds}\r\n"));
         let mut out = format!(
             "HTTP/1.1 {code} {}\r\nCache-Control: no-cache, private\r\nContent-Type: {content_type}\r\n{retry_after}Content-Length: {}\r\n\r\n",

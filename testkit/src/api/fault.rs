@@ -29,7 +29,9 @@ pub enum Form {
     StreamingList,
     /// a watch from a resourceVersion
     Watch,
-    /// one object, an event, the version, or a path that there isn't
+    /// an Event that is created or patched
+    Event,
+    /// one object, the version, or a path that there isn't
     Other,
 }
 
@@ -78,7 +80,7 @@ pub enum Action {
         /// exclusive
         below: usize,
     },
-    /// The connection ends after this many bytes of the head
+    /// The connection ends after this many bytes of the head; what the request wanted to be done is done
     CutHead {
         /// bytes
         bytes: usize,
@@ -215,7 +217,7 @@ impl Script {
         self.rules.retain(|(rule, _)| rule.times > 0);
         let fits = |rule: &Rule| match rule.kind {
             Some(of) => Some(of) == kind && (rule.form == Form::Any || rule.form == form),
-            None => rule.form == form || (rule.form == Form::Any && form != Form::Other),
+            None => rule.form == form || (rule.form == Form::Any && !matches!(form, Form::Event | Form::Other)),
         };
         let (rule, random) = self.rules.iter_mut().find(|(rule, _)| fits(rule))?;
         if rule.times != usize::MAX {

@@ -1,13 +1,15 @@
 //! An API server of our own, scripted: lists, streaming lists and watches over HTTP/1.1, with TLS or without, in JSON and
 //! protobuf, as a real one answers them where a client can tell; and every fault that a network or a server may have.
 //!
-//! Objects are put in from outside, by [`ApiServer::put`] or by PUT and DELETE of their paths. One thread for each
+//! Objects are put in from outside, by [`ApiServer::put`] or by PUT and DELETE of their paths; Events are kept as clients write
+//! them. One thread for each
 //! connection; nothing runs while nothing changes.
 
 mod authority;
 mod body;
 mod connection;
 mod entry;
+mod event;
 mod exchange;
 mod fault;
 mod list;
@@ -25,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Kind;
+use serde_json::Value;
 
 pub use authority::{Authority, Identity, Validity};
 pub use entry::{ApiObject, Damage};
@@ -85,6 +88,7 @@ struct Shared {
     token: Mutex<Option<String>>,
     tls: Mutex<Option<(Identity, Arc<rustls::ServerConfig>)>>,
     told: Mutex<Option<Told>>,
+    events: Mutex<Vec<Value>>,
 }
 
 // === impl Options ===
@@ -128,6 +132,7 @@ impl ApiServer {
             requests: Mutex::default(),
             tls: Mutex::new(tls),
             told: Mutex::default(),
+            events: Mutex::default(),
         });
         Self { listener: Listener::start(listen, Arc::clone(&shared)), shared }
     }
@@ -256,6 +261,16 @@ impl ApiServer {
     /// Forgets them.
     pub fn forget_requests(&self) {
         locked(&self.shared.requests).clear();
+    }
+
+    /// The Events that were written, as they are now, in the order of their creation.
+    pub fn events(&self) -> Vec<Value> {
+        locked(&self.shared.events).clone()
+    }
+
+    /// Forgets them, as a server does after an hour.
+    pub fn forget_events(&self) {
+        locked(&self.shared.events).clear();
     }
 
     /// Connections accepted so far, also those that came to nothing.

@@ -42,7 +42,11 @@ pub(super) enum Route {
     List(Kind),
     /// with its key
     Object(Kind, String),
-    Events,
+    /// of a namespace; one of them, where it is named
+    Events {
+        namespace: String,
+        name: Option<String>,
+    },
     Version,
     Nothing,
 }
@@ -95,7 +99,10 @@ impl Head {
         let parts: Vec<_> = path.strip_prefix(prefix).unwrap_or_default().split('/').skip(1).collect();
         let [kind, rest @ ..] = (match parts.as_slice() {
             ["version"] => return Route::Version,
-            ["apis", "events.k8s.io", "v1", "namespaces", _, "events", ..] => return Route::Events,
+            ["apis", "events.k8s.io", "v1", "namespaces", namespace, "events", name @ ..] if name.len() < 2 => {
+                let name = name.first().map(|name| (*name).to_owned());
+                return Route::Events { namespace: (*namespace).to_owned(), name };
+            }
             ["api", "v1", rest @ ..] | ["apis", _, "v1", rest @ ..] => rest,
             _ => return Route::Nothing,
         }) else {
@@ -129,7 +136,8 @@ impl Head {
             Route::List(kind) if is("watch") => (Some(*kind), Form::Watch),
             Route::List(kind) => (Some(*kind), Form::List),
             Route::Object(kind, _) => (Some(*kind), Form::Other),
-            Route::Events | Route::Version | Route::Nothing => (None, Form::Other),
+            Route::Events { .. } => (None, Form::Event),
+            Route::Version | Route::Nothing => (None, Form::Other),
         };
         Seen {
             method: self.method,

@@ -258,6 +258,39 @@ fn an_event_posted_comes_back() {
 }
 
 #[test]
+fn events_in_json_are_kept_and_patched() {
+    let server = three();
+    let mut client = Client::connect(&server);
+    let mut send = |method: &str, name: &str, content_type: &str, body: &str| {
+        let head = format!(
+            "{method} /apis/events.k8s.io/v1/namespaces/shop/events{name} HTTP/1.1\r\nContent-Type: {content_type}\r\nAccept: \
+             application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        client.reader.get_mut().write_all(head.as_bytes()).expect("writing");
+        let (code, headers) = client.head();
+        let length = header(&headers, "content-length").expect("a length").parse().expect("a number");
+        let mut body = vec![0; length];
+        client.reader.read_exact(&mut body).expect("a body");
+        code
+    };
+    let event = r#"{"metadata":{"name":"a.1","namespace":"shop"},"note":"n"}"#;
+    let merge = "application/strategic-merge-patch+json";
+    assert_eq!(send("PATCH", "/a.1", merge, "{}"), 404);
+    assert_eq!(send("POST", "", "application/json", event), 201);
+    assert_eq!(send("POST", "", "application/json", event), 409);
+    assert_eq!(send("PATCH", "/a.1", merge, r#"{"series":{"count":2}}"#), 200);
+    assert_eq!(send("PATCH", "/a.1", "text/plain", "{}"), 415);
+    assert_eq!(send("POST", "", "application/json", "{"), 400);
+    server.script(Rule::new(1, Action::status(503)));
+    server.script(Rule { form: Form::Event, ..Rule::new(1, Action::status(403)) });
+    assert_eq!(send("POST", "", "application/json", event), 403, "the other rule is of objects");
+    let kept = server.events();
+    assert_eq!(kept.len(), 1);
+    assert_eq!((&kept[0]["note"], &kept[0]["series"]["count"]), (&"n".into(), &2.into()));
+}
+
+#[test]
 fn a_list_is_cut_at_every_byte() {
     let server = three();
     let whole = Client::connect(&server).get("/api/v1/services", "application/json").body;

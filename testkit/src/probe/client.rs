@@ -1,6 +1,6 @@
 //! Connections that start in a machine of the lab.
 
-use std::io::{self, ErrorKind, Read as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -81,6 +81,20 @@ impl<'a> Client<'a> {
     /// Whether nothing answers at all, once.
     pub fn silence(&self, protocol: Protocol, to: SocketAddr) -> Tally {
         self.patience(SILENCE).ask(protocol, to, 1)
+    }
+
+    /// Asks over HTTP; the whole answer as it came. `None` if nobody listens, or nobody answers in time.
+    pub fn http(&self, method: &str, to: SocketAddr, path: &str) -> Option<String> {
+        let caller = self.caller;
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        self.host.run(move || {
+            let mut socket = caller.socket(to, Type::STREAM).ok()?;
+            socket.connect_timeout(&to.into(), caller.patience).ok()?;
+            socket.write_all(request.as_bytes()).ok()?;
+            let mut answer = String::new();
+            socket.read_to_string(&mut answer).ok()?;
+            (!answer.is_empty()).then_some(answer)
+        })
     }
 
     /// Connects over TCP without a pause in a thread of its own, until told to stop.

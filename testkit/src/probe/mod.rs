@@ -1,7 +1,7 @@
 //! Servers that tell who they are and whom they saw, and clients that ask them.
 
 mod client;
-mod sctp;
+pub(crate) mod sctp;
 mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ pub enum Outcome {
 /// What a server answered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Answer {
-    /// its machine and port, `pod-a:8080`
+    /// its machine and port, `pod-a:8080`; in the lab of the corpus its address and port
     pub endpoint: String,
     /// where the connection came from, as the server saw it
     pub seen: SocketAddr,
@@ -41,13 +41,13 @@ pub struct Tally(pub Vec<Outcome>);
 
 impl Answer {
     /// Writes what [`Answer::parse`] reads.
-    fn text(name: &str, port: u16, seen: SocketAddr) -> String {
+    pub(crate) fn text(endpoint: impl fmt::Display, seen: SocketAddr) -> String {
         let seen = SocketAddr::new(seen.ip().to_canonical(), seen.port());
-        format!("{name}:{port} {seen}")
+        format!("{endpoint} {seen}")
     }
 
     /// Reads a server's answer; a text that is none is a failure.
-    fn parse(text: &[u8]) -> Outcome {
+    pub(crate) fn parse(text: &[u8]) -> Outcome {
         let text = String::from_utf8_lossy(text);
         let answer = text
             .split_once(' ')

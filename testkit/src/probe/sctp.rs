@@ -13,11 +13,11 @@ const COMMON_HEADER_LEN: usize = 12;
 const INIT_LEN: u16 = 20;
 
 /// What is read of an INIT chunk.
-pub(super) struct Init {
+pub(crate) struct Init {
     /// the port it came from
-    pub(super) source: u16,
+    pub(crate) source: u16,
     /// the port it goes to
-    pub(super) destination: u16,
+    pub(crate) destination: u16,
     /// what the answer must carry
     tag: u32,
 }
@@ -26,20 +26,20 @@ pub(super) struct Init {
 
 impl Init {
     /// Reads an SCTP packet that begins with an INIT chunk.
-    pub(super) fn decode(packet: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
         let (&kind, tag) = (packet.get(COMMON_HEADER_LEN)?, packet.get(16..20)?);
         let tag = u32::from_be_bytes(tag.try_into().ok()?);
         (kind == INIT).then_some(Self { source: port(packet, 0)?, destination: port(packet, 2)?, tag })
     }
 
     /// The answer, which carries a text as its cookie.
-    pub(super) fn acknowledge(&self, text: &str) -> Vec<u8> {
+    pub(crate) fn acknowledge(&self, text: &str) -> Vec<u8> {
         packet((self.destination, self.source), self.tag, INIT_ACK, text.as_bytes())
     }
 }
 
 /// A socket that sends and receives SCTP packets as they are, from and to an address.
-pub(super) fn socket(address: IpAddr) -> io::Result<Socket> {
+pub(crate) fn socket(address: IpAddr) -> io::Result<Socket> {
     let domain = if address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
     let socket = Socket::new(domain, Type::RAW, Some(Protocol::SCTP))?;
     socket.bind(&SocketAddr::new(address, 0).into())?;
@@ -47,7 +47,7 @@ pub(super) fn socket(address: IpAddr) -> io::Result<Socket> {
 }
 
 /// The next SCTP packet and where it came from.
-pub(super) fn receive(socket: &Socket) -> io::Result<(Vec<u8>, IpAddr)> {
+pub(crate) fn receive(socket: &Socket) -> io::Result<(Vec<u8>, IpAddr)> {
     let mut buffer = vec![0; 2048];
     let (length, _, from) = recvfrom(socket, &mut buffer[..], RecvFlags::empty())?;
     buffer.truncate(length);
@@ -61,12 +61,12 @@ pub(super) fn receive(socket: &Socket) -> io::Result<(Vec<u8>, IpAddr)> {
 }
 
 /// An INIT chunk between two ports.
-pub(super) fn init(source: u16, destination: u16) -> Vec<u8> {
+pub(crate) fn init(source: u16, destination: u16) -> Vec<u8> {
     packet((source, destination), 0, INIT, &[])
 }
 
 /// The text that an answer to this port carries.
-pub(super) fn cookie(packet: &[u8], to: u16) -> Option<&[u8]> {
+pub(crate) fn cookie(packet: &[u8], to: u16) -> Option<&[u8]> {
     let ours = port(packet, 2)? == to && *packet.get(COMMON_HEADER_LEN)? == INIT_ACK;
     let length = usize::from(port(packet, 34)?);
     packet.get(36..32 + length).filter(|_| ours)

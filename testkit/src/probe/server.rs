@@ -98,12 +98,16 @@ impl Sockets {
         }
     }
 
+    fn text(&self, port: u16, seen: SocketAddr) -> String {
+        Answer::text(format_args!("{}:{port}", self.name), seen)
+    }
+
     fn accept(&self, listener: &TcpListener) {
         let port = listener.local_addr().expect("a bound socket").port();
         loop {
             match listener.accept() {
                 // a client that is gone already has its own account of it
-                Ok((mut stream, seen)) => drop(stream.write_all(Answer::text(self.name, port, seen).as_bytes())),
+                Ok((mut stream, seen)) => drop(stream.write_all(self.text(port, seen).as_bytes())),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => panic!("{}: accept: {error}", self.name),
@@ -116,7 +120,7 @@ impl Sockets {
         let mut buffer = [0; 64];
         // an error that an earlier answer met is reported here: skip it
         while let Ok((_, seen)) = socket.recv_from(&mut buffer) {
-            let _ = socket.send_to(Answer::text(self.name, port, seen).as_bytes(), seen);
+            let _ = socket.send_to(self.text(port, seen).as_bytes(), seen);
         }
     }
 
@@ -124,7 +128,7 @@ impl Sockets {
         while let Ok((packet, seen)) = sctp::receive(socket) {
             let Some(init) = sctp::Init::decode(&packet) else { continue };
             if self.ports.contains(&init.destination) {
-                let text = Answer::text(self.name, init.destination, SocketAddr::new(seen, init.source));
+                let text = self.text(init.destination, SocketAddr::new(seen, init.source));
                 let _ = socket.send_to(&init.acknowledge(&text), &SocketAddr::new(seen, 0).into());
             }
         }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
+use hyper::Method;
 use hyper::body::{Bytes, Incoming};
 use tokio::time::Instant;
 
@@ -25,11 +26,14 @@ pub struct Body {
 
 /// What has to be done besides reading.
 pub(super) enum Purpose {
-    /// observe the whole of it: a list
+    /// observe the whole of it
     Measure {
         client: Client,
+        method: Method,
         /// when the request was sent
         begun: Instant,
+        /// of the request's body
+        request_bytes: u64,
         size_bytes: u64,
     },
     /// end it when the client's certificate isn't the one any more that it was opened with: a watch
@@ -61,8 +65,8 @@ impl Body {
         let chunk = self.next().await;
         match (&chunk, &mut self.purpose) {
             (Ok(Some(bytes)), Purpose::Measure { size_bytes, .. }) => *size_bytes += bytes.len() as u64,
-            (Ok(None) | Err(_), Purpose::Measure { client, begun, size_bytes }) => {
-                client.observe_list(begun.elapsed(), *size_bytes);
+            (Ok(None) | Err(_), Purpose::Measure { client, method, begun, request_bytes, size_bytes }) => {
+                client.observe(method, begun.elapsed(), *request_bytes, Some(*size_bytes));
             }
             (_, Purpose::Follow { .. }) => {}
         }

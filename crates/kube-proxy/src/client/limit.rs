@@ -37,6 +37,15 @@ impl RateLimit {
         Self { bucket: (qps > 0.0).then(|| Mutex::new(bucket)) }
     }
 
+    /// One that is the same, and full.
+    pub(super) fn another(&self) -> Self {
+        let bucket = self.bucket.as_ref().map(|bucket| {
+            let Bucket { per_second, capacity, .. } = *bucket.lock().unwrap_or_else(PoisonError::into_inner);
+            Mutex::new(Bucket { per_second, capacity, tokens: capacity, filled: Instant::now() })
+        });
+        Self { bucket }
+    }
+
     /// Waits for a turn; says how long that took.
     pub(super) async fn turn(&self) -> Duration {
         let wait = self.bucket.as_ref().map_or(Duration::ZERO, |bucket| {
@@ -81,6 +90,18 @@ mod tests {
         let later = start + Duration::from_secs(100);
         let waits: Vec<u128> = (0..4).map(|_| bucket.take(later).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 200]);
+    }
+
+    #[test]
+    fn another_is_full() {
+        let limit = RateLimit::new(2.0, 3);
+        let take = |limit: &RateLimit| limit.bucket.as_ref().unwrap().lock().unwrap().take(Instant::now());
+        (0..3).for_each(|_| assert!(take(&limit).is_zero()));
+        assert!(!take(&limit).is_zero());
+        let another = limit.another();
+        (0..3).for_each(|_| assert!(take(&another).is_zero()));
+        assert!(!take(&another).is_zero());
+        assert!(RateLimit::new(-1.0, 3).another().bucket.is_none());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The client of the API server: kubeconfig, TLS, credentials, rate limit. It asks and hands back bodies as they come;
-//! what they hold is [`ferry_api::wire::stream`]'s matter, and when to ask again the source's.
+//! what they hold is [`ferry_api::wire::stream`]'s matter, and when to ask again the matter of who asks.
 
 mod access;
+mod answer;
 mod authorities;
 mod body;
 mod connect;
@@ -24,18 +25,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_api::wire::stream::Encoding;
-use http_body_util::Empty;
+use http_body_util::Full;
+use hyper::body::Bytes;
 use hyper::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue,
-    PROXY_AUTHORIZATION, USER_AGENT,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT,
 };
-use hyper::{Method, Request, Response, Uri};
+use hyper::{Method, Request, Uri};
 use tokio::time::Instant;
 
 use crate::serve::rest_metrics::RestMetrics;
 
 pub use access::Access;
+pub use answer::Answer;
 pub use body::Body;
 pub use error::{AccessError, CallError};
 pub use headers::user_agent;
@@ -82,8 +83,8 @@ pub struct Timing {
     pub plugin_pause: Duration,
 }
 
-/// Asks one API server. Clones share connections, credentials and the rate limit. Runs within a tokio runtime with I/O
-/// and time.
+/// Asks one API server. Clones share connections, credentials and the rate limit, and all of them belong to the tokio runtime
+/// (with I/O and time) that uses them first.
 #[derive(Clone)]
 pub struct Client(Arc<Inner>);
 
@@ -97,8 +98,8 @@ struct Inner {
     compress: bool,
     timing: Timing,
     limit: RateLimit,
-    credentials: Credentials,
-    transports: Transports,
+    credentials: Arc<Credentials>,
+    transports: Arc<Transports>,
     metrics: Arc<RestMetrics>,
 }
 
@@ -109,6 +110,10 @@ pub enum Verb {
     List,
     /// changes as they come; also with the list before them
     Watch,
+    /// a new object
+    Create,
+    /// fields of an object that is there, laid over it as the API's own types merge
+    Patch,
 }
 
 /// One request.
@@ -120,21 +125,9 @@ pub struct Call {
     pub resource: &'static str,
     /// from the `/` on, percent-encoded
     pub path_and_query: String,
-}
-
-/// The head of an answer, of whatever status, and its body.
-#[derive(Debug)]
-pub struct Answer {
-    /// the status code
-    pub status: u16,
-    /// how the body is written; `None` if in no way that is known here
-    pub encoding: Option<Encoding>,
-    /// as the server says it; may be blank
-    pub content_type: String,
-    /// when to ask again
-    pub retry_after: Option<Duration>,
-    /// the body, unpacked
-    pub body: Body,
+    /// JSON that is sent along; empty for a list or a watch. Whatever contentType says: every server reads JSON, and what
+    /// is written is small and rare.
+    pub body: Bytes,
 }
 
 // === impl Timing ===
@@ -161,6 +154,25 @@ impl Verb {
         match self {
             Self::List => "list",
             Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Patch => "patch",
+        }
+    }
+
+    fn method(self) -> Method {
+        match self {
+            Self::List | Self::Watch => Method::GET,
+            Self::Create => Method::POST,
+            Self::Patch => Method::PATCH,
+        }
+    }
+
+    /// Of what is sent along.
+    fn content_type(self) -> Option<&'static str> {
+        match self {
+            Self::List | Self::Watch => None,
+            Self::Create => Some("application/json"),
+            Self::Patch => Some("application/strategic-merge-patch+json"),
         }
     }
 }
@@ -190,21 +202,39 @@ impl Client {
             headers,
             compress: !chosen.disable_compression,
             limit: RateLimit::new(options.qps, options.burst),
-            credentials: Credentials::new(settings, &options.timing, &metrics),
+            credentials: Arc::new(Credentials::new(settings, &options.timing, &metrics)),
             timing: options.timing,
-            transports,
+            transports: Arc::new(transports),
             metrics,
         })))
     }
 
+    /// A client with the same connections and credentials, and a rate limit of its own that is the same: what asks for
+    /// much with one of them doesn't delay the other.
+    pub fn with_own_limit(&self) -> Self {
+        let inner = &*self.0;
+        Self(Arc::new(Inner {
+            server: inner.server.clone(),
+            prefix: inner.prefix.clone(),
+            host: inner.host.clone(),
+            headers: inner.headers.clone(),
+            compress: inner.compress,
+            timing: inner.timing.clone(),
+            limit: inner.limit.another(),
+            credentials: Arc::clone(&inner.credentials),
+            transports: Arc::clone(&inner.transports),
+            metrics: Arc::clone(&inner.metrics),
+        }))
+    }
+
     /// Sends a request and waits for the head of its answer; a status that isn't 200 is an answer, too. When the server
     /// refuses credentials that can be had anew (a token file, a plugin), it is asked once more with those.
-    pub async fn get(&self, call: &Call) -> Result<Answer, CallError> {
+    pub async fn ask(&self, call: &Call) -> Result<Answer, CallError> {
         let inner = &*self.0;
         let mut credential = inner.credentials.current().await?;
         let mut answer = self.send(call, &credential).await?;
         if answer.status == 401 && inner.credentials.refused(&credential) {
-            inner.metrics.retried("401", &inner.host);
+            inner.metrics.retried("401", call.verb.method().as_str(), &inner.host);
             credential = inner.credentials.current().await?;
             answer = self.send(call, &credential).await?;
         }
@@ -214,7 +244,8 @@ impl Client {
     async fn send(&self, call: &Call, credential: &Credential) -> Result<Answer, CallError> {
         let inner = &*self.0;
         let waited = inner.limit.turn().await;
-        inner.metrics.waited(&inner.host, waited);
+        let method = call.verb.method();
+        inner.metrics.waited(method.as_str(), &inner.host, waited);
         let request = self.request(call, credential)?;
         let (http, identity) = inner.transports.current(credential);
         let begun = Instant::now();
@@ -225,38 +256,42 @@ impl Client {
             Err(_) => Err(CallError::Timeout { after }),
         };
         let code = response.as_ref().ok().map(|response| response.status());
-        inner.metrics.answered(code.as_ref().map_or("<error>", |code| code.as_str()), &inner.host);
-        let purpose = match call.verb {
-            Verb::List => Purpose::Measure { client: self.clone(), begun, size_bytes: 0 },
-            Verb::Watch => {
-                Purpose::Follow { client: self.clone(), identity, every: inner.timing.recheck, looked: Instant::now() }
-            }
+        let status = code.as_ref().map_or("<error>", |code| code.as_str());
+        inner.metrics.answered(status, method.as_str(), &inner.host);
+        let purpose = if call.verb == Verb::Watch {
+            Purpose::Follow { client: self.clone(), identity, every: inner.timing.recheck, looked: Instant::now() }
+        } else {
+            let request_bytes = call.body.len() as u64;
+            Purpose::Measure { client: self.clone(), method: method.clone(), begun, request_bytes, size_bytes: 0 }
         };
         match response {
-            Ok(response) => answer(response, purpose),
+            Ok(response) => Answer::new(response, purpose),
             Err(error) => {
-                if call.verb == Verb::List {
-                    inner.metrics.listed(&inner.host, begun.elapsed(), None);
+                if call.verb != Verb::Watch {
+                    self.observe(&method, begun.elapsed(), call.body.len() as u64, None);
                 }
                 Err(error)
             }
         }
     }
 
-    fn request(&self, call: &Call, credential: &Credential) -> Result<Request<Empty<hyper::body::Bytes>>, CallError> {
+    fn request(&self, call: &Call, credential: &Credential) -> Result<Request<Full<Bytes>>, CallError> {
         let inner = &*self.0;
         let mut parts = inner.server.clone().into_parts();
         let path = format!("{}{}", inner.prefix, call.path_and_query);
         parts.path_and_query = path.parse().ok();
         let uri = Uri::from_parts(parts).map_err(|_| CallError::Connect(format!("{path:?} is no path")))?;
-        let mut request = Request::new(Empty::new());
-        *request.method_mut() = Method::GET;
+        let mut request = Request::new(Full::new(call.body.clone()));
+        *request.method_mut() = call.verb.method();
         *request.uri_mut() = uri;
         let headers = request.headers_mut();
         *headers = inner.headers.clone();
         // A packed watch would save little and might be held back.
         let packed = call.verb == Verb::List && inner.compress;
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(if packed { "gzip" } else { "identity" }));
+        if let Some(content_type) = call.verb.content_type() {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        }
         if let Some(header) = &credential.header {
             headers.insert(AUTHORIZATION, header.clone());
         }
@@ -268,8 +303,9 @@ impl Client {
         self.0.transports.identity()
     }
 
-    fn observe_list(&self, took: Duration, size_bytes: u64) {
-        self.0.metrics.listed(&self.0.host, took, Some(size_bytes));
+    /// A request that isn't a watch has ended, with an answer of so many bytes, or without one.
+    fn observe(&self, method: &Method, took: Duration, request_bytes: u64, answer_bytes: Option<u64>) {
+        self.0.metrics.ended(method.as_str(), &self.0.host, took, (request_bytes, answer_bytes));
     }
 }
 
@@ -296,27 +332,6 @@ fn fixed_headers(access: &Access, options: &Options) -> Result<HeaderMap, (&'sta
         headers.insert(PROXY_AUTHORIZATION, basic.clone());
     }
     Ok(headers)
-}
-
-fn answer(response: Response<hyper::body::Incoming>, purpose: Purpose) -> Result<Answer, CallError> {
-    let (head, incoming) = response.into_parts();
-    let text = |value: Option<&HeaderValue>| {
-        value.map(|value| String::from_utf8_lossy(value.as_bytes()).trim().to_owned()).unwrap_or_default()
-    };
-    let packing = text(head.headers.get(CONTENT_ENCODING)).to_ascii_lowercase();
-    let packed = match packing.as_str() {
-        "" | "identity" => false,
-        "gzip" | "x-gzip" => true,
-        other => return Err(CallError::Interrupted(format!("the answer is packed in an unknown way: {other}"))),
-    };
-    let content_type = text(head.headers.get(CONTENT_TYPE));
-    Ok(Answer {
-        status: head.status.as_u16(),
-        encoding: headers::encoding(&content_type),
-        content_type,
-        retry_after: headers::retry_after(&head.headers),
-        body: Body::new(incoming, packed, purpose),
-    })
 }
 
 /// Whether anything may have reached the server. A client's certificate is refused only after the handshake is done

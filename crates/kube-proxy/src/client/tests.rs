@@ -104,7 +104,7 @@ impl Setup {
 
     /// A list to its end: its status and body.
     async fn list(&self) -> Result<(u16, Vec<u8>), CallError> {
-        whole(self.client.get(&call(Verb::List)).await?).await
+        whole(self.client.ask(&call(Verb::List)).await?).await
     }
 
     async fn status(&self) -> Result<u16, CallError> {
@@ -120,7 +120,7 @@ impl Setup {
 
 fn call(verb: Verb) -> Call {
     let query = if verb == Verb::Watch { "watch=true&resourceVersion=1" } else { "limit=500" };
-    Call { verb, resource: "services", path_and_query: format!("/api/v1/services?{query}") }
+    Call { verb, resource: "services", path_and_query: format!("/api/v1/services?{query}"), body: Bytes::new() }
 }
 
 async fn whole(mut answer: Answer) -> Result<(u16, Vec<u8>), CallError> {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http_body_util::Empty;
+use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -18,13 +18,13 @@ use super::proxy::Scheme;
 use super::tls::{self, Fault, Material, Pair};
 use crate::serve::rest_metrics::RestMetrics;
 
-/// Bounds what one connection reads ahead: there are four of them, and memory counts.
+/// Bounds what one connection reads ahead: there are four or five of them, and memory counts.
 const READ_BUFFER_BYTES: usize = 64 << 10;
 /// Connections kept open between requests. Watches hold theirs.
 const IDLE_CONNECTIONS: usize = 2;
 
 /// hyper's client, over connections of one identity.
-pub(super) type Http = legacy::Client<Connector, Empty<Bytes>>;
+pub(super) type Http = legacy::Client<Connector, Full<Bytes>>;
 
 /// The transport in use.
 pub(super) struct Transports {

@@ -7,6 +7,7 @@ use ferry_plane::mailbox::{Mailbox, Receiver, Taken};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
+use crate::events::{Event as Told, Inbox, Level, Regarding};
 use crate::report::Report;
 use crate::serve::metrics::Metrics;
 
@@ -16,6 +17,7 @@ struct Bench {
     metrics: Arc<Metrics>,
     reports: UnboundedReceiver<Report>,
     eligible: Arc<AtomicBool>,
+    told: Inbox,
 }
 
 impl Bench {
@@ -34,6 +36,7 @@ impl Bench {
         let metrics = Arc::new(Metrics::new().unwrap());
         let (sender, reports) = unbounded_channel();
         let eligible = Arc::new(AtomicBool::new(node == NodeFacts::Local));
+        let (recorder, told) = events::open_queue(10);
         let mut mailboxes = Vec::new();
         let seats = Family::ALL.map(|family| {
             let (sender, receiver) = Mailbox::new();
@@ -48,9 +51,10 @@ impl Bench {
             seats: seats.into(),
             changes: Changes::new(Arc::clone(&metrics), sender, Family::ALL.into()),
             eligible: Arc::clone(&eligible),
+            recorder,
             in_use,
         });
-        Self { core, mailboxes, metrics, reports, eligible }
+        Self { core, mailboxes, metrics, reports, eligible, told }
     }
 
     /// A core whose initial lists are complete, with what it handed over taken.
@@ -363,4 +367,60 @@ fn a_family_does_not_wake_up_for_what_only_the_other_serves() {
     assert!(bench.taken().iter().all(Option::is_some));
     bench.upsert(&slice("web", "fd00::1:2", "node"));
     assert!(bench.taken().iter().all(Option::is_some));
+}
+
+/// A service of this uid and age with an external IP; the lower the age, the older it is.
+fn contested(name: &str, ip: &str, age: u8) -> String {
+    let more = format!(
+        "metadata: {{name: {name}, uid: {}, creationTimestamp: '2024-05-0{age}T10:00:00Z'}}",
+        uid_of(age).unwrap()
+    );
+    service(name, ip, "  externalIPs: [192.0.2.1]\n").replace(&format!("metadata: {{name: {name}}}"), &more)
+}
+
+fn uid_of(age: u8) -> Option<Uid> {
+    Uid::parse(&format!("00000000-0000-4000-8000-00000000000{age}"))
+}
+
+#[test]
+fn who_loses_an_address_is_told_once_and_again_when_it_happens_again() {
+    let mut bench = Bench::started(&contested("old", "10.96.0.10", 1));
+    assert_eq!(bench.told.waiting(), []);
+    bench.upsert(&contested("young", "10.96.0.11", 3));
+    let told = bench.told.waiting();
+    let [event] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(event.regarding, Regarding::Service(ObjectName::new("default", "young"), uid_of(3)));
+    assert_eq!((event.reason, event.action, event.level), ("FrontendConflict", "Serve", Level::Warning));
+    assert!(event.note().starts_with("spec.externalIPs[0]: ") && event.note().contains("default/old"), "{event:?}");
+    // as long as it stays, nothing is told
+    bench.upsert(&slice("young", "10.244.1.1", "node"));
+    bench.upsert(&slice("old", "10.244.1.2", "node"));
+    assert_eq!(bench.told.waiting(), []);
+    // another one wins over both, so both lose to it
+    bench.upsert(&contested("ancient", "10.96.0.12", 0).replace("2024-05-00", "2023-05-01"));
+    let losers: Vec<_> = bench.told.waiting().into_iter().map(|event| event.regarding).collect();
+    assert!(losers.contains(&Regarding::Service(ObjectName::new("default", "old"), uid_of(1))), "{losers:?}");
+    // with the winners gone it is served, and told anew if it loses again
+    let gone = ["ancient", "old"].map(|name| Event::Delete(Kind::Service, ObjectName::new("default", name)));
+    bench.input(Input::Events(gone.into()));
+    assert_eq!(bench.told.waiting(), []);
+    bench.upsert(&contested("old", "10.96.0.10", 1));
+    assert_eq!(bench.told.waiting(), told);
+}
+
+#[test]
+fn what_is_only_written_wrong_is_no_event() {
+    let mut bench = Bench::started("");
+    bench.upsert(&service("web", "10.96.0.10", "  externalIPs: [nonsense]\n"));
+    assert_eq!(bench.told.waiting(), []);
+}
+
+#[test]
+fn failures_of_health_checks_are_told_with_the_uid() {
+    let mut bench = Bench::started(&contested("web", "10.96.0.10", 4));
+    for (name, uid) in [("web", uid_of(4)), ("gone", None)] {
+        let service = ObjectName::new("default", name);
+        bench.input(Input::HealthCheckFailed { service: service.clone(), note: "in use".to_owned() });
+        assert_eq!(bench.told.waiting(), [Told::health_check_failed(&service, uid, "in use")]);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
@@ -9,12 +10,18 @@ use anyhow::bail;
 use ferry_kernel::capability;
 use ferry_kernel::link::{self, AddressMonitor};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::core::Input;
 
 /// Addresses often change several at a time.
 const SETTLE: Duration = Duration::from_millis(20);
+/// Files open at once: two thousand listeners for health checks with all the connections that each may have.
+const OPEN_FILES: u64 = 65_536;
+/// Of open files, or a quarter of them where they are few.
+const RESERVE: u64 = 256;
 /// Before listening to changes is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -22,6 +29,11 @@ const RETRY: Duration = Duration::from_secs(1);
 pub fn host_name() -> Option<String> {
     let name = rustix::system::uname().nodename().to_string_lossy().trim().to_lowercase();
     (!name.is_empty()).then_some(name)
+}
+
+/// The host's name as it is.
+pub fn machine_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Waits until the first process of a container is asked to end, and says with which exit code. Any other process is ended by
@@ -76,7 +88,7 @@ fn follow(known: &mut Vec<IpAddr>, core: &SyncSender<Input>) -> io::Result<()> {
         while !monitor.changed()? {
             match poll(&mut [PollFd::new(&monitor, PollFlags::IN)], None) {
                 Ok(_) => std::thread::sleep(SETTLE),
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -97,4 +109,27 @@ pub fn set_oom_score(score: i32) {
     if let Err(error) = result {
         tracing::debug!(score, err = %error, "The OOM score could not be set");
     }
+}
+
+/// Lets this process have as many files open as it may, up to what it could ever need. What it gets by default may be few:
+/// 1024 where systemd starts it, fewer than the listeners of a thousand services' health checks.
+pub fn raise_open_files() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.map_or(OPEN_FILES, |maximum| maximum.min(OPEN_FILES));
+    if current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }) {
+        tracing::debug!(files = wanted, err = %error, "The limit of open files could not be raised");
+    }
+}
+
+/// Fails for a file that is among the last ones that this process may open, as the kernel does when none is left. So many
+/// reserves of 256 each, or a quarter of all where those are few, are for what is needed more: the first one for what
+/// keeps the proxy going, such as manifests, credentials, the API server, netlink and probes.
+pub fn spare_files(file: &impl AsFd, reserves: u64) -> io::Result<()> {
+    let Some(limit) = getrlimit(Resource::Nofile).current else { return Ok(()) };
+    // The kernel gives a file the lowest number that is free.
+    let number = u64::try_from(file.as_fd().as_raw_fd()).unwrap_or_default();
+    if number + reserves * RESERVE.min(limit / 4) < limit { Ok(()) } else { Err(Errno::MFILE.into()) }
 }

@@ -5,5 +5,8 @@ mod linux;
 mod words;
 
 #[cfg(target_os = "linux")]
-pub use linux::{addresses, asked_to_end, follow_addresses, host_name, require_net_admin, set_oom_score};
+pub use linux::{
+    addresses, asked_to_end, follow_addresses, host_name, machine_name, raise_open_files, require_net_admin,
+    set_oom_score, spare_files,
+};
 pub(crate) use words::reason;

@@ -5,5 +5,5 @@ mod pulse;
 mod turns;
 
 pub use changes::Changes;
-pub use pulse::Pulse;
+pub use pulse::{Pulse, Pulses};
 pub use turns::{Report, Reporter, Turn};

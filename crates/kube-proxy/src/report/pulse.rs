@@ -1,7 +1,10 @@
 //! How an IP family is doing, shared between the threads that know and the one that answers probes.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use ferry_api::object::Family;
 
 /// The pulse of one IP family. Each moment is kept as nanoseconds since the process's epoch, 0 for never.
 #[derive(Debug)]
@@ -13,6 +16,29 @@ pub struct Pulse {
     taken: AtomicU64,
     /// when everything was last as it should be
     updated: AtomicU64,
+}
+
+/// The pulses of all families that run, and the judgement on them.
+#[derive(Clone, Debug)]
+pub struct Pulses {
+    /// each family's
+    pub families: Vec<(Family, Arc<Pulse>)>,
+    /// a family whose oldest change waits so long is unhealthy: twice the sync period
+    pub limit: Duration,
+}
+
+// === impl Pulses ===
+
+impl Pulses {
+    /// Whether the family of this pulse is healthy: no change has been waiting too long.
+    pub fn is_healthy(&self, pulse: &Pulse, now: Instant) -> bool {
+        pulse.waiting(now).is_none_or(|waiting| waiting < self.limit)
+    }
+
+    /// Whether all families are healthy, whatever load balancers are told of the node.
+    pub fn are_healthy(&self, now: Instant) -> bool {
+        self.families.iter().all(|(_, pulse)| self.is_healthy(pulse, now))
+    }
 }
 
 // === impl Pulse ===

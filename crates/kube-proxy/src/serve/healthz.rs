@@ -4,22 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use ferry_api::object::{Family, Kind};
+use ferry_api::object::Kind;
 use hyper::StatusCode;
 use jiff::Timestamp;
 
 use super::http::{Answer, Routes};
 use super::metrics::Metrics;
-use crate::report::Pulse;
+use crate::report::Pulses;
 use crate::source::freshness::{Fresh, Freshness};
 
 /// What probes are answered from.
 #[derive(Clone, Debug)]
 pub struct Health {
     /// the families that run
-    pub families: Vec<(Family, Arc<Pulse>)>,
-    /// a family whose oldest change waits so long is unhealthy: twice the sync period
-    pub limit: Duration,
+    pub pulses: Pulses,
     /// whether load balancers may send to this node
     pub eligible: Arc<AtomicBool>,
     /// how fresh what the API server told is; `None` where objects don't come from one
@@ -55,8 +53,8 @@ impl Health {
         let mut healthy = true;
         let mut latest: Option<Duration> = None;
         let mut status = Vec::new();
-        for (family, pulse) in &self.families {
-            let family_healthy = pulse.waiting(now.instant).is_none_or(|waiting| waiting < self.limit);
+        for (family, pulse) in &self.pulses.families {
+            let family_healthy = self.pulses.is_healthy(pulse, now.instant);
             let age = pulse.age(now.instant);
             healthy &= family_healthy;
             latest = [latest, age].into_iter().flatten().min();
@@ -107,15 +105,17 @@ impl Now {
 
 #[cfg(test)]
 mod tests {
+    use ferry_api::object::Family;
+
     use super::*;
+    use crate::report::Pulse;
 
     const LIMIT: Duration = Duration::from_secs(60);
 
     fn health(start: Instant) -> Health {
         let pulse = |_| Arc::new(Pulse::new(start));
         Health {
-            families: Family::ALL.map(|family| (family, pulse(family))).into(),
-            limit: LIMIT,
+            pulses: Pulses { families: Family::ALL.map(|family| (family, pulse(family))).into(), limit: LIMIT },
             eligible: Arc::new(AtomicBool::new(true)),
             freshness: None,
             metrics: Arc::new(Metrics::new().unwrap()),
@@ -131,7 +131,7 @@ mod tests {
     fn healthy_body() {
         let start = Instant::now();
         let health = health(start);
-        health.families.iter().for_each(|(_, pulse)| pulse.update(start + Duration::from_secs(1)));
+        health.pulses.families.iter().for_each(|(_, pulse)| pulse.update(start + Duration::from_secs(1)));
         let answer = health.probe(at(start, 3), Some(true));
         assert_eq!(answer.status, StatusCode::OK);
         assert_eq!(
@@ -149,7 +149,7 @@ mod tests {
     fn a_change_that_waits_too_long_is_unhealthy() {
         let start = Instant::now();
         let health = health(start);
-        let (_, pulse) = &health.families[0];
+        let (_, pulse) = &health.pulses.families[0];
         pulse.update(start + Duration::from_secs(1));
         pulse.queue(start + Duration::from_secs(2));
         assert_eq!(health.probe(at(start, 61), None).status, StatusCode::OK);

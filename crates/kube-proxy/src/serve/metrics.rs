@@ -81,6 +81,10 @@ pub struct Metrics {
     pub service_changes_total: IntCounter,
     /// transactions that failed in mode nftables
     pub nftables_sync_failures: IntCounterVec,
+    /// passes over the connection table
+    pub conntrack_duration: HistogramVec,
+    /// flows removed because they had become wrong
+    pub conntrack_deleted: IntCounterVec,
     /// services with policy Local that have endpoints, none of them here
     pub no_local_endpoints: IntGaugeVec,
     /// answers of /healthz
@@ -186,6 +190,18 @@ const NFTABLES_FAILURES: Row = row(
     FAMILY,
     "[ALPHA] Cumulative proxy nftables sync failures",
 );
+const CONNTRACK_DURATION: Row = row(
+    "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+    Histogram(Sync),
+    FAMILY,
+    "[ALPHA] ReconcileConntrackFlowsLatency latency in seconds",
+);
+const CONNTRACK_DELETED: Row = row(
+    "kubeproxy_conntrack_reconciler_deleted_entries_total",
+    Counter,
+    FAMILY,
+    "[ALPHA] Cumulative conntrack flows deleted by conntrack reconciler",
+);
 const NO_LOCAL_ENDPOINTS: Row = row(
     "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
     GaugeKind,
@@ -245,6 +261,8 @@ pub const TABLE: &[Row] = &[
     SERVICES_PENDING,
     SERVICES_TOTAL,
     NFTABLES_FAILURES,
+    CONNTRACK_DURATION,
+    CONNTRACK_DELETED,
     NO_LOCAL_ENDPOINTS,
     HEALTHZ,
     LIVEZ,
@@ -358,6 +376,8 @@ impl Metrics {
             service_changes_pending: SERVICES_PENDING.gauge(r)?,
             service_changes_total: SERVICES_TOTAL.counter(r)?,
             nftables_sync_failures: NFTABLES_FAILURES.counters(r)?,
+            conntrack_duration: CONNTRACK_DURATION.histograms(r)?,
+            conntrack_deleted: CONNTRACK_DELETED.counters(r)?,
             no_local_endpoints: NO_LOCAL_ENDPOINTS.gauges(r)?,
             healthz: HEALTHZ.counters(r)?,
             livez: LIVEZ.counters(r)?,

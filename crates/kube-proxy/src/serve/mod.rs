@@ -5,5 +5,6 @@ pub mod http;
 pub mod metrics;
 pub mod process;
 pub mod rest_metrics;
+pub mod service_health;
 pub mod source_metrics;
 pub mod status;

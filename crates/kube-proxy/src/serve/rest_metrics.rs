@@ -9,8 +9,6 @@ use super::metrics::Buckets::{CertificateAge, RequestSeconds, RequestSize};
 use super::metrics::MetricKind::{Counter, Gauge as GaugeKind, Histogram as HistogramKind};
 use super::metrics::{Row, row};
 
-/// The only method there is.
-const GET: &str = "GET";
 const VERB_HOST: &[&str] = &["verb", "host"];
 
 const REQUESTS: Row = row(
@@ -153,29 +151,28 @@ impl RestMetrics {
     }
 
     /// A request got this status, or `<error>`.
-    pub(crate) fn answered(&self, code: &str, host: &str) {
-        self.requests.with_label_values(&[code, GET, host]).inc();
+    pub(crate) fn answered(&self, code: &str, method: &str, host: &str) {
+        self.requests.with_label_values(&[code, method, host]).inc();
     }
 
     /// A request waited for its turn.
-    pub(crate) fn waited(&self, host: &str, time: Duration) {
-        self.limiter.with_label_values(&[GET, host]).observe(time.as_secs_f64());
+    pub(crate) fn waited(&self, method: &str, host: &str, time: Duration) {
+        self.limiter.with_label_values(&[method, host]).observe(time.as_secs_f64());
     }
 
-    /// A list was read to its end, or to where it broke off; `size_bytes` is `None` where nothing came. Watches aren't
-    /// observed: they have no end.
-    pub(crate) fn listed(&self, host: &str, took: Duration, size_bytes: Option<u64>) {
-        self.duration.with_label_values(&[GET, host]).observe(took.as_secs_f64());
-        // A GET has no body.
-        self.request_size.with_label_values(&[GET, host]).observe(0.0);
-        if let Some(size) = size_bytes {
-            self.response_size.with_label_values(&[GET, host]).observe(size as f64);
+    /// An answer was read to its end, or to where it broke off. Sizes are of the bodies, in bytes; that of the answer is
+    /// `None` where nothing came. Watches aren't observed: they have no end.
+    pub(crate) fn ended(&self, method: &str, host: &str, took: Duration, (sent, came): (u64, Option<u64>)) {
+        self.duration.with_label_values(&[method, host]).observe(took.as_secs_f64());
+        self.request_size.with_label_values(&[method, host]).observe(sent as f64);
+        if let Some(size) = came {
+            self.response_size.with_label_values(&[method, host]).observe(size as f64);
         }
     }
 
     /// A request is sent once more after this status.
-    pub(crate) fn retried(&self, code: &str, host: &str) {
-        self.retries.with_label_values(&[code, GET, host]).inc();
+    pub(crate) fn retried(&self, code: &str, method: &str, host: &str) {
+        self.retries.with_label_values(&[code, method, host]).inc();
     }
 
     /// A plugin ended so, with this exit code.

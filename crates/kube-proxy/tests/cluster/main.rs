@@ -10,6 +10,7 @@
 )]
 
 mod access;
+mod events;
 #[path = "../peer/matrix.rs"]
 #[expect(dead_code, reason = "the clients of the other binary")]
 mod matrix;

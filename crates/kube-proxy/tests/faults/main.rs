@@ -5,6 +5,7 @@
 
 mod bounds;
 mod encodings;
+mod events;
 mod kinds;
 mod lists;
 mod refusals;

@@ -15,6 +15,7 @@ use ferry_api::object::{Kind, KubeObject, ObjectName};
 use ferry_kernel::netns::Namespace;
 use ferry_kube_proxy::client::{self, Access, Client};
 use ferry_kube_proxy::core::Input;
+use ferry_kube_proxy::events::{self, Recorder};
 use ferry_kube_proxy::serve::metrics::Metrics;
 use ferry_kube_proxy::source::Sink;
 use ferry_kube_proxy::source::api::{KINDS, Setup, Timing};
@@ -44,6 +45,7 @@ pub(crate) struct How {
     pub(crate) timing: Timing,
     pub(crate) client: client::Timing,
     pub(crate) content_type: &'static str,
+    pub(crate) events: events::Timing,
 }
 
 /// A source that runs, and what it has delivered.
@@ -60,6 +62,8 @@ pub(crate) struct Follower {
     pub(crate) synced: Vec<Kind>,
     log: Log,
     freshness: Arc<Freshness>,
+    /// writes Events on the source's thread, over its connections
+    pub(crate) recorder: Recorder,
     /// the source ends with this
     _stop: oneshot::Sender<()>,
 }
@@ -79,6 +83,11 @@ pub(crate) fn quick() -> Timing {
         verify_millis: 20..100,
         ..Timing::default()
     }
+}
+
+/// The same for Events.
+pub(crate) fn quick_events() -> events::Timing {
+    events::Timing { pause: Duration::from_millis(20), ..events::Timing::default() }
 }
 
 /// What an object is called in the truth, and the number of its state.
@@ -287,6 +296,7 @@ impl Cluster {
         };
         let metrics = Metrics::new().expect("metrics");
         let client = Client::new(access, options, metrics.rest).expect("a client");
+        let (recorder, told) = events::open(client.with_own_limit(), "machine", how.events);
         let freshness = Arc::new(Freshness::new(Instant::now(), &KINDS));
         let setup =
             Setup { client, server, node_name: NODE.to_owned(), freshness: Arc::clone(&freshness), timing: how.timing };
@@ -307,6 +317,8 @@ impl Cluster {
                     let sink = Sink::new(sender);
                     tokio::select! {
                         _ = setup.follow(&sink) => {}
+                        // it never ends, since the test has a recorder
+                        () = told.run() => {}
                         _ = stopped => {}
                     }
                 });
@@ -323,6 +335,7 @@ impl Cluster {
             synced: Vec::new(),
             log,
             freshness,
+            recorder,
             _stop: stop,
         }
     }
@@ -353,7 +366,12 @@ fn node_json(name: &str, number: u32) -> String {
 
 impl Default for How {
     fn default() -> Self {
-        Self { timing: quick(), client: client::Timing::default(), content_type: "application/vnd.kubernetes.protobuf" }
+        Self {
+            timing: quick(),
+            client: client::Timing::default(),
+            content_type: "application/vnd.kubernetes.protobuf",
+            events: quick_events(),
+        }
     }
 }
 

@@ -161,6 +161,8 @@ fn ours_takes_over_from_upstream_in_one_step() {
     let mut upstream = api.start_proxy(&folder("upstream-first"));
     upstream.wait_for("upstream's rules", |_| matrix::NAMES.iter().all(|name| upstream_serves(&lab, name)));
     matrix::check(&lab, "upstream", &[Family::V4]);
+    let told = told_to_load_balancers(&lab);
+    assert!(told.iter().all(|(head, _)| head.contains(&"HTTP/1.1 200 OK".to_owned())), "{told:?}");
     upstream.terminate();
 
     let hammers = matrix::hammer(&lab);
@@ -174,12 +176,31 @@ fn ours_takes_over_from_upstream_in_one_step() {
     });
     matrix::unharmed(hammers);
     matrix::check(&lab, "ours over upstream's tables", Family::ALL.as_slice());
+    assert_eq!(told_to_load_balancers(&lab), told);
     let ruleset = Ruleset::of(node);
     let theirs = |name: &str| name.contains("filter-") || name.contains('/');
     for table in TABLES {
         let left: Vec<_> = ruleset.names(table).filter(|name| theirs(name)).collect();
         assert!(left.is_empty(), "{table}: left of upstream's: {left:?}");
     }
+}
+
+/// What the proxy that runs answers to health checks of a service, in each family, by each method: the lines of the head,
+/// in whatever order and with whatever date, and the body.
+fn told_to_load_balancers(lab: &Lab) -> Vec<(BTreeSet<String>, String)> {
+    let client = lab.from(Place::Client);
+    let mut answers = Vec::new();
+    for family in Family::ALL {
+        let at = ferry_testkit::objects::at_node_port(family, matrix::HEALTH_CHECK);
+        until("health checks are answered", Duration::from_secs(10), || client.http("GET", at, "/").is_some());
+        for (method, path) in [("GET", "/"), ("POST", "/a?b"), ("HEAD", "/healthz"), ("DELETE", "/c/")] {
+            let answer = client.http(method, at, path).expect("it has just answered");
+            let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+            let dated = |line: &str| if line.starts_with("Date: ") { "Date".to_owned() } else { line.to_owned() };
+            answers.push((head.split("\r\n").map(dated).collect(), body.to_owned()));
+        }
+    }
+    answers
 }
 
 /// Everything that is told by names alone, to catch a change of ours that collides with upstream's.

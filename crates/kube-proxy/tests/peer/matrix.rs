@@ -10,6 +10,8 @@ use ferry_testkit::{Checks, Family, Lab, Manifests, Place, Protocol, Service, So
 
 /// The services with endpoints.
 pub(crate) const NAMES: [&str; 6] = ["web", "edge", "edge-away", "inner", "sticky", "ranges"];
+/// Where load balancers ask whether to send to the node for the service `edge`.
+pub(crate) const HEALTH_CHECK: u16 = 31081;
 /// The one without.
 pub(crate) const EMPTY: &str = "empty";
 
@@ -24,7 +26,12 @@ pub(crate) fn manifests() -> Manifests {
     Manifests::new()
         .with(Service::new(web, 80).protocols(&BOTH).node_port(30080).external_ip(80).load_balancer(180), &ALL_PODS)
         .with(
-            Service::new(edge, 81).node_port(30081).external_ip(81).load_balancer(181).external_local(),
+            Service::new(edge, 81)
+                .node_port(30081)
+                .external_ip(81)
+                .load_balancer(181)
+                .external_local()
+                .health_check(HEALTH_CHECK),
             &[Place::PodA, Place::Far],
         )
         .with(Service::new(edge_away, 82).node_port(30082).external_ip(82).external_local(), &[Place::Far])

@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use ferry_testkit::lab::client_address;
-use ferry_testkit::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_testkit::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
 use ferry_testkit::{Checks, Family, Manifests, Place, Protocol, Service, Stage};
 
 use crate::support::stage;
@@ -51,6 +51,22 @@ fn cluster(number: u16) -> impl Fn(Family) -> SocketAddr {
 
 fn node_port(port: u16) -> impl Fn(Family) -> SocketAddr {
     move |family| at_node_port(family, port)
+}
+
+fn external(number: u8) -> impl Fn(Family) -> SocketAddr {
+    move |family| at_external_ip(family, number)
+}
+
+/// What each client had that had one of these.
+fn of(picks: &Picks, endpoints: &[&str]) -> Picks {
+    let has = |endpoint: &String| endpoints.contains(&endpoint.as_str());
+    picks.iter().filter(|(_, endpoint)| has(endpoint)).map(|(client, endpoint)| (*client, endpoint.clone())).collect()
+}
+
+/// Checks that whoever is in both has the same.
+fn agree(checks: &mut Checks, what: &str, had: &Picks, has: &Picks) {
+    let same = had.iter().all(|(client, endpoint)| has.get(client) == Some(endpoint));
+    checks.that(same && !had.is_empty(), || format!("{what}: had {had:?}, has {has:?}"));
 }
 
 fn sticky(name: &str, number: u8, seconds: u32) -> Service {
@@ -156,6 +172,158 @@ fn affinity_holds_under_policy_local_too() {
             });
         }
     }
+}
+
+#[test]
+fn what_ends_at_this_node_is_remembered_under_either_policy() {
+    const HERE: [&str; 2] = ["pod-a:8080", "pod-b:8080"];
+    let both = [Protocol::Tcp, Protocol::Udp];
+    let service = |name, number| sticky(name, number, 10800).protocols(&both).external_local();
+    let manifests =
+        Manifests::new().with(service("from-cluster", 36), &ALL_PODS).with(service("from-local", 37), &ALL_PODS);
+    let stage = stage(&manifests);
+    let mut checks = Checks::new();
+    for protocol in both {
+        // first by the cluster IP: who got an endpoint of this node keeps it everywhere
+        let inner = picks(&stage, &mut checks, "cluster IP first", protocol, 5, cluster(36));
+        let outer = picks(&stage, &mut checks, "then external IP", protocol, 5, external(36));
+        agree(&mut checks, "external IP after cluster IP", &of(&inner, &HERE), &outer);
+        checks.that(of(&outer, &HERE).len() == outer.len(), || format!("policy Local led away: {outer:?}"));
+        let ports = picks(&stage, &mut checks, "then node port", protocol, 3, node_port(30036));
+        agree(&mut checks, "node port after external IP", &outer, &ports);
+        // who got one elsewhere has two memories: one for each policy
+        let again = picks(&stage, &mut checks, "cluster IP again", protocol, 3, cluster(36));
+        agree(&mut checks, "cluster IP after external IP", &inner, &again);
+        // first by the node port, of another service with the same endpoints
+        let outer = picks(&stage, &mut checks, "node port first", protocol, 5, node_port(30037));
+        let inner = picks(&stage, &mut checks, "then cluster IP", protocol, 5, cluster(37));
+        agree(&mut checks, "cluster IP after node port", &outer, &inner);
+        let first = picks(&stage, &mut checks, "the first service again", protocol, 1, external(36));
+        agree(&mut checks, "the first service after the second", &ports, &first);
+        checks.that(first != outer, || format!("both services have one memory: {first:?}"));
+    }
+}
+
+#[test]
+fn either_policy_refreshes_what_both_remember() {
+    let service = |name, number| sticky(name, number, 3).external_local();
+    let two = [Place::PodA, Place::PodB];
+    let stage = stage(&Manifests::new().with(service("inner", 38), &two).with(service("outer", 39), &two));
+    let mut checks = Checks::new();
+    let inner = picks(&stage, &mut checks, "cluster IP", Protocol::Tcp, 1, cluster(38));
+    let outer = picks(&stage, &mut checks, "external IP", Protocol::Tcp, 1, external(39));
+    for _ in 0..3 {
+        sleep(Duration::from_secs(2));
+        let used = picks(&stage, &mut checks, "refreshed by the other", Protocol::Tcp, 1, external(38));
+        agree(&mut checks, "external IP after cluster IP", &inner, &used);
+        let used = picks(&stage, &mut checks, "refreshed by the other", Protocol::Tcp, 1, cluster(39));
+        agree(&mut checks, "cluster IP after external IP", &outer, &used);
+    }
+    // six seconds after the first and only use
+    let again = picks(&stage, &mut checks, "cluster IP again", Protocol::Tcp, 1, cluster(38));
+    agree(&mut checks, "cluster IP, refreshed by the external IP", &inner, &again);
+    let again = picks(&stage, &mut checks, "external IP again", Protocol::Tcp, 1, external(39));
+    agree(&mut checks, "external IP, refreshed by the cluster IP", &outer, &again);
+    sleep(TIMEOUT + Duration::from_millis(700));
+    let late = picks(&stage, &mut checks, "late", Protocol::Tcp, 1, external(38));
+    checks.that(late != inner, || format!("nothing was forgotten: {late:?}"));
+}
+
+#[test]
+fn an_endpoint_that_goes_moves_its_clients_under_both_policies() {
+    let service = sticky("edge", 45, 10800).external_local();
+    let with = |at: &[Place]| Manifests::new().with(service.clone(), at);
+    let mut stage = stage(&with(&ALL_PODS));
+    let mut checks = Checks::new();
+    let look = |stage: &Stage<'_>, checks: &mut Checks, what: &str| {
+        let inner = picks(stage, checks, &format!("{what}, cluster IP"), Protocol::Tcp, 3, cluster(45));
+        let outer = picks(stage, checks, &format!("{what}, node port"), Protocol::Tcp, 3, node_port(30045));
+        [inner, outer]
+    };
+    let before = look(&stage, &mut checks, "before");
+    stage.set(&with(&[Place::PodB, Place::Far]));
+    let after = look(&stage, &mut checks, "after");
+    for (before, after) in before.iter().zip(&after) {
+        agree(&mut checks, "clients of those that stayed", &of(before, &["pod-b:8080", "far:8080"]), after);
+        checks.that(of(after, &["pod-a:8080"]).is_empty(), || format!("some still have what is gone: {after:?}"));
+    }
+    checks.that(of(&after[1], &["pod-b:8080"]).len() == after[1].len(), || format!("not local: {:?}", after[1]));
+    // the last one here goes: from outside nothing answers, and the cluster IP leads away
+    stage.set(&with(&[Place::Far]));
+    let away = picks(&stage, &mut checks, "none here", Protocol::Tcp, 2, cluster(45));
+    checks.that(of(&away, &["far:8080"]).len() == away.len(), || format!("{away:?}"));
+    for family in Family::ALL {
+        let silence = stage.lab.from(Place::Client).silence(Protocol::Tcp, at_external_ip(family, 45));
+        checks.silent(&format!("{family} external IP, none here"), &silence);
+    }
+}
+
+#[test]
+fn affinity_holds_under_internal_policy_local() {
+    let service = sticky("inner", 46, 10800).protocols(&[Protocol::Tcp, Protocol::Udp]).internal_local();
+    let stage = stage(&Manifests::new().with(service, &ALL_PODS));
+    let mut checks = Checks::new();
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        let inner = picks(&stage, &mut checks, "cluster IP", protocol, 6, cluster(46));
+        checks.that(of(&inner, &["far:8080"]).is_empty(), || format!("policy Local led away: {inner:?}"));
+        let outer = picks(&stage, &mut checks, "external IP", protocol, 4, external(46));
+        agree(&mut checks, "external IP after cluster IP", &inner, &outer);
+    }
+    for family in Family::ALL {
+        for from in [Place::PodA, Place::PodB, Place::Node] {
+            let tally = stage.lab.from(from).tcp(at_cluster_ip(family, 46), 10);
+            let one = tally.endpoints().len() == 1 && !tally.endpoints().contains_key("far:8080");
+            checks.that(tally.all_answered() && one, || format!("{family} cluster IP from {from:?}: {tally}"));
+        }
+    }
+}
+
+#[test]
+fn another_timeout_holds_from_the_next_connection_on() {
+    let service = |seconds| sticky("aging", 47, seconds).external_local();
+    let with = |seconds| Manifests::new().with(service(seconds), &[Place::PodA, Place::PodB]);
+    let mut stage = stage(&with(3));
+    let mut checks = Checks::new();
+    let first = picks(&stage, &mut checks, "brief", Protocol::Tcp, 1, external(47));
+    stage.set(&with(10800));
+    let longer = picks(&stage, &mut checks, "long", Protocol::Tcp, 1, external(47));
+    agree(&mut checks, "the change of the timeout forgets nobody", &first, &longer);
+    sleep(TIMEOUT + Duration::from_millis(700));
+    let late = picks(&stage, &mut checks, "long, late", Protocol::Tcp, 1, cluster(47));
+    agree(&mut checks, "the longer timeout", &first, &late);
+    stage.set(&with(3));
+    let brief = picks(&stage, &mut checks, "brief again", Protocol::Tcp, 1, external(47));
+    agree(&mut checks, "the change of the timeout forgets nobody", &first, &brief);
+    sleep(TIMEOUT + Duration::from_millis(700));
+    let late = picks(&stage, &mut checks, "brief, late", Protocol::Tcp, 1, external(47));
+    checks.that(late != first, || format!("nothing was forgotten: {late:?}"));
+}
+
+#[test]
+fn a_terminating_endpoint_keeps_its_clients_only_where_none_is_ready() {
+    let service = sticky("ending", 48, 10800).external_local();
+    let with = |a, b, far| {
+        let endpoints = service.endpoints(8080, &[]).and(Place::PodA, a).and(Place::PodB, b).and(Place::Far, far);
+        Manifests::new().with_endpoints(service.clone(), endpoints)
+    };
+    use Condition::{Ready, Terminating, Unready};
+    let mut stage = stage(&with(Ready, Ready, Unready));
+    let mut checks = Checks::new();
+    let first = picks(&stage, &mut checks, "both ready", Protocol::Tcp, 3, external(48));
+    stage.set(&with(Terminating, Ready, Unready));
+    let moved = picks(&stage, &mut checks, "one ready", Protocol::Tcp, 3, cluster(48));
+    checks.that(of(&moved, &["pod-b:8080"]).len() == moved.len(), || format!("not to the ready one: {moved:?}"));
+    agree(&mut checks, "clients of the ready one", &of(&first, &["pod-b:8080"]), &moved);
+    // none is ready: both serve until they end, and who has one keeps it
+    stage.set(&with(Terminating, Terminating, Unready));
+    let last = picks(&stage, &mut checks, "none ready", Protocol::Tcp, 3, external(48));
+    agree(&mut checks, "clients of the one that was ready last", &moved, &last);
+    // ready elsewhere: the cluster IP goes there, and policy Local stays with what serves here
+    stage.set(&with(Terminating, Terminating, Ready));
+    let away = picks(&stage, &mut checks, "ready elsewhere", Protocol::Tcp, 3, cluster(48));
+    checks.that(of(&away, &["far:8080"]).len() == away.len(), || format!("not to the ready one: {away:?}"));
+    let here = picks(&stage, &mut checks, "ending here", Protocol::Tcp, 3, external(48));
+    agree(&mut checks, "clients of what serves here", &last, &here);
 }
 
 #[test]

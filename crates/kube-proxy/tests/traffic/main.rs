@@ -11,6 +11,7 @@
 mod affinity;
 mod change;
 mod frontends;
+mod health;
 mod machine;
 mod modes;
 mod policy;

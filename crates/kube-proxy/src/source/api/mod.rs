@@ -34,6 +34,7 @@ pub use self::timing::Timing;
 use super::freshness::Freshness;
 use super::{Closed, Sink};
 use crate::client::Client;
+use crate::events::Writer;
 
 /// Every kind that is asked for. The Node comes first, since nothing can be decided without it.
 pub const KINDS: [Kind; 4] = [Kind::Node, Kind::Service, Kind::EndpointSlice, Kind::ServiceCidr];
@@ -53,23 +54,29 @@ pub struct Setup {
     pub timing: Timing,
 }
 
-/// The objects of a cluster.
+/// The objects of a cluster; and on the same thread, over the same connections, what is told to the cluster.
 #[derive(Debug)]
 pub struct ApiSource {
     setup: Setup,
+    events: Writer,
     runtime: Runtime,
 }
 
 impl ApiSource {
     /// Makes everything ready and asks nothing yet. Fails if the system has no room for another runtime.
-    pub fn new(setup: Setup) -> io::Result<Self> {
+    pub fn new(setup: Setup, events: Writer) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { setup, runtime })
+        Ok(Self { setup, events, runtime })
     }
 
-    /// Lists and watches all kinds until the core has ended.
+    /// Lists and watches all kinds, and writes events, until the core has ended.
     pub fn run(self, sink: &Sink) -> Closed {
-        self.runtime.block_on(self.setup.follow(sink))
+        self.runtime.block_on(async {
+            let events = tokio::spawn(self.events.run());
+            let closed = self.setup.follow(sink).await;
+            events.abort();
+            closed
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Kind;
-use ferry_api::wire::stream::{Encoding, Status, StreamError, decode_status};
+use ferry_api::wire::stream::{Encoding, StreamError};
 use hyper::body::Bytes;
 use tokio::time::{sleep, timeout};
 
@@ -40,9 +40,6 @@ pub(super) enum Stop {
     /// it failed
     Failed(Failure),
 }
-
-/// The most bytes of a refusal that are read.
-const MOST_REFUSAL_BYTES: usize = 64 << 10;
 
 // === impl Reflector ===
 
@@ -156,8 +153,8 @@ impl Reflector {
 
     /// Asks, and returns the body of a good answer.
     pub(super) async fn open(&mut self, verb: Verb, path_and_query: String) -> Result<(Body, Encoding), Failure> {
-        let call = Call { verb, resource: self.resource.name, path_and_query };
-        let answer = self.client.get(&call).await?;
+        let call = Call { verb, resource: self.resource.name, path_and_query, body: Bytes::new() };
+        let answer = self.client.ask(&call).await?;
         if answer.status != 200 {
             return Err(self.refusal(answer).await);
         }
@@ -175,19 +172,8 @@ impl Reflector {
 
     /// What a server says that doesn't do what was asked.
     async fn refusal(&self, answer: Answer) -> Failure {
-        let Answer { status: code, encoding, retry_after, body, .. } = answer;
-        let bytes = timeout(self.timing.refusal, read_some(body)).await.unwrap_or_default();
-        let status = encoding.and_then(|encoding| decode_status(encoding, &bytes));
-        let status = status.map(|status| Status { code, ..status }).unwrap_or_else(|| {
-            let text = String::from_utf8_lossy(&bytes);
-            let first = text.lines().next().unwrap_or_default();
-            Status {
-                code,
-                reason: "".into(),
-                message: first.escape_debug().to_string().into(),
-                retry_after_seconds: None,
-            }
-        });
+        let retry_after = answer.retry_after;
+        let status = answer.refusal(self.timing.refusal).await;
         Failure::status(&status, false).after(retry_after)
     }
 
@@ -205,18 +191,6 @@ impl Reflector {
         }
         Ok(chunk)
     }
-}
-
-/// The beginning of a body, as far as it can be read.
-async fn read_some(mut body: Body) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while bytes.len() < MOST_REFUSAL_BYTES
-        && let Ok(Some(chunk)) = body.chunk().await
-    {
-        let room = MOST_REFUSAL_BYTES - bytes.len();
-        bytes.extend(chunk.into_iter().take(room));
-    }
-    bytes
 }
 
 // === impl Stop ===

@@ -1,0 +1,166 @@
+//! The cleaner of the connection table in the executable: what looks at many flows cost.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use ferry_kernel::conntrack::testing::create;
+use ferry_kernel::conntrack::{Entry, Family, Filter, Socket, Status, Tuple};
+
+use crate::process::{Directory, Proxy, metrics};
+use crate::stats::{memory_mib, thread_of};
+
+const UDP: u8 = 17;
+const TCP: u8 = 6;
+/// Services, and endpoints of each.
+const SERVICES: u8 = 10;
+const ENDPOINTS: u8 = 10;
+/// The second look at a change, and what it takes.
+const BOTH_LOOKS: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What the table holds, and what happens.
+struct Case {
+    what: &'static str,
+    /// whether the flows are to the service that changes; else to others
+    concerned: bool,
+    protocol: u8,
+    /// how many of its endpoints stay
+    stay: u8,
+    /// whether all services change, so that the kernel can't be asked for one address
+    all: bool,
+}
+
+const CASES: [Case; 6] = [
+    Case { what: "UDP flows to others", concerned: false, protocol: UDP, stay: 9, all: false },
+    Case { what: "TCP connections to it", concerned: true, protocol: TCP, stay: 9, all: false },
+    Case { what: "UDP flows to it", concerned: true, protocol: UDP, stay: 9, all: false },
+    Case { what: "UDP flows to it, no endpoint stays", concerned: true, protocol: UDP, stay: 0, all: false },
+    Case { what: "UDP flows, all services change", concerned: true, protocol: UDP, stay: 9, all: true },
+    Case { what: "an empty table", concerned: false, protocol: UDP, stay: 9, all: false },
+];
+
+pub(crate) fn run(flows: usize) -> anyhow::Result<()> {
+    let program = std::env::current_exe()?.with_file_name("kube-proxy");
+    anyhow::ensure!(program.exists(), "{} has to be built beside this program", program.display());
+    let directory = Directory::new(vec![("all.yaml".to_owned(), manifests(|_| ENDPOINTS))])?;
+    let proxy = Proxy::start(&program, &directory.0)?;
+    proxy.wait_for_sync(SERVICES.into())?;
+    for case in &CASES {
+        let flows = if case.what.contains("empty") { 0 } else { flows };
+        measure(case, flows, &directory, &proxy)?;
+    }
+    Ok(())
+}
+
+fn measure(case: &Case, flows: usize, directory: &Directory, proxy: &Proxy) -> anyhow::Result<()> {
+    write(directory, &manifests(|_| ENDPOINTS))?;
+    std::thread::sleep(BOTH_LOOKS);
+    create((0..flows).map(|n| flow(case, n)), Duration::from_secs(600))?;
+    let (wrong, process) = (wrong(case, flows), proxy.id());
+    let removed_before = sum("kubeproxy_conntrack_reconciler_deleted_entries_total")?;
+    let looks_before = sum("kubeproxy_conntrack_reconciler_sync_duration_seconds_count")?;
+    let before = thread_of(process, "flows")?;
+    let resident = memory_mib(&process.to_string(), "VmRSS")?;
+    let start = Instant::now();
+    write(directory, &manifests(|service| if service == 0 || case.all { case.stay } else { ENDPOINTS }))?;
+    while sum("kubeproxy_conntrack_reconciler_sync_duration_seconds_count")? < looks_before + 1.0
+        || sum("kubeproxy_conntrack_reconciler_deleted_entries_total")? < removed_before + wrong
+    {
+        anyhow::ensure!(start.elapsed() < PATIENCE, "{}: not all are removed", case.what);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let took = start.elapsed();
+    let first = thread_of(process, "flows")?.saturating_sub(before);
+    std::thread::sleep(BOTH_LOOKS);
+    let both = thread_of(process, "flows")?.saturating_sub(before);
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    println!(
+        "{:36} {flows:6} in the table, {wrong:6} removed {:7.1} ms after the manifest, {:6.1} ms cpu, second look {:6.1} ms, \
+         resident {:5.2} MiB more, peak {:5.1} of {resident:.1}",
+        case.what,
+        ms(took),
+        ms(first),
+        ms(both.saturating_sub(first)),
+        memory_mib(&process.to_string(), "VmRSS")? - resident,
+        memory_mib(&process.to_string(), "VmHWM")?,
+    );
+    clear(case.protocol)
+}
+
+/// The number of the service that a flow is to, and of the endpoint that it has.
+fn place(case: &Case, n: usize) -> (u8, u8) {
+    let low = |n: usize, below: u8| u8::try_from(n % usize::from(below)).unwrap_or(0);
+    let endpoint = low(n, ENDPOINTS);
+    match (case.concerned, case.all) {
+        (false, _) => (1 + low(n / 10, SERVICES - 1), endpoint),
+        (true, false) => (0, endpoint),
+        (true, true) => (low(n / 10, SERVICES), endpoint),
+    }
+}
+
+fn wrong(case: &Case, flows: usize) -> f64 {
+    let is_wrong = |n: &usize| case.protocol == UDP && case.concerned && place(case, *n).1 >= case.stay;
+    #[expect(clippy::cast_precision_loss, reason = "a small number")]
+    let count = (0..flows).filter(is_wrong).count() as f64;
+    count
+}
+
+fn flow(case: &Case, n: usize) -> Entry {
+    let (service, endpoint) = place(case, n);
+    let number = u32::try_from(n).unwrap_or(0);
+    let client: IpAddr = Ipv4Addr::from_bits(0x0a0a_0000 + number / 20_000).into();
+    let port = 20_000 + u16::try_from(number % 20_000).unwrap_or(0);
+    let (vip, endpoint): (IpAddr, IpAddr) = ([10, 96, 0, service].into(), [10, 244, service, endpoint].into());
+    Entry {
+        original: Tuple { source: client, destination: vip, source_port: port, destination_port: 53 },
+        reply: Tuple { source: endpoint, destination: client, source_port: 5353, destination_port: port },
+        protocol: case.protocol,
+        status: Status::SEEN_REPLY,
+        id: 0,
+        zone: 0,
+    }
+}
+
+fn clear(protocol: u8) -> anyhow::Result<()> {
+    let mut socket = Socket::open()?;
+    let mut all = Vec::new();
+    let filter = Filter { family: Family::Ip, protocol, destination: None, port: Some(53), unanswered: false };
+    socket.dump(&filter, &mut |entry| all.push(*entry))?;
+    let deletion = socket.delete(&all);
+    anyhow::ensure!(deletion.error.is_none(), "{:?}", deletion.error);
+    Ok(())
+}
+
+fn write(directory: &Directory, text: &str) -> anyhow::Result<()> {
+    let draft = directory.0.join("draft.yaml");
+    fs::write(&draft, text)?;
+    Ok(fs::rename(draft, directory.0.join("manifests/all.yaml"))?)
+}
+
+/// Services with a UDP port, each with so many endpoints.
+fn manifests(endpoints: impl Fn(u8) -> u8) -> String {
+    let mut text = String::new();
+    for service in 0..SERVICES {
+        text += &format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: dns-{service}, namespace: bench}}\nspec:\n  \
+             type: ClusterIP\n  clusterIP: 10.96.0.{service}\n  clusterIPs: [10.96.0.{service}]\n  \
+             ipFamilies: [IPv4]\n  ports:\n  - {{name: dns, protocol: UDP, port: 53, targetPort: 5353}}\n\
+             ---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: dns-{service}-a\n  \
+             namespace: bench\n  labels: {{kubernetes.io/service-name: dns-{service}}}\naddressType: IPv4\n\
+             ports:\n- {{name: dns, protocol: UDP, port: 5353}}\nendpoints:"
+        );
+        let list = (0..endpoints(service)).map(|n| format!("\n- {{addresses: [10.244.{service}.{n}]}}"));
+        let list: String = list.collect();
+        text += if list.is_empty() { " []" } else { &list };
+        text.push('\n');
+    }
+    text
+}
+
+/// The sum of a metric over all families.
+fn sum(name: &str) -> anyhow::Result<f64> {
+    let text = metrics()?;
+    let values = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
+    Ok(values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
+}

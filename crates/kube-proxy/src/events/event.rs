@@ -1,0 +1,384 @@
+//! What an Event says, and how it is written for events.k8s.io/v1.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use ferry_api::object::{Kind, ObjectName, Uid};
+use ferry_model::Diagnostic;
+use jiff::Timestamp;
+use serde::Serialize;
+
+/// Something that happened to an object. Two that are equal are the same thing happening again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Event {
+    /// what it is about
+    pub regarding: Regarding,
+    /// how bad it is
+    pub level: Level,
+    /// what happened, as one word for programs
+    pub reason: &'static str,
+    /// what was being done, as one word
+    pub action: &'static str,
+    /// a sentence for people; at most [`NOTE_BYTES`]
+    note: Box<str>,
+    /// every node says the same, and one Event of it is enough
+    common: bool,
+}
+
+/// What an Event is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Regarding {
+    /// the Node of this name; without an uid, as upstream has it
+    Node(Box<str>),
+    /// a Service; `kubectl describe` finds the Event by the uid
+    Service(ObjectName, Option<Uid>),
+}
+
+/// The type of an Event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Level {
+    /// for information
+    Normal,
+    /// something isn't as it should be
+    Warning,
+}
+
+/// An Event as the server has it or gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) event: Arc<Event>,
+    /// metadata.name
+    pub(super) name: Box<str>,
+    /// when it happened first
+    pub(super) time: Timestamp,
+    /// that it happened again
+    pub(super) series: Option<Count>,
+}
+
+/// How often something happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Count {
+    /// 2 or more
+    pub(super) count: u32,
+    /// the last time
+    pub(super) last: Timestamp,
+}
+
+/// An Event of events.k8s.io/v1, as it is written.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Object<'a> {
+    api_version: &'a str,
+    kind: &'a str,
+    metadata: Metadata<'a>,
+    event_time: String,
+    reporting_controller: &'a str,
+    reporting_instance: &'a str,
+    action: &'a str,
+    reason: &'a str,
+    regarding: Reference<'a>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    note: &'a str,
+    #[serde(rename = "type")]
+    level: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    series: Option<Series>,
+}
+
+#[derive(Serialize)]
+struct Metadata<'a> {
+    name: &'a str,
+    namespace: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Reference<'a> {
+    kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<&'a str>,
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uid: Option<String>,
+    api_version: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Series {
+    count: u32,
+    last_observed_time: String,
+}
+
+#[derive(Serialize)]
+struct Patch {
+    series: Option<Series>,
+}
+
+/// The longest note that an API server accepts, in bytes.
+pub const NOTE_BYTES: usize = 1024;
+
+/// Who reports.
+pub(super) const CONTROLLER: &str = "kube-proxy";
+/// The longest name of an object.
+const NAME_BYTES: usize = 253;
+
+// === impl Event ===
+
+impl Event {
+    /// An event with a note, which is cut where it is too long.
+    pub fn new(regarding: Regarding, level: Level, reason: &'static str, action: &'static str, note: &str) -> Self {
+        let note = note.get(..note.floor_char_boundary(NOTE_BYTES)).unwrap_or(note).into();
+        Self { regarding, level, reason, action, note, common: false }
+    }
+
+    /// The proxy has started.
+    pub fn starting(node: &str) -> Self {
+        Self::new(Regarding::Node(node.into()), Level::Normal, "Starting", "StartKubeProxy", "")
+    }
+
+    /// A Service lacks an address that another one has.
+    pub fn frontend_conflict(diagnostic: &Diagnostic, uid: Option<Uid>) -> Self {
+        let note = format!("{}: {}", diagnostic.field, diagnostic.message);
+        let regarding = Regarding::Service(diagnostic.name.clone(), uid);
+        Self { common: true, ..Self::new(regarding, Level::Warning, "FrontendConflict", "Serve", &note) }
+    }
+
+    /// The port of a Service's health check can't be listened at.
+    pub fn health_check_failed(service: &ObjectName, uid: Option<Uid>, note: &str) -> Self {
+        let regarding = Regarding::Service(service.clone(), uid);
+        Self::new(regarding, Level::Warning, "FailedToStartServiceHealthcheck", "Listen", note)
+    }
+
+    /// The sentence for people.
+    pub fn note(&self) -> &str {
+        &self.note
+    }
+
+    /// What tells its name from those of other Events about the object, where that is no matter of time: what every node
+    /// says has one name, so that the first of them creates it and the others find it there. A build that hashes otherwise
+    /// makes a second one, which does no harm.
+    pub(super) fn common_number(&self) -> Option<i128> {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        self.common.then(|| hasher.finish().into())
+    }
+}
+
+// === impl Regarding ===
+
+impl Regarding {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Node(_) => Kind::Node,
+            Self::Service(..) => Kind::Service,
+        }
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Self::Node(name) => name,
+            Self::Service(name, _) => name.name(),
+        }
+    }
+
+    /// Where Events about it are; those about objects without a namespace are in `default`.
+    fn event_namespace(&self) -> &str {
+        match self {
+            Self::Node(_) => "default",
+            Self::Service(name, _) => name.namespace(),
+        }
+    }
+
+    fn written(&self) -> Reference<'_> {
+        let (namespace, uid) = match self {
+            Self::Node(_) => (None, None),
+            Self::Service(name, uid) => (Some(name.namespace()), *uid),
+        };
+        Reference {
+            kind: self.kind().to_string(),
+            namespace,
+            name: self.name(),
+            uid: uid.map(|uid| uid.to_string()),
+            api_version: "v1",
+        }
+    }
+}
+
+impl fmt::Display for Regarding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(name) => write!(f, "{} {name}", self.kind()),
+            Self::Service(name, _) => write!(f, "{} {name}", self.kind()),
+        }
+    }
+}
+
+// === impl Level ===
+
+impl Level {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+// === impl Record ===
+
+impl Record {
+    /// The name of an Event: that of the object, and a number in hexadecimal digits, nanoseconds since 1970 for most.
+    pub(super) fn name(regarding: &Regarding, number: i128) -> Box<str> {
+        let suffix = format!(".{number:x}");
+        let name = regarding.name();
+        let room = name.floor_char_boundary(NAME_BYTES.saturating_sub(suffix.len()));
+        // Where it is cut, no part of a name may end with one of these.
+        let name = name.get(..room).unwrap_or(name).trim_end_matches(['-', '.']);
+        (name.to_owned() + &suffix).into()
+    }
+
+    /// The path of all Events in its namespace.
+    pub(super) fn collection(&self) -> String {
+        format!("/apis/events.k8s.io/v1/namespaces/{}/events", self.event.regarding.event_namespace())
+    }
+
+    /// Its own path.
+    pub(super) fn path(&self) -> String {
+        format!("{}/{}", self.collection(), self.name)
+    }
+
+    /// The whole object; `instance` says who reports.
+    pub(super) fn to_json(&self, instance: &str) -> String {
+        let Event { regarding, level, reason, action, note, common: _ } = &*self.event;
+        to_text(&Object {
+            api_version: "events.k8s.io/v1",
+            kind: "Event",
+            metadata: Metadata { name: &self.name, namespace: regarding.event_namespace() },
+            event_time: micros(self.time),
+            reporting_controller: CONTROLLER,
+            reporting_instance: instance,
+            action,
+            reason,
+            regarding: regarding.written(),
+            note,
+            level: level.as_str(),
+            series: self.series.map(Count::written),
+        })
+    }
+
+    /// What has changed since it was created: the series alone may.
+    pub(super) fn patch_json(&self) -> String {
+        to_text(&Patch { series: self.series.map(Count::written) })
+    }
+}
+
+// === impl Count ===
+
+impl Count {
+    fn written(self) -> Series {
+        Series { count: self.count, last_observed_time: micros(self.last) }
+    }
+}
+
+fn to_text(value: &impl Serialize) -> String {
+    // Texts and numbers can always be written.
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// RFC 3339 with six digits of a second, which is all that the API takes.
+fn micros(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::testing::{event, record, time};
+    use super::*;
+
+    fn uid() -> Option<Uid> {
+        Uid::parse("01234567-89ab-4def-8123-456789abcdef")
+    }
+
+    #[test]
+    fn an_event_of_the_node() {
+        let record = record(Event::starting("node-1"), time(1_700_000_000, 123_456_789));
+        assert_eq!(record.path(), "/apis/events.k8s.io/v1/namespaces/default/events/node-1.17979cfe3d85cd15");
+        let wanted = json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event",
+            "metadata": {"name": "node-1.17979cfe3d85cd15", "namespace": "default"},
+            "eventTime": "2023-11-14T22:13:20.123456Z",
+            "reportingController": "kube-proxy", "reportingInstance": "kube-proxy-host",
+            "action": "StartKubeProxy", "reason": "Starting", "type": "Normal",
+            "regarding": {"kind": "Node", "name": "node-1", "apiVersion": "v1"},
+        });
+        assert_eq!(serde_json::from_str::<Value>(&record.to_json("kube-proxy-host")).unwrap(), wanted);
+    }
+
+    #[test]
+    fn an_event_of_a_service() {
+        let service = ObjectName::new("shop", "web");
+        let failed = Event::health_check_failed(&service, uid(), "node node-1 failed to start");
+        let mut record = record(failed, time(1_700_000_000, 0));
+        assert_eq!(record.collection(), "/apis/events.k8s.io/v1/namespaces/shop/events");
+        record.series = Some(Count { count: 7, last: time(1_700_000_001, 5_000) });
+        let wanted = json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event",
+            "metadata": {"name": "web.17979cfe362a0000", "namespace": "shop"},
+            "eventTime": "2023-11-14T22:13:20.000000Z",
+            "reportingController": "kube-proxy", "reportingInstance": "i",
+            "action": "Listen", "reason": "FailedToStartServiceHealthcheck", "type": "Warning",
+            "note": "node node-1 failed to start",
+            "regarding": {"kind": "Service", "namespace": "shop", "name": "web", "apiVersion": "v1",
+                "uid": "01234567-89ab-4def-8123-456789abcdef"},
+            "series": {"count": 7, "lastObservedTime": "2023-11-14T22:13:21.000005Z"},
+        });
+        assert_eq!(serde_json::from_str::<Value>(&record.to_json("i")).unwrap(), wanted);
+        assert_eq!(
+            serde_json::from_str::<Value>(&record.patch_json()).unwrap(),
+            json!({"series": wanted.get("series")})
+        );
+    }
+
+    #[test]
+    fn what_every_node_says_has_one_name() {
+        let conflict = |message: &str, uid| {
+            let diagnostic = Diagnostic {
+                kind: Kind::Service,
+                name: ObjectName::new("shop", "web"),
+                field: "spec.externalIPs[0]".to_owned(),
+                message: message.to_owned(),
+                cause: ferry_model::Cause::Contest,
+            };
+            Event::frontend_conflict(&diagnostic, uid).common_number()
+        };
+        assert!(conflict("taken", uid()).is_some());
+        assert_eq!(conflict("taken", uid()), conflict("taken", uid()));
+        assert_ne!(conflict("taken", uid()), conflict("taken", None), "another Service of this name");
+        assert_ne!(conflict("taken", uid()), conflict("given", uid()));
+        assert_eq!(Event::starting("node-1").common_number(), None);
+    }
+
+    #[test]
+    fn long_notes_are_cut_between_characters() {
+        let long = |note: &str| Event::new(event("web").regarding, Level::Normal, "R", "A", note).note().len();
+        assert_eq!(long(&"x".repeat(5000)), NOTE_BYTES);
+        assert_eq!(long(&format!("x{}", "ä".repeat(5000))), NOTE_BYTES - 1);
+        assert_eq!(long("short"), 5);
+    }
+
+    #[test]
+    fn names_stay_names() {
+        let name = |length: usize, with: &str| {
+            let node = format!("{}{}", "a".repeat(length), with);
+            Record::name(&Regarding::Node(node.into()), 0x1797_9cfe_362a_0000)
+        };
+        assert_eq!(&*name(3, ""), "aaa.17979cfe362a0000");
+        assert_eq!(name(253, "").len(), NAME_BYTES);
+        let cut = name(235, "-.bbbbbbbbbbbbbbbbb");
+        assert_eq!(*cut, format!("{}.17979cfe362a0000", "a".repeat(235)));
+    }
+}

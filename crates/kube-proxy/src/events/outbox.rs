@@ -1,0 +1,288 @@
+//! What the server hasn't taken yet, and when to try again.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use ferry_api::wire::stream::Status;
+
+use super::Timing;
+use super::event::Record;
+use super::series::Write;
+
+/// Requests that wait for their turn, in order.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    pause: Duration,
+    tries: u32,
+    retry_after_limit: Duration,
+    waiting: VecDeque<Waiting>,
+    /// nothing is sent before that
+    held: Option<Instant>,
+}
+
+/// A request that waits, or is being made.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) write: Write,
+    /// tries that failed
+    tries: u32,
+    due: Instant,
+}
+
+/// What came of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// the server has it
+    Done,
+    /// the Event to be patched is gone: those of an hour ago are
+    Gone,
+    /// nobody answered; others would fare the same
+    Unreachable(String),
+    /// not now, and this is why; the server may say when
+    Later(String, Option<Duration>),
+    /// never
+    Refused(Status),
+}
+
+// === impl Outbox ===
+
+impl Outbox {
+    pub(super) fn new(timing: &Timing) -> Self {
+        let Timing { pause, tries, retry_after_limit, .. } = *timing;
+        Self { pause, tries, retry_after_limit, waiting: VecDeque::new(), held: None }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// One more request. If one about the same Event waits, it is made with what is known now instead.
+    pub(super) fn push(&mut self, write: Write, now: Instant) {
+        let name = &write.record().name;
+        match self.waiting.iter_mut().find(|waiting| waiting.write.record().name == *name) {
+            Some(waiting) => *waiting.write.record_mut() = write.into_record(),
+            None => self.waiting.push_back(Waiting { write, tries: 0, due: now }),
+        }
+    }
+
+    /// When there is something to send.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let first = self.waiting.iter().map(|waiting| waiting.due).min()?;
+        Some(self.held.map_or(first, |held| held.max(first)))
+    }
+
+    /// The next request, if it is time for one.
+    pub(super) fn take(&mut self, now: Instant) -> Option<Waiting> {
+        if self.held.is_some_and(|held| now < held) {
+            return None;
+        }
+        let at = self.waiting.iter().position(|waiting| waiting.due <= now)?;
+        self.waiting.remove(at)
+    }
+
+    /// Nobody answered this one. Gives how many requests have been tried often enough and are dropped: what waits beside it
+    /// would have failed just the same.
+    pub(super) fn unreachable(&mut self, failed: Waiting, now: Instant) -> usize {
+        self.waiting.push_front(failed);
+        let before = self.waiting.len();
+        self.waiting.iter_mut().for_each(|waiting| waiting.tries += 1);
+        self.waiting.retain(|waiting| waiting.tries < self.tries);
+        self.held = Some(now + self.pause);
+        before - self.waiting.len()
+    }
+
+    /// The server didn't want this one now; where it says when, it gets no other before. Gives whether it has been tried
+    /// often enough and is dropped.
+    pub(super) fn later(&mut self, failed: Waiting, after: Option<Duration>, now: Instant) -> bool {
+        let wait = after.map_or(self.pause, |after| after.clamp(self.pause, self.retry_after_limit.max(self.pause)));
+        if after.is_some() {
+            self.held = Some(now + wait);
+        }
+        let tries = failed.tries + 1;
+        if tries >= self.tries {
+            return true;
+        }
+        self.waiting.push_front(Waiting { tries, due: now + wait, ..failed });
+        false
+    }
+}
+
+// === impl Write ===
+
+impl Write {
+    pub(super) fn record(&self) -> &Record {
+        match self {
+            Self::Create(record) | Self::Patch(record) => record,
+        }
+    }
+
+    fn record_mut(&mut self) -> &mut Record {
+        match self {
+            Self::Create(record) | Self::Patch(record) => record,
+        }
+    }
+
+    fn into_record(self) -> Record {
+        match self {
+            Self::Create(record) | Self::Patch(record) => record,
+        }
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// Of an answer that is no success.
+    pub(super) fn of(write: &Write, status: Status, retry_after: Option<Duration>) -> Self {
+        match (write, status.code, &*status.reason) {
+            // Another node was first, or an earlier try has reached the server, and only its answer was lost.
+            (Write::Create(_), 409, "AlreadyExists") => Self::Done,
+            (Write::Patch(_), 404, _) => Self::Gone,
+            (_, 429 | 500..=599, _) => {
+                let told = status.retry_after_seconds.map(|seconds| Duration::from_secs(seconds.into()));
+                Self::Later(text(&status), retry_after.max(told))
+            }
+            _ => Self::Refused(status),
+        }
+    }
+}
+
+/// A status in words.
+pub(super) fn text(status: &Status) -> String {
+    let Status { code, reason, message, .. } = status;
+    let parts = [reason.trim(), message.trim()].into_iter().filter(|part| !part.is_empty());
+    let parts: Vec<&str> = parts.collect();
+    format!("{code} {}", parts.join(": ")).trim_end().to_owned()
+}
+
+/// Whether a refusal is nothing to worry about: the namespace is about to go, or gone, and the Event would go with it.
+pub(super) fn is_harmless(status: &Status) -> bool {
+    match status.code {
+        403 => status.message.contains("because it is being terminated"),
+        404 => status.message.starts_with("namespaces "),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::event::Count;
+    use super::super::testing::{event, record, time};
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn create(service: &str) -> Write {
+        Write::Create(record(event(service), time(1, 0)))
+    }
+
+    fn patch(service: &str, count: u32) -> Write {
+        let series = Some(Count { count, last: time(2, 0) });
+        Write::Patch(Record { series, ..record(event(service), time(1, 0)) })
+    }
+
+    fn status(code: u16, reason: &str, message: &str) -> Status {
+        Status { code, reason: reason.into(), message: message.into(), retry_after_seconds: None }
+    }
+
+    #[test]
+    fn one_request_of_each_event_waits() {
+        let now = Instant::now();
+        let mut outbox = Outbox::new(&Timing::default());
+        for write in [create("a"), create("b"), patch("a", 2), patch("c", 5), patch("c", 9)] {
+            outbox.push(write, now);
+        }
+        let taken: Vec<Write> = std::iter::from_fn(|| outbox.take(now)).map(|waiting| waiting.write).collect();
+        let whole = Write::Create(patch("a", 2).into_record());
+        assert_eq!(taken, [whole, create("b"), patch("c", 9)], "one is created with its series at once");
+    }
+
+    #[test]
+    fn what_nobody_answers_is_tried_twelve_times() {
+        let mut now = Instant::now();
+        let mut outbox = Outbox::new(&Timing::default());
+        outbox.push(create("a"), now);
+        outbox.push(create("b"), now);
+        for round in 1..12 {
+            let taken = outbox.take(now).unwrap();
+            assert_eq!((taken.write.clone(), outbox.unreachable(taken, now)), (create("a"), 0), "{round}");
+            assert!(outbox.take(now + 9 * SECOND).is_none(), "the others wait, too");
+            assert_eq!(outbox.due(), Some(now + 10 * SECOND));
+            now += 10 * SECOND;
+        }
+        outbox.push(create("c"), now);
+        let taken = outbox.take(now).unwrap();
+        assert_eq!((outbox.unreachable(taken, now), outbox.len()), (2, 1));
+        assert_eq!(outbox.take(now + 10 * SECOND).unwrap().write, create("c"));
+        assert_eq!(outbox.due(), None);
+    }
+
+    #[test]
+    fn one_that_the_server_cant_take_holds_up_nobody() {
+        let mut now = Instant::now();
+        let mut outbox = Outbox::new(&Timing::default());
+        outbox.push(create("a"), now);
+        outbox.push(create("b"), now);
+        let taken = outbox.take(now).unwrap();
+        assert!(!outbox.later(taken, None, now));
+        assert_eq!(outbox.take(now).unwrap().write, create("b"));
+        assert!(outbox.take(now + 9 * SECOND).is_none());
+        for _ in 2..12 {
+            now += 10 * SECOND;
+            let taken = outbox.take(now).unwrap();
+            assert!(!outbox.later(taken, None, now));
+        }
+        let taken = outbox.take(now + 10 * SECOND).unwrap();
+        assert!(outbox.later(taken, None, now), "given up");
+        assert_eq!(outbox.len(), 0);
+    }
+
+    #[test]
+    fn the_wait_that_the_server_asks_for_is_kept() {
+        let now = Instant::now();
+        for (asked, kept) in [(30, 30), (0, 10), (3, 10), (100_000, 60)] {
+            let mut outbox = Outbox::new(&Timing::default());
+            outbox.push(create("a"), now);
+            outbox.push(create("b"), now);
+            let taken = outbox.take(now).unwrap();
+            assert!(!outbox.later(taken, Some(asked * SECOND), now));
+            assert_eq!(outbox.due(), Some(now + kept * SECOND));
+            assert!(outbox.take(now + kept * SECOND - SECOND).is_none(), "nobody else is sent before");
+            assert_eq!(outbox.take(now + kept * SECOND).unwrap().write, create("a"));
+        }
+    }
+
+    #[test]
+    fn answers_mean_what_they_mean() {
+        let exists = status(409, "AlreadyExists", "");
+        assert_eq!(Outcome::of(&create("a"), exists.clone(), None), Outcome::Done);
+        assert_eq!(Outcome::of(&patch("a", 2), exists.clone(), None), Outcome::Refused(exists));
+        assert_eq!(Outcome::of(&patch("a", 2), status(404, "NotFound", ""), None), Outcome::Gone);
+        for code in [400, 401, 403, 404, 409, 413, 422] {
+            let refused = status(code, "", "");
+            assert_eq!(Outcome::of(&create("a"), refused.clone(), None), Outcome::Refused(refused));
+        }
+        for code in [429, 500, 502, 503, 504] {
+            let mut busy = status(code, "Busy", "wait");
+            assert_eq!(
+                Outcome::of(&create("a"), busy.clone(), None),
+                Outcome::Later(format!("{code} Busy: wait"), None)
+            );
+            busy.retry_after_seconds = Some(3);
+            let later = |seconds| Outcome::Later(format!("{code} Busy: wait"), Some(seconds * SECOND));
+            assert_eq!(Outcome::of(&create("a"), busy.clone(), None), later(3));
+            assert_eq!(Outcome::of(&create("a"), busy, Some(5 * SECOND)), later(5));
+        }
+    }
+
+    #[test]
+    fn a_namespace_that_goes_is_no_trouble() {
+        let ending = "events.events.k8s.io \"web.1\" is forbidden: unable to create new content in namespace shop because \
+                      it is being terminated";
+        assert!(is_harmless(&status(403, "Forbidden", ending)));
+        assert!(is_harmless(&status(404, "NotFound", "namespaces \"shop\" not found")));
+        assert!(!is_harmless(&status(403, "Forbidden", "events is forbidden: User \"u\" cannot create resource")));
+        assert!(!is_harmless(&status(404, "NotFound", "the server could not find the requested resource")));
+        assert_eq!(text(&status(404, "", "")), "404");
+    }
+}

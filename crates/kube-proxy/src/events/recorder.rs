@@ -1,0 +1,98 @@
+//! Where events are told, from any thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jiff::Timestamp;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use super::event::Event;
+
+/// Takes events. Never waits, and costs little: where too many wait already, one more is dropped and counted. Clones lead to
+/// the same place.
+#[derive(Clone, Debug, Default)]
+pub struct Recorder(Option<Queue>);
+
+#[derive(Clone, Debug)]
+struct Queue {
+    sender: Sender<(Event, Timestamp)>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// The other end.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    receiver: Receiver<(Event, Timestamp)>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// Both ends of a queue of so many events.
+pub(crate) fn open(capacity: usize) -> (Recorder, Inbox) {
+    let (sender, receiver) = channel(capacity);
+    let dropped = Arc::new(AtomicU64::new(0));
+    (Recorder(Some(Queue { sender, dropped: Arc::clone(&dropped) })), Inbox { receiver, dropped })
+}
+
+// === impl Recorder ===
+
+impl Recorder {
+    /// Of which nothing comes: there is no API server.
+    pub fn nobody() -> Self {
+        Self(None)
+    }
+
+    /// Whether somebody may hear of it.
+    pub fn is_heard(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// This happens now.
+    pub fn record(&self, event: Event) {
+        let Some(Queue { sender, dropped }) = &self.0 else { return };
+        if sender.try_send((event, Timestamp::now())).is_err() {
+            dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+// === impl Inbox ===
+
+impl Inbox {
+    /// The next event and when it happened; `None` when nobody can tell one any more. May be dropped and called again.
+    pub(crate) async fn next(&mut self) -> Option<(Event, Timestamp)> {
+        self.receiver.recv().await
+    }
+
+    /// All that wait.
+    #[cfg(test)]
+    pub(crate) fn waiting(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.receiver.try_recv().ok()).map(|(event, _)| event).collect()
+    }
+
+    /// How many were dropped since this was asked last.
+    pub(super) fn take_dropped(&self) -> u64 {
+        self.dropped.swap(0, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::event;
+    use super::*;
+
+    #[test]
+    fn what_is_too_much_is_counted() {
+        let (recorder, mut inbox) = open(3);
+        let clone = recorder.clone();
+        for number in 0..5 {
+            let recorder = if number % 2 == 0 { &recorder } else { &clone };
+            recorder.record(event(&number.to_string()));
+        }
+        assert_eq!((inbox.take_dropped(), inbox.take_dropped()), (2, 0));
+        assert_eq!(inbox.waiting(), ["0", "1", "2"].map(event));
+        drop(inbox);
+        // nobody there is no reason to wait or fail
+        recorder.record(event("late"));
+        Recorder::nobody().record(event("none"));
+    }
+}

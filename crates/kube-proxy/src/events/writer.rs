@@ -1,0 +1,191 @@
+//! Brings events to the API server.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use ferry_api::wire::stream::Status;
+use tokio::time::sleep_until;
+
+use super::Timing;
+use super::event::CONTROLLER;
+use super::outbox::{Outbox, Outcome, Waiting, is_harmless, text};
+use super::recorder::Inbox;
+use super::series::{Series, Write};
+use crate::client::{Call, Client, Verb};
+
+/// Brings to the API server what recorders are told, one request after another.
+#[derive(Debug)]
+pub struct Writer {
+    client: Client,
+    /// who reports
+    instance: String,
+    timing: Timing,
+    inbox: Inbox,
+    series: Series,
+    outbox: Outbox,
+    said: Said,
+}
+
+/// What has been logged.
+#[derive(Debug)]
+struct Said {
+    /// it has been told that requests fail for now
+    trouble: bool,
+    /// reasons of events that the server refuses, with its status
+    refused: BTreeSet<(&'static str, u16)>,
+    /// events that were lost and not told of yet, and why the last of them was
+    lost: (u64, &'static str),
+    /// when it may be told
+    lost_due: Instant,
+}
+
+/// While so many requests wait, no further event is looked at: the queue has the bound.
+const MOST_WAITING: usize = 32;
+/// How RBAC calls what is written.
+const RESOURCE: &str = "events.events.k8s.io";
+
+// === impl Writer ===
+
+impl Writer {
+    pub(super) fn new(client: Client, machine: &str, timing: Timing, inbox: Inbox) -> Self {
+        Self {
+            client,
+            instance: format!("{CONTROLLER}-{machine}"),
+            series: Series::new(&timing),
+            outbox: Outbox::new(&timing),
+            timing,
+            inbox,
+            said: Said { trouble: false, refused: BTreeSet::new(), lost: (0, ""), lost_due: Instant::now() },
+        }
+    }
+
+    /// Runs until all recorders are gone. Dropping it loses what hasn't been written.
+    pub async fn run(mut self) {
+        loop {
+            let has_room = self.outbox.len() < MOST_WAITING;
+            let series = self.series.due().filter(|_| has_room);
+            let wake = [self.outbox.due(), series, self.lost_due()].into_iter().flatten().min();
+            let mut writes = Vec::new();
+            tokio::select! {
+                biased;
+                next = self.inbox.next(), if has_room => match next {
+                    Some((event, time)) => {
+                        let (regarding, reason) = (event.regarding.clone(), event.reason);
+                        if !self.series.observe(event, time, Instant::now(), &mut writes) {
+                            tracing::debug!(%regarding, reason, "One Event too many about this object, it isn't written");
+                        }
+                    }
+                    None => return,
+                },
+                () = sleep_until(wake.unwrap_or_else(Instant::now).into()), if wake.is_some() => {
+                    if has_room {
+                        self.series.tidy(Instant::now(), &mut writes);
+                    }
+                }
+            }
+            let now = Instant::now();
+            writes.into_iter().for_each(|write| self.outbox.push(write, now));
+            self.send_due().await;
+            self.lost(self.inbox.take_dropped(), "there were too many at once");
+            self.tell_lost(Instant::now());
+        }
+    }
+
+    /// Makes all requests that are due.
+    async fn send_due(&mut self) {
+        while let Some(waiting) = self.outbox.take(Instant::now()) {
+            let outcome = match self.send(&waiting.write).await {
+                Outcome::Gone => {
+                    // With its series it begins anew.
+                    let write = Write::Create(waiting.write.record().clone());
+                    self.send(&write).await
+                }
+                outcome => outcome,
+            };
+            self.conclude(waiting, outcome);
+        }
+    }
+
+    fn conclude(&mut self, waiting: Waiting, outcome: Outcome) {
+        let now = Instant::now();
+        let event = &waiting.write.record().event;
+        match outcome {
+            Outcome::Done | Outcome::Gone => {
+                tracing::debug!(regarding = %event.regarding, reason = event.reason, note = event.note(), "Wrote an Event");
+                if std::mem::take(&mut self.said.trouble) {
+                    tracing::info!("Events can be written again");
+                }
+            }
+            Outcome::Unreachable(err) => {
+                self.trouble(&err);
+                let lost = self.outbox.unreachable(waiting, now) as u64;
+                self.lost(lost, "the API server can't be reached");
+            }
+            Outcome::Later(err, after) => {
+                self.trouble(&err);
+                let lost = u64::from(self.outbox.later(waiting, after, now));
+                self.lost(lost, "the API server can't take them");
+            }
+            Outcome::Refused(status) => self.refused(&waiting.write, &status),
+        }
+    }
+
+    async fn send(&self, write: &Write) -> Outcome {
+        let record = write.record();
+        let (verb, path, body) = match write {
+            Write::Create(_) => (Verb::Create, record.collection(), record.to_json(&self.instance)),
+            Write::Patch(_) => (Verb::Patch, record.path(), record.patch_json()),
+        };
+        let call = Call { verb, resource: RESOURCE, path_and_query: path, body: body.into() };
+        let answer = match self.client.ask(&call).await {
+            Ok(answer) => answer,
+            Err(error) => return Outcome::Unreachable(error.to_string()),
+        };
+        if (200..300).contains(&answer.status) {
+            answer.discard(self.timing.answer).await;
+            return Outcome::Done;
+        }
+        let retry_after = answer.retry_after;
+        Outcome::of(write, answer.refusal(self.timing.answer).await, retry_after)
+    }
+
+    /// Says once that requests fail for now.
+    fn trouble(&mut self, err: &str) {
+        if std::mem::replace(&mut self.said.trouble, true) {
+            tracing::debug!(err, "Writing an Event failed");
+        } else {
+            tracing::info!(err, "Writing an Event failed, it is tried again");
+        }
+    }
+
+    /// Says, once for each reason, that the server wants no such events.
+    fn refused(&mut self, write: &Write, status: &Status) {
+        let event = &write.record().event;
+        let (regarding, reason, err) = (&event.regarding, event.reason, text(status));
+        if is_harmless(status) || !self.said.refused.insert((reason, status.code)) {
+            tracing::debug!(%regarding, reason, err, "The API server refuses an Event");
+        } else {
+            tracing::warn!(%regarding, reason, err, "The API server refuses an Event, such as this one aren't told");
+        }
+    }
+
+    fn lost(&mut self, events: u64, why: &'static str) {
+        if events > 0 {
+            self.said.lost = (self.said.lost.0 + events, why);
+        }
+    }
+
+    /// Says how many events were lost, now and then.
+    fn tell_lost(&mut self, now: Instant) {
+        if self.lost_due().is_some_and(|due| due <= now) {
+            let (events, why) = std::mem::take(&mut self.said.lost);
+            self.said.lost_due = now + self.timing.pause;
+            tracing::warn!(events, why, "Events were lost");
+        }
+    }
+
+    /// When that is to be said.
+    fn lost_due(&self) -> Option<Instant> {
+        (self.said.lost.0 > 0).then_some(self.said.lost_due)
+    }
+}

@@ -1,0 +1,223 @@
+use std::net::SocketAddr;
+
+use ferry_api::object::ObjectName;
+use ferry_kernel::conntrack::{Deletion, Filter, Status, Tuple};
+use ferry_model::ServiceState;
+use ferry_model::state::{
+    Action, Endpoint, Frontend, FrontendAddr, FrontendKind, Pool, PortState, Scope, Snat, SourceRanges, Treatment,
+};
+use ferry_plane::{Acknowledged, Batch, CommitError, Delta, Outcome, SyncEngine, Unit, UnitId};
+
+use super::super::shared::Witness;
+use super::*;
+
+/// A connection table that does something between its list and the removal.
+#[derive(Default)]
+struct Fake<'a> {
+    entries: Vec<Entry>,
+    after_dump: Option<Box<dyn FnMut() + 'a>>,
+    dumps: usize,
+    interrupted: bool,
+}
+
+impl Table for Fake<'_> {
+    fn local_addresses(&mut self) -> io::Result<Vec<IpAddr>> {
+        Ok(vec!["192.0.2.1".parse().unwrap()])
+    }
+
+    fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {
+        self.dumps += 1;
+        self.entries.iter().filter(|entry| filter.matches(entry)).for_each(each);
+        if let Some(after) = &mut self.after_dump {
+            after();
+        }
+        if std::mem::take(&mut self.interrupted) {
+            return Err(Error::Interrupted(io::ErrorKind::Interrupted.into()));
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, entries: &[Entry]) -> Deletion {
+        let before = self.entries.len();
+        let gone: std::collections::HashSet<&Entry> = entries.iter().collect();
+        self.entries.retain(|entry| !gone.contains(entry));
+        Deletion { deleted: before - self.entries.len(), ..Deletion::default() }
+    }
+}
+
+struct Idle;
+
+impl SyncEngine for Idle {
+    fn offer(&mut self, _: Delta) {}
+    fn sync(&mut self, _: Instant) -> Outcome {
+        Outcome::default()
+    }
+    fn repair(&mut self, _: Instant) -> Outcome {
+        Outcome::default()
+    }
+    fn tend(&mut self, _: Instant) -> Outcome {
+        Outcome::default()
+    }
+    fn each_unit(&self, _: &mut dyn FnMut(&Unit)) {}
+    fn plan(&mut self) -> Result<Batch<String>, CommitError> {
+        Ok(Batch::default())
+    }
+    fn retire(self: Box<Self>) -> Result<(), Vec<CommitError>> {
+        Ok(())
+    }
+}
+
+/// A UDP Service at 10.96.0.1:53 with these endpoints.
+fn unit(endpoints: &[u8]) -> Arc<Unit> {
+    let endpoint = |n: &u8| Endpoint { address: IpAddr::from([10, 1, 0, *n]), port: 53 };
+    let treatment = Treatment::all(Action::Forward { to: Scope::Cluster, snat: Snat::Keep });
+    Arc::new(Unit::Service(ServiceState {
+        name: ObjectName::new("default", "dns"),
+        health_check: None,
+        ports: vec![PortState {
+            name: "".into(),
+            protocol: Protocol::Udp,
+            affinity: None,
+            cluster: Pool::new(endpoints.iter().map(endpoint).collect::<Vec<_>>()),
+            local: Pool::default(),
+            lingering: Pool::default(),
+            frontends: vec![Frontend {
+                kind: FrontendKind::ClusterIp,
+                at: FrontendAddr::Vip(IpAddr::from([10, 96, 0, 1]), 53),
+                sources: SourceRanges::Any,
+                treatment,
+            }],
+        }],
+    }))
+}
+
+fn turn(witness: &mut Witness, before: &[u8], after: &[u8]) {
+    let acked = Acknowledged { id: UnitId::Base, before: Some(unit(before)), after: Some(unit(after)) };
+    witness.begin();
+    witness.end(&Outcome { acked: vec![acked], ..Outcome::default() }, &Idle);
+}
+
+fn entry(client: u16, endpoint: u8) -> Entry {
+    let (client, to, endpoint): (SocketAddr, SocketAddr, SocketAddr) =
+        (([10, 0, 0, 9], client).into(), ([10, 96, 0, 1], 53).into(), ([10, 1, 0, endpoint], 53).into());
+    let tuple = |from: SocketAddr, to: SocketAddr| Tuple {
+        source: from.ip(),
+        destination: to.ip(),
+        source_port: from.port(),
+        destination_port: to.port(),
+    };
+    let (original, reply) = (tuple(client, to), tuple(endpoint, client));
+    Entry { original, reply, protocol: 17, status: Status::default(), id: u32::from(client.port()), zone: 0 }
+}
+
+/// A pass over what is due, as the thread makes it.
+fn pass(shared: &Shared, table: &mut Fake<'_>) -> (Result<(), Failure>, usize) {
+    let rules = shared.take(Family::V4, Instant::now());
+    let mut deleted = 0;
+    let look = Look { shared, family: Family::V4, rules, local: Vec::new(), table, deleted: &mut deleted };
+    (look.everywhere(), deleted)
+}
+
+#[test]
+fn flows_to_an_endpoint_that_is_gone_are_removed() {
+    let shared = Arc::new(Shared::default());
+    turn(&mut shared.witness(Family::V4), &[1, 2], &[1]);
+    let mut table = Fake { entries: vec![entry(1, 1), entry(2, 2), entry(3, 2)], ..Fake::default() };
+    let (result, deleted) = pass(&shared, &mut table);
+    assert!(result.is_ok());
+    assert_eq!((deleted, table.dumps), (2, 1));
+    assert_eq!(table.entries, [entry(1, 1)]);
+}
+
+/// An endpoint comes, and a client gets it, after the rules were taken and before the list.
+#[test]
+fn a_flow_to_an_endpoint_that_came_meanwhile_stays() {
+    let shared = Arc::new(Shared::default());
+    let mut witness = shared.witness(Family::V4);
+    turn(&mut witness, &[1, 2], &[1]);
+    let came = move || turn(&mut witness, &[1], &[1, 3]);
+    let entries = vec![entry(1, 1), entry(2, 2), entry(3, 3)];
+    let mut table = Fake { entries, after_dump: Some(Box::new(came)), ..Fake::default() };
+    let (result, deleted) = pass(&shared, &mut table);
+    assert!(result.is_ok());
+    assert_eq!(deleted, 1);
+    assert_eq!(table.entries, [entry(1, 1), entry(3, 3)]);
+}
+
+/// The same with a turn that has committed, but not told yet.
+#[test]
+fn a_turn_that_has_not_told_yet_is_waited_for() {
+    let shared = Arc::new(Shared::default());
+    let mut witness = shared.witness(Family::V4);
+    turn(&mut witness, &[1, 2], &[1]);
+    witness.begin();
+    let telling = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        let acked = Acknowledged { id: UnitId::Base, before: Some(unit(&[1])), after: Some(unit(&[1, 3])) };
+        witness.end(&Outcome { acked: vec![acked], ..Outcome::default() }, &Idle);
+    });
+    let mut table = Fake { entries: vec![entry(2, 2), entry(3, 3)], ..Fake::default() };
+    let (result, deleted) = pass(&shared, &mut table);
+    telling.join().unwrap();
+    assert!(result.is_ok());
+    assert_eq!(deleted, 1);
+    assert_eq!(table.entries, [entry(3, 3)]);
+}
+
+#[test]
+fn nothing_is_removed_while_it_is_uncertain_what_is_in_force() {
+    let shared = Arc::new(Shared::default());
+    let mut witness = shared.witness(Family::V4);
+    turn(&mut witness, &[1, 2], &[1]);
+    let failed = move || {
+        let error = Some(Arc::new(CommitError::Busy(io::ErrorKind::WouldBlock.into())));
+        witness.begin();
+        witness.end(&Outcome { error, ..Outcome::default() }, &Idle);
+    };
+    let entries = vec![entry(2, 2)];
+    let mut table = Fake { entries: entries.clone(), after_dump: Some(Box::new(failed)), ..Fake::default() };
+    let (result, deleted) = pass(&shared, &mut table);
+    assert!(matches!(result, Err(Failure::Doubt)));
+    assert_eq!((deleted, &table.entries), (0, &entries));
+}
+
+#[test]
+fn more_than_fit_take_several_lists() {
+    let shared = Arc::new(Shared::default());
+    turn(&mut shared.witness(Family::V4), &[1, 2], &[1]);
+    let many = 3 * u16::try_from(MOST).unwrap();
+    let mut table = Fake { entries: (0..many).map(|n| entry(n, 2)).chain([entry(1, 1)]).collect(), ..Fake::default() };
+    let (result, deleted) = pass(&shared, &mut table);
+    assert!(result.is_ok());
+    assert_eq!((deleted, table.dumps), (usize::from(many), 3));
+    assert_eq!(table.entries, [entry(1, 1)]);
+}
+
+#[test]
+fn what_an_interrupted_list_brought_is_removed_and_the_list_made_again() {
+    let shared = Arc::new(Shared::default());
+    turn(&mut shared.witness(Family::V4), &[1, 2], &[1]);
+    let mut table = Fake { entries: vec![entry(2, 2)], interrupted: true, ..Fake::default() };
+    let (result, deleted) = pass(&shared, &mut table);
+    assert!(matches!(result, Err(Failure::Table(Error::Interrupted(_)))));
+    assert_eq!((deleted, table.entries.len()), (1, 0));
+    shared.failed(Family::V4, Instant::now());
+    let (result, _) = pass(&shared, &mut table);
+    assert!(result.is_ok());
+    assert_eq!(table.dumps, 2);
+}
+
+#[test]
+fn an_error_is_said_once_until_it_changes() {
+    let mut cleaner = Cleaner::new(Arc::default(), Arc::new(Metrics::new().unwrap()));
+    let mut says = |error: Option<i32>| {
+        let failure = error.map(|number| Failure::Table(io::Error::from_raw_os_error(number).into()));
+        crate::logging::logged(4, || cleaner.say(Family::V4, failure))
+    };
+    assert_eq!(says(None), "");
+    assert!(says(Some(1)).contains("Operation not permitted"));
+    assert_eq!(says(Some(1)), "");
+    assert!(says(Some(105)).contains("buffer space"));
+    assert!(says(None).contains("works again"));
+    assert_eq!(says(None), "");
+}

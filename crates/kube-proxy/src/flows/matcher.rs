@@ -1,0 +1,152 @@
+//! Rules against entries of the connection table.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ferry_api::object::{Family, Protocol};
+use ferry_kernel::conntrack::{self, Entry, Filter, Status};
+use ferry_model::state::{Endpoint, FrontendAddr, NodePortAddresses, Pool};
+use ferry_model::{Flow, RightFlows};
+
+use super::queue::{Key, Rules};
+
+/// From so many endpoints on, they are looked up by hash.
+const MANY: usize = 16;
+
+/// The rules of one protocol, made ready for many entries.
+#[derive(Debug)]
+pub(super) struct Matcher {
+    family: Family,
+    protocol: Protocol,
+    addresses: HashMap<SocketAddr, Right>,
+    ports: HashMap<u16, Right>,
+    /// who serves node ports
+    nodes: HashSet<IpAddr>,
+}
+
+/// Which flows to a frontend are right.
+#[derive(Clone, Debug)]
+enum Right {
+    /// as the model says
+    By(RightFlows),
+    /// those that lead to one of so many endpoints
+    Among(Rc<HashSet<Endpoint>>),
+}
+
+// === impl Matcher ===
+
+impl Matcher {
+    /// For these rules, as far as they are about the protocol; `local`: this machine's addresses, without those of
+    /// loopback.
+    pub(super) fn new(family: Family, protocol: Protocol, rules: &Rules, local: &[IpAddr]) -> Self {
+        let mut matcher = Self {
+            family,
+            protocol,
+            addresses: HashMap::new(),
+            ports: HashMap::new(),
+            nodes: match &rules.node_ports {
+                NodePortAddresses::All => local.iter().copied().collect(),
+                NodePortAddresses::Only(addresses) => addresses.iter().copied().collect(),
+            },
+        };
+        // Frontends of one port of a Service share their pools, and so the set made of them.
+        let mut sets = BTreeMap::new();
+        for ((_, at), right) in rules.right.iter().filter(|((of, _), _)| *of == protocol) {
+            let right = Right::new(right, &mut sets);
+            match *at {
+                FrontendAddr::Vip(address, port) => {
+                    matcher.addresses.insert(SocketAddr::new(address, port), right);
+                }
+                FrontendAddr::NodePort(port) => {
+                    matcher.ports.insert(port, right);
+                }
+            }
+        }
+        matcher
+    }
+
+    /// What to ask the kernel for: as little as covers all rules.
+    pub(super) fn filter(&self) -> Filter {
+        let destination = all_same(self.addresses.keys().map(SocketAddr::ip)).filter(|_| self.ports.is_empty());
+        Filter {
+            family: match self.family {
+                Family::V4 => conntrack::Family::Ip,
+                Family::V6 => conntrack::Family::Ip6,
+            },
+            protocol: self.protocol.number(),
+            destination,
+            port: all_same(self.addresses.keys().map(SocketAddr::port).chain(self.ports.keys().copied())),
+            // What somebody has answered is right by every rule for TCP.
+            unanswered: self.protocol == Protocol::Tcp,
+        }
+    }
+
+    /// Whether the entry is of a flow to a frontend that has rules here, and wrong by them. Where an address of the node has a
+    /// frontend of its own, that decides, as it does for packets.
+    pub(super) fn is_wrong(&self, entry: &Entry) -> bool {
+        let destination = entry.original.to();
+        let rule = self.addresses.get(&destination).or_else(|| {
+            let at_port = self.ports.get(&destination.port())?;
+            self.nodes.contains(&destination.ip()).then_some(at_port)
+        });
+        // Zones are somebody else's: a flow in one met no rule of ours, or had its fate decided elsewhere.
+        entry.zone == 0 && rule.is_some_and(|right| !right.allows(&self.flow(entry)))
+    }
+
+    fn flow(&self, entry: &Entry) -> Flow {
+        Flow {
+            protocol: self.protocol,
+            destination: entry.original.to(),
+            answers_from: entry.reply.from(),
+            answered: entry.status.contains(Status::SEEN_REPLY),
+        }
+    }
+}
+
+// === impl Right ===
+
+impl Right {
+    fn new(right: &RightFlows, sets: &mut BTreeMap<[usize; 3], Rc<HashSet<Endpoint>>>) -> Self {
+        match right {
+            RightFlows::To(pools) if pools.iter().map(Pool::len).sum::<usize>() >= MANY => {
+                let places = pools.each_ref().map(|pool| Arc::as_ptr(&pool.0).addr());
+                let all = || Rc::new(pools.iter().flat_map(|pool| pool.0.iter().copied()).collect());
+                Self::Among(Rc::clone(sets.entry(places).or_insert_with(all)))
+            }
+            right => Self::By(right.clone()),
+        }
+    }
+
+    fn allows(&self, flow: &Flow) -> bool {
+        match self {
+            Self::By(right) => right.allows(flow),
+            Self::Among(endpoints) => {
+                endpoints.contains(&Endpoint { address: flow.answers_from.ip(), port: flow.answers_from.port() })
+            }
+        }
+    }
+}
+
+/// The protocols that these rules are about, TCP last: it asks again after a second, and not before.
+pub(super) fn protocols(rules: &Rules) -> Vec<Protocol> {
+    let mut protocols: Vec<Protocol> = rules.right.keys().map(|(protocol, _): &Key| *protocol).collect();
+    protocols.dedup();
+    protocols.reverse();
+    protocols
+}
+
+/// Whether some of these rules are about node ports of whatever local address.
+pub(super) fn need_local_addresses(rules: &Rules) -> bool {
+    rules.node_ports == NodePortAddresses::All
+        && rules.right.keys().any(|(_, at)| matches!(at, FrontendAddr::NodePort(_)))
+}
+
+fn all_same<T: PartialEq>(mut values: impl Iterator<Item = T>) -> Option<T> {
+    let first = values.next()?;
+    values.all(|value| value == first).then_some(first)
+}
+
+#[cfg(test)]
+mod tests;

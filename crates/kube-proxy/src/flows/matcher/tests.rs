@@ -1,0 +1,199 @@
+use ferry_kernel::conntrack::Tuple;
+use ferry_model::FlowRule;
+
+use super::super::queue::{Queue, TurnRules};
+use super::*;
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn entry(protocol: Protocol, client: &str, to: &str, endpoint: &str) -> Entry {
+    let (client, to, endpoint) = (address(client), address(to), address(endpoint));
+    let tuple = |from: SocketAddr, to: SocketAddr| Tuple {
+        source: from.ip(),
+        destination: to.ip(),
+        source_port: from.port(),
+        destination_port: to.port(),
+    };
+    Entry {
+        original: tuple(client, to),
+        reply: tuple(endpoint, client),
+        protocol: protocol.number(),
+        status: Status::default(),
+        id: 1,
+        zone: 0,
+    }
+}
+
+fn udp(to: &str, endpoint: &str) -> Entry {
+    entry(Protocol::Udp, "10.0.0.9:4000", to, endpoint)
+}
+
+fn pool(endpoints: impl IntoIterator<Item = String>) -> Pool {
+    let endpoints = endpoints.into_iter().map(|text| address(&text));
+    Pool::new(endpoints.map(|at| Endpoint { address: at.ip(), port: at.port() }).collect::<Vec<_>>())
+}
+
+fn to(endpoints: &[&str]) -> RightFlows {
+    let [first, rest @ ..] = endpoints else { return RightFlows::To([(); 3].map(|()| Pool::default())) };
+    let rest = rest.iter().map(|text| (*text).to_owned());
+    RightFlows::To([pool([(*first).to_owned()]), Pool::default(), pool(rest)])
+}
+
+fn vip(text: &str) -> FrontendAddr {
+    FrontendAddr::Vip(address(text).ip(), address(text).port())
+}
+
+fn rules(node_ports: &NodePortAddresses, rules: &[(Protocol, FrontendAddr, RightFlows)]) -> Rules {
+    let mut turn = TurnRules::default();
+    turn.add(rules.iter().map(|(protocol, at, right)| FlowRule {
+        protocol: *protocol,
+        at: *at,
+        right: right.clone(),
+        due: true,
+    }));
+    let (mut queue, now) = (Queue::default(), std::time::Instant::now());
+    queue.serve_node_ports(node_ports);
+    queue.offer(turn, now);
+    queue.take(now)
+}
+
+const LOCAL: &[&str] = &["192.0.2.1", "192.0.2.2"];
+
+fn matcher(protocol: Protocol, rules: &Rules) -> Matcher {
+    let local: Vec<IpAddr> = LOCAL.iter().map(|text| text.parse().unwrap()).collect();
+    Matcher::new(Family::V4, protocol, rules, &local)
+}
+
+#[test]
+fn flows_to_a_frontend_must_lead_to_its_endpoints() {
+    let rules = rules(
+        &NodePortAddresses::All,
+        &[
+            (Protocol::Udp, vip("10.96.0.1:53"), to(&["10.1.0.1:53", "10.1.0.2:5353"])),
+            (Protocol::Udp, vip("10.96.0.2:53"), to(&[])),
+        ],
+    );
+    let matcher = matcher(Protocol::Udp, &rules);
+    for (to, endpoint, wrong) in [
+        ("10.96.0.1:53", "10.1.0.1:53", false),
+        ("10.96.0.1:53", "10.1.0.2:5353", false),
+        ("10.96.0.1:53", "10.1.0.2:53", true),
+        ("10.96.0.1:53", "10.1.0.3:53", true),
+        ("10.96.0.1:53", "10.96.0.1:53", true),
+        ("10.96.0.2:53", "10.1.0.1:53", true),
+        ("10.96.0.1:54", "10.1.0.3:53", false),
+        ("10.96.0.3:53", "10.1.0.3:53", false),
+    ] {
+        assert_eq!(matcher.is_wrong(&udp(to, endpoint)), wrong, "{to} {endpoint}");
+    }
+    let zoned = Entry { zone: 3, ..udp("10.96.0.2:53", "10.1.0.1:53") };
+    assert!(!matcher.is_wrong(&zoned));
+}
+
+#[test]
+fn node_ports_are_those_of_the_nodes_addresses() {
+    let at_port = [(Protocol::Udp, FrontendAddr::NodePort(30053), to(&["10.1.0.1:53"]))];
+    let everywhere = rules(&NodePortAddresses::All, &at_port);
+    assert!(need_local_addresses(&everywhere));
+    let some = rules(&NodePortAddresses::Only(vec!["192.0.2.2".parse().unwrap()]), &at_port);
+    assert!(!need_local_addresses(&some));
+    for (to, endpoint, anywhere, second) in [
+        ("192.0.2.1:30053", "10.1.0.2:53", true, false),
+        ("192.0.2.2:30053", "10.1.0.2:53", true, true),
+        ("192.0.2.2:30053", "10.1.0.1:53", false, false),
+        ("198.51.100.7:30053", "198.51.100.7:30053", false, false),
+        ("127.0.0.1:30053", "127.0.0.1:30053", false, false),
+    ] {
+        let entry = udp(to, endpoint);
+        assert_eq!(matcher(Protocol::Udp, &everywhere).is_wrong(&entry), anywhere, "{to} {endpoint}");
+        assert_eq!(matcher(Protocol::Udp, &some).is_wrong(&entry), second, "{to} {endpoint}");
+    }
+}
+
+#[test]
+fn an_address_with_the_number_of_a_node_port_decides() {
+    let both = rules(
+        &NodePortAddresses::All,
+        &[
+            (Protocol::Udp, FrontendAddr::NodePort(30053), to(&["10.1.0.1:53"])),
+            (Protocol::Udp, vip("192.0.2.1:30053"), to(&["10.1.0.2:53"])),
+        ],
+    );
+    let matcher = matcher(Protocol::Udp, &both);
+    assert!(!matcher.is_wrong(&udp("192.0.2.1:30053", "10.1.0.2:53")));
+    assert!(matcher.is_wrong(&udp("192.0.2.1:30053", "10.1.0.1:53")));
+    assert!(!matcher.is_wrong(&udp("192.0.2.2:30053", "10.1.0.1:53")));
+}
+
+#[test]
+fn of_tcp_only_what_nobody_translated_or_answered_is_wrong() {
+    let rules = rules(
+        &NodePortAddresses::All,
+        &[
+            (Protocol::Tcp, vip("10.96.0.1:53"), RightFlows::Answered),
+            (Protocol::Udp, vip("10.96.0.1:53"), to(&["10.1.0.1:53"])),
+        ],
+    );
+    assert_eq!(protocols(&rules), [Protocol::Udp, Protocol::Tcp]);
+    let matcher = matcher(Protocol::Tcp, &rules);
+    let asked = entry(Protocol::Tcp, "10.0.0.9:4000", "10.96.0.1:53", "10.96.0.1:53");
+    assert!(matcher.is_wrong(&asked));
+    assert!(!matcher.is_wrong(&Entry { status: Status::SEEN_REPLY, ..asked }));
+    assert!(!matcher.is_wrong(&entry(Protocol::Tcp, "10.0.0.9:4000", "10.96.0.1:53", "10.1.0.7:53")));
+    assert!(matcher.filter().unanswered);
+}
+
+#[test]
+fn many_endpoints_are_looked_up_as_few_are() {
+    let all: Vec<String> = (0..=250).map(|n| format!("10.1.0.{n}:53")).collect();
+    for count in [MANY - 1, MANY, all.len()] {
+        let (first, second) = all[..count].split_at(count / 2);
+        let right = RightFlows::To([pool(first.to_vec()), pool(second.to_vec()), Pool::default()]);
+        let at = [vip("10.96.0.1:53"), vip("203.0.113.1:53"), FrontendAddr::NodePort(30053)];
+        let shared: Vec<_> = at.iter().map(|at| (Protocol::Udp, *at, right.clone())).collect();
+        let matcher = matcher(Protocol::Udp, &rules(&NodePortAddresses::All, &shared));
+        let by_hash = matcher.addresses.values().filter(|right| matches!(right, Right::Among(_))).count();
+        assert_eq!(by_hash, if count < MANY { 0 } else { 2 });
+        for endpoint in &all {
+            let entry = udp("10.96.0.1:53", endpoint);
+            assert_eq!(matcher.is_wrong(&entry), !right.allows(&matcher.flow(&entry)), "{count} {endpoint}");
+        }
+        if let Some(Right::Among(set)) = matcher.ports.get(&30053) {
+            assert_eq!(Rc::strong_count(set), 3, "one set for frontends of one port");
+        }
+    }
+}
+
+#[test]
+fn the_kernel_is_asked_for_as_little_as_covers_all_rules() {
+    let filter = |at: &[FrontendAddr]| {
+        let all: Vec<_> = at.iter().map(|at| (Protocol::Udp, *at, to(&[]))).collect();
+        let filter = matcher(Protocol::Udp, &rules(&NodePortAddresses::All, &all)).filter();
+        assert_eq!((filter.family, filter.protocol, filter.unanswered), (conntrack::Family::Ip, 17, false));
+        (filter.destination.map(|address| address.to_string()), filter.port)
+    };
+    let one = || Some("10.96.0.1".to_owned());
+    assert_eq!(filter(&[vip("10.96.0.1:53")]), (one(), Some(53)));
+    assert_eq!(filter(&[vip("10.96.0.1:53"), vip("10.96.0.1:54")]), (one(), None));
+    assert_eq!(filter(&[vip("10.96.0.1:53"), vip("10.96.0.2:53")]), (None, Some(53)));
+    assert_eq!(filter(&[vip("10.96.0.1:53"), vip("10.96.0.2:54")]), (None, None));
+    assert_eq!(filter(&[FrontendAddr::NodePort(53), vip("10.96.0.1:53")]), (None, Some(53)));
+    assert_eq!(filter(&[FrontendAddr::NodePort(30053)]), (None, Some(30053)));
+}
+
+/// Whatever is wrong is asked for.
+#[test]
+fn what_is_wrong_is_within_the_filter() {
+    let some = [vip("10.96.0.1:53"), vip("10.96.0.2:53"), vip("10.96.0.1:54"), FrontendAddr::NodePort(53)];
+    for chosen in 1..16_usize {
+        let at: Vec<_> = some.iter().enumerate().filter(|(n, _)| chosen & (1 << n) != 0).map(|(_, at)| *at).collect();
+        let all: Vec<_> = at.iter().map(|at| (Protocol::Udp, *at, to(&["10.1.0.1:53"]))).collect();
+        let matcher = matcher(Protocol::Udp, &rules(&NodePortAddresses::All, &all));
+        for to in ["10.96.0.1:53", "10.96.0.1:54", "10.96.0.2:53", "192.0.2.1:53", "192.0.2.2:53"] {
+            let entry = udp(to, "10.1.0.9:53");
+            assert!(!matcher.is_wrong(&entry) || matcher.filter().matches(&entry), "{at:?} {to}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! When the next pass may begin.
+
+use std::time::{Duration, Instant};
+
+use ferry_api::object::Family;
+
+/// Passes cost at most one part in so many of a core's time.
+const SHARE: u32 = 20;
+/// What may be saved up, so that the changes of a quiet time are looked at without a pause: a dozen passes over a table of
+/// the usual size.
+const SAVINGS: Duration = Duration::from_millis(150);
+/// The longest pause, whatever the last pass has cost.
+const LONGEST_REST: Duration = Duration::from_secs(5);
+/// Before what failed is tried again, for the first time.
+const RETRY: Duration = Duration::from_millis(500);
+/// How long that grows.
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
+
+/// When passes may begin: an allowance of processor time that grows as time goes by, and that passes use up.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// when the allowance is, or was, used up entirely: passes may begin after that
+    empty: Instant,
+    /// after the last failure, by family
+    retries: [Retry; 2],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    at: Instant,
+    pause: Duration,
+}
+
+// === impl Pace ===
+
+impl Pace {
+    /// The first pass may begin at once.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { empty: now, retries: [Retry { at: now, pause: RETRY }; 2] }
+    }
+
+    /// When the next pass over this family may begin.
+    pub(super) fn ready(&self, family: Family) -> Instant {
+        let [v4, v6] = self.retries;
+        match family {
+            Family::V4 => self.empty.max(v4.at),
+            Family::V6 => self.empty.max(v6.at),
+        }
+    }
+
+    /// A pass, well or not, has used so much processor time.
+    pub(super) fn spend(&mut self, now: Instant, time: Duration) {
+        let saved = now.saturating_duration_since(self.empty).min(SAVINGS * SHARE);
+        let spent = time.saturating_mul(SHARE);
+        self.empty = match spent.checked_sub(saved) {
+            Some(debt) => now + debt.min(LONGEST_REST),
+            // an instant so early that it has no name is none that we have waited since
+            None => now.checked_sub(saved.saturating_sub(spent)).unwrap_or(now),
+        };
+    }
+
+    /// A pass over this family went well.
+    pub(super) fn passed(&mut self, family: Family) {
+        self.retry(family).pause = RETRY;
+    }
+
+    /// A pass over this family failed; `hopeless`: the next will too, unless somebody does something.
+    pub(super) fn failed(&mut self, family: Family, now: Instant, hopeless: bool) {
+        let retry = self.retry(family);
+        retry.at = now + if hopeless { LONGEST_RETRY } else { retry.pause };
+        retry.pause = (retry.pause * 2).min(LONGEST_RETRY);
+    }
+
+    fn retry(&mut self, family: Family) -> &mut Retry {
+        let [v4, v6] = &mut self.retries;
+        match family {
+            Family::V4 => v4,
+            Family::V6 => v6,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn passes_cost_a_twentieth() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        assert_eq!(pace.ready(Family::V4), start);
+        pace.spend(start, 3 * MS);
+        for family in [Family::V4, Family::V6] {
+            assert_eq!(pace.ready(family), start + 60 * MS);
+        }
+        pace.spend(start + 60 * MS, 3000 * MS);
+        assert_eq!(pace.ready(Family::V4), start + 60 * MS + LONGEST_REST);
+    }
+
+    #[test]
+    fn after_a_quiet_time_several_may_follow_each_other() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        let mut now = start + Duration::from_secs(600);
+        let mut passes = 0;
+        while pace.ready(Family::V4) <= now {
+            now += 12 * MS;
+            pace.spend(now, 12 * MS);
+            passes += 1;
+        }
+        assert_eq!(passes, 14, "what was saved up");
+        // from then on a twentieth
+        let (rested, mut used) = (now, Duration::ZERO);
+        while now < rested + Duration::from_secs(60) {
+            now = now.max(pace.ready(Family::V6)) + 12 * MS;
+            pace.spend(now, 12 * MS);
+            used += 12 * MS;
+        }
+        assert!(used <= Duration::from_secs(3) + 24 * MS, "{used:?}");
+        assert!(used >= Duration::from_millis(2800), "{used:?}");
+    }
+
+    #[test]
+    fn failures_wait_longer_and_longer_and_hold_up_nobody_else() {
+        let now = Instant::now();
+        let mut pace = Pace::new(now);
+        let mut waits = Vec::new();
+        for _ in 0..9 {
+            pace.failed(Family::V6, now, false);
+            waits.push((pace.ready(Family::V6) - now).as_millis());
+        }
+        assert_eq!(waits, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]);
+        assert_eq!(pace.ready(Family::V4), now);
+        pace.passed(Family::V6);
+        pace.failed(Family::V6, now, false);
+        assert_eq!(pace.ready(Family::V6), now + RETRY);
+        pace.failed(Family::V6, now, true);
+        assert_eq!(pace.ready(Family::V6), now + LONGEST_RETRY);
+    }
+}

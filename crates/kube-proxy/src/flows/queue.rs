@@ -1,0 +1,296 @@
+//! Which frontends of one family wait for a look at their flows, and by which rules.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use ferry_api::object::Protocol;
+use ferry_model::state::{FrontendAddr, NodePortAddresses};
+use ferry_model::{FlowRule, RightFlows};
+
+/// How often a frontend is looked at: at once, and again after [`AGAIN`].
+const LOOKS: u8 = 2;
+/// Until the second look. A packet that met the old rules, and was not yet in the table at the first look, is in it by then.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A frontend's flows of one protocol.
+pub(super) type Key = (Protocol, FrontendAddr);
+
+/// The frontends that wait. A later rule replaces the earlier one, so there are never more than there are frontends.
+#[derive(Debug)]
+pub(super) struct Queue {
+    waiting: HashMap<Key, Waiting>,
+    /// counts what was replaced or added
+    revision: u64,
+    node_ports: NodePortAddresses,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    right: RightFlows,
+    /// looks that are left, the present one not counted
+    looks: u8,
+    /// when the next look is due
+    due: Instant,
+    /// a look is under way
+    taken: bool,
+}
+
+/// What a pass works by.
+#[derive(Clone, Debug)]
+pub(super) struct Rules {
+    /// which flows are right, by frontend
+    pub(super) right: BTreeMap<Key, RightFlows>,
+    /// which addresses serve node ports
+    pub(super) node_ports: NodePortAddresses,
+    /// changes when there are newer ones
+    revision: u64,
+}
+
+/// The rules that one turn made. What belongs to a frontend now beats what says that it has gone from somebody else.
+#[derive(Debug, Default)]
+pub(super) struct TurnRules(BTreeMap<Key, FlowRule>);
+
+// === impl TurnRules ===
+
+impl TurnRules {
+    pub(super) fn add(&mut self, rules: impl IntoIterator<Item = FlowRule>) {
+        for rule in rules {
+            match self.0.entry((rule.protocol, rule.at)) {
+                std::collections::btree_map::Entry::Vacant(place) => {
+                    place.insert(rule);
+                }
+                std::collections::btree_map::Entry::Occupied(mut known) => {
+                    let due = rule.due || known.get().due;
+                    if known.get().right == RightFlows::Untranslated {
+                        known.insert(rule);
+                    }
+                    known.get_mut().due = due;
+                }
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The node ports whose flows must be looked at.
+    pub(super) fn node_ports(&self) -> Vec<(Protocol, u16)> {
+        let due = self.0.values().filter(|rule| rule.due);
+        due.filter_map(|rule| match rule.at {
+            FrontendAddr::NodePort(port) => Some((rule.protocol, port)),
+            FrontendAddr::Vip(..) => None,
+        })
+        .collect()
+    }
+}
+
+// === impl Queue ===
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self { waiting: HashMap::new(), revision: 0, node_ports: NodePortAddresses::All }
+    }
+}
+
+impl Queue {
+    /// Takes the rules of a turn. One that isn't due only replaces one that waits. Whether any was due.
+    pub(super) fn offer(&mut self, rules: TurnRules, now: Instant) -> bool {
+        let mut any_due = false;
+        for (key, rule) in rules.0 {
+            any_due |= rule.due;
+            match self.waiting.get_mut(&key) {
+                Some(waiting) => {
+                    waiting.right = rule.right;
+                    if rule.due {
+                        (waiting.looks, waiting.due) = (LOOKS, now);
+                    }
+                }
+                None if rule.due => {
+                    self.waiting.insert(key, Waiting { right: rule.right, looks: LOOKS, due: now, taken: false });
+                }
+                None => continue,
+            }
+            self.revision += 1;
+        }
+        any_due
+    }
+
+    /// Which addresses serve node ports, from now on.
+    pub(super) fn serve_node_ports(&mut self, addresses: &NodePortAddresses) {
+        if self.node_ports != *addresses {
+            self.node_ports.clone_from(addresses);
+            self.revision += 1;
+        }
+    }
+
+    /// When the next look is due; `None` if nobody waits.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.waiting.values().filter(|waiting| waiting.looks > 0).map(|waiting| waiting.due).min()
+    }
+
+    /// Takes all whose look is due. They stay in the queue until [`Self::done`] or [`Self::failed`], so that newer rules reach
+    /// them.
+    pub(super) fn take(&mut self, now: Instant) -> Rules {
+        for waiting in self.waiting.values_mut().filter(|waiting| waiting.looks > 0 && waiting.due <= now) {
+            waiting.looks -= 1;
+            waiting.due = now + AGAIN;
+            waiting.taken = true;
+        }
+        self.taken()
+    }
+
+    /// The rules of those that are taken, as they are now, if they are other than these.
+    pub(super) fn newer(&self, than: &Rules) -> Option<Rules> {
+        (self.revision != than.revision).then(|| self.taken())
+    }
+
+    /// The look at those that were taken is over; who has no other to come goes.
+    pub(super) fn done(&mut self) {
+        self.waiting.retain(|_, waiting| {
+            waiting.taken = false;
+            waiting.looks > 0
+        });
+        // A start, or a repair, is about everything.
+        self.waiting.shrink_to_fit();
+    }
+
+    /// The look at those that were taken must be made once more.
+    pub(super) fn failed(&mut self, now: Instant) {
+        for waiting in self.waiting.values_mut().filter(|waiting| waiting.taken) {
+            waiting.taken = false;
+            waiting.looks = (waiting.looks + 1).min(LOOKS);
+            waiting.due = waiting.due.min(now);
+        }
+    }
+
+    fn taken(&self) -> Rules {
+        let taken = self.waiting.iter().filter(|(_, waiting)| waiting.taken);
+        Rules {
+            right: taken.map(|(key, waiting)| (*key, waiting.right.clone())).collect(),
+            node_ports: self.node_ports.clone(),
+            revision: self.revision,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use ferry_model::state::{Endpoint, Pool};
+
+    use super::*;
+
+    const VIP: FrontendAddr = FrontendAddr::Vip(IpAddr::V4(std::net::Ipv4Addr::new(10, 96, 0, 1)), 53);
+
+    fn to(endpoints: &[u8]) -> RightFlows {
+        let endpoint = |n: &u8| Endpoint { address: IpAddr::from([10, 1, 0, *n]), port: 53 };
+        let pool: Vec<_> = endpoints.iter().map(endpoint).collect();
+        RightFlows::To([Pool::new(pool), Pool::default(), Pool::default()])
+    }
+
+    fn rule(at: FrontendAddr, right: RightFlows, due: bool) -> FlowRule {
+        FlowRule { protocol: Protocol::Udp, at, right, due }
+    }
+
+    fn turn(rules: impl IntoIterator<Item = FlowRule>) -> TurnRules {
+        let mut turn = TurnRules::default();
+        turn.add(rules);
+        turn
+    }
+
+    fn right_of(rules: &Rules) -> Vec<RightFlows> {
+        rules.right.values().cloned().collect()
+    }
+
+    #[test]
+    fn who_has_a_frontend_now_beats_who_had_it_in_any_order() {
+        let gone = rule(VIP, RightFlows::Untranslated, true);
+        for right in [to(&[2]), to(&[])] {
+            let here = rule(VIP, right.clone(), false);
+            for rules in [[gone.clone(), here.clone()], [here.clone(), gone.clone()]] {
+                let (mut queue, now) = (Queue::default(), Instant::now());
+                assert!(queue.offer(turn(rules), now), "what either asks for is asked for");
+                assert_eq!(right_of(&queue.take(now)), std::slice::from_ref(&right));
+            }
+        }
+    }
+
+    #[test]
+    fn the_latest_rule_wins_over_turns() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.offer(turn([rule(VIP, to(&[2]), true)]), now);
+        queue.offer(turn([rule(VIP, to(&[]), true)]), now);
+        assert_eq!(right_of(&queue.take(now)), [to(&[])]);
+    }
+
+    #[test]
+    fn a_rule_that_is_not_due_only_replaces_one_that_waits() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        assert!(!queue.offer(turn([rule(VIP, to(&[1]), false)]), now));
+        assert_eq!(queue.next(), None);
+        queue.offer(turn([rule(VIP, to(&[1]), true)]), now);
+        assert!(!queue.offer(turn([rule(VIP, to(&[1, 2]), false)]), now));
+        assert_eq!(right_of(&queue.take(now)), [to(&[1, 2])]);
+    }
+
+    #[test]
+    fn newer_rules_reach_a_look_that_is_under_way() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.offer(turn([rule(VIP, to(&[1]), true)]), now);
+        let taken = queue.take(now);
+        assert!(queue.newer(&taken).is_none());
+        queue.offer(turn([rule(FrontendAddr::NodePort(1), to(&[]), false)]), now);
+        assert!(queue.newer(&taken).is_none(), "nobody waits for this one");
+        queue.offer(turn([rule(FrontendAddr::NodePort(1), to(&[]), true)]), now);
+        assert_eq!(right_of(&queue.newer(&taken).unwrap()), [to(&[1])], "only those that were taken");
+        queue.offer(turn([rule(VIP, to(&[1, 2]), false)]), now);
+        assert_eq!(right_of(&queue.newer(&taken).unwrap()), [to(&[1, 2])]);
+        let only = NodePortAddresses::Only(Vec::new());
+        queue.serve_node_ports(&only);
+        assert_eq!(queue.newer(&taken).unwrap().node_ports, only);
+    }
+
+    #[test]
+    fn each_is_looked_at_twice() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.offer(turn([rule(VIP, to(&[1]), true)]), now);
+        assert_eq!(queue.take(now).right.len(), 1);
+        queue.done();
+        assert_eq!(queue.next(), Some(now + AGAIN));
+        assert_eq!(queue.take(now).right.len(), 0, "not yet");
+        queue.offer(turn([rule(VIP, to(&[1, 2]), false)]), now);
+        assert_eq!(right_of(&queue.take(now + AGAIN)), [to(&[1, 2])]);
+        queue.done();
+        assert_eq!(queue.next(), None);
+        assert!(queue.waiting.is_empty());
+    }
+
+    #[test]
+    fn a_look_that_failed_is_made_again() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.offer(turn([rule(VIP, to(&[1]), true)]), now);
+        for _ in 0..3 {
+            assert_eq!(queue.take(now).right.len(), 1);
+            queue.failed(now);
+            assert_eq!(queue.next(), Some(now));
+        }
+        for when in [now, now + AGAIN] {
+            assert_eq!(queue.take(when).right.len(), 1);
+            queue.done();
+        }
+        assert_eq!(queue.next(), None);
+    }
+
+    #[test]
+    fn a_rule_that_comes_during_a_look_is_looked_at_afterwards() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.offer(turn([rule(VIP, to(&[1, 2]), true)]), now);
+        queue.take(now);
+        queue.offer(turn([rule(VIP, to(&[1]), true)]), now);
+        queue.done();
+        assert_eq!(queue.next(), Some(now));
+        assert_eq!(right_of(&queue.take(now)), [to(&[1])]);
+    }
+}

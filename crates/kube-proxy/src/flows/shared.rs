@@ -1,0 +1,263 @@
+//! Between the engines' loops, which tell, and the cleaner.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ferry_api::object::Family;
+use ferry_model::ServiceState;
+use ferry_model::flow_rules;
+use ferry_model::state::{BaseState, FrontendAddr, FrontendKind, NodePortAddresses};
+use ferry_plane::{Acknowledged, Outcome, SyncEngine, Unit};
+
+use super::pace::Pace;
+use super::queue::{Queue, Rules, TurnRules};
+
+/// How often the cleaner looks whether a turn is over.
+const POLL: Duration = Duration::from_millis(1);
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+/// What the engines' loops tell the cleaner.
+#[derive(Debug, Default)]
+pub struct Shared {
+    told: Mutex<[Told; 2]>,
+    news: Condvar,
+    turns: [Turns; 2],
+}
+
+/// What the loop of one family has told.
+#[derive(Debug, Default)]
+struct Told {
+    queue: Queue,
+    /// the last turn failed: what is in force is not certain, so nothing can be called wrong
+    doubtful: bool,
+}
+
+/// How many turns have begun and how many have ended: odd while one is under way.
+#[derive(Debug, Default)]
+struct Turns(AtomicU64);
+
+/// Tells for the loop of one engine.
+#[derive(Debug)]
+pub struct Witness {
+    shared: Arc<Shared>,
+    family: Family,
+    doubtful: bool,
+}
+
+// === impl Turns ===
+
+impl Turns {
+    /// A turn begins or ends.
+    fn step(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Waits until a turn that is under way has ended.
+    fn wait(&self) {
+        let seen = self.0.load(Ordering::SeqCst);
+        while seen % 2 == 1 && self.0.load(Ordering::SeqCst) == seen {
+            thread::sleep(POLL);
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Who tells for this family.
+    pub fn witness(self: &Arc<Self>, family: Family) -> Witness {
+        Witness { shared: Arc::clone(self), family, doubtful: false }
+    }
+
+    /// Waits until something is to be looked at and may be; of which families.
+    pub(super) fn wait(&self, pace: &Pace) -> Vec<Family> {
+        let mut told = self.lock();
+        loop {
+            let now = Instant::now();
+            let due = |family| {
+                let told: &Told = of(family, &told);
+                let next = told.queue.next().filter(|_| !told.doubtful)?;
+                Some((family, next.max(pace.ready(family))))
+            };
+            let due: Vec<(Family, Instant)> = FAMILIES.into_iter().filter_map(due).collect();
+            let ready: Vec<Family> = due.iter().filter(|(_, at)| *at <= now).map(|(family, _)| *family).collect();
+            if !ready.is_empty() {
+                return ready;
+            }
+            told = match due.into_iter().map(|(_, at)| at).min() {
+                None => self.news.wait(told).unwrap_or_else(PoisonError::into_inner),
+                Some(at) => {
+                    let patience = at.saturating_duration_since(now);
+                    self.news.wait_timeout(told, patience).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Takes what is due.
+    pub(super) fn take(&self, family: Family, now: Instant) -> Rules {
+        of_mut(family, &mut self.lock()).queue.take(now)
+    }
+
+    /// Waits until all turns that have begun by now have told what they did. `false`: what is in force is not certain.
+    pub(super) fn settle(&self, family: Family) -> bool {
+        of(family, &self.turns).wait();
+        !of(family, &self.lock()).doubtful
+    }
+
+    /// The rules of those that are taken, if there are newer ones.
+    pub(super) fn newer(&self, family: Family, than: &Rules) -> Option<Rules> {
+        of(family, &self.lock()).queue.newer(than)
+    }
+
+    /// The look at those that are taken is over.
+    pub(super) fn done(&self, family: Family) {
+        of_mut(family, &mut self.lock()).queue.done();
+    }
+
+    /// Those that are taken must be looked at once more.
+    pub(super) fn failed(&self, family: Family, now: Instant) {
+        of_mut(family, &mut self.lock()).queue.failed(now);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, [Told; 2]> {
+        // Nothing that holds it can be left half done.
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Witness ===
+
+impl Witness {
+    /// Whose engine it is.
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// A turn begins.
+    pub fn begin(&self) {
+        of(self.family, &self.shared.turns).step();
+    }
+
+    /// The turn has ended, and this is what it did.
+    pub fn end(&mut self, outcome: &Outcome, engine: &dyn SyncEngine) {
+        self.tell(outcome, engine);
+        of(self.family, &self.shared.turns).step();
+    }
+
+    /// Takes the lock only if there is something to tell.
+    fn tell(&mut self, outcome: &Outcome, engine: &dyn SyncEngine) {
+        let doubtful = outcome.error.is_some();
+        let node_ports =
+            outcome.acked.iter().find_map(|acked| base(acked.after.as_deref())).map(|base| &base.node_ports);
+        let rules = turn_rules(outcome, engine);
+        if rules.is_empty() && node_ports.is_none() && doubtful == self.doubtful {
+            return;
+        }
+        self.doubtful = doubtful;
+        let mut told = self.shared.lock();
+        let told = of_mut(self.family, &mut told);
+        let cleared = told.doubtful && !doubtful;
+        told.doubtful = doubtful;
+        if let Some(addresses) = node_ports {
+            told.queue.serve_node_ports(addresses);
+        }
+        if told.queue.offer(rules, Instant::now()) || cleared {
+            self.shared.news.notify_one();
+        }
+    }
+}
+
+/// What the turn means for flows.
+fn turn_rules(outcome: &Outcome, engine: &dyn SyncEngine) -> TurnRules {
+    let mut rules = TurnRules::default();
+    // Before the first turn another run of us was there, or nobody: either way this is no change.
+    if outcome.adopted {
+        return rules;
+    }
+    for acked in outcome.acked.iter().filter(|acked| changed(acked)) {
+        rules.add(flow_rules(service(acked.before.as_deref()), service(acked.after.as_deref())));
+    }
+    // While our rules were damaged, packets may have passed by them.
+    let damaged = outcome.repairs > 0;
+    if damaged || outcome.acked.iter().any(serves_elsewhere) {
+        engine.each_unit(&mut |unit| {
+            let all = flow_rules(None, service(Some(unit)));
+            rules.add(all.into_iter().filter(|rule| damaged || matches!(rule.at, FrontendAddr::NodePort(_))));
+        });
+    }
+    let ports = rules.node_ports();
+    if !ports.is_empty() {
+        engine.each_unit(&mut |unit| {
+            // Rarely an external address is one of the node's, and its port the number of a node port. Then it decides.
+            let Some(state) = service(Some(unit)).filter(|state| stands_before(state, &ports)) else { return };
+            let all = flow_rules(None, Some(state)).into_iter();
+            rules.add(all.filter(|rule| vip_port(rule.at).is_some_and(|port| ports.contains(&(rule.protocol, port)))));
+        });
+    }
+    rules
+}
+
+fn changed(acked: &Acknowledged) -> bool {
+    match (&acked.before, &acked.after) {
+        (Some(before), Some(after)) => !Arc::ptr_eq(before, after),
+        (None, None) => false,
+        _ => true,
+    }
+}
+
+/// Whether other addresses than before serve node ports.
+fn serves_elsewhere(acked: &Acknowledged) -> bool {
+    let addresses = |unit: Option<&Unit>| -> Option<NodePortAddresses> { Some(base(unit)?.node_ports.clone()) };
+    let (before, after) = (addresses(acked.before.as_deref()), addresses(acked.after.as_deref()));
+    before.is_some() && after.is_some() && before != after
+}
+
+/// Whether a Service has an external address with one of these as its port.
+fn stands_before(state: &ServiceState, ports: &[(ferry_api::object::Protocol, u16)]) -> bool {
+    state.ports.iter().any(|port| {
+        let external = port.frontends.iter().filter(|frontend| frontend.kind != FrontendKind::ClusterIp);
+        external.filter_map(|frontend| vip_port(frontend.at)).any(|number| ports.contains(&(port.protocol, number)))
+    })
+}
+
+fn vip_port(at: FrontendAddr) -> Option<u16> {
+    match at {
+        FrontendAddr::Vip(_, port) => Some(port),
+        FrontendAddr::NodePort(_) => None,
+    }
+}
+
+fn service(unit: Option<&Unit>) -> Option<&ServiceState> {
+    match unit? {
+        Unit::Service(state) => Some(state),
+        Unit::Base(_) => None,
+    }
+}
+
+fn base(unit: Option<&Unit>) -> Option<&BaseState> {
+    match unit? {
+        Unit::Base(state) => Some(state),
+        Unit::Service(_) => None,
+    }
+}
+
+fn of<T>(family: Family, [v4, v6]: &[T; 2]) -> &T {
+    match family {
+        Family::V4 => v4,
+        Family::V6 => v6,
+    }
+}
+
+fn of_mut<T>(family: Family, [v4, v6]: &mut [T; 2]) -> &mut T {
+    match family {
+        Family::V4 => v4,
+        Family::V6 => v6,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+use std::net::IpAddr;
+
+use ferry_api::object::{ObjectName, Protocol};
+use ferry_model::RightFlows;
+use ferry_model::state::{Action, Endpoint, Frontend, Pool, PortState, Scope, Snat, SourceRanges, Treatment};
+use ferry_plane::{Batch, CommitError, Delta, UnitId};
+
+use super::*;
+
+/// An engine that holds these units, and does nothing.
+struct Holds(Vec<Unit>);
+
+impl SyncEngine for Holds {
+    fn offer(&mut self, _: Delta) {}
+    fn sync(&mut self, _: Instant) -> Outcome {
+        Outcome::default()
+    }
+    fn repair(&mut self, _: Instant) -> Outcome {
+        Outcome::default()
+    }
+    fn tend(&mut self, _: Instant) -> Outcome {
+        Outcome::default()
+    }
+    fn each_unit(&self, see: &mut dyn FnMut(&Unit)) {
+        self.0.iter().for_each(see);
+    }
+    fn plan(&mut self) -> Result<Batch<String>, CommitError> {
+        Ok(Batch::default())
+    }
+    fn retire(self: Box<Self>) -> Result<(), Vec<CommitError>> {
+        Ok(())
+    }
+}
+
+fn vip(n: u8, port: u16) -> (FrontendKind, FrontendAddr) {
+    (FrontendKind::ExternalIp, FrontendAddr::Vip(IpAddr::from([10, 96, 0, n]), port))
+}
+
+fn node_port(port: u16) -> (FrontendKind, FrontendAddr) {
+    (FrontendKind::NodePort, FrontendAddr::NodePort(port))
+}
+
+/// A Service with one port, these frontends and these endpoints.
+fn unit(name: &str, protocol: Protocol, frontends: &[(FrontendKind, FrontendAddr)], endpoints: &[u8]) -> Arc<Unit> {
+    let endpoint = |n: &u8| Endpoint { address: IpAddr::from([10, 1, 0, *n]), port: 53 };
+    let forward = Action::Forward { to: Scope::Cluster, snat: Snat::Keep };
+    let treatment = Treatment::all(if endpoints.is_empty() { Action::Reject } else { forward });
+    Arc::new(Unit::Service(ServiceState {
+        name: ObjectName::new("default", name),
+        health_check: None,
+        ports: vec![PortState {
+            name: "".into(),
+            protocol,
+            affinity: None,
+            cluster: Pool::new(endpoints.iter().map(endpoint).collect::<Vec<_>>()),
+            local: Pool::default(),
+            lingering: Pool::default(),
+            frontends: frontends
+                .iter()
+                .map(|(kind, at)| Frontend { kind: *kind, at: *at, sources: SourceRanges::Any, treatment })
+                .collect(),
+        }],
+    }))
+}
+
+fn base_unit(addresses: NodePortAddresses) -> Arc<Unit> {
+    Arc::new(Unit::Base(BaseState { node_ports: addresses, service_cidrs: Vec::new(), affinity: false }))
+}
+
+fn acked(before: Option<&Arc<Unit>>, after: Option<&Arc<Unit>>) -> Acknowledged {
+    Acknowledged { id: UnitId::Base, before: before.cloned(), after: after.cloned() }
+}
+
+fn outcome(acked: Vec<Acknowledged>) -> Outcome {
+    Outcome { acked, ..Outcome::default() }
+}
+
+/// What is taken after such a turn: frontends, and how many endpoints each may lead to.
+fn told(outcome: &Outcome, units: &[&Arc<Unit>]) -> Vec<(FrontendAddr, usize)> {
+    let shared = Arc::new(Shared::default());
+    let mut witness = shared.witness(Family::V4);
+    witness.begin();
+    witness.end(outcome, &Holds(units.iter().map(|unit| Unit::clone(unit)).collect()));
+    let taken = shared.take(Family::V4, Instant::now());
+    assert!(shared.take(Family::V6, Instant::now()).right.is_empty());
+    let count = |right: &RightFlows| match right {
+        RightFlows::To(pools) => pools.iter().map(Pool::len).sum(),
+        RightFlows::Answered | RightFlows::Untranslated => 0,
+    };
+    taken.right.iter().map(|((_, at), right)| (*at, count(right))).collect()
+}
+
+#[test]
+fn an_endpoint_that_goes_is_told() {
+    let frontends = [vip(1, 53)];
+    let (two, one) = (unit("a", Protocol::Udp, &frontends, &[1, 2]), unit("a", Protocol::Udp, &frontends, &[1]));
+    let at = frontends[0].1;
+    assert_eq!(told(&outcome(vec![acked(Some(&two), Some(&one))]), &[]), [(at, 1)]);
+    assert_eq!(told(&outcome(vec![acked(Some(&one), Some(&two))]), &[]), [], "one that comes is not");
+    assert_eq!(told(&outcome(vec![acked(Some(&two), None)]), &[]), [(at, 0)]);
+    assert_eq!(told(&outcome(vec![acked(Some(&two), Some(&two))]), &[]), []);
+    let adopted = Outcome { adopted: true, ..outcome(vec![acked(None, Some(&two))]) };
+    assert_eq!(told(&adopted, &[&two]), [], "not at a restart");
+    assert_eq!(told(&outcome(vec![acked(None, Some(&two))]), &[]), [(at, 2)]);
+}
+
+#[test]
+fn churn_of_tcp_takes_no_lock() {
+    let frontends = [vip(1, 53), node_port(30053)];
+    let unit = |endpoints: &[u8]| unit("a", Protocol::Tcp, &frontends, endpoints);
+    let (two, one) = (unit(&[1, 2]), unit(&[1]));
+    let shared = Arc::new(Shared::default());
+    let mut witness = shared.witness(Family::V4);
+    let held = shared.lock();
+    thread::scope(|scope| {
+        let turns = scope.spawn(|| {
+            for (before, after) in [(&two, &one), (&one, &two)] {
+                witness.begin();
+                witness.end(&outcome(vec![acked(Some(before), Some(after))]), &Holds(Vec::new()));
+            }
+        });
+        let start = Instant::now();
+        while !turns.is_finished() && start.elapsed() < Duration::from_secs(10) {
+            thread::sleep(POLL);
+        }
+        assert!(turns.is_finished(), "it waits for the lock");
+        drop(held);
+    });
+}
+
+#[test]
+fn a_frontend_that_changes_hands_in_one_turn_is_its_new_owners() {
+    let at = [vip(1, 53)];
+    let (old, new) = (unit("a", Protocol::Udp, &at, &[1, 2]), unit("b", Protocol::Udp, &at, &[3]));
+    let bare = |name| unit(name, Protocol::Udp, &[], &[3]);
+    let (from, to) = (acked(Some(&old), Some(&bare("a"))), acked(Some(&bare("b")), Some(&new)));
+    assert_eq!(told(&outcome(vec![from.clone(), to.clone()]), &[]), [(at[0].1, 1)]);
+    assert_eq!(told(&outcome(vec![to, from]), &[]), [(at[0].1, 1)]);
+}
+
+#[test]
+fn after_a_repair_everything_is_looked_at() {
+    let one = unit("a", Protocol::Udp, &[vip(1, 53), node_port(30053)], &[1]);
+    let two = unit("b", Protocol::Tcp, &[vip(2, 80)], &[1]);
+    let repaired = Outcome { repairs: 1, ..Outcome::default() };
+    let all = told(&repaired, &[&one, &two, &base_unit(NodePortAddresses::All)]);
+    assert_eq!(all, [(vip(2, 80).1, 0), (vip(1, 53).1, 1), (node_port(30053).1, 1)]);
+    assert_eq!(told(&Outcome { repairs: 1, adopted: true, ..Outcome::default() }, &[&one]), []);
+}
+
+#[test]
+fn other_addresses_of_node_ports_are_looked_at() {
+    let only = |n: u8| base_unit(NodePortAddresses::Only(vec![IpAddr::from([192, 0, 2, n])]));
+    let (one, two) = (only(1), only(2));
+    let service = unit("a", Protocol::Udp, &[vip(1, 53), node_port(30053)], &[1]);
+    let told = |before, after| told(&outcome(vec![acked(Some(before), Some(after))]), &[&service]);
+    assert_eq!(told(&one, &two), [(node_port(30053).1, 1)]);
+    assert_eq!(told(&one, &only(1)), []);
+}
+
+#[test]
+fn an_external_address_stands_before_a_node_port_of_its_number() {
+    let at = [node_port(30053)];
+    let (two, one) = (unit("a", Protocol::Udp, &at, &[1, 2]), unit("a", Protocol::Udp, &at, &[1]));
+    let same = unit("b", Protocol::Udp, &[vip(7, 30053), vip(7, 53)], &[4, 5, 6]);
+    let other = unit("c", Protocol::Tcp, &[vip(8, 30053)], &[4]);
+    let turn = outcome(vec![acked(Some(&two), Some(&one))]);
+    assert_eq!(told(&turn, &[&one, &same, &other]), [(vip(7, 30053).1, 3), (at[0].1, 1)]);
+}
+
+#[test]
+fn node_port_addresses_are_known_from_the_first_turn_on() {
+    let only = NodePortAddresses::Only(vec![IpAddr::from([192, 0, 2, 1])]);
+    let shared = Arc::new(Shared::default());
+    let mut witness = shared.witness(Family::V6);
+    let adopted = Outcome { adopted: true, ..outcome(vec![acked(None, Some(&base_unit(only.clone())))]) };
+    witness.end(&adopted, &Holds(Vec::new()));
+    assert_eq!(shared.take(Family::V6, Instant::now()).node_ports, only);
+    assert_eq!(shared.take(Family::V4, Instant::now()).node_ports, NodePortAddresses::All);
+}
+
+#[test]
+fn what_is_in_force_is_uncertain_after_a_failed_turn() {
+    let frontends = [vip(1, 53)];
+    let one = unit("a", Protocol::Udp, &frontends, &[1]);
+    let shared = Arc::new(Shared::default());
+    let mut witness = shared.witness(Family::V4);
+    let engine = Holds(Vec::new());
+    let mut turn = |outcome: &Outcome| {
+        witness.begin();
+        witness.end(outcome, &engine);
+    };
+    let busy = Arc::new(CommitError::Busy(std::io::ErrorKind::WouldBlock.into()));
+    turn(&Outcome { error: Some(busy), ..outcome(vec![acked(None, Some(&one))]) });
+    assert!(!shared.settle(Family::V4));
+    assert!(shared.settle(Family::V6));
+    turn(&Outcome::default());
+    assert!(shared.settle(Family::V4));
+    assert_eq!(shared.wait(&Pace::new(Instant::now())), [Family::V4]);
+}
+
+#[test]
+fn a_turn_that_is_under_way_is_waited_for() {
+    let shared = Arc::new(Shared::default());
+    let mut witness = shared.witness(Family::V4);
+    witness.begin();
+    let waits = Arc::clone(&shared);
+    let waiting = thread::spawn(move || waits.settle(Family::V4));
+    thread::sleep(POLL * 20);
+    assert!(!waiting.is_finished());
+    assert!(shared.settle(Family::V6), "only for the family's own");
+    witness.end(&Outcome::default(), &Holds(Vec::new()));
+    assert!(waiting.join().unwrap());
+    assert!(shared.settle(Family::V4), "nothing is under way");
+}
+
+#[test]
+fn the_cleaner_is_woken_when_something_is_due_and_it_has_rested() {
+    let frontends = [vip(1, 53)];
+    let one = unit("a", Protocol::Udp, &frontends, &[1]);
+    let shared = Arc::new(Shared::default());
+    let start = Instant::now();
+    let mut pace = Pace::new(start);
+    pace.spend(start, Duration::from_millis(5));
+    let waits = Arc::clone(&shared);
+    let waiting = thread::spawn(move || (waits.wait(&pace), Instant::now()));
+    let mut witness = shared.witness(Family::V6);
+    witness.end(&outcome(vec![acked(None, Some(&one))]), &Holds(Vec::new()));
+    let (families, woken) = waiting.join().unwrap();
+    assert_eq!(families, [Family::V6]);
+    assert!(woken >= start + Duration::from_millis(100));
+}

@@ -1,0 +1,31 @@
+//! What a pass needs of the kernel.
+
+use std::io;
+use std::net::IpAddr;
+
+use ferry_kernel::conntrack::{Deletion, Entry, Error, Filter, Socket};
+use ferry_kernel::link;
+
+/// The connection table, and whose addresses are here.
+pub(super) trait Table {
+    /// This machine's addresses, without those of loopback.
+    fn local_addresses(&mut self) -> io::Result<Vec<IpAddr>>;
+    /// Shows all entries that match.
+    fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), Error>;
+    /// Removes these entries, and nothing else.
+    fn delete(&mut self, entries: &[Entry]) -> Deletion;
+}
+
+impl Table for Socket {
+    fn local_addresses(&mut self) -> io::Result<Vec<IpAddr>> {
+        Ok(link::addresses()?.into_iter().filter(|local| !local.loopback).map(|local| local.address).collect())
+    }
+
+    fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {
+        Self::dump(self, filter, each)
+    }
+
+    fn delete(&mut self, entries: &[Entry]) -> Deletion {
+        Self::delete(self, entries)
+    }
+}

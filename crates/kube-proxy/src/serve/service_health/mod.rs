@@ -1,0 +1,164 @@
+//! `healthCheckNodePort`: load balancers ask each service's port how many ready endpoints this node has.
+//!
+//! Follows what the engines have put into force, so that a port opens, and a count rises, only once connections get
+//! there. IPv4 and IPv6 have listeners and counts of their own. Any path and any method is answered.
+
+mod answer;
+mod book;
+mod listeners;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Instant;
+
+use ferry_api::object::{Family, ObjectName};
+
+use self::answer::answer;
+use self::book::{Book, Plan};
+use self::listeners::{Failure, Listeners};
+use super::http::{Answer, RETRY, Routes};
+use crate::report::{Pulses, Turn};
+
+/// Told when a service's health checks can't be answered.
+pub trait HealthEvents {
+    /// Something for an Event about the Service, each time that it changes: type Warning, reason
+    /// `FailedToStartServiceHealthcheck`, action `Listen`.
+    fn failed_to_start(&self, service: &ObjectName, note: String);
+}
+
+/// The servers of all services. Belongs on a `LocalSet`.
+pub struct ServiceHealth {
+    node_name: String,
+    /// `None` where nobody takes Events
+    events: Option<Rc<dyn HealthEvents>>,
+    book: Rc<RefCell<Book>>,
+    pulses: Rc<Pulses>,
+    plan: Plan,
+    listeners: Listeners,
+    /// when to try again what failed
+    again: Option<tokio::time::Instant>,
+}
+
+/// One service in one family.
+struct Probed {
+    family: Family,
+    service: ObjectName,
+    book: Rc<RefCell<Book>>,
+    pulses: Rc<Pulses>,
+}
+
+// === impl ServiceHealth ===
+
+impl ServiceHealth {
+    /// Serves nothing yet. Without `events` what goes wrong is only logged.
+    pub fn new(node_name: &str, pulses: Pulses, events: Option<Rc<dyn HealthEvents>>) -> Self {
+        Self {
+            node_name: node_name.to_owned(),
+            events,
+            book: Rc::default(),
+            pulses: Rc::new(pulses),
+            plan: Plan::default(),
+            listeners: Listeners::default(),
+            again: None,
+        }
+    }
+
+    /// Follows what an engine has put into force.
+    pub async fn turn(&mut self, turn: &Turn) {
+        let changed = self.book.borrow_mut().acknowledged(turn.family, &turn.outcome.acked);
+        if changed {
+            let plan = self.book.borrow().plan();
+            self.tell_contested(&plan);
+            self.plan = plan;
+            self.listen(false).await;
+        }
+    }
+
+    /// Waits until [`ServiceHealth::retry`] is due; for ever, if nothing has failed.
+    pub async fn due(&self) {
+        match self.again {
+            Some(moment) => tokio::time::sleep_until(moment).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Tries again to listen where that has failed.
+    pub async fn retry(&mut self) {
+        self.listen(true).await;
+    }
+
+    async fn listen(&mut self, again: bool) {
+        // First of all, since who comes may want what goes.
+        let closed = self.listeners.close_all_but(&self.plan.listeners).await;
+        let again = again || closed;
+        let routes = |address: SocketAddr, service: &ObjectName| -> Rc<dyn Routes> {
+            Rc::new(Probed {
+                family: Family::of(address.ip()),
+                service: service.clone(),
+                book: Rc::clone(&self.book),
+                pulses: Rc::clone(&self.pulses),
+            })
+        };
+        let failures = self.listeners.open(&self.plan.listeners, again, routes);
+        for Failure { service, address, reason } in failures {
+            tracing::error!(
+                %service,
+                %address,
+                err = reason,
+                "Service health checks can't be answered, trying again every 5 s"
+            );
+            self.tell(&service, address.port(), &reason);
+        }
+        if !self.listeners.is_incomplete() {
+            self.again = None;
+        } else if again || self.again.is_none() {
+            self.again = Some(tokio::time::Instant::now() + RETRY);
+        }
+    }
+
+    /// Tells who has to wait for a port of somebody else's, unless it has been told.
+    fn tell_contested(&self, plan: &Plan) {
+        for (claim, owner) in &plan.contested {
+            if self.plan.contested.get(claim) == Some(owner) {
+                continue;
+            }
+            let (family, port, service) = (claim.family, claim.port, &claim.service);
+            tracing::error!(
+                %family,
+                %service,
+                port,
+                %owner,
+                "Service health checks can't be answered, another service has the port"
+            );
+            self.tell(service, port, &format!("the port is that of {owner}"));
+        }
+    }
+
+    fn tell(&self, service: &ObjectName, port: u16, reason: &str) {
+        if let Some(events) = &self.events {
+            let node = &self.node_name;
+            let note = format!("node {node} failed to start healthcheck \"{service}\" on port {port}: {reason}");
+            events.failed_to_start(service, note);
+        }
+    }
+}
+
+impl fmt::Debug for ServiceHealth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServiceHealth").field("plan", &self.plan).field("listeners", &self.listeners).finish()
+    }
+}
+
+// === impl Probed ===
+
+impl Routes for Probed {
+    fn answer(&self, _path: &str) -> Answer {
+        let local_endpoints = self.book.borrow().local_endpoints(self.family, &self.service);
+        answer(&self.service, local_endpoints, self.pulses.are_healthy(Instant::now()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

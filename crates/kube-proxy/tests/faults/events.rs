@@ -1,0 +1,212 @@
+//! A server that doesn't take Events, or not now. Services go on all the same.
+
+use std::time::{Duration, Instant};
+
+use ferry_api::object::{Kind, ObjectName};
+use ferry_kube_proxy::events::{self, Event, Level, Regarding};
+use ferry_testkit::api::{Action, Form, Rule, Seen, Welcome};
+use serde_json::Value;
+
+use crate::support::{Cluster, Follower, How, quick, quick_events};
+
+fn rule(times: usize, action: Action) -> Rule {
+    Rule { form: Form::Event, ..Rule::new(times, action) }
+}
+
+fn event(service: &str, note: &str) -> Event {
+    let regarding = Regarding::Service(ObjectName::new("demo", service), None);
+    Event::new(regarding, Level::Warning, "FrontendConflict", "Serve", note)
+}
+
+/// The requests that were about Events.
+fn asked(cluster: &Cluster) -> Vec<Seen> {
+    cluster.server.requests().into_iter().filter(|seen| seen.form == Form::Event).collect()
+}
+
+/// Notes of the Events that were written, with their counts.
+fn written(cluster: &Cluster) -> Vec<(String, u64)> {
+    let note = |event: &Value| event.get("note").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let count = |event: &Value| event.pointer("/series/count").and_then(Value::as_u64).unwrap_or(1);
+    cluster.server.events().iter().map(|event| (note(event), count(event))).collect()
+}
+
+#[track_caller]
+fn until_written(follower: &mut Follower, cluster: &Cluster, wanted: &[(&str, u64)]) {
+    let wanted: Vec<_> = wanted.iter().map(|(note, count)| ((*note).to_owned(), *count)).collect();
+    follower.until(&format!("{wanted:?}"), |_| written(cluster) == wanted);
+}
+
+/// A change is followed.
+fn goes_on(follower: &mut Follower, cluster: &mut Cluster) {
+    cluster.service("a");
+    cluster.slice("a");
+    follower.until_equal(cluster);
+}
+
+#[test]
+fn repeats_become_a_series_that_begins_anew_where_the_server_has_forgotten_it() {
+    let cluster = Cluster::new();
+    let timing = events::Timing { silence: Duration::from_millis(300), ..quick_events() };
+    let mut follower = cluster.follow_by(How { events: timing, ..How::default() });
+    follower.recorder.record(event("a", "one"));
+    until_written(&mut follower, &cluster, &[("one", 1)]);
+    cluster.server.forget_events();
+    for _ in 0..10 {
+        follower.recorder.record(event("a", "one"));
+    }
+    // two at once, and the rest at the end
+    until_written(&mut follower, &cluster, &[("one", 11)]);
+    let asked: Vec<_> = asked(&cluster).into_iter().map(|seen| seen.method).collect();
+    assert_eq!(asked, ["POST", "PATCH", "POST", "PATCH"]);
+    follower.recorder.record(event("a", "one"));
+    until_written(&mut follower, &cluster, &[("one", 11), ("one", 1)]);
+    assert_eq!(follower.log(), "");
+}
+
+#[test]
+fn whatever_passes_is_tried_again() {
+    let mut cluster = Cluster::new();
+    let mut follower = cluster.follow(quick());
+    follower.until_equal(&cluster);
+    let faults = [
+        Action::status(500),
+        Action::status(503),
+        Action::status(429),
+        Action::CutHead { bytes: 0 },
+        Action::CutHead { bytes: 20 },
+        Action::Status { code: 502, retry_after: None, body: Some("no backend".to_owned()) },
+    ];
+    for (number, fault) in faults.into_iter().enumerate() {
+        cluster.server.forget_requests();
+        cluster.server.forget_events();
+        cluster.server.script(rule(3, fault.clone()));
+        let note = format!("{number}");
+        follower.recorder.record(event(&note, &note));
+        until_written(&mut follower, &cluster, &[(&note, 1)]);
+        goes_on(&mut follower, &mut cluster);
+        follower.until("an end", |_| asked(&cluster).len() >= 4);
+        let asked = asked(&cluster);
+        assert_eq!(asked.len(), 4, "{fault:?}");
+        for pair in asked.windows(2) {
+            assert!(pair[1].when - pair[0].when >= Duration::from_millis(18), "{fault:?}: {pair:?}");
+        }
+    }
+    follower.until("lines", |follower| follower.lines(&["INFO", "Events can be written again"]).len() == 6);
+    assert_eq!(follower.lines(&["INFO", "it is tried again"]).len(), 6, "{}", follower.log());
+    assert_eq!(follower.lines(&["WARN"]).len(), 0, "{}", follower.log());
+}
+
+#[test]
+fn the_wait_that_a_server_asks_for_is_kept() {
+    for action in
+        [Action::Throttle { header: Some(1), details: None }, Action::Throttle { header: None, details: Some(1) }]
+    {
+        let cluster = Cluster::new();
+        let mut follower = cluster.follow(quick());
+        cluster.server.script(rule(1, action.clone()));
+        follower.recorder.record(event("a", "a"));
+        follower.recorder.record(event("b", "b"));
+        follower.until("both", |_| written(&cluster).len() == 2);
+        let asked = asked(&cluster);
+        assert_eq!(asked.len(), 3);
+        assert!(asked[1].when - asked[0].when >= Duration::from_secs(1), "{action:?}: {asked:?}");
+    }
+}
+
+#[test]
+fn a_refusal_is_said_once_and_not_asked_again() {
+    let mut cluster = Cluster::new();
+    cluster.server.script(rule(usize::MAX, Action::status(403)));
+    let mut follower = cluster.follow(quick());
+    for number in 0..5 {
+        follower.recorder.record(event(&format!("s{number}"), "note"));
+    }
+    follower.until("requests", |_| asked(&cluster).len() == 5);
+    goes_on(&mut follower, &mut cluster);
+    let words = ["WARN", "Service demo/s0", "FrontendConflict", "403 Forbidden", "cannot create resource"];
+    follower.until("a line", |follower| follower.lines(&words).len() == 1);
+    assert_eq!(follower.log().lines().count(), 1, "{}", follower.log());
+    cluster.server.clear();
+    cluster.server.script(rule(1, Action::status(422)));
+    follower.recorder.record(event("s6", "note"));
+    follower.recorder.record(event("s7", "fine"));
+    until_written(&mut follower, &cluster, &[("fine", 1)]);
+    assert_eq!(follower.lines(&["WARN", "422 Invalid"]).len(), 1, "{}", follower.log());
+    assert_eq!(asked(&cluster).len(), 7);
+}
+
+#[test]
+fn what_is_tried_too_often_is_lost_and_said() {
+    let mut cluster = Cluster::new();
+    let mut follower = cluster.follow(quick());
+    follower.until_equal(&cluster);
+    cluster.server.script(rule(usize::MAX, Action::status(500)));
+    for name in ["a", "b", "c"] {
+        follower.recorder.record(event(name, name));
+    }
+    follower.until("a word", |follower| !follower.lines(&["WARN", "Events were lost"]).is_empty());
+    goes_on(&mut follower, &mut cluster);
+    follower.until("silence", |_| asked(&cluster).len() == 3 * 12);
+    cluster.server.clear();
+    follower.recorder.record(event("d", "d"));
+    until_written(&mut follower, &cluster, &[("d", 1)]);
+    assert_eq!(asked(&cluster).len(), 3 * 12 + 1);
+}
+
+#[test]
+fn a_server_that_is_away_gets_them_later() {
+    let mut cluster = Cluster::new();
+    let timing = events::Timing { pause: Duration::from_millis(100), ..events::Timing::default() };
+    let mut follower = cluster.follow_by(How { events: timing, ..How::default() });
+    follower.until_equal(&cluster);
+    cluster.server.stop();
+    for name in ["a", "b", "c"] {
+        follower.recorder.record(event(name, name));
+    }
+    follower.until("trouble", |follower| follower.lines(&["INFO", "it is tried again"]).len() == 1);
+    follower.take_within(Duration::from_millis(300));
+    cluster.server.resume();
+    goes_on(&mut follower, &mut cluster);
+    until_written(&mut follower, &cluster, &[("a", 1), ("b", 1), ("c", 1)]);
+    // one whose connection is shut before anything is said
+    cluster.server.cut();
+    cluster.server.welcome(2, Welcome::Close);
+    follower.recorder.record(event("d", "d"));
+    follower.until("the last", |_| written(&cluster).len() == 4);
+    goes_on(&mut follower, &mut cluster);
+}
+
+#[test]
+fn a_server_that_says_nothing_holds_up_nobody() {
+    let mut cluster = Cluster::new();
+    let client = ferry_kube_proxy::client::Timing {
+        connect: Duration::from_millis(200),
+        headers: Duration::from_millis(200),
+        ..Default::default()
+    };
+    cluster.server.script(rule(2, Action::NoAnswer));
+    let mut follower = cluster.follow_by(How { client, ..How::default() });
+    follower.recorder.record(event("a", "a"));
+    goes_on(&mut follower, &mut cluster);
+    cluster.delete(Kind::EndpointSlice, "a");
+    follower.until_equal(&cluster);
+    until_written(&mut follower, &cluster, &[("a", 1)]);
+}
+
+#[test]
+fn a_storm_is_bounded_and_nobody_waits() {
+    let mut cluster = Cluster::new();
+    cluster.server.script(rule(usize::MAX, Action::Delay(Duration::from_millis(5))));
+    let mut follower = cluster.follow(quick());
+    let begun = Instant::now();
+    for number in 0..20_000 {
+        follower.recorder.record(event(&format!("s{}", number % 10), &format!("note {number}")));
+    }
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    goes_on(&mut follower, &mut cluster);
+    follower.until("a word", |follower| !follower.lines(&["WARN", "Events were lost", "too many at once"]).is_empty());
+    follower.recorder.record(event("last", "last"));
+    follower.until("the last", |_| written(&cluster).iter().any(|(note, _)| note == "last"));
+    let count = written(&cluster).len();
+    assert!(count <= 10 * 25 + 1, "{count}");
+}

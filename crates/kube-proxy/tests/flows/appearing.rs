@@ -1,0 +1,106 @@
+//! Packets that came before there was a rule for them.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use ferry_testkit::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_testkit::stage::until;
+use ferry_testkit::{Family, Manifests, Outcome, Place, Protocol, Service};
+
+use crate::support::{Asker, EXECUTABLE, LIMIT, stage};
+
+/// Without the ranges of cluster IPs, packets to one that nobody has are routed away.
+fn nothing() -> Manifests {
+    Manifests { service_cidrs: false, ..Manifests::new() }
+}
+
+fn service(protocol: Protocol) -> Service {
+    Service::new("late", 60).protocols(&[protocol]).node_port(30060).external_ip(60)
+}
+
+fn frontends(family: Family) -> [(Place, SocketAddr); 4] {
+    [
+        (Place::Client, at_cluster_ip(family, 60)),
+        (Place::PodB, at_cluster_ip(family, 60)),
+        (Place::Client, at_node_port(family, 30060)),
+        (Place::PodB, at_external_ip(family, 60)),
+    ]
+}
+
+/// What a node's first proxy finds: everybody has been sending since the machine came up.
+#[test]
+fn the_first_start_on_a_node_is_a_change() {
+    let manifests = nothing().with(service(Protocol::Udp), &[Place::PodA]);
+    let mut stage = stage(&manifests);
+    stage.kill();
+    stage.node().sh(EXECUTABLE, &["--cleanup"]);
+    // what was translated once is translated as long as it is remembered, so these are new
+    let askers: Vec<_> = Family::ALL
+        .into_iter()
+        .flat_map(frontends)
+        .map(|(place, to)| Asker::new(stage.lab, place, Protocol::Udp, to))
+        .collect();
+    for asker in &askers {
+        assert_eq!(asker.endpoint(), None, "{}", asker.to);
+    }
+    stage.start();
+    stage.wait();
+    for asker in &askers {
+        until(&format!("{} is answered", asker.to), LIMIT, || asker.endpoint().as_deref() == Some("pod-a:8080"));
+    }
+}
+
+fn flows_that_came_too_early_are_answered(protocol: Protocol) {
+    let mut stage = stage(&nothing());
+    for family in Family::ALL {
+        stage.set(&nothing());
+        let askers = frontends(family).map(|(place, to)| Asker::new(stage.lab, place, protocol, to));
+        for asker in &askers {
+            assert_eq!(asker.endpoint(), None, "{protocol} {}", asker.to);
+            let entry = asker.entry(stage.lab).expect("the node remembers what it has routed away");
+            assert_eq!(entry.reply.from(), entry.original.to(), "nobody has translated it");
+        }
+        let start = Instant::now();
+        stage.set(&nothing().with(service(protocol), &[Place::PodA]));
+        for asker in &askers {
+            until(&format!("{protocol} {} is answered", asker.to), LIMIT, || {
+                asker.endpoint().as_deref() == Some("pod-a:8080")
+            });
+        }
+        println!("{protocol}, {family}: four flows that came too early answered after {:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn udp_flows_that_came_too_early_are_answered() {
+    flows_that_came_too_early_are_answered(Protocol::Udp);
+}
+
+#[test]
+fn sctp_flows_that_came_too_early_are_answered() {
+    flows_that_came_too_early_are_answered(Protocol::Sctp);
+}
+
+/// The client asks again after a second; the kernel must have forgotten the first question by then.
+#[test]
+fn a_tcp_connection_that_was_asked_for_too_early_comes_about() {
+    let mut stage = stage(&nothing());
+    for family in Family::ALL {
+        stage.set(&nothing());
+        let client = |place| stage.lab.from(place).patience(Duration::from_secs(10));
+        let asked = [
+            client(Place::Client).hammer(Protocol::Tcp, at_cluster_ip(family, 60)),
+            client(Place::PodB).hammer(Protocol::Tcp, at_external_ip(family, 60)),
+        ];
+        std::thread::sleep(Duration::from_millis(300));
+        stage.set(&nothing().with(service(Protocol::Tcp), &[Place::PodA]));
+        for hammer in asked {
+            // ends with the first connection, which has been under way since before
+            let (asked, first) = hammer.stop().swap_remove(0);
+            let took = asked.elapsed();
+            println!("{family}: asked before there was a rule, connected after {took:?} at the latest");
+            assert!(matches!(&first, Outcome::Answered(answer) if answer.endpoint == "pod-a:8080"), "{first:?}");
+            assert!(took < Duration::from_secs(4), "TCP asks again after one second, and after three: {took:?}");
+        }
+    }
+}

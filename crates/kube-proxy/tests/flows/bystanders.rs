@@ -1,0 +1,152 @@
+//! Flows that are right stay, whatever happens around them.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use ferry_testkit::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_testkit::probe::Server;
+use ferry_testkit::stage::until;
+use ferry_testkit::{Family, Manifests, Place, Protocol, Service};
+
+use crate::support::{Asker, Ear, LIMIT, looks, removed, rest, stage};
+
+const NONE: [&SocketAddr; 0] = [];
+
+fn busy() -> Service {
+    Service::new("busy", 70).protocols(&[Protocol::Udp]).node_port(30070).external_ip(70)
+}
+
+fn quiet() -> Service {
+    Service::new("quiet", 71).protocols(&[Protocol::Udp]).node_port(30071).external_ip(71)
+}
+
+fn manifests(endpoints: &[Place]) -> Manifests {
+    Manifests::new().with(busy(), endpoints).with(quiet(), &[Place::PodA])
+}
+
+#[test]
+fn only_flows_that_are_wrong_are_removed() {
+    let mut stage = stage(&manifests(&[Place::PodA]));
+    // a server elsewhere that happens to have the number of the node port, and one in a pod
+    let _servers: Vec<Server> = [Place::Client, Place::Far]
+        .into_iter()
+        .map(|place| {
+            let addresses = Family::ALL.map(|family| place.address(family)).to_vec();
+            Server::start(stage.lab.host(place), addresses, vec![30070, 80])
+        })
+        .collect();
+    let ear = Ear::new(stage.lab);
+    let mut right = Vec::new();
+    let mut wrong = Vec::new();
+    for family in Family::ALL {
+        let to = |place: Place, port| SocketAddr::new(place.address(family), port);
+        for (place, to, endpoint) in [
+            (Place::Client, at_cluster_ip(family, 70), "pod-a:8080"),
+            (Place::PodB, at_cluster_ip(family, 70), "pod-a:8080"),
+            (Place::Client, at_node_port(family, 30070), "pod-a:8080"),
+            (Place::Client, at_external_ip(family, 70), "pod-a:8080"),
+            (Place::Client, at_cluster_ip(family, 71), "pod-a:8080"),
+            (Place::Client, at_node_port(family, 30071), "pod-a:8080"),
+            (Place::PodB, to(Place::Client, 30070), "client:30070"),
+            (Place::PodB, to(Place::Far, 30070), "far:30070"),
+            (Place::PodB, to(Place::Far, 80), "far:80"),
+            (Place::Client, to(Place::PodA, 8080), "pod-a:8080"),
+        ] {
+            let asker = Asker::new(stage.lab, place, Protocol::Udp, to);
+            assert_eq!(asker.answer(), endpoint, "{}", asker.to);
+            right.push((asker, endpoint));
+        }
+    }
+    let both = |first: Place, second: Place| manifests(&[first, second]);
+    // others of the same service come and go, with clients of their own
+    for round in 0..6 {
+        let place = if round % 2 == 0 { Place::Far } else { Place::PodB };
+        stage.set(&both(Place::PodA, place));
+        for family in Family::ALL {
+            let elsewhere = (0..64).find_map(|_| {
+                let asker = Asker::new(stage.lab, Place::Client, Protocol::Udp, at_cluster_ip(family, 70));
+                (asker.endpoint()? != "pod-a:8080").then_some(asker)
+            });
+            wrong.push(elsewhere.expect("one of many is led to the new endpoint"));
+        }
+        stage.set(&manifests(&[Place::PodA]));
+        for asker in &wrong {
+            until("who lost its endpoint gets another", LIMIT, || asker.endpoint().as_deref() == Some("pod-a:8080"));
+        }
+    }
+    rest(&stage);
+    assert!(removed(&stage) >= 12.0);
+    let askers: Vec<_> = right.iter().map(|(asker, _)| asker).collect();
+    assert_eq!(ear.ended(&askers), NONE);
+    for (asker, endpoint) in &right {
+        assert_eq!(asker.answer(), *endpoint, "{}", asker.to);
+    }
+}
+
+/// Endpoints come all the time while others go: a flow to one that has just come must not be taken for a wrong one.
+#[test]
+fn flows_to_endpoints_that_come_during_a_look_stay() {
+    let mut stage = stage(&manifests(&[Place::PodA, Place::PodB]));
+    let ear = Ear::new(stage.lab);
+    rest(&stage);
+    let before = removed(&stage);
+    let start = Instant::now();
+    let (mut rounds, mut kept) = (0, Vec::new());
+    while start.elapsed() < Duration::from_secs(6) {
+        // far comes, pod-b goes, far goes, pod-b comes: pod-a stays all the time
+        for endpoints in [
+            &[Place::PodA, Place::PodB, Place::Far][..],
+            &[Place::PodA, Place::Far],
+            &[Place::PodA],
+            &[Place::PodA, Place::PodB],
+        ] {
+            stage.replace(&manifests(endpoints));
+            for family in Family::ALL {
+                let asker = Asker::new(stage.lab, Place::Client, Protocol::Udp, at_cluster_ip(family, 70));
+                if asker.endpoint().as_deref() == Some("pod-a:8080") {
+                    kept.push(asker);
+                }
+            }
+            rounds += 1;
+        }
+    }
+    stage.wait();
+    rest(&stage);
+    let askers: Vec<_> = kept.iter().collect();
+    println!(
+        "{rounds} changes, {} flows to the endpoint that stayed, {} others removed",
+        askers.len(),
+        removed(&stage) - before
+    );
+    assert!(askers.len() >= 10);
+    assert_eq!(ear.ended(&askers), NONE);
+}
+
+#[test]
+fn a_restart_touches_nothing() {
+    let mut stage = stage(&manifests(&[Place::PodA, Place::Far]));
+    let ear = Ear::new(stage.lab);
+    let mut askers = Vec::new();
+    for family in Family::ALL {
+        for to in [at_cluster_ip(family, 70), at_node_port(family, 30070), at_external_ip(family, 71)] {
+            let asker = Asker::new(stage.lab, Place::Client, Protocol::Udp, to);
+            assert!(!asker.answer().is_empty(), "{to}");
+            askers.push(asker);
+        }
+        // nobody answers there, and nobody is to care
+        let asker = Asker::new(stage.lab, Place::PodB, Protocol::Udp, at_external_ip(family, 99));
+        assert_eq!(asker.endpoint(), None);
+        askers.push(asker);
+    }
+    let entries: Vec<_> = askers.iter().map(|asker| asker.entry(stage.lab).expect("a flow")).collect();
+    for _ in 0..2 {
+        stage.restart();
+        rest(&stage);
+        assert_eq!((looks(&stage), removed(&stage)), (0.0, 0.0));
+    }
+    let all: Vec<_> = askers.iter().collect();
+    assert_eq!(ear.ended(&all), NONE);
+    for (asker, before) in askers.iter().zip(entries) {
+        assert_eq!(asker.entry(stage.lab).map(|entry| entry.id), Some(before.id), "{}", asker.to);
+    }
+}

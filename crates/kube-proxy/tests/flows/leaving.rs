@@ -1,0 +1,210 @@
+//! Endpoints, services and frontends that go while clients keep sending.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use ferry_testkit::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
+use ferry_testkit::stage::until;
+use ferry_testkit::{Family, Lab, Manifests, Outcome, Place, Protocol, Service};
+
+use crate::support::{Asker, Ear, LIMIT, looks, removed, rest, spread, stage};
+
+/// A service with frontends of every kind. Each test has a number of its own: what the kernel remembers of one is nothing to
+/// another.
+fn service(protocol: Protocol, number: u8) -> Service {
+    let number16 = u16::from(number);
+    Service::new("dns", number16).protocols(&[protocol]).node_port(30000 + number16).external_ip(number)
+}
+
+fn at(protocol: Protocol, number: u8, places: &[Place]) -> Manifests {
+    Manifests::new().with(service(protocol, number), places)
+}
+
+fn askers<'a>(lab: &'a Lab, family: Family, protocol: Protocol, number: u8) -> [Asker<'a>; 4] {
+    [
+        (Place::Client, at_cluster_ip(family, number.into())),
+        (Place::PodB, at_cluster_ip(family, number.into())),
+        (Place::Client, at_node_port(family, 30000 + u16::from(number))),
+        (Place::Client, at_external_ip(family, number)),
+    ]
+    .map(|(place, to)| Asker::new(lab, place, protocol, to))
+}
+
+fn all_askers(lab: &Lab, protocol: Protocol, number: u8) -> Vec<Asker<'_>> {
+    Family::ALL.into_iter().flat_map(|family| askers(lab, family, protocol, number)).collect()
+}
+
+/// Every flow follows the endpoints, however often they change, and nobody answers for one that is gone.
+fn flows_follow(protocol: Protocol, number: u8) {
+    let mut stage = stage(&at(protocol, number, &[Place::PodA]));
+    let askers = all_askers(stage.lab, protocol, number);
+    for asker in &askers {
+        assert_eq!(asker.answer(), "pod-a:8080", "{}", asker.to);
+    }
+    // what the last group left is gone
+    rest(&stage);
+    let before = removed(&stage);
+    let mut times = Vec::new();
+    let rounds = 6;
+    for round in 0..rounds {
+        let (place, endpoint) = if round % 2 == 0 { (Place::Far, "far:8080") } else { (Place::PodA, "pod-a:8080") };
+        let start = Instant::now();
+        stage.replace(&at(protocol, number, &[place]));
+        for asker in &askers {
+            until(&format!("{protocol} {} is led to {endpoint}", asker.to), LIMIT, || {
+                asker.endpoint().as_deref() == Some(endpoint)
+            });
+            times.push(start.elapsed());
+        }
+    }
+    let looks = looks(&stage);
+    let seconds = stage.proxy.metric("kubeproxy_conntrack_reconciler_sync_duration_seconds_sum", &[]);
+    println!("{looks} looks of {:.1} ms on average so far", seconds / looks * 1e3);
+    println!(
+        "{protocol}: manifest renamed to the first answer of the new endpoint on an old flow, {} flows one after another: {}",
+        times.len(),
+        spread(times)
+    );
+    let changes = f64::from(rounds) * askers.len() as f64;
+    if protocol == Protocol::Udp {
+        // an association that is only begun is forgotten after seconds
+        until("they are counted", LIMIT, || removed(&stage) - before >= changes);
+        assert!(removed(&stage) - before < changes + 1.0, "each flow is removed once for each change");
+    }
+}
+
+#[test]
+fn udp_flows_follow_the_endpoints() {
+    flows_follow(Protocol::Udp, 51);
+}
+
+#[test]
+fn sctp_flows_follow_the_endpoints() {
+    flows_follow(Protocol::Sctp, 52);
+}
+
+/// How long after the rules are in force: another service of the same change answers.
+#[test]
+fn the_first_look_is_at_once() {
+    let with = |place| at(Protocol::Udp, 53, &[place]).with(Service::new("clock", 153), &[place]);
+    let mut stage = stage(&with(Place::PodA));
+    let asker = Asker::new(stage.lab, Place::Client, Protocol::Udp, at_cluster_ip(Family::V4, 53));
+    let clock = stage.lab.from(Place::Client).patience(Duration::from_millis(200));
+    let mut times = Vec::new();
+    for round in 0..6 {
+        let (place, endpoint) = if round % 2 == 0 { (Place::Far, "far:8080") } else { (Place::PodA, "pod-a:8080") };
+        until("it is led to one", LIMIT, || asker.endpoint().is_some_and(|now| now != endpoint));
+        rest(&stage);
+        stage.replace(&with(place));
+        until("the rules are in force", LIMIT, || {
+            clock.tcp(at_cluster_ip(Family::V4, 153), 1).endpoints().contains_key(endpoint)
+        });
+        let in_force = Instant::now();
+        until("the flow is led there", LIMIT, || asker.endpoint().as_deref() == Some(endpoint));
+        times.push(in_force.elapsed());
+    }
+    println!("rules seen in force to the answer of the new endpoint: {}", spread(times));
+}
+
+#[test]
+fn without_endpoints_a_flow_is_refused_until_they_return() {
+    for (protocol, number) in [(Protocol::Udp, 54), (Protocol::Sctp, 55)] {
+        let mut stage = stage(&at(protocol, number, &[Place::PodA]));
+        let askers = all_askers(stage.lab, protocol, number);
+        for asker in &askers {
+            assert_eq!(asker.answer(), "pod-a:8080", "{protocol} {}", asker.to);
+        }
+        stage.set(&Manifests::new().without_endpoints(service(protocol, number)));
+        for asker in &askers {
+            // a raw socket hears no refusal
+            let refused = if protocol == Protocol::Udp { Outcome::Refused } else { Outcome::Timeout };
+            until(&format!("{protocol} {} is refused", asker.to), LIMIT, || asker.ask() == refused);
+        }
+        stage.set(&at(protocol, number, &[Place::Far]));
+        for asker in &askers {
+            until(&format!("{protocol} {} is answered again", asker.to), LIMIT, || {
+                asker.endpoint().as_deref() == Some("far:8080")
+            });
+        }
+    }
+}
+
+#[test]
+fn who_keeps_sending_to_a_service_that_is_gone_reaches_nobody() {
+    let bare = Service::new("dns", 56).protocols(&[Protocol::Udp]);
+    let mut stage = stage(&at(Protocol::Udp, 56, &[Place::PodA]));
+    for family in Family::ALL {
+        stage.set(&at(Protocol::Udp, 56, &[Place::PodA]));
+        let askers = askers(stage.lab, family, Protocol::Udp, 56);
+        for asker in &askers {
+            assert_eq!(asker.answer(), "pod-a:8080", "{}", asker.to);
+        }
+        let [cluster_ip, from_pod, node_port, external_ip] = &askers;
+        // first only the frontends for others
+        stage.set(&Manifests::new().with(bare.clone(), &[Place::PodA]));
+        for asker in [node_port, external_ip] {
+            asker.gets_lost(stage.lab);
+        }
+        for asker in [cluster_ip, from_pod] {
+            assert_eq!(asker.answer(), "pod-a:8080", "{}", asker.to);
+        }
+        stage.set(&Manifests::new());
+        for asker in [cluster_ip, from_pod] {
+            asker.gets_lost(stage.lab);
+        }
+    }
+}
+
+/// A frontend that passes to another service takes its flows along.
+#[test]
+fn a_frontend_that_changes_hands_takes_its_flows_along() {
+    let owner = |name: &str, number: u16| Service::new(name, number).protocols(&[Protocol::Udp]).external_ip(57);
+    let bare = |name: &str, number: u16| Service::new(name, number).protocols(&[Protocol::Udp]);
+    let one = Manifests::new().with(owner("one", 57), &[Place::PodA]).with(bare("two", 157), &[Place::Far]);
+    let two = Manifests::new().with(bare("one", 57), &[Place::PodA]).with(owner("two", 157), &[Place::Far]);
+    let mut stage = stage(&one);
+    let askers = Family::ALL.map(|f| Asker::new(stage.lab, Place::Client, Protocol::Udp, at_external_ip(f, 57)));
+    for (manifests, endpoint) in [(&one, "pod-a:8080"), (&two, "far:8080"), (&one, "pod-a:8080")] {
+        stage.set(manifests);
+        for asker in &askers {
+            until(&format!("{} is led to {endpoint}", asker.to), LIMIT, || {
+                asker.endpoint().as_deref() == Some(endpoint)
+            });
+        }
+    }
+}
+
+#[test]
+fn an_endpoint_that_terminates_but_serves_keeps_its_flows() {
+    let service = service(Protocol::Udp, 58);
+    let both = at(Protocol::Udp, 58, &[Place::PodA, Place::PodB]);
+    let ending = service.endpoints(8080, &[Place::PodA]).and(Place::PodB, Condition::Terminating);
+    let ending = Manifests::new().with_endpoints(service.clone(), ending);
+    let mut stage = stage(&at(Protocol::Udp, 58, &[Place::PodB]));
+    let ear = Ear::new(stage.lab);
+    for family in Family::ALL {
+        stage.set(&at(Protocol::Udp, 58, &[Place::PodB]));
+        let askers = askers(stage.lab, family, Protocol::Udp, 58);
+        for asker in &askers {
+            assert_eq!(asker.answer(), "pod-b:8080", "{}", asker.to);
+        }
+        let entries: Vec<_> = askers.iter().map(|asker| asker.entry(stage.lab).expect("a flow").id).collect();
+        stage.set(&both);
+        stage.set(&ending);
+        rest(&stage);
+        for asker in &askers {
+            assert_eq!(asker.answer(), "pod-b:8080", "{}", asker.to);
+        }
+        let now: Vec<_> = askers.iter().map(|asker| asker.entry(stage.lab).expect("a flow").id).collect();
+        assert_eq!(now, entries);
+        let all: Vec<_> = askers.iter().collect();
+        assert_eq!(ear.ended(&all), <[&SocketAddr; 0]>::default());
+        stage.set(&at(Protocol::Udp, 58, &[Place::PodA]));
+        for asker in &askers {
+            until(&format!("{} is led elsewhere", asker.to), LIMIT, || {
+                asker.endpoint().as_deref() == Some("pod-a:8080")
+            });
+        }
+        assert_eq!(ear.ended(&all).len(), all.len());
+    }
+}

@@ -1,0 +1,164 @@
+//! The stage that the groups share, clients with one source port, and the connection table of the node.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use ferry_kernel::conntrack::testing::Endings;
+use ferry_kernel::conntrack::{self, Entry, Filter, Socket};
+use ferry_testkit::proxy::Config;
+use ferry_testkit::stage::until;
+use ferry_testkit::{Client, Family, Lab, Manifests, Outcome, Place, Protocol, Stage};
+
+/// The program under test.
+pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
+/// How long flows may take to be led elsewhere; it takes milliseconds.
+pub(crate) const LIMIT: Duration = Duration::from_secs(5);
+
+/// The lab, built once, with a proxy that serves these manifests. Groups take turns.
+pub(crate) fn stage(manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
+    static STAGE: OnceLock<Mutex<Stage<'static>>> = OnceLock::new();
+    let stage = STAGE.get_or_init(|| {
+        let lab: &Lab = Box::leak(Box::new(Lab::new()));
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("flows");
+        Mutex::new(Stage::new(lab, EXECUTABLE, &folder, Config::default(), manifests))
+    });
+    let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
+    stage.reset(&Config::default(), manifests);
+    stage
+}
+
+/// A client that sends from one port all the time.
+pub(crate) struct Asker<'a> {
+    client: Client<'a>,
+    protocol: Protocol,
+    /// where it sends from
+    pub(crate) source: SocketAddr,
+    /// where it sends to
+    pub(crate) to: SocketAddr,
+}
+
+// === impl Asker ===
+
+impl<'a> Asker<'a> {
+    /// From a place, to an address. No two have the same port.
+    pub(crate) fn new(lab: &'a Lab, place: Place, protocol: Protocol, to: SocketAddr) -> Self {
+        static PORT: AtomicU16 = AtomicU16::new(21000);
+        let port = PORT.fetch_add(1, Ordering::Relaxed);
+        let source = SocketAddr::new(place.address(Family::of(to.ip())), port);
+        let client = lab.from(place).bound_to_port(source).patience(Duration::from_millis(200));
+        Self { client, protocol, source, to }
+    }
+
+    /// Sends once, and waits a little for what comes.
+    pub(crate) fn ask(&self) -> Outcome {
+        self.client.ask(self.protocol, self.to, 1).0.remove(0)
+    }
+
+    /// Sends once; who answered.
+    pub(crate) fn endpoint(&self) -> Option<String> {
+        match self.ask() {
+            Outcome::Answered(answer) => Some(answer.endpoint),
+            Outcome::Refused | Outcome::Timeout | Outcome::Failed(_) => None,
+        }
+    }
+
+    /// Sends until somebody answers; who. On a busy machine an answer may be late.
+    pub(crate) fn answer(&self) -> String {
+        let mut answer = None;
+        until(&format!("{} answers", self.to), LIMIT, || {
+            answer = self.endpoint();
+            answer.is_some()
+        });
+        answer.expect("somebody has answered")
+    }
+
+    /// Sends until nobody answers, and the node remembers nothing that leads anywhere else than it says.
+    pub(crate) fn gets_lost(&self, lab: &Lab) {
+        until(&format!("{} reaches nobody", self.to), LIMIT, || {
+            let nobody = self.endpoint().is_none();
+            nobody && self.entry(lab).is_none_or(|entry| entry.reply.from() == entry.original.to())
+        });
+    }
+
+    /// What the node remembers of it.
+    pub(crate) fn entry(&self, lab: &Lab) -> Option<Entry> {
+        let (source, to) = (self.source, self.to);
+        let filter = Filter {
+            family: match Family::of(to.ip()) {
+                Family::V4 => conntrack::Family::Ip,
+                Family::V6 => conntrack::Family::Ip6,
+            },
+            protocol: self.protocol.number(),
+            destination: Some(to.ip()),
+            port: Some(to.port()),
+            unanswered: false,
+        };
+        lab.host(Place::Node).run(move || {
+            let mut found = None;
+            let mut socket = Socket::open().expect("connection tracking");
+            let list = socket.dump(&filter, &mut |entry| {
+                if entry.original.from() == source {
+                    found = Some(*entry);
+                }
+            });
+            list.expect("the list of what the node remembers");
+            found
+        })
+    }
+}
+
+/// Hears which flows of the node end.
+#[derive(Clone)]
+pub(crate) struct Ear(Arc<Mutex<Endings>>);
+
+// === impl Ear ===
+
+impl Ear {
+    /// Listens from now on, to flows that begin from now on.
+    pub(crate) fn new(lab: &Lab) -> Self {
+        let endings = lab.host(Place::Node).run(|| Endings::open().expect("listening to the end of flows"));
+        Self(Arc::new(Mutex::new(endings)))
+    }
+
+    /// Of these clients, those whose flow has ended since the last time.
+    pub(crate) fn ended<'a>(&self, askers: &[&'a Asker<'_>]) -> Vec<&'a SocketAddr> {
+        let ended = self.0.lock().unwrap_or_else(PoisonError::into_inner).read().expect("all that ended");
+        let has_ended = |asker: &Asker<'_>| {
+            ended.iter().any(|entry| entry.original.from() == asker.source && entry.original.to() == asker.to)
+        };
+        askers.iter().filter(|asker| has_ended(asker)).map(|asker| &asker.source).collect()
+    }
+}
+
+/// How many flows the proxy says it has removed.
+pub(crate) fn removed(stage: &Stage<'_>) -> f64 {
+    stage.proxy.metric("kubeproxy_conntrack_reconciler_deleted_entries_total", &[])
+}
+
+/// How often it says it has looked.
+pub(crate) fn looks(stage: &Stage<'_>) -> f64 {
+    stage.proxy.metric("kubeproxy_conntrack_reconciler_sync_duration_seconds_count", &[])
+}
+
+/// Waits until no look is to come: the second is a second after the first.
+pub(crate) fn rest(stage: &Stage<'_>) {
+    let mut seen = looks(stage);
+    loop {
+        std::thread::sleep(Duration::from_millis(1500));
+        let now = looks(stage);
+        if now == seen {
+            return;
+        }
+        seen = now;
+    }
+}
+
+/// What was measured, as text.
+pub(crate) fn spread(mut times: Vec<Duration>) -> String {
+    times.sort();
+    let at = |index: usize| times.get(index).copied().unwrap_or_default();
+    format!("fastest {:?}, median {:?}, slowest {:?}", at(0), at(times.len() / 2), at(times.len().saturating_sub(1)))
+}
