@@ -12,6 +12,7 @@ mod shell;
 mod sources;
 mod tally;
 mod test;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -24,6 +25,8 @@ const USAGE: &str = "cargo xt COMMAND
   golden [--accept]      the case folders; with --accept their expected files are written anew
   fuzz [--seconds 20] [TARGET ...]
                          each fuzz target for that long, two at a time
+  vm [--kernel SERIES] [PROGRAM ...]
+                         the tests that depend on the kernel, on Linux 6.1 and 6.12 in emulated machines (root); or a program there
   bench [--upstream KUBE-PROXY] [SERVICES ...]
                          builds the shipped profile and prints measurements
   demo [--release] [--rules]
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         "test" => test::run(rest),
         "golden" => golden::run(rest),
         "fuzz" => fuzz::run(rest),
+        "vm" => vm::run(rest),
         "bench" => bench::run(rest),
         "demo" => demo::run(rest),
         "demo-pod" | "demo-client" | "demo-get" => demo::guest::run(command, rest),

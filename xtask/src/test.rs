@@ -2,7 +2,7 @@
 
 use crate::shell::{Metadata, cargo, line, no_arguments, on_path, require};
 use crate::tally::Tally;
-use crate::{check, demo, fuzz};
+use crate::{check, demo, fuzz, vm};
 use anyhow::{Context, Result, ensure};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             on_path("go"),
             "missing: go 1.26 or newer (go.dev/dl), which builds upstream's kube-proxy, the peer of a test"
         );
-        require(TOOLS)
+        require(&[TOOLS, vm::TOOLS].concat())
     });
     if tally.failed == 0
         && let Err(error) = steps(&mut tally)
@@ -66,6 +66,7 @@ fn steps(tally: &mut Tally) -> Result<()> {
     tally.step("fuzz", |tally| fuzz::all(&metadata, FUZZ_SECONDS, &[], tally));
     tally.check("upstream's kube-proxy, built meanwhile", || finish_peer(peer, &metadata));
     tally.step("tests", cargo_test);
+    tally.step("other kernels", |tally| vm::all(&metadata, tally));
     tally.check("demo", || demo::run(&[]));
     Ok(())
 }
@@ -114,10 +115,10 @@ fn cargo_test(tally: &mut Tally) -> Result<()> {
     for text in BufReader::new(child.stdout.take().context("the output of cargo test")?).split(b'\n') {
         let text = String::from_utf8_lossy(&text?).into_owned();
         println!("{text}");
-        if let Some(summary) = text.strip_prefix("test result: ") {
-            tally.passed += number_before(summary, "passed");
-            tally.failed += number_before(summary, "failed");
-            ignored += number_before(summary, "ignored");
+        if let Some(counts) = summary(&text) {
+            tally.passed += counts.0;
+            tally.failed += counts.1;
+            ignored += counts.2;
         }
     }
     let status = child.wait().context("waiting for cargo test")?;
@@ -127,6 +128,12 @@ fn cargo_test(tally: &mut Tally) -> Result<()> {
     // A test binary that does not compile, crashes or hangs leaves no summary.
     ensure!(status.success() || tally.failed > before, "cargo test: {status}");
     Ok(())
+}
+
+/// How many tests passed, failed and were ignored, by the last line of a test binary.
+pub(crate) fn summary(line: &str) -> Option<(usize, usize, usize)> {
+    let summary = line.strip_prefix("test result: ")?;
+    Some((number_before(summary, "passed"), number_before(summary, "failed"), number_before(summary, "ignored")))
 }
 
 /// The number in front of a word, as in `ok. 12 passed; 0 failed; …`; 0 when there is none.
@@ -144,8 +151,9 @@ mod tests {
 
     #[test]
     fn summaries_are_read() {
-        let summary = "FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.00s";
-        assert_eq!(["passed", "failed", "ignored"].map(|word| number_before(summary, word)), [12, 3, 1]);
+        let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.00s";
+        assert_eq!(summary(line), Some((12, 3, 1)));
+        assert_eq!(summary("test result of another kind"), None);
         assert_eq!(number_before("no numbers", "passed"), 0);
     }
 }

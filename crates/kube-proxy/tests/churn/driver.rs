@@ -1,0 +1,286 @@
+//! Writes manifests and waits for each to be in force.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ferry_testkit::objects::{Condition, Manifests};
+use ferry_testkit::proxy::Config;
+use ferry_testkit::stage::slowly;
+use ferry_testkit::{Client, Family, Lab, Place, Proxy};
+
+use crate::services::{self, ENDPOINTS, Pool, Ranges, Role, State, Way};
+
+/// How fast what changes.
+pub(crate) enum Pace {
+    /// endpoints, so many a minute; and now and then a policy
+    Endpoints { a_minute: u64 },
+    /// policies, one after another without a pause
+    Policies,
+}
+
+/// What clients on one way of one service could reach, and when.
+pub(crate) struct Period {
+    /// when it was written: no packet before saw it
+    pub(crate) written: Instant,
+    /// when it was known to be in force: every packet from then on sees it, or a later one
+    pub(crate) acknowledged: Instant,
+    pub(crate) pool: Pool,
+}
+
+/// The periods of each way of each service that carries connections, in order.
+pub(crate) type History = Vec<[Vec<Period>; 3]>;
+
+/// The proxy, its manifests, and what they were.
+pub(crate) struct Driver<'a> {
+    proxy: Proxy<'a>,
+    marker: Client<'a>,
+    folder: PathBuf,
+    services: Vec<State>,
+    history: History,
+    dice: Dice,
+    tally: Tally,
+    pace: Option<u64>,
+}
+
+/// What was changed.
+#[derive(Default)]
+pub(crate) struct Tally {
+    endpoints: u64,
+    policies: u64,
+    others: u64,
+    written: u64,
+    slowest: Duration,
+    total: Duration,
+}
+
+/// Numbers that look random and are the same in every run (Marsaglia's xorshift).
+struct Dice(u64);
+
+/// How often the marker is looked for.
+const LOOK: Duration = Duration::from_millis(1);
+/// The most changes of endpoints in one manifest.
+const AT_ONCE: u64 = 6;
+
+// === impl Driver ===
+
+impl<'a> Driver<'a> {
+    /// Starts the proxy over the services as they are at the beginning.
+    pub(crate) fn start(lab: &'a Lab, executable: &str, folder: &Path) -> Self {
+        match std::fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", folder.display()),
+            Ok(()) | Err(_) => {}
+        }
+        let manifests = folder.join("manifests");
+        std::fs::create_dir_all(&manifests).expect("making a folder");
+        std::fs::write(manifests.join("node.yaml"), Manifests::new().to_string()).expect("writing the node");
+        let services = services::all();
+        for service in &services {
+            std::fs::write(manifests.join(file(service)), service.manifest()).expect("writing a manifest");
+        }
+        let start = Instant::now();
+        let proxy = Proxy::start(lab.host(Place::Node), executable, folder, &manifests, &Config::default());
+        let mut driver = Self {
+            proxy,
+            marker: lab.from(Place::Node).patience(slowly(Duration::from_millis(200))),
+            folder: folder.to_owned(),
+            services,
+            history: History::new(),
+            dice: Dice(0x9e37_79b9_7f4a_7c15),
+            tally: Tally::default(),
+            pace: None,
+        };
+        for number in 0..driver.services.len() {
+            driver.wait(number);
+        }
+        let acknowledged = Instant::now();
+        for service in driver.services.iter().take(services::CARRIERS.len()) {
+            let first = |way| vec![Period { written: start, acknowledged, pool: service.pool(way) }];
+            driver.history.push(Way::ALL.map(first));
+        }
+        driver
+    }
+
+    /// Changes things until then.
+    pub(crate) fn run(&mut self, until: Instant, pace: &Pace) {
+        let start = Instant::now();
+        while Instant::now() < until {
+            match pace {
+                Pace::Policies => self.policy(),
+                Pace::Endpoints { a_minute } => {
+                    self.pace = Some(*a_minute);
+                    let due = u64::try_from(start.elapsed().as_millis()).expect("minutes") * a_minute / 60_000;
+                    match due.saturating_sub(self.tally.endpoints) {
+                        0 => std::thread::sleep(Duration::from_millis(2)),
+                        owed => self.endpoints(owed.min(AT_ONCE)),
+                    }
+                }
+            }
+            assert!(self.proxy.is_running(), "the proxy ended\n{}", self.proxy.log());
+        }
+    }
+
+    /// What clients could reach, and when.
+    pub(crate) fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// What was changed.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Whether the changes came at the pace that was asked for.
+    pub(crate) fn judge(&self, took: Duration) {
+        let Some(a_minute) = self.pace else { return };
+        let asked = u64::try_from(took.as_millis()).expect("minutes") * a_minute / 60_000;
+        assert!(
+            self.tally.endpoints * 10 >= asked * 9,
+            "{} changes of endpoints, asked for {asked}",
+            self.tally.endpoints
+        );
+    }
+
+    /// Changes so many endpoints of one service, and now and then something else of another.
+    fn endpoints(&mut self, changes: u64) {
+        let number = self.dice.below(self.services.len());
+        let before = self.services[number].clone();
+        for _ in 0..changes {
+            self.change(number);
+        }
+        if self.services[number].role == Role::Other {
+            self.tally.others += 1;
+        }
+        self.put(number, &before);
+        if self.dice.below(8) == 0 {
+            self.policy();
+        }
+    }
+
+    /// Changes one endpoint of a service that stays healthy.
+    fn change(&mut self, number: usize) {
+        loop {
+            let endpoint = self.dice.below(ENDPOINTS);
+            let becomes = match self.dice.below(6) {
+                0 => None,
+                1 => Some(Condition::Unready),
+                2 => Some(Condition::Terminating),
+                _ => Some(Condition::Ready),
+            };
+            let empty = self.services[number].role == Role::Other && self.dice.below(4) == 0;
+            let service = &mut self.services[number];
+            if empty {
+                // from some to none; the next change leads back
+                service.conditions = [None; ENDPOINTS];
+                self.tally.endpoints += 1;
+                return;
+            }
+            let had = std::mem::replace(&mut service.conditions[endpoint], becomes);
+            if had != becomes && service.is_healthy() {
+                self.tally.endpoints += 1;
+                return;
+            }
+            service.conditions[endpoint] = had;
+        }
+    }
+
+    /// Changes something that no connection may notice.
+    fn policy(&mut self) {
+        let (number, die) = (self.dice.below(self.services.len()), self.dice.below(3));
+        let before = self.services[number].clone();
+        let service = &mut self.services[number];
+        match service.role {
+            Role::Ranged => {
+                service.ranges = match service.ranges {
+                    Ranges::None => [Ranges::Narrow, Ranges::Wide, Ranges::Both][die],
+                    Ranges::Narrow => Ranges::Wide,
+                    Ranges::Wide => Ranges::None,
+                    Ranges::Both => [Ranges::None, Ranges::Narrow, Ranges::Wide][die],
+                };
+            }
+            Role::Turning => match die {
+                0 => service.affinity = !service.affinity,
+                1 => service.internal_local = !service.internal_local,
+                _ => service.external_local = !service.external_local,
+            },
+            Role::Plain | Role::Held => service.external_local = !service.external_local,
+            Role::Other => {
+                service.node_port =
+                    if service.node_port >= 31000 { service.node_port - 1000 } else { service.node_port + 1000 };
+            }
+            // what they are there for stays
+            Role::Edge | Role::Sticky => service.internal_local = !service.internal_local,
+        }
+        self.tally.policies += 1;
+        self.put(number, &before);
+    }
+
+    /// Puts a service's manifest in place and waits until it is in force.
+    fn put(&mut self, number: usize, before: &State) {
+        let service = &mut self.services[number];
+        service.written += 1;
+        let draft = self.folder.join("draft.yaml");
+        std::fs::write(&draft, service.manifest()).expect("writing a manifest");
+        let written = Instant::now();
+        std::fs::rename(&draft, self.folder.join("manifests").join(file(service))).expect("putting it in place");
+        self.wait(number);
+        let acknowledged = Instant::now();
+        let took = acknowledged - written;
+        self.tally.written += 1;
+        self.tally.total += took;
+        self.tally.slowest = self.tally.slowest.max(took);
+        let Some(ways) = self.history.get_mut(number) else { return };
+        for (way, periods) in Way::ALL.into_iter().zip(ways) {
+            let pool = self.services[number].pool(way);
+            if pool != before.pool(way) {
+                periods.push(Period { written, acknowledged, pool });
+            }
+        }
+    }
+
+    /// Waits until what was written last of a service is in force in both families.
+    ///
+    /// Its marker is a Service in the same file, whose port changes with each version. What one file holds is one
+    /// batch of events, one change of the engine, and one transaction: who sees the marker's port sees the rest.
+    fn wait(&mut self, number: usize) {
+        for family in Family::ALL {
+            let (at, marker) = (self.services[number].marker(family), self.marker);
+            self.proxy.wait_for("a manifest in force", |_| {
+                // looked for all the time it would be what an emulated machine does
+                std::thread::sleep(slowly(LOOK));
+                marker.tcp(at, 1).all_answered()
+            });
+        }
+    }
+}
+
+fn file(service: &State) -> String {
+    format!("service-{}.yaml", service.number)
+}
+
+// === impl Tally ===
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mean = self.total.as_secs_f64() * 1e3 / self.written.max(1) as f64;
+        write!(
+            f,
+            "{} changes of endpoints and {} of policies in {} manifests, in force after {mean:.1} ms, at most {:.0} ms",
+            self.endpoints,
+            self.policies,
+            self.written,
+            self.slowest.as_secs_f64() * 1e3
+        )
+    }
+}
+
+// === impl Dice ===
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).expect("31 bits") % bound
+    }
+}

@@ -1,0 +1,217 @@
+//! Connections that last: opened at the beginning, they exchange data until the end.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ferry_testkit::lab::POD_PORTS;
+use ferry_testkit::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_testkit::stage::slowly;
+use ferry_testkit::{Family, Lab, Place};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::services::{CARRIERS, PODS, Role};
+
+/// The first port of the servers that give back what they get.
+pub(crate) const PORTS: u16 = 8180;
+/// How often each connection sends.
+const PERIOD: Duration = Duration::from_millis(400);
+/// An answer that takes longer than this never comes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The connections, and their servers.
+pub(crate) struct Established {
+    clients: Vec<JoinHandle<Fate>>,
+    servers: Vec<JoinHandle<()>>,
+    ended: Arc<AtomicBool>,
+}
+
+/// What became of them.
+#[derive(Default)]
+pub(crate) struct Fate {
+    connections: usize,
+    exchanges: u64,
+    broken: Vec<String>,
+}
+
+// === impl Established ===
+
+impl Established {
+    /// Starts servers in all pods, and so many connections: half from a pod, half from outside, over all frontends.
+    pub(crate) fn open(lab: &Lab, number: usize, stop: &Arc<AtomicBool>) -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        let servers = PODS.map(|place| {
+            let (ended, (start, is_started)) = (Arc::clone(&ended), std::sync::mpsc::channel());
+            let server = lab.host(place).thread(move || {
+                let listeners = listeners(place);
+                start.send(()).expect("somebody waits");
+                serve(&listeners, &ended);
+            });
+            is_started.recv().expect("servers listen");
+            server
+        });
+        let clients = [Place::PodB, Place::Client].map(|place| {
+            let stop = Arc::clone(stop);
+            let (open, is_open) = std::sync::mpsc::channel();
+            let client = lab.host(place).thread(move || {
+                let streams = connect(place, number / 2);
+                open.send(()).expect("somebody waits");
+                exchange(streams, &stop)
+            });
+            is_open.recv().expect("connections are open");
+            client
+        });
+        Self { clients: clients.into(), servers: servers.into(), ended }
+    }
+
+    /// Waits for the end of the last exchange.
+    pub(crate) fn finish(self) -> Fate {
+        let mut fate = Fate::default();
+        for client in self.clients {
+            let one = client.join().expect("clients don't panic");
+            fate.connections += one.connections;
+            fate.exchanges += one.exchanges;
+            fate.broken.extend(one.broken);
+        }
+        self.ended.store(true, Ordering::Relaxed);
+        for server in self.servers {
+            server.join().expect("servers don't panic");
+        }
+        fate
+    }
+}
+
+fn listeners(place: Place) -> Vec<TcpListener> {
+    let addresses = Family::ALL.map(|family| place.address(family));
+    let at = addresses.iter().flat_map(|ip| POD_PORTS.map(|port| SocketAddr::new(*ip, PORTS + port - POD_PORTS[0])));
+    at.map(|at| {
+        let listener = TcpListener::bind(at).unwrap_or_else(|error| panic!("{at}: {error}"));
+        listener.set_nonblocking(true).expect("a listener that doesn't block");
+        listener
+    })
+    .collect()
+}
+
+/// Gives back what it gets.
+fn serve(listeners: &[TcpListener], ended: &AtomicBool) {
+    let mut streams: Vec<TcpStream> = Vec::new();
+    let timeout = Timespec::try_from(Duration::from_millis(50)).expect("it fits");
+    while !ended.load(Ordering::Relaxed) {
+        let mut waiting: Vec<_> = listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
+        waiting.extend(streams.iter().map(|stream| PollFd::new(stream, PollFlags::IN)));
+        let _ = poll(&mut waiting, Some(&timeout));
+        let ready: Vec<bool> = waiting.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let (of_listeners, of_streams) = ready.split_at(listeners.len());
+        let mut index = 0;
+        streams.retain_mut(|stream| {
+            index += 1;
+            !of_streams[index - 1] || give_back(stream)
+        });
+        for (listener, _) in listeners.iter().zip(of_listeners).filter(|(_, ready)| **ready) {
+            while let Ok((stream, _)) = listener.accept() {
+                stream.set_nonblocking(true).expect("a stream that doesn't block");
+                streams.push(stream);
+            }
+        }
+        std::thread::sleep(slowly(Duration::from_millis(2)));
+    }
+}
+
+fn give_back(stream: &mut TcpStream) -> bool {
+    let mut data = [0; 512];
+    match stream.read(&mut data) {
+        Ok(0) => false,
+        Ok(length) => stream.write_all(&data[..length]).is_ok(),
+        Err(error) => error.kind() == ErrorKind::WouldBlock,
+    }
+}
+
+fn connect(place: Place, number: usize) -> Vec<TcpStream> {
+    let held = u8::try_from(CARRIERS.iter().position(|role| *role == Role::Held).expect("it is there")).expect("few");
+    let at: Vec<_> = Family::ALL
+        .into_iter()
+        .flat_map(|family| {
+            let cluster_ip = at_cluster_ip(family, u16::from(held) + 1);
+            let external = [at_external_ip(family, held + 1), at_node_port(family, 30000 + u16::from(held))];
+            if place == Place::Client { external.to_vec() } else { vec![cluster_ip] }
+        })
+        .collect();
+    let open = |at: &SocketAddr| {
+        let stream = TcpStream::connect(at).unwrap_or_else(|error| panic!("{} to {at}: {error}", place.name()));
+        stream.set_nonblocking(true).expect("a stream that doesn't block");
+        stream
+    };
+    at.iter().cycle().take(number).map(open).collect()
+}
+
+/// Each connection sends a number, awaits it, and sends the next after a while.
+fn exchange(mut streams: Vec<TcpStream>, stop: &AtomicBool) -> Fate {
+    let mut fate = Fate { connections: streams.len(), ..Fate::default() };
+    let mut sent: HashMap<usize, (u64, Instant)> = HashMap::new();
+    let mut round = 0_u64;
+    loop {
+        let start = Instant::now();
+        for (index, stream) in streams.iter_mut().enumerate() {
+            if let Err(error) = stream.write_all(&round.to_be_bytes()) {
+                fate.broken.push(format!("sending to {:?}: {error}", stream.peer_addr()));
+            }
+            sent.insert(index, (round, start));
+        }
+        while !sent.is_empty() {
+            std::thread::sleep(slowly(Duration::from_millis(5)));
+            sent.retain(|index, (round, since)| match receive(&mut streams[*index], *round) {
+                Ok(true) => {
+                    fate.exchanges += 1;
+                    false
+                }
+                Ok(false) if since.elapsed() < slowly(PATIENCE) => true,
+                Ok(false) => {
+                    fate.broken.push(format!("{:?}: no answer", streams[*index].peer_addr()));
+                    false
+                }
+                Err(why) => {
+                    fate.broken.push(format!("{:?}: {why}", streams[*index].peer_addr()));
+                    false
+                }
+            });
+        }
+        if stop.load(Ordering::Relaxed) || !fate.broken.is_empty() {
+            return fate;
+        }
+        round += 1;
+        std::thread::sleep(PERIOD.saturating_sub(start.elapsed()));
+    }
+}
+
+/// Whether the number came back.
+fn receive(stream: &mut TcpStream, round: u64) -> Result<bool, String> {
+    let mut data = [0; 8];
+    match stream.read(&mut data) {
+        Ok(8) if u64::from_be_bytes(data) == round => Ok(true),
+        Ok(length) => Err(format!("{length} bytes in answer to {round}: {data:?}")),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+// === impl Fate ===
+
+impl Fate {
+    /// # Panics
+    /// If a connection broke.
+    pub(crate) fn judge(&self) {
+        assert!(self.broken.is_empty(), "{self}:\n{}", self.broken.join("\n"));
+    }
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { connections, exchanges, broken } = self;
+        write!(f, "{connections} established connections, {exchanges} exchanges, {} broken", broken.len())
+    }
+}

@@ -1,0 +1,202 @@
+//! New connections at a steady pace: many at once in one thread, each ended by a reset.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ferry_testkit::stage::slowly;
+use ferry_testkit::{Host, Lab, Place, Protocol};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, Socket, Type};
+
+use crate::services::{self, Target, Way};
+
+/// What a connection may take: much longer than anything does but on a machine that stands still.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often new connections are begun.
+const TICK: Duration = Duration::from_millis(4);
+/// More than so many under way are not begun: the machine is too slow for the pace.
+const UNDER_WAY: usize = 400;
+
+/// Connections from one place.
+pub(crate) struct Load<'a> {
+    place: Place,
+    host: &'a Host,
+    retransmissions: u64,
+    thread: JoinHandle<Outcomes>,
+}
+
+/// What came of the connections of one place.
+pub(crate) struct Outcomes {
+    pub(crate) place: Place,
+    pub(crate) ended: Vec<Ended>,
+    /// first packets that TCP sent again
+    pub(crate) retransmissions: u64,
+    /// the longest time that the clients didn't get to run
+    pub(crate) pause: Duration,
+}
+
+/// One connection.
+pub(crate) struct Ended {
+    pub(crate) service: u8,
+    pub(crate) way: Way,
+    pub(crate) protocol: Protocol,
+    pub(crate) at: SocketAddr,
+    pub(crate) from: Instant,
+    pub(crate) to: Instant,
+    /// the endpoint that answered, or why none did
+    pub(crate) outcome: Result<usize, String>,
+}
+
+struct UnderWay {
+    target: Target,
+    socket: Socket,
+    from: Instant,
+}
+
+// === impl Load ===
+
+impl<'a> Load<'a> {
+    /// So many connections a second from a place, until told to stop.
+    pub(crate) fn start(lab: &'a Lab, place: Place, a_second: u64, stop: &Arc<AtomicBool>) -> Self {
+        let (host, stop) = (lab.host(place), Arc::clone(stop));
+        let retransmissions = retransmissions(host);
+        let thread = host.thread(move || run(place, a_second, &stop));
+        Self { place, host, retransmissions, thread }
+    }
+
+    /// Waits for the last ones.
+    pub(crate) fn finish(self) -> Outcomes {
+        let outcomes = self.thread.join().unwrap_or_else(|_| panic!("the clients in {} panicked", self.place.name()));
+        Outcomes { retransmissions: retransmissions(self.host) - self.retransmissions, ..outcomes }
+    }
+}
+
+fn run(place: Place, a_second: u64, stop: &AtomicBool) -> Outcomes {
+    let targets = services::targets(place);
+    let mut outcomes = Outcomes { place, ended: Vec::new(), retransmissions: 0, pause: Duration::ZERO };
+    let mut under_way: VecDeque<UnderWay> = VecDeque::new();
+    let mut ports = Ports(10_000);
+    let (start, mut begun, mut last) = (Instant::now(), 0, Instant::now());
+    loop {
+        let now = Instant::now();
+        outcomes.pause = outcomes.pause.max(now - std::mem::replace(&mut last, now));
+        let ends = stop.load(Ordering::Relaxed);
+        if ends && under_way.is_empty() {
+            return outcomes;
+        }
+        let due = u64::try_from((now - start).as_micros()).expect("minutes") * a_second / 1_000_000;
+        // what a pause left undone is not made up for at once
+        begun = begun.max(due.saturating_sub(a_second / 5));
+        while !ends && begun < due && under_way.len() < UNDER_WAY {
+            let target = targets[usize::try_from(begun).expect("thousands") % targets.len()];
+            begun += 1;
+            let from = Instant::now();
+            match begin(&target, &mut ports) {
+                Ok(socket) => under_way.push_back(UnderWay { target, socket, from }),
+                Err(error) => outcomes.end(&target, from, Err(error.to_string())),
+            }
+        }
+        wait(&under_way);
+        under_way.retain_mut(|connection| match finish(connection) {
+            Some(outcome) => {
+                outcomes.end(&connection.target, connection.from, outcome);
+                false
+            }
+            None => true,
+        });
+    }
+}
+
+/// Sends the first packet.
+fn begin(target: &Target, ports: &mut Ports) -> io::Result<Socket> {
+    let udp = target.protocol == Protocol::Udp;
+    let socket = Socket::new(Domain::for_address(target.at), if udp { Type::DGRAM } else { Type::STREAM }, None)?;
+    socket.set_nonblocking(true)?;
+    let any: IpAddr = if target.at.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    if udp {
+        // never a port twice: what the connection table still knows would be no new connection
+        socket.bind(&SocketAddr::new(target.from.unwrap_or(any), ports.next()).into())?;
+    } else {
+        socket.set_linger(Some(Duration::ZERO))?;
+        if let Some(from) = target.from {
+            socket.bind(&SocketAddr::new(from, 0).into())?;
+        }
+    }
+    match socket.connect(&target.at.into()) {
+        Err(error) if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    if udp {
+        socket.send(b"?")?;
+    }
+    Ok(socket)
+}
+
+/// Until something happens, or it is time for more.
+fn wait(under_way: &VecDeque<UnderWay>) {
+    let mut waiting: Vec<_> =
+        under_way.iter().map(|connection| PollFd::new(&connection.socket, PollFlags::IN)).collect();
+    // some at a time: a wait for each answer would cost more than the answer
+    std::thread::sleep(slowly(TICK) / 2);
+    let rest = Timespec::try_from(slowly(TICK) / 2).expect("milliseconds fit");
+    match poll(&mut waiting, Some(&rest)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => panic!("poll: {error}"),
+    }
+}
+
+/// The endpoint that answered, or why none did; `None`: not yet.
+fn finish(connection: &mut UnderWay) -> Option<Result<usize, String>> {
+    let mut text = [0; 128];
+    let outcome = match connection.socket.read(&mut text) {
+        Ok(0) => Err("closed without an answer".to_owned()),
+        Ok(length) => {
+            let text = String::from_utf8_lossy(&text[..length]).into_owned();
+            let name = text.split(' ').next().unwrap_or_default();
+            services::endpoint(name).ok_or_else(|| format!("answered by {text:?}"))
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => {
+            if connection.from.elapsed() < slowly(PATIENCE) {
+                return None;
+            }
+            Err("no answer".to_owned())
+        }
+        Err(error) => Err(error.to_string()),
+    };
+    Some(outcome)
+}
+
+/// How many first packets were sent again by TCP in a machine.
+fn retransmissions(host: &Host) -> u64 {
+    let text =
+        host.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat").expect("counters of the namespace"));
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
+    let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
+    let mut pairs = names.split(' ').zip(values.split(' '));
+    let (_, value) = pairs.find(|(name, _)| *name == "TCPSynRetrans").expect("a counter of first packets");
+    value.parse().expect("a number")
+}
+
+// === impl Outcomes ===
+
+impl Outcomes {
+    fn end(&mut self, target: &Target, from: Instant, outcome: Result<usize, String>) {
+        let Target { service, way, protocol, at, .. } = *target;
+        self.ended.push(Ended { service, way, protocol, at, from, to: Instant::now(), outcome });
+    }
+}
+
+/// Source ports, one after another.
+struct Ports(u16);
+
+impl Ports {
+    fn next(&mut self) -> u16 {
+        self.0 = if self.0 == u16::MAX { 10_000 } else { self.0 + 1 };
+        self.0
+    }
+}

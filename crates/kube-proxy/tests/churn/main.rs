@@ -1,0 +1,95 @@
+//! Endpoints, policies, affinity and source ranges change while clients connect, as fast as on a busy node.
+//!
+//! What must hold, whatever changes: no connection to a service that has a healthy endpoint fails; no connection whose
+//! first packet was sent after the removal of an endpoint was acknowledged reaches that endpoint; and established
+//! connections never break, not even those to endpoints that left the rules while their process lives.
+//!
+//! `FERRY_CHURN_SECONDS`, `FERRY_CHURN_CONNECTIONS` (a second), `FERRY_CHURN_CHANGES` (a minute) and
+//! `FERRY_CHURN_ESTABLISHED` scale it.
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::indexing_slicing,
+    reason = "the helpers of a test fail as tests do, and print what they measured"
+)]
+
+mod account;
+mod driver;
+mod established;
+mod load;
+mod races;
+mod services;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferry_testkit::{Lab, Place};
+
+use account::Account;
+use driver::{Driver, Pace};
+use established::Established;
+use load::Load;
+
+/// The program under test.
+const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
+
+/// How long each test churns, in seconds, where the environment says nothing else: enough for six hundred changes.
+const SECONDS: u64 = 20;
+/// New connections a second, over all services and clients.
+const CONNECTIONS: u64 = 1000;
+/// Changes of endpoints a minute.
+const CHANGES: u64 = 2000;
+/// Connections that exchange data all the time.
+const ESTABLISHED: u64 = 200;
+
+/// Tests take turns, for what they measure is time.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A number that the environment may set.
+fn scale(name: &str, usual: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")),
+        Err(_) => usual,
+    }
+}
+
+/// Churns at this pace under this many new connections a second, and judges.
+fn churn(name: &str, pace: Pace, connections: u64) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let duration = Duration::from_secs(scale("FERRY_CHURN_SECONDS", SECONDS));
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("churn").join(name);
+    let lab = Lab::new();
+    let mut driver = Driver::start(&lab, EXECUTABLE, &folder);
+    let stop = Arc::new(AtomicBool::new(false));
+    let number = usize::try_from(scale("FERRY_CHURN_ESTABLISHED", ESTABLISHED)).expect("a few hundred");
+    let established = Established::open(&lab, number, &stop);
+    let loads = [(Place::PodB, 4), (Place::Client, 5), (Place::Node, 1)]
+        .map(|(place, tenths)| Load::start(&lab, place, connections * tenths / 10, &stop));
+    let start = Instant::now();
+    driver.run(start + duration, &pace);
+    let took = start.elapsed();
+    stop.store(true, Ordering::Relaxed);
+    let mut account = Account::new(driver.history());
+    for load in loads {
+        account.take(load.finish());
+    }
+    let established = established.finish();
+    println!("{name}: {} in {:.1} s; {account}; {established}", driver.tally(), took.as_secs_f64());
+    driver.judge(took);
+    account.judge();
+    established.judge();
+}
+
+#[test]
+fn endpoints_that_come_and_go_harm_nobody() {
+    let pace = Pace::Endpoints { a_minute: scale("FERRY_CHURN_CHANGES", CHANGES) };
+    churn("endpoints", pace, scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS));
+}
+
+#[test]
+fn policies_that_change_as_fast_as_they_can_harm_nobody() {
+    churn("policies", Pace::Policies, scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS));
+}

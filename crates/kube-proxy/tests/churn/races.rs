@@ -1,0 +1,277 @@
+//! Packets that look something up in the very moment in which a transaction changes it.
+//!
+//! The engine commits without a pause between two states of a service, thousands of times a second, while every packet
+//! of a client is the first of its connection. What one look found in the old state the next one may miss in the new.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ferry_api::object::{IpNet, ObjectName, Protocol};
+use ferry_model::{
+    Action, Affinity, BaseState, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, LocalDetector,
+    NodePortAddresses, PerFamily, Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
+};
+use ferry_plane::{Delta, SyncEngine, Unit, UnitId};
+use ferry_plane_nftables::{CommitTurn, engine};
+use ferry_testkit::lab::{POD_RANGES, client_address, external_ip};
+use ferry_testkit::stage::slowly;
+use ferry_testkit::{Family, Lab, Place};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How long each pair of states alternates, in milliseconds.
+const MILLISECONDS: u64 = 1500;
+/// So many packets are under way at once.
+const BURST: u64 = 32;
+/// What has not arrived by then never does.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// The first of the servers' ports.
+const PORTS: u16 = 9500;
+/// The service's port and node port.
+const PORT: u16 = 80;
+const NODE_PORT: u16 = 30080;
+/// Between this node and the servers.
+const ALL: Treatment = Treatment::all(Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade });
+/// Policy Local.
+const SPLIT: Treatment = Treatment {
+    pod: Action::Forward { to: Scope::Cluster, snat: Snat::Keep },
+    host: Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade },
+    other: Action::Forward { to: Scope::Local, snat: Snat::Keep },
+};
+
+/// What the service is like.
+#[derive(Clone)]
+struct Like {
+    treatment: Treatment,
+    affinity: bool,
+    ranges: Option<&'static [(&'static str, &'static str)]>,
+    /// from this server on, so many
+    servers: (u16, u16),
+}
+
+/// What came of the packets while two states alternated.
+struct Race {
+    commits: u64,
+    packets: u64,
+    lost: u64,
+}
+
+const PLAIN: Like = Like { treatment: ALL, affinity: false, ranges: None, servers: (0, 8) };
+const NARROW: &[(&str, &str)] = &[("203.0.113.0/26", "fd00:cc::/122")];
+const WIDE: &[(&str, &str)] = &[("203.0.113.0/24", "fd00:cc::/64")];
+
+#[test]
+fn a_lookup_that_races_a_commit_finds_what_it_should() {
+    let pairs = [
+        ("endpoints replaced", PLAIN, Like { servers: (4, 8), ..PLAIN }),
+        ("eight endpoints and one", PLAIN, Like { servers: (3, 1), ..PLAIN }),
+        ("policy Cluster and Local", PLAIN, Like { treatment: SPLIT, ..PLAIN }),
+        ("affinity", PLAIN, Like { affinity: true, ..PLAIN }),
+        ("source ranges on and off", PLAIN, Like { ranges: Some(NARROW), ..PLAIN }),
+        ("source ranges replaced", Like { ranges: Some(WIDE), ..PLAIN }, Like { ranges: Some(NARROW), ..PLAIN }),
+        (
+            "everything at once",
+            Like { treatment: SPLIT, ranges: Some(WIDE), ..PLAIN },
+            Like { affinity: true, servers: (4, 3), ..PLAIN },
+        ),
+    ];
+    let _turn = super::TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let duration = Duration::from_millis(super::scale("FERRY_CHURN_RACE_MILLISECONDS", MILLISECONDS));
+    let mut failed = Vec::new();
+    let lab = Lab::new();
+    for family in Family::ALL {
+        let arrived = Arc::new(Arrivals::default());
+        let stop = Arc::new(AtomicBool::new(false));
+        let server = serve(&lab, family, &arrived, &stop);
+        for (what, one, other) in &pairs {
+            let race = race(&lab, family, &arrived, duration, [one, other]);
+            let Race { commits, packets, lost } = race;
+            println!("{family} {what}: {commits} commits, {packets} first packets, {lost} lost");
+            if lost > 0 {
+                failed.push(format!("{family} {what}: {lost} of {packets} packets lost under {commits} commits"));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        server.join().expect("servers don't panic");
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// Lets two states alternate while packets come in.
+fn race(lab: &Lab, family: Family, arrived: &Arc<Arrivals>, duration: Duration, states: [&Like; 2]) -> Race {
+    let node = lab.host(Place::Node);
+    // what has been seen is soon forgotten, so that the connection table stays small
+    node.sysctl("net/netfilter/nf_conntrack_udp_timeout", "1");
+    node.sysctl("net/netfilter/nf_conntrack_udp_timeout_stream", "1");
+    let deltas = states.map(|like| delta(family, like));
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let stop = Arc::new(AtomicBool::new(false));
+    let toggler = {
+        let stop = Arc::clone(&stop);
+        node.thread(move || {
+            let mut engine = engine(family, CommitTurn::default()).expect("netlink");
+            let [one, other] = deltas;
+            let mut commits = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let delta = if commits % 2 == 0 { &one } else { &other };
+                engine.offer(delta.clone());
+                let outcome = engine.sync(Instant::now());
+                assert!(outcome.error.is_none() && outcome.quarantined.is_empty(), "{outcome:?}");
+                commits += 1;
+                if commits == 2 {
+                    ready.send(()).expect("somebody waits");
+                }
+            }
+            commits
+        })
+    };
+    is_ready.recv().expect("the service is there");
+    let sender = {
+        let arrived = Arc::clone(arrived);
+        lab.host(Place::Client).thread(move || send(family, &arrived, duration))
+    };
+    let (packets, lost) = sender.join().expect("senders don't panic");
+    stop.store(true, Ordering::Relaxed);
+    Race { commits: toggler.join().expect("commits succeed"), packets, lost }
+}
+
+/// Sends first packets, burst by burst; how many, and how many of them never arrived.
+fn send(family: Family, arrived: &Arrivals, duration: Duration) -> (u64, u64) {
+    let frontends =
+        [SocketAddr::new(external_ip(family, 80), PORT), SocketAddr::new(Place::Node.address(family), NODE_PORT)];
+    let sources: Vec<IpAddr> = (20..28).map(|number| client_address(family, number)).collect();
+    let (start, mut packets, mut lost) = (Instant::now(), 0_u64, 0);
+    while start.elapsed() < duration {
+        arrived.begin(packets);
+        for packet in packets..packets + BURST {
+            let number = usize::try_from(packet).expect("millions");
+            let source = sources[number % sources.len()];
+            // never a port twice within seconds: what the connection table still knows would look nothing up
+            let port = 10_000 + u16::try_from(number / 16 % 50_000).expect("a port");
+            let socket = UdpSocket::bind(SocketAddr::new(source, port)).expect("a free port");
+            let to = frontends[number / 8 % 2];
+            socket.send_to(&packets.to_be_bytes(), to).expect("sending");
+        }
+        packets += BURST;
+        lost += BURST - arrived.wait();
+    }
+    (packets, lost)
+}
+
+/// How many packets of the present burst have arrived.
+#[derive(Default)]
+struct Arrivals {
+    burst: AtomicU64,
+    count: AtomicU64,
+}
+
+impl Arrivals {
+    fn begin(&self, burst: u64) {
+        self.count.store(0, Ordering::SeqCst);
+        self.burst.store(burst, Ordering::SeqCst);
+    }
+
+    fn arrive(&self, packet: &[u8]) {
+        if packet == self.burst.load(Ordering::SeqCst).to_be_bytes() {
+            self.count.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn wait(&self) -> u64 {
+        let start = Instant::now();
+        loop {
+            let count = self.count.load(Ordering::SeqCst);
+            if count >= BURST || start.elapsed() > slowly(PATIENCE) {
+                return count;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Counts what arrives at the endpoints, in one pod.
+fn serve(lab: &Lab, family: Family, arrived: &Arc<Arrivals>, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
+    let (arrived, stop) = (Arc::clone(arrived), Arc::clone(stop));
+    let sockets: Vec<UdpSocket> = lab.host(Place::PodA).run(move || {
+        let at = (PORTS..PORTS + 12).map(|port| SocketAddr::new(Place::PodA.address(family), port));
+        at.map(|at| {
+            let socket = UdpSocket::bind(at).expect("a free port");
+            socket.set_nonblocking(true).expect("a socket that doesn't block");
+            socket
+        })
+        .collect()
+    });
+    std::thread::spawn(move || {
+        let timeout = Timespec::try_from(Duration::from_millis(100)).expect("it fits");
+        while !stop.load(Ordering::Relaxed) {
+            let mut waiting: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+            let _ = poll(&mut waiting, Some(&timeout));
+            let mut data = [0; 16];
+            for socket in &sockets {
+                while let Ok(length) = socket.recv(&mut data) {
+                    arrived.arrive(&data[..length]);
+                }
+            }
+        }
+    })
+}
+
+/// The node, and one service like this.
+fn delta(family: Family, like: &Like) -> Delta {
+    let name = ObjectName::new("demo", "raced");
+    let (first, number) = like.servers;
+    let endpoints =
+        (first..first + number).map(|server| Endpoint { address: Place::PodA.address(family), port: PORTS + server });
+    let pool = Pool::new(endpoints.collect::<Vec<_>>());
+    let sources = like.ranges.map_or(SourceRanges::Any, |ranges| {
+        SourceRanges::Only(ranges.iter().map(|(v4, v6)| net(if family == Family::V4 { v4 } else { v6 })).collect())
+    });
+    let frontends = vec![
+        Frontend {
+            kind: FrontendKind::LoadBalancer,
+            at: FrontendAddr::Vip(external_ip(family, 80), PORT),
+            sources,
+            treatment: like.treatment,
+        },
+        Frontend {
+            kind: FrontendKind::NodePort,
+            at: FrontendAddr::NodePort(NODE_PORT),
+            sources: SourceRanges::Any,
+            treatment: like.treatment,
+        },
+    ];
+    let port = PortState {
+        name: "raced".into(),
+        protocol: Protocol::Udp,
+        affinity: like.affinity.then_some(Affinity { timeout_seconds: 10_800 }),
+        cluster: pool.clone(),
+        local: pool,
+        lingering: Pool::default(),
+        frontends,
+    };
+    let service = ServiceState { name: name.clone(), ports: vec![port], health_check: None };
+    let base = BaseState { node_ports: NodePortAddresses::All, service_cidrs: Vec::new(), affinity: like.affinity };
+    let [v4, v6] = POD_RANGES;
+    let context = Context {
+        node_name: "node-a".into(),
+        zone: None,
+        node_ips: PerFamily::default(),
+        local: PerFamily::from_fn(|family| Some(LocalDetector::Cidr(net(if family == Family::V4 { v4 } else { v6 })))),
+        masquerade_all: false,
+        masquerade_mark: 0x4000,
+    };
+    Delta {
+        context: Some(Arc::new(context)),
+        units: [
+            (UnitId::Base, Some(Arc::new(Unit::Base(base)))),
+            (UnitId::Service(name), Some(Arc::new(Unit::Service(service)))),
+        ]
+        .into(),
+    }
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().expect("a network")
+}
