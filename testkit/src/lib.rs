@@ -8,6 +8,7 @@
 
 pub mod api;
 pub mod checks;
+pub mod corpus;
 pub mod host;
 pub mod kubernetes;
 pub mod lab;

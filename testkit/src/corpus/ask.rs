@@ -1,0 +1,325 @@
+//! Many connections at once: one thread in each machine, one socket for each connection, nobody waits for anybody.
+#![expect(clippy::indexing_slicing, reason = "a number is always the place of an ask among all of them")]
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read as _};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use ferry_api::object::Protocol;
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::fd::OwnedFd;
+use socket2::Socket;
+
+use super::icmp;
+use super::server::socket;
+use super::terrain::Terrain;
+use crate::lab::Place;
+use crate::probe::{Answer, Outcome, sctp};
+
+/// How long nothing must come to count as silence.
+const SILENCE: Duration = Duration::from_millis(350);
+/// How long to wait for what should come.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// When UDP and SCTP ask again, as TCP does.
+const AGAIN: Duration = Duration::from_secs(1);
+/// So many connections that should be answered are open at once, per machine.
+const TOGETHER: usize = 48;
+/// After so many that weren't, others are not waited for as long.
+const ENOUGH_TIMEOUTS: usize = 8;
+/// Source ports: beyond node ports and the ports of services.
+const PORTS: std::ops::Range<u16> = 33_000..61_000;
+/// Number of the event that a message by ICMP has come.
+const ICMP: u64 = u64::MAX;
+/// SCTP's number among the protocols over IP.
+const SCTP: u8 = 132;
+
+/// One connection to make.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask {
+    /// by which machine
+    pub(super) from: Place,
+    /// from which address
+    pub(super) source: IpAddr,
+    /// to where
+    pub(super) to: SocketAddr,
+    /// by which protocol
+    pub(super) protocol: Protocol,
+    /// no answer is expected: begin at once, and don't wait for long
+    pub(super) silent: bool,
+}
+
+/// The connections of one machine under way.
+struct Round<'a> {
+    asks: &'a [Ask],
+    outcomes: Vec<Option<Outcome>>,
+    open: Vec<Option<Opened>>,
+    events: OwnedFd,
+    icmp: Vec<Socket>,
+    /// what may time out, by the order of beginning: that should be silent, that should not
+    waiting: [VecDeque<usize>; 2],
+    timeouts: usize,
+}
+
+struct Opened {
+    socket: Socket,
+    source_port: u16,
+    began: Instant,
+    /// how often it was sent again
+    again: u32,
+    text: Vec<u8>,
+}
+
+/// Makes all these connections, and says what came of each.
+pub(super) fn ask_all(terrain: &Terrain, asks: &[Ask]) -> Vec<Outcome> {
+    let mut outcomes: Vec<Option<Outcome>> = vec![None; asks.len()];
+    let parts = Place::ALL.map(|place| {
+        let mine = asks.iter().enumerate().filter(|(_, ask)| ask.from == place);
+        mine.map(|(index, ask)| (index, *ask)).collect::<Vec<_>>()
+    });
+    std::thread::scope(|scope| {
+        let threads = Place::ALL.into_iter().zip(&parts).filter(|(_, part)| !part.is_empty()).map(|(place, part)| {
+            let asks: Vec<Ask> = part.iter().map(|(_, ask)| *ask).collect();
+            (part, scope.spawn(move || terrain.host(place).run(move || Round::new(&asks).run())))
+        });
+        for (part, thread) in threads.collect::<Vec<_>>() {
+            let found = thread.join().expect("connections end one way or another");
+            for ((index, _), outcome) in part.iter().zip(found) {
+                outcomes[*index] = Some(outcome);
+            }
+        }
+    });
+    outcomes.into_iter().map(|outcome| outcome.expect("every machine has a thread")).collect()
+}
+
+// === impl Round ===
+
+impl<'a> Round<'a> {
+    fn new(asks: &'a [Ask]) -> Self {
+        let events = epoll::create(CreateFlags::CLOEXEC).expect("a set of events");
+        let icmp = if asks.iter().any(|ask| ask.protocol == Protocol::Sctp) { icmp::sockets() } else { Vec::new() };
+        for socket in &icmp {
+            epoll::add(&events, socket, EventData::new_u64(ICMP), EventFlags::IN).expect("watching a socket");
+        }
+        Self {
+            asks,
+            outcomes: vec![None; asks.len()],
+            open: asks.iter().map(|_| None).collect(),
+            events,
+            icmp,
+            waiting: Default::default(),
+            timeouts: 0,
+        }
+    }
+
+    fn run(mut self) -> Vec<Outcome> {
+        let (silent, mut rest): (Vec<usize>, VecDeque<usize>) = {
+            let all = 0..self.asks.len();
+            (
+                all.clone().filter(|&at| self.asks[at].silent).collect(),
+                all.filter(|&at| !self.asks[at].silent).collect(),
+            )
+        };
+        silent.into_iter().for_each(|at| self.begin(at));
+        loop {
+            self.give_up();
+            self.send_again();
+            while self.waiting[1].len() < TOGETHER
+                && let Some(at) = rest.pop_front()
+            {
+                self.begin(at);
+            }
+            if rest.is_empty() && self.waiting.iter().all(VecDeque::is_empty) {
+                break;
+            }
+            self.wait();
+        }
+        self.outcomes.into_iter().map(|outcome| outcome.expect("all have ended")).collect()
+    }
+
+    fn limit(&self, silent: bool) -> Duration {
+        if silent || self.timeouts >= ENOUGH_TIMEOUTS { SILENCE } else { PATIENCE }
+    }
+
+    /// Ends what has waited for long enough, and forgets what has ended.
+    fn give_up(&mut self) {
+        let now = Instant::now();
+        for silent in [true, false] {
+            let limit = self.limit(silent);
+            let mut waiting = std::mem::take(&mut self.waiting[usize::from(!silent)]);
+            waiting.retain(|&at| {
+                let Some(open) = &self.open[at] else { return false };
+                let over = now.duration_since(open.began) >= limit;
+                if over {
+                    self.timeouts += usize::from(!silent);
+                    self.end(at, Outcome::Timeout);
+                }
+                !over
+            });
+            self.waiting[usize::from(!silent)] = waiting;
+        }
+    }
+
+    /// A machine with a load loses packets. TCP sends again by itself.
+    fn send_again(&mut self) {
+        for &at in &self.waiting[1] {
+            let (ask, Some(open)) = (&self.asks[at], &mut self.open[at]) else { continue };
+            if ask.protocol != Protocol::Tcp && open.began.elapsed() >= AGAIN * (open.again + 1) {
+                open.again += 1;
+                // if it fails, so it did at first, and the outcome says so
+                let _ = send(&open.socket, ask, open.source_port);
+            }
+        }
+    }
+
+    fn wait(&mut self) {
+        let now = Instant::now();
+        let next = [true, false].into_iter().filter_map(|silent| {
+            let first = self.open[*self.waiting[usize::from(!silent)].front()?].as_ref()?;
+            let again = AGAIN * (first.again + 1);
+            Some(first.began + if silent { SILENCE } else { again.min(self.limit(silent)) })
+        });
+        let timeout = next.min().map_or(PATIENCE, |next| next.saturating_duration_since(now));
+        let timeout = Timespec::try_from(timeout).expect("seconds fit");
+        let mut ready = Vec::with_capacity(64);
+        match epoll::wait(&self.events, spare_capacity(&mut ready), Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => panic!("waiting for answers: {error}"),
+        }
+        for event in ready {
+            match event.data.u64() {
+                ICMP => self.read_icmp(),
+                at => self.read(usize::try_from(at).expect("an index")),
+            }
+        }
+    }
+
+    fn end(&mut self, at: usize, outcome: Outcome) {
+        self.open[at] = None;
+        self.outcomes[at] = Some(outcome);
+    }
+
+    fn begin(&mut self, at: usize) {
+        let ask = self.asks[at];
+        let began = Instant::now();
+        match connect(&ask) {
+            Ok((socket, source_port)) => {
+                let number = EventData::new_u64(at.try_into().expect("a small number"));
+                epoll::add(&self.events, &socket, number, EventFlags::IN).expect("watching a socket");
+                self.open[at] = Some(Opened { socket, source_port, began, again: 0, text: Vec::new() });
+                self.waiting[usize::from(!ask.silent)].push_back(at);
+            }
+            Err(error) => self.end(at, failure(&error)),
+        }
+    }
+
+    fn read(&mut self, at: usize) {
+        let Some(open) = &mut self.open[at] else { return };
+        let outcome = match self.asks[at].protocol {
+            Protocol::Tcp => match open.socket.read_to_end(&mut open.text) {
+                Ok(_) => Some(Answer::parse(&open.text)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+                Err(error) => Some(failure(&error)),
+            },
+            Protocol::Udp => {
+                let mut text = [0; 256];
+                match open.socket.read(&mut text) {
+                    Ok(length) => Some(Answer::parse(&text[..length])),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+                    Err(error) => Some(failure(&error)),
+                }
+            }
+            Protocol::Sctp => match sctp::receive(&open.socket) {
+                Ok((packet, _)) => sctp::cookie(&packet, open.source_port).map(Answer::parse),
+                // refusals are read where they say which port they are about
+                Err(_) => None,
+            },
+        };
+        if let Some(outcome) = outcome {
+            self.end(at, outcome);
+        }
+    }
+
+    /// A raw socket is told of every refusal between two addresses, so for SCTP the message itself is read.
+    fn read_icmp(&mut self) {
+        for refusal in icmp::read(&self.icmp) {
+            let (source_port, port) = refusal.ports();
+            let to = SocketAddr::new(refusal.to, port);
+            let about = |at: &usize| {
+                let open = self.open[*at].as_ref();
+                refusal.protocol == SCTP
+                    && self.asks[*at].protocol == Protocol::Sctp
+                    && self.asks[*at].to == to
+                    && open.is_some_and(|open| open.source_port == source_port)
+            };
+            if let Some(at) = (0..self.asks.len()).find(about) {
+                self.end(at, Outcome::Refused);
+            }
+        }
+    }
+}
+
+fn failure(error: &std::io::Error) -> Outcome {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => Outcome::Refused,
+        _ => Outcome::Failed(error.to_string()),
+    }
+}
+
+/// A source port that nobody has used for a while, so that the node remembers no connection of it.
+fn fresh_port(place: Place) -> u16 {
+    static NEXT: [AtomicU16; 5] = [const { AtomicU16::new(0) }; 5];
+    let place = Place::ALL.iter().position(|known| *known == place).unwrap_or_default();
+    PORTS.start + NEXT[place].fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start)
+}
+
+/// Begins a connection.
+fn connect(ask: &Ask) -> std::io::Result<(Socket, u16)> {
+    let socket = socket(ask.source, ask.protocol)?;
+    if ask.protocol == Protocol::Sctp {
+        socket.bind(&SocketAddr::new(ask.source, 0).into())?;
+        socket.connect(&SocketAddr::new(ask.to.ip(), 0).into())?;
+        let port = fresh_port(ask.from);
+        send(&socket, ask, port)?;
+        return Ok((socket, port));
+    }
+    let port = loop {
+        let port = fresh_port(ask.from);
+        match socket.bind(&SocketAddr::new(ask.source, port).into()) {
+            Ok(()) => break port,
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error),
+        }
+    };
+    if ask.protocol == Protocol::Tcp {
+        // the end by a reset leaves nothing waiting, neither here nor in the connection table
+        socket.set_linger(Some(Duration::ZERO))?;
+    }
+    match socket.connect(&ask.to.into()) {
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
+        result => result?,
+    }
+    send(&socket, ask, port)?;
+    Ok((socket, port))
+}
+
+/// Sends the first packet, where connecting doesn't.
+fn send(socket: &Socket, ask: &Ask, source_port: u16) -> std::io::Result<()> {
+    match ask.protocol {
+        Protocol::Tcp => Ok(()),
+        Protocol::Udp => sent(socket.send(b"?")),
+        Protocol::Sctp => sent(socket.send(&sctp::init(source_port, ask.to.port()))),
+    }
+}
+
+/// A packet that is dropped or rejected on its way out of its own machine is an error for who sends it. It is no
+/// outcome yet: what tells them apart is whether an answer comes, as elsewhere.
+fn sent(result: std::io::Result<usize>) -> std::io::Result<()> {
+    match result {
+        Err(error) if error.kind() != ErrorKind::PermissionDenied => Err(error),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}

@@ -1,0 +1,158 @@
+//! Refusals as the messages that they are: what a raw socket needs to know which packet was refused, and how a ping
+//! fares, for which there are no ports and no servers.
+
+use std::collections::BTreeSet;
+use std::io::Read as _;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::server::transparent;
+use super::terrain::Terrain;
+use crate::lab::Place;
+
+/// How long a refusal may take: it comes within a millisecond; the rest is for a machine with a load.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often to ask.
+const TIMES: usize = 3;
+/// The echo requests of ICMP and ICMPv6.
+const ECHO: [u8; 2] = [8, 128];
+
+/// A packet that was refused: nobody is at the port, or knows the protocol.
+pub(super) struct Refusal {
+    /// where it went
+    pub(super) to: IpAddr,
+    /// its protocol's number
+    pub(super) protocol: u8,
+    /// what came after its IP header
+    pub(super) begins: [u8; 8],
+}
+
+/// A ping to send.
+#[derive(Clone, Copy)]
+pub(super) struct Ping {
+    /// by which machine
+    pub(super) from: Place,
+    /// from which address
+    pub(super) source: IpAddr,
+    /// to where
+    pub(super) to: IpAddr,
+}
+
+/// Sockets that every message by ICMP comes to, of both families.
+pub(super) fn sockets() -> Vec<Socket> {
+    let open = |domain, protocol| {
+        Socket::new(domain, Type::RAW.nonblocking(), Some(protocol)).expect("a raw socket needs root")
+    };
+    vec![open(Domain::IPV4, Protocol::ICMPV4), open(Domain::IPV6, Protocol::ICMPV6)]
+}
+
+/// All refusals that have come.
+pub(super) fn read(sockets: &[Socket]) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    for mut socket in sockets {
+        let mut packet = [0; 512];
+        while let Ok(length) = socket.read(&mut packet) {
+            refusals.extend(packet.get(..length).and_then(Refusal::decode));
+        }
+    }
+    refusals
+}
+
+/// Pings, and says which of them were not refused as a port is, by their places among all.
+pub(super) fn unrefused(terrain: &Terrain, pings: &[Ping]) -> BTreeSet<usize> {
+    let mut open: BTreeSet<usize> = (0..pings.len()).collect();
+    for place in Place::ALL {
+        let mine: Vec<(usize, Ping)> =
+            pings.iter().copied().enumerate().filter(|(_, ping)| ping.from == place).collect();
+        if !mine.is_empty() {
+            let refused = terrain.host(place).run(move || refused_here(&mine));
+            open.retain(|at| !refused.contains(at));
+        }
+    }
+    open
+}
+
+fn refused_here(pings: &[(usize, Ping)]) -> BTreeSet<usize> {
+    let sockets = sockets();
+    let mut found = BTreeSet::new();
+    // a machine with a load loses packets
+    for _ in 0..TIMES {
+        let open: Vec<_> = pings.iter().filter(|(at, _)| !found.contains(at)).collect();
+        for (at, ping) in &open {
+            if let Err(error) = send(*ping, u16::try_from(*at).expect("a small number")) {
+                // the rule that refuses it may tell the sender so
+                assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "ping to {}: {error}", ping.to);
+            }
+        }
+        let start = Instant::now();
+        while found.len() < pings.len() && start.elapsed() < PATIENCE {
+            let mut ready: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+            let timeout = Timespec::try_from(PATIENCE.saturating_sub(start.elapsed())).expect("seconds fit");
+            let _ = poll(&mut ready, Some(&timeout));
+            for refusal in read(&sockets) {
+                let about = pings.iter().find(|(at, ping)| refusal.is_about(*at, ping));
+                found.extend(about.map(|(at, _)| *at));
+            }
+        }
+    }
+    found
+}
+
+fn send(ping: Ping, number: u16) -> std::io::Result<()> {
+    let [high, low] = number.to_be_bytes();
+    let (protocol, kind) = match ping.to {
+        IpAddr::V4(_) => (Protocol::ICMPV4, ECHO[0]),
+        IpAddr::V6(_) => (Protocol::ICMPV6, ECHO[1]),
+    };
+    let socket = transparent(ping.source, Type::RAW, Some(protocol))?;
+    socket.bind(&SocketAddr::new(ping.source, 0).into())?;
+    // the kernel writes the checksum of ICMPv6
+    let sum = !(u16::from(kind) << 8).wrapping_add(number);
+    let [sum_high, sum_low] = sum.to_be_bytes();
+    socket.send_to(&[kind, 0, sum_high, sum_low, high, low, 0, 0], &SocketAddr::new(ping.to, 0).into())?;
+    Ok(())
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// Reads a message that says that a port or a protocol is unreachable. Over IPv4 a raw socket delivers the IP
+    /// header too.
+    fn decode(packet: &[u8]) -> Option<Self> {
+        let of_v4 = packet.first()? >> 4 == 4;
+        let message = if of_v4 { packet.get(header_length(packet)?..)? } else { packet };
+        let refuses = match message.get(..2)? {
+            [3, 2 | 3] => of_v4,
+            [1, 4] | [4, 1] => !of_v4,
+            _ => false,
+        };
+        let about = message.get(8..).filter(|_| refuses)?;
+        let (to, protocol, length): (IpAddr, u8, usize) = if of_v4 {
+            let to: [u8; 4] = about.get(16..20)?.try_into().ok()?;
+            (to.into(), *about.get(9)?, header_length(about)?)
+        } else {
+            let to: [u8; 16] = about.get(24..40)?.try_into().ok()?;
+            (to.into(), *about.get(6)?, 40)
+        };
+        Some(Self { to, protocol, begins: about.get(length..length + 8)?.try_into().ok()? })
+    }
+
+    /// Whether it is about this ping of this number.
+    fn is_about(&self, number: usize, ping: &Ping) -> bool {
+        let [kind, _, _, _, high, low, ..] = self.begins;
+        ping.to == self.to && ECHO.contains(&kind) && number == usize::from(u16::from_be_bytes([high, low]))
+    }
+
+    /// The source and the destination port of what was refused, for a protocol that has ports.
+    pub(super) fn ports(&self) -> (u16, u16) {
+        let [a, b, c, d, ..] = self.begins;
+        (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
+    }
+}
+
+fn header_length(packet: &[u8]) -> Option<usize> {
+    Some(usize::from(packet.first()? & 0xf) * 4)
+}

@@ -1,0 +1,301 @@
+//! Which connections a situation is tried with, and what the model says about each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use ferry_api::object::{Family, IpNet, Protocol};
+use ferry_model::{
+    BaseState, Context, Frontend, FrontendAddr, NodePortAddresses, Packet, PortState, ServiceState, Settings,
+    SourceRanges, Store, Verdict, decide, facts, resolve,
+};
+
+use super::Mode;
+use super::ask::Ask;
+use super::icmp::Ping;
+use super::terrain::{Addresses, interface, is_special};
+use crate::lab::Place;
+
+/// A situation as the model sees it on the lab's node.
+pub(super) struct Decided {
+    context: Context,
+    families: [(Family, BaseState, Vec<ServiceState>); 2],
+}
+
+/// A connection and what is to become of it.
+pub(super) struct Try {
+    pub(super) ask: Ask,
+    pub(super) packet: Packet,
+    pub(super) verdict: Verdict,
+    pub(super) memory: Option<Memory>,
+}
+
+/// What session affinity remembers a client under. Endpoints are compared among connections of one client that are
+/// equal in all of this.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Memory {
+    /// the service port
+    pub(super) port: String,
+    /// the client
+    pub(super) client: IpAddr,
+    /// how the frontend's traffic policy divides clients
+    policy: String,
+    /// the endpoints to choose from
+    pool: Vec<SocketAddr>,
+}
+
+/// Where connections go.
+#[derive(Clone, Copy)]
+struct Destination<'a> {
+    to: SocketAddr,
+    protocol: Protocol,
+    /// who serves it, if anybody does
+    served: Option<Served<'a>>,
+}
+
+#[derive(Clone, Copy)]
+struct Served<'a> {
+    service: &'a ServiceState,
+    port: &'a PortState,
+    frontend: &'a Frontend,
+}
+
+/// Machines of pods, other nodes and the outside, with an address of each family.
+const CALLERS: [(Place, [&str; 2]); 5] = [
+    (Place::PodA, ["10.244.1.90", "fd00:10:244:1::90"]),
+    (Place::PodB, ["10.244.1.190", "fd00:10:244:1:8000::90"]),
+    (Place::Client, ["100.64.9.9", "fd00:cc::99"]),
+    (Place::Far, ["10.244.2.90", "fd00:10:244:2::90"]),
+    (Place::Far, ["192.0.2.90", "2001:db8::90"]),
+];
+/// So many of them ask where no service answers.
+const FEW: usize = 3;
+/// An address that no case gives to anybody.
+const ELSEWHERE: [&str; 2] = ["198.51.100.77", "2001:db8:77::77"];
+/// So many endpoints of a port call it themselves.
+const HAIRPINS: usize = 4;
+/// An affinity that lasts for so many seconds outlasts a trial.
+const LASTING: u32 = 60;
+
+// === impl Decided ===
+
+impl Decided {
+    /// What the model makes of the objects on a machine with these addresses.
+    pub(super) fn new(settings: &Settings, store: &Store, mode: &Mode, addresses: &Addresses) -> Self {
+        let context = facts::context(settings, store.node());
+        let families = Family::ALL.map(|family| {
+            let (base, _) = facts::base(settings, &context, &addresses.local(), store, family);
+            let states = store
+                .service_names()
+                .map(|name| resolve(&store.objects(name), store.claims(), &context, &mode.profile, family).0);
+            (family, base, states.collect())
+        });
+        Self { context, families }
+    }
+
+    /// Endpoints of all pools: where a server has to be.
+    pub(super) fn endpoints(&self) -> BTreeSet<(Protocol, SocketAddr)> {
+        let states = self.families.iter().flat_map(|(_, _, states)| states);
+        let ports = states.flat_map(|state| &state.ports);
+        ports.flat_map(|port| endpoints(port).into_iter().map(|at| (port.protocol, at))).collect()
+    }
+
+    /// Every connection to try.
+    pub(super) fn tries(&self, addresses: &Addresses) -> Vec<Try> {
+        let mut tries = Vec::new();
+        for (family, base, states) in &self.families {
+            for destination in destinations(*family, states, base, addresses) {
+                let sources = sources(*family, &destination, addresses);
+                tries.extend(sources.into_iter().map(|source| self.one(&destination, source, states, base, addresses)));
+            }
+        }
+        tries
+    }
+
+    /// Pings that have to be refused: those to cluster IPs, which are connections to no port at all.
+    pub(super) fn pings(&self, addresses: &Addresses) -> Vec<Ping> {
+        let mut pings = Vec::new();
+        for (family, base, states) in &self.families {
+            let frontends = states.iter().flat_map(|state| &state.ports).flat_map(|port| &port.frontends);
+            let vips: BTreeSet<IpAddr> = frontends.filter_map(vip).collect();
+            for to in vips.into_iter().filter(|vip| !is_special(*vip)) {
+                let destination = Destination { to: SocketAddr::new(to, 0), protocol: Protocol::Tcp, served: None };
+                let sources = sources(*family, &destination, addresses).into_iter();
+                let refused = sources.filter(|source| {
+                    self.one(&destination, *source, states, base, addresses).verdict == Verdict::Reject
+                });
+                pings.extend(refused.map(|(from, source)| Ping { from, source, to }));
+            }
+        }
+        pings
+    }
+
+    fn one(
+        &self,
+        destination: &Destination<'_>,
+        (from, source): (Place, IpAddr),
+        states: &[ServiceState],
+        base: &BaseState,
+        addresses: &Addresses,
+    ) -> Try {
+        let packet = Packet {
+            source,
+            source_local: from == Place::Node,
+            interface: interface(from).map(str::to_owned),
+            destination: destination.to.ip(),
+            destination_local: addresses.local().contains(&destination.to.ip()),
+            protocol: destination.protocol,
+            port: destination.to.port(),
+        };
+        let verdict = decide(states, base, &packet, &self.context);
+        let memory = destination.served.and_then(|served| memory(&served, source, &verdict));
+        // the node refuses what it doesn't serve, but not where a raw socket takes in all SCTP
+        let ignored = verdict == Verdict::Pass
+            && destination.protocol == Protocol::Sctp
+            && addresses.owner(destination.to.ip()) == Place::Node;
+        let silent = verdict == Verdict::Drop || ignored;
+        let ask = Ask { from, source, to: destination.to, protocol: destination.protocol, silent };
+        Try { ask, packet, verdict, memory }
+    }
+}
+
+/// Under what a client is remembered, if it is for long enough to be compared with itself a moment later.
+fn memory(served: &Served<'_>, client: IpAddr, verdict: &Verdict) -> Option<Memory> {
+    let Verdict::Forward(pool) = verdict else { return None };
+    let Served { service, port, frontend } = served;
+    port.affinity.filter(|affinity| affinity.timeout_seconds >= LASTING)?;
+    Some(Memory {
+        port: format!("{}:{} {}", service.name, port.name, port.protocol),
+        client,
+        policy: format!("{:?}", frontend.treatment),
+        pool: pool.keys().map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port)).collect(),
+    })
+}
+
+/// The endpoints of a port, of both pools.
+fn endpoints(port: &PortState) -> BTreeSet<SocketAddr> {
+    let pools = port.cluster.0.iter().chain(&*port.local.0);
+    pools.map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port)).collect()
+}
+
+/// Every frontend by its own protocol and by others, undefined ports, and what no service has.
+fn destinations<'a>(
+    family: Family,
+    states: &'a [ServiceState],
+    base: &BaseState,
+    addresses: &Addresses,
+) -> Vec<Destination<'a>> {
+    let mut served = BTreeMap::new();
+    let mut others = BTreeSet::new();
+    let elsewhere = if family == Family::V4 { ELSEWHERE[0] } else { ELSEWHERE[1] };
+    others.insert((SocketAddr::new(elsewhere.parse().expect("an address"), 80), Protocol::Tcp));
+    for cidr in &base.service_cidrs {
+        let unallocated = SocketAddr::new(cidr.broadcast(), 80);
+        others.extend([(unallocated, Protocol::Tcp), (unallocated, Protocol::Udp)]);
+    }
+    let mut some_vip = None;
+    for service in states {
+        for port in &service.ports {
+            for frontend in &port.frontends {
+                let at = match frontend.at {
+                    FrontendAddr::Vip(vip, number) => {
+                        some_vip.get_or_insert(vip);
+                        vec![SocketAddr::new(vip, number)]
+                    }
+                    FrontendAddr::NodePort(number) => {
+                        let (at, elsewhere) = node_port(number, family, base, addresses, some_vip);
+                        others.extend(elsewhere.into_iter().map(|to| (to, port.protocol)));
+                        at
+                    }
+                };
+                for to in at {
+                    served.insert((to, port.protocol), Served { service, port, frontend });
+                    others.extend(beside(to, port.protocol));
+                }
+            }
+        }
+    }
+    others.retain(|known| !served.contains_key(known));
+    let served = served.into_iter().map(|(at, served)| (at, Some(served)));
+    let all = served.chain(others.into_iter().map(|at| (at, None)));
+    let all = all.map(|((to, protocol), served)| Destination { to, protocol, served });
+    // nobody can connect to what is no machine's, or to port 0
+    all.filter(|to| to.to.port() != 0 && (to.to.ip().is_loopback() || !is_special(to.to.ip()))).collect()
+}
+
+/// The addresses at which a node port is served, and some at which it isn't.
+fn node_port(
+    number: u16,
+    family: Family,
+    base: &BaseState,
+    addresses: &Addresses,
+    vip: Option<IpAddr>,
+) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
+    let local = addresses.local().into_iter().filter(|address| Family::of(*address) == family);
+    let serves = |address: &IpAddr| match &base.node_ports {
+        NodePortAddresses::All => !address.is_loopback(),
+        NodePortAddresses::Only(list) => list.contains(address),
+    };
+    let (at, elsewhere): (Vec<_>, Vec<_>) = local.partition(serves);
+    let with_port = |address| SocketAddr::new(address, number);
+    let elsewhere = elsewhere.into_iter().chain(vip).map(with_port);
+    (at.into_iter().map(with_port).collect(), elsewhere.collect())
+}
+
+fn vip(frontend: &Frontend) -> Option<IpAddr> {
+    match frontend.at {
+        FrontendAddr::Vip(vip, _) => Some(vip),
+        FrontendAddr::NodePort(_) => None,
+    }
+}
+
+/// The same place by other protocols, and the port next to it.
+fn beside(to: SocketAddr, protocol: Protocol) -> Vec<(SocketAddr, Protocol)> {
+    let next = SocketAddr::new(to.ip(), to.port() ^ 1);
+    let usual = [Protocol::Tcp, Protocol::Udp].into_iter().flat_map(|usual| [(to, usual), (next, usual)]);
+    usual.chain((protocol == Protocol::Sctp).then_some((next, protocol))).collect()
+}
+
+/// Who asks there, and from which address.
+fn sources(family: Family, destination: &Destination<'_>, addresses: &Addresses) -> Vec<(Place, IpAddr)> {
+    if destination.to.ip().is_loopback() {
+        return vec![(Place::Node, destination.to.ip())];
+    }
+    let callers = CALLERS.iter().map(|(place, [v4, v6])| {
+        (*place, if family == Family::V4 { v4 } else { v6 }.parse::<IpAddr>().expect("an address"))
+    });
+    let local = addresses.local().into_iter();
+    let local = local.filter(|address| Family::of(*address) == family && !address.is_loopback());
+    let Some(Served { port, frontend, .. }) = destination.served else {
+        return callers.take(FEW).chain(local.take(1).map(|address| (Place::Node, address))).collect();
+    };
+    let mut sources: Vec<(Place, IpAddr)> = callers.chain(local.map(|address| (Place::Node, address))).collect();
+    let hairpins = endpoints(port).into_iter().map(|endpoint| endpoint.ip()).collect::<BTreeSet<_>>();
+    let hairpins = hairpins.into_iter().take(HAIRPINS);
+    let ranges = match &frontend.sources {
+        SourceRanges::Any => &[][..],
+        SourceRanges::Only(ranges) => ranges,
+    };
+    for address in hairpins.chain(ranges.iter().flat_map(edges)).filter(|address| !is_special(*address)) {
+        let source = (addresses.owner(address), address);
+        if !sources.contains(&source) {
+            sources.push(source);
+        }
+    }
+    sources
+}
+
+/// The first and the last of a range, and their neighbours outside.
+fn edges(range: &IpNet) -> Vec<IpAddr> {
+    let (first, last) = (range.network(), range.broadcast());
+    let beside = |address: IpAddr, up: bool| match address {
+        IpAddr::V4(address) => {
+            let bits = address.to_bits();
+            IpAddr::V4(if up { bits.wrapping_add(1) } else { bits.wrapping_sub(1) }.into())
+        }
+        IpAddr::V6(address) => {
+            let bits = address.to_bits();
+            IpAddr::V6(if up { bits.wrapping_add(1) } else { bits.wrapping_sub(1) }.into())
+        }
+    };
+    vec![first, last, beside(first, false), beside(last, true)]
+}

@@ -1,0 +1,232 @@
+//! The proxy on the node, and whose objects it has at present.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ferry_api::config;
+use ferry_api::object::{AddressKind, Family, KubeObject, Node, NodeAddress, ObjectName, Protocol};
+use ferry_model::{Event, Profile, Settings, explain::explain};
+use serde_json::{Map, Value, json};
+
+use super::plan::Decided;
+use super::server::Servers;
+use super::terrain::{Addresses, Terrain};
+use super::trial::{Fault, try_all};
+use super::{Findings, Mode, Situation};
+use crate::lab::{NODE_NAME, Place};
+use crate::probe::Client;
+use crate::proxy::Proxy;
+
+/// The machines with a proxy in one mode.
+pub struct Corpus<'a> {
+    terrain: &'a Terrain,
+    executable: &'a str,
+    folder: PathBuf,
+    mode: Mode,
+    proxy: Option<Running<'a>>,
+    addresses: Option<Addresses>,
+    written: u16,
+    _marker: Servers,
+}
+
+struct Running<'a> {
+    proxy: Proxy<'a>,
+    config: String,
+}
+
+/// So many faults of a situation are told.
+const TOLD: usize = 12;
+/// So many lines of the proxy's log are told with them.
+const LOGGED: usize = 15;
+/// A service that tells which objects are in force: by its port, the first one and then one more for each time.
+const MARKER: [&str; 2] = ["10.96.255.250", "fd00:10:96::fffa"];
+const MARKER_PORTS: u16 = 20_000;
+/// Its endpoints, which pod-b has.
+const MARKER_ENDPOINTS: [&str; 2] = ["10.244.1.200:9", "[fd00:10:244:1:8000::200]:9"];
+
+// === impl Corpus ===
+
+impl<'a> Corpus<'a> {
+    /// Nothing runs yet. The folder is emptied; it is going to hold the manifests and the log.
+    pub fn new(terrain: &'a Terrain, executable: &'a str, folder: &Path, mode: Mode) -> Self {
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", folder.display()),
+            Ok(()) | Err(_) => {}
+        }
+        fs::create_dir_all(folder.join("manifests")).expect("making a folder");
+        let marker = MARKER_ENDPOINTS.map(|at| (Protocol::Tcp, at.parse().expect("an address")));
+        let marker = Servers::start(terrain.host(Place::PodB), &BTreeSet::from(marker));
+        let folder = folder.to_owned();
+        Self { terrain, executable, folder, mode, proxy: None, addresses: None, written: 0, _marker: marker }
+    }
+
+    /// Brings a situation into force and makes every connection; complains of what was not as decided.
+    pub fn try_one(&mut self, situation: Situation) -> Findings {
+        let Situation { name, config, manifest, mut store } = situation;
+        let config = self.configuration(&config);
+        let settings = settings(&config).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let addresses = Addresses::new(
+            store.node().into_iter().flat_map(|node| &*node.addresses).filter_map(|known| known.address.clone().ok()),
+        );
+        if store.node().is_none() {
+            store.apply(Event::Upsert(KubeObject::Node(stand_in(&settings, &addresses))));
+        }
+        self.put(&config, &addresses, &manifest);
+        let decided = Decided::new(&settings, &store, &self.mode, &addresses);
+        let found = try_all(self.terrain, &decided, &addresses);
+        let mut findings = Findings { connections: found.connections, faults: Vec::new() };
+        if !found.faults.is_empty() {
+            let explained = explain(&settings, &addresses.local(), &store, &self.mode.profile);
+            let mut text = complaint(&format!("{name}, mode {}", self.mode.name), &found.faults, &explained);
+            text += "  the end of the proxy's log:\n";
+            text.extend(self.log().into_iter().map(|line| format!("    {line}\n")));
+            findings.faults.push(text);
+        }
+        findings
+    }
+
+    /// The last lines of the log, without the flags that it begins with.
+    fn log(&self) -> Vec<String> {
+        let log = self.proxy.as_ref().map(|running| running.proxy.log()).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().filter(|line| !line.contains("FLAG: ")).collect();
+        lines.iter().rev().take(LOGGED).rev().map(|line| (*line).to_owned()).collect()
+    }
+
+    /// From now on decides by this profile, whatever the mode's own is: to see that it makes a difference.
+    pub fn set_profile(&mut self, profile: Profile) {
+        self.mode.profile = profile;
+    }
+
+    /// A case's configuration for this mode and for a namespace that isn't the machine's first.
+    fn configuration(&self, text: &str) -> String {
+        let mut fields: Map<String, Value> =
+            serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let written_for = fields.get("mode").and_then(Value::as_str).unwrap_or(self.mode.section).to_owned();
+        let mut section = match fields.remove(&written_for) {
+            Some(Value::Object(section)) => section,
+            Some(_) | None => Map::new(),
+        };
+        section.insert("minSyncPeriod".to_owned(), json!("1ms"));
+        fields.insert(self.mode.section.to_owned(), Value::Object(section));
+        fields.insert("mode".to_owned(), json!(self.mode.name));
+        fields.entry("hostnameOverride").or_insert(json!(NODE_NAME));
+        let conntrack = json!({"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"});
+        fields.insert("conntrack".to_owned(), conntrack);
+        Value::Object(fields).to_string()
+    }
+
+    /// Makes it so that these objects are served by a proxy with this configuration, on a node with these addresses.
+    fn put(&mut self, config: &str, addresses: &Addresses, manifest: &str) {
+        let stays = self.addresses.as_ref() == Some(addresses)
+            && self.proxy.as_mut().is_some_and(|running| running.config == config && running.proxy.is_running());
+        if !stays {
+            // so that what answers is the new process
+            self.proxy = None;
+            self.terrain.readdress(self.addresses.as_ref(), addresses);
+            self.addresses = Some(addresses.clone());
+        }
+        self.written += 1;
+        let draft = self.folder.join("draft.yaml");
+        let text = format!("{manifest}\n---\n{}", marker(MARKER_PORTS + self.written));
+        fs::write(&draft, text).expect("writing manifests");
+        fs::rename(&draft, self.folder.join("manifests/all.yaml")).expect("putting manifests in place");
+        if self.proxy.is_none() {
+            self.proxy = Some(self.start(config));
+        }
+        self.wait();
+    }
+
+    fn start(&self, config: &str) -> Running<'a> {
+        let file = self.folder.join("config.yaml");
+        fs::write(&file, config).expect("writing the configuration");
+        let path = |path: &Path| path.to_str().expect("a path of this repository is text").to_owned();
+        let (file, manifests) = (path(&file), path(&self.folder.join("manifests")));
+        let arguments = ["--config", &file, "--manifests", &manifests, "-v=2"];
+        let host = self.terrain.host(Place::Node);
+        let proxy = Proxy::start_with(host, self.executable, &self.folder, &arguments);
+        Running { proxy, config: config.to_owned() }
+    }
+
+    fn wait(&mut self) {
+        let client = Client::new(self.terrain.host(Place::Node)).patience(Duration::from_millis(100));
+        let Some(running) = &mut self.proxy else { return };
+        for address in MARKER {
+            let at = SocketAddr::new(address.parse().expect("an address"), MARKER_PORTS + self.written);
+            running.proxy.wait_for("objects in force", |_| client.tcp(at, 1).all_answered());
+        }
+    }
+}
+
+/// The first faults of a situation, and what was decided in their families.
+fn complaint(about: &str, faults: &[Fault], explained: &str) -> String {
+    let mut text = format!("{about}: {} faults\n", faults.len());
+    for fault in faults.iter().take(TOLD) {
+        let _ = writeln!(text, "  {}", fault.text);
+    }
+    let whole = |family: Family| faults.iter().any(|fault| fault.family == family);
+    let sections = explained.split("\n\n").filter(|section| {
+        Family::ALL.into_iter().all(|family| !section.starts_with(&format!("{family}\n")) || whole(family))
+    });
+    for line in sections.flat_map(str::lines) {
+        let _ = writeln!(text, "    {line}");
+    }
+    text
+}
+
+/// What a configuration says about traffic.
+fn settings(text: &str) -> Result<Settings, String> {
+    let mut config = config::decode(text).map_err(|error| error.to_string())?.config;
+    config.apply_platform_defaults();
+    config.validate().map_err(|errors| errors.to_string())?;
+    Ok(Settings::from_config(&config, &config.hostname_override))
+}
+
+/// What the executable makes of a machine that no manifest describes.
+fn stand_in(settings: &Settings, addresses: &Addresses) -> Node {
+    let address = |address: &IpAddr| NodeAddress { kind: AddressKind::Internal, address: Ok(*address) };
+    Node {
+        name: ObjectName::cluster_wide(&settings.node_name),
+        zone: None,
+        addresses: addresses.of_node().iter().map(address).collect(),
+        pod_cidrs: Box::default(),
+        deleting: false,
+        to_be_deleted: false,
+    }
+}
+
+/// The manifest of the marker.
+fn marker(port: u16) -> String {
+    let [v4, v6] = MARKER;
+    let mut text = format!(
+        "apiVersion: v1
+kind: Service
+metadata: {{name: marker, namespace: zz-lab}}
+spec:
+  clusterIP: \"{v4}\"
+  clusterIPs: [\"{v4}\", \"{v6}\"]
+  ipFamilies: [IPv4, IPv6]
+  ports: [{{port: {port}}}]
+"
+    );
+    for (family, at) in Family::ALL.into_iter().zip(MARKER_ENDPOINTS) {
+        let at: SocketAddr = at.parse().expect("an address");
+        let _ = write!(
+            text,
+            "---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: marker-{family}, namespace: zz-lab, labels: {{kubernetes.io/service-name: marker}}}}
+addressType: {family}
+ports: [{{name: \"\", port: {}}}]
+endpoints: [{{addresses: [\"{}\"]}}]
+",
+            at.port(),
+            at.ip()
+        );
+    }
+    text
+}

@@ -1,0 +1,179 @@
+//! All connections of one situation: made, judged, and made again where chance has left somebody out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use ferry_api::object::{Family, Protocol};
+use ferry_model::Verdict;
+
+use super::judge::{Scene, wants_server};
+use super::plan::{Decided, Memory, Try};
+use super::server::Servers;
+use super::terrain::{Addresses, Terrain};
+use super::{ask, icmp};
+use crate::lab::Place;
+use crate::probe::{Outcome, Tally};
+
+/// What came of the connections of a situation.
+#[derive(Default)]
+pub(super) struct Found {
+    /// how many connections were made
+    pub(super) connections: usize,
+    /// what was not as decided, a line each
+    pub(super) faults: Vec<Fault>,
+}
+
+/// Something that was not as decided.
+pub(super) struct Fault {
+    /// in which family
+    pub(super) family: Family,
+    /// what
+    pub(super) text: String,
+}
+
+/// An endpoint of a set this large must be met; of a larger one, chance may leave one out.
+const SMALL: usize = 4;
+/// Further connections to meet those that weren't, in turns of so many.
+const TURNS: [usize; 4] = [8, 16, 32, 64];
+
+/// The tries of a situation and what came of them.
+struct Trial<'a> {
+    terrain: &'a Terrain,
+    scene: Scene<'a>,
+    found: Found,
+    /// what a client got before
+    remembered: BTreeMap<Memory, SocketAddr>,
+    /// who answered of a set, by where the connection went
+    met: BTreeMap<Group, BTreeSet<SocketAddr>>,
+}
+
+/// Connections to one place that may all reach the same endpoints.
+type Group = (Protocol, SocketAddr, Vec<SocketAddr>);
+
+// === impl Trial ===
+
+impl Trial<'_> {
+    /// Makes all connections of these, at once.
+    fn make(&mut self, tries: &[&Try]) {
+        let asks: Vec<_> = tries.iter().map(|tried| tried.ask).collect();
+        for (tried, outcome) in tries.iter().zip(ask::ask_all(self.terrain, &asks)) {
+            self.note(tried, &outcome);
+        }
+    }
+
+    fn note(&mut self, tried: &Try, outcome: &Outcome) {
+        self.found.connections += 1;
+        let answered = match self.scene.judge(tried, outcome) {
+            Ok(answered) => answered,
+            Err(wrong) => return self.fault(tried, outcome, wrong),
+        };
+        let (Some(endpoint), Verdict::Forward(pool)) = (answered, &tried.verdict) else { return };
+        if let Some(memory) = &tried.memory {
+            let known = *self.remembered.entry(memory.clone()).or_insert(endpoint);
+            if known != endpoint {
+                self.fault(tried, outcome, &format!("session affinity has to lead to {known} again"));
+            }
+        } else if pool.len() <= SMALL {
+            self.met.entry(group(tried)).or_default().insert(endpoint);
+        }
+    }
+
+    /// Tries again where an endpoint hasn't been met.
+    fn meet_all(&mut self, tries: &[Try]) {
+        for times in TURNS {
+            let mut unmet = BTreeMap::new();
+            for tried in tries {
+                let group = group(tried);
+                let met = self.met.get(&group).map_or(0, BTreeSet::len);
+                if met > 0 && met < group.2.len() {
+                    unmet.entry(group).or_insert(tried);
+                }
+            }
+            let again: Vec<&Try> = unmet.values().flat_map(|tried| std::iter::repeat_n(*tried, times)).collect();
+            self.make(&again);
+        }
+        let missed = self.met.iter().filter(|(group, met)| met.len() < group.2.len());
+        self.found.faults.extend(missed.map(|((protocol, to, pool), met)| {
+            let text = format!("{protocol} to {to}: of {pool:?} only {met:?} ever answered");
+            Fault { family: Family::of(to.ip()), text }
+        }));
+    }
+
+    /// A ping to a cluster IP is refused: nobody has the address.
+    fn ping(&mut self, decided: &Decided) {
+        let pings = decided.pings(self.scene.addresses);
+        self.found.connections += pings.len();
+        let unrefused = icmp::unrefused(self.terrain, &pings);
+        for (_, ping) in pings.iter().enumerate().filter(|(at, _)| unrefused.contains(at)) {
+            let (from, source, to) = (ping.from.name(), ping.source, ping.to);
+            let text = format!("ping {source} → {to} from {from}: it has to be refused");
+            self.found.faults.push(Fault { family: Family::of(to), text });
+        }
+    }
+
+    fn fault(&mut self, tried: &Try, outcome: &Outcome, wrong: &str) {
+        let Try { packet, verdict, ask, .. } = tried;
+        let observed = Tally(vec![outcome.clone()]);
+        let interface = packet.interface.as_deref().unwrap_or("-");
+        let text = format!(
+            "{} {} → {} from {} (interface {interface}): wanted {verdict}, observed {observed}: {wrong}",
+            packet.protocol,
+            packet.source,
+            ask.to,
+            ask.from.name(),
+        );
+        self.found.faults.push(Fault { family: Family::of(packet.source), text });
+    }
+}
+
+fn group(tried: &Try) -> Group {
+    let pool = match &tried.verdict {
+        Verdict::Forward(pool) => pool.keys().map(|known| SocketAddr::new(known.address, known.port)).collect(),
+        Verdict::Drop | Verdict::Reject | Verdict::Pass => Vec::new(),
+    };
+    (tried.ask.protocol, tried.ask.to, pool)
+}
+
+/// Puts servers where there have to be some, makes all connections and judges them. The rules are in force.
+pub(super) fn try_all(terrain: &Terrain, decided: &Decided, addresses: &Addresses) -> Found {
+    let tries = decided.tries(addresses);
+    let mut servers = decided.endpoints();
+    servers.extend(
+        tries.iter().filter(|tried| wants_server(tried, addresses)).map(|tried| (tried.ask.protocol, tried.ask.to)),
+    );
+    let _running = start_servers(terrain, addresses, &servers);
+    let scene = Scene { addresses, servers: &servers };
+    let mut trial =
+        Trial { terrain, scene, found: Found::default(), remembered: BTreeMap::new(), met: BTreeMap::new() };
+    for turn in turns(&tries) {
+        trial.make(&turn);
+    }
+    trial.ping(decided);
+    if trial.found.faults.is_empty() {
+        trial.meet_all(&tries);
+    }
+    trial.found
+}
+
+fn start_servers(terrain: &Terrain, addresses: &Addresses, servers: &BTreeSet<(Protocol, SocketAddr)>) -> Vec<Servers> {
+    let mut by_place = BTreeMap::<Place, BTreeSet<_>>::new();
+    for server in servers {
+        by_place.entry(addresses.owner(server.1.ip())).or_default().insert(*server);
+    }
+    by_place.iter().map(|(place, at)| Servers::start(terrain.host(*place), at)).collect()
+}
+
+/// What may run at once. A client that is going to be remembered must not call twice before it is: of each client of a
+/// service port one connection for each pool goes first, one after another; what is left, last.
+fn turns(tries: &[Try]) -> Vec<Vec<&Try>> {
+    let mut turns = BTreeMap::<usize, Vec<&Try>>::new();
+    let mut clients = BTreeMap::<_, BTreeSet<&Memory>>::new();
+    for tried in tries {
+        let turn = tried.memory.as_ref().map_or(0, |memory| {
+            let known = clients.entry((&memory.port, memory.client)).or_default();
+            if known.insert(memory) { known.len() } else { usize::MAX }
+        });
+        turns.entry(turn).or_default().push(tried);
+    }
+    turns.into_values().collect()
+}
