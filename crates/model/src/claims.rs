@@ -82,10 +82,12 @@ impl Claims {
         protocol: Protocol,
     ) -> Standing<'_> {
         let key = Key { at, protocol, family };
-        let Some(owner) = self.owners.get(&key).filter(|owner| owner.name != *name) else { return Standing::Owner };
+        let Some(owner) = self.owner(family, at, protocol).filter(|owner| *owner != name) else {
+            return Standing::Owner;
+        };
         let named = self.contested.get(&key).into_iter().flat_map(first);
         if named.map(|claimant| &claimant.name).any(|named| named == name) {
-            Standing::LosesTo(&owner.name)
+            Standing::LosesTo(owner)
         } else {
             Standing::Loses
         }

@@ -77,7 +77,7 @@ pub fn resolve(
             port,
             local_endpoints: u32::try_from(addresses.len()).unwrap_or(u32::MAX),
         });
-        diagnostics = resolver.diagnostics;
+        diagnostics = resolver.diagnostics();
     }
     (state, diagnostics)
 }
@@ -85,6 +85,10 @@ pub fn resolve(
 /// So much a Service weighs at most in one family: its endpoints, and for each frontend its endpoints and source ranges again.
 /// Twenty frontends with fifty thousand endpoints are not more.
 const MAX_WEIGHT: usize = 1 << 20;
+
+/// So many frontends that aren't served are told one by one. If all were, a Service of a few kilobytes, whose ports and
+/// addresses are another's, would be told of in megabytes, which are kept and logged.
+const TOLD: usize = 64;
 
 /// What all ports of a service share.
 struct Resolver<'a> {
@@ -100,6 +104,8 @@ struct Resolver<'a> {
     room: Option<usize>,
     /// frontends of this service so far
     taken: BTreeSet<(FrontendAddr, Protocol)>,
+    /// frontends that others have, or this service already
+    unserved: usize,
     diagnostics: Vec<Diagnostic>,
 }
 
@@ -141,8 +147,20 @@ impl<'a> Resolver<'a> {
             visible,
             room: Some(MAX_WEIGHT),
             taken: BTreeSet::new(),
+            unserved: 0,
             diagnostics,
         }
+    }
+
+    /// All that was found.
+    fn diagnostics(mut self) -> Vec<Diagnostic> {
+        let untold = self.unserved.saturating_sub(TOLD);
+        if untold > 0 {
+            let message = format!("{untold} more addresses and ports are another's, or there twice: not served either");
+            let problem = Problem { field: "spec.ports".to_owned(), message };
+            self.diagnostics.push(of_service(self.visible.service, problem));
+        }
+        self.diagnostics
     }
 
     /// The addresses of the next port; `None` if it is too much, with its endpoints, for what is left of the room. So that
@@ -227,8 +245,11 @@ impl<'a> Resolver<'a> {
                 Standing::Owner => return true,
             }
         };
-        let problem = Problem { field: address.field(), message };
-        self.diagnostics.push(Diagnostic { cause, ..of_service(service, problem) });
+        self.unserved += 1;
+        if self.unserved <= TOLD {
+            let problem = Problem { field: address.field(), message };
+            self.diagnostics.push(Diagnostic { cause, ..of_service(service, problem) });
+        }
         false
     }
 

@@ -307,7 +307,7 @@ fn a_shared_object_of_a_new_context_does_not_stay_as_a_waiting_unit_has_it() {
 
 #[test]
 fn a_second_writer_of_everything_is_left_alone_for_a_while() {
-    let world = World::new();
+    let mut world = World::new();
     let mut now = Instant::now();
     let mut engine = built_from_nothing(&world, now);
     let (mut repaired, mut contested) = (0, 0);
@@ -319,6 +319,12 @@ fn a_second_writer_of_everything_is_left_alone_for_a_while() {
         contested += outcome.contested.len();
     }
     assert_eq!((repaired, contested), (3, 1));
+    // What changes meanwhile is not left to anybody, also if it is time for a repair.
+    world.endpoints[0] = vec![9];
+    engine.offer(world.delta());
+    let outcome = engine.repair(now);
+    assert!(outcome.error.is_none() && !outcome.acked.is_empty(), "{outcome:?}");
+    assert_eq!(engine.kernel().objects[&ToyKey::Frontend(0)].slots(), [9]);
 }
 
 #[test]

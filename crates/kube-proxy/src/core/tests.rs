@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::wire::{Document, decode_manifest};
+use ferry_model::{DetectLocal, LocalDetector};
 use ferry_plane::mailbox::{Mailbox, Receiver, Taken};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -227,6 +228,28 @@ fn a_context_change_reaches_every_service() {
     // Somebody else's node is nothing to us.
     bench.upsert(&node.replace("name: node\n", "name: other\n"));
     assert!(bench.taken().iter().all(Option::is_none));
+}
+
+#[test]
+fn pod_ranges_are_followed() {
+    let mut bench = Bench::started(&service("a", "10.96.0.1", ""));
+    bench.core.settings.detect_local = DetectLocal::NodeCidr;
+    for (ranges, v4, v6) in [
+        ("10.244.1.0/24", Some("10.244.1.0/24"), None),
+        ("10.244.1.0/24, 'fd00:10:244:1::/64'", Some("10.244.1.0/24"), Some("fd00:10:244:1::/64")),
+        ("10.244.2.0/24, 'fd00:10:244:1::/64'", Some("10.244.2.0/24"), Some("fd00:10:244:1::/64")),
+    ] {
+        let spec = format!(
+            "spec: {{podCIDRs: [{ranges}]}}\nstatus: {{addresses: [{{type: InternalIP, address: 10.0.0.9}}]}}\n"
+        );
+        bench.upsert(&(NODE.to_owned() + &spec));
+        let taken = bench.taken();
+        let delta = taken[0].as_ref().unwrap();
+        let local = &delta.context.as_ref().unwrap().local;
+        let range = |text: Option<&str>| text.map(|text| LocalDetector::Cidr(text.parse().unwrap()));
+        assert_eq!([local.of(Family::V4), local.of(Family::V6)], [&range(v4), &range(v6)]);
+        assert_eq!(ids(Some(delta)), [id("a")]);
+    }
 }
 
 #[test]

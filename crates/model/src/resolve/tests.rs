@@ -469,6 +469,26 @@ fn one_of_many_losers_is_not_told_to_whom() {
 }
 
 #[test]
+fn who_loses_very_much_is_told_of_some() {
+    let wide = |name: &str, cluster_ip: &str, addresses: u8| Service {
+        ports: (1..=20).map(|number| port(&number.to_string(), number)).collect(),
+        external_ips: (0..addresses).map(|last| Ok(IpAddr::from([198, 51, 100, last]))).collect(),
+        ..service(name, cluster_ip)
+    };
+    for (addresses, told) in [(3, 60), (4, 65), (200, 65)] {
+        let store = store([wide("a", "10.96.0.10", addresses), wide("b", "10.96.0.11", addresses)], []);
+        assert_eq!(resolved(&store, "a", Family::V4).1, [""; 0]);
+        let (state, diagnostics) = resolved(&store, "b", Family::V4);
+        assert!(state.ports.iter().all(|port| port.frontends.len() == 1), "the cluster IP alone");
+        assert_eq!(diagnostics.len(), told, "{addresses}");
+        let untold = 20 * usize::from(addresses) - told.min(TOLD);
+        let last =
+            format!("spec.ports: {untold} more addresses and ports are another's, or there twice: not served either");
+        assert_eq!(diagnostics.last() == Some(&last), untold > 0, "{diagnostics:?}");
+    }
+}
+
+#[test]
 fn a_service_has_no_more_frontends_than_there_is_room_for() {
     let ports: Vec<ServicePort> = (1..=200).map(|number| port(&number.to_string(), number)).collect();
     let addresses = (0..200_u8).map(|last| Ok(IpAddr::from([198, 51, 100, last])));

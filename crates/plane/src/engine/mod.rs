@@ -243,6 +243,10 @@ where
     fn repair(&mut self, now: Instant) -> Outcome {
         self.turn(now, |engine, context, outcome| {
             engine.suspects.check(Extent::All, now);
+            if engine.rivals.holds(&None, now) {
+                // Nothing is compared now, but what is pending is ours.
+                return engine.sync_pending(context, now, outcome);
+            }
             engine.mend(context, now, Purpose::Repair, outcome)
         })
     }
