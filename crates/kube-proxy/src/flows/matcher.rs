@@ -20,10 +20,18 @@ const MANY: usize = 16;
 pub(super) struct Matcher {
     family: Family,
     protocol: Protocol,
-    addresses: HashMap<SocketAddr, Right>,
-    ports: HashMap<u16, Right>,
+    addresses: HashMap<SocketAddr, Rule>,
+    ports: HashMap<u16, Rule>,
     /// who serves node ports
     nodes: HashSet<IpAddr>,
+}
+
+/// What is known of a frontend.
+#[derive(Clone, Debug)]
+struct Rule {
+    right: Right,
+    /// what somebody may be about to answer is left for another look
+    patient: bool,
 }
 
 /// Which flows to a frontend are right.
@@ -53,14 +61,14 @@ impl Matcher {
         };
         // Frontends of one port of a Service share their pools, and so the set made of them.
         let mut sets = BTreeMap::new();
-        for ((_, at), right) in rules.right.iter().filter(|((of, _), _)| *of == protocol) {
-            let right = Right::new(right, &mut sets);
-            match *at {
+        for (key, right) in rules.right.iter().filter(|((of, _), _)| *of == protocol) {
+            let rule = Rule { right: Right::new(right, &mut sets), patient: rules.again.contains(key) };
+            match key.1 {
                 FrontendAddr::Vip(address, port) => {
-                    matcher.addresses.insert(SocketAddr::new(address, port), right);
+                    matcher.addresses.insert(SocketAddr::new(address, port), rule);
                 }
                 FrontendAddr::NodePort(port) => {
-                    matcher.ports.insert(port, right);
+                    matcher.ports.insert(port, rule);
                 }
             }
         }
@@ -92,7 +100,7 @@ impl Matcher {
             self.nodes.contains(&destination.ip()).then_some(at_port)
         });
         // Zones are somebody else's: a flow in one met no rule of ours, or had its fate decided elsewhere.
-        entry.zone == 0 && rule.is_some_and(|right| !right.allows(&self.flow(entry)))
+        entry.zone == 0 && rule.is_some_and(|rule| rule.forbids(&self.flow(entry)))
     }
 
     fn flow(&self, entry: &Entry) -> Flow {
@@ -102,6 +110,17 @@ impl Matcher {
             answers_from: entry.reply.from(),
             answered: entry.status.contains(Status::SEEN_REPLY),
         }
+    }
+}
+
+// === impl Rule ===
+
+impl Rule {
+    /// Whether the flow is wrong, and it is time for it to go. An endpoint that is no longer used may be answering just now
+    /// what it was asked before; without the entry nobody would translate the answer.
+    fn forbids(&self, flow: &Flow) -> bool {
+        let asked = !flow.answered && flow.answers_from != flow.destination;
+        !(self.patient && asked) && !self.right.allows(flow)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which frontends of one family wait for a look at their flows, and by which rules.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Protocol;
@@ -9,8 +9,9 @@ use ferry_model::{FlowRule, RightFlows};
 
 /// How often a frontend is looked at: at once, and again after [`AGAIN`].
 const LOOKS: u8 = 2;
-/// Until the second look. A packet that met the old rules, and was not yet in the table at the first look, is in it by then.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Until the second look. A packet that met the old rules, and was not yet in the table at the first look, is in it by then;
+/// and an answer that was on its way at the first look has come.
+pub(super) const AGAIN: Duration = Duration::from_millis(300);
 
 /// A frontend's flows of one protocol.
 pub(super) type Key = (Protocol, FrontendAddr);
@@ -40,6 +41,8 @@ struct Waiting {
 pub(super) struct Rules {
     /// which flows are right, by frontend
     pub(super) right: BTreeMap<Key, RightFlows>,
+    /// frontends that will be looked at again: their flows that wait for an answer may get it until then
+    pub(super) again: HashSet<Key>,
     /// which addresses serve node ports
     pub(super) node_ports: NodePortAddresses,
     /// changes when there are newer ones
@@ -76,12 +79,7 @@ impl TurnRules {
 
     /// The node ports whose flows must be looked at.
     pub(super) fn node_ports(&self) -> Vec<(Protocol, u16)> {
-        let due = self.0.values().filter(|rule| rule.due);
-        due.filter_map(|rule| match rule.at {
-            FrontendAddr::NodePort(port) => Some((rule.protocol, port)),
-            FrontendAddr::Vip(..) => None,
-        })
-        .collect()
+        self.0.iter().filter(|(_, rule)| rule.due).filter_map(|(key, _)| node_port(*key)).collect()
     }
 }
 
@@ -164,13 +162,28 @@ impl Queue {
         }
     }
 
+    /// With a node port come the addresses of its number that wait, for one of these may be the node's, and then it decides.
     fn taken(&self) -> Rules {
-        let taken = self.waiting.iter().filter(|(_, waiting)| waiting.taken);
+        let taken = || self.waiting.iter().filter(|(_, waiting)| waiting.taken);
+        let ports: HashSet<(Protocol, u16)> = taken().filter_map(|(key, _)| node_port(*key)).collect();
+        let stands_before = |(protocol, at): Key| match at {
+            FrontendAddr::Vip(_, port) => ports.contains(&(protocol, port)),
+            FrontendAddr::NodePort(_) => false,
+        };
+        let before = self.waiting.iter().filter(|(key, waiting)| !waiting.taken && stands_before(**key));
         Rules {
-            right: taken.map(|(key, waiting)| (*key, waiting.right.clone())).collect(),
+            again: self.waiting.iter().filter(|(_, waiting)| waiting.looks > 0).map(|(key, _)| *key).collect(),
+            right: taken().chain(before).map(|(key, waiting)| (*key, waiting.right.clone())).collect(),
             node_ports: self.node_ports.clone(),
             revision: self.revision,
         }
+    }
+}
+
+fn node_port((protocol, at): Key) -> Option<(Protocol, u16)> {
+    match at {
+        FrontendAddr::NodePort(port) => Some((protocol, port)),
+        FrontendAddr::Vip(..) => None,
     }
 }
 
@@ -281,6 +294,23 @@ mod tests {
             queue.done();
         }
         assert_eq!(queue.next(), None);
+    }
+
+    /// The address may be one of the node's, and then it decides about a flow that a rule for the node port would call wrong.
+    #[test]
+    fn an_address_that_waits_stands_before_a_node_port_of_its_number() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        let at = |port| FrontendAddr::Vip(IpAddr::from([192, 0, 2, 1]), port);
+        queue.offer(turn([rule(FrontendAddr::NodePort(30053), to(&[1]), true)]), now);
+        let taken = queue.take(now);
+        queue.offer(turn([rule(at(30053), to(&[7]), true), rule(at(53), to(&[8]), true)]), now);
+        let both = [to(&[7]), to(&[1])];
+        assert_eq!(right_of(&queue.newer(&taken).unwrap()), both, "it comes during a look");
+        queue.done();
+        assert_eq!(queue.take(now).right.len(), 2);
+        queue.done();
+        queue.offer(turn([rule(FrontendAddr::NodePort(30053), to(&[2]), true)]), now);
+        assert_eq!(right_of(&queue.take(now)), [to(&[7]), to(&[2])], "its next look is yet to come");
     }
 
     #[test]

@@ -107,7 +107,7 @@ fn entry(client: u16, endpoint: u8) -> Entry {
         destination_port: to.port(),
     };
     let (original, reply) = (tuple(client, to), tuple(endpoint, client));
-    Entry { original, reply, protocol: 17, status: Status::default(), id: u32::from(client.port()), zone: 0 }
+    Entry { original, reply, protocol: 17, status: Status::SEEN_REPLY, id: u32::from(client.port()), zone: 0 }
 }
 
 /// A pass over what is due, as the thread makes it.

@@ -1,7 +1,7 @@
 use ferry_kernel::conntrack::Tuple;
 use ferry_model::FlowRule;
 
-use super::super::queue::{Queue, TurnRules};
+use super::super::queue::{AGAIN, Queue, TurnRules};
 use super::*;
 
 fn address(text: &str) -> SocketAddr {
@@ -56,7 +56,9 @@ fn rules(node_ports: &NodePortAddresses, rules: &[(Protocol, FrontendAddr, Right
     let (mut queue, now) = (Queue::default(), std::time::Instant::now());
     queue.serve_node_ports(node_ports);
     queue.offer(turn, now);
-    queue.take(now)
+    queue.take(now);
+    queue.done();
+    queue.take(now + AGAIN)
 }
 
 const LOCAL: &[&str] = &["192.0.2.1", "192.0.2.2"];
@@ -128,6 +130,21 @@ fn an_address_with_the_number_of_a_node_port_decides() {
 }
 
 #[test]
+fn an_answer_that_may_be_on_its_way_is_waited_for_once() {
+    let (mut queue, now, mut turn) = (Queue::default(), std::time::Instant::now(), TurnRules::default());
+    turn.add([FlowRule { protocol: Protocol::Udp, at: vip("10.96.0.1:53"), right: to(&["10.1.0.1:53"]), due: true }]);
+    queue.offer(turn, now);
+    let asked = udp("10.96.0.1:53", "10.1.0.2:53");
+    let answered = Entry { status: Status::SEEN_REPLY, ..asked };
+    let untranslated = udp("10.96.0.1:53", "10.96.0.1:53");
+    for (at, wrong) in [(now, [false, true, true]), (now + AGAIN, [true, true, true])] {
+        let matcher = matcher(Protocol::Udp, &queue.take(at));
+        assert_eq!([asked, answered, untranslated].map(|entry| matcher.is_wrong(&entry)), wrong);
+        queue.done();
+    }
+}
+
+#[test]
 fn of_tcp_only_what_nobody_translated_or_answered_is_wrong() {
     let rules = rules(
         &NodePortAddresses::All,
@@ -154,13 +171,13 @@ fn many_endpoints_are_looked_up_as_few_are() {
         let at = [vip("10.96.0.1:53"), vip("203.0.113.1:53"), FrontendAddr::NodePort(30053)];
         let shared: Vec<_> = at.iter().map(|at| (Protocol::Udp, *at, right.clone())).collect();
         let matcher = matcher(Protocol::Udp, &rules(&NodePortAddresses::All, &shared));
-        let by_hash = matcher.addresses.values().filter(|right| matches!(right, Right::Among(_))).count();
+        let by_hash = matcher.addresses.values().filter(|rule| matches!(rule.right, Right::Among(_))).count();
         assert_eq!(by_hash, if count < MANY { 0 } else { 2 });
         for endpoint in &all {
             let entry = udp("10.96.0.1:53", endpoint);
             assert_eq!(matcher.is_wrong(&entry), !right.allows(&matcher.flow(&entry)), "{count} {endpoint}");
         }
-        if let Some(Right::Among(set)) = matcher.ports.get(&30053) {
+        if let Some(Rule { right: Right::Among(set), .. }) = matcher.ports.get(&30053) {
             assert_eq!(Rc::strong_count(set), 3, "one set for frontends of one port");
         }
     }
