@@ -24,11 +24,9 @@ use crate::probe::{Answer, Outcome, sctp};
 const SILENCE: Duration = Duration::from_millis(350);
 /// How long to wait for what should come.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// When UDP and SCTP ask again, as TCP does.
-const AGAIN: Duration = Duration::from_secs(1);
 /// So many connections that should be answered are open at once, per machine.
 const TOGETHER: usize = 48;
-/// After so many that weren't, others are not waited for as long.
+/// After so many that weren't, no others are begun.
 const ENOUGH_TIMEOUTS: usize = 8;
 /// Source ports: beyond node ports and the ports of services.
 const PORTS: std::ops::Range<u16> = 33_000..61_000;
@@ -68,13 +66,12 @@ struct Opened {
     socket: Socket,
     source_port: u16,
     began: Instant,
-    /// how often it was sent again
-    again: u32,
     text: Vec<u8>,
 }
 
-/// Makes all these connections, and says what came of each.
-pub(super) fn ask_all(terrain: &Terrain, asks: &[Ask]) -> Vec<Outcome> {
+/// Makes all these connections, and says what came of each; `None` of those that were not made because too many others
+/// weren't answered.
+pub(super) fn ask_all(terrain: &Terrain, asks: &[Ask]) -> Vec<Option<Outcome>> {
     let mut outcomes: Vec<Option<Outcome>> = vec![None; asks.len()];
     let parts = Place::ALL.map(|place| {
         let mine = asks.iter().enumerate().filter(|(_, ask)| ask.from == place);
@@ -88,11 +85,11 @@ pub(super) fn ask_all(terrain: &Terrain, asks: &[Ask]) -> Vec<Outcome> {
         for (part, thread) in threads.collect::<Vec<_>>() {
             let found = thread.join().expect("connections end one way or another");
             for ((index, _), outcome) in part.iter().zip(found) {
-                outcomes[*index] = Some(outcome);
+                outcomes[*index] = outcome;
             }
         }
     });
-    outcomes.into_iter().map(|outcome| outcome.expect("every machine has a thread")).collect()
+    outcomes
 }
 
 // === impl Round ===
@@ -115,40 +112,32 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn run(mut self) -> Vec<Outcome> {
-        let (silent, mut rest): (Vec<usize>, VecDeque<usize>) = {
-            let all = 0..self.asks.len();
-            (
-                all.clone().filter(|&at| self.asks[at].silent).collect(),
-                all.filter(|&at| !self.asks[at].silent).collect(),
-            )
-        };
+    fn run(mut self) -> Vec<Option<Outcome>> {
+        let (silent, mut rest): (VecDeque<usize>, VecDeque<usize>) =
+            (0..self.asks.len()).partition(|&at| self.asks[at].silent);
         silent.into_iter().for_each(|at| self.begin(at));
         loop {
             self.give_up();
-            self.send_again();
+            if self.timeouts >= ENOUGH_TIMEOUTS {
+                rest.clear();
+            }
             while self.waiting[1].len() < TOGETHER
                 && let Some(at) = rest.pop_front()
             {
                 self.begin(at);
             }
             if rest.is_empty() && self.waiting.iter().all(VecDeque::is_empty) {
-                break;
+                return self.outcomes;
             }
             self.wait();
         }
-        self.outcomes.into_iter().map(|outcome| outcome.expect("all have ended")).collect()
-    }
-
-    fn limit(&self, silent: bool) -> Duration {
-        if silent || self.timeouts >= ENOUGH_TIMEOUTS { SILENCE } else { PATIENCE }
     }
 
     /// Ends what has waited for long enough, and forgets what has ended.
     fn give_up(&mut self) {
         let now = Instant::now();
         for silent in [true, false] {
-            let limit = self.limit(silent);
+            let limit = limit(silent);
             let mut waiting = std::mem::take(&mut self.waiting[usize::from(!silent)]);
             waiting.retain(|&at| {
                 let Some(open) = &self.open[at] else { return false };
@@ -163,24 +152,11 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// A machine with a load loses packets. TCP sends again by itself.
-    fn send_again(&mut self) {
-        for &at in &self.waiting[1] {
-            let (ask, Some(open)) = (&self.asks[at], &mut self.open[at]) else { continue };
-            if ask.protocol != Protocol::Tcp && open.began.elapsed() >= AGAIN * (open.again + 1) {
-                open.again += 1;
-                // if it fails, so it did at first, and the outcome says so
-                let _ = send(&open.socket, ask, open.source_port);
-            }
-        }
-    }
-
     fn wait(&mut self) {
         let now = Instant::now();
         let next = [true, false].into_iter().filter_map(|silent| {
             let first = self.open[*self.waiting[usize::from(!silent)].front()?].as_ref()?;
-            let again = AGAIN * (first.again + 1);
-            Some(first.began + if silent { SILENCE } else { again.min(self.limit(silent)) })
+            Some(first.began + limit(silent))
         });
         let timeout = next.min().map_or(PATIENCE, |next| next.saturating_duration_since(now));
         let timeout = Timespec::try_from(timeout).expect("seconds fit");
@@ -209,7 +185,7 @@ impl<'a> Round<'a> {
             Ok((socket, source_port)) => {
                 let number = EventData::new_u64(at.try_into().expect("a small number"));
                 epoll::add(&self.events, &socket, number, EventFlags::IN).expect("watching a socket");
-                self.open[at] = Some(Opened { socket, source_port, began, again: 0, text: Vec::new() });
+                self.open[at] = Some(Opened { socket, source_port, began, text: Vec::new() });
                 self.waiting[usize::from(!ask.silent)].push_back(at);
             }
             Err(error) => self.end(at, failure(&error)),
@@ -262,6 +238,11 @@ impl<'a> Round<'a> {
     }
 }
 
+/// How long to wait for what should come, or should not.
+fn limit(silent: bool) -> Duration {
+    if silent { SILENCE } else { PATIENCE }
+}
+
 fn failure(error: &std::io::Error) -> Outcome {
     match error.kind() {
         ErrorKind::ConnectionRefused => Outcome::Refused,
@@ -283,7 +264,7 @@ fn connect(ask: &Ask) -> std::io::Result<(Socket, u16)> {
         socket.bind(&SocketAddr::new(ask.source, 0).into())?;
         socket.connect(&SocketAddr::new(ask.to.ip(), 0).into())?;
         let port = fresh_port(ask.from);
-        send(&socket, ask, port)?;
+        sent(socket.send(&sctp::init(port, ask.to.port())))?;
         return Ok((socket, port));
     }
     let port = loop {
@@ -302,17 +283,10 @@ fn connect(ask: &Ask) -> std::io::Result<(Socket, u16)> {
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
         result => result?,
     }
-    send(&socket, ask, port)?;
-    Ok((socket, port))
-}
-
-/// Sends the first packet, where connecting doesn't.
-fn send(socket: &Socket, ask: &Ask, source_port: u16) -> std::io::Result<()> {
-    match ask.protocol {
-        Protocol::Tcp => Ok(()),
-        Protocol::Udp => sent(socket.send(b"?")),
-        Protocol::Sctp => sent(socket.send(&sctp::init(source_port, ask.to.port()))),
+    if ask.protocol == Protocol::Udp {
+        sent(socket.send(b"?"))?;
     }
+    Ok((socket, port))
 }
 
 /// A packet that is dropped or rejected on its way out of its own machine is an error for who sends it. It is no

@@ -14,9 +14,7 @@ use super::terrain::Terrain;
 use crate::lab::Place;
 
 /// How long a refusal may take: it comes within a millisecond; the rest is for a machine with a load.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How often to ask.
-const TIMES: usize = 3;
+const PATIENCE: Duration = Duration::from_secs(3);
 /// The echo requests of ICMP and ICMPv6.
 const ECHO: [u8; 2] = [8, 128];
 
@@ -77,25 +75,21 @@ pub(super) fn unrefused(terrain: &Terrain, pings: &[Ping]) -> BTreeSet<usize> {
 
 fn refused_here(pings: &[(usize, Ping)]) -> BTreeSet<usize> {
     let sockets = sockets();
-    let mut found = BTreeSet::new();
-    // a machine with a load loses packets
-    for _ in 0..TIMES {
-        let open: Vec<_> = pings.iter().filter(|(at, _)| !found.contains(at)).collect();
-        for (at, ping) in &open {
-            if let Err(error) = send(*ping, u16::try_from(*at).expect("a small number")) {
-                // the rule that refuses it may tell the sender so
-                assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "ping to {}: {error}", ping.to);
-            }
+    for (at, ping) in pings {
+        if let Err(error) = send(*ping, u16::try_from(*at).expect("a small number")) {
+            // the rule that refuses it may tell the sender so
+            assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "ping to {}: {error}", ping.to);
         }
-        let start = Instant::now();
-        while found.len() < pings.len() && start.elapsed() < PATIENCE {
-            let mut ready: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
-            let timeout = Timespec::try_from(PATIENCE.saturating_sub(start.elapsed())).expect("seconds fit");
-            let _ = poll(&mut ready, Some(&timeout));
-            for refusal in read(&sockets) {
-                let about = pings.iter().find(|(at, ping)| refusal.is_about(*at, ping));
-                found.extend(about.map(|(at, _)| *at));
-            }
+    }
+    let mut found = BTreeSet::new();
+    let start = Instant::now();
+    while found.len() < pings.len() && start.elapsed() < PATIENCE {
+        let mut ready: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+        let timeout = Timespec::try_from(PATIENCE.saturating_sub(start.elapsed())).expect("seconds fit");
+        let _ = poll(&mut ready, Some(&timeout));
+        for refusal in read(&sockets) {
+            let about = pings.iter().find(|(at, ping)| refusal.is_about(*at, ping));
+            found.extend(about.map(|(at, _)| *at));
         }
     }
     found

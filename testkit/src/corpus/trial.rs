@@ -57,7 +57,9 @@ impl Trial<'_> {
     fn make(&mut self, tries: &[&Try]) {
         let asks: Vec<_> = tries.iter().map(|tried| tried.ask).collect();
         for (tried, outcome) in tries.iter().zip(ask::ask_all(self.terrain, &asks)) {
-            self.note(tried, &outcome);
+            if let Some(outcome) = outcome {
+                self.note(tried, &outcome);
+            }
         }
     }
 

@@ -19,7 +19,7 @@ mod changes;
 mod cluster;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -44,10 +44,21 @@ fn corpus() -> MutexGuard<'static, Corpus<'static>> {
     static CORPUS: OnceLock<Mutex<Corpus<'static>>> = OnceLock::new();
     let corpus = CORPUS.get_or_init(|| {
         let terrain: &Terrain = Box::leak(Box::new(Terrain::new()));
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cases");
-        Mutex::new(Corpus::new(terrain, EXECUTABLE, &folder, Mode::NFTABLES))
+        Mutex::new(Corpus::new(terrain, EXECUTABLE, &folder(), Mode::NFTABLES))
     });
     corpus.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A folder of this process, since a proxy serves whatever somebody writes there. Those of processes that are gone go.
+fn folder() -> PathBuf {
+    let all = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cases");
+    for entry in fs::read_dir(&all).into_iter().flatten().flatten() {
+        if !Path::new("/proc").join(entry.file_name()).exists() {
+            // another process may be at it too
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    all.join(std::process::id().to_string())
 }
 
 #[test]

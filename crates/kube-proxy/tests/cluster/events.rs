@@ -86,8 +86,10 @@ fn the_start_is_an_event_of_the_node() {
     assert!(text(event, "/metadata/name").starts_with(&format!("{NODE_NAME}.")), "{event}");
     // micro precision: 2024-05-01T10:00:00.123456Z
     assert_eq!(text(event, "/eventTime").len(), 27, "{event}");
-    // its connection isn't kept: what stays are the watches
-    assert_eq!(proxy.metric("rest_client_requests_total", &["code=\"201\"", "method=\"POST\""]), 1.0);
+    // the server shows it before its answer has come
+    wait(&mut proxy, "the answer", |proxy| {
+        proxy.metric("rest_client_requests_total", &["code=\"201\"", "method=\"POST\""]) == 1.0
+    });
     assert_eq!(proxy.metric("rest_client_requests_total", &["code=\"4"]), 0.0);
 }
 
