@@ -14,6 +14,8 @@ mod pace;
 mod queue;
 mod shared;
 mod table;
+#[cfg(test)]
+mod testing;
 
 pub use cleaner::Cleaner;
 pub use shared::{Shared, Witness};

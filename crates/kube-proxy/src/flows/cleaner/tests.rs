@@ -6,9 +6,10 @@ use ferry_model::ServiceState;
 use ferry_model::state::{
     Action, Endpoint, Frontend, FrontendAddr, FrontendKind, Pool, PortState, Scope, Snat, SourceRanges, Treatment,
 };
-use ferry_plane::{Acknowledged, Batch, CommitError, Delta, Outcome, SyncEngine, Unit, UnitId};
+use ferry_plane::{Acknowledged, CommitError, Outcome, Unit, UnitId};
 
 use super::super::shared::Witness;
+use super::super::testing::Holds;
 use super::*;
 
 /// A connection table that does something between its list and the removal.
@@ -45,28 +46,6 @@ impl Table for Fake<'_> {
     }
 }
 
-struct Idle;
-
-impl SyncEngine for Idle {
-    fn offer(&mut self, _: Delta) {}
-    fn sync(&mut self, _: Instant) -> Outcome {
-        Outcome::default()
-    }
-    fn repair(&mut self, _: Instant) -> Outcome {
-        Outcome::default()
-    }
-    fn tend(&mut self, _: Instant) -> Outcome {
-        Outcome::default()
-    }
-    fn each_unit(&self, _: &mut dyn FnMut(&Unit)) {}
-    fn plan(&mut self) -> Result<Batch<String>, CommitError> {
-        Ok(Batch::default())
-    }
-    fn retire(self: Box<Self>) -> Result<(), Vec<CommitError>> {
-        Ok(())
-    }
-}
-
 /// A UDP Service at 10.96.0.1:53 with these endpoints.
 fn unit(endpoints: &[u8]) -> Arc<Unit> {
     let endpoint = |n: &u8| Endpoint { address: IpAddr::from([10, 1, 0, *n]), port: 53 };
@@ -94,7 +73,7 @@ fn unit(endpoints: &[u8]) -> Arc<Unit> {
 fn turn(witness: &mut Witness, before: &[u8], after: &[u8]) {
     let acked = Acknowledged { id: UnitId::Base, before: Some(unit(before)), after: Some(unit(after)) };
     witness.begin();
-    witness.end(&Outcome { acked: vec![acked], ..Outcome::default() }, &Idle);
+    witness.end(&Outcome { acked: vec![acked], ..Outcome::default() }, &Holds(Vec::new()));
 }
 
 fn entry(client: u16, endpoint: u8) -> Entry {
@@ -154,7 +133,7 @@ fn a_turn_that_has_not_told_yet_is_waited_for() {
     let telling = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(50));
         let acked = Acknowledged { id: UnitId::Base, before: Some(unit(&[1])), after: Some(unit(&[1, 3])) };
-        witness.end(&Outcome { acked: vec![acked], ..Outcome::default() }, &Idle);
+        witness.end(&Outcome { acked: vec![acked], ..Outcome::default() }, &Holds(Vec::new()));
     });
     let mut table = Fake { entries: vec![entry(2, 2), entry(3, 3)], ..Fake::default() };
     let (result, deleted) = pass(&shared, &mut table);
@@ -172,7 +151,7 @@ fn nothing_is_removed_while_it_is_uncertain_what_is_in_force() {
     let failed = move || {
         let error = Some(Arc::new(CommitError::Busy(io::ErrorKind::WouldBlock.into())));
         witness.begin();
-        witness.end(&Outcome { error, ..Outcome::default() }, &Idle);
+        witness.end(&Outcome { error, ..Outcome::default() }, &Holds(Vec::new()));
     };
     let entries = vec![entry(2, 2)];
     let mut table = Fake { entries: entries.clone(), after_dump: Some(Box::new(failed)), ..Fake::default() };

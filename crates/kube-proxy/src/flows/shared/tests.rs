@@ -3,34 +3,10 @@ use std::net::IpAddr;
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_model::RightFlows;
 use ferry_model::state::{Action, Endpoint, Frontend, Pool, PortState, Scope, Snat, SourceRanges, Treatment};
-use ferry_plane::{Batch, CommitError, Delta, UnitId};
+use ferry_plane::{CommitError, UnitId};
 
+use super::super::testing::Holds;
 use super::*;
-
-/// An engine that holds these units, and does nothing.
-struct Holds(Vec<Unit>);
-
-impl SyncEngine for Holds {
-    fn offer(&mut self, _: Delta) {}
-    fn sync(&mut self, _: Instant) -> Outcome {
-        Outcome::default()
-    }
-    fn repair(&mut self, _: Instant) -> Outcome {
-        Outcome::default()
-    }
-    fn tend(&mut self, _: Instant) -> Outcome {
-        Outcome::default()
-    }
-    fn each_unit(&self, see: &mut dyn FnMut(&Unit)) {
-        self.0.iter().for_each(see);
-    }
-    fn plan(&mut self) -> Result<Batch<String>, CommitError> {
-        Ok(Batch::default())
-    }
-    fn retire(self: Box<Self>) -> Result<(), Vec<CommitError>> {
-        Ok(())
-    }
-}
 
 fn vip(n: u8, port: u16) -> (FrontendKind, FrontendAddr) {
     (FrontendKind::ExternalIp, FrontendAddr::Vip(IpAddr::from([10, 96, 0, n]), port))

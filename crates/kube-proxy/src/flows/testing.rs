@@ -1,0 +1,30 @@
+//! An engine for tests that tell what a turn did.
+
+use std::time::Instant;
+
+use ferry_plane::{Batch, CommitError, Delta, Outcome, SyncEngine, Unit};
+
+/// An engine that holds these units, and does nothing.
+pub(super) struct Holds(pub(super) Vec<Unit>);
+
+impl SyncEngine for Holds {
+    fn offer(&mut self, _: Delta) {}
+    fn sync(&mut self, _: Instant) -> Outcome {
+        Outcome::default()
+    }
+    fn repair(&mut self, _: Instant) -> Outcome {
+        Outcome::default()
+    }
+    fn tend(&mut self, _: Instant) -> Outcome {
+        Outcome::default()
+    }
+    fn each_unit(&self, see: &mut dyn FnMut(&Unit)) {
+        self.0.iter().for_each(see);
+    }
+    fn plan(&mut self) -> Result<Batch<String>, CommitError> {
+        Ok(Batch::default())
+    }
+    fn retire(self: Box<Self>) -> Result<(), Vec<CommitError>> {
+        Ok(())
+    }
+}
