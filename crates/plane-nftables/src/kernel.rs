@@ -165,8 +165,19 @@ impl NftablesKernel {
         }
         let step = ahead::step(Vec::new(), std::mem::take(&mut self.announced));
         match self.try_commit(&step, &Ahead::default()) {
-            // Gone with the table, or by somebody else's hand.
-            Ok(()) | Err(CommitError::Drifted { .. }) => {}
+            Ok(()) => {}
+            // Gone with the table, or by somebody else's hand: perhaps not all of them, and what is left lets clients in.
+            Err(CommitError::Drifted { .. }) if step.delete.len() > 1 => {
+                for range in step.delete {
+                    let step = ahead::step(Vec::new(), vec![range]);
+                    if let Err(CommitError::Busy(_) | CommitError::Unusable(_)) =
+                        self.try_commit(&step, &Ahead::default())
+                    {
+                        self.announced.extend(step.delete);
+                    }
+                }
+            }
+            Err(CommitError::Drifted { .. }) => {}
             Err(_) => self.announced = step.delete,
         }
     }
@@ -364,3 +375,6 @@ fn object_of(objects: &Batch<NftObject>, op: Op, index: usize) -> Option<&NftObj
 fn copy(error: &nft::BatchError) -> io::Error {
     io::Error::new(error.error.error.kind(), error.error.to_string())
 }
+
+#[cfg(test)]
+mod tests;
