@@ -119,8 +119,8 @@ impl Rule {
     /// Whether the flow is wrong, and it is time for it to go. An endpoint that is no longer used may be answering just now
     /// what it was asked before; without the entry nobody would translate the answer.
     fn forbids(&self, flow: &Flow) -> bool {
-        let asked = !flow.answered && flow.answers_from != flow.destination;
-        !(self.patient && asked) && !self.right.allows(flow)
+        let may_be_answered = !flow.answered && flow.answers_from != flow.destination;
+        !(self.right.allows(flow) || self.patient && may_be_answered)
     }
 }
 
