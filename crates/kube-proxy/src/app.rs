@@ -29,7 +29,7 @@ use crate::report::{Changes, Pulse, Pulses, Report, Reporter};
 use crate::serve::healthz::Health;
 use crate::serve::http::{self, Routes};
 use crate::serve::metrics::Metrics;
-use crate::serve::service_health::{HealthEvents, ServiceHealth};
+use crate::serve::service_health::ServiceHealth;
 use crate::serve::status::Status;
 use crate::source::Sink;
 use crate::{core, platform, version};
@@ -104,8 +104,7 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     });
     start_core(core, input, &ended)?;
     start_addresses(addresses, &inputs, &ended)?;
-    let health_events: Option<Rc<dyn HealthEvents>> =
-        recorder.is_heard().then(|| -> Rc<dyn HealthEvents> { Rc::new(HealthCheckReports::new(inputs.clone())) });
+    let health_events = Rc::new(HealthCheckReports::new(inputs.clone()));
     let sink = Sink::new(inputs);
     spawn("source", SOURCE_STACK_BYTES, &ended, move || source.run(&sink))?;
     recorder.record(Event::starting(&plan.settings.node_name));

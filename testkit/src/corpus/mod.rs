@@ -16,6 +16,7 @@ mod trial;
 
 use ferry_model::{Profile, Store};
 
+pub use plan::edges;
 pub use stage::Corpus;
 pub use terrain::Terrain;
 

@@ -285,7 +285,7 @@ fn sources(family: Family, destination: &Destination<'_>, addresses: &Addresses)
 }
 
 /// The first and the last of a range, and their neighbours outside.
-fn edges(range: &IpNet) -> Vec<IpAddr> {
+pub fn edges(range: &IpNet) -> Vec<IpAddr> {
     let (first, last) = (range.network(), range.broadcast());
     let beside = |address: IpAddr, up: bool| match address {
         IpAddr::V4(address) => {

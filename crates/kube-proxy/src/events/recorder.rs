@@ -41,11 +41,6 @@ impl Recorder {
         Self(None)
     }
 
-    /// Whether somebody may hear of it.
-    pub fn is_heard(&self) -> bool {
-        self.0.is_some()
-    }
-
     /// This happens now.
     pub fn record(&self, event: Event) {
         let Some(Queue { sender, dropped }) = &self.0 else { return };

@@ -2,8 +2,10 @@
 
 use std::net::IpAddr;
 
-use ferry_api::object::{Family, IpNet, Protocol};
+use ferry_api::object::{Family, Protocol};
 use ferry_model::{BaseState, FrontendAddr, Packet, ServiceState, SourceRanges};
+
+use ferry_testkit::corpus::edges;
 
 use crate::case::Case;
 
@@ -65,22 +67,6 @@ fn sources(family: Family, states: &[ServiceState], local: &[IpAddr]) -> Vec<Fro
     sources.sort_by_key(|from| (from.address, from.interface));
     sources.dedup_by_key(|from| (from.address, from.interface));
     sources
-}
-
-/// The first and the last of a range, and their neighbours outside.
-fn edges(range: &IpNet) -> Vec<IpAddr> {
-    let (first, last) = (range.network(), range.broadcast());
-    let beside = |address: IpAddr, up: bool| match address {
-        IpAddr::V4(address) => {
-            let bits = address.to_bits();
-            IpAddr::V4(if up { bits.wrapping_add(1) } else { bits.wrapping_sub(1) }.into())
-        }
-        IpAddr::V6(address) => {
-            let bits = address.to_bits();
-            IpAddr::V6(if up { bits.wrapping_add(1) } else { bits.wrapping_sub(1) }.into())
-        }
-    };
-    vec![first, last, beside(first, false), beside(last, true)]
 }
 
 fn destinations(family: Family, states: &[ServiceState], base: &BaseState, local: &[IpAddr]) -> Vec<(IpAddr, u16)> {

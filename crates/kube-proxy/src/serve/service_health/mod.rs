@@ -31,8 +31,7 @@ pub trait HealthEvents {
 /// The servers of all services. Belongs on a `LocalSet`.
 pub struct ServiceHealth {
     node_name: String,
-    /// `None` where nobody takes Events
-    events: Option<Rc<dyn HealthEvents>>,
+    events: Rc<dyn HealthEvents>,
     book: Rc<RefCell<Book>>,
     pulses: Rc<Pulses>,
     plan: Plan,
@@ -52,8 +51,8 @@ struct Probed {
 // === impl ServiceHealth ===
 
 impl ServiceHealth {
-    /// Serves nothing yet. Without `events` what goes wrong is only logged.
-    pub fn new(node_name: &str, pulses: Pulses, events: Option<Rc<dyn HealthEvents>>) -> Self {
+    /// Serves nothing yet.
+    pub fn new(node_name: &str, pulses: Pulses, events: Rc<dyn HealthEvents>) -> Self {
         Self {
             node_name: node_name.to_owned(),
             events,
@@ -137,11 +136,9 @@ impl ServiceHealth {
     }
 
     fn tell(&self, service: &ObjectName, port: u16, reason: &str) {
-        if let Some(events) = &self.events {
-            let node = &self.node_name;
-            let note = format!("node {node} failed to start healthcheck \"{service}\" on port {port}: {reason}");
-            events.failed_to_start(service, note);
-        }
+        let node = &self.node_name;
+        let note = format!("node {node} failed to start healthcheck \"{service}\" on port {port}: {reason}");
+        self.events.failed_to_start(service, note);
     }
 }
 
