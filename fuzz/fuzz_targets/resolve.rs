@@ -140,7 +140,7 @@ fn check(settings: &Settings, store: &Store) {
             let service = store.objects(&state.name).service.expect("it has a name");
             assert_eq!(!state.ports.is_empty(), ferry_model::serves(service, family), "{}", state.name);
             if let Some(check) = &state.health_check {
-                assert_eq!(check.port, service.health_check_node_port);
+                assert_eq!(check.port.get(), service.health_check_node_port);
                 assert_eq!((service.kind, service.external_policy), (ServiceType::LoadBalancer, TrafficPolicy::Local));
             }
         }

@@ -73,10 +73,8 @@ pub fn resolve(
                 addresses.extend(ready.map(|row| row.endpoint.address));
             }
         }
-        state.health_check = ready_here.map(|(port, addresses)| HealthCheck {
-            port,
-            local_endpoints: u32::try_from(addresses.len()).unwrap_or(u32::MAX),
-        });
+        state.health_check = ready_here
+            .and_then(|(port, addresses)| HealthCheck::new(port, u32::try_from(addresses.len()).unwrap_or(u32::MAX)));
         diagnostics = resolver.diagnostics();
     }
     (state, diagnostics)
@@ -218,7 +216,7 @@ impl<'a> Resolver<'a> {
             cluster: selection.cluster,
             local: selection.local,
             lingering,
-            frontends,
+            frontends: frontends.into(),
         }
     }
 

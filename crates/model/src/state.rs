@@ -1,6 +1,7 @@
 //! What `resolve` decides: for one Service in one IP family, every frontend with its decision table.
 
 use std::net::IpAddr;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
 use ferry_api::object::{IpNet, ObjectName, Protocol};
@@ -20,7 +21,7 @@ pub struct ServiceState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// where it is asked
-    pub port: u16,
+    pub port: NonZeroU16,
     /// how many addresses on this node have a ready endpoint, of whatever port of the Service
     pub local_endpoints: u32,
 }
@@ -42,14 +43,14 @@ pub struct PortState {
     /// ([`flow_rules`](crate::flow_rules)). Sorted; always empty for TCP, whose connections end by themselves
     pub lingering: Pool,
     /// the addresses that clients may use; no two of one family's states share one
-    pub frontends: Vec<Frontend>,
+    pub frontends: Box<[Frontend]>,
 }
 
 /// ClientIP session affinity: a client that comes back within the timeout gets the endpoint it had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Affinity {
     /// how long a memory lasts after the client's last new connection, in seconds
-    pub timeout_seconds: u32,
+    pub timeout_seconds: NonZeroU32,
 }
 
 /// The endpoints chosen for a scope. Sorted by address and port when it leaves `resolve`; a plane may order it anew
@@ -180,6 +181,26 @@ pub enum NodePortAddresses {
     All,
     /// these, sorted
     Only(Vec<IpAddr>),
+}
+
+const _: () = assert!(size_of::<ServiceState>() <= 48 && size_of::<PortState>() <= 88, "one for each of many services");
+
+// === impl HealthCheck ===
+
+impl HealthCheck {
+    /// Asked on this port; `None` for port 0, which is no port.
+    pub fn new(port: u16, local_endpoints: u32) -> Option<Self> {
+        Some(Self { port: NonZeroU16::new(port)?, local_endpoints })
+    }
+}
+
+// === impl Affinity ===
+
+impl Affinity {
+    /// With this timeout; `None` for 0, which would be no timeout to the kernel.
+    pub fn new(timeout_seconds: u32) -> Option<Self> {
+        Some(Self { timeout_seconds: NonZeroU32::new(timeout_seconds)? })
+    }
 }
 
 // === impl Pool ===

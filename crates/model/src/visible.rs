@@ -62,7 +62,7 @@ pub(crate) fn is_proxied(service: &Service) -> bool {
 
 /// Session affinity of all ports of a Service. A timeout of zero would be no timeout to the kernel: off.
 pub(crate) fn affinity(service: &Service) -> Option<Affinity> {
-    service.affinity_seconds.filter(|seconds| *seconds > 0).map(|timeout_seconds| Affinity { timeout_seconds })
+    service.affinity_seconds.and_then(Affinity::new)
 }
 
 /// Whether this family serves the Service: [`resolve`](crate::resolve()) gives it ports then, whatever its endpoints are.

@@ -102,7 +102,7 @@ impl Chains {
     /// Teaches the memories of a service port that this endpoint may stand in. The timeout is the rule's and not the
     /// memory's, so that a new one needs no new memory.
     pub(crate) fn learn(&self, id: AffinityId, scopes: &[Scope], affinity: Affinity) -> Rules {
-        let timeout = Duration::from_secs(affinity.timeout_seconds.into());
+        let timeout = Duration::from_secs(affinity.timeout_seconds.get().into());
         let rule = |scope: &Scope| {
             let rule = RuleWriter::new(self.family).member(SetName::Members(id, *scope));
             rule.update(SetName::Memory(id, *scope), timeout).end()

@@ -1,6 +1,7 @@
 //! Tries once what this mode needs of the kernel: a table with one of each, made and deleted in one transaction.
 
 use std::io;
+use std::num::NonZeroU32;
 
 use ferry_api::object::{Family, ObjectName, Protocol};
 use ferry_kernel::nft::{self, CommitFailure, Socket};
@@ -92,7 +93,7 @@ fn chains(family: Family, id: AffinityId) -> Vec<(ChainName, Rules)> {
     let memory = (id, Scope::Cluster);
     let remember = chains.remember(&context, Protocol::Tcp, Pick::Internal, memory);
     all.push((ChainName::Remember(Pick::Internal, Scope::Cluster, id), remember));
-    let learn = chains.learn(id, &[Scope::Cluster], Affinity { timeout_seconds: 1 });
+    let learn = chains.learn(id, &[Scope::Cluster], Affinity { timeout_seconds: NonZeroU32::MIN });
     all.push((ChainName::Learn(id), learn));
     all
 }

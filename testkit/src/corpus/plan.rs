@@ -162,7 +162,7 @@ impl Decided {
 fn memory(served: &Served<'_>, client: IpAddr, verdict: &Verdict) -> Option<Memory> {
     let Verdict::Forward(pool) = verdict else { return None };
     let Served { service, port, frontend } = served;
-    port.affinity.filter(|affinity| affinity.timeout_seconds >= LASTING)?;
+    port.affinity.filter(|affinity| affinity.timeout_seconds.get() >= LASTING)?;
     Some(Memory {
         port: format!("{}:{} {}", service.name, port.name, port.protocol),
         client,

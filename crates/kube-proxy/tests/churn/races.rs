@@ -245,11 +245,11 @@ fn delta(family: Family, like: &Like) -> Delta {
     let port = PortState {
         name: "raced".into(),
         protocol: Protocol::Udp,
-        affinity: like.affinity.then_some(Affinity { timeout_seconds: 10_800 }),
+        affinity: Affinity::new(10_800).filter(|_| like.affinity),
         cluster: pool.clone(),
         local: pool,
         lingering: Pool::default(),
-        frontends,
+        frontends: frontends.into(),
     };
     let service = ServiceState { name: name.clone(), ports: vec![port], health_check: None };
     let base = BaseState { node_ports: NodePortAddresses::All, service_cidrs: Vec::new(), affinity: like.affinity };

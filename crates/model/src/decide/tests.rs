@@ -24,11 +24,11 @@ fn state() -> ServiceState {
         ports: vec![PortState {
             name: "".into(),
             protocol: Protocol::Tcp,
-            affinity: Some(Affinity { timeout_seconds: 1 }),
+            affinity: Affinity::new(1),
             cluster: pool(&[POD, "10.244.2.1"]),
             local: pool(&[POD]),
             lingering: Pool::default(),
-            frontends: vec![
+            frontends: [
                 frontend(FrontendKind::ClusterIp, FrontendAddr::Vip(ip(VIP), 80), SourceRanges::Any, cluster_ip),
                 frontend(
                     FrontendKind::LoadBalancer,
@@ -42,7 +42,8 @@ fn state() -> ServiceState {
                     SourceRanges::Any,
                     Treatment::all(Action::Drop),
                 ),
-            ],
+            ]
+            .into(),
         }],
         health_check: None,
     }

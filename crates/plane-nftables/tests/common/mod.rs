@@ -68,7 +68,15 @@ pub(crate) fn service(name: &str, ports: Vec<PortState>) -> (UnitId, Option<Arc<
 }
 
 pub(crate) fn port(protocol: Protocol, cluster: Pool, local: Pool, frontends: Vec<Frontend>) -> PortState {
-    PortState { name: "http".into(), protocol, affinity: None, cluster, local, lingering: Pool::default(), frontends }
+    PortState {
+        name: "http".into(),
+        protocol,
+        affinity: None,
+        cluster,
+        local,
+        lingering: Pool::default(),
+        frontends: frontends.into(),
+    }
 }
 
 /// A service of every kind.
@@ -95,7 +103,7 @@ pub(crate) fn everything(family: Family) -> Delta {
         local.clone(),
         vec![cluster_ip(3, INTERNAL), node_port(30003, SPLIT), balancer(33, SPLIT)],
     );
-    sticky.affinity = Some(Affinity { timeout_seconds: 10_800 });
+    sticky.affinity = Affinity::new(10_800);
     let mut sticky_udp = port(
         Protocol::Udp,
         all.clone(),
@@ -106,7 +114,7 @@ pub(crate) fn everything(family: Family) -> Delta {
             frontend(FrontendKind::ExternalIp, vip(34), EXTERNAL),
         ],
     );
-    sticky_udp.affinity = Some(Affinity { timeout_seconds: 3 });
+    sticky_udp.affinity = Affinity::new(3);
     let units = [
         service("plain", vec![port(Protocol::Tcp, all.clone(), none.clone(), frontends)]),
         service("local", vec![port(Protocol::Tcp, all.clone(), local, local_frontends)]),

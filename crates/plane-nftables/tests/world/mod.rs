@@ -44,7 +44,7 @@ impl World {
             if !port.local.is_empty() {
                 port.local = pool(self.family, local);
             }
-            port.affinity = sticky.then_some(Affinity { timeout_seconds: 60 });
+            port.affinity = Affinity::new(60).filter(|_| sticky);
         }
         *state = Some(next);
     }

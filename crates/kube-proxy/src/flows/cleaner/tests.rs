@@ -60,12 +60,13 @@ fn unit(endpoints: &[u8]) -> Arc<Unit> {
             cluster: Pool::new(endpoints.iter().map(endpoint).collect::<Vec<_>>()),
             local: Pool::default(),
             lingering: Pool::default(),
-            frontends: vec![Frontend {
+            frontends: [Frontend {
                 kind: FrontendKind::ClusterIp,
                 at: FrontendAddr::Vip(IpAddr::from([10, 96, 0, 1]), 53),
                 sources: SourceRanges::Any,
                 treatment,
-            }],
+            }]
+            .into(),
         }],
     }))
 }

@@ -96,7 +96,7 @@ impl Page {
             Some(check) => self.services.insert(name.clone(), check),
             None => self.services.remove(name),
         };
-        let (before, after) = (before.map(|check| check.port), check.map(|check| check.port));
+        let (before, after) = (before.map(|check| check.port.get()), check.map(|check| check.port.get()));
         if before == after {
             return false;
         }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     fn service(service: &str, check: Option<(u16, u32)>) -> Acknowledged {
-        let health_check = check.map(|(port, local_endpoints)| HealthCheck { port, local_endpoints });
+        let health_check = check.and_then(|(port, local_endpoints)| HealthCheck::new(port, local_endpoints));
         let state = ServiceState { name: name(service), ports: Vec::new(), health_check };
         let id = UnitId::Service(name(service));
         Acknowledged { id, before: None, after: Some(Arc::new(Unit::Service(state))) }

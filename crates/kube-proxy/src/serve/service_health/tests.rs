@@ -60,7 +60,7 @@ impl Bench {
     async fn service(&mut self, name: &str, check: Option<(u16, u32)>) {
         let name = ObjectName::new("default", name);
         let after = check.map(|(port, local_endpoints)| {
-            let health_check = Some(HealthCheck { port, local_endpoints });
+            let health_check = HealthCheck::new(port, local_endpoints);
             Arc::new(Unit::Service(ServiceState { name: name.clone(), ports: Vec::new(), health_check }))
         });
         self.acknowledged(vec![Acknowledged { id: UnitId::Service(name), before: None, after }]).await;
