@@ -132,7 +132,7 @@ fn reversed(settings: &Settings, store: &Store) -> Store {
 fn check(settings: &Settings, store: &Store) {
     let context = context(settings, store.node());
     for family in Family::ALL {
-        let (base, _) = base(settings, &context, &local(), store, family);
+        let (base, _) = base(settings, &context, &local(), store, &Profile::NFTABLES, family);
         let resolved = |name| resolve(&store.objects(name), store.claims(), &context, &Profile::NFTABLES, family).0;
         let states: Vec<ServiceState> = store.service_names().map(resolved).collect();
         let mut taken = BTreeSet::new();
@@ -176,7 +176,7 @@ fn check(settings: &Settings, store: &Store) {
                         protocol,
                         port,
                     };
-                    let verdict = decide(&states, &base, &packet, &context);
+                    let verdict = decide(&states, &base, &packet, &context, &Profile::NFTABLES);
                     assert!(!matches!(verdict, Verdict::Forward(endpoints) if endpoints.is_empty()));
                 }
             }
@@ -241,6 +241,7 @@ fn settings(bytes: Bytes<'_, '_>) -> Result<Settings> {
         } else {
             NodePortSelection::Cidrs(list(bytes, net)?)
         },
+        localhost_node_ports: bytes.arbitrary()?,
         external_ips: bytes.ratio(9, 10)?,
     })
 }

@@ -367,7 +367,7 @@ impl Core {
             let affinity = seat.base.as_ref().map(|base| base.affinity);
             if base_dirty || affinity != Some(self.store.uses_affinity(seat.family)) {
                 let (base, diagnostics) =
-                    facts::base(&self.settings, context, &self.addresses, &self.store, seat.family);
+                    facts::base(&self.settings, context, &self.addresses, &self.store, &self.profile, seat.family);
                 base_checked = true;
                 base_said.extend(diagnostics);
                 if seat.base.as_ref() != Some(&base) {

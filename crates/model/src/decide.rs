@@ -5,55 +5,110 @@ use std::net::IpAddr;
 
 use crate::context::{Context, LocalDetector};
 use crate::packet::{Packet, Verdict};
+use crate::profile::Profile;
 use crate::state::{
     Action, BaseState, Frontend, FrontendAddr, FrontendKind, NodePortAddresses, PortState, ServiceState, Snat,
     SourceRanges,
 };
 use ferry_api::object::Family;
 
-/// What becomes of the first packet of a connection. `states` and `base` are those of the packet's family.
+/// What becomes of the first packet of a connection. `states` and `base` are those of the packet's family, resolved with
+/// this profile.
 ///
 /// A VIP is looked up first, then a nodePort; what is neither, but goes to a cluster IP or into the ranges of cluster
-/// IPs, is rejected or dropped. To an address that this node has (such as that of a DNS cache bound to a cluster IP), only
-/// what the node itself sends to a cluster IP is. An endpoint that reaches itself is masqueraded.
+/// IPs, is rejected or dropped where the mode can. To an address that this node has (such as that of a DNS cache bound to a
+/// cluster IP), only what the node itself sends to a cluster IP is. An endpoint that reaches itself is masqueraded.
 pub fn decide<'a>(
     states: impl IntoIterator<Item = &'a ServiceState>,
     base: &BaseState,
     packet: &Packet,
     context: &Context,
+    profile: &Profile,
 ) -> Verdict {
-    let vip = FrontendAddr::Vip(packet.destination, packet.port);
-    let node_port = serves_node_ports(base, packet).then_some(FrontendAddr::NodePort(packet.port));
-    let (mut by_vip, mut by_node_port, mut is_cluster_ip) = (None, None, false);
-    for port in states.into_iter().flat_map(|state| &state.ports) {
-        for frontend in &port.frontends {
-            is_cluster_ip |= frontend.kind == FrontendKind::ClusterIp && is_at(frontend, packet.destination);
-            if port.protocol == packet.protocol {
-                if frontend.at == vip {
-                    by_vip = Some((port, frontend));
-                } else if Some(frontend.at) == node_port {
-                    by_node_port = Some((port, frontend));
-                }
-            }
-        }
+    let asked = Asked::find(states, packet);
+    let by_node_port = asked.by_node_port.filter(|_| serves_node_ports(base, packet));
+    if profile.refuses_by_hook {
+        let found = [asked.by_vip, by_node_port].into_iter().flatten();
+        let mut verdicts = found.map(|(port, frontend)| at_frontend(port, frontend, packet, context));
+        return verdicts
+            .find(|verdict| matches!(verdict, Verdict::Forward(_)))
+            .unwrap_or_else(|| asked.refused_by_hook(packet));
     }
     let sent_here = packet.interface.is_none();
-    match by_vip.or(by_node_port) {
+    match asked.by_vip.or(by_node_port) {
         Some((port, frontend)) => at_frontend(port, frontend, packet, context),
-        None if packet.destination_local && !sent_here => Verdict::Pass,
-        None if is_cluster_ip => Verdict::Reject,
+        None if !profile.rejects_unknown_ports || (packet.destination_local && !sent_here) => Verdict::Pass,
+        None if asked.is_cluster_ip => Verdict::Reject,
         None if packet.destination_local => Verdict::Pass,
         None if base.service_cidrs.iter().any(|cidr| cidr.contains(&packet.destination)) => Verdict::Drop,
         None => Verdict::Pass,
     }
 }
 
-fn serves_node_ports(base: &BaseState, packet: &Packet) -> bool {
-    !packet.destination.is_loopback()
-        && match &base.node_ports {
-            NodePortAddresses::All => packet.destination_local,
-            NodePortAddresses::Only(addresses) => addresses.contains(&packet.destination),
+/// Whose frontends a packet asks for.
+#[derive(Default)]
+struct Asked<'a> {
+    by_vip: Option<(&'a PortState, &'a Frontend)>,
+    /// by its port alone
+    by_node_port: Option<(&'a PortState, &'a Frontend)>,
+    is_cluster_ip: bool,
+}
+
+impl<'a> Asked<'a> {
+    fn find(states: impl IntoIterator<Item = &'a ServiceState>, packet: &Packet) -> Self {
+        let vip = FrontendAddr::Vip(packet.destination, packet.port);
+        let node_port = FrontendAddr::NodePort(packet.port);
+        let mut asked = Self::default();
+        for port in states.into_iter().flat_map(|state| &state.ports) {
+            for frontend in &port.frontends {
+                asked.is_cluster_ip |= frontend.kind == FrontendKind::ClusterIp && is_at(frontend, packet.destination);
+                if port.protocol == packet.protocol {
+                    if frontend.at == vip {
+                        asked.by_vip = Some((port, frontend));
+                    } else if frontend.at == node_port {
+                        asked.by_node_port = Some((port, frontend));
+                    }
+                }
+            }
         }
+        asked
+    }
+
+    /// What becomes of a packet that nobody translates, in the hooks that it passes: a frontend refuses it there by what it
+    /// does to those whom it doesn't know as pods or as the node.
+    fn refused_by_hook(&self, packet: &Packet) -> Verdict {
+        let (input, output) = (packet.destination_local, packet.interface.is_none());
+        let refusal = |(_, frontend): (&PortState, &Frontend)| {
+            let passes = match frontend.kind {
+                FrontendKind::ClusterIp => output || !input,
+                FrontendKind::ExternalIp | FrontendKind::LoadBalancer => input || !output,
+                FrontendKind::NodePort => input,
+            };
+            let source_denied = !admits(frontend, packet);
+            let verdict = match frontend.treatment.other {
+                Action::Drop => Verdict::Drop,
+                Action::Reject => Verdict::Reject,
+                Action::Forward { .. } | Action::Pass => Verdict::Pass,
+            };
+            match (source_denied, passes) {
+                (true, _) => Verdict::Drop,
+                (false, true) => verdict,
+                (false, false) => Verdict::Pass,
+            }
+        };
+        let refusals = [self.by_vip, self.by_node_port].into_iter().flatten().map(refusal);
+        refusals.fold(Verdict::Pass, |first, next| if first == Verdict::Pass { next } else { first })
+    }
+}
+
+fn serves_node_ports(base: &BaseState, packet: &Packet) -> bool {
+    if packet.destination.is_loopback() && !base.localhost {
+        return false;
+    }
+    match &base.node_ports {
+        NodePortAddresses::All => packet.destination_local,
+        NodePortAddresses::Only(addresses) => addresses.contains(&packet.destination),
+    }
 }
 
 fn is_at(frontend: &Frontend, address: IpAddr) -> bool {
@@ -63,10 +118,16 @@ fn is_at(frontend: &Frontend, address: IpAddr) -> bool {
     }
 }
 
+/// Whether the source may use the frontend.
+fn admits(frontend: &Frontend, packet: &Packet) -> bool {
+    match &frontend.sources {
+        SourceRanges::Any => true,
+        SourceRanges::Only(ranges) => ranges.iter().any(|range| range.contains(&packet.source)),
+    }
+}
+
 fn at_frontend(port: &PortState, frontend: &Frontend, packet: &Packet, context: &Context) -> Verdict {
-    if let SourceRanges::Only(ranges) = &frontend.sources
-        && !ranges.iter().any(|range| range.contains(&packet.source))
-    {
+    if !admits(frontend, packet) {
         return Verdict::Drop;
     }
     let treatment = &frontend.treatment;

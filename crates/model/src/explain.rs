@@ -28,7 +28,7 @@ pub fn explain(settings: &Settings, local_addresses: &[IpAddr], store: &Store, p
     // What both families find wrong is said once.
     let mut diagnostics: BTreeSet<_> = store.orphans().collect();
     for family in Family::ALL {
-        let (base, found) = base(settings, &context, local_addresses, store, family);
+        let (base, found) = base(settings, &context, local_addresses, store, profile, family);
         diagnostics.extend(found);
         text += &format!("\n{family}\n{base}");
         for name in store.service_names() {
@@ -86,7 +86,8 @@ impl fmt::Display for LocalDetector {
 
 impl fmt::Display for BaseState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "  nodePorts at {}", self.node_ports)?;
+        let localhost = if self.localhost && self.node_ports == NodePortAddresses::All { ", loopback too" } else { "" };
+        writeln!(f, "  nodePorts at {}{localhost}", self.node_ports)?;
         writeln!(f, "  service CIDRs {}", Row(&self.service_cidrs))?;
         writeln!(f, "  session affinity {}", if self.affinity { "used" } else { "-" })
     }

@@ -11,6 +11,7 @@ use ferry_api::wire::address::{parse_cidr, parse_ip};
 
 use crate::context::{Context, LocalDetector, PerFamily};
 use crate::diagnostic::{Cause, Diagnostic};
+use crate::profile::Profile;
 use crate::sources::disjoint;
 use crate::state::{BaseState, NodePortAddresses};
 use crate::store::Store;
@@ -33,6 +34,8 @@ pub struct Settings {
     pub masquerade_bit: u8,
     /// which addresses serve nodePorts
     pub node_port_addresses: NodePortSelection,
+    /// 127.0.0.1 serves nodePorts where the mode can and the selection covers it (iptables.localhostNodePorts)
+    pub localhost_node_ports: bool,
     /// spec.externalIPs are served (feature gate AllowServiceExternalIPs)
     pub external_ips: bool,
 }
@@ -80,6 +83,7 @@ impl Settings {
             masquerade_all: effective.masquerade_all,
             masquerade_bit: effective.masquerade_bit,
             node_port_addresses: NodePortSelection::from_texts(&config.node_port_addresses),
+            localhost_node_ports: config.iptables.localhost_node_ports,
             external_ips: config.feature_gates.get(GATE_EXTERNAL_IPS).copied().unwrap_or(true),
         }
     }
@@ -118,15 +122,19 @@ pub fn base(
     context: &Context,
     local_addresses: &[IpAddr],
     store: &Store,
+    profile: &Profile,
     family: Family,
 ) -> (BaseState, Vec<Diagnostic>) {
     let mut diagnostics = Vec::new();
     if let Some(node) = store.node() {
         check_node(node, &mut diagnostics);
     }
-    let node_ports = node_port_addresses(settings, context, local_addresses, family, &mut diagnostics);
+    // Only IPv4 can lead a connection from loopback anywhere else.
+    let may_serve_localhost = profile.serves_localhost && settings.localhost_node_ports && family == Family::V4;
+    let (node_ports, localhost) =
+        node_port_addresses(settings, context, local_addresses, (family, may_serve_localhost), &mut diagnostics);
     let service_cidrs = service_cidrs(store, family, &mut diagnostics);
-    (BaseState { node_ports, service_cidrs, affinity: store.uses_affinity(family) }, diagnostics)
+    (BaseState { node_ports, localhost, service_cidrs, affinity: store.uses_affinity(family) }, diagnostics)
 }
 
 fn node_ip(settings: &Settings, node: Option<&Node>, family: Family) -> IpAddr {
@@ -183,14 +191,14 @@ fn check_node(node: &Node, diagnostics: &mut Vec<Diagnostic>) {
     }
 }
 
-/// The addresses that serve nodePorts: those of the machine that the configuration selects. Loopback never does.
+/// The addresses that serve nodePorts: those of the machine that the configuration selects; and whether loopback does.
 fn node_port_addresses(
     settings: &Settings,
     context: &Context,
     local_addresses: &[IpAddr],
-    family: Family,
+    (family, may_serve_localhost): (Family, bool),
     diagnostics: &mut Vec<Diagnostic>,
-) -> NodePortAddresses {
+) -> (NodePortAddresses, bool) {
     let cidrs: Vec<IpNet> = match &settings.node_port_addresses {
         // Node addresses that are unknown show as loopback.
         NodePortSelection::Primary => context
@@ -205,7 +213,7 @@ fn node_port_addresses(
         }
     };
     if cidrs.is_empty() || cidrs.iter().any(|cidr| cidr.prefix_len() == 0) {
-        return NodePortAddresses::All;
+        return (NodePortAddresses::All, may_serve_localhost);
     }
     let mut report = |message: String| {
         let name = ObjectName::cluster_wide(&settings.node_name);
@@ -217,17 +225,23 @@ fn node_port_addresses(
             cause: Cause::Object,
         });
     };
-    for cidr in cidrs.iter().filter(|cidr| cidr.addr().is_loopback()) {
-        report(format!("{cidr} is loopback, which never serves nodePorts in this mode"));
+    let of_loopback = |cidr: &&IpNet| cidr.addr().is_loopback();
+    if !may_serve_localhost {
+        for cidr in cidrs.iter().filter(of_loopback) {
+            report(format!("{cidr} is loopback, which never serves nodePorts in this mode"));
+        }
     }
-    let selected = |address: &&IpAddr| !address.is_loopback() && cidrs.iter().any(|cidr| cidr.contains(*address));
+    let selected = |address: &&IpAddr| {
+        (may_serve_localhost || !address.is_loopback()) && cidrs.iter().any(|cidr| cidr.contains(*address))
+    };
     let mut addresses: Vec<IpAddr> = local_addresses.iter().filter(selected).copied().collect();
     addresses.sort_unstable();
     addresses.dedup();
     if addresses.is_empty() {
         report(format!("no {family} address of this node is selected: its nodePorts are not served"));
     }
-    NodePortAddresses::Only(addresses)
+    let localhost = addresses.iter().any(IpAddr::is_loopback);
+    (NodePortAddresses::Only(addresses), localhost)
 }
 
 fn service_cidrs(store: &Store, family: Family, diagnostics: &mut Vec<Diagnostic>) -> Vec<IpNet> {

@@ -15,6 +15,11 @@ pub struct Profile {
     pub rejects_host_to_external: bool,
     /// a source outside the source ranges is dropped before missing endpoints are looked at (nftables)
     pub filters_sources_before_reject: bool,
+    /// only what no frontend has translated is refused, and each kind of frontend refuses in some hooks only: a cluster IP
+    /// in forward and output, the others in input and forward; a node port on every address of the node (iptables)
+    pub refuses_by_hook: bool,
+    /// node ports are served on 127.0.0.1 too, if the configuration wants it (iptables)
+    pub serves_localhost: bool,
 }
 
 impl Profile {
@@ -26,5 +31,19 @@ impl Profile {
         rejects_unknown_ports: true,
         rejects_host_to_external: true,
         filters_sources_before_reject: true,
+        refuses_by_hook: false,
+        serves_localhost: false,
+    };
+
+    /// The iptables mode.
+    pub const IPTABLES: Self = Self {
+        short_circuit: true,
+        local_falls_back: false,
+        masquerades_host_on_local: true,
+        rejects_unknown_ports: false,
+        rejects_host_to_external: false,
+        filters_sources_before_reject: false,
+        refuses_by_hook: true,
+        serves_localhost: true,
     };
 }

@@ -168,16 +168,18 @@ pub enum Snat {
 pub struct BaseState {
     /// addresses that serve nodePorts
     pub node_ports: NodePortAddresses,
+    /// 127.0.0.0/8 does too; with [`NodePortAddresses::Only`], those of its addresses that are listed
+    pub localhost: bool,
     /// ranges of cluster IPs, sorted: what is in them and belongs to no service is dropped
     pub service_cidrs: Vec<IpNet>,
     /// some service of this family has session affinity
     pub affinity: bool,
 }
 
-/// Which of the node's addresses serve nodePorts; loopback never does.
+/// Which of the node's addresses serve nodePorts; loopback does only where [`BaseState::localhost`] says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodePortAddresses {
-    /// every local address
+    /// every local address but loopback
     All,
     /// these, sorted
     Only(Vec<IpAddr>),

@@ -76,7 +76,8 @@ fn chains(family: Family, id: AffinityId) -> Vec<(ChainName, Rules)> {
         masquerade_all: false,
         masquerade_mark: 1 << 14,
     };
-    let state = BaseState { node_ports: NodePortAddresses::All, service_cidrs: Vec::new(), affinity: true };
+    let state =
+        BaseState { node_ports: NodePortAddresses::All, localhost: false, service_cidrs: Vec::new(), affinity: true };
     let mut objects = Vec::new();
     base::compile(family, &context, &state, &mut objects);
     let mut all: Vec<(ChainName, Rules)> = objects

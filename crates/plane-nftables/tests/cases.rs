@@ -31,7 +31,8 @@ struct Decided {
 
 fn decided(case: &Case, family: Family) -> Decided {
     let context = facts::context(&case.settings, case.store.node());
-    let (base, _) = facts::base(&case.settings, &context, &case.local_addresses, &case.store, family);
+    let (base, _) =
+        facts::base(&case.settings, &context, &case.local_addresses, &case.store, &Profile::NFTABLES, family);
     let resolved = case
         .store
         .service_names()
@@ -102,7 +103,7 @@ fn the_rules_do_what_the_model_decides() {
             let objects = compiled(family, &decided);
             let nftables = Nftables::new(family);
             for packet in matrix::packets(family, &case, &decided.states, &decided.base) {
-                let wanted = decide(&decided.states, &decided.base, &packet, &decided.context);
+                let wanted = decide(&decided.states, &decided.base, &packet, &decided.context, &Profile::NFTABLES);
                 let found = nftables.trace(&objects, &packet, &decided.context);
                 assert_eq!(found, wanted, "{} {family}: {packet:?}", case.name);
                 packets += 1;

@@ -20,7 +20,7 @@ use case::{Case, objects};
 use changes::happens;
 use cluster::{Cluster, Random};
 use ferry_api::object::{Family, Kind, KubeObject, ObjectName, Protocol};
-use ferry_model::{Event, FrontendAddr, Packet, Settings, decide};
+use ferry_model::{Profile, Event, FrontendAddr, Packet, Settings, decide};
 use ferry_plane::{Compile, Unit};
 use ferry_plane_nftables::{NftObject, Nftables, Tracer};
 use proptest::prelude::*;
@@ -48,7 +48,7 @@ fn the_rules_do_what_is_decided(proxy: &Proxy, case: &Case, objects: &[NftObject
         // Most packets of the matrix go to ports that nobody serves.
         let packets = if served.is_empty() || random.chance(20) { &others } else { &served };
         let packet = &packets[random.below(packets.len())];
-        let wanted = decide(&states, &base, packet, &context);
+        let wanted = decide(&states, &base, packet, &context, &Profile::NFTABLES);
         assert_eq!(tracer.trace(packet), wanted, "{} {}: {packet:?}", case.name, proxy.family);
     }
 }

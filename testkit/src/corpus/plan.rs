@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_model::{
-    BaseState, Context, Frontend, FrontendAddr, NodePortAddresses, Packet, PortState, ServiceState, Settings,
+    BaseState, Context, Frontend, FrontendAddr, NodePortAddresses, Packet, PortState, Profile, ServiceState, Settings,
     SourceRanges, Store, Verdict, decide, facts, resolve,
 };
 
@@ -18,6 +18,7 @@ use crate::lab::Place;
 /// A situation as the model sees it on the lab's node.
 pub(super) struct Decided {
     context: Context,
+    profile: Profile,
     families: [(Family, BaseState, Vec<ServiceState>); 2],
 }
 
@@ -83,13 +84,13 @@ impl Decided {
     pub(super) fn new(settings: &Settings, store: &Store, mode: &Mode, addresses: &Addresses) -> Self {
         let context = facts::context(settings, store.node());
         let families = Family::ALL.map(|family| {
-            let (base, _) = facts::base(settings, &context, &addresses.local(), store, family);
+            let (base, _) = facts::base(settings, &context, &addresses.local(), store, &mode.profile, family);
             let states = store
                 .service_names()
                 .map(|name| resolve(&store.objects(name), store.claims(), &context, &mode.profile, family).0);
             (family, base, states.collect())
         });
-        Self { context, families }
+        Self { context, families, profile: mode.profile }
     }
 
     /// Endpoints of all pools: where a server has to be.
@@ -146,7 +147,7 @@ impl Decided {
             protocol: destination.protocol,
             port: destination.to.port(),
         };
-        let verdict = decide(states, base, &packet, &self.context);
+        let verdict = decide(states, base, &packet, &self.context, &self.profile);
         let memory = destination.served.and_then(|served| memory(&served, source, &verdict));
         // the node refuses what it doesn't serve, but not where a raw socket takes in all SCTP
         let ignored = verdict == Verdict::Pass

@@ -252,7 +252,12 @@ fn delta(family: Family, like: &Like) -> Delta {
         frontends: frontends.into(),
     };
     let service = ServiceState { name: name.clone(), ports: vec![port], health_check: None };
-    let base = BaseState { node_ports: NodePortAddresses::All, service_cidrs: Vec::new(), affinity: like.affinity };
+    let base = BaseState {
+        node_ports: NodePortAddresses::All,
+        localhost: false,
+        service_cidrs: Vec::new(),
+        affinity: like.affinity,
+    };
     let [v4, v6] = POD_RANGES;
     let context = Context {
         node_name: "node-a".into(),

@@ -51,7 +51,7 @@ fn state() -> ServiceState {
 
 fn base() -> BaseState {
     let service_cidrs = vec!["10.96.0.0/16".parse().unwrap()];
-    BaseState { node_ports: NodePortAddresses::All, service_cidrs, affinity: true }
+    BaseState { node_ports: NodePortAddresses::All, localhost: false, service_cidrs, affinity: true }
 }
 
 /// From outside to some address that isn't the node's.
@@ -72,7 +72,7 @@ fn from_host(destination: &str, port: u16) -> Packet {
 }
 
 fn decided(packet: &Packet) -> String {
-    decide([&state()], &base(), packet, &context()).to_string()
+    decide([&state()], &base(), packet, &context(), &Profile::NFTABLES).to_string()
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn node_ports_live_on_the_nodes_addresses() {
     assert_eq!(decided(&packet(CLIENT, NODE, 30_080)), "pass", "the address is another's");
     assert_eq!(decided(&Packet { protocol: Protocol::Udp, ..local(NODE) }), "pass");
     let only = BaseState { node_ports: NodePortAddresses::Only(vec![ip(NODE), ip("127.0.0.1")]), ..base() };
-    let decided = |packet: Packet| decide([&state()], &only, &packet, &context()).to_string();
+    let decided = |packet: Packet| decide([&state()], &only, &packet, &context(), &Profile::NFTABLES).to_string();
     assert_eq!(decided(local(NODE)), "drop");
     assert_eq!(decided(local("192.0.2.11")), "pass");
     assert_eq!(decided(local("127.0.0.1")), "pass");
@@ -134,7 +134,10 @@ fn a_vip_on_the_node_comes_before_its_node_port() {
     let mut vip = state();
     vip.ports[0].frontends[0].at = FrontendAddr::Vip(ip(NODE), 30_080);
     let packet = Packet { destination_local: true, ..packet(CLIENT, NODE, 30_080) };
-    assert_eq!(decide([&vip], &base(), &packet, &context()).to_string(), "forward to 10.244.1.1:8080+masquerade");
+    assert_eq!(
+        decide([&vip], &base(), &packet, &context(), &Profile::NFTABLES).to_string(),
+        "forward to 10.244.1.1:8080+masquerade"
+    );
 }
 
 #[test]
@@ -142,7 +145,7 @@ fn other_detectors() {
     let on = |detector: Option<LocalDetector>, interface: Option<&str>| {
         let context = Context { local: PerFamily::from_fn(|_| detector.clone()), ..context() };
         let packet = Packet { interface: interface.map(str::to_owned), ..packet(CLIENT, VIP, 80) };
-        matches!(decide([&state()], &base(), &packet, &context), Verdict::Forward(endpoints) if endpoints.len() == 2)
+        matches!(decide([&state()], &base(), &packet, &context, &Profile::NFTABLES), Verdict::Forward(endpoints) if endpoints.len() == 2)
     };
     let bridge = || Some(LocalDetector::Bridge("cni0".to_owned()));
     let prefix = || Some(LocalDetector::InterfacePrefix("veth".to_owned()));
@@ -160,5 +163,5 @@ fn a_packet_that_is_left_alone() {
     left.ports[0].frontends[0].treatment = Treatment::all(Action::Pass);
     left.ports[0].cluster = Pool::new(vec![Endpoint { address: ip(POD), port: 1 }]);
     left.name = ObjectName::new("default", "left");
-    assert_eq!(decide([&left], &base(), &packet(CLIENT, VIP, 80), &context()), Verdict::Pass);
+    assert_eq!(decide([&left], &base(), &packet(CLIENT, VIP, 80), &context(), &Profile::NFTABLES), Verdict::Pass);
 }

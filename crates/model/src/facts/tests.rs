@@ -12,6 +12,7 @@ fn settings() -> Settings {
         masquerade_all: false,
         masquerade_bit: 14,
         node_port_addresses: NodePortSelection::Primary,
+        localhost_node_ports: true,
         external_ips: true,
     }
 }
@@ -90,7 +91,7 @@ fn node_port_addresses() {
     let of = |node_port_addresses, node, family| {
         let settings = Settings { node_port_addresses, ..settings() };
         let context = context(&settings, node);
-        let (base, diagnostics) = base(&settings, &context, &local, &Store::new("here"), family);
+        let (base, diagnostics) = base(&settings, &context, &local, &Store::new("here"), &Profile::NFTABLES, family);
         (base.node_ports.to_string(), diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>())
     };
     let quiet = |text: &str| (text.to_owned(), Vec::<String>::new());
@@ -128,7 +129,7 @@ fn service_cidrs_and_what_is_wrong_with_objects() {
     }
     store.apply(Event::Upsert(KubeObject::Node(node(&[(AddressKind::Internal, "1.2.3")], &["10.0.0.0/8", "none"]))));
     let context = context(&settings(), store.node());
-    let (four, diagnostics) = base(&settings(), &context, &[], &store, Family::V4);
+    let (four, diagnostics) = base(&settings(), &context, &[], &store, &Profile::NFTABLES, Family::V4);
     assert_eq!(four.service_cidrs, nets(&["10.7.0.0/16", "10.96.0.0/12"]));
     assert_eq!(
         diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -138,7 +139,10 @@ fn service_cidrs_and_what_is_wrong_with_objects() {
             "ServiceCIDR b: spec.cidrs[1]: \"bad\" is no range: connections into it are not dropped",
         ]
     );
-    assert_eq!(base(&settings(), &context, &[], &store, Family::V6).0.service_cidrs, nets(&["fd00:10:96::/112"]));
+    assert_eq!(
+        base(&settings(), &context, &[], &store, &Profile::NFTABLES, Family::V6).0.service_cidrs,
+        nets(&["fd00:10:96::/112"])
+    );
 }
 
 #[test]

@@ -220,6 +220,8 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
                 masquerade_all,
                 masquerade_bit,
                 node_port_addresses,
+                // it makes no difference to the profile of these tests
+                localhost_node_ports: true,
                 external_ips,
             }
         })

@@ -30,7 +30,7 @@ fn resolve_all(store: &Store, context: &Context) -> States {
 
 fn bases(store: &Store, settings: &Settings, context: &Context) -> [BaseState; 2] {
     let local = arbitrary::local_addresses();
-    Family::ALL.map(|family| base(settings, context, &local, store, family).0)
+    Family::ALL.map(|family| base(settings, context, &local, store, &Profile::NFTABLES, family).0)
 }
 
 /// A proxy that resolves only what it is told is dirty.
@@ -210,7 +210,7 @@ proptest! {
                 }
             }
             for packet in packets.iter().filter(|packet| Family::of(packet.destination) == family) {
-                let verdict = decide(of_family().map(|(state, _)| state), base, packet, &context);
+                let verdict = decide(of_family().map(|(state, _)| state), base, packet, &context, &Profile::NFTABLES);
                 let vip = FrontendAddr::Vip(packet.destination, packet.port);
                 let node_port = FrontendAddr::NodePort(packet.port);
                 let is_ours = |at| owners.contains_key(&(at, packet.protocol));

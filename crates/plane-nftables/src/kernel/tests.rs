@@ -23,7 +23,8 @@ fn kernel() -> NftablesKernel {
         masquerade_all: false,
         masquerade_mark: 0x4000,
     };
-    let base = BaseState { node_ports: NodePortAddresses::All, service_cidrs: Vec::new(), affinity: false };
+    let base =
+        BaseState { node_ports: NodePortAddresses::All, localhost: false, service_cidrs: Vec::new(), affinity: false };
     let mut create = Vec::new();
     base::compile(Family::V4, &context, &base, &mut create);
     create.sort_by_key(Object::rank);

@@ -39,7 +39,7 @@ pub(crate) fn context(family: Family) -> Context {
 pub(crate) fn base(family: Family, affinity: bool) -> BaseState {
     let service_cidrs =
         vec![net(family, "10.96.0.0/16", "fd00:10:96::/112"), net(family, "10.112.0.0/13", "fd00:11::/50")];
-    BaseState { node_ports: NodePortAddresses::All, service_cidrs, affinity }
+    BaseState { node_ports: NodePortAddresses::All, localhost: false, service_cidrs, affinity }
 }
 
 pub(crate) fn pool(family: Family, last: &[u8]) -> Pool {

@@ -78,7 +78,7 @@ impl Proxy {
     }
 
     fn base(&self) -> BaseState {
-        base(&self.settings, &self.context, &self.local_addresses, &self.store, self.family).0
+        base(&self.settings, &self.context, &self.local_addresses, &self.store, &Profile::NFTABLES, self.family).0
     }
 
     fn state(&self, name: &ObjectName) -> Option<ServiceState> {

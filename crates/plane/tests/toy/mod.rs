@@ -168,7 +168,12 @@ fn last_byte(address: IpAddr) -> u8 {
 }
 
 pub(crate) fn base() -> Unit {
-    Unit::Base(BaseState { node_ports: NodePortAddresses::All, service_cidrs: vec![], affinity: false })
+    Unit::Base(BaseState {
+        node_ports: NodePortAddresses::All,
+        localhost: false,
+        service_cidrs: vec![],
+        affinity: false,
+    })
 }
 
 pub(crate) fn context(mark: u32) -> Context {

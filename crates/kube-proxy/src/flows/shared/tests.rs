@@ -40,7 +40,12 @@ fn unit(name: &str, protocol: Protocol, frontends: &[(FrontendKind, FrontendAddr
 }
 
 fn base_unit(addresses: NodePortAddresses) -> Arc<Unit> {
-    Arc::new(Unit::Base(BaseState { node_ports: addresses, service_cidrs: Vec::new(), affinity: false }))
+    Arc::new(Unit::Base(BaseState {
+        node_ports: addresses,
+        localhost: false,
+        service_cidrs: Vec::new(),
+        affinity: false,
+    }))
 }
 
 fn acked(before: Option<&Arc<Unit>>, after: Option<&Arc<Unit>>) -> Acknowledged {

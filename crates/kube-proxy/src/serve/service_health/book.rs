@@ -143,7 +143,7 @@ mod tests {
     }
 
     fn base(node_ports: NodePortAddresses) -> Acknowledged {
-        let base = BaseState { node_ports, service_cidrs: Vec::new(), affinity: false };
+        let base = BaseState { node_ports, localhost: false, service_cidrs: Vec::new(), affinity: false };
         Acknowledged { id: UnitId::Base, before: None, after: Some(Arc::new(Unit::Base(base))) }
     }
 

@@ -47,7 +47,7 @@ impl Bench {
 
     async fn base(&mut self, addresses: &[IpAddr]) {
         let node_ports = NodePortAddresses::Only(addresses.to_vec());
-        let base = BaseState { node_ports, service_cidrs: Vec::new(), affinity: false };
+        let base = BaseState { node_ports, localhost: false, service_cidrs: Vec::new(), affinity: false };
         self.acknowledged(vec![Acknowledged {
             id: UnitId::Base,
             before: None,
