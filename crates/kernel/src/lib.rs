@@ -1,4 +1,4 @@
-//! Talks to the kernel: netlink, nf_tables, connection tracking, addresses, network namespaces, sysctls. Knows nothing of
+//! Talks to the kernel: netlink, nf_tables, iptables, connection tracking, addresses, network namespaces, sysctls. Knows nothing of
 //! the program above.
 //!
 //! The only crate with `unsafe` code. Everything is synchronous; what comes from the kernel is decoded with bounds
@@ -6,9 +6,11 @@
 
 pub mod capability;
 pub mod conntrack;
+pub mod iptables;
 pub mod link;
 pub mod memory;
 pub mod netlink;
 pub mod netns;
+pub mod nfacct;
 pub mod nft;
 pub mod sysctl;

@@ -1,0 +1,83 @@
+//! The tables of the legacy variant (`ip_tables`, `ip6_tables`), as the kernel tells of them.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use rustix::net::{AddressFamily, SocketType};
+
+use super::{Family, Table};
+
+/// `IPT_SO_GET_INFO` in linux/netfilter_ipv4/ip_tables.h, `IP6T_SO_GET_INFO` in linux/netfilter_ipv6/ip6_tables.h
+const GET_INFO: libc::c_int = 64;
+
+/// How large a table is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// rules, and the heads and ends of chains
+    pub entries: u32,
+    /// bytes that they take
+    pub bytes: u32,
+}
+
+/// `struct ipt_getinfo`, `struct ip6t_getinfo`
+#[repr(C)]
+struct GetInfo {
+    name: [u8; 32],
+    valid_hooks: u32,
+    hook_entry: [u32; 5],
+    underflow: [u32; 5],
+    entries: u32,
+    bytes: u32,
+}
+
+/// The names of the tables that there are in the calling thread's network namespace: those that a tool of the legacy
+/// variant has asked for once. None if this kernel has no such tables.
+///
+/// # Errors
+/// What the system says.
+pub fn tables(family: Family) -> io::Result<Vec<String>> {
+    // `/proc/net` is that of the process's first thread
+    let path = match family {
+        Family::V4 => "/proc/thread-self/net/ip_tables_names",
+        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+    };
+    match std::fs::read_to_string(path) {
+        Ok(names) => Ok(names.lines().map(str::to_owned).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// How large a table is in the calling thread's network namespace; `None` if it is not there, which this does not change:
+/// to ask the kernel for a table makes it.
+///
+/// # Errors
+/// What the system says; `PermissionDenied` without `CAP_NET_ADMIN`.
+pub fn info(family: Family, table: Table) -> io::Result<Option<Info>> {
+    if !tables(family)?.iter().any(|name| name == table.name()) {
+        return Ok(None);
+    }
+    match get_info(family, table) {
+        Ok(info) => Ok(Some(Info { entries: info.entries, bytes: info.bytes })),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[expect(unsafe_code, reason = "no safe wrapper knows this option")]
+fn get_info(family: Family, table: Table) -> io::Result<GetInfo> {
+    let (address_family, level) = match family {
+        Family::V4 => (AddressFamily::INET, libc::SOL_IP),
+        Family::V6 => (AddressFamily::INET6, libc::SOL_IPV6),
+    };
+    let socket = rustix::net::socket(address_family, SocketType::DGRAM, None)?;
+    let mut info =
+        GetInfo { name: [0; 32], valid_hooks: 0, hook_entry: [0; 5], underflow: [0; 5], entries: 0, bytes: 0 };
+    info.name.iter_mut().zip(table.name().bytes()).for_each(|(place, byte)| *place = byte);
+    let mut length = libc::socklen_t::try_from(size_of_val(&info)).unwrap_or(0);
+    // SAFETY: the descriptor is open while `socket` lives; the pointers are to a struct of `length` bytes, all of which may
+    // have any value, and to its length; both outlive the call. The kernel writes no more than `length` bytes.
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, GET_INFO, (&raw mut info).cast(), &raw mut length) };
+    if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,97 @@
+//! The tables of the nft variant, as nf_tables tells of them: which chains they have, however many rules there are.
+
+use std::io;
+
+use super::{Family, Table};
+use crate::nft::Socket;
+
+/// A chain of one of these tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// the table
+    pub table: Table,
+    /// its name
+    pub name: String,
+    /// it is hooked into the packets' way, as only the table's own chains are
+    pub builtin: bool,
+}
+
+/// All chains of all these tables in the calling thread's network namespace. None if this kernel has no nf_tables.
+///
+/// # Errors
+/// What the system says; `PermissionDenied` without `CAP_NET_ADMIN`; `Interrupted` if others change them all the time.
+pub fn chains(family: Family) -> io::Result<Vec<Chain>> {
+    let mut found = Vec::new();
+    let read = Socket::open().and_then(|mut socket| {
+        for table in Table::ALL {
+            match socket.chains(in_kernel(family), table.name()) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                chains => found.extend(chains?.into_iter().map(|chain| Chain {
+                    table,
+                    name: chain.name,
+                    builtin: chain.hook.is_some(),
+                })),
+            }
+        }
+        Ok(())
+    });
+    match read {
+        // Netlink has nobody who would answer.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT)) => {
+            Ok(Vec::new())
+        }
+        read => read.map(|()| found),
+    }
+}
+
+/// Whether a chain has any rules.
+///
+/// # Errors
+/// As for [`chains`]; `NotFound` if the table is gone.
+pub fn has_rules(family: Family, chain: &Chain) -> io::Result<bool> {
+    let rules = Socket::open()?.rules(in_kernel(family), chain.table.name(), Some(&chain.name))?;
+    Ok(!rules.is_empty())
+}
+
+fn in_kernel(family: Family) -> crate::nft::Family {
+    match family {
+        Family::V4 => crate::nft::Family::Ip,
+        Family::V6 => crate::nft::Family::Ip6,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::netns::Namespace;
+
+    #[test]
+    fn chains_are_those_of_the_three_tables() {
+        let run = || {
+            assert_eq!(chains(Family::V4).unwrap(), []);
+            for (program, arguments) in [
+                ("iptables-nft", "-t nat -N ONE"),
+                ("iptables-nft", "-t mangle -A INPUT -j ACCEPT"),
+                ("iptables-nft", "-t raw -N TWO"),
+                ("ip6tables-nft", "-t filter -N THREE"),
+                ("nft", "add table ip other"),
+                ("nft", "add chain ip other FOUR"),
+            ] {
+                assert!(Command::new(program).args(arguments.split(' ')).status().unwrap().success(), "{arguments}");
+            }
+            let shown = |family| {
+                let chains = chains(family).unwrap();
+                let show = |chain: &Chain| {
+                    let rules = has_rules(family, chain).unwrap();
+                    format!("{} {} {} {rules}", chain.table, chain.name, chain.builtin)
+                };
+                chains.iter().map(show).collect::<Vec<_>>()
+            };
+            assert_eq!(shown(Family::V4), ["mangle INPUT true true", "nat ONE false false"]);
+            assert_eq!(shown(Family::V6), ["filter THREE false false"]);
+        };
+        Namespace::new().unwrap().run(run).unwrap();
+    }
+}

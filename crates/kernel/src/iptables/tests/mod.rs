@@ -1,0 +1,29 @@
+//! Rules and texts: against upstream's own rulesets, against the real tools, and against each other.
+
+use super::*;
+
+mod fixtures;
+mod garbage;
+mod legacy;
+mod lines;
+mod properties;
+mod restore;
+mod samples;
+mod text;
+mod tools;
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+fn name(text: &str) -> ChainName {
+    ChainName::new(text).unwrap()
+}
+
+fn printed(family: Family, rule: &Rule) -> String {
+    let mut text = String::new();
+    rule.print(family, &mut text);
+    text
+}
+
+fn parsed(family: Family, text: &str) -> Rule {
+    Rule::parse(family, text).unwrap_or_else(|| panic!("no rule of ours: {text}"))
+}

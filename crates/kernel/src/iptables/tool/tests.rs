@@ -1,0 +1,501 @@
+//! Both variants in network namespaces, and small scripts in their stead for what goes wrong.
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::sleep;
+
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
+
+use super::*;
+use crate::netns::Namespace;
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+/// A folder for programs and a lock file, gone with the value.
+struct Folder(PathBuf);
+
+// === impl Folder ===
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("ferry-tool-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    /// Real programs, own lock.
+    fn real(&self) -> Environment {
+        Environment { lock_file: self.0.join("lock"), ..Environment::of_process() }
+    }
+
+    /// Only programs of this folder.
+    fn own(&self) -> Environment {
+        Environment { path: self.0.clone().into(), ..self.real() }
+    }
+
+    /// A script. Another process writes it, or else one that is started just then could hold it open, and nobody run it.
+    fn script(&self, name: &str, text: &str) -> &Self {
+        let mut install = Command::new("install");
+        install.args(["-m", "755", "/dev/stdin"]).arg(self.0.join(name)).stdin(Stdio::piped());
+        let mut child = install.spawn().unwrap();
+        io::Write::write_all(&mut child.stdin.take().unwrap(), format!("#!/bin/sh\n{text}\n").as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+        self
+    }
+
+    /// Programs that know their version, and do this otherwise.
+    fn programs(&self, stem: &str, version: &str, text: &str) -> &Self {
+        for name in programs(stem) {
+            let version = format!("[ \"$1\" = --version ] && echo '{name} {version}' && exit 0");
+            self.script(&name, &format!("PATH=/usr/bin:/bin; export PATH; {version}\n{text}"));
+        }
+        self
+    }
+
+    /// A tool that does this.
+    fn tool(&self, backend: Backend, text: &str) -> Tool {
+        let version = match backend {
+            Backend::Nft => "v1.8.9 (nf_tables)",
+            Backend::Legacy => "v1.8.9 (legacy)",
+        };
+        self.programs("iptables", version, text);
+        Tool::find_in(&self.own(), Family::V4, Some(backend)).unwrap()
+    }
+
+    /// A tool that does this without end, and does not get much time.
+    fn endless(&self, backend: Backend, text: &str) -> Tool {
+        let mut tool = self.tool(backend, text);
+        tool.environment.run_time = Duration::from_millis(400);
+        tool
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn tools(folder: &Folder) -> impl Iterator<Item = Tool> {
+    let environment = folder.real();
+    FAMILIES
+        .into_iter()
+        .flat_map(move |family| Backend::ALL.map(|backend| Tool::find_in(&environment, family, Some(backend)).unwrap()))
+}
+
+/// Runs this with each of the four tools, in a namespace of its own.
+fn with_each(test: impl Fn(&Tool) + Sync) {
+    let folder = Folder::new();
+    for tool in tools(&folder) {
+        Namespace::new().unwrap().run(|| test(&tool)).unwrap();
+    }
+}
+
+fn saved(tool: &Tool, table: Table) -> Vec<String> {
+    let mut lines = Vec::new();
+    tool.save(table, &mut |line| lines.push(format!("{line:?}"))).unwrap();
+    lines
+}
+
+fn listed(tool: &Tool, table: Table, chain: &str) -> Option<Vec<String>> {
+    let mut lines = Vec::new();
+    let mut each = |line: Line<'_>| {
+        if let Line::Rule { text, .. } = line {
+            lines.push(text.to_owned());
+        }
+    };
+    tool.list(table, name(chain), &mut each).unwrap().then_some(lines)
+}
+
+fn name(text: &str) -> ChainName {
+    ChainName::new(text).unwrap()
+}
+
+fn refusal(tool: &Tool, text: &str) -> (Option<usize>, String, bool) {
+    match tool.restore(text).unwrap_err() {
+        Failure::Refused { line, text, missing, .. } => (line, text, missing),
+        other => panic!("{tool:?}: {other:?}"),
+    }
+}
+
+const SOME: &str = "*nat\n:ONE - [0:0]\n:TWO - [0:0]\n-A ONE -p tcp -j TWO\n-A TWO -j RETURN\nCOMMIT\n";
+
+#[test]
+fn what_is_restored_is_listed_and_saved() {
+    with_each(|tool| {
+        assert_eq!(listed(tool, Table::Nat, "ONE"), None, "{tool:?}");
+        let run = tool.restore(SOME).unwrap();
+        assert!(run.elapsed > Duration::ZERO);
+        assert_eq!(run.lock_wait, Duration::ZERO, "nobody else had it");
+        assert_eq!(listed(tool, Table::Nat, "ONE").unwrap(), ["-p tcp -j TWO"], "{tool:?}");
+        assert_eq!(listed(tool, Table::Nat, "TWO").unwrap(), ["-j RETURN"]);
+        assert_eq!(listed(tool, Table::Nat, "THREE"), None);
+        assert_eq!(listed(tool, Table::Filter, "ONE"), None);
+        let lines = saved(tool, Table::Nat);
+        for line in ["Table(\"nat\")", "Chain { name: \"ONE\", builtin: false }", "Commit"] {
+            assert!(lines.iter().any(|found| found == line), "{line} in {lines:?}");
+        }
+        // Others' chains stay.
+        tool.restore("*nat\n:THREE - [0:0]\nCOMMIT\n").unwrap();
+        assert_eq!(listed(tool, Table::Nat, "ONE").unwrap(), ["-p tcp -j TWO"]);
+        assert_eq!(listed(tool, Table::Nat, "THREE").unwrap(), [""; 0]);
+    });
+}
+
+#[test]
+fn runs_are_of_the_threads_namespace() {
+    let folder = Folder::new();
+    for tool in tools(&folder) {
+        let [one, other] = [Namespace::new().unwrap(), Namespace::new().unwrap()];
+        one.run(|| tool.restore(SOME).unwrap()).unwrap();
+        assert!(one.run(|| listed(&tool, Table::Nat, "ONE")).unwrap().is_some());
+        assert_eq!(other.run(|| listed(&tool, Table::Nat, "ONE")).unwrap(), None);
+    }
+}
+
+#[test]
+fn reading_makes_no_table() {
+    with_each(|tool| {
+        for table in Table::ALL {
+            saved(tool, table);
+            assert_eq!(listed(tool, table, "ONE"), None);
+        }
+        assert_eq!(legacy::tables(tool.family()).unwrap(), Vec::<String>::new());
+        assert_eq!(nft::chains(tool.family()).unwrap(), []);
+    });
+}
+
+#[test]
+fn what_the_tool_does_not_understand_is_refused_with_its_line() {
+    with_each(|tool| {
+        let of_rule = |rule: &str| refusal(tool, &format!("*nat\n:ONE - [0:0]\n-A ONE {rule}\nCOMMIT\n"));
+        for (rule, words) in [
+            ("-m nosuch -j RETURN", "Couldn't load match `nosuch'"),
+            ("--nosuch -j RETURN", "unknown option \"--nosuch\""),
+            ("-p tcp -m tcp --dport 99999 -j RETURN", "invalid port/service `99999' specified"),
+            ("-j RETURN -j ACCEPT", "multiple -j flags not allowed"),
+        ] {
+            let (line, text, missing) = of_rule(rule);
+            assert_eq!((line, missing), (Some(3), false), "{rule} of {tool:?}");
+            assert!(text.contains(words) && !text.contains("v1.8"), "{text}");
+        }
+        let (line, ..) = refusal(tool, "nonsense\n");
+        assert_eq!(line, Some(1));
+        let (line, ..) = refusal(tool, "*nat\n:ONE - [0:0]\n-A ONE -j RETURN\n");
+        assert_eq!(line, Some(4), "no COMMIT");
+        assert_eq!(listed(tool, Table::Nat, "ONE"), None);
+    });
+}
+
+#[test]
+fn what_is_not_there_is_refused_with_its_line() {
+    with_each(|tool| {
+        tool.restore(SOME).unwrap();
+        // The legacy variant says no more than the line.
+        let says_more = tool.backend() == Backend::Nft;
+        for line in ["-A THREE -j RETURN", "-I THREE -j RETURN", "-D ONE -p udp -j TWO", "-X THREE"] {
+            let (at, text, missing) = refusal(tool, &format!("*nat\n:FOUR - [0:0]\n{line}\nCOMMIT\n"));
+            assert_eq!((at, missing), (Some(3), says_more), "{line} of {tool:?}: {text}");
+        }
+        // The chain is not looked for before the end, or for an extension of this name.
+        let (at, text, missing) = refusal(tool, "*nat\n:FOUR - [0:0]\n-A FOUR -j THREE\nCOMMIT\n");
+        assert_eq!((at, missing), (Some(if says_more { 4 } else { 3 }), true), "{text}");
+        assert!(text.contains("THREE"), "{text}");
+        // In use. The legacy variant says nothing of what the kernel refuses but the line of the COMMIT.
+        let (at, ..) = refusal(tool, "*nat\n:ONE - [0:0]\n-A ONE -p tcp -j TWO\n-X TWO\nCOMMIT\n");
+        assert_eq!(at, Some(4), "{tool:?}");
+        assert_eq!(listed(tool, Table::Nat, "FOUR"), None, "no section is done in part");
+    });
+}
+
+#[test]
+fn what_the_kernel_refuses_has_a_line() {
+    with_each(|tool| {
+        let loops = "*nat\n:ONE - [0:0]\n:TWO - [0:0]\n-A ONE -j TWO\n-A TWO -j ONE\n-A PREROUTING -j ONE\nCOMMIT\n";
+        let (at, text, missing) = refusal(tool, loops);
+        assert!(!missing, "{text}");
+        assert!(at.is_some_and(|line| (4..=7).contains(&line)), "{at:?}: {text}");
+        // A section before it is done.
+        let (at, ..) = refusal(tool, "*filter\n:ONE - [0:0]\nCOMMIT\n*nat\n-A THREE -j RETURN\nCOMMIT\n");
+        assert_eq!(at, Some(5));
+        assert_eq!(listed(tool, Table::Filter, "ONE").unwrap(), [""; 0]);
+    });
+}
+
+#[test]
+fn without_the_capability_there_is_no_permission() {
+    with_each(|tool| {
+        tool.restore(SOME).unwrap();
+        // Of this thread and of what it starts.
+        remove_capability_from_bounding_set(CapabilitySet::NET_ADMIN).unwrap();
+        let mut sets = rustix::thread::capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::NET_ADMIN);
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let denied = |result: Result<(), Failure>| matches!(result, Err(Failure::NoPermission { .. }));
+        assert!(denied(tool.restore(SOME).map(|_| ())), "{tool:?}");
+        assert!(denied(tool.save(Table::Nat, &mut |_| {})), "{tool:?}");
+        assert!(denied(tool.list(Table::Nat, name("ONE"), &mut |_| {}).map(|_| ())), "{tool:?}");
+    });
+}
+
+#[test]
+fn what_only_nft_can_show_is_not_taken_for_nothing() {
+    let folder = Folder::new();
+    let tool = Tool::find_in(&folder.real(), Family::V4, Some(Backend::Nft)).unwrap();
+    let run = || {
+        let rules = "table ip nat { chain ONE { meta hour > \"05:00\" accept; }; chain TWO { accept; }; }";
+        assert!(Command::new("nft").arg(rules).status().unwrap().success());
+        let saved = tool.save(Table::Nat, &mut |_| {}).unwrap_err();
+        assert!(matches!(&saved, Failure::Garbage { text, .. } if text.contains("incompatible")), "{saved:?}");
+        let listed = tool.list(Table::Nat, name("ONE"), &mut |_| {}).unwrap_err();
+        assert!(matches!(&listed, Failure::Refused { text, .. } if text.contains("incompatible")), "{listed:?}");
+        assert!(tool.list(Table::Nat, name("TWO"), &mut |_| {}).unwrap());
+        assert!(!tool.list(Table::Nat, name("THREE"), &mut |_| {}).unwrap());
+    };
+    Namespace::new().unwrap().run(run).unwrap();
+}
+
+#[test]
+fn the_locks_wait_is_known_and_bounded() {
+    let folder = Folder::new();
+    let environment = folder.real();
+    for backend in Backend::ALL {
+        let mut tool = Tool::find_in(&environment, Family::V4, Some(backend)).unwrap();
+        tool.environment.lock_wait = Duration::from_millis(300);
+        let run = move || {
+            let environment = tool.environment.clone();
+            let (lock, _) = Lock::take(&environment.lock_file, Duration::ZERO).unwrap();
+            let result = tool.restore(SOME);
+            if backend == Backend::Nft {
+                // It has none.
+                assert_eq!(result.unwrap().lock_wait, Duration::ZERO);
+                return;
+            }
+            match result.unwrap_err() {
+                Failure::Locked { path, waited } => {
+                    assert_eq!(path, environment.lock_file);
+                    assert!((300..5000).contains(&waited.as_millis()), "{waited:?}");
+                }
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(legacy::tables(Family::V4).unwrap(), Vec::<String>::new(), "nothing was run");
+            tool.environment.lock_wait = Duration::from_secs(20);
+            let waited = std::thread::scope(|scope| {
+                let namespace = crate::netns::current().unwrap();
+                let restore = scope.spawn(move || {
+                    namespace.enter().unwrap();
+                    tool.restore(SOME).unwrap().lock_wait
+                });
+                sleep(Duration::from_millis(100));
+                drop(lock);
+                restore.join().unwrap()
+            });
+            assert!(waited > Duration::from_millis(50), "{waited:?}");
+        };
+        Namespace::new().unwrap().run(run).unwrap();
+    }
+}
+
+#[test]
+fn the_lock_is_held_for_the_run_and_no_longer() {
+    let folder = Folder::new();
+    let lock = folder.0.join("lock");
+    let free = |lock: &Path| Lock::take(lock, Duration::ZERO).is_ok();
+    // The child, and one that it leaves behind, have neither the lock nor any other descriptor of ours.
+    let text = format!(
+        "cat >/dev/null; flock -n '{0}' true && echo free >&2; ls -l /proc/self/fd | grep -c -- '-> /[^dp]' >&2\n\
+         sleep 2 >/dev/null 2>&1 & exit 1",
+        lock.display()
+    );
+    let (_, said, _) = refusal(&folder.tool(Backend::Legacy, &text), SOME);
+    assert_eq!(said, "0", "the lock was free, or files were open");
+    assert!(free(&lock));
+    // Also when it is killed.
+    let tool = folder.endless(Backend::Legacy, "exec sleep 1000");
+    assert!(matches!(tool.restore(SOME), Err(Failure::TimedOut { .. })));
+    assert!(free(&lock));
+}
+
+#[test]
+fn a_lock_file_that_cannot_be_is_named() {
+    let folder = Folder::new();
+    let mut environment = folder.real();
+    environment.lock_file = folder.0.join("no/such/folder/lock");
+    let tool = Tool::find_in(&environment, Family::V4, Some(Backend::Legacy)).unwrap();
+    let failure = tool.restore(SOME).unwrap_err();
+    assert!(matches!(&failure, Failure::NoLockFile { path, .. } if *path == environment.lock_file));
+    assert!(failure.to_string().contains("/no/such/folder/lock of iptables cannot be opened"), "{failure}");
+}
+
+#[test]
+fn missing_programs_are_named() {
+    let folder = Folder::new();
+    let find = |backend| Tool::find_in(&folder.own(), Family::V6, backend).unwrap_err();
+    for (backend, names) in [
+        (None, "ip6tables-restore, ip6tables-save, ip6tables, ip6tables-nft-restore, "),
+        (
+            Some(Backend::Nft),
+            "of the nft variant (looked for ip6tables-nft-restore, ip6tables-nft-save, ip6tables-nft, ",
+        ),
+        (
+            Some(Backend::Legacy),
+            "ip6tables-legacy-save, ip6tables-legacy, ip6tables-restore, ip6tables-save, ip6tables)",
+        ),
+    ] {
+        let failure = find(backend);
+        assert!(matches!(failure, Failure::Missing { .. }), "{failure:?}");
+        assert!(failure.to_string().contains(names), "{failure}");
+    }
+    // All three are needed, and can be run.
+    folder.programs("ip6tables", "v1.8.9 (legacy)", "");
+    assert!(matches!(find(Some(Backend::Nft)), Failure::Missing { .. }), "of the other variant");
+    assert_eq!(Tool::find_in(&folder.own(), Family::V6, None).unwrap().backend(), Backend::Legacy);
+    fs::remove_file(folder.0.join("ip6tables-save")).unwrap();
+    assert!(matches!(find(None), Failure::Missing { .. }));
+    fs::write(folder.0.join("ip6tables-save"), "no program").unwrap();
+    assert!(matches!(find(None), Failure::Missing { .. }));
+    // Gone after it was found.
+    let tool = folder.tool(Backend::Nft, "");
+    fs::remove_file(folder.0.join("iptables-restore")).unwrap();
+    assert!(matches!(tool.restore(SOME), Err(Failure::Missing { tool }) if tool == "iptables-restore"));
+}
+
+#[test]
+fn versions_decide() {
+    let find = |version: &str, backend| {
+        let folder = Folder::new();
+        folder.programs("iptables", version, "");
+        Tool::find_in(&folder.own(), Family::V4, backend).map(|tool| (tool.backend(), tool.version().to_string()))
+    };
+    assert_eq!(find("v1.8.9 (nf_tables)", None).unwrap(), (Backend::Nft, "1.8.9".to_owned()));
+    assert_eq!(find("v1.8.6 (legacy)", Some(Backend::Legacy)).unwrap(), (Backend::Legacy, "1.8.6".to_owned()));
+    assert_eq!(find("v1.10 (legacy)", None).unwrap(), (Backend::Legacy, "1.10.0".to_owned()));
+    for (version, needs) in
+        [("v1.8.3 (nf_tables)", NFT_NEEDS), ("v1.8.5 (legacy)", LEGACY_NEEDS), ("v1.4.21", LEGACY_NEEDS)]
+    {
+        let failure = find(version, None).unwrap_err();
+        assert!(matches!(&failure, Failure::TooOld { needs: it, .. } if *it == needs), "{version}: {failure:?}");
+        let said = failure.to_string();
+        assert!(said.contains(&format!("and {needs} is the first")), "{said}");
+    }
+    for version in ["", "1.8.9", "v1.x (legacy)", "v1.8.9 (quantum)"] {
+        assert!(matches!(find(version, None), Err(Failure::Garbage { .. })), "{version}");
+    }
+}
+
+#[test]
+fn programs_that_do_not_belong_together_are_not_used() {
+    let folder = Folder::new();
+    folder.programs("iptables", "v1.8.9 (legacy)", "");
+    folder.script("iptables-save", "echo iptables-save 'v1.8.9 (nf_tables)'");
+    for backend in [None, Some(Backend::Legacy)] {
+        let failure = Tool::find_in(&folder.own(), Family::V4, backend).unwrap_err();
+        assert!(
+            failure.to_string().contains("it is of the nft variant, and iptables-restore of the legacy"),
+            "{failure}"
+        );
+    }
+}
+
+#[test]
+fn a_tool_that_hangs_is_killed_and_leaves_nothing() {
+    let folder = Folder::new();
+    let note = folder.0.join("pid");
+    let tool = folder.endless(Backend::Nft, &format!("echo $$ >'{}'; exec sleep 1000", note.display()));
+    let gone = || {
+        let pid = fs::read_to_string(&note).unwrap();
+        assert!(!Path::new("/proc").join(pid.trim()).exists(), "process {pid} is still there, or a zombie");
+    };
+    let begin = Instant::now();
+    // More than a pipe holds: it is not read.
+    let much = "#\n".repeat(100_000);
+    let failure = tool.restore(&much).unwrap_err();
+    assert_eq!(failure.to_string(), "iptables-restore was not done within 400ms and was killed");
+    gone();
+    assert!(matches!(tool.save(Table::Nat, &mut |_| {}), Err(Failure::TimedOut { .. })));
+    gone();
+    assert!(matches!(tool.list(Table::Nat, name("ONE"), &mut |_| {}), Err(Failure::TimedOut { .. })));
+    gone();
+    assert!(begin.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn a_tool_that_prints_without_end_is_killed() {
+    let folder = Folder::new();
+    for text in ["exec yes -- -A ONE", "exec yes >&2", "exec >&- 2>&-; exec sleep 1000"] {
+        let tool = folder.endless(Backend::Nft, text);
+        for result in [tool.restore(SOME).map(|_| ()), tool.save(Table::Nat, &mut |_| {})] {
+            assert!(matches!(result, Err(Failure::TimedOut { .. })), "{text}: {result:?}");
+        }
+    }
+}
+
+#[test]
+fn a_tool_that_is_killed_is_told_from_one_that_fails() {
+    let folder = Folder::new();
+    let tool = folder.tool(Backend::Nft, "printf '*nat\\n:ONE - [0:0]\\n-A ON'; kill -9 $$");
+    assert!(matches!(tool.restore(SOME), Err(Failure::Killed { signal: 9, .. })));
+    let failure = tool.save(Table::Nat, &mut |_| {}).unwrap_err();
+    assert_eq!(failure.to_string(), "iptables-save was killed by signal 9");
+}
+
+#[test]
+fn a_tool_that_reads_nothing_says_why() {
+    let folder = Folder::new();
+    let much = "#\n".repeat(1_000_000);
+    for text in ["echo 'iptables: no mood' >&2; exit 3", "exec <&-; echo 'iptables: no mood' >&2; exit 3"] {
+        let tool = folder.tool(Backend::Nft, text);
+        assert_eq!(refusal(&tool, &much), (None, "no mood".to_owned(), false));
+    }
+    let tool = folder.tool(Backend::Nft, "exit 3");
+    assert_eq!(refusal(&tool, &much).1, "it ended with status 3");
+    // The loader's, and the shell's.
+    let tool = folder.tool(Backend::Nft, "echo error while loading shared libraries >&2; exit 127");
+    assert!(matches!(tool.restore(&much), Err(Failure::Io { .. })));
+}
+
+#[test]
+fn all_of_a_long_text_arrives() {
+    let folder = Folder::new();
+    let tool = folder.tool(Backend::Legacy, "echo $(wc -c) >&2; exit 1");
+    let much = "0123456789abcde\n".repeat(250_000);
+    assert_eq!(refusal(&tool, &much).1, much.len().to_string());
+}
+
+#[test]
+fn garbage_is_named() {
+    let folder = Folder::new();
+    for (text, line) in [
+        ("echo '*nat'; head -c 100000 /dev/zero; echo", 2),
+        ("exec cat /dev/zero", 1),
+        ("echo '*nat'; echo ':ONE - [0:0]'; exit 0", 3),
+        ("echo '*nat'; echo hello", 2),
+        ("printf '\\377\\376\\000\\n'", 1),
+    ] {
+        let tool = folder.tool(Backend::Nft, text);
+        match tool.save(Table::Nat, &mut |_| {}).unwrap_err() {
+            Failure::Garbage { tool, line: at, text: shown } => {
+                assert_eq!((tool.as_str(), at), ("iptables-save", line), "{text}: {shown}");
+                assert!(!shown.contains('\0'));
+            }
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+    // It says itself why it stops.
+    let tool = folder.tool(Backend::Nft, "echo '*nat'; echo 'iptables: Cannot allocate memory' >&2; exit 4");
+    assert!(matches!(tool.save(Table::Nat, &mut |_| {}), Err(Failure::Exhausted { .. })));
+}
+
+#[test]
+fn what_the_tools_child_keeps_open_is_not_waited_for() {
+    let folder = Folder::new();
+    let tool = folder.tool(Backend::Nft, "sleep 30 & echo '*nat'; echo COMMIT; exit 0");
+    let begin = Instant::now();
+    tool.restore(SOME).unwrap();
+    assert_eq!(saved(&tool, Table::Nat), ["Table(\"nat\")", "Commit"]);
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+}
