@@ -78,9 +78,9 @@ pub(crate) fn difference_to_kernel<O: Object>(actual: Vec<O>, target: impl Itera
     }
     let unwanted = actual.into_iter().zip(wanted).filter(|(object, wanted)| !wanted && !object.spare());
     batch.delete.extend(unwanted.map(|(object, _)| object));
-    order(&mut batch);
+    order_changes(&mut batch);
     // One unit may want an object twice.
-    batch.create.sort_by(|one, other| one.rank().cmp(&other.rank()).then_with(|| one.key().cmp(&other.key())));
+    batch.create.sort_by_cached_key(|object| (object.rank(), object.key()));
     batch.create.dedup_by(|again, first| {
         let same = again.key() == first.key();
         debug_assert!(!same || again == first, "{again} and {first} have the same key");
@@ -135,9 +135,14 @@ fn take<O: Object>(objects: &mut Peekable<IntoIter<O>>, key: &O::Key) -> Group<O
 }
 
 fn order<O: Object>(batch: &mut Batch<O>) {
-    batch.create.sort_by_key(Object::rank);
-    batch.replace.sort_by_key(Object::rank);
-    batch.delete.sort_by_key(|object| std::cmp::Reverse(object.rank()));
+    batch.create.sort_by_cached_key(Object::rank);
+    order_changes(batch);
+}
+
+/// Orders what was there before.
+fn order_changes<O: Object>(batch: &mut Batch<O>) {
+    batch.replace.sort_by_cached_key(Object::rank);
+    batch.delete.sort_by_cached_key(|object| std::cmp::Reverse(object.rank()));
 }
 
 // === impl References ===

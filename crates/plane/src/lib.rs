@@ -71,12 +71,18 @@ pub trait Object: Ord + Clone + fmt::Display + fmt::Debug {
     /// What stands for the key where several units may want the object: the engine counts who does, so it is held in
     /// memory once for each such object and should be small.
     type Shared: Copy + Eq + Hash + Send + fmt::Debug;
+    /// Whether there are such objects at all: where there are none, nobody counts.
+    const SHARES: bool = true;
     /// That of this object; `None` if only one unit can want it.
     fn shared(&self) -> Option<Self::Shared> {
         None
     }
     /// Left where it is when nobody wants it any more, and no drift then; only clean-up removes it.
     fn spare(&self) -> bool {
+        false
+    }
+    /// Not even clean-up removes it: other programs count on it.
+    fn stays(&self) -> bool {
         false
     }
 }
@@ -87,6 +93,8 @@ pub trait Compile {
     type Object: Object;
     /// How this mode differs from the others.
     const PROFILE: Profile;
+    /// So many units that come at once and are new are committed together; more take more memory, and serve later.
+    const PORTION: usize = 1000;
     /// The objects of a unit. Total and deterministic: no I/O, clock or failure.
     fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<Self::Object>);
     /// Where a mode cares for the order of a pool (nftables: slots), it carries it over here, from the unit in force
@@ -200,8 +208,8 @@ pub trait SyncEngine: Send {
     fn each_unit(&self, see: &mut dyn FnMut(&Unit));
     /// What a repair would do, as text.
     fn plan(&mut self) -> Result<Batch<String>, CommitError>;
-    /// Removes all that is ours; goes on after an error and returns all.
-    fn retire(self: Box<Self>) -> Result<(), Vec<CommitError>>;
+    /// Removes all that is ours but what [`Object::stays`], and says how many objects; goes on after an error and returns all.
+    fn retire(self: Box<Self>) -> Result<usize, Vec<CommitError>>;
 }
 
 /// A unit that is in force now.

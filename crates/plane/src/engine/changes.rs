@@ -10,10 +10,7 @@ use ferry_model::Context;
 use super::{BatchOf, Engine, Purpose};
 use crate::attempt::{Change, halves, held_back, owners};
 use crate::diff::{Remembered, difference};
-use crate::{Acked, Acknowledged, Before, CommitError, Compile, Kernel, Op, Outcome, Unit, UnitId};
-
-/// Units that are committed together where nothing requires more.
-pub(super) const PORTION: usize = 1000;
+use crate::{Acked, Acknowledged, Before, CommitError, Compile, Kernel, Object, Op, Outcome, Unit, UnitId};
 
 /// Whether this only adds, and so can be torn apart: no frontend passes from one unit to another.
 pub(super) fn only_adds(group: &[Change]) -> bool {
@@ -212,6 +209,14 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     }
 
     pub(super) fn acknowledge(&mut self, context: &Arc<Context>, change: &Change, outcome: &mut Outcome) {
+        if C::Object::SHARES {
+            self.count(context, change);
+        }
+        self.accept(context, change, outcome);
+    }
+
+    /// Counts who wants shared objects now.
+    fn count(&mut self, context: &Context, change: &Change) {
         let mut objects = Vec::new();
         // First what is new, so that a count that goes from one unit's to another's never falls to nothing.
         if let Some(unit) = &change.after {
@@ -223,7 +228,6 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             self.compile.compile(&acked.context, &acked.unit, &mut objects);
             self.references.release(&objects);
         }
-        self.accept(context, change, outcome);
     }
 
     /// Remembers what is in the kernel now. References are the caller's to count.

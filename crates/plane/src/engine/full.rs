@@ -163,7 +163,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
         self.references.restart(spare);
         let mut objects = Vec::new();
-        for acked in self.acked.values() {
+        for acked in self.acked.values().filter(|_| C::Object::SHARES) {
             objects.clear();
             self.compile.compile(&acked.context, &acked.unit, &mut objects);
             self.references.acquire(&objects);

@@ -108,7 +108,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             stage: Stage::New,
             suspects: Suspects::default(),
             ahead: false,
-            portion: changes::PORTION,
+            portion: C::PORTION,
             failures: 0,
             wake: None,
         }
@@ -292,13 +292,15 @@ where
         Ok(Batch { create: print(batch.create), replace: print(batch.replace), delete: print(batch.delete) })
     }
 
-    fn retire(mut self: Box<Self>) -> Result<(), Vec<CommitError>> {
+    fn retire(mut self: Box<Self>) -> Result<usize, Vec<CommitError>> {
         let mut delete = self.kernel.read_back(&Extent::All).map_err(|error| vec![error])?;
+        delete.retain(|object| !object.stays());
         delete.sort_by_key(|object| std::cmp::Reverse(object.rank()));
-        if delete.is_empty() {
-            return Ok(());
+        let objects = delete.len();
+        if objects > 0 {
+            self.kernel.commit(&Batch { delete, ..Batch::default() }).map_err(|error| vec![error])?;
         }
-        self.kernel.commit(&Batch { delete, ..Batch::default() }).map_err(|error| vec![error])
+        Ok(objects)
     }
 }
 
