@@ -1,4 +1,4 @@
-//! The model's answer for one connection: what any plane of an nftables-like mode has to do with it.
+//! The model's answer for one connection: what any plane whose rules can be traced has to do with it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use crate::state::{
     Action, BaseState, Frontend, FrontendAddr, FrontendKind, NodePortAddresses, PortState, ServiceState, Snat,
     SourceRanges,
 };
-use ferry_api::object::Family;
+use ferry_api::object::{Family, Protocol};
 
 /// What becomes of the first packet of a connection. `states` and `base` are those of the packet's family, resolved with
 /// this profile.
@@ -30,9 +30,9 @@ pub fn decide<'a>(
     if profile.refuses_by_hook {
         let found = [asked.by_vip, by_node_port].into_iter().flatten();
         let mut verdicts = found.map(|(port, frontend)| at_frontend(port, frontend, packet, context));
-        return verdicts
-            .find(|verdict| matches!(verdict, Verdict::Forward(_)))
-            .unwrap_or_else(|| asked.refused_by_hook(packet));
+        let forwarded = verdicts.find(|verdict| matches!(verdict, Verdict::Forward(_)));
+        let refused = || if is_guarded(base, packet) { Verdict::Drop } else { asked.refused_by_hook(packet) };
+        return forwarded.unwrap_or_else(refused);
     }
     let sent_here = packet.interface.is_none();
     match asked.by_vip.or(by_node_port) {
@@ -52,6 +52,8 @@ struct Asked<'a> {
     /// by its port alone
     by_node_port: Option<(&'a PortState, &'a Frontend)>,
     is_cluster_ip: bool,
+    /// it goes to the port of some Service's health checks
+    is_health_check: bool,
 }
 
 impl<'a> Asked<'a> {
@@ -59,30 +61,39 @@ impl<'a> Asked<'a> {
         let vip = FrontendAddr::Vip(packet.destination, packet.port);
         let node_port = FrontendAddr::NodePort(packet.port);
         let mut asked = Self::default();
-        for port in states.into_iter().flat_map(|state| &state.ports) {
-            for frontend in &port.frontends {
-                asked.is_cluster_ip |= frontend.kind == FrontendKind::ClusterIp && is_at(frontend, packet.destination);
-                if port.protocol == packet.protocol {
-                    if frontend.at == vip {
-                        asked.by_vip = Some((port, frontend));
-                    } else if frontend.at == node_port {
-                        asked.by_node_port = Some((port, frontend));
-                    }
-                }
-            }
+        for state in states {
+            let checked = state.health_check.filter(|_| !state.ports.is_empty()).map(|check| check.port.get());
+            asked.is_health_check |= checked == Some(packet.port) && packet.protocol == Protocol::Tcp;
+            asked.look_at(state, packet, [vip, node_port]);
         }
         asked
     }
 
+    fn look_at(&mut self, state: &'a ServiceState, packet: &Packet, [vip, node_port]: [FrontendAddr; 2]) {
+        for port in &state.ports {
+            for frontend in &port.frontends {
+                self.is_cluster_ip |= frontend.kind == FrontendKind::ClusterIp && is_at(frontend, packet.destination);
+                if port.protocol == packet.protocol {
+                    if frontend.at == vip {
+                        self.by_vip = Some((port, frontend));
+                    } else if frontend.at == node_port {
+                        self.by_node_port = Some((port, frontend));
+                    }
+                }
+            }
+        }
+    }
+
     /// What becomes of a packet that nobody translates, in the hooks that it passes: a frontend refuses it there by what it
-    /// does to those whom it doesn't know as pods or as the node.
+    /// does to those whom it doesn't know as pods or as the node. Health checks are let in at the node before that.
     fn refused_by_hook(&self, packet: &Packet) -> Verdict {
         let (input, output) = (packet.destination_local, packet.interface.is_none());
         let refusal = |(_, frontend): (&PortState, &Frontend)| {
             let passes = match frontend.kind {
                 FrontendKind::ClusterIp => output || !input,
-                FrontendKind::ExternalIp | FrontendKind::LoadBalancer => input || !output,
-                FrontendKind::NodePort => input,
+                FrontendKind::ExternalIp | FrontendKind::LoadBalancer if input => !self.is_health_check,
+                FrontendKind::ExternalIp | FrontendKind::LoadBalancer => !output,
+                FrontendKind::NodePort => input && !self.is_health_check,
             };
             let source_denied = !admits(frontend, packet);
             let verdict = match frontend.treatment.other {
@@ -99,6 +110,13 @@ impl<'a> Asked<'a> {
         let refusals = [self.by_vip, self.by_node_port].into_iter().flatten().map(refusal);
         refusals.fold(Verdict::Pass, |first, next| if first == Verdict::Pass { next } else { first })
     }
+}
+
+/// Where node ports are served on loopback, the kernel would let neighbours reach all that listens there: whoever isn't
+/// translated and comes from elsewhere is dropped before anything else.
+fn is_guarded(base: &BaseState, packet: &Packet) -> bool {
+    let passes_a_guard = packet.destination_local || packet.interface.is_none();
+    base.localhost && passes_a_guard && packet.destination.is_loopback() && !packet.source.is_loopback()
 }
 
 fn serves_node_ports(base: &BaseState, packet: &Packet) -> bool {

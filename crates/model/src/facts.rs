@@ -129,8 +129,11 @@ pub fn base(
     if let Some(node) = store.node() {
         check_node(node, &mut diagnostics);
     }
-    // Only IPv4 can lead a connection from loopback anywhere else.
-    let may_serve_localhost = profile.serves_localhost && settings.localhost_node_ports && family == Family::V4;
+    // Only IPv4 can lead a connection from loopback anywhere else. Who selects the node's own addresses doesn't mean it.
+    let may_serve_localhost = profile.serves_localhost
+        && settings.localhost_node_ports
+        && settings.node_port_addresses != NodePortSelection::Primary
+        && family == Family::V4;
     let (node_ports, localhost) =
         node_port_addresses(settings, context, local_addresses, (family, may_serve_localhost), &mut diagnostics);
     let service_cidrs = service_cidrs(store, family, &mut diagnostics);

@@ -165,3 +165,133 @@ fn a_packet_that_is_left_alone() {
     left.name = ObjectName::new("default", "left");
     assert_eq!(decide([&left], &base(), &packet(CLIENT, VIP, 80), &context(), &Profile::NFTABLES), Verdict::Pass);
 }
+
+/// In the iptables mode.
+fn by_hook(state: &ServiceState, base: &BaseState, packet: &Packet) -> String {
+    decide([state], base, packet, &context(), &Profile::IPTABLES).to_string()
+}
+
+/// A service on three addresses, all treated alike but for this node.
+fn treated(treatment: Treatment, of_external: Treatment) -> ServiceState {
+    let mut state = state();
+    let [cluster_ip, balancer, node_port] = &mut *state.ports[0].frontends else { panic!("three frontends") };
+    cluster_ip.treatment = treatment;
+    for external in [balancer, node_port] {
+        external.sources = SourceRanges::Any;
+        external.treatment = of_external;
+    }
+    state
+}
+
+#[test]
+fn each_kind_is_refused_in_its_hooks() {
+    let reject = Treatment::all(Action::Reject);
+    let state = treated(reject, Treatment { host: Action::Pass, ..reject });
+    let decided = |packet: Packet| by_hook(&state, &base(), &packet);
+    let at_node = |packet: Packet| Packet { destination_local: true, ..packet };
+    let forwarded = |to, port| packet(CLIENT, to, port);
+    // forward and output refuse for cluster IPs
+    assert_eq!(decided(forwarded(VIP, 80)), "reject");
+    assert_eq!(decided(from_host(VIP, 80)), "reject");
+    assert_eq!(decided(at_node(forwarded(VIP, 80))), "pass", "bound here, as a node-local DNS cache binds it");
+    assert_eq!(decided(at_node(from_host(VIP, 80))), "reject", "which output has refused before");
+    // input and forward for load balancers' addresses
+    let balancer = "203.0.113.9";
+    assert_eq!(decided(forwarded(balancer, 80)), "reject");
+    assert_eq!(decided(at_node(forwarded(balancer, 80))), "reject");
+    assert_eq!(decided(from_host(balancer, 80)), "pass");
+    assert_eq!(decided(at_node(from_host(balancer, 80))), "reject");
+    // input for node ports, at whatever address
+    for address in [NODE, "192.0.2.11", "127.0.0.1"] {
+        assert_eq!(decided(at_node(forwarded(address, 30_080))), "reject");
+        assert_eq!(decided(at_node(from_host(address, 30_080))), "reject");
+        let nowhere = BaseState { node_ports: NodePortAddresses::Only(Vec::new()), ..base() };
+        assert_eq!(by_hook(&state, &nowhere, &at_node(forwarded(address, 30_080))), "reject");
+    }
+    assert_eq!(decided(forwarded(NODE, 30_080)), "pass");
+    // other ports of a cluster IP, and other addresses of its range, are nobody's
+    assert_eq!(decided(forwarded(VIP, 81)), "pass");
+    assert_eq!(decided(from_host("10.96.0.99", 80)), "pass");
+}
+
+#[test]
+fn who_is_not_translated_is_refused_as_others_are() {
+    let to = |to, snat| Action::Forward { to, snat };
+    let local = Treatment {
+        pod: to(Scope::Cluster, Snat::Keep),
+        host: to(Scope::Cluster, Snat::Masquerade),
+        other: Action::Drop,
+    };
+    let state = treated(Treatment::all(Action::Drop), local);
+    let decided = |packet: Packet| by_hook(&state, &base(), &packet);
+    assert_eq!(decided(packet("10.244.9.9", "203.0.113.9", 80)), "forward to 10.244.1.1:8080 10.244.2.1:8080");
+    assert_eq!(
+        decided(from_host("203.0.113.9", 80)),
+        "forward to 10.244.1.1:8080+masquerade 10.244.2.1:8080+masquerade"
+    );
+    assert_eq!(decided(packet(CLIENT, "203.0.113.9", 80)), "drop");
+    assert_eq!(decided(packet(CLIENT, VIP, 80)), "drop");
+    assert_eq!(decided(Packet { destination_local: true, ..packet(CLIENT, VIP, 80) }), "pass");
+}
+
+#[test]
+fn source_ranges_refuse_in_every_hook() {
+    let forward = Treatment::all(Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade });
+    let mut state = treated(forward, forward);
+    state.ports[0].frontends[1].sources = SourceRanges::Only(vec!["198.51.100.0/24".parse().unwrap()]);
+    let balancer = "203.0.113.9";
+    let decided = |packet: Packet| by_hook(&state, &base(), &packet);
+    assert!(decided(packet(CLIENT, balancer, 80)).starts_with("forward"));
+    for source in ["10.244.9.9", "203.0.113.77"] {
+        assert_eq!(decided(packet(source, balancer, 80)), "drop");
+        assert_eq!(decided(Packet { destination_local: true, ..packet(source, balancer, 80) }), "drop");
+    }
+    assert_eq!(decided(from_host(balancer, 80)), "drop");
+    // A node port of the same number at an address of the node serves whom the ranges refuse.
+    state.ports[0].frontends[2].at = FrontendAddr::NodePort(80);
+    let bound = Packet { destination_local: true, ..packet("10.244.9.9", balancer, 80) };
+    assert!(by_hook(&state, &base(), &bound).starts_with("forward"));
+}
+
+#[test]
+fn health_checks_are_let_in_before_anything_is_refused() {
+    let reject = Treatment::all(Action::Reject);
+    let mut state = treated(reject, reject);
+    state.health_check = crate::HealthCheck::new(30_080, 0);
+    let at_node = |destination, port| Packet { destination_local: true, ..packet(CLIENT, destination, port) };
+    assert_eq!(by_hook(&state, &base(), &at_node(NODE, 30_080)), "pass");
+    assert_eq!(by_hook(&state, &base(), &at_node(NODE, 30_081)), "pass");
+    state.health_check = crate::HealthCheck::new(80, 0);
+    assert_eq!(by_hook(&state, &base(), &at_node(NODE, 30_080)), "reject");
+    assert_eq!(by_hook(&state, &base(), &at_node("203.0.113.9", 80)), "pass");
+    assert_eq!(by_hook(&state, &base(), &packet(CLIENT, "203.0.113.9", 80)), "reject");
+    assert_eq!(by_hook(&state, &base(), &from_host(VIP, 80)), "reject");
+}
+
+#[test]
+fn loopback_serves_node_ports_and_is_guarded() {
+    let forward = Treatment::all(Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade });
+    let state = treated(forward, forward);
+    let localhost = BaseState { localhost: true, ..base() };
+    let from = |source: &str, port| Packet {
+        source: ip(source),
+        source_local: true,
+        interface: None,
+        destination_local: true,
+        ..packet(source, "127.0.0.1", port)
+    };
+    for source in ["127.0.0.1", NODE] {
+        assert!(by_hook(&state, &localhost, &from(source, 30_080)).starts_with("forward"));
+        assert_eq!(by_hook(&state, &base(), &from(source, 30_080)), "pass", "where loopback serves none");
+    }
+    // What listens there is for this node only.
+    let martian = Packet { destination_local: true, ..packet(CLIENT, "127.0.0.1", 22) };
+    assert_eq!(by_hook(&state, &localhost, &martian), "drop");
+    assert_eq!(by_hook(&state, &localhost, &from("127.0.0.1", 22)), "pass");
+    assert_eq!(by_hook(&state, &localhost, &from(NODE, 22)), "drop");
+    assert_eq!(by_hook(&state, &base(), &martian), "pass");
+    let listed = BaseState { node_ports: NodePortAddresses::Only(vec![ip(NODE)]), ..localhost.clone() };
+    assert_eq!(by_hook(&state, &listed, &from("127.0.0.1", 30_080)), "pass");
+    let refused = treated(forward, Treatment::all(Action::Reject));
+    assert_eq!(by_hook(&refused, &localhost, &from("127.0.0.1", 30_080)), "reject");
+}

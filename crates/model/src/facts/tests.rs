@@ -116,6 +116,35 @@ fn node_port_addresses() {
 }
 
 #[test]
+fn node_ports_on_loopback() {
+    let local = ["127.0.0.1", "127.0.0.5", "::1", "192.0.2.10", "2001:db8::10"].map(ip);
+    let node = node(&[(AddressKind::Internal, "192.0.2.10"), (AddressKind::Internal, "2001:db8::10")], &[]);
+    let of = |node_port_addresses, localhost_node_ports, profile, family| {
+        let settings = Settings { node_port_addresses, localhost_node_ports, ..settings() };
+        let context = context(&settings, Some(&node));
+        let (base, diagnostics) = base(&settings, &context, &local, &Store::new("here"), profile, family);
+        (base.node_ports.to_string(), base.localhost, diagnostics.len())
+    };
+    let all = |localhost| ("every local address".to_owned(), localhost, 0);
+    let only = |list: &str, localhost, diagnostics| (list.to_owned(), localhost, diagnostics);
+    let cidrs = |list| NodePortSelection::Cidrs(nets(list));
+    let iptables = &Profile::IPTABLES;
+    assert_eq!(of(cidrs(&[]), true, iptables, Family::V4), all(true));
+    assert_eq!(of(cidrs(&["0.0.0.0/0"]), true, iptables, Family::V4), all(true));
+    assert_eq!(of(cidrs(&[]), false, iptables, Family::V4), all(false), "the configuration doesn't want it");
+    assert_eq!(of(cidrs(&[]), true, iptables, Family::V6), all(false), "IPv6 leads nothing on from loopback");
+    assert_eq!(of(cidrs(&[]), true, &Profile::NFTABLES, Family::V4), all(false), "the mode doesn't");
+    assert_eq!(of(NodePortSelection::Primary, true, iptables, Family::V4), only("192.0.2.10", false, 0));
+    let loopback = || cidrs(&["127.0.0.0/8", "192.0.2.0/24", "::1/128", "2001:db8::/64"]);
+    assert_eq!(of(loopback(), true, iptables, Family::V4), only("127.0.0.1 127.0.0.5 192.0.2.10", true, 0));
+    assert_eq!(of(loopback(), false, iptables, Family::V4), only("192.0.2.10", false, 1));
+    assert_eq!(of(loopback(), true, iptables, Family::V6), only("2001:db8::10", false, 1));
+    assert_eq!(of(cidrs(&["127.0.0.1/32"]), true, iptables, Family::V4), only("127.0.0.1", true, 0));
+    assert_eq!(of(cidrs(&["192.0.2.0/24"]), true, iptables, Family::V4), only("192.0.2.10", false, 0));
+    assert_eq!(of(cidrs(&["127.0.9.0/24"]), true, iptables, Family::V4), only("-", false, 1));
+}
+
+#[test]
 fn service_cidrs_and_what_is_wrong_with_objects() {
     let mut store = Store::new("here");
     for (name, cidrs) in [
