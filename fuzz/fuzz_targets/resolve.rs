@@ -1,5 +1,6 @@
 //! Odd objects in any order: the store, `resolve`, `decide`, `flow_rules` and `explain` never panic, states are well formed, what
-//! is dirty is all that changes, and the order of arrival doesn't matter.
+//! is dirty is all that changes, and the order of arrival doesn't matter. The iptables mode compiles every state, into objects
+//! that need nothing that isn't there and do what is decided.
 //!
 //! The bytes choose from few names, addresses and ports, so that objects often meet, and now and then something
 //! malformed; the decoders have targets of their own.
@@ -15,11 +16,17 @@ use ferry_api::object::{
 };
 use ferry_model::explain::explain;
 use ferry_model::{
-    Action, DetectLocal, Diagnostic, Dirty, Event, Flow, FrontendAddr, NodePortSelection, Packet, Pool, Profile,
-    RightFlows, ServiceState, Settings, SourceRanges, Store, Verdict, base, context, decide, flow_rules, resolve,
+    Action, BaseState, Context, DetectLocal, Diagnostic, Dirty, Event, Flow, FrontendAddr, NodePortSelection, Packet,
+    Pool, Profile, RightFlows, ServiceState, Settings, SourceRanges, Store, Verdict, base, context, decide, flow_rules,
+    resolve,
 };
+use ferry_plane::{Compile, Unit};
+use ferry_plane_iptables::{Features, IptObject, Iptables, Tracer};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
+
+#[path = "../../crates/plane-iptables/tests/well_made/mod.rs"]
+mod well_made;
 
 const ADDRESSES: [&str; 8] =
     ["10.96.0.1", "10.96.0.2", "203.0.113.9", "192.0.2.10", "10.244.1.1", "fd00:10:96::1", "2001:db8::10", "::1"];
@@ -46,7 +53,8 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     assert_eq!(before, states(&settings, &store));
-    check(&settings, &store);
+    check(&settings, &store, &Profile::NFTABLES);
+    check(&settings, &store, &Profile::IPTABLES);
     let again = reversed(&settings, &store);
     assert_eq!(store.claims(), again.claims());
     assert_eq!(text(&settings, &store), text(&settings, &again));
@@ -129,11 +137,11 @@ fn reversed(settings: &Settings, store: &Store) -> Store {
     again
 }
 
-fn check(settings: &Settings, store: &Store) {
+fn check(settings: &Settings, store: &Store, profile: &Profile) {
     let context = context(settings, store.node());
     for family in Family::ALL {
-        let (base, _) = base(settings, &context, &local(), store, &Profile::NFTABLES, family);
-        let resolved = |name| resolve(&store.objects(name), store.claims(), &context, &Profile::NFTABLES, family).0;
+        let (base, _) = base(settings, &context, &local(), store, profile, family);
+        let resolved = |name| resolve(&store.objects(name), store.claims(), &context, profile, family).0;
         let states: Vec<ServiceState> = store.service_names().map(resolved).collect();
         let mut taken = BTreeSet::new();
         for state in &states {
@@ -162,26 +170,50 @@ fn check(settings: &Settings, store: &Store) {
                 }
             }
         }
-        for source in local() {
+        let objects =
+            if *profile == Profile::IPTABLES { compiled(family, &context, &base, &states) } else { Vec::new() };
+        let vips: BTreeSet<FrontendAddr> = taken.iter().map(|(at, _)| *at).collect();
+        let tracer = (*profile == Profile::IPTABLES).then(|| Tracer::new(&objects));
+        for source in local().into_iter().chain(ADDRESSES.iter().filter_map(|text| text.parse().ok())) {
+            if Family::of(source) != family {
+                continue;
+            }
             for destination in ADDRESSES.iter().filter_map(|text| text.parse().ok()) {
+                if Family::of(destination) != family {
+                    continue;
+                }
                 let destination_local = local().contains(&destination);
                 for (protocol, port) in Protocol::ALL.into_iter().zip(PORTS) {
-                    let interface = destination_local.then(|| "cni0".to_owned());
-                    let packet = Packet {
-                        source,
-                        source_local: true,
-                        interface,
-                        destination,
-                        destination_local,
-                        protocol,
-                        port,
-                    };
-                    let verdict = decide(&states, &base, &packet, &context, &Profile::NFTABLES);
-                    assert!(!matches!(verdict, Verdict::Forward(endpoints) if endpoints.is_empty()));
+                    let source_local = local().contains(&source);
+                    let interface = (destination_local || !source_local).then(|| "cni0".to_owned());
+                    let packet =
+                        Packet { source, source_local, interface, destination, destination_local, protocol, port };
+                    let verdict = decide(&states, &base, &packet, &context, profile);
+                    assert!(!matches!(&verdict, Verdict::Forward(endpoints) if endpoints.is_empty()));
+                    // An endpoint that is somebody's frontend is refused where that is.
+                    let meets_another = matches!(&verdict, Verdict::Forward(endpoints)
+                        if endpoints.keys().any(|to| vips.contains(&FrontendAddr::Vip(to.address, to.port))));
+                    if let Some(tracer) = tracer.as_ref().filter(|_| !meets_another) {
+                        assert_eq!(tracer.trace(&packet), verdict, "{packet:?}");
+                    }
                 }
             }
         }
     }
+}
+
+/// What the iptables mode puts into the kernel.
+fn compiled(family: Family, context: &Context, base: &BaseState, states: &[ServiceState]) -> Vec<IptObject> {
+    let features =
+        Features { random_fully: true, counts_invalid: true, counts_localhost: base.localhost, drops_invalid: true, guards_loopback: false };
+    let iptables = Iptables::new(family, features);
+    let mut objects = Vec::new();
+    iptables.compile(context, &Unit::Base(base.clone()), &mut objects);
+    for state in states {
+        iptables.compile(context, &Unit::Service(state.clone()), &mut objects);
+    }
+    well_made::well_made(&objects, "what was compiled");
+    objects
 }
 
 // === what the bytes choose ===

@@ -20,7 +20,7 @@ use case::{Case, objects};
 use changes::happens;
 use cluster::{Cluster, Random};
 use ferry_api::object::{Family, Kind, KubeObject, ObjectName, Protocol};
-use ferry_model::{Profile, Event, FrontendAddr, Packet, Settings, decide};
+use ferry_model::{Event, FrontendAddr, Packet, Profile, Settings, decide};
 use ferry_plane::{Compile, Unit};
 use ferry_plane_nftables::{NftObject, Nftables, Tracer};
 use proptest::prelude::*;

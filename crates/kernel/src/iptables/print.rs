@@ -216,13 +216,17 @@ impl Match {
     /// A comment: cut at 255 bytes, with `?` for control characters.
     pub fn comment(text: &str) -> Self {
         let text = text.get(..text.floor_char_boundary(COMMENT_MAX)).unwrap_or_default();
-        Self::Comment(if text.contains(char::is_control) { text.chars().map(printable).collect() } else { text.into() })
+        Self::Comment(if text.contains(char::is_control) {
+            text.chars().map(printable).collect::<String>().into()
+        } else {
+            text.into()
+        })
     }
 
     /// One packet of this many, as the tool rounds `1/n` that was written with ten decimals. 0 is taken for 1.
     pub fn one_of(n: u32) -> Self {
-        let text = format!("{:.10}", 1.0 / f64::from(n.max(1)));
-        Self::Random(probability(&text).unwrap_or(1 << 31))
+        const DECIMALS: f64 = 1e10;
+        Self::Random(units((DECIMALS / f64::from(n.max(1))).round_ties_even() / DECIMALS))
     }
 }
 
@@ -233,9 +237,14 @@ fn printable(character: char) -> char {
 /// A probability from its text to units of 1/2^31; `None` if it is not from 0 to 1.
 pub(super) fn probability(text: &str) -> Option<u32> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let value = text.parse::<f64>().ok().filter(|value| plain && (0.0..=1.0).contains(value))?;
+    text.parse::<f64>().ok().filter(|value| plain && (0.0..=1.0).contains(value)).map(units)
+}
+
+/// A probability from 0 to 1 in units of 1/2^31.
+fn units(probability: f64) -> u32 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 2^31")]
-    Some((value * PROBABILITY_UNITS).round() as u32)
+    let units = (probability * PROBABILITY_UNITS).round() as u32;
+    units
 }
 
 /// Units of 1/2^31 to a decimal number with eleven decimals, half a unit of the last to the even one, as the C library does.

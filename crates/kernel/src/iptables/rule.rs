@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
@@ -34,7 +35,7 @@ pub struct ChainName {
 }
 
 /// One rule of a chain. What it matches stands in the order in which it is written, which the kernel keeps.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rule {
     /// `-s`
     pub source: Option<Side>,
@@ -51,7 +52,7 @@ pub struct Rule {
 }
 
 /// Addresses that a packet's source or destination is compared with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Side {
     /// without host bits
     pub net: IpNet,
@@ -60,7 +61,7 @@ pub struct Side {
 }
 
 /// The interface that a packet came in through.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Input {
     /// its name; one that ends in `+` stands for all that begin so
     pub name: Box<str>,
@@ -80,10 +81,10 @@ pub enum Protocol {
 }
 
 /// A match extension.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Match {
     /// `-m comment`: at most 255 bytes, no control characters
-    Comment(Box<str>),
+    Comment(Arc<str>),
     /// `-m tcp` and the like, of the rule's protocol, with `--dport`
     Port(Option<u16>),
     /// `-m conntrack --ctstate`
@@ -125,7 +126,7 @@ pub enum Match {
 }
 
 /// Which states of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CtStates {
     /// `NEW`
     New,
@@ -138,7 +139,7 @@ pub enum CtStates {
 }
 
 /// What becomes of a packet that matches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
     /// nothing: the next rule
     #[default]

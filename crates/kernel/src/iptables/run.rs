@@ -28,6 +28,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How often it is looked whether the child is gone when its pipes are closed: it ends just then.
 const REAP: Duration = Duration::from_micros(200);
 
+/// How much longer it may take for each byte that it is given: 1 s for 200 KB.
+const PER_BYTE: Duration = Duration::from_micros(5);
+
 /// The tool reads and writes 4 KiB at a time. Whoever looks for each of them spends ten times the time; after this time it is
 /// some tens of KiB, and a pipe holds 64.
 const PACE: Duration = Duration::from_millis(1);
@@ -102,11 +105,12 @@ impl Process {
         Ok(process)
     }
 
-    /// Writes to its standard input, and closes that. A child that does not read it all is no error: it says why itself.
+    /// Writes to its standard input. A child that does not read it all is no error: it says why itself. The bound moves with
+    /// what it reads.
     ///
     /// # Errors
     /// What the system says; `TimedOut` at the bound.
-    pub(super) fn feed(&mut self, mut input: &[u8]) -> io::Result<()> {
+    pub(super) fn write(&mut self, mut input: &[u8]) -> io::Result<()> {
         while !input.is_empty() {
             let ready = self.wait()?;
             if ready.stderr {
@@ -115,21 +119,34 @@ impl Process {
             if ready.stdout {
                 self.discard()?;
             }
-            let Some(stdin) = self.stdin.as_mut().filter(|_| self.ended.is_none()) else { break };
+            let Some(stdin) = self.stdin.as_mut().filter(|_| self.ended.is_none()) else { return Ok(()) };
             if ready.stdin {
                 match stdin.write(input) {
                     Ok(written) => {
                         input = input.get(written..).unwrap_or_default();
+                        self.deadline += PER_BYTE.saturating_mul(u32::try_from(written).unwrap_or(u32::MAX));
                         if !input.is_empty() {
                             sleep(PACE);
                         }
                     }
-                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                        self.stdin = None;
+                        return Ok(());
+                    }
                     Err(error) if later(&error) => {}
                     Err(error) => return Err(error),
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Writes to its standard input, and closes that.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub(super) fn feed(&mut self, input: &[u8]) -> io::Result<()> {
+        self.write(input)?;
         self.stdin = None;
         Ok(())
     }

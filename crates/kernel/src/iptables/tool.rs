@@ -84,6 +84,10 @@ pub struct Tool {
     plain: PathBuf,
 }
 
+/// What the tool reads.
+#[derive(Debug)]
+pub struct Input<'a>(&'a mut Process);
+
 /// How a restore went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
@@ -145,6 +149,18 @@ impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self([major, minor, patch]) = self;
         write!(f, "{major}.{minor}.{patch}")
+    }
+}
+
+// === impl Input ===
+
+impl Input<'_> {
+    /// Writes a part of the text. A tool that does not read it all is no error here: it says why itself.
+    ///
+    /// # Errors
+    /// What the system says; `TimedOut` at the bound.
+    pub fn write(&mut self, text: &str) -> io::Result<()> {
+        self.0.write(text.as_bytes())
     }
 }
 
@@ -260,6 +276,14 @@ impl Tool {
     /// [`Failure`]. All sections before the line that it names are done; which ones is not known if it names none, or if the
     /// tool was killed.
     pub fn restore(&self, text: &str) -> Result<Run, Failure> {
+        self.restore_by(&mut |input| input.write(text))
+    }
+
+    /// As [`Tool::restore`], with a text that is made while it is written.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn restore_by(&self, write: &mut dyn FnMut(&mut Input<'_>) -> io::Result<()>) -> Result<Run, Failure> {
         let (_lock, lock_wait) = match self.backend {
             Backend::Nft => (None, Duration::ZERO),
             Backend::Legacy => {
@@ -269,7 +293,7 @@ impl Tool {
         };
         let begin = Instant::now();
         let call = Call::new(&self.environment, &self.restore);
-        let ended = call.run(&["--noflush"], |process| process.feed(text.as_bytes()))?;
+        let ended = call.run(&["--noflush"], |process| write(&mut Input(process)))?;
         call.judge(&ended)?;
         Ok(Run { lock_wait, elapsed: begin.elapsed() })
     }
@@ -308,6 +332,26 @@ impl Tool {
         }
     }
 
+    /// Whether a chain holds this rule, also where it holds others that the tool can't show; the rule is one line, as the
+    /// tool prints it.
+    ///
+    /// # Errors
+    /// [`Failure`]
+    pub fn check(&self, table: Table, chain: ChainName, rule: &str) -> Result<bool, Failure> {
+        let call = Call::new(&self.environment, &self.plain);
+        if self.lacks(&call, table)? {
+            return Ok(false);
+        }
+        let words = words(rule);
+        let mut arguments = vec!["-t", table.name(), "-C", chain.as_str()];
+        arguments.extend(words.iter().map(String::as_str));
+        match call.run(&arguments, |process| process.feed(&[])).and_then(|ended| call.judge(&ended)) {
+            Ok(()) => Ok(true),
+            Err(Failure::Refused { .. }) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// Whether the table does not exist; the legacy variant would create it.
     fn lacks(&self, call: &Call<'_>, table: Table) -> Result<bool, Failure> {
         match self.backend {
@@ -323,6 +367,31 @@ impl Tool {
         let chains = nft::chains(self.family).map_err(|error| call.io(error))?;
         Ok(chains.iter().any(|found| found.table == table && found.name == chain.as_str()))
     }
+}
+
+/// The words of a rule as the tool prints it: some are in quotes, with a backslash before what would end them.
+fn words(rule: &str) -> Vec<String> {
+    let (mut words, mut quoted, mut open) = (Vec::new(), false, false);
+    let mut characters = rule.chars();
+    while let Some(character) = characters.next() {
+        if character == ' ' && !quoted {
+            open = false;
+            continue;
+        }
+        if !std::mem::replace(&mut open, true) {
+            words.push(String::new());
+        }
+        let literal = match character {
+            '"' => {
+                quoted = !quoted;
+                continue;
+            }
+            '\\' => characters.next().unwrap_or(character),
+            other => other,
+        };
+        words.iter_mut().rev().take(1).for_each(|word| word.push(literal));
+    }
+    words
 }
 
 /// A program that is run.

@@ -205,7 +205,7 @@ fn what_is_not_ours() {
 #[test]
 fn comments_are_made_fit() {
     let text = |text: &str| match Match::comment(text) {
-        Match::Comment(text) => text.into_string(),
+        Match::Comment(text) => text.to_string(),
         other => panic!("{other:?}"),
     };
     assert_eq!(text("a\nCOMMIT\u{85}\u{7f}é"), "a?COMMIT??é");

@@ -1,0 +1,227 @@
+//! Which variant of the tool to use: that of the kubelet and of everybody else here, or else packets meet two rule sets
+//! that know nothing of each other. One choice for both families.
+
+use std::cmp::Ordering;
+use std::io;
+
+use ferry_api::object;
+use ferry_kernel::iptables::{Backend, ChainName, Environment, Failure, Family, Line, Table, Tool, legacy, nft};
+
+use crate::names;
+use crate::rules::tables;
+
+/// Chains that the kubelet makes in mangle, in the variant that the node uses, better hints first.
+const HINTS: [&str; 2] = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
+
+/// Families of the tool.
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+/// Which variant, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// the variant
+    pub backend: Backend,
+    /// what speaks for it
+    pub why: String,
+    /// what the administrator should know: rules are in both, or the better one is not installed
+    pub warning: Option<String>,
+}
+
+/// What the kernel has in one variant's tables.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// which of [`HINTS`]
+    hint: Option<usize>,
+    /// somebody has chains or rules there
+    used: bool,
+}
+
+/// Chooses in the environment of this process: see [`choose_in`].
+///
+/// # Errors
+/// As there.
+pub fn choose() -> Result<Choice, Failure> {
+    choose_in(&Environment::of_process())
+}
+
+/// Chooses, in this order: where the kubelet's hints are; where more rules are; what the plain `iptables` is. If that
+/// variant cannot be used, the other one. Makes no table.
+///
+/// # Errors
+/// [`Failure`] if neither variant can be used; [`Failure::NoPermission`] if what is there may not be read.
+pub fn choose_in(environment: &Environment) -> Result<Choice, Failure> {
+    let plain = Tool::find_in(environment, Family::V4, None)?;
+    let seen = [see_nft()?, see_legacy(environment)?];
+    let evidence = match by_hint(seen) {
+        None => by_rules(environment, seen)?,
+        hint => hint,
+    };
+    let (wanted, why) =
+        evidence.unwrap_or_else(|| (plain.backend(), "the plain iptables is of this variant".to_owned()));
+    let (used, unused) = match Tool::find_in(environment, Family::V4, Some(wanted)) {
+        Ok(_) => (wanted, other(wanted)),
+        Err(failure) if plain.backend() == wanted => return Err(failure),
+        Err(failure) => {
+            let used = plain.backend();
+            let warning = format!(
+                "iptables-{wanted} should be used, for {why}, but {failure}; the rules of iptables-{used} may not go together \
+                 with what is there"
+            );
+            let why = format!("iptables-{wanted} cannot be used");
+            return Ok(Choice { backend: used, why, warning: Some(warning) });
+        }
+    };
+    let warning = seen.iter().all(|seen| seen.used).then(|| {
+        format!(
+            "rules of iptables-{unused} are here, too, and packets go through both: those should be removed if nobody needs \
+             them"
+        )
+    });
+    Ok(Choice { backend: used, why, warning })
+}
+
+/// In which variants there may be rules of this mode. Runs no tool and makes no table. In those of nft, chains with names of
+/// ours are looked for; of the legacy variant it is only known that somebody has chains or rules.
+///
+/// # Errors
+/// What the system says; `PermissionDenied` without `CAP_NET_ADMIN`.
+pub fn present(family: object::Family) -> io::Result<Vec<Backend>> {
+    let family = tables(family);
+    let ours = |chain: &nft::Chain| ChainName::new(&chain.name).is_some_and(|name| names::is_ours(chain.table, name));
+    let mut found = Vec::new();
+    if nft::chains(family)?.iter().any(ours) {
+        found.push(Backend::Nft);
+    }
+    if legacy_used(family)? {
+        found.push(Backend::Legacy);
+    }
+    Ok(found)
+}
+
+fn other(backend: Backend) -> Backend {
+    match backend {
+        Backend::Nft => Backend::Legacy,
+        Backend::Legacy => Backend::Nft,
+    }
+}
+
+/// Where the better hint is.
+fn by_hint(seen: [Seen; 2]) -> Option<(Backend, String)> {
+    let hints = Backend::ALL.into_iter().zip(seen).filter_map(|(backend, seen)| Some((seen.hint?, backend)));
+    let mut hints: Vec<_> = hints.collect();
+    hints.sort_unstable();
+    let because = |backend, hint: usize| {
+        let name = HINTS.get(hint).copied().unwrap_or_default();
+        Some((backend, format!("the kubelet has the chain {name} there")))
+    };
+    match *hints {
+        [(hint, backend)] => because(backend, hint),
+        [(better, backend), (worse, _)] if better < worse => because(backend, better),
+        _ => None,
+    }
+}
+
+/// Where more rules are; nobody counts if only one has any, or if one could not be used anyway.
+fn by_rules(environment: &Environment, seen: [Seen; 2]) -> Result<Option<(Backend, String)>, Failure> {
+    let [nft, legacy] = seen.map(|seen| seen.used);
+    Ok(match (nft, legacy) {
+        (false, false) => None,
+        (true, false) => Some((Backend::Nft, "only this variant has rules here".to_owned())),
+        (false, true) => Some((Backend::Legacy, "only this variant has rules here".to_owned())),
+        (true, true) => {
+            let (nft, legacy) = (count(environment, Backend::Nft)?, count(environment, Backend::Legacy)?);
+            let because = |more, less| format!("it has {more} chains and rules here, and the other one {less}");
+            match nft.cmp(&legacy) {
+                Ordering::Greater => Some((Backend::Nft, because(nft, legacy))),
+                Ordering::Less => Some((Backend::Legacy, because(legacy, nft))),
+                Ordering::Equal => None,
+            }
+        }
+    })
+}
+
+/// Chains and rules that somebody has made, in both families; none where no tool can show them.
+fn count(environment: &Environment, backend: Backend) -> Result<usize, Failure> {
+    let mut count = 0;
+    for family in FAMILIES {
+        let Ok(tool) = Tool::find_in(environment, family, Some(backend)) else { continue };
+        for table in Table::ALL {
+            let saved = tool.save(table, &mut |line| match line {
+                Line::Chain { builtin: false, .. } | Line::Rule { .. } => count += 1,
+                Line::Chain { builtin: true, .. } | Line::Table(_) | Line::Commit | Line::Other => {}
+            });
+            match saved {
+                // A table of this name that nft has made, with what iptables cannot show.
+                Err(Failure::Garbage { .. }) => {}
+                saved => saved?,
+            }
+        }
+    }
+    Ok(count)
+}
+
+fn see_nft() -> Result<Seen, Failure> {
+    let mut seen = Seen::default();
+    for family in FAMILIES {
+        for chain in nft::chains(family).map_err(unreadable)? {
+            seen.note(chain.table, &chain.name);
+            // Some releases make a table's own chains when they only look.
+            seen.used |= !chain.builtin || nft::has_rules(family, &chain).map_err(unreadable)?;
+        }
+    }
+    Ok(seen)
+}
+
+fn see_legacy(environment: &Environment) -> Result<Seen, Failure> {
+    let mut seen = Seen::default();
+    for family in FAMILIES {
+        if !legacy_used(family).map_err(unreadable)? {
+            continue;
+        }
+        seen.used = true;
+        // One that cannot be used is not chosen for its hints.
+        let Ok(tool) = Tool::find_in(environment, family, Some(Backend::Legacy)) else { continue };
+        tool.save(Table::Mangle, &mut |line| {
+            if let Line::Chain { name, .. } = line {
+                seen.note(Table::Mangle, name);
+            }
+        })?;
+    }
+    Ok(seen)
+}
+
+fn unreadable(error: io::Error) -> Failure {
+    let tool = "iptables".to_owned();
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => Failure::NoPermission { tool },
+        _ => Failure::Io { tool, error },
+    }
+}
+
+/// Whether legacy tables hold more than they do when they are made: the policy of each of their own chains, and an end.
+fn legacy_used(family: Family) -> io::Result<bool> {
+    for table in Table::ALL {
+        let empty = match table {
+            Table::Filter => 4,
+            Table::Nat => 5,
+            Table::Mangle => 6,
+        };
+        if legacy::info(family, table)?.is_some_and(|info| info.entries > empty) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+// === impl Seen ===
+
+impl Seen {
+    /// Looks whether a chain is a hint, and the best one.
+    fn note(&mut self, table: Table, name: &str) {
+        let hint = HINTS.iter().position(|hint| *hint == name && table == Table::Mangle);
+        self.hint = [self.hint, hint].into_iter().flatten().min();
+    }
+}
+
+#[cfg(test)]
+mod tests;

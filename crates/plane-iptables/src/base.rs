@@ -1,0 +1,211 @@
+//! The base: chains that belong to no service, and where the kernel's own chains lead to ours.
+
+use ferry_api::object::Family;
+use ferry_kernel::iptables::{ChainName, CtStates, Match, Rule, Table, Target};
+use ferry_model::{BaseState, Context, NodePortAddresses};
+
+use crate::features::Features;
+use crate::names;
+use crate::object::{ChainId, EntryKey, IptObject, OwnRules, Owner};
+use crate::rules::{self, RuleWriter};
+
+/// Says what must not be forgotten when a rule is added behind it.
+const NODE_PORTS: &str = "kubernetes service nodeports; NOTE: this must be the last rule in this chain";
+
+/// A rule in a built-in chain that leads to one of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Jump {
+    /// the table
+    pub table: Table,
+    /// the built-in chain
+    pub from: ChainName,
+    /// ours
+    pub to: ChainName,
+    /// only the first packet of a connection takes it
+    new_only: bool,
+    /// empty: none
+    comment: &'static str,
+}
+
+const PORTALS: &str = "kubernetes service portals";
+const EXTERNAL: &str = "kubernetes externally-visible service portals";
+const BALANCERS: &str = "kubernetes load balancer firewall";
+
+/// The built-in chains that lead to ours.
+pub const INPUT: ChainName = ChainName::literal("INPUT");
+/// What goes through.
+pub const FORWARD: ChainName = ChainName::literal("FORWARD");
+/// What this node sends.
+pub const OUTPUT: ChainName = ChainName::literal("OUTPUT");
+/// What arrives.
+pub const PREROUTING: ChainName = ChainName::literal("PREROUTING");
+/// What leaves.
+pub const POSTROUTING: ChainName = ChainName::literal("POSTROUTING");
+
+/// Every jump in the order in which it is put at the head of its chain, so that of one chain's jumps the last of these
+/// stands first.
+pub const JUMPS: [Jump; 14] = [
+    Jump::filter(INPUT, names::EXTERNAL_SERVICES, true, EXTERNAL),
+    Jump::filter(FORWARD, names::EXTERNAL_SERVICES, true, EXTERNAL),
+    Jump::filter(INPUT, names::NODE_PORTS, false, "kubernetes health check service ports"),
+    Jump::filter(FORWARD, names::SERVICES, true, PORTALS),
+    Jump::filter(OUTPUT, names::SERVICES, true, PORTALS),
+    Jump::filter(FORWARD, names::FORWARD, false, "kubernetes forwarding rules"),
+    Jump::filter(INPUT, names::PROXY_FIREWALL, true, BALANCERS),
+    Jump::filter(OUTPUT, names::PROXY_FIREWALL, true, BALANCERS),
+    Jump::filter(FORWARD, names::PROXY_FIREWALL, true, BALANCERS),
+    Jump::nat(OUTPUT, names::SERVICES, PORTALS),
+    Jump::nat(PREROUTING, names::SERVICES, PORTALS),
+    Jump::nat(POSTROUTING, names::POSTROUTING, "kubernetes postrouting rules"),
+    Jump::filter(INPUT, names::FIREWALL, false, ""),
+    Jump::filter(OUTPUT, names::FIREWALL, false, ""),
+];
+
+/// The chains that hold other units' rules.
+pub const PLACES: [ChainId; 7] = [
+    ChainId { table: Table::Filter, name: names::SERVICES },
+    ChainId { table: Table::Filter, name: names::EXTERNAL_SERVICES },
+    ChainId { table: Table::Filter, name: names::NODE_PORTS },
+    ChainId { table: Table::Filter, name: names::PROXY_FIREWALL },
+    ChainId { table: Table::Filter, name: names::FIREWALL },
+    ChainId { table: Table::Nat, name: names::SERVICES },
+    ChainId { table: Table::Nat, name: names::NODE_PORTS },
+];
+
+// === impl Jump ===
+
+impl Jump {
+    const fn filter(from: ChainName, to: ChainName, new_only: bool, comment: &'static str) -> Self {
+        Self { table: Table::Filter, from, to, new_only, comment }
+    }
+
+    const fn nat(from: ChainName, to: ChainName, comment: &'static str) -> Self {
+        Self { table: Table::Nat, from, to, new_only: false, comment }
+    }
+
+    /// Which one it is.
+    pub fn key(&self) -> EntryKey {
+        EntryKey { place: ChainId { table: self.table, name: self.from }, owner: Owner::Jump(self.to) }
+    }
+
+    /// What it is made of.
+    pub(crate) fn rule(&self) -> Rule {
+        let mut rule = RuleWriter::new();
+        if self.new_only {
+            rule = rule.new_connection();
+        }
+        if !self.comment.is_empty() {
+            rule = rule.comment(self.comment);
+        }
+        rule.jump(self.to)
+    }
+}
+
+/// Where among the jumps this one comes, in the order in which they are put at the head of their chains; `None`: none of
+/// ours.
+pub fn turn_of(key: &EntryKey) -> Option<usize> {
+    JUMPS.iter().position(|jump| jump.key() == *key)
+}
+
+/// The objects of the base.
+pub(crate) fn compile(
+    family: Family,
+    features: Features,
+    context: &Context,
+    base: &BaseState,
+    out: &mut Vec<IptObject>,
+) {
+    let chain = |table, name, rules: Vec<Rule>| IptObject::Chain(ChainId { table, name }, OwnRules(rules.into()));
+    out.extend(Table::ALL.map(|table| chain(table, names::CANARY, Vec::new())));
+    let mark = context.masquerade_mark;
+    let ask = RuleWriter::new().target(Target::SetXmark { value: mark, mask: mark });
+    out.push(chain(Table::Nat, names::MARK_MASQ, vec![ask]));
+    out.push(chain(Table::Nat, names::POSTROUTING, masquerading(mark, features.random_fully)));
+    out.push(chain(Table::Filter, names::FORWARD, forwarding(mark, features)));
+    out.extend(PLACES.map(IptObject::Place));
+    out.extend(JUMPS.iter().map(|jump| IptObject::Entry(jump.key(), [jump.rule()].into())));
+    node_ports(family, base, out);
+    if family == Family::V4 && (base.localhost || features.guards_loopback) {
+        out.push(guard());
+    }
+    if family == Family::V4 && base.localhost {
+        out.push(IptObject::RouteLocalnet);
+    }
+}
+
+fn masquerading(mark: u32, random_fully: bool) -> Vec<Rule> {
+    let unmarked = Match::Mark { inverted: true, value: mark, mask: mark };
+    vec![
+        RuleWriter::new().matching(unmarked).target(Target::Return),
+        RuleWriter::new().target(Target::SetXmark { value: mark, mask: 0 }),
+        RuleWriter::new()
+            .comment("kubernetes service traffic requiring SNAT")
+            .target(Target::Masquerade { random_fully }),
+    ]
+}
+
+fn forwarding(mark: u32, features: Features) -> Vec<Rule> {
+    let known = |states| Match::CtState { inverted: false, states };
+    let mut rules = Vec::new();
+    if features.drops_invalid {
+        let mut invalid = RuleWriter::new().matching(known(CtStates::Invalid));
+        if features.counts_invalid {
+            invalid = invalid.matching(Match::Account(names::INVALID_DROPPED.into()));
+        }
+        rules.push(invalid.target(Target::Drop));
+    }
+    rules.push(
+        RuleWriter::new()
+            .comment("kubernetes forwarding rules")
+            .matching(Match::Mark { inverted: false, value: mark, mask: mark })
+            .target(Target::Accept),
+    );
+    rules.push(
+        RuleWriter::new()
+            .comment("kubernetes forwarding conntrack rule")
+            .matching(known(CtStates::RelatedEstablished))
+            .target(Target::Accept),
+    );
+    rules
+}
+
+/// What leads to the chain of node ports.
+fn node_ports(family: Family, base: &BaseState, out: &mut Vec<IptObject>) {
+    let place = ChainId { table: Table::Nat, name: names::SERVICES };
+    let mut entry = |address, rule: RuleWriter| {
+        let rule = rule.jump(names::NODE_PORTS);
+        out.push(IptObject::Entry(EntryKey { place, owner: Owner::NodePorts(address) }, [rule].into()));
+    };
+    match &base.node_ports {
+        NodePortAddresses::All => {
+            let mut rule = RuleWriter::new();
+            if family == Family::V6 || !base.localhost {
+                rule = rule.not_to(rules::loopback(family));
+            }
+            entry(None, rule.comment(NODE_PORTS).matching(Match::DestinationLocal));
+        }
+        NodePortAddresses::Only(addresses) => {
+            let serves =
+                |address: &&std::net::IpAddr| !address.is_loopback() || (base.localhost && family == Family::V4);
+            for address in addresses.iter().filter(serves) {
+                entry(Some(*address), RuleWriter::new().to(rules::host(*address)).comment(NODE_PORTS));
+            }
+        }
+    }
+}
+
+/// What comes from elsewhere and asks for loopback, which `route_localnet` would let in, is dropped.
+pub(crate) fn guard() -> IptObject {
+    let loopback = rules::loopback(Family::V4);
+    let rule = RuleWriter::new()
+        .not_from(loopback)
+        .to(loopback)
+        .comment("block incoming localnet connections")
+        .matching(Match::CtState { inverted: true, states: CtStates::RelatedEstablishedDnat })
+        .target(Target::Drop);
+    let place = ChainId { table: Table::Filter, name: names::FIREWALL };
+    IptObject::Entry(EntryKey { place, owner: Owner::Guard }, [rule].into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! The chains of one port of a Service.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use ferry_kernel::iptables::{ChainName, Match, Rule, Table, Target};
+use ferry_model::{Endpoint, FrontendAddr, FrontendKind, Scope, SourceRanges};
+
+use crate::compile::Port;
+use crate::dispatch;
+use crate::names;
+use crate::object::{ChainId, IptObject, OwnRules};
+use crate::rules::{self, RuleWriter};
+use crate::shape::{External, Masquerade, Shape};
+
+/// An endpoint that some chain leads to.
+struct Served {
+    endpoint: Endpoint,
+    chain: ChainName,
+    /// it is in the pool that the Cluster chain balances between
+    cluster: bool,
+    /// and in that of the Local chain
+    local: bool,
+}
+
+/// The chains of a port that its frontends use.
+pub(crate) fn write(port: &Port<'_>, out: &mut Vec<IptObject>) {
+    let shapes: Vec<Shape> = port.state.frontends.iter().map(Shape::of).collect();
+    let used = |scope| shapes.iter().any(|shape| shape.uses(scope));
+    let scopes: Vec<Scope> = [Scope::Cluster, Scope::Local].into_iter().filter(|scope| used(*scope)).collect();
+    let served = served(port, &scopes);
+    let comment = Match::comment(&port.names.printed);
+    out.extend(served.values().map(|served| chain(served.chain, port.endpoint(served, &comment))));
+    for scope in scopes {
+        let name = match scope {
+            Scope::Cluster => port.names.cluster(),
+            Scope::Local => port.names.local(),
+        };
+        out.push(chain(name, port.balance(scope, &served)));
+    }
+    let Some(external) = port.external else { return };
+    out.push(chain(port.names.external(), port.outside(external)));
+    if let Some(rules) = port.firewall() {
+        out.push(chain(port.names.firewall(), rules));
+    }
+}
+
+fn chain(name: ChainName, rules: Vec<Rule>) -> IptObject {
+    IptObject::Chain(ChainId { table: Table::Nat, name }, OwnRules(rules.into()))
+}
+
+/// The endpoints of these scopes by their text, which is upstream's order of them in a chain.
+fn served(port: &Port<'_>, scopes: &[Scope]) -> BTreeMap<String, Served> {
+    let mut all = BTreeMap::new();
+    for scope in scopes {
+        for endpoint in &*port.state.pool(*scope).0 {
+            let text = SocketAddr::new(endpoint.address, endpoint.port).to_string();
+            let chain = || port.names.endpoint(&text);
+            let found = all.get_mut(&text);
+            match (scope, found) {
+                (_, None) => {
+                    let (cluster, local) = (*scope == Scope::Cluster, *scope == Scope::Local);
+                    let served = Served { endpoint: *endpoint, chain: chain(), cluster, local };
+                    all.insert(text, served);
+                }
+                (Scope::Cluster, Some(found)) => found.cluster = true,
+                (Scope::Local, Some(found)) => found.local = true,
+            }
+        }
+    }
+    all
+}
+
+// === impl Served ===
+
+impl Served {
+    fn is_in(&self, scope: Scope) -> bool {
+        match scope {
+            Scope::Cluster => self.cluster,
+            Scope::Local => self.local,
+        }
+    }
+}
+
+// === impl Port ===
+
+impl Port<'_> {
+    /// To one endpoint; what it sends to itself is masqueraded.
+    fn endpoint(&self, served: &Served, comment: &Match) -> Vec<Rule> {
+        let from_itself = RuleWriter::new().from(rules::host(served.endpoint.address)).matching(comment.clone());
+        let mut translated = RuleWriter::new().protocol(self.state.protocol).matching(comment.clone());
+        if self.state.affinity.is_some() {
+            translated = translated.matching(Match::SeeNow { list: served.chain.into() });
+        }
+        vec![from_itself.jump(names::MARK_MASQ), translated.matching(Match::Port(None)).dnat(served.endpoint)]
+    }
+
+    /// To one of a scope's endpoints: to that where the client was, or else to any.
+    fn balance(&self, scope: Scope, served: &BTreeMap<String, Served>) -> Vec<Rule> {
+        let mut rules = self.masquerading(scope);
+        let of_scope: Vec<(&String, &Served)> = served.iter().filter(|(_, served)| served.is_in(scope)).collect();
+        let to = |text: &str| RuleWriter::new().comment(&format!("{} -> {text}", self.names.printed));
+        if let Some(affinity) = self.state.affinity {
+            rules.extend(of_scope.iter().map(|(text, served)| {
+                let list = served.chain.into();
+                let seen = Match::RecentlySeen { seconds: affinity.timeout_seconds.get(), list };
+                to(text).matching(seen).jump(served.chain)
+            }));
+        }
+        for (index, (text, served)) in of_scope.iter().enumerate() {
+            let left = u32::try_from(of_scope.len() - index).unwrap_or(u32::MAX);
+            let mut rule = to(text);
+            if left > 1 {
+                rule = rule.matching(Match::one_of(left));
+            }
+            rules.push(rule.jump(served.chain));
+        }
+        rules
+    }
+
+    /// Who is masqueraded on the way to the cluster IP, at the head of the chain that this leads to.
+    fn masquerading(&self, scope: Scope) -> Vec<Rule> {
+        let mut rules = Vec::new();
+        for frontend in &self.state.frontends {
+            let (Shape::Internal(to, who), FrontendAddr::Vip(vip, port)) = (Shape::of(frontend), frontend.at) else {
+                continue;
+            };
+            let rule = match who {
+                Masquerade::Nobody => None,
+                Masquerade::Everybody => Some(RuleWriter::new()),
+                Masquerade::Others => {
+                    self.detector.and_then(|detector| RuleWriter::new().pods(self.family, detector, false))
+                }
+            };
+            if let Some(rule) = rule.filter(|_| to == scope) {
+                let comment = dispatch::comment(&self.names.printed, FrontendKind::ClusterIp);
+                let rule = rule.to(rules::host(vip)).protocol(self.state.protocol).comment(&comment).port(port);
+                rules.push(rule.jump(names::MARK_MASQ));
+            }
+        }
+        rules
+    }
+
+    /// From outside the cluster. Under policy Local, pods and the node itself leave this before the last rule.
+    fn outside(&self, external: External) -> Vec<Rule> {
+        let comment = |begin: &str| format!("{begin} traffic for {} external destinations", self.names.printed);
+        let all = self.names.cluster();
+        let (pods, served) = match external {
+            External::Cluster => {
+                let masquerade =
+                    RuleWriter::new().comment(&format!("masquerade{}", comment(""))).jump(names::MARK_MASQ);
+                return vec![masquerade, RuleWriter::new().jump(all)];
+            }
+            External::Local { pods, served } => (pods, served),
+        };
+        let from_pods = self.detector.filter(|_| pods).and_then(|pods| RuleWriter::new().pods(self.family, pods, true));
+        let mut rules: Vec<Rule> = from_pods.into_iter().map(|rule| rule.comment(&comment("pod")).jump(all)).collect();
+        let from_node = |begin: &str| RuleWriter::new().comment(&comment(begin)).matching(Match::SourceLocal);
+        rules.push(from_node("masquerade LOCAL").jump(names::MARK_MASQ));
+        rules.push(from_node("route LOCAL").jump(all));
+        if served {
+            rules.push(RuleWriter::new().jump(self.names.local()));
+        }
+        rules
+    }
+
+    /// Who may use the load balancer addresses, if not everybody.
+    fn firewall(&self) -> Option<Vec<Rule>> {
+        let mut of_balancers = self.state.frontends.iter().filter_map(|frontend| match &frontend.sources {
+            SourceRanges::Only(ranges) if matches!(Shape::of(frontend), Shape::External(_)) => Some(ranges),
+            SourceRanges::Only(_) | SourceRanges::Any => None,
+        });
+        let ranges = of_balancers.next()?;
+        debug_assert!(of_balancers.all(|others| others == ranges), "the ranges are the service's");
+        let printed = &self.names.printed;
+        let comment = dispatch::comment(printed, FrontendKind::LoadBalancer);
+        let let_in = |range| RuleWriter::new().from(range).comment(&comment).jump(self.names.external());
+        let mut rules: Vec<Rule> = ranges.iter().copied().map(let_in).collect();
+        let others = format!("other traffic to {printed} will be dropped by KUBE-PROXY-FIREWALL");
+        rules.push(RuleWriter::new().comment(&others).target(Target::None));
+        Some(rules)
+    }
+}

@@ -1,0 +1,102 @@
+//! A service's state, as the objects that serve it. Holds no policy: the treatment says what happens; here stands which
+//! chain does that.
+
+use ferry_api::object::Family;
+use ferry_kernel::iptables::{Rule, Table};
+use ferry_model::{Context, LocalDetector, PortState, Profile, ServiceState};
+use ferry_plane::{Compile, Unit};
+
+use crate::features::Features;
+use crate::names::{self, PortNames};
+use crate::object::{ChainId, EntryKey, IptObject, Owner};
+use crate::shape::{External, Shape};
+use crate::{base, chains, dispatch};
+
+/// Compiles for one IP family.
+#[derive(Clone, Copy, Debug)]
+pub struct Iptables {
+    family: Family,
+    features: Features,
+}
+
+/// One port of a Service, as its chains are written.
+pub(crate) struct Port<'a> {
+    pub(crate) names: PortNames,
+    pub(crate) state: &'a PortState,
+    pub(crate) family: Family,
+    pub(crate) detector: Option<&'a LocalDetector>,
+    /// connections to node ports by way of loopback are counted
+    pub(crate) counts_localhost: bool,
+    /// what becomes of packets to the external frontends; the same for all that lead anywhere
+    pub(crate) external: Option<External>,
+}
+
+// === impl Iptables ===
+
+impl Iptables {
+    /// For this family, on a machine with these features.
+    pub fn new(family: Family, features: Features) -> Self {
+        Self { family, features }
+    }
+
+    /// The family.
+    pub fn family(&self) -> Family {
+        self.family
+    }
+}
+
+impl Compile for Iptables {
+    type Object = IptObject;
+    const PROFILE: Profile = Profile::IPTABLES;
+    // In the tool's nft variant the kernel checks all that is reachable at every commit that adds a rule, which takes long
+    // once there are many services: so all new chains come before the first rule that leads to them, in one portion.
+    const PORTION: usize = 10_000;
+
+    fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<IptObject>) {
+        match unit {
+            Unit::Base(state) => base::compile(self.family, self.features, context, state, out),
+            Unit::Service(service) => self.service(context, service, out),
+        }
+    }
+}
+
+impl Iptables {
+    fn service(&self, context: &Context, service: &ServiceState, out: &mut Vec<IptObject>) {
+        for state in &service.ports {
+            let port = Port {
+                names: PortNames::new(&service.name, &state.name, state.protocol),
+                state,
+                family: self.family,
+                detector: context.local.of(self.family).as_ref(),
+                counts_localhost: self.features.counts_localhost && self.family == Family::V4,
+                external: state.frontends.iter().find_map(|frontend| match Shape::of(frontend) {
+                    Shape::External(external) => Some(external),
+                    Shape::Internal(..) | Shape::Refuse(_) | Shape::Pass => None,
+                }),
+            };
+            dispatch::write(&port, out);
+            chains::write(&port, out);
+        }
+        self.health_checks(service, out);
+    }
+
+    /// Health checks are let in: a rule for each port, as upstream has it.
+    fn health_checks(&self, service: &ServiceState, out: &mut Vec<IptObject>) {
+        let Some(check) = service.health_check else { return };
+        if service.ports.is_empty() {
+            return;
+        }
+        let number = check.port.get();
+        let rule = |state: &PortState| dispatch::health_check(&service.name, &state.name, number);
+        let mut rules: Vec<Rule> = service.ports.iter().map(rule).collect();
+        // Upstream writes them in no order.
+        rules.sort();
+        rules.dedup();
+        let place = ChainId { table: Table::Filter, name: names::NODE_PORTS };
+        let owner = Owner::HealthCheck(number, names::of_service(&service.name));
+        out.push(IptObject::Entry(EntryKey { place, owner }, rules.into()));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,212 @@
+use ferry_api::object::{ObjectName, Protocol};
+use ferry_kernel::iptables::Match;
+use ferry_model::{
+    Action, Affinity, Endpoint, Frontend, FrontendAddr, FrontendKind, HealthCheck, PerFamily, Pool, Scope, Snat,
+    SourceRanges, Treatment,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::render;
+
+const INTERNAL: Treatment = Treatment {
+    pod: Action::Forward { to: Scope::Cluster, snat: Snat::Keep },
+    host: Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade },
+    other: Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade },
+};
+const LOCAL: Treatment = Treatment {
+    pod: Action::Forward { to: Scope::Cluster, snat: Snat::Keep },
+    host: Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade },
+    other: Action::Forward { to: Scope::Local, snat: Snat::Keep },
+};
+
+fn context(detector: Option<LocalDetector>) -> Context {
+    Context {
+        node_name: "node-a".into(),
+        zone: None,
+        node_ips: PerFamily::default(),
+        local: PerFamily::from_fn(|_| detector.clone()),
+        masquerade_all: false,
+        masquerade_mark: 0x4000,
+    }
+}
+
+fn pods() -> Option<LocalDetector> {
+    Some(LocalDetector::Cidr("10.244.0.0/16".parse().unwrap()))
+}
+
+fn pool(endpoints: &[&str]) -> Pool {
+    let endpoint = |text: &&str| {
+        let address: std::net::SocketAddr = text.parse().unwrap();
+        Endpoint { address: address.ip(), port: address.port() }
+    };
+    Pool::new(endpoints.iter().map(endpoint).collect::<Vec<_>>())
+}
+
+fn frontends() -> Box<[Frontend]> {
+    let frontend = |kind, at, treatment| Frontend { kind, at, sources: SourceRanges::Any, treatment };
+    let vip = |text: &str| FrontendAddr::Vip(text.parse().unwrap(), 80);
+    let mut balancer = frontend(FrontendKind::LoadBalancer, vip("203.0.113.9"), LOCAL);
+    balancer.sources = SourceRanges::Only(vec!["198.51.100.0/24".parse().unwrap()]);
+    [
+        frontend(FrontendKind::ClusterIp, vip("10.96.0.10"), INTERNAL),
+        frontend(FrontendKind::NodePort, FrontendAddr::NodePort(30_080), LOCAL),
+        balancer,
+    ]
+    .into()
+}
+
+/// A service whose port has this name, with all kinds of rules.
+fn service(name: ObjectName, port: &str) -> ServiceState {
+    let state = PortState {
+        name: port.into(),
+        protocol: Protocol::Tcp,
+        affinity: Affinity::new(10_800),
+        cluster: pool(&["10.244.1.1:80", "10.244.1.10:80", "10.244.1.2:80", "10.244.1.10:8"]),
+        local: pool(&["10.244.1.2:80", "10.244.1.10:80"]),
+        lingering: Pool::default(),
+        frontends: frontends(),
+    };
+    ServiceState { name, ports: vec![state], health_check: HealthCheck::new(32_000, 2) }
+}
+
+fn compiled(context: &Context, features: Features, service: ServiceState) -> Vec<IptObject> {
+    let mut objects = Vec::new();
+    Iptables::new(Family::V4, features).compile(context, &Unit::Service(service), &mut objects);
+    objects
+}
+
+fn rules_of(objects: &[IptObject], chain: &str) -> Vec<String> {
+    let text = render::ruleset(Family::V4, objects);
+    let prefix = format!("-A {chain}");
+    let rules = text.lines().filter_map(|line| line.strip_prefix(&prefix)?.split_once(' '));
+    rules.map(|(_, rule)| rule.to_owned()).collect()
+}
+
+fn web() -> ServiceState {
+    service(ObjectName::new("demo", "web"), "http")
+}
+
+#[test]
+fn endpoints_stand_in_the_order_of_their_text() {
+    let objects = compiled(&context(pods()), Features::default(), web());
+    let balancing = |chain| {
+        let rules = rules_of(&objects, chain);
+        let rules = rules.iter().filter(|rule| rule.contains(" -> ") && !rule.contains("recent"));
+        let texts = rules.map(|rule| rule.split(" -> ").nth(1).unwrap().split('"').next().unwrap().to_owned());
+        texts.collect::<Vec<_>>()
+    };
+    assert_eq!(balancing("KUBE-SVC-"), ["10.244.1.10:8", "10.244.1.10:80", "10.244.1.1:80", "10.244.1.2:80"]);
+    assert_eq!(balancing("KUBE-SVL-"), ["10.244.1.10:80", "10.244.1.2:80"]);
+    assert_eq!(rules_of(&objects, "KUBE-SEP-").len(), 8, "a chain for each endpoint of either pool");
+}
+
+#[test]
+fn each_endpoint_is_as_likely_as_any_other() {
+    let objects = compiled(&context(pods()), Features::default(), web());
+    let rules = rules_of(&objects, "KUBE-SVC-");
+    let chances: Vec<&str> =
+        rules.iter().filter_map(|rule| rule.split("--probability ").nth(1)?.split(' ').next()).collect();
+    assert_eq!(chances, ["0.25000000000", "0.33333333349", "0.50000000000"]);
+}
+
+#[test]
+fn loopback_is_counted_only_where_it_is_served() {
+    let rules = |counts_localhost| {
+        let features = Features { counts_localhost, ..Features::default() };
+        rules_of(&compiled(&context(pods()), features, web()), "KUBE-NODEPORTS")
+    };
+    assert!(rules(true).iter().any(|rule| rule.starts_with("-d 127.0.0.0/8") && rule.contains("nfacct")));
+    assert!(!rules(false).iter().any(|rule| rule.contains("127.0.0.0/8")));
+    assert_eq!(rules(true).len(), rules(false).len() + 1);
+}
+
+#[test]
+fn how_pods_are_known() {
+    let of = |detector: Option<LocalDetector>| {
+        let objects = compiled(&context(detector), Features::default(), web());
+        let first = |chain, of| rules_of(&objects, chain).into_iter().find(|rule| rule.contains(of));
+        let until = |rule: String| rule.split(" -m comment").next().unwrap().to_owned();
+        (first("KUBE-EXT-", "pod traffic").map(until), first("KUBE-SVC-", "KUBE-MARK-MASQ").map(until))
+    };
+    let some = |pods: &str, others: &str| (Some(pods.to_owned()), Some(others.to_owned()));
+    let bridge = |name: &str| Some(LocalDetector::Bridge(name.to_owned()));
+    let prefix = |name: &str| Some(LocalDetector::InterfacePrefix(name.to_owned()));
+    let vip = "-d 10.96.0.10/32";
+    assert_eq!(of(pods()), some("-s 10.244.0.0/16", &format!("! -s 10.244.0.0/16 {vip} -p tcp")));
+    assert_eq!(of(bridge("cni0")), some("-i cni0", &format!("{vip} ! -i cni0 -p tcp")));
+    assert_eq!(of(prefix("veth")), some("-i veth+", &format!("{vip} ! -i veth+ -p tcp")));
+    let longest = "fifteen-letters";
+    assert_eq!(of(prefix(longest)), some(&format!("-i {longest}"), &format!("{vip} ! -i {longest} -p tcp")));
+    assert_eq!(of(None), (None, None));
+    // Nobody is a pod.
+    let of_other_family = Some(LocalDetector::Cidr("fd00::/8".parse().unwrap()));
+    assert_eq!(of(of_other_family), (None, Some(format!("{vip} -p tcp"))));
+    for nobody in [bridge("sixteen-letters-"), bridge("br+"), bridge(""), bridge("a b"), prefix("sixteen-letters-")] {
+        assert_eq!(of(nobody.clone()), (None, Some(format!("{vip} -p tcp"))), "{nobody:?}");
+    }
+    // Everybody is.
+    let everybody = of(Some(LocalDetector::Cidr("0.0.0.0/0".parse().unwrap())));
+    assert!(everybody.0.is_some_and(|rule| rule.starts_with("-m comment")) && everybody.1.is_none());
+}
+
+#[test]
+fn the_longest_names_that_a_server_lets_through_are_not_cut() {
+    let longest = "x".repeat(63);
+    let objects =
+        compiled(&context(pods()), Features::default(), service(ObjectName::new(&longest, &longest), &longest));
+    let printed = format!("{longest}/{longest}:{longest}");
+    for comment in comments(&objects) {
+        assert!(comment.contains(&printed) && comment.len() < 255, "{comment}");
+    }
+}
+
+fn comments(objects: &[IptObject]) -> Vec<String> {
+    let rules = objects.iter().flat_map(|object| match object {
+        IptObject::Chain(_, rules) => rules.0.iter(),
+        IptObject::Entry(_, rules) => rules.iter(),
+        IptObject::Place(_) | IptObject::RouteLocalnet | IptObject::Stray(..) => [].iter(),
+    });
+    let matches = rules.flat_map(|rule| &rule.matches);
+    matches
+        .filter_map(|each| match each {
+            Match::Comment(text) => Some(text.to_string()),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn wrong_families_break_nothing() {
+    let mut service = web();
+    service.ports[0].cluster = pool(&["[fd00::1]:80", "10.244.1.1:80"]);
+    assert!(!compiled(&context(pods()), Features::default(), service.clone()).is_empty());
+    let mut objects = Vec::new();
+    Iptables::new(Family::V6, Features::default()).compile(&context(pods()), &Unit::Service(service), &mut objects);
+    assert!(render::ruleset(Family::V6, &objects).contains("-j KUBE-SVC-"));
+}
+
+#[test]
+fn a_service_without_ports_needs_nothing() {
+    let service = ServiceState { ports: Vec::new(), ..web() };
+    assert_eq!(compiled(&context(pods()), Features::default(), service), []);
+}
+
+proptest! {
+    #[test]
+    fn whatever_a_service_is_called_its_comments_fit_and_need_no_quoting(
+        namespace in "\\PC{0,80}", name in "[ -~\\t\\n\"'\\\\]{0,300}", port in "\\PC{0,80}",
+    ) {
+        let service = service(ObjectName::new(&namespace, &name), &port);
+        let owner = names::of_service(&service.name);
+        let objects = compiled(&context(pods()), Features::default(), service);
+        for comment in comments(&objects) {
+            prop_assert!(comment.len() <= 255);
+            prop_assert!(comment.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' '), "{comment}");
+            prop_assert!(!comment.contains(['"', '\\', '\'']), "{comment}");
+            if let Some(found) = names::health_check_of(&comment) {
+                prop_assert_eq!(found, owner);
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! How the frontends of a port are found, or refused: rules in chains that all services share.
+
+use ferry_api::object::{Family, ObjectName, Protocol};
+use ferry_kernel::iptables::{ChainName, Match, Rule, Table, Target};
+use ferry_model::{Frontend, FrontendAddr, FrontendKind, Scope, SourceRanges};
+
+use crate::compile::Port;
+use crate::names::{self, PortNames};
+use crate::object::{ChainId, EntryKey, IptObject, Owner};
+use crate::rules::{self, RuleWriter};
+use crate::shape::{Refusal, Shape};
+
+/// Where a frontend's rules stand, and how they begin.
+struct Entrance<'a> {
+    frontend: &'a Frontend,
+    port: &'a Port<'a>,
+}
+
+/// The rules that find or refuse the frontends of a port.
+pub(crate) fn write(port: &Port<'_>, out: &mut Vec<IptObject>) {
+    for frontend in &port.state.frontends {
+        let entrance = Entrance { frontend, port };
+        let shape = Shape::of(frontend);
+        if let Some(chain) = entrance.leads_to(shape) {
+            out.push(entrance.find(chain));
+            if matches!(frontend.sources, SourceRanges::Only(_)) {
+                out.push(entrance.keep_out());
+            }
+        }
+        if let Some(refusal) = shape.refusal() {
+            out.push(entrance.refuse(refusal));
+        }
+    }
+}
+
+/// What lets health checks in, by the way of one port of the Service.
+pub(crate) fn health_check(service: &ObjectName, port: &str, number: u16) -> Rule {
+    let printed = PortNames::new(service, port, Protocol::Tcp).printed;
+    RuleWriter::new()
+        .protocol(Protocol::Tcp)
+        .comment(&names::health_check_comment(&printed))
+        .port(number)
+        .target(Target::Accept)
+}
+
+// === impl Entrance ===
+
+impl Entrance<'_> {
+    /// The chain that serves whoever comes.
+    fn leads_to(&self, shape: Shape) -> Option<ChainName> {
+        let names = &self.port.names;
+        match (shape, &self.frontend.sources) {
+            (Shape::Internal(Scope::Cluster, _), _) => Some(names.cluster()),
+            (Shape::Internal(Scope::Local, _), _) => Some(names.local()),
+            (Shape::External(_), SourceRanges::Any) => Some(names.external()),
+            (Shape::External(_), SourceRanges::Only(_)) => Some(names.firewall()),
+            (Shape::Refuse(_) | Shape::Pass, _) => None,
+        }
+    }
+
+    /// `-d … -p … -m comment … -m … --dport …`, as all rules about a frontend begin; `matching` stands before the port.
+    fn rule(&self, comment: &str, matching: Option<Match>) -> RuleWriter {
+        let mut rule = RuleWriter::new().protocol(self.port.state.protocol).comment(comment);
+        if let Some(matching) = matching {
+            rule = rule.matching(matching);
+        }
+        match self.frontend.at {
+            FrontendAddr::Vip(vip, port) => rule.to(rules::host(vip)).port(port),
+            FrontendAddr::NodePort(port) => rule.port(port),
+        }
+    }
+
+    fn entry(&self, table: Table, name: ChainName, rules: impl Into<Box<[Rule]>>) -> IptObject {
+        let protocol = self.port.state.protocol;
+        let owner = match self.frontend.at {
+            FrontendAddr::Vip(vip, port) => Owner::Vip(vip, port, protocol),
+            FrontendAddr::NodePort(port) => Owner::NodePort(port, protocol),
+        };
+        IptObject::Entry(EntryKey { place: ChainId { table, name }, owner }, rules.into())
+    }
+
+    fn find(&self, chain: ChainName) -> IptObject {
+        let printed = &self.port.names.printed;
+        if let FrontendAddr::NodePort(_) = self.frontend.at {
+            let everywhere = self.rule(printed, None);
+            let mut rules = Vec::with_capacity(2);
+            if self.port.counts_localhost {
+                let counted = everywhere.clone().to(rules::loopback(Family::V4));
+                rules.push(counted.matching(Match::Account(names::LOCALHOST_ACCEPTED.into())).jump(chain));
+            }
+            rules.push(everywhere.jump(chain));
+            return self.entry(Table::Nat, names::NODE_PORTS, rules);
+        }
+        let rule = self.rule(&comment(printed, self.frontend.kind), None).jump(chain);
+        self.entry(Table::Nat, names::SERVICES, [rule])
+    }
+
+    /// Whom the source ranges don't hold isn't translated, and dropped for that.
+    fn keep_out(&self) -> IptObject {
+        let names = &self.port.names;
+        let comment = format!("{} traffic not accepted by {}", names.printed, names.firewall());
+        self.entry(Table::Filter, names::PROXY_FIREWALL, [self.rule(&comment, None).target(Target::Drop)])
+    }
+
+    fn refuse(&self, refusal: Refusal) -> IptObject {
+        let (what, target) = match refusal {
+            Refusal::Drop => ("has no local endpoints", Target::Drop),
+            Refusal::Reject => ("has no endpoints", Target::Reject),
+        };
+        let local = match self.frontend.at {
+            FrontendAddr::Vip(..) => None,
+            FrontendAddr::NodePort(_) => Some(Match::DestinationLocal),
+        };
+        let rule = self.rule(&format!("{} {what}", self.port.names.printed), local).target(target);
+        let place = match self.frontend.kind {
+            FrontendKind::ClusterIp => names::SERVICES,
+            FrontendKind::ExternalIp | FrontendKind::LoadBalancer | FrontendKind::NodePort => names::EXTERNAL_SERVICES,
+        };
+        self.entry(Table::Filter, place, [rule])
+    }
+}
+
+/// The comment of a rule about an address.
+pub(crate) fn comment(printed: &str, kind: FrontendKind) -> String {
+    let what = match kind {
+        FrontendKind::ClusterIp => " cluster IP",
+        FrontendKind::ExternalIp => " external IP",
+        FrontendKind::LoadBalancer => " loadbalancer IP",
+        FrontendKind::NodePort => "",
+    };
+    format!("{printed}{what}")
+}

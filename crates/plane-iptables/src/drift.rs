@@ -1,0 +1,82 @@
+//! What was changed in chains that others have touched.
+
+use std::collections::BTreeSet;
+
+use ferry_kernel::iptables::{Failure, Table, Tool};
+use ferry_plane::Extent;
+
+use crate::base;
+use crate::mirror::{Kind, Mirror};
+use crate::object::{ChainId, EntryKey, IptKey, IptObject, Owner};
+use crate::read::{self, Found};
+
+/// Beyond so many, everything is compared.
+const KEYS: usize = 1024;
+
+/// Looks at chains that somebody has touched, where that must be known to say which objects are meant.
+pub(crate) fn keys(tool: &Tool, mirror: &Mirror, touched: &BTreeSet<ChainId>) -> Result<Vec<IptKey>, Failure> {
+    let (own, shared): (BTreeSet<ChainId>, BTreeSet<ChainId>) =
+        touched.iter().partition(|id| Kind::of(**id) == Some(Kind::Own));
+    let mut keys: Vec<IptKey> = own.into_iter().map(IptKey::Chain).collect();
+    if !shared.is_empty() {
+        let found = read::chains(tool, &shared)?;
+        keys.extend(differing(mirror, &found, &shared));
+    }
+    Ok(keys)
+}
+
+/// What differs in tables that were read as a whole: entries, and chains of which there are more or less rules.
+pub(crate) fn keys_in(mirror: &Mirror, found: &Found, tables: &[Table]) -> Vec<IptKey> {
+    let shared = base::PLACES.into_iter().chain(base::JUMPS.iter().map(|jump| jump.key().place));
+    let shared: BTreeSet<ChainId> = shared.filter(|id| tables.contains(&id.table)).collect();
+    let mut keys = differing(mirror, found, &shared);
+    let chains = mirror.chains_unlike(&found.mirror).filter(|id| tables.contains(&id.table));
+    keys.extend(chains.map(IptKey::Chain));
+    keys
+}
+
+/// The chain in which an object's rules stand next to others'.
+pub(crate) fn place_of(key: &IptKey) -> Option<ChainId> {
+    match key {
+        IptKey::Entry(key) => Some(key.place),
+        IptKey::Place(id) | IptKey::Stray(id, _) => Some(*id),
+        IptKey::Chain(_) | IptKey::RouteLocalnet => None,
+    }
+}
+
+/// All keys of what was suspected; everything if they are many.
+pub(crate) fn extent(keys: Vec<IptKey>) -> Option<Extent<IptKey>> {
+    match keys.len() {
+        0 => None,
+        1..=KEYS => Some(Extent::Keys(keys)),
+        _ => Some(Extent::All),
+    }
+}
+
+/// What differs in chains of entries.
+pub(crate) fn differing(mirror: &Mirror, found: &Found, chains: &BTreeSet<ChainId>) -> Vec<IptKey> {
+    let mut keys = Vec::new();
+    for id in chains.iter().filter(|id| Kind::of(**id) != Some(Kind::Own)) {
+        compare(*id, mirror, found, &mut keys);
+    }
+    keys
+}
+
+/// The entries that differ, and the rules that are not ours.
+fn compare(id: ChainId, mirror: &Mirror, found: &Found, keys: &mut Vec<IptKey>) {
+    let (before, now) = (mirror.place(id), found.mirror.place(id));
+    if before.is_some() != now.is_some() && Kind::of(id) != Some(Kind::BuiltIn) {
+        keys.push(IptKey::Place(id));
+    }
+    let entries = |place: Option<&crate::mirror::Place>| -> BTreeSet<(Owner, String)> {
+        let all = place.iter().flat_map(|place| place.entries());
+        all.map(|(owner, lines)| (*owner, lines.iter().collect::<Vec<_>>().join("\n"))).collect()
+    };
+    let (before, now) = (entries(before), entries(now));
+    let owners: BTreeSet<Owner> = before.symmetric_difference(&now).map(|(owner, _)| *owner).collect();
+    keys.extend(owners.into_iter().map(|owner| IptKey::Entry(EntryKey { place: id, owner })));
+    keys.extend(found.objects.iter().filter_map(|object| match object {
+        IptObject::Stray(of, text) if *of == id => Some(IptKey::Stray(id, text.clone())),
+        _ => None,
+    }));
+}

@@ -1,0 +1,413 @@
+//! A plan as the text that `iptables-restore` is given.
+
+use std::collections::BTreeSet;
+
+use ferry_kernel::iptables::{ChainName, Restore, Rule, Table, Target};
+use ferry_plane::Op;
+
+use crate::mirror::{Kind, at};
+use crate::names::Class;
+use crate::object::{ChainId, IptObject, OwnRules, Owner};
+use crate::plan::{Item, Part, Plan, Steps, Task, Work, is_last};
+
+/// The text, and which operation stands where in it.
+#[derive(Debug)]
+pub(crate) struct Script {
+    restore: Restore,
+    /// from which line on which operation is written, if any
+    marks: Vec<(usize, Option<Item>)>,
+    /// the last line of each section
+    commits: Vec<usize>,
+    written: [usize; Table::ALL.len()],
+}
+
+/// What an earlier try has come to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Progress {
+    /// so many sections were committed
+    pub(crate) sections: usize,
+    /// chains to which somebody else's rules lead: they are emptied, and stay
+    pub(crate) stuck: BTreeSet<ChainId>,
+}
+
+// === impl Script ===
+
+impl Script {
+    pub(crate) fn new(plan: &Plan<'_>, progress: &Progress) -> Self {
+        let mut script = Self {
+            restore: Restore::new(plan.family),
+            marks: Vec::new(),
+            commits: Vec::new(),
+            written: Default::default(),
+        };
+        for part in plan.parts.iter().skip(progress.sections) {
+            script.part(plan, part, progress);
+        }
+        script
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        self.restore.text()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.restore.is_empty()
+    }
+
+    pub(crate) fn lines(&self) -> usize {
+        self.restore.lines()
+    }
+
+    /// How many sections it has.
+    pub(crate) fn sections(&self) -> usize {
+        self.commits.len()
+    }
+
+    /// How many sections end before this line.
+    pub(crate) fn sections_before(&self, line: usize) -> usize {
+        self.commits.partition_point(|commit| *commit < line)
+    }
+
+    /// How many rules are written to this table.
+    pub(crate) fn written(&self, table: Table) -> usize {
+        self.written.get(at(table)).copied().unwrap_or(0)
+    }
+
+    /// The operation that a line is about.
+    pub(crate) fn operation(&self, line: usize) -> Option<Item> {
+        let before = self.marks.partition_point(|(first, _)| *first <= line);
+        self.marks.get(before.checked_sub(1)?)?.1
+    }
+
+    /// A line, from 1.
+    pub(crate) fn line(&self, line: usize) -> Option<&str> {
+        self.text().lines().nth(line.checked_sub(1)?)
+    }
+
+    /// The table that a line is about.
+    pub(crate) fn table(&self, line: usize) -> Option<Table> {
+        let name = self.text().lines().take(line).filter_map(|line| line.strip_prefix('*')).last()?;
+        Table::ALL.into_iter().find(|table| table.name() == name)
+    }
+
+    /// All operations in the first sections.
+    pub(crate) fn operations_in(&self, sections: usize) -> BTreeSet<Item> {
+        let Some(end) = sections.checked_sub(1).and_then(|last| self.commits.get(last)) else { return BTreeSet::new() };
+        self.marks.iter().take_while(|(line, _)| line <= end).filter_map(|(_, item)| *item).collect()
+    }
+
+    fn part(&mut self, plan: &Plan<'_>, part: &Part, progress: &Progress) {
+        let table = match part {
+            Part::Of(table, _) => *table,
+            Part::Ahead(_) | Part::Behind(_) => Table::Nat,
+        };
+        self.mark(None);
+        self.restore.table(table);
+        match part {
+            Part::Ahead(items) => {
+                self.declare(plan, items);
+                self.fill(plan, table, items);
+            }
+            Part::Behind(items) => {
+                self.declare(plan, items);
+                self.remove(plan, items, progress);
+            }
+            Part::Of(_, steps) => {
+                if let Some(work) = plan.work(table) {
+                    self.table_steps(plan, table, work, *steps, progress);
+                }
+            }
+        }
+        self.mark(None);
+        let line = self.restore.commit();
+        self.commits.push(line);
+    }
+
+    fn table_steps(&mut self, plan: &Plan<'_>, table: Table, work: &Work, steps: Steps, progress: &Progress) {
+        if steps.add() {
+            self.declare(plan, &work.written);
+        }
+        if steps.remove() {
+            self.declare(plan, &work.gone);
+        }
+        for (id, task) in &work.places {
+            self.declare_place(plan, *id, task, steps);
+        }
+        for (id, task) in &work.places {
+            self.take(plan, *id, task, steps);
+        }
+        if steps.add() {
+            self.fill(plan, table, &work.written);
+        }
+        for (id, task) in &work.places {
+            self.put(plan, *id, task, steps);
+        }
+        if steps.remove() {
+            self.remove(plan, &work.gone, progress);
+            let places: Vec<Item> = work.places.values().filter_map(|task| task.gone).collect();
+            self.remove(plan, &places, progress);
+        }
+    }
+
+    fn mark(&mut self, item: Option<Item>) {
+        let line = self.restore.lines() + 1;
+        if self.marks.last().is_none_or(|(_, last)| *last != item) {
+            self.marks.push((line, item));
+        }
+    }
+
+    // --- chains as a whole
+
+    fn declare(&mut self, plan: &Plan<'_>, items: &[Item]) {
+        for item in items {
+            if let Some(id) = plan.chain(*item) {
+                self.mark(Some(*item));
+                self.restore.declare(id.name);
+            }
+        }
+    }
+
+    fn fill(&mut self, plan: &Plan<'_>, table: Table, items: &[Item]) {
+        for item in items {
+            if let Some(IptObject::Chain(id, OwnRules(rules))) = plan.object(*item) {
+                self.mark(Some(*item));
+                for rule in rules {
+                    if plan.large && is_told_by_name(id.name, rule) {
+                        self.restore.append_uncommented(id.name, rule);
+                    } else {
+                        self.restore.append(id.name, rule);
+                    }
+                }
+                self.count(table, rules.len());
+            }
+        }
+    }
+
+    fn remove(&mut self, plan: &Plan<'_>, items: &[Item], progress: &Progress) {
+        for item in items {
+            if let Some(id) = plan.chain(*item).filter(|id| !progress.stuck.contains(id)) {
+                self.mark(Some(*item));
+                self.restore.remove(id.name);
+            }
+        }
+    }
+
+    // --- places
+
+    fn declare_place(&mut self, plan: &Plan<'_>, id: ChainId, task: &Task, steps: Steps) {
+        let made = task.made.filter(|_| steps.add());
+        let gone = task.gone.filter(|_| steps.remove());
+        let fresh = task.fresh && steps.add();
+        if fresh || gone.is_some() || plan.rewrites(id, task, steps) {
+            self.mark(made.or(gone));
+            self.restore.declare(id.name);
+        } else if made.is_some() {
+            // The kubelet may have made it just now, and it would be emptied.
+            self.mark(made);
+            self.restore.create(id.name);
+        }
+    }
+
+    fn take(&mut self, plan: &Plan<'_>, id: ChainId, task: &Task, steps: Steps) {
+        if task.fresh || task.gone.is_some() || plan.rewrites(id, task, steps) {
+            return;
+        }
+        let replaced = task.put.iter().filter(|_| steps.add());
+        for item in replaced.chain(task.take.iter().filter(|_| steps.remove())) {
+            if let Some(lines) = plan.old(*item) {
+                self.mark(Some(*item));
+                for line in lines.iter() {
+                    self.restore.delete_text(id.name, line);
+                }
+            }
+        }
+    }
+
+    fn put(&mut self, plan: &Plan<'_>, id: ChainId, task: &Task, steps: Steps) {
+        if plan.rewrites(id, task, steps) {
+            return self.rewrite(plan, id, task, steps);
+        }
+        if !steps.add() {
+            return;
+        }
+        for item in &task.put {
+            let Some((key, lines)) = plan.entry(*item) else { continue };
+            self.mark(Some(*item));
+            if task.fresh || is_last(key.owner) {
+                for line in lines.iter() {
+                    self.restore.append_text(id.name, line);
+                }
+            } else {
+                for line in lines.iter().rev() {
+                    self.restore.insert_text(id.name, line);
+                }
+            }
+            self.count(id.table, lines.count());
+        }
+    }
+
+    /// Writes all that a place is to hold.
+    fn rewrite(&mut self, plan: &Plan<'_>, id: ChainId, task: &Task, steps: Steps) {
+        let Some(place) = plan.mirror.place(id) else { return };
+        let owner_of = |item: &Item| match plan.object(*item) {
+            Some(IptObject::Entry(key, _)) => Some(key.owner),
+            _ => None,
+        };
+        let gone: BTreeSet<Owner> = task.take.iter().filter(|_| steps.remove()).filter_map(owner_of).collect();
+        let changed: BTreeSet<Owner> = task.put.iter().filter_map(owner_of).collect();
+        let (mut last, mut others): (Vec<Item>, Vec<Item>) = (Vec::new(), Vec::new());
+        for item in &task.put {
+            let list = if owner_of(item).is_some_and(is_last) { &mut last } else { &mut others };
+            list.push(*item);
+        }
+        let mut kept: Vec<_> = place.entries().iter().filter(|(owner, _)| !changed.contains(owner)).collect();
+        kept.retain(|(owner, _)| !gone.contains(owner));
+        self.append_items(plan, id, &others);
+        self.mark(None);
+        for (_, lines) in &kept {
+            for line in lines.iter() {
+                self.restore.append_text(id.name, line);
+            }
+            self.count(id.table, lines.count());
+        }
+        self.append_items(plan, id, &last);
+    }
+
+    fn append_items(&mut self, plan: &Plan<'_>, id: ChainId, items: &[Item]) {
+        for item in items {
+            if let Some((_, lines)) = plan.entry(*item) {
+                self.mark(Some(*item));
+                for line in lines.iter() {
+                    self.restore.append_text(id.name, line);
+                }
+                self.count(id.table, lines.count());
+            }
+        }
+    }
+
+    fn count(&mut self, table: Table, rules: usize) {
+        if let Some(written) = self.written.get_mut(at(table)) {
+            *written += rules;
+        }
+    }
+}
+
+/// Whether the comment of a rule says nothing that names don't.
+fn is_told_by_name(chain: ChainName, rule: &Rule) -> bool {
+    match Class::of(chain) {
+        Some(Class::Endpoint) => true,
+        Some(Class::Cluster | Class::Local) => {
+            matches!(rule.target, Target::Jump(to) if Class::of(to) == Some(Class::Endpoint))
+        }
+        _ => false,
+    }
+}
+
+/// What takes back the first sections of a script. `None`: what was there before isn't known.
+pub(crate) fn undo(plan: &Plan<'_>, script: &Script, sections: usize) -> Option<Restore> {
+    let mut undo = Undo { plan, tables: Default::default() };
+    for item in script.operations_in(sections) {
+        undo.note(item)?;
+    }
+    Some(undo.write())
+}
+
+/// What is taken back.
+struct Undo<'a> {
+    plan: &'a Plan<'a>,
+    tables: [UndoTable; Table::ALL.len()],
+}
+
+#[derive(Default)]
+struct UndoTable {
+    dropped: Vec<ChainName>,
+    restored: Vec<ChainId>,
+    entries: Vec<Item>,
+}
+
+// === impl Undo ===
+
+impl Undo<'_> {
+    fn note(&mut self, item: Item) -> Option<()> {
+        let object = self.plan.object(item)?;
+        if crate::names::is_shared(object) {
+            return Some(());
+        }
+        let mirror = self.plan.mirror;
+        match (item.op, object) {
+            (Op::Delete | Op::Create | Op::Replace, IptObject::Chain(id, _)) => {
+                let table = self.tables.get_mut(at(id.table))?;
+                if mirror.chain(*id).is_none() {
+                    table.dropped.push(id.name);
+                } else {
+                    mirror.text(*id)?;
+                    table.restored.push(*id);
+                }
+            }
+            (Op::Create | Op::Replace, IptObject::Place(id)) => {
+                self.tables.get_mut(at(id.table))?.dropped.push(id.name)
+            }
+            (Op::Create | Op::Replace, IptObject::Entry(key, _)) => {
+                self.tables.get_mut(at(key.place.table))?.entries.push(item);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn write(&self) -> Restore {
+        let mut restore = Restore::new(self.plan.family);
+        for (table, undo) in Table::ALL.iter().zip(&self.tables) {
+            if !undo.restored.is_empty() || !undo.entries.is_empty() {
+                restore.table(*table);
+                self.write_table(undo, &mut restore);
+                restore.commit();
+            }
+            // What was made last leads to what was made before.
+            let dropped: Vec<ChainName> = undo.dropped.iter().rev().copied().collect();
+            for piece in dropped.chunks(crate::plan::PIECE) {
+                restore.table(*table);
+                for name in piece.iter() {
+                    restore.declare(*name);
+                }
+                for name in piece.iter() {
+                    restore.remove(*name);
+                }
+                restore.commit();
+            }
+        }
+        restore
+    }
+
+    fn write_table(&self, undo: &UndoTable, restore: &mut Restore) {
+        for id in &undo.restored {
+            restore.declare(id.name);
+        }
+        let entries: Vec<_> = undo.entries.iter().filter_map(|item| self.plan.entry(*item)).collect();
+        let stays = |id: ChainId| Kind::of(id) == Some(Kind::BuiltIn) || !undo.dropped.contains(&id.name);
+        for (key, lines) in entries.iter().filter(|(key, _)| stays(key.place)) {
+            for line in lines.iter() {
+                restore.delete_text(key.place.name, line);
+            }
+        }
+        for id in &undo.restored {
+            let lines = self.plan.mirror.text(*id).map(|lines| lines.iter()).into_iter().flatten();
+            for line in lines {
+                restore.append_text(id.name, line);
+            }
+        }
+        for (key, _) in &entries {
+            let before = self.plan.mirror.entry(key).map(|lines| lines.iter()).into_iter().flatten();
+            for line in before.rev() {
+                if is_last(key.owner) {
+                    restore.append_text(key.place.name, line);
+                } else {
+                    restore.insert_text(key.place.name, line);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

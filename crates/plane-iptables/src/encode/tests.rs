@@ -1,0 +1,305 @@
+use std::net::IpAddr;
+
+use ferry_api::object::Protocol as Of;
+use ferry_kernel::iptables::{Backend, Family, Match, Protocol, Side};
+use ferry_plane::{Batch, Object};
+
+use super::*;
+use crate::base;
+use crate::mirror::{Lines, Mirror};
+use crate::names;
+use crate::object::EntryKey;
+
+const V4: Family = Family::V4;
+
+fn name(text: &str) -> ChainName {
+    ChainName::new(text).unwrap()
+}
+
+fn id(table: Table, text: &str) -> ChainId {
+    ChainId { table, name: name(text) }
+}
+
+fn endpoint_chain(number: usize) -> ChainId {
+    let hash: String = format!("{number:016}").chars().map(|digit| char::from(b'A' + digit as u8 - b'0')).collect();
+    id(Table::Nat, &format!("KUBE-SEP-{hash}"))
+}
+
+fn own(id: ChainId, targets: &[Target]) -> IptObject {
+    let rule = |target: &Target| Rule { target: *target, matches: [Match::comment("x")].into(), ..Rule::default() };
+    IptObject::Chain(id, OwnRules(targets.iter().map(rule).collect()))
+}
+
+fn vip(place: ChainId, last: u8, port: u16, target: Target) -> IptObject {
+    let address = IpAddr::from([10, 96, 0, last]);
+    let rule = Rule {
+        destination: Side::only(address.into()),
+        protocol: Some(Protocol::Tcp),
+        matches: [Match::Port(Some(port))].into(),
+        target,
+        ..Rule::default()
+    };
+    IptObject::Entry(EntryKey { place, owner: Owner::Vip(address, port, Of::Tcp) }, [rule].into())
+}
+
+fn node_ports() -> IptObject {
+    let rule = Rule { target: Target::Jump(names::NODE_PORTS), ..Rule::default() };
+    IptObject::Entry(EntryKey { place: services(), owner: Owner::NodePorts(None) }, [rule].into())
+}
+
+fn jump(from: ChainId, to: ChainName) -> IptObject {
+    let rule = Rule { target: Target::Jump(to), ..Rule::default() };
+    IptObject::Entry(EntryKey { place: from, owner: Owner::Jump(to) }, [rule].into())
+}
+
+fn services() -> ChainId {
+    id(Table::Nat, "KUBE-SERVICES")
+}
+
+fn refusing() -> ChainId {
+    id(Table::Filter, "KUBE-SERVICES")
+}
+
+fn create(objects: Vec<IptObject>) -> Batch<IptObject> {
+    let mut create = objects;
+    create.sort_by_key(Object::rank);
+    Batch { create, ..Batch::default() }
+}
+
+fn delete(objects: Vec<IptObject>) -> Batch<IptObject> {
+    let mut delete = objects;
+    delete.sort_by_key(|object| std::cmp::Reverse(object.rank()));
+    Batch { delete, ..Batch::default() }
+}
+
+/// What is there when this was written to empty tables.
+fn after(objects: Vec<IptObject>) -> Mirror {
+    let mut mirror = Mirror::empty();
+    mirror.apply(V4, &create(objects), &BTreeSet::new());
+    mirror
+}
+
+fn text(backend: Backend, batch: &Batch<IptObject>, mirror: &Mirror) -> String {
+    Script::new(&Plan::new(V4, backend, batch, mirror), &Progress::default()).text().to_owned()
+}
+
+#[test]
+fn what_refuses_comes_before_what_translates_goes_and_goes_after_it_has_come() {
+    let chain = endpoint_chain(1);
+    let serve = vip(services(), 1, 80, Target::Jump(chain.name));
+    let refuse = vip(refusing(), 1, 80, Target::Reject);
+    let places = || vec![IptObject::Place(services()), IptObject::Place(refusing()), node_ports()];
+    let own = own(chain, &[Target::Return]);
+    // it loses its endpoint
+    let mirror = after([places(), vec![own.clone(), serve.clone()]].concat());
+    let batch = Batch { create: vec![refuse.clone()], replace: Vec::new(), delete: vec![serve.clone(), own.clone()] };
+    let refusal =
+        "KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable";
+    let dispatch = format!("KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 80 -j {}", chain.name);
+    let chain = chain.name;
+    assert_eq!(
+        text(Backend::Nft, &batch, &mirror),
+        format!(
+            "*filter\n:KUBE-SERVICES - [0:0]\n-A {refusal}\nCOMMIT\n*nat\n:{chain} - [0:0]\n-D {dispatch}\n-X {chain}\nCOMMIT\n"
+        )
+    );
+    // it gets one
+    let mirror = after([places(), vec![refuse.clone(), vip(refusing(), 2, 80, Target::Drop)]].concat());
+    let batch = Batch { create: vec![own, serve], replace: Vec::new(), delete: vec![refuse] };
+    assert_eq!(
+        text(Backend::Legacy, &batch, &mirror),
+        format!(
+            "*nat\n:{chain} - [0:0]\n-A {chain} -m comment --comment x -j RETURN\n-I {dispatch}\nCOMMIT\n\
+             *filter\n-D {refusal}\nCOMMIT\n"
+        )
+    );
+}
+
+#[test]
+fn node_ports_are_the_last_whatever_comes() {
+    let target = Target::Jump(endpoint_chain(1).name);
+    // all at once
+    let all = || {
+        vec![IptObject::Place(services()), node_ports(), vip(services(), 1, 80, target), vip(services(), 2, 80, target)]
+    };
+    let script = text(Backend::Nft, &create(all()), &Mirror::empty());
+    assert!(script.ends_with("-A KUBE-SERVICES -j KUBE-NODEPORTS\nCOMMIT\n"), "{script}");
+    // one more
+    let script = text(Backend::Nft, &create(vec![vip(services(), 3, 80, target)]), &after(all()));
+    assert!(script.starts_with("*nat\n-I KUBE-SERVICES -d 10.96.0.3/32"), "{script}");
+    // changed
+    let mut changed = node_ports();
+    if let IptObject::Entry(_, rules) = &mut changed {
+        rules[0].matches = [Match::DestinationLocal].into();
+    }
+    let many = || all().into_iter().chain((10..250).map(|last| vip(services(), last, 80, target))).collect::<Vec<_>>();
+    let batch = Batch { replace: vec![changed.clone()], ..Batch::default() };
+    let last = "-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\nCOMMIT\n";
+    let script = text(Backend::Nft, &batch, &after(many()));
+    assert_eq!(script, format!("*nat\n-D KUBE-SERVICES -j KUBE-NODEPORTS\n{last}"));
+    // written anew, with what comes and without what goes
+    let delete = (10..200).map(|last| vip(services(), last, 80, target)).collect();
+    let batch = Batch { create: vec![vip(services(), 3, 80, target)], replace: vec![changed], delete };
+    let script = text(Backend::Nft, &batch, &after(many()));
+    assert!(script.starts_with("*nat\n:KUBE-SERVICES - [0:0]\n-A ") && script.ends_with(last), "{script}");
+    assert_eq!(script.lines().count(), 3 + 1 + 2 + 1 + 50);
+}
+
+#[test]
+fn a_few_go_one_by_one_and_many_by_writing_the_rest() {
+    let target = Target::Jump(endpoint_chain(1).name);
+    let entry = |number: u16| vip(services(), 1, number, target);
+    let there = |length: u16| {
+        let entries = (0..length).map(entry);
+        after(entries.chain([IptObject::Place(services())]).collect())
+    };
+    for (length, few, many) in [(1000, 80, 100), (5000, 110, 130), (100, 20, 40)] {
+        let mirror = there(length);
+        for (count, rewritten) in [(few, false), (many, true)] {
+            let script = text(Backend::Nft, &delete((0..count).map(entry).collect()), &mirror);
+            assert_eq!(script.contains(":KUBE-SERVICES"), rewritten, "{count} of {length}");
+        }
+    }
+}
+
+#[test]
+fn jumps_come_in_their_order_and_the_kubelets_chain_is_never_emptied() {
+    let input = ChainId { table: Table::Filter, name: base::INPUT };
+    let firewall = ChainId { table: Table::Filter, name: names::FIREWALL };
+    let objects = vec![
+        IptObject::Place(firewall),
+        jump(input, names::PROXY_FIREWALL),
+        jump(input, names::FIREWALL),
+        jump(input, names::EXTERNAL_SERVICES),
+        jump(input, names::NODE_PORTS),
+    ];
+    assert_eq!(
+        text(Backend::Nft, &create(objects.clone()), &Mirror::empty()),
+        "*filter\n-N KUBE-FIREWALL\n-I INPUT -j KUBE-EXTERNAL-SERVICES\n-I INPUT -j KUBE-NODEPORTS\n\
+         -I INPUT -j KUBE-PROXY-FIREWALL\n-I INPUT -j KUBE-FIREWALL\nCOMMIT\n"
+    );
+    let script = text(Backend::Nft, &delete(objects.clone()), &after(objects));
+    assert!(!script.contains("KUBE-FIREWALL"), "{script}");
+    assert_eq!(script.matches("-D INPUT").count(), 3);
+}
+
+#[test]
+fn many_chains_come_in_sections_where_that_is_faster() {
+    let chains: Vec<IptObject> = (0..1201).map(|number| own(endpoint_chain(number), &[Target::Return])).collect();
+    let mut all = chains.clone();
+    all.extend([
+        IptObject::Place(services()),
+        node_ports(),
+        vip(services(), 1, 80, Target::Jump(endpoint_chain(7).name)),
+    ]);
+    let sections = |text: &str| text.matches("COMMIT\n").count();
+    let (nothing, batch) = (Mirror::empty(), create(all.clone()));
+    let script = text(Backend::Nft, &batch, &nothing);
+    assert_eq!(sections(&script), 4);
+    assert!(script.rsplit("*nat").next().unwrap().contains("-A KUBE-SERVICES"), "what leads there comes last");
+    assert!(!script.contains("--comment"), "they are many");
+    assert_eq!(sections(&text(Backend::Legacy, &batch, &nothing)), 1);
+    let script = text(Backend::Nft, &delete(all.clone()), &after(all));
+    assert_eq!(sections(&script), 4);
+    assert!(script.split("*nat").nth(1).unwrap().contains("-X KUBE-SERVICES"), "what leads there goes first");
+}
+
+#[test]
+fn lines_tell_their_operation() {
+    let chain = endpoint_chain(1);
+    let batch = create(vec![
+        own(chain, &[Target::Return, Target::Accept]),
+        IptObject::Place(services()),
+        vip(services(), 1, 80, Target::Jump(chain.name)),
+    ]);
+    let mirror = Mirror::empty();
+    let plan = Plan::new(V4, Backend::Nft, &batch, &mirror);
+    let script = Script::new(&plan, &Progress::default());
+    for (number, line) in (1..).zip(script.text().lines()) {
+        let object = script.operation(number).and_then(|item| plan.object(item));
+        let expected = match line {
+            "*nat" | "COMMIT" => None,
+            line if line.contains("KUBE-SERVICES -d") => batch.create.get(2),
+            line if line.contains("KUBE-SERVICES") => batch.create.get(1),
+            _ => batch.create.first(),
+        };
+        assert_eq!(object, expected, "{line}");
+        assert_eq!((script.line(number), script.table(number)), (Some(line), Some(Table::Nat)));
+    }
+    assert_eq!(script.written(Table::Nat), 3);
+    assert_eq!((script.sections_before(7), script.sections_before(8)), (0, 1));
+}
+
+#[test]
+fn sections_that_were_committed_have_a_text_that_takes_them_back() {
+    let forward = id(Table::Filter, "KUBE-FORWARD");
+    let there = vec![
+        IptObject::Place(refusing()),
+        own(forward, &[Target::Return]),
+        vip(refusing(), 1, 80, Target::Drop),
+        vip(refusing(), 2, 80, Target::Drop),
+    ];
+    let mirror = after(there);
+    let nodes = id(Table::Filter, "KUBE-NODEPORTS");
+    let input = ChainId { table: Table::Filter, name: base::INPUT };
+    let batch = Batch {
+        create: vec![IptObject::Place(nodes), vip(refusing(), 3, 80, Target::Drop), jump(input, nodes.name)],
+        replace: vec![own(forward, &[Target::Accept]), vip(refusing(), 1, 80, Target::Reject)],
+        delete: Vec::new(),
+    };
+    let plan = Plan::new(V4, Backend::Nft, &batch, &mirror);
+    let script = Script::new(&plan, &Progress::default());
+    assert!(undo(&plan, &script, 0).unwrap().is_empty());
+    let rule =
+        |last: u8, target: &str| format!("KUBE-SERVICES -d 10.96.0.{last}/32 -p tcp -m tcp --dport 80 -j {target}");
+    assert_eq!(
+        undo(&plan, &script, 1).unwrap().text(),
+        format!(
+            "*filter\n:KUBE-FORWARD - [0:0]\n-D {}\n-D INPUT -j KUBE-NODEPORTS\n-D {}\n-A KUBE-FORWARD -m comment --comment x \
+             -j RETURN\n-I {}\nCOMMIT\n*filter\n:KUBE-NODEPORTS - [0:0]\n-X KUBE-NODEPORTS\nCOMMIT\n",
+            rule(3, "DROP"),
+            rule(1, "REJECT --reject-with icmp-port-unreachable"),
+            rule(1, "DROP"),
+        )
+    );
+    // What a chain of a service was isn't known.
+    let chain = endpoint_chain(1);
+    let mirror = after(vec![own(chain, &[Target::Return])]);
+    let batch = Batch { replace: vec![own(chain, &[Target::Accept])], ..Batch::default() };
+    let plan = Plan::new(V4, Backend::Nft, &batch, &mirror);
+    assert!(undo(&plan, &Script::new(&plan, &Progress::default()), 1).is_none());
+}
+
+#[test]
+fn what_is_there_already_is_not_written_and_what_is_not_there_does_not_go() {
+    let objects = vec![
+        IptObject::Place(services()),
+        node_ports(),
+        vip(services(), 1, 80, Target::Return),
+        IptObject::Chain(id(Table::Mangle, "KUBE-PROXY-CANARY"), OwnRules::default()),
+    ];
+    assert_eq!(text(Backend::Nft, &create(objects.clone()), &after(objects.clone())), "");
+    assert_eq!(text(Backend::Nft, &delete(objects), &Mirror::empty()), "");
+}
+
+#[test]
+fn the_mirror_counts() {
+    let mut mirror = after(vec![
+        IptObject::Place(services()),
+        node_ports(),
+        own(endpoint_chain(1), &[Target::Return, Target::Accept]),
+        own(id(Table::Filter, "KUBE-FORWARD"), &[Target::Return]),
+    ]);
+    let sizes = |mirror: &Mirror| Table::ALL.map(|table| (mirror.size(table).chains, mirror.size(table).rules));
+    assert_eq!((sizes(&mirror), mirror.endpoints()), ([(0, 0), (1, 1), (2, 3)], 1));
+    mirror.put_chain(endpoint_chain(1), 5, None);
+    assert_eq!((sizes(&mirror), mirror.endpoints()), ([(0, 0), (1, 1), (2, 6)], 1));
+    let gone = delete(vec![own(endpoint_chain(1), &[]), node_ports(), IptObject::Place(services())]);
+    mirror.apply(V4, &gone, &BTreeSet::new());
+    assert_eq!((sizes(&mirror), mirror.endpoints()), ([(0, 0), (1, 1), (0, 0)], 0));
+    let mut read = Mirror::empty();
+    read.put_place(services());
+    read.put_entry(EntryKey { place: services(), owner: Owner::NodePorts(None) }, Lines::new("a\nb".to_owned()));
+    mirror.renew(&[services(), id(Table::Filter, "KUBE-FORWARD")].into(), read);
+    assert_eq!(sizes(&mirror), [(0, 0), (0, 0), (1, 2)]);
+}

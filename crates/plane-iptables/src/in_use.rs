@@ -1,0 +1,58 @@
+//! Whether an earlier run's rules are serving, or another program's in this mode, before anything is read back or changed.
+
+use std::io;
+
+use ferry_api::object::Family;
+use ferry_kernel::iptables::{self, Backend, ChainName, Environment, Failure, Line, Table, Tool, legacy};
+
+use crate::names::{self, Class};
+use crate::rules;
+
+/// Entries of the table of the legacy variant when there is nothing in it.
+const EMPTY_NAT: u32 = 5;
+
+/// Whether packets to some service are sent anywhere, in either variant. Changes nothing, and runs no tool where the kernel
+/// says that there is nothing.
+///
+/// # Errors
+/// `PermissionDenied` without `CAP_NET_ADMIN`; whatever else the system says.
+pub fn in_use(family: Family) -> io::Result<bool> {
+    let family = rules::tables(family);
+    Ok(in_use_nft(family)? || in_use_legacy(family)?)
+}
+
+fn in_use_nft(family: iptables::Family) -> io::Result<bool> {
+    let chains = iptables::nft::chains(family)?;
+    let mut nat = chains.iter().filter(|chain| chain.table == Table::Nat);
+    if !nat.clone().any(|chain| is_of_service(&chain.name)) {
+        return Ok(false);
+    }
+    let Some(services) = nat.find(|chain| chain.name == names::SERVICES.as_str()) else { return Ok(false) };
+    match iptables::nft::has_rules(family, services) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        has => has,
+    }
+}
+
+fn in_use_legacy(family: iptables::Family) -> io::Result<bool> {
+    if legacy::info(family, Table::Nat)?.is_none_or(|info| info.entries <= EMPTY_NAT) {
+        return Ok(false);
+    }
+    let tool = match Tool::find_in(&Environment::of_process(), family, Some(Backend::Legacy)) {
+        // Who has made the table has another tool; nobody can tell what is in it.
+        Err(Failure::Missing { .. } | Failure::TooOld { .. }) => return Ok(false),
+        tool => tool.map_err(io::Error::other)?,
+    };
+    let mut serves = false;
+    let each = &mut |line: Line<'_>| {
+        if let Line::Rule { text, .. } = line {
+            serves |= text.rsplit_once(" -j ").is_some_and(|(_, target)| is_of_service(target));
+        }
+    };
+    tool.list(Table::Nat, names::SERVICES, each).map_err(io::Error::other)?;
+    Ok(serves)
+}
+
+fn is_of_service(chain: &str) -> bool {
+    ChainName::new(chain).and_then(Class::of).is_some_and(Class::is_of_service)
+}

@@ -1,0 +1,457 @@
+//! The half that touches the kernel: one run of the tool per commit, and news of what others do.
+
+use std::collections::{BTreeSet, HashSet};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferry_kernel::iptables::{Backend, Failure, Family, Run, Table, Tool};
+use ferry_kernel::sysctl;
+use ferry_plane::{Batch, CommitError, Extent, Kernel, Tended};
+
+use crate::base;
+use crate::counters::Counters;
+use crate::drift;
+use crate::encode::{Progress, Script, undo};
+use crate::mirror::{Kind, Mirror, at};
+use crate::object::{ChainId, IptKey, IptObject};
+use crate::plan::Plan;
+use crate::read::{self, Found};
+use crate::verdict::{of_failure, of_script};
+use crate::watch::{Heard, LegacyWatch, Turn, all_entries};
+
+/// One family's tables in the kernel.
+#[derive(Debug)]
+pub struct IptablesKernel {
+    tool: Tool,
+    turn: Turn,
+    counters: Arc<Counters>,
+    mirror: Mirror,
+    /// what others touched, and the engine was not told yet
+    heard: Heard,
+    /// chains with several owners' rules that others touched, of which it isn't known what they hold
+    unread: BTreeSet<ChainId>,
+    /// what was found to differ, and the engine was not told yet
+    owed: BTreeSet<IptKey>,
+    legacy: LegacyWatch,
+    /// legacy tables were changed, but nothing that can be told from their sizes is other than it should be
+    moved: bool,
+    /// when the engine was last told to compare everything for that
+    compared: Option<Instant>,
+    /// the engine knows that everything must be read
+    told: bool,
+    /// everything was read at least once
+    begun: bool,
+    /// something was written at least once
+    wrote: bool,
+}
+
+/// When to look again after the other family had the turn.
+const CONTENDED: Duration = Duration::from_millis(20);
+/// How often the legacy variant, which tells nobody, is asked.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often everything is compared, at most, while others keep changing legacy tables.
+const COMPARE: Duration = Duration::from_secs(60);
+/// Chains that others' rules may lead to when they are to go: beyond so many, none of them goes.
+const STUCK: usize = 32;
+
+const ROUTE_LOCALNET: &str = "net/ipv4/conf/all/route_localnet";
+
+// === impl IptablesKernel ===
+
+impl IptablesKernel {
+    /// Of the tool's family, in the network namespace of the thread that uses it. Engines of one process share the `turn`.
+    pub fn new(tool: Tool, turn: Turn, counters: Arc<Counters>) -> Self {
+        Self {
+            tool,
+            turn,
+            counters,
+            mirror: Mirror::default(),
+            heard: Heard::default(),
+            unread: BTreeSet::new(),
+            owed: BTreeSet::new(),
+            legacy: LegacyWatch::default(),
+            moved: false,
+            compared: None,
+            told: false,
+            begun: false,
+            wrote: false,
+        }
+    }
+
+    /// What its runs have come to.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// The tool that it runs.
+    pub fn tool(&self) -> &Tool {
+        &self.tool
+    }
+
+    fn family(&self) -> Family {
+        self.tool.family()
+    }
+
+    fn count_rules(&self) {
+        for table in Table::ALL {
+            self.counters.set_rules(table, self.mirror.size(table).rules);
+        }
+    }
+
+    // --- writing
+
+    /// Writes a batch, all of it or nothing.
+    fn write(&mut self, batch: &Batch<IptObject>) -> Result<(), CommitError> {
+        let is_legacy = self.tool.backend() == Backend::Legacy;
+        self.hear()?;
+        self.look_closer()?;
+        if !self.mirror.known() {
+            return Err(CommitError::Drifted {
+                object: "what others have done, or a run that did not end well".to_owned(),
+            });
+        }
+        // Rules in these would be there twice, or be missing when they are to go: somebody may have done the same.
+        if let Some(chain) = places(batch).find(|chain| self.unread.contains(chain)) {
+            return Err(CommitError::Drifted { object: format!("{} {}", chain.table, chain.name) });
+        }
+        let mut mirror = std::mem::take(&mut self.mirror);
+        let result = self.write_plan(&Plan::new(self.family(), self.tool.backend(), batch, &mirror));
+        let before = all_entries(&mirror);
+        match &result {
+            Ok(Some(stuck)) => {
+                mirror.apply(self.family(), batch, stuck);
+                self.wrote = true;
+            }
+            Ok(None) | Err((_, Undone(true))) => {}
+            Err((_, Undone(false))) => {
+                mirror.doubt();
+                self.told = false;
+            }
+        }
+        self.mirror = mirror;
+        self.count_rules();
+        if is_legacy {
+            match &result {
+                Ok(Some(_)) => self.legacy.account(self.family(), before, &self.mirror, strays(batch)),
+                Ok(None) | Err(_) => self.legacy.look(self.family()),
+            }
+            .map_err(of_io)?;
+        }
+        result.map(drop).map_err(|(error, _)| error)
+    }
+
+    /// Writes a plan; the chains that can't be removed come back. `None` if there is nothing to do.
+    fn write_plan(&mut self, plan: &Plan<'_>) -> Result<Option<BTreeSet<ChainId>>, (CommitError, Undone)> {
+        let mut progress = Progress::default();
+        let mut script = Script::new(plan, &progress);
+        if script.is_empty() {
+            return Ok(None);
+        }
+        let mut written = Table::ALL.map(|_| 0);
+        loop {
+            for (count, table) in written.iter_mut().zip(Table::ALL) {
+                *count += script.written(table);
+            }
+            let failure = match self.run(script.text(), script.lines(), |line| script.sections_before(line)) {
+                Ok(_) => break,
+                Err(failure) => failure,
+            };
+            self.counters.failed(self.wrote);
+            let line = line_of(&failure);
+            let committed = line.map(|line| script.sections_before(line));
+            if let (Some(stuck), Some(committed)) = (line.and_then(|line| stuck_at(plan, &script, line)), committed)
+                && progress.stuck.len() < STUCK
+                && progress.stuck.insert(stuck)
+            {
+                // It is emptied, and stays until those who lead to it have gone.
+                progress.sections += committed;
+                script = Script::new(plan, &progress);
+                continue;
+            }
+            let undone = Undone(progress.sections == 0 && self.take_back(plan, &script, &failure, committed));
+            return Err((of_script(failure, &self.tool, plan, &script), undone));
+        }
+        for (count, table) in written.iter().zip(Table::ALL) {
+            self.counters.set_written(table, *count);
+        }
+        Ok(Some(progress.stuck))
+    }
+
+    /// Takes back what a run that failed had committed. False if it isn't known what that is.
+    fn take_back(&mut self, plan: &Plan<'_>, script: &Script, failure: &Failure, committed: Option<usize>) -> bool {
+        let committed = match failure {
+            // Not run, or nothing read of what it was given.
+            Failure::Missing { .. }
+            | Failure::TooOld { .. }
+            | Failure::NoPermission { .. }
+            | Failure::NoLockFile { .. }
+            | Failure::Locked { .. } => 0,
+            Failure::Refused { .. } | Failure::NoTable { .. } | Failure::Exhausted { .. } => match committed {
+                Some(committed) => committed,
+                None if script.sections() == 1 => 0,
+                None => return false,
+            },
+            Failure::TimedOut { .. } | Failure::Killed { .. } | Failure::Garbage { .. } | Failure::Io { .. } => {
+                return false;
+            }
+        };
+        let Some(undo) = undo(plan, script, committed) else { return false };
+        if undo.is_empty() {
+            return true;
+        }
+        let sections = |end: usize| undo.text().lines().take(end).filter(|line| *line == "COMMIT").count();
+        self.run(undo.text(), undo.lines(), |line| sections(line.saturating_sub(1))).is_ok()
+    }
+
+    /// Runs the tool; `sections_before` says how many sections of the text end before a line.
+    fn run(&mut self, text: &str, lines: usize, sections_before: impl Fn(usize) -> usize) -> Result<Run, Failure> {
+        let committed = |result: &Result<Run, Failure>| match result {
+            Ok(_) => Some(sections_before(usize::MAX)),
+            Err(failure) => line_of(failure).map(sections_before),
+        };
+        let result = match self.tool.backend() {
+            Backend::Nft => self.turn.take().around(lines, || self.tool.restore(text), committed),
+            Backend::Legacy => Ok(self.tool.restore(text)),
+        };
+        let result = result.unwrap_or_else(|error| Err(Failure::Io { tool: "iptables-restore".to_owned(), error }));
+        self.counters.ran(text.len());
+        match &result {
+            Ok(run) => self.counters.waited(run.lock_wait),
+            Err(Failure::Locked { waited, .. }) => self.counters.waited(*waited),
+            Err(_) => {}
+        }
+        result
+    }
+
+    // --- reading
+
+    fn read_all(&mut self) -> Result<Vec<IptObject>, CommitError> {
+        self.hear()?;
+        drop(self.legacy.take());
+        let Found { mut objects, mirror } = read::all(&self.tool).map_err(of_failure)?;
+        self.heard = Heard::default();
+        self.unread.clear();
+        self.owed.clear();
+        self.mirror = mirror;
+        self.told = false;
+        self.moved = false;
+        self.begun = true;
+        self.count_rules();
+        objects.extend(self.route_localnet());
+        Ok(objects)
+    }
+
+    fn read_keys(&mut self, keys: &[IptKey]) -> Result<Vec<IptObject>, CommitError> {
+        let chains = read::chains_of(keys);
+        let mut objects = Vec::new();
+        if !chains.is_empty() {
+            self.hear()?;
+            let found = read::chains(&self.tool, &chains).map_err(of_failure)?;
+            if self.mirror.known() {
+                // What differs in these chains and was not asked for would look as it should from now on.
+                let asked: HashSet<&IptKey> = keys.iter().collect();
+                let differing = drift::differing(&self.mirror, &found, &chains);
+                self.owed.extend(differing.into_iter().filter(|key| !asked.contains(key)));
+            }
+            objects = found.objects;
+            read::only(&mut objects, keys);
+            self.mirror.renew(&chains, found.mirror);
+            self.unread.retain(|chain| !chains.contains(chain));
+        }
+        if keys.contains(&IptKey::RouteLocalnet) {
+            objects.extend(self.route_localnet());
+        }
+        Ok(objects)
+    }
+
+    fn route_localnet(&self) -> Option<IptObject> {
+        let is_set = || sysctl::read(ROUTE_LOCALNET).is_ok_and(|value| value == "1");
+        (self.family() == Family::V4 && is_set()).then_some(IptObject::RouteLocalnet)
+    }
+
+    // --- news
+
+    /// Takes note of what others have done until now.
+    fn hear(&mut self) -> Result<(), CommitError> {
+        match self.tool.backend() {
+            Backend::Nft => {
+                let news = self.turn.take().news(self.tool.family()).map_err(of_io)?;
+                self.note(news);
+                Ok(())
+            }
+            Backend::Legacy => self.legacy.look(self.family()).map_err(of_io),
+        }
+    }
+
+    fn note(&mut self, news: Heard) {
+        if news.everything {
+            self.unread.extend(base::PLACES);
+            self.unread.extend(base::JUMPS.iter().map(|jump| jump.key().place));
+        }
+        self.unread.extend(news.chains.iter().filter(|id| Kind::of(**id) != Some(Kind::Own)));
+        self.heard.merge(news);
+    }
+
+    /// The legacy variant says no more than that somebody has changed a table: looks at what is ours there.
+    fn look_closer(&mut self) -> Result<(), CommitError> {
+        let tables = self.legacy.take();
+        if tables.is_empty() || !self.mirror.known() {
+            return Ok(());
+        }
+        match read::tables(&self.tool, &tables) {
+            Ok(found) => {
+                let keys = drift::keys_in(&self.mirror, &found, &tables);
+                self.moved |= keys.is_empty();
+                self.unread.extend(keys.iter().filter_map(drift::place_of));
+                self.owed.extend(keys);
+                Ok(())
+            }
+            Err(failure) => {
+                self.legacy.suspect(tables);
+                Err(of_failure(failure))
+            }
+        }
+    }
+
+    fn doubt(&mut self) {
+        self.mirror.doubt();
+        self.told = false;
+    }
+
+    /// What others may have changed.
+    fn drift(&mut self, now: Instant) -> Result<Option<Extent<IptKey>>, CommitError> {
+        if !self.mirror.known() {
+            let tells = self.begun && !std::mem::replace(&mut self.told, true);
+            return Ok(tells.then_some(Extent::All));
+        }
+        let heard = std::mem::take(&mut self.heard);
+        if heard.everything {
+            return Ok(Some(Extent::All));
+        }
+        match drift::keys(&self.tool, &self.mirror, &heard.chains) {
+            Ok(keys) => {
+                let places: HashSet<ChainId> = keys.iter().filter_map(drift::place_of).collect();
+                self.unread.retain(|chain| !heard.chains.contains(chain) || places.contains(chain));
+                self.owed.extend(keys);
+            }
+            Err(failure) => {
+                self.heard.merge(heard);
+                return Err(of_failure(failure));
+            }
+        }
+        let owed: Vec<IptKey> = std::mem::take(&mut self.owed).into_iter().collect();
+        let is_time = self.compared.is_none_or(|at| now.saturating_duration_since(at) >= COMPARE);
+        if owed.is_empty() && self.moved && is_time {
+            self.compared = Some(now);
+            self.moved = false;
+            return Ok(Some(Extent::All));
+        }
+        Ok(drift::extent(owed))
+    }
+}
+
+/// Whether nothing is left of what failed.
+#[derive(Clone, Copy, Debug)]
+struct Undone(bool);
+
+impl Kernel<IptObject> for IptablesKernel {
+    /// Tries the tool, and listens.
+    fn prepare(&mut self) -> Result<(), CommitError> {
+        // What may pass by shows at the first use.
+        if let Err(error @ CommitError::Unusable(_)) = self.tool.try_table(Table::Nat).map_err(of_failure) {
+            return Err(error);
+        }
+        match self.tool.backend() {
+            Backend::Nft => self.turn.take().join().map_err(of_io),
+            Backend::Legacy => Ok(()),
+        }
+    }
+
+    fn read_back(&mut self, extent: &Extent<IptKey>) -> Result<Vec<IptObject>, CommitError> {
+        match extent {
+            Extent::All => self.read_all(),
+            Extent::Keys(keys) => self.read_keys(keys),
+        }
+    }
+
+    fn commit(&mut self, batch: &Batch<IptObject>) -> Result<(), CommitError> {
+        self.write(batch)?;
+        let wants = |object: &IptObject| *object == IptObject::RouteLocalnet;
+        if batch.create.iter().chain(&batch.replace).any(wants) && self.route_localnet().is_none() {
+            sysctl::write(ROUTE_LOCALNET, "1").map_err(|error| {
+                self.doubt();
+                let text = format!("writing net.ipv4.conf.all.route_localnet: {error}");
+                CommitError::Unusable(io::Error::new(error.kind(), text))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn tend(&mut self, now: Instant) -> Result<Tended<IptKey>, CommitError> {
+        let mut wake = None;
+        match self.tool.backend() {
+            Backend::Nft => {
+                let news = self.turn.try_take().map(|mut watch| watch.news(self.tool.family()));
+                match news {
+                    Some(news) => self.note(news.map_err(of_io)?),
+                    // The other family has the turn: soon again.
+                    None => wake = Some(now + CONTENDED),
+                }
+            }
+            Backend::Legacy => {
+                self.hear()?;
+                self.look_closer()?;
+                wake = Some(now + LOOK);
+            }
+        }
+        Ok(Tended { wake, drift: self.drift(now)? })
+    }
+}
+
+/// The line that the tool refused.
+fn line_of(failure: &Failure) -> Option<usize> {
+    match failure {
+        Failure::Refused { line, .. } => *line,
+        _ => None,
+    }
+}
+
+/// The chain whose removal is refused, since somebody else's rules lead to it.
+fn stuck_at(plan: &Plan<'_>, script: &Script, line: usize) -> Option<ChainId> {
+    if !script.line(line)?.starts_with("-X ") {
+        return None;
+    }
+    script.operation(line).and_then(|item| plan.chain(item))
+}
+
+/// The chains in which a batch adds or removes single rules.
+fn places(batch: &Batch<IptObject>) -> impl Iterator<Item = ChainId> {
+    let all = batch.create.iter().chain(&batch.replace).chain(&batch.delete);
+    all.filter_map(|object| match object {
+        IptObject::Entry(key, _) => Some(key.place),
+        IptObject::Place(id) | IptObject::Stray(id, _) => Some(*id),
+        IptObject::Chain(..) | IptObject::RouteLocalnet => None,
+    })
+}
+
+/// How many rules of others a batch removes from each table.
+fn strays(batch: &Batch<IptObject>) -> [i64; 3] {
+    let mut strays = [0; 3];
+    for object in &batch.delete {
+        if let IptObject::Stray(id, _) = object
+            && let Some(count) = strays.get_mut(at(id.table))
+        {
+            *count += 1;
+        }
+    }
+    strays
+}
+
+/// An error of a socket.
+fn of_io(error: io::Error) -> CommitError {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => CommitError::Unusable(error),
+        _ => CommitError::Busy(error),
+    }
+}

@@ -1,0 +1,335 @@
+//! What the kernel holds of this mode, as far as the next change needs to know it: which rules stand in places, word for
+//! word, and which chains there are. What is in the chains of services isn't kept: they are written whole.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use ferry_kernel::iptables::{Family, Rule, Table};
+use ferry_plane::Batch;
+
+use crate::base;
+use crate::names::{self, Class};
+use crate::object::{ChainId, EntryKey, IptObject, OwnRules, Owner};
+
+/// The tables of one family.
+#[derive(Debug, Default)]
+pub(crate) struct Mirror {
+    /// false: what was written last may be there or not
+    known: bool,
+    places: BTreeMap<ChainId, Place>,
+    /// chains that are one unit's
+    chains: HashMap<ChainId, Content>,
+    /// their rules, where there are few such chains: not in nat
+    texts: BTreeMap<ChainId, Lines>,
+    endpoints: usize,
+    sizes: [Size; Table::ALL.len()],
+}
+
+/// What is remembered of the rules of a chain that is one unit's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Content {
+    /// how many
+    rules: u32,
+    /// half of a hash: chains of other rules are told apart but for one in four milliards
+    hash: u32,
+}
+
+/// A chain with rules of several owners.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    exists: bool,
+    entries: BTreeMap<Owner, Lines>,
+    rules: usize,
+}
+
+/// Rules as the tool prints them behind the chain's name, with line ends between them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lines(Box<str>);
+
+/// How much of a table is ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// chains that we have made
+    pub(crate) chains: usize,
+    /// rules in them, and in others
+    pub(crate) rules: usize,
+}
+
+/// What may be done with a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// one unit's: written whole
+    Own,
+    /// holds entries, and nothing else
+    Place,
+    /// `KUBE-FIREWALL`: the kubelet's, too
+    Firewall,
+    /// the table's own, where others have rules
+    BuiltIn,
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// Of this chain; `None`: it is none of our business.
+    pub(crate) fn of(id: ChainId) -> Option<Self> {
+        let built_in = match id.table {
+            Table::Mangle => false,
+            Table::Filter => matches!(id.name, base::INPUT | base::FORWARD | base::OUTPUT),
+            Table::Nat => matches!(id.name, base::PREROUTING | base::OUTPUT | base::POSTROUTING),
+        };
+        if built_in {
+            return Some(Self::BuiltIn);
+        }
+        if id.name == names::FIREWALL {
+            return (id.table == Table::Filter).then_some(Self::Firewall);
+        }
+        names::is_ours(id.table, id.name).then(|| match Class::of(id.name) {
+            Some(Class::Place) => Self::Place,
+            _ => Self::Own,
+        })
+    }
+}
+
+// === impl Lines ===
+
+impl Lines {
+    /// As these rules are printed.
+    pub(crate) fn of(family: Family, rules: &[Rule]) -> Self {
+        let mut text = String::new();
+        for (index, rule) in rules.iter().enumerate() {
+            if index > 0 {
+                text.push('\n');
+            }
+            rule.print(family, &mut text);
+        }
+        Self(text.into())
+    }
+
+    /// Of a text with line ends between rules.
+    pub(crate) fn new(text: String) -> Self {
+        Self(text.into())
+    }
+
+    /// One after the other.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &str> {
+        self.0.split('\n').filter(|line| !line.is_empty())
+    }
+
+    /// How many.
+    pub(crate) fn count(&self) -> usize {
+        self.iter().count()
+    }
+}
+
+// === impl Content ===
+
+impl Content {
+    /// Of these rules.
+    pub(crate) fn of(rules: &OwnRules) -> Self {
+        let mut hasher = DefaultHasher::new();
+        rules.hash(&mut hasher);
+        let [.., a, b, c, d] = hasher.finish().to_ne_bytes();
+        Self { rules: u32::try_from(rules.0.len()).unwrap_or(u32::MAX), hash: u32::from_ne_bytes([a, b, c, d]) }
+    }
+
+    fn count(self) -> usize {
+        usize::try_from(self.rules).unwrap_or(usize::MAX)
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    /// The rules of each owner; those of [`Owner::NodePorts`] behind all others.
+    pub(crate) fn entries(&self) -> &BTreeMap<Owner, Lines> {
+        &self.entries
+    }
+
+    /// How many rules there are.
+    pub(crate) fn rules(&self) -> usize {
+        self.rules
+    }
+
+    fn put(&mut self, owner: Owner, lines: Lines) -> (usize, usize) {
+        let added = lines.count();
+        let removed = self.entries.insert(owner, lines).map_or(0, |before| before.count());
+        self.rules = self.rules + added - removed;
+        (added, removed)
+    }
+
+    fn take(&mut self, owner: Owner) -> usize {
+        let removed = self.entries.remove(&owner).map_or(0, |before| before.count());
+        self.rules -= removed;
+        removed
+    }
+}
+
+// === impl Mirror ===
+
+impl Mirror {
+    /// Of tables in which there is nothing yet.
+    pub(crate) fn empty() -> Self {
+        Self { known: true, ..Self::default() }
+    }
+
+    /// Whether it can be relied on.
+    pub(crate) fn known(&self) -> bool {
+        self.known
+    }
+
+    /// It can't be relied on until everything has been read.
+    pub(crate) fn doubt(&mut self) {
+        self.known = false;
+    }
+
+    /// How much of this table is ours.
+    pub(crate) fn size(&self, table: Table) -> Size {
+        self.sizes.get(at(table)).copied().unwrap_or_default()
+    }
+
+    /// How many chains of endpoints there are.
+    pub(crate) fn endpoints(&self) -> usize {
+        self.endpoints
+    }
+
+    /// Whether there is a chain of one unit, and with how many rules.
+    pub(crate) fn chain(&self, id: ChainId) -> Option<usize> {
+        self.chains.get(&id).map(|content| content.count())
+    }
+
+    /// Chains of one unit that the other has not, or with other rules; and the other way round.
+    pub(crate) fn chains_unlike<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = ChainId> + 'a {
+        let unlike = |one: &'a Self, other: &'a Self| {
+            let differs = move |(id, content): &(&ChainId, &Content)| other.chains.get(id) != Some(content);
+            one.chains.iter().filter(differs).map(|(id, _)| *id)
+        };
+        unlike(self, other).chain(unlike(other, self).filter(|id| !self.chains.contains_key(id)))
+    }
+
+    /// The rules of a chain that is one unit's, where they are kept.
+    pub(crate) fn text(&self, id: ChainId) -> Option<&Lines> {
+        self.texts.get(&id)
+    }
+
+    /// A chain with entries, where there is one.
+    pub(crate) fn place(&self, id: ChainId) -> Option<&Place> {
+        self.places.get(&id).filter(|place| place.exists || Kind::of(id) == Some(Kind::BuiltIn))
+    }
+
+    /// The rules of an entry.
+    pub(crate) fn entry(&self, key: &EntryKey) -> Option<&Lines> {
+        self.place(key.place)?.entries.get(&key.owner)
+    }
+
+    // --- changes
+
+    pub(crate) fn put_chain(&mut self, id: ChainId, content: Content, text: Option<Lines>) {
+        self.take_chain(id);
+        self.chains.insert(id, content);
+        self.texts.extend(text.map(|text| (id, text)));
+        self.endpoints += usize::from(Class::of(id.name) == Some(Class::Endpoint));
+        self.resize(id.table, |size| {
+            size.chains += 1;
+            size.rules += content.count();
+        });
+    }
+
+    fn take_chain(&mut self, id: ChainId) {
+        let Some(content) = self.chains.remove(&id) else { return };
+        self.texts.remove(&id);
+        self.endpoints -= usize::from(Class::of(id.name) == Some(Class::Endpoint));
+        self.resize(id.table, |size| {
+            size.chains -= 1;
+            size.rules -= content.count();
+        });
+    }
+
+    pub(crate) fn put_place(&mut self, id: ChainId) {
+        let place = self.places.entry(id).or_default();
+        if !std::mem::replace(&mut place.exists, true) {
+            self.resize(id.table, |size| size.chains += 1);
+        }
+    }
+
+    fn take_place(&mut self, id: ChainId) {
+        let Some(place) = self.places.remove(&id) else { return };
+        self.resize(id.table, |size| {
+            size.chains -= usize::from(place.exists);
+            size.rules -= place.rules;
+        });
+    }
+
+    pub(crate) fn put_entry(&mut self, key: EntryKey, lines: Lines) {
+        let (added, removed) = self.places.entry(key.place).or_default().put(key.owner, lines);
+        self.resize(key.place.table, |size| size.rules = size.rules + added - removed);
+    }
+
+    fn take_entry(&mut self, key: &EntryKey) {
+        let removed = self.places.get_mut(&key.place).map_or(0, |place| place.take(key.owner));
+        self.resize(key.place.table, |size| size.rules -= removed);
+    }
+
+    /// The batch was written; these chains are empty, but could not be removed.
+    pub(crate) fn apply(&mut self, family: Family, batch: &Batch<IptObject>, stuck: &BTreeSet<ChainId>) {
+        for object in batch.create.iter().chain(&batch.replace) {
+            match object {
+                IptObject::Chain(id, rules) => {
+                    let text = (id.table != Table::Nat).then(|| Lines::of(family, &rules.0));
+                    self.put_chain(*id, Content::of(rules), text);
+                }
+                IptObject::Place(id) => self.put_place(*id),
+                IptObject::Entry(key, rules) => self.put_entry(*key, Lines::of(family, rules)),
+                IptObject::RouteLocalnet | IptObject::Stray(..) => {}
+            }
+        }
+        for object in batch.delete.iter().filter(|object| !names::is_shared(object)) {
+            match object {
+                IptObject::Chain(id, _) => self.take_chain(*id),
+                IptObject::Place(id) => self.take_place(*id),
+                IptObject::Entry(key, _) => self.take_entry(key),
+                IptObject::RouteLocalnet | IptObject::Stray(..) => {}
+            }
+        }
+        for id in stuck {
+            match Kind::of(*id) {
+                Some(Kind::Own) => self.put_chain(*id, Content::of(&OwnRules::default()), (id.table != Table::Nat).then(Lines::default)),
+                Some(Kind::Place) => self.put_place(*id),
+                Some(Kind::Firewall | Kind::BuiltIn) | None => {}
+            }
+        }
+    }
+
+    /// These chains were read anew.
+    pub(crate) fn renew(&mut self, chains: &BTreeSet<ChainId>, mut read: Self) {
+        for id in chains {
+            self.take_chain(*id);
+            self.take_place(*id);
+            if let Some(content) = read.chains.get(id).copied() {
+                self.put_chain(*id, content, read.texts.remove(id));
+            }
+            let Some(place) = read.places.remove(id) else { continue };
+            if place.exists {
+                self.put_place(*id);
+            }
+            for (owner, lines) in place.entries {
+                self.put_entry(EntryKey { place: *id, owner }, lines);
+            }
+        }
+    }
+
+    fn resize(&mut self, table: Table, change: impl FnOnce(&mut Size)) {
+        if let Some(size) = self.sizes.get_mut(at(table)) {
+            change(size);
+        }
+    }
+}
+
+/// Where a table stands in an array of all.
+pub(crate) fn at(table: Table) -> usize {
+    match table {
+        Table::Mangle => 0,
+        Table::Filter => 1,
+        Table::Nat => 2,
+    }
+}

@@ -1,0 +1,251 @@
+//! The names of chains, counters and services: upstream's, so that either proxy takes over what the other has left.
+
+use ferry_api::object::{ObjectName, Protocol};
+use ferry_kernel::iptables::{ChainName, Table};
+use sha2::{Digest, Sha256};
+
+use crate::object::{EntryKey, IptObject, Owner};
+
+/// The accounting object that counts packets of no known connection, which are dropped.
+pub const INVALID_DROPPED: &str = "ct_state_invalid_dropped_pkts";
+
+/// The accounting object that counts connections to node ports by way of loopback.
+pub const LOCALHOST_ACCEPTED: &str = "localhost_nps_accepted_pkts";
+
+/// Empty, in each table: gone when somebody has flushed it.
+pub const CANARY: ChainName = ChainName::literal("KUBE-PROXY-CANARY");
+/// nat: asks for masquerading.
+pub const MARK_MASQ: ChainName = ChainName::literal("KUBE-MARK-MASQ");
+/// nat: masquerades what asks for it.
+pub const POSTROUTING: ChainName = ChainName::literal("KUBE-POSTROUTING");
+/// filter: what is forwarded for services gets through.
+pub const FORWARD: ChainName = ChainName::literal("KUBE-FORWARD");
+/// nat: where packets to services go on; filter: cluster IPs that refuse.
+pub const SERVICES: ChainName = ChainName::literal("KUBE-SERVICES");
+/// filter: external addresses and node ports that refuse.
+pub const EXTERNAL_SERVICES: ChainName = ChainName::literal("KUBE-EXTERNAL-SERVICES");
+/// nat: where packets to node ports go on; filter: health check ports are let in.
+pub const NODE_PORTS: ChainName = ChainName::literal("KUBE-NODEPORTS");
+/// filter: load balancer addresses refuse whom their source ranges don't hold.
+pub const PROXY_FIREWALL: ChainName = ChainName::literal("KUBE-PROXY-FIREWALL");
+/// filter: the guard of loopback; the kubelet has it too.
+pub const FIREWALL: ChainName = ChainName::literal("KUBE-FIREWALL");
+
+/// What the names of per-service chains begin with.
+const PREFIXES: [(Class, &str); 5] = [
+    (Class::Cluster, "KUBE-SVC-"),
+    (Class::Local, "KUBE-SVL-"),
+    (Class::External, "KUBE-EXT-"),
+    (Class::Firewall, "KUBE-FW-"),
+    (Class::Endpoint, "KUBE-SEP-"),
+];
+
+/// Bytes of one part of a Service port's printed name: as many as the API allows in each.
+const PART: usize = 63;
+
+/// Characters of a hash in a chain's name.
+const HASH: usize = 16;
+
+/// Ends the comment of a rule that lets in health checks.
+const HEALTH_CHECK: &str = " health check node port";
+
+/// What a chain of ours is for, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// one of the base with rules of its own, or none: `KUBE-PROXY-CANARY`, `KUBE-MARK-MASQ`, `KUBE-POSTROUTING`,
+    /// `KUBE-FORWARD`
+    Fixed,
+    /// one of the base that holds the rules of many: `KUBE-SERVICES` and its like
+    Place,
+    /// `KUBE-SEP-…`: to one endpoint
+    Endpoint,
+    /// `KUBE-SVC-…`: to one of all endpoints
+    Cluster,
+    /// `KUBE-SVL-…`: to one of this node's endpoints
+    Local,
+    /// `KUBE-EXT-…`: from outside the cluster
+    External,
+    /// `KUBE-FW-…`: source ranges
+    Firewall,
+}
+
+/// The names of one Service port: of its chains, and what comments call it.
+#[derive(Clone, Debug)]
+pub struct PortNames {
+    /// `namespace/name:port`, or `namespace/name` where the port has no name. Of characters that need no quoting, at most
+    /// 191 bytes
+    pub printed: String,
+    /// what is hashed: `namespace/name:port` and the protocol
+    identity: String,
+    hash: String,
+}
+
+// === impl PortNames ===
+
+impl PortNames {
+    /// Of this port of a Service; `port` is empty where it has no name.
+    pub fn new(service: &ObjectName, port: &str, protocol: Protocol) -> Self {
+        let mut identity = format!("{}/{}", service.namespace(), service.name());
+        let mut printed = printed_service(service);
+        if !port.is_empty() {
+            identity += &format!(":{port}");
+            printed += &format!(":{}", part(port));
+        }
+        identity += protocol.lower();
+        Self { printed, hash: hash(&identity), identity }
+    }
+
+    /// The chain of this class; `Endpoint`, `Fixed` and `Place` are none of a port.
+    fn chain(&self, class: Class) -> ChainName {
+        with_hash(class, &self.hash)
+    }
+
+    /// `KUBE-SVC-…`
+    pub fn cluster(&self) -> ChainName {
+        self.chain(Class::Cluster)
+    }
+
+    /// `KUBE-SVL-…`
+    pub fn local(&self) -> ChainName {
+        self.chain(Class::Local)
+    }
+
+    /// `KUBE-EXT-…`
+    pub fn external(&self) -> ChainName {
+        self.chain(Class::External)
+    }
+
+    /// `KUBE-FW-…`
+    pub fn firewall(&self) -> ChainName {
+        self.chain(Class::Firewall)
+    }
+
+    /// `KUBE-SEP-…` of the endpoint with this text: `10.180.0.1:80`, `[fd00:10::1]:80`.
+    pub fn endpoint(&self, endpoint: &str) -> ChainName {
+        with_hash(Class::Endpoint, &hash(&format!("{}{endpoint}", self.identity)))
+    }
+}
+
+// === impl Class ===
+
+impl Class {
+    /// What the chain is for; `None`: it is none of ours, in whatever table.
+    pub fn of(name: ChainName) -> Option<Self> {
+        match name {
+            CANARY | MARK_MASQ | POSTROUTING | FORWARD => return Some(Self::Fixed),
+            SERVICES | EXTERNAL_SERVICES | NODE_PORTS | PROXY_FIREWALL | FIREWALL => return Some(Self::Place),
+            _ => {}
+        }
+        let of_prefix = |(class, prefix): &(Self, &str)| {
+            let hash = name.as_str().strip_prefix(prefix)?;
+            let is_hash = hash.len() == HASH && hash.bytes().all(|byte| matches!(byte, b'A'..=b'Z' | b'2'..=b'7'));
+            is_hash.then_some(*class)
+        };
+        PREFIXES.iter().find_map(of_prefix)
+    }
+
+    /// Whether it belongs to one Service.
+    pub fn is_of_service(self) -> bool {
+        !matches!(self, Self::Fixed | Self::Place)
+    }
+}
+
+/// Whether a chain of this table is ours: looked at, and removed at clean-up. `KUBE-FIREWALL` is not, which the kubelet
+/// has too.
+pub fn is_ours(table: Table, name: ChainName) -> bool {
+    match name {
+        CANARY => true,
+        FORWARD | EXTERNAL_SERVICES | PROXY_FIREWALL => table == Table::Filter,
+        SERVICES | NODE_PORTS => matches!(table, Table::Filter | Table::Nat),
+        MARK_MASQ | POSTROUTING => table == Table::Nat,
+        _ => table == Table::Nat && Class::of(name).is_some_and(Class::is_of_service),
+    }
+}
+
+/// The rank of a chain with rules of its own: it refers to chains of lower ranks only.
+pub fn rank(name: ChainName) -> u8 {
+    match Class::of(name) {
+        Some(Class::Fixed | Class::Place) | None => 0,
+        Some(Class::Endpoint) => 1,
+        Some(Class::Cluster | Class::Local) => 2,
+        Some(Class::External) => 3,
+        Some(Class::Firewall) => 4,
+    }
+}
+
+/// Whether the kubelet, or whoever needs the guard of loopback, may rely on this too: it is never removed, as upstream
+/// never does. Without the guard, `route_localnet` would let neighbours reach what listens on loopback (CVE-2020-8558).
+pub fn is_shared(object: &IptObject) -> bool {
+    match object {
+        IptObject::RouteLocalnet => true,
+        IptObject::Place(id) => id.name == FIREWALL,
+        IptObject::Entry(EntryKey { owner, .. }, _) => matches!(owner, Owner::Guard | Owner::Jump(FIREWALL)),
+        IptObject::Chain(..) | IptObject::Stray(..) => false,
+    }
+}
+
+/// What stands for a Service in [`Owner::HealthCheck`]. No chain has this name.
+pub fn of_service(service: &ObjectName) -> ChainName {
+    service_called(&printed_service(service))
+}
+
+/// The comment of the rule that lets in health checks of a Service, by what a port of it is called in comments.
+pub fn health_check_comment(printed: &str) -> String {
+    format!("{printed}{HEALTH_CHECK}")
+}
+
+/// Whose health checks a rule with this comment lets in, as [`of_service`] has it.
+pub fn health_check_of(comment: &str) -> Option<ChainName> {
+    let printed = comment.strip_suffix(HEALTH_CHECK)?;
+    let service = printed.split_once(':').map_or(printed, |(service, _)| service);
+    service.contains('/').then(|| service_called(service))
+}
+
+fn service_called(printed: &str) -> ChainName {
+    const PREFIX: &str = "SERVICE-";
+    chain(PREFIX, &hash(printed))
+}
+
+fn printed_service(service: &ObjectName) -> String {
+    format!("{}/{}", part(service.namespace()), part(service.name()))
+}
+
+/// A part of a printed name. One that no API server would let through is cut and cleaned, so that a comment is no longer
+/// than rules can have it and needs no quoting, and gets a hash, so that it remains another than any other.
+fn part(text: &str) -> String {
+    let is_plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_');
+    if text.len() <= PART && text.bytes().all(is_plain) {
+        return text.to_owned();
+    }
+    let plain = |char: char| u8::try_from(char).ok().filter(|byte| is_plain(*byte)).map_or('_', char::from);
+    let mut part: String = text.chars().map(plain).take(PART - 1 - HASH).collect();
+    part.push('~');
+    part += &hash(text);
+    part
+}
+
+fn with_hash(class: Class, hash: &str) -> ChainName {
+    let prefix = PREFIXES.iter().find(|(of, _)| *of == class).map_or("", |(_, prefix)| prefix);
+    chain(prefix, hash)
+}
+
+/// A prefix and a hash are 25 bytes at most.
+fn chain(prefix: &str, rest: &str) -> ChainName {
+    ChainName::new(&format!("{prefix}{rest}")).unwrap_or(CANARY)
+}
+
+/// The first 80 bits of a SHA-256 in base32 of RFC 4648.
+fn hash(text: &str) -> String {
+    const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+    let digest = Sha256::digest(text.as_bytes());
+    let bits = digest.iter().take(10).fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte));
+    let mut hash = String::with_capacity(HASH);
+    for at in (0..HASH).rev() {
+        let five = usize::try_from(bits >> (5 * at) & 31).unwrap_or_default();
+        hash.push(ALPHABET.get(five).copied().map_or('A', char::from));
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+//! What this mode puts into the kernel: chains of its own with all their rules, and single rules in chains that all
+//! frontends, or other programs, share.
+
+use std::cmp::Ordering;
+use std::convert::Infallible;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
+
+use ferry_api::object::Protocol;
+use ferry_kernel::iptables::{ChainName, Match, Rule, Table};
+use ferry_plane::Object;
+
+/// A chain of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChainId {
+    /// the table
+    pub table: Table,
+    /// the chain
+    pub name: ChainName,
+}
+
+/// One thing that this mode has in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum IptObject {
+    /// a chain that one unit has for itself, with all its rules
+    Chain(ChainId, OwnRules),
+    /// a chain whose rules are [`IptObject::Entry`]s: that it exists
+    Place(ChainId),
+    /// the rules that one owner has in a place, or in a built-in chain; next to each other
+    Entry(EntryKey, Box<[Rule]>),
+    /// net.ipv4.conf.all.route_localnet is 1, so that 127.0.0.1 can be led elsewhere
+    RouteLocalnet,
+    /// a rule of somebody else in a place of ours, as the tool prints it after the chain's name; only ever read back
+    Stray(ChainId, Box<str>),
+}
+
+/// The rules of a chain that is one unit's. What its comments say follows from the chain's name, and in large clusters some
+/// are left out, so rules are equal whatever their comments are.
+#[derive(Clone, Debug, Default)]
+pub struct OwnRules(pub Box<[Rule]>);
+
+/// What stays the same when the content of an object changes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IptKey {
+    /// [`IptObject::Chain`]
+    Chain(ChainId),
+    /// [`IptObject::Place`]
+    Place(ChainId),
+    /// [`IptObject::Entry`]
+    Entry(EntryKey),
+    /// [`IptObject::RouteLocalnet`]
+    RouteLocalnet,
+    /// [`IptObject::Stray`]
+    Stray(ChainId, Box<str>),
+}
+
+/// Whose rules, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryKey {
+    /// the chain they stand in
+    pub place: ChainId,
+    /// whose they are
+    pub owner: Owner,
+}
+
+/// Who has rules in a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Owner {
+    /// the frontend at this address
+    Vip(IpAddr, u16, Protocol),
+    /// the frontend at this port of the node
+    NodePort(u16, Protocol),
+    /// the health checks of a Service on this port; the chain's name stands for the Service
+    HealthCheck(u16, ChainName),
+    /// what leads to the chain of all node ports: on every local address (`None`) or on this one. Always the last ones
+    NodePorts(Option<IpAddr>),
+    /// what leads to this chain, from a built-in one; the first ones when they are made
+    Jump(ChainName),
+    /// the guard of loopback
+    Guard,
+}
+
+// === impl OwnRules ===
+
+/// What is left of a rule without its comments. Nothing is copied: at each look at everything, all
+/// rules of a large cluster are compared.
+fn without_comments(rule: &Rule) -> impl Ord + Hash + '_ {
+    let head = (rule.source, rule.destination, rule.input.as_deref(), rule.protocol, rule.target);
+    (head, Uncommented(&rule.matches))
+}
+
+/// Matches, compared without comments.
+struct Uncommented<'a>(&'a [Match]);
+
+impl Uncommented<'_> {
+    fn matches(&self) -> impl Iterator<Item = &Match> {
+        self.0.iter().filter(|each| !matches!(each, Match::Comment(_)))
+    }
+}
+
+impl PartialEq for Uncommented<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Uncommented<'_> {}
+
+impl PartialOrd for Uncommented<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Uncommented<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.matches().cmp(other.matches())
+    }
+}
+
+impl Hash for Uncommented<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.matches().for_each(|each| each.hash(state));
+        self.matches().count().hash(state);
+    }
+}
+
+impl PartialEq for OwnRules {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for OwnRules {}
+
+impl PartialOrd for OwnRules {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for OwnRules {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.iter().map(without_comments).cmp(other.0.iter().map(without_comments))
+    }
+}
+
+impl Hash for OwnRules {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.len().hash(state);
+        self.0.iter().for_each(|rule| without_comments(rule).hash(state));
+    }
+}
+
+// === impl IptObject ===
+
+impl Object for IptObject {
+    type Key = IptKey;
+    type Shared = Infallible;
+    const SHARES: bool = false;
+
+    fn key(&self) -> IptKey {
+        match self {
+            Self::Chain(id, _) => IptKey::Chain(*id),
+            Self::Place(id) => IptKey::Place(*id),
+            Self::Entry(key, _) => IptKey::Entry(*key),
+            Self::RouteLocalnet => IptKey::RouteLocalnet,
+            Self::Stray(id, text) => IptKey::Stray(*id, text.clone()),
+        }
+    }
+
+    fn rank(&self) -> u8 {
+        match self {
+            // Chains of services refer to each other: crate::names knows the order.
+            Self::Chain(id, _) => crate::names::rank(id.name),
+            Self::Place(_) => 10,
+            Self::Entry(EntryKey { owner: Owner::Jump(_), .. }, _) => 12,
+            Self::Entry(..) | Self::Stray(..) => 11,
+            // Not before the guard stands.
+            Self::RouteLocalnet => 13,
+        }
+    }
+
+    fn spare(&self) -> bool {
+        crate::names::is_shared(self)
+    }
+
+    fn stays(&self) -> bool {
+        self.spare()
+    }
+}
+
+impl fmt::Display for IptObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        crate::render::object(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_of_a_chain_are_the_same_whatever_their_comments_say() {
+        let rule = |matches: &[Match]| Rule { matches: matches.into(), ..Rule::default() };
+        let rules = |matches: &[Match]| OwnRules([rule(&[]), rule(matches)].into());
+        let said = [Match::comment("a"), Match::SourceLocal, Match::Random(7)];
+        assert_eq!(rules(&said), rules(&[Match::SourceLocal, Match::comment("b"), Match::Random(7)]));
+        assert_eq!(rules(&said), rules(&said[1..]));
+        assert_ne!(rules(&said), rules(&[Match::Random(7), Match::SourceLocal]));
+        assert_ne!(rules(&said), rules(&said[..2]));
+        assert_ne!(rules(&said), OwnRules([rule(&said)].into()));
+        let entry = |comment: &str| {
+            let place = ChainId { table: Table::Nat, name: crate::names::SERVICES };
+            IptObject::Entry(EntryKey { place, owner: Owner::Guard }, [rule(&[Match::comment(comment)])].into())
+        };
+        assert_ne!(entry("a"), entry("b"), "in shared chains rules are deleted by their text");
+    }
+}

@@ -1,0 +1,332 @@
+//! What a batch comes to against what is there: per table, what is written and what goes; and in how many steps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ferry_kernel::iptables::{Backend, Family, Table};
+use ferry_plane::{Batch, Op};
+
+use crate::base;
+use crate::mirror::{Kind, Lines, Mirror, at};
+use crate::names::{self, Class};
+use crate::object::{ChainId, EntryKey, IptObject, Owner};
+
+/// Chains that are named in one section, at most: what iptables-nft-restore takes for a section grows with their square.
+pub(crate) const PIECE: usize = 500;
+
+/// But each section that adds rules has the kernel go through all that packets can meet, which takes the longer the more
+/// entries there are: so many chains for the square root of their number are the best.
+const PIECE_PER_ROOT: usize = 33;
+
+/// So many rules go one by one however few there are, which leaves the packet counters of the others.
+const FEW: usize = 4;
+
+const SERVICES: ChainId = ChainId { table: Table::Nat, name: names::SERVICES };
+
+/// From so many chains of endpoints on, comments that take room are left out, as upstream does.
+const LARGE: usize = 1000;
+
+/// One operation of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Item {
+    pub(crate) op: Op,
+    pub(crate) index: usize,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    pub(crate) family: Family,
+    pub(crate) batch: &'a Batch<IptObject>,
+    pub(crate) mirror: &'a Mirror,
+    /// rules of chains of endpoints, and what leads to them, have no comments
+    pub(crate) large: bool,
+    works: [Work; Table::ALL.len()],
+    pub(crate) parts: Vec<Part>,
+}
+
+/// What is to be done in one table.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    /// chains with all their rules
+    pub(crate) written: Vec<Item>,
+    pub(crate) gone: Vec<Item>,
+    pub(crate) places: BTreeMap<ChainId, Task>,
+}
+
+/// What is to be done in one place.
+#[derive(Debug, Default)]
+pub(crate) struct Task {
+    pub(crate) made: Option<Item>,
+    pub(crate) gone: Option<Item>,
+    /// it is empty, or will be made so: everything in it is written
+    pub(crate) fresh: bool,
+    pub(crate) put: Vec<Item>,
+    pub(crate) take: Vec<Item>,
+}
+
+/// A section of what the tool is given: the kernel takes all of it or nothing.
+#[derive(Clone, Debug)]
+pub(crate) enum Part {
+    /// chains, to which nothing leads yet
+    Ahead(Vec<Item>),
+    /// of this table, what is added or changed, or what goes, or both
+    Of(Table, Steps),
+    /// chains to which nothing leads any more
+    Behind(Vec<Item>),
+}
+
+/// Which steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Steps {
+    Add,
+    Remove,
+    Both,
+}
+
+// === impl Steps ===
+
+impl Steps {
+    pub(crate) fn add(self) -> bool {
+        matches!(self, Self::Add | Self::Both)
+    }
+
+    pub(crate) fn remove(self) -> bool {
+        matches!(self, Self::Remove | Self::Both)
+    }
+}
+
+// === impl Plan ===
+
+impl<'a> Plan<'a> {
+    pub(crate) fn new(family: Family, backend: Backend, batch: &'a Batch<IptObject>, mirror: &'a Mirror) -> Self {
+        let mut plan = Self { family, batch, mirror, large: false, works: Default::default(), parts: Vec::new() };
+        plan.large = plan.endpoints_after() > LARGE;
+        let removed: BTreeSet<ChainId> = batch.delete.iter().filter_map(place_of).collect();
+        for (op, list) in [(Op::Create, &batch.create), (Op::Replace, &batch.replace)] {
+            for (index, object) in list.iter().enumerate() {
+                plan.note_written(Item { op, index }, object);
+            }
+        }
+        for (index, object) in batch.delete.iter().enumerate().filter(|(_, object)| !names::is_shared(object)) {
+            plan.note_gone(Item { op: Op::Delete, index }, object, &removed);
+        }
+        plan.finish_tasks();
+        plan.divide(backend);
+        plan
+    }
+
+    pub(crate) fn work(&self, table: Table) -> Option<&Work> {
+        self.works.get(at(table))
+    }
+
+    pub(crate) fn object(&self, item: Item) -> Option<&'a IptObject> {
+        match item.op {
+            Op::Create => self.batch.create.get(item.index),
+            Op::Replace => self.batch.replace.get(item.index),
+            Op::Delete => self.batch.delete.get(item.index),
+        }
+    }
+
+    /// The chain that an operation is about, where it is about a chain as a whole.
+    pub(crate) fn chain(&self, item: Item) -> Option<ChainId> {
+        match self.object(item)? {
+            IptObject::Chain(id, _) | IptObject::Place(id) => Some(*id),
+            IptObject::Entry(..) | IptObject::Stray(..) | IptObject::RouteLocalnet => None,
+        }
+    }
+
+    /// What an entry is to be.
+    pub(crate) fn entry(&self, item: Item) -> Option<(EntryKey, Lines)> {
+        match self.object(item)? {
+            IptObject::Entry(key, rules) => Some((*key, Lines::of(self.family, rules))),
+            _ => None,
+        }
+    }
+
+    /// Rules that must go from a place before new ones come: what an entry was, if there was one, or a stray one.
+    pub(crate) fn old(&self, item: Item) -> Option<Lines> {
+        match self.object(item)? {
+            IptObject::Entry(key, _) => self.mirror.entry(key).cloned(),
+            IptObject::Stray(_, text) => Some(Lines::new(text.to_string())),
+            _ => None,
+        }
+    }
+
+    /// Whether what goes in these steps is so much that the place is written anew: one removal takes as long as to go
+    /// through the place, writing takes the same for each rule that stays.
+    pub(crate) fn rewrites(&self, id: ChainId, task: &Task, steps: Steps) -> bool {
+        if task.fresh || task.gone.is_some() || Kind::of(id) != Some(Kind::Place) {
+            return false;
+        }
+        let length = self.mirror.place(id).map_or(0, |place| place.rules());
+        let lines = |items: &[Item]| -> usize {
+            items.iter().filter_map(|item| self.old(*item)).map(|lines| lines.count()).sum()
+        };
+        let mut removed = 0;
+        if steps.add() {
+            removed += lines(&task.put);
+        }
+        if steps.remove() {
+            removed += lines(&task.take);
+        }
+        // Measured: 0.1 ms and 0.4 µs for each rule of the place, against 50 µs for each rule.
+        removed > FEW && removed * (375 + length) > 125 * length
+    }
+
+    fn work_mut(&mut self, table: Table) -> &mut Work {
+        let [mangle, filter, nat] = &mut self.works;
+        match table {
+            Table::Mangle => mangle,
+            Table::Filter => filter,
+            Table::Nat => nat,
+        }
+    }
+
+    fn task(&mut self, id: ChainId) -> &mut Task {
+        self.work_mut(id.table).places.entry(id).or_default()
+    }
+
+    fn note_written(&mut self, item: Item, object: &IptObject) {
+        match object {
+            IptObject::Chain(id, rules) => {
+                // Nothing to do, and the number of commits is to be known.
+                let is_there = rules.0.is_empty() && self.mirror.chain(*id) == Some(0);
+                if !is_there {
+                    self.work_mut(id.table).written.push(item);
+                }
+            }
+            IptObject::Place(id) if self.mirror.place(*id).is_none() => self.task(*id).made = Some(item),
+            IptObject::Entry(key, rules) => {
+                if self.mirror.entry(key) != Some(&Lines::of(self.family, rules)) {
+                    self.task(key.place).put.push(item);
+                }
+            }
+            IptObject::Place(_) | IptObject::RouteLocalnet | IptObject::Stray(..) => {}
+        }
+    }
+
+    fn note_gone(&mut self, item: Item, object: &IptObject, removed: &BTreeSet<ChainId>) {
+        match object {
+            IptObject::Chain(id, _) if self.mirror.chain(*id).is_some() => self.work_mut(id.table).gone.push(item),
+            IptObject::Place(id) if self.mirror.place(*id).is_some() => self.task(*id).gone = Some(item),
+            IptObject::Entry(key, _) if !removed.contains(&key.place) && self.mirror.entry(key).is_some() => {
+                self.task(key.place).take.push(item);
+            }
+            IptObject::Stray(id, _) if !removed.contains(id) => self.task(*id).take.push(item),
+            IptObject::Chain(..)
+            | IptObject::Place(_)
+            | IptObject::Entry(..)
+            | IptObject::Stray(..)
+            | IptObject::RouteLocalnet => {}
+        }
+    }
+
+    fn finish_tasks(&mut self) {
+        let (mirror, batch) = (self.mirror, self.batch);
+        let turn = |item: &Item| match (item.op, &batch) {
+            (Op::Create, batch) => batch.create.get(item.index),
+            (Op::Replace, batch) => batch.replace.get(item.index),
+            (Op::Delete, batch) => batch.delete.get(item.index),
+        };
+        for (id, task) in self.works.iter_mut().flat_map(|work| &mut work.places) {
+            let is_empty = mirror.place(*id).is_none_or(|place| place.rules() == 0);
+            task.fresh =
+                Kind::of(*id) == Some(Kind::Place) && is_empty && !(task.put.is_empty() && task.made.is_none());
+            if task.fresh {
+                // Whatever stands there goes when the place is emptied.
+                task.take.clear();
+            }
+            task.put.sort_by_key(|item| match turn(item) {
+                Some(IptObject::Entry(key, _)) => (is_last(key.owner), base::turn_of(key)),
+                _ => (false, None),
+            });
+        }
+    }
+
+    fn endpoints_after(&self) -> usize {
+        let count = |objects: &[IptObject], there: bool| {
+            let is = |object: &&IptObject| match object {
+                IptObject::Chain(id, _) => {
+                    Class::of(id.name) == Some(Class::Endpoint) && self.mirror.chain(*id).is_some() == there
+                }
+                _ => false,
+            };
+            objects.iter().filter(is).count()
+        };
+        let added = count(&self.batch.create, false) + count(&self.batch.replace, false);
+        (self.mirror.endpoints() + added).saturating_sub(count(&self.batch.delete, true))
+    }
+
+    /// Translations come after what refuses, and go before: nobody meets neither.
+    fn divide(&mut self, backend: Backend) {
+        let (mut ahead, mut behind) = (Vec::new(), Vec::new());
+        if backend == Backend::Nft {
+            let (batch, mirror) = (self.batch, self.mirror);
+            let object = |item: Item| match item.op {
+                Op::Create => batch.create.get(item.index),
+                Op::Replace => batch.replace.get(item.index),
+                Op::Delete => None,
+            };
+            let is_new = |item: &Item| match object(*item) {
+                Some(IptObject::Chain(id, _)) => mirror.chain(*id).is_none(),
+                _ => false,
+            };
+            let entries = self.mirror.place(SERVICES).map_or(0, |place| place.entries().len());
+            let piece = PIECE.max(PIECE_PER_ROOT * entries.isqrt());
+            let nat = self.work_mut(Table::Nat);
+            if nat.written.len() > piece {
+                let (mut new, changed): (Vec<Item>, Vec<Item>) = nat.written.drain(..).partition(is_new);
+                // iptables-nft-save sorts chains by their names, which takes time by the square of their number if it is how
+                // they come.
+                new.sort_by_cached_key(|item| match object(*item) {
+                    Some(IptObject::Chain(id, _)) => (names::rank(id.name), id.name.as_str().bytes().rev().collect()),
+                    _ => (0, Vec::new()),
+                });
+                ahead.extend(new.chunks(piece).map(|piece| Part::Ahead(piece.to_vec())));
+                if changed.len() > piece {
+                    ahead.extend(changed.chunks(piece).map(|piece| Part::Ahead(piece.to_vec())));
+                } else {
+                    nat.written = changed;
+                }
+            }
+            if nat.gone.len() > PIECE {
+                behind.extend(nat.gone.chunks(PIECE).map(|piece| Part::Behind(piece.to_vec())));
+                nat.gone.clear();
+            }
+        }
+        let [mangle, filter, nat] = &self.works;
+        let part = |is: bool, table, steps| is.then_some(Part::Of(table, steps));
+        let mut parts = Vec::new();
+        parts.extend(part(mangle.adds() || mangle.removes(), Table::Mangle, Steps::Both));
+        parts.extend(ahead);
+        parts.extend(part(filter.adds(), Table::Filter, Steps::Add));
+        parts.extend(part(nat.adds() || nat.removes(), Table::Nat, Steps::Both));
+        parts.extend(part(filter.removes(), Table::Filter, Steps::Remove));
+        parts.extend(behind);
+        self.parts = parts;
+    }
+}
+
+// === impl Work ===
+
+impl Work {
+    fn adds(&self) -> bool {
+        !self.written.is_empty() || self.places.values().any(|task| task.made.is_some() || !task.put.is_empty())
+    }
+
+    fn removes(&self) -> bool {
+        !self.gone.is_empty() || self.places.values().any(|task| task.gone.is_some() || !task.take.is_empty())
+    }
+}
+
+/// Whether the rules stand behind all others of their place.
+pub(crate) fn is_last(owner: Owner) -> bool {
+    matches!(owner, Owner::NodePorts(_) | Owner::Guard)
+}
+
+fn place_of(object: &IptObject) -> Option<ChainId> {
+    match object {
+        IptObject::Place(id) if !names::is_shared(object) => Some(*id),
+        _ => None,
+    }
+}

@@ -1,0 +1,28 @@
+//! What an object needs to exist, for tests of the order of operations.
+
+use ferry_kernel::iptables::{Rule, Table, Target};
+use ferry_plane::memory::Refers;
+
+use crate::names::Class;
+use crate::object::{ChainId, IptKey, IptObject, Owner};
+
+impl Refers for IptObject {
+    fn refers_to(&self) -> Vec<IptKey> {
+        match self {
+            Self::Chain(id, rules) => rules.0.iter().filter_map(|rule| target(id.table, rule)).collect(),
+            Self::Place(_) | Self::RouteLocalnet | Self::Stray(..) => Vec::new(),
+            Self::Entry(key, rules) => {
+                // Built-in chains are always there.
+                let place = (!matches!(key.owner, Owner::Jump(_))).then_some(IptKey::Place(key.place));
+                place.into_iter().chain(rules.iter().filter_map(|rule| target(key.place.table, rule))).collect()
+            }
+        }
+    }
+}
+
+/// The chain that a rule leads to.
+fn target(table: Table, rule: &Rule) -> Option<IptKey> {
+    let Target::Jump(name) = rule.target else { return None };
+    let id = ChainId { table, name };
+    Some(if Class::of(name) == Some(Class::Place) { IptKey::Place(id) } else { IptKey::Chain(id) })
+}

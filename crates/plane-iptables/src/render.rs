@@ -1,0 +1,119 @@
+//! Objects as text, for people and golden files; nothing reads it back.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use ferry_api::object::Family;
+use ferry_kernel::iptables::{self, Rule, Table, Target};
+
+use crate::base::{FORWARD, INPUT, OUTPUT, POSTROUTING, PREROUTING};
+use crate::object::{ChainId, IptKey, IptObject, Owner};
+use crate::rules;
+use crate::ruleset::{self, Line};
+
+/// The ruleset of one family as `iptables-save` prints it, and as `iptables-restore` takes it. Objects may come in any order.
+pub fn ruleset(family: Family, objects: &[IptObject]) -> String {
+    let chains = ruleset::chains(objects);
+    let mut text = String::new();
+    for table in Table::ALL {
+        let of_table = || chains.iter().filter(|(id, _)| id.table == table);
+        if of_table().next().is_none() {
+            continue;
+        }
+        text += &format!("*{table}\n");
+        for (id, _) in of_table() {
+            let policy = if is_builtin(id) { "ACCEPT" } else { "-" };
+            text += &format!(":{} {policy} [0:0]\n", id.name);
+        }
+        for (id, lines) in of_table() {
+            for line in lines {
+                text += &format!("-A {} ", id.name);
+                match line {
+                    Line::Ours(rule) => rule.print(rules::tables(family), &mut text),
+                    Line::Stray(stray) => text += stray,
+                }
+                text.push('\n');
+            }
+        }
+        text += "COMMIT\n";
+    }
+    if objects.contains(&IptObject::RouteLocalnet) {
+        text += "# net.ipv4.conf.all.route_localnet = 1\n";
+    }
+    text
+}
+
+fn is_builtin(id: &ChainId) -> bool {
+    [INPUT, FORWARD, OUTPUT, PREROUTING, POSTROUTING].contains(&id.name)
+}
+
+/// One object in one line.
+pub(crate) fn object(object: &IptObject, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match object {
+        IptObject::Chain(id, rules) => write!(f, "chain {id} {{{} }}", Lines(&rules.0)),
+        IptObject::Entry(key, rules) => write!(f, "{} {{{} }}", IptKey::Entry(*key), Lines(rules)),
+        IptObject::Place(id) => write!(f, "{}", IptKey::Place(*id)),
+        IptObject::RouteLocalnet => write!(f, "{} = 1", IptKey::RouteLocalnet),
+        IptObject::Stray(id, text) => write!(f, "foreign rule in {id} {{ {text} }}"),
+    }
+}
+
+/// Rules next to each other.
+struct Lines<'a>(&'a [Rule]);
+
+impl fmt::Display for Lines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        for rule in self.0 {
+            text.push(' ');
+            rule.print(family_of(rule), &mut text);
+            text.push(';');
+        }
+        f.write_str(&text)
+    }
+}
+
+/// The family that a rule is of, as far as it tells; the tool prints few words otherwise in the other.
+fn family_of(rule: &Rule) -> iptables::Family {
+    let sides = [rule.source, rule.destination];
+    let is_v6 = sides.iter().flatten().any(|side| Family::of_net(side.net) == Family::V6)
+        || matches!(rule.target, Target::Dnat(SocketAddr::V6(_)));
+    if is_v6 { iptables::Family::V6 } else { iptables::Family::V4 }
+}
+
+// === impl ChainId ===
+
+impl fmt::Display for ChainId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.table, self.name)
+    }
+}
+
+// === impl Owner ===
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vip(vip, port, protocol) => write!(f, "{} {protocol}", SocketAddr::new(*vip, *port)),
+            Self::NodePort(port, protocol) => write!(f, "node port {port} {protocol}"),
+            Self::HealthCheck(port, service) => write!(f, "health checks at {port} of {service}"),
+            Self::NodePorts(None) => f.write_str("all node ports"),
+            Self::NodePorts(Some(address)) => write!(f, "all node ports of {address}"),
+            Self::Jump(chain) => write!(f, "{chain}"),
+            Self::Guard => f.write_str("the guard of loopback"),
+        }
+    }
+}
+
+// === impl IptKey ===
+
+impl fmt::Display for IptKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Chain(id) | Self::Place(id) => write!(f, "chain {id}"),
+            Self::Entry(key) => write!(f, "rules in {} for {}", key.place, key.owner),
+            Self::RouteLocalnet => f.write_str("net.ipv4.conf.all.route_localnet"),
+            Self::Stray(id, text) => write!(f, "foreign rule in {id}: {text}"),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! How rules are written: upstream's matches in upstream's order, so that a rule prints as upstream's does.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use ferry_api::object::{self, Family, IpNet};
+use ferry_kernel::iptables::{self, ChainName, CtStates, Input, Match, Protocol, Rule, Side, Target};
+use ferry_model::{Endpoint, LocalDetector};
+
+/// Bytes of an interface's name, at most: `IFNAMSIZ` of linux/if.h, less its final zero.
+const INTERFACE_MAX: usize = 15;
+
+/// Writes one rule. Matches stand in the order in which they are asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct RuleWriter {
+    rule: Rule,
+    matches: Vec<Match>,
+}
+
+// === impl RuleWriter ===
+
+impl RuleWriter {
+    pub(crate) fn new() -> Self {
+        // Most rules have two.
+        Self { rule: Rule::default(), matches: Vec::with_capacity(2) }
+    }
+
+    /// From these addresses.
+    pub(crate) fn from(mut self, net: IpNet) -> Self {
+        self.rule.source = Side::only(net);
+        self
+    }
+
+    /// From elsewhere.
+    pub(crate) fn not_from(mut self, net: IpNet) -> Self {
+        self.rule.source = Side::except(net);
+        self
+    }
+
+    /// To these addresses.
+    pub(crate) fn to(mut self, net: IpNet) -> Self {
+        self.rule.destination = Side::only(net);
+        self
+    }
+
+    /// To others.
+    pub(crate) fn not_to(mut self, net: IpNet) -> Self {
+        self.rule.destination = Side::except(net);
+        self
+    }
+
+    /// From a pod of this node, or (`are` is false) from anybody else. `None` where nobody is meant.
+    pub(crate) fn pods(self, family: Family, detector: &LocalDetector, are: bool) -> Option<Self> {
+        match detector {
+            LocalDetector::Cidr(net) if Family::of_net(*net) != family => (!are).then_some(self),
+            LocalDetector::Cidr(net) if net.prefix_len() == 0 => are.then_some(self),
+            LocalDetector::Cidr(net) => Some(if are { self.from(*net) } else { self.not_from(*net) }),
+            // No interface has such a name; and a `+` at its end would mean something else.
+            LocalDetector::Bridge(name) if !is_interface(name) || name.ends_with('+') => (!are).then_some(self),
+            LocalDetector::InterfacePrefix(prefix) if !is_interface(prefix) => (!are).then_some(self),
+            // A prefix as long as names can be is the name.
+            LocalDetector::InterfacePrefix(prefix) if prefix.len() < INTERFACE_MAX => {
+                Some(self.input(format!("{prefix}+"), are))
+            }
+            LocalDetector::Bridge(name) | LocalDetector::InterfacePrefix(name) => Some(self.input(name.clone(), are)),
+        }
+    }
+
+    fn input(mut self, name: String, is: bool) -> Self {
+        self.rule.input = Some(Box::new(Input { name: name.into(), inverted: !is }));
+        self
+    }
+
+    pub(crate) fn protocol(mut self, protocol: object::Protocol) -> Self {
+        self.rule.protocol = Some(match protocol {
+            object::Protocol::Tcp => Protocol::Tcp,
+            object::Protocol::Udp => Protocol::Udp,
+            object::Protocol::Sctp => Protocol::Sctp,
+        });
+        self
+    }
+
+    pub(crate) fn comment(self, text: &str) -> Self {
+        self.matching(Match::comment(text))
+    }
+
+    /// To this port, of the rule's protocol.
+    pub(crate) fn port(self, port: u16) -> Self {
+        self.matching(Match::Port(Some(port)))
+    }
+
+    /// The first packet of a connection.
+    pub(crate) fn new_connection(self) -> Self {
+        self.matching(Match::CtState { inverted: false, states: CtStates::New })
+    }
+
+    pub(crate) fn matching(mut self, extension: Match) -> Self {
+        self.matches.push(extension);
+        self
+    }
+
+    pub(crate) fn jump(self, chain: ChainName) -> Rule {
+        self.target(Target::Jump(chain))
+    }
+
+    /// To the endpoint.
+    pub(crate) fn dnat(self, endpoint: Endpoint) -> Rule {
+        self.target(Target::Dnat(SocketAddr::new(endpoint.address, endpoint.port)))
+    }
+
+    pub(crate) fn target(mut self, target: Target) -> Rule {
+        self.rule.target = target;
+        self.rule.matches = self.matches.into();
+        self.rule
+    }
+}
+
+fn is_interface(name: &str) -> bool {
+    (1..=INTERFACE_MAX).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/')
+}
+
+/// One address as a network.
+pub(crate) fn host(address: IpAddr) -> IpNet {
+    IpNet::from(address)
+}
+
+/// The addresses of loopback.
+pub(crate) const fn loopback(family: Family) -> IpNet {
+    match family {
+        Family::V4 => IpNet::new_assert(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
+        Family::V6 => IpNet::new_assert(IpAddr::V6(Ipv6Addr::LOCALHOST), 128),
+    }
+}
+
+/// The tables of this family.
+pub(crate) fn tables(family: Family) -> iptables::Family {
+    match family {
+        Family::V4 => iptables::Family::V4,
+        Family::V6 => iptables::Family::V6,
+    }
+}
+
+/// The family whose tables these are.
+pub(crate) fn family(tables: iptables::Family) -> Family {
+    match tables {
+        iptables::Family::V4 => Family::V4,
+        iptables::Family::V6 => Family::V6,
+    }
+}

@@ -1,0 +1,295 @@
+//! Lines of the tool, sorted out into objects: whose rule is it?
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
+
+use ferry_api::object;
+use ferry_kernel::iptables::{ChainName, Family, Match, Protocol, Rule, Table, Target};
+
+use crate::base;
+use crate::mirror::{Content, Kind, Lines, Mirror};
+use crate::names;
+use crate::object::{ChainId, EntryKey, IptObject, OwnRules, Owner};
+use crate::read::Found;
+
+/// The target of a rule that can't be understood: of none that this mode wants.
+const STRANGE: ChainName = ChainName::literal("?");
+
+/// Takes lines, and makes objects of them.
+#[derive(Debug)]
+pub(crate) struct Sorter {
+    family: Family,
+    table: Table,
+    objects: Vec<IptObject>,
+    mirror: Mirror,
+    /// chains of one unit that were named, and of which no rule has come
+    empty: HashSet<ChainName>,
+    open: Option<(ChainName, Open)>,
+}
+
+/// The chain whose rules are coming.
+#[derive(Debug)]
+enum Open {
+    Own(Vec<Rule>, String),
+    Entries(Kind, Entries),
+    /// none of our business
+    Foreign,
+}
+
+/// Rules of several owners.
+#[derive(Debug, Default)]
+struct Entries {
+    owners: BTreeMap<Owner, (Vec<Rule>, String)>,
+    strays: Vec<Box<str>>,
+    /// a rule stands behind those that must be last
+    overtaken: bool,
+}
+
+// === impl Sorter ===
+
+impl Sorter {
+    pub(crate) fn new(family: Family) -> Self {
+        Self {
+            family,
+            table: Table::Mangle,
+            objects: Vec::new(),
+            mirror: Mirror::empty(),
+            empty: HashSet::new(),
+            open: None,
+        }
+    }
+
+    /// What comes now is of this table.
+    pub(crate) fn begin(&mut self, table: Table) {
+        self.table = table;
+    }
+
+    /// There is this chain.
+    pub(crate) fn chain(&mut self, name: ChainName) {
+        let id = ChainId { table: self.table, name };
+        match Kind::of(id) {
+            Some(Kind::Own) => drop(self.empty.insert(name)),
+            Some(Kind::Place | Kind::Firewall) => {
+                self.mirror.put_place(id);
+                self.objects.push(IptObject::Place(id));
+            }
+            Some(Kind::BuiltIn) | None => {}
+        }
+    }
+
+    /// The next rule; false if its chain had come to its end before, or was never named.
+    pub(crate) fn rule(&mut self, name: ChainName, text: &str) -> bool {
+        if self.open.as_ref().is_none_or(|(open, _)| *open != name) {
+            self.close();
+            let Some(open) = self.opened(name) else { return false };
+            self.open = Some((name, open));
+        }
+        let (family, id) = (self.family, ChainId { table: self.table, name });
+        match self.open.as_mut().map(|(_, open)| open) {
+            Some(Open::Own(rules, lines)) => {
+                if id.table != Table::Nat {
+                    push_line(lines, text);
+                }
+                rules.push(own_rule(family, text));
+            }
+            Some(Open::Entries(kind, entries)) => entries.rule(family, id, *kind, text),
+            Some(Open::Foreign) | None => {}
+        }
+        true
+    }
+
+    /// There is this chain, and nobody can show what is in it, except for these entries.
+    pub(crate) fn hidden(&mut self, name: ChainName, entries: Vec<(EntryKey, Rule)>) {
+        if Kind::of(ChainId { table: self.table, name }) == Some(Kind::Own) {
+            return self.own(name, vec![strange()], String::new());
+        }
+        self.chain(name);
+        for (key, rule) in entries {
+            self.mirror.put_entry(key, Lines::of(self.family, std::slice::from_ref(&rule)));
+            self.objects.push(IptObject::Entry(key, [rule].into()));
+        }
+    }
+
+    /// The table ends.
+    pub(crate) fn end(&mut self) {
+        self.close();
+        for name in std::mem::take(&mut self.empty) {
+            self.own(name, Vec::new(), String::new());
+        }
+    }
+
+    /// What came.
+    pub(crate) fn found(self) -> Found {
+        Found { objects: self.objects, mirror: self.mirror }
+    }
+
+    fn opened(&mut self, name: ChainName) -> Option<Open> {
+        match Kind::of(ChainId { table: self.table, name }) {
+            Some(Kind::Own) => self.empty.remove(&name).then(|| Open::Own(Vec::new(), String::new())),
+            Some(kind) => Some(Open::Entries(kind, Entries::default())),
+            None => Some(Open::Foreign),
+        }
+    }
+
+    fn close(&mut self) {
+        match self.open.take() {
+            Some((name, Open::Own(rules, lines))) => self.own(name, rules, lines),
+            Some((name, Open::Entries(_, entries))) => self.entries(name, entries),
+            Some((_, Open::Foreign)) | None => {}
+        }
+    }
+
+    fn own(&mut self, name: ChainName, rules: Vec<Rule>, lines: String) {
+        let id = ChainId { table: self.table, name };
+        let lines = (id.table != Table::Nat).then(|| Lines::new(lines));
+        let rules = OwnRules(rules.into());
+        self.mirror.put_chain(id, Content::of(&rules), lines);
+        self.objects.push(IptObject::Chain(id, rules));
+    }
+
+    fn entries(&mut self, name: ChainName, mut entries: Entries) {
+        let place = ChainId { table: self.table, name };
+        if entries.overtaken {
+            entries.unseat();
+        }
+        for (owner, (mut rules, lines)) in entries.owners {
+            let key = EntryKey { place, owner };
+            if matches!(owner, Owner::HealthCheck(..)) {
+                rules.sort_unstable();
+            }
+            self.mirror.put_entry(key, Lines::new(lines));
+            self.objects.push(IptObject::Entry(key, rules.into()));
+        }
+        self.objects.extend(entries.strays.into_iter().map(|text| IptObject::Stray(place, text)));
+    }
+}
+
+// === impl Entries ===
+
+impl Entries {
+    fn rule(&mut self, family: Family, id: ChainId, kind: Kind, text: &str) {
+        let rule = Rule::parse(family, text);
+        let owned = rule.and_then(|rule| Some((owner(id, &rule)?, rule)));
+        let Some((owner, rule)) = owned else {
+            if kind == Kind::Place {
+                self.strays.push(text.into());
+            }
+            return;
+        };
+        let seated = matches!(owner, Owner::NodePorts(_));
+        self.overtaken |= !seated && self.owners.keys().any(|owner| matches!(owner, Owner::NodePorts(_)));
+        let (rules, lines) = self.owners.entry(owner).or_default();
+        if !rules.contains(&rule) {
+            push_line(lines, text);
+            rules.push(rule);
+        } else if !is_kubelets(owner) {
+            self.strays.push(text.into());
+        }
+    }
+
+    /// What must be last and isn't is in the wrong place.
+    fn unseat(&mut self) {
+        let (last, others) =
+            std::mem::take(&mut self.owners).into_iter().partition(|(owner, _)| matches!(owner, Owner::NodePorts(_)));
+        self.owners = others;
+        let last: BTreeMap<Owner, (Vec<Rule>, String)> = last;
+        self.strays.extend(last.values().flat_map(|(_, lines)| lines.split('\n').map(Box::from)));
+    }
+}
+
+/// Whether the kubelet may have made the rule, and another like it.
+fn is_kubelets(owner: Owner) -> bool {
+    matches!(owner, Owner::Guard | Owner::Jump(names::FIREWALL))
+}
+
+fn push_line(lines: &mut String, text: &str) {
+    if !lines.is_empty() {
+        lines.push('\n');
+    }
+    lines.push_str(text);
+}
+
+fn strange() -> Rule {
+    Rule { target: Target::Jump(STRANGE), ..Rule::default() }
+}
+
+/// A rule of a chain that is one unit's. Comments don't count there, and take room.
+fn own_rule(family: Family, text: &str) -> Rule {
+    let Some(mut rule) = Rule::parse(family, text) else {
+        return strange();
+    };
+    if rule.matches.iter().any(|each| matches!(each, Match::Comment(_))) {
+        let told = |each: &Match| !matches!(each, Match::Comment(_));
+        rule.matches = Vec::from(rule.matches).into_iter().filter(told).collect();
+    }
+    rule
+}
+
+/// Whose rule this is, in this place; `None`: of none that this mode knows.
+fn owner(place: ChainId, rule: &Rule) -> Option<Owner> {
+    match Kind::of(place)? {
+        Kind::Own => None,
+        Kind::Firewall => is_guard(rule).then_some(Owner::Guard),
+        Kind::BuiltIn => {
+            let Target::Jump(to) = rule.target else { return None };
+            let id = ChainId { table: place.table, name: to };
+            (names::is_ours(id.table, to) || Kind::of(id) == Some(Kind::Firewall)).then_some(Owner::Jump(to))
+        }
+        Kind::Place => match (place.table, place.name, rule.target) {
+            (Table::Nat, names::SERVICES, Target::Jump(names::NODE_PORTS)) => Some(Owner::NodePorts(host(rule))),
+            (Table::Nat, names::SERVICES, Target::Jump(_)) => vip(rule),
+            (Table::Nat, names::NODE_PORTS, Target::Jump(_)) => node_port(rule),
+            (Table::Filter, names::SERVICES | names::PROXY_FIREWALL, _) => vip(rule),
+            (Table::Filter, names::EXTERNAL_SERVICES, _) => vip(rule).or_else(|| node_port(rule)),
+            (Table::Filter, names::NODE_PORTS, Target::Accept) => {
+                let (number, _) = port(rule)?;
+                Some(Owner::HealthCheck(number, comment(rule).and_then(names::health_check_of)?))
+            }
+            _ => None,
+        },
+    }
+}
+
+/// The one rule that this mode, upstream's proxy and the kubelet make alike. Any other one is somebody else's.
+fn is_guard(rule: &Rule) -> bool {
+    matches!(base::guard(), IptObject::Entry(_, rules) if rules.contains(rule))
+}
+
+fn vip(rule: &Rule) -> Option<Owner> {
+    let (port, protocol) = port(rule)?;
+    Some(Owner::Vip(host(rule)?, port, protocol))
+}
+
+fn node_port(rule: &Rule) -> Option<Owner> {
+    let (port, protocol) = port(rule)?;
+    Some(Owner::NodePort(port, protocol))
+}
+
+/// The one address that a rule is about.
+fn host(rule: &Rule) -> Option<IpAddr> {
+    let to = rule.destination.filter(|to| !to.inverted && to.net.prefix_len() == to.net.max_prefix_len())?;
+    Some(to.net.addr())
+}
+
+fn port(rule: &Rule) -> Option<(u16, object::Protocol)> {
+    let port = rule.matches.iter().find_map(|each| match each {
+        Match::Port(port) => *port,
+        _ => None,
+    });
+    let protocol = match rule.protocol? {
+        Protocol::Tcp => object::Protocol::Tcp,
+        Protocol::Udp => object::Protocol::Udp,
+        Protocol::Sctp => object::Protocol::Sctp,
+    };
+    Some((port?, protocol))
+}
+
+fn comment(rule: &Rule) -> Option<&str> {
+    rule.matches.iter().find_map(|each| match each {
+        Match::Comment(text) => Some(&**text),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+use super::*;
+
+fn sorted(table: Table, lines: &str) -> (Vec<IptObject>, Mirror) {
+    let mut sorter = Sorter::new(Family::V4);
+    sorter.begin(table);
+    for line in lines.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix(':') {
+            sorter.chain(ChainName::new(name).unwrap());
+        } else {
+            let (name, rule) = line.split_once(' ').unwrap();
+            assert!(sorter.rule(ChainName::new(name).unwrap(), rule), "{line}");
+        }
+    }
+    sorter.end();
+    let found = sorter.found();
+    (found.objects, found.mirror)
+}
+
+fn printed(table: Table, lines: &str) -> Vec<String> {
+    let short = |object: &IptObject| match object {
+        IptObject::Chain(id, rules) => format!("chain {} {}", id.name, rules.0.len()),
+        IptObject::Place(id) => format!("place {}", id.name),
+        IptObject::Entry(key, rules) => format!("{} {:?} {}", key.place.name, key.owner, rules.len()),
+        IptObject::Stray(id, text) => format!("stray {} {text}", id.name),
+        IptObject::RouteLocalnet => "route_localnet".to_owned(),
+    };
+    let mut printed: Vec<String> = sorted(table, lines).0.iter().map(short).collect();
+    printed.sort();
+    printed
+}
+
+const DISPATCH: &str = "KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m comment --comment \"a/b cluster IP\" -m tcp --dport 80 -j KUBE-SVC-XPGD46QRK7WJZT7O";
+const LAST: &str = "KUBE-SERVICES -m comment --comment last -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS";
+
+#[test]
+fn rules_are_their_owners_and_others_are_strays() {
+    let found = printed(
+        Table::Nat,
+        &format!(
+            ":PREROUTING\n:KUBE-SERVICES\n:KUBE-NODEPORTS\n:DOCKER\nPREROUTING -j DOCKER\nPREROUTING -j KUBE-SERVICES\n\
+             DOCKER -j RETURN\n{DISPATCH}\nKUBE-SERVICES -s 192.0.2.1/32 -j RETURN\nKUBE-SERVICES --what is this\n{LAST}\n\
+             KUBE-NODEPORTS -p udp -m comment --comment a/b:dns -m udp --dport 30053 -j KUBE-EXT-XPGD46QRK7WJZT7O"
+        ),
+    );
+    assert_eq!(
+        found,
+        [
+            "KUBE-NODEPORTS NodePort(30053, Udp) 1",
+            "KUBE-SERVICES NodePorts(None) 1",
+            "KUBE-SERVICES Vip(10.96.0.1, 80, Tcp) 1",
+            "PREROUTING Jump(KUBE-SERVICES) 1",
+            "place KUBE-NODEPORTS",
+            "place KUBE-SERVICES",
+            "stray KUBE-SERVICES --what is this",
+            "stray KUBE-SERVICES -s 192.0.2.1/32 -j RETURN",
+        ]
+    );
+}
+
+#[test]
+fn what_stands_twice_is_a_stray_once_and_what_must_be_last_is_if_it_is_not() {
+    let once = printed(Table::Nat, &format!(":KUBE-SERVICES\n{DISPATCH}\n{DISPATCH}\n{LAST}\n{LAST}"));
+    assert_eq!(once.iter().filter(|line| line.starts_with("stray")).count(), 2, "{once:?}");
+    assert_eq!(once.len(), 5);
+    let late = printed(Table::Nat, &format!(":KUBE-SERVICES\n{LAST}\n{DISPATCH}"));
+    assert!(late.iter().any(|line| line.starts_with("stray") && line.ends_with("KUBE-NODEPORTS")), "{late:?}");
+    assert!(!late.iter().any(|line| line.contains("NodePorts(None)")), "{late:?}");
+}
+
+#[test]
+fn the_kubelets_rules_are_not_ours() {
+    let found = printed(
+        Table::Filter,
+        ":INPUT\n:KUBE-FIREWALL\nINPUT -j KUBE-FIREWALL\nINPUT -j KUBE-FIREWALL\nKUBE-FIREWALL -p udp -j DROP\n\
+         KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet connections\" \
+         -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
+    );
+    assert_eq!(found, ["INPUT Jump(KUBE-FIREWALL) 1", "KUBE-FIREWALL Guard 1", "place KUBE-FIREWALL"]);
+}
+
+#[test]
+fn chains_of_services_are_whole_without_comments_and_with_what_is_strange() {
+    let (objects, mirror) = sorted(
+        Table::Nat,
+        ":KUBE-SEP-SXIVWICOYRO3J4NJ\n:KUBE-SVC-XPGD46QRK7WJZT7O\n:KUBE-SVC-short\n\
+         KUBE-SVC-XPGD46QRK7WJZT7O -m comment --comment \"a/b -> 10.0.0.1:80\" -j KUBE-SEP-SXIVWICOYRO3J4NJ\n\
+         KUBE-SVC-XPGD46QRK7WJZT7O -m quota --quota 5 -j RETURN",
+    );
+    assert_eq!(objects.len(), 2);
+    assert_eq!((mirror.endpoints(), mirror.size(Table::Nat).chains, mirror.size(Table::Nat).rules), (1, 2, 2));
+    let Some(IptObject::Chain(_, OwnRules(rules))) =
+        objects.iter().find(|object| matches!(object, IptObject::Chain(_, rules) if rules.0.len() == 2))
+    else {
+        panic!("{objects:?}")
+    };
+    assert!(rules[0].matches.is_empty());
+    assert_eq!(rules[1].target, Target::Jump(STRANGE));
+}
+
+#[test]
+fn a_rule_of_a_chain_that_was_not_named_is_no_listing() {
+    let mut sorter = Sorter::new(Family::V4);
+    sorter.begin(Table::Nat);
+    let name = |text| ChainName::new(text).unwrap();
+    assert!(!sorter.rule(name("KUBE-SVC-XPGD46QRK7WJZT7O"), "-j RETURN"));
+    sorter.chain(name("KUBE-SVC-XPGD46QRK7WJZT7O"));
+    assert!(sorter.rule(name("KUBE-SVC-XPGD46QRK7WJZT7O"), "-j RETURN"));
+    assert!(sorter.rule(name("OTHER"), "-j RETURN"));
+    assert!(!sorter.rule(name("KUBE-SVC-XPGD46QRK7WJZT7O"), "-j RETURN"), "it had come to its end");
+}

@@ -1,0 +1,259 @@
+//! What the objects do with the first packet of a connection: takes it through the hooks and the rules in them.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use ferry_api::object;
+use ferry_kernel::iptables::{ChainName, CtStates, Input, Match, Protocol, Rule, Side, Table, Target};
+use ferry_model::{Context, Endpoint, Packet, Snat, Verdict};
+use ferry_plane::Trace;
+
+use crate::base::{FORWARD, INPUT, OUTPUT, POSTROUTING, PREROUTING};
+use crate::compile::Iptables;
+use crate::object::{ChainId, IptObject};
+use crate::ruleset::{self, Line};
+
+/// Jumps within jumps; upstream's chains need six.
+const DEPTH: usize = 16;
+
+/// Two numbers in 2^31 that stand for the same: the tool rounds each probability.
+const ROUNDING: f64 = 1e-4;
+
+/// Walks many packets through the same objects.
+pub struct Tracer<'a> {
+    chains: BTreeMap<ChainId, Vec<&'a Rule>>,
+}
+
+/// A packet on its way: one of several, where rules throw dice.
+#[derive(Clone)]
+struct Walk<'a> {
+    packet: &'a Packet,
+    /// where it goes to now
+    destination: SocketAddr,
+    translated: bool,
+    mark: u32,
+    masqueraded: bool,
+    chance: f64,
+}
+
+/// How a hook ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// the packet goes on
+    Accept,
+    Drop,
+    Reject,
+}
+
+impl Trace for Iptables {
+    fn trace(&self, objects: &[IptObject], packet: &Packet, _context: &Context) -> Verdict {
+        Tracer::new(objects).trace(packet)
+    }
+}
+
+// === impl Tracer ===
+
+impl<'a> Tracer<'a> {
+    /// Of one family's objects. Rules of somebody else are left out.
+    pub fn new(objects: &'a [IptObject]) -> Self {
+        let ours = |line: Line<'a>| match line {
+            Line::Ours(rule) => Some(rule),
+            Line::Stray(_) => None,
+        };
+        let chains = ruleset::chains(objects);
+        Self {
+            chains: chains.into_iter().map(|(id, lines)| (id, lines.into_iter().filter_map(ours).collect())).collect(),
+        }
+    }
+
+    /// What becomes of a packet, whatever the dice say. Where they lead to different ends, that which serves nobody.
+    pub fn trace(&self, packet: &Packet) -> Verdict {
+        let mut to: BTreeMap<Endpoint, (Snat, f64)> = BTreeMap::new();
+        for (verdict, chance) in self.ends(packet) {
+            let Verdict::Forward(endpoints) = verdict else { return verdict };
+            for (endpoint, snat) in endpoints {
+                to.entry(endpoint).or_insert((snat, 0.0)).1 += chance;
+            }
+        }
+        #[expect(clippy::cast_precision_loss, reason = "fewer than 65,537 endpoints")]
+        let fair = 1.0 / to.len() as f64;
+        debug_assert!(to.values().all(|(_, chance)| (chance / fair - 1.0).abs() < ROUNDING), "unfair: {to:?}");
+        Verdict::Forward(to.into_iter().map(|(endpoint, (snat, _))| (endpoint, snat)).collect())
+    }
+
+    /// All ends that the packet may come to, and how likely each is.
+    fn ends(&self, packet: &Packet) -> Vec<(Verdict, f64)> {
+        let sent_here = packet.interface.is_none();
+        let start = Walk::new(packet);
+        let mut ends = Vec::new();
+        for (_, walk) in self.hook(Table::Nat, if sent_here { OUTPUT } else { PREROUTING }, start) {
+            // What is translated goes on to a pod; where it came from this node it leaves, even to this node.
+            let hooks: &[ChainName] = match (sent_here, packet.destination_local && !walk.translated) {
+                (true, true) => &[OUTPUT, INPUT],
+                (true, false) => &[OUTPUT],
+                (false, true) => &[INPUT],
+                (false, false) => &[FORWARD],
+            };
+            for (end, walk) in self.filters(hooks, walk) {
+                match end {
+                    End::Drop => ends.push((Verdict::Drop, walk.chance)),
+                    End::Reject => ends.push((Verdict::Reject, walk.chance)),
+                    End::Accept if !walk.translated => ends.push((Verdict::Pass, walk.chance)),
+                    End::Accept => {
+                        let gone = self.hook(Table::Nat, POSTROUTING, walk);
+                        ends.extend(gone.into_iter().map(|(_, walk)| (walk.verdict(), walk.chance)));
+                    }
+                }
+            }
+        }
+        ends
+    }
+
+    fn filters<'p>(&self, hooks: &[ChainName], walk: Walk<'p>) -> Vec<(End, Walk<'p>)> {
+        let mut all = vec![(End::Accept, walk)];
+        for hook in hooks {
+            let met = all.into_iter().flat_map(|(end, walk)| match end {
+                End::Accept => self.hook(Table::Filter, *hook, walk),
+                End::Drop | End::Reject => vec![(end, walk)],
+            });
+            all = met.collect();
+        }
+        all
+    }
+
+    /// All ways through the rules of a hook.
+    fn hook<'p>(&self, table: Table, name: ChainName, walk: Walk<'p>) -> Vec<(End, Walk<'p>)> {
+        let mut ends = Vec::new();
+        // What is still to be walked: the chains that it is in, and which rule of each comes next.
+        let mut open = vec![(vec![(self.rules(table, name), 0)], walk)];
+        while let Some((mut stack, mut walk)) = open.pop() {
+            let end = loop {
+                let Some((rules, at)) = stack.last_mut() else { break End::Accept };
+                let Some(rule) = rules.get(*at) else {
+                    stack.pop();
+                    continue;
+                };
+                *at += 1;
+                if let Some(chance) = walk.dice(rule) {
+                    let mut other = walk.clone();
+                    other.chance *= 1.0 - chance;
+                    open.push((stack.clone(), other));
+                    walk.chance *= chance;
+                }
+                if !walk.meets(rule) {
+                    continue;
+                }
+                match rule.target {
+                    Target::Jump(_) if stack.len() >= DEPTH => break End::Drop,
+                    Target::Jump(to) => stack.push((self.rules(table, to), 0)),
+                    Target::Return => drop(stack.pop()),
+                    target => {
+                        if let Some(end) = walk.act(&target) {
+                            break end;
+                        }
+                    }
+                }
+            };
+            ends.push((end, walk));
+        }
+        ends
+    }
+
+    fn rules(&self, table: Table, name: ChainName) -> &[&'a Rule] {
+        self.chains.get(&ChainId { table, name }).map_or(&[], Vec::as_slice)
+    }
+}
+
+// === impl Walk ===
+
+impl<'a> Walk<'a> {
+    fn new(packet: &'a Packet) -> Self {
+        let destination = SocketAddr::new(packet.destination, packet.port);
+        Self { packet, destination, translated: false, mark: 0, masqueraded: false, chance: 1.0 }
+    }
+
+    /// How likely a rule matches that would match if it threw no dice.
+    fn dice(&self, rule: &Rule) -> Option<f64> {
+        let chance = rule.matches.iter().find_map(|each| match each {
+            Match::Random(units) => Some(f64::from(*units) / f64::from(1_u32 << 31)),
+            _ => None,
+        })?;
+        self.meets(rule).then_some(chance)
+    }
+
+    fn meets(&self, rule: &Rule) -> bool {
+        let at =
+            |side: &Option<Side>, address: IpAddr| side.is_none_or(|side| side.net.contains(&address) != side.inverted);
+        at(&rule.source, self.packet.source)
+            && at(&rule.destination, self.destination.ip())
+            && rule.input.as_deref().is_none_or(|input| self.came_through(input))
+            && rule.protocol.is_none_or(|protocol| protocol == of(self.packet.protocol))
+            && rule.matches.iter().all(|each| self.matches(each))
+    }
+
+    fn came_through(&self, input: &Input) -> bool {
+        let name = self.packet.interface.as_deref().unwrap_or_default();
+        let is = match input.name.strip_suffix('+') {
+            Some(prefix) => name.starts_with(prefix),
+            None => *input.name == *name,
+        };
+        is != input.inverted
+    }
+
+    fn matches(&self, extension: &Match) -> bool {
+        match extension {
+            // Dice are thrown elsewhere; nobody was seen before this packet.
+            Match::Comment(_) | Match::Account(_) | Match::SeeNow { .. } | Match::Random(_) => true,
+            Match::RecentlySeen { .. } => false,
+            Match::Port(port) => port.is_none_or(|port| port == self.destination.port()),
+            Match::CtState { inverted, states } => {
+                let is = match states {
+                    CtStates::New => true,
+                    CtStates::Invalid | CtStates::RelatedEstablished => false,
+                    CtStates::RelatedEstablishedDnat => self.translated,
+                };
+                is != *inverted
+            }
+            Match::SourceLocal => self.packet.source_local,
+            Match::DestinationLocal => self.packet.destination_local && !self.translated,
+            Match::Mark { inverted, value, mask } => (self.mark & mask == *value) != *inverted,
+        }
+    }
+
+    /// What a rule does that leads to no other chain; `None`: the next rule.
+    fn act(&mut self, target: &Target) -> Option<End> {
+        match target {
+            Target::None | Target::Jump(_) | Target::Return => None,
+            Target::Accept => Some(End::Accept),
+            Target::Drop => Some(End::Drop),
+            Target::Reject => Some(End::Reject),
+            Target::SetXmark { value, mask } => {
+                self.mark = (self.mark & !mask) ^ value;
+                None
+            }
+            Target::Masquerade { .. } => {
+                self.masqueraded = true;
+                Some(End::Accept)
+            }
+            Target::Dnat(to) => {
+                self.destination = *to;
+                self.translated = true;
+                Some(End::Accept)
+            }
+        }
+    }
+
+    fn verdict(&self) -> Verdict {
+        let endpoint = Endpoint { address: self.destination.ip(), port: self.destination.port() };
+        let snat = if self.masqueraded { Snat::Masquerade } else { Snat::Keep };
+        Verdict::Forward([(endpoint, snat)].into())
+    }
+}
+
+fn of(protocol: object::Protocol) -> Protocol {
+    match protocol {
+        object::Protocol::Tcp => Protocol::Tcp,
+        object::Protocol::Udp => Protocol::Udp,
+        object::Protocol::Sctp => Protocol::Sctp,
+    }
+}

@@ -1,0 +1,289 @@
+//! A tool that is killed, hangs, lies or is not there, a lock that is never free, rules that the kernel refuses: in both
+//! variants nothing half-written stays, and all is well when the cause has gone.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::common::{self, everything, pool};
+use crate::machine::{FEATURES, Machine, assert_same, good, inside, settle, wanted};
+use crate::wrapper::with_wrapper;
+use ferry_api::object::{Family, Protocol};
+use ferry_kernel::iptables::{Backend, ChainName, Rule, Table, Target};
+use ferry_model::{Action, Context, FrontendAddr, FrontendKind, PortState, Profile, Treatment};
+use ferry_plane::engine::Engine;
+use ferry_plane::{CommitError, Compile, Delta, Kernel, Outcome, SyncEngine, Unit, UnitId};
+use ferry_plane_iptables::object::{ChainId, EntryKey, OwnRules, Owner};
+use ferry_plane_iptables::{Counters, IptObject, Iptables, IptablesEngine, IptablesKernel, Turn};
+
+/// A bound that is not reached.
+const LONG: Duration = Duration::from_secs(60);
+
+fn started(machine: &Machine) -> IptablesEngine {
+    let mut engine = machine.engine();
+    engine.offer(everything(machine.family));
+    good(engine.sync(Instant::now()));
+    engine
+}
+
+/// Services that lose their endpoints, and get others: rules come and go in both tables.
+fn change(family: Family) -> Delta {
+    let mut delta = everything(family);
+    for (id, unit) in &mut delta.units {
+        let Some(Unit::Service(state)) = unit.as_mut().map(Arc::make_mut) else { continue };
+        for port in &mut state.ports {
+            if id.to_string().ends_with("/plain") {
+                port.cluster = pool(family, &[]);
+                for frontend in &mut port.frontends {
+                    frontend.treatment = Treatment::all(Action::Reject);
+                }
+            } else if !port.cluster.is_empty() {
+                port.cluster = pool(family, &[2, 7]);
+            }
+        }
+    }
+    delta
+}
+
+fn failed(outcome: &Outcome, words: &[&str]) {
+    let text = outcome.error.as_ref().unwrap_or_else(|| panic!("no error: {outcome:?}")).to_string();
+    for word in words {
+        assert!(text.contains(word), "{text}");
+    }
+}
+
+#[test]
+fn a_tool_that_is_killed_after_its_first_commit_leaves_nothing_half_written() {
+    with_wrapper("-restore", LONG, |machine, wrapper| {
+        let mut engine = started(machine);
+        for withdrawn in [false, true] {
+            wrapper.fault("sed '/^COMMIT$/q' | $REAL \"$@\"\nkill -9 $$\n");
+            engine.offer(change(machine.family));
+            let outcome = engine.sync(Instant::now());
+            failed(&outcome, &["-restore", "killed by signal 9"]);
+            wrapper.well();
+            if withdrawn {
+                engine.offer(everything(machine.family));
+            }
+            settle(&mut engine, Instant::now());
+            assert_same(&machine.read_back(), &wanted(&engine), "recovered");
+            engine.offer(everything(machine.family));
+            good(engine.sync(Instant::now()));
+            assert_same(&machine.read_back(), &wanted(&engine), "back again");
+        }
+    });
+}
+
+#[test]
+fn a_tool_that_is_killed_at_the_first_sync_of_all() {
+    with_wrapper("-restore", LONG, |machine, wrapper| {
+        wrapper.fault("sed '/^COMMIT$/q' | $REAL \"$@\"\nkill -9 $$\n");
+        let mut engine = machine.engine();
+        engine.offer(everything(machine.family));
+        failed(&engine.sync(Instant::now()), &["killed"]);
+        wrapper.well();
+        good(engine.sync(Instant::now()));
+        assert_same(&machine.read_back(), &wanted(&engine), "recovered");
+    });
+}
+
+#[test]
+fn a_tool_that_hangs_is_given_up() {
+    with_wrapper("-restore", Duration::from_secs(2), |machine, wrapper| {
+        let mut engine = started(machine);
+        wrapper.fault("exec sleep 1000\n");
+        engine.offer(change(machine.family));
+        failed(&engine.sync(Instant::now()), &["-restore", "was not done within 2s"]);
+        wrapper.well();
+        settle(&mut engine, Instant::now());
+        assert_same(&machine.read_back(), &wanted(&engine), "recovered");
+    });
+}
+
+#[test]
+fn a_tool_that_answers_garbage_changes_nothing() {
+    with_wrapper("-save", LONG, |machine, wrapper| {
+        drop(started(machine));
+        let before = machine.saved();
+        wrapper.fault("echo '*nat'\necho 'what is this'\nexit 0\n");
+        let mut engine = machine.engine();
+        engine.offer(everything(machine.family));
+        failed(&engine.sync(Instant::now()), &["-save", "line 2", "what is this"]);
+        assert_eq!(engine.kernel().counters().runs(), 0);
+        wrapper.well();
+        assert_eq!(machine.saved(), before);
+        assert_eq!(good(engine.sync(Instant::now())).ops, 0);
+    });
+}
+
+#[test]
+fn a_tool_that_is_gone_is_used_when_it_is_back() {
+    with_wrapper("-restore", LONG, |machine, wrapper| {
+        let mut engine = started(machine);
+        let program = wrapper.program(machine);
+        let aside = machine.folder().join("aside");
+        fs::rename(&program, &aside).unwrap();
+        engine.offer(change(machine.family));
+        let outcome = engine.sync(Instant::now());
+        failed(&outcome, &[&machine.program("-restore")]);
+        assert!(matches!(outcome.error.as_deref(), Some(CommitError::Unusable(_))), "{outcome:?}");
+        fs::rename(&aside, &program).unwrap();
+        good(engine.sync(Instant::now()));
+        assert_same(&machine.read_back(), &wanted(&engine), "recovered");
+    });
+}
+
+#[test]
+fn a_lock_that_is_never_free_is_named() {
+    for family in Family::ALL {
+        let mut machine = Machine::new(Backend::Legacy, family);
+        machine.environment.lock_wait = Duration::from_millis(200);
+        let namespace = ferry_kernel::netns::Namespace::new().unwrap();
+        namespace
+            .run(|| {
+                let mut engine = started(&machine);
+                let lock = fs::File::create(&machine.environment.lock_file).unwrap();
+                lock.lock().unwrap();
+                engine.offer(change(family));
+                let outcome = engine.sync(Instant::now());
+                failed(&outcome, &[machine.environment.lock_file.to_str().unwrap()]);
+                assert!(matches!(outcome.error.as_deref(), Some(CommitError::Busy(_))), "{outcome:?}");
+                let counters = engine.kernel().counters();
+                assert!(counters.lock_waits() >= 1 && counters.lock_wait() >= Duration::from_millis(200));
+                drop(lock);
+                good(engine.sync(Instant::now()));
+                assert_same(&machine.read_back(), &wanted(&engine), "recovered");
+            })
+            .unwrap();
+    }
+}
+
+/// Compiles as the mode does; but what services called `bad…` want is refused by the kernel.
+struct Spoilt {
+    iptables: Iptables,
+    what: Spoiling,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Spoiling {
+    /// a target that isn't for nat: known when all of it is committed
+    Target,
+    /// a chain that does not exist
+    Chain,
+    /// a rule in a place, where there are others
+    Entry,
+}
+
+impl Compile for Spoilt {
+    type Object = IptObject;
+    const PROFILE: Profile = Iptables::PROFILE;
+
+    fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<IptObject>) {
+        self.iptables.compile(context, unit, out);
+        let Unit::Service(state) = unit else { return };
+        if !state.name.name().starts_with("bad") {
+            return;
+        }
+        let in_nat = |name: &str| ChainId { table: Table::Nat, name: ChainName::new(name).unwrap() };
+        let nowhere = ChainName::new("KUBE-SVC-NOWHERENOWHERENO").unwrap();
+        let (id, own) = (in_nat("KUBE-EXT-BADBADBADBADBADB"), true);
+        let (id, own, target) = match self.what {
+            Spoiling::Target => (id, own, Target::Reject),
+            Spoiling::Chain => (id, own, Target::Jump(nowhere)),
+            Spoiling::Entry => (in_nat("KUBE-NODEPORTS"), false, Target::Masquerade { random_fully: false }),
+        };
+        let rules = [Rule { target, ..Rule::default() }].into();
+        out.push(if own {
+            IptObject::Chain(id, OwnRules(rules))
+        } else {
+            IptObject::Entry(EntryKey { place: id, owner: Owner::NodePort(1, Protocol::Tcp) }, rules)
+        });
+    }
+}
+
+/// Of two ports, one with endpoints and one without: rules in both tables.
+fn bad(family: Family) -> (UnitId, Option<Arc<Unit>>) {
+    let port = |number, treatment, endpoints: &[u8]| {
+        let at = FrontendAddr::Vip(common::address(family, 96, 81), number);
+        let frontend = common::frontend(FrontendKind::ClusterIp, at, treatment);
+        let port = common::port(Protocol::Tcp, pool(family, endpoints), pool(family, &[]), vec![frontend]);
+        PortState { name: format!("p{number}").into(), ..port }
+    };
+    let ports = vec![port(80, common::INTERNAL, &[1, 2]), port(81, Treatment::all(Action::Reject), &[])];
+    common::service("bad", ports)
+}
+
+fn costs_its_own_service_only(machine: &Machine, what: Spoiling) {
+    let kernel = IptablesKernel::new(machine.tool(), Turn::default(), Arc::new(Counters::default()));
+    let iptables = Iptables::new(machine.family, FEATURES);
+    let mut engine = Engine::new(Spoilt { iptables, what }, kernel);
+    let now = Instant::now();
+    let mut turn = |mut delta: Delta, seconds: u64, when: &str| {
+        let when = format!("{what:?} {when}");
+        let (id, unit) = bad(machine.family);
+        delta.units.insert(id, unit);
+        engine.offer(delta);
+        let outcome = engine.sync(now + Duration::from_secs(seconds));
+        assert!(outcome.error.is_none(), "{when}: {outcome:?}");
+        let refused: Vec<String> = outcome.quarantined.iter().map(|(id, _)| id.to_string()).collect();
+        assert_eq!(refused, ["service demo/bad"], "{when}: {outcome:?}");
+        let mut wanted = engine.objects();
+        wanted.sort();
+        assert_eq!(engine.acked().len(), 7, "{when}");
+        assert_same(&machine.read_back(), &wanted, &when);
+        assert!(engine.kernel_mut().tend(now).unwrap().drift.is_none(), "{when}");
+    };
+    turn(everything(machine.family), 0, "among all at the start");
+    turn(change(machine.family), 5, "later, together with others");
+    turn(Delta::default(), 50, "alone");
+}
+
+#[test]
+fn a_rule_that_the_kernel_refuses_costs_its_own_service_only() {
+    inside(|machine| costs_its_own_service_only(machine, Spoiling::Target));
+}
+
+#[test]
+fn a_rule_that_leads_nowhere_costs_its_own_service_only() {
+    inside(|machine| costs_its_own_service_only(machine, Spoiling::Chain));
+}
+
+#[test]
+fn an_entry_that_the_kernel_refuses_costs_its_own_service_only() {
+    inside(|machine| costs_its_own_service_only(machine, Spoiling::Entry));
+}
+
+#[test]
+fn a_chain_that_others_lead_to_stays_empty_and_the_rest_goes() {
+    inside(|machine| {
+        let mut engine = started(machine);
+        machine.restore("*nat\n:CNI - [0:0]\n-A CNI -j KUBE-MARK-MASQ\nCOMMIT\n");
+        machine.restore("*filter\n:CNI - [0:0]\n-A CNI -j KUBE-FORWARD\nCOMMIT\n");
+        let chain = machine.iptables("-t nat -S KUBE-SERVICES");
+        let vip = common::address(machine.family, 96, 1).to_string();
+        let chain = chain.lines().find(|line| line.contains(&vip)).unwrap().rsplit_once(' ').unwrap().1.to_owned();
+        machine.restore(&format!("*nat\n-A CNI -j {chain}\nCOMMIT\n"));
+        // one service goes
+        let mut gone = everything(machine.family);
+        gone.units.retain(|id, _| id.to_string().ends_with("/plain"));
+        gone.units.values_mut().for_each(|unit| *unit = None);
+        engine.offer(gone);
+        good(engine.sync(Instant::now()));
+        let left = machine.iptables(&format!("-t nat -S {chain}"));
+        assert_eq!(left.trim(), format!("-N {chain}"));
+        Box::new(engine).retire().unwrap();
+        let mut left: Vec<String> = machine.saved().into_iter().filter(|line| line.contains("KUBE-")).collect();
+        left.retain(|line| !line.contains("KUBE-FIREWALL"));
+        let mut expected: Vec<String> = [
+            "filter -A CNI -j KUBE-FORWARD",
+            "filter :KUBE-FORWARD -",
+            "nat -A CNI -j KUBE-MARK-MASQ",
+            "nat :KUBE-MARK-MASQ -",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        expected.extend([format!("nat -A CNI -j {chain}"), format!("nat :{chain} -")]);
+        expected.sort();
+        assert_eq!(left, expected);
+    });
+}

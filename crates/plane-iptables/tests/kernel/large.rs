@@ -1,0 +1,188 @@
+//! Many services: sections, comments that are left out, places that are written anew, and what it costs.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::common::{self, service};
+use crate::machine::{Machine, assert_same, good, inside, wanted};
+use crate::wrapper::with_wrapper;
+use ferry_api::object::{Family, Protocol};
+use ferry_kernel::iptables::Backend;
+use ferry_model::{Action, Context, Endpoint, FrontendAddr, FrontendKind, LocalDetector, PerFamily, Pool, Treatment};
+use ferry_plane::{Delta, Kernel, SyncEngine, Unit, UnitId};
+use ferry_plane_iptables::IptablesEngine;
+
+const SERVICES: u16 = 360;
+
+fn address(family: Family, net: u8, number: u16) -> IpAddr {
+    let [high, low] = number.to_be_bytes();
+    match family {
+        Family::V4 => format!("10.{net}.{high}.{low}").parse().unwrap(),
+        Family::V6 => format!("fd00:10:{net}::{number:x}").parse().unwrap(),
+    }
+}
+
+/// A service with three endpoints, of which the first has this number; or none.
+fn one(family: Family, number: u16, first: Option<u16>) -> (UnitId, Option<Arc<Unit>>) {
+    let endpoint = |number| Endpoint { address: address(family, 244, number), port: 8080 };
+    let pool = first.map(|first| [first, 5000 + 2 * number, 5001 + 2 * number].map(endpoint).to_vec());
+    let treatment = if first.is_some() { common::INTERNAL } else { Treatment::all(Action::Reject) };
+    let at = FrontendAddr::Vip(address(family, 96, number), 80);
+    let frontend = common::frontend(FrontendKind::ClusterIp, at, treatment);
+    let cluster = Pool::new(pool.unwrap_or_default());
+    service(&format!("s-{number}"), vec![common::port(Protocol::Tcp, cluster, Pool::new([]), vec![frontend])])
+}
+
+fn all(family: Family) -> Delta {
+    let mut units: std::collections::BTreeMap<_, _> =
+        (0..SERVICES).map(|number| one(family, number, Some(number))).collect();
+    units.insert(UnitId::Base, Some(Arc::new(Unit::Base(common::base(family, false)))));
+    Delta { context: Some(Arc::new(common::context(family))), units }
+}
+
+fn units(units: impl Iterator<Item = (UnitId, Option<Arc<Unit>>)>) -> Delta {
+    Delta { context: None, units: units.collect() }
+}
+
+fn started(machine: &Machine) -> IptablesEngine {
+    let mut engine = machine.engine();
+    engine.offer(all(machine.family));
+    good(engine.sync(Instant::now()));
+    engine
+}
+
+fn holds(machine: &Machine, engine: &mut IptablesEngine, when: &str) {
+    assert_same(&machine.read_back(), &wanted(engine), when);
+    assert!(engine.kernel_mut().tend(Instant::now()).unwrap().drift.is_none(), "{when}");
+}
+
+#[test]
+fn many_services_come_change_and_go() {
+    inside(|machine| {
+        let family = machine.family;
+        let mut engine = started(machine);
+        assert_eq!(engine.kernel().counters().runs(), 1);
+        holds(machine, &mut engine, "all at once");
+        // one endpoint
+        let before = engine.kernel().counters().bytes();
+        engine.offer(units([one(family, 7, Some(1007))].into_iter()));
+        good(engine.sync(Instant::now()));
+        let bytes = engine.kernel().counters().bytes() - before;
+        assert!(bytes < 1500, "{bytes}");
+        assert_eq!(engine.kernel().counters().runs(), 2);
+        holds(machine, &mut engine, "one endpoint");
+        // so many of one place that it is written anew, and then back
+        for endpoints in [false, true] {
+            let some = (0..200).map(|number| one(family, number, endpoints.then_some(number)));
+            engine.offer(units(some));
+            good(engine.sync(Instant::now()));
+            holds(machine, &mut engine, "without endpoints");
+            let services = machine.iptables("-t nat -S KUBE-SERVICES");
+            assert!(services.lines().last().unwrap().ends_with("-j KUBE-NODEPORTS"), "{services}");
+        }
+        // every chain of all services
+        let local = PerFamily::from_fn(|_| Some(LocalDetector::InterfacePrefix("veth".into())));
+        let context = Context { local, masquerade_mark: 0x8000, ..common::context(family) };
+        engine.offer(Delta { context: Some(Arc::new(context)), ..Delta::default() });
+        good(engine.sync(Instant::now()));
+        holds(machine, &mut engine, "another context");
+        // all
+        engine.offer(units((0..SERVICES).map(|number| (one(family, number, None).0, None))));
+        good(engine.sync(Instant::now()));
+        holds(machine, &mut engine, "no services");
+        assert_eq!(engine.kernel().counters().failures(), 0);
+    });
+}
+
+#[test]
+fn large_clusters_have_fewer_comments_and_a_restart_writes_nothing() {
+    inside(|machine| {
+        let family = machine.family;
+        let mut engine = machine.engine();
+        let mut few = all(family);
+        few.units.retain(|id, _| *id == UnitId::Base || (0..300).any(|number| *id == one(family, number, None).0));
+        engine.offer(few);
+        good(engine.sync(Instant::now()));
+        let commented = |machine: &Machine| -> usize {
+            machine.saved().iter().filter(|line| line.contains("KUBE-SEP-") && line.contains("--comment")).count()
+        };
+        assert_eq!(commented(machine), 300 * 9, "900 endpoints");
+        engine.offer(units((300..SERVICES).map(|number| one(family, number, Some(number)))));
+        good(engine.sync(Instant::now()));
+        assert_eq!(commented(machine), 300 * 9, "what is there stays, what comes has none");
+        let services = machine.saved();
+        assert!(services.iter().any(|line| line.contains("demo/s-350:http cluster IP")), "places have");
+        drop(engine);
+        let mut engine = machine.engine();
+        engine.offer(all(family));
+        assert_eq!(good(engine.sync(Instant::now())).ops, 0);
+        assert_eq!(engine.kernel().counters().runs(), 0);
+    });
+}
+
+/// The kernel takes the first sections, and not the last one.
+#[test]
+fn sections_that_were_committed_are_taken_back() {
+    with_wrapper("-restore", Duration::from_secs(60), |machine, wrapper| {
+        let mut empty = machine.engine();
+        let mut none = all(machine.family);
+        none.units.retain(|id, _| *id == UnitId::Base);
+        empty.offer(none);
+        good(empty.sync(Instant::now()));
+        let before = machine.saved();
+        let mut engine = machine.engine();
+        let mut delta = all(machine.family);
+        let refused = (0..SERVICES).map(|number| one(machine.family, number, (number % 2 == 0).then_some(number)));
+        delta.units.extend(refused);
+        engine.offer(delta);
+        // The rule of the last place, so that everything before it was fine; told once.
+        let break_it = "input=$FOLDER/input\ncat > $input\nif [ -e $FOLDER/broken ]; then exec $REAL \"$@\" < $input; fi\ntouch $FOLDER/broken\nsed 's/^-I KUBE-SERVICES .* -j KUBE-SVC/-I KUBE-SERVICES -m nosuch -j KUBE-SVC/;s/^-A KUBE-SERVICES .* -j KUBE-SVC/-A KUBE-SERVICES -m nosuch -j KUBE-SVC/' $input | $REAL \"$@\"\nexit $?\n";
+        wrapper.fault(break_it);
+        let kernel = engine.kernel_mut();
+        let actual = kernel.read_back(&ferry_plane::Extent::All).unwrap();
+        assert!(!actual.is_empty());
+        let mut objects = Vec::new();
+        {
+            use ferry_plane::{Compile, Object};
+            let compile = ferry_plane_iptables::Iptables::new(machine.family, crate::machine::FEATURES);
+            let context = common::context(machine.family);
+            for number in 0..SERVICES {
+                let (_, unit) = one(machine.family, number, (number % 2 == 0).then_some(number));
+                compile.compile(&context, &unit.unwrap(), &mut objects);
+            }
+            objects.sort_by_key(Object::rank);
+        }
+        let batch = ferry_plane::Batch { create: objects, ..ferry_plane::Batch::default() };
+        let error = kernel.commit(&batch).unwrap_err();
+        assert!(matches!(error, ferry_plane::CommitError::Refused(_)), "{error:?}");
+        assert_eq!(machine.saved(), before, "{error:?}");
+        assert!(kernel.tend(Instant::now()).unwrap().drift.is_none());
+        // and now it works, without reading anything again
+        kernel.commit(&batch).unwrap();
+        wrapper.well();
+        good(engine.sync(Instant::now()));
+        assert_same(&machine.read_back(), &wanted(&engine), "in the end");
+    });
+}
+
+#[test]
+fn a_flush_of_one_place_is_one_run_and_looks_at_that_place() {
+    let test = |machine: &Machine| {
+        let mut engine = started(machine);
+        machine.iptables("-t nat -F KUBE-SERVICES");
+        let now = Instant::now();
+        good(engine.tend(now));
+        let (runs, bytes) = (engine.kernel().counters().runs(), engine.kernel().counters().bytes());
+        let outcome = good(engine.tend(now + Duration::from_millis(200)));
+        assert!(!outcome.full && outcome.repairs == usize::from(SERVICES) + 1, "{outcome:?}");
+        assert_eq!(engine.kernel().counters().runs(), runs + 1);
+        assert!(engine.kernel().counters().bytes() - bytes < 200 * u64::from(SERVICES));
+        assert_same(&machine.read_back(), &wanted(&engine), "mended");
+    };
+    std::thread::scope(|scope| {
+        for family in Family::ALL {
+            scope.spawn(move || crate::machine::on(Backend::Nft, family, &test));
+        }
+    });
+}

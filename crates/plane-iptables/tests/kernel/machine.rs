@@ -1,0 +1,204 @@
+//! A machine with nothing in its tables: a network namespace, a variant of the tool, and a lock file of its own.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ferry_api::object::Family;
+use ferry_kernel::iptables::{self, Backend, Environment, Tool};
+use ferry_kernel::netns::Namespace;
+use ferry_kernel::nft::Socket;
+use ferry_plane::{Extent, Kernel, Object, Outcome, SyncEngine};
+use ferry_plane_iptables::{Counters, Features, IptObject, IptablesEngine, IptablesKernel, Turn, engine};
+
+/// Without counters, which not every kernel has.
+pub(crate) const FEATURES: Features = Features {
+    random_fully: true,
+    counts_invalid: false,
+    counts_localhost: false,
+    drops_invalid: true,
+    guards_loopback: false,
+};
+
+/// Runs a test in each variant and family, all at once.
+pub(crate) fn inside(test: impl Fn(&Machine) + Send + Sync) {
+    std::thread::scope(|scope| {
+        for backend in Backend::ALL {
+            for family in Family::ALL {
+                let test = &test;
+                scope.spawn(move || on(backend, family, test));
+            }
+        }
+    });
+}
+
+/// Runs a test in this variant and family.
+pub(crate) fn on(backend: Backend, family: Family, test: &(impl Fn(&Machine) + Send + Sync)) {
+    let machine = Machine::new(backend, family);
+    Namespace::new().expect("root and CAP_SYS_ADMIN are needed").run(|| test(&machine)).unwrap();
+}
+
+/// One family's tables, in one variant.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) backend: Backend,
+    pub(crate) family: Family,
+    pub(crate) environment: Environment,
+    folder: PathBuf,
+}
+
+// === impl Machine ===
+
+impl Machine {
+    pub(crate) fn new(backend: Backend, family: Family) -> Self {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("ferry-iptables-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let environment = Environment { lock_file: folder.join("lock"), ..Environment::of_process() };
+        Self { backend, family, environment, folder }
+    }
+
+    /// For this test alone.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub(crate) fn tables(&self) -> iptables::Family {
+        match self.family {
+            Family::V4 => iptables::Family::V4,
+            Family::V6 => iptables::Family::V6,
+        }
+    }
+
+    pub(crate) fn tool(&self) -> Tool {
+        Tool::find_in(&self.environment, self.tables(), Some(self.backend)).expect("both variants are needed")
+    }
+
+    pub(crate) fn engine(&self) -> IptablesEngine {
+        self.engine_with(Turn::default())
+    }
+
+    pub(crate) fn engine_with(&self, turn: Turn) -> IptablesEngine {
+        engine(FEATURES, self.tool(), turn, Arc::new(Counters::default()))
+    }
+
+    /// All that is read, sorted.
+    pub(crate) fn read_back(&self) -> Vec<IptObject> {
+        let mut kernel = IptablesKernel::new(self.tool(), Turn::default(), Arc::new(Counters::default()));
+        let mut objects = kernel.read_back(&Extent::All).unwrap();
+        objects.sort();
+        objects
+    }
+
+    pub(crate) fn program(&self, what: &str) -> String {
+        let family = match self.family {
+            Family::V4 => "iptables",
+            Family::V6 => "ip6tables",
+        };
+        format!("{family}-{}{what}", self.backend)
+    }
+
+    pub(crate) fn run(&self, what: &str, arguments: &[&str], input: &str) -> (bool, String, String) {
+        let mut child = Command::new(self.program(what))
+            .args(arguments)
+            .env("XTABLES_LOCKFILE", &self.environment.lock_file)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("both variants of the tool are needed");
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.success(), text(output.stdout), text(output.stderr))
+    }
+
+    /// Somebody else's work: `iptables …`.
+    pub(crate) fn iptables(&self, arguments: &str) -> String {
+        let words: Vec<&str> = arguments.split(' ').collect();
+        let (good, output, error) = self.run("", &words, "");
+        assert!(good, "{} {arguments}: {error}", self.program(""));
+        output
+    }
+
+    /// Somebody else's work: `iptables-restore --noflush`.
+    pub(crate) fn restore(&self, text: &str) {
+        let (good, _, error) = self.run("-restore", &["--noflush"], text);
+        assert!(good, "{}: {error}", self.program("-restore"));
+    }
+
+    /// What `iptables-save` prints, without counters, in any order of chains.
+    pub(crate) fn saved(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for table in ["mangle", "filter", "nat"] {
+            let (good, output, error) = self.run("-save", &["-t", table], "");
+            assert!(good, "{}: {error}", self.program("-save"));
+            let telling = |line: &&str| line.starts_with([':', '-']);
+            lines.extend(output.lines().filter(telling).map(|line| {
+                let end = if line.starts_with(':') { line.find(" [") } else { None };
+                let line = &line[..end.unwrap_or(line.len())];
+                format!("{table} {line}")
+            }));
+        }
+        lines.sort();
+        lines
+    }
+
+    /// What moves when anybody writes: generations, or sizes and counters of the tables.
+    pub(crate) fn moved(&self) -> u32 {
+        Socket::open().unwrap().generation().unwrap()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.folder));
+    }
+}
+
+/// Without an error.
+pub(crate) fn good(outcome: Outcome) -> Outcome {
+    assert!(outcome.error.is_none() && outcome.quarantined.is_empty(), "{outcome:?}");
+    outcome
+}
+
+/// What the engine wants, sorted.
+pub(crate) fn wanted(engine: &IptablesEngine) -> Vec<IptObject> {
+    let mut wanted = engine.objects();
+    wanted.sort();
+    wanted
+}
+
+/// Only what differs is printed.
+pub(crate) fn assert_same(found: &[IptObject], wanted: &[IptObject], when: &str) {
+    let keyed = |objects: &[IptObject]| -> BTreeMap<_, IptObject> {
+        objects.iter().map(|object| (object.key(), object.clone())).collect()
+    };
+    let (found_keys, wanted_keys) = (keyed(found), keyed(wanted));
+    // What the kubelet shares stays when nobody wants it any more.
+    let stays = |object: &IptObject| object.spare() && !wanted_keys.contains_key(&object.key());
+    let differs = |object: &&IptObject| wanted_keys.get(&object.key()) != Some(object) && !stays(object);
+    let extra: Vec<_> = found.iter().filter(differs).collect();
+    let missing: Vec<_> = wanted.iter().filter(|object| found_keys.get(&object.key()) != Some(object)).collect();
+    assert!(extra.is_empty() && missing.is_empty(), "{when}: extra {extra:?}, missing {missing:?}");
+}
+
+/// Turns until nothing is left to do.
+pub(crate) fn settle(engine: &mut IptablesEngine, mut now: Instant) -> Instant {
+    let mut quiet = 0;
+    for _ in 0..20 {
+        now += Duration::from_secs(400);
+        let outcome = engine.tend(now);
+        // What is noticed now is looked at again later.
+        quiet = if outcome.error.is_none() && !outcome.worked { quiet + 1 } else { 0 };
+        if quiet == 2 {
+            return now;
+        }
+    }
+    panic!("does not settle");
+}

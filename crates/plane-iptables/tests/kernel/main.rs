@@ -1,0 +1,17 @@
+//! Against the real kernel, in both variants of the tool and both families, each test in a network namespace of its own with
+//! a lock file of its own.
+
+#![expect(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test fails by panic")]
+
+#[path = "../../../plane-nftables/tests/common/mod.rs"]
+mod common;
+mod faults;
+mod history;
+mod large;
+mod machine;
+mod news;
+mod objects;
+mod takeover;
+#[path = "../../../plane-nftables/tests/world/mod.rs"]
+mod world;
+mod wrapper;

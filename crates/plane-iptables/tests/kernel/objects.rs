@@ -1,0 +1,194 @@
+//! Against the real kernel, in both variants of the tool and both families, each test in a network namespace of its own.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{self, everything};
+use crate::machine::{Machine, assert_same, good, inside, wanted};
+use ferry_api::object::Family;
+use ferry_kernel::iptables::Backend;
+use ferry_plane::{Object, SyncEngine, Unit};
+use ferry_plane_iptables::IptablesEngine;
+
+fn started(machine: &Machine) -> IptablesEngine {
+    let mut engine = machine.engine();
+    engine.offer(everything(machine.family));
+    good(engine.sync(Instant::now()));
+    engine
+}
+
+#[test]
+fn what_is_written_reads_back() {
+    inside(|machine| {
+        let engine = started(machine);
+        assert_same(&machine.read_back(), &wanted(&engine), "");
+    });
+}
+
+#[test]
+fn a_restart_commits_nothing() {
+    inside(|machine| {
+        drop(started(machine));
+        let before = (machine.moved(), machine.saved());
+        let mut engine = machine.engine();
+        engine.offer(everything(machine.family));
+        let outcome = good(engine.sync(Instant::now()));
+        assert_eq!((outcome.ops, engine.kernel().counters().runs()), (0, 0), "{outcome:?}");
+        assert_eq!((machine.moved(), machine.saved()), before);
+    });
+}
+
+#[test]
+fn jumps_stand_in_upstreams_order_and_node_ports_last() {
+    inside(|machine| {
+        drop(started(machine));
+        let jumps = |chain: &str| -> Vec<String> {
+            let text = machine.iptables(&format!("-t filter -S {chain}"));
+            text.lines().filter_map(|line| line.split_once(" -j ")).map(|(_, to)| to.to_owned()).collect()
+        };
+        assert_eq!(
+            jumps("INPUT"),
+            ["KUBE-FIREWALL", "KUBE-PROXY-FIREWALL", "KUBE-NODEPORTS", "KUBE-EXTERNAL-SERVICES"]
+        );
+        assert_eq!(
+            jumps("FORWARD"),
+            ["KUBE-PROXY-FIREWALL", "KUBE-FORWARD", "KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES"]
+        );
+        assert_eq!(jumps("OUTPUT"), ["KUBE-FIREWALL", "KUBE-PROXY-FIREWALL", "KUBE-SERVICES"]);
+        let services = machine.iptables("-t nat -S KUBE-SERVICES");
+        assert!(services.lines().last().unwrap().ends_with("-j KUBE-NODEPORTS"), "{services}");
+    });
+}
+
+#[test]
+fn damage_is_noticed_and_mended() {
+    inside(|machine| {
+        let mut engine = started(machine);
+        let now = Instant::now();
+        assert!(!good(engine.tend(now)).worked, "our own commits are no drift");
+        let vip = common::address(machine.family, 96, 1);
+        let text = machine.iptables("-t nat -S KUBE-SERVICES");
+        let rule = text.lines().find(|line| line.contains(&vip.to_string())).unwrap();
+        let (_, rule) = rule.split_once("-A KUBE-SERVICES ").unwrap();
+        let rule = rule.replace('"', "").replace("cluster IP", "X");
+        let chain = rule.rsplit_once(' ').unwrap().1.to_owned();
+        let all = wanted(&engine).len();
+        // what somebody does, and how many objects are mended
+        let mut damage: Vec<(Vec<String>, std::ops::RangeInclusive<usize>)> = vec![
+            (vec!["-t nat -D KUBE-SERVICES 1".into()], 1..=1),
+            (vec!["-t nat -I KUBE-SERVICES -s 192.0.2.1 -j RETURN".into()], 1..=1),
+            (vec!["-t nat -A KUBE-SERVICES -j RETURN".into()], 1..=1),
+            (vec![format!("-t nat -F {chain}")], 1..=1),
+            (vec![format!("-t nat -I {chain} -j RETURN")], 1..=1),
+            (vec!["-t nat -F KUBE-SERVICES".into()], 2..=20),
+            (vec!["-t nat -F KUBE-POSTROUTING".into()], 1..=1),
+            (vec!["-t mangle -X KUBE-PROXY-CANARY".into()], 1..=1),
+            (vec!["-t filter -F INPUT".into()], 4..=4),
+            (vec!["-t filter -F KUBE-FORWARD".into()], 1..=1),
+            (
+                vec![
+                    "-t filter -F FORWARD".into(),
+                    "-t filter -F KUBE-FORWARD".into(),
+                    "-t filter -X KUBE-FORWARD".into(),
+                ],
+                5..=5,
+            ),
+            (vec!["-t nat -F".into()], 20..=all),
+            (
+                vec![
+                    "-t nat -F".into(),
+                    "-t nat -X".into(),
+                    "-t filter -F".into(),
+                    "-t filter -X".into(),
+                    "-t mangle -F".into(),
+                    "-t mangle -X".into(),
+                ],
+                20..=all,
+            ),
+        ];
+        if machine.family == Family::V6 {
+            damage.remove(1);
+        }
+        for (round, (damage, repairs)) in (1..).zip(&damage) {
+            damage.iter().for_each(|command| drop(machine.iptables(command)));
+            let noticed = now + Duration::from_secs(60 * round);
+            assert_eq!(good(engine.tend(noticed)).repairs, 0, "{damage:?}: it is looked at twice");
+            let runs = engine.kernel().counters().runs();
+            let outcome = good(engine.tend(noticed + Duration::from_millis(200)));
+            assert!(repairs.contains(&outcome.repairs), "{damage:?}: {outcome:?}");
+            assert_eq!(engine.kernel().counters().runs(), runs + 1, "{damage:?}");
+            let cheap = machine.backend == Backend::Legacy || !outcome.full || outcome.repairs > 20;
+            assert!(cheap, "{damage:?}: {outcome:?}");
+            assert_same(&machine.read_back(), &wanted(&engine), &format!("{damage:?}"));
+            assert!(!good(engine.tend(noticed + Duration::from_secs(1))).worked, "{damage:?}");
+        }
+    });
+}
+
+#[test]
+fn the_rules_of_others_stay_and_are_no_drift() {
+    inside(|machine| {
+        machine.restore("*filter\n:CNI - [0:0]\n-A FORWARD -j CNI\n-A INPUT -p tcp -j ACCEPT\n:KUBE-FIREWALL - [0:0]\n-A KUBE-FIREWALL -p udp -j DROP\nCOMMIT\n");
+        machine.restore("*mangle\n:KUBE-KUBELET-CANARY - [0:0]\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n");
+        let before = machine.saved();
+        let mut engine = started(machine);
+        good(engine.tend(Instant::now()));
+        machine.iptables("-t filter -A CNI -p tcp -j RETURN");
+        machine.iptables("-t filter -A FORWARD -p udp -j ACCEPT");
+        let now = Instant::now();
+        let outcome = good(engine.tend(now));
+        assert!(!outcome.worked && outcome.repairs == 0, "{outcome:?}");
+        let outcome = good(engine.tend(now + Duration::from_secs(3)));
+        assert!(outcome.repairs == 0, "{outcome:?}");
+        machine.iptables("-t filter -D CNI -p tcp -j RETURN");
+        machine.iptables("-t filter -D FORWARD -p udp -j ACCEPT");
+        Box::new(engine).retire().unwrap();
+        let mut after = machine.saved();
+        // what the kubelet shares, and the tables' own chains
+        after.retain(|line| !line.ends_with("-j KUBE-FIREWALL"));
+        let built_in = |line: &&String| line.contains(" :") && !line.ends_with(" -");
+        let own: Vec<&String> = after.iter().filter(|line| !built_in(line)).collect();
+        let wanted: Vec<&String> = before.iter().filter(|line| !built_in(line)).collect();
+        assert_eq!(own, wanted);
+    });
+}
+
+#[test]
+fn duplicates_and_what_stands_behind_the_last_are_mended_at_a_start() {
+    inside(|machine| {
+        let engine = started(machine);
+        let wanted = wanted(&engine);
+        drop(engine);
+        machine.iptables("-t nat -I PREROUTING -m comment --comment kubernetes -j KUBE-SERVICES");
+        machine.iptables("-t filter -I FORWARD -m comment --comment kubernetes -j KUBE-FORWARD");
+        machine.iptables("-t nat -A KUBE-SERVICES -p tcp -m tcp --dport 1 -j KUBE-MARK-MASQ");
+        let last = machine.iptables("-t nat -S KUBE-SERVICES");
+        let last = last.lines().find(|line| line.ends_with("-j KUBE-NODEPORTS")).unwrap().to_owned();
+        machine.restore(&format!("*nat\n{last}\n-I{}\nCOMMIT\n", last.strip_prefix("-A").unwrap()));
+        let mut engine = machine.engine();
+        engine.offer(everything(machine.family));
+        good(engine.sync(Instant::now()));
+        assert_same(&machine.read_back(), &wanted, "started again");
+        let services = machine.iptables("-t nat -S KUBE-SERVICES");
+        assert_eq!(services.matches("KUBE-NODEPORTS").count(), 1, "{services}");
+        assert!(services.lines().last().unwrap().ends_with("-j KUBE-NODEPORTS"), "{services}");
+    });
+}
+
+#[test]
+fn units_go_without_a_trace() {
+    inside(|machine| {
+        let mut engine = started(machine);
+        let mut gone = everything(machine.family);
+        for unit in gone.units.values_mut() {
+            if matches!(unit.as_deref(), Some(Unit::Service(_))) {
+                *unit = None;
+            }
+        }
+        engine.offer(gone);
+        good(engine.sync(Instant::now()));
+        assert_same(&machine.read_back(), &wanted(&engine), "without services");
+        Box::new(engine).retire().unwrap();
+        let left = machine.read_back();
+        assert!(left.iter().all(Object::spare), "{left:?}");
+    });
+}

@@ -1,0 +1,309 @@
+//! Tables that another proxy has written, or writes at the same time.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferry_api::object::Family;
+use ferry_kernel::iptables::{Backend, Table};
+use ferry_kernel::nfacct;
+use ferry_plane::{Delta, SyncEngine, Unit};
+use ferry_plane_iptables::{Counters, Features, IptablesEngine, Turn, engine, in_use, names};
+
+use crate::common::{self, everything, pool};
+use crate::machine::{Machine, assert_same, good, inside, settle, wanted};
+
+fn started(machine: &Machine) -> IptablesEngine {
+    let mut engine = machine.engine_with(Turn::default());
+    engine.offer(everything(machine.family));
+    good(engine.sync(Instant::now()));
+    engine
+}
+
+fn plain(family: Family, last: u8) -> Delta {
+    let mut delta = everything(family);
+    delta.context = None;
+    delta.units.retain(|id, _| id.to_string().ends_with("demo/plain"));
+    for unit in delta.units.values_mut().flatten() {
+        if let Unit::Service(state) = Arc::make_mut(unit) {
+            state.ports.iter_mut().for_each(|port| port.cluster = pool(family, &[1, last]));
+        }
+    }
+    delta
+}
+
+/// What upstream's proxy has left, of both releases, goes: all that is ours by its name, and nothing else.
+#[test]
+fn what_upstream_has_left_is_read_and_goes() {
+    inside(|machine| {
+        for version in ["1.30", "1.36"] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/upstream/iptables").join(version);
+            let file = match machine.family {
+                Family::V4 => "iptables-save.txt",
+                Family::V6 => "ip6tables-save.txt",
+            };
+            let saved = std::fs::read_to_string(folder.join(file)).unwrap();
+            // What not every kernel has.
+            let saved: String = saved
+                .lines()
+                .filter(|line| !line.contains("nfacct"))
+                .fold(String::new(), |all, line| all + line + "\n");
+            machine.restore(&saved);
+            let objects = machine.read_back();
+            assert!(objects.len() > 30, "{version}: {objects:?}");
+            let text = format!("{objects:?}");
+            assert!(!text.contains("Stray") && !text.contains("Jump(?)"), "{version}: {text}");
+            Box::new(machine.engine()).retire().unwrap();
+            let left: Vec<String> = machine.saved().into_iter().filter(|line| line.contains("KUBE-")).collect();
+            assert!(
+                left.iter().all(|line| line.contains("KUBE-FIREWALL")
+                    || line.contains("KUBE-KUBELET")
+                    || line.contains("KUBE-IPTABLES")),
+                "{version}: {left:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_proxy_that_is_behind_looks_only_at_what_the_change_is_about() {
+    inside(|machine| {
+        let (mut first, mut second) = (started(machine), started(machine));
+        for last in 10..14 {
+            first.offer(plain(machine.family, last));
+            good(first.sync(Instant::now()));
+            second.offer(plain(machine.family, last));
+            let outcome = good(second.sync(Instant::now()));
+            assert_eq!(outcome.acked.len(), 1, "{outcome:?}");
+            // The legacy variant only says that something was changed.
+            assert!(machine.backend == Backend::Legacy || !outcome.full, "{outcome:?}");
+        }
+        assert_same(&machine.read_back(), &wanted(&second), "both agree");
+    });
+}
+
+#[test]
+fn two_proxies_that_do_the_same_at_once_come_to_rest() {
+    inside(|machine| {
+        let namespace = ferry_kernel::netns::current().unwrap();
+        let engines: Vec<IptablesEngine> = (0..2).map(|_| started(machine)).collect();
+        let now = Instant::now();
+        let mut engines: Vec<IptablesEngine> = std::thread::scope(|scope| {
+            let run = |mut engine: IptablesEngine| {
+                let namespace = &namespace;
+                scope.spawn(move || {
+                    namespace.enter().unwrap();
+                    for round in 0..10 {
+                        let mut delta = plain(machine.family, 10 + round);
+                        if round % 3 == 2 {
+                            delta.units.values_mut().for_each(|unit| *unit = None);
+                        }
+                        engine.offer(delta);
+                        drop(engine.sync(now + Duration::from_secs(u64::from(round))));
+                    }
+                    engine
+                })
+            };
+            let threads: Vec<_> = engines.into_iter().map(run).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        for _ in 0..2 {
+            for engine in &mut engines {
+                settle(engine, now + Duration::from_secs(1000));
+            }
+        }
+        let engine = engines.first().unwrap();
+        assert_same(&machine.read_back(), &wanted(engine), "both agree");
+    });
+}
+
+#[test]
+fn rules_are_in_use_when_they_lead_to_services() {
+    inside(|machine| {
+        let uses = || in_use(machine.family).unwrap();
+        assert!(!uses());
+        let mut base = everything(machine.family);
+        base.units.retain(|_, unit| matches!(unit.as_deref(), Some(Unit::Base(_))));
+        let mut engine = machine.engine();
+        engine.offer(base);
+        good(engine.sync(Instant::now()));
+        assert!(!uses());
+        engine.offer(everything(machine.family));
+        good(engine.sync(Instant::now()));
+        assert!(uses());
+        machine.iptables("-t nat -F KUBE-SERVICES");
+        assert!(!uses());
+    });
+}
+
+#[test]
+fn the_counters_say_what_is_there_and_what_was_written() {
+    inside(|machine| {
+        let mut engine = started(machine);
+        let count = |table: Table| {
+            let (_, saved, _) = machine.run("-save", &["-t", table.name()], "");
+            u64::try_from(saved.lines().filter(|line| line.starts_with("-A ")).count()).unwrap()
+        };
+        let counters = Arc::clone(engine.kernel().counters());
+        for table in [Table::Filter, Table::Nat] {
+            assert_eq!(counters.rules(table), count(table), "{table}");
+            assert_eq!(counters.written(table), count(table), "{table}");
+        }
+        engine.offer(plain(machine.family, 99));
+        good(engine.sync(Instant::now()));
+        let sum: BTreeMap<&str, u64> = Table::ALL.map(|table| (table.name(), counters.rules(table))).into();
+        assert_eq!(sum["nat"], count(Table::Nat));
+        assert_eq!(counters.written(Table::Filter), 0);
+        assert!((3..12).contains(&counters.written(Table::Nat)), "{}", counters.written(Table::Nat));
+        assert_eq!((counters.runs(), counters.failures()), (2, 0));
+    });
+}
+
+/// One rule of nft in a table, and the tool shows nothing of all.
+#[test]
+fn a_table_with_rules_that_the_tool_does_not_know_is_read_chain_by_chain() {
+    for family in Family::ALL {
+        crate::machine::on(Backend::Nft, family, &|machine: &Machine| {
+            let mut engine = started(machine);
+            let tables = if machine.family == Family::V4 { "ip" } else { "ip6" };
+            for table in ["nat", "filter"] {
+                let rule = format!(
+                    "add chain {tables} {table} theirs; add rule {tables} {table} theirs numgen random mod 2 0 accept"
+                );
+                assert!(Command::new("nft").arg(&rule).status().unwrap().success());
+            }
+            let (_, saved, _) = machine.run("-save", &["-t", "nat"], "");
+            assert!(!saved.contains("KUBE-"), "{saved}");
+            assert_same(&machine.read_back(), &wanted(&engine), "all of it");
+            engine.offer(plain(machine.family, 77));
+            good(engine.sync(Instant::now()));
+            machine.iptables("-t nat -F KUBE-POSTROUTING");
+            settle(&mut engine, Instant::now());
+            assert_same(&machine.read_back(), &wanted(&engine), "mended");
+            let mut again = machine.engine();
+            let mut all = everything(machine.family);
+            all.units.extend(plain(machine.family, 77).units);
+            again.offer(all);
+            assert_eq!(good(again.sync(Instant::now())).ops, 0);
+        });
+    }
+}
+
+/// Somebody takes away what a change of ours relies on, a moment before.
+#[test]
+fn a_change_that_meets_damage_mends_what_it_needs() {
+    inside(|machine| {
+        let mut engine = started(machine);
+        let dispatch = |machine: &Machine, last: u8| {
+            let vip = common::address(machine.family, 96, last).to_string();
+            let services = machine.iptables("-t nat -S KUBE-SERVICES");
+            services.lines().find(|line| line.contains(&vip)).unwrap().rsplit_once(' ').unwrap().1.to_owned()
+        };
+        let plain_chain = dispatch(machine, 1);
+        let endpoints = machine.iptables(&format!("-t nat -S {plain_chain}"));
+        let endpoint = endpoints.lines().find_map(|line| line.rsplit_once("-j KUBE-SEP-")).unwrap().1.to_owned();
+        let mut now = Instant::now();
+        for (round, damage) in (10..).zip([
+            format!("*nat\n:{plain_chain} - [0:0]\n:KUBE-SEP-{endpoint} - [0:0]\n-X KUBE-SEP-{endpoint}\nCOMMIT\n"),
+            "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n".to_owned(),
+            "*filter\n:KUBE-EXTERNAL-SERVICES - [0:0]\nCOMMIT\n*nat\n:KUBE-NODEPORTS - [0:0]\n:KUBE-MARK-MASQ - [0:0]\nCOMMIT\n".to_owned(),
+        ]) {
+            machine.restore(&damage);
+            engine.offer(plain(machine.family, round));
+            let outcome = engine.sync(now);
+            assert!(outcome.error.is_none() && outcome.quarantined.is_empty(), "{damage}: {outcome:?}");
+            now = settle(&mut engine, now);
+            assert_same(&machine.read_back(), &wanted(&engine), &damage);
+            engine.offer(everything(machine.family));
+            good(engine.sync(now));
+            now = settle(&mut engine, now);
+        }
+    });
+}
+
+/// Of somebody else, in chains that we look at: the tool shows nothing of what is in these.
+#[test]
+fn rules_of_nft_in_chains_that_are_looked_at_keep_nobody_from_being_served() {
+    for family in Family::ALL {
+        crate::machine::on(Backend::Nft, family, &|machine: &Machine| {
+            let tables = if machine.family == Family::V4 { "ip" } else { "ip6" };
+            let nft = |command: &str| {
+                let command = command.replace("TABLES", tables);
+                assert!(Command::new("nft").arg(&command).status().unwrap().success(), "{command}");
+            };
+            machine.iptables("-t filter -A INPUT -p udp -j ACCEPT");
+            nft("add rule TABLES filter INPUT ct count over 1000 drop");
+            let mut engine = started(machine);
+            assert_same(&machine.read_back(), &wanted(&engine), "in a built-in chain");
+            let mut again = machine.engine();
+            again.offer(everything(machine.family));
+            assert_eq!(good(again.sync(Instant::now())).ops, 0, "a restart");
+            machine.iptables("-t filter -D INPUT -j KUBE-FIREWALL");
+            let now = settle(&mut engine, Instant::now());
+            assert_same(&machine.read_back(), &wanted(&engine), "a jump was lost");
+            // and where only ours are
+            let services = machine.iptables("-t nat -S KUBE-SERVICES");
+            let chain = services.lines().find_map(|line| line.rsplit_once("-j KUBE-SVC-")).unwrap().1.to_owned();
+            for chain in ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-MARK-MASQ", &format!("KUBE-SVC-{chain}")] {
+                nft(&format!("add rule TABLES nat {chain} ct count over 1000 drop"));
+            }
+            let now = settle(&mut engine, now);
+            assert_same(&machine.read_back(), &wanted(&engine), "in chains of ours");
+            engine.offer(plain(machine.family, 55));
+            good(engine.sync(now));
+            assert_same(&machine.read_back(), &wanted(&engine), "goes on");
+            Box::new(engine).retire().unwrap();
+            let left = machine.read_back();
+            assert!(left.iter().all(ferry_plane::Object::spare), "{left:?}");
+        });
+    }
+}
+
+/// Of somebody else, in the chain that the kubelet has too.
+#[test]
+fn other_rules_about_loopback_are_not_the_guard() {
+    inside(|machine| {
+        let theirs = match machine.family {
+            Family::V4 => "-s 192.0.2.0/24 -d 127.0.0.1/32 -j DROP",
+            Family::V6 => "-s 2001:db8::/32 -d ::1/128 -j DROP",
+        };
+        machine.restore(&format!("*filter\n:KUBE-FIREWALL - [0:0]\n-A KUBE-FIREWALL {theirs}\nCOMMIT\n"));
+        let engine = started(machine);
+        assert!(machine.iptables("-t filter -S KUBE-FIREWALL").contains(theirs));
+        Box::new(engine).retire().unwrap();
+        assert!(machine.iptables("-t filter -S KUBE-FIREWALL").contains(theirs));
+    });
+}
+
+/// Where the kernel can count, which not every one can.
+#[test]
+fn counters_in_rules_are_read_back() {
+    inside(|machine| {
+        for name in [names::INVALID_DROPPED, names::LOCALHOST_ACCEPTED] {
+            if nfacct::create(name).is_err() {
+                return;
+            }
+        }
+        let all = Features {
+            random_fully: true,
+            counts_invalid: true,
+            counts_localhost: machine.family == Family::V4,
+            drops_invalid: true,
+            guards_loopback: false,
+        };
+        let open = || engine(all, machine.tool(), Turn::default(), Arc::new(Counters::default()));
+        let mut engine = open();
+        engine.offer(everything(machine.family));
+        good(engine.sync(Instant::now()));
+        let wanted = wanted(&engine);
+        assert_same(&machine.read_back(), &wanted, "counted");
+        let mut engine = open();
+        engine.offer(everything(machine.family));
+        assert_eq!(good(engine.sync(Instant::now())).ops, 0);
+        // The tool prints a blank too many, which doesn't matter when the rule is to go.
+        Box::new(engine).retire().unwrap();
+        assert!(machine.read_back().iter().all(ferry_plane::Object::spare));
+    });
+}

@@ -1,0 +1,67 @@
+//! A program of the tool that goes wrong on demand.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use ferry_kernel::iptables::Environment;
+
+use crate::machine::{Machine, inside};
+
+/// A program of the machine's variant that does something else when it is told to.
+pub(crate) struct Wrapper {
+    folder: PathBuf,
+    what: &'static str,
+}
+
+impl Wrapper {
+    /// Around the program whose name ends so.
+    pub(crate) fn new(machine: &mut Machine, what: &'static str) -> Self {
+        let folder = machine.folder().to_owned();
+        let bin = folder.join("bin");
+        fs::create_dir_all(&bin).unwrap();
+        let name = machine.program(what);
+        let path = machine.environment.path.clone();
+        let real = std::env::split_paths(&path).map(|folder| folder.join(&name)).find(|path| path.exists()).unwrap();
+        let script = format!(
+            "#!/bin/sh\nREAL={}\nFOLDER={}\ncase \"$1\" in --version|-V) ;; *) [ -f $FOLDER/fault{what} ] && . $FOLDER/fault{what};; esac\nexec $REAL \"$@\"\n",
+            real.display(),
+            folder.display()
+        );
+        // Not by this process: whoever is forked off meanwhile would keep it open, so that it can't be run.
+        let arguments = ["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""];
+        let program = bin.join(&name);
+        assert!(Command::new("sh").args(arguments).arg(&program).arg(&script).status().unwrap().success());
+        let mut folders = vec![bin];
+        folders.extend(std::env::split_paths(&path));
+        machine.environment.path = std::env::join_paths(folders).unwrap();
+        Self { folder, what }
+    }
+
+    /// The wrapper itself.
+    pub(crate) fn program(&self, machine: &Machine) -> PathBuf {
+        self.folder.join("bin").join(machine.program(self.what))
+    }
+
+    /// From now on this piece of shell runs first; `$REAL` is the program itself.
+    pub(crate) fn fault(&self, script: &str) {
+        fs::write(self.folder.join(format!("fault{}", self.what)), script).unwrap();
+    }
+
+    /// From now on it is the program itself.
+    pub(crate) fn well(&self) {
+        fs::remove_file(self.folder.join(format!("fault{}", self.what))).unwrap();
+    }
+}
+
+/// Runs a test in each variant and family, with the program whose name ends so wrapped; runs may take so long.
+pub(crate) fn with_wrapper(what: &'static str, run_time: Duration, test: impl Fn(&Machine, &Wrapper) + Send + Sync) {
+    inside(|machine| {
+        let mut copy = Machine::new(machine.backend, machine.family);
+        let environment = Environment { run_time, ..copy.environment.clone() };
+        copy.environment = environment;
+        let wrapper = Wrapper::new(&mut copy, what);
+        test(&copy, &wrapper);
+    });
+}

@@ -1,0 +1,106 @@
+//! What upstream's proxy has in the kernel for some objects, and what this one has: the same chains and the same rules.
+
+#![expect(clippy::panic, clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panic")]
+
+#[path = "../../model/tests/case/mod.rs"]
+mod case;
+#[expect(dead_code, reason = "the folders belong to the tests of the cases")]
+mod decided;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use case::Case;
+use decided::Decided;
+use ferry_api::object::Family;
+use ferry_plane_iptables::{Features, render};
+
+/// The rules of each chain of each table.
+type Chains = BTreeMap<(String, String), Vec<String>>;
+
+/// Reads what `iptables-save` prints. Built-in chains are left out that hold nothing.
+fn chains(saved: &str) -> Chains {
+    let mut chains = Chains::new();
+    let mut table = String::new();
+    for line in saved.lines() {
+        if let Some(name) = line.strip_prefix('*') {
+            name.clone_into(&mut table);
+        } else if let Some(chain) = line.strip_prefix(':') {
+            let name = chain.split_once(' ').unwrap().0;
+            chains.insert((table.clone(), name.to_owned()), Vec::new());
+        } else if let Some(rule) = line.strip_prefix("-A ") {
+            let (name, rule) = rule.split_once(' ').unwrap();
+            // Tools up to 1.8.9 print a blank too many.
+            let rule = rule.replace("--nfacct-name  ", "--nfacct-name ");
+            chains.get_mut(&(table.clone(), name.to_owned())).unwrap().push(rule);
+        }
+    }
+    chains.retain(|(_, name), rules| name.starts_with("KUBE-") || !rules.is_empty());
+    chains
+}
+
+fn folder() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/upstream/iptables")
+}
+
+fn ours(family: Family, features: Features) -> Chains {
+    let objects = fs::read_to_string(folder().join("objects.yaml")).unwrap();
+    let config = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: iptables\n\
+                  clusterCIDR: 10.180.0.0/16\nhostnameOverride: node-a";
+    let case = Case::of("upstream", config, &[objects]);
+    chains(&render::ruleset(family, &Decided::new(&case, family).compiled_with(features)))
+}
+
+/// What this version of upstream's proxy had is what ours has with these features.
+fn the_same(version: &str, features: Features) {
+    for (family, file) in [(Family::V4, "iptables-save.txt"), (Family::V6, "ip6tables-save.txt")] {
+        let upstream = chains(&fs::read_to_string(folder().join(version).join(file)).unwrap());
+        let ours = ours(family, features);
+        assert!(upstream.len() > 15);
+        assert_eq!(ours.keys().collect::<Vec<_>>(), upstream.keys().collect::<Vec<_>>());
+        for (id, ours) in ours {
+            let upstream = &upstream[&id];
+            let places = ["KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-PROXY-FIREWALL"];
+            if places.contains(&&*id.1) {
+                let set = |rules: &[String]| rules.iter().cloned().collect::<BTreeSet<_>>();
+                assert_eq!(set(&ours), set(upstream), "{version} {family} {id:?}");
+                assert_eq!(ours.len(), upstream.len(), "{version} {family} {id:?}");
+                if id == ("nat".to_owned(), "KUBE-SERVICES".to_owned()) {
+                    assert_eq!(ours.last(), upstream.last(), "node ports come last");
+                }
+            } else {
+                assert_eq!(ours, *upstream, "{version} {family} {id:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_as_1_36() {
+    the_same(
+        "1.36",
+        Features {
+            random_fully: true,
+            counts_invalid: true,
+            counts_localhost: true,
+            drops_invalid: true,
+            guards_loopback: false,
+        },
+    );
+}
+
+/// Which counts nothing.
+#[test]
+fn the_same_as_1_30() {
+    the_same(
+        "1.30",
+        Features {
+            random_fully: true,
+            counts_invalid: false,
+            counts_localhost: false,
+            drops_invalid: true,
+            guards_loopback: false,
+        },
+    );
+}

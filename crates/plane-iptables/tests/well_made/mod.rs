@@ -1,0 +1,42 @@
+//! What holds for the objects of any state.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ferry_kernel::iptables::{Rule, Target};
+use ferry_plane::Object;
+use ferry_plane_iptables::object::{ChainId, IptKey};
+use ferry_plane_iptables::{IptObject, names};
+
+/// Keys are those of one object each, and what rules lead to is there, and of lower rank.
+pub(crate) fn well_made(objects: &[IptObject], name: &str) {
+    let mut keys = BTreeSet::new();
+    let mut ranks: BTreeMap<ChainId, u8> = BTreeMap::new();
+    for object in objects {
+        assert!(keys.insert(object.key()), "{name}: {object} is there twice");
+        if let IptKey::Chain(id) | IptKey::Place(id) = object.key() {
+            assert!(ranks.insert(id, object.rank()).is_none(), "{name}: {object}");
+        }
+    }
+    for object in objects {
+        let (table, rules) = match object {
+            IptObject::Chain(id, rules) => (id.table, &rules.0),
+            IptObject::Entry(key, rules) => (key.place.table, rules),
+            IptObject::Place(_) | IptObject::RouteLocalnet | IptObject::Stray(..) => continue,
+        };
+        for rule in rules {
+            let Target::Jump(chain) = rule.target else { continue };
+            let rank = ranks.get(&ChainId { table, name: chain });
+            assert!(rank.is_some_and(|rank| *rank < object.rank()), "{name}: {object}");
+        }
+    }
+    // No chain is without a rule that leads to it; but a node may have no address that serves node ports.
+    for (id, _) in ranks.into_iter().filter(|(id, _)| id.name != names::NODE_PORTS) {
+        let leads = |rules: &[Rule]| rules.iter().any(|rule| rule.target == Target::Jump(id.name));
+        let is_led_to = objects.iter().any(|object| match object {
+            IptObject::Chain(from, rules) => from.table == id.table && leads(&rules.0),
+            IptObject::Entry(key, rules) => key.place.table == id.table && leads(rules),
+            IptObject::Place(_) | IptObject::RouteLocalnet | IptObject::Stray(..) => false,
+        });
+        assert!(is_led_to || [names::CANARY, names::MARK_MASQ].contains(&id.name), "{name}: {id}");
+    }
+}
