@@ -1,5 +1,5 @@
-//! `cargo xt bench [--upstream KUBE-PROXY] [SERVICES ...]`: builds what is shipped and measures it, upstream's executable
-//! beside it where one is given. Prints; never fails by a number.
+//! `cargo xt bench [--mode MODE] [--upstream KUBE-PROXY] [SERVICES ...]`: builds what is shipped and measures it, upstream's
+//! executable beside it where one is given. Prints; never fails by a number.
 
 use crate::shell::{cargo, run as run_command};
 use anyhow::Result;

@@ -11,7 +11,15 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let accept = arguments.first().is_some_and(|argument| argument == "--accept");
     no_arguments(arguments.get(usize::from(accept)..).unwrap_or_default())?;
     let mut command = cargo();
-    command.args(["test", "--package", "ferry-model", "--package", "ferry-plane-nftables"]);
+    command.args([
+        "test",
+        "--package",
+        "ferry-model",
+        "--package",
+        "ferry-plane-nftables",
+        "--package",
+        "ferry-plane-iptables",
+    ]);
     command.args(["--no-fail-fast", "--test", "cases"]);
     if accept {
         command.env("FERRY_ACCEPT", "1");

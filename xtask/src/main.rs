@@ -27,7 +27,7 @@ const USAGE: &str = "cargo xt COMMAND
                          each fuzz target for that long, two at a time
   vm [--kernel SERIES] [PROGRAM ...]
                          the tests that depend on the kernel, on Linux 6.1 and 6.12 in emulated machines (root); or a program there
-  bench [--upstream KUBE-PROXY] [SERVICES ...]
+  bench [--mode nftables|iptables|iptables-legacy] [--upstream KUBE-PROXY] [SERVICES ...]
                          builds the shipped profile and prints measurements
   demo [--release] [--rules]
                          a client, a node and two pods in network namespaces; real traffic through kube-proxy (root)";

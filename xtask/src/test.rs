@@ -8,11 +8,12 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// What the tests start, and the Debian package it comes with. None is ever used by kube-proxy itself.
+/// What the tests start, and the Debian package it comes with. kube-proxy itself uses iptables alone, in its mode.
 const TOOLS: &[(&str, &str)] = &[
     ("cc", "gcc"),
     ("c++", "g++"),
     ("ip", "iproute2"),
+    ("iptables", "iptables"),
     ("nft", "nftables"),
     ("setpriv", "util-linux"),
     ("python3", "python3"),

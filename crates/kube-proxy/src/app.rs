@@ -1,7 +1,6 @@
 //! The wiring, in the order of the start.
 
 use std::convert::Infallible;
-use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,8 +13,8 @@ use anyhow::{Context as _, anyhow, bail};
 use ferry_api::object::Family;
 use ferry_kernel::{memory, sysctl};
 use ferry_model::Settings;
+use ferry_plane::SyncEngine;
 use ferry_plane::mailbox::Mailbox;
-use ferry_plane::{CommitError, SyncEngine};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::LocalSet;
 
@@ -23,6 +22,7 @@ use crate::core::{Core, Input, NodeFacts, Seat};
 use crate::engine_loop;
 use crate::events::{Event, HealthCheckReports};
 use crate::flows::{Cleaner, Shared, Witness};
+use crate::handover::Handover;
 use crate::origin::{Opened, Origin};
 use crate::planes::Plane;
 use crate::report::{Changes, Pulse, Pulses, Report, Reporter};
@@ -32,7 +32,7 @@ use crate::serve::metrics::Metrics;
 use crate::serve::service_health::ServiceHealth;
 use crate::serve::status::Status;
 use crate::source::Sink;
-use crate::{core, platform, version};
+use crate::{core, handover, planes, platform, version};
 
 /// What to run.
 #[derive(Debug)]
@@ -53,7 +53,12 @@ pub struct Plan {
     pub min_sync_period: Duration,
     /// oomScoreAdj
     pub oom_score: i32,
+    /// conntrack.tcpBeLiberal: packets outside of a connection's window are none of an invalid connection
+    pub tcp_be_liberal: bool,
 }
+
+/// One for each family that is served.
+type Engines = Vec<(Family, Box<dyn SyncEngine>)>;
 
 /// Batches that may wait for the core before the source has to.
 const INPUTS: usize = 64;
@@ -68,11 +73,14 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     tracing::info!(version, mode, node, "Starting kube-proxy");
     platform::set_oom_score(plan.oom_score);
     platform::raise_open_files();
+    if plan.tcp_be_liberal {
+        platform::track_liberally()?;
+    }
     // Before the first thread: a hundred thousand endpoints are decoded on one and kept by others.
     memory::share_one_arena();
     let metrics = Arc::new(Metrics::new()?);
     let Opened { source, node, freshness, recorder } = origin.open(&plan.settings, &metrics)?;
-    let engines = engines(&plan.plane)?;
+    let (engines, tables) = engines(&plan, &metrics)?;
     let families: Vec<Family> = engines.iter().map(|(family, _)| *family).collect();
 
     // A node that the cluster doesn't know yet is none that load balancers should send to.
@@ -100,7 +108,7 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
         changes: Changes::new(Arc::clone(&metrics), reports, families),
         eligible: Arc::clone(&eligible),
         recorder: recorder.clone(),
-        in_use: plan.plane.in_use,
+        in_use: planes::in_use,
     });
     start_core(core, input, &ended)?;
     start_addresses(addresses, &inputs, &ended)?;
@@ -117,13 +125,15 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     let service_health = ServiceHealth::new(&plan.settings.node_name, pulses, health_events);
     // The edges have the main thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let edges = edges(&plan, health, status, follow(reporter, service_health, reported), end);
+    let handover = Handover::new(tables);
+    let edges = edges(&plan, health, status, follow(reporter, service_health, handover, reported), end);
     match LocalSet::new().block_on(&runtime, edges)? {}
 }
 
-/// The engines of all families that this machine has.
-fn engines(plane: &Plane) -> anyhow::Result<Vec<(Family, Box<dyn SyncEngine>)>> {
+/// The engines of all families that this machine has, and in which tables they work.
+fn engines(plan: &Plan, metrics: &Metrics) -> anyhow::Result<(Engines, &'static str)> {
     platform::require_net_admin()?;
+    let mode = plan.plane.mode;
     let mut reasons = Vec::new();
     let mut families = vec![Family::V4];
     if sysctl::ipv6_available() {
@@ -133,42 +143,24 @@ fn engines(plane: &Plane) -> anyhow::Result<Vec<(Family, Box<dyn SyncEngine>)>> 
         reasons.push(format!("{}: switched off in the kernel", Family::V6));
     }
     let mut engines = Vec::new();
-    for (family, opened) in plane.engines(&families) {
+    let opened = plan.plane.engines(&families, &plan.settings)?;
+    metrics.add_mode(opened.metrics)?;
+    for (family, opened) in opened.families {
         match opened {
             Ok(engine) => engines.push((family, engine)),
             Err(error) => {
-                tracing::error!(%family, mode = plane.mode, err = %error, "The family can't be served");
+                tracing::error!(%family, mode, err = %error, "The family can't be served");
                 reasons.push(format!("{family}: {error}"));
             }
         }
     }
     if engines.is_empty() {
-        bail!("mode {} can't be used on this machine: {}", plane.mode, reasons.join("; "));
+        bail!("mode {mode} can't be used on this machine: {}", reasons.join("; "));
     }
     if !families.contains(&Family::V6) {
-        retire_stale(plane, Family::V6);
+        handover::abandon(Family::V6);
     }
-    Ok(engines)
-}
-
-/// Removes what an earlier run left of a family that is switched off now: nobody would keep it up to date. It stands in
-/// nobody's way, so failing to is only said.
-fn retire_stale(plane: &Plane, family: Family) {
-    let serving = (plane.in_use)(family).unwrap_or(false);
-    for (family, errors) in plane.retire(&[family]) {
-        if errors.is_empty() && serving {
-            tracing::info!(%family, "Removed an earlier run's rules");
-        }
-        for error in errors {
-            match error {
-                // A kernel without the family has no table of it.
-                CommitError::Unusable(err) if err.kind() != io::ErrorKind::PermissionDenied => {
-                    tracing::debug!(%family, %err, "The family has no rules");
-                }
-                error => tracing::warn!(%family, err = %error, "An earlier run's rules could not be removed"),
-            }
-        }
-    }
+    Ok((engines, opened.tables))
 }
 
 fn start_engine(
@@ -279,12 +271,18 @@ async fn edges(
 }
 
 /// Passes on what the engines and the core tell, until all of them have ended.
-async fn follow(mut reporter: Reporter, mut service_health: ServiceHealth, mut reports: UnboundedReceiver<Report>) {
+async fn follow(
+    mut reporter: Reporter,
+    mut service_health: ServiceHealth,
+    mut handover: Handover,
+    mut reports: UnboundedReceiver<Report>,
+) {
     loop {
         tokio::select! {
             report = reports.recv() => match report {
                 Some(Report::Turn(turn)) => {
                     reporter.turn(&turn);
+                    handover.turn(&turn);
                     service_health.turn(&turn).await;
                 }
                 Some(Report::Triggered { service, family, time }) => reporter.triggered(service, family, time),

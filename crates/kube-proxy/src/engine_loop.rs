@@ -16,8 +16,11 @@ use crate::report::{Pulse, Report, Turn};
 const TEND: Duration = Duration::from_millis(250);
 /// How often everything is compared with the kernel, whatever notifications say.
 const FULL: Duration = Duration::from_secs(60 * 60);
-/// A minSyncPeriod up to this, upstream's default, is no limit: a change costs microseconds here.
+/// A minSyncPeriod up to this, upstream's default, is no limit to turns that take microseconds.
 const UNLIMITED: Duration = Duration::from_secs(1);
+/// A turn that takes longer is followed by a pause as long as itself, minSyncPeriod at most, so that a stream of changes takes
+/// no more than half of a core, and others have their chance at the lock of iptables.
+const SLOW: Duration = Duration::from_millis(10);
 /// The first turn, and one with so many units, leaves memory behind that is worth giving back.
 const LARGE: usize = 2048;
 
@@ -60,6 +63,10 @@ struct Loop {
 struct Agenda {
     /// least time between two syncs
     distance: Duration,
+    /// longest pause after a slow one
+    longest_pause: Duration,
+    /// pause after the last one
+    pause: Duration,
     last_sync: Option<Instant>,
     /// changes were offered: sync
     sync: Option<Instant>,
@@ -158,7 +165,11 @@ impl Loop {
     fn tell(&mut self, step: Step, outcome: Outcome, now: Instant) {
         // Tending also tries again what failed.
         let synced = step != Step::Tend || self.unfinished;
-        if outcome.error.is_none() && synced && self.waiting.is_none() {
+        // Without the base nothing serves, whatever else is in force.
+        let baseless = outcome.quarantined.iter().any(|(unit, _)| *unit == UnitId::Base);
+        if baseless {
+            self.setup.pulse.take(now);
+        } else if outcome.error.is_none() && synced && self.waiting.is_none() {
             self.setup.pulse.update(now);
         }
         self.unfinished &= outcome.error.is_some();
@@ -167,7 +178,8 @@ impl Loop {
         }
         let large = outcome.acked.len() >= LARGE || (self.first && !outcome.acked.is_empty());
         self.first &= outcome.acked.is_empty();
-        let turn = Turn { family: self.setup.family, outcome, pending: self.pending.len(), synced };
+        let settled = self.waiting.is_none() && settled(&self.pending, &outcome);
+        let turn = Turn { family: self.setup.family, outcome, pending: self.pending.len(), synced, settled };
         // Without a receiver the program is ending.
         let _ = self.setup.reports.send(Report::Turn(Box::new(turn)));
         if large {
@@ -177,12 +189,27 @@ impl Loop {
     }
 }
 
+/// Whether nothing is left to do after this turn but what the kernel refuses; the base must be in force.
+fn settled(pending: &BTreeSet<UnitId>, outcome: &Outcome) -> bool {
+    let refused: BTreeSet<&UnitId> = outcome.quarantined.iter().map(|(unit, _)| unit).collect();
+    let waits = |unit: &UnitId| *unit != UnitId::Base && refused.contains(unit);
+    outcome.error.is_none() && pending.iter().all(waits)
+}
+
 // === impl Agenda ===
 
 impl Agenda {
     fn new(min_sync_period: Duration, now: Instant) -> Self {
         let distance = if min_sync_period > UNLIMITED { min_sync_period } else { Duration::ZERO };
-        Self { distance, last_sync: None, sync: None, tend: now + TEND, repair: now + FULL }
+        Self {
+            distance,
+            longest_pause: min_sync_period,
+            pause: Duration::ZERO,
+            last_sync: None,
+            sync: None,
+            tend: now + TEND,
+            repair: now + FULL,
+        }
     }
 
     /// How long nothing is due.
@@ -193,7 +220,8 @@ impl Agenda {
 
     /// There is something to sync.
     fn offered(&mut self, now: Instant) {
-        let earliest = self.last_sync.map_or(now, |last| (last + self.distance).max(now));
+        let distance = self.distance.max(self.pause);
+        let earliest = self.last_sync.map_or(now, |last| (last + distance).max(now));
         self.sync = Some(self.sync.map_or(earliest, |known| known.min(earliest)));
     }
 
@@ -215,6 +243,8 @@ impl Agenda {
             Step::Sync | Step::Repair => {
                 self.sync = None;
                 self.last_sync = Some(now);
+                let slow = outcome.elapsed >= SLOW;
+                self.pause = if slow { outcome.elapsed.min(self.longest_pause) } else { Duration::ZERO };
             }
             Step::Tend | Step::Nothing => {}
         }
@@ -242,13 +272,30 @@ impl Agenda {
 mod tests {
     use std::io;
 
-    use ferry_plane::CommitError;
+    use ferry_plane::{CommitError, ObjectName};
 
     use super::*;
 
     fn failed(pause: Duration) -> Outcome {
         let error = Some(Arc::new(CommitError::Busy(io::Error::other("lock"))));
         Outcome { error, next: Next::RetryAfter(pause), ..Outcome::default() }
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_not_waited_for() {
+        let (web, mail) = (ObjectName::new("default", "web"), ObjectName::new("default", "mail"));
+        let refused = |units: &[UnitId]| {
+            let why = || Arc::new(CommitError::Refused(Vec::new()));
+            Outcome { quarantined: units.iter().map(|unit| (unit.clone(), why())).collect(), ..Outcome::default() }
+        };
+        let (web, mail) = (UnitId::Service(web), UnitId::Service(mail));
+        let pending = BTreeSet::from([web.clone()]);
+        assert!(settled(&BTreeSet::new(), &Outcome::default()));
+        assert!(settled(&pending, &refused(&[web.clone(), mail.clone()])));
+        assert!(!settled(&pending, &refused(&[mail])));
+        assert!(!settled(&BTreeSet::from([UnitId::Base]), &refused(&[UnitId::Base])), "then nothing serves");
+        assert!(!settled(&BTreeSet::new(), &failed(TEND)));
+        assert!(!settled(&pending, &Outcome::default()));
     }
 
     #[test]
@@ -277,6 +324,28 @@ mod tests {
         assert_eq!(agenda.step(start + TEND / 2), Step::Nothing);
         assert_eq!(agenda.step(start + TEND), Step::Tend);
         assert_eq!(agenda.step(start + period), Step::Sync);
+    }
+
+    #[test]
+    fn a_slow_turn_is_followed_by_a_pause() {
+        let start = Instant::now();
+        let took = |millis| Outcome { elapsed: Duration::from_millis(millis), ..Outcome::default() };
+        let pause_after = |period, millis| {
+            let mut agenda = Agenda::new(period, start);
+            agenda.done(Step::Sync, &took(millis), start);
+            agenda.offered(start);
+            agenda.sync.unwrap() - start
+        };
+        for (millis, pause) in [(1, 0), (9, 0), (10, 10), (300, 300), (5_000, 1_000)] {
+            assert_eq!(pause_after(UNLIMITED, millis), Duration::from_millis(pause), "{millis} ms");
+        }
+        assert_eq!(pause_after(Duration::ZERO, 300), Duration::ZERO, "nobody wants a pause");
+        assert_eq!(pause_after(Duration::from_secs(5), 300), Duration::from_secs(5));
+        // Who comes later than that doesn't wait.
+        let mut agenda = Agenda::new(UNLIMITED, start);
+        agenda.done(Step::Sync, &took(100), start);
+        agenda.offered(start + TEND);
+        assert_eq!(agenda.step(start + TEND), Step::Sync);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Threads: the main one has the edges (HTTP, reports), `source` follows manifests, `addresses` the machine's own
 //! addresses, `core` decides, `sync-v4` and `sync-v6` each drive an engine, and `flows` removes what the kernel remembers of
-//! rules that are gone.
+//! rules that are gone. After a change of mode `handover` removes what the other left, and ends.
 
 pub mod app;
 pub mod cli;
@@ -12,6 +12,7 @@ pub mod core;
 pub mod engine_loop;
 pub mod events;
 pub mod flows;
+pub mod handover;
 pub mod logging;
 pub mod origin;
 pub mod planes;

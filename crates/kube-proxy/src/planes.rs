@@ -1,12 +1,17 @@
 //! Mode name → engines: the only place that tells modes apart.
 
+mod iptables;
+mod nftables;
+
 use std::io;
 
-use ferry_api::config::{KubeProxyConfiguration, MODE_NFTABLES};
+use ferry_api::config::{KubeProxyConfiguration, MODE_IPTABLES, MODE_NFTABLES};
 use ferry_api::object::Family;
-use ferry_model::Profile;
-use ferry_plane::{CommitError, Kernel as _, SyncEngine};
-use ferry_plane_nftables::CommitTurn;
+use ferry_model::{Profile, Settings};
+use ferry_plane::{CommitError, SyncEngine};
+use rustix::io::Errno;
+
+use crate::serve::mode_metrics::Register;
 
 /// What came of opening the engine of one family.
 pub type Opened = (Family, Result<Box<dyn SyncEngine>, CommitError>);
@@ -18,10 +23,40 @@ pub struct Plane {
     pub mode: &'static str,
     /// what it can express
     pub profile: Profile,
-    open: fn(&[Family], Purpose) -> Vec<Opened>,
+    open: fn(&[Family], &Settings) -> anyhow::Result<Engines>,
     remove_leftovers: fn(Family) -> io::Result<Leftovers>,
-    /// whether an earlier run's rules send packets of some service anywhere in this family; changes nothing
-    pub in_use: fn(Family) -> io::Result<bool>,
+    in_use: fn(Family) -> io::Result<bool>,
+}
+
+/// What runs a mode.
+pub struct Engines {
+    /// those of all families that were asked for, ready to work. Where the machine lacks something, the error names it
+    pub families: Vec<Opened>,
+    /// what they count
+    pub metrics: Register,
+    /// where they work: [`Site::tables`]
+    pub tables: &'static str,
+}
+
+/// One place where rules of a mode can be.
+#[derive(Clone, Copy, Debug)]
+pub struct Site {
+    /// the mode
+    pub mode: &'static str,
+    /// the tables, as people call them; no other site has them
+    pub tables: &'static str,
+    retire: fn(Family) -> Result<usize, RetireError>,
+}
+
+/// Why nothing was removed.
+#[derive(Debug, thiserror::Error)]
+pub enum RetireError {
+    /// the machine lacks what this mode's rules are kept in, so there are none
+    #[error("{0}")]
+    Absent(#[source] anyhow::Error),
+    /// they may be there still
+    #[error("{0}")]
+    Failed(#[source] anyhow::Error),
 }
 
 /// What became of what this mode left in places that somebody else has taken over.
@@ -31,80 +66,110 @@ pub enum Leftovers {
     None,
     /// nobody has taken over: it is in use
     InUse,
+    /// who takes over this mode's rules knows all of them
+    Adopted,
     /// so many objects are gone
     Removed(usize),
 }
 
-/// What engines are opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
-    /// to work: what the machine lacks should show at once
-    Work,
-    /// to remove what is there, on whatever machine
-    Retire,
-}
-
 /// The configured mode isn't in this build.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoPlane {
-    /// blank, which upstream takes for iptables
-    #[error(
-        "no mode is configured, and upstream's default, iptables, is not in this build, which has: {}; \
-         set \"mode: nftables\" in the configuration file or pass --proxy-mode=nftables",
-        names()
-    )]
-    Blank,
-    /// a mode that upstream has or had
-    #[error("mode {mode:?} is not in this build, which has: {}", names())]
-    Absent {
-        /// its name
-        mode: String,
-    },
+#[error("mode {mode:?} is not in this build, which has: {}", names())]
+pub struct NoPlane {
+    /// its name
+    mode: String,
 }
 
 /// Every mode of this build.
-pub const PLANES: &[Plane] = &[Plane {
-    mode: MODE_NFTABLES,
-    profile: Profile::NFTABLES,
-    open: nftables,
-    remove_leftovers: nftables_leftovers,
-    in_use: ferry_plane_nftables::in_use,
-}];
+pub const PLANES: &[Plane] = &[
+    Plane {
+        mode: MODE_IPTABLES,
+        profile: Profile::IPTABLES,
+        open: iptables::open,
+        remove_leftovers: iptables::remove_leftovers,
+        in_use: ferry_plane_iptables::in_use,
+    },
+    Plane {
+        mode: MODE_NFTABLES,
+        profile: Profile::NFTABLES,
+        open: nftables::open,
+        remove_leftovers: nftables::remove_leftovers,
+        in_use: ferry_plane_nftables::in_use,
+    },
+];
+
+/// Everywhere that rules of some mode can be.
+pub const SITES: &[Site] = &[
+    Site { mode: MODE_IPTABLES, tables: iptables::NFT, retire: iptables::retire_nft },
+    Site { mode: MODE_IPTABLES, tables: iptables::LEGACY, retire: iptables::retire_legacy },
+    Site { mode: MODE_NFTABLES, tables: nftables::TABLES, retire: nftables::retire },
+];
+
+// === impl Site ===
+
+impl Site {
+    /// Removes all rules of one family that are there, whoever made them, and says how many objects that were.
+    ///
+    /// # Errors
+    /// When some may be left.
+    pub fn retire(&self, family: Family) -> Result<usize, RetireError> {
+        (self.retire)(family)
+    }
+}
 
 // === impl Plane ===
 
 impl Plane {
-    /// The configured mode.
+    /// The configured mode; a blank one is upstream's default, iptables.
+    ///
+    /// # Errors
+    /// When this build hasn't got it.
     pub fn of(config: &KubeProxyConfiguration) -> Result<Self, NoPlane> {
-        if config.mode.is_empty() {
-            return Err(NoPlane::Blank);
-        }
-        let plane = PLANES.iter().find(|plane| plane.mode == config.mode);
-        plane.copied().ok_or_else(|| NoPlane::Absent { mode: config.mode.clone() })
+        let mode = if config.mode.is_empty() { MODE_IPTABLES } else { &config.mode };
+        let plane = PLANES.iter().find(|plane| plane.mode == mode);
+        plane.copied().ok_or_else(|| NoPlane { mode: config.mode.clone() })
     }
 
-    /// Engines of these families that are ready to work. Where the machine lacks something, the error names it.
-    pub fn engines(&self, families: &[Family]) -> Vec<Opened> {
-        (self.open)(families, Purpose::Work)
-    }
-
-    /// Removes all of these families that is ours, and goes on after an error.
-    pub fn retire(&self, families: &[Family]) -> Vec<(Family, Vec<CommitError>)> {
-        let opened = (self.open)(families, Purpose::Retire).into_iter();
-        let retired = opened.map(|(family, engine)| {
-            let errors = match engine {
-                Ok(engine) => engine.retire().err().unwrap_or_default(),
-                Err(error) => vec![error],
-            };
-            (family, errors)
-        });
-        retired.collect()
+    /// Engines of these families.
+    ///
+    /// # Errors
+    /// What no family can go on with.
+    pub fn engines(&self, families: &[Family], settings: &Settings) -> anyhow::Result<Engines> {
+        (self.open)(families, settings)
     }
 
     /// Deletes what this mode left of its own in places that somebody else has taken over.
+    ///
+    /// # Errors
+    /// What the kernel says.
     pub fn remove_leftovers(&self, family: Family) -> io::Result<Leftovers> {
         (self.remove_leftovers)(family)
     }
+}
+
+/// Whether rules of some mode, of an earlier run or another program, send packets of some service anywhere in this family.
+/// Changes nothing.
+///
+/// # Errors
+/// When it isn't known.
+pub fn in_use(family: Family) -> io::Result<bool> {
+    let mut unknown = None;
+    for plane in PLANES {
+        match (plane.in_use)(family) {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            // A kernel without what the mode's rules are kept in has none of them.
+            Err(error) if is_unsupported(&error) => {}
+            Err(error) => unknown = Some(error),
+        }
+    }
+    unknown.map_or(Ok(false), Err)
+}
+
+/// Whether the kernel hasn't got the subsystem that was asked.
+fn is_unsupported(error: &io::Error) -> bool {
+    let unsupported = [Errno::INVAL, Errno::PROTONOSUPPORT, Errno::OPNOTSUPP, Errno::AFNOSUPPORT];
+    Errno::from_io_error(error).is_some_and(|errno| unsupported.contains(&errno))
 }
 
 fn names() -> String {
@@ -112,23 +177,24 @@ fn names() -> String {
     names.join(", ")
 }
 
-fn nftables(families: &[Family], purpose: Purpose) -> Vec<Opened> {
-    let turn = CommitTurn::default();
-    let open = |family| -> Result<Box<dyn SyncEngine>, CommitError> {
-        let mut engine = ferry_plane_nftables::engine(family, turn.clone()).map_err(CommitError::Unusable)?;
-        if purpose == Purpose::Work {
-            engine.kernel_mut().prepare()?;
-        }
-        Ok(Box::new(engine))
-    };
-    families.iter().map(|family| (*family, open(*family))).collect()
+// === impl RetireError ===
+
+impl RetireError {
+    /// Where it isn't known whether there are rules: what can't be used at all holds none.
+    fn perhaps_absent(errors: &[CommitError]) -> Self {
+        // What may not be touched may be there all the same.
+        let absent = |error: &CommitError| matches!(error, CommitError::Unusable(error) if error.kind() != io::ErrorKind::PermissionDenied);
+        let text = texts(errors);
+        if errors.iter().all(absent) { Self::Absent(text) } else { Self::Failed(text) }
+    }
+
+    /// Where there are rules.
+    fn failed(errors: &[CommitError]) -> Self {
+        Self::Failed(texts(errors))
+    }
 }
 
-fn nftables_leftovers(family: Family) -> io::Result<Leftovers> {
-    use ferry_plane_nftables::leftovers;
-    Ok(match leftovers::remove(family)? {
-        leftovers::Leftovers::NoTable => Leftovers::None,
-        leftovers::Leftovers::NotTakenOver => Leftovers::InUse,
-        leftovers::Leftovers::Removed(objects) => Leftovers::Removed(objects),
-    })
+fn texts(errors: &[CommitError]) -> anyhow::Error {
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    anyhow::Error::msg(texts.join("; "))
 }

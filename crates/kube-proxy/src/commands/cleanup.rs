@@ -1,21 +1,18 @@
 //! `--cleanup` and `--cleanup-leftovers`.
 
-use std::io;
-
 use anyhow::bail;
 use ferry_api::object::Family;
-use ferry_plane::CommitError;
 
-use crate::planes::{Leftovers, PLANES};
+use crate::planes::{Leftovers, PLANES, RetireError, SITES, Site};
 use crate::platform;
 
-/// Removes everything that is ours, of every mode and family. Goes on after an error.
+/// Removes everything that is ours, of every mode and family, wherever it can be. Goes on after an error.
 pub(super) fn all() -> anyhow::Result<()> {
     platform::require_net_admin()?;
     let mut failed = false;
-    for plane in PLANES {
-        for (family, errors) in plane.retire(&Family::ALL) {
-            failed |= report(plane.mode, family, errors);
+    for site in SITES {
+        for family in Family::ALL {
+            failed |= report(site, family, site.retire(family));
         }
     }
     if failed {
@@ -36,6 +33,9 @@ pub(super) fn leftovers() -> anyhow::Result<()> {
                 Ok(Leftovers::InUse) => {
                     tracing::info!(mode, %family, "Nobody has taken over, it stays; --cleanup would remove it");
                 }
+                Ok(Leftovers::Adopted) => {
+                    tracing::info!(mode, %family, "Another kube-proxy of this mode makes all of it its own, it stays");
+                }
                 Ok(Leftovers::Removed(objects)) => tracing::info!(mode, %family, objects, "Removed leftovers"),
                 Err(error) => {
                     tracing::error!(mode, %family, err = %error, "Removing leftovers failed");
@@ -50,20 +50,25 @@ pub(super) fn leftovers() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Logs errors; whether there were any that count. Where a mode can't be used there is nothing of it.
-fn report(mode: &str, family: Family, errors: Vec<CommitError>) -> bool {
-    let mut failed = false;
-    for error in errors {
-        match error {
-            // What may not be touched may be there all the same.
-            CommitError::Unusable(error) if error.kind() != io::ErrorKind::PermissionDenied => {
-                tracing::info!(mode, %family, err = %error, "The mode can't be used here, so there is nothing to remove");
-            }
-            CommitError::Unusable(_) | CommitError::Drifted { .. } | CommitError::Refused(_) | CommitError::Busy(_) => {
-                tracing::error!(mode, %family, err = %error, "Cleaning up failed");
-                failed = true;
-            }
+/// Logs what became of it; whether it failed.
+fn report(site: &Site, family: Family, result: Result<usize, RetireError>) -> bool {
+    let Site { mode, tables, .. } = site;
+    match result {
+        Ok(0) => tracing::info!(mode, %family, tables, "There is nothing to remove"),
+        Ok(objects) => tracing::info!(mode, %family, tables, objects, "Removed the rules"),
+        Err(RetireError::Absent(error)) => {
+            tracing::info!(
+                mode,
+                %family,
+                tables,
+                err = %error,
+                "The mode can't be used here, so there is nothing to remove"
+            );
+        }
+        Err(RetireError::Failed(error)) => {
+            tracing::error!(mode, %family, tables, err = format!("{error:#}"), "Cleaning up failed");
+            return true;
         }
     }
-    failed
+    false
 }

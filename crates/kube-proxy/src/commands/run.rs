@@ -23,6 +23,7 @@ pub(super) fn run(configured: &Configured) -> anyhow::Result<()> {
         sync_period: effective.sync_period,
         min_sync_period: effective.min_sync_period,
         oom_score: config.oom_score_adj,
+        tcp_be_liberal: config.conntrack.tcp_be_liberal,
         plane,
     };
     app::run(plan, origin(configured)?)

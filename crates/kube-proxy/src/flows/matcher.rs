@@ -24,6 +24,8 @@ pub(super) struct Matcher {
     ports: HashMap<u16, Rule>,
     /// who serves node ports
     nodes: HashSet<IpAddr>,
+    /// loopback does too
+    localhost: bool,
 }
 
 /// What is known of a frontend.
@@ -58,6 +60,7 @@ impl Matcher {
                 NodePortAddresses::All => local.iter().copied().collect(),
                 NodePortAddresses::Only(addresses) => addresses.iter().copied().collect(),
             },
+            localhost: rules.localhost && rules.node_ports == NodePortAddresses::All,
         };
         // Frontends of one port of a Service share their pools, and so the set made of them.
         let mut sets = BTreeMap::new();
@@ -97,7 +100,8 @@ impl Matcher {
         let destination = entry.original.to();
         let rule = self.addresses.get(&destination).or_else(|| {
             let at_port = self.ports.get(&destination.port())?;
-            self.nodes.contains(&destination.ip()).then_some(at_port)
+            let ours = self.nodes.contains(&destination.ip()) || (self.localhost && destination.ip().is_loopback());
+            ours.then_some(at_port)
         });
         // Zones are somebody else's: a flow in one met no rule of ours, or had its fate decided elsewhere.
         entry.zone == 0 && rule.is_some_and(|rule| rule.forbids(&self.flow(entry)))

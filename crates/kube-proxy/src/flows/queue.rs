@@ -23,6 +23,7 @@ pub(super) struct Queue {
     /// counts what was replaced or added
     revision: u64,
     node_ports: NodePortAddresses,
+    localhost: bool,
 }
 
 #[derive(Debug)]
@@ -45,6 +46,8 @@ pub(super) struct Rules {
     pub(super) again: HashSet<Key>,
     /// which addresses serve node ports
     pub(super) node_ports: NodePortAddresses,
+    /// loopback does too
+    pub(super) localhost: bool,
     /// changes when there are newer ones
     revision: u64,
 }
@@ -87,7 +90,7 @@ impl TurnRules {
 
 impl Default for Queue {
     fn default() -> Self {
-        Self { waiting: HashMap::new(), revision: 0, node_ports: NodePortAddresses::All }
+        Self { waiting: HashMap::new(), revision: 0, node_ports: NodePortAddresses::All, localhost: false }
     }
 }
 
@@ -114,10 +117,11 @@ impl Queue {
         any_due
     }
 
-    /// Which addresses serve node ports, from now on.
-    pub(super) fn serve_node_ports(&mut self, addresses: &NodePortAddresses) {
-        if self.node_ports != *addresses {
+    /// Which addresses serve node ports from now on, and whether loopback does.
+    pub(super) fn serve_node_ports(&mut self, addresses: &NodePortAddresses, localhost: bool) {
+        if self.node_ports != *addresses || self.localhost != localhost {
             self.node_ports.clone_from(addresses);
+            self.localhost = localhost;
             self.revision += 1;
         }
     }
@@ -175,6 +179,7 @@ impl Queue {
             again: self.waiting.iter().filter(|(_, waiting)| waiting.looks > 0).map(|(key, _)| *key).collect(),
             right: taken().chain(before).map(|(key, waiting)| (*key, waiting.right.clone())).collect(),
             node_ports: self.node_ports.clone(),
+            localhost: self.localhost,
             revision: self.revision,
         }
     }
@@ -261,7 +266,7 @@ mod tests {
         queue.offer(turn([rule(VIP, to(&[1, 2]), false)]), now);
         assert_eq!(right_of(&queue.newer(&taken).unwrap()), [to(&[1, 2])]);
         let only = NodePortAddresses::Only(Vec::new());
-        queue.serve_node_ports(&only);
+        queue.serve_node_ports(&only, false);
         assert_eq!(queue.newer(&taken).unwrap().node_ports, only);
     }
 

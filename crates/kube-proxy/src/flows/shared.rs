@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ferry_api::object::Family;
 use ferry_model::ServiceState;
 use ferry_model::flow_rules;
-use ferry_model::state::{BaseState, FrontendAddr, FrontendKind, NodePortAddresses};
+use ferry_model::state::{BaseState, FrontendAddr, FrontendKind};
 use ferry_plane::{Acknowledged, Outcome, SyncEngine, Unit};
 
 use super::pace::Pace;
@@ -151,10 +151,9 @@ impl Witness {
     /// Takes the lock only if there is something to tell.
     fn tell(&mut self, outcome: &Outcome, engine: &dyn SyncEngine) {
         let doubtful = outcome.error.is_some();
-        let node_ports =
-            outcome.acked.iter().find_map(|acked| base(acked.after.as_deref())).map(|base| &base.node_ports);
+        let base = outcome.acked.iter().find_map(|acked| base(acked.after.as_deref()));
         let rules = turn_rules(outcome, engine);
-        if rules.is_empty() && node_ports.is_none() && doubtful == self.doubtful {
+        if rules.is_empty() && base.is_none() && doubtful == self.doubtful {
             return;
         }
         self.doubtful = doubtful;
@@ -162,8 +161,8 @@ impl Witness {
         let told = of_mut(self.family, &mut told);
         let cleared = told.doubtful && !doubtful;
         told.doubtful = doubtful;
-        if let Some(addresses) = node_ports {
-            told.queue.serve_node_ports(addresses);
+        if let Some(base) = base {
+            told.queue.serve_node_ports(&base.node_ports, base.localhost);
         }
         if told.queue.offer(rules, Instant::now()) || cleared {
             self.shared.news.notify_one();
@@ -211,9 +210,10 @@ fn changed(acked: &Acknowledged) -> bool {
 
 /// Whether other addresses than before serve node ports.
 fn serves_elsewhere(acked: &Acknowledged) -> bool {
-    let addresses = |unit: Option<&Unit>| -> Option<NodePortAddresses> { Some(base(unit)?.node_ports.clone()) };
-    let (before, after) = (addresses(acked.before.as_deref()), addresses(acked.after.as_deref()));
-    before.is_some() && after.is_some() && before != after
+    match (base(acked.before.as_deref()), base(acked.after.as_deref())) {
+        (Some(before), Some(after)) => before.node_ports != after.node_ports || before.localhost != after.localhost,
+        _ => false,
+    }
 }
 
 /// Whether a Service has an external address with one of these as its port.

@@ -24,7 +24,7 @@ impl SyncEngine for Holds {
     fn plan(&mut self) -> Result<Batch<String>, CommitError> {
         Ok(Batch::default())
     }
-    fn retire(self: Box<Self>) -> Result<(), Vec<CommitError>> {
-        Ok(())
+    fn retire(self: Box<Self>) -> Result<usize, Vec<CommitError>> {
+        Ok(0)
     }
 }

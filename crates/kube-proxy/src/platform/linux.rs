@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, AsRawFd as _};
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use anyhow::bail;
-use ferry_kernel::capability;
+use anyhow::{Context as _, bail};
 use ferry_kernel::link::{self, AddressMonitor};
+use ferry_kernel::{capability, sysctl};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -22,6 +22,8 @@ const SETTLE: Duration = Duration::from_millis(20);
 const OPEN_FILES: u64 = 65_536;
 /// Of open files, or a quarter of them where they are few.
 const RESERVE: u64 = 256;
+/// Where it isn't 0, a TCP packet outside of its connection's window is right all the same.
+pub const TCP_BE_LIBERAL: &str = "net.netfilter.nf_conntrack_tcp_be_liberal";
 /// Before listening to changes is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -109,6 +111,17 @@ pub fn set_oom_score(score: i32) {
     if let Err(error) = result {
         tracing::debug!(score, err = %error, "The OOM score could not be set");
     }
+}
+
+/// Sets what conntrack.tcpBeLiberal asks for, unless it is set.
+///
+/// # Errors
+/// When it can't be set.
+pub fn track_liberally() -> anyhow::Result<()> {
+    if sysctl::read(TCP_BE_LIBERAL).is_ok_and(|value| value == "1") {
+        return Ok(());
+    }
+    sysctl::write(TCP_BE_LIBERAL, "1").with_context(|| format!("conntrack.tcpBeLiberal: writing {TCP_BE_LIBERAL}"))
 }
 
 /// Lets this process have as many files open as it may, up to what it could ever need. What it gets by default may be few:

@@ -6,7 +6,7 @@ mod words;
 
 #[cfg(target_os = "linux")]
 pub use linux::{
-    addresses, asked_to_end, follow_addresses, host_name, machine_name, raise_open_files, require_net_admin,
-    set_oom_score, spare_files,
+    TCP_BE_LIBERAL, addresses, asked_to_end, follow_addresses, host_name, machine_name, raise_open_files,
+    require_net_admin, set_oom_score, spare_files, track_liberally,
 };
 pub(crate) use words::reason;

@@ -37,6 +37,8 @@ pub struct Turn {
     pub pending: usize,
     /// changes were committed or tried, as opposed to looking after the kernel
     pub synced: bool,
+    /// all that was handed over is in force, but for units that the kernel refuses
+    pub settled: bool,
 }
 
 /// Makes metrics and logs of reports.
@@ -126,7 +128,7 @@ impl Reporter {
             }
         }
         if failed {
-            metrics.nftables_sync_failures.with_label_values(&labels).inc();
+            metrics.mode_failed(*family);
         }
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         metrics.engine_commit.with_label_values(&engine).observe(seconds);
@@ -198,9 +200,10 @@ mod tests {
     use ferry_plane::CommitError;
 
     use super::*;
+    use crate::serve::mode_metrics::NftablesMetrics;
 
     fn turn(outcome: Outcome) -> Turn {
-        Turn { family: Family::V4, outcome, pending: 0, synced: true }
+        Turn { family: Family::V4, outcome, pending: 0, synced: true, settled: false }
     }
 
     fn service(name: &str) -> Acknowledged {
@@ -251,12 +254,13 @@ mod tests {
     #[test]
     fn a_failed_turn_leaves_changes_pending() {
         let metrics = Arc::new(Metrics::new().unwrap());
+        metrics.add_mode(Box::new(NftablesMetrics::register)).unwrap();
         let mut reporter = Reporter::new("nftables", Arc::clone(&metrics));
         metrics.service_changes_pending.set(3);
         let error = Some(Arc::new(CommitError::Busy(io::Error::other("lock"))));
         reporter.turn(&turn(Outcome { error, ..Outcome::default() }));
         assert_eq!(metrics.service_changes_pending.get(), 3);
-        assert_eq!(metrics.nftables_sync_failures.with_label_values(&["IPv4"]).get(), 1);
+        assert!(metrics.encode().contains("_nftables_sync_failures_total{ip_family=\"IPv4\"} 1"));
         assert!(metrics.last_sync.with_label_values(&["IPv4"]).get() < 1.0);
         assert!(reporter.failing.contains_key(&Family::V4));
         reporter.turn(&turn(Outcome::default()));

@@ -1,14 +1,16 @@
 //! All metrics, in one table. Upstream's names, labels, buckets and help texts; Ferry's own begin with
 //! `kubeproxy_engine_` and `kubeproxy_source_`. What the process itself costs is in [`super::process`].
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use ferry_api::object::Family;
 use prometheus::core::Collector;
 use prometheus::{
-    Encoder as _, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    CounterVec, Encoder as _, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+use super::mode_metrics::{ModeMetrics, Register};
 use super::process;
 use super::rest_metrics::RestMetrics;
 use super::source_metrics::SourceMetrics;
@@ -79,8 +81,6 @@ pub struct Metrics {
     pub service_changes_pending: IntGauge,
     /// service events, once per family
     pub service_changes_total: IntCounter,
-    /// transactions that failed in mode nftables
-    pub nftables_sync_failures: IntCounterVec,
     /// passes over the connection table
     pub conntrack_duration: HistogramVec,
     /// flows removed because they had become wrong
@@ -107,10 +107,12 @@ pub struct Metrics {
     pub rest: Arc<RestMetrics>,
     /// how fresh objects are
     pub source: SourceMetrics,
+    /// what only the mode that runs counts, once that is known
+    mode: OnceLock<Box<dyn ModeMetrics>>,
 }
 
-const FAMILY: &[&str] = &["ip_family"];
-const ENGINE: &[&str] = &["ip_family", "mode"];
+pub(super) const FAMILY: &[&str] = &["ip_family"];
+pub(super) const ENGINE: &[&str] = &["ip_family", "mode"];
 
 use Buckets::{CertificateAge, Commit, NetworkProgramming, RequestSeconds, RequestSize, Sync};
 use MetricKind::{Counter, Gauge as GaugeKind, Histogram};
@@ -184,12 +186,6 @@ const SERVICES_TOTAL: Row = row(
     &[],
     "[ALPHA] Cumulative proxy rules Service changes",
 );
-const NFTABLES_FAILURES: Row = row(
-    "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
-    Counter,
-    FAMILY,
-    "[ALPHA] Cumulative proxy nftables sync failures",
-);
 const CONNTRACK_DURATION: Row = row(
     "kubeproxy_conntrack_reconciler_sync_duration_seconds",
     Histogram(Sync),
@@ -260,7 +256,6 @@ pub const TABLE: &[Row] = &[
     ENDPOINTS_TOTAL,
     SERVICES_PENDING,
     SERVICES_TOTAL,
-    NFTABLES_FAILURES,
     CONNTRACK_DURATION,
     CONNTRACK_DELETED,
     NO_LOCAL_ENDPOINTS,
@@ -293,6 +288,10 @@ impl Row {
 
     pub(super) fn counters(&self, registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
         registered(registry, IntCounterVec::new(self.opts(), self.labels)?)
+    }
+
+    pub(super) fn float_counters(&self, registry: &Registry) -> Result<CounterVec, prometheus::Error> {
+        registered(registry, CounterVec::new(self.opts(), self.labels)?)
     }
 
     pub(super) fn counter(&self, registry: &Registry) -> Result<IntCounter, prometheus::Error> {
@@ -375,7 +374,6 @@ impl Metrics {
             endpoint_changes_total: ENDPOINTS_TOTAL.counter(r)?,
             service_changes_pending: SERVICES_PENDING.gauge(r)?,
             service_changes_total: SERVICES_TOTAL.counter(r)?,
-            nftables_sync_failures: NFTABLES_FAILURES.counters(r)?,
             conntrack_duration: CONNTRACK_DURATION.histograms(r)?,
             conntrack_deleted: CONNTRACK_DELETED.counters(r)?,
             no_local_endpoints: NO_LOCAL_ENDPOINTS.gauges(r)?,
@@ -389,13 +387,30 @@ impl Metrics {
             engine_commit: ENGINE_COMMIT.histograms(r)?,
             rest: Arc::new(RestMetrics::new(r)?),
             source: SourceMetrics::new(r)?,
+            mode: OnceLock::new(),
             registry,
         })
+    }
+
+    /// Adds what only one mode counts. Fails only where that contradicts the rest, or if a mode was added before.
+    pub fn add_mode(&self, register: Register) -> Result<(), prometheus::Error> {
+        let mode = register(&self.registry)?;
+        self.mode.set(mode).map_err(|_| prometheus::Error::AlreadyReg)
+    }
+
+    /// A turn of the family's engine has failed.
+    pub fn mode_failed(&self, family: Family) {
+        if let Some(mode) = self.mode.get() {
+            mode.failed(family);
+        }
     }
 
     /// The page, in Prometheus' text format.
     pub fn encode(&self) -> String {
         self.rest.refresh();
+        if let Some(mode) = self.mode.get() {
+            mode.refresh();
+        }
         let mut page = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut page) {
             tracing::warn!(err = %error, "Encoding the metrics failed");
@@ -425,7 +440,13 @@ fn build_info(registry: &Registry) -> Result<(), prometheus::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::serve::mode_metrics::{IPTABLES_TABLE, NFTABLES_TABLE, NftablesMetrics};
     use crate::serve::{rest_metrics, source_metrics};
+
+    /// Everything that is registered in some mode, in the order of the documentation.
+    fn rows() -> impl Iterator<Item = &'static Row> {
+        [TABLE, NFTABLES_TABLE, IPTABLES_TABLE, source_metrics::TABLE, rest_metrics::TABLE].into_iter().flatten()
+    }
 
     #[test]
     fn buckets_are_upstreams() {
@@ -443,15 +464,13 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         metrics.sync_duration.with_label_values(&["IPv4"]).observe(0.002);
         metrics.engine_commit.with_label_values(&["IPv4", "nftables"]).observe(0.002);
+        metrics.add_mode(Box::new(NftablesMetrics::register)).unwrap();
+        metrics.mode_failed(Family::V4);
         let page = metrics.encode();
         let types: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
         assert!(types.len() > 8, "{types:?}");
         for line in types {
-            let known = TABLE
-                .iter()
-                .chain(source_metrics::TABLE)
-                .chain(rest_metrics::TABLE)
-                .map(|row| (row.name, row.type_word()));
+            let known = rows().map(|row| (row.name, row.type_word()));
             let known = known.chain(process::TABLE.iter().map(|row| (row.name, row.kind)));
             assert!(known.into_iter().any(|(name, word)| line == format!("{name} {word}")), "{line}");
         }
@@ -473,7 +492,7 @@ mod tests {
                 (cells[1].trim_matches('`').to_owned(), cells[2].to_owned(), cells[3].to_owned())
             })
             .collect();
-        let registered = TABLE.iter().chain(source_metrics::TABLE).chain(rest_metrics::TABLE).map(|row| {
+        let registered = rows().map(|row| {
             let labels: Vec<String> = row.labels.iter().map(|label| format!("`{label}`")).collect();
             (row.name.to_owned(), row.type_word().to_owned(), labels.join(", "))
         });

@@ -3,6 +3,7 @@
 pub mod healthz;
 pub mod http;
 pub mod metrics;
+pub mod mode_metrics;
 pub mod process;
 pub mod rest_metrics;
 pub mod service_health;

@@ -15,7 +15,8 @@ fn text(bytes: &[u8]) -> &str {
 fn failed(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
-    let line = text(&output.stderr).lines().last().expect("a line");
+    // Other threads may have said something since.
+    let line = text(&output.stderr).lines().rfind(|line| line.contains("\"command failed\"")).expect("a line");
     let (head, error) = line.split_once("] \"command failed\" err=\"").unwrap_or_else(|| panic!("{line}"));
     assert!(head.starts_with('E') && head.ends_with(" run.go:72"), "{line}");
     error.strip_suffix('"').expect("a quoted value").to_owned()
@@ -78,13 +79,39 @@ fn a_configuration_that_is_not_valid() {
 fn a_mode_that_is_not_there_says_what_is() {
     let machine = Machine::new();
     let manifests = machine.manifests();
-    let error = failed(&machine.output(&["--manifests", &manifests]));
-    assert!(error.starts_with("no mode is configured"), "{error}");
-    assert!(error.contains("iptables") && error.contains("has: nftables") && error.contains("--proxy-mode=nftables"));
-    for mode in ["iptables", "ipvs"] {
-        let error = failed(&machine.output(&["--manifests", &manifests, "--proxy-mode", mode]));
-        assert_eq!(error, format!("mode \\\"{mode}\\\" is not in this build, which has: nftables"));
+    let error = failed(&machine.output(&["--manifests", &manifests, "--proxy-mode=ipvs"]));
+    assert_eq!(error, "mode \\\"ipvs\\\" is not in this build, which has: iptables, nftables");
+}
+
+#[test]
+fn a_tool_that_is_not_installed_is_named() {
+    let machine = Machine::new();
+    let manifests = machine.manifests();
+    for mode in [&[][..], &["--proxy-mode=iptables"]] {
+        let error = failed(&machine.output_without_tools(&[&["--manifests", &manifests], mode].concat()));
+        assert!(
+            error.starts_with("mode iptables can't be used on this machine: there is no iptables-restore"),
+            "{error}"
+        );
     }
+    assert!(machine.tables().is_empty());
+}
+
+#[test]
+fn a_parameter_that_cannot_be_written_is_named() {
+    let machine = Machine::new();
+    let manifests = machine.manifests();
+    let start = ["--proxy-mode=iptables", "--manifests", &manifests];
+    let error = failed(&machine.output_with_read_only_parameters(&start));
+    assert!(
+        error.contains("net.ipv4.conf.all.route_localnet") && error.contains("iptables.localhostNodePorts"),
+        "{error}"
+    );
+    // With the right value nothing has to be written.
+    machine.run(|| ferry_kernel::sysctl::write("net.ipv4.conf.all.route_localnet", "1")).unwrap();
+    let again = [&start[..], &["--metrics-bind-address=192.0.2.1:1", "--bind-address-hard-fail"]].concat();
+    let error = failed(&machine.output_with_read_only_parameters(&again));
+    assert!(error.starts_with("starting metrics server failed"), "{error}");
 }
 
 #[test]
@@ -184,7 +211,8 @@ fn a_missing_capability_is_named() {
     let manifests = machine.manifests();
     // Tables may be there all the same, so clean-up doesn't say that there is nothing.
     let start = ["--proxy-mode=nftables", "--manifests", &manifests];
-    for arguments in [&start[..], &["--cleanup"], &["--cleanup-leftovers"]] {
+    let iptables = ["--manifests", &manifests];
+    for arguments in [&start[..], &iptables, &["--cleanup"], &["--cleanup-leftovers"]] {
         let output = machine.output_without_capability(arguments);
         let error = failed(&output);
         assert!(error.starts_with("the capability CAP_NET_ADMIN is missing: run as root"), "{error}");

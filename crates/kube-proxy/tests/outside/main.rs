@@ -1,7 +1,8 @@
 //! The executable from outside: flags, configuration, error texts, exit codes, HTTP, signals, clean-up. Needs root and
-//! the tools `nft` and `setpriv`; everything runs in network namespaces of its own.
+//! the tools `nft`, `iptables` (both variants), `setpriv` and `unshare`; everything runs in network namespaces of its own.
 #![expect(clippy::expect_used, clippy::panic, reason = "the helpers of a test fail as tests do")]
 
 mod command_line;
+mod modes;
 mod service;
 mod support;

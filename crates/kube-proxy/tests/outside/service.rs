@@ -126,6 +126,7 @@ fn the_first_process_of_a_container_ends_when_asked() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
         let mut running = machine.start_as_first_process();
         running.until_synced();
+        running.until("both tables", |_| machine.tables() == TABLES);
         assert_eq!(running.signal_first_process(signal).code(), Some(code), "{}", running.log());
         assert_eq!(machine.tables(), TABLES);
     }
@@ -152,9 +153,9 @@ fn a_family_that_is_switched_off_leaves_no_stale_rules() {
     running.signal(Signal::KILL);
     machine.run(|| ferry_kernel::sysctl::write("net/ipv6/conf/all/disable_ipv6", "1")).unwrap();
     let mut running = machine.start(&[]);
-    running.until_synced();
-    assert_eq!(machine.tables(), TABLES[..1]);
-    assert!(running.log().contains("\"Removed an earlier run's rules\" family=\"IPv6\""), "{}", running.log());
+    running.until("end of its rules", |_| machine.tables() == TABLES[..1]);
+    let removed = "\"Removed an earlier run's rules\" family=\"IPv6\" mode=\"nftables\" tables=\"kube-proxy\" objects=";
+    running.until("word of it", |running| running.log().contains(removed));
     running.signal(Signal::KILL);
     let mut running = machine.start(&[]);
     running.until_synced();

@@ -44,6 +44,7 @@ impl Machine {
         let name = format!("outside-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(folder.join("manifests")).expect("making a folder");
+        fs::create_dir_all(folder.join("tools")).expect("making a folder");
         let namespace = Namespace::new().expect("making a network namespace needs root");
         namespace.raise_loopback().expect("raising loopback");
         Self { namespace, folder }
@@ -74,9 +75,30 @@ impl Machine {
     /// Runs a tool in the namespace until it ends.
     pub(crate) fn tool(&self, program: &str, arguments: &[&str]) -> Output {
         let mut command = Command::new(program);
-        // the tests may themselves run in a pod
-        command.args(arguments).env_remove("KUBERNETES_SERVICE_HOST");
+        command.args(arguments);
+        self.prepare(&mut command);
         self.run(|| command.output().unwrap_or_else(|error| panic!("{program}: {error}")))
+    }
+
+    /// What every program here is told by its environment.
+    fn prepare(&self, command: &mut Command) {
+        // the tests may themselves run in a pod
+        command.env_remove("KUBERNETES_SERVICE_HOST").env("XTABLES_LOCKFILE", self.path("xtables.lock"));
+    }
+
+    /// Runs the executable, which finds no tool of iptables, until it ends.
+    pub(crate) fn output_without_tools(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(EXECUTABLE);
+        command.args(arguments);
+        self.prepare(&mut command);
+        command.env("PATH", self.path("tools"));
+        self.run(|| command.output().expect("running the executable"))
+    }
+
+    /// Runs the executable until it ends, where parameters of the kernel can't be written.
+    pub(crate) fn output_with_read_only_parameters(&self, arguments: &[&str]) -> Output {
+        let script = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec \"$0\" \"$@\"";
+        self.tool("unshare", &[&["--mount", "sh", "-c", script, EXECUTABLE], arguments].concat())
     }
 
     /// Runs the executable until it ends.
@@ -92,12 +114,30 @@ impl Machine {
 
     /// Starts the executable over the manifests, in mode nftables.
     pub(crate) fn start(&self, arguments: &[&str]) -> Running<'_> {
+        self.start_by(&[], &[&["--proxy-mode=nftables"], arguments].concat())
+    }
+
+    /// Starts it in whatever mode the arguments say.
+    pub(crate) fn start_as(&self, arguments: &[&str]) -> Running<'_> {
         self.start_by(&[], arguments)
+    }
+
+    /// Starts it where it finds only those programs that were [`Machine::install`]ed.
+    pub(crate) fn start_with_installed(&self, arguments: &[&str]) -> Running<'_> {
+        let path = format!("PATH={}", self.path("tools").display());
+        self.start_by(&["env", &path], arguments)
+    }
+
+    /// Makes a program of the machine one that [`Machine::start_with_installed`] finds.
+    pub(crate) fn install(&self, program: &str) {
+        let found = self.tool("sh", &["-c", "command -v \"$0\"", program]);
+        let found = String::from_utf8(found.stdout).expect("text");
+        std::os::unix::fs::symlink(found.trim(), self.path("tools").join(program)).expect("making a link");
     }
 
     /// Starts it as the first process of a namespace of processes, as containers do. The child is who made that.
     pub(crate) fn start_as_first_process(&self) -> Running<'_> {
-        self.start_by(&["unshare", "--pid", "--fork", "--kill-child", "--"], &[])
+        self.start_by(&["unshare", "--pid", "--fork", "--kill-child", "--"], &["--proxy-mode=nftables"])
     }
 
     fn start_by(&self, by: &[&str], arguments: &[&str]) -> Running<'_> {
@@ -105,10 +145,13 @@ impl Machine {
         let file = fs::File::create(&log).expect("making the log");
         let manifests = self.manifests();
         let child = self.run(move || {
-            let common = ["--proxy-mode=nftables", "--hostname-override=node", "--manifests", &manifests];
+            let common = ["--hostname-override=node", "--manifests", &manifests];
             let words = [by, &[EXECUTABLE], &common[..], arguments].concat();
             let (program, arguments) = words.split_first().expect("there is the executable");
-            Command::new(program).args(arguments).stdin(Stdio::null()).stderr(file).spawn()
+            let mut command = Command::new(program);
+            command.args(arguments);
+            self.prepare(&mut command);
+            command.stdin(Stdio::null()).stderr(file).spawn()
         });
         Running { machine: self, child: child.expect("starting the executable"), log }
     }
@@ -126,6 +169,15 @@ impl Machine {
     /// All rules of the namespace.
     pub(crate) fn rules(&self) -> String {
         let output = self.tool("nft", &["list", "ruleset"]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// What a tool of the family of iptables prints: `iptables-nft-save`, `ip6tables-legacy -t nat -S` …
+    pub(crate) fn iptables(&self, words: &str) -> String {
+        let mut words = words.split(' ');
+        let program = words.next().expect("a program");
+        let output = self.tool(program, &words.collect::<Vec<_>>());
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).expect("text")
     }

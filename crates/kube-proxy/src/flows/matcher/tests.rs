@@ -54,7 +54,7 @@ fn rules(node_ports: &NodePortAddresses, rules: &[(Protocol, FrontendAddr, Right
         due: true,
     }));
     let (mut queue, now) = (Queue::default(), std::time::Instant::now());
-    queue.serve_node_ports(node_ports);
+    queue.serve_node_ports(node_ports, false);
     queue.offer(turn, now);
     queue.take(now);
     queue.done();
@@ -100,6 +100,8 @@ fn node_ports_are_those_of_the_nodes_addresses() {
     let everywhere = rules(&NodePortAddresses::All, &at_port);
     assert!(need_local_addresses(&everywhere));
     let some = rules(&NodePortAddresses::Only(vec!["192.0.2.2".parse().unwrap()]), &at_port);
+    let mut loopback_too = everywhere.clone();
+    loopback_too.localhost = true;
     assert!(!need_local_addresses(&some));
     for (to, endpoint, anywhere, second) in [
         ("192.0.2.1:30053", "10.1.0.2:53", true, false),
@@ -111,6 +113,8 @@ fn node_ports_are_those_of_the_nodes_addresses() {
         let entry = udp(to, endpoint);
         assert_eq!(matcher(Protocol::Udp, &everywhere).is_wrong(&entry), anywhere, "{to} {endpoint}");
         assert_eq!(matcher(Protocol::Udp, &some).is_wrong(&entry), second, "{to} {endpoint}");
+        let with_loopback = anywhere || to.starts_with("127.");
+        assert_eq!(matcher(Protocol::Udp, &loopback_too).is_wrong(&entry), with_loopback, "{to} {endpoint}");
     }
 }
 

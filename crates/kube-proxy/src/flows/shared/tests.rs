@@ -2,7 +2,9 @@ use std::net::IpAddr;
 
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_model::RightFlows;
-use ferry_model::state::{Action, Endpoint, Frontend, Pool, PortState, Scope, Snat, SourceRanges, Treatment};
+use ferry_model::state::{
+    Action, Endpoint, Frontend, NodePortAddresses, Pool, PortState, Scope, Snat, SourceRanges, Treatment,
+};
 use ferry_plane::{CommitError, UnitId};
 
 use super::super::testing::Holds;

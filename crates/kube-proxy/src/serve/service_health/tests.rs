@@ -42,7 +42,7 @@ impl Bench {
 
     async fn acknowledged(&mut self, acked: Vec<Acknowledged>) {
         let outcome = Outcome { acked, ..Outcome::default() };
-        self.health.turn(&Turn { family: Family::V4, outcome, pending: 0, synced: true }).await;
+        self.health.turn(&Turn { family: Family::V4, outcome, pending: 0, synced: true, settled: false }).await;
     }
 
     async fn base(&mut self, addresses: &[IpAddr]) {

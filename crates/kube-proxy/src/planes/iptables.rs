@@ -1,0 +1,224 @@
+//! Mode iptables: upstream's chains, by way of the tool, in that of its two variants which this node uses.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use ferry_api::config::MODE_IPTABLES;
+use ferry_api::object::Family;
+use ferry_kernel::iptables::{self, Backend, Failure, Table, Tool};
+use ferry_kernel::{nfacct, sysctl};
+use ferry_model::{NodePortSelection, Settings};
+use ferry_plane::{CommitError, Kernel as _, SyncEngine};
+use ferry_plane_iptables::{Counters, Features, IptablesEngine, Turn, backend, names};
+use ipnet::IpNet;
+
+use super::{Engines, Leftovers, RetireError};
+use crate::platform::TCP_BE_LIBERAL;
+use crate::serve::mode_metrics::{IptablesCounts, IptablesFamilyCounts, IptablesMetrics};
+
+/// What the tables of the two variants are called.
+pub(super) const NFT: &str = "iptables-nft";
+pub(super) const LEGACY: &str = "iptables-legacy";
+/// Whether packets of 127.0.0.1 may be led elsewhere.
+const ROUTE_LOCALNET: &str = "net.ipv4.conf.all.route_localnet";
+
+/// The variant, what rules may ask for, and the turn, which all engines of this process share.
+struct Shared {
+    backend: Backend,
+    features: Features,
+    turn: Turn,
+}
+
+pub(super) fn open(families: &[Family], settings: &Settings) -> anyhow::Result<Engines> {
+    let localhost = families.contains(&Family::V4) && serves_localhost(settings);
+    if localhost {
+        may_route_localhost()?;
+    }
+    let choice = backend::choose().context("mode iptables can't be used on this machine")?;
+    tracing::info!(variant = %choice.backend, why = choice.why, "Chose the variant of iptables");
+    if let Some(warning) = &choice.warning {
+        tracing::warn!(variant = %choice.backend, warning, "The variants of iptables are at odds");
+    }
+    let features = Features {
+        random_fully: true,
+        counts_invalid: counts(names::INVALID_DROPPED),
+        counts_localhost: localhost && counts(names::LOCALHOST_ACCEPTED),
+        drops_invalid: !is_liberal(),
+        // Whoever has set it, an earlier run perhaps.
+        guards_loopback: sysctl::read(ROUTE_LOCALNET).is_ok_and(|value| value == "1"),
+    };
+    let shared = Shared { backend: choice.backend, features, turn: Turn::default() };
+    let mut counters = Vec::new();
+    let opened = families.iter().map(|family| {
+        let own = Arc::new(Counters::default());
+        counters.push((*family, Arc::clone(&own)));
+        (*family, shared.open(*family, own))
+    });
+    let families = opened.collect();
+    let metrics = Box::new(move |registry: &_| {
+        IptablesMetrics::register(MODE_IPTABLES, move || read(&counters, features), registry)
+    });
+    let tables = match choice.backend {
+        Backend::Nft => NFT,
+        Backend::Legacy => LEGACY,
+    };
+    Ok(Engines { families, metrics, tables })
+}
+
+pub(super) fn retire_nft(family: Family) -> Result<usize, RetireError> {
+    retire(family, Backend::Nft, "chains of kube-proxy are there")
+}
+
+pub(super) fn retire_legacy(family: Family) -> Result<usize, RetireError> {
+    retire(family, Backend::Legacy, "there are rules, whose they are only the tool can tell")
+}
+
+/// Where there is nothing, no tool is missed, and none makes tables.
+fn retire(family: Family, backend: Backend, found: &'static str) -> Result<usize, RetireError> {
+    let present = backend::present(family).map_err(|error| {
+        RetireError::Failed(anyhow::Error::new(error).context("looking for rules of mode iptables"))
+    })?;
+    if !present.contains(&backend) {
+        return Ok(0);
+    }
+    let shared = Shared { backend, features: Features::default(), turn: Turn::default() };
+    let engine = shared.engine(family, Arc::default());
+    let engine = engine.map_err(|error| RetireError::Failed(anyhow::Error::new(error).context(found)))?;
+    SyncEngine::retire(Box::new(engine)).map_err(|errors| RetireError::failed(&errors))
+}
+
+/// Upstream's proxy has the same names and makes all of them its own, so it leaves nothing of ours over.
+pub(super) fn remove_leftovers(family: Family) -> io::Result<Leftovers> {
+    Ok(if backend::present(family)?.is_empty() { Leftovers::None } else { Leftovers::Adopted })
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// An engine that is ready to work. What the machine lacks shows at once.
+    fn open(&self, family: Family, counters: Arc<Counters>) -> Result<Box<dyn SyncEngine>, CommitError> {
+        let mut engine =
+            self.engine(family, counters).map_err(|failure| CommitError::Unusable(io::Error::other(failure)))?;
+        engine.kernel_mut().prepare()?;
+        Ok(Box::new(engine))
+    }
+
+    fn engine(&self, family: Family, counters: Arc<Counters>) -> Result<IptablesEngine, Failure> {
+        let tables = match family {
+            Family::V4 => iptables::Family::V4,
+            Family::V6 => iptables::Family::V6,
+        };
+        let tool = Tool::find(tables, Some(self.backend))?;
+        tracing::debug!(%family, variant = %tool.backend(), version = %tool.version(), "Found the tool");
+        let features = Features {
+            random_fully: tool.random_fully(),
+            counts_localhost: self.features.counts_localhost && family == Family::V4,
+            ..self.features
+        };
+        Ok(ferry_plane_iptables::engine(features, tool, self.turn.clone(), counters))
+    }
+}
+
+/// Whether the configuration wants node ports on 127.0.0.1.
+fn serves_localhost(settings: &Settings) -> bool {
+    settings.localhost_node_ports
+        && match &settings.node_port_addresses {
+            NodePortSelection::Primary => false,
+            NodePortSelection::Cidrs(cidrs) => {
+                let mut of_family = cidrs.iter().filter(|cidr| cidr.addr().is_ipv4()).peekable();
+                of_family.peek().is_none() || of_family.any(|cidr| cidr.prefix_len() == 0 || contains_localhost(cidr))
+            }
+        }
+}
+
+fn contains_localhost(cidr: &IpNet) -> bool {
+    cidr.contains(&IpAddr::from(Ipv4Addr::LOCALHOST))
+}
+
+/// Whether the parameter that this needs is set, or can be set once the guard of loopback stands.
+fn may_route_localhost() -> anyhow::Result<()> {
+    let there = sysctl::read(ROUTE_LOCALNET).with_context(|| format!("reading {ROUTE_LOCALNET}"))?;
+    if there == "1" {
+        return Ok(());
+    }
+    // The same value: nothing changes, but what can't be written shows.
+    sysctl::write(ROUTE_LOCALNET, &there).with_context(|| {
+        format!(
+            "node ports on 127.0.0.1 need {ROUTE_LOCALNET}=1, which can't be set here: set it beforehand, or \
+             iptables.localhostNodePorts (--iptables-localhost-nodeports) to false"
+        )
+    })
+}
+
+/// Whether this counter of the kernel counts, from now on at the latest.
+fn counts(name: &str) -> bool {
+    match nfacct::create(name) {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::info!(counter = name, err = %error, "The kernel can't count these packets, rules do without");
+            false
+        }
+    }
+}
+
+fn is_liberal() -> bool {
+    let liberal = sysctl::read(TCP_BE_LIBERAL).is_ok_and(|value| value != "0");
+    if liberal {
+        tracing::info!("{TCP_BE_LIBERAL} is set, so invalid packets are not dropped");
+    }
+    liberal
+}
+
+/// What the metrics show.
+fn read(counters: &[(Family, Arc<Counters>)], features: Features) -> IptablesCounts {
+    let of_family = |(family, counters): &(Family, Arc<Counters>)| {
+        let tables = [Table::Filter, Table::Nat];
+        let counts = IptablesFamilyCounts {
+            rules: tables.map(|table| (table.name(), counters.rules(table), counters.written(table))).into(),
+            failures: counters.failures(),
+            partial_failures: counters.partial_failures(),
+            lock_waits: counters.lock_waits(),
+            lock_wait: counters.lock_wait(),
+            runs: counters.runs(),
+            bytes: counters.bytes(),
+        };
+        (*family, counts)
+    };
+    // One that somebody has deleted has no value.
+    let packets = |counts: bool, name| counts.then(|| nfacct::packets(name).ok().flatten()).flatten();
+    IptablesCounts {
+        families: counters.iter().map(of_family).collect(),
+        invalid_dropped: packets(features.counts_invalid && features.drops_invalid, names::INVALID_DROPPED),
+        localhost_accepted: packets(features.counts_localhost, names::LOCALHOST_ACCEPTED),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::config::{IpTables, KubeProxyConfiguration};
+
+    use super::*;
+
+    #[test]
+    fn loopback_serves_node_ports_where_the_ranges_hold_it() {
+        for (wanted, ranges, serves) in [
+            (true, &[][..], true),
+            (false, &[], false),
+            (true, &["127.0.0.0/8"], true),
+            (true, &["127.0.0.1/32", "10.0.0.0/8"], true),
+            (true, &["10.0.0.0/8"], false),
+            (true, &["10.0.0.0/8", "0.0.0.0/0"], true),
+            (true, &["2001:db8::/32"], true),
+            (true, &["primary"], false),
+        ] {
+            let config = KubeProxyConfiguration {
+                node_port_addresses: ranges.iter().map(ToString::to_string).collect(),
+                iptables: IpTables { localhost_node_ports: wanted, ..IpTables::default() },
+                ..KubeProxyConfiguration::default()
+            };
+            assert_eq!(serves_localhost(&Settings::from_config(&config, "node")), serves, "{wanted} {ranges:?}");
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Mode nftables: one table per family, by netlink.
+
+use std::io;
+
+use ferry_api::object::Family;
+use ferry_model::Settings;
+use ferry_plane::{CommitError, Kernel as _, SyncEngine};
+use ferry_plane_nftables::{CommitTurn, NftablesEngine, leftovers};
+
+use super::{Engines, Leftovers, RetireError};
+use crate::serve::mode_metrics::NftablesMetrics;
+
+/// What the tables are called, in both families.
+pub(super) const TABLES: &str = "kube-proxy";
+
+pub(super) fn open(families: &[Family], _: &Settings) -> anyhow::Result<Engines> {
+    let turn = CommitTurn::default();
+    let open = |family| -> Result<Box<dyn SyncEngine>, CommitError> {
+        let mut engine = engine(family, &turn)?;
+        // What the machine lacks should show at once.
+        engine.kernel_mut().prepare()?;
+        Ok(Box::new(engine))
+    };
+    let families = families.iter().map(|family| (*family, open(*family))).collect();
+    Ok(Engines { families, metrics: Box::new(NftablesMetrics::register), tables: TABLES })
+}
+
+fn engine(family: Family, turn: &CommitTurn) -> Result<NftablesEngine, CommitError> {
+    ferry_plane_nftables::engine(family, turn.clone()).map_err(CommitError::Unusable)
+}
+
+/// Not prepared, so that it works on whatever machine.
+pub(super) fn retire(family: Family) -> Result<usize, RetireError> {
+    let retire = |engine| SyncEngine::retire(Box::new(engine));
+    let result = engine(family, &CommitTurn::default()).map_err(|error| vec![error]).and_then(retire);
+    result.map_err(|errors| RetireError::perhaps_absent(&errors))
+}
+
+pub(super) fn remove_leftovers(family: Family) -> io::Result<Leftovers> {
+    Ok(match leftovers::remove(family)? {
+        leftovers::Leftovers::NoTable => Leftovers::None,
+        leftovers::Leftovers::NotTakenOver => Leftovers::InUse,
+        leftovers::Leftovers::Removed(objects) => Leftovers::Removed(objects),
+    })
+}

@@ -1,0 +1,309 @@
+//! What only one mode counts. Upstream registers it in that mode only, and so do we.
+
+use std::fmt;
+use std::time::Duration;
+
+use ferry_api::object::Family;
+use prometheus::{CounterVec, IntCounterVec, IntGaugeVec, Registry};
+
+use super::metrics::MetricKind::{Counter, Gauge};
+use super::metrics::{ENGINE, FAMILY, Row, row};
+
+/// The metrics of a mode.
+pub trait ModeMetrics: fmt::Debug + Send + Sync {
+    /// A turn of the family's engine has failed.
+    fn failed(&self, family: Family);
+    /// The page is about to be shown.
+    fn refresh(&self);
+}
+
+/// Registers the metrics of a mode. Fails only where they contradict each other.
+pub type Register = Box<dyn FnOnce(&Registry) -> Result<Box<dyn ModeMetrics>, prometheus::Error>>;
+
+/// The metrics of mode nftables.
+#[derive(Debug)]
+pub struct NftablesMetrics {
+    failures: IntCounterVec,
+}
+
+/// The metrics of mode iptables, which are read where they are shown.
+pub struct IptablesMetrics {
+    mode: &'static str,
+    read: Box<dyn Fn() -> IptablesCounts + Send + Sync>,
+    rules: IntGaugeVec,
+    rules_last: IntGaugeVec,
+    failures: IntCounterVec,
+    partial_failures: IntCounterVec,
+    invalid_dropped: IntCounterVec,
+    localhost_accepted: IntCounterVec,
+    lock_waits: IntCounterVec,
+    lock_wait: CounterVec,
+    runs: IntCounterVec,
+    bytes: IntCounterVec,
+}
+
+/// What mode iptables has counted since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IptablesCounts {
+    /// each family that is served
+    pub families: Vec<(Family, IptablesFamilyCounts)>,
+    /// packets that were dropped since the connection tracker found them invalid, if they are counted
+    pub invalid_dropped: Option<u64>,
+    /// packets to node ports on loopback, if they are counted
+    pub localhost_accepted: Option<u64>,
+}
+
+/// Of one family.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IptablesFamilyCounts {
+    /// a table's name, how many rules of it are ours, and how many of them the last sync wrote
+    pub rules: Vec<(&'static str, u64, u64)>,
+    /// runs of the tool that failed
+    pub failures: u64,
+    /// those of them that should have written a change, not everything
+    pub partial_failures: u64,
+    /// runs of the tool that had to wait for the lock
+    pub lock_waits: u64,
+    /// how long
+    pub lock_wait: Duration,
+    /// runs of the tool that write
+    pub runs: u64,
+    /// bytes given to them
+    pub bytes: u64,
+}
+
+const TABLE_FAMILY: &[&str] = &["table", "ip_family"];
+
+const NFTABLES_FAILURES: Row = row(
+    "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+    Counter,
+    FAMILY,
+    "[ALPHA] Cumulative proxy nftables sync failures",
+);
+const RULES: Row = row(
+    "kubeproxy_sync_proxy_rules_iptables_total",
+    Gauge,
+    TABLE_FAMILY,
+    "[ALPHA] Total number of iptables rules owned by kube-proxy",
+);
+const RULES_LAST: Row = row(
+    "kubeproxy_sync_proxy_rules_iptables_last",
+    Gauge,
+    TABLE_FAMILY,
+    "[ALPHA] Number of iptables rules written by kube-proxy in last sync",
+);
+const FAILURES: Row = row(
+    "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+    Counter,
+    FAMILY,
+    "[ALPHA] Cumulative proxy iptables restore failures",
+);
+const PARTIAL_FAILURES: Row = row(
+    "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+    Counter,
+    FAMILY,
+    "[ALPHA] Cumulative proxy iptables partial restore failures",
+);
+const INVALID_DROPPED: Row = row(
+    "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+    Counter,
+    &[],
+    "[ALPHA] packets dropped by iptables to work around conntrack problems",
+);
+const LOCALHOST_ACCEPTED: Row = row(
+    "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
+    Counter,
+    &[],
+    "[ALPHA] Number of packets accepted on nodeports of loopback interface",
+);
+const LOCK_WAITS: Row =
+    row("kubeproxy_engine_lock_waits_total", Counter, ENGINE, "Runs of iptables that had to wait for its lock");
+const LOCK_WAIT: Row =
+    row("kubeproxy_engine_lock_wait_seconds_total", Counter, ENGINE, "Time that runs of iptables waited for its lock");
+const RUNS: Row = row("kubeproxy_engine_tool_runs_total", Counter, ENGINE, "Runs of iptables-restore");
+const BYTES: Row = row("kubeproxy_engine_tool_bytes_total", Counter, ENGINE, "Bytes given to iptables-restore");
+
+/// Every metric of mode nftables.
+pub const NFTABLES_TABLE: &[Row] = &[NFTABLES_FAILURES];
+/// Every metric of mode iptables.
+pub const IPTABLES_TABLE: &[Row] = &[
+    RULES,
+    RULES_LAST,
+    FAILURES,
+    PARTIAL_FAILURES,
+    INVALID_DROPPED,
+    LOCALHOST_ACCEPTED,
+    LOCK_WAITS,
+    LOCK_WAIT,
+    RUNS,
+    BYTES,
+];
+
+// === impl NftablesMetrics ===
+
+impl NftablesMetrics {
+    /// Registers all of the table. Fails only where the table contradicts itself.
+    pub fn register(registry: &Registry) -> Result<Box<dyn ModeMetrics>, prometheus::Error> {
+        Ok(Box::new(Self { failures: NFTABLES_FAILURES.counters(registry)? }))
+    }
+}
+
+impl ModeMetrics for NftablesMetrics {
+    fn failed(&self, family: Family) {
+        self.failures.with_label_values(&[family.to_string()]).inc();
+    }
+
+    fn refresh(&self) {}
+}
+
+// === impl IptablesMetrics ===
+
+impl IptablesMetrics {
+    /// Registers all of the table. Fails only where the table contradicts itself.
+    pub fn register(
+        mode: &'static str,
+        read: impl Fn() -> IptablesCounts + Send + Sync + 'static,
+        r: &Registry,
+    ) -> Result<Box<dyn ModeMetrics>, prometheus::Error> {
+        Ok(Box::new(Self {
+            mode,
+            read: Box::new(read),
+            rules: RULES.gauges(r)?,
+            rules_last: RULES_LAST.gauges(r)?,
+            failures: FAILURES.counters(r)?,
+            partial_failures: PARTIAL_FAILURES.counters(r)?,
+            invalid_dropped: INVALID_DROPPED.counters(r)?,
+            localhost_accepted: LOCALHOST_ACCEPTED.counters(r)?,
+            lock_waits: LOCK_WAITS.counters(r)?,
+            lock_wait: LOCK_WAIT.float_counters(r)?,
+            runs: RUNS.counters(r)?,
+            bytes: BYTES.counters(r)?,
+        }))
+    }
+
+    fn refresh_family(&self, family: Family, counts: &IptablesFamilyCounts) {
+        let family = family.to_string();
+        for (table, owned, written) in &counts.rules {
+            let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+            self.rules.with_label_values(&[*table, &family]).set(gauge(*owned));
+            self.rules_last.with_label_values(&[*table, &family]).set(gauge(*written));
+        }
+        for (counter, value) in [(&self.failures, counts.failures), (&self.partial_failures, counts.partial_failures)] {
+            // Upstream shows a failure, and not that there was none.
+            if value > 0 {
+                catch_up(counter, &[&family], value);
+            }
+        }
+        let engine = [family.as_str(), self.mode];
+        catch_up(&self.lock_waits, &engine, counts.lock_waits);
+        catch_up(&self.runs, &engine, counts.runs);
+        catch_up(&self.bytes, &engine, counts.bytes);
+        let lock_wait = self.lock_wait.with_label_values(&engine);
+        lock_wait.inc_by((counts.lock_wait.as_secs_f64() - lock_wait.get()).max(0.0));
+    }
+}
+
+impl fmt::Debug for IptablesMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IptablesMetrics").finish_non_exhaustive()
+    }
+}
+
+impl ModeMetrics for IptablesMetrics {
+    fn failed(&self, _: Family) {}
+
+    fn refresh(&self) {
+        let counts = (self.read)();
+        for (family, counts) in &counts.families {
+            self.refresh_family(*family, counts);
+        }
+        for (counter, packets) in
+            [(&self.invalid_dropped, counts.invalid_dropped), (&self.localhost_accepted, counts.localhost_accepted)]
+        {
+            if let Some(packets) = packets {
+                catch_up(counter, &[], packets);
+            }
+        }
+    }
+}
+
+/// Makes a counter show what something else has counted; that begins anew when it shows less.
+fn catch_up(counters: &IntCounterVec, labels: &[&str], value: u64) {
+    let counter = counters.with_label_values(labels);
+    if value < counter.get() {
+        counter.reset();
+    }
+    counter.inc_by(value - counter.get());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::serve::metrics::Metrics;
+
+    #[test]
+    fn each_mode_shows_its_own() {
+        let metrics = Metrics::new().unwrap();
+        metrics.add_mode(Box::new(NftablesMetrics::register)).unwrap();
+        assert!(!metrics.encode().contains("tables"), "without a failure there is nothing");
+        metrics.mode_failed(Family::V4);
+        let page = metrics.encode();
+        assert!(page.contains("\nkubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"} 1\n"));
+        assert!(!page.contains("iptables"), "{page}");
+    }
+
+    #[test]
+    fn what_is_counted_elsewhere_is_read_when_the_page_is() {
+        let family = IptablesFamilyCounts {
+            rules: vec![("filter", 4, 2), ("nat", 20, 6)],
+            failures: 0,
+            partial_failures: 0,
+            lock_waits: 1,
+            lock_wait: Duration::from_millis(1500),
+            runs: 3,
+            bytes: 4096,
+        };
+        let counts = IptablesCounts { families: vec![(Family::V4, family)], ..IptablesCounts::default() };
+        let counts = Arc::new(Mutex::new(counts));
+        let read = {
+            let counts = Arc::clone(&counts);
+            move || counts.lock().unwrap().clone()
+        };
+        let metrics = Metrics::new().unwrap();
+        metrics.add_mode(Box::new(move |r| IptablesMetrics::register("iptables", read, r))).unwrap();
+        let page = metrics.encode();
+        for line in [
+            "kubeproxy_sync_proxy_rules_iptables_total{ip_family=\"IPv4\",table=\"nat\"} 20",
+            "kubeproxy_sync_proxy_rules_iptables_last{ip_family=\"IPv4\",table=\"filter\"} 2",
+            "kubeproxy_engine_lock_wait_seconds_total{ip_family=\"IPv4\",mode=\"iptables\"} 1.5",
+            "kubeproxy_engine_tool_bytes_total{ip_family=\"IPv4\",mode=\"iptables\"} 4096",
+        ] {
+            assert!(page.lines().any(|known| known == line), "{line}: {page}");
+        }
+        for absent in ["nftables", "failures_total", "packets_total"] {
+            assert!(!page.contains(absent), "{absent}: {page}");
+        }
+        {
+            let mut counts = counts.lock().unwrap();
+            counts.invalid_dropped = Some(7);
+            counts.families[0].1.failures = 2;
+            counts.families[0].1.rules[1].1 = 3;
+        }
+        metrics.mode_failed(Family::V4);
+        let page = metrics.encode();
+        for line in [
+            "kubeproxy_iptables_ct_state_invalid_dropped_packets_total 7",
+            "kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family=\"IPv4\"} 2",
+            "kubeproxy_sync_proxy_rules_iptables_total{ip_family=\"IPv4\",table=\"nat\"} 3",
+            "kubeproxy_engine_tool_runs_total{ip_family=\"IPv4\",mode=\"iptables\"} 3",
+        ] {
+            assert!(page.lines().any(|known| known == line), "{line}: {page}");
+        }
+        // Somebody made the kernel's counter anew.
+        counts.lock().unwrap().invalid_dropped = Some(2);
+        assert!(metrics.encode().contains("\nkubeproxy_iptables_ct_state_invalid_dropped_packets_total 2\n"));
+    }
+}
