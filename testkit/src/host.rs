@@ -2,11 +2,15 @@
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use ferry_kernel::netns::Namespace;
+
+/// Names another lock file to the legacy variant of iptables.
+const LOCK: &str = "XTABLES_LOCKFILE";
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -19,6 +23,8 @@ pub struct Host {
     thread_id: i32,
     jobs: Option<Sender<Job>>,
     worker: Option<JoinHandle<()>>,
+    /// who uses the legacy variant of iptables here waits for nobody elsewhere
+    lock: PathBuf,
 }
 
 impl Host {
@@ -34,7 +40,8 @@ impl Host {
             })
             .expect("starting a thread");
         let thread_id = is_ready.recv().expect("a thread in a namespace of its own");
-        let host = Self { name, thread_id, jobs: Some(jobs), worker: Some(worker) };
+        let lock = std::env::temp_dir().join(format!("ferry-lab-{}-{thread_id}.lock", std::process::id()));
+        let host = Self { name, thread_id, jobs: Some(jobs), worker: Some(worker), lock };
         host.sh("ip", &["link", "set", "lo", "up"]);
         host
     }
@@ -84,6 +91,7 @@ impl Host {
     pub fn feed(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env(LOCK, &self.lock);
         let input = input.to_owned();
         let program = program.to_owned();
         let output = self.run(move || {
@@ -105,9 +113,14 @@ impl Host {
     /// Starts a program in the namespace that must not outlive this process. Its id is the child's.
     pub fn spawn(&self, program: &str, arguments: &[String], set_up: impl FnOnce(&mut Command)) -> Child {
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--", program]).args(arguments);
+        command.args(["--pdeathsig", "KILL", "--", program]).args(arguments).env(LOCK, &self.lock);
         set_up(&mut command);
         self.run(move || command.spawn()).unwrap_or_else(|error| panic!("starting setpriv: {error}"))
+    }
+
+    /// The lock file of the legacy variant of iptables for what runs in the namespace.
+    pub fn lock(&self) -> &Path {
+        &self.lock
     }
 
     /// Writes a kernel setting of the namespace, say `net/ipv4/ip_forward`.
@@ -127,6 +140,8 @@ impl Drop for Host {
             // a panic of the worker has already been seen by the job that caused it
             let _ = worker.join();
         }
+        // nobody may have needed it
+        let _ = std::fs::remove_file(&self.lock);
     }
 }
 

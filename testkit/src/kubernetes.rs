@@ -21,6 +21,8 @@ use crate::proxy::Proxy;
 
 pub use client::{Answer, Client};
 
+/// How long upstream's proxy waits at least between two syncs of its iptables mode.
+const MIN_SYNC_PERIOD: &str = "10ms";
 /// How many connections share many requests.
 const CONNECTIONS: usize = 6;
 
@@ -393,12 +395,13 @@ impl<'a> Kubernetes<'a> {
         }
     }
 
-    /// Starts upstream's proxy in nftables mode.
-    pub fn start_proxy(&self, folder: &Path) -> Proxy<'a> {
+    /// Starts upstream's proxy in a mode.
+    pub fn start_proxy(&self, folder: &Path, mode: &str) -> Proxy<'a> {
         std::fs::create_dir_all(folder).expect("making a folder");
         // in a namespace that isn't the machine's first, the limits of connection tracking can't be set
         let arguments = [
-            "--proxy-mode=nftables".to_owned(),
+            format!("--proxy-mode={mode}"),
+            format!("--iptables-min-sync-period={MIN_SYNC_PERIOD}"),
             format!("--kubeconfig={}", self.kubeconfig(User::Certificate).display()),
             format!("--hostname-override={NODE_NAME}"),
             format!("--cluster-cidr={}", POD_RANGES.join(",")),

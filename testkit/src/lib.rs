@@ -1,7 +1,8 @@
 //! What tests that send real packets need: a lab of network namespaces, servers and clients in it, the built
 //! executable in the middle, manifests for it, and `nft` as an oracle.
 //!
-//! For tests only, so it fails the way tests do: by panicking. Needs root, and the tools `ip`, `nft` and `setpriv`.
+//! For tests only, so it fails the way tests do: by panicking. Needs root, and the tools `ip`, `nft`, `iptables` (both variants) and
+//! `setpriv`.
 //!
 //! Read [`Lab`] first, then [`Stage`], which is what most tests hold.
 #![expect(clippy::expect_used, clippy::panic, reason = "a test kit fails by panicking")]
@@ -10,6 +11,7 @@ pub mod api;
 pub mod checks;
 pub mod corpus;
 pub mod host;
+pub mod iptables;
 pub mod kubernetes;
 pub mod lab;
 pub mod nft;

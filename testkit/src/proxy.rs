@@ -15,6 +15,10 @@ use crate::host::Host;
 use crate::lab::{NODE_NAME, POD_RANGES};
 use crate::stage::slowly;
 
+/// The modes that there are configurations of.
+pub const NFTABLES: &str = "nftables";
+/// The other one.
+pub const IPTABLES: &str = "iptables";
 /// Where the metrics are, in the proxy's namespace.
 const METRICS: u16 = 10249;
 /// Where the health is.
@@ -34,6 +38,8 @@ pub struct Proxy<'a> {
 pub struct Config {
     /// clusterCIDR; `None`: no local detector
     pub cluster_cidr: Option<String>,
+    /// the mode
+    pub mode: &'static str,
     /// further lines of the file
     pub more: String,
 }
@@ -42,7 +48,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { cluster_cidr: Some(POD_RANGES.join(",")), more: String::new() }
+        Self { cluster_cidr: Some(POD_RANGES.join(",")), mode: NFTABLES, more: String::new() }
     }
 }
 
@@ -52,25 +58,31 @@ impl Config {
         Self { more: format!("{more}\n"), ..Self::default() }
     }
 
+    /// The default in iptables mode.
+    pub fn iptables() -> Self {
+        Self { mode: IPTABLES, ..Self::default() }
+    }
+
     /// Writes it as a file.
     pub fn write(&self, file: &Path) {
         std::fs::write(file, self.yaml()).expect("writing the configuration");
     }
 
     fn yaml(&self) -> String {
-        let cidr = self.cluster_cidr.as_deref().unwrap_or_default();
+        let (cidr, mode) = (self.cluster_cidr.as_deref().unwrap_or_default(), self.mode);
         // a namespace that isn't the machine's first has no conntrack limits of its own to set
         let head = format!(
             "apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
-mode: nftables
+mode: {mode}
 hostnameOverride: {NODE_NAME}
 clusterCIDR: \"{cidr}\"
 conntrack: {{maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}
 "
         );
-        let periods = if self.more.contains("nftables:") { "" } else { "nftables: {minSyncPeriod: 1ms}\n" };
-        head + periods + &self.more
+        let has_section = self.more.contains(&format!("{mode}:"));
+        let periods = if has_section { String::new() } else { format!("{mode}: {{minSyncPeriod: 1ms}}\n") };
+        head + &periods + &self.more
     }
 }
 
@@ -176,7 +188,7 @@ impl<'a> Proxy<'a> {
     /// The sum of a metric's samples whose line holds all of these labels (`ip_family="IPv4"`); 0 if there is none,
     /// or nobody who would tell.
     pub fn metric(&self, name: &str, labels: &[&str]) -> f64 {
-        let answer = self.get(METRICS, "/metrics").unwrap_or_default();
+        let answer = whole(&self.get(METRICS, "/metrics").unwrap_or_default());
         let samples = answer.lines().filter(|line| {
             let rest = line.strip_prefix(name);
             rest.is_some_and(|rest| rest.starts_with(['{', ' '])) && labels.iter().all(|label| line.contains(label))
@@ -236,6 +248,21 @@ impl Drop for Proxy<'_> {
             let _ = writeln!(std::io::stderr(), "--- the proxy's log, its end\n{}", tail.join("\n"));
         }
     }
+}
+
+/// An answer in one piece: upstream's comes in chunks, which begin anywhere in a line.
+fn whole(answer: &str) -> String {
+    let Some((head, mut rest)) = answer.split_once("\r\n\r\n").filter(|(head, _)| head.contains("chunked")) else {
+        return answer.to_owned();
+    };
+    let mut text = format!("{head}\n");
+    while let Some((size, chunk)) = rest.split_once("\r\n") {
+        let chunk = usize::from_str_radix(size, 16).ok().and_then(|size| chunk.split_at_checked(size));
+        let Some((chunk, more)) = chunk.filter(|(chunk, _)| !chunk.is_empty()) else { break };
+        text += chunk;
+        rest = more.trim_start_matches("\r\n");
+    }
+    text
 }
 
 fn path_text(path: &Path) -> &str {

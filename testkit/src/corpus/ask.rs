@@ -283,6 +283,11 @@ fn connect(ask: &Ask) -> std::io::Result<(Socket, u16)> {
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
         result => result?,
     }
+    // A refusal that comes before `connect` has returned is kept as a soft error: nobody would be told before TCP asks
+    // again, a second later.
+    if let Some(error) = socket.take_error()? {
+        return Err(error);
+    }
     if ask.protocol == Protocol::Udp {
         sent(socket.send(b"?"))?;
     }

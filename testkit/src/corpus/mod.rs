@@ -9,6 +9,8 @@ mod ask;
 mod icmp;
 mod judge;
 mod plan;
+mod remember;
+mod served;
 mod server;
 mod stage;
 mod terrain;
@@ -16,7 +18,10 @@ mod trial;
 
 use ferry_model::{Profile, Store};
 
+use crate::iptables::Backend;
+
 pub use plan::edges;
+pub use remember::Remembers;
 pub use stage::Corpus;
 pub use terrain::Terrain;
 
@@ -29,6 +34,10 @@ pub struct Mode {
     pub section: &'static str,
     /// how it differs from others
     pub profile: Profile,
+    /// how session affinity works
+    pub remembers: Remembers,
+    /// the variant of iptables that the machine's kubelet uses, if the mode goes by it
+    pub backend: Option<Backend>,
 }
 
 /// What a proxy knows.
@@ -57,5 +66,22 @@ pub struct Findings {
 
 impl Mode {
     /// The nftables mode.
-    pub const NFTABLES: Self = Self { name: "nftables", section: "nftables", profile: Profile::NFTABLES };
+    pub const NFTABLES: Self = Self {
+        name: "nftables",
+        section: "nftables",
+        profile: Profile::NFTABLES,
+        remembers: Remembers::ByPolicy,
+        backend: None,
+    };
+
+    /// The iptables mode beside a kubelet with this variant.
+    pub const fn iptables(backend: Backend) -> Self {
+        Self {
+            name: "iptables",
+            section: "iptables",
+            profile: Profile::IPTABLES,
+            remembers: Remembers::ByEndpoint,
+            backend: Some(backend),
+        }
+    }
 }

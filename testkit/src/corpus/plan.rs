@@ -41,7 +41,7 @@ pub(super) struct Memory {
     /// how the frontend's traffic policy divides clients
     policy: String,
     /// the endpoints to choose from
-    pool: Vec<SocketAddr>,
+    pub(super) pool: Vec<SocketAddr>,
 }
 
 /// Where connections go.
@@ -233,7 +233,7 @@ fn node_port(
 ) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
     let local = addresses.local().into_iter().filter(|address| Family::of(*address) == family);
     let serves = |address: &IpAddr| match &base.node_ports {
-        NodePortAddresses::All => !address.is_loopback(),
+        NodePortAddresses::All => !address.is_loopback() || (base.localhost && address.is_ipv4()),
         NodePortAddresses::Only(list) => list.contains(address),
     };
     let (at, elsewhere): (Vec<_>, Vec<_>) = local.partition(serves);
@@ -299,4 +299,15 @@ pub fn edges(range: &IpNet) -> Vec<IpAddr> {
         }
     };
     vec![first, last, beside(first, false), beside(last, true)]
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+
+    /// What one client of one service port is remembered under that may reach these endpoints.
+    pub(crate) fn memory(pool: &[SocketAddr]) -> Memory {
+        let client = IpAddr::from([192, 0, 2, 1]);
+        Memory { port: "demo/web:".to_owned(), client, policy: String::new(), pool: pool.to_vec() }
+    }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ferry_api::config;
 use ferry_api::object::{AddressKind, Family, KubeObject, Node, NodeAddress, ObjectName, Protocol};
@@ -13,10 +13,12 @@ use ferry_model::{Event, Profile, Settings, explain::explain};
 use serde_json::{Map, Value, json};
 
 use super::plan::Decided;
+use super::served::{self, Served};
 use super::server::Servers;
 use super::terrain::{Addresses, Terrain};
 use super::trial::{Fault, try_all};
 use super::{Findings, Mode, Situation};
+use crate::iptables;
 use crate::lab::{NODE_NAME, Place};
 use crate::probe::Client;
 use crate::proxy::Proxy;
@@ -30,12 +32,23 @@ pub struct Corpus<'a> {
     proxy: Option<Running<'a>>,
     addresses: Option<Addresses>,
     written: u16,
+    objects: Objects,
     _marker: Servers,
 }
 
 struct Running<'a> {
     proxy: Proxy<'a>,
     config: String,
+    /// what else it learned only when it started
+    knows: String,
+}
+
+/// Where the proxy has its objects from.
+enum Objects {
+    /// from a folder
+    Manifests,
+    /// from an API server that takes in everything: what it holds
+    Server(Box<Served>),
 }
 
 /// So many faults of a situation are told.
@@ -53,6 +66,16 @@ const MARKER_ENDPOINTS: [&str; 2] = ["10.244.1.200:9", "[fd00:10:244:1:8000::200
 impl<'a> Corpus<'a> {
     /// Nothing runs yet. The folder is emptied; it is going to hold the manifests and the log.
     pub fn new(terrain: &'a Terrain, executable: &'a str, folder: &Path, mode: Mode) -> Self {
+        Self::over(terrain, executable, folder, mode, Objects::Manifests)
+    }
+
+    /// The same with upstream's executable, which reads no manifests: to see that the model decides as upstream does.
+    pub fn of_upstream(terrain: &'a Terrain, executable: &'a str, folder: &Path, mode: Mode) -> Self {
+        let served = terrain.host(Place::Node).run(Served::start);
+        Self::over(terrain, executable, folder, mode, Objects::Server(Box::new(served)))
+    }
+
+    fn over(terrain: &'a Terrain, executable: &'a str, folder: &Path, mode: Mode, objects: Objects) -> Self {
         match fs::remove_dir_all(folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", folder.display()),
             Ok(()) | Err(_) => {}
@@ -60,8 +83,11 @@ impl<'a> Corpus<'a> {
         fs::create_dir_all(folder.join("manifests")).expect("making a folder");
         let marker = MARKER_ENDPOINTS.map(|at| (Protocol::Tcp, at.parse().expect("an address")));
         let marker = Servers::start(terrain.host(Place::PodB), &BTreeSet::from(marker));
+        if let Some(backend) = mode.backend {
+            iptables::hint(terrain.host(Place::Node), backend);
+        }
         let folder = folder.to_owned();
-        Self { terrain, executable, folder, mode, proxy: None, addresses: None, written: 0, _marker: marker }
+        Self { terrain, executable, folder, mode, proxy: None, addresses: None, written: 0, objects, _marker: marker }
     }
 
     /// Brings a situation into force and makes every connection; complains of what was not as decided.
@@ -72,12 +98,19 @@ impl<'a> Corpus<'a> {
         let addresses = Addresses::new(
             store.node().into_iter().flat_map(|node| &*node.addresses).filter_map(|known| known.address.clone().ok()),
         );
+        let mut manifest = manifest;
         if store.node().is_none() {
-            store.apply(Event::Upsert(KubeObject::Node(stand_in(&settings, &addresses))));
+            let node = stand_in(&settings, &addresses);
+            if let Objects::Server(..) = self.objects {
+                manifest += &served::node_yaml(&node);
+            }
+            store.apply(Event::Upsert(KubeObject::Node(node)));
         }
-        self.put(&config, &addresses, &manifest);
+        // upstream knows the addresses that its Node had when it started
+        let knows = if let Objects::Server(..) = self.objects { format!("{:?}", store.node()) } else { String::new() };
+        self.put((&config, knows), &addresses, &manifest);
         let decided = Decided::new(&settings, &store, &self.mode, &addresses);
-        let found = try_all(self.terrain, &decided, &addresses);
+        let found = try_all(self.terrain, &decided, &addresses, self.mode.remembers);
         let mut findings = Findings { connections: found.connections, faults: Vec::new() };
         if !found.faults.is_empty() {
             let explained = explain(&settings, &addresses.local(), &store, &self.mode.profile);
@@ -87,6 +120,11 @@ impl<'a> Corpus<'a> {
             findings.faults.push(text);
         }
         findings
+    }
+
+    /// Ends the proxy; the next situation starts another.
+    pub fn end_proxy(&mut self) {
+        self.proxy = None;
     }
 
     /// The last lines of the log, without the flags that it begins with.
@@ -106,23 +144,35 @@ impl<'a> Corpus<'a> {
         let mut fields: Map<String, Value> =
             serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         let written_for = fields.get("mode").and_then(Value::as_str).unwrap_or(self.mode.section).to_owned();
-        let mut section = match fields.remove(&written_for) {
-            Some(Value::Object(section)) => section,
-            Some(_) | None => Map::new(),
-        };
+        let mut section = Map::new();
+        for name in [&written_for, self.mode.section] {
+            if let Some(Value::Object(more)) = fields.remove(name) {
+                section.extend(more);
+            }
+        }
         section.insert("minSyncPeriod".to_owned(), json!("1ms"));
         fields.insert(self.mode.section.to_owned(), Value::Object(section));
         fields.insert("mode".to_owned(), json!(self.mode.name));
         fields.entry("hostnameOverride").or_insert(json!(NODE_NAME));
+        // where it is asked how far it is, whatever address it binds otherwise
+        fields.entry("metricsBindAddress").or_insert(json!("127.0.0.1:10249"));
         let conntrack = json!({"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"});
         fields.insert("conntrack".to_owned(), conntrack);
+        if let Objects::Server(served) = &self.objects {
+            let file = self.folder.join("kubeconfig");
+            served.kubeconfig(&file);
+            fields
+                .insert("clientConnection".to_owned(), json!({"kubeconfig": file, "contentType": "application/json"}));
+        }
         Value::Object(fields).to_string()
     }
 
     /// Makes it so that these objects are served by a proxy with this configuration, on a node with these addresses.
-    fn put(&mut self, config: &str, addresses: &Addresses, manifest: &str) {
+    fn put(&mut self, (config, knows): (&str, String), addresses: &Addresses, manifest: &str) {
         let stays = self.addresses.as_ref() == Some(addresses)
-            && self.proxy.as_mut().is_some_and(|running| running.config == config && running.proxy.is_running());
+            && self.proxy.as_mut().is_some_and(|running| {
+                running.config == config && running.knows == knows && running.proxy.is_running()
+            });
         if !stays {
             // so that what answers is the new process
             self.proxy = None;
@@ -130,33 +180,57 @@ impl<'a> Corpus<'a> {
             self.addresses = Some(addresses.clone());
         }
         self.written += 1;
-        let draft = self.folder.join("draft.yaml");
-        let text = format!("{manifest}\n---\n{}", marker(MARKER_PORTS + self.written));
-        fs::write(&draft, text).expect("writing manifests");
-        fs::rename(&draft, self.folder.join("manifests/all.yaml")).expect("putting manifests in place");
-        if self.proxy.is_none() {
-            self.proxy = Some(self.start(config));
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs_f64();
+        let marker = marker(MARKER_PORTS + self.written);
+        match &mut self.objects {
+            Objects::Manifests => {
+                let draft = self.folder.join("draft.yaml");
+                fs::write(&draft, format!("{manifest}\n---\n{marker}")).expect("writing manifests");
+                fs::rename(&draft, self.folder.join("manifests/all.yaml")).expect("putting manifests in place");
+            }
+            Objects::Server(served) => served.put(manifest, &marker),
         }
-        self.wait();
+        if self.proxy.is_none() {
+            self.proxy = Some(self.start(config, knows));
+        }
+        self.wait(since);
     }
 
-    fn start(&self, config: &str) -> Running<'a> {
+    fn start(&self, config: &str, knows: String) -> Running<'a> {
         let file = self.folder.join("config.yaml");
         fs::write(&file, config).expect("writing the configuration");
         let path = |path: &Path| path.to_str().expect("a path of this repository is text").to_owned();
         let (file, manifests) = (path(&file), path(&self.folder.join("manifests")));
-        let arguments = ["--config", &file, "--manifests", &manifests, "-v=2"];
+        let arguments = ["--config", &file, "-v=2", "--manifests", &manifests];
+        let arguments = match self.objects {
+            Objects::Manifests => &arguments[..],
+            Objects::Server(..) => &arguments[..3],
+        };
         let host = self.terrain.host(Place::Node);
-        let proxy = Proxy::start_with(host, self.executable, &self.folder, &arguments);
-        Running { proxy, config: config.to_owned() }
+        let proxy = Proxy::start_with(host, self.executable, &self.folder, arguments);
+        Running { proxy, config: config.to_owned(), knows }
     }
 
-    fn wait(&mut self) {
+    /// Waits until what was written last is in force.
+    fn wait(&mut self, since: f64) {
         let client = Client::new(self.terrain.host(Place::Node)).patience(Duration::from_millis(100));
         let Some(running) = &mut self.proxy else { return };
         for address in MARKER {
             let at = SocketAddr::new(address.parse().expect("an address"), MARKER_PORTS + self.written);
             running.proxy.wait_for("objects in force", |_| client.tcp(at, 1).all_answered());
+        }
+        if self.mode.backend.is_some() {
+            // a commit of more than one transaction: what refuses goes last
+            running.proxy.wait_for("the end of the commit", |proxy| {
+                Family::ALL.into_iter().all(|family| {
+                    let label = format!("ip_family=\"{family}\"");
+                    proxy.metric("kubeproxy_sync_proxy_rules_last_timestamp_seconds", &[&label]) > since
+                })
+            });
+            if let Objects::Server(_) = self.objects {
+                // Services and slices come one by one: more than one commit
+                std::thread::sleep(Duration::from_millis(150));
+            }
         }
     }
 }

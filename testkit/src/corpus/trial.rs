@@ -6,8 +6,10 @@ use std::net::SocketAddr;
 use ferry_api::object::{Family, Protocol};
 use ferry_model::Verdict;
 
+use super::Remembers;
 use super::judge::{Scene, wants_server};
 use super::plan::{Decided, Memory, Try};
+use super::remember::Memories;
 use super::server::Servers;
 use super::terrain::{Addresses, Terrain};
 use super::{ask, icmp};
@@ -36,13 +38,16 @@ const SMALL: usize = 4;
 /// Further connections to meet those that weren't, in turns of so many.
 const TURNS: [usize; 4] = [8, 16, 32, 64];
 
+/// The turn of those who are known already.
+const LAST: usize = usize::MAX;
+
 /// The tries of a situation and what came of them.
 struct Trial<'a> {
     terrain: &'a Terrain,
     scene: Scene<'a>,
     found: Found,
-    /// what a client got before
-    remembered: BTreeMap<Memory, SocketAddr>,
+    /// what clients got before
+    remembered: Memories,
     /// who answered of a set, by where the connection went
     met: BTreeMap<Group, BTreeSet<SocketAddr>>,
 }
@@ -53,14 +58,27 @@ type Group = (Protocol, SocketAddr, Vec<SocketAddr>);
 // === impl Trial ===
 
 impl Trial<'_> {
-    /// Makes all connections of these, at once.
+    /// Makes all connections of these, at once. Who waits in vain tries again: a machine that is too busy loses packets,
+    /// rules that are wrong lose them every time.
     fn make(&mut self, tries: &[&Try]) {
-        let asks: Vec<_> = tries.iter().map(|tried| tried.ask).collect();
-        for (tried, outcome) in tries.iter().zip(ask::ask_all(self.terrain, &asks)) {
+        let mut again = Vec::new();
+        for (tried, outcome) in self.ask(tries) {
+            match outcome {
+                Some(Outcome::Timeout) | None if !tried.ask.silent => again.push(tried),
+                Some(outcome) => self.note(tried, &outcome),
+                None => {}
+            }
+        }
+        for (tried, outcome) in self.ask(&again) {
             if let Some(outcome) = outcome {
                 self.note(tried, &outcome);
             }
         }
+    }
+
+    fn ask<'t>(&self, tries: &[&'t Try]) -> Vec<(&'t Try, Option<Outcome>)> {
+        let asks: Vec<_> = tries.iter().map(|tried| tried.ask).collect();
+        tries.iter().copied().zip(ask::ask_all(self.terrain, &asks)).collect()
     }
 
     fn note(&mut self, tried: &Try, outcome: &Outcome) {
@@ -71,8 +89,7 @@ impl Trial<'_> {
         };
         let (Some(endpoint), Verdict::Forward(pool)) = (answered, &tried.verdict) else { return };
         if let Some(memory) = &tried.memory {
-            let known = *self.remembered.entry(memory.clone()).or_insert(endpoint);
-            if known != endpoint {
+            if let Err(known) = self.remembered.note(memory, endpoint) {
                 self.fault(tried, outcome, &format!("session affinity has to lead to {known} again"));
             }
         } else if pool.len() <= SMALL {
@@ -137,7 +154,7 @@ fn group(tried: &Try) -> Group {
 }
 
 /// Puts servers where there have to be some, makes all connections and judges them. The rules are in force.
-pub(super) fn try_all(terrain: &Terrain, decided: &Decided, addresses: &Addresses) -> Found {
+pub(super) fn try_all(terrain: &Terrain, decided: &Decided, addresses: &Addresses, remembers: Remembers) -> Found {
     let tries = decided.tries(addresses);
     let mut servers = decided.endpoints();
     servers.extend(
@@ -146,8 +163,11 @@ pub(super) fn try_all(terrain: &Terrain, decided: &Decided, addresses: &Addresse
     let _running = start_servers(terrain, addresses, &servers);
     let scene = Scene { addresses, servers: &servers };
     let mut trial =
-        Trial { terrain, scene, found: Found::default(), remembered: BTreeMap::new(), met: BTreeMap::new() };
-    for turn in turns(&tries) {
+        Trial { terrain, scene, found: Found::default(), remembered: Memories::new(remembers), met: BTreeMap::new() };
+    for (number, turn) in turns(&tries) {
+        if number == LAST {
+            trial.remembered.settle();
+        }
         trial.make(&turn);
     }
     trial.ping(decided);
@@ -167,15 +187,15 @@ fn start_servers(terrain: &Terrain, addresses: &Addresses, servers: &BTreeSet<(P
 
 /// What may run at once. A client that is going to be remembered must not call twice before it is: of each client of a
 /// service port one connection for each pool goes first, one after another; what is left, last.
-fn turns(tries: &[Try]) -> Vec<Vec<&Try>> {
+fn turns(tries: &[Try]) -> BTreeMap<usize, Vec<&Try>> {
     let mut turns = BTreeMap::<usize, Vec<&Try>>::new();
     let mut clients = BTreeMap::<_, BTreeSet<&Memory>>::new();
     for tried in tries {
         let turn = tried.memory.as_ref().map_or(0, |memory| {
             let known = clients.entry((&memory.port, memory.client)).or_default();
-            if known.insert(memory) { known.len() } else { usize::MAX }
+            if known.insert(memory) { known.len() } else { LAST }
         });
         turns.entry(turn).or_default().push(tried);
     }
-    turns.into_values().collect()
+    turns
 }

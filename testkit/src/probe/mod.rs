@@ -1,6 +1,7 @@
 //! Servers that tell who they are and whom they saw, and clients that ask them.
 
 mod client;
+mod held;
 pub(crate) mod sctp;
 mod server;
 
@@ -9,6 +10,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 pub use client::{Client, Hammer};
+pub use held::{Echo, Fate, Held};
 pub use server::Server;
 
 /// What came of one connection.

@@ -7,6 +7,7 @@
     clippy::panic,
     clippy::unwrap_used,
     clippy::print_stdout,
+    clippy::indexing_slicing,
     reason = "a test fails by panic, and prints what it measured"
 )]
 
@@ -19,6 +20,7 @@ mod changes;
 mod cluster;
 
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -28,29 +30,53 @@ use changes::happens;
 use cluster::{Cluster, Random};
 use ferry_model::Profile;
 use ferry_testkit::corpus::{Corpus, Findings, Mode, Situation, Terrain};
+use ferry_testkit::iptables::Backend;
+use ferry_testkit::kubernetes;
 
 /// The program under test.
 const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
 /// Cases that can't be tried, and why.
 const LEFT_OUT: [(&str, &str); 0] = [];
+/// What upstream does otherwise: it has no order among Services, ports or slices that want the same thing; what an API
+/// server would not have let through makes it fail as a whole; it doesn't start without the Node's pod ranges; and of an
+/// address that is an external IP and a load balancer's, it looks at source ranges at neither.
+const DIFFERS: [&str; 11] = [
+    "contested",
+    "slices-duplicates",
+    "duplicate-frontends",
+    "malformed",
+    "affinity-timeout-zero",
+    "hints-zone-empty-label",
+    "slices-address-types-mixed",
+    "node-without-addresses",
+    "detector-node-cidr-late",
+    "detector-node-cidr-one-family",
+    "source-ranges-external-ip-is-vip",
+];
 /// The seeds of the random clusters.
 const SEEDS: std::ops::Range<u64> = 0..20;
 /// So often each of them is tried, with so many changes in between.
 const MOMENTS: usize = 2;
 const CHANGES: usize = 8;
 
-/// The machines, built once, with the proxy of the nftables mode; tests take turns.
-fn corpus() -> MutexGuard<'static, Corpus<'static>> {
-    static CORPUS: OnceLock<Mutex<Corpus<'static>>> = OnceLock::new();
-    let corpus = CORPUS.get_or_init(|| {
+const NFTABLES: usize = 0;
+const IPTABLES: usize = 1;
+const LEGACY: usize = 2;
+/// The labs: one of each mode, and of each variant of its tool.
+const LABS: [Mode; 3] = [Mode::NFTABLES, Mode::iptables(Backend::Nft), Mode::iptables(Backend::Legacy)];
+
+/// The machines of a mode, built once, with its proxy; tests take turns.
+fn corpus(lab: usize) -> MutexGuard<'static, Corpus<'static>> {
+    static CORPORA: [OnceLock<Mutex<Corpus<'static>>>; LABS.len()] = [const { OnceLock::new() }; LABS.len()];
+    let corpus = CORPORA[lab].get_or_init(|| {
         let terrain: &Terrain = Box::leak(Box::new(Terrain::new()));
-        Mutex::new(Corpus::new(terrain, EXECUTABLE, &folder(), Mode::NFTABLES))
+        Mutex::new(Corpus::new(terrain, EXECUTABLE, &folder(&lab.to_string()), LABS[lab]))
     });
     corpus.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A folder of this process, since a proxy serves whatever somebody writes there. Those of processes that are gone go.
-fn folder() -> PathBuf {
+fn folder(name: &str) -> PathBuf {
     let all = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cases");
     for entry in fs::read_dir(&all).into_iter().flatten().flatten() {
         if !Path::new("/proc").join(entry.file_name()).exists() {
@@ -58,18 +84,57 @@ fn folder() -> PathBuf {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
-    all.join(std::process::id().to_string())
+    all.join(std::process::id().to_string()).join(name)
 }
 
 #[test]
 fn real_connections_meet_what_each_case_wants() {
-    let cases = Case::all().into_iter().filter(|case| LEFT_OUT.iter().all(|(name, _)| *name != case.name));
-    try_all("cases", cases.map(of_case).collect());
+    try_all(&mut corpus(NFTABLES), "cases", cases());
+}
+
+#[test]
+fn real_connections_meet_what_each_case_wants_by_iptables() {
+    try_all(&mut corpus(IPTABLES), "cases", cases());
+}
+
+#[test]
+fn real_connections_meet_what_each_case_wants_by_legacy_iptables() {
+    try_all(&mut corpus(LEGACY), "cases", cases());
 }
 
 #[test]
 fn real_connections_meet_what_is_decided_in_any_cluster() {
-    try_all("clusters", SEEDS.flat_map(moments).collect());
+    try_all(&mut corpus(NFTABLES), "clusters", clusters());
+}
+
+#[test]
+fn real_connections_meet_what_is_decided_in_any_cluster_by_iptables() {
+    try_all(&mut corpus(IPTABLES), "clusters", clusters());
+}
+
+#[test]
+fn real_connections_meet_what_is_decided_in_any_cluster_by_legacy_iptables() {
+    try_all(&mut corpus(LEGACY), "clusters", clusters());
+}
+
+/// The model is right about the mode, whoever writes the rules. It takes longest: by its name it begins early.
+#[test]
+fn all_that_is_decided_of_iptables_is_what_upstream_does() {
+    kubernetes::build();
+    let (terrain, upstream) = (Terrain::new(), kubernetes::upstream());
+    let mut corpus = Corpus::of_upstream(&terrain, &upstream, &folder("upstream"), Mode::iptables(Backend::Nft));
+    let differs = |situation: &Situation| DIFFERS.iter().any(|part| situation.name.contains(part));
+    let cases = cases().into_iter().filter(|situation| !differs(situation)).collect();
+    try_all(&mut corpus, "cases of upstream", cases);
+}
+
+fn cases() -> Vec<Situation> {
+    let cases = Case::all().into_iter().filter(|case| LEFT_OUT.iter().all(|(name, _)| *name != case.name));
+    cases.map(of_case).collect()
+}
+
+fn clusters() -> Vec<Situation> {
+    SEEDS.flat_map(moments).collect()
 }
 
 /// A cluster as it is first, and what has become of it a few changes later.
@@ -91,16 +156,42 @@ fn moments(seed: u64) -> Vec<Situation> {
 #[test]
 fn a_decision_that_is_not_what_the_rules_do_is_noticed() {
     let right = Profile::NFTABLES;
-    let wrong = [
-        ("external-local-node-port", Profile { short_circuit: false, ..right }),
-        ("external-local-load-balancer", Profile { masquerades_host_on_local: false, ..right }),
-        ("source-ranges-no-endpoints", Profile { filters_sources_before_reject: false, ..right }),
-    ];
-    let mut corpus = corpus();
+    notices(
+        &mut corpus(NFTABLES),
+        right,
+        &[
+            ("external-local-node-port", Profile { short_circuit: false, ..right }),
+            ("external-local-load-balancer", Profile { masquerades_host_on_local: false, ..right }),
+            ("source-ranges-no-endpoints", Profile { filters_sources_before_reject: false, ..right }),
+        ],
+    );
+}
+
+#[test]
+fn a_decision_that_is_not_what_the_rules_of_iptables_do_is_noticed() {
+    let right = Profile::IPTABLES;
+    notices(
+        &mut corpus(IPTABLES),
+        right,
+        &[
+            ("external-local-node-port", Profile { short_circuit: false, ..right }),
+            (
+                "external-local-no-endpoints",
+                Profile { rejects_host_to_external: true, refuses_by_hook: false, ..right },
+            ),
+            ("source-ranges-no-endpoints", Profile { filters_sources_before_reject: true, ..right }),
+            ("node-port-localhost", Profile { serves_localhost: false, ..right }),
+            ("cluster-ip", Profile { rejects_unknown_ports: true, refuses_by_hook: false, ..right }),
+        ],
+    );
+}
+
+/// Each of these cases goes wrong where a wrong profile decides.
+fn notices(corpus: &mut Corpus<'_>, right: Profile, wrong: &[(&str, Profile)]) {
     for (name, profile) in wrong {
-        let find = || of_case(Case::all().into_iter().find(|case| case.name == name).unwrap());
+        let find = || of_case(Case::all().into_iter().find(|case| case.name == *name).unwrap());
         assert_eq!(corpus.try_one(find()).faults, [""; 0], "{name}");
-        corpus.set_profile(profile);
+        corpus.set_profile(*profile);
         let findings = corpus.try_one(find());
         corpus.set_profile(right);
         assert!(!findings.faults.is_empty(), "{name}: {} connections met a wrong decision", findings.connections);
@@ -108,17 +199,21 @@ fn a_decision_that_is_not_what_the_rules_do_is_noticed() {
 }
 
 /// Tries them one after another; prints how long it took, and complains of all that went wrong.
-fn try_all(what: &str, mut situations: Vec<Situation>) {
+fn try_all(corpus: &mut Corpus<'_>, what: &str, mut situations: Vec<Situation>) {
     let wanted = std::env::var("FERRY_CASES").ok();
     situations.retain(|situation| wanted.as_ref().is_none_or(|wanted| situation.name.contains(wanted)));
     // one proxy for all that have one configuration
     situations.sort_by(|one, other| (&one.config, &one.name).cmp(&(&other.config, &other.name)));
-    let mut corpus = corpus();
     let (start, number) = (Instant::now(), situations.len());
     let mut all = Findings::default();
     for situation in situations {
         let (name, begun) = (situation.name.clone(), Instant::now());
-        let Findings { connections, faults } = corpus.try_one(situation);
+        let tried = catch_unwind(AssertUnwindSafe(|| corpus.try_one(situation)));
+        let Findings { connections, faults } = tried.unwrap_or_else(|panic| {
+            corpus.end_proxy();
+            let text = panic.downcast_ref::<String>().map_or("it panicked", String::as_str);
+            Findings { connections: 0, faults: vec![format!("{name}: {text}")] }
+        });
         if wanted.is_some() {
             report(&name, connections, begun.elapsed(), &faults);
         }

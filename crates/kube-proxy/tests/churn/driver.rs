@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ferry_testkit::objects::{Condition, Manifests};
-use ferry_testkit::proxy::Config;
+use ferry_testkit::proxy::{Config, IPTABLES};
 use ferry_testkit::stage::slowly;
 use ferry_testkit::{Client, Family, Lab, Place, Proxy};
 
@@ -66,7 +66,7 @@ const AT_ONCE: u64 = 6;
 
 impl<'a> Driver<'a> {
     /// Starts the proxy over the services as they are at the beginning.
-    pub(crate) fn start(lab: &'a Lab, executable: &str, folder: &Path) -> Self {
+    pub(crate) fn start(lab: &'a Lab, executable: &str, folder: &Path, mode: &'static str) -> Self {
         match std::fs::remove_dir_all(folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", folder.display()),
             Ok(()) | Err(_) => {}
@@ -78,11 +78,16 @@ impl<'a> Driver<'a> {
         for service in &services {
             std::fs::write(manifests.join(file(service)), service.manifest()).expect("writing a manifest");
         }
-        let start = Instant::now();
-        let proxy = Proxy::start(lab.host(Place::Node), executable, folder, &manifests, &Config::default());
+        let (start, config) = (Instant::now(), Config { mode, ..Config::default() });
+        let proxy = Proxy::start(lab.host(Place::Node), executable, folder, &manifests, &config);
         let mut driver = Self {
             proxy,
-            marker: lab.from(Place::Node).patience(slowly(Duration::from_millis(200))),
+            // an iptables mode refuses no port that isn't there: who asks too early waits in vain
+            marker: lab.from(Place::Node).patience(slowly(Duration::from_millis(if mode == IPTABLES {
+                15
+            } else {
+                200
+            }))),
             folder: folder.to_owned(),
             services,
             history: History::new(),

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ferry_testkit::proxy::{IPTABLES, NFTABLES};
 use ferry_testkit::{Lab, Place};
 
 use account::Account;
@@ -56,13 +57,13 @@ fn scale(name: &str, usual: u64) -> u64 {
     }
 }
 
-/// Churns at this pace under this many new connections a second, and judges.
-fn churn(name: &str, pace: Pace, connections: u64) {
+/// Churns in this mode at this pace under this many new connections a second, and judges.
+fn churn(name: &str, mode: &'static str, pace: Pace, connections: u64) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let duration = Duration::from_secs(scale("FERRY_CHURN_SECONDS", SECONDS));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("churn").join(name);
     let lab = Lab::new();
-    let mut driver = Driver::start(&lab, EXECUTABLE, &folder);
+    let mut driver = Driver::start(&lab, EXECUTABLE, &folder, mode);
     let stop = Arc::new(AtomicBool::new(false));
     let number = usize::try_from(scale("FERRY_CHURN_ESTABLISHED", ESTABLISHED)).expect("a few hundred");
     let established = Established::open(&lab, number, &stop);
@@ -83,13 +84,33 @@ fn churn(name: &str, pace: Pace, connections: u64) {
     established.judge();
 }
 
+/// As many changes of endpoints as on a busy node.
+fn endpoints(name: &str, mode: &'static str) {
+    let pace = Pace::Endpoints { a_minute: scale("FERRY_CHURN_CHANGES", CHANGES) };
+    churn(name, mode, pace, scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS));
+}
+
+/// As many changes of policies as there can be.
+fn policies(name: &str, mode: &'static str) {
+    churn(name, mode, Pace::Policies, scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS));
+}
+
 #[test]
 fn endpoints_that_come_and_go_harm_nobody() {
-    let pace = Pace::Endpoints { a_minute: scale("FERRY_CHURN_CHANGES", CHANGES) };
-    churn("endpoints", pace, scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS));
+    endpoints("endpoints", NFTABLES);
 }
 
 #[test]
 fn policies_that_change_as_fast_as_they_can_harm_nobody() {
-    churn("policies", Pace::Policies, scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS));
+    policies("policies", NFTABLES);
+}
+
+#[test]
+fn endpoints_that_come_and_go_harm_nobody_by_iptables() {
+    endpoints("iptables-endpoints", IPTABLES);
+}
+
+#[test]
+fn policies_that_change_as_fast_as_they_can_harm_nobody_by_iptables() {
+    policies("iptables-policies", IPTABLES);
 }

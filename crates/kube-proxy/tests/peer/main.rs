@@ -8,6 +8,7 @@
     reason = "the helpers of a test fail as tests do, and print what they measured"
 )]
 
+mod iptables;
 mod matrix;
 mod written;
 
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use ferry_testkit::kubernetes;
 use ferry_testkit::nft::{self, Ruleset};
-use ferry_testkit::proxy::Config;
+use ferry_testkit::proxy::{Config, NFTABLES};
 use ferry_testkit::stage::{Directory, until};
 use ferry_testkit::{Checks, Family, Kubernetes, Lab, Manifests, Place, Protocol, Proxy, Service, Source, Stage};
 
@@ -98,7 +99,7 @@ fn upstream_takes_over_serves_and_our_leftovers_go_under_its_feet() {
 
     let hammers = matrix::hammer(&lab);
     let start = Instant::now();
-    let mut upstream = api.start_proxy(&folder("upstream"));
+    let mut upstream = api.start_proxy(&folder("upstream"), NFTABLES);
     upstream.wait_for("upstream's rules", |_| matrix::NAMES.iter().all(|name| upstream_serves(&lab, name)));
     println!("upstream has taken over after {:?}", start.elapsed());
     matrix::check(&lab, "upstream over our tables", &[Family::V4]);
@@ -158,7 +159,7 @@ fn ours_takes_over_from_upstream_in_one_step() {
     let manifests = matrix::manifests();
     api.create_node();
     api.create_all(&manifests);
-    let mut upstream = api.start_proxy(&folder("upstream-first"));
+    let mut upstream = api.start_proxy(&folder("upstream-first"), NFTABLES);
     upstream.wait_for("upstream's rules", |_| matrix::NAMES.iter().all(|name| upstream_serves(&lab, name)));
     matrix::check(&lab, "upstream", &[Family::V4]);
     let told = told_to_load_balancers(&lab);

@@ -1,11 +1,12 @@
 //! Services of each kind, and what connections to them must come to, whichever proxy serves them.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use ferry_testkit::lab::{client_address, cluster_ip};
 use ferry_testkit::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_testkit::probe::Hammer;
+use ferry_testkit::proxy::{IPTABLES, NFTABLES};
 use ferry_testkit::{Checks, Family, Lab, Manifests, Place, Protocol, Service, Source, Tally};
 
 /// The services with endpoints.
@@ -47,8 +48,13 @@ pub(crate) fn manifests() -> Manifests {
         .without_endpoints(Service::new(EMPTY, 86).node_port(30086).external_ip(86))
 }
 
-/// All of it, in these families.
+/// All of it, in these families, as the nftables mode does it.
 pub(crate) fn check(lab: &Lab, who: &str, families: &[Family]) {
+    check_in(NFTABLES, lab, who, families);
+}
+
+/// All of it, in these families, as a mode does it.
+pub(crate) fn check_in(mode: &str, lab: &Lab, who: &str, families: &[Family]) {
     check_served(lab, who);
     let mut checks = Checks::new();
     for &family in families {
@@ -60,12 +66,26 @@ pub(crate) fn check(lab: &Lab, who: &str, families: &[Family]) {
         let stranger = client.bound_to(client_address(family, 20));
         checks.silent(&what("out of range"), &stranger.silence(Protocol::Tcp, at_external_ip(family, 185)));
         checks.silent(&what("unallocated"), &client.silence(Protocol::Tcp, at_cluster_ip(family, 200)));
-        let undefined = SocketAddr::new(cluster_ip(family, 80), 81);
-        let refusing = [at_cluster_ip(family, 86), at_node_port(family, 30086), at_external_ip(family, 86), undefined];
-        for at in refusing {
+        let (undefined, external) = (SocketAddr::new(cluster_ip(family, 80), 81), at_external_ip(family, 86));
+        for at in [at_cluster_ip(family, 86), at_node_port(family, 30086), external, undefined] {
             for from in [Place::PodB, Place::Node, Place::Client] {
-                checks.refused(&what(&format!("{at} from {from:?}")), &lab.from(from).tcp(at, 2));
+                let (what, passes) = (what(&format!("{at} from {from:?}")), at == external && from == Place::Node);
+                let from = lab.from(from);
+                if mode == IPTABLES && (passes || at == undefined) {
+                    // out into the world, where nobody has the address
+                    checks.silent(&what, &from.silence(Protocol::Tcp, at));
+                } else {
+                    checks.refused(&what, &from.tcp(at, 2));
+                }
             }
+        }
+    }
+    if mode == IPTABLES {
+        for (protocol, port) in [(Protocol::Tcp, 30080), (Protocol::Udp, 30080), (Protocol::Tcp, 30081)] {
+            let at = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            let tally = lab.from(Place::Node).ask(protocol, at, OFTEN);
+            let all: &[&str] = if port == 30081 { &["far:8080", "pod-a:8080"] } else { &ALL_ENDPOINTS };
+            checks.served(&format!("{who}: {protocol} {at}"), &tally, all, Source::Masqueraded);
         }
     }
 }

@@ -12,6 +12,7 @@ mod affinity;
 mod change;
 mod frontends;
 mod health;
+mod iptables;
 mod machine;
 mod modes;
 mod policy;

@@ -1,0 +1,351 @@
+//! The iptables mode and upstream's: each adopts what the other has left, and either mode what the other has.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ferry_testkit::iptables::{self, Backend, Rules};
+use ferry_testkit::kubernetes::{self, User};
+use ferry_testkit::nft::{self, Ruleset};
+use ferry_testkit::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_testkit::probe::{Echo, Hammer, Held};
+use ferry_testkit::proxy::{Config, IPTABLES, NFTABLES};
+use ferry_testkit::stage::{Directory, until};
+use ferry_testkit::{Family, Host, Kubernetes, Lab, Place, Proxy, Service};
+
+use crate::{EXECUTABLE, TABLES, folder, matrix};
+
+/// Whoever runs: upstream or we, in a mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Upstream(&'static str),
+    Ours(&'static str),
+}
+
+/// The number of the service that connections are held over.
+const HELD: u16 = 87;
+/// Where its endpoints give back what they get.
+const ECHO: u16 = 7777;
+const PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
+
+/// The machines, the API server, and clients that never stop.
+struct Scene<'a> {
+    lab: &'a Lab,
+    api: Kubernetes<'a>,
+    folder: PathBuf,
+    number: usize,
+    _echoes: Vec<Echo>,
+}
+
+/// What goes on while somebody takes over.
+struct Traffic {
+    hammers: Vec<(SocketAddr, Hammer)>,
+    held: Vec<Held>,
+}
+
+// === impl Who ===
+
+impl Who {
+    fn mode(self) -> &'static str {
+        match self {
+            Self::Upstream(mode) | Self::Ours(mode) => mode,
+        }
+    }
+}
+
+// === impl Scene ===
+
+impl<'a> Scene<'a> {
+    fn new(lab: &'a Lab, name: &str) -> Self {
+        kubernetes::build();
+        let folder = folder(name);
+        let api = Kubernetes::start(lab.host(Place::Node), &folder.join("api"));
+        api.create_node();
+        api.create_all(&matrix::manifests());
+        let held = held();
+        api.create_service(&held);
+        api.create_endpoints(&held.endpoints(ECHO, &PODS));
+        let echo = |place: Place| {
+            let at = Family::ALL.map(|family| SocketAddr::new(place.address(family), ECHO));
+            Echo::start(lab.host(place), &at)
+        };
+        Self { lab, api, folder, number: 0, _echoes: PODS.map(echo).into() }
+    }
+
+    fn node(&self) -> &'a Host {
+        self.lab.host(Place::Node)
+    }
+
+    /// Starts a proxy; doesn't wait for anything.
+    fn start(&mut self, who: Who) -> Proxy<'a> {
+        self.number += 1;
+        let folder = self.folder.join(format!("{}", self.number));
+        match who {
+            Who::Upstream(mode) => self.api.start_proxy(&folder, mode),
+            Who::Ours(mode) => {
+                let kubeconfig = self.api.kubeconfig(User::Certificate);
+                start_ours(
+                    self.node(),
+                    &folder,
+                    mode,
+                    &format!("clientConnection: {{kubeconfig: {}}}", kubeconfig.display()),
+                )
+            }
+        }
+    }
+
+    /// Starts one and waits until everything is served by it.
+    fn serve(&mut self, who: Who) -> Proxy<'a> {
+        let mut proxy = self.start(who);
+        self.wait(&mut proxy, who);
+        proxy
+    }
+
+    /// Waits until a proxy's rules are complete.
+    fn wait(&self, proxy: &mut Proxy<'_>, who: Who) {
+        proxy.wait_until_synced(&Family::ALL);
+        proxy.wait_for("all rules", |_| match who.mode() {
+            IPTABLES => {
+                let rules = self.rules();
+                let nat = |family| rules.rules(family, "nat", "KUBE-SERVICES").join("\n");
+                Family::ALL.into_iter().all(|family| {
+                    let nat = nat(family);
+                    matrix::NAMES
+                        .iter()
+                        .chain(&["held"])
+                        .all(|name| nat.contains(&format!("demo/{name}:tcp cluster IP")))
+                })
+            }
+            _ => {
+                let ruleset = Ruleset::of(self.node());
+                TABLES.into_iter().all(|table| ruleset.names(table).next().is_some())
+                    && Family::ALL
+                        .into_iter()
+                        .all(|family| self.lab.from(Place::PodB).tcp(at_cluster_ip(family, 80), 1).all_answered())
+            }
+        });
+    }
+
+    fn rules(&self) -> Rules {
+        Rules::of(self.node(), Backend::Nft)
+    }
+
+    /// Clients that connect without a pause, and connections that stay.
+    fn traffic(&self) -> Traffic {
+        let from = |place: Place, at: fn(Family) -> Vec<SocketAddr>| {
+            let at: Vec<_> = Family::ALL.into_iter().flat_map(at).collect();
+            Held::open(self.lab.host(place), &at, 4)
+        };
+        let inside = |family| vec![at_cluster_ip(family, HELD)];
+        let outside = |family| vec![at_node_port(family, 30087), at_external_ip(family, 87)];
+        let held = vec![from(Place::PodB, inside), from(Place::Node, inside), from(Place::Client, outside)];
+        Traffic { hammers: matrix::hammer(self.lab), held }
+    }
+}
+
+// === impl Traffic ===
+
+impl Traffic {
+    /// Nobody was refused, nobody was cut off.
+    fn unharmed(self, what: &str) {
+        matrix::unharmed(self.hammers);
+        for held in self.held {
+            let fate = held.finish();
+            println!("{what}: {fate}");
+            assert!(fate.broken.is_empty() && fate.exchanges > 0, "{what}: {fate}");
+        }
+    }
+}
+
+fn held() -> Service {
+    Service::new("held", HELD).node_port(30087).external_ip(87)
+}
+
+/// Runs our executable.
+fn start_ours<'a>(node: &'a Host, folder: &Path, mode: &'static str, more: &str) -> Proxy<'a> {
+    std::fs::create_dir_all(folder).expect("making a folder");
+    let file = folder.join("config.yaml");
+    Config { mode, ..Config::with(more) }.write(&file);
+    Proxy::start_with(node, EXECUTABLE, folder, &["--config", &file.display().to_string(), "-v=2"])
+}
+
+/// Waits until nobody has written for a while; how many transactions there were since.
+fn quiet(node: &Host, since: u32) -> u32 {
+    let (mut seen, mut at) = (nft::generation(node), Instant::now());
+    while at.elapsed() < Duration::from_millis(1500) {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = nft::generation(node);
+        if now != seen {
+            (seen, at) = (now, Instant::now());
+        }
+    }
+    seen.wrapping_sub(since)
+}
+
+/// What is there of a mode, in words.
+fn of_mode(node: &Host, mode: &str) -> BTreeSet<String> {
+    if mode == IPTABLES {
+        return Rules::of(node, Backend::Nft).of_proxy();
+    }
+    let ruleset = Ruleset::of(node);
+    let tables = ruleset.objects.keys().filter(|(table, _)| TABLES.contains(&table.as_str()));
+    tables.map(|(table, name)| format!("{table} {name}")).collect()
+}
+
+/// Upstream ends, then ours begins; ours ends, then upstream begins.
+#[test]
+fn rules_are_adopted_by_name_one_after_the_other() {
+    let lab = Lab::new();
+    let mut scene = Scene::new(&lab, "adopted");
+    let mut upstream = scene.serve(Who::Upstream(IPTABLES));
+    matrix::check_in(IPTABLES, &lab, "upstream", &Family::ALL);
+    let traffic = scene.traffic();
+    upstream.terminate();
+    let (before, generation) = (scene.rules(), nft::generation(scene.node()));
+
+    let mut ours = scene.serve(Who::Ours(IPTABLES));
+    let written = quiet(scene.node(), generation);
+    let after = scene.rules();
+    println!("taken over {} rules from upstream in {written} transactions", before.number());
+    assert!(before.clone().sorted() == after.clone().sorted(), "{}", before.sorted().difference(&after.sorted()));
+    traffic.unharmed("from upstream to ours");
+    assert_eq!(written, 0, "what was right was written again\n{}\n{}", before.difference(&after), ours.log());
+    matrix::check_in(IPTABLES, &lab, "ours over upstream's chains", &Family::ALL);
+
+    // and it goes on from there
+    let late = Service::new("late", 90).node_port(30090);
+    scene.api.create_service(&late);
+    scene.api.create_endpoints(&late.endpoints(8080, &[Place::Far]));
+    super::served_late(&lab, "a late service");
+    let traffic = scene.traffic();
+    ours.terminate();
+    let before = scene.rules();
+    let mut upstream = scene.serve(Who::Upstream(IPTABLES));
+    quiet(scene.node(), 0);
+    let after = scene.rules();
+    assert!(before.clone().sorted() == after.clone().sorted(), "{}", before.sorted().difference(&after.sorted()));
+    traffic.unharmed("from ours to upstream");
+    matrix::check_in(IPTABLES, &lab, "upstream over our chains", &Family::ALL);
+    super::served_late(&lab, "a late service, still");
+    upstream.terminate();
+}
+
+/// Ours begins while upstream runs, and the other way round: for a while both do.
+#[test]
+fn two_at_a_time_agree() {
+    let lab = Lab::new();
+    let mut scene = Scene::new(&lab, "together");
+    let mut upstream = scene.serve(Who::Upstream(IPTABLES));
+    let (before, traffic) = (scene.rules(), scene.traffic());
+    let generation = nft::generation(scene.node());
+    // they have the same ports for health and metrics: of the one that is late nobody can ask
+    let mut ours = scene.start(Who::Ours(IPTABLES));
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(ours.is_running(), "{}", ours.log());
+    let written = quiet(scene.node(), generation);
+    let after = scene.rules();
+    println!("beside upstream: {written} transactions");
+    assert!(before.clone().sorted() == after.clone().sorted(), "{}", before.sorted().difference(&after.sorted()));
+    upstream.terminate();
+    traffic.unharmed("ours beside upstream, then alone");
+    matrix::check_in(IPTABLES, &lab, "ours, upstream has ended", &Family::ALL);
+    let traffic = scene.traffic();
+    let mut upstream = scene.start(Who::Upstream(IPTABLES));
+    std::thread::sleep(Duration::from_secs(3));
+    ours.terminate();
+    traffic.unharmed("upstream beside ours, then alone");
+    matrix::check_in(IPTABLES, &lab, "upstream, ours has ended", &Family::ALL);
+    upstream.terminate();
+}
+
+/// What upstream 1.30 left when it ended is adopted, or removed, and nothing of it makes a difference.
+#[test]
+fn what_an_old_upstream_left_makes_no_difference() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/upstream/iptables");
+    let manifests = matrix::manifests();
+    for backend in Backend::ALL {
+        let rules = ["none", "1.30", "1.36"].map(|version| {
+            let lab = Lab::new();
+            let node = lab.host(Place::Node);
+            iptables::hint(node, backend);
+            for (family, file) in Family::ALL.into_iter().zip(["iptables-save.txt", "ip6tables-save.txt"]) {
+                let text = std::fs::read_to_string(fixtures.join(version).join(file));
+                if version != "none" {
+                    // counters are not there after a start
+                    let text = text.expect("a fixture").replace(":INPUT ACCEPT", ":INPUT ACCEPT [0:0]");
+                    create_counters(node);
+                    iptables::restore(node, backend, family, &text);
+                }
+            }
+            let mut directory = Directory::new(&folder(&format!("old-{version}-{}", backend.name())));
+            directory.write(&manifests);
+            let mut proxy = directory.start(node, EXECUTABLE, &Config::iptables());
+            for family in Family::ALL {
+                let (at, client) = (directory.marker(family), lab.from(Place::Node));
+                proxy.wait_for("manifests in force", |_| client.tcp(at, 1).all_answered());
+            }
+            proxy.wait_until_synced(&Family::ALL);
+            matrix::check_in(IPTABLES, &lab, &format!("over {version}, {}", backend.name()), &Family::ALL);
+            let other = if backend == Backend::Nft { Backend::Legacy } else { Backend::Nft };
+            assert_eq!(Rules::of(node, other).of_proxy(), BTreeSet::new(), "in the other variant");
+            Rules::of(node, backend).sorted()
+        });
+        let [fresh, old, new] = rules;
+        assert!(fresh == old, "1.30, {}:\n{}", backend.name(), fresh.difference(&old));
+        assert!(fresh == new, "1.36, {}:\n{}", backend.name(), fresh.difference(&new));
+    }
+}
+
+/// The counters that upstream's rules refer to.
+fn create_counters(node: &Host) {
+    node.run(|| {
+        for name in ["ct_state_invalid_dropped_pkts", "localhost_nps_accepted_pkts"] {
+            ferry_kernel::nfacct::create(name).expect("the kernel has counters");
+        }
+    });
+}
+
+#[test]
+fn from_our_nftables_to_our_iptables_and_back() {
+    change(&[Who::Ours(NFTABLES), Who::Ours(IPTABLES), Who::Ours(NFTABLES)], "ours");
+}
+
+#[test]
+fn from_upstreams_iptables_to_our_nftables() {
+    change(&[Who::Upstream(IPTABLES), Who::Ours(NFTABLES)], "from-iptables");
+}
+
+#[test]
+fn from_upstreams_nftables_to_our_iptables() {
+    change(&[Who::Upstream(NFTABLES), Who::Ours(IPTABLES)], "from-nftables");
+}
+
+/// One proxy after another, each in another mode than the one before, while traffic goes on.
+fn change(order: &[Who], name: &str) {
+    let lab = Lab::new();
+    let mut scene = Scene::new(&lab, name);
+    let mut running: Option<(Proxy<'_>, Who)> = None;
+    for who in order {
+        let traffic = running.is_some().then(|| scene.traffic());
+        let before = running.take().map(|(mut proxy, before)| {
+            proxy.terminate();
+            before
+        });
+        let start = Instant::now();
+        let proxy = scene.serve(*who);
+        let what = format!("{before:?} → {who:?}");
+        if let Some(before) = before {
+            until(&format!("{what}: nothing of the old mode is left"), Duration::from_secs(20), || {
+                std::thread::sleep(Duration::from_millis(50));
+                of_mode(scene.node(), before.mode()).is_empty()
+            });
+            println!("{what}: in force and cleaned up after {:?}", start.elapsed());
+        }
+        if let Some(traffic) = traffic {
+            traffic.unharmed(&what);
+        }
+        matrix::check_in(who.mode(), &lab, &what, &Family::ALL);
+        running = Some((proxy, *who));
+    }
+}

@@ -1,0 +1,95 @@
+//! The objects of a situation at an API server that takes in everything, for a proxy that reads no manifests.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use ferry_api::object::{Kind, Node};
+use serde_json::{Value, json};
+
+use crate::api::{ApiObject, ApiServer, Options};
+
+/// The server, and what it holds.
+pub(super) struct Served {
+    server: ApiServer,
+    held: BTreeSet<(Kind, String)>,
+}
+
+// === impl Served ===
+
+impl Served {
+    /// Starts it in the namespace of the calling thread.
+    pub(super) fn start() -> Self {
+        Self { server: ApiServer::start(Options::default()), held: BTreeSet::new() }
+    }
+
+    /// Writes a kubeconfig for it.
+    pub(super) fn kubeconfig(&self, file: &Path) {
+        self.server.kubeconfig(file);
+    }
+
+    /// Puts these objects in place of all others; those of the marker last.
+    pub(super) fn put(&mut self, manifest: &str, marker: &str) {
+        let [objects, marker] = [manifest, marker].map(|text| {
+            let objects = ApiObject::all(text).into_iter();
+            let values =
+                objects.map(|object| (object.kind(), serde_json::from_str(object.json()).expect("it is JSON")));
+            values.map(|(kind, value)| (kind, with_defaults(kind, value))).collect::<Vec<_>>()
+        });
+        let held: BTreeSet<_> = objects.iter().chain(&marker).map(|(kind, value)| (*kind, name_of(value))).collect();
+        let texts =
+            |of: Vec<(Kind, Value)>| of.into_iter().map(|(kind, value)| ApiObject::new(kind, value.to_string()));
+        self.server.load(texts(objects));
+        for (kind, name) in self.held.difference(&held) {
+            self.server.delete(*kind, name);
+        }
+        self.server.load(texts(marker));
+        self.held = held;
+    }
+}
+
+fn name_of(value: &Value) -> String {
+    let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
+    if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
+}
+
+/// With what a real API server fills in, without which upstream ends.
+fn with_defaults(kind: Kind, mut value: Value) -> Value {
+    let ports = match kind {
+        Kind::Service => "/spec/ports",
+        Kind::EndpointSlice => "/ports",
+        Kind::Node | Kind::ServiceCidr => return value,
+    };
+    for port in value.pointer_mut(ports).and_then(Value::as_array_mut).into_iter().flatten() {
+        absent(port, "protocol", json!("TCP"));
+        if kind == Kind::EndpointSlice {
+            absent(port, "name", json!(""));
+        }
+    }
+    let sticky = value.pointer("/spec/sessionAffinity").and_then(Value::as_str) == Some("ClientIP");
+    if let Some(spec) = value.pointer_mut("/spec").filter(|_| kind == Kind::Service) {
+        absent(spec, "internalTrafficPolicy", json!("Cluster"));
+        if sticky {
+            absent(spec, "sessionAffinityConfig", json!({}));
+            absent(&mut spec["sessionAffinityConfig"], "clientIP", json!({}));
+            absent(&mut spec["sessionAffinityConfig"]["clientIP"], "timeoutSeconds", json!(10800));
+        }
+    }
+    value
+}
+
+fn absent(value: &mut Value, field: &str, default: Value) {
+    if let Some(fields) = value.as_object_mut().filter(|fields| fields.get(field).is_none_or(Value::is_null)) {
+        fields.insert(field.to_owned(), default);
+    }
+}
+
+/// The manifest of a Node that isn't among a situation's objects.
+pub(super) fn node_yaml(node: &Node) -> String {
+    let addresses = node.addresses.iter().filter_map(|known| known.address.as_ref().ok());
+    let addresses: Vec<_> = addresses.map(|address| json!({"type": "InternalIP", "address": address})).collect();
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": node.name.name()}, "status": {"addresses": addresses},
+    });
+    format!("\n---\n{node}\n")
+}

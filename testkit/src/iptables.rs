@@ -1,0 +1,250 @@
+//! The tools `iptables` and `ip6tables` in both variants: as an oracle, as other programs of a node, and as the stranger
+//! who meddles.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use ferry_api::object::Family;
+
+use crate::host::Host;
+
+/// A variant of the tool: which of the kernel's two implementations it writes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Backend {
+    /// nf_tables
+    Nft,
+    /// x_tables
+    Legacy,
+}
+
+/// The rules of both families, as the tool prints them, without counters.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Rules {
+    /// by chain, in order
+    pub chains: BTreeMap<Chain, Vec<String>>,
+}
+
+/// A chain of a table of a family.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Chain {
+    /// the family
+    pub family: Family,
+    /// `nat`
+    pub table: String,
+    /// `KUBE-SERVICES`
+    pub name: String,
+}
+
+/// What a kubelet makes of itself, in the table mangle.
+pub const HINT: &str = "KUBE-IPTABLES-HINT";
+/// What it makes besides, and what kube-proxy must leave where it is.
+const OF_KUBELET: [&str; 3] = [HINT, "KUBE-KUBELET-CANARY", "KUBE-FIREWALL"];
+
+// === impl Backend ===
+
+impl Backend {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Nft, Self::Legacy];
+
+    /// `nft` or `legacy`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nft => "nft",
+            Self::Legacy => "legacy",
+        }
+    }
+
+    /// The plain tool of a family: `ip6tables-legacy`.
+    pub fn tool(self, family: Family) -> String {
+        let tool = match family {
+            Family::V4 => "iptables",
+            Family::V6 => "ip6tables",
+        };
+        format!("{tool}-{}", self.name())
+    }
+}
+
+/// Runs the plain tool with these arguments.
+///
+/// # Panics
+/// If it fails, with what it complained about.
+pub fn run(host: &Host, backend: Backend, family: Family, arguments: &str) -> String {
+    host.sh(&backend.tool(family), &arguments.split(' ').collect::<Vec<_>>())
+}
+
+/// Makes the chain by which a kubelet says which variant it uses, in both families.
+pub fn hint(host: &Host, backend: Backend) {
+    for family in Family::ALL {
+        run(host, backend, family, &format!("-t mangle -N {HINT}"));
+    }
+}
+
+/// Adds what a text of `iptables-save` holds to what is there.
+///
+/// # Panics
+/// If the tool refuses it.
+pub fn restore(host: &Host, backend: Backend, family: Family, text: &str) {
+    let tool = format!("{}-restore", backend.tool(family));
+    if let Err(complaint) = host.feed(&tool, &["--noflush"], text) {
+        panic!("{tool}: {complaint}\n{text}");
+    }
+}
+
+/// Deletes all rules, all chains.
+pub fn flush(host: &Host, backend: Backend) {
+    for family in Family::ALL {
+        for table in ["mangle", "filter", "nat"] {
+            run(host, backend, family, &format!("-t {table} -F"));
+            run(host, backend, family, &format!("-t {table} -X"));
+        }
+    }
+}
+
+/// What `iptables-save` prints of a family.
+pub fn save(host: &Host, backend: Backend, family: Family) -> String {
+    host.sh(&format!("{}-save", backend.tool(family)), &[])
+}
+
+// === impl Rules ===
+
+impl Rules {
+    /// What the namespace holds. Asking the legacy tool makes its tables, so where it has none, there is nothing.
+    pub fn of(host: &Host, backend: Backend) -> Self {
+        let mut rules = Self::default();
+        for family in Family::ALL {
+            if backend == Backend::Nft || has_legacy(host, family) {
+                rules.read(family, &save(host, backend, family));
+            }
+        }
+        rules
+    }
+
+    /// Adds what a text of `iptables-save` says.
+    pub fn read(&mut self, family: Family, text: &str) {
+        let mut table = String::new();
+        let chain = |table: &String, name: &str| Chain { family, table: table.clone(), name: name.to_owned() };
+        for line in text.lines() {
+            if let Some(name) = line.strip_prefix('*') {
+                name.clone_into(&mut table);
+            } else if let Some(declared) = line.strip_prefix(':') {
+                let name = declared.split(' ').next().unwrap_or_default();
+                self.chains.entry(chain(&table, name)).or_default();
+            } else if let Some((name, rule)) = line.strip_prefix("-A ").and_then(|rest| rest.split_once(' ')) {
+                self.chains.entry(chain(&table, name)).or_default().push(rule.to_owned());
+            }
+        }
+    }
+
+    /// The rules of a chain, in order; none if it isn't there.
+    pub fn rules(&self, family: Family, table: &str, name: &str) -> &[String] {
+        let chain = Chain { family, table: table.to_owned(), name: name.to_owned() };
+        self.chains.get(&chain).map_or(&[], Vec::as_slice)
+    }
+
+    /// The names of the chains of a table.
+    pub fn names<'a>(&'a self, family: Family, table: &'a str) -> impl Iterator<Item = &'a str> {
+        let mine = self.chains.keys().filter(move |chain| chain.family == family && chain.table == table);
+        mine.map(|chain| chain.name.as_str())
+    }
+
+    /// How many rules there are.
+    pub fn number(&self) -> usize {
+        self.chains.values().map(Vec::len).sum()
+    }
+
+    /// What a kube-proxy has here, in words: its chains and its jumps, but not what it shares with a kubelet.
+    pub fn of_proxy(&self) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        let is_ours = |name: &str| name.starts_with("KUBE-") && !OF_KUBELET.contains(&name);
+        for (chain, rules) in &self.chains {
+            if is_ours(&chain.name) {
+                found.insert(format!("chain {chain}"));
+            }
+            let jumps = rules.iter().filter(|rule| rule.rsplit(' ').next().is_some_and(is_ours));
+            found.extend(jumps.map(|rule| format!("{chain}: {rule}")));
+        }
+        found
+    }
+
+    /// The same where only what is in the chain counts that is no matter of order: as sets.
+    pub fn sorted(mut self) -> Self {
+        self.chains.values_mut().for_each(|rules| rules.sort());
+        self
+    }
+
+    /// What is in one and not in the other, at most fifty lines.
+    pub fn difference(&self, other: &Self) -> String {
+        let mut lines = Vec::new();
+        let all: BTreeSet<&Chain> = self.chains.keys().chain(other.chains.keys()).collect();
+        for chain in all {
+            let (mine, theirs) = (self.chains.get(chain), other.chains.get(chain));
+            if mine == theirs {
+                continue;
+            }
+            for (mark, here, there) in [("-", mine, theirs), ("+", theirs, mine)] {
+                let Some(here) = here else { continue };
+                let whole = if there.is_none() { " as a whole" } else { "" };
+                lines.push(format!("  {mark} {chain}{whole}"));
+                lines.extend(here.iter().map(|rule| format!("      {rule}")));
+            }
+        }
+        lines.truncate(50);
+        lines.join("\n")
+    }
+}
+
+/// Whether the namespace has legacy tables.
+fn has_legacy(host: &Host, family: Family) -> bool {
+    let file = match family {
+        Family::V4 => "ip_tables_names",
+        Family::V6 => "ip6_tables_names",
+    };
+    let path = format!("/proc/thread-self/net/{file}");
+    host.run(move || std::fs::read_to_string(path).is_ok_and(|names| !names.is_empty()))
+}
+
+impl fmt::Display for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.family, self.table, self.name)
+    }
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(&self.chains).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAVED: &str = "# a comment
+*filter
+:INPUT ACCEPT [0:0]
+:KUBE-FIREWALL - [0:0]
+:KUBE-SERVICES - [0:0]
+-A INPUT -j KUBE-FIREWALL
+-A INPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES
+-A INPUT -s 192.0.2.1/32 -j DROP
+COMMIT
+";
+
+    #[test]
+    fn a_listing_is_read() {
+        let mut rules = Rules::default();
+        rules.read(Family::V4, SAVED);
+        assert_eq!(rules.names(Family::V4, "filter").collect::<Vec<_>>(), ["INPUT", "KUBE-FIREWALL", "KUBE-SERVICES"]);
+        assert_eq!(rules.number(), 3);
+        assert_eq!(rules.rules(Family::V4, "filter", "INPUT").len(), 3);
+        let of_proxy = [
+            "IPv4 filter INPUT: -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES",
+            "chain IPv4 filter KUBE-SERVICES",
+        ];
+        assert_eq!(rules.of_proxy().into_iter().collect::<Vec<_>>(), of_proxy);
+        let mut other = rules.clone();
+        other.read(Family::V4, "*filter\n-A KUBE-SERVICES -j DROP\n");
+        assert!(rules.difference(&other).contains("+ IPv4 filter KUBE-SERVICES"), "{}", rules.difference(&other));
+        assert_eq!(rules.difference(&rules), "");
+    }
+}
