@@ -1,15 +1,19 @@
 //! The executable over an API server, with TLS, and upstream's beside it if there is one: start, memory, latency of
-//! changes, many changes, idle, a restart. The server is in the benchmark's process, so nothing of it counts.
+//! changes, many changes, idle, a restart. The server is in the benchmark's process, so nothing of it counts. In
+//! iptables mode both find the same tool, and what it uses is told apart from what they use.
 
 mod latency;
 mod proxy;
 mod site;
+mod tools;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use self::proxy::{Program, Proxy, Start};
+use self::proxy::{PATIENCE, Program, Proxy, Start};
 use self::site::{Shape, Site, at};
+pub(crate) use self::tools::Mode;
+use self::tools::Variant;
 use crate::objects::ENDPOINTS;
 use crate::pipeline::Empty;
 use crate::process::megabytes;
@@ -23,6 +27,8 @@ const STEADY: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(10);
 /// Changes spread over a minute.
 const SPREAD: (u32, Duration) = (1000, Duration::from_mins(1));
+/// Changes whose bytes are counted.
+const COUNTED: Series = Series { count: 10, pause: Duration::from_millis(1500) };
 
 /// Changes that are measured one at a time, and the pause after each.
 #[derive(Clone, Copy)]
@@ -31,36 +37,56 @@ struct Series {
     pause: Duration,
 }
 
+/// Processor time of a proxy until now.
+struct Used {
+    all: Duration,
+    /// the tools that it ran
+    children: Duration,
+}
+
 /// Memory in MiB.
+#[derive(Clone, Copy)]
 struct Memory {
     steady: f64,
     peak: f64,
 }
 
 /// Measures ours, and upstream's if there is one.
-pub(crate) fn run(services: usize, upstream: Option<&Path>) -> anyhow::Result<()> {
+pub(crate) fn run(mode: Mode, services: usize, upstream: Option<&Path>) -> anyhow::Result<()> {
     let path = std::env::current_exe()?.with_file_name("kube-proxy");
     anyhow::ensure!(path.exists(), "{} has to be built beside this program", path.display());
     let ours = Program { name: "ours", path };
-    let few = Shape { services, endpoints: usize::try_from(ENDPOINTS)?, content_type: PROTOBUF, streaming: true };
-    whole(&ours, few, Series { count: 1000, pause: Duration::from_millis(2) })?;
-    let first = started(&ours, few)?;
-    started(&ours, Shape { content_type: JSON, ..few })?;
-    started(&ours, Shape { streaming: false, ..few })?;
-    let more = started(&ours, Shape { endpoints: 2 * few.endpoints, ..few })?;
+    let few = Shape { mode, services, endpoints: usize::try_from(ENDPOINTS)?, content_type: PROTOBUF, streaming: true };
+    // Upstream syncs at most once a second, and neither runs the tool without a rest.
+    let rested = Series { count: if mode == Mode::Nftables { 20 } else { 40 }, pause: Duration::from_millis(1500) };
+    let dense = Series { count: 1000, pause: Duration::from_millis(2) };
+    whole(&ours, few, if mode == Mode::Nftables { dense } else { rested })?;
+    if mode == Mode::Nftables {
+        forms(&ours, few)?;
+    }
+    if let Some(path) = upstream {
+        let upstream = Program { name: "upstream's", path: path.to_owned() };
+        whole(&upstream, few, rested)?;
+        if mode == Mode::Nftables {
+            started(&upstream, Shape { content_type: JSON, ..few })?;
+        }
+    }
+    Ok(())
+}
+
+/// The ways that objects come, and more of them.
+fn forms(ours: &Program, few: Shape) -> anyhow::Result<()> {
+    let first = started(ours, few)?;
+    started(ours, Shape { content_type: JSON, ..few })?;
+    started(ours, Shape { streaming: false, ..few })?;
+    let more = started(ours, Shape { endpoints: 2 * few.endpoints, ..few })?;
     #[expect(clippy::cast_precision_loss, reason = "a ratio to print")]
-    let per = |more: f64, few_: f64| (more - few_) * 1_048_576.0 / (services * few.endpoints) as f64;
+    let per = |more: f64, few_: f64| (more - few_) * 1_048_576.0 / (few.services * few.endpoints) as f64;
     println!(
         "a further endpoint                           {:8.1} bytes steady, {:.1} peak",
         per(more.steady, first.steady),
         per(more.peak, first.peak)
     );
-    if let Some(path) = upstream {
-        let upstream = Program { name: "upstream's", path: path.to_owned() };
-        // It syncs at most once a second.
-        whole(&upstream, few, Series { count: 20, pause: Duration::from_millis(1500) })?;
-        started(&upstream, Shape { content_type: JSON, ..few })?;
-    }
     Ok(())
 }
 
@@ -70,18 +96,16 @@ fn whole(program: &Program, shape: Shape, series: Series) -> anyhow::Result<()> 
     println!("executable                                   {:8.2} MB", megabytes(&program.path)?);
     at(shape, |site| {
         let mut proxy = program.start(site)?;
-        first_start(&mut proxy, site)?;
+        if first_start(&mut proxy, site)?.is_none() {
+            return Ok(());
+        }
         one_by_one(&proxy, site, series)?;
         spread(&proxy, site)?;
         idle(&proxy)?;
         print_memory("memory after that", &proxy, 0.0)?;
+        bytes(site)?;
         drop(proxy);
-        let mut proxy = program.start(site)?;
-        let start = proxy.wait_for_sync()?;
-        print_start("restart", &start, "kernel writes");
-        std::thread::sleep(STEADY);
-        print_memory("memory", &proxy, start.child_mib)?;
-        Ok(())
+        restart(program, site)
     })
 }
 
@@ -90,7 +114,7 @@ fn started(program: &Program, shape: Shape) -> anyhow::Result<Memory> {
     headline(program, shape);
     let mut memory = Memory { steady: 0.0, peak: 0.0 };
     at(shape, |site| {
-        memory = first_start(&mut program.start(site)?, site)?;
+        memory = first_start(&mut program.start(site)?, site)?.unwrap_or(memory);
         Ok(())
     })?;
     Ok(memory)
@@ -99,24 +123,53 @@ fn started(program: &Program, shape: Shape) -> anyhow::Result<Memory> {
 fn headline(program: &Program, shape: Shape) {
     let form = if shape.streaming { "streaming lists" } else { "paged lists" };
     let encoding = if shape.content_type == JSON { "JSON" } else { "protobuf" };
-    println!("\n-- {} from an API server, {} endpoints each, {encoding}, {form}", program.name, shape.endpoints);
+    let Shape { mode, endpoints, .. } = shape;
+    println!("\n-- {} from an API server, {mode}, {endpoints} endpoints each, {encoding}, {form}", program.name);
 }
 
-fn first_start(proxy: &mut Proxy, site: &Site) -> anyhow::Result<Memory> {
-    let start = proxy.wait_for_rules(site)?;
-    print_start("start to the last rule effective", &start, "commits");
+/// `None`: it did not come to its end.
+fn first_start(proxy: &mut Proxy, site: &Site) -> anyhow::Result<Option<Memory>> {
+    let Some(start) = proxy.wait_for_rules(site)? else {
+        give_up("start", proxy)?;
+        return Ok(None);
+    };
+    print_start("start to the last rule effective", &start, site);
     std::thread::sleep(STEADY);
-    print_memory("memory", proxy, start.child_mib)
+    print_memory("memory", proxy, start.child_mib).map(Some)
 }
 
-fn print_start(what: &str, start: &Start, commits: &str) {
+fn restart(program: &Program, site: &Site) -> anyhow::Result<()> {
+    let before = given(site)?;
+    let mut proxy = program.start(site)?;
+    let Some(start) = proxy.wait_for_sync(site)? else { return give_up("restart", &proxy) };
+    print_start("restart", &start, site);
+    if site.tools.is_some() {
+        println!("bytes given to the tool for it               {:8}", given(site)? - before);
+    }
+    std::thread::sleep(STEADY);
+    print_memory("memory", &proxy, start.child_mib)?;
+    Ok(())
+}
+
+fn give_up(what: &str, proxy: &Proxy) -> anyhow::Result<()> {
+    println!("{what:44} did not finish in {} s ({:.0} ms cpu)", PATIENCE.as_secs(), ms(proxy.cpu()?));
+    Ok(())
+}
+
+fn print_start(what: &str, start: &Start, site: &Site) {
+    let (commits, runs) = (start.steps.commits, start.steps.runs);
+    let steps = match site.shape.mode {
+        Mode::Nftables => format!("{commits} commits"),
+        Mode::Iptables(Variant::Nft) => format!("{commits} commits, iptables-restore started {runs} times"),
+        Mode::Iptables(Variant::Legacy) => format!("iptables-restore started {runs} times"),
+    };
     println!(
-        "{what:44} {:8.1} ms wall, {:.0} ms cpu in all (user {:.0}, system {:.0}), {} {commits}",
+        "{what:44} {:8.1} ms wall, {:.0} ms cpu in all (user {:.0}, system {:.0}), of it {:.0} the proxy's own, {steps}",
         ms(start.wall),
         ms(start.cpu),
         ms(start.user),
         ms(start.system),
-        start.commits
+        ms(start.cpu.saturating_sub(start.children)),
     );
 }
 
@@ -128,32 +181,50 @@ fn print_memory(what: &str, proxy: &Proxy, child_mib: f64) -> anyhow::Result<Mem
 }
 
 fn one_by_one(proxy: &Proxy, site: &Site, series: Series) -> anyhow::Result<()> {
-    let mut empty = Empty::open()?;
-    let nothing = (0..series.count).map(|_| empty.commit()).collect::<anyhow::Result<Vec<_>>>()?;
+    let (what, nothing) = match &site.tools {
+        None => ("empty netlink commit", empty_commits(series.count)?),
+        Some(tools) => {
+            ("run of the tool without a change", (0..20).map(|_| tools.empty_run()).collect::<Result<_, _>>()?)
+        }
+    };
+    stats::print(what, nothing, "");
     // They are somebody else's changes, which are looked into.
     std::thread::sleep(STEADY);
-    let before = proxy.cpu()?;
+    let used = Used::new(proxy)?;
     let latencies = latency::measure(site, series.count, series.pause)?;
-    let cpu = proxy.cpu()? - before;
-    stats::print("empty netlink commit", nothing, "");
+    let used = used.since(proxy)?;
     stats::print("endpoint replaced: write begun -> in force", latencies.from_begin, "");
-    stats::print("endpoint replaced: written -> in force", latencies.from_end, &format!("{:.0} ms cpu", ms(cpu)));
+    stats::print("endpoint replaced: written -> in force", latencies.from_end, &used);
     Ok(())
+}
+
+fn empty_commits(count: usize) -> anyhow::Result<Vec<Duration>> {
+    let mut empty = Empty::open()?;
+    (0..count).map(|_| empty.commit()).collect()
+}
+
+/// In a run of its own, since counting costs time.
+fn bytes(site: &Site) -> anyhow::Result<()> {
+    let Some(tools) = &site.tools else { return Ok(()) };
+    tools.count_bytes()?;
+    latency::measure(site, COUNTED.count, COUNTED.pause)?;
+    println!("bytes given to the tool for a change         {:8}", tools.bytes()? / u64::try_from(COUNTED.count)?);
+    Ok(())
+}
+
+fn given(site: &Site) -> anyhow::Result<u64> {
+    site.tools.as_ref().map_or(Ok(0), |tools| tools.bytes())
 }
 
 fn spread(proxy: &Proxy, site: &Site) -> anyhow::Result<()> {
     let (count, time) = SPREAD;
-    let (started, before) = (Instant::now(), proxy.cpu()?);
+    let (started, used) = (Instant::now(), Used::new(proxy)?);
     for number in 1..=count {
         site.replace();
         let next = started + time / count * number;
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
-    println!(
-        "{count} changes in {:3} s                         {:8.1} ms cpu",
-        time.as_secs(),
-        ms(proxy.cpu()? - before)
-    );
+    println!("{count} changes in {:3} s                         {}", time.as_secs(), used.since(proxy)?);
     Ok(())
 }
 
@@ -169,4 +240,19 @@ fn idle(proxy: &Proxy) -> anyhow::Result<()> {
 
 fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
+}
+
+// === impl Used ===
+
+impl Used {
+    fn new(proxy: &Proxy) -> anyhow::Result<Self> {
+        Ok(Self { all: proxy.cpu()?, children: proxy.children_cpu()? })
+    }
+
+    /// What has been used since, to print.
+    fn since(&self, proxy: &Proxy) -> anyhow::Result<String> {
+        let now = Self::new(proxy)?;
+        let (all, children) = (now.all - self.all, now.children - self.children);
+        Ok(format!("{:8.1} ms cpu, of it {:.1} the proxy's own", ms(all), ms(all.saturating_sub(children))))
+    }
 }

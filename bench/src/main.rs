@@ -1,5 +1,5 @@
-//! From objects to the kernel, measured: `ferry-bench [--upstream KUBE-PROXY] [SERVICES …]`. Needs root; works in network
-//! namespaces of its own. Prints and never judges: quote ratios and processor time, machines are noisy.
+//! From objects to the kernel, measured: `ferry-bench [--mode MODE] [--upstream KUBE-PROXY] [SERVICES …]`. Needs root; works
+//! in network namespaces of its own. MODE is `nftables`, `iptables` (over nf_tables) or `iptables-legacy`. Prints and never judges: quote ratios and processor time, machines are noisy.
 //!
 //! Every part of every size is measured in a process of its own, so that memory is that size's.
 
@@ -18,6 +18,8 @@ use std::process::Command;
 use anyhow::Context as _;
 use ferry_kernel::netns::Namespace;
 
+use self::api::Mode;
+
 /// Sizes when none are given.
 const SIZES: [&str; 3] = ["1000", "5000", "10000"];
 
@@ -26,15 +28,20 @@ const FLOWS: &str = "30000";
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (mode, rest) = match arguments.as_slice() {
+        ["--mode", mode, rest @ ..] => (mode.parse()?, rest),
+        rest => (Mode::Nftables, rest),
+    };
+    match rest {
         ["--pipeline", services] => inside(size(services)?, pipeline::run),
         ["--flows", flows] => inside(size(flows)?, flows::run),
         ["--process", services] => inside(size(services)?, process::run),
         // Has a namespace for each of its runs.
-        ["--api", services] => api::run(size(services)?, None),
-        ["--api", services, upstream] => api::run(size(services)?, Some(Path::new(upstream))),
-        ["--upstream", upstream, sizes @ ..] => parts(sizes, Some(upstream)),
-        sizes => parts(sizes, None),
+        ["--api", services] => api::run(mode, size(services)?, None),
+        ["--api", services, upstream] => api::run(mode, size(services)?, Some(Path::new(upstream))),
+        ["--upstream", upstream, sizes @ ..] => parts(mode, sizes, Some(upstream)),
+        sizes => parts(mode, sizes, None),
     }
 }
 
@@ -49,18 +56,22 @@ fn inside(services: usize, part: fn(usize) -> anyhow::Result<()>) -> anyhow::Res
 }
 
 /// Measures each size in processes of its own.
-fn parts(sizes: &[&str], upstream: Option<&str>) -> anyhow::Result<()> {
+fn parts(mode: Mode, sizes: &[&str], upstream: Option<&str>) -> anyhow::Result<()> {
     let program = std::env::current_exe()?;
+    let parts: &[&str] = if mode == Mode::Nftables { &["--pipeline", "--process", "--api"] } else { &["--api"] };
     for size in if sizes.is_empty() { &SIZES } else { sizes } {
         println!("\n== {size} services x {} endpoints, one family", objects::ENDPOINTS);
-        for part in ["--pipeline", "--process", "--api"] {
-            let upstream = upstream.filter(|_| part == "--api");
-            let status = Command::new(&program).args([part, size]).args(upstream).status()?;
+        for part in parts {
+            let upstream = upstream.filter(|_| *part == "--api");
+            let mut command = Command::new(&program);
+            let status = command.args(["--mode", &mode.to_string(), part, size]).args(upstream).status()?;
             anyhow::ensure!(status.success(), "{part} {size}: {status}");
         }
     }
-    println!("\n== {FLOWS} flows in the connection table");
-    let status = Command::new(&program).args(["--flows", FLOWS]).status()?;
-    anyhow::ensure!(status.success(), "--flows: {status}");
+    if mode == Mode::Nftables {
+        println!("\n== {FLOWS} flows in the connection table");
+        let status = Command::new(&program).args(["--flows", FLOWS]).status()?;
+        anyhow::ensure!(status.success(), "--flows: {status}");
+    }
     Ok(())
 }

@@ -9,6 +9,7 @@ use ferry_testkit::api::Told;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::site::Site;
+use super::tools::{Mode, Tools, Variant};
 
 /// The longest that a change may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -21,38 +22,29 @@ pub(super) struct Latencies {
     pub(super) from_end: Vec<Duration>,
 }
 
-/// Makes that many changes with pauses between. The end of each is when the kernel tells of its commit to this process:
-/// it tells just before it answers the proxy.
+/// Who tells that a change is in force.
+enum Listener<'a> {
+    /// The kernel, of its commits to a table: just before it answers the proxy or its tool.
+    Kernel(Monitor, &'static str),
+    /// The end of the tool: legacy tables tell nobody.
+    Tool(&'a Tools),
+}
+
+/// Makes that many changes with pauses between.
 pub(super) fn measure(site: &Site, count: usize, pause: Duration) -> anyhow::Result<Latencies> {
-    let mut monitor = Monitor::open()?;
-    monitor.join()?;
+    let mut listener = Listener::new(site)?;
     let mut latencies = Latencies { from_begin: Vec::new(), from_end: Vec::new() };
     for _ in 0..count {
-        let _ = monitor.read(&mut |_| {})?;
+        listener.forget()?;
         let version = site.replace();
-        let committed = wait(&mut monitor)?;
+        let committed = listener.wait()?;
         let told = told(site, version)?;
-        latencies.from_begin.push(committed - told.begun);
+        latencies.from_begin.push(committed.saturating_duration_since(told.begun));
         // The proxy may be faster than the server's return from writing.
         latencies.from_end.push(committed.saturating_duration_since(told.ended));
         std::thread::sleep(pause);
     }
     Ok(latencies)
-}
-
-/// Until something happens to the proxy's table.
-fn wait(monitor: &mut Monitor) -> anyhow::Result<Instant> {
-    let timeout = Timespec::try_from(PATIENCE)?;
-    loop {
-        let readable = poll(&mut [PollFd::from_borrowed_fd(monitor.as_fd(), PollFlags::IN)], Some(&timeout))?;
-        let now = Instant::now();
-        anyhow::ensure!(readable > 0, "no commit after {PATIENCE:?}");
-        let mut is_it = false;
-        let _ = monitor.read(&mut |event| is_it |= event.family == Some(Family::Ip) && event.table == "kube-proxy")?;
-        if is_it {
-            return Ok(now);
-        }
-    }
 }
 
 /// The server notes it after writing, which may be after the proxy's commit.
@@ -65,4 +57,49 @@ fn told(site: &Site, version: u64) -> anyhow::Result<Told> {
         std::thread::yield_now();
     }
     None.context("the server has not told of the change")
+}
+
+// === impl Listener ===
+
+impl<'a> Listener<'a> {
+    fn new(site: &'a Site) -> anyhow::Result<Self> {
+        let table = match (site.shape.mode, &site.tools) {
+            (Mode::Iptables(Variant::Legacy), Some(tools)) => return Ok(Self::Tool(tools)),
+            (Mode::Iptables(_), _) => "nat",
+            (Mode::Nftables, _) => "kube-proxy",
+        };
+        let mut monitor = Monitor::open()?;
+        monitor.join()?;
+        Ok(Self::Kernel(monitor, table))
+    }
+
+    /// What has been told until now.
+    fn forget(&mut self) -> anyhow::Result<()> {
+        match self {
+            Self::Kernel(monitor, _) => drop(monitor.read(&mut |_| {})?),
+            Self::Tool(tools) => drop(tools.ended()?),
+        }
+        Ok(())
+    }
+
+    /// Until something happens to the proxy's table.
+    fn wait(&mut self) -> anyhow::Result<Instant> {
+        let (monitor, table) = match self {
+            Self::Kernel(monitor, table) => (monitor, table),
+            Self::Tool(tools) => {
+                return tools.wait(PATIENCE)?.with_context(|| format!("no run of the tool after {PATIENCE:?}"));
+            }
+        };
+        let timeout = Timespec::try_from(PATIENCE)?;
+        loop {
+            let readable = poll(&mut [PollFd::from_borrowed_fd(monitor.as_fd(), PollFlags::IN)], Some(&timeout))?;
+            let now = Instant::now();
+            anyhow::ensure!(readable > 0, "no commit after {PATIENCE:?}");
+            let mut is_it = false;
+            let _ = monitor.read(&mut |event| is_it |= event.family == Some(Family::Ip) && event.table == *table)?;
+            if is_it {
+                return Ok(now);
+            }
+        }
+    }
 }

@@ -8,12 +8,15 @@ use std::path::{Path, PathBuf};
 use ferry_kernel::netns::Namespace;
 use ferry_testkit::api::{ApiServer, Options, Told, objects};
 
+use super::tools::{Mode, Tools};
+
 /// The name of the node.
 pub(super) const NODE: &str = "bench";
 
 /// What the objects and the way they come are like.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
+    pub(super) mode: Mode,
     pub(super) services: usize,
     /// of each service
     pub(super) endpoints: usize,
@@ -26,6 +29,8 @@ pub(super) struct Shape {
 /// The server is in this process, which isn't the proxy's.
 pub(super) struct Site {
     pub(super) shape: Shape,
+    /// of iptables mode
+    pub(super) tools: Option<Tools>,
     server: ApiServer,
     folder: PathBuf,
     changes: Cell<usize>,
@@ -52,14 +57,19 @@ impl Site {
         }
         let folder = std::env::temp_dir().join(format!("ferry-bench-api-{}", std::process::id()));
         fs::create_dir_all(&folder)?;
-        let site = Self { shape, server, folder, changes: Cell::new(0) };
+        let tools = match shape.mode {
+            Mode::Nftables => None,
+            Mode::Iptables(variant) => Some(Tools::new(folder.join("tools"), variant)?),
+        };
+        let site = Self { shape, tools, server, folder, changes: Cell::new(0) };
         site.server.kubeconfig(&site.file("kubeconfig"));
         // A namespace that isn't the machine's first has no limits of the connection tracker to set.
         let config = format!(
-            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n\
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {}\n\
              clusterCIDR: 10.244.0.0/16\nhostnameOverride: {NODE}\nhealthzBindAddress: 127.0.0.1:10256\n\
              metricsBindAddress: 127.0.0.1:10249\nclientConnection: {{kubeconfig: {}, contentType: {}}}\n\
              conntrack: {{maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}\n",
+            shape.mode.configured(),
             site.file("kubeconfig").display(),
             shape.content_type
         );

@@ -1,0 +1,225 @@
+//! The tool of iptables mode as a proxy under measurement finds it: one variant by all of its names, its runs noticed.
+//!
+//! A run is noticed when the copy of the tool is closed, which the kernel does when the process ends: that costs the
+//! proxy nothing, is the same for each, and legacy tables tell nobody of their changes.
+
+use std::fmt;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
+
+/// Where a kubelet's chain says which variant the machine uses.
+const HINT: &str = "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n";
+
+/// How rules get into the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// over netlink, or by `nft`
+    Nftables,
+    /// by `iptables-restore`
+    Iptables(Variant),
+}
+
+/// Where `iptables-restore` puts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Variant {
+    /// into nf_tables
+    Nft,
+    /// into the tables of old
+    Legacy,
+}
+
+/// The tools of one place, first in the proxy's `PATH`.
+pub(super) struct Tools {
+    folder: PathBuf,
+    runs: OwnedFd,
+    variant: Variant,
+}
+
+/// What the rules of the kernel are, as far as measuring needs it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    /// ports that are sent on
+    pub(super) dispatched: usize,
+    /// destinations that are translated to
+    pub(super) translated: usize,
+}
+
+// === impl Mode ===
+
+impl Mode {
+    /// With the word for each.
+    const ALL: [(&str, Self); 3] = [
+        ("nftables", Self::Nftables),
+        ("iptables", Self::Iptables(Variant::Nft)),
+        ("iptables-legacy", Self::Iptables(Variant::Legacy)),
+    ];
+
+    /// The mode of the configuration.
+    pub(super) fn configured(self) -> &'static str {
+        match self {
+            Self::Nftables => "nftables",
+            Self::Iptables(_) => "iptables",
+        }
+    }
+}
+
+impl FromStr for Mode {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|(word, _)| *word == text);
+        found.map(|(_, mode)| mode).with_context(|| format!("there is no mode {text}"))
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = Self::ALL.into_iter().find(|(_, mode)| mode == self);
+        f.write_str(found.map_or("", |(word, _)| word))
+    }
+}
+
+// === impl Tools ===
+
+impl Tools {
+    /// Lays out the tools below a folder, and a hint which variant it is in the kernel.
+    pub(super) fn new(folder: PathBuf, variant: Variant) -> anyhow::Result<Self> {
+        let name = match variant {
+            Variant::Nft => "xtables-nft-multi",
+            Variant::Legacy => "xtables-legacy-multi",
+        };
+        let installed = find(name).with_context(|| format!("{name} isn't installed"))?;
+        for inner in ["real", "own"] {
+            fs::create_dir_all(folder.join(inner))?;
+        }
+        for name in ["iptables-restore", "iptables-save"] {
+            symlink(&installed, folder.join("own").join(name))?;
+        }
+        let runs = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        for base in ["iptables", "ip6tables"] {
+            for (action, copied) in [("", false), ("-save", false), ("-restore", true)] {
+                let real = folder.join("real").join(format!("{base}{action}"));
+                if copied {
+                    fs::copy(&installed, &real)?;
+                    add_watch(&runs, &real, WatchFlags::CLOSE_NOWRITE)?;
+                } else {
+                    symlink(&installed, &real)?;
+                }
+                for infix in ["", "-nft", "-legacy"] {
+                    symlink(&real, folder.join(format!("{base}{infix}{action}")))?;
+                }
+            }
+        }
+        let tools = Self { folder, runs, variant };
+        tools.restore(HINT)?;
+        Ok(tools)
+    }
+
+    /// What a proxy's process has of its environment, so that it finds them and waits for nobody else on the machine.
+    pub(super) fn apply(&self, command: &mut Command) {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::iter::once(self.folder.clone()).chain(std::env::split_paths(&path));
+        // Only a folder with a colon in its name can't be joined.
+        if let Ok(path) = std::env::join_paths(folders) {
+            command.env("PATH", path);
+        }
+        command.env("XTABLES_LOCKFILE", self.folder.join("lock"));
+    }
+
+    /// From here on what the proxies' runs are given is counted, which costs each run a process more.
+    pub(super) fn count_bytes(&self) -> anyhow::Result<()> {
+        for base in ["iptables", "ip6tables"] {
+            let (real, given) = (self.folder.join("real").join(format!("{base}-restore")), self.given());
+            let script = format!("#!/bin/sh\ntee -a {} | {} \"$@\"\n", given.display(), real.display());
+            for infix in ["", "-nft", "-legacy"] {
+                let (new, path) = (self.folder.join("new"), self.folder.join(format!("{base}{infix}-restore")));
+                fs::write(&new, &script)?;
+                fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;
+                fs::rename(&new, &path)?;
+            }
+        }
+        fs::write(self.given(), "")?;
+        Ok(())
+    }
+
+    /// How many bytes the runs were given since they are counted.
+    pub(super) fn bytes(&self) -> anyhow::Result<u64> {
+        Ok(fs::metadata(self.given())?.len())
+    }
+
+    fn given(&self) -> PathBuf {
+        self.folder.join("given")
+    }
+
+    /// How many runs have ended since this was asked last.
+    pub(super) fn ended(&self) -> anyhow::Result<u32> {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(&self.runs, &mut buffer);
+        let mut count = 0;
+        loop {
+            match reader.next() {
+                Ok(_) => count += 1,
+                Err(rustix::io::Errno::AGAIN) => return Ok(count),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Until a run ends; when it did. `None`: there was none in that time.
+    pub(super) fn wait(&self, patience: Duration) -> anyhow::Result<Option<Instant>> {
+        let timeout = Timespec::try_from(patience)?;
+        let readable = poll(&mut [PollFd::from_borrowed_fd(self.runs.as_fd(), PollFlags::IN)], Some(&timeout))?;
+        Ok((readable > 0).then(Instant::now))
+    }
+
+    /// How long a run takes that changes nothing.
+    pub(super) fn empty_run(&self) -> anyhow::Result<Duration> {
+        let started = Instant::now();
+        self.restore("*nat\nCOMMIT\n")?;
+        Ok(started.elapsed())
+    }
+
+    fn restore(&self, text: &str) -> anyhow::Result<()> {
+        let mut command = Command::new(self.folder.join("own/iptables-restore"));
+        self.apply(&mut command);
+        let mut child = command.args(["-w", "5", "--noflush"]).stdin(Stdio::piped()).spawn()?;
+        // Dropped at the end of the statement, which ends the text.
+        child.stdin.take().context("piped")?.write_all(text.as_bytes())?;
+        let status = child.wait()?;
+        anyhow::ensure!(status.success(), "iptables-restore of {:?}: {status}", self.variant);
+        Ok(())
+    }
+
+    /// What is in the kernel.
+    pub(super) fn rules(&self) -> anyhow::Result<Count> {
+        let mut command = Command::new(self.folder.join("own/iptables-save"));
+        let mut child = command.args(["-t", "nat"]).stdout(Stdio::piped()).spawn()?;
+        let mut text = String::new();
+        child.stdout.take().context("piped")?.read_to_string(&mut text)?;
+        child.wait()?;
+        let mut count = Count::default();
+        for line in text.lines() {
+            count.dispatched += usize::from(line.starts_with("-A KUBE-SERVICES ") && line.contains(" -j KUBE-SVC-"));
+            count.translated += usize::from(line.starts_with("-A KUBE-SEP-") && line.contains(" -j DNAT "));
+        }
+        Ok(count)
+    }
+}
+
+/// Of the machine.
+fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin"), PathBuf::from("/sbin")]);
+    places.map(|folder| folder.join(name)).find(|path| path.exists())
+}
