@@ -40,6 +40,8 @@ pub struct MemoryKernel<O: Object> {
     pub busy: Vec<O::Key>,
     /// what somebody else did since the last look
     pub touched: Vec<O::Key>,
+    /// nothing of what somebody else does is heard
+    pub deaf: bool,
     /// commits that were made
     pub commits: usize,
     /// commits that were asked for
@@ -72,6 +74,7 @@ impl<O: Object> Default for MemoryKernel<O> {
             refused: Vec::new(),
             busy: Vec::new(),
             touched: Vec::new(),
+            deaf: false,
             commits: 0,
             attempts: 0,
             violations: Vec::new(),
@@ -198,6 +201,9 @@ impl<O: Refers> Kernel<O> for MemoryKernel<O> {
     }
 
     fn tend(&mut self, _now: Instant) -> Result<Tended<O::Key>, CommitError> {
+        if self.deaf {
+            return Err(CommitError::Busy(io::Error::other("deaf")));
+        }
         let touched = std::mem::take(&mut self.touched);
         let drift = if touched.is_empty() { None } else { Some(Extent::Keys(touched)) };
         Ok(Tended { wake: None, drift })

@@ -231,6 +231,23 @@ fn what_is_acknowledged_says_what_it_was_before() {
 }
 
 #[test]
+fn what_is_pending_goes_on_while_nobody_hears_what_others_do() {
+    let mut world = World::new();
+    let now = Instant::now();
+    let mut engine = built_from_nothing(&world, now);
+    world.endpoints[0] = vec![8];
+    engine.kernel_mut().faults.push_back(Fault::Busy);
+    engine.offer(world.delta());
+    assert!(engine.sync(now).error.is_some());
+    engine.kernel_mut().deaf = true;
+    let outcome = engine.tend(now);
+    assert!(outcome.error.is_some(), "{outcome:?}");
+    assert_eq!(engine.kernel().objects[&ToyKey::Frontend(0)].slots(), [8]);
+    engine.kernel_mut().deaf = false;
+    assert!(engine.tend(now).error.is_none());
+}
+
+#[test]
 fn a_vip_changes_hands_by_one_replace() {
     let mut world = World::new();
     let now = Instant::now();

@@ -256,16 +256,18 @@ where
             if engine.stage != Stage::Adopted {
                 return engine.sync_pending(context, now, outcome);
             }
-            let tended = engine.kernel.tend(now)?;
-            engine.wake = tended.wake;
-            if let Some(drift) = tended.drift {
-                engine.suspects.touched(drift, now);
-            }
+            // If the plane can't look after the kernel, what is pending goes on all the same.
+            let tended = engine.kernel.tend(now).map(|tended| {
+                engine.wake = tended.wake;
+                if let Some(drift) = tended.drift {
+                    engine.suspects.touched(drift, now);
+                }
+            });
             engine.reclaim(now);
             // What is pending first: it may be what somebody else has just done, too.
             let changed = engine.sync_changes(context, now, outcome);
             let purpose = if changed.is_ok() { Purpose::Repair } else { Purpose::Rescue };
-            changed.and(engine.mend(context, now, purpose, outcome))
+            changed.and(engine.mend(context, now, purpose, outcome)).and(tended)
         })
     }
 
