@@ -25,8 +25,8 @@ pub(crate) fn keys(tool: &Tool, mirror: &Mirror, touched: &BTreeSet<ChainId>) ->
     Ok(keys)
 }
 
-/// What differs in tables that were read as a whole: entries, and chains of which there are more or less rules.
-pub(crate) fn keys_in(mirror: &Mirror, found: &Found, tables: &[Table]) -> Vec<IptKey> {
+/// What differs in tables that were read as a whole: entries and other rules next to them, and chains of one unit.
+pub(crate) fn keys_in(mirror: &Mirror, found: &Found, tables: &BTreeSet<Table>) -> Vec<IptKey> {
     let shared = base::PLACES.into_iter().chain(base::JUMPS.iter().map(|jump| jump.key().place));
     let shared: BTreeSet<ChainId> = shared.filter(|id| tables.contains(&id.table)).collect();
     let mut keys = differing(mirror, found, &shared);

@@ -1,6 +1,7 @@
 //! A plan as the text that `iptables-restore` is given.
 
 use std::collections::BTreeSet;
+use std::io;
 
 use ferry_kernel::iptables::{ChainName, Restore, Rule, Table, Target};
 use ferry_plane::Op;
@@ -11,14 +12,30 @@ use crate::object::{ChainId, IptObject, OwnRules, Owner};
 use crate::plan::{Item, Part, Plan, Steps, Task, Work, is_last};
 
 /// The text, and which operation stands where in it.
-#[derive(Debug)]
-pub(crate) struct Script {
+pub(crate) struct Script<'a> {
+    /// what was not handed on yet
     restore: Restore,
+    /// so many lines were handed on
+    handed: usize,
+    /// where the text goes, piece by piece. Without it, it stays, and so does what stands where in it
+    sink: Option<&'a mut Sink<'a>>,
+    trouble: io::Result<()>,
     /// from which line on which operation is written, if any
     marks: Vec<(usize, Option<Item>)>,
+    outline: Outline,
+}
+
+/// Takes a piece of the text.
+pub(crate) type Sink<'a> = dyn FnMut(&str) -> io::Result<()> + 'a;
+
+/// What there is to know of a text that is not kept.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outline {
     /// the last line of each section
     commits: Vec<usize>,
     written: [usize; Table::ALL.len()],
+    /// how long it is
+    pub(crate) bytes: usize,
 }
 
 /// What an earlier try has come to.
@@ -28,34 +45,20 @@ pub(crate) struct Progress {
     pub(crate) sections: usize,
     /// chains to which somebody else's rules lead: they are emptied, and stay
     pub(crate) stuck: BTreeSet<ChainId>,
+    /// there are too many of these to find them one by one: no chain is removed at all
+    pub(crate) all_stuck: bool,
 }
 
-// === impl Script ===
+/// A piece has at least so many bytes.
+const PIECE: usize = 64 << 10;
 
-impl Script {
-    pub(crate) fn new(plan: &Plan<'_>, progress: &Progress) -> Self {
-        let mut script = Self {
-            restore: Restore::new(plan.family),
-            marks: Vec::new(),
-            commits: Vec::new(),
-            written: Default::default(),
-        };
-        for part in plan.parts.iter().skip(progress.sections) {
-            script.part(plan, part, progress);
-        }
-        script
-    }
+// === impl Outline ===
 
-    pub(crate) fn text(&self) -> &str {
-        self.restore.text()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.restore.is_empty()
-    }
-
-    pub(crate) fn lines(&self) -> usize {
-        self.restore.lines()
+impl Outline {
+    /// Of a text as a whole.
+    pub(crate) fn of(text: &str) -> Self {
+        let commits = (1..).zip(text.lines()).filter(|(_, line)| *line == "COMMIT").map(|(number, _)| number);
+        Self { commits: commits.collect(), bytes: text.len(), ..Self::default() }
     }
 
     /// How many sections it has.
@@ -71,6 +74,50 @@ impl Script {
     /// How many rules are written to this table.
     pub(crate) fn written(&self, table: Table) -> usize {
         self.written.get(at(table)).copied().unwrap_or(0)
+    }
+}
+
+// === impl Script ===
+
+impl Script<'static> {
+    /// The text as a whole.
+    pub(crate) fn new(plan: &Plan<'_>, progress: &Progress) -> Self {
+        let mut script = Self::begin(plan, None);
+        script.parts(plan, progress);
+        script.outline.bytes = script.restore.text().len();
+        script
+    }
+}
+
+/// The text as a whole.
+pub(crate) type Whole = Script<'static>;
+
+impl<'a> Script<'a> {
+    /// Hands on the text piece by piece, so that it never is in memory as a whole.
+    pub(crate) fn stream(plan: &Plan<'_>, progress: &Progress, sink: &'a mut Sink<'a>) -> io::Result<Outline> {
+        let mut script = Self::begin(plan, Some(sink));
+        script.parts(plan, progress);
+        script.hand_on();
+        script.trouble.map(|()| script.outline)
+    }
+
+    fn begin(plan: &Plan<'_>, sink: Option<&'a mut Sink<'a>>) -> Self {
+        let restore = Restore::new(plan.family);
+        Self { restore, handed: 0, sink, trouble: Ok(()), marks: Vec::new(), outline: Outline::default() }
+    }
+
+    fn parts(&mut self, plan: &Plan<'_>, progress: &Progress) {
+        for part in plan.parts.iter().skip(progress.sections) {
+            self.part(plan, part, progress);
+        }
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        self.restore.text()
+    }
+
+    pub(crate) fn outline(&self) -> &Outline {
+        &self.outline
     }
 
     /// The operation that a line is about.
@@ -92,8 +139,19 @@ impl Script {
 
     /// All operations in the first sections.
     pub(crate) fn operations_in(&self, sections: usize) -> BTreeSet<Item> {
-        let Some(end) = sections.checked_sub(1).and_then(|last| self.commits.get(last)) else { return BTreeSet::new() };
+        let end = sections.checked_sub(1).and_then(|last| self.outline.commits.get(last));
+        let Some(end) = end else { return BTreeSet::new() };
         self.marks.iter().take_while(|(line, _)| line <= end).filter_map(|(_, item)| *item).collect()
+    }
+
+    fn hand_on(&mut self) {
+        let Some(sink) = &mut self.sink else { return };
+        if self.trouble.is_ok() {
+            self.trouble = sink(self.restore.text());
+        }
+        self.outline.bytes += self.restore.text().len();
+        self.handed += self.restore.lines();
+        self.restore.clear();
     }
 
     fn part(&mut self, plan: &Plan<'_>, part: &Part, progress: &Progress) {
@@ -119,8 +177,8 @@ impl Script {
             }
         }
         self.mark(None);
-        let line = self.restore.commit();
-        self.commits.push(line);
+        let line = self.handed + self.restore.commit();
+        self.outline.commits.push(line);
     }
 
     fn table_steps(&mut self, plan: &Plan<'_>, table: Table, work: &Work, steps: Steps, progress: &Progress) {
@@ -150,6 +208,12 @@ impl Script {
     }
 
     fn mark(&mut self, item: Option<Item>) {
+        if self.sink.is_some() {
+            if self.restore.text().len() >= PIECE {
+                self.hand_on();
+            }
+            return;
+        }
         let line = self.restore.lines() + 1;
         if self.marks.last().is_none_or(|(_, last)| *last != item) {
             self.marks.push((line, item));
@@ -185,7 +249,7 @@ impl Script {
 
     fn remove(&mut self, plan: &Plan<'_>, items: &[Item], progress: &Progress) {
         for item in items {
-            if let Some(id) = plan.chain(*item).filter(|id| !progress.stuck.contains(id)) {
+            if let Some(id) = plan.chain(*item).filter(|id| !progress.all_stuck && !progress.stuck.contains(id)) {
                 self.mark(Some(*item));
                 self.restore.remove(id.name);
             }
@@ -213,7 +277,8 @@ impl Script {
             return;
         }
         let replaced = task.put.iter().filter(|_| steps.add());
-        for item in replaced.chain(task.take.iter().filter(|_| steps.remove())) {
+        let taken = task.take.iter().filter(|item| steps.remove() && !plan.went_before(id, task, **item, steps));
+        for item in replaced.chain(taken) {
             if let Some(lines) = plan.old(*item) {
                 self.mark(Some(*item));
                 for line in lines.iter() {
@@ -286,7 +351,7 @@ impl Script {
     }
 
     fn count(&mut self, table: Table, rules: usize) {
-        if let Some(written) = self.written.get_mut(at(table)) {
+        if let Some(written) = self.outline.written.get_mut(at(table)) {
             *written += rules;
         }
     }
@@ -304,12 +369,22 @@ fn is_told_by_name(chain: ChainName, rule: &Rule) -> bool {
 }
 
 /// What takes back the first sections of a script. `None`: what was there before isn't known.
-pub(crate) fn undo(plan: &Plan<'_>, script: &Script, sections: usize) -> Option<Restore> {
+pub(crate) fn undo(plan: &Plan<'_>, script: &Whole, sections: usize) -> Option<Undone> {
     let mut undo = Undo { plan, tables: Default::default() };
-    for item in script.operations_in(sections) {
+    let ahead: BTreeSet<Item> = plan.ahead().collect();
+    let (left, rest): (Vec<Item>, Vec<Item>) =
+        script.operations_in(sections).into_iter().partition(|item| ahead.contains(item));
+    for item in rest {
         undo.note(item)?;
     }
-    Some(undo.write())
+    Some(Undone { text: undo.write(), complete: left.is_empty() })
+}
+
+/// A text that takes something back.
+pub(crate) struct Undone {
+    pub(crate) text: Restore,
+    /// nothing is left then: not even chains to which nothing leads, which will be wanted again
+    pub(crate) complete: bool,
 }
 
 /// What is taken back.

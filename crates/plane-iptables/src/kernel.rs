@@ -5,15 +5,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferry_kernel::iptables::{Backend, Failure, Family, Run, Table, Tool};
-use ferry_kernel::sysctl;
+use ferry_kernel::iptables::{Backend, Failure, Family, Match, Run, Stdin, Table, Tool};
+use ferry_kernel::{nfacct, sysctl};
 use ferry_plane::{Batch, CommitError, Extent, Kernel, Tended};
 
 use crate::base;
 use crate::counters::Counters;
 use crate::drift;
-use crate::encode::{Progress, Script, undo};
+use crate::encode::{Outline, Progress, Script, Whole, undo};
 use crate::mirror::{Kind, Mirror, at};
+use crate::names;
 use crate::object::{ChainId, IptKey, IptObject};
 use crate::plan::Plan;
 use crate::read::{self, Found};
@@ -34,12 +35,10 @@ pub struct IptablesKernel {
     /// what was found to differ, and the engine was not told yet
     owed: BTreeSet<IptKey>,
     legacy: LegacyWatch,
-    /// legacy tables were changed, but nothing that can be told from their sizes is other than it should be
-    moved: bool,
-    /// when the engine was last told to compare everything for that
-    compared: Option<Instant>,
     /// the engine knows that everything must be read
     told: bool,
+    /// everything was read, and nothing was written since
+    fresh: bool,
     /// everything was read at least once
     begun: bool,
     /// something was written at least once
@@ -50,9 +49,7 @@ pub struct IptablesKernel {
 const CONTENDED: Duration = Duration::from_millis(20);
 /// How often the legacy variant, which tells nobody, is asked.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often everything is compared, at most, while others keep changing legacy tables.
-const COMPARE: Duration = Duration::from_secs(60);
-/// Chains that others' rules may lead to when they are to go: beyond so many, none of them goes.
+/// Chains that others' rules lead to when they are to go: beyond so many, none goes.
 const STUCK: usize = 32;
 
 const ROUTE_LOCALNET: &str = "net/ipv4/conf/all/route_localnet";
@@ -71,9 +68,8 @@ impl IptablesKernel {
             unread: BTreeSet::new(),
             owed: BTreeSet::new(),
             legacy: LegacyWatch::default(),
-            moved: false,
-            compared: None,
             told: false,
+            fresh: false,
             begun: false,
             wrote: false,
         }
@@ -105,7 +101,9 @@ impl IptablesKernel {
     fn write(&mut self, batch: &Batch<IptObject>) -> Result<(), CommitError> {
         let is_legacy = self.tool.backend() == Backend::Legacy;
         self.hear()?;
-        self.look_closer()?;
+        // Chains of one unit are written, and go, whatever is in them.
+        let tables = self.legacy.take(&places(batch).map(|place| place.table).collect());
+        self.look_closer(tables)?;
         if !self.mirror.known() {
             return Err(CommitError::Drifted {
                 object: "what others have done, or a run that did not end well".to_owned(),
@@ -122,6 +120,7 @@ impl IptablesKernel {
             Ok(Some(stuck)) => {
                 mirror.apply(self.family(), batch, stuck);
                 self.wrote = true;
+                self.fresh = false;
             }
             Ok(None) | Err((_, Undone(true))) => {}
             Err((_, Undone(false))) => {
@@ -143,43 +142,54 @@ impl IptablesKernel {
 
     /// Writes a plan; the chains that can't be removed come back. `None` if there is nothing to do.
     fn write_plan(&mut self, plan: &Plan<'_>) -> Result<Option<BTreeSet<ChainId>>, (CommitError, Undone)> {
-        let mut progress = Progress::default();
-        let mut script = Script::new(plan, &progress);
-        if script.is_empty() {
+        let (mut progress, mut counted) = (Progress::default(), false);
+        if plan.parts.is_empty() {
             return Ok(None);
         }
         let mut written = Table::ALL.map(|_| 0);
         loop {
+            let write = |stdin: &mut Stdin<'_>| Script::stream(plan, &progress, &mut |piece| stdin.write(piece));
+            let (result, outline) = self.run(plan.size(), write);
             for (count, table) in written.iter_mut().zip(Table::ALL) {
-                *count += script.written(table);
+                *count += outline.written(table);
             }
-            let failure = match self.run(script.text(), script.lines(), |line| script.sections_before(line)) {
-                Ok(_) => break,
-                Err(failure) => failure,
-            };
+            let Err(failure) = result else { break };
             self.counters.failed(self.wrote);
-            let line = line_of(&failure);
-            let committed = line.map(|line| script.sections_before(line));
-            if let (Some(stuck), Some(committed)) = (line.and_then(|line| stuck_at(plan, &script, line)), committed)
-                && progress.stuck.len() < STUCK
-                && progress.stuck.insert(stuck)
-            {
-                // It is emptied, and stays until those who lead to it have gone.
+            let script = Script::new(plan, &progress);
+            let committed = line_of(&failure).map(|line| script.outline().sections_before(line));
+            let stuck = stuck_at(plan, &script, &failure);
+            if let Some(committed) = committed.filter(|_| !stuck.is_empty() && !progress.all_stuck) {
+                // They are emptied, and stay until those who lead to them have gone.
                 progress.sections += committed;
-                script = Script::new(plan, &progress);
+                progress.stuck.extend(stuck);
+                progress.all_stuck = progress.stuck.len() > STUCK;
+                continue;
+            }
+            // A counter that a rule names may have gone with a flush.
+            if let Some(committed) = committed.filter(|_| !std::mem::replace(&mut counted, true))
+                && make_counters(plan.batch)
+            {
+                progress.sections += committed;
                 continue;
             }
             let undone = Undone(progress.sections == 0 && self.take_back(plan, &script, &failure, committed));
-            return Err((of_script(failure, &self.tool, plan, &script), undone));
+            return Err((of_script(failure, &self.tool, plan, &script, self.fresh), undone));
         }
         for (count, table) in written.iter().zip(Table::ALL) {
             self.counters.set_written(table, *count);
+        }
+        if progress.all_stuck {
+            let removed = |object: &IptObject| match object {
+                IptObject::Chain(id, _) | IptObject::Place(id) if !names::is_shared(object) => Some(*id),
+                _ => None,
+            };
+            progress.stuck.extend(plan.batch.delete.iter().filter_map(removed));
         }
         Ok(Some(progress.stuck))
     }
 
     /// Takes back what a run that failed had committed. False if it isn't known what that is.
-    fn take_back(&mut self, plan: &Plan<'_>, script: &Script, failure: &Failure, committed: Option<usize>) -> bool {
+    fn take_back(&mut self, plan: &Plan<'_>, script: &Whole, failure: &Failure, committed: Option<usize>) -> bool {
         let committed = match failure {
             // Not run, or nothing read of what it was given.
             Failure::Missing { .. }
@@ -189,7 +199,7 @@ impl IptablesKernel {
             | Failure::Locked { .. } => 0,
             Failure::Refused { .. } | Failure::NoTable { .. } | Failure::Exhausted { .. } => match committed {
                 Some(committed) => committed,
-                None if script.sections() == 1 => 0,
+                None if script.outline().sections() == 1 => 0,
                 None => return false,
             },
             Failure::TimedOut { .. } | Failure::Killed { .. } | Failure::Garbage { .. } | Failure::Io { .. } => {
@@ -197,46 +207,55 @@ impl IptablesKernel {
             }
         };
         let Some(undo) = undo(plan, script, committed) else { return false };
-        if undo.is_empty() {
-            return true;
-        }
-        let sections = |end: usize| undo.text().lines().take(end).filter(|line| *line == "COMMIT").count();
-        self.run(undo.text(), undo.lines(), |line| sections(line.saturating_sub(1))).is_ok()
+        let text = undo.text.text();
+        let write = |stdin: &mut Stdin<'_>| stdin.write(text).map(|()| Outline::of(text));
+        (text.is_empty() || self.run(undo.text.lines(), write).0.is_ok()) && undo.complete
     }
 
-    /// Runs the tool; `sections_before` says how many sections of the text end before a line.
-    fn run(&mut self, text: &str, lines: usize, sections_before: impl Fn(usize) -> usize) -> Result<Run, Failure> {
-        let committed = |result: &Result<Run, Failure>| match result {
-            Ok(_) => Some(sections_before(usize::MAX)),
-            Err(failure) => line_of(failure).map(sections_before),
+    /// Runs the tool with a text of about so many lines.
+    fn run(
+        &mut self,
+        lines: usize,
+        mut write: impl FnMut(&mut Stdin<'_>) -> io::Result<Outline>,
+    ) -> (Result<Run, Failure>, Outline) {
+        let mut restore = || {
+            let mut outline = Outline::default();
+            let result = self.tool.restore_by(&mut |stdin| write(stdin).map(|of| outline = of));
+            (result, outline)
         };
-        let result = match self.tool.backend() {
-            Backend::Nft => self.turn.take().around(lines, || self.tool.restore(text), committed),
-            Backend::Legacy => Ok(self.tool.restore(text)),
+        let committed = |(result, outline): &(Result<Run, Failure>, Outline)| match result {
+            Ok(_) => Some(outline.sections()),
+            Err(failure) => line_of(failure).map(|line| outline.sections_before(line)),
         };
-        let result = result.unwrap_or_else(|error| Err(Failure::Io { tool: "iptables-restore".to_owned(), error }));
-        self.counters.ran(text.len());
+        let done = match self.tool.backend() {
+            Backend::Nft => self.turn.take().around(lines, restore, committed),
+            Backend::Legacy => Ok(restore()),
+        };
+        let (result, outline) = done.unwrap_or_else(|error| {
+            (Err(Failure::Io { tool: "iptables-restore".to_owned(), error }), Outline::default())
+        });
+        self.counters.ran(outline.bytes);
         match &result {
             Ok(run) => self.counters.waited(run.lock_wait),
             Err(Failure::Locked { waited, .. }) => self.counters.waited(*waited),
             Err(_) => {}
         }
-        result
+        (result, outline)
     }
 
     // --- reading
 
     fn read_all(&mut self) -> Result<Vec<IptObject>, CommitError> {
         self.hear()?;
-        drop(self.legacy.take());
+        drop(self.legacy.take(&Table::ALL.into()));
         let Found { mut objects, mirror } = read::all(&self.tool).map_err(of_failure)?;
         self.heard = Heard::default();
         self.unread.clear();
         self.owed.clear();
         self.mirror = mirror;
         self.told = false;
-        self.moved = false;
         self.begun = true;
+        self.fresh = true;
         self.count_rules();
         objects.extend(self.route_localnet());
         Ok(objects)
@@ -294,15 +313,15 @@ impl IptablesKernel {
     }
 
     /// The legacy variant says no more than that somebody has changed a table: looks at what is ours there.
-    fn look_closer(&mut self) -> Result<(), CommitError> {
-        let tables = self.legacy.take();
+    fn look_closer(&mut self, tables: BTreeSet<Table>) -> Result<(), CommitError> {
         if tables.is_empty() || !self.mirror.known() {
             return Ok(());
         }
-        match read::tables(&self.tool, &tables) {
+        let begin = Instant::now();
+        match read::tables(&self.tool, &tables.iter().copied().collect::<Vec<_>>()) {
             Ok(found) => {
                 let keys = drift::keys_in(&self.mirror, &found, &tables);
-                self.moved |= keys.is_empty();
+                self.legacy.read(&tables, begin.elapsed());
                 self.unread.extend(keys.iter().filter_map(drift::place_of));
                 self.owed.extend(keys);
                 Ok(())
@@ -320,7 +339,7 @@ impl IptablesKernel {
     }
 
     /// What others may have changed.
-    fn drift(&mut self, now: Instant) -> Result<Option<Extent<IptKey>>, CommitError> {
+    fn drift(&mut self) -> Result<Option<Extent<IptKey>>, CommitError> {
         if !self.mirror.known() {
             let tells = self.begun && !std::mem::replace(&mut self.told, true);
             return Ok(tells.then_some(Extent::All));
@@ -341,12 +360,6 @@ impl IptablesKernel {
             }
         }
         let owed: Vec<IptKey> = std::mem::take(&mut self.owed).into_iter().collect();
-        let is_time = self.compared.is_none_or(|at| now.saturating_duration_since(at) >= COMPARE);
-        if owed.is_empty() && self.moved && is_time {
-            self.compared = Some(now);
-            self.moved = false;
-            return Ok(Some(Extent::All));
-        }
         Ok(drift::extent(owed))
     }
 }
@@ -401,12 +414,32 @@ impl Kernel<IptObject> for IptablesKernel {
             }
             Backend::Legacy => {
                 self.hear()?;
-                self.look_closer()?;
+                let tables = self.legacy.due(now);
+                self.look_closer(tables)?;
                 wake = Some(now + LOOK);
             }
         }
-        Ok(Tended { wake, drift: self.drift(now)? })
+        Ok(Tended { wake, drift: self.drift()? })
     }
+}
+
+/// Makes the counters that rules of a batch name, and that may be there; false if there are none.
+fn make_counters(batch: &Batch<IptObject>) -> bool {
+    let rules = batch.create.iter().chain(&batch.replace).flat_map(|object| match object {
+        IptObject::Chain(_, rules) => &*rules.0,
+        IptObject::Entry(_, rules) => rules,
+        IptObject::Place(_) | IptObject::RouteLocalnet | IptObject::Stray(..) => &[],
+    });
+    let names: BTreeSet<&str> = rules
+        .flat_map(|rule| &rule.matches)
+        .filter_map(|each| match each {
+            Match::Account(name) => Some(&**name),
+            _ => None,
+        })
+        .collect();
+    // Where one can't be made, the run says so once more.
+    names.iter().for_each(|name| drop(nfacct::create(name)));
+    !names.is_empty()
 }
 
 /// The line that the tool refused.
@@ -417,12 +450,12 @@ fn line_of(failure: &Failure) -> Option<usize> {
     }
 }
 
-/// The chain whose removal is refused, since somebody else's rules lead to it.
-fn stuck_at(plan: &Plan<'_>, script: &Script, line: usize) -> Option<ChainId> {
-    if !script.line(line)?.starts_with("-X ") {
-        return None;
-    }
-    script.operation(line).and_then(|item| plan.chain(item))
+/// The chains whose removal is refused, since somebody else's rules lead to them.
+fn stuck_at(plan: &Plan<'_>, script: &Whole, failure: &Failure) -> Vec<ChainId> {
+    let Failure::Refused { lines, .. } = failure else { return Vec::new() };
+    let removes = |line: &&usize| script.line(**line).is_some_and(|line| line.starts_with("-X "));
+    let items = lines.iter().filter(removes).filter_map(|line| script.operation(*line));
+    items.filter_map(|item| plan.chain(item)).collect()
 }
 
 /// The chains in which a batch adds or removes single rules.

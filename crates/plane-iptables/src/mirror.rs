@@ -91,6 +91,23 @@ impl Kind {
     }
 }
 
+/// The chains of a table that we look at, where none are of services: not in nat.
+pub(crate) fn few_chains(table: Table) -> impl Iterator<Item = ChainId> {
+    let names = [
+        base::INPUT,
+        base::FORWARD,
+        base::OUTPUT,
+        names::CANARY,
+        names::FORWARD,
+        names::SERVICES,
+        names::EXTERNAL_SERVICES,
+        names::NODE_PORTS,
+        names::PROXY_FIREWALL,
+        names::FIREWALL,
+    ];
+    names.into_iter().map(move |name| ChainId { table, name }).filter(|id| Kind::of(*id).is_some())
+}
+
 // === impl Lines ===
 
 impl Lines {
@@ -293,7 +310,11 @@ impl Mirror {
         }
         for id in stuck {
             match Kind::of(*id) {
-                Some(Kind::Own) => self.put_chain(*id, Content::of(&OwnRules::default()), (id.table != Table::Nat).then(Lines::default)),
+                Some(Kind::Own) => self.put_chain(
+                    *id,
+                    Content::of(&OwnRules::default()),
+                    (id.table != Table::Nat).then(Lines::default),
+                ),
                 Some(Kind::Place) => self.put_place(*id),
                 Some(Kind::Firewall | Kind::BuiltIn) | None => {}
             }

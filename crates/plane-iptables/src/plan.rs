@@ -115,8 +115,31 @@ impl<'a> Plan<'a> {
         plan
     }
 
+    /// How many rules it is about, roughly.
+    pub(crate) fn size(&self) -> usize {
+        let rules = |objects: &[IptObject]| -> usize {
+            let of = |object: &IptObject| match object {
+                IptObject::Chain(_, rules) => 1 + rules.0.len(),
+                IptObject::Entry(_, rules) => rules.len(),
+                IptObject::Place(id) => 1 + self.mirror.place(*id).map_or(0, |place| place.rules()),
+                IptObject::Stray(..) | IptObject::RouteLocalnet => 1,
+            };
+            objects.iter().map(of).sum()
+        };
+        rules(&self.batch.create) + rules(&self.batch.replace) + rules(&self.batch.delete)
+    }
+
     pub(crate) fn work(&self, table: Table) -> Option<&Work> {
         self.works.get(at(table))
+    }
+
+    /// What is written before anything leads to it.
+    pub(crate) fn ahead(&self) -> impl Iterator<Item = Item> {
+        let items = self.parts.iter().filter_map(|part| match part {
+            Part::Ahead(items) => Some(items),
+            Part::Of(..) | Part::Behind(_) => None,
+        });
+        items.flatten().copied()
     }
 
     pub(crate) fn object(&self, item: Item) -> Option<&'a IptObject> {
@@ -150,6 +173,12 @@ impl<'a> Plan<'a> {
             IptObject::Stray(_, text) => Some(Lines::new(text.to_string())),
             _ => None,
         }
+    }
+
+    /// Whether a rule of others goes with all that was in its place, earlier on.
+    pub(crate) fn went_before(&self, id: ChainId, task: &Task, item: Item, steps: Steps) -> bool {
+        let is_stray = matches!(self.object(item), Some(IptObject::Stray(..)));
+        is_stray && steps == Steps::Remove && self.rewrites(id, task, Steps::Add)
     }
 
     /// Whether what goes in these steps is so much that the place is written anew: one removal takes as long as to go
@@ -301,7 +330,11 @@ impl<'a> Plan<'a> {
         parts.extend(ahead);
         parts.extend(part(filter.adds(), Table::Filter, Steps::Add));
         parts.extend(part(nat.adds() || nat.removes(), Table::Nat, Steps::Both));
-        parts.extend(part(filter.removes(), Table::Filter, Steps::Remove));
+        let goes = |(id, task): (&ChainId, &Task)| {
+            task.gone.is_some() || task.take.iter().any(|item| !self.went_before(*id, task, *item, Steps::Remove))
+        };
+        let removes = !filter.gone.is_empty() || filter.places.iter().any(goes);
+        parts.extend(part(removes, Table::Filter, Steps::Remove));
         parts.extend(behind);
         self.parts = parts;
     }

@@ -1,17 +1,25 @@
 //! What the kernel holds of ours, as objects, from what the tool prints. The text is never held as a whole.
 
 use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
 
 use ferry_kernel::iptables::{self, Backend, ChainName, Failure, Line, Rule, Table, Tool};
 
 use crate::base;
-use crate::mirror::{Kind, Mirror};
+use crate::mirror::{Kind, Mirror, few_chains};
 use crate::names::Class;
 use crate::object::{ChainId, EntryKey, IptKey, IptObject};
 use crate::sort::Sorter;
 
 /// Beyond so many chains, reading the whole table is cheaper.
 const SINGLE_READS: usize = 16;
+
+/// How long the nft variant may take to show a table.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// From so many chains on, in whatever table, it takes longer to show a table than to show its few chains one by one: the
+/// tool fetches all tables first.
+const MANY: usize = 2000;
 
 /// Chains of ours in a table, at most, that are listed one by one.
 const LISTED: usize = 300;
@@ -63,15 +71,32 @@ pub(crate) fn only(objects: &mut Vec<IptObject>, keys: &[IptKey]) {
 
 /// Reads these tables.
 pub(crate) fn tables(tool: &Tool, wanted: &[Table]) -> Result<Found, Failure> {
+    match saved(tool, wanted) {
+        Err(Failure::Garbage { text, .. }) if tool.backend() == Backend::Nft && text.contains(HIDDEN) => {
+            singly(tool, wanted)
+        }
+        Err(Failure::TimedOut { .. }) if tool.backend() == Backend::Nft => singly(tool, wanted),
+        found => found,
+    }
+}
+
+/// As the tool saves them.
+fn saved(tool: &Tool, wanted: &[Table]) -> Result<Found, Failure> {
     let mut sorter = Sorter::new(tool.family());
-    for table in wanted {
+    // The one with the many chains first.
+    for table in Table::ALL.iter().rev().filter(|table| wanted.contains(table)) {
+        if tool.backend() == Backend::Nft && *table != Table::Nat && sorter.chains_seen() > MANY {
+            for chain in few_chains(*table) {
+                list(tool, &mut sorter, chain)?;
+            }
+            continue;
+        }
         sorter.begin(*table);
         let mut other = None;
-        match tool.save(*table, &mut |line| sort(&mut sorter, line, &mut other)) {
-            Err(Failure::Garbage { text, .. }) if tool.backend() == Backend::Nft && text.contains(HIDDEN) => {
-                singly(tool, &mut sorter, *table)?;
-            }
-            saved => saved?,
+        let mut each = |line: Line<'_>| sort(&mut sorter, line, &mut other);
+        match tool.backend() {
+            Backend::Nft => tool.save_within(PATIENCE, *table, &mut each)?,
+            Backend::Legacy => tool.save(*table, &mut each)?,
         }
         sorter.end();
         if let Some(other) = other {
@@ -81,22 +106,27 @@ pub(crate) fn tables(tool: &Tool, wanted: &[Table]) -> Result<Found, Failure> {
     Ok(sorter.found())
 }
 
-/// Reads one chain after the other: one rule that somebody has made otherwise than by iptables, in any chain of the table,
-/// and the tool shows nothing of the table as a whole. Where there are many chains, those of services are not looked into:
-/// to write them anew takes less time.
-fn singly(tool: &Tool, sorter: &mut Sorter, table: Table) -> Result<(), Failure> {
+/// Reads one chain after the other: where the tool doesn't come to an end since others keep writing, or shows nothing of a
+/// table since one rule in it, in whatever chain, was made otherwise than by iptables. Where there are many chains, those
+/// of services are not looked into: to write them anew takes less time.
+fn singly(tool: &Tool, wanted: &[Table]) -> Result<Found, Failure> {
     let chains = iptables::nft::chains(tool.family())
         .map_err(|error| Failure::Io { tool: format!("iptables-{}-save", tool.backend()), error })?;
-    let names = chains.iter().filter(|chain| chain.table == table).filter_map(|chain| ChainName::new(&chain.name));
-    let ids: Vec<ChainId> = names.map(|name| ChainId { table, name }).filter(|id| Kind::of(*id).is_some()).collect();
+    let named = |chain: &iptables::nft::Chain| {
+        let id = ChainId { table: chain.table, name: ChainName::new(&chain.name)? };
+        (wanted.contains(&chain.table) && Kind::of(id).is_some()).then_some(id)
+    };
+    let ids: Vec<ChainId> = chains.iter().filter_map(named).collect();
+    let mut sorter = Sorter::new(tool.family());
     for id in &ids {
         if ids.len() > LISTED && Class::of(id.name).is_some_and(Class::is_of_service) {
+            sorter.begin(id.table);
             sorter.hidden(id.name, Vec::new());
         } else {
-            list(tool, sorter, *id)?;
+            list(tool, &mut sorter, *id)?;
         }
     }
-    Ok(())
+    Ok(sorter.found())
 }
 
 fn list(tool: &Tool, sorter: &mut Sorter, chain: ChainId) -> Result<(), Failure> {

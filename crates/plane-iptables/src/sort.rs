@@ -8,7 +8,7 @@ use ferry_kernel::iptables::{ChainName, Family, Match, Protocol, Rule, Table, Ta
 
 use crate::base;
 use crate::mirror::{Content, Kind, Lines, Mirror};
-use crate::names;
+use crate::names::{self, Class};
 use crate::object::{ChainId, EntryKey, IptObject, OwnRules, Owner};
 use crate::read::Found;
 
@@ -118,6 +118,11 @@ impl Sorter {
         }
     }
 
+    /// How many chains of ours there were so far, at least.
+    pub(crate) fn chains_seen(&self) -> usize {
+        Table::ALL.into_iter().map(|table| self.mirror.size(table).chains).sum()
+    }
+
     /// What came.
     pub(crate) fn found(self) -> Found {
         Found { objects: self.objects, mirror: self.mirror }
@@ -139,7 +144,11 @@ impl Sorter {
         }
     }
 
-    fn own(&mut self, name: ChainName, rules: Vec<Rule>, lines: String) {
+    fn own(&mut self, name: ChainName, mut rules: Vec<Rule>, lines: String) {
+        if Class::of(name) == Some(Class::Firewall) {
+            // They all lead to the same chain, and upstream has them as the Service has.
+            rules.sort_by_key(|rule| (rule.source.is_none(), rule.source));
+        }
         let id = ChainId { table: self.table, name };
         let lines = (id.table != Table::Nat).then(|| Lines::new(lines));
         let rules = OwnRules(rules.into());

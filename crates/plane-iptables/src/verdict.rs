@@ -3,18 +3,22 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use ferry_kernel::iptables::{ChainName, Failure, Tool};
+use ferry_kernel::iptables::{ChainName, Failure, Rule, Target, Tool};
 use ferry_plane::{CommitError, Object as _, Op};
 
-use crate::encode::Script;
-use crate::object::{ChainId, EntryKey, IptObject, Owner};
+use crate::encode::Whole;
+use crate::object::{ChainId, IptObject};
 use crate::plan::{Item, Plan};
 
 /// What the tool said to a line that it refused.
 struct Refusal<'a> {
     plan: &'a Plan<'a>,
-    script: &'a Script,
+    script: &'a Whole,
+    /// everything has just been read: who refers to what isn't there does so by mistake
+    fresh: bool,
     line: usize,
+    /// this one, and others that were refused with it
+    lines: &'a [usize],
     text: &'a str,
     missing: bool,
 }
@@ -38,11 +42,11 @@ pub(crate) fn of_failure(failure: Failure) -> CommitError {
 }
 
 /// What a failure to write this script means.
-pub(crate) fn of_script(failure: Failure, tool: &Tool, plan: &Plan<'_>, script: &Script) -> CommitError {
+pub(crate) fn of_script(failure: Failure, tool: &Tool, plan: &Plan<'_>, script: &Whole, fresh: bool) -> CommitError {
     match failure {
         Failure::Refused { line: None, .. } => CommitError::Refused(Vec::new()),
-        Failure::Refused { line: Some(line), text, missing, .. } => {
-            Refusal { plan, script, line, text: &text, missing }.verdict(tool)
+        Failure::Refused { line: Some(line), lines, text, missing, .. } => {
+            Refusal { plan, script, fresh, line, lines: &lines, text: &text, missing }.verdict(tool)
         }
         other => of_failure(other),
     }
@@ -61,12 +65,19 @@ impl Refusal<'_> {
         }
     }
 
+    /// The kernel also refuses what leads to a rule that is not for the hook in question, whosever that is. So entries that
+    /// lead on are not blamed; if there is nothing else, it isn't known who is at fault.
     fn refused(&self, item: Item) -> CommitError {
-        if let Some(IptObject::Entry(EntryKey { owner: Owner::Jump(_), .. }, _)) = self.plan.object(item) {
-            // The kernel blames what leads from a hook to a rule that is not for this hook, whosever it is.
-            return CommitError::Refused(Vec::new());
-        }
-        CommitError::Refused(vec![(item.op, item.index, self.error())])
+        let adds = |line: &str| line.starts_with("-A ") || line.starts_with("-I ");
+        let others = self.lines.iter().filter(|line| self.script.line(**line).is_some_and(adds));
+        let others = others.filter_map(|line| self.script.operation(*line));
+        let items: BTreeSet<Item> = others.chain([item]).filter(|item| !self.leads_on(*item)).collect();
+        CommitError::Refused(items.into_iter().map(|item| (item.op, item.index, self.error())).collect())
+    }
+
+    fn leads_on(&self, item: Item) -> bool {
+        let jumps = |rule: &Rule| matches!(rule.target, Target::Jump(_));
+        matches!(self.plan.object(item), Some(IptObject::Entry(_, rules)) if rules.iter().any(jumps))
     }
 
     fn error(&self) -> io::Error {
@@ -85,7 +96,7 @@ impl Refusal<'_> {
         let (Some(name), true) = (quoted, self.missing) else { return CommitError::Refused(Vec::new()) };
         let Some(table) = self.script.table(self.line) else { return CommitError::Refused(Vec::new()) };
         let id = ChainId { table, name };
-        if self.plan.mirror.chain(id).is_some() || self.plan.mirror.place(id).is_some() {
+        if self.remembers(id) {
             return CommitError::Drifted { object: name.to_string() };
         }
         let leads = format!("-j {name}");
@@ -93,6 +104,11 @@ impl Refusal<'_> {
         let items: BTreeSet<Item> = lines.filter_map(|(_, line)| self.script.operation(line)).collect();
         let made = |item: &Item| item.op != Op::Delete;
         CommitError::Refused(items.into_iter().filter(made).map(|item| (item.op, item.index, self.error())).collect())
+    }
+
+    /// Whether a chain may have been there until a moment ago.
+    fn remembers(&self, id: ChainId) -> bool {
+        !self.fresh || self.plan.mirror.chain(id).is_some() || self.plan.mirror.place(id).is_some()
     }
 
     /// Whether the chain of a rule, or the one that it leads to, was there and is no more.
@@ -103,8 +119,7 @@ impl Refusal<'_> {
         let target = line.rsplit_once(" -j ").and_then(|(_, target)| ChainName::new(target));
         [place, target].into_iter().flatten().any(|name| {
             let id = ChainId { table, name };
-            let remembered = self.plan.mirror.chain(id).is_some() || self.plan.mirror.place(id).is_some();
-            remembered && matches!(tool.list(table, name, &mut |_| {}), Ok(false))
+            self.remembers(id) && matches!(tool.list(table, name, &mut |_| {}), Ok(false))
         })
     }
 }

@@ -5,11 +5,13 @@
 //! then what was heard meanwhile was that run. A large run is made while nobody here listens, since each rule costs its
 //! maker an event.
 //!
-//! The legacy variant tells nobody. How many entries a table has, and how large they are, is asked for now and then.
+//! The legacy variant tells nobody. How many entries a table has, and how large they are, is asked for now and then, and a
+//! table of which that is other than before is read. What changes neither is found when all tables are, once a minute.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use ferry_kernel::iptables::legacy::{self, Info};
 use ferry_kernel::iptables::{ChainName, Family, Table};
@@ -20,6 +22,13 @@ use crate::object::ChainId;
 
 /// From so many lines on, a run is made without listening.
 const QUIET_LINES: usize = 1000;
+
+/// How often all legacy tables are read, at most,
+const READ_ALL: Duration = Duration::from_secs(60);
+/// and how many times longer than that takes nobody does so again.
+const READ_ALL_REST: u32 = 600;
+/// The same of tables that others have changed.
+const READ_REST: u32 = 10;
 
 /// Beyond so many chains touched by others, everything is compared.
 const TOUCHED: usize = 256;
@@ -57,6 +66,17 @@ pub(crate) struct Heard {
 pub(crate) struct LegacyWatch {
     known: Option<Sizes>,
     suspected: BTreeSet<Table>,
+    /// all tables
+    all: Reading,
+    /// those that others have changed
+    some: Reading,
+}
+
+/// When tables were read last, and how long that took.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reading {
+    at: Option<Instant>,
+    took: Duration,
 }
 
 type Sizes = [Option<Info>; Table::ALL.len()];
@@ -251,24 +271,61 @@ impl LegacyWatch {
                 - before.get(at(table)).copied().unwrap_or(0)
                 - strays.get(at(table)).copied().unwrap_or(0);
             // A table that was made just now has entries of its own.
-            if let (Some(then), Some(now)) = (then, now) {
-                if now - then != wrote {
-                    self.suspected.insert(table);
-                }
+            if let (Some(then), Some(now)) = (then, now)
+                && now - then != wrote
+            {
+                self.suspected.insert(table);
             }
         }
         self.known = Some(now);
         Ok(())
     }
 
-    /// Tables that others have changed since the last call.
-    pub(crate) fn take(&mut self) -> Vec<Table> {
-        std::mem::take(&mut self.suspected).into_iter().collect()
+    /// Of these tables, those that others have changed and that nobody has read since; they are read now.
+    pub(crate) fn take(&mut self, of: &BTreeSet<Table>) -> BTreeSet<Table> {
+        let taken = &self.suspected & of;
+        self.suspected.retain(|table| !of.contains(table));
+        taken
+    }
+
+    /// Tables whose time it is to be read: what others have changed may be none of ours, and they may do so all the time.
+    pub(crate) fn due(&mut self, now: Instant) -> BTreeSet<Table> {
+        if self.all.at.is_none() {
+            self.all.at = Some(now);
+        }
+        if self.all.is_over(READ_ALL, READ_ALL_REST, now) {
+            self.all.at = Some(now);
+            self.suspected.clear();
+            return Table::ALL.into();
+        }
+        if self.suspected.is_empty() || !self.some.is_over(Duration::ZERO, READ_REST, now) {
+            return BTreeSet::new();
+        }
+        self.some.at = Some(now);
+        std::mem::take(&mut self.suspected)
+    }
+
+    /// So long it took to read these.
+    pub(crate) fn read(&mut self, tables: &BTreeSet<Table>, took: Duration) {
+        self.some.took = took;
+        if tables.len() == Table::ALL.len() {
+            self.all.took = took;
+        }
     }
 
     /// These could not be read.
-    pub(crate) fn suspect(&mut self, tables: Vec<Table>) {
+    pub(crate) fn suspect(&mut self, tables: BTreeSet<Table>) {
         self.suspected.extend(tables);
+    }
+}
+
+// === impl Reading ===
+
+impl Reading {
+    /// Whether so much time has gone by, and so many times what it took.
+    fn is_over(self, least: Duration, rest: u32, now: Instant) -> bool {
+        let wait = least.max(self.took.saturating_mul(rest));
+        self.at.and_then(|at| now.checked_duration_since(at)).is_none_or(|since| since >= wait)
     }
 }
 

@@ -105,6 +105,8 @@ pub enum Failure {
         tool: String,
         /// of the text that it was given, from 1; that of a COMMIT if the kernel does not say which rule it was
         line: Option<usize>,
+        /// all that it names, the first one included: the nft variant says what the kernel did not take at once
+        lines: Vec<usize>,
         /// its words
         text: String,
         /// a chain, rule or object that is named there does not exist. The legacy variant seldom says it
@@ -168,7 +170,8 @@ impl<'a> Complaint<'a> {
             "does a matching rule exist in that chain",
             "Couldn't load target `",
         ]) || (has(&["Chain '"]) && has(&["' does not exist"]));
-        Failure::Refused { tool, line: self.line(), text: self.words(), missing }
+        let lines = self.named();
+        Failure::Refused { tool, line: lines.first().copied(), lines, text: self.words(), missing }
     }
 
     /// What the kernel does not have.
@@ -197,13 +200,14 @@ impl<'a> Complaint<'a> {
         self.text.lines().map(without_name).filter(telling)
     }
 
-    /// The line of the input that the tool names.
-    fn line(self) -> Option<usize> {
-        self.lines().find_map(|line| {
+    /// The lines of the input that the tool names.
+    fn named(self) -> Vec<usize> {
+        let number = |line: &str| {
             let before = ["Error occurred at line: ", "COMMIT expected at line ", "Bad line ", "line "];
             let rest = before.iter().find_map(|before| line.strip_prefix(before))?;
             rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-        })
+        };
+        self.lines().filter_map(number).collect()
     }
 
     /// All that it says, in one line.

@@ -20,4 +20,4 @@ pub use failure::Failure;
 pub use lines::{Garbage, Line, read_lines};
 pub use restore::Restore;
 pub use rule::{ChainName, CtStates, Family, Input, Match, Protocol, Rule, Side, Table, Target};
-pub use tool::{Backend, Environment, Input, Run, Tool, Version};
+pub use tool::{Backend, Environment, Run, Stdin, Tool, Version};

@@ -86,7 +86,7 @@ pub struct Tool {
 
 /// What the tool reads.
 #[derive(Debug)]
-pub struct Input<'a>(&'a mut Process);
+pub struct Stdin<'a>(&'a mut Process);
 
 /// How a restore went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -152,9 +152,9 @@ impl fmt::Display for Version {
     }
 }
 
-// === impl Input ===
+// === impl Stdin ===
 
-impl Input<'_> {
+impl Stdin<'_> {
     /// Writes a part of the text. A tool that does not read it all is no error here: it says why itself.
     ///
     /// # Errors
@@ -276,14 +276,14 @@ impl Tool {
     /// [`Failure`]. All sections before the line that it names are done; which ones is not known if it names none, or if the
     /// tool was killed.
     pub fn restore(&self, text: &str) -> Result<Run, Failure> {
-        self.restore_by(&mut |input| input.write(text))
+        self.restore_by(&mut |stdin| stdin.write(text))
     }
 
     /// As [`Tool::restore`], with a text that is made while it is written.
     ///
     /// # Errors
     /// As there.
-    pub fn restore_by(&self, write: &mut dyn FnMut(&mut Input<'_>) -> io::Result<()>) -> Result<Run, Failure> {
+    pub fn restore_by(&self, write: &mut dyn FnMut(&mut Stdin<'_>) -> io::Result<()>) -> Result<Run, Failure> {
         let (_lock, lock_wait) = match self.backend {
             Backend::Nft => (None, Duration::ZERO),
             Backend::Legacy => {
@@ -293,9 +293,20 @@ impl Tool {
         };
         let begin = Instant::now();
         let call = Call::new(&self.environment, &self.restore);
-        let ended = call.run(&["--noflush"], |process| write(&mut Input(process)))?;
+        let ended = call.run(&["--noflush"], |process| write(&mut Stdin(process)))?;
         call.judge(&ended)?;
         Ok(Run { lock_wait, elapsed: begin.elapsed() })
+    }
+
+    /// Gives the tool a text that changes nothing, to see whether it can do anything with this table.
+    ///
+    /// # Errors
+    /// [`Failure`], [`Failure::NoTable`] and [`Failure::NoPermission`] above all.
+    pub fn try_table(&self, table: Table) -> Result<(), Failure> {
+        let text = format!("*{}\nCOMMIT\n", table.name());
+        let call = Call::new(&self.environment, &self.restore);
+        let ended = call.run(&["--noflush", "--test"], |process| process.feed(text.as_bytes()))?;
+        call.judge(&ended)
     }
 
     /// Shows a table as the tool saves it, line by line. A table that the kernel does not have has no lines.
@@ -303,7 +314,17 @@ impl Tool {
     /// # Errors
     /// [`Failure`]; what was shown until then is right, but not all.
     pub fn save(&self, table: Table, each: &mut dyn FnMut(Line<'_>)) -> Result<(), Failure> {
-        let call = Call::new(&self.environment, &self.save);
+        self.save_within(self.environment.run_time, table, each)
+    }
+
+    /// As [`Tool::save`], with a bound of its own: the nft variant begins anew whenever somebody commits to nf_tables
+    /// meanwhile, and so may never come to an end.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn save_within(&self, bound: Duration, table: Table, each: &mut dyn FnMut(Line<'_>)) -> Result<(), Failure> {
+        let environment = Environment { run_time: bound.min(self.environment.run_time), ..self.environment.clone() };
+        let call = Call::new(&environment, &self.save);
         if self.lacks(&call, table)? {
             return Ok(());
         }

@@ -6,7 +6,7 @@ use ferry_plane::{Batch, Object};
 
 use super::*;
 use crate::base;
-use crate::mirror::{Lines, Mirror};
+use crate::mirror::{Content, Lines, Mirror};
 use crate::names;
 use crate::object::EntryKey;
 
@@ -226,8 +226,8 @@ fn lines_tell_their_operation() {
         assert_eq!(object, expected, "{line}");
         assert_eq!((script.line(number), script.table(number)), (Some(line), Some(Table::Nat)));
     }
-    assert_eq!(script.written(Table::Nat), 3);
-    assert_eq!((script.sections_before(7), script.sections_before(8)), (0, 1));
+    assert_eq!(script.outline().written(Table::Nat), 3);
+    assert_eq!((script.outline().sections_before(7), script.outline().sections_before(8)), (0, 1));
 }
 
 #[test]
@@ -249,11 +249,11 @@ fn sections_that_were_committed_have_a_text_that_takes_them_back() {
     };
     let plan = Plan::new(V4, Backend::Nft, &batch, &mirror);
     let script = Script::new(&plan, &Progress::default());
-    assert!(undo(&plan, &script, 0).unwrap().is_empty());
+    assert!(undo(&plan, &script, 0).unwrap().text.is_empty());
     let rule =
         |last: u8, target: &str| format!("KUBE-SERVICES -d 10.96.0.{last}/32 -p tcp -m tcp --dport 80 -j {target}");
     assert_eq!(
-        undo(&plan, &script, 1).unwrap().text(),
+        undo(&plan, &script, 1).unwrap().text.text(),
         format!(
             "*filter\n:KUBE-FORWARD - [0:0]\n-D {}\n-D INPUT -j KUBE-NODEPORTS\n-D {}\n-A KUBE-FORWARD -m comment --comment x \
              -j RETURN\n-I {}\nCOMMIT\n*filter\n:KUBE-NODEPORTS - [0:0]\n-X KUBE-NODEPORTS\nCOMMIT\n",
@@ -292,7 +292,7 @@ fn the_mirror_counts() {
     ]);
     let sizes = |mirror: &Mirror| Table::ALL.map(|table| (mirror.size(table).chains, mirror.size(table).rules));
     assert_eq!((sizes(&mirror), mirror.endpoints()), ([(0, 0), (1, 1), (2, 3)], 1));
-    mirror.put_chain(endpoint_chain(1), 5, None);
+    mirror.put_chain(endpoint_chain(1), Content::of(&OwnRules(vec![Rule::default(); 5].into())), None);
     assert_eq!((sizes(&mirror), mirror.endpoints()), ([(0, 0), (1, 1), (2, 6)], 1));
     let gone = delete(vec![own(endpoint_chain(1), &[]), node_ports(), IptObject::Place(services())]);
     mirror.apply(V4, &gone, &BTreeSet::new());
@@ -302,4 +302,41 @@ fn the_mirror_counts() {
     read.put_entry(EntryKey { place: services(), owner: Owner::NodePorts(None) }, Lines::new("a\nb".to_owned()));
     mirror.renew(&[services(), id(Table::Filter, "KUBE-FORWARD")].into(), read);
     assert_eq!(sizes(&mirror), [(0, 0), (0, 0), (1, 2)]);
+}
+
+#[test]
+fn pieces_together_are_the_whole() {
+    let mut all: Vec<IptObject> = (0..3000).map(|number| own(endpoint_chain(number), &[Target::Return])).collect();
+    all.extend([IptObject::Place(services()), node_ports(), IptObject::Place(refusing())]);
+    let (batch, mirror) = (create(all), Mirror::empty());
+    for backend in [Backend::Nft, Backend::Legacy] {
+        let plan = Plan::new(V4, backend, &batch, &mirror);
+        let whole = Script::new(&plan, &Progress::default());
+        let mut pieces = Vec::new();
+        let outline = Script::stream(&plan, &Progress::default(), &mut |piece| {
+            pieces.push(piece.to_owned());
+            Ok(())
+        })
+        .unwrap();
+        assert!(pieces.len() > 1 && pieces.iter().all(|piece| piece.len() < 2 * PIECE));
+        assert_eq!(pieces.concat(), whole.text());
+        assert_eq!(outline.commits, whole.outline().commits);
+        assert_eq!((outline.bytes, outline.written), (whole.text().len(), whole.outline().written));
+        assert_eq!(Outline::of(whole.text()).commits, outline.commits);
+        let stopped = Script::stream(&plan, &Progress::default(), &mut |_| Err(io::ErrorKind::TimedOut.into()));
+        assert_eq!(stopped.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+}
+
+#[test]
+fn what_goes_with_its_place_does_not_go_again() {
+    let all = |target: Target| (1..8).map(move |last| vip(refusing(), last, 80, target));
+    let mirror = after(all(Target::Drop).chain([IptObject::Place(refusing())]).collect());
+    let stray = IptObject::Stray(refusing(), "-j RETURN".into());
+    let batch = Batch { create: Vec::new(), replace: all(Target::Reject).collect(), delete: vec![stray.clone()] };
+    let script = text(Backend::Nft, &batch, &mirror);
+    assert!(script.contains(":KUBE-SERVICES") && !script.contains("-D "), "{script}");
+    assert_eq!(script.matches("COMMIT").count(), 1, "no section without content: {script}");
+    let script = text(Backend::Nft, &delete(vec![stray]), &mirror);
+    assert_eq!(script, "*filter\n-D KUBE-SERVICES -j RETURN\nCOMMIT\n");
 }

@@ -116,6 +116,25 @@ fn a_tool_that_answers_garbage_changes_nothing() {
     });
 }
 
+/// As the nft variant's does while others keep writing: chains are read one by one.
+#[test]
+fn a_tool_that_never_comes_to_the_end_of_a_table_keeps_nobody_waiting() {
+    with_wrapper("-save", Duration::from_secs(1), |machine, wrapper| {
+        if machine.backend == Backend::Legacy {
+            return;
+        }
+        drop(started(machine));
+        wrapper.fault("echo '*nat'; echo ':KUBE-SERVICES - [0:0]'; exec sleep 1000\n");
+        let mut engine = machine.engine();
+        engine.offer(everything(machine.family));
+        assert_eq!(good(engine.sync(Instant::now())).ops, 0);
+        engine.offer(change(machine.family));
+        good(engine.sync(Instant::now()));
+        wrapper.well();
+        assert_same(&machine.read_back(), &wanted(&engine), "changed");
+    });
+}
+
 #[test]
 fn a_tool_that_is_gone_is_used_when_it_is_back() {
     with_wrapper("-restore", LONG, |machine, wrapper| {
@@ -285,5 +304,44 @@ fn a_chain_that_others_lead_to_stays_empty_and_the_rest_goes() {
         expected.extend([format!("nat -A CNI -j {chain}"), format!("nat :{chain} -")]);
         expected.sort();
         assert_eq!(left, expected);
+    });
+}
+
+/// More of them than are looked for one by one.
+#[test]
+fn many_chains_that_others_lead_to_keep_nobody_waiting() {
+    inside(|machine| {
+        let family = machine.family;
+        let mut engine = started(machine);
+        let single = |number: u8| {
+            let at = FrontendAddr::Vip(common::address(family, 97, number), 80);
+            let frontend = common::frontend(FrontendKind::ClusterIp, at, common::INTERNAL);
+            let cluster = pool(family, &[number]);
+            let port = common::port(Protocol::Tcp, cluster, pool(family, &[]), vec![frontend]);
+            common::service(&format!("single-{number}"), vec![port])
+        };
+        engine.offer(Delta { context: None, units: (1..50).map(single).collect() });
+        good(engine.sync(Instant::now()));
+        let chains: Vec<String> = machine
+            .saved()
+            .iter()
+            .filter_map(|line| line.strip_prefix("nat :"))
+            .filter(|line| line.starts_with("KUBE-SEP-"))
+            .map(|line| line.split(' ').next().unwrap().to_owned())
+            .collect();
+        let lead = chains.iter().fold(String::new(), |text, chain| text + &format!("-A CNI -j {chain}\n"));
+        machine.restore(&format!("*nat\n:CNI - [0:0]\n{lead}COMMIT\n"));
+        engine.offer(Delta { context: None, units: (1..50).map(|number| (single(number).0, None)).collect() });
+        let now = settle(&mut engine, Instant::now());
+        assert_eq!(engine.acked().len(), 7, "all went");
+        let empty = |object: &IptObject| matches!(object, IptObject::Chain(id, rules) if id.name.as_str().starts_with("KUBE-S") && rules.0.is_empty());
+        let mut left = machine.read_back();
+        let before = left.len();
+        left.retain(|object| !empty(object));
+        assert!(before > left.len() + 40, "they are there, and empty");
+        assert_same(&left, &wanted(&engine), "the others");
+        machine.iptables("-t nat -F CNI");
+        good(engine.repair(now));
+        assert_same(&machine.read_back(), &wanted(&engine), "nobody leads to them any more");
     });
 }

@@ -8,6 +8,7 @@ mod common;
 mod faults;
 mod history;
 mod large;
+mod legacy;
 mod machine;
 mod news;
 mod objects;

@@ -24,7 +24,7 @@ fn started(machine: &Machine, turn: Turn) -> IptablesEngine {
 }
 
 /// One service gets other endpoints; now and then none, or all services go.
-fn change(family: Family, round: u8) -> Delta {
+pub(crate) fn change(family: Family, round: u8) -> Delta {
     let mut delta = everything(family);
     let all = round % 20 == 19;
     delta.units.retain(|id, _| all || id.to_string().ends_with("/plain"));

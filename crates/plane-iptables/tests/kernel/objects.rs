@@ -68,8 +68,6 @@ fn damage_is_noticed_and_mended() {
         let vip = common::address(machine.family, 96, 1);
         let text = machine.iptables("-t nat -S KUBE-SERVICES");
         let rule = text.lines().find(|line| line.contains(&vip.to_string())).unwrap();
-        let (_, rule) = rule.split_once("-A KUBE-SERVICES ").unwrap();
-        let rule = rule.replace('"', "").replace("cluster IP", "X");
         let chain = rule.rsplit_once(' ').unwrap().1.to_owned();
         let all = wanted(&engine).len();
         // what somebody does, and how many objects are mended
@@ -113,13 +111,15 @@ fn damage_is_noticed_and_mended() {
             let noticed = now + Duration::from_secs(60 * round);
             assert_eq!(good(engine.tend(noticed)).repairs, 0, "{damage:?}: it is looked at twice");
             let runs = engine.kernel().counters().runs();
-            let outcome = good(engine.tend(noticed + Duration::from_millis(200)));
-            assert!(repairs.contains(&outcome.repairs), "{damage:?}: {outcome:?}");
+            // On a busy machine the legacy variant's own look in between may come upon it once more.
+            let mut turns = (1..4).map(|turn| good(engine.tend(noticed + Duration::from_millis(200 * turn))));
+            let outcome = turns.find(|outcome| outcome.repairs > 0).unwrap_or_default();
+            assert!(repairs.contains(&outcome.repairs), "{machine:?} {damage:?}: {outcome:?}");
             assert_eq!(engine.kernel().counters().runs(), runs + 1, "{damage:?}");
             let cheap = machine.backend == Backend::Legacy || !outcome.full || outcome.repairs > 20;
             assert!(cheap, "{damage:?}: {outcome:?}");
             assert_same(&machine.read_back(), &wanted(&engine), &format!("{damage:?}"));
-            assert!(!good(engine.tend(noticed + Duration::from_secs(1))).worked, "{damage:?}");
+            assert!(!good(engine.tend(noticed + Duration::from_secs(2))).worked, "{damage:?}");
         }
     });
 }

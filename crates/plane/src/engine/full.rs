@@ -84,7 +84,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         let mut group = if purpose == Purpose::Rescue { Vec::new() } else { self.changes(context, now) };
         self.hold_back(context, &mut group, now);
         // Nothing of ours is there, and nothing was: the base and some units, the others follow.
-        let held = !actual.is_empty();
+        let held = actual.iter().any(|object| !object.stays());
         let more = !held && group.len() > self.portion && only_adds(&group);
         if more {
             group.truncate(self.portion);

@@ -1,0 +1,183 @@
+//! The legacy variant tells nobody what was changed: what is looked at then, and how often.
+
+use std::time::{Duration, Instant};
+
+use crate::common::everything;
+use crate::machine::{Machine, assert_same, good, on, wanted};
+use crate::news::change;
+use crate::wrapper::Wrapper;
+use ferry_api::object::Family;
+use ferry_kernel::iptables::{Backend, Table, legacy};
+use ferry_plane::{Kernel, Outcome, SyncEngine};
+use ferry_plane_iptables::{IptablesEngine, Turn};
+
+/// All tables are read when the last time was so long ago.
+const MINUTE: Duration = Duration::from_secs(61);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn in_legacy(test: impl Fn(&Machine) + Send + Sync) {
+    std::thread::scope(|scope| {
+        for family in Family::ALL {
+            let test = &test;
+            scope.spawn(move || on(Backend::Legacy, family, test));
+        }
+    });
+}
+
+/// With a program that says how often tables were read.
+fn counted(test: impl Fn(&Machine, &Wrapper, &dyn Fn() -> usize) + Send + Sync) {
+    in_legacy(|machine| {
+        let mut machine = Machine::new(machine.backend, machine.family);
+        let wrapper = Wrapper::new(&mut machine, "-save");
+        let counts = machine.folder().join("reads");
+        let reads = || {
+            let reads = std::fs::read_to_string(&counts).unwrap_or_default().lines().count();
+            drop(std::fs::remove_file(&counts));
+            reads
+        };
+        test(&machine, &wrapper, &reads);
+    });
+}
+
+/// Complete, and looked at for the first time.
+fn started(machine: &Machine, now: Instant) -> IptablesEngine {
+    let mut engine = machine.engine_with(Turn::default());
+    engine.offer(everything(machine.family));
+    good(engine.sync(now));
+    assert_eq!(good(engine.tend(now)).repairs, 0);
+    engine
+}
+
+fn sizes(machine: &Machine) -> Vec<Option<legacy::Info>> {
+    Table::ALL.iter().map(|table| legacy::info(machine.tables(), *table).unwrap()).collect()
+}
+
+/// The first rule that is printed so: its chain, and its text.
+fn rule(machine: &Machine, chain: &str) -> (String, String) {
+    let saved = machine.saved();
+    let line = saved.iter().find_map(|line| line.strip_prefix("nat -A ").filter(|rest| rest.starts_with(chain)));
+    let (chain, text) = line.unwrap_or_else(|| panic!("no {chain}")).split_once(' ').unwrap();
+    (chain.to_owned(), text.to_owned())
+}
+
+/// What is found now, and mended a moment later.
+fn mended(engine: &mut IptablesEngine, now: Instant) -> Outcome {
+    let first = good(engine.tend(now));
+    assert_eq!(first.repairs, 0, "what differs is looked at twice");
+    good(engine.tend(now + SECOND / 2))
+}
+
+#[test]
+fn damage_of_the_same_size_is_found_within_a_minute() {
+    in_legacy(|machine| {
+        let begin = Instant::now();
+        let mut engine = started(machine, begin);
+        let before = sizes(machine);
+        let (services, text) = rule(machine, "KUBE-SERVICES -d ");
+        let (rest, target) = text.rsplit_once(' ').unwrap();
+        assert_ne!(target, "KUBE-MARK-MASQ");
+        // Printed, it comes before what is first in the chain.
+        let (endpoint, own) = rule(machine, "KUBE-SEP-");
+        machine.restore(&format!(
+            "*nat\n-D {services} {text}\n-I {services} {rest} KUBE-MARK-MASQ\n-D {endpoint} {own}\n-I {endpoint} {own}\nCOMMIT\n"
+        ));
+        assert_eq!(sizes(machine), before, "the size says nothing");
+        assert_eq!(mended(&mut engine, begin + SECOND).repairs, 0);
+        let outcome = mended(&mut engine, begin + MINUTE);
+        assert!((2..=3).contains(&outcome.repairs), "{outcome:?}");
+        assert!(outcome.repaired.iter().any(|name| name.contains(&endpoint)), "{outcome:?}");
+        assert_same(&machine.read_back(), &wanted(&engine), "");
+        let tended = engine.kernel_mut().tend(begin + 3 * MINUTE).unwrap();
+        assert!(tended.drift.is_none(), "{tended:?}");
+    });
+}
+
+#[test]
+fn unrelated_damage_is_no_fight_over_everything() {
+    in_legacy(|machine| {
+        let mut now = Instant::now();
+        let mut engine = started(machine, now);
+        for damage in [
+            "-t nat -F KUBE-SERVICES",
+            "-t nat -F KUBE-POSTROUTING",
+            "-F",
+            "-t nat -F KUBE-NODEPORTS",
+            "-t mangle -X KUBE-PROXY-CANARY",
+            "-t nat -F KUBE-MARK-MASQ",
+        ] {
+            machine.iptables(damage);
+            now += SECOND;
+            let outcome = mended(&mut engine, now);
+            assert!(outcome.repairs > 0 && outcome.contested.is_empty(), "{damage}: {outcome:?}");
+            assert_same(&machine.read_back(), &wanted(&engine), damage);
+        }
+    });
+}
+
+#[test]
+fn our_own_commits_cause_no_look_and_others_one() {
+    counted(|machine, wrapper, reads| {
+        let begin = Instant::now();
+        let mut engine = started(machine, begin);
+        wrapper.fault("echo >>$FOLDER/reads\n");
+        for round in 0..40 {
+            engine.offer(change(machine.family, round));
+            good(engine.sync(begin));
+            assert_eq!(good(engine.tend(begin)).repairs, 0);
+        }
+        assert_eq!(reads(), 0, "our own");
+        // What none of us looks at, and rules next to ours.
+        for (theirs, tables) in
+            [(&["-t mangle -A INPUT -j RETURN"][..], 1), (&["-t nat -A OUTPUT -p udp -j ACCEPT", "-N THEIRS"], 2)]
+        {
+            theirs.iter().for_each(|theirs| drop(machine.iptables(theirs)));
+            for since in [30, 31, 32] {
+                assert_eq!(good(engine.tend(begin + since * SECOND)).repairs, 0);
+            }
+            assert_eq!(reads(), tables, "{theirs:?}");
+        }
+        let tended = engine.kernel_mut().tend(begin + MINUTE).unwrap();
+        assert!(tended.drift.is_none(), "{tended:?}");
+        assert_eq!(reads(), 3, "once a minute");
+    });
+}
+
+#[test]
+fn others_who_keep_writing_are_looked_at_a_tenth_of_the_time() {
+    counted(|machine, wrapper, reads| {
+        let begin = Instant::now();
+        let mut engine = started(machine, begin);
+        wrapper.fault("echo >>$FOLDER/reads; sleep 0.3\n");
+        for (tenths, looks) in [(1, 1), (2, 0), (11, 0), (25, 0), (80, 1), (81, 0)] {
+            machine.iptables("-t nat -A OUTPUT -p udp -j ACCEPT");
+            assert_eq!(good(engine.tend(begin + tenths * SECOND / 10)).repairs, 0);
+            assert_eq!(reads(), looks, "after {tenths}");
+        }
+        // But before something is put next to it.
+        engine.offer(change(machine.family, 9));
+        good(engine.sync(begin + 9 * SECOND));
+        assert_eq!(reads(), 1);
+        assert_same(&machine.read_back(), &wanted(&engine), "");
+    });
+}
+
+/// What others have made of our chains is noticed before anything is added to them, or goes.
+#[test]
+fn a_change_meets_what_others_have_done() {
+    in_legacy(|machine| {
+        let mut now = Instant::now();
+        let mut engine = started(machine, now);
+        for (round, damage) in (0_u8..).zip(["-t nat -F KUBE-SERVICES", "-F KUBE-SERVICES", "-t nat -F"]) {
+            machine.iptables(damage);
+            engine.offer(change(machine.family, 9 + 10 * (round % 2)));
+            let outcome = good(engine.sync(now));
+            assert!(!outcome.acked.is_empty() && outcome.contested.is_empty(), "{damage}: {outcome:?}");
+            for _ in 0..4 {
+                now += SECOND;
+                good(engine.tend(now));
+            }
+            assert_same(&machine.read_back(), &wanted(&engine), damage);
+        }
+        assert_eq!(engine.kernel().tool().backend(), Backend::Legacy);
+    });
+}
