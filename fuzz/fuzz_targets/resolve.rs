@@ -204,8 +204,13 @@ fn check(settings: &Settings, store: &Store, profile: &Profile) {
 
 /// What the iptables mode puts into the kernel.
 fn compiled(family: Family, context: &Context, base: &BaseState, states: &[ServiceState]) -> Vec<IptObject> {
-    let features =
-        Features { random_fully: true, counts_invalid: true, counts_localhost: base.localhost, drops_invalid: true, guards_loopback: false };
+    let features = Features {
+        random_fully: true,
+        counts_invalid: true,
+        counts_localhost: base.localhost,
+        drops_invalid: true,
+        guards_loopback: false,
+    };
     let iptables = Iptables::new(family, features);
     let mut objects = Vec::new();
     iptables.compile(context, &Unit::Base(base.clone()), &mut objects);

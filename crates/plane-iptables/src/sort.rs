@@ -242,7 +242,9 @@ fn owner(place: ChainId, rule: &Rule) -> Option<Owner> {
         Kind::BuiltIn => {
             let Target::Jump(to) = rule.target else { return None };
             let id = ChainId { table: place.table, name: to };
-            (names::is_ours(id.table, to) || Kind::of(id) == Some(Kind::Firewall)).then_some(Owner::Jump(to))
+            // To the kubelet's chain others may lead some packets of their own.
+            let is_ours = names::is_ours(id.table, to) || (Kind::of(id) == Some(Kind::Firewall) && is_bare(rule));
+            is_ours.then_some(Owner::Jump(to))
         }
         Kind::Place => match (place.table, place.name, rule.target) {
             (Table::Nat, names::SERVICES, Target::Jump(names::NODE_PORTS)) => Some(Owner::NodePorts(host(rule))),
@@ -260,6 +262,12 @@ fn owner(place: ChainId, rule: &Rule) -> Option<Owner> {
 }
 
 /// The one rule that this mode, upstream's proxy and the kubelet make alike. Any other one is somebody else's.
+/// Whether it is about every packet.
+fn is_bare(rule: &Rule) -> bool {
+    let Rule { source: None, destination: None, input: None, protocol: None, .. } = rule else { return false };
+    rule.matches.iter().all(|each| matches!(each, Match::Comment(_)))
+}
+
 fn is_guard(rule: &Rule) -> bool {
     matches!(base::guard(), IptObject::Entry(_, rules) if rules.contains(rule))
 }

@@ -12,6 +12,7 @@ mod restore;
 mod rule;
 mod run;
 mod tool;
+mod version;
 
 #[cfg(test)]
 mod tests;
@@ -20,4 +21,5 @@ pub use failure::Failure;
 pub use lines::{Garbage, Line, read_lines};
 pub use restore::Restore;
 pub use rule::{ChainName, CtStates, Family, Input, Match, Protocol, Rule, Side, Table, Target};
-pub use tool::{Backend, Environment, Run, Stdin, Tool, Version};
+pub use tool::{Environment, Run, Stdin, Tool};
+pub use version::{Backend, Version};

@@ -153,6 +153,28 @@ fn the_rules_of_others_stay_and_are_no_drift() {
 }
 
 #[test]
+fn rules_that_the_tool_does_not_find_again_go_at_a_start() {
+    inside(|machine| {
+        let engine = started(machine);
+        let wanted = wanted(&engine);
+        drop(engine);
+        for place in ["nat -A KUBE-SERVICES", "filter -A KUBE-SERVICES", "filter -A KUBE-NODEPORTS"] {
+            machine.iptables(&format!("-t {place} -p tcp -m recent --set --name SEEN --rsource -j RETURN"));
+            machine.iptables(&format!("-t {place} -p tcp -m connlimit --connlimit-above 9 -j RETURN"));
+        }
+        // To the kubelet's chain anybody may lead what he likes.
+        machine.iptables("-t filter -A INPUT -i eth7 -j KUBE-FIREWALL");
+        let mut engine = machine.engine();
+        engine.offer(everything(machine.family));
+        good(engine.sync(Instant::now()));
+        assert_same(&machine.read_back(), &wanted, "started again");
+        let input = machine.iptables("-t filter -S INPUT");
+        assert!(input.contains("-A INPUT -i eth7 -j KUBE-FIREWALL"), "{input}");
+        assert!(input.contains("-A INPUT -j KUBE-FIREWALL"), "{input}");
+    });
+}
+
+#[test]
 fn duplicates_and_what_stands_behind_the_last_are_mended_at_a_start() {
     inside(|machine| {
         let engine = started(machine);

@@ -374,10 +374,10 @@ fn versions_decide() {
     assert_eq!(find("v1.8.9 (nf_tables)", None).unwrap(), (Backend::Nft, "1.8.9".to_owned()));
     assert_eq!(find("v1.8.6 (legacy)", Some(Backend::Legacy)).unwrap(), (Backend::Legacy, "1.8.6".to_owned()));
     assert_eq!(find("v1.10 (legacy)", None).unwrap(), (Backend::Legacy, "1.10.0".to_owned()));
-    for (version, needs) in
-        [("v1.8.3 (nf_tables)", NFT_NEEDS), ("v1.8.5 (legacy)", LEGACY_NEEDS), ("v1.4.21", LEGACY_NEEDS)]
+    for (version, backend) in
+        [("v1.8.3 (nf_tables)", Backend::Nft), ("v1.8.5 (legacy)", Backend::Legacy), ("v1.4.21", Backend::Legacy)]
     {
-        let failure = find(version, None).unwrap_err();
+        let (failure, needs) = (find(version, None).unwrap_err(), backend.needs());
         assert!(matches!(&failure, Failure::TooOld { needs: it, .. } if *it == needs), "{version}: {failure:?}");
         let said = failure.to_string();
         assert!(said.contains(&format!("and {needs} is the first")), "{said}");
