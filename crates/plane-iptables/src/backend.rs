@@ -80,22 +80,18 @@ pub fn choose_in(environment: &Environment) -> Result<Choice, Failure> {
     Ok(Choice { backend: used, why, warning })
 }
 
-/// In which variants there may be rules of this mode. Runs no tool and makes no table. In those of nft, chains with names of
-/// ours are looked for; of the legacy variant it is only known that somebody has chains or rules.
+/// Whether there may be rules of this mode in a variant's tables. Runs no tool and makes no table. In those of nft, chains with
+/// names of ours are looked for; of the legacy variant it is only known that somebody has chains or rules.
 ///
 /// # Errors
 /// What the system says; `PermissionDenied` without `CAP_NET_ADMIN`.
-pub fn present(family: object::Family) -> io::Result<Vec<Backend>> {
+pub fn holds(backend: Backend, family: object::Family) -> io::Result<bool> {
     let family = tables(family);
     let ours = |chain: &nft::Chain| ChainName::new(&chain.name).is_some_and(|name| names::is_ours(chain.table, name));
-    let mut found = Vec::new();
-    if nft::chains(family)?.iter().any(ours) {
-        found.push(Backend::Nft);
+    match backend {
+        Backend::Nft => Ok(nft::chains(family)?.iter().any(ours)),
+        Backend::Legacy => legacy_used(family),
     }
-    if legacy_used(family)? {
-        found.push(Backend::Legacy);
-    }
-    Ok(found)
 }
 
 fn other(backend: Backend) -> Backend {

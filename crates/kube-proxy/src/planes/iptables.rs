@@ -77,10 +77,10 @@ pub(super) fn retire_legacy(family: Family) -> Result<usize, RetireError> {
 
 /// Where there is nothing, no tool is missed, and none makes tables.
 fn retire(family: Family, backend: Backend, found: &'static str) -> Result<usize, RetireError> {
-    let present = backend::present(family).map_err(|error| {
+    let holds = backend::holds(backend, family).map_err(|error| {
         RetireError::Failed(anyhow::Error::new(error).context("looking for rules of mode iptables"))
     })?;
-    if !present.contains(&backend) {
+    if !holds {
         return Ok(0);
     }
     let shared = Shared { backend, features: Features::default(), turn: Turn::default() };
@@ -91,7 +91,12 @@ fn retire(family: Family, backend: Backend, found: &'static str) -> Result<usize
 
 /// Upstream's proxy has the same names and makes all of them its own, so it leaves nothing of ours over.
 pub(super) fn remove_leftovers(family: Family) -> io::Result<Leftovers> {
-    Ok(if backend::present(family)?.is_empty() { Leftovers::None } else { Leftovers::Adopted })
+    for backend in Backend::ALL {
+        if backend::holds(backend, family)? {
+            return Ok(Leftovers::Adopted);
+        }
+    }
+    Ok(Leftovers::None)
 }
 
 // === impl Shared ===
