@@ -166,7 +166,7 @@ impl Rules {
         found
     }
 
-    /// The same where only what is in the chain counts that is no matter of order: as sets.
+    /// The same without the order in which rules stand in their chains.
     pub fn sorted(mut self) -> Self {
         self.chains.values_mut().for_each(|rules| rules.sort());
         self

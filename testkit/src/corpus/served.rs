@@ -70,10 +70,12 @@ fn with_defaults(kind: Kind, mut value: Value) -> Value {
     if let Some(spec) = value.pointer_mut("/spec").filter(|_| kind == Kind::Service) {
         absent(spec, "internalTrafficPolicy", json!("Cluster"));
         if sticky {
-            absent(spec, "sessionAffinityConfig", json!({}));
-            absent(&mut spec["sessionAffinityConfig"], "clientIP", json!({}));
-            absent(&mut spec["sessionAffinityConfig"]["clientIP"], "timeoutSeconds", json!(10800));
+            absent(spec, "sessionAffinityConfig", json!({"clientIP": {"timeoutSeconds": 10800}}));
         }
+    }
+    let client = value.pointer_mut("/spec/sessionAffinityConfig/clientIP").filter(|_| sticky);
+    if let Some(client) = client {
+        absent(client, "timeoutSeconds", json!(10800));
     }
     value
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Protocol;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, SockRef, Socket, Type};
 
 use super::{Answer, Outcome, Tally, sctp};
@@ -89,7 +90,7 @@ impl<'a> Client<'a> {
         let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         self.host.run(move || {
             let mut socket = caller.socket(to, Type::STREAM).ok()?;
-            socket.connect_timeout(&to.into(), caller.patience).ok()?;
+            connect(&socket, to, caller.patience).ok()?;
             socket.write_all(request.as_bytes()).ok()?;
             let mut answer = String::new();
             socket.read_to_string(&mut answer).ok()?;
@@ -150,7 +151,7 @@ impl Caller {
 
     fn tcp(self, to: SocketAddr) -> io::Result<Vec<u8>> {
         let mut socket = self.socket(to, Type::STREAM)?;
-        socket.connect_timeout(&to.into(), self.patience)?;
+        connect(&socket, to, self.patience)?;
         // the end by a reset leaves nothing waiting, neither here nor in the connection table
         SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
         let mut text = Vec::new();
@@ -196,6 +197,28 @@ impl Caller {
         socket.set_read_timeout(Some(self.patience))?;
         Ok(socket)
     }
+}
+
+/// Connects over TCP, and hears of a refusal at once: one that comes before `connect` has returned is kept as a soft error,
+/// and nobody would be told of it before TCP asks again, a second later.
+fn connect(socket: &Socket, to: SocketAddr, patience: Duration) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    match socket.connect(&to.into()) {
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
+        result => result?,
+    }
+    if let Some(error) = socket.take_error()? {
+        return Err(error);
+    }
+    let timeout = Timespec::try_from(patience).expect("seconds fit");
+    let mut waiting = [PollFd::new(socket, PollFlags::OUT)];
+    if poll(&mut waiting, Some(&timeout))? == 0 {
+        return Err(ErrorKind::TimedOut.into());
+    }
+    if let Some(error) = socket.take_error()? {
+        return Err(error);
+    }
+    socket.set_nonblocking(false)
 }
 
 /// A packet that is dropped or rejected on its way out of its own machine is an error for who sends it. It is no

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ferry_testkit::iptables::{self, Backend};
 use ferry_testkit::proxy::{IPTABLES, NFTABLES};
 use ferry_testkit::{Lab, Place};
 
@@ -57,12 +58,18 @@ fn scale(name: &str, usual: u64) -> u64 {
     }
 }
 
+/// The mode, and the variant of iptables that the node's kubelet uses.
+type By = (&'static str, Option<Backend>);
+
 /// Churns in this mode at this pace under this many new connections a second, and judges.
-fn churn(name: &str, mode: &'static str, pace: Pace, connections: u64) {
+fn churn(name: &str, (mode, kubelet): By, pace: Pace, connections: u64) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let duration = Duration::from_secs(scale("FERRY_CHURN_SECONDS", SECONDS));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("churn").join(name);
     let lab = Lab::new();
+    if let Some(backend) = kubelet {
+        iptables::hint(lab.host(Place::Node), backend);
+    }
     let mut driver = Driver::start(&lab, EXECUTABLE, &folder, mode);
     let stop = Arc::new(AtomicBool::new(false));
     let number = usize::try_from(scale("FERRY_CHURN_ESTABLISHED", ESTABLISHED)).expect("a few hundred");
@@ -85,32 +92,37 @@ fn churn(name: &str, mode: &'static str, pace: Pace, connections: u64) {
 }
 
 /// As many changes of endpoints as on a busy node.
-fn endpoints(name: &str, mode: &'static str) {
+fn endpoints(name: &str, by: By) {
     let pace = Pace::Endpoints { a_minute: scale("FERRY_CHURN_CHANGES", CHANGES) };
-    churn(name, mode, pace, scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS));
+    churn(name, by, pace, scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS));
 }
 
 /// As many changes of policies as there can be.
-fn policies(name: &str, mode: &'static str) {
-    churn(name, mode, Pace::Policies, scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS));
+fn policies(name: &str, by: By) {
+    churn(name, by, Pace::Policies, scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS));
 }
 
 #[test]
 fn endpoints_that_come_and_go_harm_nobody() {
-    endpoints("endpoints", NFTABLES);
+    endpoints("endpoints", (NFTABLES, None));
 }
 
 #[test]
 fn policies_that_change_as_fast_as_they_can_harm_nobody() {
-    policies("policies", NFTABLES);
+    policies("policies", (NFTABLES, None));
 }
 
 #[test]
 fn endpoints_that_come_and_go_harm_nobody_by_iptables() {
-    endpoints("iptables-endpoints", IPTABLES);
+    endpoints("iptables-endpoints", (IPTABLES, Some(Backend::Nft)));
 }
 
 #[test]
 fn policies_that_change_as_fast_as_they_can_harm_nobody_by_iptables() {
-    policies("iptables-policies", IPTABLES);
+    policies("iptables-policies", (IPTABLES, Some(Backend::Nft)));
+}
+
+#[test]
+fn endpoints_that_come_and_go_harm_nobody_by_legacy_iptables() {
+    endpoints("legacy-endpoints", (IPTABLES, Some(Backend::Legacy)));
 }

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use ferry_testkit::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_testkit::proxy::{IPTABLES, NFTABLES};
 use ferry_testkit::stage::until;
 use ferry_testkit::{Family, Manifests, Outcome, Place, Protocol, Service};
 
-use crate::support::{Asker, EXECUTABLE, LIMIT, stage};
+use crate::support::{Asker, EXECUTABLE, LIMIT, stage, stage_in};
 
 /// Without the ranges of cluster IPs, packets to one that nobody has are routed away.
 fn nothing() -> Manifests {
@@ -30,8 +31,17 @@ fn frontends(family: Family) -> [(Place, SocketAddr); 4] {
 /// What a node's first proxy finds: everybody has been sending since the machine came up.
 #[test]
 fn the_first_start_on_a_node_is_a_change() {
+    the_first_start_is_a_change(NFTABLES);
+}
+
+#[test]
+fn the_first_start_on_a_node_is_a_change_in_iptables_mode_too() {
+    the_first_start_is_a_change(IPTABLES);
+}
+
+fn the_first_start_is_a_change(mode: &'static str) {
     let manifests = nothing().with(service(Protocol::Udp), &[Place::PodA]);
-    let mut stage = stage(&manifests);
+    let mut stage = stage_in(mode, &manifests);
     stage.kill();
     stage.node().sh(EXECUTABLE, &["--cleanup"]);
     // what was translated once is translated as long as it is remembered, so these are new
@@ -50,8 +60,8 @@ fn the_first_start_on_a_node_is_a_change() {
     }
 }
 
-fn flows_that_came_too_early_are_answered(protocol: Protocol) {
-    let mut stage = stage(&nothing());
+fn flows_that_came_too_early_are_answered(mode: &'static str, protocol: Protocol) {
+    let mut stage = stage_in(mode, &nothing());
     for family in Family::ALL {
         stage.set(&nothing());
         let askers = frontends(family).map(|(place, to)| Asker::new(stage.lab, place, protocol, to));
@@ -73,12 +83,17 @@ fn flows_that_came_too_early_are_answered(protocol: Protocol) {
 
 #[test]
 fn udp_flows_that_came_too_early_are_answered() {
-    flows_that_came_too_early_are_answered(Protocol::Udp);
+    flows_that_came_too_early_are_answered(NFTABLES, Protocol::Udp);
+}
+
+#[test]
+fn udp_flows_that_came_too_early_are_answered_in_iptables_mode_too() {
+    flows_that_came_too_early_are_answered(IPTABLES, Protocol::Udp);
 }
 
 #[test]
 fn sctp_flows_that_came_too_early_are_answered() {
-    flows_that_came_too_early_are_answered(Protocol::Sctp);
+    flows_that_came_too_early_are_answered(NFTABLES, Protocol::Sctp);
 }
 
 /// The client asks again after a second; the kernel must have forgotten the first question by then.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ferry_kernel::conntrack::testing::Endings;
 use ferry_kernel::conntrack::{self, Entry, Filter, Socket};
-use ferry_testkit::proxy::Config;
+use ferry_testkit::proxy::{Config, NFTABLES};
 use ferry_testkit::stage::until;
 use ferry_testkit::{Client, Family, Lab, Manifests, Outcome, Place, Protocol, Stage};
 
@@ -19,14 +19,20 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 
 /// The lab, built once, with a proxy that serves these manifests. Groups take turns.
 pub(crate) fn stage(manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
+    stage_in(NFTABLES, manifests)
+}
+
+/// The same in a mode.
+pub(crate) fn stage_in(mode: &'static str, manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
     static STAGE: OnceLock<Mutex<Stage<'static>>> = OnceLock::new();
+    let config = Config { mode, ..Config::default() };
     let stage = STAGE.get_or_init(|| {
         let lab: &Lab = Box::leak(Box::new(Lab::new()));
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("flows");
-        Mutex::new(Stage::new(lab, EXECUTABLE, &folder, Config::default(), manifests))
+        Mutex::new(Stage::new(lab, EXECUTABLE, &folder, config.clone(), manifests))
     });
     let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
-    stage.reset(&Config::default(), manifests);
+    stage.reset(&config, manifests);
     stage
 }
 

@@ -354,12 +354,9 @@ fn what_a_kubelet_has_stays() {
         let lab = Lab::new();
         let node = lab.host(Place::Node);
         let rule = "-s 192.0.2.99/32 -m comment --comment \"of the kubelet\" -j DROP";
-        for family in [Family::V4] {
-            let text = format!(
-                "*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\n-A KUBE-FIREWALL {rule}\nCOMMIT\n"
-            );
-            iptables::restore(node, backend, family, &text);
-        }
+        let text =
+            format!("*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\n-A KUBE-FIREWALL {rule}\nCOMMIT\n");
+        iptables::restore(node, backend, Family::V4, &text);
         let mut stage = beside(&lab, backend, "kubelet", "");
         let firewall = || rules_of(node, backend, Family::V4, "filter", "KUBE-FIREWALL");
         assert!(firewall().contains(rule), "{}: {}", backend.name(), firewall());
@@ -374,6 +371,61 @@ fn what_a_kubelet_has_stays() {
             left.names(Family::V4, "mangle").any(|name| name == HINT),
             "{}: the kubelet's hint is gone",
             backend.name()
+        );
+    }
+}
+
+/// Services whose rules are left.
+const MANY: usize = 3000;
+
+/// What upstream left of many services, and somebody's rule that leads to one of its chains.
+fn many() -> String {
+    let name = |class: &str, number: usize| {
+        let digits = format!("{number:016}").bytes().map(|digit| char::from(digit - b'0' + b'A')).collect::<String>();
+        format!("KUBE-{class}-{digits}")
+    };
+    let mut text = "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n:HOSTPORT - [0:0]\n\
+                    -A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n-A HOSTPORT -j KUBE-MARK-MASQ\nCOMMIT\n"
+        .to_owned();
+    for section in (0..MANY).collect::<Vec<_>>().chunks(200) {
+        text += "*nat\n";
+        for (class, number) in section.iter().flat_map(|number| [("SVC", *number), ("SEP", *number)]) {
+            text += &format!(":{} - [0:0]\n", name(class, number));
+        }
+        for number in section {
+            let (service, endpoint) = (name("SVC", *number), name("SEP", *number));
+            text += &format!("-A {service} -m comment --comment \"gone\" -j {endpoint}\n");
+            text += &format!("-A {endpoint} -p tcp -m tcp -j DNAT --to-destination 10.244.9.9:80\n");
+        }
+        text += "COMMIT\n";
+    }
+    text += "*nat\n";
+    for number in 0..MANY {
+        let (high, low) = (number / 250, number % 250);
+        let service = name("SVC", number);
+        text += &format!("-A KUBE-SERVICES -d 10.96.{high}.{low}/32 -p tcp -m tcp --dport 80 -j {service}\n");
+    }
+    text + "-A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\nCOMMIT\n"
+}
+
+#[test]
+fn what_is_left_of_thousands_of_services_is_cleaned_up() {
+    for backend in Backend::ALL {
+        let lab = Lab::new();
+        let node = lab.host(Place::Node);
+        iptables::restore(node, backend, Family::V4, &many());
+        let begun = Instant::now();
+        let folder = format!("iptables-many-{}", backend.name());
+        let (status, log) = crate::support::run_to_end(&lab, &folder, &["--cleanup"]);
+        println!("{}: {MANY} services cleaned up in {:?}: {status}", backend.name(), begun.elapsed());
+        let left = Rules::of(node, backend).of_proxy();
+        // somebody else leads to it
+        let expected = ["IPv4 nat HOSTPORT: -j KUBE-MARK-MASQ", "chain IPv4 nat KUBE-MARK-MASQ"];
+        assert!(
+            left.iter().eq(expected),
+            "{}: left: {:?}\n{log}",
+            backend.name(),
+            left.iter().take(9).collect::<Vec<_>>()
         );
     }
 }
