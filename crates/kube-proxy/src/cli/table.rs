@@ -90,7 +90,7 @@ pub const FLAGS: &[Flag] = &[
     flag("config-sync-period", Duration, Nothing, "15m0s", "How often objects are delivered anew."),
     flag("conntrack-max-per-core", Int32, Nothing, "32768", "Connections to track per core; 0 leaves the limit."),
     flag("conntrack-min", Int32, Nothing, "131072", "Connections to track at least."),
-    flag("conntrack-tcp-be-liberal", Bool, Nothing, "", "Let TCP packets outside the window pass."),
+    flag("conntrack-tcp-be-liberal", Bool, Config, "", "Let TCP packets outside the window pass."),
     flag("conntrack-tcp-timeout-close-wait", Duration, Nothing, "1h0m0s", "Timeout of connections in CLOSE_WAIT."),
     flag("conntrack-tcp-timeout-established", Duration, Nothing, "24h0m0s", "Timeout of idle TCP connections."),
     flag("conntrack-udp-timeout", Duration, Nothing, "0s", "Timeout of unanswered UDP; 0 leaves it."),

@@ -122,6 +122,21 @@ fn node_ports_on_loopback_can_be_declined() {
 }
 
 #[test]
+fn packets_outside_the_window_are_let_through_where_that_is_wanted() {
+    for liberal in [false, true] {
+        let machine = Machine::new();
+        web(&machine);
+        prefer(&machine, "nft");
+        let mut running = machine.start_as(if liberal { &["--conntrack-tcp-be-liberal"] } else { &[] });
+        until_translated(&mut running, &machine, "nft");
+        let parameter = || ferry_kernel::sysctl::read("net.netfilter.nf_conntrack_tcp_be_liberal");
+        assert_eq!(machine.run(parameter).unwrap(), if liberal { "1" } else { "0" });
+        let lines = saved(&machine, "iptables", "nft");
+        assert_eq!(lines.iter().any(|line| line.contains("--ctstate INVALID")), !liberal, "{lines:?}");
+    }
+}
+
+#[test]
 fn a_change_of_mode_leaves_nothing_of_the_other_one() {
     for variant in VARIANTS {
         let machine = Machine::new();
