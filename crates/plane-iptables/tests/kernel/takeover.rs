@@ -13,7 +13,7 @@ use ferry_plane::{Delta, SyncEngine, Unit};
 use ferry_plane_iptables::{Counters, Features, IptablesEngine, Turn, engine, in_use, names};
 
 use crate::common::{self, everything, pool};
-use crate::machine::{Machine, assert_same, good, inside, settle, wanted};
+use crate::machine::{FEATURES, Machine, assert_same, good, inside, on, settle, wanted};
 
 fn started(machine: &Machine) -> IptablesEngine {
     let mut engine = machine.engine_with(Turn::default());
@@ -165,7 +165,7 @@ fn the_counters_say_what_is_there_and_what_was_written() {
 #[test]
 fn a_table_with_rules_that_the_tool_does_not_know_is_read_chain_by_chain() {
     for family in Family::ALL {
-        crate::machine::on(Backend::Nft, family, &|machine: &Machine| {
+        on(Backend::Nft, family, &|machine: &Machine| {
             let mut engine = started(machine);
             let tables = if machine.family == Family::V4 { "ip" } else { "ip6" };
             for table in ["nat", "filter"] {
@@ -227,7 +227,7 @@ fn a_change_that_meets_damage_mends_what_it_needs() {
 #[test]
 fn rules_of_nft_in_chains_that_are_looked_at_keep_nobody_from_being_served() {
     for family in Family::ALL {
-        crate::machine::on(Backend::Nft, family, &|machine: &Machine| {
+        on(Backend::Nft, family, &|machine: &Machine| {
             let tables = if machine.family == Family::V4 { "ip" } else { "ip6" };
             let nft = |command: &str| {
                 let command = command.replace("TABLES", tables);
@@ -305,4 +305,27 @@ fn counters_in_rules_are_read_back() {
         Box::new(engine).retire().unwrap();
         assert!(machine.read_back().iter().all(ferry_plane::Object::spare));
     });
+}
+
+/// However often somebody takes it away: without it, `route_localnet` is a hole.
+#[test]
+fn the_guard_of_loopback_is_never_given_up() {
+    for backend in Backend::ALL {
+        on(backend, Family::V4, &|machine| {
+            let features = Features { guards_loopback: true, ..FEATURES };
+            let mut engine = engine(features, machine.tool(), Turn::default(), Arc::new(Counters::default()));
+            engine.offer(everything(machine.family));
+            let mut now = Instant::now();
+            good(engine.sync(now));
+            for round in 0..8 {
+                machine.iptables("-t filter -F KUBE-FIREWALL");
+                for _ in 0..8 {
+                    now += Duration::from_millis(250);
+                    good(engine.tend(now));
+                }
+                let left = machine.iptables("-t filter -S KUBE-FIREWALL");
+                assert!(left.contains("-d 127.0.0.0/8"), "{} round {round}: {left}", backend.name());
+            }
+        });
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ferry_model::Context;
 
-use super::{BatchOf, Engine, KeyOf, Purpose, keys};
+use super::{BatchOf, Engine, KeyOf, Purpose, keys, staying};
 use crate::diff::difference_to_kernel;
 use crate::{CommitError, Compile, Extent, Kernel, Object, Outcome, UnitId};
 
@@ -65,8 +65,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 batch => batch?,
             };
             let foreign = self::keys(&batch).collect();
+            let staying = staying(&batch);
             match self.commit(&batch, outcome) {
-                Ok(()) => self.count_repairs(foreign, Scale::Keys, now, outcome),
+                Ok(()) => self.count_repairs(foreign, &staying, Scale::Keys, now, outcome),
                 // More is damaged than these keys, or what was accepted before is refused now.
                 Err(CommitError::Drifted { .. } | CommitError::Refused(_)) => {
                     return self.sync_all(context, now, purpose, outcome);
@@ -132,7 +133,15 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         objects.iter().map(Object::key).collect()
     }
 
-    pub(super) fn count_repairs(&mut self, keys: Vec<KeyOf<C>>, scale: Scale, now: Instant, outcome: &mut Outcome) {
+    /// Counts what was mended. What stays at clean-up, too, is never left to a rival.
+    pub(super) fn count_repairs(
+        &mut self,
+        keys: Vec<KeyOf<C>>,
+        staying: &HashSet<KeyOf<C>>,
+        scale: Scale,
+        now: Instant,
+        outcome: &mut Outcome,
+    ) {
         if keys.is_empty() {
             return;
         }
@@ -145,7 +154,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             }
             return;
         }
-        for key in keys {
+        for key in keys.into_iter().filter(|key| !staying.contains(key)) {
             let name = key.to_string();
             if self.rivals.repaired(Some(key), now) {
                 outcome.contested.push(name);

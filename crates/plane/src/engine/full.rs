@@ -9,7 +9,7 @@ use ferry_model::Context;
 
 use super::changes::only_adds;
 use super::drift::Scale;
-use super::{BatchOf, Engine, KeyOf, Purpose, Stage, leave_out};
+use super::{BatchOf, Engine, KeyOf, Purpose, Stage, leave_out, staying};
 use crate::attempt::{Change, halves, owners};
 use crate::diff::difference_to_kernel;
 use crate::{Acked, Batch, CommitError, Compile, Extent, Kernel, Object, Op, Outcome, Unit, UnitId};
@@ -48,9 +48,10 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             let unconfirmed = purpose == Purpose::Conflict && !drifted;
             let later = if unconfirmed { std::mem::take(&mut foreign) } else { HashSet::new() };
             leave_out(&mut batch, &later);
+            let staying = staying(&batch);
             match self.commit(&batch, outcome) {
                 Ok(()) => {
-                    self.count_repairs(foreign.into_iter().collect(), Scale::Everything, now, outcome);
+                    self.count_repairs(foreign.into_iter().collect(), &staying, Scale::Everything, now, outcome);
                     self.adopt(context, &group, spare, outcome);
                     self.suspects.found(None, later, now);
                     return if postponed.is_empty() && !more {

@@ -311,6 +311,11 @@ fn keys<O: Object>(batch: &Batch<O>) -> impl Iterator<Item = O::Key> {
     batch.create.iter().chain(&batch.replace).chain(&batch.delete).map(Object::key)
 }
 
+/// The keys of what a batch makes or mends and not even clean-up removes.
+fn staying<O: Object>(batch: &Batch<O>) -> HashSet<O::Key> {
+    batch.create.iter().chain(&batch.replace).filter(|object| object.stays()).map(Object::key).collect()
+}
+
 /// Takes the operations on these keys out of a batch.
 fn leave_out<O: Object>(batch: &mut Batch<O>, keys: &HashSet<O::Key>) {
     if keys.is_empty() {
