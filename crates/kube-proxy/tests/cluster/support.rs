@@ -8,6 +8,7 @@ use ferry_testkit::kubernetes::{self, User};
 use ferry_testkit::nft::{self, Ruleset};
 use ferry_testkit::objects::at_cluster_ip;
 use ferry_testkit::proxy::Config;
+use ferry_testkit::stage::until;
 use ferry_testkit::{Family, Host, Kubernetes, Lab, Place, Proxy, Service, Tally};
 
 /// The program under test.
@@ -121,7 +122,15 @@ impl Cluster {
 
     /// The node's rules, as far as two proxies that came to them on different ways must agree.
     pub(crate) fn rules(&self) -> Ruleset {
-        Ruleset::of(self.node()).essence()
+        // A set that the kernel arranges anew, as it does a moment after a large load, may be listed in part.
+        let read = || Ruleset::of(self.node()).essence();
+        let mut last = read();
+        until("rules that rest", Duration::from_secs(5), || {
+            std::thread::sleep(Duration::from_millis(100));
+            let before = std::mem::replace(&mut last, read());
+            before == last
+        });
+        last
     }
 
     /// How often anybody has committed.

@@ -12,7 +12,7 @@ use ferry_testkit::stage::until;
 use ferry_testkit::{Checks, Family, Host, Lab, Manifests, Place, Service, Source, Stage};
 use socket2::{Domain, Socket, Type};
 
-use crate::support::{EXECUTABLE, folder};
+use crate::support::{EXECUTABLE, alone, folder};
 
 const ALL_PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
 const ALL_ENDPOINTS: [&str; 3] = ["pod-a:8080", "pod-b:8080", "far:8080"];
@@ -60,6 +60,7 @@ fn rules_of(node: &Host, backend: Backend, family: Family, table: &str, chain: &
 
 #[test]
 fn the_kubelets_variant_is_taken() {
+    let _turn = alone();
     for backend in Backend::ALL {
         let lab = Lab::new();
         let stage = beside(&lab, backend, "hint", "");
@@ -71,6 +72,7 @@ fn the_kubelets_variant_is_taken() {
 
 #[test]
 fn without_a_hint_the_canary_decides() {
+    let _turn = alone();
     for backend in Backend::ALL {
         let lab = Lab::new();
         for family in Family::ALL {
@@ -83,6 +85,7 @@ fn without_a_hint_the_canary_decides() {
 
 #[test]
 fn without_a_kubelet_rules_decide() {
+    let _turn = alone();
     for backend in Backend::ALL {
         let lab = Lab::new();
         let node = lab.host(Place::Node);
@@ -96,6 +99,7 @@ fn without_a_kubelet_rules_decide() {
 
 #[test]
 fn rules_in_both_variants_are_warned_of() {
+    let _turn = alone();
     let lab = Lab::new();
     let node = lab.host(Place::Node);
     for (backend, number) in [(Backend::Nft, 1), (Backend::Legacy, 3)] {
@@ -112,6 +116,7 @@ fn rules_in_both_variants_are_warned_of() {
 
 #[test]
 fn damage_is_mended_and_counted() {
+    let _turn = alone();
     for backend in Backend::ALL {
         let lab = Lab::new();
         let mut stage = beside(&lab, backend, "damage", "");
@@ -180,6 +185,7 @@ fn damages(intact: &Rules, family: Family) -> Vec<(&'static str, Vec<String>)> {
 
 #[test]
 fn connections_survive_a_flush_and_new_ones_are_served_again() {
+    let _turn = alone();
     for backend in Backend::ALL {
         let lab = Lab::new();
         let node = lab.host(Place::Node);
@@ -213,6 +219,7 @@ fn connections_survive_a_flush_and_new_ones_are_served_again() {
 
 #[test]
 fn a_restart_writes_nothing() {
+    let _turn = alone();
     for backend in Backend::ALL {
         let lab = Lab::new();
         let mut stage = beside(&lab, backend, "restart", "");
@@ -234,6 +241,7 @@ fn a_restart_writes_nothing() {
 /// CVE-2020-8558: where 127.0.0.1 is led elsewhere, the network must not reach what listens there.
 #[test]
 fn loopback_is_closed_to_the_network() {
+    let _turn = alone();
     for backend in Backend::ALL {
         let lab = Lab::new();
         let node = lab.host(Place::Node);
@@ -281,6 +289,7 @@ fn connects_to(host: &Host, at: SocketAddr) -> bool {
 
 #[test]
 fn loopback_serves_node_ports_where_it_may() {
+    let _turn = alone();
     let lab = Lab::new();
     let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let setting = || {
@@ -307,6 +316,7 @@ fn loopback_serves_node_ports_where_it_may() {
 
 #[test]
 fn invalid_packets_are_dropped_and_counted() {
+    let _turn = alone();
     for backend in Backend::ALL {
         let lab = Lab::new();
         let mut stage = beside(&lab, backend, "invalid", "");
@@ -329,6 +339,7 @@ fn invalid_packets_are_dropped_and_counted() {
 
 #[test]
 fn the_mark_is_what_the_configuration_says() {
+    let _turn = alone();
     let lab = Lab::new();
     let stage = start(&lab, "iptables-mark", "iptables: {masqueradeBit: 7, masqueradeAll: true, minSyncPeriod: 1ms}");
     let mut checks = Checks::new();
@@ -350,6 +361,7 @@ fn the_mark_is_what_the_configuration_says() {
 
 #[test]
 fn what_a_kubelet_has_stays() {
+    let _turn = alone();
     for backend in Backend::ALL {
         let lab = Lab::new();
         let node = lab.host(Place::Node);
@@ -410,6 +422,7 @@ fn many() -> String {
 
 #[test]
 fn what_is_left_of_thousands_of_services_is_cleaned_up() {
+    let _turn = alone();
     for backend in Backend::ALL {
         let lab = Lab::new();
         let node = lab.host(Place::Node);

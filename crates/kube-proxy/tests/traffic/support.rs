@@ -28,6 +28,12 @@ pub(crate) fn stage_with(config: &Config, manifests: &Manifests) -> MutexGuard<'
     stage
 }
 
+/// Has the turn of those who share the lab, for a test with machines of its own: so much is written there that whoever counts
+/// connections beside it would count those that had to wait.
+pub(crate) fn alone() -> MutexGuard<'static, Stage<'static>> {
+    stage(&Manifests::new())
+}
+
 /// A folder of this test binary, by the name of its user.
 pub(crate) fn folder(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("traffic").join(name)
