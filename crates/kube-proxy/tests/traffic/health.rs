@@ -13,7 +13,7 @@ use ferry_testkit::proxy::Config;
 use ferry_testkit::stage::{Directory, until};
 use ferry_testkit::{Endpoints, Family, Host, Lab, Manifests, Place, Service, Stage};
 
-use crate::support::{EXECUTABLE, folder, stage, stage_with};
+use crate::support::{EXECUTABLE, alone, folder, stage, stage_with};
 
 const PORT: u16 = 31060;
 const SOON: Duration = Duration::from_secs(3);
@@ -310,6 +310,7 @@ fn a_thousand_services_are_answered() {
     let with = |change: fn(Service, u16) -> Service| {
         (0..SERVICES).fold(Manifests::new(), |all, number| all.with(change(service(number), number), &[Place::PodA]))
     };
+    let _turn = alone();
     let lab = Lab::new();
     // What systemd gives a unit, and what it lets it ask for.
     let mut stage = limited(&lab, "thousand", 1024, 20_000, &with(|service, _| service));
@@ -351,6 +352,7 @@ const ACCEPT_FAILS: &str = "\"Accepting connections fails, trying again\"";
 
 #[test]
 fn health_checks_leave_files_for_the_rest() {
+    let _turn = alone();
     let lab = Lab::new();
     let mut stage = limited(&lab, "reserve", 256, 256, &many(200));
     // Some are answered, some are not; with all that, and clients that take what they can, the proxy goes on.
@@ -370,6 +372,7 @@ fn health_checks_leave_files_for_the_rest() {
 
 #[test]
 fn without_a_file_left_it_waits() {
+    let _turn = alone();
     let lab = Lab::new();
     let mut stage = limited(&lab, "files", 64, 64, &many(2));
     let clients = silent_clients(stage.node(), 60);

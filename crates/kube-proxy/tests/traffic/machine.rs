@@ -14,7 +14,7 @@ use ferry_testkit::proxy::Config;
 use ferry_testkit::stage::{Directory, until};
 use ferry_testkit::{Checks, Family, Lab, Manifests, Place, Proxy, Service, Source};
 
-use crate::support::{EXECUTABLE, folder, stage};
+use crate::support::{EXECUTABLE, alone, folder, stage};
 
 const ALL_PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
 const ALL_ENDPOINTS: [&str; 3] = ["pod-a:8080", "pod-b:8080", "far:8080"];
@@ -69,6 +69,7 @@ fn a_busy_neighbour_costs_little() {
 
 #[test]
 fn without_ipv6_the_other_family_is_served() {
+    let _turn = alone();
     let lab = Lab::new();
     let node = lab.host(Place::Node);
     for key in ["all", "default", "lo", "vpoda", "vpodb", "vfar", "vcli"] {
@@ -83,6 +84,7 @@ fn without_ipv6_the_other_family_is_served() {
 
 #[test]
 fn a_family_that_fails_leaves_the_other_serving() {
+    let _turn = alone();
     let lab = Lab::new();
     let node = lab.host(Place::Node);
     // a table that belongs to another process can't be touched by anybody else
@@ -125,6 +127,7 @@ fn serves(lab: &Lab, proxy: &mut Proxy<'_>, directory: &Directory) {
 
 #[test]
 fn in_a_process_namespace_it_knows_its_own_commits() {
+    let _turn = alone();
     let lab = Lab::new();
     let node = lab.host(Place::Node);
     let mut directory = Directory::new(&folder("pid-namespace"));

@@ -8,7 +8,7 @@ use ferry_testkit::objects::{at_cluster_ip, at_node_port};
 use ferry_testkit::proxy::Config;
 use ferry_testkit::{Checks, Family, Host, Lab, Manifests, Place, Protocol, Service, Source};
 
-use crate::support::{EXECUTABLE, folder, fresh, run_to_end, stage};
+use crate::support::{EXECUTABLE, alone, folder, fresh, run_to_end, stage};
 
 const ALL_PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
 
@@ -147,6 +147,7 @@ fn a_restart_over_other_objects_and_another_configuration_leaves_nothing_stale()
 
 #[test]
 fn cleanup_removes_what_is_ours_and_nothing_else() {
+    let _turn = alone();
     let lab = Lab::new();
     let mut stage = fresh(&lab, "cleanup", &assorted(4));
     nft::load(stage.node(), "table ip strange {\nchain c { type nat hook output priority 0; }\n}\n");
