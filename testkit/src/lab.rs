@@ -220,9 +220,10 @@ fn settings(host: &Host, forwards: bool) {
     for key in ["net/ipv6/conf/all/accept_dad", "net/ipv6/conf/default/accept_dad"] {
         host.sysctl(key, "0");
     }
-    // answers by ICMP are rate-limited, and redirects spend the same budget
-    host.sysctl("net/ipv4/icmp_ratelimit", "0");
-    host.sysctl("net/ipv6/icmp/ratelimit", "0");
+    // Answers by ICMP are limited, for each machine asked and for all together, where a mask of their types says so; and
+    // redirects spend the same budget.
+    host.sysctl("net/ipv4/icmp_ratemask", "0");
+    host.sysctl("net/ipv6/icmp/ratemask", "0");
     host.sysctl("net/ipv4/conf/all/send_redirects", "0");
     host.sysctl("net/ipv4/conf/default/send_redirects", "0");
     if forwards {

@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,9 @@ use crate::host::Host;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long silence must last to count as such: well below the second after which TCP asks again.
 const SILENCE: Duration = Duration::from_millis(400);
+
+/// Where questions over UDP come from that have to be flows of their own: above the ports of all servers.
+const FLOW_PORTS: RangeInclusive<u16> = 10_000..=u16::MAX;
 
 /// After so many it is clear that more would time out, too.
 const ENOUGH_TIMEOUTS: usize = 3;
@@ -98,13 +102,20 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Connects over TCP without a pause in a thread of its own, until told to stop.
+    /// Connects without a pause in a thread of its own, until told to stop. Over UDP each question is a flow of its own, as
+    /// long as there are ports: one that comes from the port of an earlier question goes where that one went, and when
+    /// such a flow ends because its endpoint has gone, the answer that is just on its way is lost.
     pub fn hammer(&self, protocol: Protocol, to: SocketAddr) -> Hammer {
         let (stop, stopped) = std::sync::mpsc::channel();
         let caller = self.caller;
         let thread = self.host.thread(move || {
             let mut outcomes = Vec::new();
+            let mut ports = FLOW_PORTS.cycle();
             while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                let caller = match protocol {
+                    Protocol::Udp => caller.at_port(to, ports.next().expect("it begins anew")),
+                    Protocol::Tcp | Protocol::Sctp => caller,
+                };
                 outcomes.push((Instant::now(), caller.connect(protocol, to)));
             }
             outcomes
@@ -132,6 +143,13 @@ impl Hammer {
 // === impl Caller ===
 
 impl Caller {
+    /// The same from this port, whatever its address.
+    fn at_port(mut self, to: SocketAddr, port: u16) -> Self {
+        let address = self.source.map_or_else(|| unspecified(to), |source| source.ip());
+        self.source = Some(SocketAddr::new(address, port));
+        self
+    }
+
     /// Connects once, from the namespace of the calling thread.
     fn connect(self, protocol: Protocol, to: SocketAddr) -> Outcome {
         let reply = match protocol {
@@ -171,8 +189,7 @@ impl Caller {
 
     fn sctp(self, to: SocketAddr) -> io::Result<Vec<u8>> {
         static PORT: AtomicU16 = AtomicU16::new(2000);
-        let any = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let source = self.source.unwrap_or(SocketAddr::new(any, 0));
+        let source = self.source.unwrap_or(SocketAddr::new(unspecified(to), 0));
         let port = if source.port() == 0 { PORT.fetch_add(1, Ordering::Relaxed) } else { source.port() };
         let socket = sctp::socket(source.ip())?;
         socket.connect(&SocketAddr::new(to.ip(), 0).into())?;
@@ -196,6 +213,14 @@ impl Caller {
         }
         socket.set_read_timeout(Some(self.patience))?;
         Ok(socket)
+    }
+}
+
+/// Any address of the same family.
+fn unspecified(to: SocketAddr) -> IpAddr {
+    match to {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     }
 }
 

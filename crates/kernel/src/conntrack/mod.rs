@@ -16,4 +16,4 @@ mod tests;
 pub use crate::nft::Family;
 pub use entry::{Entry, Status, Tuple, decode_entry};
 pub use filter::Filter;
-pub use socket::{Deletion, Error, Socket};
+pub use socket::{AT_ONCE, Deletion, Error, Socket};

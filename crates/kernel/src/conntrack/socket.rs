@@ -8,8 +8,9 @@ use super::wire::{self, msg};
 use super::{Entry, Filter, decode_entry};
 use crate::netlink::{self, Messages, Reply, Writer, control, decode_reply, flag};
 
-/// Removals of one send: their errors, should all fail, fit into a receive buffer of the size that everybody may have.
-const DELETIONS: usize = 128;
+/// So many entries [`Socket::delete`] removes by one send: their errors, should all fail, fit into a receive buffer of the
+/// size that everybody may have.
+pub const AT_ONCE: usize = 128;
 
 /// A connection to connection tracking in the network namespace of the thread that opened it. Nothing here waits for
 /// anything but the kernel's own work.
@@ -141,7 +142,7 @@ impl Socket {
     /// Removes these entries, each only as long as it is the same: with the same tuples and the same number.
     pub fn delete(&mut self, entries: &[Entry]) -> Deletion {
         let mut all = Deletion::default();
-        for some in entries.chunks(DELETIONS) {
+        for some in entries.chunks(AT_ONCE) {
             match self.delete_some(some, &mut all) {
                 Ok(()) => {}
                 Err(error) => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Family, Protocol};
-use ferry_kernel::conntrack::{Entry, Error, Socket};
+use ferry_kernel::conntrack::{AT_ONCE, Entry, Error, Socket};
 use ferry_kernel::memory;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -160,39 +160,51 @@ impl Look<'_> {
     /// Makes one list, and removes what is wrong in it. Whether there may be more, which did not fit.
     fn once(&mut self, protocol: Protocol) -> Result<bool, Failure> {
         let matcher = self.matcher(protocol);
-        let (mut wrong, mut more): (Vec<Entry>, _) = (Vec::new(), false);
+        let (mut wrong, mut more) = (Vec::new(), false);
         let listed = self.table.dump(&matcher.filter(), &mut |entry| {
             if matcher.is_wrong(entry) {
                 if wrong.len() < MOST { wrong.push(*entry) } else { more = true }
             }
         });
-        if !wrong.is_empty() {
-            self.reconsider(protocol, &mut wrong)?;
-            let deletion = self.table.delete(&wrong);
-            *self.deleted += deletion.deleted;
-            if let Some(error) = deletion.error {
-                return Err(error.into());
-            }
-            // If all were gone already, others are at work, and there is no end to wait for.
-            more &= deletion.deleted > 0;
-        }
+        // If all were gone already, others are at work, and there is no end to wait for.
+        more &= self.remove(protocol, &wrong)? > 0;
         // What an interrupted list brought was right; the rest is for the next time.
         listed?;
         Ok(more)
     }
 
-    /// Keeps what is wrong by the newest rules. Any of these may come from rules that were in force already, but not told
-    /// when ours were taken.
-    fn reconsider(&mut self, protocol: Protocol, wrong: &mut Vec<Entry>) -> Result<(), Failure> {
+    /// Removes what is still wrong; how many that were. Many take a while, in which endpoints return: so each portion is
+    /// looked at once more right before it goes.
+    fn remove(&mut self, protocol: Protocol, wrong: &[Entry]) -> Result<usize, Failure> {
+        let mut matcher = self.matcher(protocol);
+        let mut removed = 0;
+        for portion in wrong.chunks(AT_ONCE) {
+            if self.renew()? {
+                matcher = self.matcher(protocol);
+            }
+            let still: Vec<Entry> = portion.iter().filter(|entry| matcher.is_wrong(entry)).copied().collect();
+            let deletion = self.table.delete(&still);
+            removed += deletion.deleted;
+            *self.deleted += deletion.deleted;
+            if let Some(error) = deletion.error {
+                return Err(error.into());
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Takes the newest rules; whether these are others. Any flow may come from rules that were in force already, but not
+    /// told when ours were taken.
+    fn renew(&mut self) -> Result<bool, Failure> {
         if !self.shared.settle(self.family) {
             return Err(Failure::Doubt);
         }
-        if let Some(newer) = self.shared.newer(self.family, &self.rules) {
+        let newer = self.shared.newer(self.family, &self.rules);
+        let renewed = newer.is_some();
+        if let Some(newer) = newer {
             self.rules = newer;
-            let matcher = self.matcher(protocol);
-            wrong.retain(|entry| matcher.is_wrong(entry));
         }
-        Ok(())
+        Ok(renewed)
     }
 
     fn matcher(&self, protocol: Protocol) -> Matcher {
