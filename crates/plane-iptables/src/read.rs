@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use ferry_kernel::iptables::{self, Backend, ChainName, Failure, Line, Rule, Table, Tool};
+use ferry_plane::Object as _;
 
 use crate::base;
 use crate::mirror::{Kind, Mirror, few_chains};
@@ -64,7 +65,6 @@ pub(crate) fn chains_of(keys: &[IptKey]) -> BTreeSet<ChainId> {
 
 /// Of what was read, what stands under these keys; and what doesn't belong into the chains that were read for them.
 pub(crate) fn only(objects: &mut Vec<IptObject>, keys: &[IptKey]) {
-    use ferry_plane::Object as _;
     let keys: HashSet<&IptKey> = keys.iter().collect();
     objects.retain(|object| matches!(object, IptObject::Stray(..)) || keys.contains(&object.key()));
 }
@@ -193,6 +193,5 @@ fn chain_of_key(key: &IptKey) -> Option<ChainId> {
 }
 
 fn chain_of(object: &IptObject) -> Option<ChainId> {
-    use ferry_plane::Object as _;
     chain_of_key(&object.key())
 }

@@ -10,12 +10,12 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use ferry_kernel::iptables::legacy::{self, Info};
 use ferry_kernel::iptables::{ChainName, Family, Table};
 use ferry_kernel::nft::{self, Changed, Event, Monitor, Socket};
+use ferry_model::PerFamily;
 
 use crate::mirror::{Kind, Mirror, at};
 use crate::object::ChainId;
@@ -33,16 +33,15 @@ const READ_REST: u32 = 10;
 /// Beyond so many chains touched by others, everything is compared.
 const TOUCHED: usize = 256;
 
-/// Lets one run of this process follow the other. Engines of one process share it.
-#[derive(Clone, Debug, Default)]
-pub struct Turn(Arc<Mutex<Watch>>);
+/// Engines of one process run the tool one after another.
+pub type Turn = ferry_plane::Turn<Watch>;
 
 /// The listener, and what it heard.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub struct Watch {
     /// open once somebody listens
     ear: Option<Ear>,
-    heard: [Heard; 2],
+    heard: PerFamily<Heard>,
 }
 
 #[derive(Debug)]
@@ -80,25 +79,6 @@ struct Reading {
 }
 
 type Sizes = [Option<Info>; Table::ALL.len()];
-
-// === impl Turn ===
-
-impl Turn {
-    /// Waits for the turn, and has it as long as the guard lives. Whoever panicked in it left nothing half done that
-    /// a comparison with the kernel would not find.
-    pub(crate) fn take(&self) -> MutexGuard<'_, Watch> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Has the turn if nobody else does.
-    pub(crate) fn try_take(&self) -> Option<MutexGuard<'_, Watch>> {
-        match self.0.try_lock() {
-            Ok(watch) => Some(watch),
-            Err(TryLockError::Poisoned(watch)) => Some(watch.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-}
 
 // === impl Heard ===
 
@@ -193,10 +173,9 @@ impl Watch {
                 merge(&mut self.heard, everything());
             }
         }
-        let [v4, v6] = &mut self.heard;
         Ok(std::mem::take(match family {
-            Family::V4 => v4,
-            Family::V6 => v6,
+            Family::V4 => &mut self.heard.v4,
+            Family::V6 => &mut self.heard.v6,
         }))
     }
 }
@@ -204,14 +183,14 @@ impl Watch {
 // === impl Ear ===
 
 impl Ear {
-    fn read(&mut self) -> io::Result<[Heard; 2]> {
-        let mut heard = [Heard::default(), Heard::default()];
+    fn read(&mut self) -> io::Result<PerFamily<Heard>> {
+        let mut heard = PerFamily::default();
         let overrun = self.monitor.read(&mut |event| note(&mut heard, &event))?;
         Ok(if overrun.0 { everything() } else { heard })
     }
 
     /// What was heard during a run, and the generation after it.
-    fn listen_again(&mut self, quiet: bool) -> io::Result<([Heard; 2], u32)> {
+    fn listen_again(&mut self, quiet: bool) -> io::Result<(PerFamily<Heard>, u32)> {
         if quiet {
             self.monitor.join()?;
         }
@@ -220,19 +199,19 @@ impl Ear {
     }
 }
 
-fn everything() -> [Heard; 2] {
-    [(); 2].map(|()| Heard { everything: true, ..Heard::default() })
+fn everything() -> PerFamily<Heard> {
+    PerFamily::from_fn(|_| Heard { everything: true, ..Heard::default() })
 }
 
-fn merge(heard: &mut [Heard; 2], news: [Heard; 2]) {
-    heard.iter_mut().zip(news).for_each(|(heard, news)| heard.merge(news));
+fn merge(heard: &mut PerFamily<Heard>, news: PerFamily<Heard>) {
+    heard.v4.merge(news.v4);
+    heard.v6.merge(news.v6);
 }
 
-fn note(heard: &mut [Heard; 2], event: &Event) {
-    let [v4, v6] = heard;
+fn note(heard: &mut PerFamily<Heard>, event: &Event) {
     let heard = match event.family {
-        Some(nft::Family::Ip) => v4,
-        Some(nft::Family::Ip6) => v6,
+        Some(nft::Family::Ip) => &mut heard.v4,
+        Some(nft::Family::Ip6) => &mut heard.v6,
         _ => return,
     };
     if let Some(table) = Table::ALL.into_iter().find(|table| table.name() == event.table) {

@@ -6,12 +6,11 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::{self, Changed, CommitFailure, Event, Monitor, Socket};
 use ferry_model::PerFamily;
-use ferry_plane::Extent;
+use ferry_plane::{Extent, Turn};
 
 use crate::encode::kernel_family;
 use crate::names::{ChainName, SetName, TABLE};
@@ -21,14 +20,12 @@ use crate::wire;
 /// Beyond so many changes by others, everything is compared.
 const TOUCHED: usize = 1024;
 
-/// Lets one commit of this process follow the other. The kernel does the same with all commits of a network namespace,
-/// so nobody waits longer. Engines of one process share it.
-#[derive(Clone, Debug, Default)]
-pub struct CommitTurn(Arc<Mutex<Watch>>);
+/// Engines of one process commit one after another.
+pub type CommitTurn = Turn<Watch>;
 
 /// The listener, and what it heard.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub struct Watch {
     /// open once somebody listens
     monitor: Option<Monitor>,
     /// sockets of this process
@@ -42,25 +39,6 @@ struct Heard {
     touched: BTreeSet<NftKey>,
     /// or anything else
     everything: bool,
-}
-
-// === impl CommitTurn ===
-
-impl CommitTurn {
-    /// Waits for the turn, and has it as long as the guard lives. Whoever panicked in it left nothing half done that
-    /// a comparison with the kernel would not find.
-    pub(crate) fn take(&self) -> MutexGuard<'_, Watch> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Has the turn if nobody else does.
-    pub(crate) fn try_take(&self) -> Option<MutexGuard<'_, Watch>> {
-        match self.0.try_lock() {
-            Ok(watch) => Some(watch),
-            Err(TryLockError::Poisoned(watch)) => Some(watch.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
 }
 
 // === impl Watch ===

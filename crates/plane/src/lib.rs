@@ -11,6 +11,7 @@ pub mod mailbox;
 pub mod memory;
 mod quarantine;
 mod rivals;
+mod turn;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 use ferry_model::{BaseState, Context, Packet, Profile, ServiceState, Verdict};
 
 pub use ferry_api::object::ObjectName;
+pub use turn::Turn;
 
 /// The grain of change, error and quarantine.
 #[derive(Clone, Debug, PartialEq, Eq)]
