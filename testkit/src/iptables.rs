@@ -5,17 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use ferry_api::object::Family;
+pub use ferry_kernel::iptables::Backend;
 
 use crate::host::Host;
-
-/// A variant of the tool: which of the kernel's two implementations it writes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Backend {
-    /// nf_tables
-    Nft,
-    /// x_tables
-    Legacy,
-}
 
 /// The rules of both families, as the tool prints them, without counters.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -40,28 +32,13 @@ pub const HINT: &str = "KUBE-IPTABLES-HINT";
 /// What it makes besides, and what kube-proxy must leave where it is.
 const OF_KUBELET: [&str; 3] = [HINT, "KUBE-KUBELET-CANARY", "KUBE-FIREWALL"];
 
-// === impl Backend ===
-
-impl Backend {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Nft, Self::Legacy];
-
-    /// `nft` or `legacy`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Nft => "nft",
-            Self::Legacy => "legacy",
-        }
-    }
-
-    /// The plain tool of a family: `ip6tables-legacy`.
-    pub fn tool(self, family: Family) -> String {
-        let tool = match family {
-            Family::V4 => "iptables",
-            Family::V6 => "ip6tables",
-        };
-        format!("{tool}-{}", self.name())
-    }
+/// The plain tool of a variant and a family: `ip6tables-legacy`.
+fn tool(backend: Backend, family: Family) -> String {
+    let tool = match family {
+        Family::V4 => "iptables",
+        Family::V6 => "ip6tables",
+    };
+    format!("{tool}-{}", backend.name())
 }
 
 /// Runs the plain tool with these arguments.
@@ -69,7 +46,7 @@ impl Backend {
 /// # Panics
 /// If it fails, with what it complained about.
 pub fn run(host: &Host, backend: Backend, family: Family, arguments: &str) -> String {
-    host.sh(&backend.tool(family), &arguments.split(' ').collect::<Vec<_>>())
+    host.sh(&tool(backend, family), &arguments.split(' ').collect::<Vec<_>>())
 }
 
 /// Makes the chain by which a kubelet says which variant it uses, in both families.
@@ -84,7 +61,7 @@ pub fn hint(host: &Host, backend: Backend) {
 /// # Panics
 /// If the tool refuses it.
 pub fn restore(host: &Host, backend: Backend, family: Family, text: &str) {
-    let tool = format!("{}-restore", backend.tool(family));
+    let tool = format!("{}-restore", tool(backend, family));
     if let Err(complaint) = host.feed(&tool, &["--noflush"], text) {
         panic!("{tool}: {complaint}\n{text}");
     }
@@ -102,7 +79,7 @@ pub fn flush(host: &Host, backend: Backend) {
 
 /// What `iptables-save` prints of a family.
 pub fn save(host: &Host, backend: Backend, family: Family) -> String {
-    host.sh(&format!("{}-save", backend.tool(family)), &[])
+    host.sh(&format!("{}-save", tool(backend, family)), &[])
 }
 
 // === impl Rules ===

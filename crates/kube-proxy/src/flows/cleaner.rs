@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::conntrack::{AT_ONCE, Entry, Error, Socket};
 use ferry_kernel::memory;
+use ferry_model::PerFamily;
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -32,7 +33,7 @@ pub struct Cleaner {
     metrics: Arc<Metrics>,
     pace: Pace,
     /// the error of each family that was said last
-    said: [Option<String>; 2],
+    said: PerFamily<Option<String>>,
 }
 
 /// Why a pass did not come to its end.
@@ -71,7 +72,7 @@ impl Failure {
 impl Cleaner {
     /// Works by what is told here.
     pub fn new(shared: Arc<Shared>, metrics: Arc<Metrics>) -> Self {
-        Self { shared, metrics, pace: Pace::new(Instant::now()), said: [None, None] }
+        Self { shared, metrics, pace: Pace::new(Instant::now()), said: PerFamily::default() }
     }
 
     /// Never ends.
@@ -127,11 +128,7 @@ impl Cleaner {
 
     /// Says an error once, and that it is over.
     fn say(&mut self, family: Family, failure: Option<Failure>) {
-        let [v4, v6] = &mut self.said;
-        let said = match family {
-            Family::V4 => v4,
-            Family::V6 => v6,
-        };
+        let said = self.said.of_mut(family);
         let error = failure.map(|failure| failure.to_string());
         match (&error, &said) {
             (Some(err), said) if said.as_ref() != Some(err) => {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
+use ferry_model::PerFamily;
 
 /// Passes cost at most one part in so many of a core's time.
 const SHARE: u32 = 20;
@@ -22,7 +23,7 @@ pub(super) struct Pace {
     /// when the allowance is, or was, used up entirely: passes may begin after that
     empty: Instant,
     /// after the last failure, by family
-    retries: [Retry; 2],
+    retries: PerFamily<Retry>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -36,16 +37,12 @@ struct Retry {
 impl Pace {
     /// The first pass may begin at once.
     pub(super) fn new(now: Instant) -> Self {
-        Self { empty: now, retries: [Retry { at: now, pause: RETRY }; 2] }
+        Self { empty: now, retries: PerFamily::from_fn(|_| Retry { at: now, pause: RETRY }) }
     }
 
     /// When the next pass over this family may begin.
     pub(super) fn ready(&self, family: Family) -> Instant {
-        let [v4, v6] = self.retries;
-        match family {
-            Family::V4 => self.empty.max(v4.at),
-            Family::V6 => self.empty.max(v6.at),
-        }
+        self.empty.max(self.retries.of(family).at)
     }
 
     /// A pass, well or not, has used so much processor time.
@@ -61,22 +58,14 @@ impl Pace {
 
     /// A pass over this family went well.
     pub(super) fn passed(&mut self, family: Family) {
-        self.retry(family).pause = RETRY;
+        self.retries.of_mut(family).pause = RETRY;
     }
 
     /// A pass over this family failed; `hopeless`: the next will too, unless somebody does something.
     pub(super) fn failed(&mut self, family: Family, now: Instant, hopeless: bool) {
-        let retry = self.retry(family);
+        let retry = self.retries.of_mut(family);
         retry.at = now + if hopeless { LONGEST_RETRY } else { retry.pause };
         retry.pause = (retry.pause * 2).min(LONGEST_RETRY);
-    }
-
-    fn retry(&mut self, family: Family) -> &mut Retry {
-        let [v4, v6] = &mut self.retries;
-        match family {
-            Family::V4 => v4,
-            Family::V6 => v6,
-        }
     }
 }
 

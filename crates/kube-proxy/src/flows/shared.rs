@@ -6,9 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
-use ferry_model::ServiceState;
-use ferry_model::flow_rules;
 use ferry_model::state::{BaseState, FrontendAddr, FrontendKind};
+use ferry_model::{PerFamily, ServiceState, flow_rules};
 use ferry_plane::{Acknowledged, Outcome, SyncEngine, Unit};
 
 use super::pace::Pace;
@@ -17,14 +16,12 @@ use super::queue::{Queue, Rules, TurnRules};
 /// How often the cleaner looks whether a turn is over.
 const POLL: Duration = Duration::from_millis(1);
 
-const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
-
 /// What the engines' loops tell the cleaner.
 #[derive(Debug, Default)]
 pub struct Shared {
-    told: Mutex<[Told; 2]>,
+    told: Mutex<PerFamily<Told>>,
     news: Condvar,
-    turns: [Turns; 2],
+    turns: PerFamily<Turns>,
 }
 
 /// What the loop of one family has told.
@@ -78,11 +75,11 @@ impl Shared {
         loop {
             let now = Instant::now();
             let due = |family| {
-                let told: &Told = of(family, &told);
+                let told: &Told = told.of(family);
                 let next = told.queue.next().filter(|_| !told.doubtful)?;
                 Some((family, next.max(pace.ready(family))))
             };
-            let due: Vec<(Family, Instant)> = FAMILIES.into_iter().filter_map(due).collect();
+            let due: Vec<(Family, Instant)> = Family::ALL.into_iter().filter_map(due).collect();
             let ready: Vec<Family> = due.iter().filter(|(_, at)| *at <= now).map(|(family, _)| *family).collect();
             if !ready.is_empty() {
                 return ready;
@@ -99,31 +96,31 @@ impl Shared {
 
     /// Takes what is due.
     pub(super) fn take(&self, family: Family, now: Instant) -> Rules {
-        of_mut(family, &mut self.lock()).queue.take(now)
+        self.lock().of_mut(family).queue.take(now)
     }
 
     /// Waits until all turns that have begun by now have told what they did. `false`: what is in force is not certain.
     pub(super) fn settle(&self, family: Family) -> bool {
-        of(family, &self.turns).wait();
-        !of(family, &self.lock()).doubtful
+        self.turns.of(family).wait();
+        !self.lock().of(family).doubtful
     }
 
     /// The rules of those that are taken, if there are newer ones.
     pub(super) fn newer(&self, family: Family, than: &Rules) -> Option<Rules> {
-        of(family, &self.lock()).queue.newer(than)
+        self.lock().of(family).queue.newer(than)
     }
 
     /// The look at those that are taken is over.
     pub(super) fn done(&self, family: Family) {
-        of_mut(family, &mut self.lock()).queue.done();
+        self.lock().of_mut(family).queue.done();
     }
 
     /// Those that are taken must be looked at once more.
     pub(super) fn failed(&self, family: Family, now: Instant) {
-        of_mut(family, &mut self.lock()).queue.failed(now);
+        self.lock().of_mut(family).queue.failed(now);
     }
 
-    fn lock(&self) -> MutexGuard<'_, [Told; 2]> {
+    fn lock(&self) -> MutexGuard<'_, PerFamily<Told>> {
         // Nothing that holds it can be left half done.
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,13 +136,13 @@ impl Witness {
 
     /// A turn begins.
     pub fn begin(&self) {
-        of(self.family, &self.shared.turns).step();
+        self.shared.turns.of(self.family).step();
     }
 
     /// The turn has ended, and this is what it did.
     pub fn end(&mut self, outcome: &Outcome, engine: &dyn SyncEngine) {
         self.tell(outcome, engine);
-        of(self.family, &self.shared.turns).step();
+        self.shared.turns.of(self.family).step();
     }
 
     /// Takes the lock only if there is something to tell.
@@ -158,7 +155,7 @@ impl Witness {
         }
         self.doubtful = doubtful;
         let mut told = self.shared.lock();
-        let told = of_mut(self.family, &mut told);
+        let told = told.of_mut(self.family);
         let cleared = told.doubtful && !doubtful;
         told.doubtful = doubtful;
         if let Some(base) = base {
@@ -242,20 +239,6 @@ fn base(unit: Option<&Unit>) -> Option<&BaseState> {
     match unit? {
         Unit::Base(state) => Some(state),
         Unit::Service(_) => None,
-    }
-}
-
-fn of<T>(family: Family, [v4, v6]: &[T; 2]) -> &T {
-    match family {
-        Family::V4 => v4,
-        Family::V6 => v6,
-    }
-}
-
-fn of_mut<T>(family: Family, [v4, v6]: &mut [T; 2]) -> &mut T {
-    match family {
-        Family::V4 => v4,
-        Family::V6 => v6,
     }
 }
 

@@ -76,6 +76,15 @@ fn until_translated(running: &mut Running<'_>, machine: &Machine, variant: &str)
     running.until_synced();
 }
 
+/// A proxy has served the Service in this variant, and been killed.
+fn after_iptables(machine: &Machine, variant: &str) {
+    web(machine);
+    prefer(machine, variant);
+    let mut running = machine.start_as(IPTABLES);
+    until_translated(&mut running, machine, variant);
+    running.signal(Signal::KILL);
+}
+
 #[test]
 fn a_blank_mode_is_iptables() {
     let machine = Machine::new();
@@ -197,11 +206,7 @@ fn the_old_mode_serves_until_the_new_one_does() {
 #[test]
 fn a_change_of_variant_leaves_nothing_in_the_other_one() {
     let machine = Machine::new();
-    web(&machine);
-    prefer(&machine, "legacy");
-    let mut running = machine.start_as(IPTABLES);
-    until_translated(&mut running, &machine, "legacy");
-    running.signal(Signal::KILL);
+    after_iptables(&machine, "legacy");
     for family in ["iptables", "ip6tables"] {
         machine.iptables(&format!("{family}-legacy -t mangle -X KUBE-IPTABLES-HINT"));
     }
@@ -216,11 +221,7 @@ fn a_change_of_variant_leaves_nothing_in_the_other_one() {
 #[test]
 fn cleanup_says_so_when_it_cannot_write() {
     let machine = Machine::new();
-    web(&machine);
-    prefer(&machine, "legacy");
-    let mut running = machine.start_as(IPTABLES);
-    until_translated(&mut running, &machine, "legacy");
-    running.signal(Signal::KILL);
+    after_iptables(&machine, "legacy");
     std::fs::remove_file(machine.path("xtables.lock")).unwrap();
     std::fs::create_dir(machine.path("xtables.lock")).unwrap();
     let output = machine.output(&["--cleanup"]);
@@ -232,11 +233,7 @@ fn cleanup_says_so_when_it_cannot_write() {
 #[test]
 fn rules_of_the_other_mode_wait_for_a_broken_file_too() {
     let machine = Machine::new();
-    web(&machine);
-    prefer(&machine, "nft");
-    let mut running = machine.start_as(IPTABLES);
-    until_translated(&mut running, &machine, "nft");
-    running.signal(Signal::KILL);
+    after_iptables(&machine, "nft");
     let text = std::fs::read_to_string(machine.path("manifests/web.yaml")).unwrap();
     machine.write("manifests/web.yaml", "a: [");
     let mut running = machine.start(&[]);
@@ -250,11 +247,7 @@ fn rules_of_the_other_mode_wait_for_a_broken_file_too() {
 #[test]
 fn rules_that_cannot_be_removed_are_named_and_stay() {
     let machine = Machine::new();
-    web(&machine);
-    prefer(&machine, "nft");
-    let mut running = machine.start_as(IPTABLES);
-    until_translated(&mut running, &machine, "nft");
-    running.signal(Signal::KILL);
+    after_iptables(&machine, "nft");
     let warning = "Rules of an earlier run may still be there and win over ours";
     let mut running = machine.start_with_installed(&["--proxy-mode=nftables"]);
     running.until("the map", |_| machine.serves("ip", "10.96.0.1"));
