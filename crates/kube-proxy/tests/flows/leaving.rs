@@ -116,9 +116,7 @@ fn without_endpoints_a_flow_is_refused_until_they_return() {
         }
         stage.set(&Manifests::new().without_endpoints(service(protocol, number)));
         for asker in &askers {
-            // a raw socket hears no refusal
-            let refused = if protocol == Protocol::Udp { Outcome::Refused } else { Outcome::Timeout };
-            until(&format!("{protocol} {} is refused", asker.to), LIMIT, || asker.ask() == refused);
+            until(&format!("{protocol} {} is refused", asker.to), LIMIT, || asker.ask() == Outcome::Refused);
         }
         stage.set(&at(protocol, number, &[Place::Far]));
         for asker in &askers {
