@@ -18,11 +18,12 @@ const LAYERS: &[(&str, &[&str])] = &[
 /// Stands for every crate whose name begins so; none of them may use another.
 const PLANES: &str = "ferry-plane-*";
 
-/// For tests and developers only: free in what they use, and never part of what is shipped.
-const TOOLS: &[&str] = &["ferry-testkit", "ferry-bench", "xtask"];
+/// For tests and developers only: free in what they use, and never part of what is shipped. What the tests of every mode share
+/// (`ferry-modekit`) uses the layers below the modes, so the tests of those may use it too: a cycle of tests alone.
+const TOOLS: &[&str] = &["ferry-modekit", "ferry-testkit", "ferry-bench", "xtask"];
 
 /// What a test may use besides its crate's own layers.
-const FOR_TESTS: &[&str] = &["ferry-testkit", "ferry-kernel"];
+const FOR_TESTS: &[&str] = &["ferry-modekit", "ferry-testkit", "ferry-kernel"];
 
 /// The feature that adds what only tests use (`MemoryKernel`).
 const TEST_FEATURE: &str = "testing";
@@ -125,8 +126,11 @@ mod tests {
     }
 
     #[test]
-    fn tests_may_use_the_testkit_and_features_for_tests() {
-        assert_eq!(depends("ferry-model", "ferry-testkit", Some("dev"), &[]), [""; 0]);
+    fn tests_may_use_the_kits_and_features_for_tests() {
+        for kit in ["ferry-modekit", "ferry-testkit"] {
+            assert_eq!(depends("ferry-model", kit, Some("dev"), &[]), [""; 0]);
+            assert_eq!(depends("ferry-model", kit, None, &[]).len(), 1);
+        }
         assert_eq!(depends("ferry-plane-nftables", "ferry-plane", Some("dev"), &["testing"]), [""; 0]);
         assert_eq!(depends("ferry-plane-nftables", "ferry-plane", None, &["testing"]).len(), 1);
         assert_eq!(depends("ferry-model", "ferry-plane", Some("dev"), &[]).len(), 1);

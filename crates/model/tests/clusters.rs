@@ -1,17 +1,8 @@
 //! Plausible clusters: whatever order the objects come in, and whatever was there before, the same is decided, owned and said.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-#![expect(clippy::disallowed_methods, reason = "cases are files")]
-
-#[expect(dead_code, reason = "the folders belong to the tests of the cases")]
-mod case;
-#[path = "cluster/changes.rs"]
-mod changes;
-mod cluster;
-
-use case::{Case, objects};
-use changes::happens;
-use cluster::{Cluster, Random};
+use ferry_modekit::case::objects;
+use ferry_modekit::cluster::happens;
+use ferry_modekit::{Case, Cluster, Random};
 use ferry_model::explain::explain;
 use ferry_model::{Event, Profile, Store};
 use proptest::prelude::*;
@@ -19,9 +10,7 @@ use proptest::prelude::*;
 /// All objects of a cluster as events, in any order.
 fn shuffled(cluster: &Cluster, random: &mut Random) -> Vec<Event> {
     let mut events: Vec<Event> = objects("cluster", &cluster.manifest()).into_iter().map(Event::Upsert).collect();
-    for at in (1..events.len()).rev() {
-        events.swap(at, random.below(at + 1));
-    }
+    random.shuffle(&mut events);
     events
 }
 
@@ -35,12 +24,8 @@ proptest! {
         let mut case = Case::of("cluster", &cluster.config, &[cluster.manifest()]);
         // One store has lived through a history …
         for _ in 0..moments {
-            let (kind, name) = happens(&mut cluster, &mut random);
-            let event = match cluster.objects.get(&(kind, name.clone())) {
-                Some(text) => Event::Upsert(objects("cluster", text).pop().unwrap()),
-                None => Event::Delete(kind, name),
-            };
-            case.store.apply(event);
+            let key = happens(&mut cluster, &mut random);
+            case.store.apply(cluster.event(&key));
         }
         // … others learn what is left of it, each in an order of its own.
         let text = explain(&case.settings, &case.local_addresses, &case.store, &Profile::NFTABLES);

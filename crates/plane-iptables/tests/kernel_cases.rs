@@ -2,35 +2,21 @@
 
 #![expect(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test fails by panic")]
 
-#[path = "../../model/tests/case/mod.rs"]
-mod case;
-#[expect(dead_code, reason = "the objects are compiled by an engine here")]
-mod decided;
 #[expect(dead_code, reason = "shared with tests that use more of it")]
 #[path = "kernel/machine.rs"]
 mod machine;
+mod mode;
 
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
-use decided::{Decided, cases};
 use ferry_api::object::Family;
 use ferry_kernel::iptables::Backend;
 use ferry_kernel::netns::Namespace;
-use ferry_plane::{Delta, SyncEngine, Unit, UnitId};
-use machine::{Machine, assert_same, good, wanted};
-
-/// What makes one case of the other: services that the next one doesn't have go.
-fn delta(before: &Delta, decided: &Decided) -> Delta {
-    let mut units: BTreeMap<UnitId, Option<Arc<Unit>>> = before.units.keys().map(|id| (id.clone(), None)).collect();
-    units.insert(UnitId::Base, Some(Arc::new(Unit::Base(decided.base.clone()))));
-    for state in &decided.states {
-        units.insert(UnitId::Service(state.name.clone()), Some(Arc::new(Unit::Service(state.clone()))));
-    }
-    Delta { context: Some(Arc::new(decided.context.clone())), units }
-}
+use ferry_modekit::{Case, Decided, cases, good};
+use ferry_plane::{Delta, SyncEngine};
+use machine::{Machine, assert_same, wanted};
+use mode::ThisMode;
 
 /// Of all cases, every `step`th from `first` on: tests run at the same time.
 fn go_through(backend: Backend, family: Family, first: usize, step: usize) {
@@ -40,9 +26,8 @@ fn go_through(backend: Backend, family: Family, first: usize, step: usize) {
         .run(|| {
             let mut engine = machine.engine();
             let mut before = Delta::default();
-            for case in cases().iter().skip(first).step_by(step) {
-                let decided = Decided::new(case, family);
-                let next = delta(&before, &decided);
+            for case in cases::all::<ThisMode>().iter().skip(first).step_by(step) {
+                let next = Decided::of::<ThisMode>(case, family).delta(&before);
                 engine.offer(next.clone());
                 good(engine.sync(Instant::now()));
                 assert_same(&machine.read_back(), &wanted(&engine), &case.name);
@@ -95,7 +80,7 @@ fn what_upstream_has_left_is_taken_over_without_a_write() {
     .unwrap();
     let config = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: iptables\n\
                   clusterCIDR: 10.180.0.0/16\nhostnameOverride: node-a";
-    let case = case::Case::of("upstream", config, &[objects]);
+    let case = Case::of("upstream", config, &[objects]);
     let test = |machine: &Machine| {
         for version in ["1.30", "1.36"] {
             machine.restore(&left_by_upstream(version, machine.family));
@@ -104,7 +89,7 @@ fn what_upstream_has_left_is_taken_over_without_a_write() {
             }
             let before = machine.saved();
             let mut engine = machine.engine();
-            engine.offer(delta(&Delta::default(), &Decided::new(&case, machine.family)));
+            engine.offer(Decided::of::<ThisMode>(&case, machine.family).delta(&Delta::default()));
             let outcome = good(engine.sync(Instant::now()));
             assert_same(&machine.read_back(), &wanted(&engine), version);
             assert_eq!((outcome.ops, engine.kernel().counters().runs()), (0, 0), "{version}");

@@ -1,20 +1,17 @@
 //! What upstream's proxy has in the kernel for some objects, and what this one has: the same chains and the same rules.
 
-#![expect(clippy::panic, clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panic")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panic")]
 
-#[path = "../../model/tests/case/mod.rs"]
-mod case;
-#[expect(dead_code, reason = "the folders belong to the tests of the cases")]
-mod decided;
+mod mode;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use case::Case;
-use decided::Decided;
 use ferry_api::object::Family;
-use ferry_plane_iptables::{Features, render};
+use ferry_modekit::{Case, Decided};
+use ferry_plane_iptables::{Features, Iptables, render};
+use mode::ThisMode;
 
 /// The rules of each chain of each table.
 type Chains = BTreeMap<(String, String), Vec<String>>;
@@ -49,7 +46,8 @@ fn ours(family: Family, features: Features) -> Chains {
     let config = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: iptables\n\
                   clusterCIDR: 10.180.0.0/16\nhostnameOverride: node-a";
     let case = Case::of("upstream", config, &[objects]);
-    chains(&render::ruleset(family, &Decided::new(&case, family).compiled_with(features)))
+    let objects = Decided::of::<ThisMode>(&case, family).compiled_by(&Iptables::new(family, features));
+    chains(&render::ruleset(family, &objects))
 }
 
 /// What this version of upstream's proxy had is what ours has with these features.

@@ -3,114 +3,37 @@
 //!
 //! `FERRY_ACCEPT=1 cargo test -p ferry-plane-nftables --test cases` writes the rulesets; read the difference like code.
 
-#![expect(clippy::panic, clippy::unwrap_used, reason = "a test fails by panic")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-#[path = "../../model/tests/case/mod.rs"]
-mod case;
-mod matrix;
+mod mode;
 
-use std::fmt::Write as _;
-use std::fs;
-use std::sync::Arc;
 use std::time::Instant;
 
-use case::Case;
 use ferry_api::object::Family;
 use ferry_kernel::netns::Namespace;
-use ferry_model::decide::decide;
-use ferry_model::{BaseState, Context, Profile, ServiceState, facts, resolve};
-use ferry_plane::{Compile, Delta, Extent, Kernel, SyncEngine, Trace, Unit, UnitId};
-use ferry_plane_nftables::{CommitTurn, NftObject, Nftables, NftablesKernel, engine, render};
-
-/// A case in one family, decided.
-struct Decided {
-    context: Context,
-    base: BaseState,
-    states: Vec<ServiceState>,
-}
-
-fn decided(case: &Case, family: Family) -> Decided {
-    let context = facts::context(&case.settings, case.store.node());
-    let (base, _) =
-        facts::base(&case.settings, &context, &case.local_addresses, &case.store, &Profile::NFTABLES, family);
-    let resolved = case
-        .store
-        .service_names()
-        .map(|name| resolve(&case.store.objects(name), case.store.claims(), &context, &Profile::NFTABLES, family).0);
-    let states = resolved.filter(|state| !state.ports.is_empty()).collect();
-    Decided { context, base, states }
-}
-
-fn compiled(family: Family, decided: &Decided) -> Vec<NftObject> {
-    let nftables = Nftables::new(family);
-    let mut objects = Vec::new();
-    nftables.compile(&decided.context, &Unit::Base(decided.base.clone()), &mut objects);
-    for state in &decided.states {
-        nftables.compile(&decided.context, &Unit::Service(state.clone()), &mut objects);
-    }
-    objects
-}
+use ferry_modekit::{Decided, cases};
+use ferry_plane::{Delta, Extent, Kernel, SyncEngine};
+use ferry_plane_nftables::{CommitTurn, NftObject, NftablesKernel, engine};
+use mode::ThisMode;
 
 #[test]
 fn the_rulesets_are_what_each_case_wants() {
-    let accept = std::env::var_os("FERRY_ACCEPT").is_some_and(|value| value == "1");
-    let mut differing = String::new();
-    for case in Case::all() {
-        let text = Family::ALL.map(|family| render::ruleset(family, &compiled(family, &decided(&case, family))));
-        let text = without_fixed_sets(&text.join("\n"));
-        let file = case.folder.join("want.nft");
-        let wanted = fs::read_to_string(&file).unwrap_or_default();
-        if accept && text != wanted {
-            fs::write(&file, &text).unwrap();
-        } else if text != wanted {
-            let first = text.lines().zip(wanted.lines()).find(|(got, wanted)| got != wanted);
-            writeln!(differing, "{}: first difference {first:?}", case.name).unwrap();
-        }
-    }
-    assert!(differing.is_empty(), "FERRY_ACCEPT=1 writes what is new:\n{differing}");
-}
-
-/// Sets without elements are the same in every case, and stand in the tests of this crate's base.
-fn without_fixed_sets(text: &str) -> String {
-    let mut kept: Vec<String> = Vec::new();
-    let mut block: Vec<&str> = Vec::new();
-    for line in text.lines() {
-        let opens = line.starts_with("\tset ") || line.starts_with("\tmap ");
-        if opens || !block.is_empty() {
-            block.push(line);
-            if line == "\t}" {
-                let dynamic = block.iter().any(|line| line.contains("elements") || line.contains("dynamic"));
-                if dynamic {
-                    kept.extend(block.iter().map(|line| (*line).to_owned()));
-                } else {
-                    kept.pop();
-                }
-                block.clear();
-            }
-        } else {
-            kept.push(line.to_owned());
-        }
-    }
-    kept.join("\n") + "\n"
+    cases::the_rulesets_are_what_each_case_wants::<ThisMode>();
 }
 
 #[test]
 fn the_rules_do_what_the_model_decides() {
-    let mut packets = 0;
-    for case in Case::all() {
-        for family in Family::ALL {
-            let decided = decided(&case, family);
-            let objects = compiled(family, &decided);
-            let nftables = Nftables::new(family);
-            for packet in matrix::packets(family, &case, &decided.states, &decided.base) {
-                let wanted = decide(&decided.states, &decided.base, &packet, &decided.context, &Profile::NFTABLES);
-                let found = nftables.trace(&objects, &packet, &decided.context);
-                assert_eq!(found, wanted, "{} {family}: {packet:?}", case.name);
-                packets += 1;
-            }
-        }
-    }
-    assert!(packets > 10_000, "only {packets} packets");
+    cases::the_rules_do_what_the_model_decides::<ThisMode>();
+}
+
+#[test]
+fn the_trace_of_the_mode_is_the_tracers() {
+    cases::the_trace_of_the_mode_is_the_tracers::<ThisMode>();
+}
+
+#[test]
+fn objects_are_well_made() {
+    cases::objects_are_well_made::<ThisMode>();
 }
 
 #[test]
@@ -123,18 +46,11 @@ fn the_kernel_takes_every_ruleset() {
 /// One engine goes from case to case, so that every transition is made too.
 fn each_case_in_the_kernel(family: Family) {
     let mut engine = engine(family, CommitTurn::default()).unwrap();
-    let mut known: Vec<UnitId> = Vec::new();
-    for case in Case::all() {
-        let decided = decided(&case, family);
-        let mut delta = Delta { context: Some(Arc::new(decided.context.clone())), ..Delta::default() };
-        delta.units.extend(known.drain(..).map(|id| (id, None)));
-        delta.units.insert(UnitId::Base, Some(Arc::new(Unit::Base(decided.base.clone()))));
-        for state in &decided.states {
-            let id = UnitId::Service(state.name.clone());
-            known.push(id.clone());
-            delta.units.insert(id, Some(Arc::new(Unit::Service(state.clone()))));
-        }
-        engine.offer(delta);
+    let mut before = Delta::default();
+    for case in cases::all::<ThisMode>() {
+        let next = Decided::of::<ThisMode>(&case, family).delta(&before);
+        engine.offer(next.clone());
+        before = next;
         let outcome = engine.sync(Instant::now());
         assert!(outcome.error.is_none() && outcome.quarantined.is_empty(), "{}: {outcome:?}", case.name);
         let mut wanted = engine.objects();

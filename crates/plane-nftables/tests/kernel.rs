@@ -2,19 +2,18 @@
 
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panic")]
 
-mod common;
-
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{everything, pool, service};
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::netns::Namespace;
 use ferry_kernel::nft::Socket;
+use ferry_modekit::good;
+use ferry_modekit::states::{self, everything, pool, service};
 use ferry_model::{Context, FrontendAddr, FrontendKind, LocalDetector, PerFamily, Pool, SourceRanges};
-use ferry_plane::{Delta, Extent, Kernel, Outcome, SyncEngine, Unit, UnitId};
+use ferry_plane::{Delta, Extent, Kernel, SyncEngine, Unit, UnitId};
 use ferry_plane_nftables::leftovers::{self, Leftovers};
 use ferry_plane_nftables::names::{AffinityId, ChainName, FixedChain};
 use ferry_plane_nftables::{CommitTurn, NftObject, NftablesEngine, NftablesKernel, engine, render};
@@ -27,11 +26,6 @@ fn inside(test: impl Fn(Family) + Send + Sync) {
 
 fn open(family: Family) -> NftablesEngine {
     engine(family, CommitTurn::default()).unwrap()
-}
-
-fn good(outcome: Outcome) -> Outcome {
-    assert!(outcome.error.is_none() && outcome.quarantined.is_empty(), "{outcome:?}");
-    outcome
 }
 
 fn started(family: Family) -> NftablesEngine {
@@ -142,12 +136,12 @@ fn slots_are_adopted_in_the_order_found() {
     inside(|family| {
         let mut engine = started(family);
         let ports = |last: &[u8]| {
-            let vip = common::frontend(
+            let vip = states::frontend(
                 FrontendKind::ClusterIp,
-                FrontendAddr::Vip(common::address(family, 96, 70), 80),
-                common::INTERNAL,
+                FrontendAddr::Vip(states::address(family, 96, 70), 80),
+                states::INTERNAL,
             );
-            vec![common::port(Protocol::Tcp, pool(family, last), pool(family, &[]), vec![vip])]
+            vec![states::port(Protocol::Tcp, pool(family, last), pool(family, &[]), vec![vip])]
         };
         let delta = |last: &[u8]| Delta { context: None, units: [service("moving", ports(last))].into() };
         engine.offer(delta(&[1, 2, 3, 4]));
@@ -175,8 +169,8 @@ fn damage_is_noticed_and_mended() {
             Family::V4 => "ip kube-proxy",
             Family::V6 => "ip6 kube-proxy",
         };
-        let vip = common::address(family, 96, 1);
-        let endpoint = common::address(family, 244, 9);
+        let vip = states::address(family, 96, 1);
+        let endpoint = states::address(family, 244, 9);
         let damage = [
             format!("delete element {table} service-ips {{ {vip} . tcp . 80 }}"),
             format!(
@@ -248,7 +242,7 @@ fn a_new_context_reaches_every_rule_that_depends_on_it() {
     inside(|family| {
         let mut engine = started(family);
         let detector = PerFamily::from_fn(|_| Some(LocalDetector::InterfacePrefix("veth".into())));
-        let context = Context { local: detector, masquerade_mark: 0x8000, ..common::context(family) };
+        let context = Context { local: detector, masquerade_mark: 0x8000, ..states::context(family) };
         engine.offer(Delta { context: Some(Arc::new(context.clone())), ..Delta::default() });
         good(engine.sync(Instant::now()));
         let mut fresh = open(family);
@@ -286,8 +280,8 @@ fn a_memory_forgets_an_endpoint_that_goes() {
             Family::V6 => "ip6 kube-proxy",
         };
         let id = AffinityId::new(&ferry_api::object::ObjectName::new("demo", "sticky"), Protocol::Tcp, "http");
-        let (stays, goes) = (common::address(family, 244, 2), common::address(family, 244, 3));
-        let clients = [common::address(family, 1, 1), common::address(family, 1, 2)];
+        let (stays, goes) = (states::address(family, 244, 2), states::address(family, 244, 3));
+        let clients = [states::address(family, 1, 1), states::address(family, 1, 2)];
         nft(
             &format!(
                 "add element {table} affinity-{id} {{ {} timeout 60s : {stays} . 8080, {} timeout 60s : {goes} . 8080 }}",
@@ -316,7 +310,7 @@ fn ranges_that_are_announced_do_not_stay() {
         let mut engine = started(family);
         let mut delta = everything(family);
         delta.units.retain(|id, _| id.to_string() == "service demo/plain");
-        let wide = common::net(family, "10.0.0.0/8", "fd00:77::/48");
+        let wide = states::net(family, "10.0.0.0/8", "fd00:77::/48");
         for unit in delta.units.values_mut().flatten() {
             let Unit::Service(state) = Arc::make_mut(unit) else { panic!("a service") };
             for frontend in &mut state.ports[0].frontends {
@@ -336,8 +330,8 @@ fn ranges_that_are_announced_do_not_stay() {
         drop(engine);
         // a run that ended in between
         let (table, vip) = match family {
-            Family::V4 => ("ip kube-proxy", common::address(family, 96, 30)),
-            Family::V6 => ("ip6 kube-proxy", common::address(family, 96, 30)),
+            Family::V4 => ("ip kube-proxy", states::address(family, 96, 30)),
+            Family::V6 => ("ip6 kube-proxy", states::address(family, 96, 30)),
         };
         nft(&format!("add element {table} source-ranges-next {{ {vip} . tcp . 80 . {wide} }}"), &["-f", "-"]);
         let mut again = open(family);
@@ -354,19 +348,19 @@ fn what_the_kernel_refuses_quarantines_its_service_alone() {
     inside(|family| {
         let mut engine = started(family);
         // Forwarding to an empty pool, which the model never asks for: no kernel draws one of no slots.
-        let vip = common::frontend(
+        let vip = states::frontend(
             FrontendKind::LoadBalancer,
-            FrontendAddr::Vip(common::address(family, 96, 80), 80),
-            common::EXTERNAL,
+            FrontendAddr::Vip(states::address(family, 96, 80), 80),
+            states::EXTERNAL,
         );
-        let bad = service("bad", vec![common::port(Protocol::Tcp, pool(family, &[]), pool(family, &[]), vec![vip])]);
-        let good_vip = common::frontend(
+        let bad = service("bad", vec![states::port(Protocol::Tcp, pool(family, &[]), pool(family, &[]), vec![vip])]);
+        let good_vip = states::frontend(
             FrontendKind::ClusterIp,
-            FrontendAddr::Vip(common::address(family, 96, 81), 80),
-            common::INTERNAL,
+            FrontendAddr::Vip(states::address(family, 96, 81), 80),
+            states::INTERNAL,
         );
         let fine =
-            service("fine", vec![common::port(Protocol::Tcp, pool(family, &[1]), pool(family, &[]), vec![good_vip])]);
+            service("fine", vec![states::port(Protocol::Tcp, pool(family, &[1]), pool(family, &[]), vec![good_vip])]);
         engine.offer(Delta { context: None, units: [bad, fine].into() });
         let outcome = engine.sync(Instant::now());
         let refused: Vec<String> = outcome.quarantined.iter().map(|(id, _)| id.to_string()).collect();
@@ -414,13 +408,13 @@ fn after_a_flush_a_vip_passes_between_portions() {
             delta.units.retain(|id, _| *id == UnitId::Base);
             for index in 0..7 {
                 let last = if moved && (index == 0 || index == 6) { 6 - index } else { index };
-                let at = FrontendAddr::Vip(common::address(family, 96, last + 1), 80);
-                let frontends = vec![common::frontend(FrontendKind::ClusterIp, at, common::INTERNAL)];
-                let port = common::port(Protocol::Tcp, pool(family, &[index + 1]), Pool::new([]), frontends);
+                let at = FrontendAddr::Vip(states::address(family, 96, last + 1), 80);
+                let frontends = vec![states::frontend(FrontendKind::ClusterIp, at, states::INTERNAL)];
+                let port = states::port(Protocol::Tcp, pool(family, &[index + 1]), Pool::new([]), frontends);
                 let (id, unit) = service(&format!("service-{index}"), vec![port]);
                 delta.units.insert(id, unit);
             }
-            delta.context = Some(Arc::new(Context { masquerade_mark: mark, ..common::context(family) }));
+            delta.context = Some(Arc::new(Context { masquerade_mark: mark, ..states::context(family) }));
             delta
         };
         let mut engine = open(family).with_portion(3);

@@ -2,26 +2,23 @@
 //! may put an endpoint into another slot than who hears of both: now and then one mends a little of what the other has just
 //! written, but they end in the same state, rest there and leave nothing to each other as contested.
 
-#![expect(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, reason = "a test fails by panic")]
+#![expect(clippy::indexing_slicing, reason = "a test fails by panic")]
 
-mod common;
-#[path = "../../plane/tests/twin/mod.rs"]
-mod twin;
-mod world;
+mod mode;
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
-use common::pool;
 use ferry_api::object::Family;
+use ferry_modekit::states::pool;
+use ferry_modekit::twin::{Schedule, Timing, Twin, at, there, timing};
+use ferry_modekit::{Mode, World};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Fault, MemoryKernel, Side};
 use ferry_plane::{Delta, SyncEngine};
 use ferry_plane_nftables::object::{ElementKey, Value};
 use ferry_plane_nftables::{NftKey, NftObject, Nftables};
+use mode::ThisMode;
 use proptest::prelude::*;
-use twin::{Schedule, Timing, Twin, at, there, timing};
-use world::World;
 
 /// The endpoints of a service.
 #[derive(Clone, Debug)]
@@ -98,36 +95,8 @@ fn hurt(memory: &mut MemoryKernel<NftObject>, harm: &Harm) {
 }
 
 /// What is there and wanted; of each frontend's slots, what they hold in any order.
-fn settled(
-    memory: &MemoryKernel<NftObject>,
-    wanted: &[NftObject],
-) -> (Vec<NftObject>, BTreeMap<String, Vec<NftObject>>) {
-    let mut rest = Vec::new();
-    let mut pools: BTreeMap<String, Vec<NftObject>> = BTreeMap::new();
-    for object in there(memory, wanted) {
-        let mut put = |frontend: String, slot: ElementKey| match object {
-            NftObject::Element(_, value) => pools.entry(frontend).or_default().push(NftObject::Element(slot, value)),
-            _ => panic!("a slot is an element"),
-        };
-        let half = |slot: u32| slot & !0xffff;
-        match &object {
-            NftObject::Element(ElementKey::Slot { vip, protocol, port, slot }, _) => {
-                let slot = half(*slot);
-                let key = ElementKey::Slot { vip: *vip, protocol: *protocol, port: *port, slot };
-                put(format!("{vip} {protocol} {port} {slot}"), key);
-            }
-            NftObject::Element(ElementKey::NodePortSlot { protocol, port, slot }, _) => {
-                let slot = half(*slot);
-                put(
-                    format!("{protocol} {port} {slot}"),
-                    ElementKey::NodePortSlot { protocol: *protocol, port: *port, slot },
-                );
-            }
-            _ => rest.push(object.clone()),
-        }
-    }
-    pools.values_mut().for_each(|pool| pool.sort_unstable());
-    (rest, pools)
+fn settled(memory: &MemoryKernel<NftObject>, wanted: &[NftObject]) -> Vec<NftObject> {
+    ThisMode::comparable(there(memory, wanted))
 }
 
 /// So many of two engines live through this, and have rested for so long; then all is as one full build makes it.

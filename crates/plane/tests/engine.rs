@@ -13,9 +13,10 @@ mod toy;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ferry_modekit::memory::settle;
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Fault, MemoryKernel};
-use ferry_plane::{Delta, Next, SyncEngine, UnitId};
+use ferry_plane::{Delta, SyncEngine, UnitId};
 use proptest::prelude::*;
 use toy::{Toy, ToyCompile, ToyKey, base, context, service};
 
@@ -87,18 +88,6 @@ fn settled(engine: &ToyEngine) -> Vec<Toy> {
         .filter(|object| wanted.contains(&ferry_plane::Object::key(object)) || !object.is_pick())
         .map(Toy::sorted)
         .collect()
-}
-
-fn settle(engine: &mut ToyEngine, mut now: Instant) -> Instant {
-    engine.kernel_mut().faults.clear();
-    for _ in 0..60 {
-        now += Duration::from_secs(400);
-        let outcome = engine.tend(now);
-        if outcome.error.is_none() && outcome.next == Next::Idle && !outcome.worked {
-            return now;
-        }
-    }
-    panic!("does not settle");
 }
 
 fn step(engine: &mut ToyEngine, world: &mut World, step: Step, now: Instant) {

@@ -11,17 +11,16 @@
 )]
 
 mod toy;
-mod twin;
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use ferry_modekit::twin::{Schedule, Timing, Twin, at, there, timing};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Fault, MemoryKernel, Side};
 use ferry_plane::{Delta, SyncEngine, UnitId};
 use proptest::prelude::*;
 use toy::{Toy, ToyCompile, ToyKey, base, context, service};
-use twin::{Schedule, Timing, Twin, at, there, timing};
 
 /// Endpoints of one of three services.
 type Change = (Timing, u8, Vec<u8>);

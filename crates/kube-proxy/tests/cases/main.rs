@@ -4,20 +4,11 @@
 //! `FERRY_CASES=source-ranges cargo test -p ferry-kube-proxy --test cases -- --nocapture` tries those whose names
 //! contain the text, and says how each went.
 #![expect(
-    clippy::panic,
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::indexing_slicing,
     reason = "a test fails by panic, and prints what it measured"
 )]
-
-#[expect(dead_code, reason = "the lab has addresses of its own, and reads a configuration for its mode")]
-#[path = "../../../model/tests/case/mod.rs"]
-mod case;
-#[path = "../../../model/tests/cluster/changes.rs"]
-mod changes;
-#[path = "../../../model/tests/cluster/mod.rs"]
-mod cluster;
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,9 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use case::Case;
-use changes::happens;
-use cluster::{Cluster, Random};
+use ferry_modekit::cluster::happens;
+use ferry_modekit::{Case, Cluster, Random};
 use ferry_model::Profile;
 use ferry_testkit::corpus::{Corpus, Findings, Mode, Situation, Terrain};
 use ferry_testkit::iptables::Backend;

@@ -5,11 +5,12 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::common::{self, everything, pool};
-use crate::machine::{FEATURES, Machine, assert_same, good, inside, settle, wanted};
+use crate::machine::{FEATURES, Machine, assert_same, inside, settle, wanted};
 use crate::wrapper::with_wrapper;
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::iptables::{Backend, ChainName, Rule, Table, Target};
+use ferry_modekit::good;
+use ferry_modekit::states::{self, everything, pool};
 use ferry_model::{Action, Context, FrontendAddr, FrontendKind, PortState, Profile, Treatment};
 use ferry_plane::engine::Engine;
 use ferry_plane::{CommitError, Compile, Delta, Kernel, Outcome, SyncEngine, Unit, UnitId};
@@ -223,13 +224,13 @@ impl Compile for Spoilt {
 /// Of two ports, one with endpoints and one without: rules in both tables.
 fn bad(family: Family) -> (UnitId, Option<Arc<Unit>>) {
     let port = |number, treatment, endpoints: &[u8]| {
-        let at = FrontendAddr::Vip(common::address(family, 96, 81), number);
-        let frontend = common::frontend(FrontendKind::ClusterIp, at, treatment);
-        let port = common::port(Protocol::Tcp, pool(family, endpoints), pool(family, &[]), vec![frontend]);
+        let at = FrontendAddr::Vip(states::address(family, 96, 81), number);
+        let frontend = states::frontend(FrontendKind::ClusterIp, at, treatment);
+        let port = states::port(Protocol::Tcp, pool(family, endpoints), pool(family, &[]), vec![frontend]);
         PortState { name: format!("p{number}").into(), ..port }
     };
-    let ports = vec![port(80, common::INTERNAL, &[1, 2]), port(81, Treatment::all(Action::Reject), &[])];
-    common::service("bad", ports)
+    let ports = vec![port(80, states::INTERNAL, &[1, 2]), port(81, Treatment::all(Action::Reject), &[])];
+    states::service("bad", ports)
 }
 
 fn costs_its_own_service_only(machine: &Machine, what: Spoiling) {
@@ -279,7 +280,7 @@ fn a_chain_that_others_lead_to_stays_empty_and_the_rest_goes() {
         machine.restore("*nat\n:CNI - [0:0]\n-A CNI -j KUBE-MARK-MASQ\nCOMMIT\n");
         machine.restore("*filter\n:CNI - [0:0]\n-A CNI -j KUBE-FORWARD\nCOMMIT\n");
         let chain = machine.iptables("-t nat -S KUBE-SERVICES");
-        let vip = common::address(machine.family, 96, 1).to_string();
+        let vip = states::address(machine.family, 96, 1).to_string();
         let chain = chain.lines().find(|line| line.contains(&vip)).unwrap().rsplit_once(' ').unwrap().1.to_owned();
         machine.restore(&format!("*nat\n-A CNI -j {chain}\nCOMMIT\n"));
         // one service goes
@@ -314,11 +315,11 @@ fn many_chains_that_others_lead_to_keep_nobody_waiting() {
         let family = machine.family;
         let mut engine = started(machine);
         let single = |number: u8| {
-            let at = FrontendAddr::Vip(common::address(family, 97, number), 80);
-            let frontend = common::frontend(FrontendKind::ClusterIp, at, common::INTERNAL);
+            let at = FrontendAddr::Vip(states::address(family, 97, number), 80);
+            let frontend = states::frontend(FrontendKind::ClusterIp, at, states::INTERNAL);
             let cluster = pool(family, &[number]);
-            let port = common::port(Protocol::Tcp, cluster, pool(family, &[]), vec![frontend]);
-            common::service(&format!("single-{number}"), vec![port])
+            let port = states::port(Protocol::Tcp, cluster, pool(family, &[]), vec![frontend]);
+            states::service(&format!("single-{number}"), vec![port])
         };
         engine.offer(Delta { context: None, units: (1..50).map(single).collect() });
         good(engine.sync(Instant::now()));

@@ -1,142 +1,19 @@
-//! Any history of services that come, change and go, of faults, losses and contexts ends in the objects of one full build:
-//! on a kernel in memory, where no step refers to what does not exist, and on the real one in both variants.
+//! Any history of services that come, change and go, of faults, losses and contexts ends in the objects of one full build, also
+//! on the real kernel, in both variants.
 
 use std::time::{Duration, Instant};
 
-use crate::machine::{FEATURES, Machine, assert_same, good, settle, wanted};
-use crate::world::World;
+use crate::machine::{Machine, assert_same, settle, wanted};
 use crate::wrapper::Wrapper;
 use ferry_api::object::Family;
 use ferry_kernel::iptables::Backend;
 use ferry_kernel::netns::Namespace;
-use ferry_plane::engine::Engine;
-use ferry_plane::memory::{Fault, MemoryKernel};
-use ferry_plane::{Next, Object, SyncEngine};
-use ferry_plane_iptables::{IptKey, IptObject, Iptables, IptablesEngine};
-use proptest::prelude::*;
-use proptest::strategy::ValueTree;
+use ferry_modekit::history::{Step, steps};
+use ferry_modekit::{World, good};
+use ferry_plane::SyncEngine;
+use ferry_plane_iptables::{IptObject, IptablesEngine};
+use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-
-type MemoryEngine = Engine<Iptables, MemoryKernel<IptObject>>;
-
-#[derive(Clone, Debug)]
-enum Step {
-    /// this service gets these endpoints, and affinity or not
-    Change {
-        service: usize,
-        cluster: Vec<u8>,
-        local: Vec<u8>,
-        sticky: bool,
-    },
-    Gone(usize),
-    Context(u8),
-    /// the next commit fails
-    Busy,
-    /// somebody else removes this
-    Lose(usize),
-    Sync,
-    Tend,
-}
-
-fn steps(length: usize) -> impl Strategy<Value = Vec<Step>> {
-    let endpoints = || prop::collection::btree_set(1..9u8, 1..5).prop_map(|set| set.into_iter().collect::<Vec<_>>());
-    let step = prop_oneof![
-        6 => (0..6usize, endpoints(), endpoints(), any::<bool>())
-            .prop_map(|(service, cluster, local, sticky)| Step::Change { service, cluster, local, sticky }),
-        2 => (0..6usize).prop_map(Step::Gone),
-        1 => (0..3u8).prop_map(Step::Context),
-        1 => Just(Step::Busy),
-        2 => any::<usize>().prop_map(Step::Lose),
-        5 => Just(Step::Sync),
-        2 => Just(Step::Tend),
-    ];
-    prop::collection::vec(step, 1..length)
-}
-
-/// What changes the world; false if the step is none of these.
-fn turn_world(world: &mut World, step: &Step) -> bool {
-    match step {
-        Step::Change { service, cluster, local, sticky } => world.change(*service, cluster, local, *sticky),
-        Step::Gone(service) => {
-            if let Some((_, state, _)) = world.services.get_mut(*service) {
-                *state = None;
-            }
-        }
-        Step::Context(number) => world.context = *number,
-        Step::Busy | Step::Lose(_) | Step::Sync | Step::Tend => return false,
-    }
-    true
-}
-
-// --- in memory
-
-fn fresh_in_memory(world: &World, now: Instant) -> MemoryEngine {
-    let mut engine = Engine::new(Iptables::new(world.family, FEATURES), MemoryKernel::default());
-    engine.offer(world.delta());
-    good(engine.sync(now));
-    engine
-}
-
-fn step_in_memory(engine: &mut MemoryEngine, world: &mut World, step: &Step, now: Instant) {
-    if turn_world(world, step) {
-        return engine.offer(world.delta());
-    }
-    match step {
-        Step::Busy => engine.kernel_mut().faults.push_back(Fault::Busy),
-        Step::Lose(index) => {
-            let entries: Vec<IptKey> =
-                engine.kernel().objects.keys().filter(|key| matches!(key, IptKey::Entry(_))).cloned().collect();
-            if let Some(key) = entries.get(index % entries.len().max(1)) {
-                engine.kernel_mut().lose(key);
-            }
-        }
-        Step::Sync => drop(engine.sync(now)),
-        _ => drop(engine.tend(now)),
-    }
-}
-
-fn settle_in_memory(engine: &mut MemoryEngine, mut now: Instant) {
-    engine.kernel_mut().faults.clear();
-    for _ in 0..60 {
-        now += Duration::from_secs(400);
-        let outcome = engine.tend(now);
-        if outcome.error.is_none() && outcome.next == Next::Idle && !outcome.worked {
-            return;
-        }
-    }
-    panic!("does not settle");
-}
-
-/// What is there, except for what stays when nobody wants it any more.
-fn settled(engine: &MemoryEngine) -> Vec<IptObject> {
-    let mut wanted = engine.objects();
-    wanted.sort();
-    let there: Vec<IptObject> = engine.kernel().objects.values().cloned().collect();
-    assert_same(&there, &wanted, "the kernel holds what is acknowledged");
-    wanted
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn any_history_ends_in_the_objects_of_one_full_build(history in steps(25), v6 in any::<bool>()) {
-        let family = if v6 { Family::V6 } else { Family::V4 };
-        let mut world = World::new(family);
-        let mut now = Instant::now();
-        let mut engine = fresh_in_memory(&world, now);
-        for one in &history {
-            now += Duration::from_millis(300);
-            step_in_memory(&mut engine, &mut world, one, now);
-            prop_assert_eq!(&engine.kernel().violations, &Vec::<String>::new());
-        }
-        engine.offer(world.delta());
-        settle_in_memory(&mut engine, now);
-        prop_assert_eq!(settled(&engine), settled(&fresh_in_memory(&world, now)));
-    }
-}
-
-// --- for real
 
 fn fresh(machine: &Machine, world: &World) -> IptablesEngine {
     let mut engine = machine.engine();
@@ -175,7 +52,7 @@ fn step(
     step: &Step,
     now: Instant,
 ) {
-    if turn_world(world, step) {
+    if step.turn(world) {
         return engine.offer(world.delta());
     }
     match step {
@@ -243,18 +120,4 @@ fn any_history_ends_as_one_full_build_does_for_real() {
             }
         }
     });
-}
-
-#[test]
-fn an_endpoint_replaced_is_one_chain_that_comes_one_that_goes_and_those_that_lead_there() {
-    let world = World::new(Family::V4);
-    let now = Instant::now();
-    let mut engine = fresh_in_memory(&world, now);
-    let mut next = world.clone();
-    let plain = next.services.iter().position(|(id, ..)| id.to_string().ends_with("demo/plain")).unwrap();
-    next.change(plain, &[1, 9, 3], &[], false);
-    engine.offer(next.delta());
-    let outcome = engine.sync(now);
-    assert_eq!(outcome.ops, 3, "{outcome:?}");
-    assert!(engine.objects().iter().any(|object| !object.spare()));
 }

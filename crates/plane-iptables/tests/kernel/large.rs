@@ -4,11 +4,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::common::{self, service};
-use crate::machine::{Machine, assert_same, good, inside, wanted};
+use crate::machine::{Machine, assert_same, inside, wanted};
 use crate::wrapper::with_wrapper;
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::iptables::Backend;
+use ferry_modekit::good;
+use ferry_modekit::states::{self, service};
 use ferry_model::{Action, Context, Endpoint, FrontendAddr, FrontendKind, LocalDetector, PerFamily, Pool, Treatment};
 use ferry_plane::{Delta, Kernel, SyncEngine, Unit, UnitId};
 use ferry_plane_iptables::IptablesEngine;
@@ -27,18 +28,18 @@ fn address(family: Family, net: u8, number: u16) -> IpAddr {
 fn one(family: Family, number: u16, first: Option<u16>) -> (UnitId, Option<Arc<Unit>>) {
     let endpoint = |number| Endpoint { address: address(family, 244, number), port: 8080 };
     let pool = first.map(|first| [first, 5000 + 2 * number, 5001 + 2 * number].map(endpoint).to_vec());
-    let treatment = if first.is_some() { common::INTERNAL } else { Treatment::all(Action::Reject) };
+    let treatment = if first.is_some() { states::INTERNAL } else { Treatment::all(Action::Reject) };
     let at = FrontendAddr::Vip(address(family, 96, number), 80);
-    let frontend = common::frontend(FrontendKind::ClusterIp, at, treatment);
+    let frontend = states::frontend(FrontendKind::ClusterIp, at, treatment);
     let cluster = Pool::new(pool.unwrap_or_default());
-    service(&format!("s-{number}"), vec![common::port(Protocol::Tcp, cluster, Pool::new([]), vec![frontend])])
+    service(&format!("s-{number}"), vec![states::port(Protocol::Tcp, cluster, Pool::new([]), vec![frontend])])
 }
 
 fn all(family: Family) -> Delta {
     let mut units: std::collections::BTreeMap<_, _> =
         (0..SERVICES).map(|number| one(family, number, Some(number))).collect();
-    units.insert(UnitId::Base, Some(Arc::new(Unit::Base(common::base(family, false)))));
-    Delta { context: Some(Arc::new(common::context(family))), units }
+    units.insert(UnitId::Base, Some(Arc::new(Unit::Base(states::base(family, false)))));
+    Delta { context: Some(Arc::new(states::context(family))), units }
 }
 
 fn units(units: impl Iterator<Item = (UnitId, Option<Arc<Unit>>)>) -> Delta {
@@ -83,7 +84,7 @@ fn many_services_come_change_and_go() {
         }
         // every chain of all services
         let local = PerFamily::from_fn(|_| Some(LocalDetector::InterfacePrefix("veth".into())));
-        let context = Context { local, masquerade_mark: 0x8000, ..common::context(family) };
+        let context = Context { local, masquerade_mark: 0x8000, ..states::context(family) };
         engine.offer(Delta { context: Some(Arc::new(context)), ..Delta::default() });
         good(engine.sync(Instant::now()));
         holds(machine, &mut engine, "another context");
@@ -146,7 +147,7 @@ fn sections_that_were_committed_are_taken_back() {
         {
             use ferry_plane::{Compile, Object};
             let compile = ferry_plane_iptables::Iptables::new(machine.family, crate::machine::FEATURES);
-            let context = common::context(machine.family);
+            let context = states::context(machine.family);
             for number in 0..SERVICES {
                 let (_, unit) = one(machine.family, number, (number % 2 == 0).then_some(number));
                 compile.compile(&context, &unit.unwrap(), &mut objects);

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::everything;
-use crate::machine::{Machine, assert_same, good, on, wanted};
+use crate::machine::{Machine, assert_same, on, wanted};
 use crate::news::change;
 use crate::wrapper::Wrapper;
 use ferry_api::object::Family;
 use ferry_kernel::iptables::{Backend, Table, legacy};
+use ferry_modekit::good;
+use ferry_modekit::states::everything;
 use ferry_plane::{Kernel, Outcome, SyncEngine};
 use ferry_plane_iptables::{IptablesEngine, Turn};
 

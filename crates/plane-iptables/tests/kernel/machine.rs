@@ -12,7 +12,7 @@ use ferry_api::object::Family;
 use ferry_kernel::iptables::{self, Backend, Environment, Tool};
 use ferry_kernel::netns::Namespace;
 use ferry_kernel::nft::Socket;
-use ferry_plane::{Extent, Kernel, Object, Outcome, SyncEngine};
+use ferry_plane::{Extent, Kernel, Object, SyncEngine};
 use ferry_plane_iptables::{Counters, Features, IptObject, IptablesEngine, IptablesKernel, Turn, engine};
 
 /// Without counters, which not every kernel has.
@@ -159,12 +159,6 @@ impl Drop for Machine {
     fn drop(&mut self) {
         drop(std::fs::remove_dir_all(&self.folder));
     }
-}
-
-/// Without an error.
-pub(crate) fn good(outcome: Outcome) -> Outcome {
-    assert!(outcome.error.is_none() && outcome.quarantined.is_empty(), "{outcome:?}");
-    outcome
 }
 
 /// What the engine wants, sorted.

@@ -3,8 +3,6 @@
 
 #![expect(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test fails by panic")]
 
-#[path = "../../../plane-nftables/tests/common/mod.rs"]
-mod common;
 mod faults;
 mod history;
 mod large;
@@ -13,6 +11,4 @@ mod machine;
 mod news;
 mod objects;
 mod takeover;
-#[path = "../../../plane-nftables/tests/world/mod.rs"]
-mod world;
 mod wrapper;

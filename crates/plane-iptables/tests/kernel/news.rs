@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{everything, pool};
-use crate::machine::{Machine, assert_same, good, inside, settle, wanted};
+use crate::machine::{Machine, assert_same, inside, settle, wanted};
 use crate::wrapper::with_wrapper;
 use ferry_api::object::Family;
 use ferry_kernel::iptables::Backend;
 use ferry_kernel::netns::Namespace;
+use ferry_modekit::good;
+use ferry_modekit::states::{everything, pool};
 use ferry_plane::{Delta, Kernel, SyncEngine, Unit};
 use ferry_plane_iptables::{IptablesEngine, Turn};
 

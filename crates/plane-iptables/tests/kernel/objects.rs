@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{self, everything};
-use crate::machine::{Machine, assert_same, good, inside, wanted};
+use crate::machine::{Machine, assert_same, inside, wanted};
 use ferry_api::object::Family;
 use ferry_kernel::iptables::Backend;
+use ferry_modekit::good;
+use ferry_modekit::states::{self, everything};
 use ferry_plane::{Object, SyncEngine, Unit};
 use ferry_plane_iptables::IptablesEngine;
 
@@ -65,7 +66,7 @@ fn damage_is_noticed_and_mended() {
         let mut engine = started(machine);
         let now = Instant::now();
         assert!(!good(engine.tend(now)).worked, "our own commits are no drift");
-        let vip = common::address(machine.family, 96, 1);
+        let vip = states::address(machine.family, 96, 1);
         let text = machine.iptables("-t nat -S KUBE-SERVICES");
         let rule = text.lines().find(|line| line.contains(&vip.to_string())).unwrap();
         let chain = rule.rsplit_once(' ').unwrap().1.to_owned();

@@ -12,8 +12,9 @@ use ferry_kernel::nfacct;
 use ferry_plane::{Delta, SyncEngine, Unit};
 use ferry_plane_iptables::{Counters, Features, IptablesEngine, Turn, engine, in_use, names};
 
-use crate::common::{self, everything, pool};
-use crate::machine::{FEATURES, Machine, assert_same, good, inside, on, settle, wanted};
+use crate::machine::{FEATURES, Machine, assert_same, inside, on, settle, wanted};
+use ferry_modekit::good;
+use ferry_modekit::states::{self, everything, pool};
 
 fn started(machine: &Machine) -> IptablesEngine {
     let mut engine = machine.engine_with(Turn::default());
@@ -197,7 +198,7 @@ fn a_change_that_meets_damage_mends_what_it_needs() {
     inside(|machine| {
         let mut engine = started(machine);
         let dispatch = |machine: &Machine, last: u8| {
-            let vip = common::address(machine.family, 96, last).to_string();
+            let vip = states::address(machine.family, 96, last).to_string();
             let services = machine.iptables("-t nat -S KUBE-SERVICES");
             services.lines().find(|line| line.contains(&vip)).unwrap().rsplit_once(' ').unwrap().1.to_owned()
         };

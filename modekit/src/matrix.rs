@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use ferry_api::object::{Family, Protocol};
 use ferry_model::{BaseState, FrontendAddr, Packet, ServiceState, SourceRanges};
-
 use ferry_testkit::corpus::edges;
 
 use crate::case::Case;
+use crate::decided::Decided;
 
 /// A source of packets.
 #[derive(Clone)]
@@ -18,7 +18,9 @@ struct From {
 }
 
 /// Every source to every destination by every protocol.
-pub(crate) fn packets(family: Family, case: &Case, states: &[ServiceState], base: &BaseState) -> Vec<Packet> {
+pub fn packets(case: &Case, decided: &Decided) -> Vec<Packet> {
+    let Decided { family, base, states, .. } = decided;
+    let family = *family;
     let local: Vec<IpAddr> =
         case.local_addresses.iter().copied().filter(|address| Family::of(*address) == family).collect();
     let sources = sources(family, states, &local);

@@ -2,10 +2,10 @@
 
 use ferry_api::object::{Kind, ObjectName};
 
-use crate::cluster::{Cluster, Random, SERVICES};
+use super::{Cluster, Random, SERVICES};
 
 /// Something that happens to a cluster; tells which object is another one now, or gone.
-pub(crate) fn happens(cluster: &mut Cluster, random: &mut Random) -> (Kind, ObjectName) {
+pub fn happens(cluster: &mut Cluster, random: &mut Random) -> (Kind, ObjectName) {
     let slot = random.below(SERVICES.len());
     let kind = match random.below(100) {
         0..=41 => {

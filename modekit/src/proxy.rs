@@ -5,19 +5,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Family, ObjectName};
-use ferry_model::{BaseState, Context, Event, Profile, ServiceState, Settings, Store, base, context, resolve};
+use ferry_model::{BaseState, Context, Event, ServiceState, Settings, Store, base, context, resolve};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::MemoryKernel;
-use ferry_plane::{Delta, SyncEngine, Unit, UnitId};
-use ferry_plane_nftables::Nftables;
+use ferry_plane::{Compile, Delta, SyncEngine, Unit, UnitId};
 
-use crate::settled::{TestEngine, settle, settled};
+use crate::decided::Decided;
+use crate::memory::{MemoryEngine, good, settle, settled};
+use crate::mode::{Mode, ObjectOf};
 
 /// Decides only what an event makes dirty.
-pub(crate) struct Proxy {
-    pub(crate) family: Family,
-    pub(crate) store: Store,
-    pub(crate) engine: TestEngine,
+pub struct Proxy<M: Mode> {
+    /// the family
+    pub family: Family,
+    /// what keeps the kernel in memory
+    pub engine: MemoryEngine<M>,
+    store: Store,
     settings: Settings,
     local_addresses: Vec<IpAddr>,
     context: Context,
@@ -26,12 +29,13 @@ pub(crate) struct Proxy {
 
 // === impl Proxy ===
 
-impl Proxy {
-    pub(crate) fn new(family: Family, settings: &Settings, local_addresses: &[IpAddr]) -> Self {
+impl<M: Mode> Proxy<M> {
+    /// One that knows no objects yet.
+    pub fn new(family: Family, settings: &Settings, local_addresses: &[IpAddr]) -> Self {
         let mut proxy = Self {
             family,
+            engine: Engine::new(M::compiler(family, true), MemoryKernel::default()),
             store: Store::new(&settings.node_name).serving_external_ips(settings.external_ips),
-            engine: Engine::new(Nftables::new(family), MemoryKernel::default()),
             settings: settings.clone(),
             local_addresses: local_addresses.to_vec(),
             context: context(settings, None),
@@ -41,7 +45,8 @@ impl Proxy {
         proxy
     }
 
-    pub(crate) fn apply(&mut self, event: Event) {
+    /// Something happens to an object.
+    pub fn apply(&mut self, event: Event) {
         let dirty = self.store.apply(event);
         let mut services: Vec<ObjectName> = dirty.services.into_iter().collect();
         if dirty.node {
@@ -52,38 +57,39 @@ impl Proxy {
     }
 
     /// The node gets other addresses.
-    pub(crate) fn readdress(&mut self, local_addresses: &[IpAddr]) {
+    pub fn readdress(&mut self, local_addresses: &[IpAddr]) {
         self.local_addresses = local_addresses.to_vec();
         self.offer(&[], false);
     }
 
-    pub(crate) fn sync(&mut self) {
+    /// What is pending is committed, in an order in which nothing refers to what does not exist.
+    pub fn sync(&mut self) {
         self.now += Duration::from_millis(300);
-        let outcome = self.engine.sync(self.now);
-        assert!(outcome.error.is_none() && outcome.quarantined.is_empty(), "{outcome:?}");
+        good(self.engine.sync(self.now));
         assert_eq!(self.engine.kernel().violations, Vec::<String>::new());
     }
 
-    /// Everything that is to be done is done.
-    pub(crate) fn settle(&mut self) -> Vec<String> {
+    /// What is there and wanted once everything is done that is to be done.
+    pub fn settle(&mut self) -> Vec<ObjectOf<M>> {
         self.sync();
         self.now = settle(&mut self.engine, self.now);
-        settled(&self.engine)
+        settled::<M>(&self.engine)
     }
 
     /// What is decided now.
-    pub(crate) fn decided(&self) -> (Context, BaseState, Vec<ServiceState>) {
+    pub fn decided(&self) -> Decided {
         let states = self.store.service_names().filter_map(|name| self.state(name)).collect();
-        (self.context.clone(), self.base(), states)
+        Decided { family: self.family, context: self.context.clone(), base: self.base(), states }
     }
 
     fn base(&self) -> BaseState {
-        base(&self.settings, &self.context, &self.local_addresses, &self.store, &Profile::NFTABLES, self.family).0
+        let profile = &M::Compiler::PROFILE;
+        base(&self.settings, &self.context, &self.local_addresses, &self.store, profile, self.family).0
     }
 
     fn state(&self, name: &ObjectName) -> Option<ServiceState> {
         let objects = self.store.objects(name);
-        let (state, _) = resolve(&objects, self.store.claims(), &self.context, &Profile::NFTABLES, self.family);
+        let (state, _) = resolve(&objects, self.store.claims(), &self.context, &M::Compiler::PROFILE, self.family);
         (!state.ports.is_empty()).then_some(state)
     }
 

@@ -14,31 +14,40 @@ const TEND: u64 = 250;
 /// When a change is made, how long until each engine hears of it, and whether the second one hears only of what follows
 /// soon.
 #[derive(Clone, Debug)]
-pub(crate) struct Timing {
-    pub(crate) after: u64,
+pub struct Timing {
+    /// so many milliseconds after the one before
+    pub after: u64,
     lag: [u64; 2],
     skipped: bool,
 }
 
 /// What each engine hears, by the millisecond.
 #[derive(Debug, Default)]
-pub(crate) struct Schedule {
-    pub(crate) heard: [BTreeMap<u64, Delta>; 2],
+pub struct Schedule {
+    /// by each of both
+    pub heard: [BTreeMap<u64, Delta>; 2],
     /// when the last change is made; each has heard of it 80 ms later
-    pub(crate) end: u64,
+    pub end: u64,
 }
 
-pub(crate) struct Twin<C: Compile> {
-    pub(crate) engine: Engine<C, Side<C::Object>>,
+/// One of one or two engines, and what it has met.
+pub struct Twin<C: Compile> {
+    /// the engine
+    pub engine: Engine<C, Side<C::Object>>,
     /// when the next turn is due
     tend: u64,
-    pub(crate) repairs: usize,
-    pub(crate) contested: usize,
-    pub(crate) errors: usize,
-    pub(crate) full: usize,
+    /// objects it has mended
+    pub repairs: usize,
+    /// objects it has left alone for a while
+    pub contested: usize,
+    /// turns that failed
+    pub errors: usize,
+    /// turns that compared everything
+    pub full: usize,
 }
 
-pub(crate) fn timing() -> impl Strategy<Value = Timing> {
+/// Changes that overlap, and that are far apart.
+pub fn timing() -> impl Strategy<Value = Timing> {
     (0..120u64, [0..80u64, 0..80u64], prop::bool::weighted(0.3)).prop_map(|(after, lag, skipped)| Timing {
         after,
         lag,
@@ -47,12 +56,12 @@ pub(crate) fn timing() -> impl Strategy<Value = Timing> {
 }
 
 /// The instant of a millisecond.
-pub(crate) fn at(start: Instant, clock: u64) -> Instant {
+pub fn at(start: Instant, clock: u64) -> Instant {
     start + Duration::from_millis(clock)
 }
 
 /// What is there and wanted: without spare parts that lie there.
-pub(crate) fn there<O: Refers>(memory: &MemoryKernel<O>, wanted: &[O]) -> Vec<O> {
+pub fn there<O: Refers>(memory: &MemoryKernel<O>, wanted: &[O]) -> Vec<O> {
     let objects = memory.objects.values();
     objects.filter(|object| !object.spare() || wanted.contains(object)).cloned().collect()
 }
@@ -60,7 +69,8 @@ pub(crate) fn there<O: Refers>(memory: &MemoryKernel<O>, wanted: &[O]) -> Vec<O>
 // === impl Schedule ===
 
 impl Schedule {
-    pub(crate) fn new(changes: &[(Timing, Delta)]) -> Self {
+    /// Of changes in their order.
+    pub fn new(changes: &[(Timing, Delta)]) -> Self {
         let mut schedule = Self::default();
         let mut last = [0, 0];
         for (index, (timing, delta)) in changes.iter().enumerate() {
@@ -87,7 +97,7 @@ where
     <C::Object as Object>::Key: Send,
 {
     /// One that has started; the other one's turns lie between its own.
-    pub(crate) fn new(compile: C, side: Side<C::Object>, index: u64, delta: Delta, now: Instant) -> Self {
+    pub fn new(compile: C, side: Side<C::Object>, index: u64, delta: Delta, now: Instant) -> Self {
         let mut engine = Engine::new(compile, side);
         engine.offer(delta);
         assert!(engine.sync(now).error.is_none());
@@ -95,7 +105,7 @@ where
     }
 
     /// One millisecond.
-    pub(crate) fn step(&mut self, clock: u64, now: Instant, heard: Option<Delta>) {
+    pub fn step(&mut self, clock: u64, now: Instant, heard: Option<Delta>) {
         if let Some(delta) = heard {
             self.engine.offer(delta);
             let outcome = self.engine.sync(now);
@@ -120,7 +130,7 @@ where
     }
 
     /// Whether the kernel holds what this engine believes it holds.
-    pub(crate) fn is_right(&self) -> bool {
+    pub fn is_right(&self) -> bool {
         let mut wanted = self.engine.objects();
         wanted.dedup();
         self.engine.kernel().with(|memory| there(memory, &wanted) == wanted)

@@ -1,5 +1,4 @@
-//! A case folder as the model sees it. Other crates' tests take this file in by its path, so that a case means the same
-//! everywhere.
+//! A case folder as the model sees it: a case means the same in the tests of every crate.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,26 +10,26 @@ use ferry_api::wire::{Document, decode_manifest};
 use ferry_model::{Event, Settings, Store};
 
 /// The name of the node where the configuration doesn't override it.
-pub(crate) const NODE_NAME: &str = "node-a";
+pub const NODE_NAME: &str = "node-a";
 
 /// A case folder, read: what the proxy of one node knows.
-pub(crate) struct Case {
+pub struct Case {
     /// the folder's name
-    pub(crate) name: String,
+    pub name: String,
     /// the folder
-    pub(crate) folder: PathBuf,
+    pub folder: PathBuf,
     /// config.yaml
-    pub(crate) settings: Settings,
+    pub settings: Settings,
     /// objects.yaml and node.yaml
-    pub(crate) store: Store,
+    pub store: Store,
     /// the machine's addresses: loopback, and those of the Node
-    pub(crate) local_addresses: Vec<IpAddr>,
+    pub local_addresses: Vec<IpAddr>,
 }
 
 impl Case {
     /// All cases, by name.
-    pub(crate) fn all() -> Vec<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/cases");
+    pub fn all() -> Vec<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/cases");
         let entries = fs::read_dir(&root).unwrap_or_else(|error| panic!("{}: {error}", root.display()));
         let mut folders: Vec<PathBuf> =
             entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect();
@@ -48,7 +47,7 @@ impl Case {
     }
 
     /// A case without a folder: a configuration, and manifests with the objects and the Node.
-    pub(crate) fn of(name: &str, config: &str, manifests: &[String]) -> Self {
+    pub fn of(name: &str, config: &str, manifests: &[String]) -> Self {
         let mut config = config::decode(config).unwrap_or_else(|error| panic!("{name}: {error}")).config;
         config.apply_platform_defaults();
         config.validate().unwrap_or_else(|errors| panic!("{name}: {errors}"));
@@ -67,7 +66,7 @@ impl Case {
 }
 
 /// The objects of a manifest.
-pub(crate) fn objects(case: &str, manifest: &str) -> Vec<KubeObject> {
+pub fn objects(case: &str, manifest: &str) -> Vec<KubeObject> {
     let documents = decode_manifest(manifest).complete().unwrap_or_else(|error| panic!("{case}: {error}"));
     let objects = documents.into_iter().map(|document| match document {
         Document::Object(object) => object,

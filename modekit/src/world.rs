@@ -6,7 +6,7 @@ use ferry_api::object::Family;
 use ferry_model::{Affinity, Context, LocalDetector, PerFamily, ServiceState};
 use ferry_plane::{Delta, Unit, UnitId};
 
-use crate::common::{base, context, everything, pool};
+use crate::states::{base, context, everything, pool};
 
 fn context_number(family: Family, number: u8) -> Context {
     let detector = match number {
@@ -18,15 +18,19 @@ fn context_number(family: Family, number: u8) -> Context {
 }
 
 /// What the engine shall make of everything so far.
-#[derive(Clone)]
-pub(crate) struct World {
-    pub(crate) family: Family,
-    pub(crate) context: u8,
-    pub(crate) services: Vec<(UnitId, Option<ServiceState>, ServiceState)>,
+#[derive(Clone, Debug)]
+pub struct World {
+    /// the family
+    pub family: Family,
+    /// which of three contexts
+    pub context: u8,
+    /// each service as it is now, if it is there, and as it was first
+    pub services: Vec<(UnitId, Option<ServiceState>, ServiceState)>,
 }
 
 impl World {
-    pub(crate) fn new(family: Family) -> Self {
+    /// As it is first: all are there.
+    pub fn new(family: Family) -> Self {
         let services = everything(family).units.into_iter().filter_map(|(id, unit)| match unit.as_deref() {
             Some(Unit::Service(state)) => Some((id, Some(state.clone()), state.clone())),
             Some(Unit::Base(_)) | None => None,
@@ -34,7 +38,8 @@ impl World {
         Self { family, context: 0, services: services.collect() }
     }
 
-    pub(crate) fn change(&mut self, service: usize, cluster: &[u8], local: &[u8], sticky: bool) {
+    /// A service gets endpoints with these last bytes of addresses in each pool that had some, and affinity or not.
+    pub fn change(&mut self, service: usize, cluster: &[u8], local: &[u8], sticky: bool) {
         let Some((_, state, original)) = self.services.get_mut(service) else { return };
         let mut next = original.clone();
         for port in &mut next.ports {
@@ -49,7 +54,8 @@ impl World {
         *state = Some(next);
     }
 
-    pub(crate) fn delta(&self) -> Delta {
+    /// All of it.
+    pub fn delta(&self) -> Delta {
         let units = self
             .services
             .iter()

@@ -5,7 +5,7 @@ use ferry_api::object::ObjectName;
 use super::random::Random;
 
 /// The services that may be there. Each has cluster IPs of its own: 10.96.0.20 and fd00:10:96::20 the first, and so on.
-pub(crate) const SERVICES: [(&str, &str); 10] = [
+pub const SERVICES: [(&str, &str); 10] = [
     ("default", "web"),
     ("default", "api"),
     ("default", "db"),

@@ -1,7 +1,8 @@
 //! Plausible clusters, made from a seed: Services of all types, slices that overlap, policies, hints, endpoints that come and go,
 //! contested addresses, in both families. They are texts, as in the case folders and by their conventions, so that whatever
-//! reads a case can read them. Other crates' tests take this file in by its path.
+//! reads a case can read them.
 
+mod changes;
 mod random;
 mod service;
 mod slice;
@@ -9,24 +10,28 @@ mod slice;
 use std::collections::BTreeMap;
 
 use ferry_api::object::{Kind, ObjectName};
+use ferry_model::Event;
 
-pub(crate) use random::Random;
-pub(crate) use service::SERVICES;
+use crate::case::objects;
+
+pub use changes::happens;
+pub use random::Random;
+pub use service::SERVICES;
 
 /// What the proxy of node-a knows of a cluster.
 #[derive(Clone, Debug)]
-pub(crate) struct Cluster {
+pub struct Cluster {
     /// config.yaml
-    pub(crate) config: String,
+    pub config: String,
     /// all objects as documents of a manifest, node-a's Node among them
-    pub(crate) objects: BTreeMap<(Kind, ObjectName), String>,
+    pub objects: BTreeMap<(Kind, ObjectName), String>,
     /// what the slices of each service say of topology
     hints: Vec<Hints>,
 }
 
 /// What a service's slices say of topology.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Hints {
+enum Hints {
     /// nothing
     None,
     /// each endpoint's own zone, as for PreferSameZone
@@ -41,7 +46,7 @@ pub(crate) enum Hints {
 
 impl Cluster {
     /// The cluster of a seed.
-    pub(crate) fn random(seed: u64) -> Self {
+    pub fn random(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let hints = SERVICES.iter().map(|_| Hints::random(&mut random)).collect();
         let mut cluster = Self { config: config(&mut random), objects: BTreeMap::new(), hints };
@@ -63,25 +68,33 @@ impl Cluster {
     }
 
     /// All objects as one manifest.
-    pub(crate) fn manifest(&self) -> String {
+    pub fn manifest(&self) -> String {
         self.objects.values().map(|text| format!("---\n{text}")).collect()
     }
 
+    /// The event that brings an object to a store, or takes it away.
+    pub fn event(&self, key: &(Kind, ObjectName)) -> Event {
+        let Some(text) = self.objects.get(key) else { return Event::Delete(key.0, key.1.clone()) };
+        let object = objects("cluster", text).pop().unwrap();
+        assert_eq!((object.kind(), object.name()), (key.0, &key.1));
+        Event::Upsert(object)
+    }
+
     /// One of the services gets a new text.
-    pub(crate) fn put_service(&mut self, slot: usize, random: &mut Random) -> (Kind, ObjectName) {
+    pub fn put_service(&mut self, slot: usize, random: &mut Random) -> (Kind, ObjectName) {
         let (name, text) = service::random(slot, random);
         self.put((Kind::Service, name), text)
     }
 
     /// One of a service's slices gets a new text.
-    pub(crate) fn put_slice(&mut self, slot: usize, part: usize, v4: bool, random: &mut Random) -> (Kind, ObjectName) {
+    pub fn put_slice(&mut self, slot: usize, part: usize, v4: bool, random: &mut Random) -> (Kind, ObjectName) {
         let hints = self.hints.get(slot).copied().unwrap_or(Hints::None);
         let (name, text) = slice::random(slot, part, v4, hints, random);
         self.put((Kind::EndpointSlice, name), text)
     }
 
     /// The Node gets a new text: its addresses stay, the zone and the pod ranges may go.
-    pub(crate) fn put_node(&mut self, random: &mut Random) -> (Kind, ObjectName) {
+    pub fn put_node(&mut self, random: &mut Random) -> (Kind, ObjectName) {
         let zone = random.pick(&["zone-a", "zone-a", "zone-a", "zone-b", ""]);
         let ranges = random.pick(&["[10.244.1.0/24, 'fd00:10:244:1::/64']", "[10.244.1.0/24]", "[]"]);
         let text = format!(
@@ -93,7 +106,7 @@ impl Cluster {
     }
 
     /// A ServiceCIDR gets a new text.
-    pub(crate) fn put_service_cidr(&mut self, name: &str, random: &mut Random) -> (Kind, ObjectName) {
+    pub fn put_service_cidr(&mut self, name: &str, random: &mut Random) -> (Kind, ObjectName) {
         let ranges = ["10.96.0.0/16", "'fd00:10:96::/112'", "10.96.0.0/24", "10.97.0.0/16"];
         let ranges = random.some(&ranges, 3).join(", ");
         let text = format!(

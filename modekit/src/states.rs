@@ -1,4 +1,4 @@
-//! States of every kind, for the tests of this crate.
+//! States of every kind, made without objects.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,21 +10,24 @@ use ferry_model::{
 };
 use ferry_plane::{Delta, Unit, UnitId};
 
-pub(crate) fn address(family: Family, net: u8, last: u8) -> IpAddr {
+/// An address in the network 10.`net`.0.0/24 or fd00:10:`net`::/112.
+pub fn address(family: Family, net: u8, last: u8) -> IpAddr {
     match family {
         Family::V4 => format!("10.{net}.0.{last}").parse().unwrap(),
         Family::V6 => format!("fd00:10:{net}::{last:x}").parse().unwrap(),
     }
 }
 
-pub(crate) fn net(family: Family, v4: &str, v6: &str) -> IpNet {
+/// The one of the family.
+pub fn net(family: Family, v4: &str, v6: &str) -> IpNet {
     match family {
         Family::V4 => v4.parse().unwrap(),
         Family::V6 => v6.parse().unwrap(),
     }
 }
 
-pub(crate) fn context(family: Family) -> Context {
+/// Pods are known by their range.
+pub fn context(family: Family) -> Context {
     let pods = LocalDetector::Cidr(net(family, "10.244.0.0/16", "fd00:10:244::/56"));
     Context {
         node_name: "node-a".into(),
@@ -36,38 +39,46 @@ pub(crate) fn context(family: Family) -> Context {
     }
 }
 
-pub(crate) fn base(family: Family, affinity: bool) -> BaseState {
+/// Every address serves node ports.
+pub fn base(family: Family, affinity: bool) -> BaseState {
     let service_cidrs =
         vec![net(family, "10.96.0.0/16", "fd00:10:96::/112"), net(family, "10.112.0.0/13", "fd00:11::/50")];
     BaseState { node_ports: NodePortAddresses::All, localhost: false, service_cidrs, affinity }
 }
 
-pub(crate) fn pool(family: Family, last: &[u8]) -> Pool {
+/// Endpoints with these last bytes of addresses.
+pub fn pool(family: Family, last: &[u8]) -> Pool {
     Pool::new(last.iter().map(|last| Endpoint { address: address(family, 244, *last), port: 8080 }).collect::<Vec<_>>())
 }
 
-pub(crate) const INTERNAL: Treatment = Treatment {
+/// Of cluster IPs.
+pub const INTERNAL: Treatment = Treatment {
     pod: Action::Forward { to: Scope::Cluster, snat: Snat::Keep },
     host: Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade },
     other: Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade },
 };
-pub(crate) const EXTERNAL: Treatment = Treatment::all(Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade });
-pub(crate) const SPLIT: Treatment = Treatment {
+/// Of external frontends with policy Cluster.
+pub const EXTERNAL: Treatment = Treatment::all(Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade });
+/// Of external frontends with policy Local.
+pub const SPLIT: Treatment = Treatment {
     pod: Action::Forward { to: Scope::Cluster, snat: Snat::Keep },
     host: Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade },
     other: Action::Forward { to: Scope::Local, snat: Snat::Keep },
 };
 
-pub(crate) fn frontend(kind: FrontendKind, at: FrontendAddr, treatment: Treatment) -> Frontend {
+/// A frontend for every source.
+pub fn frontend(kind: FrontendKind, at: FrontendAddr, treatment: Treatment) -> Frontend {
     Frontend { kind, at, sources: SourceRanges::Any, treatment }
 }
 
-pub(crate) fn service(name: &str, ports: Vec<PortState>) -> (UnitId, Option<Arc<Unit>>) {
+/// A service demo/`name`.
+pub fn service(name: &str, ports: Vec<PortState>) -> (UnitId, Option<Arc<Unit>>) {
     let name = ObjectName::new("demo", name);
     (UnitId::Service(name.clone()), Some(Arc::new(Unit::Service(ServiceState { name, ports, health_check: None }))))
 }
 
-pub(crate) fn port(protocol: Protocol, cluster: Pool, local: Pool, frontends: Vec<Frontend>) -> PortState {
+/// A port http without affinity.
+pub fn port(protocol: Protocol, cluster: Pool, local: Pool, frontends: Vec<Frontend>) -> PortState {
     PortState {
         name: "http".into(),
         protocol,
@@ -80,7 +91,7 @@ pub(crate) fn port(protocol: Protocol, cluster: Pool, local: Pool, frontends: Ve
 }
 
 /// A service of every kind.
-pub(crate) fn everything(family: Family) -> Delta {
+pub fn everything(family: Family) -> Delta {
     let vip = |last| FrontendAddr::Vip(address(family, 96, last), 80);
     let (all, local) = (pool(family, &[1, 2, 3]), pool(family, &[2]));
     let none = Pool::new([]);

@@ -1,0 +1,20 @@
+//! This mode's objects on a kernel in memory: any history of services that come, change and go, of faults, losses and
+//! contexts ends in the objects of one full build, and no step refers to what does not exist.
+
+mod mode;
+
+use ferry_modekit::history;
+use ferry_plane::Object;
+use mode::ThisMode;
+
+#[test]
+fn any_history_ends_in_the_objects_of_one_full_build() {
+    history::any_history_ends_in_the_objects_of_one_full_build::<ThisMode>();
+}
+
+#[test]
+fn an_endpoint_replaced_is_one_chain_that_comes_one_that_goes_and_those_that_lead_there() {
+    let (engine, outcome) = history::replace_one_endpoint::<ThisMode>();
+    assert_eq!(outcome.ops, 3, "{outcome:?}");
+    assert!(engine.objects().iter().any(|object| !object.spare()));
+}

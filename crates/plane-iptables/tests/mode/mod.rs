@@ -1,0 +1,64 @@
+//! The iptables mode, as the tests of every mode see it.
+
+#[path = "../well_made/mod.rs"]
+mod well_made;
+
+use ferry_api::object::Family;
+use ferry_modekit::Mode;
+use ferry_model::{Packet, Verdict};
+use ferry_plane_iptables::{Features, IptKey, IptObject, Iptables, Tracer, render};
+
+pub(crate) enum ThisMode {}
+
+impl Mode for ThisMode {
+    type Compiler = Iptables;
+    const NAME: &'static str = "iptables";
+    const GOLDEN: &'static str = "want.iptables";
+
+    fn compiler(family: Family, localhost: bool) -> Iptables {
+        let features = Features {
+            random_fully: true,
+            counts_invalid: true,
+            counts_localhost: localhost,
+            drops_invalid: true,
+            guards_loopback: false,
+        };
+        Iptables::new(family, features)
+    }
+
+    fn tracer(_family: Family, objects: &[IptObject]) -> impl Fn(&Packet) -> Verdict {
+        let tracer = Tracer::new(objects);
+        move |packet| tracer.trace(packet)
+    }
+
+    fn text(family: Family, objects: &[IptObject]) -> String {
+        format!("# {family}\n{}", without_what_is_always_there(&render::ruleset(family, objects)))
+    }
+
+    fn is_leaf(key: &IptKey) -> bool {
+        matches!(key, IptKey::Entry(_))
+    }
+
+    fn varied(config: String, seed: u64) -> String {
+        if !seed.is_multiple_of(3) {
+            return config;
+        }
+        assert!(config.contains("iptables: {"), "{config}");
+        config.replace("iptables: {", "iptables: {localhostNodePorts: false, ")
+    }
+
+    fn well_made(objects: &[IptObject], name: &str) {
+        well_made::well_made(objects, name);
+    }
+}
+
+/// Chains without rules, and what leads from built-in chains to ours, are the same in every case, and stand in the tests of
+/// this crate's base.
+fn without_what_is_always_there(ruleset: &str) -> String {
+    let built_in = ["INPUT", "FORWARD", "OUTPUT", "PREROUTING", "POSTROUTING"];
+    let kept = ruleset.lines().filter(|line| match line.strip_prefix("-A ") {
+        Some(rule) => !built_in.iter().any(|chain| rule.starts_with(&format!("{chain} "))),
+        None => !line.starts_with(':') && *line != "COMMIT" && *line != "*mangle",
+    });
+    kept.fold(String::new(), |text, line| text + line + "\n")
+}

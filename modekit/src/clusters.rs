@@ -1,0 +1,103 @@
+//! Tests with plausible clusters: the compiled objects do to every packet what the model decides, and any history, decided
+//! event by event, ends in the objects of one full build.
+
+use std::collections::BTreeSet;
+
+use ferry_api::object::{Family, Protocol};
+use ferry_model::{FrontendAddr, Packet};
+use ferry_plane::Compile;
+use proptest::prelude::*;
+
+use crate::case::Case;
+use crate::cases::of_this_mode;
+use crate::cluster::{Cluster, Random, happens};
+use crate::matrix;
+use crate::mode::{Mode, ObjectOf};
+use crate::proxy::Proxy;
+
+/// So many random cases of each test.
+const CASES: u32 = 48;
+
+/// A cluster as the case folders are read.
+fn case_of<M: Mode>(cluster: &Cluster, seed: u64) -> Case {
+    let config = M::varied(of_this_mode::<M>(&cluster.config), seed);
+    Case::of(&format!("cluster {seed}"), &config, &[cluster.manifest()])
+}
+
+fn fresh<M: Mode>(family: Family, case: &Case, cluster: &Cluster) -> Proxy<M> {
+    let mut proxy = Proxy::new(family, &case.settings, &case.local_addresses);
+    for key in cluster.objects.keys() {
+        proxy.apply(cluster.event(key));
+    }
+    proxy
+}
+
+/// What every packet of a sample meets.
+fn the_rules_do_what_is_decided<M: Mode>(
+    proxy: &Proxy<M>,
+    case: &Case,
+    objects: &[ObjectOf<M>],
+    sample: usize,
+    random: &mut Random,
+) {
+    let decided = proxy.decided();
+    let trace = M::tracer(proxy.family, objects);
+    let packets = matrix::packets(case, &decided);
+    let frontends: BTreeSet<(FrontendAddr, Protocol)> = (decided.states.iter().flat_map(|state| &state.ports))
+        .flat_map(|port| port.frontends.iter().map(|frontend| (frontend.at, port.protocol)))
+        .collect();
+    let is_served = |packet: &Packet| {
+        let at = [FrontendAddr::Vip(packet.destination, packet.port), FrontendAddr::NodePort(packet.port)];
+        at.iter().any(|at| frontends.contains(&(*at, packet.protocol)))
+    };
+    let (served, others): (Vec<Packet>, Vec<Packet>) = packets.into_iter().partition(is_served);
+    for _ in 0..sample {
+        // Most packets of the matrix go to ports that nobody serves.
+        let packets = if served.is_empty() || random.chance(20) { &others } else { &served };
+        let packet = &packets[random.below(packets.len())];
+        let wanted = decided.decide(packet, &M::Compiler::PROFILE);
+        assert_eq!(trace(packet), wanted, "{} {}: {packet:?}", case.name, proxy.family);
+    }
+}
+
+/// Of 48 clusters, 2,000 packets in each family.
+pub fn the_rules_do_what_the_model_decides<M: Mode>() {
+    proptest!(config(), |(seed in any::<u64>())| {
+        let cluster = Cluster::random(seed);
+        let case = case_of::<M>(&cluster, seed);
+        let mut random = Random::new(seed);
+        for family in Family::ALL {
+            let proxy = fresh::<M>(family, &case, &cluster);
+            let objects = proxy.decided().compiled::<M>();
+            M::well_made(&objects, &case.name);
+            the_rules_do_what_is_decided(&proxy, &case, &objects, 2_000, &mut random);
+        }
+    });
+}
+
+/// 48 histories; what they end in does to packets what is decided, too.
+pub fn any_history_ends_as_one_full_build_does<M: Mode>() {
+    proptest!(config(), |(seed in any::<u64>(), moments in 1..60usize)| {
+        for family in Family::ALL {
+            let mut cluster = Cluster::random(seed);
+            let mut random = Random::new(seed);
+            let case = case_of::<M>(&cluster, seed);
+            let mut proxy = fresh::<M>(family, &case, &cluster);
+            for _ in 0..moments {
+                let key = happens(&mut cluster, &mut random);
+                proxy.apply(cluster.event(&key));
+                // Some changes meet in one transaction.
+                if random.chance(60) {
+                    proxy.sync();
+                }
+            }
+            let found = proxy.settle();
+            prop_assert_eq!(found, fresh::<M>(family, &case, &cluster).settle());
+            the_rules_do_what_is_decided(&proxy, &case, &proxy.engine.objects(), 300, &mut random);
+        }
+    });
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() }
+}

@@ -1,0 +1,135 @@
+//! Histories of the services of every kind, as they come, change and go, with faults, losses and contexts between; and the
+//! tests of them on a kernel in memory, where no step refers to what does not exist.
+
+use std::time::{Duration, Instant};
+
+use ferry_api::object::Family;
+use ferry_plane::engine::Engine;
+use ferry_plane::memory::{Fault, MemoryKernel};
+use ferry_plane::{Outcome, SyncEngine};
+use proptest::prelude::*;
+
+use crate::memory::{MemoryEngine, good, settle, settled};
+use crate::mode::{KeyOf, Mode};
+use crate::world::World;
+
+/// What happens.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// this service gets these endpoints, and affinity or not
+    Change {
+        /// which
+        service: usize,
+        /// the last bytes of the endpoints' addresses
+        cluster: Vec<u8>,
+        /// likewise, of those on this node
+        local: Vec<u8>,
+        /// with affinity
+        sticky: bool,
+    },
+    /// this service goes
+    Gone(usize),
+    /// another context
+    Context(u8),
+    /// the next commit fails
+    Busy,
+    /// somebody else removes this
+    Lose(usize),
+    /// what is pending is committed
+    Sync,
+    /// a turn without a change
+    Tend,
+}
+
+/// Fewer steps than this.
+pub fn steps(length: usize) -> impl Strategy<Value = Vec<Step>> {
+    let endpoints = || prop::collection::btree_set(1..9u8, 1..5).prop_map(|set| set.into_iter().collect::<Vec<_>>());
+    let step = prop_oneof![
+        6 => (0..6usize, endpoints(), endpoints(), any::<bool>())
+            .prop_map(|(service, cluster, local, sticky)| Step::Change { service, cluster, local, sticky }),
+        2 => (0..6usize).prop_map(Step::Gone),
+        1 => (0..3u8).prop_map(Step::Context),
+        1 => Just(Step::Busy),
+        2 => any::<usize>().prop_map(Step::Lose),
+        5 => Just(Step::Sync),
+        2 => Just(Step::Tend),
+    ];
+    prop::collection::vec(step, 1..length)
+}
+
+// === impl Step ===
+
+impl Step {
+    /// What changes the world; false if the step is none of these.
+    pub fn turn(&self, world: &mut World) -> bool {
+        match self {
+            Self::Change { service, cluster, local, sticky } => world.change(*service, cluster, local, *sticky),
+            Self::Gone(service) => {
+                if let Some((_, state, _)) = world.services.get_mut(*service) {
+                    *state = None;
+                }
+            }
+            Self::Context(number) => world.context = *number,
+            Self::Busy | Self::Lose(_) | Self::Sync | Self::Tend => return false,
+        }
+        true
+    }
+}
+
+/// An engine that has made this of nothing.
+fn fresh<M: Mode>(world: &World, now: Instant) -> MemoryEngine<M> {
+    let mut engine = Engine::new(M::compiler(world.family, false), MemoryKernel::default());
+    engine.offer(world.delta());
+    good(engine.sync(now));
+    engine
+}
+
+fn step<M: Mode>(engine: &mut MemoryEngine<M>, world: &mut World, step: &Step, now: Instant) {
+    if step.turn(world) {
+        return engine.offer(world.delta());
+    }
+    match step {
+        Step::Busy => engine.kernel_mut().faults.push_back(Fault::Busy),
+        Step::Lose(index) => lose::<M>(engine, *index),
+        Step::Sync => drop(engine.sync(now)),
+        _ => drop(engine.tend(now)),
+    }
+}
+
+fn lose<M: Mode>(engine: &mut MemoryEngine<M>, index: usize) {
+    let leaves: Vec<KeyOf<M>> = engine.kernel().objects.keys().filter(|key| M::is_leaf(key)).cloned().collect();
+    if let Some(key) = leaves.get(index % leaves.len().max(1)) {
+        engine.kernel_mut().lose(key);
+    }
+}
+
+/// 100 histories.
+pub fn any_history_ends_in_the_objects_of_one_full_build<M: Mode>() {
+    let config = ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(history in steps(25), v6 in any::<bool>())| {
+        let family = if v6 { Family::V6 } else { Family::V4 };
+        let mut world = World::new(family);
+        let mut now = Instant::now();
+        let mut engine = fresh::<M>(&world, now);
+        for one in &history {
+            now += Duration::from_millis(300);
+            step::<M>(&mut engine, &mut world, one, now);
+            prop_assert_eq!(&engine.kernel().violations, &Vec::<String>::new());
+        }
+        engine.offer(world.delta());
+        settle(&mut engine, now);
+        prop_assert_eq!(settled::<M>(&engine), settled::<M>(&fresh::<M>(&world, now)));
+    });
+}
+
+/// One of the three endpoints of the service demo/plain is replaced: the engine then, and what it did.
+pub fn replace_one_endpoint<M: Mode>() -> (MemoryEngine<M>, Outcome) {
+    let mut world = World::new(Family::V4);
+    let now = Instant::now();
+    let mut engine = fresh::<M>(&world, now);
+    let plain = world.services.iter().position(|(id, ..)| id.to_string().ends_with("demo/plain")).unwrap();
+    world.change(plain, &[1, 9, 3], &[], false);
+    engine.offer(world.delta());
+    let outcome = engine.sync(now);
+    (engine, outcome)
+}

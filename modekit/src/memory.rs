@@ -1,0 +1,48 @@
+//! An engine on a kernel in memory, and when it has nothing left to do.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use ferry_plane::engine::Engine;
+use ferry_plane::memory::{MemoryKernel, Refers};
+use ferry_plane::{Compile, Next, Object, Outcome, SyncEngine};
+
+use crate::mode::{KeyOf, Mode, ObjectOf};
+
+/// An engine of this mode on a kernel in memory.
+pub type MemoryEngine<M> = Engine<<M as Mode>::Compiler, MemoryKernel<ObjectOf<M>>>;
+
+/// Without an error.
+pub fn good(outcome: Outcome) -> Outcome {
+    assert!(outcome.error.is_none() && outcome.quarantined.is_empty(), "{outcome:?}");
+    outcome
+}
+
+/// Until nothing is left to do; the time then.
+pub fn settle<C>(engine: &mut Engine<C, MemoryKernel<C::Object>>, mut now: Instant) -> Instant
+where
+    C: Compile<Object: Refers<Key: Send> + Send> + Send,
+{
+    engine.kernel_mut().faults.clear();
+    for _ in 0..60 {
+        now += Duration::from_secs(400);
+        let outcome = engine.tend(now);
+        if outcome.error.is_none() && outcome.next == Next::Idle && !outcome.worked {
+            return now;
+        }
+    }
+    panic!("does not settle");
+}
+
+/// What is there and wanted, without spare parts that nobody wants, to be compared with another engine's.
+pub fn settled<M: Mode>(engine: &MemoryEngine<M>) -> Vec<ObjectOf<M>> {
+    let mut wanted = engine.objects();
+    let count = wanted.len();
+    wanted.dedup();
+    assert!(<ObjectOf<M> as Object>::SHARES || wanted.len() == count, "each object is one unit's");
+    let keys: BTreeSet<KeyOf<M>> = wanted.iter().map(Object::key).collect();
+    let there = engine.kernel().objects.values();
+    let there: Vec<_> = there.filter(|object| keys.contains(&object.key()) || !object.spare()).cloned().collect();
+    assert_eq!(there, wanted, "the kernel holds what is acknowledged");
+    M::comparable(there)
+}
