@@ -176,25 +176,3 @@ fn names() -> String {
     let names: Vec<&str> = PLANES.iter().map(|plane| plane.mode).collect();
     names.join(", ")
 }
-
-// === impl RetireError ===
-
-impl RetireError {
-    /// Where it isn't known whether there are rules: what can't be used at all holds none.
-    fn perhaps_absent(errors: &[CommitError]) -> Self {
-        // What may not be touched may be there all the same.
-        let absent = |error: &CommitError| matches!(error, CommitError::Unusable(error) if error.kind() != io::ErrorKind::PermissionDenied);
-        let text = texts(errors);
-        if errors.iter().all(absent) { Self::Absent(text) } else { Self::Failed(text) }
-    }
-
-    /// Where there are rules.
-    fn failed(errors: &[CommitError]) -> Self {
-        Self::Failed(texts(errors))
-    }
-}
-
-fn texts(errors: &[CommitError]) -> anyhow::Error {
-    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    anyhow::Error::msg(texts.join("; "))
-}

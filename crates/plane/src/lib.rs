@@ -210,8 +210,9 @@ pub trait SyncEngine: Send {
     fn each_unit(&self, see: &mut dyn FnMut(&Unit));
     /// What a repair would do, as text.
     fn plan(&mut self) -> Result<Batch<String>, CommitError>;
-    /// Removes all that is ours but what [`Object::stays`], and says how many objects; goes on after an error and returns all.
-    fn retire(self: Box<Self>) -> Result<usize, Vec<CommitError>>;
+    /// Removes all that is ours but what [`Object::stays`], in one batch, and says how many objects. After an error some, or all
+    /// of it, may be left.
+    fn retire(self: Box<Self>) -> Result<usize, CommitError>;
 }
 
 /// A unit that is in force now.
@@ -246,7 +247,7 @@ pub struct Outcome {
     pub ops: usize,
     /// whether everything was compared with the kernel
     pub full: bool,
-    /// whether there was anything to do
+    /// whether there was anything to do; not set where all that failed is the look at the kernel, which `error` tells
     pub worked: bool,
     /// time in the turn
     pub elapsed: Duration,

@@ -41,11 +41,15 @@ impl<K: Hash + Eq + Clone> Rivals<K> {
         self.0.get(key).and_then(|history| history.held_until).is_some_and(|until| until > now)
     }
 
-    /// Remembers a repair. True when from now on the object is left alone.
-    pub(crate) fn repaired(&mut self, key: Option<K>, now: Instant) -> bool {
+    /// Forgets objects that nobody has touched for long.
+    pub(crate) fn forget(&mut self, now: Instant) {
         self.0.retain(|_, history| {
             history.held_until.is_some() || history.repairs.back().is_none_or(|at| *at + FORGET > now)
         });
+    }
+
+    /// Remembers a repair. True when from now on the object is left alone.
+    pub(crate) fn repaired(&mut self, key: Option<K>, now: Instant) -> bool {
         let history = self.0.entry(key).or_default();
         history.repairs.push_back(now);
         while history.repairs.len() > REPAIRS {

@@ -24,7 +24,7 @@ impl SyncEngine for Holds {
     fn plan(&mut self) -> Result<Batch<String>, CommitError> {
         Ok(Batch::default())
     }
-    fn retire(self: Box<Self>) -> Result<usize, Vec<CommitError>> {
+    fn retire(self: Box<Self>) -> Result<usize, CommitError> {
         Ok(0)
     }
 }

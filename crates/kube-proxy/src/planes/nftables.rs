@@ -31,9 +31,14 @@ fn engine(family: Family, turn: &CommitTurn) -> Result<NftablesEngine, CommitErr
 
 /// Not prepared, so that it works on whatever machine.
 pub(super) fn retire(family: Family) -> Result<usize, RetireError> {
-    let retire = |engine| SyncEngine::retire(Box::new(engine));
-    let result = engine(family, &CommitTurn::default()).map_err(|error| vec![error]).and_then(retire);
-    result.map_err(|errors| RetireError::perhaps_absent(&errors))
+    let result = engine(family, &CommitTurn::default()).and_then(|engine| SyncEngine::retire(Box::new(engine)));
+    result.map_err(|error| match &error {
+        // What can't be used at all holds no rules; what may not be touched may be there all the same.
+        CommitError::Unusable(cause) if cause.kind() != io::ErrorKind::PermissionDenied => {
+            RetireError::Absent(anyhow::Error::msg(error))
+        }
+        _ => RetireError::Failed(anyhow::Error::msg(error)),
+    })
 }
 
 pub(super) fn remove_leftovers(family: Family) -> io::Result<Leftovers> {

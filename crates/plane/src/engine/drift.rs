@@ -35,7 +35,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         outcome: &mut Outcome,
     ) -> Result<(), CommitError> {
         if self.rivals.holds(&None, now) {
-            return Ok(());
+            return self.mend_staying(context, now, outcome);
         }
         let Some(drift) = self.suspects.due(now) else { return Ok(()) };
         outcome.worked = true;
@@ -47,6 +47,33 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 self.mend_keys(context, keys, now, purpose, outcome)
             }
         }
+    }
+
+    /// While everything is left to a rival: what not even clean-up removes is mended all the same. The rest is looked at when
+    /// his time is over, whatever it is.
+    fn mend_staying(&mut self, context: &Arc<Context>, now: Instant, outcome: &mut Outcome) -> Result<(), CommitError> {
+        let Some(drift) = self.suspects.due(now) else { return Ok(()) };
+        let mut keys = self.staying_keys();
+        if let Extent::Keys(due) = drift {
+            let due: HashSet<KeyOf<C>> = due.into_iter().collect();
+            keys.retain(|key| due.contains(key));
+        }
+        if !keys.is_empty() {
+            let batch = self.difference_at(context, keys, now)?;
+            let (mended, staying) = (self::keys(&batch).collect(), staying(&batch));
+            self.commit(&batch, outcome)?;
+            self.count_repairs(mended, &staying, Scale::Keys, now, outcome);
+        }
+        self.suspects.found(None, HashSet::new(), now);
+        Ok(())
+    }
+
+    fn staying_keys(&self) -> HashSet<KeyOf<C>> {
+        let mut objects = Vec::new();
+        if let Some(base) = self.acked.get(&UnitId::Base) {
+            self.compile.compile(&base.context, &base.unit, &mut objects);
+        }
+        objects.iter().filter(|object| object.stays()).map(Object::key).collect()
     }
 
     fn mend_keys(
@@ -148,6 +175,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         outcome.repairs += keys.len();
         let room = Outcome::NAMED.saturating_sub(outcome.repaired.len());
         outcome.repaired.extend(keys.iter().take(room).map(ToString::to_string));
+        self.rivals.forget(now);
         if scale == Scale::Everything {
             if self.rivals.repaired(None, now) {
                 outcome.contested.push("everything".to_owned());

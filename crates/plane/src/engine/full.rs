@@ -62,6 +62,8 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 }
                 Err(error @ CommitError::Drifted { .. }) if drifted => return Err(error),
                 Err(CommitError::Drifted { .. }) => drifted = true,
+                // Perhaps for want of what was left out.
+                Err(CommitError::Refused(_)) if !later.is_empty() => drifted = true,
                 Err(CommitError::Refused(refusals)) => {
                     self.set_apart_all(context, &group, &batch, refusals, &mut postponed, now)?;
                 }

@@ -294,13 +294,23 @@ where
         Ok(Batch { create: print(batch.create), replace: print(batch.replace), delete: print(batch.delete) })
     }
 
-    fn retire(mut self: Box<Self>) -> Result<usize, Vec<CommitError>> {
-        let mut delete = self.kernel.read_back(&Extent::All).map_err(|error| vec![error])?;
+    fn retire(mut self: Box<Self>) -> Result<usize, CommitError> {
+        match self.remove_all() {
+            // Somebody else has written meanwhile.
+            Err(CommitError::Drifted { .. }) => self.remove_all(),
+            result => result,
+        }
+    }
+}
+
+impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
+    fn remove_all(&mut self) -> Result<usize, CommitError> {
+        let mut delete = self.kernel.read_back(&Extent::All)?;
         delete.retain(|object| !object.stays());
         delete.sort_by_key(|object| std::cmp::Reverse(object.rank()));
         let objects = delete.len();
         if objects > 0 {
-            self.kernel.commit(&Batch { delete, ..Batch::default() }).map_err(|error| vec![error])?;
+            self.kernel.commit(&Batch { delete, ..Batch::default() })?;
         }
         Ok(objects)
     }
