@@ -57,7 +57,10 @@ pub fn choose_in(environment: &Environment) -> Result<Choice, Failure> {
         hint => hint,
     };
     let (wanted, why) =
-        evidence.unwrap_or_else(|| (plain.backend(), "the plain iptables is of this variant".to_owned()));
+        evidence.unwrap_or_else(|| {
+        let why = "nothing else speaks for one, and the plain iptables, or the first variant that is installed, is of this one";
+        (plain.backend(), why.to_owned())
+    });
     let (used, unused) = match Tool::find_in(environment, Family::V4, Some(wanted)) {
         Ok(_) => (wanted, other(wanted)),
         Err(failure) if plain.backend() == wanted => return Err(failure),
@@ -73,8 +76,8 @@ pub fn choose_in(environment: &Environment) -> Result<Choice, Failure> {
     };
     let warning = seen.iter().all(|seen| seen.used).then(|| {
         format!(
-            "rules of iptables-{unused} are here, too, and packets go through both: those should be removed if nobody needs \
-             them"
+            "rules of iptables-{unused} are here, too, and packets go through both: those of kube-proxy are removed once all \
+             is in force in this one; the others should be removed if nobody needs them"
         )
     });
     Ok(Choice { backend: used, why, warning })
@@ -149,7 +152,7 @@ fn count(environment: &Environment, backend: Backend) -> Result<usize, Failure> 
             match saved {
                 // A table of this name that nft has made, with what iptables cannot show.
                 Err(Failure::Garbage { .. }) => {}
-                saved => saved?,
+                saved => as_far_as_it_came(saved)?,
             }
         }
     }
@@ -177,13 +180,25 @@ fn see_legacy(environment: &Environment) -> Result<Seen, Failure> {
         seen.used = true;
         // One that cannot be used is not chosen for its hints.
         let Ok(tool) = Tool::find_in(environment, family, Some(Backend::Legacy)) else { continue };
-        tool.save(Table::Mangle, &mut |line| {
+        as_far_as_it_came(tool.save(Table::Mangle, &mut |line| {
             if let Line::Chain { name, .. } = line {
                 seen.note(Table::Mangle, name);
             }
-        })?;
+        }))?;
     }
     Ok(seen)
+}
+
+/// A tool that fails may be that of the variant which isn't used; if it is needed, that shows soon enough.
+fn as_far_as_it_came(saved: Result<(), Failure>) -> Result<(), Failure> {
+    match saved {
+        Err(failure @ Failure::NoPermission { .. }) => Err(failure),
+        Err(error) => {
+            tracing::warn!(%error, "Not all rules could be seen by which the variant of iptables is chosen");
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
 }
 
 fn unreadable(error: io::Error) -> Failure {
@@ -197,12 +212,7 @@ fn unreadable(error: io::Error) -> Failure {
 /// Whether legacy tables hold more than they do when they are made: the policy of each of their own chains, and an end.
 fn legacy_used(family: Family) -> io::Result<bool> {
     for table in Table::ALL {
-        let empty = match table {
-            Table::Filter => 4,
-            Table::Nat => 5,
-            Table::Mangle => 6,
-        };
-        if legacy::info(family, table)?.is_some_and(|info| info.entries > empty) {
+        if legacy::info(family, table)?.is_some_and(|info| info.entries > legacy::empty(table)) {
             return Ok(true);
         }
     }

@@ -31,7 +31,7 @@ const PORTALS: &str = "kubernetes service portals";
 const EXTERNAL: &str = "kubernetes externally-visible service portals";
 const BALANCERS: &str = "kubernetes load balancer firewall";
 
-/// The built-in chains that lead to ours.
+/// The first of the built-in chains that lead to ours: what is for this node itself.
 pub const INPUT: ChainName = ChainName::literal("INPUT");
 /// What goes through.
 pub const FORWARD: ChainName = ChainName::literal("FORWARD");
@@ -71,6 +71,11 @@ pub const PLACES: [ChainId; 7] = [
     ChainId { table: Table::Nat, name: names::SERVICES },
     ChainId { table: Table::Nat, name: names::NODE_PORTS },
 ];
+
+/// All chains that several have rules in: [`PLACES`], and those that lead there.
+pub fn shared_chains() -> impl Iterator<Item = ChainId> {
+    PLACES.into_iter().chain(JUMPS.iter().map(|jump| jump.key().place))
+}
 
 // === impl Jump ===
 
@@ -116,11 +121,12 @@ pub(crate) fn compile(
     out: &mut Vec<IptObject>,
 ) {
     let chain = |table, name, rules: Vec<Rule>| IptObject::Chain(ChainId { table, name }, OwnRules(rules.into()));
-    out.extend(Table::ALL.map(|table| chain(table, names::CANARY, Vec::new())));
+    let tables = Table::ALL.into_iter().filter(|table| *table != Table::Mangle || !features.lacks_mangle);
+    out.extend(tables.map(|table| chain(table, names::CANARY, Vec::new())));
     let mark = context.masquerade_mark;
     let ask = RuleWriter::new().target(Target::SetXmark { value: mark, mask: mark });
     out.push(chain(Table::Nat, names::MARK_MASQ, vec![ask]));
-    out.push(chain(Table::Nat, names::POSTROUTING, masquerading(mark, features.random_fully)));
+    out.push(chain(Table::Nat, names::POSTROUTING, masquerading(mark)));
     out.push(chain(Table::Filter, names::FORWARD, forwarding(mark, features)));
     out.extend(PLACES.map(IptObject::Place));
     out.extend(JUMPS.iter().map(|jump| IptObject::Entry(jump.key(), [jump.rule()].into())));
@@ -133,14 +139,14 @@ pub(crate) fn compile(
     }
 }
 
-fn masquerading(mark: u32, random_fully: bool) -> Vec<Rule> {
+fn masquerading(mark: u32) -> Vec<Rule> {
     let unmarked = Match::Mark { inverted: true, value: mark, mask: mark };
     vec![
         RuleWriter::new().matching(unmarked).target(Target::Return),
         RuleWriter::new().target(Target::SetXmark { value: mark, mask: 0 }),
         RuleWriter::new()
             .comment("kubernetes service traffic requiring SNAT")
-            .target(Target::Masquerade { random_fully }),
+            .target(Target::Masquerade { random_fully: true }),
     ]
 }
 

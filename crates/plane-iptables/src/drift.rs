@@ -27,21 +27,12 @@ pub(crate) fn keys(tool: &Tool, mirror: &Mirror, touched: &BTreeSet<ChainId>) ->
 
 /// What differs in tables that were read as a whole: entries and other rules next to them, and chains of one unit.
 pub(crate) fn keys_in(mirror: &Mirror, found: &Found, tables: &BTreeSet<Table>) -> Vec<IptKey> {
-    let shared = base::PLACES.into_iter().chain(base::JUMPS.iter().map(|jump| jump.key().place));
+    let shared = base::shared_chains();
     let shared: BTreeSet<ChainId> = shared.filter(|id| tables.contains(&id.table)).collect();
     let mut keys = differing(mirror, found, &shared);
     let chains = mirror.chains_unlike(&found.mirror).filter(|id| tables.contains(&id.table));
     keys.extend(chains.map(IptKey::Chain));
     keys
-}
-
-/// The chain in which an object's rules stand next to others'.
-pub(crate) fn place_of(key: &IptKey) -> Option<ChainId> {
-    match key {
-        IptKey::Entry(key) => Some(key.place),
-        IptKey::Place(id) | IptKey::Stray(id, _) => Some(*id),
-        IptKey::Chain(_) | IptKey::RouteLocalnet => None,
-    }
 }
 
 /// All keys of what was suspected; everything if they are many.

@@ -9,7 +9,7 @@ use ferry_plane::Op;
 use crate::mirror::{Kind, at};
 use crate::names::Class;
 use crate::object::{ChainId, IptObject, OwnRules, Owner};
-use crate::plan::{Item, Part, Plan, Steps, Task, Work, is_last};
+use crate::plan::{Item, PIECE_CHAINS, Part, Plan, Steps, Task, Work, is_last};
 
 /// The text, and which operation stands where in it.
 pub(crate) struct Script<'a> {
@@ -49,8 +49,8 @@ pub(crate) struct Progress {
     pub(crate) all_stuck: bool,
 }
 
-/// A piece has at least so many bytes.
-const PIECE: usize = 64 << 10;
+/// A piece of the text that is handed on has at least so many bytes.
+const FLUSH_BYTES: usize = 64 << 10;
 
 // === impl Outline ===
 
@@ -189,7 +189,7 @@ impl<'a> Script<'a> {
             self.declare(plan, &work.gone);
         }
         for (id, task) in &work.places {
-            self.declare_place(plan, *id, task, steps);
+            self.declare_place(*id, task, steps);
         }
         for (id, task) in &work.places {
             self.take(plan, *id, task, steps);
@@ -209,7 +209,7 @@ impl<'a> Script<'a> {
 
     fn mark(&mut self, item: Option<Item>) {
         if self.sink.is_some() {
-            if self.restore.text().len() >= PIECE {
+            if self.restore.text().len() >= FLUSH_BYTES {
                 self.hand_on();
             }
             return;
@@ -258,11 +258,11 @@ impl<'a> Script<'a> {
 
     // --- places
 
-    fn declare_place(&mut self, plan: &Plan<'_>, id: ChainId, task: &Task, steps: Steps) {
+    fn declare_place(&mut self, id: ChainId, task: &Task, steps: Steps) {
         let made = task.made.filter(|_| steps.add());
         let gone = task.gone.filter(|_| steps.remove());
         let fresh = task.fresh && steps.add();
-        if fresh || gone.is_some() || plan.rewrites(id, task, steps) {
+        if fresh || gone.is_some() || task.rewrites(steps) {
             self.mark(made.or(gone));
             self.restore.declare(id.name);
         } else if made.is_some() {
@@ -273,11 +273,11 @@ impl<'a> Script<'a> {
     }
 
     fn take(&mut self, plan: &Plan<'_>, id: ChainId, task: &Task, steps: Steps) {
-        if task.fresh || task.gone.is_some() || plan.rewrites(id, task, steps) {
+        if task.fresh || task.gone.is_some() || task.rewrites(steps) {
             return;
         }
         let replaced = task.put.iter().filter(|_| steps.add());
-        let taken = task.take.iter().filter(|item| steps.remove() && !plan.went_before(id, task, **item, steps));
+        let taken = task.take.iter().filter(|item| steps.remove() && !plan.went_before(task, **item, steps));
         for item in replaced.chain(taken) {
             if let Some(lines) = plan.old(*item) {
                 self.mark(Some(*item));
@@ -289,7 +289,7 @@ impl<'a> Script<'a> {
     }
 
     fn put(&mut self, plan: &Plan<'_>, id: ChainId, task: &Task, steps: Steps) {
-        if plan.rewrites(id, task, steps) {
+        if task.rewrites(steps) {
             return self.rewrite(plan, id, task, steps);
         }
         if !steps.add() {
@@ -440,7 +440,7 @@ impl Undo<'_> {
             }
             // What was made last leads to what was made before.
             let dropped: Vec<ChainName> = undo.dropped.iter().rev().copied().collect();
-            for piece in dropped.chunks(crate::plan::PIECE) {
+            for piece in dropped.chunks(PIECE_CHAINS) {
                 restore.table(*table);
                 for name in piece.iter() {
                     restore.declare(*name);

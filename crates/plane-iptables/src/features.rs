@@ -3,8 +3,6 @@
 /// What rules may ask for. The same as long as the process runs: what differs is another ruleset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// masquerading draws ports that nobody can foretell: the tool knows `--random-fully` (iptables 1.6.2)
-    pub random_fully: bool,
     /// dropped packets of no known connection are counted: the accounting object exists
     pub counts_invalid: bool,
     /// connections to node ports by way of loopback are counted: node ports are served there (IPv4 only), and the
@@ -14,4 +12,6 @@ pub struct Features {
     pub drops_invalid: bool,
     /// loopback is guarded although no node port is served there: `net.ipv4.conf.all.route_localnet` is 1 (IPv4 only)
     pub guards_loopback: bool,
+    /// this kernel has no table mangle: the chain there that shows who flushes tables is done without
+    pub lacks_mangle: bool,
 }

@@ -8,9 +8,6 @@ use ferry_kernel::iptables::{self, Backend, ChainName, Environment, Failure, Lin
 use crate::names::{self, Class};
 use crate::rules;
 
-/// Entries of the table of the legacy variant when there is nothing in it.
-const EMPTY_NAT: u32 = 5;
-
 /// Whether packets to some service are sent anywhere, in either variant. Changes nothing, and runs no tool where the kernel
 /// says that there is nothing.
 ///
@@ -35,7 +32,7 @@ fn in_use_nft(family: iptables::Family) -> io::Result<bool> {
 }
 
 fn in_use_legacy(family: iptables::Family) -> io::Result<bool> {
-    if legacy::info(family, Table::Nat)?.is_none_or(|info| info.entries <= EMPTY_NAT) {
+    if legacy::info(family, Table::Nat)?.is_none_or(|info| info.entries <= legacy::empty(Table::Nat)) {
         return Ok(false);
     }
     let tool = match Tool::find_in(&Environment::of_process(), family, Some(Backend::Legacy)) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ferry_kernel::iptables::{Backend, Failure, Family, Match, Run, Stdin, Table, Tool};
 use ferry_kernel::{nfacct, sysctl};
-use ferry_plane::{Batch, CommitError, Extent, Kernel, Tended};
+use ferry_plane::{Batch, CommitError, Extent, Kernel, Object as _, Tended};
 
 use crate::base;
 use crate::counters::Counters;
@@ -18,7 +18,7 @@ use crate::names;
 use crate::object::{ChainId, IptKey, IptObject};
 use crate::plan::Plan;
 use crate::read::{self, Found};
-use crate::verdict::{of_failure, of_script};
+use crate::verdict::{of_failure, of_io, of_script};
 use crate::watch::{Heard, LegacyWatch, Turn, all_entries};
 
 /// One family's tables in the kernel.
@@ -39,16 +39,14 @@ pub struct IptablesKernel {
     told: bool,
     /// everything was read, and nothing was written since
     fresh: bool,
-    /// everything was read at least once
-    begun: bool,
+    /// the chains of services were not looked into when everything was read
+    blind: bool,
     /// something was written at least once
     wrote: bool,
 }
 
 /// When to look again after the other family had the turn.
 const CONTENDED: Duration = Duration::from_millis(20);
-/// How often the legacy variant, which tells nobody, is asked.
-const LOOK: Duration = Duration::from_secs(1);
 /// Chains that others' rules lead to when they are to go: beyond so many, none goes.
 const STUCK: usize = 32;
 
@@ -68,9 +66,9 @@ impl IptablesKernel {
             unread: BTreeSet::new(),
             owed: BTreeSet::new(),
             legacy: LegacyWatch::default(),
-            told: false,
+            told: true,
             fresh: false,
-            begun: false,
+            blind: false,
             wrote: false,
         }
     }
@@ -229,7 +227,11 @@ impl IptablesKernel {
         };
         let done = match self.tool.backend() {
             Backend::Nft => self.turn.take().around(lines, restore, committed),
-            Backend::Legacy => Ok(restore()),
+            Backend::Legacy => {
+                // So that no family waits for the other's lock, and takes it for somebody else's.
+                let _turn = self.turn.take();
+                Ok(restore())
+            }
         };
         let (result, outline) = done.unwrap_or_else(|error| {
             (Err(Failure::Io { tool: "iptables-restore".to_owned(), error }), Outline::default())
@@ -237,7 +239,7 @@ impl IptablesKernel {
         self.counters.ran(outline.bytes);
         match &result {
             Ok(run) => self.counters.waited(run.lock_wait),
-            Err(Failure::Locked { waited, .. }) => self.counters.waited(*waited),
+            Err(Failure::Locked { bound, .. }) => self.counters.waited(*bound),
             Err(_) => {}
         }
         (result, outline)
@@ -247,14 +249,17 @@ impl IptablesKernel {
 
     fn read_all(&mut self) -> Result<Vec<IptObject>, CommitError> {
         self.hear()?;
-        drop(self.legacy.take(&Table::ALL.into()));
-        let Found { mut objects, mirror } = read::all(&self.tool).map_err(of_failure)?;
+        let suspected = self.legacy.take(&Table::ALL.into());
+        let Found { mut objects, mirror, blind } = read::all(&self.tool).map_err(|failure| {
+            self.legacy.suspect(suspected);
+            of_failure(failure)
+        })?;
         self.heard = Heard::default();
         self.unread.clear();
         self.owed.clear();
         self.mirror = mirror;
         self.told = false;
-        self.begun = true;
+        self.blind = blind;
         self.fresh = true;
         self.count_rules();
         objects.extend(self.route_localnet());
@@ -304,9 +309,8 @@ impl IptablesKernel {
     }
 
     fn note(&mut self, news: Heard) {
-        if news.everything {
-            self.unread.extend(base::PLACES);
-            self.unread.extend(base::JUMPS.iter().map(|jump| jump.key().place));
+        if news.everything || news.unheard {
+            self.unread.extend(base::shared_chains());
         }
         self.unread.extend(news.chains.iter().filter(|id| Kind::of(**id) != Some(Kind::Own)));
         self.heard.merge(news);
@@ -322,7 +326,7 @@ impl IptablesKernel {
             Ok(found) => {
                 let keys = drift::keys_in(&self.mirror, &found, &tables);
                 self.legacy.read(&tables, begin.elapsed());
-                self.unread.extend(keys.iter().filter_map(drift::place_of));
+                self.unread.extend(keys.iter().filter_map(IptKey::place));
                 self.owed.extend(keys);
                 Ok(())
             }
@@ -341,16 +345,28 @@ impl IptablesKernel {
     /// What others may have changed.
     fn drift(&mut self) -> Result<Option<Extent<IptKey>>, CommitError> {
         if !self.mirror.known() {
-            let tells = self.begun && !std::mem::replace(&mut self.told, true);
+            let tells = !std::mem::replace(&mut self.told, true);
             return Ok(tells.then_some(Extent::All));
         }
-        let heard = std::mem::take(&mut self.heard);
-        if heard.everything {
+        let mut heard = std::mem::take(&mut self.heard);
+        if heard.everything || heard.unheard && !self.blind {
             return Ok(Some(Extent::All));
+        }
+        if heard.unheard {
+            // To read everything would say once more that nobody can look into the chains of services, and they would be
+            // written anew, unheard by anybody, without end.
+            match read::lost(&self.tool, &self.mirror) {
+                Ok(keys) => self.owed.extend(keys),
+                Err(failure) => {
+                    self.heard.merge(heard);
+                    return Err(of_failure(failure));
+                }
+            }
+            heard.chains.extend(base::shared_chains());
         }
         match drift::keys(&self.tool, &self.mirror, &heard.chains) {
             Ok(keys) => {
-                let places: HashSet<ChainId> = keys.iter().filter_map(drift::place_of).collect();
+                let places: HashSet<ChainId> = keys.iter().filter_map(IptKey::place).collect();
                 self.unread.retain(|chain| !heard.chains.contains(chain) || places.contains(chain));
                 self.owed.extend(keys);
             }
@@ -371,14 +387,17 @@ struct Undone(bool);
 impl Kernel<IptObject> for IptablesKernel {
     /// Tries the tool, and listens.
     fn prepare(&mut self) -> Result<(), CommitError> {
-        // What may pass by shows at the first use.
-        if let Err(error @ CommitError::Unusable(_)) = self.tool.try_table(Table::Nat).map_err(of_failure) {
-            return Err(error);
-        }
-        match self.tool.backend() {
+        let tried = [Table::Nat, Table::Filter].map(|table| self.tool.try_table(table).map_err(of_failure));
+        let listens = match self.tool.backend() {
             Backend::Nft => self.turn.take().join().map_err(of_io),
             Backend::Legacy => Ok(()),
-        }
+        };
+        // What may pass by shows at the first use.
+        let unusable = |result| match result {
+            Err(error @ CommitError::Unusable(_)) => Some(error),
+            Err(_) | Ok(()) => None,
+        };
+        tried.into_iter().chain([listens]).find_map(unusable).map_or(Ok(()), Err)
     }
 
     fn read_back(&mut self, extent: &Extent<IptKey>) -> Result<Vec<IptObject>, CommitError> {
@@ -416,7 +435,6 @@ impl Kernel<IptObject> for IptablesKernel {
                 self.hear()?;
                 let tables = self.legacy.due(now);
                 self.look_closer(tables)?;
-                wake = Some(now + LOOK);
             }
         }
         Ok(Tended { wake, drift: self.drift()? })
@@ -461,11 +479,7 @@ fn stuck_at(plan: &Plan<'_>, script: &Whole, failure: &Failure) -> Vec<ChainId> 
 /// The chains in which a batch adds or removes single rules.
 fn places(batch: &Batch<IptObject>) -> impl Iterator<Item = ChainId> {
     let all = batch.create.iter().chain(&batch.replace).chain(&batch.delete);
-    all.filter_map(|object| match object {
-        IptObject::Entry(key, _) => Some(key.place),
-        IptObject::Place(id) | IptObject::Stray(id, _) => Some(*id),
-        IptObject::Chain(..) | IptObject::RouteLocalnet => None,
-    })
+    all.filter_map(|object| object.key().place())
 }
 
 /// How many rules of others a batch removes from each table.
@@ -479,12 +493,4 @@ fn strays(batch: &Batch<IptObject>) -> [i64; 3] {
         }
     }
     strays
-}
-
-/// An error of a socket.
-fn of_io(error: io::Error) -> CommitError {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => CommitError::Unusable(error),
-        _ => CommitError::Busy(error),
-    }
 }

@@ -47,6 +47,7 @@ pub use features::Features;
 pub use in_use::in_use;
 pub use kernel::IptablesKernel;
 pub use object::{IptKey, IptObject};
+pub use rules::tables;
 pub use trace::Tracer;
 pub use watch::Turn;
 

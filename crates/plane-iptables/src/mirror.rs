@@ -215,6 +215,11 @@ impl Mirror {
         self.chains.get(&id).map(|content| content.count())
     }
 
+    /// All chains of one unit, and how many rules each has.
+    pub(crate) fn chains(&self) -> impl Iterator<Item = (ChainId, usize)> {
+        self.chains.iter().map(|(id, content)| (*id, content.count()))
+    }
+
     /// Chains of one unit that the other has not, or with other rules; and the other way round.
     pub(crate) fn chains_unlike<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = ChainId> + 'a {
         let unlike = |one: &'a Self, other: &'a Self| {

@@ -81,6 +81,27 @@ pub enum Owner {
     Guard,
 }
 
+// === impl IptKey ===
+
+impl IptKey {
+    /// The chain in which an object's rules stand next to others'.
+    pub fn place(&self) -> Option<ChainId> {
+        match self {
+            Self::Entry(key) => Some(key.place),
+            Self::Place(id) | Self::Stray(id, _) => Some(*id),
+            Self::Chain(_) | Self::RouteLocalnet => None,
+        }
+    }
+
+    /// The chain that it is, or stands in.
+    pub fn chain(&self) -> Option<ChainId> {
+        match self {
+            Self::Chain(id) => Some(*id),
+            other => other.place(),
+        }
+    }
+}
+
 // === impl OwnRules ===
 
 /// What is left of a rule without its comments. Nothing is copied: at each look at everything, all

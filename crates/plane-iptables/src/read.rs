@@ -1,6 +1,7 @@
 //! What the kernel holds of ours, as objects, from what the tool prints. The text is never held as a whole.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io;
 use std::time::Duration;
 
 use ferry_kernel::iptables::{self, Backend, ChainName, Failure, Line, Rule, Table, Tool};
@@ -34,6 +35,8 @@ pub(crate) struct Found {
     pub(crate) objects: Vec<IptObject>,
     /// the same, as the next change needs it
     pub(crate) mirror: Mirror,
+    /// the chains of services were not looked into
+    pub(crate) blind: bool,
 }
 
 /// Reads all three tables.
@@ -117,16 +120,40 @@ fn singly(tool: &Tool, wanted: &[Table]) -> Result<Found, Failure> {
         (wanted.contains(&chain.table) && Kind::of(id).is_some()).then_some(id)
     };
     let ids: Vec<ChainId> = chains.iter().filter_map(named).collect();
+    let blind = ids.len() > LISTED;
     let mut sorter = Sorter::new(tool.family());
     for id in &ids {
-        if ids.len() > LISTED && Class::of(id.name).is_some_and(Class::is_of_service) {
+        if blind && Class::of(id.name).is_some_and(Class::is_of_service) {
             sorter.begin(id.table);
             sorter.hidden(id.name, Vec::new());
         } else {
             list(tool, &mut sorter, *id)?;
         }
     }
-    Ok(sorter.found())
+    Ok(Found { blind, ..sorter.found() })
+}
+
+/// Chains of units that are gone or empty. It is what netlink tells of them, whatever the tool can show.
+pub(crate) fn lost(tool: &Tool, mirror: &Mirror) -> Result<Vec<IptKey>, Failure> {
+    let failed = |error| Failure::Io { tool: format!("iptables-{}-save", tool.backend()), error };
+    let chains = iptables::nft::chains(tool.family()).map_err(failed)?;
+    let there: HashMap<(Table, &str), &iptables::nft::Chain> =
+        chains.iter().map(|chain| ((chain.table, chain.name.as_str()), chain)).collect();
+    let mut lost = Vec::new();
+    for (id, rules) in mirror.chains() {
+        let is_whole = match there.get(&(id.table, id.name.as_str())) {
+            Some(_) if rules == 0 => true,
+            Some(chain) => match iptables::nft::has_rules(tool.family(), chain) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+                has_rules => has_rules.map_err(failed)?,
+            },
+            None => false,
+        };
+        if !is_whole {
+            lost.push(IptKey::Chain(id));
+        }
+    }
+    Ok(lost)
 }
 
 fn list(tool: &Tool, sorter: &mut Sorter, chain: ChainId) -> Result<(), Failure> {
@@ -184,12 +211,7 @@ fn garbage(tool: &Tool, text: String) -> Failure {
 }
 
 fn chain_of_key(key: &IptKey) -> Option<ChainId> {
-    let id = match key {
-        IptKey::Chain(id) | IptKey::Place(id) | IptKey::Stray(id, _) => *id,
-        IptKey::Entry(key) => key.place,
-        IptKey::RouteLocalnet => return None,
-    };
-    Kind::of(id).map(|_| id)
+    key.chain().filter(|id| Kind::of(*id).is_some())
 }
 
 fn chain_of(object: &IptObject) -> Option<ChainId> {

@@ -131,8 +131,8 @@ pub(crate) const fn loopback(family: Family) -> IpNet {
     }
 }
 
-/// The tables of this family.
-pub(crate) fn tables(family: Family) -> iptables::Family {
+/// The family of the tables that serve this family.
+pub fn tables(family: Family) -> iptables::Family {
     match family {
         Family::V4 => iptables::Family::V4,
         Family::V6 => iptables::Family::V6,

@@ -125,7 +125,7 @@ impl Sorter {
 
     /// What came.
     pub(crate) fn found(self) -> Found {
-        Found { objects: self.objects, mirror: self.mirror }
+        Found { objects: self.objects, mirror: self.mirror, blind: false }
     }
 
     fn opened(&mut self, name: ChainName) -> Option<Open> {
@@ -261,13 +261,13 @@ fn owner(place: ChainId, rule: &Rule) -> Option<Owner> {
     }
 }
 
-/// The one rule that this mode, upstream's proxy and the kubelet make alike. Any other one is somebody else's.
 /// Whether it is about every packet.
 fn is_bare(rule: &Rule) -> bool {
     let Rule { source: None, destination: None, input: None, protocol: None, .. } = rule else { return false };
     rule.matches.iter().all(|each| matches!(each, Match::Comment(_)))
 }
 
+/// The one rule that this mode, upstream's proxy and the kubelet make alike. Any other one is somebody else's.
 fn is_guard(rule: &Rule) -> bool {
     matches!(base::guard(), IptObject::Entry(_, rules) if rules.contains(rule))
 }

@@ -41,10 +41,17 @@ pub(crate) fn of_failure(failure: Failure) -> CommitError {
     }
 }
 
+/// An error of a socket.
+pub(crate) fn of_io(error: io::Error) -> CommitError {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => CommitError::Unusable(error),
+        _ => CommitError::Busy(error),
+    }
+}
+
 /// What a failure to write this script means.
 pub(crate) fn of_script(failure: Failure, tool: &Tool, plan: &Plan<'_>, script: &Whole, fresh: bool) -> CommitError {
     match failure {
-        Failure::Refused { line: None, .. } => CommitError::Refused(Vec::new()),
         Failure::Refused { line: Some(line), lines, text, missing, .. } => {
             Refusal { plan, script, fresh, line, lines: &lines, text: &text, missing }.verdict(tool)
         }

@@ -58,6 +58,8 @@ pub(crate) struct Heard {
     pub(crate) chains: BTreeSet<ChainId>,
     /// or anything else
     pub(crate) everything: bool,
+    /// somebody committed something while nobody listened here
+    pub(crate) unheard: bool,
 }
 
 /// The legacy tables of one family as they were seen last.
@@ -86,6 +88,7 @@ impl Heard {
     /// Adds what was heard later.
     pub(crate) fn merge(&mut self, later: Self) {
         self.everything |= later.everything;
+        self.unheard |= later.unheard;
         self.chains.extend(later.chains);
         if self.chains.len() > TOUCHED {
             self.everything = true;
@@ -107,7 +110,7 @@ impl Heard {
         };
         let id = chain.map(|name| ChainId { table, name });
         if let Some(id) = id.filter(|id| Kind::of(*id).is_some()) {
-            self.merge(Self { chains: [id].into(), everything: false });
+            self.merge(Self { chains: [id].into(), ..Self::default() });
         }
     }
 }
@@ -148,7 +151,7 @@ impl Watch {
             Ok((news, after)) => {
                 let commits = commits(&result).and_then(|commits| u32::try_from(commits).ok());
                 if commits.map(|commits| before.wrapping_add(commits)) != Some(after) {
-                    merge(&mut self.heard, if quiet { everything() } else { news });
+                    merge(&mut self.heard, if quiet { unheard() } else { news });
                 }
             }
             Err(error) => {
@@ -201,6 +204,10 @@ impl Ear {
 
 fn everything() -> PerFamily<Heard> {
     PerFamily::from_fn(|_| Heard { everything: true, ..Heard::default() })
+}
+
+fn unheard() -> PerFamily<Heard> {
+    PerFamily::from_fn(|_| Heard { unheard: true, ..Heard::default() })
 }
 
 fn merge(heard: &mut PerFamily<Heard>, news: PerFamily<Heard>) {

@@ -5,12 +5,11 @@
 mod mode;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
 
 use ferry_api::object::Family;
 use ferry_modekit::{Case, Decided};
 use ferry_plane_iptables::{Features, Iptables, render};
+use ferry_testkit::iptables::left_by_upstream;
 use mode::ThisMode;
 
 /// The rules of each chain of each table.
@@ -37,12 +36,8 @@ fn chains(saved: &str) -> Chains {
     chains
 }
 
-fn folder() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/upstream/iptables")
-}
-
 fn ours(family: Family, features: Features) -> Chains {
-    let objects = fs::read_to_string(folder().join("objects.yaml")).unwrap();
+    let objects = include_str!("../../../testdata/upstream/iptables/objects.yaml").to_owned();
     let config = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: iptables\n\
                   clusterCIDR: 10.180.0.0/16\nhostnameOverride: node-a";
     let case = Case::of("upstream", config, &[objects]);
@@ -52,8 +47,8 @@ fn ours(family: Family, features: Features) -> Chains {
 
 /// What this version of upstream's proxy had is what ours has with these features.
 fn the_same(version: &str, features: Features) {
-    for (family, file) in [(Family::V4, "iptables-save.txt"), (Family::V6, "ip6tables-save.txt")] {
-        let upstream = chains(&fs::read_to_string(folder().join(version).join(file)).unwrap());
+    for family in Family::ALL {
+        let upstream = chains(&left_by_upstream(version, family));
         let ours = ours(family, features);
         assert!(upstream.len() > 15);
         assert_eq!(ours.keys().collect::<Vec<_>>(), upstream.keys().collect::<Vec<_>>());
@@ -79,11 +74,11 @@ fn the_same_as_1_36() {
     the_same(
         "1.36",
         Features {
-            random_fully: true,
             counts_invalid: true,
             counts_localhost: true,
             drops_invalid: true,
             guards_loopback: false,
+            lacks_mangle: false,
         },
     );
 }
@@ -94,11 +89,11 @@ fn the_same_as_1_30() {
     the_same(
         "1.30",
         Features {
-            random_fully: true,
             counts_invalid: false,
             counts_localhost: false,
             drops_invalid: true,
             guards_loopback: false,
+            lacks_mangle: false,
         },
     );
 }

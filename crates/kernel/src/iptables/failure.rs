@@ -14,7 +14,7 @@ const TEXT: usize = 500;
 /// `tool` is always the name of the program that was run, or that was looked for.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// it is not installed
+    /// it is not installed: no folder of `PATH` has it
     #[error("there is no {tool} in PATH")]
     Missing {
         /// what was looked for
@@ -30,13 +30,14 @@ pub enum Failure {
         /// at least this
         needs: Version,
     },
-    /// this process may not
+    /// this process may not: the tool says so, or it says that there is no table, and the process has no `CAP_NET_ADMIN`
     #[error("{tool}: permission denied: CAP_NET_ADMIN and, to load modules, CAP_NET_RAW or root are needed")]
     NoPermission {
         /// which
         tool: String,
     },
-    /// the kernel has none
+    /// the kernel has none, by the tool's words. "unable to initialize table" without a cause is taken for this; with that of
+    /// too little memory it is [`Failure::Exhausted`]
     #[error("{tool}: this kernel has no {table}: is its module loaded?")]
     NoTable {
         /// which
@@ -57,19 +58,19 @@ pub enum Failure {
         error: io::Error,
     },
     /// somebody else has held the lock all the time
-    #[error("another program has held the lock {path} for {waited:?}")]
+    #[error("another program has held the lock {path} for {bound:?}")]
     Locked {
         /// the file
         path: PathBuf,
         /// how long this was waited for
-        waited: Duration,
+        bound: Duration,
     },
     /// it took too long, and was killed. What it had committed until then stays
     #[error("{tool} was not done within {after:?} and was killed")]
     TimedOut {
         /// which
         tool: String,
-        /// the bound
+        /// the bound, of a run that reads nothing: see `Environment::run_time`
         after: Duration,
     },
     /// somebody killed it. What it had committed until then stays
@@ -153,6 +154,8 @@ impl<'a> Complaint<'a> {
         let exhausted = [
             "Resource temporarily unavailable",
             "Cannot allocate memory",
+            // libip4tc's words for the same
+            "Memory allocation problem",
             "No buffer space available",
             "Interrupted system call",
             "Too many open files",
@@ -355,6 +358,9 @@ mod tests {
         for text in [
             "iptables-restore v1.8.9 (nf_tables): Could not fetch rule set generation id: Resource temporarily unavailable",
             "iptables-restore v1.8.9 (nf_tables): \nline 7: RULE_APPEND failed (Cannot allocate memory): rule in chain A",
+            "iptables-restore: line 812 failed: Memory allocation problem.",
+            "iptables v1.8.9 (legacy): can't initialize iptables table `nat': Memory allocation problem",
+            "iptables-restore v1.8.9 (legacy): iptables-restore: unable to initialize table 'nat': Cannot allocate memory",
             "Another app is currently holding the xtables lock. Stopped waiting after 5s.",
         ] {
             assert!(matches!(failure(text), Failure::Exhausted { .. }), "{text}");

@@ -48,6 +48,15 @@ pub fn tables(family: Family) -> io::Result<Vec<String>> {
     }
 }
 
+/// Entries of a table that is as the kernel makes it: the policy of each of its own chains, and the table's end.
+pub fn empty(table: Table) -> u32 {
+    match table {
+        Table::Filter => 4,
+        Table::Nat => 5,
+        Table::Mangle => 6,
+    }
+}
+
 /// How large a table is in the calling thread's network namespace; `None` if it is not there, which this does not change:
 /// to ask the kernel for a table makes it.
 ///

@@ -38,7 +38,7 @@ impl Lock {
                 Ok(()) => return Ok((Self { _file: file }, waited)),
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) if waited >= bound => {
-                    return Err(Failure::Locked { path: path.to_owned(), waited });
+                    return Err(Failure::Locked { path: path.to_owned(), bound });
                 }
                 Err(Errno::WOULDBLOCK) => sleep(EVERY.min(bound.saturating_sub(waited))),
                 Err(error) => return Err(cannot(error)),

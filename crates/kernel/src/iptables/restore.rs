@@ -29,11 +29,6 @@ impl Restore {
         self.lines
     }
 
-    /// Whether nothing was added yet.
-    pub fn is_empty(&self) -> bool {
-        self.lines == 0
-    }
-
     /// Forgets all lines, and keeps the room.
     pub fn clear(&mut self) {
         self.text.clear();
@@ -74,11 +69,6 @@ impl Restore {
     /// Adds a rule as the last one; it must be one line, as the tool prints it.
     pub fn append_text(&mut self, chain: ChainName, rule: &str) -> usize {
         self.rule("-A", chain, |_, text| text.push_str(rule))
-    }
-
-    /// Adds a rule as the first one.
-    pub fn insert(&mut self, chain: ChainName, rule: &Rule) -> usize {
-        self.rule("-I", chain, |family, text| rule.print(family, text))
     }
 
     /// Adds a rule as the first one; it must be one line, as the tool prints it.

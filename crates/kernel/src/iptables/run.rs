@@ -5,6 +5,7 @@
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, waitpgid};
 
 /// Bytes of standard error that are kept; the tool's complaints are a few lines.
 const COMPLAINTS: usize = 8 << 10;
@@ -31,6 +33,10 @@ const REAP: Duration = Duration::from_micros(200);
 /// How much longer it may take for each byte that it is given: 1 s for 200 KB.
 const PER_BYTE: Duration = Duration::from_micros(5);
 
+/// How long a group that was killed is waited for: somebody in it may be within the kernel, or in a state of which nobody
+/// but the machine's first process can relieve him.
+const GONE: Duration = Duration::from_secs(1);
+
 /// The tool reads and writes 4 KiB at a time. Whoever looks for each of them spends ten times the time; after this time it is
 /// some tens of KiB, and a pipe holds 64.
 const PACE: Duration = Duration::from_millis(1);
@@ -38,7 +44,8 @@ const PACE: Duration = Duration::from_millis(1);
 /// What the child prints until it counts as much, in bytes.
 const MUCH: usize = 64 << 10;
 
-/// A child process. It is killed and waited for when this is dropped.
+/// A child process, in a process group of its own. If it has not ended by itself when this is dropped, all of the group is
+/// killed and waited for: the tool may be a script that runs the real one.
 ///
 /// As a reader, it is what the child prints.
 #[derive(Debug)]
@@ -48,6 +55,8 @@ pub(super) struct Process {
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
     complaints: Vec<u8>,
+    /// it has said more than is kept
+    cut: bool,
     /// bytes that it has printed
     printed: usize,
     /// since the last end of a line
@@ -63,7 +72,7 @@ pub(super) struct Process {
 pub(super) struct Ended {
     /// its status
     pub(super) status: ExitStatus,
-    /// the beginning of its standard error
+    /// the beginning of its standard error, in whole lines if there are several
     pub(super) complaints: String,
 }
 
@@ -84,7 +93,8 @@ impl Process {
     /// What the system says.
     pub(super) fn start(command: &mut Command, bound: Duration) -> io::Result<Self> {
         let deadline = Instant::now() + bound;
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.process_group(0).spawn()?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         // From here on it is ended when anything fails.
         let process = Self {
@@ -93,6 +103,7 @@ impl Process {
             stdout,
             stderr,
             complaints: Vec::new(),
+            cut: false,
             printed: 0,
             line: 0,
             deadline,
@@ -179,7 +190,14 @@ impl Process {
                 None => sleep(REAP),
             }
         };
-        Ok(Ended { status, complaints: String::from_utf8_lossy(&self.complaints).into_owned() })
+        Ok(Ended { status, complaints: self.complaints() })
+    }
+
+    /// What it complains. Half a line is left out: half a number would be another one.
+    fn complaints(&self) -> String {
+        let last = self.complaints.iter().rposition(|byte| *byte == b'\n').filter(|_| self.cut);
+        let whole = last.map_or(&*self.complaints, |last| self.complaints.get(..last).unwrap_or_default());
+        String::from_utf8_lossy(whole).into_owned()
     }
 
     /// Why reading has failed, if it has.
@@ -247,6 +265,7 @@ impl Process {
             Some(0) => self.stderr = None,
             Some(read) => {
                 let room = COMPLAINTS.saturating_sub(self.complaints.len());
+                self.cut |= read > room;
                 self.complaints.extend(piece.iter().take(read.min(room)));
             }
             None => {}
@@ -311,11 +330,23 @@ impl Read for Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if self.ended.is_none() {
-            // Both fail only if it is gone already. A child within the kernel, which cannot be interrupted there, may still
-            // write: nobody else should before it is gone.
-            let _ = self.child.kill();
+            // These fail only if it is gone already. A child within the kernel, which cannot be interrupted there, may still
+            // write: nobody else should before it is gone. So nothing bounds this wait.
+            let group = Pid::from_child(&self.child);
+            let _ = kill_process_group(group, Signal::KILL);
             let _ = self.child.wait();
+            until_gone(group);
         }
+    }
+}
+
+/// Waits for the children of a child, which are not ours.
+fn until_gone(group: Pid) {
+    let begin = Instant::now();
+    while test_kill_process_group(group).is_ok() && begin.elapsed() < GONE {
+        // But they have become ours if this is the machine's first process, as in a container.
+        let _ = waitpgid(group, WaitOptions::NOHANG);
+        sleep(REAP);
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{Access, access};
 
@@ -42,7 +42,7 @@ pub struct Environment {
     pub lock_file: PathBuf,
     /// how long the lock is waited for
     pub lock_wait: Duration,
-    /// how long a run may take
+    /// how long a run may take, whatever it prints; each byte that it reads adds 5 µs to that
     pub run_time: Duration,
 }
 
@@ -69,8 +69,6 @@ pub struct Stdin<'a>(&'a mut Process);
 pub struct Run {
     /// how long the lock was waited for; nothing in the nft variant, which has none
     pub lock_wait: Duration,
-    /// how long the tool ran after that
-    pub elapsed: Duration,
 }
 
 // === impl Stdin ===
@@ -89,7 +87,7 @@ impl Stdin<'_> {
 
 impl Environment {
     /// This process's: `PATH` and `XTABLES_LOCKFILE`, `/run/xtables.lock` by default. The lock is waited for 5 s, and a run
-    /// may take 60 s.
+    /// may take 60 s and what its text adds.
     pub fn of_process() -> Self {
         let lock_file = std::env::var_os(LOCK_FILE_VARIABLE).filter(|name| !name.is_empty());
         Self {
@@ -183,12 +181,7 @@ impl Tool {
         self.version
     }
 
-    /// Whether `MASQUERADE` knows `--random-fully`.
-    pub fn random_fully(&self) -> bool {
-        self.version >= Version([1, 6, 2])
-    }
-
-    /// Does what this text says, one section after the other, and leaves everything else alone.
+    /// Does what a text says that is made while it is written, one section after the other, and leaves everything else alone.
     ///
     /// The legacy variant's lock is held meanwhile, by this process: the tool gets one of its own, so that the wait has an
     /// exact bound and is known.
@@ -196,14 +189,6 @@ impl Tool {
     /// # Errors
     /// [`Failure`]. All sections before the line that it names are done; which ones is not known if it names none, or if the
     /// tool was killed.
-    pub fn restore(&self, text: &str) -> Result<Run, Failure> {
-        self.restore_by(&mut |stdin| stdin.write(text))
-    }
-
-    /// As [`Tool::restore`], with a text that is made while it is written.
-    ///
-    /// # Errors
-    /// As there.
     pub fn restore_by(&self, write: &mut dyn FnMut(&mut Stdin<'_>) -> io::Result<()>) -> Result<Run, Failure> {
         let (_lock, lock_wait) = match self.backend {
             Backend::Nft => (None, Duration::ZERO),
@@ -212,11 +197,10 @@ impl Tool {
                 (Some(lock), waited)
             }
         };
-        let begin = Instant::now();
         let call = Call::new(&self.environment, &self.restore);
         let ended = call.run(&["--noflush"], |process| write(&mut Stdin(process)))?;
         call.judge(&ended)?;
-        Ok(Run { lock_wait, elapsed: begin.elapsed() })
+        Ok(Run { lock_wait })
     }
 
     /// Gives the tool a text that changes nothing, to see whether it can do anything with this table.
@@ -238,8 +222,8 @@ impl Tool {
         self.save_within(self.environment.run_time, table, each)
     }
 
-    /// As [`Tool::save`], with a bound of its own: the nft variant begins anew whenever somebody commits to nf_tables
-    /// meanwhile, and so may never come to an end.
+    /// As [`Tool::save`], with a bound of its own if that is shorter: the nft variant begins anew whenever somebody commits to
+    /// nf_tables meanwhile, and so may never come to an end.
     ///
     /// # Errors
     /// As there.

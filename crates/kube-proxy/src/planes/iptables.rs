@@ -7,11 +7,11 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use ferry_api::config::MODE_IPTABLES;
 use ferry_api::object::Family;
-use ferry_kernel::iptables::{self, Backend, Failure, Table, Tool};
+use ferry_kernel::iptables::{Backend, Failure, Table, Tool};
 use ferry_kernel::{nfacct, sysctl};
 use ferry_model::{NodePortSelection, Settings};
 use ferry_plane::{CommitError, Kernel as _, SyncEngine};
-use ferry_plane_iptables::{Counters, Features, IptablesEngine, Turn, backend, names};
+use ferry_plane_iptables::{Counters, Features, Turn, backend, names, tables};
 use ipnet::IpNet;
 
 use super::{Engines, Leftovers, RetireError};
@@ -42,12 +42,13 @@ pub(super) fn open(families: &[Family], settings: &Settings) -> anyhow::Result<E
         tracing::warn!(variant = %choice.backend, warning, "The variants of iptables are at odds");
     }
     let features = Features {
-        random_fully: true,
         counts_invalid: counts(names::INVALID_DROPPED),
         counts_localhost: localhost && counts(names::LOCALHOST_ACCEPTED),
         drops_invalid: !is_liberal(),
         // Whoever has set it, an earlier run perhaps.
         guards_loopback: sysctl::read(ROUTE_LOCALNET).is_ok_and(|value| value == "1"),
+        // Each family has tables of its own.
+        lacks_mangle: false,
     };
     let shared = Shared { backend: choice.backend, features, turn: Turn::default() };
     let mut counters = Vec::new();
@@ -60,11 +61,11 @@ pub(super) fn open(families: &[Family], settings: &Settings) -> anyhow::Result<E
     let metrics = Box::new(move |registry: &_| {
         IptablesMetrics::register(MODE_IPTABLES, move || read(&counters, features), registry)
     });
-    let tables = match choice.backend {
+    let called = match choice.backend {
         Backend::Nft => NFT,
         Backend::Legacy => LEGACY,
     };
-    Ok(Engines { families, metrics, tables })
+    Ok(Engines { families, metrics, tables: called })
 }
 
 pub(super) fn retire_nft(family: Family) -> Result<usize, RetireError> {
@@ -83,10 +84,10 @@ fn retire(family: Family, backend: Backend, found: &'static str) -> Result<usize
     if !holds {
         return Ok(0);
     }
-    let shared = Shared { backend, features: Features::default(), turn: Turn::default() };
-    let engine = shared.engine(family, Arc::default());
-    let engine = engine.map_err(|error| RetireError::Failed(anyhow::Error::new(error).context(found)))?;
-    SyncEngine::retire(Box::new(engine)).map_err(|errors| RetireError::failed(&errors))
+    let tool = find(family, backend);
+    let tool = tool.map_err(|error| RetireError::Failed(anyhow::Error::new(error).context(found)))?;
+    let engine = ferry_plane_iptables::engine(Features::default(), tool, Turn::default(), Arc::default());
+    SyncEngine::retire(Box::new(engine)).map_err(|error| RetireError::Failed(anyhow::Error::msg(error)))
 }
 
 /// Upstream's proxy has the same names and makes all of them its own, so it leaves nothing of ours over.
@@ -104,25 +105,29 @@ pub(super) fn remove_leftovers(family: Family) -> io::Result<Leftovers> {
 impl Shared {
     /// An engine that is ready to work. What the machine lacks shows at once.
     fn open(&self, family: Family, counters: Arc<Counters>) -> Result<Box<dyn SyncEngine>, CommitError> {
-        let mut engine =
-            self.engine(family, counters).map_err(|failure| CommitError::Unusable(io::Error::other(failure)))?;
+        let unusable = |failure| CommitError::Unusable(io::Error::other(failure));
+        let tool = find(family, self.backend).map_err(unusable)?;
+        let features = Features { lacks_mangle: lacks(&tool, Table::Mangle), ..self.features };
+        let mut engine = ferry_plane_iptables::engine(features, tool, self.turn.clone(), counters);
         engine.kernel_mut().prepare()?;
         Ok(Box::new(engine))
     }
+}
 
-    fn engine(&self, family: Family, counters: Arc<Counters>) -> Result<IptablesEngine, Failure> {
-        let tables = match family {
-            Family::V4 => iptables::Family::V4,
-            Family::V6 => iptables::Family::V6,
-        };
-        let tool = Tool::find(tables, Some(self.backend))?;
-        tracing::debug!(%family, variant = %tool.backend(), version = %tool.version(), "Found the tool");
-        let features = Features {
-            random_fully: tool.random_fully(),
-            counts_localhost: self.features.counts_localhost && family == Family::V4,
-            ..self.features
-        };
-        Ok(ferry_plane_iptables::engine(features, tool, self.turn.clone(), counters))
+fn find(family: Family, backend: Backend) -> Result<Tool, Failure> {
+    let tool = Tool::find(tables(family), Some(backend))?;
+    tracing::debug!(%family, variant = %tool.backend(), version = %tool.version(), "Found the tool");
+    Ok(tool)
+}
+
+/// Whether the kernel has no such table. One that can't be tried for another reason, which may pass, counts as there.
+fn lacks(tool: &Tool, table: Table) -> bool {
+    match tool.try_table(table) {
+        Err(error @ Failure::NoTable { .. }) => {
+            tracing::warn!(%table, err = %error, "A table is done without, and so is the canary in it");
+            true
+        }
+        Err(_) | Ok(()) => false,
     }
 }
 

@@ -4,11 +4,11 @@ use super::*;
 use crate::render;
 
 const FEATURES: Features = Features {
-    random_fully: true,
     counts_invalid: true,
     counts_localhost: true,
     drops_invalid: true,
     guards_loopback: false,
+    lacks_mangle: false,
 };
 
 fn text(family: Family, features: Features, mark: u32, base: &BaseState) -> String {
@@ -106,7 +106,7 @@ fn a_machine_that_can_little() {
         [
             "-m mark ! --mark 0x80000000/0x80000000 -j RETURN",
             "-j MARK --set-xmark 0x80000000/0x0",
-            "-m comment --comment \"kubernetes service traffic requiring SNAT\" -j MASQUERADE",
+            "-m comment --comment \"kubernetes service traffic requiring SNAT\" -j MASQUERADE --random-fully",
         ]
     );
     assert!(rules_of(&text, "KUBE-FIREWALL").is_empty() && !text.contains("route_localnet"));
@@ -118,6 +118,15 @@ fn invalid_packets_may_be_dropped_uncounted() {
     let features = Features { drops_invalid: true, ..Features::default() };
     let text = text(Family::V6, features, 0x4000, &state(NodePortAddresses::All, false));
     assert_eq!(rules_of(&text, "KUBE-FORWARD")[0], "-m conntrack --ctstate INVALID -j DROP");
+}
+
+#[test]
+fn a_table_that_is_not_there_gets_no_canary() {
+    let of = |lacks_mangle| {
+        let features = Features { lacks_mangle, ..FEATURES };
+        text(Family::V4, features, 0x4000, &state(NodePortAddresses::All, true))
+    };
+    assert_eq!(format!("*mangle\n:KUBE-PROXY-CANARY - [0:0]\nCOMMIT\n{}", of(true)), of(false));
 }
 
 #[test]

@@ -249,7 +249,7 @@ fn sections_that_were_committed_have_a_text_that_takes_them_back() {
     };
     let plan = Plan::new(V4, Backend::Nft, &batch, &mirror);
     let script = Script::new(&plan, &Progress::default());
-    assert!(undo(&plan, &script, 0).unwrap().text.is_empty());
+    assert!(undo(&plan, &script, 0).unwrap().text.text().is_empty());
     let rule =
         |last: u8, target: &str| format!("KUBE-SERVICES -d 10.96.0.{last}/32 -p tcp -m tcp --dport 80 -j {target}");
     assert_eq!(
@@ -318,7 +318,7 @@ fn pieces_together_are_the_whole() {
             Ok(())
         })
         .unwrap();
-        assert!(pieces.len() > 1 && pieces.iter().all(|piece| piece.len() < 2 * PIECE));
+        assert!(pieces.len() > 1 && pieces.iter().all(|piece| piece.len() < 2 * FLUSH_BYTES));
         assert_eq!(pieces.concat(), whole.text());
         assert_eq!(outline.commits, whole.outline().commits);
         assert_eq!((outline.bytes, outline.written), (whole.text().len(), whole.outline().written));
@@ -326,6 +326,29 @@ fn pieces_together_are_the_whole() {
         let stopped = Script::stream(&plan, &Progress::default(), &mut |_| Err(io::ErrorKind::TimedOut.into()));
         assert_eq!(stopped.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
+}
+
+/// The tool shows bytes of a comment that are no UTF-8, and what is made of them is in no rule: it is not found.
+#[test]
+fn what_can_not_be_named_goes_with_its_place() {
+    let comment = "-p tcp -m comment --comment \"\u{fffd}\" -m tcp --dport 80 -j DROP";
+    assert!(Rule::parse(V4, comment).is_some());
+    let stray = || IptObject::Stray(refusing(), comment.into());
+    let others = vec![IptObject::Place(refusing()), vip(refusing(), 2, 80, Target::Drop)];
+    let kept = "-A KUBE-SERVICES -d 10.96.0.2/32 -p tcp -m tcp --dport 80 -j DROP\n";
+    let script = text(Backend::Nft, &delete(vec![stray()]), &after(others.clone()));
+    assert_eq!(script, format!("*filter\n:KUBE-SERVICES - [0:0]\n{kept}COMMIT\n"));
+    // Likewise what an entry was.
+    let mut mirror = after(others);
+    let entry = vip(refusing(), 1, 80, Target::Reject);
+    let IptObject::Entry(key, _) = &entry else { panic!() };
+    mirror.put_entry(*key, Lines::new(format!("-d 10.96.0.1/32 {comment}")));
+    let script = text(Backend::Nft, &Batch { replace: vec![entry.clone()], ..Batch::default() }, &mirror);
+    let rule =
+        "-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable\n";
+    assert_eq!(script, format!("*filter\n:KUBE-SERVICES - [0:0]\n{rule}{kept}COMMIT\n"));
+    let script = text(Backend::Nft, &delete(vec![entry]), &mirror);
+    assert_eq!(script, format!("*filter\n:KUBE-SERVICES - [0:0]\n{kept}COMMIT\n"));
 }
 
 #[test]

@@ -1,18 +1,20 @@
 //! Many services: sections, comments that are left out, places that are written anew, and what it costs.
 
 use std::net::IpAddr;
+use std::process::Command;
 use std::sync::Arc;
+use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
-use crate::machine::{Machine, assert_same, inside, wanted};
+use crate::machine::{FEATURES, Machine, assert_same, inside, wanted};
 use crate::wrapper::with_wrapper;
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::iptables::Backend;
 use ferry_modekit::good;
 use ferry_modekit::states::{self, service};
 use ferry_model::{Action, Context, Endpoint, FrontendAddr, FrontendKind, LocalDetector, PerFamily, Pool, Treatment};
-use ferry_plane::{Delta, Kernel, SyncEngine, Unit, UnitId};
-use ferry_plane_iptables::IptablesEngine;
+use ferry_plane::{Batch, CommitError, Compile, Delta, Extent, Kernel, Object, SyncEngine, Unit, UnitId};
+use ferry_plane_iptables::{IptObject, Iptables, IptablesEngine};
 
 const SERVICES: u16 = 360;
 
@@ -141,22 +143,18 @@ fn sections_that_were_committed_are_taken_back() {
         let break_it = "input=$FOLDER/input\ncat > $input\nif [ -e $FOLDER/broken ]; then exec $REAL \"$@\" < $input; fi\ntouch $FOLDER/broken\nsed 's/^-I KUBE-SERVICES .* -j KUBE-SVC/-I KUBE-SERVICES -m nosuch -j KUBE-SVC/;s/^-A KUBE-SERVICES .* -j KUBE-SVC/-A KUBE-SERVICES -m nosuch -j KUBE-SVC/' $input | $REAL \"$@\"\nexit $?\n";
         wrapper.fault(break_it);
         let kernel = engine.kernel_mut();
-        let actual = kernel.read_back(&ferry_plane::Extent::All).unwrap();
+        let actual = kernel.read_back(&Extent::All).unwrap();
         assert!(!actual.is_empty());
         let mut objects = Vec::new();
-        {
-            use ferry_plane::{Compile, Object};
-            let compile = ferry_plane_iptables::Iptables::new(machine.family, crate::machine::FEATURES);
-            let context = states::context(machine.family);
-            for number in 0..SERVICES {
-                let (_, unit) = one(machine.family, number, (number % 2 == 0).then_some(number));
-                compile.compile(&context, &unit.unwrap(), &mut objects);
-            }
-            objects.sort_by_key(Object::rank);
+        let (compile, context) = (Iptables::new(machine.family, FEATURES), states::context(machine.family));
+        for number in 0..SERVICES {
+            let (_, unit) = one(machine.family, number, (number % 2 == 0).then_some(number));
+            compile.compile(&context, &unit.unwrap(), &mut objects);
         }
-        let batch = ferry_plane::Batch { create: objects, ..ferry_plane::Batch::default() };
+        objects.sort_by_key(Object::rank);
+        let batch = Batch { create: objects, ..Batch::default() };
         let error = kernel.commit(&batch).unwrap_err();
-        assert!(matches!(error, ferry_plane::CommitError::Refused(_)), "{error:?}");
+        assert!(matches!(error, CommitError::Refused(_)), "{error:?}");
         // Nothing leads to what is left, and it is wanted again.
         let mut left = machine.saved();
         left.retain(|line| {
@@ -189,4 +187,48 @@ fn a_flush_of_one_place_is_one_run_and_looks_at_that_place() {
             scope.spawn(move || crate::machine::on(Backend::Nft, family, &test));
         }
     });
+}
+
+/// A rule of nft's own among ours: the tool shows nothing of the table, and these are too many chains to list. Somebody else
+/// commits all the while.
+#[test]
+fn what_nobody_can_look_into_is_written_once() {
+    let test = |machine: &Machine| {
+        drop(started(machine));
+        let tables = if machine.family == Family::V4 { "ip" } else { "ip6" };
+        let nft = |command: &str| assert!(Command::new("nft").arg(command).status().unwrap().success(), "{command}");
+        nft(&format!("table {tables} nat {{ chain NATIVE {{ meta hour > \"05:00\" accept; }}; }}"));
+        nft("add table inet neighbour");
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                while stopped.try_recv() == Err(TryRecvError::Empty) {
+                    nft("add chain inet neighbour busy; delete chain inet neighbour busy");
+                }
+            });
+            // The neighbour stops when this goes, also when something fails.
+            let _stop = stop;
+            let mut engine = machine.engine();
+            engine.offer(all(machine.family));
+            let now = Instant::now();
+            good(engine.sync(now));
+            let turn =
+                |engine: &mut IptablesEngine, turn: u32| good(engine.tend(now + turn * Duration::from_millis(300)));
+            (1..8).for_each(|number| drop(turn(&mut engine, number)));
+            let runs = engine.kernel().counters().runs();
+            let more: usize = (8..20).map(|number| turn(&mut engine, number).repairs).sum();
+            assert_eq!((engine.kernel().counters().runs(), more), (runs, 0), "{}", machine.family);
+            // What is heard of is looked into all the same.
+            let chain = engine.objects().iter().find_map(|object| match object {
+                IptObject::Chain(id, _) if id.name.as_str().starts_with("KUBE-SVC-") => Some(id.name),
+                _ => None,
+            });
+            nft(&format!("flush chain {tables} nat {}", chain.unwrap()));
+            let repairs: usize = (20..30).map(|number| turn(&mut engine, number).repairs).sum();
+            assert_eq!(repairs, 1);
+        });
+    };
+    for family in Family::ALL {
+        crate::machine::on(Backend::Nft, family, &test);
+    }
 }

@@ -15,13 +15,13 @@ use ferry_kernel::nft::Socket;
 use ferry_plane::{Extent, Kernel, Object, SyncEngine};
 use ferry_plane_iptables::{Counters, Features, IptObject, IptablesEngine, IptablesKernel, Turn, engine};
 
-/// Without counters, which not every kernel has.
+/// Without counters, which a kernel must have for them.
 pub(crate) const FEATURES: Features = Features {
-    random_fully: true,
     counts_invalid: false,
     counts_localhost: false,
     drops_invalid: true,
     guards_loopback: false,
+    lacks_mangle: false,
 };
 
 /// Runs a test in each variant and family, all at once.
@@ -87,6 +87,11 @@ impl Machine {
         engine(FEATURES, self.tool(), turn, Arc::new(Counters::default()))
     }
 
+    /// With other features.
+    pub(crate) fn engine_of(&self, features: Features) -> IptablesEngine {
+        engine(features, self.tool(), Turn::default(), Arc::new(Counters::default()))
+    }
+
     /// All that is read, sorted.
     pub(crate) fn read_back(&self) -> Vec<IptObject> {
         let mut kernel = IptablesKernel::new(self.tool(), Turn::default(), Arc::new(Counters::default()));
@@ -149,7 +154,7 @@ impl Machine {
         lines
     }
 
-    /// What moves when anybody writes: generations, or sizes and counters of the tables.
+    /// The generation of nf_tables, which moves when anybody commits to them. Legacy tables have none.
     pub(crate) fn moved(&self) -> u32 {
         Socket::open().unwrap().generation().unwrap()
     }

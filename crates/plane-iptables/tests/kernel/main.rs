@@ -10,5 +10,6 @@ mod legacy;
 mod machine;
 mod news;
 mod objects;
+mod tables;
 mod takeover;
 mod wrapper;

@@ -1,7 +1,6 @@
 //! Tables that another proxy has written, or writes at the same time.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +9,8 @@ use ferry_api::object::Family;
 use ferry_kernel::iptables::{Backend, Table};
 use ferry_kernel::nfacct;
 use ferry_plane::{Delta, SyncEngine, Unit};
-use ferry_plane_iptables::{Counters, Features, IptablesEngine, Turn, engine, in_use, names};
+use ferry_plane_iptables::{Features, IptablesEngine, Turn, in_use, names};
+use ferry_testkit::iptables::{create_counters, left_by_upstream};
 
 use crate::machine::{FEATURES, Machine, assert_same, inside, on, settle, wanted};
 use ferry_modekit::good;
@@ -39,19 +39,9 @@ fn plain(family: Family, last: u8) -> Delta {
 #[test]
 fn what_upstream_has_left_is_read_and_goes() {
     inside(|machine| {
+        create_counters();
         for version in ["1.30", "1.36"] {
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/upstream/iptables").join(version);
-            let file = match machine.family {
-                Family::V4 => "iptables-save.txt",
-                Family::V6 => "ip6tables-save.txt",
-            };
-            let saved = std::fs::read_to_string(folder.join(file)).unwrap();
-            // What not every kernel has.
-            let saved: String = saved
-                .lines()
-                .filter(|line| !line.contains("nfacct"))
-                .fold(String::new(), |all, line| all + line + "\n");
-            machine.restore(&saved);
+            machine.restore(&left_by_upstream(version, machine.family));
             let objects = machine.read_back();
             assert!(objects.len() > 30, "{version}: {objects:?}");
             let text = format!("{objects:?}");
@@ -210,8 +200,12 @@ fn a_change_that_meets_damage_mends_what_it_needs() {
             format!("*nat\n:{plain_chain} - [0:0]\n:KUBE-SEP-{endpoint} - [0:0]\n-X KUBE-SEP-{endpoint}\nCOMMIT\n"),
             "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n".to_owned(),
             "*filter\n:KUBE-EXTERNAL-SERVICES - [0:0]\nCOMMIT\n*nat\n:KUBE-NODEPORTS - [0:0]\n:KUBE-MARK-MASQ - [0:0]\nCOMMIT\n".to_owned(),
+            "-t nat -F\n-t nat -X".to_owned(),
         ]) {
-            machine.restore(&damage);
+            match damage.starts_with('*') {
+                true => machine.restore(&damage),
+                false => damage.lines().for_each(|line| drop(machine.iptables(line))),
+            }
             engine.offer(plain(machine.family, round));
             let outcome = engine.sync(now);
             assert!(outcome.error.is_none() && outcome.quarantined.is_empty(), "{damage}: {outcome:?}");
@@ -278,21 +272,13 @@ fn other_rules_about_loopback_are_not_the_guard() {
     });
 }
 
-/// Where the kernel can count, which not every one can. Counters that rules name are made when they have gone.
+/// Counters that rules name are made when they have gone.
 #[test]
 fn counters_in_rules_are_read_back() {
     inside(|machine| {
-        if nfacct::create("ferry_test").is_err() {
-            return;
-        }
-        let all = Features {
-            random_fully: true,
-            counts_invalid: true,
-            counts_localhost: machine.family == Family::V4,
-            drops_invalid: true,
-            guards_loopback: false,
-        };
-        let open = || engine(all, machine.tool(), Turn::default(), Arc::new(Counters::default()));
+        nfacct::create("ferry_test").expect("the kernel counts packets by nfacct");
+        let all = Features { counts_invalid: true, counts_localhost: machine.family == Family::V4, ..FEATURES };
+        let open = || machine.engine_of(all);
         let mut engine = open();
         engine.offer(everything(machine.family));
         good(engine.sync(Instant::now()));
@@ -313,8 +299,7 @@ fn counters_in_rules_are_read_back() {
 fn the_guard_of_loopback_is_never_given_up() {
     for backend in Backend::ALL {
         on(backend, Family::V4, &|machine| {
-            let features = Features { guards_loopback: true, ..FEATURES };
-            let mut engine = engine(features, machine.tool(), Turn::default(), Arc::new(Counters::default()));
+            let mut engine = machine.engine_of(Features { guards_loopback: true, ..FEATURES });
             engine.offer(everything(machine.family));
             let mut now = Instant::now();
             good(engine.sync(now));
@@ -329,4 +314,32 @@ fn the_guard_of_loopback_is_never_given_up() {
             }
         });
     }
+}
+
+/// Somebody takes everything away again and again: it is left to him, but for the guard.
+#[test]
+fn the_guard_of_loopback_is_kept_while_all_the_rest_is_left_alone() {
+    on(Backend::Nft, Family::V4, &|machine| {
+        let mut engine = machine.engine_of(Features { guards_loopback: true, ..FEATURES });
+        engine.offer(everything(machine.family));
+        let mut now = Instant::now();
+        good(engine.sync(now));
+        let (mut contested, mut left_alone) = (false, false);
+        for round in 0..8 {
+            let gone = "add table ip nat; delete table ip nat; add table ip filter; delete table ip filter";
+            assert!(Command::new("nft").arg(gone).status().unwrap().success());
+            for _ in 0..8 {
+                now += Duration::from_millis(250);
+                contested |= good(engine.tend(now)).contested.contains(&"everything".to_owned());
+            }
+            let left = machine.saved();
+            assert!(
+                left.iter().any(|line| line.contains("-A KUBE-FIREWALL") && line.contains("-d 127.0.0.0/8")),
+                "round {round}: {left:?}"
+            );
+            assert!(left.iter().any(|line| line == "filter -A INPUT -j KUBE-FIREWALL"), "round {round}: {left:?}");
+            left_alone |= !left.iter().any(|line| line.contains("-j KUBE-SVC-"));
+        }
+        assert!(contested && left_alone);
+    });
 }

@@ -17,11 +17,11 @@ impl Mode for ThisMode {
 
     fn compiler(family: Family, localhost: bool) -> Iptables {
         let features = Features {
-            random_fully: true,
             counts_invalid: true,
             counts_localhost: localhost,
             drops_invalid: true,
             guards_loopback: false,
+            lacks_mangle: false,
         };
         Iptables::new(family, features)
     }

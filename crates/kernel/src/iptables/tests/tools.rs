@@ -140,7 +140,7 @@ fn every_sample_is_deleted_by_its_text() {
         restore.declare(chain);
         restore.declare(name("KUBE-SVC-7AEEELSGPX43WHBU"));
         for (rule, _) in samples() {
-            restore.insert(chain, &rule);
+            restore.insert_text(chain, &printed(family, &rule));
         }
         restore.commit();
         tools.restore(restore.text());
