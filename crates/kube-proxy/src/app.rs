@@ -32,7 +32,7 @@ use crate::serve::metrics::Metrics;
 use crate::serve::service_health::ServiceHealth;
 use crate::serve::status::Status;
 use crate::source::Sink;
-use crate::{core, handover, planes, platform, version};
+use crate::{core, planes, platform, version};
 
 /// What to run.
 #[derive(Debug)]
@@ -73,6 +73,7 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     tracing::info!(version, mode, node, "Starting kube-proxy");
     platform::set_oom_score(plan.oom_score);
     platform::raise_open_files();
+    platform::require_net_admin()?;
     if plan.tcp_be_liberal {
         platform::track_liberally()?;
     }
@@ -80,19 +81,19 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     memory::share_one_arena();
     let metrics = Arc::new(Metrics::new()?);
     let Opened { source, node, freshness, recorder } = origin.open(&plan.settings, &metrics)?;
-    let (engines, tables) = engines(&plan, &metrics)?;
+    let (ended, end) = unbounded_channel();
+    let flows = start_flows(&metrics, &ended)?;
+    let (engines, handover) = engines(&plan, &metrics, &flows)?;
     let families: Vec<Family> = engines.iter().map(|(family, _)| *family).collect();
 
     // A node that the cluster doesn't know yet is none that load balancers should send to.
     let eligible = Arc::new(AtomicBool::new(node == NodeFacts::Local));
     let (reports, reported) = unbounded_channel();
-    let (ended, end) = unbounded_channel();
 
     // From the far end to the near one, so that everybody has somebody to talk to.
     let epoch = Instant::now();
     let pulses: Vec<(Family, Arc<Pulse>)> =
         families.iter().map(|family| (*family, Arc::new(Pulse::new(epoch)))).collect();
-    let flows = start_flows(&metrics, &ended)?;
     let mut seats = Vec::new();
     for ((family, engine), (_, pulse)) in engines.into_iter().zip(&pulses) {
         seats.push(start_engine(&plan, engine, flows.witness(family), pulse, &reports, &ended)?);
@@ -125,14 +126,12 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     let service_health = ServiceHealth::new(&plan.settings.node_name, pulses, health_events);
     // The edges have the main thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let handover = Handover::new(tables);
     let edges = edges(&plan, health, status, follow(reporter, service_health, handover, reported), end);
     match LocalSet::new().block_on(&runtime, edges)? {}
 }
 
-/// The engines of all families that this machine has, and in which tables they work.
-fn engines(plan: &Plan, metrics: &Metrics) -> anyhow::Result<(Engines, &'static str)> {
-    platform::require_net_admin()?;
+/// The engines of all families that this machine has, and what removes what is elsewhere.
+fn engines(plan: &Plan, metrics: &Metrics, flows: &Arc<Shared>) -> anyhow::Result<(Engines, Handover)> {
     let mode = plan.plane.mode;
     let mut reasons = Vec::new();
     let mut families = vec![Family::V4];
@@ -149,7 +148,12 @@ fn engines(plan: &Plan, metrics: &Metrics) -> anyhow::Result<(Engines, &'static 
         match opened {
             Ok(engine) => engines.push((family, engine)),
             Err(error) => {
-                tracing::error!(%family, mode, err = %error, "The family can't be served");
+                tracing::error!(
+                    %family,
+                    mode,
+                    err = %error,
+                    "The family can't be served, rules of an earlier run of whatever mode stay as they are"
+                );
                 reasons.push(format!("{family}: {error}"));
             }
         }
@@ -157,10 +161,11 @@ fn engines(plan: &Plan, metrics: &Metrics) -> anyhow::Result<(Engines, &'static 
     if engines.is_empty() {
         bail!("mode {mode} can't be used on this machine: {}", reasons.join("; "));
     }
+    let mut handover = Handover::new(opened.tables, Arc::clone(flows));
     if !families.contains(&Family::V6) {
-        handover::abandon(Family::V6);
+        handover.abandon(Family::V6);
     }
-    Ok((engines, opened.tables))
+    Ok((engines, handover))
 }
 
 fn start_engine(
@@ -289,6 +294,7 @@ async fn follow(
                 None => return,
             },
             () = service_health.due() => service_health.retry().await,
+            () = handover.go_on() => {}
         }
     }
 }

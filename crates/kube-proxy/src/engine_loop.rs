@@ -50,7 +50,8 @@ struct Loop {
     waiting: Option<Delta>,
     /// handed over and not acknowledged
     pending: BTreeSet<UnitId>,
-    /// the last try to make what was offered failed, or there was none yet
+    /// what was offered is not made, or it isn't known whether what is in force is right: the last turn failed, or left the
+    /// base out
     unfinished: bool,
     /// nothing has been synced yet
     first: bool,
@@ -89,23 +90,26 @@ enum Step {
 pub fn run(setup: Setup, engine: Box<dyn SyncEngine>) {
     let now = Instant::now();
     setup.pulse.update(now);
-    let agenda = Agenda::new(setup.min_sync_period, now);
-    Loop {
-        setup,
-        engine,
-        agenda,
-        waiting: None,
-        pending: BTreeSet::new(),
-        unfinished: false,
-        first: true,
-        littered: false,
-    }
-    .run();
+    Loop::new(setup, engine, now).run();
 }
 
 // === impl Loop ===
 
 impl Loop {
+    fn new(setup: Setup, engine: Box<dyn SyncEngine>, now: Instant) -> Self {
+        let agenda = Agenda::new(setup.min_sync_period, now);
+        Self {
+            setup,
+            engine,
+            agenda,
+            waiting: None,
+            pending: BTreeSet::new(),
+            unfinished: false,
+            first: true,
+            littered: false,
+        }
+    }
+
     fn run(mut self) {
         loop {
             let patience = self.agenda.patience(Instant::now());
@@ -165,15 +169,17 @@ impl Loop {
     fn tell(&mut self, step: Step, outcome: Outcome, now: Instant) {
         // Tending also tries again what failed.
         let synced = step != Step::Tend || self.unfinished;
-        // Without the base nothing serves, whatever else is in force.
+        // Without the base nothing serves, whatever else is in force; and what can't be looked at may be gone.
         let baseless = outcome.quarantined.iter().any(|(unit, _)| *unit == UnitId::Base);
-        if baseless {
+        let bad = baseless || outcome.error.is_some();
+        if bad {
             self.setup.pulse.take(now);
-        } else if outcome.error.is_none() && synced && self.waiting.is_none() {
+        } else if synced && self.waiting.is_none() {
             self.setup.pulse.update(now);
         }
-        self.unfinished &= outcome.error.is_some();
-        if !outcome.worked && outcome.error.is_none() && step != Step::Sync {
+        // That what failed works again is news, even if there is nothing to do.
+        let recovered = std::mem::replace(&mut self.unfinished, bad) && !bad;
+        if !outcome.worked && outcome.error.is_none() && step != Step::Sync && !recovered {
             return;
         }
         let large = outcome.acked.len() >= LARGE || (self.first && !outcome.acked.is_empty());
@@ -269,126 +275,4 @@ impl Agenda {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io;
-
-    use ferry_plane::{CommitError, ObjectName};
-
-    use super::*;
-
-    fn failed(pause: Duration) -> Outcome {
-        let error = Some(Arc::new(CommitError::Busy(io::Error::other("lock"))));
-        Outcome { error, next: Next::RetryAfter(pause), ..Outcome::default() }
-    }
-
-    #[test]
-    fn what_the_kernel_refuses_is_not_waited_for() {
-        let (web, mail) = (ObjectName::new("default", "web"), ObjectName::new("default", "mail"));
-        let refused = |units: &[UnitId]| {
-            let why = || Arc::new(CommitError::Refused(Vec::new()));
-            Outcome { quarantined: units.iter().map(|unit| (unit.clone(), why())).collect(), ..Outcome::default() }
-        };
-        let (web, mail) = (UnitId::Service(web), UnitId::Service(mail));
-        let pending = BTreeSet::from([web.clone()]);
-        assert!(settled(&BTreeSet::new(), &Outcome::default()));
-        assert!(settled(&pending, &refused(&[web.clone(), mail.clone()])));
-        assert!(!settled(&pending, &refused(&[mail])));
-        assert!(!settled(&BTreeSet::from([UnitId::Base]), &refused(&[UnitId::Base])), "then nothing serves");
-        assert!(!settled(&BTreeSet::new(), &failed(TEND)));
-        assert!(!settled(&pending, &Outcome::default()));
-    }
-
-    #[test]
-    fn changes_are_synced_at_once() {
-        let start = Instant::now();
-        let mut agenda = Agenda::new(UNLIMITED, start);
-        assert_eq!(agenda.step(start), Step::Nothing);
-        assert_eq!(agenda.patience(start), TEND);
-        agenda.offered(start);
-        assert_eq!(agenda.step(start), Step::Sync);
-        agenda.done(Step::Sync, &Outcome::default(), start);
-        assert_eq!(agenda.step(start), Step::Nothing);
-        agenda.offered(start);
-        assert_eq!(agenda.step(start), Step::Sync);
-    }
-
-    #[test]
-    fn an_explicit_distance_is_kept() {
-        let start = Instant::now();
-        let period = Duration::from_secs(5);
-        let mut agenda = Agenda::new(period, start);
-        agenda.offered(start);
-        assert_eq!(agenda.step(start), Step::Sync);
-        agenda.done(Step::Sync, &Outcome::default(), start);
-        agenda.offered(start + TEND / 2);
-        assert_eq!(agenda.step(start + TEND / 2), Step::Nothing);
-        assert_eq!(agenda.step(start + TEND), Step::Tend);
-        assert_eq!(agenda.step(start + period), Step::Sync);
-    }
-
-    #[test]
-    fn a_slow_turn_is_followed_by_a_pause() {
-        let start = Instant::now();
-        let took = |millis| Outcome { elapsed: Duration::from_millis(millis), ..Outcome::default() };
-        let pause_after = |period, millis| {
-            let mut agenda = Agenda::new(period, start);
-            agenda.done(Step::Sync, &took(millis), start);
-            agenda.offered(start);
-            agenda.sync.unwrap() - start
-        };
-        for (millis, pause) in [(1, 0), (9, 0), (10, 10), (300, 300), (5_000, 1_000)] {
-            assert_eq!(pause_after(UNLIMITED, millis), Duration::from_millis(pause), "{millis} ms");
-        }
-        assert_eq!(pause_after(Duration::ZERO, 300), Duration::ZERO, "nobody wants a pause");
-        assert_eq!(pause_after(Duration::from_secs(5), 300), Duration::from_secs(5));
-        // Who comes later than that doesn't wait.
-        let mut agenda = Agenda::new(UNLIMITED, start);
-        agenda.done(Step::Sync, &took(100), start);
-        agenda.offered(start + TEND);
-        assert_eq!(agenda.step(start + TEND), Step::Sync);
-    }
-
-    #[test]
-    fn many_syncs_do_not_put_off_tending() {
-        let start = Instant::now();
-        let mut agenda = Agenda::new(Duration::ZERO, start);
-        let mut now = start;
-        let mut tended = 0;
-        while now < start + 4 * TEND {
-            now += Duration::from_millis(1);
-            agenda.offered(now);
-            loop {
-                let step = agenda.step(now);
-                tended += u32::from(step == Step::Tend);
-                if step == Step::Nothing {
-                    break;
-                }
-                agenda.done(step, &Outcome::default(), now);
-            }
-        }
-        assert_eq!(tended, 4);
-    }
-
-    #[test]
-    fn after_an_error_the_next_try_waits() {
-        let start = Instant::now();
-        let mut agenda = Agenda::new(Duration::ZERO, start);
-        agenda.offered(start);
-        agenda.done(Step::Sync, &failed(Duration::from_secs(10)), start);
-        assert_eq!(agenda.step(start + TEND), Step::Nothing);
-        assert_eq!(agenda.patience(start), Duration::from_secs(10));
-        assert_eq!(agenda.step(start + Duration::from_secs(10)), Step::Tend);
-        agenda.offered(start + TEND);
-        assert_eq!(agenda.step(start + TEND), Step::Sync);
-    }
-
-    #[test]
-    fn a_repair_is_made_once_an_hour() {
-        let now = Instant::now();
-        let mut agenda = Agenda::new(Duration::ZERO, now);
-        assert_eq!(agenda.step(now + FULL), Step::Repair);
-        agenda.done(Step::Repair, &Outcome::default(), now + FULL);
-        assert_ne!(agenda.step(now + FULL), Step::Repair);
-        assert_eq!(agenda.step(now + 2 * FULL), Step::Repair);
-    }
-}
+mod tests;

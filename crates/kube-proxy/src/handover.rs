@@ -1,119 +1,206 @@
 //! After a change of mode, or of the variant of iptables: what is elsewhere of a family is removed, once everything of it is in
-//! force here. Until then that serves. It happens beside all else, on a thread that ends when nothing is left.
+//! force here. Until then that serves. Now and then it is looked for again: a proxy of the other mode that still runs writes
+//! its rules anew, and leaves them behind when it ends. It happens beside all else, on a thread for each look.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
+use std::{io, mem, thread};
 
 use ferry_api::object::Family;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, sleep_until};
 
+use crate::flows::Shared;
 use crate::planes::{RetireError, SITES, Site};
 use crate::report::Turn;
 
-/// Where else rules may be, and of which families they are no longer needed.
+/// Where else rules may be, and when that is looked at.
 #[derive(Debug)]
 pub struct Handover {
     others: Vec<Site>,
-    settled: BTreeSet<Family>,
+    flows: Arc<Shared>,
+    /// families that are looked after
+    begun: BTreeSet<Family>,
+    waiting: Vec<(Instant, Look)>,
+    sender: UnboundedSender<Look>,
+    /// looks that were made
+    made: UnboundedReceiver<Look>,
 }
 
-/// What is removed, and what has been said about it.
-struct Removal {
+/// A look for what is elsewhere of a family, and what is known from those before.
+#[derive(Clone, Debug)]
+struct Look {
     family: Family,
     sites: Vec<Site>,
+    /// nothing was left there once
+    cleared: BTreeSet<&'static str>,
+    /// the failures that were said last
     said: BTreeMap<&'static str, String>,
+    /// something was removed
+    removed: bool,
+    /// until the next
+    pause: Duration,
+}
+
+/// What came of one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Removed,
+    /// rules that others have put there after all had gone; they are removed
+    Returned,
+    /// perhaps something; it can't be removed
+    Kept,
 }
 
 const STACK_BYTES: usize = 1024 * 1024;
 /// After a failure, doubling up to the longest.
 const RETRY: Duration = Duration::from_secs(1);
-const LONGEST_RETRY: Duration = Duration::from_secs(300);
+/// From one look to the next where nothing is left, doubling while somebody else goes on writing.
+const AGAIN: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_secs(300);
 
 // === impl Handover ===
 
 impl Handover {
-    /// To these tables, from all others.
-    pub fn new(tables: &str) -> Self {
+    /// To these tables, from all others. The flows are looked at that others' rules may have led.
+    pub fn new(tables: &str, flows: Arc<Shared>) -> Self {
         let others = SITES.iter().filter(|site| site.tables != tables).copied().collect();
-        Self { others, settled: BTreeSet::new() }
+        let (sender, made) = unbounded_channel();
+        Self { others, flows, begun: BTreeSet::new(), waiting: Vec::new(), sender, made }
     }
 
     /// Takes note of what an engine did.
     pub fn turn(&mut self, turn: &Turn) {
-        if turn.settled && self.settled.insert(turn.family) {
-            Removal::begin(turn.family, self.others.clone());
+        if turn.settled && self.begun.insert(turn.family) {
+            self.begin(Look::new(turn.family, self.others.clone()));
+        }
+    }
+
+    /// Removes all rules of a family that is switched off, of all modes: nobody would keep them up to date.
+    pub fn abandon(&mut self, family: Family) {
+        if self.begun.insert(family) {
+            self.begin(Look::new(family, SITES.to_vec()));
+        }
+    }
+
+    /// Waits until a look is due or was made, and goes on from there. May be dropped while it waits.
+    pub async fn go_on(&mut self) {
+        let next = self.waiting.iter().map(|(at, _)| *at).min();
+        let due = async {
+            match next {
+                Some(next) => sleep_until(next).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(look) = self.made.recv() => self.made(look),
+            () = due => {
+                let now = Instant::now();
+                let (due, waiting) = mem::take(&mut self.waiting).into_iter().partition(|(at, _)| *at <= now);
+                self.waiting = waiting;
+                let due: Vec<(Instant, Look)> = due;
+                due.into_iter().for_each(|(_, look)| self.begin(look));
+            }
+        }
+    }
+
+    fn made(&mut self, look: Look) {
+        if look.removed {
+            self.flows.mislead(look.family);
+        }
+        self.waiting.push((Instant::now() + look.pause, look));
+    }
+
+    fn begin(&mut self, look: Look) {
+        if let Err(error) = look.clone().start(self.sender.clone()) {
+            tracing::warn!(family = %look.family, err = %error, "Rules elsewhere are not looked for yet: no thread could be started");
+            self.waiting.push((Instant::now() + AGAIN, look));
         }
     }
 }
 
-/// Removes all rules of a family that is switched off, of all modes: nobody would keep them up to date.
-pub fn abandon(family: Family) {
-    Removal::begin(family, SITES.to_vec());
-}
+// === impl Look ===
 
-// === impl Removal ===
+impl Look {
+    fn new(family: Family, sites: Vec<Site>) -> Self {
+        Self { family, sites, cleared: BTreeSet::new(), said: BTreeMap::new(), removed: false, pause: Duration::ZERO }
+    }
 
-impl Removal {
-    fn begin(family: Family, sites: Vec<Site>) {
-        let removal = Self { family, sites, said: BTreeMap::new() };
+    /// Looks on a thread of its own, and sends itself when that is done.
+    fn start(mut self, made: UnboundedSender<Self>) -> io::Result<()> {
         let thread = thread::Builder::new().name("handover".to_owned()).stack_size(STACK_BYTES);
-        if let Err(error) = thread.spawn(move || removal.run()) {
-            tracing::warn!(%family, err = %error, "Rules elsewhere are not looked for: no thread could be started");
-        }
-    }
-
-    fn run(mut self) {
-        let mut pause = RETRY;
-        loop {
-            self.attempt();
+        thread.spawn(move || {
+            let found: Vec<Found> = self.sites.clone().iter().map(|site| self.at(site)).collect();
+            self.removed = found.iter().any(|found| matches!(found, Found::Removed | Found::Returned));
+            self.pause = pause(&found, self.pause);
             // What was read may have been large.
             ferry_kernel::memory::trim();
-            if self.sites.is_empty() {
-                return;
-            }
-            thread::sleep(pause);
-            pause = (pause * 2).min(LONGEST_RETRY);
-        }
+            // Without a receiver the program is ending.
+            let _ = made.send(self);
+        })?;
+        Ok(())
     }
 
-    /// Tries once; those that are done are left out from then on.
-    fn attempt(&mut self) {
-        for site in std::mem::take(&mut self.sites) {
-            if !self.tell(&site, site.retire(self.family)) {
-                self.sites.push(site);
-            }
-        }
+    fn at(&mut self, site: &Site) -> Found {
+        let result = site.retire(self.family);
+        self.tell(site, result)
     }
 
-    /// Whether nothing is left to do there.
-    fn tell(&mut self, site: &Site, result: Result<usize, RetireError>) -> bool {
+    /// Says what is new.
+    fn tell(&mut self, site: &Site, result: Result<usize, RetireError>) -> Found {
         let (family, Site { mode, tables, .. }) = (self.family, site);
-        match result {
-            Ok(0) => true,
+        let error = match result {
             Ok(objects) => {
-                tracing::info!(%family, mode, tables, objects, "Removed an earlier run's rules");
-                true
+                self.said.remove(tables);
+                let first = self.cleared.insert(tables);
+                return match objects {
+                    0 => {
+                        tracing::debug!(%family, mode, tables, "Nothing is there");
+                        Found::Nothing
+                    }
+                    _ if first => {
+                        tracing::info!(%family, mode, tables, objects, "Removed an earlier run's rules");
+                        Found::Removed
+                    }
+                    _ => {
+                        tracing::warn!(
+                            %family,
+                            mode,
+                            tables,
+                            objects,
+                            "Removed rules that another proxy had written meanwhile: is one of this mode still running?"
+                        );
+                        Found::Returned
+                    }
+                };
             }
             Err(RetireError::Absent(error)) => {
                 tracing::debug!(%family, mode, tables, err = %error, "The mode has no rules here");
-                true
+                return Found::Nothing;
             }
-            Err(RetireError::Failed(error)) => {
-                let text = format!("{error:#}");
-                if self.said.get(tables) != Some(&text) {
-                    tracing::warn!(
-                        %family,
-                        mode,
-                        tables,
-                        err = text,
-                        "Rules of an earlier run may still be there and win over ours, trying again"
-                    );
-                    self.said.insert(tables, text);
-                }
-                false
-            }
+            Err(RetireError::Failed(error)) => format!("{error:#}"),
+        };
+        if self.said.get(tables) != Some(&error) {
+            tracing::warn!(
+                %family,
+                mode,
+                tables,
+                err = error,
+                "Rules of an earlier run may still be there and win over ours, trying again"
+            );
+            self.said.insert(tables, error);
         }
+        Found::Kept
     }
+}
+
+/// How long to wait after a look with these results, if before it was so long.
+fn pause(found: &[Found], before: Duration) -> Duration {
+    let (least, goes_on) =
+        if found.contains(&Found::Kept) { (RETRY, true) } else { (AGAIN, found.contains(&Found::Returned)) };
+    if goes_on { (before * 2).clamp(least, LONGEST) } else { least }
 }
 
 #[cfg(test)]
@@ -121,22 +208,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_said_once_and_tried_again() {
-        let mut removal = Removal { family: Family::V4, sites: Vec::new(), said: BTreeMap::new() };
+    fn what_is_new_is_said() {
+        let mut look = Look::new(Family::V4, Vec::new());
         let mut says = |result| {
-            let mut done = false;
-            let text = crate::logging::logged(4, || done = removal.tell(&SITES[0], result));
-            (done, text)
+            let mut found = None;
+            let text = crate::logging::logged(4, || found = Some(look.tell(&SITES[0], result)));
+            (found.unwrap(), text)
         };
         let failed = |why: &'static str| Err(RetireError::Failed(anyhow::Error::msg(why)));
-        let (done, text) = says(failed("no tool"));
-        assert!(!done && text.starts_with('W') && text.contains("err=\"no tool\""), "{text}");
-        assert_eq!(says(failed("no tool")), (false, String::new()));
-        let (done, text) = says(failed("locked"));
-        assert!(!done && text.contains("locked"), "{text}");
-        let (done, text) = says(Ok(7));
-        assert!(done && text.starts_with('I') && text.contains("objects=7"), "{text}");
-        assert_eq!(says(Ok(0)), (true, String::new()));
-        assert!(says(Err(RetireError::Absent(anyhow::Error::msg("no nf_tables")))).0);
+        let (found, text) = says(failed("no tool"));
+        assert!(found == Found::Kept && text.starts_with('W') && text.contains("err=\"no tool\""), "{text}");
+        assert_eq!(says(failed("no tool")), (Found::Kept, String::new()));
+        let (found, text) = says(failed("locked"));
+        assert!(found == Found::Kept && text.contains("locked"), "{text}");
+        let (found, text) = says(Ok(7));
+        assert!(found == Found::Removed && text.starts_with('I') && text.contains("objects=7"), "{text}");
+        assert_eq!(says(Ok(0)).0, Found::Nothing);
+        let (found, text) = says(Ok(7));
+        assert!(found == Found::Returned && text.starts_with('W') && text.contains("still running"), "{text}");
+        assert_eq!(says(failed("locked")).0, Found::Kept);
+        assert_eq!(says(Err(RetireError::Absent(anyhow::Error::msg("no nf_tables")))).0, Found::Nothing);
+    }
+
+    #[test]
+    fn who_goes_on_writing_is_met_less_and_less_often() {
+        let pauses = |found: &[Found]| {
+            let mut last = Duration::ZERO;
+            let next = |_| {
+                last = pause(found, last);
+                last.as_secs()
+            };
+            (0..5).map(next).collect::<Vec<_>>()
+        };
+        assert_eq!(pauses(&[Found::Nothing, Found::Removed]), [60; 5]);
+        assert_eq!(pauses(&[Found::Nothing, Found::Returned]), [60, 120, 240, 300, 300]);
+        assert_eq!(pauses(&[Found::Kept, Found::Returned]), [1, 2, 4, 8, 16]);
+        assert_eq!(pause(&[Found::Nothing], LONGEST), AGAIN);
+        assert_eq!(pause(&[Found::Kept], LONGEST), LONGEST);
     }
 }

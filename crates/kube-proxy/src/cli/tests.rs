@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::*;
 
 fn parsed(args: &[&str]) -> Result<Request, String> {
@@ -233,4 +235,36 @@ fn all_flags_are_described() {
     assert!(lines.contains(&"FLAG: --config=\"a\"".to_owned()));
     assert!(lines.contains(&"FLAG: --cleanup=\"false\"".to_owned()));
     assert!(lines.contains(&"FLAG: --v=\"0\"".to_owned()));
+}
+
+/// What stands in backquotes and begins as a flag does: its name.
+fn named(text: &str) -> BTreeSet<&str> {
+    let quoted = text.split('`').skip(1).step_by(2);
+    let flags = quoted.filter_map(|text| text.strip_prefix("--"));
+    flags.filter_map(|text| text.split([' ', '=']).next()).collect()
+}
+
+#[test]
+fn the_documentation_says_what_each_flag_does() {
+    let text = include_str!("../../../../docs/cli.md");
+    let section = |title: &str| {
+        let rest = text.split_once(&format!("## {title}\n")).unwrap().1;
+        rest.split_once("\n## ").unwrap().0
+    };
+    let of = |effect: Effect| -> BTreeSet<&str> {
+        FLAGS.iter().filter(|flag| flag.effect == effect).map(|flag| flag.name).collect()
+    };
+    let rows = section("Flags that act").lines().filter_map(|line| line.split('|').nth(1));
+    let acting: BTreeSet<&str> = rows.flat_map(named).filter(|name| *name != "help").collect();
+    assert_eq!(acting, of(Effect::Acts));
+    let mut setting = named(section("Flags that set the configuration"));
+    assert!(setting.remove("config"), "without which they count");
+    assert_eq!(setting, of(Effect::Config));
+    let others = section("Flags without effect");
+    for name in of(Effect::Refused) {
+        assert!(others.contains(&format!("`--{name}` is refused")), "{name}");
+    }
+    for name in named(text).into_iter().filter(|name| !["help", "name"].contains(name)) {
+        assert!(FLAGS.iter().any(|flag| flag.name == name), "{name}");
+    }
 }

@@ -1,6 +1,6 @@
 //! Between the engines' loops, which tell, and the cleaner.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ pub struct Shared {
     told: Mutex<PerFamily<Told>>,
     news: Condvar,
     turns: PerFamily<Turns>,
+    /// packets may have been led by other rules than ours: the next turn is to tell everything
+    misled: PerFamily<AtomicBool>,
 }
 
 /// What the loop of one family has told.
@@ -67,6 +69,11 @@ impl Shared {
     /// Who tells for this family.
     pub fn witness(self: &Arc<Self>, family: Family) -> Witness {
         Witness { shared: Arc::clone(self), family, doubtful: false }
+    }
+
+    /// Packets of this family may have been led by other rules than ours until now: all flows are looked at.
+    pub fn mislead(&self, family: Family) {
+        self.misled.of(family).store(true, Ordering::Release);
     }
 
     /// Waits until something is to be looked at and may be; of which families.
@@ -149,7 +156,8 @@ impl Witness {
     fn tell(&mut self, outcome: &Outcome, engine: &dyn SyncEngine) {
         let doubtful = outcome.error.is_some();
         let base = outcome.acked.iter().find_map(|acked| base(acked.after.as_deref()));
-        let rules = turn_rules(outcome, engine);
+        let misled = self.shared.misled.of(self.family).swap(false, Ordering::AcqRel);
+        let rules = turn_rules(outcome, engine, misled);
         if rules.is_empty() && base.is_none() && doubtful == self.doubtful {
             return;
         }
@@ -167,8 +175,8 @@ impl Witness {
     }
 }
 
-/// What the turn means for flows.
-fn turn_rules(outcome: &Outcome, engine: &dyn SyncEngine) -> TurnRules {
+/// What the turn means for flows; `misled`: other rules than ours were there as well until now.
+fn turn_rules(outcome: &Outcome, engine: &dyn SyncEngine, misled: bool) -> TurnRules {
     let mut rules = TurnRules::default();
     // Before the first turn another run of us was there, or nobody: either way this is no change.
     if outcome.adopted {
@@ -178,11 +186,11 @@ fn turn_rules(outcome: &Outcome, engine: &dyn SyncEngine) -> TurnRules {
         rules.add(flow_rules(service(acked.before.as_deref()), service(acked.after.as_deref())));
     }
     // While our rules were damaged, packets may have passed by them.
-    let damaged = outcome.repairs > 0;
-    if damaged || outcome.acked.iter().any(serves_elsewhere) {
+    let passed_by = misled || outcome.repairs > 0;
+    if passed_by || outcome.acked.iter().any(serves_elsewhere) {
         engine.each_unit(&mut |unit| {
             let all = flow_rules(None, service(Some(unit)));
-            rules.add(all.into_iter().filter(|rule| damaged || matches!(rule.at, FrontendAddr::NodePort(_))));
+            rules.add(all.into_iter().filter(|rule| passed_by || matches!(rule.at, FrontendAddr::NodePort(_))));
         });
     }
     let ports = rules.node_ports();

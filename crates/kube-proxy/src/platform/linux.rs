@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use ferry_kernel::link::{self, AddressMonitor};
-use ferry_kernel::{capability, sysctl};
+use ferry_kernel::{capability, conntrack, sysctl};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -121,7 +121,24 @@ pub fn track_liberally() -> anyhow::Result<()> {
     if sysctl::read(TCP_BE_LIBERAL).is_ok_and(|value| value == "1") {
         return Ok(());
     }
-    sysctl::write(TCP_BE_LIBERAL, "1").with_context(|| format!("conntrack.tcpBeLiberal: writing {TCP_BE_LIBERAL}"))
+    let written = sysctl::write(TCP_BE_LIBERAL, "1").or_else(|error| match error.kind() {
+        // Nobody has needed connection tracking yet. Whoever asks it something has it loaded.
+        io::ErrorKind::NotFound => {
+            let nothing = conntrack::Filter {
+                family: conntrack::Family::Ip,
+                protocol: 0,
+                destination: None,
+                port: None,
+                unanswered: false,
+            };
+            conntrack::Socket::open()
+                .and_then(|mut table| table.dump(&nothing, &mut |_| {}))
+                .map_err(io::Error::other)?;
+            sysctl::write(TCP_BE_LIBERAL, "1")
+        }
+        _ => Err(error),
+    });
+    written.with_context(|| format!("conntrack.tcpBeLiberal: writing {TCP_BE_LIBERAL}"))
 }
 
 /// Lets this process have as many files open as it may, up to what it could ever need. What it gets by default may be few:

@@ -12,7 +12,7 @@ pub struct Pulse {
     epoch: Instant,
     /// the oldest change that no engine has taken yet
     queued: AtomicU64,
-    /// the oldest change that an engine has taken and not made
+    /// the oldest change that an engine has taken and not made, or the first turn that failed
     taken: AtomicU64,
     /// when everything was last as it should be
     updated: AtomicU64,
@@ -55,7 +55,7 @@ impl Pulse {
         let _already_waiting = self.queued.compare_exchange(0, self.moment(now), Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// The engine has taken everything that was queued.
+    /// The engine has taken everything that was queued, or can't tell that what is in force is right.
     pub fn take(&self, now: Instant) {
         let queued = match self.queued.swap(0, Ordering::AcqRel) {
             0 => self.moment(now),

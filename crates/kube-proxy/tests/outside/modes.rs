@@ -1,6 +1,7 @@
 //! Mode iptables from outside, and changes of mode: what is there before, while and after.
 
 use std::process::Output;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -170,8 +171,9 @@ fn a_change_of_mode_leaves_nothing_of_the_other_one() {
         }
         running.signal(Signal::KILL);
         // Once more, with nothing to remove.
-        let mut running = machine.start(&[]);
-        running.until_synced();
+        let mut running = machine.start(&["-v=4"]);
+        let looks = VARIANTS.len() * FAMILIES.len();
+        running.until("all looks", |running| running.log().matches("\"Nothing is there\"").count() == looks);
         assert!(!running.log().contains("earlier run"), "{}", running.log());
         running.signal(Signal::KILL);
 
@@ -201,6 +203,33 @@ fn the_old_mode_serves_until_the_new_one_does() {
     lock.unlock().unwrap();
     until_translated(&mut running, &machine, "legacy");
     running.until("end of the tables", |_| !machine.tables().iter().any(|table| table.ends_with("kube-proxy")));
+}
+
+/// A proxy of the other mode that still runs writes its rules anew, and leaves them when it ends.
+#[test]
+fn rules_that_come_back_are_removed_again() {
+    let machine = Machine::new();
+    after_iptables(&machine, "nft");
+    let rules = FAMILIES.map(|family| machine.iptables(&format!("{family}-nft-save")));
+    let mut running = machine.start(&[]);
+    running.until("end of the chains", |_| ours(&machine, "nft").is_empty());
+    for family in ["IPv4", "IPv6"] {
+        let removed = format!("{REMOVED}\"{family}\"");
+        running.until("word of it", |running| running.log().contains(&removed));
+    }
+    for (family, rules) in FAMILIES.iter().zip(rules) {
+        machine.write("rules", &rules);
+        machine.iptables(&format!("{family}-nft-restore {}", machine.path("rules").display()));
+    }
+    assert!(translates(&machine, "nft"));
+    running.until_within(Duration::from_secs(90), "end of the chains", |_| ours(&machine, "nft").is_empty());
+    for family in ["IPv4", "IPv6"] {
+        let again = format!(
+            "\"Removed rules that another proxy had written meanwhile: is one of this mode still running?\" \
+                             family=\"{family}\""
+        );
+        running.until("a warning", |running| running.log().contains(&again));
+    }
 }
 
 #[test]
@@ -322,7 +351,6 @@ fn a_family_whose_table_the_kernel_lacks_is_left_out() {
 /// Health, and what is written, follow the cause as it comes and goes.
 #[track_caller]
 fn suffers(machine: &Machine, running: &mut Running<'_>, variant: &str, named: &str, mend: impl FnOnce()) {
-    let health = |machine: &Machine| machine.ask("GET", HEALTHZ, "/healthz").map(|answer| answer.status().to_owned());
     let before = saved(machine, "iptables", variant);
     let text = std::fs::read_to_string(machine.path("manifests/web.yaml")).expect("the manifest");
     machine.write("manifests/web.yaml", &text.replace("10.244.1.10", "10.244.1.11"));
@@ -343,25 +371,51 @@ fn suffers(machine: &Machine, running: &mut Running<'_>, variant: &str, named: &
     );
 }
 
-const HASTY: &[&str] = &["--proxy-mode=iptables", "--iptables-sync-period=1s"];
+fn health(machine: &Machine) -> Option<String> {
+    machine.ask("GET", HEALTHZ, "/healthz").map(|answer| answer.status().to_owned())
+}
 
-#[test]
-fn a_tool_that_vanishes_is_named_and_waited_for() {
-    let machine = Machine::new();
-    web(&machine);
-    prefer(&machine, "nft");
-    for family in ["iptables", "ip6tables"] {
+/// A proxy that serves the Service with tools that can be taken away.
+fn with_tools_of_its_own(machine: &Machine) -> Running<'_> {
+    web(machine);
+    prefer(machine, "nft");
+    for family in FAMILIES {
         for end in ["", "-restore", "-save"] {
             machine.install(&format!("{family}-nft{end}"));
         }
     }
     let mut running = machine.start_with_installed(HASTY);
-    until_translated(&mut running, &machine, "nft");
+    until_translated(&mut running, machine, "nft");
+    running
+}
+
+const HASTY: &[&str] = &["--proxy-mode=iptables", "--iptables-sync-period=1s"];
+
+#[test]
+fn a_tool_that_vanishes_is_named_and_waited_for() {
+    let machine = Machine::new();
+    let mut running = with_tools_of_its_own(&machine);
     let (tool, aside) = (machine.path("tools/iptables-nft-restore"), machine.path("aside"));
     std::fs::rename(&tool, &aside).unwrap();
     suffers(&machine, &mut running, "nft", "there is no iptables-nft-restore", || {
         std::fs::rename(&aside, &tool).unwrap()
     });
+}
+
+/// Nothing is handed over here: what is in force is taken away.
+#[test]
+fn damage_that_cannot_be_mended_is_unhealthy_until_it_is() {
+    let machine = Machine::new();
+    let mut running = with_tools_of_its_own(&machine);
+    let (tool, aside) = (machine.path("tools/iptables-nft-restore"), machine.path("aside"));
+    std::fs::rename(&tool, &aside).unwrap();
+    machine.iptables("iptables-nft -t nat -F KUBE-SERVICES");
+    running.until("an error", |running| running.log().contains("\"Syncing failed, trying again\""));
+    running.until("503", |_| health(&machine).as_deref() == Some("503"));
+    std::fs::rename(&aside, &tool).unwrap();
+    running.until("200", |_| health(&machine).as_deref() == Some("200"));
+    assert!(translates(&machine, "nft"));
+    running.until("word of it", |running| running.log().contains("\"Syncing works again\""));
 }
 
 #[test]
@@ -418,4 +472,40 @@ fn cleanup_removes_both_variants() {
     }
     let text = succeeded(&machine.output(&["--cleanup"]));
     assert!(!text.contains("objects="), "{text}");
+}
+
+/// Runs the real tool, but for what a kernel without table mangle can't do: there stands nothing but a canary.
+const NO_MANGLE: &str = "#!/bin/sh\nPATH=/usr/sbin:/usr/bin:/sbin:/bin\n\
+                         [ \"$1\" = --version ] && exec iptables-legacy-restore --version\ninput=$(cat)\n\
+                         case \"$input\" in *'*mangle'*)\n\
+                         echo \"iptables-restore v1.8.9 (legacy): unable to initialize table 'mangle'\" >&2\nexit 2;;\nesac\n\
+                         printf '%s\\n' \"$input\" | iptables-legacy-restore \"$@\"\n";
+
+#[test]
+fn a_family_whose_kernel_lacks_mangle_is_served() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let machine = Machine::new();
+    web(&machine);
+    prefer(&machine, "legacy");
+    for family in FAMILIES {
+        for program in ["", "-restore", "-save"].map(|end| format!("{family}-legacy{end}")) {
+            if program != "iptables-legacy-restore" {
+                machine.install(&program);
+            }
+        }
+    }
+    machine.write("tools/iptables-legacy-restore", NO_MANGLE);
+    let file = machine.path("tools/iptables-legacy-restore");
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut running = machine.start_with_installed(IPTABLES);
+    until_translated(&mut running, &machine, "legacy");
+    let log = running.log();
+    let line = log.lines().find(|line| line.contains("A table is done without")).unwrap_or_else(|| panic!("{log}"));
+    assert!(line.starts_with('W') && line.contains("mangle"), "{line}");
+    let canaries = FAMILIES.map(|family| {
+        saved(&machine, family, "legacy").iter().filter(|line| line.starts_with(":KUBE-PROXY-CANARY")).count()
+    });
+    assert_eq!(canaries, [2, 3]);
+    assert_eq!(health(&machine).as_deref(), Some("200"));
 }

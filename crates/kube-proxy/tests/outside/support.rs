@@ -220,13 +220,19 @@ impl Running<'_> {
 
     /// Waits for something.
     #[track_caller]
-    pub(crate) fn until(&mut self, what: &str, mut is_there: impl FnMut(&Self) -> bool) {
+    pub(crate) fn until(&mut self, what: &str, is_there: impl FnMut(&Self) -> bool) {
+        self.until_within(PATIENCE, what, is_there);
+    }
+
+    /// The same, with another time limit.
+    #[track_caller]
+    pub(crate) fn until_within(&mut self, limit: Duration, what: &str, mut is_there: impl FnMut(&Self) -> bool) {
         let start = Instant::now();
         while !is_there(self) {
             if let Some(status) = self.child.try_wait().expect("asking for a child's state") {
                 panic!("ended ({status}) before {what}\n{}", self.log());
             }
-            assert!(start.elapsed() < PATIENCE, "no {what}\n{}", self.log());
+            assert!(start.elapsed() < limit, "no {what}\n{}", self.log());
             std::thread::sleep(Duration::from_millis(5));
         }
     }

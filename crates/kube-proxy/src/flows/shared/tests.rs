@@ -132,6 +132,20 @@ fn after_a_repair_everything_is_looked_at() {
 }
 
 #[test]
+fn after_other_rules_have_gone_everything_is_looked_at_once() {
+    let one = Unit::clone(&unit("a", Protocol::Udp, &[vip(1, 53), node_port(30053)], &[1]));
+    let (shared, now) = (Arc::new(Shared::default()), Instant::now());
+    let mut witness = shared.witness(Family::V4);
+    shared.mislead(Family::V4);
+    shared.mislead(Family::V6);
+    witness.end(&Outcome::default(), &Holds(vec![one.clone()]));
+    assert_eq!(shared.take(Family::V4, now + POLL).right.len(), 2);
+    shared.done(Family::V4);
+    witness.end(&Outcome::default(), &Holds(vec![one]));
+    assert!(shared.take(Family::V4, now + POLL).right.is_empty(), "nothing new");
+}
+
+#[test]
 fn other_addresses_of_node_ports_are_looked_at() {
     let only = |n: u8| base_unit(NodePortAddresses::Only(vec![IpAddr::from([192, 0, 2, n])]));
     let (one, two) = (only(1), only(2));

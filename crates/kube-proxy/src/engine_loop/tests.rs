@@ -1,0 +1,199 @@
+use std::io;
+
+use ferry_plane::mailbox::Mailbox;
+use ferry_plane::{Batch, CommitError, ObjectName, Unit};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::*;
+use crate::flows::Shared;
+
+/// An engine that nobody asks for a turn.
+struct Idle;
+
+impl SyncEngine for Idle {
+    fn offer(&mut self, _: Delta) {}
+    fn sync(&mut self, _: Instant) -> Outcome {
+        Outcome::default()
+    }
+    fn repair(&mut self, _: Instant) -> Outcome {
+        Outcome::default()
+    }
+    fn tend(&mut self, _: Instant) -> Outcome {
+        Outcome::default()
+    }
+    fn each_unit(&self, _: &mut dyn FnMut(&Unit)) {}
+    fn plan(&mut self) -> Result<Batch<String>, CommitError> {
+        Ok(Batch::default())
+    }
+    fn retire(self: Box<Self>) -> Result<usize, CommitError> {
+        Ok(0)
+    }
+}
+
+/// A loop that was told of nothing yet, and what it tells.
+fn quiet(now: Instant) -> (Loop, UnboundedReceiver<Report>) {
+    let (reports, told) = unbounded_channel();
+    let setup = Setup {
+        family: Family::V4,
+        min_sync_period: UNLIMITED,
+        mailbox: Mailbox::new().1,
+        pulse: Arc::new(Pulse::new(now)),
+        reports,
+        flows: Arc::new(Shared::default()).witness(Family::V4),
+    };
+    (Loop::new(setup, Box::new(Idle), now), told)
+}
+
+#[test]
+fn a_base_that_is_taken_later_is_healthy_then() {
+    let start = Instant::now();
+    let (mut alone, _told) = quiet(start);
+    let after = |seconds| start + Duration::from_secs(seconds);
+    let refused = || Outcome {
+        quarantined: vec![(UnitId::Base, Arc::new(CommitError::Refused(Vec::new())))],
+        ..Outcome::default()
+    };
+    alone.tell(Step::Sync, refused(), after(1));
+    alone.tell(Step::Tend, refused(), after(2));
+    assert_eq!(alone.setup.pulse.waiting(after(9)), Some(Duration::from_secs(8)));
+    alone.tell(Step::Tend, Outcome::default(), after(10));
+    assert_eq!(alone.setup.pulse.waiting(after(11)), None);
+}
+
+/// Somebody flushes our rules while they can't be written, and nothing changes that would be handed over.
+#[test]
+fn what_cannot_be_looked_after_is_unhealthy_until_it_can() {
+    let start = Instant::now();
+    let (mut alone, mut told) = quiet(start);
+    let after = |seconds| start + Duration::from_secs(seconds);
+    alone.tell(Step::Sync, Outcome::default(), start);
+    alone.tell(Step::Tend, Outcome::default(), after(1));
+    assert_eq!(alone.setup.pulse.waiting(after(2)), None);
+    alone.tell(Step::Tend, failed(TEND), after(3));
+    alone.tell(Step::Tend, failed(TEND), after(5));
+    assert_eq!(alone.setup.pulse.waiting(after(7)), Some(Duration::from_secs(4)));
+    alone.tell(Step::Tend, Outcome::default(), after(8));
+    alone.tell(Step::Tend, Outcome::default(), after(9));
+    assert_eq!(alone.setup.pulse.waiting(after(9)), None);
+    let mut failures = Vec::new();
+    while let Ok(Report::Turn(turn)) = told.try_recv() {
+        failures.push(turn.outcome.error.is_some());
+    }
+    assert_eq!(failures, [false, true, true, false], "and its recovery is told, once");
+}
+
+fn failed(pause: Duration) -> Outcome {
+    let error = Some(Arc::new(CommitError::Busy(io::Error::other("lock"))));
+    Outcome { error, next: Next::RetryAfter(pause), ..Outcome::default() }
+}
+
+#[test]
+fn what_the_kernel_refuses_is_not_waited_for() {
+    let (web, mail) = (ObjectName::new("default", "web"), ObjectName::new("default", "mail"));
+    let refused = |units: &[UnitId]| {
+        let why = || Arc::new(CommitError::Refused(Vec::new()));
+        Outcome { quarantined: units.iter().map(|unit| (unit.clone(), why())).collect(), ..Outcome::default() }
+    };
+    let (web, mail) = (UnitId::Service(web), UnitId::Service(mail));
+    let pending = BTreeSet::from([web.clone()]);
+    assert!(settled(&BTreeSet::new(), &Outcome::default()));
+    assert!(settled(&pending, &refused(&[web.clone(), mail.clone()])));
+    assert!(!settled(&pending, &refused(&[mail])));
+    assert!(!settled(&BTreeSet::from([UnitId::Base]), &refused(&[UnitId::Base])), "then nothing serves");
+    assert!(!settled(&BTreeSet::new(), &failed(TEND)));
+    assert!(!settled(&pending, &Outcome::default()));
+}
+
+#[test]
+fn changes_are_synced_at_once() {
+    let start = Instant::now();
+    let mut agenda = Agenda::new(UNLIMITED, start);
+    assert_eq!(agenda.step(start), Step::Nothing);
+    assert_eq!(agenda.patience(start), TEND);
+    agenda.offered(start);
+    assert_eq!(agenda.step(start), Step::Sync);
+    agenda.done(Step::Sync, &Outcome::default(), start);
+    assert_eq!(agenda.step(start), Step::Nothing);
+    agenda.offered(start);
+    assert_eq!(agenda.step(start), Step::Sync);
+}
+
+#[test]
+fn an_explicit_distance_is_kept() {
+    let start = Instant::now();
+    let period = Duration::from_secs(5);
+    let mut agenda = Agenda::new(period, start);
+    agenda.offered(start);
+    assert_eq!(agenda.step(start), Step::Sync);
+    agenda.done(Step::Sync, &Outcome::default(), start);
+    agenda.offered(start + TEND / 2);
+    assert_eq!(agenda.step(start + TEND / 2), Step::Nothing);
+    assert_eq!(agenda.step(start + TEND), Step::Tend);
+    assert_eq!(agenda.step(start + period), Step::Sync);
+}
+
+#[test]
+fn a_slow_turn_is_followed_by_a_pause() {
+    let start = Instant::now();
+    let took = |millis| Outcome { elapsed: Duration::from_millis(millis), ..Outcome::default() };
+    let pause_after = |period, millis| {
+        let mut agenda = Agenda::new(period, start);
+        agenda.done(Step::Sync, &took(millis), start);
+        agenda.offered(start);
+        agenda.sync.unwrap() - start
+    };
+    for (millis, pause) in [(1, 0), (9, 0), (10, 10), (300, 300), (5_000, 1_000)] {
+        assert_eq!(pause_after(UNLIMITED, millis), Duration::from_millis(pause), "{millis} ms");
+    }
+    assert_eq!(pause_after(Duration::ZERO, 300), Duration::ZERO, "nobody wants a pause");
+    assert_eq!(pause_after(Duration::from_secs(5), 300), Duration::from_secs(5));
+    // Who comes later than that doesn't wait.
+    let mut agenda = Agenda::new(UNLIMITED, start);
+    agenda.done(Step::Sync, &took(100), start);
+    agenda.offered(start + TEND);
+    assert_eq!(agenda.step(start + TEND), Step::Sync);
+}
+
+#[test]
+fn many_syncs_do_not_put_off_tending() {
+    let start = Instant::now();
+    let mut agenda = Agenda::new(Duration::ZERO, start);
+    let mut now = start;
+    let mut tended = 0;
+    while now < start + 4 * TEND {
+        now += Duration::from_millis(1);
+        agenda.offered(now);
+        loop {
+            let step = agenda.step(now);
+            tended += u32::from(step == Step::Tend);
+            if step == Step::Nothing {
+                break;
+            }
+            agenda.done(step, &Outcome::default(), now);
+        }
+    }
+    assert_eq!(tended, 4);
+}
+
+#[test]
+fn after_an_error_the_next_try_waits() {
+    let start = Instant::now();
+    let mut agenda = Agenda::new(Duration::ZERO, start);
+    agenda.offered(start);
+    agenda.done(Step::Sync, &failed(Duration::from_secs(10)), start);
+    assert_eq!(agenda.step(start + TEND), Step::Nothing);
+    assert_eq!(agenda.patience(start), Duration::from_secs(10));
+    assert_eq!(agenda.step(start + Duration::from_secs(10)), Step::Tend);
+    agenda.offered(start + TEND);
+    assert_eq!(agenda.step(start + TEND), Step::Sync);
+}
+
+#[test]
+fn a_repair_is_made_once_an_hour() {
+    let now = Instant::now();
+    let mut agenda = Agenda::new(Duration::ZERO, now);
+    assert_eq!(agenda.step(now + FULL), Step::Repair);
+    agenda.done(Step::Repair, &Outcome::default(), now + FULL);
+    assert_ne!(agenda.step(now + FULL), Step::Repair);
+    assert_eq!(agenda.step(now + 2 * FULL), Step::Repair);
+}
