@@ -10,10 +10,11 @@ mod tools;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use ferry_kernel::iptables::Backend;
+
 use self::proxy::{PATIENCE, Program, Proxy, Start};
 use self::site::{Shape, Site, at};
 pub(crate) use self::tools::Mode;
-use self::tools::Variant;
 use crate::objects::ENDPOINTS;
 use crate::pipeline::Empty;
 use crate::process::megabytes;
@@ -160,8 +161,8 @@ fn print_start(what: &str, start: &Start, site: &Site) {
     let (commits, runs) = (start.steps.commits, start.steps.runs);
     let steps = match site.shape.mode {
         Mode::Nftables => format!("{commits} commits"),
-        Mode::Iptables(Variant::Nft) => format!("{commits} commits, iptables-restore started {runs} times"),
-        Mode::Iptables(Variant::Legacy) => format!("iptables-restore started {runs} times"),
+        Mode::Iptables(Backend::Nft) => format!("{commits} commits, iptables-restore started {runs} times"),
+        Mode::Iptables(Backend::Legacy) => format!("iptables-restore started {runs} times"),
     };
     println!(
         "{what:44} {:8.1} ms wall, {:.0} ms cpu in all (user {:.0}, system {:.0}), of it {:.0} the proxy's own, {steps}",

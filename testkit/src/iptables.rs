@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::Path;
 
 use ferry_api::object::Family;
 pub use ferry_kernel::iptables::Backend;
@@ -67,13 +68,27 @@ pub fn restore(host: &Host, backend: Backend, family: Family, text: &str) {
     }
 }
 
-/// Deletes all rules, all chains.
-pub fn flush(host: &Host, backend: Backend) {
-    for family in Family::ALL {
-        for table in ["mangle", "filter", "nat"] {
-            run(host, backend, family, &format!("-t {table} -F"));
-            run(host, backend, family, &format!("-t {table} -X"));
-        }
+/// What upstream's proxy of this release had in the tables of a family, as `iptables-save` printed it.
+///
+/// # Panics
+/// If there is no such release in `testdata/upstream/iptables`.
+pub fn left_by_upstream(version: &str, family: Family) -> String {
+    let file = match family {
+        Family::V4 => "iptables-save.txt",
+        Family::V6 => "ip6tables-save.txt",
+    };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/upstream/iptables");
+    let path = folder.join(version).join(file);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Makes the counters that such texts refer to, in the network namespace of the calling thread.
+///
+/// # Panics
+/// If the kernel has none: tests need them (`nfnetlink_acct`).
+pub fn create_counters() {
+    for name in ["ct_state_invalid_dropped_pkts", "localhost_nps_accepted_pkts"] {
+        ferry_kernel::nfacct::create(name).expect("a kernel with nfacct is needed");
     }
 }
 

@@ -408,6 +408,8 @@ impl<'a> Kubernetes<'a> {
             "--conntrack-max-per-core=0".to_owned(),
             "--conntrack-tcp-timeout-established=0".to_owned(),
             "--conntrack-tcp-timeout-close-wait=0".to_owned(),
+            // each sync is told
+            "-v=2".to_owned(),
         ];
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         Proxy::start_with(self.host, &upstream(), folder, &arguments)

@@ -15,9 +15,9 @@ use crate::host::Host;
 use crate::lab::{NODE_NAME, POD_RANGES};
 use crate::stage::slowly;
 
-/// The modes that there are configurations of.
+/// The mode of [`Config::default`].
 pub const NFTABLES: &str = "nftables";
-/// The other one.
+/// The mode of [`Config::iptables`].
 pub const IPTABLES: &str = "iptables";
 /// Where the metrics are, in the proxy's namespace.
 const METRICS: u16 = 10249;
@@ -188,12 +188,17 @@ impl<'a> Proxy<'a> {
     /// The sum of a metric's samples whose line holds all of these labels (`ip_family="IPv4"`); 0 if there is none,
     /// or nobody who would tell.
     pub fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+        self.samples(name, labels).unwrap_or(0.0)
+    }
+
+    /// The same where nothing is not as good as 0: `None` if there is no such sample.
+    pub fn samples(&self, name: &str, labels: &[&str]) -> Option<f64> {
         let answer = whole(&self.get(METRICS, "/metrics").unwrap_or_default());
         let samples = answer.lines().filter(|line| {
             let rest = line.strip_prefix(name);
             rest.is_some_and(|rest| rest.starts_with(['{', ' '])) && labels.iter().all(|label| line.contains(label))
         });
-        samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).reduce(|sum, value| sum + value)
     }
 
     /// Lets it do nothing until [`Proxy::go_on`].

@@ -179,6 +179,17 @@ pub fn until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) -> Du
     start.elapsed()
 }
 
+/// Whether something becomes so before the limit is over.
+pub fn within(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while !is_so() {
+        if start.elapsed() > slowly(limit) {
+            return false;
+        }
+    }
+    true
+}
+
 /// A time limit on this machine: `FERRY_SLOWNESS` says how many times slower it is than others, as an emulated one is.
 pub fn slowly(limit: Duration) -> Duration {
     static SLOWNESS: OnceLock<u32> = OnceLock::new();

@@ -4,12 +4,13 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use ferry_kernel::iptables::Backend;
 use ferry_kernel::nft::{Family, Monitor};
 use ferry_testkit::api::Told;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::site::Site;
-use super::tools::{Mode, Tools, Variant};
+use super::tools::{Mode, Tools};
 
 /// The longest that a change may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -64,7 +65,7 @@ fn told(site: &Site, version: u64) -> anyhow::Result<Told> {
 impl<'a> Listener<'a> {
     fn new(site: &'a Site) -> anyhow::Result<Self> {
         let table = match (site.shape.mode, &site.tools) {
-            (Mode::Iptables(Variant::Legacy), Some(tools)) => return Ok(Self::Tool(tools)),
+            (Mode::Iptables(Backend::Legacy), Some(tools)) => return Ok(Self::Tool(tools)),
             (Mode::Iptables(_), _) => "nat",
             (Mode::Nftables, _) => "kube-proxy",
         };

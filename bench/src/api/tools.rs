@@ -15,6 +15,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use ferry_kernel::iptables::Backend;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
 
@@ -26,24 +27,15 @@ const HINT: &str = "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n";
 pub(crate) enum Mode {
     /// over netlink, or by `nft`
     Nftables,
-    /// by `iptables-restore`
-    Iptables(Variant),
-}
-
-/// Where `iptables-restore` puts them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Variant {
-    /// into nf_tables
-    Nft,
-    /// into the tables of old
-    Legacy,
+    /// by this variant of `iptables-restore`
+    Iptables(Backend),
 }
 
 /// The tools of one place, first in the proxy's `PATH`.
 pub(super) struct Tools {
     folder: PathBuf,
     runs: OwnedFd,
-    variant: Variant,
+    variant: Backend,
 }
 
 /// What the rules of the kernel are, as far as measuring needs it.
@@ -61,8 +53,8 @@ impl Mode {
     /// With the word for each.
     const ALL: [(&str, Self); 3] = [
         ("nftables", Self::Nftables),
-        ("iptables", Self::Iptables(Variant::Nft)),
-        ("iptables-legacy", Self::Iptables(Variant::Legacy)),
+        ("iptables", Self::Iptables(Backend::Nft)),
+        ("iptables-legacy", Self::Iptables(Backend::Legacy)),
     ];
 
     /// The mode of the configuration.
@@ -94,12 +86,9 @@ impl fmt::Display for Mode {
 
 impl Tools {
     /// Lays out the tools below a folder, and a hint which variant it is in the kernel.
-    pub(super) fn new(folder: PathBuf, variant: Variant) -> anyhow::Result<Self> {
-        let name = match variant {
-            Variant::Nft => "xtables-nft-multi",
-            Variant::Legacy => "xtables-legacy-multi",
-        };
-        let installed = find(name).with_context(|| format!("{name} isn't installed"))?;
+    pub(super) fn new(folder: PathBuf, variant: Backend) -> anyhow::Result<Self> {
+        let name = format!("xtables-{variant}-multi");
+        let installed = find(&name).with_context(|| format!("{name} isn't installed"))?;
         for inner in ["real", "own"] {
             fs::create_dir_all(folder.join(inner))?;
         }
@@ -197,7 +186,7 @@ impl Tools {
         // Dropped at the end of the statement, which ends the text.
         child.stdin.take().context("piped")?.write_all(text.as_bytes())?;
         let status = child.wait()?;
-        anyhow::ensure!(status.success(), "iptables-restore of {:?}: {status}", self.variant);
+        anyhow::ensure!(status.success(), "iptables-{}-restore: {status}", self.variant);
         Ok(())
     }
 

@@ -58,8 +58,10 @@ type Group = (Protocol, SocketAddr, Vec<SocketAddr>);
 // === impl Trial ===
 
 impl Trial<'_> {
-    /// Makes all connections of these, at once. Who waits in vain tries again: a machine that is too busy loses packets,
-    /// rules that are wrong lose them every time.
+    /// Makes all connections of these, at once. Who waits in vain tries again, since a machine that is too busy loses packets.
+    /// That hides no rules that lose whatever is sent to a frontend. But those that draw an endpoint draw anew for the second
+    /// try: a way to nowhere among n shows in one of n² connections. Where it stands for an endpoint of a small pool,
+    /// [`Trial::meet_all`] finds it too, since nobody meets that one.
     fn make(&mut self, tries: &[&Try]) {
         let mut again = Vec::new();
         for (tried, outcome) in self.ask(tries) {

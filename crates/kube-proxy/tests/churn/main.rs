@@ -126,3 +126,8 @@ fn policies_that_change_as_fast_as_they_can_harm_nobody_by_iptables() {
 fn endpoints_that_come_and_go_harm_nobody_by_legacy_iptables() {
     endpoints("legacy-endpoints", (IPTABLES, Some(Backend::Legacy)));
 }
+
+#[test]
+fn policies_that_change_as_fast_as_they_can_harm_nobody_by_legacy_iptables() {
+    policies("legacy-policies", (IPTABLES, Some(Backend::Legacy)));
+}

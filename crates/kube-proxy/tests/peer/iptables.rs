@@ -127,6 +127,32 @@ impl<'a> Scene<'a> {
         });
     }
 
+    /// Waits until a proxy has had its first turn in each family while another one has the ports where both tell of themselves.
+    fn wait_beside(&self, proxy: &mut Proxy<'_>, who: Who) {
+        let said = match who {
+            Who::Upstream(_) => "\"SyncProxyRules complete\" ipFamily=",
+            Who::Ours(_) => "\"Synced\" family=",
+        };
+        proxy.wait_for("its first turns", |proxy| {
+            let log = proxy.log();
+            Family::ALL.iter().all(|family| log.contains(&format!("{said}\"{family}\"")))
+        });
+    }
+
+    /// The proxy is the only one now: it tells of itself, and serves what comes.
+    fn goes_on(&self, proxy: &mut Proxy<'_>, who: Who, number: u16) {
+        self.wait(proxy, who);
+        self.create_late(number);
+        super::served_late(self.lab, number, &format!("{who:?} alone, a late service"));
+    }
+
+    /// A service with one endpoint.
+    fn create_late(&self, number: u16) {
+        let late = super::late(number);
+        self.api.create_service(&late);
+        self.api.create_endpoints(&late.endpoints(8080, &[Place::Far]));
+    }
+
     fn rules(&self) -> Rules {
         Rules::of(self.node(), Backend::Nft)
     }
@@ -214,10 +240,8 @@ fn rules_are_adopted_by_name_one_after_the_other() {
     matrix::check_in(IPTABLES, &lab, "ours over upstream's chains", &Family::ALL);
 
     // and it goes on from there
-    let late = Service::new("late", 90).node_port(30090);
-    scene.api.create_service(&late);
-    scene.api.create_endpoints(&late.endpoints(8080, &[Place::Far]));
-    super::served_late(&lab, "a late service");
+    scene.create_late(90);
+    super::served_late(&lab, 90, "a late service");
     let traffic = scene.traffic();
     ours.terminate();
     let before = scene.rules();
@@ -227,53 +251,53 @@ fn rules_are_adopted_by_name_one_after_the_other() {
     assert!(before.clone().sorted() == after.clone().sorted(), "{}", before.sorted().difference(&after.sorted()));
     traffic.unharmed("from ours to upstream");
     matrix::check_in(IPTABLES, &lab, "upstream over our chains", &Family::ALL);
-    super::served_late(&lab, "a late service, still");
+    super::served_late(&lab, 90, "a late service, still");
     upstream.terminate();
 }
 
-/// Ours begins while upstream runs, and the other way round: for a while both do.
+/// Ours begins while upstream runs, and the other way round: for a while both do. Who is left goes on alone.
 #[test]
 fn two_at_a_time_agree() {
     let lab = Lab::new();
     let mut scene = Scene::new(&lab, "together");
     let mut upstream = scene.serve(Who::Upstream(IPTABLES));
+    quiet(scene.node(), 0);
     let (before, traffic) = (scene.rules(), scene.traffic());
     let generation = nft::generation(scene.node());
-    // they have the same ports for health and metrics: of the one that is late nobody can ask
     let mut ours = scene.start(Who::Ours(IPTABLES));
-    std::thread::sleep(Duration::from_secs(3));
-    assert!(ours.is_running(), "{}", ours.log());
+    scene.wait_beside(&mut ours, Who::Ours(IPTABLES));
     let written = quiet(scene.node(), generation);
     let after = scene.rules();
-    println!("beside upstream: {written} transactions");
     assert!(before.clone().sorted() == after.clone().sorted(), "{}", before.sorted().difference(&after.sorted()));
+    assert_eq!(written, 0, "what was right was written again\n{}", ours.log());
     upstream.terminate();
+    scene.goes_on(&mut ours, Who::Ours(IPTABLES), 90);
     traffic.unharmed("ours beside upstream, then alone");
     matrix::check_in(IPTABLES, &lab, "ours, upstream has ended", &Family::ALL);
     let traffic = scene.traffic();
     let mut upstream = scene.start(Who::Upstream(IPTABLES));
-    std::thread::sleep(Duration::from_secs(3));
+    scene.wait_beside(&mut upstream, Who::Upstream(IPTABLES));
     ours.terminate();
+    scene.goes_on(&mut upstream, Who::Upstream(IPTABLES), 91);
     traffic.unharmed("upstream beside ours, then alone");
     matrix::check_in(IPTABLES, &lab, "upstream, ours has ended", &Family::ALL);
+    super::served_late(&lab, 90, "what came while ours was alone");
     upstream.terminate();
 }
 
 /// What upstream 1.30 left when it ended is adopted, or removed, and nothing of it makes a difference.
 #[test]
 fn what_an_old_upstream_left_makes_no_difference() {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/upstream/iptables");
     let manifests = matrix::manifests();
     for backend in Backend::ALL {
         let rules = ["none", "1.30", "1.36"].map(|version| {
             let lab = Lab::new();
             let node = lab.host(Place::Node);
             iptables::hint(node, backend);
-            for (family, file) in Family::ALL.into_iter().zip(["iptables-save.txt", "ip6tables-save.txt"]) {
-                if version != "none" {
-                    let text = std::fs::read_to_string(fixtures.join(version).join(file)).expect("a fixture");
-                    create_counters(node);
-                    iptables::restore(node, backend, family, &text);
+            if version != "none" {
+                node.run(iptables::create_counters);
+                for family in Family::ALL {
+                    iptables::restore(node, backend, family, &iptables::left_by_upstream(version, family));
                 }
             }
             let mut directory = Directory::new(&folder(&format!("old-{version}-{}", backend.name())));
@@ -293,15 +317,6 @@ fn what_an_old_upstream_left_makes_no_difference() {
         assert!(fresh == old, "1.30, {}:\n{}", backend.name(), fresh.difference(&old));
         assert!(fresh == new, "1.36, {}:\n{}", backend.name(), fresh.difference(&new));
     }
-}
-
-/// The counters that upstream's rules refer to.
-fn create_counters(node: &Host) {
-    node.run(|| {
-        for name in ["ct_state_invalid_dropped_pkts", "localhost_nps_accepted_pkts"] {
-            ferry_kernel::nfacct::create(name).expect("the kernel has counters");
-        }
-    });
 }
 
 #[test]

@@ -107,10 +107,10 @@ fn upstream_takes_over_serves_and_our_leftovers_go_under_its_feet() {
     println!("left of ours: {:?}", leftovers(&lab));
 
     // upstream goes on working: a new service, another endpoint
-    let late = Service::new("late", 90).node_port(30090);
+    let late = late(90);
     api.create_service(&late);
     api.create_endpoints(&late.endpoints(8080, &[Place::Far]));
-    served_late(&lab, "a late service");
+    served_late(&lab, 90, "a late service");
 
     let before = Instant::now();
     ours(&lab, "--cleanup-leftovers");
@@ -120,20 +120,26 @@ fn upstream_takes_over_serves_and_our_leftovers_go_under_its_feet() {
     matrix::unharmed(hammers);
     matrix::check(&lab, "upstream alone", &[Family::V4]);
     matrix::check_served(&lab, "upstream alone");
-    served_late(&lab, "a late service, still");
+    served_late(&lab, 90, "a late service, still");
     let (status, _) = upstream.terminate();
     println!("upstream ended: {status}");
 }
 
-fn served_late(lab: &Lab, what: &str) {
+/// A service that comes when others have been served for a while.
+fn late(number: u16) -> Service {
+    Service::new(&format!("late-{number}"), number).node_port(30000 + number)
+}
+
+/// It is served by its only endpoint, the far pod.
+fn served_late(lab: &Lab, number: u16, what: &str) {
     let mut checks = Checks::new();
     for family in Family::ALL {
-        let at = ferry_testkit::objects::at_cluster_ip(family, 90);
+        let at = ferry_testkit::objects::at_cluster_ip(family, number);
         let client = lab.from(Place::PodB).patience(Duration::from_millis(200));
         until(what, Duration::from_secs(10), || client.tcp(at, 1).all_answered());
         let kept = Source::Kept(Place::PodB.address(family));
         checks.served(&format!("{what}, {family}"), &client.tcp(at, 3), &["far:8080"], kept);
-        let node_port = ferry_testkit::objects::at_node_port(family, 30090);
+        let node_port = ferry_testkit::objects::at_node_port(family, 30000 + number);
         let tally = lab.from(Place::Client).ask(Protocol::Tcp, node_port, 3);
         checks.served(&format!("{what}, {family} node port"), &tally, &["far:8080"], Source::Masqueraded);
     }
