@@ -205,7 +205,7 @@ fn check(settings: &Settings, store: &Store, profile: &Profile) {
 /// What the iptables mode puts into the kernel.
 fn compiled(family: Family, context: &Context, base: &BaseState, states: &[ServiceState]) -> Vec<IptObject> {
     let features = Features {
-        random_fully: true,
+        lacks_mangle: false,
         counts_invalid: true,
         counts_localhost: base.localhost,
         drops_invalid: true,
