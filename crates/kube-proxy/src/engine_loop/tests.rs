@@ -1,34 +1,12 @@
 use std::io;
 
 use ferry_plane::mailbox::Mailbox;
-use ferry_plane::{Batch, CommitError, ObjectName, Unit};
+use ferry_plane::{CommitError, ObjectName};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
 use crate::flows::Shared;
-
-/// An engine that nobody asks for a turn.
-struct Idle;
-
-impl SyncEngine for Idle {
-    fn offer(&mut self, _: Delta) {}
-    fn sync(&mut self, _: Instant) -> Outcome {
-        Outcome::default()
-    }
-    fn repair(&mut self, _: Instant) -> Outcome {
-        Outcome::default()
-    }
-    fn tend(&mut self, _: Instant) -> Outcome {
-        Outcome::default()
-    }
-    fn each_unit(&self, _: &mut dyn FnMut(&Unit)) {}
-    fn plan(&mut self) -> Result<Batch<String>, CommitError> {
-        Ok(Batch::default())
-    }
-    fn retire(self: Box<Self>) -> Result<usize, CommitError> {
-        Ok(0)
-    }
-}
+use crate::flows::testing::Holds;
 
 /// A loop that was told of nothing yet, and what it tells.
 fn quiet(now: Instant) -> (Loop, UnboundedReceiver<Report>) {
@@ -41,7 +19,7 @@ fn quiet(now: Instant) -> (Loop, UnboundedReceiver<Report>) {
         reports,
         flows: Arc::new(Shared::default()).witness(Family::V4),
     };
-    (Loop::new(setup, Box::new(Idle), now), told)
+    (Loop::new(setup, Box::new(Holds(Vec::new())), now), told)
 }
 
 #[test]

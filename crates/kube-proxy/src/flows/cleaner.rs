@@ -196,12 +196,9 @@ impl Look<'_> {
         if !self.shared.settle(self.family) {
             return Err(Failure::Doubt);
         }
-        let newer = self.shared.newer(self.family, &self.rules);
-        let renewed = newer.is_some();
-        if let Some(newer) = newer {
-            self.rules = newer;
-        }
-        Ok(renewed)
+        let Some(newer) = self.shared.newer(self.family, &self.rules) else { return Ok(false) };
+        self.rules = newer;
+        Ok(true)
     }
 
     fn matcher(&self, protocol: Protocol) -> Matcher {

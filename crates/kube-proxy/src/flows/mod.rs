@@ -15,7 +15,7 @@ mod queue;
 mod shared;
 mod table;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use cleaner::Cleaner;
 pub use shared::{Shared, Witness};

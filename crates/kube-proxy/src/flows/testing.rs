@@ -5,7 +5,7 @@ use std::time::Instant;
 use ferry_plane::{Batch, CommitError, Delta, Outcome, SyncEngine, Unit};
 
 /// An engine that holds these units, and does nothing.
-pub(super) struct Holds(pub(super) Vec<Unit>);
+pub(crate) struct Holds(pub(crate) Vec<Unit>);
 
 impl SyncEngine for Holds {
     fn offer(&mut self, _: Delta) {}

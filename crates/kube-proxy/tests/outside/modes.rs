@@ -1,5 +1,6 @@
 //! Mode iptables from outside, and changes of mode: what is there before, while and after.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Output;
 use std::time::Duration;
 
@@ -317,27 +318,29 @@ fn a_family_without_a_tool_is_left_out() {
     assert!(!saved(&machine, "ip6tables", "nft").iter().any(|line| line.contains("KUBE-SERVICES")));
 }
 
+/// Installs the tools of the legacy variant, with this script in the place of one.
+fn install_but(machine: &Machine, scripted: &str, script: &str) {
+    for family in FAMILIES {
+        for program in ["", "-restore", "-save"].map(|end| format!("{family}-legacy{end}")) {
+            if program != scripted {
+                machine.install(&program);
+            }
+        }
+    }
+    let file = machine.write(&format!("tools/{scripted}"), script);
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).expect("making it executable");
+}
+
 /// What the tool says where a kernel lacks a table: no kernel here does.
 const NO_TABLE: &str = "#!/bin/sh\n[ \"$1\" = --version ] && echo 'ip6tables-restore v1.8.9 (legacy)' && exit\n\
                         echo \"ip6tables-restore v1.8.9 (legacy): unable to initialize table 'nat'\" >&2\nexit 1\n";
 
 #[test]
 fn a_family_whose_table_the_kernel_lacks_is_left_out() {
-    use std::os::unix::fs::PermissionsExt as _;
-
     let machine = Machine::new();
     web(&machine);
     prefer(&machine, "legacy");
-    for family in FAMILIES {
-        for program in ["", "-restore", "-save"].map(|end| format!("{family}-legacy{end}")) {
-            if program != "ip6tables-legacy-restore" {
-                machine.install(&program);
-            }
-        }
-    }
-    machine.write("tools/ip6tables-legacy-restore", NO_TABLE);
-    let file = machine.path("tools/ip6tables-legacy-restore");
-    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    install_but(&machine, "ip6tables-legacy-restore", NO_TABLE);
     let mut running = machine.start_with_installed(IPTABLES);
     running.until_synced();
     let log = running.log();
@@ -483,21 +486,10 @@ const NO_MANGLE: &str = "#!/bin/sh\nPATH=/usr/sbin:/usr/bin:/sbin:/bin\n\
 
 #[test]
 fn a_family_whose_kernel_lacks_mangle_is_served() {
-    use std::os::unix::fs::PermissionsExt as _;
-
     let machine = Machine::new();
     web(&machine);
     prefer(&machine, "legacy");
-    for family in FAMILIES {
-        for program in ["", "-restore", "-save"].map(|end| format!("{family}-legacy{end}")) {
-            if program != "iptables-legacy-restore" {
-                machine.install(&program);
-            }
-        }
-    }
-    machine.write("tools/iptables-legacy-restore", NO_MANGLE);
-    let file = machine.path("tools/iptables-legacy-restore");
-    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    install_but(&machine, "iptables-legacy-restore", NO_MANGLE);
     let mut running = machine.start_with_installed(IPTABLES);
     until_translated(&mut running, &machine, "legacy");
     let log = running.log();
