@@ -135,8 +135,10 @@ impl Look {
             let found: Vec<Found> = self.sites.clone().iter().map(|site| self.at(site)).collect();
             self.removed = found.iter().any(|found| matches!(found, Found::Removed | Found::Returned));
             self.pause = pause(&found, self.pause);
-            // What was read may have been large.
-            ferry_kernel::memory::trim();
+            if found.iter().any(|found| *found != Found::Nothing) {
+                // What was read may have been large.
+                ferry_kernel::memory::trim();
+            }
             // Without a receiver the program is ending.
             let _ = made.send(self);
         })?;
