@@ -11,7 +11,7 @@ use ferry_kernel::nft;
 use ferry_model::Scope;
 use ferry_plane::Batch;
 
-use crate::names::{AffinityId, SetName};
+use crate::names::{PortId, SetName};
 use crate::object::{ElementKey, NftObject, Table, Value, VipMap};
 
 /// What the transaction itself need not do any more, or has to do besides.
@@ -52,7 +52,7 @@ pub(crate) fn ranges(batch: &Batch<NftObject>) -> Vec<NftObject> {
 }
 
 /// The endpoints that go from sets of those that may be remembered, where the memories stay; and these memories.
-pub(crate) fn members(batch: &Batch<NftObject>) -> (Vec<NftObject>, HashSet<(AffinityId, Scope)>) {
+pub(crate) fn members(batch: &Batch<NftObject>) -> (Vec<NftObject>, HashSet<(PortId, Scope)>) {
     let mut going = HashSet::new();
     for object in batch.delete.iter().chain(&batch.replace) {
         match object {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ferry_api::object::{Family, Protocol};
 use ferry_model::{Affinity, Context, LocalDetector, Scope};
 
-use crate::names::{AffinityId, FixedSet, Pick, SetName};
+use crate::names::{FixedSet, Pick, PortId, SetName};
 use crate::object::{NodePortMap, Rule, Rules, VipMap};
 use crate::rules::{Field, NODE_PORT, RuleWriter, VIP};
 
@@ -78,13 +78,7 @@ impl Chains {
     }
 
     /// Translates to the endpoint that the client is remembered with; who isn't remembered goes on to pick one.
-    pub(crate) fn remember(
-        &self,
-        context: &Context,
-        protocol: Protocol,
-        pick: Pick,
-        memory: (AffinityId, Scope),
-    ) -> Rules {
+    pub(crate) fn remember(&self, context: &Context, protocol: Protocol, pick: Pick, memory: (PortId, Scope)) -> Rules {
         let (key, map) = match pick {
             Pick::Internal | Pick::External | Pick::Forward => (VIP, VipMap::AffinityPick.set()),
             Pick::Local => (VIP, VipMap::AffinityPickLocal.set()),
@@ -101,7 +95,7 @@ impl Chains {
 
     /// Teaches the memories of a service port that this endpoint may stand in. The timeout is the rule's and not the
     /// memory's, so that a new one needs no new memory.
-    pub(crate) fn learn(&self, id: AffinityId, scopes: &[Scope], affinity: Affinity) -> Rules {
+    pub(crate) fn learn(&self, id: PortId, scopes: &[Scope], affinity: Affinity) -> Rules {
         let timeout = Duration::from_secs(affinity.timeout_seconds.get().into());
         let rule = |scope: &Scope| {
             let rule = RuleWriter::new(self.family).member(SetName::Members(id, *scope));

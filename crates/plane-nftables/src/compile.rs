@@ -11,7 +11,7 @@ use ferry_model::{
 use ferry_plane::{Before, Compile, Unit};
 
 use crate::chains::Chains;
-use crate::names::{AffinityId, ChainName, FixedChain, LOCAL_SLOTS, Pick, SetName};
+use crate::names::{ChainName, FixedChain, LOCAL_SLOTS, Pick, PortId, SetName};
 use crate::object::{ElementKey, NftObject, NodePortMap, Value, VipMap};
 use crate::{base, place};
 
@@ -43,7 +43,7 @@ struct PortWriter<'a> {
     context: &'a Context,
     state: &'a PortState,
     /// the id of its memories, if it has affinity
-    memory: Option<AffinityId>,
+    memory: Option<PortId>,
     out: &'a mut Vec<NftObject>,
 }
 
@@ -78,7 +78,7 @@ impl Compile for Nftables {
             Unit::Service(service) => service,
         };
         for state in &service.ports {
-            let memory = state.affinity.map(|_| AffinityId::new(&service.name, state.protocol, &state.name));
+            let memory = state.affinity.map(|_| PortId::new(&service.name, state.protocol, &state.name));
             PortWriter { chains: &self.chains, context, state, memory, out }.write();
         }
     }
@@ -290,7 +290,7 @@ impl Place {
         NftObject::Element(key, verdict)
     }
 
-    fn learn(self, id: AffinityId) -> NftObject {
+    fn learn(self, id: PortId) -> NftObject {
         let protocol = self.protocol;
         let key = match self.at {
             FrontendAddr::Vip(vip, port) => ElementKey::Learn { protocol, vip, port },

@@ -6,16 +6,16 @@ use ferry_api::object::Family;
 use ferry_kernel::nft::Socket;
 
 use crate::encode::kernel_family;
-use crate::names::{FixedSet, SetName, TABLE, TABLE_COMMENT};
+use crate::names::{FixedSet, SetName, TABLE, TABLE_MAKER};
 
-/// Whether the family's table is of this layout and sends packets of some service anywhere. Changes nothing.
+/// Whether the family's table is one of Ferry's, of whatever layout, and sends packets of some service anywhere. Changes nothing.
 ///
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN`; whatever else the kernel says.
 pub fn in_use(family: Family) -> io::Result<bool> {
     let mut socket = Socket::open()?;
     match socket.table(kernel_family(family), TABLE)? {
-        Some(table) if table.comment.as_deref() == Some(TABLE_COMMENT) => {}
+        Some(table) if table.comment.as_deref().is_some_and(|comment| comment.starts_with(TABLE_MAKER)) => {}
         Some(_) | None => return Ok(false),
     }
     let mut services = false;
@@ -62,7 +62,8 @@ mod tests {
         assert_eq!(says(&format!("table ip {TABLE} {{ {maps} }}")), [false, false]);
         assert_eq!(says(&format!("add element ip {TABLE} service-ips {element}")), [false, false]);
         assert_eq!(says(&format!("delete table ip {TABLE}")), [false, false]);
-        let ours = format!("comment \"{TABLE_COMMENT}\"");
+        // Of an earlier release.
+        let ours = format!("comment \"{TABLE_MAKER}1\"");
         assert_eq!(says(&format!("table ip {TABLE} {{ {ours}; }}")), [false, false]);
         assert_eq!(says(&format!("table ip {TABLE} {{ {maps} }}")), [false, false]);
         assert_eq!(says(&format!("add element ip {TABLE} service-ips {element}")), [true, false]);

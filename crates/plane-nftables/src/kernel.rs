@@ -105,7 +105,12 @@ impl NftablesKernel {
         let deletes_chains = batch.delete.iter().any(|object| matches!(object, NftObject::Chain(..)));
         if matches!(result, Err(CommitError::Busy(_))) && deletes_chains && self.release == ChainRelease::Now {
             self.release = ChainRelease::Later;
-            return self.try_commit(batch, ahead);
+            let result = self.try_commit(batch, ahead);
+            if result.is_err() {
+                // It is something else that is in use.
+                self.release = ChainRelease::Now;
+            }
+            return result;
         }
         result
     }

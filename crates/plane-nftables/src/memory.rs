@@ -12,14 +12,14 @@ use ferry_kernel::nft::{self, CommitFailure, OwnedData, Socket};
 use ferry_model::{Endpoint, Scope};
 
 use crate::encode::kernel_family;
-use crate::names::{AffinityId, SetName, TABLE};
+use crate::names::{PortId, SetName, TABLE};
 use crate::object::{ElementKey, NftObject};
 use crate::watch::CommitTurn;
 use crate::wire;
 
 /// Memories that may hold endpoints they should not, and how many looks each still gets.
 #[derive(Debug, Default)]
-pub(crate) struct Memories(BTreeMap<(AffinityId, Scope), u8>);
+pub(crate) struct Memories(BTreeMap<(PortId, Scope), u8>);
 
 /// A packet under way when the transaction took effect may teach the endpoint once more, so there is a second look.
 pub(crate) const LOOKS: u8 = 2;
@@ -39,7 +39,7 @@ impl Memories {
     }
 
     /// Endpoints were taken out of the sets of those that may be remembered there.
-    pub(crate) fn doubt(&mut self, memories: &HashSet<(AffinityId, Scope)>, looks: u8) {
+    pub(crate) fn doubt(&mut self, memories: &HashSet<(PortId, Scope)>, looks: u8) {
         self.0.extend(memories.iter().map(|memory| (*memory, looks)));
     }
 
@@ -60,7 +60,7 @@ impl Memories {
     }
 }
 
-fn purge(socket: &mut Socket, family: Family, id: AffinityId, scope: Scope) -> io::Result<()> {
+fn purge(socket: &mut Socket, family: Family, id: PortId, scope: Scope) -> io::Result<()> {
     for _ in 0..TRIES {
         let mut batch = nft::Batch::new(kernel_family(family), TABLE);
         for (memory, key) in stale(socket, family, id, scope)? {
@@ -79,7 +79,7 @@ fn purge(socket: &mut Socket, family: Family, id: AffinityId, scope: Scope) -> i
 pub(crate) fn stale(
     socket: &mut Socket,
     family: Family,
-    id: AffinityId,
+    id: PortId,
     scope: Scope,
 ) -> io::Result<Vec<(SetName, nft::Octets)>> {
     let members = members(socket, family, id, scope)?;
@@ -94,7 +94,7 @@ pub(crate) fn stale(
     Ok(stale)
 }
 
-fn members(socket: &mut Socket, family: Family, id: AffinityId, scope: Scope) -> io::Result<HashSet<Endpoint>> {
+fn members(socket: &mut Socket, family: Family, id: PortId, scope: Scope) -> io::Result<HashSet<Endpoint>> {
     let set = SetName::Members(id, scope);
     let mut members = HashSet::new();
     socket.elements(kernel_family(family), TABLE, &set.to_string(), &mut |element| {

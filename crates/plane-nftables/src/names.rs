@@ -11,12 +11,15 @@ use sha2::{Digest, Sha256};
 pub const TABLE: &str = "kube-proxy";
 
 /// The comment of the table: whose it is, and which layout its content has. A table with another comment is replaced.
-pub const TABLE_COMMENT: &str = "kube-proxy by Ferry, layout 1";
+pub const TABLE_COMMENT: &str = "kube-proxy by Ferry, layout 2";
 
-/// Names one service port in the names of its own chains and sets: the first eight bytes of a SHA-256 of
-/// `namespace/name/protocol/port name`.
+/// What the comment of a table begins with, whatever its layout.
+pub(crate) const TABLE_MAKER: &str = "kube-proxy by Ferry, layout ";
+
+/// Names one service port in the names of its own chains and sets: the first 16 bytes of a SHA-256 of
+/// `namespace/name/protocol/port name`. Tenants choose these names, so the id is too long for a collision to be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AffinityId([u8; 8]);
+pub struct PortId([u8; 16]);
 
 /// A set or map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,9 +27,9 @@ pub enum SetName {
     /// one that is always there
     Fixed(FixedSet),
     /// client → endpoint of one service port and scope, written by rules
-    Memory(AffinityId, Scope),
+    Memory(PortId, Scope),
     /// the endpoints that may be remembered there
-    Members(AffinityId, Scope),
+    Members(PortId, Scope),
 }
 
 /// A chain.
@@ -37,9 +40,9 @@ pub enum ChainName {
     /// picks one of so many slots
     Pick(Pick, u32),
     /// looks into the memory of a scope, then picks
-    Remember(Pick, Scope, AffinityId),
+    Remember(Pick, Scope, PortId),
     /// teaches the memories of a service port
-    Learn(AffinityId),
+    Learn(PortId),
 }
 
 /// How a pick chain treats the packet, and which slots it reads.
@@ -180,31 +183,39 @@ const _: () = assert!(LOCAL_SLOTS as usize == ferry_model::MAX_ENDPOINTS);
 /// One more than the highest slot.
 pub const SLOTS: u32 = 2 * LOCAL_SLOTS;
 
-// === impl AffinityId ===
+// === impl PortId ===
 
-impl AffinityId {
+impl PortId {
     /// The id of a service port.
     pub fn new(service: &ObjectName, protocol: Protocol, port_name: &str) -> Self {
-        let text = format!("{}/{}/{}/{port_name}", service.namespace(), service.name(), protocol.lower());
-        let digest = Sha256::digest(text.as_bytes());
-        let mut id = [0; 8];
-        for (to, from) in id.iter_mut().zip(digest.iter()) {
-            *to = *from;
-        }
-        Self(id)
+        let parts = [service.namespace(), service.name(), protocol.lower(), port_name].map(escaped);
+        Self(first_half(&Sha256::digest(parts.join("/"))))
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let plain = text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        let number = u64::from_str_radix(text, 16).ok().filter(|_| plain)?;
+        let plain = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let number = u128::from_str_radix(text, 16).ok().filter(|_| plain)?;
         Some(Self(number.to_be_bytes()))
     }
 }
 
-impl fmt::Display for AffinityId {
+impl fmt::Display for PortId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", u64::from_be_bytes(self.0))
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
     }
+}
+
+/// A name without separators. An API server lets none in; a manifest may hold anything.
+fn escaped(name: &str) -> String {
+    name.replace('%', "%25").replace('/', "%2F")
+}
+
+fn first_half(digest: &[u8]) -> [u8; 16] {
+    let mut half = [0; 16];
+    for (to, from) in half.iter_mut().zip(digest) {
+        *to = *from;
+    }
+    half
 }
 
 // === impl SetName ===
@@ -217,9 +228,9 @@ impl SetName {
         }
         let (rest, scope) = split_scope(name);
         if let Some(id) = rest.strip_prefix("affinity-") {
-            return Some(Self::Memory(AffinityId::parse(id)?, scope));
+            return Some(Self::Memory(PortId::parse(id)?, scope));
         }
-        Some(Self::Members(AffinityId::parse(rest.strip_prefix("endpoints-")?)?, scope))
+        Some(Self::Members(PortId::parse(rest.strip_prefix("endpoints-")?)?, scope))
     }
 }
 
@@ -262,7 +273,7 @@ impl ChainName {
             return Some(Self::Fixed(fixed));
         }
         if let Some(id) = name.strip_prefix("learn-") {
-            return Some(Self::Learn(AffinityId::parse(id)?));
+            return Some(Self::Learn(PortId::parse(id)?));
         }
         let (kind, rest) = name.split_once('-')?;
         let pick = Pick::ALL.into_iter().find(|pick| pick.prefix() == kind)?;
@@ -272,7 +283,7 @@ impl ChainName {
             return Some(Self::Pick(pick, count)).filter(|parsed| parsed.to_string() == name);
         };
         let (id, scope) = split_scope(rest);
-        Some(Self::Remember(pick, scope, AffinityId::parse(id)?))
+        Some(Self::Remember(pick, scope, PortId::parse(id)?))
     }
 }
 
@@ -356,7 +367,7 @@ mod tests {
 
     #[test]
     fn names_read_back() {
-        let id = AffinityId::new(&ObjectName::new("demo", "web"), Protocol::Tcp, "http");
+        let id = PortId::new(&ObjectName::new("demo", "web"), Protocol::Tcp, "http");
         for scope in [Scope::Cluster, Scope::Local] {
             for set in [SetName::Memory(id, scope), SetName::Members(id, scope)] {
                 assert_eq!(SetName::parse(&set.to_string()), Some(set));
@@ -389,7 +400,22 @@ mod tests {
     #[test]
     fn no_name_of_ours_looks_like_a_service_chain_of_upstream() {
         // Upstream deletes chains whose name holds a slash when it does not know them, and sets named affinity-….
-        let id = AffinityId::new(&ObjectName::new("a/b", "c"), Protocol::Sctp, "");
+        let id = PortId::new(&ObjectName::new("a/b", "c"), Protocol::Sctp, "");
         assert!(!ChainName::Learn(id).to_string().contains('/'));
+    }
+
+    #[test]
+    fn an_id_is_what_the_documentation_says() {
+        // printf %s demo/web/tcp/http | sha256sum | cut -c1-32
+        let id = PortId::new(&ObjectName::new("demo", "web"), Protocol::Tcp, "http");
+        assert_eq!(id.to_string(), "05d5e123421d5532bb46df639921dcaf");
+    }
+
+    #[test]
+    fn names_with_slashes_share_no_id() {
+        let ids = [("a", "b/tcp", ""), ("a", "b", "tcp/"), ("a", "b%2Ftcp", "")]
+            .map(|(namespace, name, port)| PortId::new(&ObjectName::new(namespace, name), Protocol::Tcp, port));
+        let different: std::collections::BTreeSet<PortId> = ids.into();
+        assert_eq!(different.len(), ids.len());
     }
 }

@@ -10,7 +10,7 @@ use ferry_kernel::nft;
 use ferry_model::{Endpoint, Scope};
 use ferry_plane::Object;
 
-use crate::names::{AffinityId, ChainName, FixedChain, FixedSet, Pick, SetName, TABLE, TABLE_COMMENT};
+use crate::names::{ChainName, FixedChain, FixedSet, Pick, PortId, SetName, TABLE, TABLE_COMMENT};
 use crate::wire;
 
 /// One thing we own in the kernel.
@@ -164,7 +164,7 @@ pub enum ElementKey {
     /// a set of endpoints that may be remembered
     Member {
         /// of which service port
-        id: AffinityId,
+        id: PortId,
         /// and scope
         scope: Scope,
         /// the endpoint

@@ -12,7 +12,7 @@ use crate::base;
 use crate::chains::Chains;
 use crate::encode::kernel_family;
 use crate::kernel::of_io;
-use crate::names::{AffinityId, ChainName, FixedSet, Pick, SetName};
+use crate::names::{ChainName, FixedSet, Pick, PortId, SetName};
 use crate::object::{NftObject, Rules};
 
 /// The table of the probe. It never outlives its transaction.
@@ -44,7 +44,7 @@ fn transaction(family: Family) -> (nft::Batch, Vec<(usize, String)>) {
     let mut steps = Vec::new();
     steps.push((batch.position(), "a table".to_owned()));
     batch.add_table(None);
-    let id = AffinityId::new(&ObjectName::new("", "probe"), Protocol::Tcp, "");
+    let id = PortId::new(&ObjectName::new("", "probe"), Protocol::Tcp, "");
     let memories = [SetName::Memory(id, Scope::Cluster), SetName::Members(id, Scope::Cluster)];
     for set in FixedSet::ALL.iter().map(|set| SetName::Fixed(*set)).chain(memories) {
         steps.push((batch.position(), format!("the set or map {set}")));
@@ -67,7 +67,7 @@ fn transaction(family: Family) -> (nft::Batch, Vec<(usize, String)>) {
 }
 
 /// Chains that hold every kind of rule.
-fn chains(family: Family, id: AffinityId) -> Vec<(ChainName, Rules)> {
+fn chains(family: Family, id: PortId) -> Vec<(ChainName, Rules)> {
     let context = Context {
         node_name: String::new(),
         zone: None,

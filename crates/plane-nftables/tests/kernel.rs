@@ -13,9 +13,9 @@ use ferry_kernel::nft::Socket;
 use ferry_modekit::good;
 use ferry_modekit::states::{self, everything, pool, service};
 use ferry_model::{Context, FrontendAddr, FrontendKind, LocalDetector, PerFamily, Pool, SourceRanges};
-use ferry_plane::{Delta, Extent, Kernel, SyncEngine, Unit, UnitId};
+use ferry_plane::{CommitError, Delta, Extent, Kernel, SyncEngine, Unit, UnitId};
 use ferry_plane_nftables::leftovers::{self, Leftovers};
-use ferry_plane_nftables::names::{AffinityId, ChainName, FixedChain};
+use ferry_plane_nftables::names::{ChainName, FixedChain, PortId};
 use ferry_plane_nftables::{CommitTurn, NftObject, NftablesEngine, NftablesKernel, engine, render};
 
 fn inside(test: impl Fn(Family) + Send + Sync) {
@@ -224,16 +224,21 @@ fn a_foreign_table_is_replaced_in_one_transaction() {
             Family::V4 => "ip kube-proxy",
             Family::V6 => "ip6 kube-proxy",
         };
-        nft(
-            &format!("add table {table} {{ comment \"rules for kube-proxy\"; }}; add chain {table} filter-input"),
-            &["-f", "-"],
-        );
-        let before = generation();
-        let engine = started(family);
-        assert_eq!(generation(), before + 2, "the probe, and one commit");
-        let mut wanted = engine.objects();
-        wanted.dedup();
-        assert_same(&read_back(family), &wanted, "");
+        let upstreams = "comment \"rules for kube-proxy\"; chain filter-input { };";
+        // Ids had 64 bits there, and the source ranges of all services were one set.
+        let layout_1 = "comment \"kube-proxy by Ferry, layout 1\"; chain restricted { }; chain learn-2a90fe6d2f83c9ed { }; \
+                        chain learn { jump learn-2a90fe6d2f83c9ed; }; \
+                        chain nat-postrouting { type nat hook postrouting priority 100; jump learn; };";
+        for content in [upstreams, layout_1] {
+            nft(&format!("table {table} {{ {content} }}"), &["-f", "-"]);
+            let before = generation();
+            let engine = started(family);
+            assert_eq!(generation(), before + 2, "the probe, and one commit");
+            let mut wanted = engine.objects();
+            wanted.dedup();
+            assert_same(&read_back(family), &wanted, content);
+            nft("", &["flush", "ruleset"]);
+        }
     });
 }
 
@@ -279,7 +284,7 @@ fn a_memory_forgets_an_endpoint_that_goes() {
             Family::V4 => "ip kube-proxy",
             Family::V6 => "ip6 kube-proxy",
         };
-        let id = AffinityId::new(&ferry_api::object::ObjectName::new("demo", "sticky"), Protocol::Tcp, "http");
+        let id = PortId::new(&ferry_api::object::ObjectName::new("demo", "sticky"), Protocol::Tcp, "http");
         let (stays, goes) = (states::address(family, 244, 2), states::address(family, 244, 3));
         let clients = [states::address(family, 1, 1), states::address(family, 1, 2)];
         nft(
@@ -367,6 +372,35 @@ fn what_the_kernel_refuses_quarantines_its_service_alone() {
         assert_eq!(refused, ["service demo/bad"], "{outcome:?}");
         let served: Vec<String> = engine.acked().keys().map(ToString::to_string).collect();
         assert!(served.contains(&"service demo/fine".to_owned()), "{served:?} {outcome:?}");
+    });
+}
+
+#[test]
+fn a_set_that_cannot_be_deleted_holds_up_its_service_alone() {
+    inside(|family| {
+        let mut engine = started(family);
+        let (keyword, table) = match family {
+            Family::V4 => ("ip", "ip kube-proxy"),
+            Family::V6 => ("ip6", "ip6 kube-proxy"),
+        };
+        let id = PortId::new(&ferry_api::object::ObjectName::new("demo", "sticky"), Protocol::Tcp, "http");
+        nft(&format!("add rule {table} unknown {keyword} daddr . th dport @endpoints-{id} counter"), &["-f", "-"]);
+        let now = Instant::now();
+        let mut delta = everything(family);
+        delta.units.retain(|id, _| ["service demo/sticky", "service demo/empty"].contains(&&*id.to_string()));
+        delta.units.values_mut().for_each(|unit| *unit = None);
+        engine.offer(delta);
+        assert!(matches!(engine.sync(now).error.as_deref(), Some(CommitError::Busy(_))), "it may be free in a moment");
+        let outcome = engine.sync(now + Duration::from_millis(50));
+        let waiting: Vec<String> = outcome.quarantined.iter().map(|(id, _)| id.to_string()).collect();
+        assert_eq!(waiting, ["service demo/sticky"], "{outcome:?}");
+        assert!(!engine.acked().keys().any(|id| id.to_string() == "service demo/empty"), "the other is gone");
+        // The rule is damage; once it is mended the service goes, too.
+        engine.tend(now + Duration::from_millis(100));
+        assert!(engine.tend(now + Duration::from_millis(300)).repairs > 0);
+        let outcome = good(engine.tend(now + Duration::from_secs(2)));
+        assert!(outcome.quarantined.is_empty(), "{outcome:?}");
+        assert!(!nft("", &["list", "ruleset"]).contains(&id.to_string()));
     });
 }
 

@@ -17,7 +17,7 @@ pub trait Refers: Object {
 /// What the next commit shall meet.
 #[derive(Debug)]
 pub enum Fault<K> {
-    /// the kernel is busy
+    /// something is in use for a moment
     Busy,
     /// the mode can't be used
     Unusable,
@@ -36,8 +36,10 @@ pub struct MemoryKernel<O: Object> {
     pub faults: VecDeque<Fault<O::Key>>,
     /// keys that are refused whenever they are created or replaced
     pub refused: Vec<O::Key>,
-    /// keys that are busy whenever they are created or replaced
+    /// keys for which the kernel has no memory whenever they are created or replaced
     pub busy: Vec<O::Key>,
+    /// keys that are in use by somebody else whenever they are to be deleted
+    pub in_use: Vec<O::Key>,
     /// what somebody else did since the last look
     pub touched: Vec<O::Key>,
     /// nothing of what somebody else does is heard
@@ -73,6 +75,7 @@ impl<O: Object> Default for MemoryKernel<O> {
             faults: VecDeque::new(),
             refused: Vec::new(),
             busy: Vec::new(),
+            in_use: Vec::new(),
             touched: Vec::new(),
             deaf: false,
             commits: 0,
@@ -172,6 +175,9 @@ impl<O: Refers> Kernel<O> for MemoryKernel<O> {
             return Err(CommitError::Refused(refusals));
         }
         if !self.refusals(batch, &self.busy).is_empty() {
+            return Err(CommitError::Busy(io::ErrorKind::OutOfMemory.into()));
+        }
+        if batch.delete.iter().any(|object| self.in_use.contains(&object.key())) {
             return Err(CommitError::Busy(io::ErrorKind::ResourceBusy.into()));
         }
         match self.faults.pop_front() {

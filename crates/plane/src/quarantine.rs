@@ -46,6 +46,11 @@ impl Quarantine {
         self.0.get(id).is_some_and(|waiting| waiting.until > now)
     }
 
+    /// Whether a unit is in here, also if it may try again now.
+    pub(crate) fn holds(&self, id: &UnitId) -> bool {
+        self.0.contains_key(id)
+    }
+
     /// Everybody in here, with the reason.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&UnitId, &Arc<CommitError>)> {
         self.0.iter().map(|(id, waiting)| (id, &waiting.error))

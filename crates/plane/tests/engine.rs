@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use ferry_modekit::memory::settle;
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Fault, MemoryKernel};
-use ferry_plane::{Delta, SyncEngine, UnitId};
+use ferry_plane::{CommitError, Delta, SyncEngine, UnitId};
 use proptest::prelude::*;
 use toy::{Toy, ToyCompile, ToyKey, base, context, service};
 
@@ -535,6 +535,35 @@ fn a_change_that_fails_keeps_nobody_from_mending() {
     engine.kernel_mut().busy.clear();
     settle(&mut engine, now);
     assert_eq!(settled(&engine), settled(&built_from_nothing(&world, now)));
+}
+
+#[test]
+fn an_object_that_cannot_be_deleted_holds_up_its_unit_alone() {
+    let mut world = World::new();
+    let start = Instant::now();
+    let at = |milliseconds| start + Duration::from_millis(milliseconds);
+    let mut engine = built_from_nothing(&world, start);
+    engine.kernel_mut().in_use = vec![ToyKey::Host(4)];
+    world.endpoints[2] = vec![5];
+    world.endpoints[0] = vec![8];
+    engine.offer(world.delta());
+    let outcome = engine.sync(at(0));
+    assert!(outcome.error.is_some() && outcome.quarantined.is_empty(), "it may be free in a moment: {outcome:?}");
+    let outcome = engine.sync(at(50));
+    assert!(outcome.error.is_none() && outcome.quarantined.len() == 1, "{outcome:?}");
+    assert!(matches!(&*outcome.quarantined[0].1, CommitError::Busy(_)), "the reason is kept: {outcome:?}");
+    let slots = |engine: &ToyEngine, vip| engine.kernel().objects[&ToyKey::Frontend(vip)].slots().to_vec();
+    assert_eq!(slots(&engine, 0), [8]);
+    assert_eq!(slots(&engine, 4), [4], "the last good state");
+    // When it is tried again it doesn't hold up the others a second time.
+    world.endpoints[0] = vec![9];
+    engine.offer(Delta { context: None, units: world.delta().units.into_iter().take(2).collect() });
+    let outcome = engine.sync(at(2000));
+    assert!(outcome.error.is_none() && outcome.quarantined.len() == 1, "{outcome:?}");
+    assert_eq!(slots(&engine, 0), [9]);
+    engine.kernel_mut().in_use.clear();
+    settle(&mut engine, at(2000));
+    assert_eq!(settled(&engine), settled(&built_from_nothing(&world, start)));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use ferry_model::Context;
 use super::{BatchOf, Engine, Purpose};
 use crate::attempt::{Change, halves, held_back, owners};
 use crate::diff::{Remembered, difference};
-use crate::{Acked, Acknowledged, Before, CommitError, Compile, Kernel, Object, Op, Outcome, Unit, UnitId};
+use crate::{Acked, Acknowledged, Before, CommitError, Compile, Kernel, Object, Outcome, Unit, UnitId};
 
 /// Whether this only adds, and so can be torn apart: no frontend passes from one unit to another.
 pub(super) fn only_adds(group: &[Change]) -> bool {
@@ -63,7 +63,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                     Ok(Vec::new())
                 }
                 Err(CommitError::Drifted { .. }) if uniform => self.reconcile(context, &group, now, outcome),
-                Err(CommitError::Refused(refusals)) => Ok(self.set_apart(context, group, &batch, refusals, now)),
+                Err(error) if self.blames_units(&error, &group) => {
+                    Ok(self.set_apart(context, group, &batch, error, now))
+                }
                 Err(error) => Err(error),
             };
             match left {
@@ -248,16 +250,33 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         });
     }
 
-    /// Puts those that were refused in quarantine; what is left comes back as groups to try.
+    /// Whether a failed commit is the fault of some of its units. An object that is in use (`EBUSY`) may be free at the next
+    /// try; if it isn't, or if a unit was rejected before, the group is split as by a refusal that names nothing. So an object
+    /// that can't be deleted holds up nobody else.
+    pub(super) fn blames_units(&self, error: &CommitError, group: &[Change]) -> bool {
+        match error {
+            CommitError::Refused(_) => true,
+            CommitError::Busy(error) => {
+                error.kind() == io::ErrorKind::ResourceBusy
+                    && (self.failures > 0 || group.iter().any(|change| self.quarantine.holds(&change.id)))
+            }
+            CommitError::Drifted { .. } | CommitError::Unusable(_) => false,
+        }
+    }
+
+    /// Quarantines the units that a failed commit is about; what is left comes back as groups to try.
     pub(super) fn set_apart(
         &mut self,
         context: &Context,
         mut group: Vec<Change>,
         batch: &BatchOf<C>,
-        refusals: Vec<(Op, usize, io::Error)>,
+        error: CommitError,
         now: Instant,
     ) -> Vec<Vec<Change>> {
-        let mut refused = owners(&self.compile, context, &group, batch, &refusals);
+        let mut refused = match &error {
+            CommitError::Refused(refusals) => owners(&self.compile, context, &group, batch, refusals),
+            CommitError::Busy(_) | CommitError::Drifted { .. } | CommitError::Unusable(_) => BTreeSet::new(),
+        };
         if refused.is_empty() {
             let (first, second) = halves(&self.compile, context, group);
             if !second.is_empty() {
@@ -266,7 +285,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             refused.extend(first.iter().map(|change| change.id.clone()));
             group = first;
         }
-        let error = Arc::new(CommitError::Refused(refusals));
+        let error = Arc::new(error);
         for id in &refused {
             self.quarantine.put(id.clone(), Arc::clone(&error), now);
         }

@@ -45,7 +45,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 self.suspects.found(Some(&keys), foreign, now);
                 Ok(Vec::new())
             }
-            Err(CommitError::Refused(refusals)) => Ok(self.set_apart(context, group, &batch, refusals, now)),
+            Err(error) if self.blames_units(&error, &group) => Ok(self.set_apart(context, group, &batch, error, now)),
             Err(error) => Err(error),
         }
     }
