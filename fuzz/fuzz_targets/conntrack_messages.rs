@@ -1,19 +1,22 @@
-//! Entries of the connection table: each message of a datagram, and the bytes themselves.
+//! Entries of the connection table: each message of a datagram, the bytes themselves, and as lines of `/proc`.
 #![no_main]
 
-use ferry_kernel::conntrack::{Family, Filter, decode_entry};
+use ferry_kernel::conntrack::{Entry, Family, Filter, decode_entry, decode_line};
 use ferry_kernel::netlink::Messages;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|datagram: &[u8]| {
     for message in Messages::new(datagram).map_while(Result::ok) {
-        decode(message.payload);
+        check(decode_entry(message.payload).ok().flatten());
     }
-    decode(datagram);
+    check(decode_entry(datagram).ok().flatten());
+    for line in String::from_utf8_lossy(datagram).lines() {
+        check(decode_line(line).ok().flatten());
+    }
 });
 
-fn decode(payload: &[u8]) {
-    let Ok(Some(entry)) = decode_entry(payload) else { return };
+fn check(entry: Option<Entry>) {
+    let Some(entry) = entry else { return };
     let filter = Filter {
         family: entry.original.family(),
         protocol: entry.protocol,

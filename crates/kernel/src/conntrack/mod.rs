@@ -5,6 +5,7 @@
 
 mod entry;
 mod filter;
+mod proc;
 mod socket;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -16,4 +17,5 @@ mod tests;
 pub use crate::nft::Family;
 pub use entry::{Entry, Status, Tuple, decode_entry};
 pub use filter::Filter;
+pub use proc::decode_line;
 pub use socket::{AT_ONCE, Deletion, Error, Socket};

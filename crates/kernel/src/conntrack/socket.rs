@@ -5,12 +5,15 @@ use std::io;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::wire::{self, msg};
-use super::{Entry, Filter, decode_entry};
+use super::{Entry, Filter, decode_entry, proc};
 use crate::netlink::{self, Messages, Reply, Writer, control, decode_reply, flag};
 
 /// So many entries [`Socket::delete`] removes by one send: their errors, should all fail, fit into a receive buffer of the
 /// size that everybody may have.
 pub const AT_ONCE: usize = 128;
+
+/// So many single entries are asked for by one send: the answers fit, too.
+const ASKED_AT_ONCE: usize = 32;
 
 /// A connection to connection tracking in the network namespace of the thread that opened it. Nothing here waits for
 /// anything but the kernel's own work.
@@ -137,6 +140,64 @@ impl Socket {
             }
         }
         Err(Error::Interrupted(io::Error::other("the kernel did not answer to the end")))
+    }
+
+    /// As [`Self::dump`], where the table is small and the calling thread is in the socket's namespace: in a fraction of the time.
+    /// One entry may be missing if another ends meanwhile. False if nothing was shown since the table is not small, or the
+    /// kernel doesn't show it in `/proc`.
+    ///
+    /// # Errors
+    /// [`Error`]; what was shown until then is right, but not all.
+    pub fn dump_few(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<bool, Error> {
+        let Some(found) = proc::entries(filter) else { return Ok(false) };
+        for some in found.chunks(ASKED_AT_ONCE) {
+            self.ask(some, &mut |entry| {
+                if filter.matches(entry) && some.iter().any(|known| known.original == entry.original) {
+                    each(entry);
+                }
+            })?;
+        }
+        Ok(true)
+    }
+
+    /// Asks for single entries, by the tuples of their answers. Those that are gone are left out.
+    fn ask(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {
+        let mut writer = Writer::new();
+        for entry in entries {
+            let sequence = self.next_sequence();
+            let mark = wire::begin(&mut writer, msg::GET, entry.reply.family().number(), flag::REQUEST, sequence);
+            entry.reply.encode(&mut writer, wire::TUPLE_REPLY, entry.protocol);
+            writer.end_message(mark);
+        }
+        let last = self.sequence;
+        self.settle();
+        self.dirty = true;
+        self.socket.send(writer.bytes())?;
+        while self.socket.receive(&mut self.datagram)? {
+            for message in Messages::new(&self.datagram) {
+                let message = message?;
+                match decode_reply(&message)? {
+                    Some(Reply::Refused(refusal)) => {
+                        let error = io::Error::from(refusal);
+                        if error.raw_os_error() != Some(libc::ENOENT) {
+                            return Err(error.into());
+                        }
+                    }
+                    Some(Reply::Done(_)) => {}
+                    None if message.kind == wire::kind(msg::NEW) => {
+                        if let Some(entry) = decode_entry(message.payload)? {
+                            each(&entry);
+                        }
+                    }
+                    None => {} // nobody has asked for it
+                }
+                if message.sequence == last {
+                    self.dirty = false;
+                    return Ok(());
+                }
+            }
+        }
+        Err(Error::Interrupted(io::Error::other("the kernel did not answer")))
     }
 
     /// Removes these entries, each only as long as it is the same: with the same tuples and the same number.

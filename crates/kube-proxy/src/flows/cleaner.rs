@@ -32,6 +32,9 @@ pub struct Cleaner {
     shared: Arc<Shared>,
     metrics: Arc<Metrics>,
     pace: Pace,
+    /// from one pass to the next: when a socket of netfilter is closed, the kernel keeps the lock of all commits of nf_tables
+    /// until what the last one has removed is freed, which takes a grace period of RCU. After a failure it is opened anew
+    socket: Option<Socket>,
     /// the error of each family that was said last
     said: PerFamily<Option<String>>,
 }
@@ -72,7 +75,7 @@ impl Failure {
 impl Cleaner {
     /// Works by what is told here.
     pub fn new(shared: Arc<Shared>, metrics: Arc<Metrics>) -> Self {
-        Self { shared, metrics, pace: Pace::new(Instant::now()), said: PerFamily::default() }
+        Self { shared, metrics, pace: Pace::new(Instant::now()), socket: None, said: PerFamily::default() }
     }
 
     /// Never ends.
@@ -89,7 +92,7 @@ impl Cleaner {
         let rules = self.shared.take(family, start);
         let frontends = rules.right.len();
         let mut deleted = 0;
-        let result = Socket::open().map_err(Failure::from).and_then(|mut table| {
+        let result = self.socket.take().map_or_else(Socket::open, Ok).map_err(Failure::from).and_then(|mut table| {
             let look = Look {
                 shared: &self.shared,
                 family,
@@ -98,7 +101,9 @@ impl Cleaner {
                 table: &mut table,
                 deleted: &mut deleted,
             };
-            look.everywhere()
+            look.everywhere()?;
+            self.socket = Some(table);
+            Ok(())
         });
         let now = Instant::now();
         let took = now.saturating_duration_since(start);

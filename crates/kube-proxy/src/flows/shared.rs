@@ -148,18 +148,22 @@ impl Witness {
 
     /// The turn has ended, and this is what it did.
     pub fn end(&mut self, outcome: &Outcome, engine: &dyn SyncEngine) {
-        self.tell(outcome, engine);
+        let is_news = self.tell(outcome, engine);
         self.shared.turns.of(self.family).step();
+        // Only now: a cleaner that takes this thread's processor finds no turn under way.
+        if is_news {
+            self.shared.news.notify_one();
+        }
     }
 
-    /// Takes the lock only if there is something to tell.
-    fn tell(&mut self, outcome: &Outcome, engine: &dyn SyncEngine) {
+    /// Takes the lock only if there is something to tell. Whether the cleaner has something to do now.
+    fn tell(&mut self, outcome: &Outcome, engine: &dyn SyncEngine) -> bool {
         let doubtful = outcome.error.is_some();
         let base = outcome.acked.iter().find_map(|acked| base(acked.after.as_deref()));
         let misled = self.shared.misled.of(self.family).swap(false, Ordering::AcqRel);
         let rules = turn_rules(outcome, engine, misled);
         if rules.is_empty() && base.is_none() && doubtful == self.doubtful {
-            return;
+            return false;
         }
         self.doubtful = doubtful;
         let mut told = self.shared.lock();
@@ -169,9 +173,7 @@ impl Witness {
         if let Some(base) = base {
             told.queue.serve_node_ports(&base.node_ports, base.localhost);
         }
-        if told.queue.offer(rules, Instant::now()) || cleared {
-            self.shared.news.notify_one();
-        }
+        told.queue.offer(rules, Instant::now()) || cleared
     }
 }
 

@@ -22,7 +22,7 @@ impl Table for Socket {
     }
 
     fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {
-        Self::dump(self, filter, each)
+        if Self::dump_few(self, filter, each)? { Ok(()) } else { Self::dump(self, filter, each) }
     }
 
     fn delete(&mut self, entries: &[Entry]) -> Deletion {

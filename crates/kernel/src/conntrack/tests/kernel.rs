@@ -100,6 +100,39 @@ fn a_list_holds_what_matches_and_the_kernel_leaves_the_rest_out() {
     });
 }
 
+/// What `/proc` and then single questions say is what a list says, numbers included.
+#[test]
+fn a_small_table_is_read_without_a_list() {
+    isolated(|| {
+        let mut socket = Socket::open().unwrap();
+        let mut few = |filter: &Filter| {
+            let mut found = Vec::new();
+            let read = socket.dump_few(filter, &mut |entry| found.push(*entry)).unwrap();
+            found.sort();
+            read.then_some(found)
+        };
+        assert_eq!(few(&all(Family::Ip, UDP)), Some(Vec::new()));
+        create(samples(), LONG).unwrap();
+        let mut lists = Socket::open().unwrap();
+        for destination in ["10.96.0.1", "fd00:96::1"].map(|address| address.parse::<IpAddr>().unwrap()) {
+            for filter in filters(destination, 53) {
+                assert_eq!(few(&filter), Some(listed(&mut lists, &filter)), "{filter:?}");
+            }
+        }
+        // more than are asked for at once, and then more than a small table has
+        let more = |ports: std::ops::Range<u16>| {
+            let flows = ports.map(|port| flow(UDP, &format!("10.0.0.7:{port}"), "10.96.0.7:53", "10.1.0.7:5353"));
+            create(flows, LONG).unwrap();
+        };
+        let filter = Filter { destination: Some("10.96.0.7".parse().unwrap()), ..all(Family::Ip, UDP) };
+        more(1000..1500);
+        assert_eq!(few(&filter), Some(listed(&mut lists, &filter)));
+        assert_eq!(lists.delete(&few(&filter).unwrap()).deleted, 500);
+        more(1000..2200);
+        assert_eq!(few(&filter), None);
+    });
+}
+
 #[test]
 fn only_the_named_are_removed() {
     isolated(|| {
