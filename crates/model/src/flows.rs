@@ -32,8 +32,8 @@ pub enum RightFlows {
     To([Pool; 3]),
     /// TCP: all but those that nobody has translated and nobody has answered
     Answered,
-    /// UDP and SCTP, where nobody serves the frontend any more: those that nobody has translated. They may be routed to
-    /// whoever has the address now
+    /// UDP and SCTP, where nobody serves the frontend any more, or packets pass by it: those that nobody has translated. They
+    /// may be routed to whoever has the address now
     Untranslated,
 }
 
@@ -56,13 +56,15 @@ struct Served<'a> {
     port: &'a PortState,
     /// some connections are led to endpoints
     forwards: bool,
+    /// some are left alone
+    passes: bool,
 }
 
 // === impl FlowRule ===
 
 impl FlowRule {
-    /// Nothing leads to the frontend any more.
-    fn gone(protocol: Protocol, at: FrontendAddr) -> Option<Self> {
+    /// Nothing leads to the frontend any more. `None` for TCP, whose connections end by themselves.
+    pub fn gone(protocol: Protocol, at: FrontendAddr) -> Option<Self> {
         (protocol != Protocol::Tcp).then_some(Self { protocol, at, right: RightFlows::Untranslated, due: true })
     }
 }
@@ -99,7 +101,12 @@ impl Served<'_> {
             return appears.then_some(FlowRule { protocol, at, right: RightFlows::Answered, due: true });
         }
         let due = appears || before.is_none_or(|before| self.lacks_some_of(before));
-        Some(FlowRule { protocol, at, right: RightFlows::To(self.pools().map(Pool::clone)), due })
+        let pools = self.pools();
+        let right = match self.passes && pools.iter().all(|pool| pool.is_empty()) {
+            true => RightFlows::Untranslated,
+            false => RightFlows::To(pools.map(Pool::clone)),
+        };
+        Some(FlowRule { protocol, at, right, due })
     }
 
     /// Whether an endpoint whose flows were right is gone.
@@ -137,7 +144,8 @@ fn served(state: Option<&ServiceState>) -> BTreeMap<(Protocol, FrontendAddr), Se
             let treatment = frontend.treatment;
             let actions = [treatment.pod, treatment.host, treatment.other];
             let forwards = actions.iter().any(|action| matches!(action, Action::Forward { .. }));
-            served.insert((port.protocol, frontend.at), Served { port, forwards });
+            let passes = actions.contains(&Action::Pass);
+            served.insert((port.protocol, frontend.at), Served { port, forwards, passes });
         }
     }
     served

@@ -224,6 +224,18 @@ impl Pool {
     }
 }
 
+// === impl FrontendAddr ===
+
+impl FrontendAddr {
+    /// The port, where it has an address of its own.
+    pub const fn vip_port(self) -> Option<u16> {
+        match self {
+            Self::Vip(_, port) => Some(port),
+            Self::NodePort(_) => None,
+        }
+    }
+}
+
 // === impl PortState ===
 
 impl PortState {

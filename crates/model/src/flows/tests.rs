@@ -100,6 +100,16 @@ fn the_last_endpoint_the_frontend_and_the_service_take_all_flows_along() {
     assert!(!rules[0].right.allows(&flow(Protocol::Udp, A, true)));
 }
 
+/// The node itself may reach whoever has the address outside of the cluster.
+#[test]
+fn what_passes_by_a_service_without_endpoints_stays_until_there_are_some() {
+    let mut empty = service(Protocol::Udp, &[], &[], &[VIP]);
+    empty.ports[0].frontends[0].treatment.host = Action::Pass;
+    let after = service(Protocol::Udp, &[A], &[], &[VIP]);
+    assert_eq!(verdicts(None, Some(&empty), Protocol::Udp, &[A, VIP]), (true, vec![false, true]));
+    assert_eq!(verdicts(Some(&empty), Some(&after), Protocol::Udp, &[A, VIP]), (true, vec![true, false]));
+}
+
 #[test]
 fn what_came_before_the_first_endpoint_goes() {
     let empty = service(Protocol::Udp, &[], &[], &[VIP]);
