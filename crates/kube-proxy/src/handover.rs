@@ -8,6 +8,7 @@ use std::time::Duration;
 use std::{io, mem, thread};
 
 use ferry_api::object::Family;
+use ferry_plane::Served;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
@@ -39,6 +40,8 @@ struct Look {
     said: BTreeMap<&'static str, String>,
     /// something was removed
     removed: bool,
+    /// what that served
+    served: Vec<Served>,
     /// until the next
     pause: Duration,
 }
@@ -106,9 +109,9 @@ impl Handover {
         }
     }
 
-    fn made(&mut self, look: Look) {
+    fn made(&mut self, mut look: Look) {
         if look.removed {
-            self.flows.mislead(look.family);
+            self.flows.mislead(look.family, mem::take(&mut look.served));
         }
         self.waiting.push((Instant::now() + look.pause, look));
     }
@@ -125,7 +128,15 @@ impl Handover {
 
 impl Look {
     fn new(family: Family, sites: Vec<Site>) -> Self {
-        Self { family, sites, cleared: BTreeSet::new(), said: BTreeMap::new(), removed: false, pause: Duration::ZERO }
+        Self {
+            family,
+            sites,
+            cleared: BTreeSet::new(),
+            said: BTreeMap::new(),
+            removed: false,
+            served: Vec::new(),
+            pause: Duration::ZERO,
+        }
     }
 
     /// Looks on a thread of its own, and sends itself when that is done.
@@ -146,7 +157,10 @@ impl Look {
     }
 
     fn at(&mut self, site: &Site) -> Found {
-        let result = site.retire(self.family);
+        let result = site.retire(self.family).map(|retired| {
+            self.served.extend(retired.served);
+            retired.objects
+        });
         self.tell(site, result)
     }
 

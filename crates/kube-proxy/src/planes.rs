@@ -8,7 +8,7 @@ use std::io;
 use ferry_api::config::{KubeProxyConfiguration, MODE_IPTABLES, MODE_NFTABLES};
 use ferry_api::object::Family;
 use ferry_model::{Profile, Settings};
-use ferry_plane::{CommitError, SyncEngine};
+use ferry_plane::{CommitError, Retired, SyncEngine};
 use rustix::io::Errno;
 
 use crate::serve::mode_metrics::Register;
@@ -45,7 +45,7 @@ pub struct Site {
     pub mode: &'static str,
     /// the tables, as people call them; no other site has them
     pub tables: &'static str,
-    retire: fn(Family) -> Result<usize, RetireError>,
+    retire: fn(Family) -> Result<Retired, RetireError>,
 }
 
 /// Why nothing was removed.
@@ -108,11 +108,11 @@ pub const SITES: &[Site] = &[
 // === impl Site ===
 
 impl Site {
-    /// Removes all rules of one family that are there, whoever made them, and says how many objects that were.
+    /// Removes all rules of one family that are there, whoever made them.
     ///
     /// # Errors
     /// When some may be left.
-    pub fn retire(&self, family: Family) -> Result<usize, RetireError> {
+    pub fn retire(&self, family: Family) -> Result<Retired, RetireError> {
         (self.retire)(family)
     }
 }

@@ -9,7 +9,8 @@ use std::net::IpAddr;
 
 use ferry_api::object::Protocol;
 use ferry_kernel::iptables::{ChainName, Match, Rule, Table};
-use ferry_plane::Object;
+use ferry_model::FrontendAddr;
+use ferry_plane::{Object, Served};
 
 /// A chain of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -209,6 +210,16 @@ impl Object for IptObject {
 
     fn stays(&self) -> bool {
         self.spare()
+    }
+
+    fn serves(&self) -> Option<Served> {
+        let Self::Entry(EntryKey { place: ChainId { table: Table::Nat, .. }, owner }, _) = self else { return None };
+        match *owner {
+            Owner::Vip(address, port, protocol) => Some(Served::Frontend(protocol, FrontendAddr::Vip(address, port))),
+            Owner::NodePort(port, protocol) => Some(Served::Frontend(protocol, FrontendAddr::NodePort(port))),
+            Owner::NodePorts(address) => address.map(Served::NodePorts),
+            Owner::HealthCheck(..) | Owner::Jump(_) | Owner::Guard => None,
+        }
     }
 }
 

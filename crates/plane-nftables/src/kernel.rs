@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::{self, CommitFailure, Socket};
-use ferry_plane::{Batch, CommitError, Extent, Kernel, Object, Op, Tended};
+use ferry_plane::{Batch, CommitError, Extent, Kernel, Object, Op, Served, Tended};
 
 use crate::ahead::{self, Ahead};
 use crate::encode::{ChainRelease, Encoded, Marks, kernel_family};
@@ -15,6 +15,7 @@ use crate::names::{ChainName, TABLE};
 use crate::object::{ElementKey, NftKey, NftObject, Table};
 use crate::probe;
 use crate::read::{Found, Reader, Whose};
+use crate::serves;
 use crate::watch::CommitTurn;
 
 /// One family's table in the kernel.
@@ -30,6 +31,8 @@ pub struct NftablesKernel {
     release: ChainRelease,
     /// chains that are flushed and will be deleted; since when, once the time was told
     retired: Vec<(ChainName, Option<Instant>)>,
+    /// the table was another maker's when everything was read the last time
+    strange: bool,
     written: Written,
 }
 
@@ -69,6 +72,7 @@ impl NftablesKernel {
             announced: Vec::new(),
             release: ChainRelease::Now,
             retired: Vec::new(),
+            strange: false,
             written: Written::default(),
         })
     }
@@ -256,8 +260,13 @@ impl Kernel<NftObject> for NftablesKernel {
         objects.retain(|object| !retired(object));
         if *extent == Extent::All {
             self.memories.doubt_all(&objects);
+            self.strange = matches!(objects.first(), Some(NftObject::Table(Table::Foreign)));
         }
         Ok(objects)
+    }
+
+    fn foreign_serves(&mut self) -> Vec<Served> {
+        if self.strange { serves::foreign(&mut self.socket, self.family) } else { Vec::new() }
     }
 
     fn commit(&mut self, batch: &Batch<NftObject>) -> Result<(), CommitError> {

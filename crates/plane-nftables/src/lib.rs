@@ -8,7 +8,7 @@
 //! - `base`: table, sets, fixed chains; `compile`: a service; `chains` and `rules`: how rules are written
 //! - `place`: which endpoint stands in which slot
 //! - `kernel`: commits and reads back; `ahead`: what a commit needs before it; `watch`: what others do; `wire`: elements as bytes
-//! - `in_use`: whether an earlier run's rules serve; `leftovers`: what is ours in a table of upstream's proxy
+//! - `in_use`: whether an earlier run's rules serve; `serves`: which frontends elements stand for; `leftovers`: what is ours in a table of upstream's proxy
 //! - `trace`: what the objects do with a packet; `render`: the objects as `nft` text
 
 mod ahead;
@@ -29,6 +29,7 @@ mod read;
 mod refers;
 pub mod render;
 mod rules;
+mod serves;
 mod trace;
 mod watch;
 mod wire;

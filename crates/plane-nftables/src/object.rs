@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_kernel::nft;
 use ferry_model::{Endpoint, Scope};
-use ferry_plane::Object;
+use ferry_plane::{Object, Served};
 
 use crate::names::{ChainName, FixedChain, FixedSet, Pick, PortId, SetName, TABLE, TABLE_COMMENT};
 use crate::wire;
@@ -274,6 +274,13 @@ impl Object for NftObject {
 
     fn spare(&self) -> bool {
         matches!(self, Self::Chain(ChainName::Pick(..), _))
+    }
+
+    fn serves(&self) -> Option<Served> {
+        match self {
+            Self::Element(key, _) => key.serves(),
+            Self::Table(_) | Self::Set(_) | Self::Chain(..) => None,
+        }
     }
 }
 

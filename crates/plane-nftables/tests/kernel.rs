@@ -13,7 +13,7 @@ use ferry_kernel::nft::Socket;
 use ferry_modekit::good;
 use ferry_modekit::states::{self, everything, pool, service};
 use ferry_model::{Context, FrontendAddr, FrontendKind, LocalDetector, PerFamily, Pool, SourceRanges};
-use ferry_plane::{CommitError, Delta, Extent, Kernel, SyncEngine, Unit, UnitId};
+use ferry_plane::{CommitError, Delta, Extent, Kernel, Retired, Served, SyncEngine, Unit, UnitId};
 use ferry_plane_nftables::leftovers::{self, Leftovers};
 use ferry_plane_nftables::names::{ChainName, FixedChain, PortId};
 use ferry_plane_nftables::{CommitTurn, NftObject, NftablesEngine, NftablesKernel, engine, render};
@@ -239,6 +239,39 @@ fn a_foreign_table_is_replaced_in_one_transaction() {
             assert_same(&read_back(family), &wanted, content);
             nft("", &["flush", "ruleset"]);
         }
+    });
+}
+
+/// What upstream's table serves is known before it goes, and what ours does.
+#[test]
+fn what_a_table_served_is_told_when_it_goes() {
+    inside(|family| {
+        let (table, kind) = match family {
+            Family::V4 => ("ip kube-proxy", "ipv4_addr"),
+            Family::V6 => ("ip6 kube-proxy", "ipv6_addr"),
+        };
+        let [vip, node] = [(96, 77), (1, 1)].map(|(net, last)| states::address(family, net, last));
+        let upstreams = format!(
+            "add table {table} {{ comment \"rules for kube-proxy\"; }}
+             add chain {table} service-ULMVA6XW-demo/dns/udp/dns
+             add map {table} service-ips {{ type {kind} . inet_proto . inet_service : verdict; comment \"ClusterIP\"; }}
+             add map {table} service-nodeports {{ type inet_proto . inet_service : verdict; }}
+             add set {table} nodeport-ips {{ type {kind}; }}
+             add element {table} service-ips {{ {vip} . udp . 53 : goto service-ULMVA6XW-demo/dns/udp/dns }}
+             add element {table} service-nodeports {{ udp . 30053 : goto service-ULMVA6XW-demo/dns/udp/dns }}
+             add element {table} nodeport-ips {{ {node} }}"
+        );
+        let frontend = |at| Served::Frontend(Protocol::Udp, at);
+        let theirs =
+            [frontend(FrontendAddr::Vip(vip, 53)), frontend(FrontendAddr::NodePort(30053)), Served::NodePorts(node)];
+        nft(&upstreams, &["-f", "-"]);
+        let mut engine = open(family);
+        engine.offer(everything(family));
+        assert_eq!(good(engine.sync(Instant::now())).unserved, theirs);
+        let retired = Box::new(engine).retire().unwrap();
+        assert!(retired.served.len() > 4 && retired.objects > 50, "{retired:?}");
+        nft(&upstreams, &["-f", "-"]);
+        assert_eq!(Box::new(open(family)).retire().unwrap(), Retired { objects: 1, served: theirs.into() });
     });
 }
 

@@ -17,10 +17,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::Hash;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferry_model::{BaseState, Context, Packet, Profile, ServiceState, Verdict};
+use ferry_api::object::Protocol;
+use ferry_model::{BaseState, Context, FrontendAddr, Packet, Profile, ServiceState, Verdict};
 
 pub use ferry_api::object::ObjectName;
 pub use turn::Turn;
@@ -87,6 +89,20 @@ pub trait Object: Ord + Clone + fmt::Display + fmt::Debug {
     fn stays(&self) -> bool {
         false
     }
+    /// What is served by it, if that is served no longer once nobody wants the object: what was adopted from an earlier run
+    /// has no unit that would say so.
+    fn serves(&self) -> Option<Served> {
+        None
+    }
+}
+
+/// What packets are led to endpoints from, as objects name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Served {
+    /// a frontend
+    Frontend(Protocol, FrontendAddr),
+    /// all node ports, on this address
+    NodePorts(IpAddr),
 }
 
 /// The pure half of a mode.
@@ -129,6 +145,11 @@ pub trait Kernel<O: Object> {
     fn prepare(&mut self) -> Result<(), CommitError>;
     /// What the kernel holds of ours.
     fn read_back(&mut self, extent: &Extent<O::Key>) -> Result<Vec<O>, CommitError>;
+    /// What is served by rules that are there and that [`Kernel::read_back`] doesn't show one by one, since they are another
+    /// maker's and are replaced as a whole. What can't be read is left out.
+    fn foreign_serves(&mut self) -> Vec<Served> {
+        Vec::new()
+    }
     /// Makes the difference. All or nothing where the kernel can.
     fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitError>;
     /// The plane's own time: memories to purge, notifications to look at. Called at every turn of the run loop.
@@ -210,9 +231,17 @@ pub trait SyncEngine: Send {
     fn each_unit(&self, see: &mut dyn FnMut(&Unit));
     /// What a repair would do, as text.
     fn plan(&mut self) -> Result<Batch<String>, CommitError>;
-    /// Removes all that is ours but what [`Object::stays`], in one batch, and says how many objects. After an error some, or all
-    /// of it, may be left.
-    fn retire(self: Box<Self>) -> Result<usize, CommitError>;
+    /// Removes all that is ours but what [`Object::stays`], in one batch. After an error some, or all of it, may be left.
+    fn retire(self: Box<Self>) -> Result<Retired, CommitError>;
+}
+
+/// What [`SyncEngine::retire`] removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Retired {
+    /// how many objects
+    pub objects: usize,
+    /// what they served
+    pub served: Vec<Served>,
 }
 
 /// A unit that is in force now.
@@ -231,8 +260,9 @@ pub struct Acknowledged {
 pub struct Outcome {
     /// units the kernel has acknowledged, also those that changed nothing
     pub acked: Vec<Acknowledged>,
-    /// this turn took over what an earlier run had left: what `acked` says of before says nothing about the kernel
-    pub adopted: bool,
+    /// what the rules served that this turn removed after a comparison with the kernel. Some may be served by other rules; what
+    /// units in force serve, they say
+    pub unserved: Vec<Served>,
     /// units that wait because the kernel refuses them, with the reason
     pub quarantined: Vec<(UnitId, Arc<CommitError>)>,
     /// why the turn failed

@@ -18,7 +18,7 @@ use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Fault, MemoryKernel};
 use ferry_plane::{CommitError, Delta, SyncEngine, UnitId};
 use proptest::prelude::*;
-use toy::{Toy, ToyCompile, ToyKey, base, context, service};
+use toy::{Toy, ToyCompile, ToyKey, base, context, served, service};
 
 type ToyEngine = Engine<ToyCompile, MemoryKernel<Toy>>;
 
@@ -196,7 +196,7 @@ fn what_is_acknowledged_says_what_it_was_before() {
     let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
     engine.offer(world.delta());
     let first = engine.sync(now);
-    assert!(!first.adopted && !first.acked.is_empty(), "nobody was there before: {first:?}");
+    assert!(first.unserved.is_empty() && !first.acked.is_empty(), "nobody was there before: {first:?}");
     assert!(first.acked.iter().all(|acked| acked.before.is_none() && acked.after.is_some()));
     let in_force = |engine: &ToyEngine| {
         let mut all = Vec::new();
@@ -215,8 +215,40 @@ fn what_is_acknowledged_says_what_it_was_before() {
     let kernel = MemoryKernel { objects: std::mem::take(&mut engine.kernel_mut().objects), ..MemoryKernel::default() };
     let mut next = Engine::new(ToyCompile, kernel);
     next.offer(world.delta());
-    assert!(next.sync(now).adopted);
-    assert!(!next.repair(now).adopted);
+    let adopted = next.sync(now);
+    assert!(adopted.acked.iter().all(|acked| acked.before.is_none()), "what was before isn't known: {adopted:?}");
+    assert_eq!(adopted.unserved, []);
+}
+
+/// A frontend that is gone when the proxy comes back has no unit that would say so; what was there says it.
+#[test]
+fn what_nobody_serves_any_more_is_known_after_a_restart() {
+    let now = Instant::now();
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
+    let offer = |engine: &mut ToyEngine, services: &[(u8, &[u8], &[u8])]| {
+        let units = services.iter().map(|(index, vips, endpoints)| {
+            let (name, unit) = service(*index, vips, endpoints);
+            (UnitId::Service(name), unit.map(Arc::new))
+        });
+        let base = (UnitId::Base, Some(Arc::new(base())));
+        engine.offer(Delta { context: Some(Arc::new(context(1))), units: units.chain([base]).collect() });
+    };
+    offer(&mut engine, &[(1, &[1, 2], &[7]), (2, &[3], &[7]), (3, &[4], &[8])]);
+    assert!(engine.sync(now).unserved.is_empty());
+    let kernel = MemoryKernel { objects: std::mem::take(&mut engine.kernel_mut().objects), ..MemoryKernel::default() };
+    let mut next = Engine::new(ToyCompile, kernel);
+    // the second service is gone, the first has lost an address, the third got one; and the kernel doesn't take it at once
+    next.kernel_mut().faults.push_back(Fault::Busy);
+    offer(&mut next, &[(1, &[2], &[7]), (3, &[4, 5], &[8])]);
+    let failed = next.sync(now);
+    assert!(failed.error.is_some() && failed.acked.is_empty());
+    let mut outcome = next.sync(now);
+    outcome.unserved.sort_unstable();
+    assert_eq!(outcome.unserved, [served(1), served(3)]);
+    assert!(next.sync(now).unserved.is_empty(), "once");
+    let mut retired = (Box::new(next) as Box<dyn SyncEngine>).retire().unwrap();
+    retired.served.sort_unstable();
+    assert_eq!(retired.served, [served(2), served(4), served(5)]);
 }
 
 #[test]
@@ -583,5 +615,5 @@ fn retiring_leaves_nothing() {
     assert!(objects > 0);
     let mut engine = Box::new(engine);
     assert!(engine.plan().unwrap().is_empty());
-    assert_eq!((engine as Box<dyn SyncEngine>).retire().unwrap(), objects);
+    assert_eq!((engine as Box<dyn SyncEngine>).retire().unwrap().objects, objects);
 }

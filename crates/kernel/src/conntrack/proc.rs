@@ -6,7 +6,7 @@
 //! small table is read here, by callers that look again. The file has no numbers ([`Entry::id`]); they are asked for.
 
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader};
+use std::io::{self, BufReader};
 use std::net::IpAddr;
 
 use super::{Entry, Filter, Status, Tuple};

@@ -95,14 +95,16 @@ impl Matcher {
     }
 
     /// Whether the entry is of a flow to a frontend that has rules here, and wrong by them. Where an address of the node has a
-    /// frontend of its own, that decides, as it does for packets.
+    /// frontend of its own, that decides, as it does for packets; one that is gone leaves the node port.
     pub(super) fn is_wrong(&self, entry: &Entry) -> bool {
         let destination = entry.original.to();
-        let rule = self.addresses.get(&destination).or_else(|| {
+        let at_address = self.addresses.get(&destination);
+        let at_port = || {
             let at_port = self.ports.get(&destination.port())?;
             let ours = self.nodes.contains(&destination.ip()) || (self.localhost && destination.ip().is_loopback());
             ours.then_some(at_port)
-        });
+        };
+        let rule = at_address.filter(|rule| !rule.is_of_nobody()).or_else(at_port).or(at_address);
         // Zones are somebody else's: a flow in one met no rule of ours, or had its fate decided elsewhere.
         entry.zone == 0 && rule.is_some_and(|rule| rule.forbids(&self.flow(entry)))
     }
@@ -120,6 +122,11 @@ impl Matcher {
 // === impl Rule ===
 
 impl Rule {
+    /// Whether nobody serves the frontend any more.
+    fn is_of_nobody(&self) -> bool {
+        matches!(self.right, Right::By(RightFlows::Untranslated))
+    }
+
     /// Whether the flow is wrong, and it is time for it to go. An endpoint that is no longer used may be answering just now
     /// what it was asked before; without the entry nobody would translate the answer.
     fn forbids(&self, flow: &Flow) -> bool {

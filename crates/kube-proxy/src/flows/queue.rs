@@ -81,8 +81,14 @@ impl TurnRules {
     }
 
     /// The node ports whose flows must be looked at.
-    pub(super) fn node_ports(&self) -> Vec<(Protocol, u16)> {
+    pub(super) fn node_ports(&self) -> HashSet<(Protocol, u16)> {
         self.0.iter().filter(|(_, rule)| rule.due).filter_map(|(key, _)| node_port(*key)).collect()
+    }
+
+    /// The ports of addresses that nobody serves any more.
+    pub(super) fn gone(&self) -> HashSet<(Protocol, u16)> {
+        let gone = self.0.iter().filter(|(_, rule)| rule.right == RightFlows::Untranslated);
+        gone.filter_map(|((protocol, at), _)| Some((*protocol, at.vip_port()?))).collect()
     }
 }
 

@@ -1,14 +1,16 @@
 //! Between the engines' loops, which tell, and the cleaner.
 
+use std::collections::HashSet;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{mem, thread};
 
 use ferry_api::object::Family;
-use ferry_model::state::{BaseState, FrontendAddr, FrontendKind};
-use ferry_model::{PerFamily, ServiceState, flow_rules};
-use ferry_plane::{Acknowledged, Outcome, SyncEngine, Unit};
+use ferry_model::state::{BaseState, FrontendAddr, FrontendKind, NodePortAddresses};
+use ferry_model::{FlowRule, PerFamily, ServiceState, flow_rules};
+use ferry_plane::{Acknowledged, Outcome, Served, SyncEngine, Unit};
 
 use super::pace::Pace;
 use super::queue::{Queue, Rules, TurnRules};
@@ -32,6 +34,8 @@ struct Told {
     queue: Queue,
     /// the last turn failed: what is in force is not certain, so nothing can be called wrong
     doubtful: bool,
+    /// what the rules served that others had; for the next turn
+    misled: Vec<Served>,
 }
 
 /// How many turns have begun and how many have ended: odd while one is under way.
@@ -71,8 +75,9 @@ impl Shared {
         Witness { shared: Arc::clone(self), family, doubtful: false }
     }
 
-    /// Packets of this family may have been led by other rules than ours until now: all flows are looked at.
-    pub fn mislead(&self, family: Family) {
+    /// Packets of this family may have been led by other rules than ours until now, which served this: all flows are looked at.
+    pub fn mislead(&self, family: Family, served: Vec<Served>) {
+        self.lock().of_mut(family).misled.extend(served);
         self.misled.of(family).store(true, Ordering::Release);
     }
 
@@ -161,7 +166,8 @@ impl Witness {
         let doubtful = outcome.error.is_some();
         let base = outcome.acked.iter().find_map(|acked| base(acked.after.as_deref()));
         let misled = self.shared.misled.of(self.family).swap(false, Ordering::AcqRel);
-        let rules = turn_rules(outcome, engine, misled);
+        let misled = misled.then(|| mem::take(&mut self.shared.lock().of_mut(self.family).misled));
+        let rules = turn_rules(outcome, engine, misled.as_deref());
         if rules.is_empty() && base.is_none() && doubtful == self.doubtful {
             return false;
         }
@@ -177,34 +183,61 @@ impl Witness {
     }
 }
 
-/// What the turn means for flows; `misled`: other rules than ours were there as well until now.
-fn turn_rules(outcome: &Outcome, engine: &dyn SyncEngine, misled: bool) -> TurnRules {
+/// What the turn means for flows; `misled`: other rules than ours were there as well until now, and served this.
+fn turn_rules(outcome: &Outcome, engine: &dyn SyncEngine, misled: Option<&[Served]>) -> TurnRules {
     let mut rules = TurnRules::default();
-    // Before the first turn another run of us was there, or nobody: either way this is no change.
-    if outcome.adopted {
-        return rules;
-    }
+    // At a start all units are new, whatever was adopted: while the proxy was away, all may have changed.
     for acked in outcome.acked.iter().filter(|acked| changed(acked)) {
         rules.add(flow_rules(service(acked.before.as_deref()), service(acked.after.as_deref())));
     }
     // While our rules were damaged, packets may have passed by them.
-    let passed_by = misled || outcome.repairs > 0;
+    let passed_by = misled.is_some() || outcome.repairs > 0;
     if passed_by || outcome.acked.iter().any(serves_elsewhere) {
         engine.each_unit(&mut |unit| {
             let all = flow_rules(None, service(Some(unit)));
             rules.add(all.into_iter().filter(|rule| passed_by || matches!(rule.at, FrontendAddr::NodePort(_))));
         });
     }
-    let ports = rules.node_ports();
-    if !ports.is_empty() {
-        engine.each_unit(&mut |unit| {
-            // Rarely an external address is one of the node's, and its port the number of a node port. Then it decides.
-            let Some(state) = service(Some(unit)).filter(|state| stands_before(state, &ports)) else { return };
-            let all = flow_rules(None, Some(state)).into_iter();
-            rules.add(all.filter(|rule| vip_port(rule.at).is_some_and(|port| ports.contains(&(rule.protocol, port)))));
-        });
-    }
+    add_unserved(&mut rules, outcome, misled.unwrap_or_default());
+    add_neighbours(&mut rules, engine);
     rules
+}
+
+/// Adds what nobody serves any more, and no unit says so. What a unit serves, too, its own rule is about.
+fn add_unserved(rules: &mut TurnRules, outcome: &Outcome, misled: &[Served]) {
+    let mut addresses: Vec<IpAddr> = outcome.acked.iter().flat_map(addresses_that_went).collect();
+    for served in outcome.unserved.iter().chain(misled) {
+        match *served {
+            Served::Frontend(protocol, at) => rules.add(FlowRule::gone(protocol, at)),
+            Served::NodePorts(address) => addresses.push(address),
+        }
+    }
+    for (protocol, port) in if addresses.is_empty() { HashSet::new() } else { rules.node_ports() } {
+        rules.add(addresses.iter().filter_map(|to| FlowRule::gone(protocol, FrontendAddr::Vip(*to, port))));
+    }
+}
+
+/// Adds those of whom packets tell by the address alone whose they are: rarely an external address is one of the node's, and
+/// its port the number of a node port. Then the address decides; and once it is gone, the node port.
+fn add_neighbours(rules: &mut TurnRules, engine: &dyn SyncEngine) {
+    let (ports, gone) = (rules.node_ports(), rules.gone());
+    if ports.is_empty() && gone.is_empty() {
+        return;
+    }
+    let is_neighbour = |protocol, at: FrontendAddr| match at {
+        FrontendAddr::Vip(_, port) => ports.contains(&(protocol, port)),
+        FrontendAddr::NodePort(port) => gone.contains(&(protocol, port)),
+    };
+    engine.each_unit(&mut |unit| {
+        let has_some = |state: &&ServiceState| {
+            state.ports.iter().any(|port| {
+                let external = port.frontends.iter().filter(|frontend| frontend.kind != FrontendKind::ClusterIp);
+                external.into_iter().any(|frontend| is_neighbour(port.protocol, frontend.at))
+            })
+        };
+        let Some(state) = service(Some(unit)).filter(has_some) else { return };
+        rules.add(flow_rules(None, Some(state)).into_iter().filter(|rule| is_neighbour(rule.protocol, rule.at)));
+    });
 }
 
 fn changed(acked: &Acknowledged) -> bool {
@@ -223,18 +256,14 @@ fn serves_elsewhere(acked: &Acknowledged) -> bool {
     }
 }
 
-/// Whether a Service has an external address with one of these as its port.
-fn stands_before(state: &ServiceState, ports: &[(ferry_api::object::Protocol, u16)]) -> bool {
-    state.ports.iter().any(|port| {
-        let external = port.frontends.iter().filter(|frontend| frontend.kind != FrontendKind::ClusterIp);
-        external.filter_map(|frontend| vip_port(frontend.at)).any(|number| ports.contains(&(port.protocol, number)))
-    })
-}
-
-fn vip_port(at: FrontendAddr) -> Option<u16> {
-    match at {
-        FrontendAddr::Vip(_, port) => Some(port),
-        FrontendAddr::NodePort(_) => None,
+/// Addresses that served node ports before, and don't now.
+fn addresses_that_went(acked: &Acknowledged) -> Vec<IpAddr> {
+    use NodePortAddresses::Only;
+    match (base(acked.before.as_deref()), base(acked.after.as_deref())) {
+        (Some(BaseState { node_ports: Only(before), .. }), Some(BaseState { node_ports: Only(after), .. })) => {
+            before.iter().filter(|address| !after.contains(address)).copied().collect()
+        }
+        _ => Vec::new(),
     }
 }
 

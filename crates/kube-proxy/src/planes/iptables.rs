@@ -10,7 +10,7 @@ use ferry_api::object::Family;
 use ferry_kernel::iptables::{Backend, Failure, Table, Tool};
 use ferry_kernel::{nfacct, sysctl};
 use ferry_model::{NodePortSelection, Settings};
-use ferry_plane::{CommitError, Kernel as _, SyncEngine};
+use ferry_plane::{CommitError, Kernel as _, Retired, SyncEngine};
 use ferry_plane_iptables::{Counters, Features, Turn, backend, names, tables};
 use ipnet::IpNet;
 
@@ -68,21 +68,21 @@ pub(super) fn open(families: &[Family], settings: &Settings) -> anyhow::Result<E
     Ok(Engines { families, metrics, tables: called })
 }
 
-pub(super) fn retire_nft(family: Family) -> Result<usize, RetireError> {
+pub(super) fn retire_nft(family: Family) -> Result<Retired, RetireError> {
     retire(family, Backend::Nft, "chains of kube-proxy are there")
 }
 
-pub(super) fn retire_legacy(family: Family) -> Result<usize, RetireError> {
+pub(super) fn retire_legacy(family: Family) -> Result<Retired, RetireError> {
     retire(family, Backend::Legacy, "there are rules, whose they are only the tool can tell")
 }
 
 /// Where there is nothing, no tool is missed, and none makes tables.
-fn retire(family: Family, backend: Backend, found: &'static str) -> Result<usize, RetireError> {
+fn retire(family: Family, backend: Backend, found: &'static str) -> Result<Retired, RetireError> {
     let holds = backend::holds(backend, family).map_err(|error| {
         RetireError::Failed(anyhow::Error::new(error).context("looking for rules of mode iptables"))
     })?;
     if !holds {
-        return Ok(0);
+        return Ok(Retired::default());
     }
     let tool = find(family, backend);
     let tool = tool.map_err(|error| RetireError::Failed(anyhow::Error::new(error).context(found)))?;

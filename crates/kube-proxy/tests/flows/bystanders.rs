@@ -8,7 +8,7 @@ use ferry_testkit::probe::Server;
 use ferry_testkit::stage::until;
 use ferry_testkit::{Family, Manifests, Place, Protocol, Service};
 
-use crate::support::{Asker, Ear, LIMIT, looks, removed, rest, stage};
+use crate::support::{Asker, Ear, LIMIT, removed, rest, stage};
 
 const NONE: [&SocketAddr; 0] = [];
 
@@ -120,33 +120,4 @@ fn flows_to_endpoints_that_come_during_a_look_stay() {
     );
     assert!(askers.len() >= 10);
     assert_eq!(ear.ended(&askers), NONE);
-}
-
-#[test]
-fn a_restart_touches_nothing() {
-    let mut stage = stage(&manifests(&[Place::PodA, Place::Far]));
-    let ear = Ear::new(stage.lab);
-    let mut askers = Vec::new();
-    for family in Family::ALL {
-        for to in [at_cluster_ip(family, 70), at_node_port(family, 30070), at_external_ip(family, 71)] {
-            let asker = Asker::new(stage.lab, Place::Client, Protocol::Udp, to);
-            assert!(!asker.answer().is_empty(), "{to}");
-            askers.push(asker);
-        }
-        // nobody answers there, and nobody is to care
-        let asker = Asker::new(stage.lab, Place::PodB, Protocol::Udp, at_external_ip(family, 99));
-        assert_eq!(asker.endpoint(), None);
-        askers.push(asker);
-    }
-    let entries: Vec<_> = askers.iter().map(|asker| asker.entry(stage.lab).expect("a flow")).collect();
-    for _ in 0..2 {
-        stage.restart();
-        rest(&stage);
-        assert_eq!((looks(&stage), removed(&stage)), (0.0, 0.0));
-    }
-    let all: Vec<_> = askers.iter().collect();
-    assert_eq!(ear.ended(&all), NONE);
-    for (asker, before) in askers.iter().zip(entries) {
-        assert_eq!(asker.entry(stage.lab).map(|entry| entry.id), Some(before.id), "{}", asker.to);
-    }
 }

@@ -12,4 +12,5 @@ mod appearing;
 mod bystanders;
 mod established;
 mod leaving;
+mod restarts;
 mod support;

@@ -24,15 +24,19 @@ pub(crate) fn stage(manifests: &Manifests) -> MutexGuard<'static, Stage<'static>
 
 /// The same in a mode.
 pub(crate) fn stage_in(mode: &'static str, manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
+    stage_with(&Config { mode, ..Config::default() }, manifests)
+}
+
+/// The same with a configuration.
+pub(crate) fn stage_with(config: &Config, manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
     static STAGE: OnceLock<Mutex<Stage<'static>>> = OnceLock::new();
-    let config = Config { mode, ..Config::default() };
     let stage = STAGE.get_or_init(|| {
         let lab: &Lab = Box::leak(Box::new(Lab::new()));
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("flows");
         Mutex::new(Stage::new(lab, EXECUTABLE, &folder, config.clone(), manifests))
     });
     let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
-    stage.reset(&config, manifests);
+    stage.reset(config, manifests);
     stage
 }
 

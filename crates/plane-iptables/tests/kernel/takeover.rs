@@ -5,10 +5,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferry_api::object::Family;
+use ferry_api::object::{Family, Protocol};
 use ferry_kernel::iptables::{Backend, Table};
 use ferry_kernel::nfacct;
-use ferry_plane::{Delta, SyncEngine, Unit};
+use ferry_model::FrontendAddr;
+use ferry_plane::{Delta, Served, SyncEngine, Unit};
 use ferry_plane_iptables::{Features, IptablesEngine, Turn, in_use, names};
 use ferry_testkit::iptables::{create_counters, left_by_upstream};
 
@@ -46,7 +47,11 @@ fn what_upstream_has_left_is_read_and_goes() {
             assert!(objects.len() > 30, "{version}: {objects:?}");
             let text = format!("{objects:?}");
             assert!(!text.contains("Stray") && !text.contains("Jump(?)"), "{version}: {text}");
-            Box::new(machine.engine()).retire().unwrap();
+            let retired = Box::new(machine.engine()).retire().unwrap();
+            let dual = if machine.family == Family::V4 { "10.96.0.110" } else { "fd00:96::110" };
+            for at in [FrontendAddr::Vip(dual.parse().unwrap(), 80), FrontendAddr::NodePort(30110)] {
+                assert!(retired.served.contains(&Served::Frontend(Protocol::Tcp, at)), "{version}: {retired:?}");
+            }
             let left: Vec<String> = machine.saved().into_iter().filter(|line| line.contains("KUBE-")).collect();
             assert!(
                 left.iter().all(|line| line.contains("KUBE-FIREWALL")

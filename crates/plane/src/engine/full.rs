@@ -12,14 +12,12 @@ use super::drift::Scale;
 use super::{BatchOf, Engine, KeyOf, Purpose, Stage, leave_out, staying};
 use crate::attempt::{Change, halves, owners};
 use crate::diff::difference_to_kernel;
-use crate::{Acked, Batch, CommitError, Compile, Extent, Kernel, Object, Op, Outcome, Unit, UnitId};
+use crate::{Acked, Batch, CommitError, Compile, Extent, Kernel, Object, Op, Outcome, Served, Unit, UnitId};
 
 /// What a comparison with the whole kernel comes to.
 struct Draft<O: Object> {
     /// the changes that are part of it
     group: Vec<Change>,
-    /// the kernel held something of ours
-    held: bool,
     /// more changes follow
     more: bool,
     batch: Batch<O>,
@@ -41,14 +39,16 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         let mut postponed = BTreeSet::new();
         let mut drifted = false;
         loop {
-            let Draft { group, held, more, mut batch, mut foreign, spare } =
+            let Draft { group, more, mut batch, mut foreign, spare } =
                 self.compare_all(context, &postponed, purpose, now)?;
-            outcome.adopted |= held && purpose == Purpose::Adopt;
             // If our own changes meet resistance once more, they need the rest mended.
             let unconfirmed = purpose == Purpose::Conflict && !drifted;
             let later = if unconfirmed { std::mem::take(&mut foreign) } else { HashSet::new() };
             leave_out(&mut batch, &later);
             let staying = staying(&batch);
+            // Before the commit: where the kernel can't do all or nothing, some may be gone after an error.
+            let unserved = self.unserved(&batch, purpose);
+            outcome.unserved.extend(unserved);
             match self.commit(&batch, outcome) {
                 Ok(()) => {
                     self.count_repairs(foreign.into_iter().collect(), &staying, Scale::Everything, now, outcome);
@@ -100,7 +100,16 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             Purpose::Adopt => HashSet::new(),
             Purpose::Repair | Purpose::Rescue | Purpose::Conflict => self.drift_in(context, &group, &batch),
         };
-        Ok(Draft { group, held, more, batch, foreign, spare })
+        Ok(Draft { group, more, batch, foreign, spare })
+    }
+
+    /// What rules that the batch removes serve, and no unit that is in force says so.
+    fn unserved(&mut self, batch: &BatchOf<C>, purpose: Purpose) -> Vec<Served> {
+        let mut served: Vec<Served> = batch.delete.iter().filter_map(Object::serves).collect();
+        if purpose == Purpose::Adopt {
+            served.extend(self.kernel.foreign_serves());
+        }
+        served
     }
 
     /// What makes the kernel's objects those of the group and of every unit that stays as it is. What a unit that has

@@ -27,7 +27,8 @@ use crate::diff::References;
 use crate::quarantine::Quarantine;
 use crate::rivals::Rivals;
 use crate::{
-    Acked, Batch, CommitError, Compile, Delta, Extent, Kernel, Next, Object, Outcome, SyncEngine, Unit, UnitId,
+    Acked, Batch, CommitError, Compile, Delta, Extent, Kernel, Next, Object, Outcome, Retired, Served, SyncEngine,
+    Unit, UnitId,
 };
 
 /// Drives one mode in one IP family.
@@ -294,20 +295,25 @@ where
         Ok(Batch { create: print(batch.create), replace: print(batch.replace), delete: print(batch.delete) })
     }
 
-    fn retire(mut self: Box<Self>) -> Result<usize, CommitError> {
-        match self.remove_all() {
+    fn retire(mut self: Box<Self>) -> Result<Retired, CommitError> {
+        let mut served = Vec::new();
+        let objects = match self.remove_all(&mut served) {
             // Somebody else has written meanwhile.
-            Err(CommitError::Drifted { .. }) => self.remove_all(),
-            result => result,
-        }
+            Err(CommitError::Drifted { .. }) => self.remove_all(&mut served)?,
+            result => result?,
+        };
+        Ok(Retired { objects, served })
     }
 }
 
 impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
-    fn remove_all(&mut self) -> Result<usize, CommitError> {
+    /// Removes everything; how many objects. What they serve is noted before, since some may be gone after an error.
+    fn remove_all(&mut self, served: &mut Vec<Served>) -> Result<usize, CommitError> {
         let mut delete = self.kernel.read_back(&Extent::All)?;
         delete.retain(|object| !object.stays());
         delete.sort_by_key(|object| std::cmp::Reverse(object.rank()));
+        served.extend(delete.iter().filter_map(Object::serves));
+        served.extend(self.kernel.foreign_serves());
         let objects = delete.len();
         if objects > 0 {
             self.kernel.commit(&Batch { delete, ..Batch::default() })?;

@@ -9,7 +9,7 @@ use ferry_model::{
     PortState, Profile, Scope, ServiceState, Snat, SourceRanges, Treatment,
 };
 use ferry_plane::memory::Refers;
-use ferry_plane::{Before, Compile, Object, Unit};
+use ferry_plane::{Before, Compile, Object, Served, Unit};
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Toy {
@@ -81,6 +81,13 @@ impl Object for Toy {
 
     fn spare(&self) -> bool {
         self.is_pick()
+    }
+
+    fn serves(&self) -> Option<Served> {
+        match self {
+            Self::Frontend { vip, .. } => Some(served(*vip)),
+            Self::Base | Self::Pick { .. } | Self::Host(_) => None,
+        }
     }
 }
 
@@ -154,6 +161,10 @@ impl Compile for ToyCompile {
 
 fn has_vip(port: &PortState, vip: u8) -> bool {
     port.frontends.iter().any(|frontend| frontend.at == FrontendAddr::Vip(address(96, vip), 80))
+}
+
+pub(crate) fn served(vip: u8) -> Served {
+    Served::Frontend(Protocol::Tcp, FrontendAddr::Vip(address(96, vip), 80))
 }
 
 fn address(net: u8, last: u8) -> IpAddr {

@@ -218,3 +218,28 @@ fn what_is_wrong_is_within_the_filter() {
         }
     }
 }
+
+/// What had the address before is no matter: packets to it find the node port now.
+#[test]
+fn an_address_that_nobody_serves_leaves_its_flows_to_the_node_port() {
+    let all = [
+        (Protocol::Udp, vip("192.0.2.1:30053"), RightFlows::Untranslated),
+        (Protocol::Udp, vip("198.51.100.1:30053"), RightFlows::Untranslated),
+        (Protocol::Udp, FrontendAddr::NodePort(30053), to(&["10.1.0.1:53"])),
+    ];
+    for (rules, port) in
+        [(rules(&NodePortAddresses::All, &all), true), (rules(&NodePortAddresses::All, &all[..2]), false)]
+    {
+        let matcher = matcher(Protocol::Udp, &rules);
+        for (to, endpoint, wrong) in [
+            ("192.0.2.1:30053", "10.1.0.1:53", !port),
+            ("192.0.2.1:30053", "10.1.0.2:53", true),
+            ("192.0.2.1:30053", "192.0.2.1:30053", port),
+            ("198.51.100.1:30053", "10.1.0.1:53", true),
+            ("198.51.100.1:30053", "198.51.100.1:30053", false),
+        ] {
+            let answered = Entry { status: Status::SEEN_REPLY, ..udp(to, endpoint) };
+            assert_eq!(matcher.is_wrong(&answered), wrong, "{to} {endpoint}, with the node port: {port}");
+        }
+    }
+}

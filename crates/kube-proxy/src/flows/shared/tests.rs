@@ -60,7 +60,10 @@ fn outcome(acked: Vec<Acknowledged>) -> Outcome {
 
 /// What is taken after such a turn: frontends, and how many endpoints each may lead to.
 fn told(outcome: &Outcome, units: &[&Arc<Unit>]) -> Vec<(FrontendAddr, usize)> {
-    let shared = Arc::new(Shared::default());
+    told_of(&Arc::new(Shared::default()), outcome, units)
+}
+
+fn told_of(shared: &Arc<Shared>, outcome: &Outcome, units: &[&Arc<Unit>]) -> Vec<(FrontendAddr, usize)> {
     let mut witness = shared.witness(Family::V4);
     witness.begin();
     witness.end(outcome, &Holds(units.iter().map(|unit| Unit::clone(unit)).collect()));
@@ -82,9 +85,39 @@ fn an_endpoint_that_goes_is_told() {
     assert_eq!(told(&outcome(vec![acked(Some(&one), Some(&two))]), &[]), [], "one that comes is not");
     assert_eq!(told(&outcome(vec![acked(Some(&two), None)]), &[]), [(at, 0)]);
     assert_eq!(told(&outcome(vec![acked(Some(&two), Some(&two))]), &[]), []);
-    let adopted = Outcome { adopted: true, ..outcome(vec![acked(None, Some(&two))]) };
-    assert_eq!(told(&adopted, &[&two]), [], "not at a restart");
-    assert_eq!(told(&outcome(vec![acked(None, Some(&two))]), &[]), [(at, 2)]);
+    assert_eq!(told(&outcome(vec![acked(None, Some(&two))]), &[]), [(at, 2)], "at a start, whatever was adopted");
+}
+
+const UDP: Protocol = Protocol::Udp;
+
+/// Rules were adopted, or another proxy's removed: of what nobody serves now, what was translated goes.
+#[test]
+fn what_earlier_rules_served_is_told() {
+    let (here, gone, port) = (vip(1, 53), vip(2, 53), node_port(30053));
+    let one = unit("a", UDP, &[here, port], &[1]);
+    let served = |protocol| {
+        let all = [here, gone, port, node_port(30054)].map(|(_, at)| Served::Frontend(protocol, at));
+        all.into_iter().chain([Served::NodePorts(IpAddr::from([192, 0, 2, 9]))]).collect::<Vec<_>>()
+    };
+    let on = |number| FrontendAddr::Vip(IpAddr::from([192, 0, 2, 9]), number);
+    let wanted = [(here.1, 1), (gone.1, 0), (on(30053), 0), (on(30054), 0), (port.1, 1), (node_port(30054).1, 0)];
+    let adopted = Outcome { unserved: served(UDP), ..outcome(vec![acked(None, Some(&one))]) };
+    assert_eq!(told(&adopted, &[&one]), wanted);
+    let shared = Arc::new(Shared::default());
+    shared.mislead(Family::V4, served(UDP));
+    assert_eq!(told_of(&shared, &Outcome::default(), &[&one]), wanted);
+    // the flows of TCP end by themselves
+    let adopted = Outcome { unserved: served(Protocol::Tcp), ..Outcome::default() };
+    assert_eq!(told(&adopted, &[&one]), []);
+}
+
+/// Of a frontend that is gone nothing is left, and the node port of its number decides where the address is the node's.
+#[test]
+fn a_node_port_is_told_with_an_address_of_its_number_that_goes() {
+    let old = unit("a", UDP, &[vip(7, 30053)], &[1]);
+    let other = unit("b", UDP, &[node_port(30053), node_port(30054)], &[2, 3]);
+    let turn = outcome(vec![acked(Some(&old), None)]);
+    assert_eq!(told(&turn, &[&other]), [(vip(7, 30053).1, 0), (node_port(30053).1, 2)]);
 }
 
 #[test]
@@ -128,7 +161,6 @@ fn after_a_repair_everything_is_looked_at() {
     let repaired = Outcome { repairs: 1, ..Outcome::default() };
     let all = told(&repaired, &[&one, &two, &base_unit(NodePortAddresses::All)]);
     assert_eq!(all, [(vip(2, 80).1, 0), (vip(1, 53).1, 1), (node_port(30053).1, 1)]);
-    assert_eq!(told(&Outcome { repairs: 1, adopted: true, ..Outcome::default() }, &[&one]), []);
 }
 
 #[test]
@@ -136,8 +168,8 @@ fn after_other_rules_have_gone_everything_is_looked_at_once() {
     let one = Unit::clone(&unit("a", Protocol::Udp, &[vip(1, 53), node_port(30053)], &[1]));
     let (shared, now) = (Arc::new(Shared::default()), Instant::now());
     let mut witness = shared.witness(Family::V4);
-    shared.mislead(Family::V4);
-    shared.mislead(Family::V6);
+    shared.mislead(Family::V4, Vec::new());
+    shared.mislead(Family::V6, Vec::new());
     witness.end(&Outcome::default(), &Holds(vec![one.clone()]));
     assert_eq!(shared.take(Family::V4, now + POLL).right.len(), 2);
     shared.done(Family::V4);
@@ -151,7 +183,8 @@ fn other_addresses_of_node_ports_are_looked_at() {
     let (one, two) = (only(1), only(2));
     let service = unit("a", Protocol::Udp, &[vip(1, 53), node_port(30053)], &[1]);
     let told = |before, after| told(&outcome(vec![acked(Some(before), Some(after))]), &[&service]);
-    assert_eq!(told(&one, &two), [(node_port(30053).1, 1)]);
+    let went = FrontendAddr::Vip(IpAddr::from([192, 0, 2, 1]), 30053);
+    assert_eq!(told(&one, &two), [(went, 0), (node_port(30053).1, 1)]);
     assert_eq!(told(&one, &only(1)), []);
 }
 
@@ -170,8 +203,7 @@ fn node_port_addresses_are_known_from_the_first_turn_on() {
     let only = NodePortAddresses::Only(vec![IpAddr::from([192, 0, 2, 1])]);
     let shared = Arc::new(Shared::default());
     let mut witness = shared.witness(Family::V6);
-    let adopted = Outcome { adopted: true, ..outcome(vec![acked(None, Some(&base_unit(only.clone())))]) };
-    witness.end(&adopted, &Holds(Vec::new()));
+    witness.end(&outcome(vec![acked(None, Some(&base_unit(only.clone())))]), &Holds(Vec::new()));
     assert_eq!(shared.take(Family::V6, Instant::now()).node_ports, only);
     assert_eq!(shared.take(Family::V4, Instant::now()).node_ports, NodePortAddresses::All);
 }

@@ -1,0 +1,206 @@
+//! A proxy that comes back, or takes over: what is right stays, and what became wrong while nobody looked goes.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ferry_testkit::lab::node_addresses;
+use ferry_testkit::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_testkit::proxy::{Config, IPTABLES, NFTABLES};
+use ferry_testkit::stage::until;
+use ferry_testkit::{Family, Lab, Manifests, Outcome, Place, Protocol, Service};
+
+use crate::support::{Asker, Ear, LIMIT, looks, removed, rest, stage_in, stage_with};
+
+/// A client that asks from one port all the time, one question after another.
+struct Talker {
+    stop: Arc<AtomicBool>,
+    /// how many questions were asked, and how many of them nobody answered
+    thread: JoinHandle<(usize, usize)>,
+}
+
+impl Talker {
+    fn start(lab: &Lab, place: Place, to: SocketAddr) -> Self {
+        let (stop, from) = (Arc::new(AtomicBool::new(false)), SocketAddr::new(place.address(Family::of(to.ip())), 0));
+        let stopped = Arc::clone(&stop);
+        let thread = lab.host(place).thread(move || {
+            let socket = UdpSocket::bind(from).expect("a port");
+            socket.connect(to).expect("a route");
+            socket.set_read_timeout(Some(Duration::from_secs(2))).expect("a time limit");
+            let (mut asked, mut lost) = (0, 0);
+            while !stopped.load(Ordering::Relaxed) {
+                asked += 1;
+                lost += usize::from(socket.send(b"?").is_err() || socket.recv(&mut [0; 128]).is_err());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            (asked, lost)
+        });
+        Self { stop, thread }
+    }
+
+    fn finish(self) -> (usize, usize) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("it doesn't panic")
+    }
+}
+
+fn service(name: &str, number: u8, protocol: Protocol) -> Service {
+    let number16 = u16::from(number);
+    Service::new(name, number16).protocols(&[protocol]).node_port(30000 + number16).external_ip(number)
+}
+
+fn frontends(family: Family, number: u8) -> [(Place, SocketAddr); 4] {
+    [
+        (Place::Client, at_cluster_ip(family, number.into())),
+        (Place::PodB, at_cluster_ip(family, number.into())),
+        (Place::Client, at_node_port(family, 30000 + u16::from(number))),
+        (Place::Client, at_external_ip(family, number)),
+    ]
+}
+
+/// Clients of all frontends of a service, led to the first pod.
+fn askers(lab: &Lab, protocol: Protocol, number: u8) -> Vec<Asker<'_>> {
+    let all = Family::ALL.into_iter().flat_map(|family| frontends(family, number));
+    let askers: Vec<_> = all.map(|(place, to)| Asker::new(lab, place, protocol, to)).collect();
+    for asker in &askers {
+        assert_eq!(asker.answer(), "pod-a:8080", "{protocol} {}", asker.to);
+    }
+    askers
+}
+
+fn right_flows_stay(mode: &'static str) {
+    let manifests = Manifests::new()
+        .with(service("busy", 70, Protocol::Udp), &[Place::PodA, Place::Far])
+        .with(service("quiet", 71, Protocol::Udp), &[Place::PodA]);
+    let mut stage = stage_in(mode, &manifests);
+    rest(&stage);
+    let ear = Ear::new(stage.lab);
+    let mut quiet = Vec::new();
+    let mut talkers = Vec::new();
+    for family in Family::ALL {
+        for to in [at_cluster_ip(family, 70), at_node_port(family, 30070), at_external_ip(family, 71)] {
+            talkers.push(Talker::start(stage.lab, Place::Client, to));
+            let asker = Asker::new(stage.lab, Place::Client, Protocol::Udp, to);
+            assert!(!asker.answer().is_empty(), "{to}");
+            quiet.push(asker);
+        }
+        // nobody answers there, and nobody is to care
+        let asker = Asker::new(stage.lab, Place::PodB, Protocol::Udp, at_external_ip(family, 99));
+        assert_eq!(asker.endpoint(), None);
+        quiet.push(asker);
+    }
+    let entries: Vec<_> = quiet.iter().map(|asker| asker.entry(stage.lab).expect("a flow")).collect();
+    for round in 0..20 {
+        stage.restart();
+        // the second look of each protocol and family is the last one
+        until("both looks", LIMIT, || looks(&stage) >= 4.0);
+        assert_eq!(removed(&stage), 0.0, "restart {round}");
+    }
+    rest(&stage);
+    let (mut asked, mut lost) = (0, 0);
+    for talker in talkers {
+        let one = talker.finish();
+        (asked, lost) = (asked + one.0, lost + one.1);
+    }
+    println!("{mode}: 20 restarts, {asked} questions, {lost} not answered");
+    assert_eq!(lost, 0);
+    let all: Vec<_> = quiet.iter().collect();
+    assert_eq!(ear.ended(&all), <[&SocketAddr; 0]>::default());
+    for (asker, before) in quiet.iter().zip(entries) {
+        assert_eq!(asker.entry(stage.lab).map(|entry| entry.id), Some(before.id), "{}", asker.to);
+    }
+}
+
+#[test]
+fn right_flows_stay_over_twenty_restarts() {
+    right_flows_stay(NFTABLES);
+}
+
+#[test]
+fn right_flows_stay_over_twenty_restarts_in_iptables_mode_too() {
+    right_flows_stay(IPTABLES);
+}
+
+/// Endpoints, frontends and whole services go while nobody is there, and clients send on. The proxy that comes back is of
+/// this mode.
+fn what_went_meanwhile_is_followed(before: &'static str, after: &'static str, protocol: Protocol) {
+    let [moved, bare, gone, empty] = [("moved", 72), ("bare", 73), ("gone", 74), ("empty", 75)]
+        .map(|(name, number)| service(name, number, protocol));
+    let all = [&moved, &bare, &gone, &empty];
+    let first = all.into_iter().fold(Manifests::new(), |all, service| all.with(service.clone(), &[Place::PodA]));
+    let mut stage = stage_in(before, &first);
+    let lab = stage.lab;
+    let [to_moved, to_bare, to_gone, to_empty] = [72, 73, 74, 75].map(|number| askers(lab, protocol, number));
+    stage.kill();
+    let then = Manifests::new()
+        .with(moved, &[Place::Far])
+        .with(Service::new("bare", 73).protocols(&[protocol]), &[Place::PodA])
+        .without_endpoints(empty);
+    stage.reset(&Config { mode: after, ..Config::default() }, &then);
+    for asker in &to_moved {
+        until(&format!("{protocol} {} follows", asker.to), LIMIT, || asker.endpoint().as_deref() == Some("far:8080"));
+    }
+    for asker in &to_bare {
+        let is_cluster_ip = Family::ALL.iter().any(|family| asker.to == at_cluster_ip(*family, 73));
+        if is_cluster_ip { assert_eq!(asker.answer(), "pod-a:8080", "{}", asker.to) } else { asker.gets_lost(lab) }
+    }
+    to_gone.iter().for_each(|asker| asker.gets_lost(lab));
+    for asker in &to_empty {
+        until(&format!("{protocol} {} is refused", asker.to), LIMIT, || asker.ask() == Outcome::Refused);
+    }
+}
+
+#[test]
+fn what_went_while_the_proxy_was_away_is_followed() {
+    for protocol in [Protocol::Udp, Protocol::Sctp] {
+        what_went_meanwhile_is_followed(NFTABLES, NFTABLES, protocol);
+    }
+}
+
+#[test]
+fn what_went_while_the_proxy_was_away_is_followed_in_iptables_mode_too() {
+    for protocol in [Protocol::Udp, Protocol::Sctp] {
+        what_went_meanwhile_is_followed(IPTABLES, IPTABLES, protocol);
+    }
+}
+
+#[test]
+fn what_went_before_a_change_of_mode_is_followed() {
+    what_went_meanwhile_is_followed(NFTABLES, IPTABLES, Protocol::Udp);
+    what_went_meanwhile_is_followed(IPTABLES, NFTABLES, Protocol::Udp);
+}
+
+/// A node port that an address doesn't serve any more, by another configuration.
+fn node_ports_leave_an_address(mode: &'static str) {
+    let manifests = Manifests::new().with(service("ported", 76, Protocol::Udp), &[Place::PodA]);
+    let config = |second_only: bool| {
+        let ranges = Family::ALL.map(|family| {
+            let bits = if family == Family::V4 { 32 } else { 128 };
+            node_addresses(family).map(|address| format!("\"{address}/{bits}\""))
+        });
+        let wanted = ranges.iter().flatten().enumerate().filter(|(index, _)| !second_only || index % 2 == 1);
+        let wanted: Vec<_> = wanted.map(|(_, range)| range.as_str()).collect();
+        Config { mode, more: format!("nodePortAddresses: [{}]\n", wanted.join(", ")), ..Config::default() }
+    };
+    let mut stage = stage_with(&config(false), &manifests);
+    let clients = Family::ALL.map(|family| {
+        node_addresses(family).map(|address| {
+            let asker = Asker::new(stage.lab, Place::Client, Protocol::Udp, SocketAddr::new(address, 30076));
+            assert_eq!(asker.answer(), "pod-a:8080", "{}", asker.to);
+            asker
+        })
+    });
+    stage.reset(&config(true), &manifests);
+    for [first, second] in &clients {
+        first.gets_lost(stage.lab);
+        assert_eq!(second.answer(), "pod-a:8080", "{}", second.to);
+    }
+}
+
+#[test]
+fn a_node_port_that_leaves_an_address_leaves_its_flows() {
+    node_ports_leave_an_address(NFTABLES);
+    node_ports_leave_an_address(IPTABLES);
+}

@@ -1,0 +1,54 @@
+//! What elements say is served, in our table and in another maker's.
+
+use ferry_api::object::Family;
+use ferry_kernel::nft::Socket;
+use ferry_model::FrontendAddr;
+use ferry_plane::Served;
+
+use crate::encode::kernel_family;
+use crate::names::{FixedSet, SetName, TABLE};
+use crate::object::{ElementKey, NodePortMap, VipMap};
+use crate::wire;
+
+/// Upstream's names, and its keys.
+const SETS: [FixedSet; 3] = [FixedSet::ServiceIps, FixedSet::ServiceNodePorts, FixedSet::NodePortIps];
+
+impl ElementKey {
+    /// What packets find by it.
+    pub(crate) fn serves(&self) -> Option<Served> {
+        match self {
+            Self::Vip { map: VipMap::Services, vip, protocol, port } => {
+                Some(Served::Frontend(*protocol, FrontendAddr::Vip(*vip, *port)))
+            }
+            Self::NodePort { map: NodePortMap::Services, protocol, port } => {
+                Some(Served::Frontend(*protocol, FrontendAddr::NodePort(*port)))
+            }
+            Self::NodePortIp(address) => Some(Served::NodePorts(*address)),
+            Self::Vip { .. }
+            | Self::NodePort { .. }
+            | Self::Slot { .. }
+            | Self::NodePortSlot { .. }
+            | Self::Learn { .. }
+            | Self::LearnNodePort { .. }
+            | Self::SourceRange { .. }
+            | Self::NextRange { .. }
+            | Self::ClusterIp(_)
+            | Self::Hairpin(_)
+            | Self::Member { .. } => None,
+        }
+    }
+}
+
+/// What a table serves that is not ours, or not as we left it. What can't be read is left out.
+pub(crate) fn foreign(socket: &mut Socket, family: Family) -> Vec<Served> {
+    let mut served = Vec::new();
+    for set in SETS.map(SetName::Fixed) {
+        let read = socket.elements(kernel_family(family), TABLE, &set.to_string(), &mut |element| {
+            let key = wire::key(set, family, &element.key, element.key_end.as_deref());
+            served.extend(key.and_then(|key| key.serves()));
+        });
+        // A maker that has no such set serves nothing by it.
+        drop(read);
+    }
+    served
+}
