@@ -1,22 +1,25 @@
 //! The lock that all programs take which change tables by way of the legacy variant: a file, locked with flock(2).
 
+use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 
 use super::Failure;
 
 /// How often it is tried.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// The lock, until this is dropped. A child process does not inherit it.
+/// The lock, until this is dropped. No child process inherits it but those it is [lent](Lock::lend) to.
 #[derive(Debug)]
 pub(super) struct Lock {
-    _file: OwnedFd,
+    file: OwnedFd,
 }
 
 // === impl Lock ===
@@ -35,7 +38,7 @@ impl Lock {
         let mut waited = Duration::ZERO;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok((Self { _file: file }, waited)),
+                Ok(()) => return Ok((Self { file }, waited)),
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) if waited >= bound => {
                     return Err(Failure::Locked { path: path.to_owned(), bound });
@@ -45,5 +48,28 @@ impl Lock {
             }
             waited = begin.elapsed();
         }
+    }
+
+    /// The child of this command holds the lock, too: if this process dies, the lock is free only when the child is gone,
+    /// which may be in the middle of a write. While this process lives, it alone gives the lock up.
+    ///
+    /// # Errors
+    /// What the system says.
+    #[expect(unsafe_code, reason = "a descriptor that is to be inherited by one child alone is made so in that child")]
+    pub(super) fn lend(&self, command: &mut Command) -> io::Result<()> {
+        let file = self.file.try_clone()?;
+        let inherit = move || Ok(fcntl_setfd(&file, FdFlags::empty())?);
+        // SAFETY: the closure runs in the child between fork and exec. It makes one system call, on a descriptor that it
+        // owns, neither allocates nor takes a lock, and touches no memory that other threads may have left half written.
+        unsafe { command.pre_exec(inherit) };
+        Ok(())
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing isn't enough: what the tool has left behind may have a copy, and would hold the lock for as long as it
+        // lives. It can't fail with a descriptor that is locked.
+        let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }

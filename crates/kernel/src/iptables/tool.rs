@@ -183,21 +183,21 @@ impl Tool {
 
     /// Does what a text says that is made while it is written, one section after the other, and leaves everything else alone.
     ///
-    /// The legacy variant's lock is held meanwhile, by this process: the tool gets one of its own, so that the wait has an
-    /// exact bound and is known.
+    /// The legacy variant's lock is held meanwhile, by this process, so that the wait has an exact bound and is known, and by
+    /// the tool, which may outlive this process: it gets another file to lock by itself.
     ///
     /// # Errors
     /// [`Failure`]. All sections before the line that it names are done; which ones is not known if it names none, or if the
     /// tool was killed.
     pub fn restore_by(&self, write: &mut dyn FnMut(&mut Stdin<'_>) -> io::Result<()>) -> Result<Run, Failure> {
-        let (_lock, lock_wait) = match self.backend {
+        let (lock, lock_wait) = match self.backend {
             Backend::Nft => (None, Duration::ZERO),
             Backend::Legacy => {
                 let (lock, waited) = Lock::take(&self.environment.lock_file, self.environment.lock_wait)?;
                 (Some(lock), waited)
             }
         };
-        let call = Call::new(&self.environment, &self.restore);
+        let call = Call { lock: lock.as_ref(), ..Call::new(&self.environment, &self.restore) };
         let ended = call.run(&["--noflush"], |process| write(&mut Stdin(process)))?;
         call.judge(&ended)?;
         Ok(Run { lock_wait })
@@ -325,13 +325,15 @@ fn words(rule: &str) -> Vec<String> {
 struct Call<'a> {
     environment: &'a Environment,
     program: &'a Path,
+    /// held by the child, too
+    lock: Option<&'a Lock>,
 }
 
 // === impl Call ===
 
 impl<'a> Call<'a> {
     fn new(environment: &'a Environment, program: &'a Path) -> Self {
-        Self { environment, program }
+        Self { environment, program, lock: None }
     }
 
     /// Starts it, serves it and waits for its end.
@@ -344,6 +346,7 @@ impl<'a> Call<'a> {
         let mut command = Command::new(self.program);
         command.args(arguments).env("PATH", &self.environment.path);
         command.env("LC_ALL", "C").env(LOCK_FILE_VARIABLE, OWN_LOCK);
+        self.lock.map_or(Ok(()), |lock| lock.lend(&mut command)).map_err(|error| self.io(error))?;
         Process::start(&mut command, self.environment.run_time).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => Failure::Missing { tool: self.name() },
             _ => self.io(error),

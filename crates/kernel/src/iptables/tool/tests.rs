@@ -310,19 +310,70 @@ fn the_lock_is_held_for_the_run_and_no_longer() {
     let folder = Folder::new();
     let lock = folder.0.join("lock");
     let free = |lock: &Path| Lock::take(lock, Duration::ZERO).is_ok();
-    // The child, and one that it leaves behind, have neither the lock nor any other descriptor of ours.
-    let text = format!(
-        "cat >/dev/null; flock -n '{0}' true && echo free >&2; ls -l /proc/self/fd | grep -c -- '-> /[^dp]' >&2\n\
-         sleep 2 >/dev/null 2>&1 & exit 1",
-        lock.display()
-    );
-    let (_, said, _) = refusal(&folder.tool(Backend::Legacy, &text), SOME);
-    assert_eq!(said, "0", "the lock was free, or files were open");
-    assert!(free(&lock));
+    // The child has the lock, and no other descriptor of ours. The one that it leaves behind doesn't keep it.
+    let text = |files: &str| {
+        format!(
+            "cat >/dev/null; flock -n '{0}' true && echo free >&2\n\
+             ls -l /proc/self/fd | grep -- '-> /[^dp]' | grep -c {files} -- '-> {0}$' >&2\n\
+             sleep 2 >/dev/null 2>&1 & exit 1",
+            fs::canonicalize(&folder.0).unwrap().join("lock").display()
+        )
+    };
+    for (files, count) in [("", "1"), ("-v", "0")] {
+        let (_, said, _) = refusal(&folder.tool(Backend::Legacy, &text(files)), SOME);
+        assert_eq!(said, count, "the lock was free, or files were open");
+        assert!(free(&lock));
+    }
+    // The nft variant has none.
+    let (_, said, _) = refusal(&folder.tool(Backend::Nft, &text("").replace("flock", ": flock")), SOME);
+    assert!(said.ends_with("0"), "{said}");
     // Also when it is killed.
     let tool = folder.endless(Backend::Legacy, "exec sleep 1000");
     assert!(matches!(restore(&tool, SOME), Err(Failure::TimedOut { .. })));
     assert!(free(&lock));
+}
+
+/// Where the test below runs itself once more: what is killed there must be a process.
+const VICTIM: &str = "FERRY_TEST_LOCK_VICTIM";
+
+#[test]
+fn the_lock_outlives_this_process_with_the_child_that_writes() {
+    if let Some(folder) = std::env::var_os(VICTIM) {
+        let folder = std::mem::ManuallyDrop::new(Folder(folder.into()));
+        let tool = Tool::find_in(&folder.own(), Family::V4, Some(Backend::Legacy)).unwrap();
+        let _ = restore(&tool, SOME);
+        return;
+    }
+    let folder = Folder::new();
+    let at = |name: &str| folder.0.join(name);
+    let text = format!(
+        "cat >/dev/null; touch '{}'; while [ ! -e '{}' ]; do sleep 0.01; done; touch '{}'; exit 0",
+        at("begun").display(),
+        at("go").display(),
+        at("ended").display()
+    );
+    drop(folder.tool(Backend::Legacy, &text));
+    let this = std::thread::current().name().unwrap().to_owned();
+    let mut victim = Command::new(std::env::current_exe().unwrap());
+    victim.args(["--exact", &this]).env(VICTIM, &folder.0).stdout(Stdio::null());
+    let mut victim = victim.spawn().unwrap();
+    let until = |what: &dyn Fn() -> bool| {
+        let begin = Instant::now();
+        while !what() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it never happened");
+            sleep(Duration::from_millis(5));
+        }
+    };
+    let free = || Lock::take(&at("lock"), Duration::ZERO).is_ok();
+    until(&|| at("begun").exists());
+    assert!(!free(), "while both run");
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    assert!(!free(), "the child still writes");
+    assert!(!at("ended").exists());
+    fs::write(at("go"), "").unwrap();
+    until(&free);
+    assert!(at("ended").exists(), "the lock was free before the child had ended");
 }
 
 #[test]
