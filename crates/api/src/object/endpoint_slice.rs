@@ -13,7 +13,8 @@ use super::{ObjectName, Parsed, Protocol, Timestamp};
 pub struct EndpointSlice {
     /// metadata.namespace and metadata.name
     pub name: ObjectName,
-    /// the service, from label `kubernetes.io/service-name` and the slice's namespace; `None` if absent or empty
+    /// the service, from label `kubernetes.io/service-name` and the slice's namespace; `None` if absent or no name of a
+    /// Service
     pub service: Option<ObjectName>,
     /// the label `service.kubernetes.io/headless` is present: never proxied
     pub headless: bool,

@@ -4,6 +4,7 @@
 //! A value that doesn't parse is kept as its text (`Parsed`), so that the model can name the object and the field
 //! and go on with the rest.
 
+mod dns;
 mod endpoint_slice;
 mod node;
 mod service;
@@ -14,6 +15,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+pub use dns::{is_dns_label, is_dns_subdomain};
 pub use endpoint_slice::{
     AddressType, Conditions, EndpointSlice, EndpointSliceBuilder, Hints, SliceEndpoint, SlicePort,
 };
@@ -29,7 +31,8 @@ pub use uid::Uid;
 /// A value of the API, or its text where that doesn't parse.
 pub type Parsed<T> = Result<T, Box<str>>;
 
-/// Namespace and name of an object; a cluster-wide object has an empty namespace.
+/// Namespace and name of an object; a cluster-wide object has an empty namespace. Decoders let through only names that an
+/// API server would accept ([`is_dns_label`], [`is_dns_subdomain`]).
 ///
 /// Kept as one text `namespace/name`, which orders by namespace first and costs one allocation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -38,7 +38,7 @@ pub struct Service {
     pub external_ips: Box<[Parsed<IpAddr>]>,
     /// status.loadBalancer.ingress, those with an address
     pub ingress: Box<[LoadBalancerIngress]>,
-    /// spec.loadBalancerSourceRanges, blanks trimmed; host bits are kept as written
+    /// spec.loadBalancerSourceRanges, blanks trimmed; a bare address is a range of its own, host bits are kept as written
     pub source_ranges: Box<[Parsed<IpNet>]>,
     /// spec.sessionAffinity ClientIP: its timeout in seconds, at most [`MAX_AFFINITY_SECONDS`]
     pub affinity_seconds: Option<u32>,

@@ -30,6 +30,13 @@ pub fn parse_cidr(text: &str) -> Option<IpNet> {
     }
 }
 
+/// Reads a range that clients may come from, or keeps the text; blanks around it don't count. A bare address is the range
+/// of this address alone.
+pub fn source_range(text: &str) -> Parsed<IpNet> {
+    let text = text.trim();
+    parse_cidr(text).or_else(|| parse_ip(text).map(IpNet::from)).ok_or_else(|| text.into())
+}
+
 /// Reads an IP address, or keeps the text.
 pub fn ip(text: &str) -> Parsed<IpAddr> {
     parse_ip(text).ok_or_else(|| text.into())
@@ -158,6 +165,24 @@ mod tests {
         assert_eq!(ip("10.0.0.999"), Err("10.0.0.999".into()));
         assert_eq!(cidr("10.0.0.0"), Err("10.0.0.0".into()));
         assert_eq!(ip("::1"), Ok(IpAddr::V6(Ipv6Addr::LOCALHOST)));
+    }
+
+    #[test]
+    fn source_ranges() {
+        for (text, wanted) in [
+            ("198.51.100.7", Ok("198.51.100.7/32")),
+            (" 198.51.100.007\t", Ok("198.51.100.7/32")),
+            ("\n198.51.100.7/24 ", Ok("198.51.100.7/24")),
+            ("2001:db8::7", Ok("2001:db8::7/128")),
+            ("::ffff:198.51.100.7", Ok("198.51.100.7/32")),
+            (" 198.51.100.0 /24 ", Err("198.51.100.0 /24")),
+            ("198.51.100.0/33", Err("198.51.100.0/33")),
+            ("198.51.100", Err("198.51.100")),
+            ("  ", Err("")),
+        ] {
+            let got = source_range(text).map(|range| range.to_string());
+            assert_eq!(got, wanted.map(str::to_owned).map_err(Box::from), "{text:?}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::address::{cidr, ip};
+use super::address::{cidr, ip, source_range};
 use super::raw::{
     RawEndpoint, RawEndpointSlice, RawHint, RawMeta, RawNode, RawNodeAddress, RawService, RawServiceCidr,
     RawServicePort, RawServiceSpec, RawSlicePort, RawTime,
@@ -12,14 +12,16 @@ use super::time::parse_timestamp;
 use crate::object::{
     AddressKind, AddressType, Conditions, DEFAULT_AFFINITY_SECONDS, EndpointSlice, EndpointSliceBuilder, Family, Hints,
     Kind, LoadBalancerIngress, MAX_AFFINITY_SECONDS, Node, NodeAddress, ObjectName, OddField, OddValue, Parsed,
-    Protocol, Service, ServiceCidr, ServicePort, ServiceType, SlicePort, TrafficPolicy, Uid,
+    Protocol, Service, ServiceCidr, ServicePort, ServiceType, SlicePort, TrafficPolicy, Uid, is_dns_label,
+    is_dns_subdomain,
 };
 
 /// The taint of a node that is about to go.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// The longest name the API knows.
-const NAME_BYTES: usize = 253;
+/// Says of a name that it isn't one, and what would be.
+const LABEL: &str = "at most 63 lower-case letters, digits and '-', with a letter or digit at both ends";
+const SUBDOMAIN: &str = "lower-case letters, digits, '-' and '.', with a letter or digit at the ends of all parts";
 
 /// Makes a Service, or says why it has no usable name.
 pub(super) fn service(raw: RawService<'_>) -> Result<Service, String> {
@@ -29,7 +31,7 @@ pub(super) fn service(raw: RawService<'_>) -> Result<Service, String> {
     let mut odd = Vec::new();
     let ingress = raw.status.and_then(|status| status.load_balancer).and_then(|balancer| balancer.ingress);
     Ok(Service {
-        name: namespaced(&meta)?,
+        name: namespaced(Kind::Service, &meta)?,
         uid: meta.uid.as_ref().and_then(|uid| Uid::parse(uid.0.as_deref()?)),
         created: meta.creation_timestamp.as_ref().and_then(RawTime::timestamp),
         foreign_proxy: meta.labels.is_some_and(|labels| labels.service_proxy_name),
@@ -47,7 +49,7 @@ pub(super) fn service(raw: RawService<'_>) -> Result<Service, String> {
                 proxy_mode: !matches!(text(&entry.ip_mode), "" | "VIP"),
             })
             .collect(),
-        source_ranges: spec.load_balancer_source_ranges.iter().flatten().map(|text| cidr(text.trim())).collect(),
+        source_ranges: spec.load_balancer_source_ranges.iter().flatten().map(|text| source_range(text)).collect(),
         affinity_seconds: affinity(&spec, &mut odd),
         internal_policy: policy(OddField::InternalTrafficPolicy, &spec.internal_traffic_policy, &mut odd),
         external_policy: policy(OddField::ExternalTrafficPolicy, &spec.external_traffic_policy, &mut odd),
@@ -60,13 +62,13 @@ pub(super) fn service(raw: RawService<'_>) -> Result<Service, String> {
 /// Makes an EndpointSlice, or says why it has no usable name.
 pub(super) fn endpoint_slice(raw: RawEndpointSlice<'_>) -> Result<EndpointSlice, String> {
     let meta = raw.metadata.unwrap_or_default();
-    let name = namespaced(&meta)?;
+    let name = namespaced(Kind::EndpointSlice, &meta)?;
     let trigger_time = meta.annotations.and_then(|annotations| annotations.trigger_time);
     let labels = meta.labels.unwrap_or_default();
     let service = labels
         .service_name
         .as_deref()
-        .filter(|service| !service.is_empty())
+        .filter(|service| is_dns_label(service))
         .map(|service| ObjectName::new(name.namespace(), service));
     let mut builder = EndpointSliceBuilder::default();
     for endpoint in raw.endpoints.into_iter().flatten() {
@@ -92,7 +94,7 @@ pub(super) fn node(raw: RawNode<'_>) -> Result<Node, String> {
     let pod_cidrs = spec.pod_cidrs.filter(|list| !list.is_empty());
     let pod_cidrs = pod_cidrs.or_else(|| spec.pod_cidr.filter(|range| !range.is_empty()).map(|range| vec![range]));
     Ok(Node {
-        name: cluster_wide(&meta)?,
+        name: cluster_wide(Kind::Node, &meta)?,
         zone: meta.labels.and_then(|labels| labels.zone).filter(|zone| !zone.is_empty()).map(|zone| (*zone).into()),
         addresses: addresses.iter().flatten().filter_map(node_address).collect(),
         pod_cidrs: pod_cidrs.iter().flatten().map(|range| cidr(range)).collect(),
@@ -105,44 +107,47 @@ pub(super) fn node(raw: RawNode<'_>) -> Result<Node, String> {
 pub(super) fn service_cidr(raw: RawServiceCidr<'_>) -> Result<ServiceCidr, String> {
     let meta = raw.metadata.unwrap_or_default();
     let cidrs = raw.spec.and_then(|spec| spec.cidrs);
-    Ok(ServiceCidr { name: cluster_wide(&meta)?, cidrs: cidrs.iter().flatten().map(|range| cidr(range)).collect() })
+    Ok(ServiceCidr {
+        name: cluster_wide(Kind::ServiceCidr, &meta)?,
+        cidrs: cidrs.iter().flatten().map(|range| cidr(range)).collect(),
+    })
 }
 
-fn namespaced(meta: &RawMeta<'_>) -> Result<ObjectName, String> {
-    object_name(text(&meta.namespace), text(&meta.name))
+fn namespaced(kind: Kind, meta: &RawMeta<'_>) -> Result<ObjectName, String> {
+    object_name(kind, text(&meta.namespace), text(&meta.name))
 }
 
-fn cluster_wide(meta: &RawMeta<'_>) -> Result<ObjectName, String> {
-    checked_name("metadata.name", text(&meta.name)).map(ObjectName::cluster_wide)
+fn cluster_wide(kind: Kind, meta: &RawMeta<'_>) -> Result<ObjectName, String> {
+    object_name(kind, "", text(&meta.name))
 }
 
-fn object_name(namespace: &str, name: &str) -> Result<ObjectName, String> {
-    let namespace = match namespace {
-        "" => "default",
-        namespace => checked_name("metadata.namespace", namespace)?,
+/// Names are keys, and parts of what is written to the kernel and to logs, where two that differ must not look the same:
+/// only what an API server accepts passes.
+fn object_name(kind: Kind, namespace: &str, name: &str) -> Result<ObjectName, String> {
+    let is_name = match kind {
+        Kind::Service => is_dns_label(name),
+        Kind::EndpointSlice | Kind::Node | Kind::ServiceCidr => is_dns_subdomain(name),
     };
-    Ok(ObjectName::new(namespace, checked_name("metadata.name", name)?))
+    if name.is_empty() {
+        return Err("metadata.name is missing".to_owned());
+    }
+    if !is_name {
+        let form = if kind == Kind::Service { LABEL } else { SUBDOMAIN };
+        return Err(format!("metadata.name: {name:?} can't be the name of a {kind}: {form}"));
+    }
+    if kind.is_cluster_wide() {
+        return Ok(ObjectName::cluster_wide(name));
+    }
+    let namespace = if namespace.is_empty() { "default" } else { namespace };
+    if !is_dns_label(namespace) {
+        return Err(format!("metadata.namespace: {namespace:?} can't be the name of a namespace: {LABEL}"));
+    }
+    Ok(ObjectName::new(namespace, name))
 }
 
 /// The name of an object that itself can't be read; `None` where that isn't usable either.
 pub(super) fn name_of(kind: Kind, namespace: &str, name: &str) -> Option<ObjectName> {
-    if kind.is_cluster_wide() {
-        checked_name("metadata.name", name).map(ObjectName::cluster_wide).ok()
-    } else {
-        object_name(namespace, name).ok()
-    }
-}
-
-/// Names are keys, and parts of what is written to the kernel and to logs, so only what the API allows passes.
-fn checked_name<'a>(field: &str, name: &'a str) -> Result<&'a str, String> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b':');
-    if name.is_empty() {
-        Err(format!("{field} is missing"))
-    } else if name.len() > NAME_BYTES || !name.bytes().all(allowed) {
-        Err(format!("{field}: {name:?} can't be the name of an object"))
-    } else {
-        Ok(name)
-    }
+    object_name(kind, namespace, name).ok()
 }
 
 /// ipFamilies and clusterIPs, which belong together by their positions: an entry that is no family or no address is left

@@ -19,6 +19,7 @@ pub(super) struct Progress<'r> {
     read: &'r mut Vec<Result<Document, WireError>>,
     title: Option<String>,
     object: Option<(Kind, ObjectName)>,
+    misnamed: bool,
     /// the index of the List's item that is being read
     item: Option<usize>,
 }
@@ -64,15 +65,15 @@ pub(super) fn read_document<E>(
     }
     let mut first_item = 0;
     for round in 0..=BROKEN_ITEMS {
-        let mut progress = Progress { read, title: None, object: None, item: None };
+        let mut progress = Progress { read, title: None, object: None, misnamed: false, item: None };
         let Err(error) = decode(DocumentSeed { head, first_item, progress: &mut progress }) else { return };
-        let Progress { title, object, item, .. } = progress;
+        let Progress { title, object, misnamed, item, .. } = progress;
         if round == BROKEN_ITEMS {
             let mut rest = describe(&error, title);
             rest.message += &format!("; {BROKEN_ITEMS} items before it are wrong too, what follows isn't read");
             return read.push(Err(rest));
         }
-        read.push(Err(WireError { object, ..describe(&error, title) }));
+        read.push(Err(WireError { object, misnamed, ..describe(&error, title) }));
         match item {
             Some(broken) if broken + 1 < head.items.len() => first_item = broken + 1,
             _ => return,
@@ -86,7 +87,7 @@ pub(super) fn try_document<E>(
     read: &mut Vec<Result<Document, WireError>>,
     decode: impl FnOnce(DocumentSeed<'_, '_, '_>) -> Result<(), E>,
 ) -> bool {
-    let mut progress = Progress { read, title: None, object: None, item: None };
+    let mut progress = Progress { read, title: None, object: None, misnamed: false, item: None };
     decode(DocumentSeed { head, first_item: 0, progress: &mut progress }).is_ok()
 }
 
@@ -116,6 +117,7 @@ impl<'de> DeserializeSeed<'de> for ObjectSeed<'_, '_, '_> {
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         self.progress.title = self.head.title(self.listed);
         self.progress.object = self.head.object(self.listed);
+        self.progress.misnamed = self.head.is_misnamed(self.listed);
         let document = match self.head.reading(self.listed).map_err(D::Error::custom)? {
             Reading::Object(kind) => Document::Object(self.object(kind, deserializer)?),
             Reading::List(_) if self.in_list => return Err(D::Error::custom("a List within a List can't be read")),
@@ -220,6 +222,7 @@ impl<'de> Visitor<'de> for ItemsSeed<'_, '_, '_> {
                 break;
             }
             (progress.item, progress.title, progress.object) = (None, None, None);
+            progress.misnamed = false;
         }
         // The heads came from the same text, so nothing is left; but to leave a sequence early is an error.
         while access.next_element::<IgnoredAny>()?.is_some() {}

@@ -172,6 +172,19 @@ impl<'a> Head<'a> {
 
     /// Which object this would be, even where it can't be read; `None` where that isn't clear.
     pub(super) fn object(&self, listed: Option<Kind>) -> Option<(Kind, ObjectName)> {
+        let (kind, namespace, name) = self.key(listed)?;
+        Some((kind, convert::name_of(kind, namespace, name)?))
+    }
+
+    /// Whether it is clear which object this would be, but none can have its name.
+    pub(super) fn is_misnamed(&self, listed: Option<Kind>) -> bool {
+        self.key(listed).is_some_and(|(kind, namespace, name)| {
+            !name.is_empty() && convert::name_of(kind, namespace, name).is_none()
+        })
+    }
+
+    /// Its kind, namespace and name, where they are clear.
+    fn key(&self, listed: Option<Kind>) -> Option<(Kind, &str, &str)> {
         if self.twice.is_some() || self.bad_namespace {
             return None;
         }
@@ -182,8 +195,7 @@ impl<'a> Head<'a> {
             },
             None => listed?,
         };
-        let name = convert::name_of(kind, self.namespace.as_deref().unwrap_or(""), self.name.as_deref()?)?;
-        Some((kind, name))
+        Some((kind, self.namespace.as_deref().unwrap_or(""), self.name.as_deref()?))
     }
 
     /// Kind and name for an error, as far as they are known.

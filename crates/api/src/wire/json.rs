@@ -56,6 +56,7 @@ fn failure(error: &serde_json::Error, before: &str, value: &str, document: usize
         column: Some(column),
         document,
         object: None,
+        misnamed: false,
         message: sentence(title, message),
     }
 }

@@ -57,6 +57,8 @@ pub struct WireError {
     pub document: usize,
     /// which object it would be, where its head shows that; `None` may be any object, and several
     pub object: Option<(Kind, ObjectName)>,
+    /// its name is one that no object can have: it is none that was ever read
+    pub misnamed: bool,
     /// what is wrong, beginning with the object's kind and name where they are known
     pub message: String,
 }

@@ -301,12 +301,12 @@ status:
 #[test]
 fn a_bad_value_harms_its_field_only() {
     let ports = service(
-        "spec: {clusterIP: x, externalIPs: [z], loadBalancerSourceRanges: [10.0.0.0], healthCheckNodePort: 70000, ports: \
+        "spec: {clusterIP: x, externalIPs: [z], loadBalancerSourceRanges: [10.0.0.0, 10.0.0], healthCheckNodePort: 70000, ports: \
          [{port: 0}, {port: 70000, nodePort: -1, protocol: tcp}, {}, {port: 99999999999999999999}]}",
     );
     assert_eq!(ports.cluster_ip, Some(Err("x".into())));
     assert_eq!(*ports.external_ips, [Err("z".into())]);
-    assert_eq!(*ports.source_ranges, [Err("10.0.0.0".into())]);
+    assert_eq!(*ports.source_ranges, [Ok("10.0.0.0/32".parse().unwrap()), Err("10.0.0".into())]);
     assert_eq!(ports.health_check_node_port, 0);
     let numbers: Vec<_> = ports.ports.iter().map(|port| port.port.clone()).collect();
     let bad = |text: &str| Err(text.into());
@@ -427,12 +427,12 @@ const BROKEN: &[(&str, &str, &str)] = &[
     (
         "",
         "apiVersion: v1\nkind: Service\nmetadata: {name: a/b}",
-        "line 1, column 1: Service a/b: metadata.name: \"a/b\" can't be the name of an object",
+        "line 1, column 1: Service a/b: metadata.name: \"a/b\" can't be the name of a Service: at most 63 lower-case letters, digits and '-', with a letter or digit at both ends",
     ),
     (
         "",
         "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: \"b\\n\"}",
-        "line 1, column 1: Service b\\n/a: metadata.namespace: \"b\\n\" can't be the name of an object",
+        "line 1, column 1: Service b\\n/a: metadata.namespace: \"b\\n\" can't be the name of a namespace: at most 63 lower-case letters, digits and '-', with a letter or digit at both ends",
     ),
     (
         "",
@@ -474,6 +474,37 @@ fn a_broken_file_is_named_with_its_place() {
     }
     let third = decode_manifest(&format!("{SERVICE}---\n# x\n---\nkind: 1\n")).complete().unwrap_err();
     assert_eq!((third.document, third.line), (3, Some(7)));
+}
+
+#[test]
+fn names_are_those_that_an_api_server_accepts() {
+    let read = |kind: &str, metadata: &str| {
+        let group = if kind == "EndpointSlice" { "discovery.k8s.io/v1" } else { "v1" };
+        let text = format!("apiVersion: {group}\nkind: {kind}\nmetadata: {{{metadata}}}\n");
+        decode_manifest(&text).complete().map_err(|error| (error.object, error.misnamed))
+    };
+    // A Service web with a port p and one of this name would have the same chains in mode iptables.
+    for name in ["'web:p'", "Web", "web_1", "web.1", "a/b", "-a", "wéb", &"a".repeat(64)] {
+        assert_eq!(read("Service", &format!("name: {name}")), Err((None, true)), "{name}");
+        assert_eq!(read("EndpointSlice", &format!("name: a, namespace: {name}")), Err((None, true)), "{name}");
+    }
+    assert!(read("Service", "name: 0-web, namespace: 0-shop").is_ok(), "a label, of newer API servers");
+    for (name, is_name) in [("web-1.2", true), ("web..2", false), ("web_2", false)] {
+        for kind in ["EndpointSlice", "Node"] {
+            assert_eq!(read(kind, &format!("name: {name}")).is_ok(), is_name, "{kind} {name}");
+        }
+    }
+    assert_eq!(read("Service", ""), Err((None, false)), "it may be any");
+    let label = |service: &str| {
+        let text = format!("{SLICE}addressType: IPv4\n")
+            .replace("web-1}", &format!("web-1, labels: {{kubernetes.io/service-name: '{service}'}}}}"));
+        match objects(&text).remove(0) {
+            KubeObject::EndpointSlice(slice) => slice.service,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(label("web"), Some(ObjectName::new("default", "web")));
+    assert_eq!((label("web:p"), label("Web"), label("")), (None, None, None));
 }
 
 /// Each document as what it is: its kind and name, or the object that is broken with its error.

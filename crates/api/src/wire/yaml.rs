@@ -32,7 +32,7 @@ fn decode_one(chunk: Chunk<'_>, document: usize, decoded: &mut Decoded) {
     let describe = |error: &Error, title: Option<String>| {
         let fault = chunk.fault(error);
         let (line, column) = fault.place.unzip();
-        WireError { line, column, document, object: None, message: sentence(title, &fault.message) }
+        WireError { line, column, document, object: None, misnamed: false, message: sentence(title, &fault.message) }
     };
     // Most documents show what they are. Where that fails for any reason, the slower way has the last word.
     if let Some(guessed) = Head::guess(chunk.text)

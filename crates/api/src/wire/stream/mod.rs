@@ -33,6 +33,8 @@ pub struct Unreadable {
     pub kind: Kind,
     /// its name, where that at least can be read and it is of this kind
     pub name: Option<ObjectName>,
+    /// its name can be read, and is one that no object can have: it is none that was ever read
+    pub misnamed: bool,
     /// why, without control characters; doesn't repeat kind and name
     pub message: String,
 }

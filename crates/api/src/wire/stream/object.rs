@@ -80,7 +80,11 @@ pub(super) fn convert<'a, R: RawObject<'a>>(kind: Kind, mut raw: R) -> Decoded<'
     }
     let resource_version =
         raw.metadata().as_mut().and_then(|meta| meta.resource_version.take()).and_then(|text| text.0);
-    let object = raw.convert().map_err(|message| Unreadable { kind, name: None, message: message_of(&message) });
+    // It can be read but for its name.
+    let misnamed =
+        raw.metadata().as_ref().is_some_and(|meta| meta.name.as_deref().is_some_and(|name| !name.is_empty()));
+    let unreadable = |message: String| Unreadable { kind, name: None, misnamed, message: message_of(&message) };
+    let object = raw.convert().map_err(unreadable);
     Decoded { object, resource_version }
 }
 
@@ -147,7 +151,7 @@ raw_object!(RawServiceCidr, convert::service_cidr, ServiceCidr);
 impl<'a> Decoded<'a> {
     pub(super) fn unreadable(kind: Kind, message: &str, remains: Remains<'a>) -> Self {
         let Remains { name, resource_version } = remains;
-        Self { object: Err(Unreadable { kind, name, message: message_of(message) }), resource_version }
+        Self { object: Err(Unreadable { kind, name, misnamed: false, message: message_of(message) }), resource_version }
     }
 
     /// The event that brings this object.
@@ -167,7 +171,7 @@ impl Remains<'_> {
         let change = self.name.map_or_else(
             || {
                 let message = "a deleted object without a name that can be read".to_owned();
-                Change::Unreadable(Unreadable { kind, name: None, message })
+                Change::Unreadable(Unreadable { kind, name: None, misnamed: false, message })
             },
             Change::Delete,
         );
@@ -207,7 +211,7 @@ impl WatchEvent {
     }
 
     pub(super) fn unreadable(kind: Kind, message: &str) -> Self {
-        let change = Change::Unreadable(Unreadable { kind, name: None, message: message_of(message) });
+        let change = Change::Unreadable(Unreadable { kind, name: None, misnamed: false, message: message_of(message) });
         Self { change, resource_version: None }
     }
 

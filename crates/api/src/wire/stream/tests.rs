@@ -141,7 +141,7 @@ fn frame(event: &str, object: &[u8]) -> Vec<u8> {
 }
 
 fn unreadable(kind: Kind, name: Option<ObjectName>, message: &str) -> Unreadable {
-    Unreadable { kind, name, message: message.to_owned() }
+    Unreadable { kind, name, misnamed: message.contains("can't be the name"), message: message.to_owned() }
 }
 
 #[test]
@@ -491,7 +491,11 @@ fn damage_in_an_object_costs_that_object() {
             Err(&unreadable(Kind::Service, Some(ObjectName::new("shop", "b")), "a field ends beyond its message")),
             Err(&unreadable(Kind::Service, None, "a field of an unknown wire type")),
             Err(&unreadable(Kind::Service, None, "metadata.name is missing")),
-            Err(&unreadable(Kind::Service, None, "metadata.name: \"a b\" can't be the name of an object")),
+            Err(&unreadable(
+                Kind::Service,
+                None,
+                "metadata.name: \"a b\" can't be the name of a Service: at most 63 lower-case letters, digits and '-', with a letter or digit at both ends"
+            )),
             Err(&unreadable(Kind::Service, None, "metadata.name is missing")),
             Ok("shop/c".to_owned()),
         ]

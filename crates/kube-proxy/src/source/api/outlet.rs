@@ -123,13 +123,18 @@ impl Outlet {
             if object.name.as_ref().is_some_and(|name| *name != node.name) {
                 return;
             }
+            if object.misnamed {
+                return;
+            }
             // Of one without a name this is not known; that it is there is more likely than that it is gone.
             node.seen = true;
         }
-        let name = object.name.clone();
+        let (name, misnamed) = (object.name.clone(), object.misnamed);
         self.unreadable.complain(object);
         match name {
             Some(name) => self.push(Event::Unreadable(self.kind, name)),
+            // It is none of those that are known.
+            None if misnamed => {}
             None => self.nameless = true,
         }
     }
@@ -212,7 +217,7 @@ impl OwnNode {
 impl UnreadableObjects {
     /// Says it, unless it has been said.
     fn complain(&mut self, object: Unreadable) {
-        let Unreadable { kind, name, message } = object;
+        let Unreadable { kind, name, message, misnamed: _ } = object;
         if self.reasons.get(&name) == Some(&message) {
             return;
         }

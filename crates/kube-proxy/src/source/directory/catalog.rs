@@ -181,7 +181,8 @@ impl Catalog {
 
 impl<'a> Kept<'a> {
     fn of(broken: &'a [Broken]) -> Self {
-        let keys: Option<BTreeSet<&Key>> = broken.iter().map(|broken| broken.object.as_ref()).collect();
+        let known = broken.iter().filter(|broken| !broken.misnamed);
+        let keys: Option<BTreeSet<&Key>> = known.map(|broken| broken.object.as_ref()).collect();
         keys.map_or(Self::All, Self::These)
     }
 

@@ -44,6 +44,8 @@ pub(super) struct Contents {
 pub(super) struct Broken {
     /// the object that it would be; `None` may be any
     pub(super) object: Option<Key>,
+    /// no object can have its name: it is none that was ever read
+    pub(super) misnamed: bool,
     /// 1-based; 0 where the fault has no place in the file
     pub(super) line: usize,
     /// 1-based; 0 where the fault has no place in the file
@@ -84,6 +86,7 @@ fn not_text(error: &FromUtf8Error) -> Broken {
     let line_start = good.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     Broken {
         object: None,
+        misnamed: false,
         line: good.iter().filter(|byte| **byte == b'\n').count() + 1,
         column: good.len() - line_start + 1,
         message: "not UTF-8".to_owned(),
@@ -124,13 +127,13 @@ impl Stamp {
 
 impl From<io::Error> for Broken {
     fn from(error: io::Error) -> Self {
-        Self { object: None, line: 0, column: 0, message: error.to_string() }
+        Self { object: None, misnamed: false, line: 0, column: 0, message: error.to_string() }
     }
 }
 
 impl From<WireError> for Broken {
     fn from(error: WireError) -> Self {
         let (line, column) = (error.line.unwrap_or(0), error.column.unwrap_or(0));
-        Self { object: error.object, line, column, message: error.message }
+        Self { object: error.object, misnamed: error.misnamed, line, column, message: error.message }
     }
 }

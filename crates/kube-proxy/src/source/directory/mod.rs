@@ -144,6 +144,7 @@ impl Directory {
     fn unreadable(&self) -> usize {
         let unknown = |seen: &Seen, broken: &Broken| match &broken.object {
             Some(key) => !self.catalog.knows(key),
+            None if broken.misnamed => false,
             None => !seen.whole,
         };
         self.files.values().filter(|seen| seen.broken.iter().any(|broken| unknown(seen, broken))).count()

@@ -45,7 +45,7 @@ fn cidr(name: &str) -> KubeObject {
 }
 
 fn broken(kind: Kind, name: Option<&str>, message: &str) -> Unreadable {
-    Unreadable { kind, name: name.map(ObjectName::cluster_wide), message: message.to_owned() }
+    Unreadable { kind, name: name.map(ObjectName::cluster_wide), misnamed: false, message: message.to_owned() }
 }
 
 #[test]
