@@ -7,6 +7,7 @@ mod proxy;
 mod site;
 mod tools;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,6 @@ use ferry_kernel::iptables::Backend;
 use self::proxy::{PATIENCE, Program, Proxy, Start};
 use self::site::{Shape, Site, at};
 pub(crate) use self::tools::Mode;
-use crate::objects::ENDPOINTS;
 use crate::pipeline::Empty;
 use crate::process::megabytes;
 use crate::stats;
@@ -54,10 +54,7 @@ struct Memory {
 
 /// Measures ours, and upstream's if there is one.
 pub(crate) fn run(mode: Mode, services: usize, upstream: Option<&Path>) -> anyhow::Result<()> {
-    let path = std::env::current_exe()?.with_file_name("kube-proxy");
-    anyhow::ensure!(path.exists(), "{} has to be built beside this program", path.display());
-    let ours = Program { name: "ours", path };
-    let few = Shape { mode, services, endpoints: usize::try_from(ENDPOINTS)?, content_type: PROTOBUF, streaming: true };
+    let (ours, few) = (Program::ours()?, Shape::of(mode, services)?);
     // Upstream syncs at most once a second, and neither runs the tool without a rest.
     let rested = Series { count: if mode == Mode::Nftables { 20 } else { 40 }, pause: Duration::from_millis(1500) };
     let dense = Series { count: 1000, pause: Duration::from_millis(2) };
@@ -73,6 +70,25 @@ pub(crate) fn run(mode: Mode, services: usize, upstream: Option<&Path>) -> anyho
         }
     }
     Ok(())
+}
+
+/// A start from an API server alone.
+pub(crate) fn start(mode: Mode, services: usize) -> anyhow::Result<()> {
+    let (ours, few) = (Program::ours()?, Shape::of(mode, services)?);
+    started(&ours, few).map(drop)
+}
+
+/// Changes spread over a minute alone.
+pub(crate) fn spread(mode: Mode, services: usize) -> anyhow::Result<()> {
+    let (ours, few) = (Program::ours()?, Shape::of(mode, services)?);
+    headline(&ours, few);
+    at(few, |site| {
+        let mut proxy = ours.start(site)?;
+        if first_start(&mut proxy, site)?.is_some() {
+            spread_out(&proxy, site)?;
+        }
+        Ok(())
+    })
 }
 
 /// The ways that objects come, and more of them.
@@ -101,7 +117,7 @@ fn whole(program: &Program, shape: Shape, series: Series) -> anyhow::Result<()> 
             return Ok(());
         }
         one_by_one(&proxy, site, series)?;
-        spread(&proxy, site)?;
+        spread_out(&proxy, site)?;
         idle(&proxy)?;
         print_memory("memory after that", &proxy, 0.0)?;
         bytes(site)?;
@@ -217,15 +233,22 @@ fn given(site: &Site) -> anyhow::Result<u64> {
     site.tools.as_ref().map_or(Ok(0), |tools| tools.bytes())
 }
 
-fn spread(proxy: &Proxy, site: &Site) -> anyhow::Result<()> {
+fn spread_out(proxy: &Proxy, site: &Site) -> anyhow::Result<()> {
     let (count, time) = SPREAD;
-    let (started, used) = (Instant::now(), Used::new(proxy)?);
+    let (started, used, threads) = (Instant::now(), Used::new(proxy)?, proxy.threads_cpu()?);
     for number in 1..=count {
         site.replace();
         let next = started + time / count * number;
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
     println!("{count} changes in {:3} s                         {}", time.as_secs(), used.since(proxy)?);
+    let before: HashMap<&str, Duration> = threads.iter().map(|(name, cpu)| (name.as_str(), *cpu)).collect();
+    let since = |(name, cpu): &(String, Duration)| {
+        let cpu = cpu.saturating_sub(before.get(name.as_str()).copied().unwrap_or_default());
+        format!("{name} {:.1}", ms(cpu))
+    };
+    let threads: Vec<String> = proxy.threads_cpu()?.iter().map(since).collect();
+    println!("of it by thread                              {}", threads.join(", "));
     Ok(())
 }
 

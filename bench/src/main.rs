@@ -1,6 +1,8 @@
 //! From objects to the kernel, measured: `ferry-bench [--mode MODE] [--upstream KUBE-PROXY] [SERVICES …]`. Needs root; works
 //! in network namespaces of its own. MODE is `nftables`, `iptables` (over nf_tables) or `iptables-legacy`. Prints and never judges: quote ratios and processor time, machines are noisy.
 //!
+//! `ferry-bench [--mode MODE] --start|--spread SERVICES` measures that alone, to be repeated side by side with another build.
+//!
 //! Every part of every size is measured in a process of its own, so that memory is that size's.
 
 #![expect(clippy::print_stdout, reason = "printing is what it is for")]
@@ -38,6 +40,8 @@ fn main() -> anyhow::Result<()> {
         ["--flows", flows] => inside(size(flows)?, flows::run),
         ["--process", services] => inside(size(services)?, process::run),
         // Has a namespace for each of its runs.
+        ["--start", services] => api::start(mode, size(services)?),
+        ["--spread", services] => api::spread(mode, size(services)?),
         ["--api", services] => api::run(mode, size(services)?, None),
         ["--api", services, upstream] => api::run(mode, size(services)?, Some(Path::new(upstream))),
         ["--upstream", upstream, sizes @ ..] => parts(mode, sizes, Some(upstream)),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Prints the spread of latencies.
@@ -52,24 +53,25 @@ pub(crate) fn memory_mib(process: &str, line: &str) -> anyhow::Result<f64> {
 
 /// Processor time of all threads of a process, in nanoseconds of the scheduler.
 pub(crate) fn tasks_cpu(process: u32) -> anyhow::Result<Duration> {
-    let mut sum = Duration::ZERO;
-    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
-        let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
-        sum += Duration::from_nanos(text.split_ascii_whitespace().next().unwrap_or("0").parse()?);
-    }
-    Ok(sum)
+    Ok(threads_cpu(process)?.into_iter().map(|(_, cpu)| cpu).sum())
 }
 
 /// Processor time of the thread of a process that has this name, in nanoseconds of the scheduler.
 pub(crate) fn thread_of(process: u32, name: &str) -> anyhow::Result<Duration> {
+    let found = threads_cpu(process)?.into_iter().find(|(known, _)| known == name);
+    found.map(|(_, cpu)| cpu).with_context(|| format!("no thread {name}"))
+}
+
+/// Processor time of each thread of a process with its name, in nanoseconds of the scheduler.
+pub(crate) fn threads_cpu(process: u32) -> anyhow::Result<Vec<(String, Duration)>> {
+    let mut threads = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
         let task = task?.path();
-        if std::fs::read_to_string(task.join("comm"))?.trim() == name {
-            let text = std::fs::read_to_string(task.join("schedstat"))?;
-            return Ok(Duration::from_nanos(text.split_ascii_whitespace().next().unwrap_or("0").parse()?));
-        }
+        let name = std::fs::read_to_string(task.join("comm"))?.trim().to_owned();
+        let text = std::fs::read_to_string(task.join("schedstat"))?;
+        threads.push((name, Duration::from_nanos(text.split_ascii_whitespace().next().unwrap_or("0").parse()?)));
     }
-    anyhow::bail!("no thread {name}")
+    Ok(threads)
 }
 
 /// User and system time of a process or thread, from a stat file of /proc.

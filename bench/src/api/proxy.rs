@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::site::{NODE, Site};
 use super::tools::Count;
 use crate::process::metrics;
-use crate::stats::{children_cpu, memory_mib, stat_cpu, tasks_cpu};
+use crate::stats::{children_cpu, memory_mib, stat_cpu, tasks_cpu, threads_cpu};
 
 /// How long a start is waited for.
 pub(super) const PATIENCE: Duration = Duration::from_secs(600);
@@ -73,6 +73,13 @@ struct Watcher<'a> {
 // === impl Program ===
 
 impl Program {
+    /// What is built beside this program.
+    pub(super) fn ours() -> anyhow::Result<Self> {
+        let path = std::env::current_exe()?.with_file_name("kube-proxy");
+        anyhow::ensure!(path.exists(), "{} has to be built beside this program", path.display());
+        Ok(Self { name: "ours", path })
+    }
+
     pub(super) fn start(&self, site: &Site) -> anyhow::Result<Proxy> {
         let log = site.file("log");
         let mut command = Command::new(&self.path);
@@ -159,6 +166,11 @@ impl Proxy {
     pub(super) fn children_cpu(&self) -> anyhow::Result<Duration> {
         let (user, system) = children_cpu(self.child.id())?;
         Ok(user + system)
+    }
+
+    /// Of each of its threads, by name.
+    pub(super) fn threads_cpu(&self) -> anyhow::Result<Vec<(String, Duration)>> {
+        threads_cpu(self.child.id())
     }
 
     /// With that of its children that have ended.

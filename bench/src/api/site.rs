@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use ferry_kernel::netns::Namespace;
 use ferry_testkit::api::{ApiServer, Options, Told, objects};
 
+use super::PROTOBUF;
 use super::tools::{Mode, Tools};
+use crate::objects::ENDPOINTS;
 
 /// The name of the node.
 pub(super) const NODE: &str = "bench";
@@ -34,6 +36,14 @@ pub(super) struct Site {
     server: ApiServer,
     folder: PathBuf,
     changes: Cell<usize>,
+}
+
+impl Shape {
+    /// Protobuf in streaming lists.
+    pub(super) fn of(mode: Mode, services: usize) -> anyhow::Result<Self> {
+        let endpoints = usize::try_from(ENDPOINTS)?;
+        Ok(Self { mode, services, endpoints, content_type: PROTOBUF, streaming: true })
+    }
 }
 
 /// Runs something at a site of its own.
