@@ -11,6 +11,8 @@ use crate::rules::{Field, NODE_PORT, RuleWriter, VIP};
 
 /// The most clients that one memory holds.
 const MEMORY_SIZE: u32 = 65_536;
+/// The elements of `same-octet`: with their number the kernel chooses a table that never grows.
+const OCTETS: u32 = 256;
 
 impl FixedChain {
     /// Where a base chain is hooked in: nat chains see the first packet of a connection only, and none of them sees it
@@ -57,6 +59,7 @@ pub(crate) fn compile(family: Family, context: &Context, base: &BaseState, out: 
             out.push(NftObject::Chain(ChainName::Fixed(*chain), rules));
         }
     }
+    out.extend((0..=u8::MAX).map(|octet| NftObject::Element(ElementKey::SameOctet(octet), Value::None)));
     if let NodePortAddresses::Only(addresses) = &base.node_ports {
         out.extend(addresses.iter().map(|address| NftObject::Element(ElementKey::NodePortIp(*address), Value::None)));
     }
@@ -142,9 +145,9 @@ fn postrouting(family: Family, context: &Context, base: &BaseState) -> Vec<Rule>
     let mark = context.masquerade_mark;
     let learn = base.affinity.then(|| rule().translated().jump(ChainName::Fixed(FixedChain::Learn)));
     let rest = [
-        // Only what was translated: the set may hold this node's own address (a host-network endpoint), and a plain
-        // connection of the node to itself is no hairpin.
-        rule().translated().in_set(&[Field::Source, Field::Destination], FixedSet::Hairpin).masquerade(),
+        // Only what was translated: a plain connection of the node to itself is no hairpin. And not what others redirect on
+        // loopback, which would get another source there.
+        rule().translated().source_not_loopback().reaches_itself().masquerade(),
         rule().unmarked(mark).return_it(),
         rule().flip_mark(mark).end(),
         rule().masquerade(),
@@ -178,9 +181,13 @@ pub(crate) fn shape(name: SetName, family: Family) -> nft::Set {
             dynamic: layout.memory,
         },
         field_lens: if layout.interval { lens } else { Vec::new() },
-        size: layout.memory.then_some(MEMORY_SIZE),
+        size: match name {
+            SetName::Memory(..) => Some(MEMORY_SIZE),
+            SetName::Fixed(FixedSet::SameOctet) => Some(OCTETS),
+            SetName::Fixed(_) | SetName::Members(..) => None,
+        },
         timeout: None,
-        userdata: slot_types(name, family),
+        userdata: declared_types(name, family),
     }
 }
 
@@ -191,6 +198,7 @@ pub(crate) enum Part {
     Protocol,
     Port,
     Slot,
+    Octet,
 }
 
 /// What a map's values are.
@@ -216,7 +224,7 @@ impl Part {
             (Self::Address, Family::V6) => data_type::IPV6_ADDR,
             (Self::Protocol, _) => data_type::INET_PROTO,
             (Self::Port, _) => data_type::INET_SERVICE,
-            (Self::Slot, _) => data_type::INTEGER,
+            (Self::Slot | Self::Octet, _) => data_type::INTEGER,
         }
     }
 
@@ -225,7 +233,7 @@ impl Part {
         match (self, family) {
             (Self::Address, Family::V4) | (Self::Slot, _) => 4,
             (Self::Address, Family::V6) => 16,
-            (Self::Protocol, _) => 1,
+            (Self::Protocol | Self::Octet, _) => 1,
             (Self::Port, _) => 2,
         }
     }
@@ -233,7 +241,7 @@ impl Part {
 
 impl Layout {
     pub(crate) fn of(name: SetName) -> Self {
-        use Part::{Address, Port, Protocol, Slot};
+        use Part::{Address, Octet, Port, Protocol, Slot};
         let (key, data): (&'static [Part], Data) = match name {
             SetName::Memory(..) => (&[Address], Data::Endpoint),
             SetName::Members(..) => (&[Address, Port], Data::None),
@@ -260,7 +268,7 @@ impl Layout {
                     (&[Address, Protocol, Port, Address], Data::None)
                 }
                 FixedSet::ClusterIps | FixedSet::NodePortIps => (&[Address], Data::None),
-                FixedSet::Hairpin => (&[Address, Address], Data::None),
+                FixedSet::SameOctet => (&[Octet, Octet], Data::None),
             },
         };
         Self {
@@ -272,8 +280,17 @@ impl Layout {
     }
 }
 
-/// What the `nft` tool needs to know to print slots and load them again: keys with a number have no plain type there.
-fn slot_types(name: SetName, family: Family) -> Vec<u8> {
+/// What the `nft` tool needs to know to print numbers in keys and load them again: these have no plain type there.
+fn declared_types(name: SetName, family: Family) -> Vec<u8> {
+    if name == SetName::Fixed(FixedSet::SameOctet) {
+        // Any field of one octet without names for its values will do.
+        let octet = || match family {
+            Family::V4 => TypeofExpr::Payload(PayloadField::IpTtl),
+            Family::V6 => TypeofExpr::Payload(PayloadField::Ip6Hoplimit),
+        };
+        let key = Some(TypeofExpr::Concat(vec![octet(), octet()]));
+        return userdata::set(&SetNotes { key, ..SetNotes::default() });
+    }
     let daddr = match family {
         Family::V4 => PayloadField::IpDaddr,
         Family::V6 => PayloadField::Ip6Daddr,

@@ -1,12 +1,9 @@
 //! A service's state, as the objects that serve it. Holds no policy: the treatment says what happens; here stands which
 //! chain does that.
 
-use std::collections::HashSet;
-
 use ferry_api::object::{Family, Protocol};
 use ferry_model::{
-    Action, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, Pool, PortState, Profile, Scope, Snat,
-    SourceRanges,
+    Action, Context, Frontend, FrontendAddr, FrontendKind, Pool, PortState, Profile, Scope, Snat, SourceRanges,
 };
 use ferry_plane::{Before, Compile, Unit};
 
@@ -153,17 +150,6 @@ impl PortWriter<'_> {
         }
         let used = |scope: &Scope| self.state.frontends.iter().any(|frontend| Shape::of(frontend).uses(*scope));
         let scopes: Vec<Scope> = [Scope::Cluster, Scope::Local].into_iter().filter(used).collect();
-        // Of the Local pool, what the Cluster pool has not brought already.
-        let mut brought: HashSet<Endpoint> = HashSet::new();
-        if scopes.len() > 1 {
-            brought.extend(self.state.cluster.0.iter());
-        }
-        for (index, scope) in scopes.iter().enumerate() {
-            let pool = self.state.pool(*scope);
-            let new = |endpoint: &&Endpoint| index == 0 || !brought.contains(endpoint);
-            let pairs = pool.0.iter().filter(new).map(|endpoint| ElementKey::Hairpin(endpoint.address));
-            self.out.extend(pairs.map(|key| NftObject::Element(key, Value::None)));
-        }
         self.memories(&scopes);
     }
 

@@ -135,8 +135,8 @@ names! {
         SourceRangesNext = "source-ranges-next",
         /// every cluster IP
         ClusterIps = "cluster-ips",
-        /// every endpoint address, paired with itself
-        Hairpin = "hairpin",
+        /// every octet, paired with itself: addresses are equal if all their octets are
+        SameOctet = "same-octet",
         /// the addresses that serve nodePorts, where those are not all local ones
         NodePortIps = "nodeport-ips",
     }

@@ -44,13 +44,11 @@ pub enum NftKey {
 pub enum SharedKey {
     /// a pick chain of so many slots
     Pick(Pick, u32),
-    /// an element of `hairpin`: an endpoint's address
-    Hairpin(IpAddr),
     /// an element of `cluster-ips`
     ClusterIp(IpAddr),
 }
 
-const _: () = assert!(size_of::<(SharedKey, u32)>() <= 24, "there is one for each endpoint of a node's services");
+const _: () = assert!(size_of::<(SharedKey, u32)>() <= 24, "there is one for each of a node's services");
 
 /// Whose table it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -159,8 +157,8 @@ pub enum ElementKey {
     ClusterIp(IpAddr),
     /// `nodeport-ips`
     NodePortIp(IpAddr),
-    /// `hairpin`
-    Hairpin(IpAddr),
+    /// `same-octet`
+    SameOctet(u8),
     /// a set of endpoints that may be remembered
     Member {
         /// of which service port
@@ -266,7 +264,6 @@ impl Object for NftObject {
     fn shared(&self) -> Option<SharedKey> {
         match self {
             Self::Chain(ChainName::Pick(pick, slots), _) => Some(SharedKey::Pick(*pick, *slots)),
-            Self::Element(ElementKey::Hairpin(address), _) => Some(SharedKey::Hairpin(*address)),
             Self::Element(ElementKey::ClusterIp(address), _) => Some(SharedKey::ClusterIp(*address)),
             Self::Table(_) | Self::Set(_) | Self::Chain(..) | Self::Element(..) => None,
         }
@@ -383,7 +380,7 @@ impl ElementKey {
             Self::NextRange { .. } => FixedSet::SourceRangesNext,
             Self::ClusterIp(_) => FixedSet::ClusterIps,
             Self::NodePortIp(_) => FixedSet::NodePortIps,
-            Self::Hairpin(_) => FixedSet::Hairpin,
+            Self::SameOctet(_) => FixedSet::SameOctet,
             Self::Member { id, scope, .. } => return SetName::Members(*id, *scope),
         };
         SetName::Fixed(fixed)
@@ -403,7 +400,7 @@ impl fmt::Display for ElementKey {
                 write!(f, "{vip} . {} . {port} . {sources}", protocol.lower())
             }
             Self::ClusterIp(address) | Self::NodePortIp(address) => write!(f, "{address}"),
-            Self::Hairpin(address) => write!(f, "{address} . {address}"),
+            Self::SameOctet(octet) => write!(f, "{octet} . {octet}"),
             Self::Member { endpoint, .. } => write!(f, "{} . {}", endpoint.address, endpoint.port),
         }
     }

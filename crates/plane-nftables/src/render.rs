@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use ferry_api::object::Family;
 
-use crate::base::{Data, Layout, Part};
+use crate::base::{self, Data, Layout, Part};
 use crate::names::{ChainName, SLOTS, SetName, TABLE, TABLE_COMMENT};
 use crate::object::{ElementKey, NftObject, Rules, Value};
 
@@ -46,8 +46,10 @@ fn set(text: &mut String, family: Family, name: SetName, elements: &BTreeMap<Ele
     if layout.interval {
         lines.push("flags interval".to_owned());
     }
+    if let Some(size) = base::shape(name, family).size {
+        lines.push(format!("size {size}"));
+    }
     if matches!(name, SetName::Memory(..)) {
-        lines.push("size 65536".to_owned());
         lines.push("flags dynamic,timeout".to_owned());
     }
     // Writing to a String can't fail.
@@ -62,15 +64,17 @@ fn set(text: &mut String, family: Family, name: SetName, elements: &BTreeMap<Ele
     text.push_str("\t}\n");
 }
 
-/// What the keys and values are. Keys with a slot have no plain type and are declared by expressions.
+/// What the keys and values are. Keys with a number have no plain type and are declared by expressions.
 fn declaration(family: Family, name: SetName, layout: &Layout) -> String {
     let ip = keyword(family);
-    let slots = layout.key.iter().any(|part| matches!(part, Part::Slot));
-    let of = |part: &Part| match (part, slots, family) {
+    let numbers = layout.key.iter().any(|part| matches!(part, Part::Slot | Part::Octet));
+    let of = |part: &Part| match (part, numbers, family) {
         (Part::Address, true, _) => format!("{ip} daddr"),
         (Part::Protocol, true, _) => "meta l4proto".to_owned(),
         (Part::Port, true, _) => "th dport".to_owned(),
         (Part::Slot, ..) => format!("numgen random mod {SLOTS}"),
+        (Part::Octet, _, Family::V4) => "ip ttl".to_owned(),
+        (Part::Octet, _, Family::V6) => "ip6 hoplimit".to_owned(),
         (Part::Address, false, Family::V4) => "ipv4_addr".to_owned(),
         (Part::Address, false, Family::V6) => "ipv6_addr".to_owned(),
         (Part::Protocol, false, _) => "inet_proto".to_owned(),
@@ -82,8 +86,8 @@ fn declaration(family: Family, name: SetName, layout: &Layout) -> String {
         Data::Verdict => " : verdict".to_owned(),
         Data::Endpoint => format!(" : {} . {}", of(&Part::Address), of(&Part::Port)),
     };
-    debug_assert!(!slots || matches!(name, SetName::Fixed(_)), "only fixed maps have slots");
-    format!("{} {}{data}", if slots { "typeof" } else { "type" }, key.join(" . "))
+    debug_assert!(!numbers || matches!(name, SetName::Fixed(_)), "only fixed sets and maps have numbers in their keys");
+    format!("{} {}{data}", if numbers { "typeof" } else { "type" }, key.join(" . "))
 }
 
 fn chain(text: &mut String, name: ChainName, rules: &Rules) {

@@ -43,6 +43,10 @@ pub(crate) enum Field {
     Slot(u32, u32),
     OriginalDestination,
     OriginalPort,
+    /// of the source's address, counted from 0
+    SourceOctet(u32),
+    /// of the destination's address, counted from 0
+    DestinationOctet(u32),
 }
 
 /// VIP, protocol and port of the packet.
@@ -106,15 +110,35 @@ impl RuleWriter {
         if net.prefix_len() == 0 { self } else { self.say(format_args!("{family} daddr {net}")) }
     }
 
-    pub(crate) fn destination_not_loopback(mut self) -> Self {
+    pub(crate) fn destination_not_loopback(self) -> Self {
         let offset = self.destination_offset();
-        let (len, data, text) = match self.family {
-            Family::V4 => (1, vec![127], "ip daddr != 127.0.0.0/8"),
-            Family::V6 => (16, std::net::Ipv6Addr::LOCALHOST.octets().to_vec(), "ip6 daddr != ::1"),
+        self.not_loopback(offset, "daddr")
+    }
+
+    pub(crate) fn source_not_loopback(self) -> Self {
+        let offset = self.source_offset();
+        self.not_loopback(offset, "saddr")
+    }
+
+    fn not_loopback(mut self, offset: u32, side: &str) -> Self {
+        let (len, data, net) = match self.family {
+            Family::V4 => (1, vec![127], "127.0.0.0/8"),
+            Family::V6 => (16, std::net::Ipv6Addr::LOCALHOST.octets().to_vec(), "::1"),
         };
         self.exprs.push(Expr::Payload { dreg: FIRST, base: PayloadBase::Network, offset, len });
         self.exprs.push(Expr::Cmp { sreg: FIRST, op: CmpOp::Neq, data });
-        self.say(text)
+        let family = self.keyword();
+        self.say(format_args!("{family} {side} != {net}"))
+    }
+
+    /// From an address to the same address. No expression compares two fields of a packet, but a set of all octets, each
+    /// paired with itself, does so octet by octet; the last one first, since addresses of a cluster begin alike.
+    pub(crate) fn reaches_itself(mut self) -> Self {
+        for octet in (0..4 * self.address_words()).rev() {
+            let key = &[Field::SourceOctet(octet), Field::DestinationOctet(octet)];
+            self = self.in_set(key, FixedSet::SameOctet);
+        }
+        self
     }
 
     pub(crate) fn address_is_local(mut self, of: FibOf, is: bool) -> Self {
@@ -331,6 +355,7 @@ impl RuleWriter {
         for field in key {
             let dreg = Reg(register);
             let network = |offset| Expr::Payload { dreg, base: PayloadBase::Network, offset, len: address };
+            let octet = |offset| Expr::Payload { dreg, base: PayloadBase::Network, offset, len: 1 };
             let (expr, words) = match field {
                 Field::Source => (network(self.source_offset()), self.address_words()),
                 Field::Destination => (network(self.destination_offset()), self.address_words()),
@@ -347,6 +372,8 @@ impl RuleWriter {
                     (Expr::Ct { key, original: true, dreg }, self.address_words())
                 }
                 Field::OriginalPort => (Expr::Ct { key: CtKey::ProtoDst, original: true, dreg }, 1),
+                Field::SourceOctet(at) => (octet(self.source_offset() + at), 1),
+                Field::DestinationOctet(at) => (octet(self.destination_offset() + at), 1),
             };
             self.exprs.push(expr);
             register += words;
@@ -367,6 +394,8 @@ impl RuleWriter {
                 Field::Slot(modulus, offset) => format!("numgen random mod {modulus} offset {offset}"),
                 Field::OriginalDestination => format!("ct original {family} daddr"),
                 Field::OriginalPort => "ct original proto-dst".to_owned(),
+                Field::SourceOctet(at) => format!("@nh,{},8", 8 * (self.source_offset() + at)),
+                Field::DestinationOctet(at) => format!("@nh,{},8", 8 * (self.destination_offset() + at)),
             })
             .collect();
         parts.join(" . ")

@@ -33,7 +33,7 @@ impl ElementKey {
             | Self::SourceRange { .. }
             | Self::NextRange { .. }
             | Self::ClusterIp(_)
-            | Self::Hairpin(_)
+            | Self::SameOctet(_)
             | Self::Member { .. } => None,
         }
     }

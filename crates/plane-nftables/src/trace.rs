@@ -351,17 +351,16 @@ impl<'a> Walk<'a> {
     }
 
     fn payload(&self, base: PayloadBase, offset: u32, len: u32) -> Option<Vec<u8>> {
-        let (source, destination) = match self.world.family {
-            Family::V4 => (12, 16),
-            Family::V6 => (8, 24),
+        let before = match self.world.family {
+            Family::V4 => 12,
+            Family::V6 => 8,
         };
-        let field = match (base, offset) {
-            (PayloadBase::Network, at) if at == source => octets(self.packet.source),
-            (PayloadBase::Network, at) if at == destination => octets(self.destination),
-            (PayloadBase::Transport, 2) => self.port.to_be_bytes().to_vec(),
-            _ => return None,
+        let (field, at) = match base {
+            PayloadBase::Network => ([octets(self.packet.source), octets(self.destination)].concat(), before),
+            PayloadBase::Transport => (self.port.to_be_bytes().to_vec(), 2),
         };
-        field.get(..usize::try_from(len).ok()?).map(<[u8]>::to_vec)
+        let first = usize::try_from(offset.checked_sub(at)?).ok()?;
+        field.get(first..first + usize::try_from(len).ok()?).map(<[u8]>::to_vec)
     }
 
     fn meta(&self, key: MetaKey) -> Option<Vec<u8>> {

@@ -86,7 +86,7 @@ pub(crate) fn key_bytes(key: &ElementKey) -> (Bytes, Option<Bytes>) {
             return (begin.address(sources.network()), Some(begin.address(sources.broadcast())));
         }
         ElementKey::ClusterIp(address) | ElementKey::NodePortIp(address) => bytes.address(*address),
-        ElementKey::Hairpin(address) => bytes.address(*address).address(*address),
+        ElementKey::SameOctet(octet) => bytes.push(&[*octet]).push(&[*octet]),
         ElementKey::Member { endpoint, .. } => bytes.address(endpoint.address).port(endpoint.port),
     };
     (one, None)
@@ -130,7 +130,7 @@ pub(crate) fn key(set: SetName, family: Family, bytes: &[u8], end: Option<&[u8]>
     fields.key(set)
 }
 
-/// The fields of a key, each at most once but for the address.
+/// The fields of a key, each at most once but for addresses and octets.
 #[derive(Default)]
 struct Fields {
     address: Option<IpAddr>,
@@ -138,6 +138,8 @@ struct Fields {
     protocol: Option<Protocol>,
     port: Option<u16>,
     slot: Option<u32>,
+    octet: Option<u8>,
+    second_octet: Option<u8>,
     sources: Option<IpNet>,
 }
 
@@ -160,6 +162,8 @@ impl Fields {
                 Part::Protocol => fields.protocol = Some(reader.protocol()?),
                 Part::Port => fields.port = Some(reader.port()?),
                 Part::Slot => fields.slot = Some(reader.slot()?),
+                Part::Octet if fields.octet.is_none() => fields.octet = Some(reader.octet()?),
+                Part::Octet => fields.second_octet = Some(reader.octet()?),
             }
         }
         reader.bytes.is_empty().then_some(fields)
@@ -214,7 +218,7 @@ impl Fields {
             },
             FixedSet::ClusterIps => ElementKey::ClusterIp(self.address?),
             FixedSet::NodePortIps => ElementKey::NodePortIp(self.address?),
-            FixedSet::Hairpin if self.address == self.second => ElementKey::Hairpin(self.address?),
+            FixedSet::SameOctet if self.octet == self.second_octet => ElementKey::SameOctet(self.octet?),
             _ => return None,
         };
         Some(key)
@@ -239,8 +243,12 @@ impl<'a> Reader<'a> {
         }
     }
 
+    fn octet(&mut self) -> Option<u8> {
+        self.take(1)?.first().copied()
+    }
+
     fn protocol(&mut self) -> Option<Protocol> {
-        let number = *self.take(1)?.first()?;
+        let number = self.octet()?;
         Protocol::ALL.into_iter().find(|protocol| protocol.number() == number)
     }
 

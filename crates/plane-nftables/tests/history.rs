@@ -12,8 +12,8 @@ fn any_history_ends_in_the_objects_of_one_full_build() {
 }
 
 #[test]
-fn a_replaced_endpoint_is_one_slot_and_its_hairpin_pairs() {
+fn a_replaced_endpoint_is_one_slot_of_each_frontend() {
     let (_, outcome) = history::replace_one_endpoint::<ThisMode>();
-    // A cluster IP, a node port and a load balancer address keep slots of their own; one new hairpin pair.
-    assert_eq!(outcome.ops, 4, "{outcome:?}");
+    // A cluster IP, a node port and a load balancer address keep slots of their own.
+    assert_eq!(outcome.ops, 3, "{outcome:?}");
 }

@@ -148,8 +148,8 @@ fn slots_are_adopted_in_the_order_found() {
         good(engine.sync(Instant::now()));
         engine.offer(delta(&[2, 3, 4, 9]));
         let outcome = good(engine.sync(Instant::now()));
-        // One slot, and the hairpin pairs of the one that went (still used elsewhere) and the one that came.
-        assert_eq!(outcome.ops, 2, "{outcome:?}");
+        // One slot.
+        assert_eq!(outcome.ops, 1, "{outcome:?}");
         drop(engine);
         let mut next = open(family);
         let mut all = everything(family);
@@ -176,7 +176,8 @@ fn damage_is_noticed_and_mended() {
             format!(
                 "delete element {table} service-ips {{ {vip} . tcp . 80 }}; add element {table} service-ips {{ {vip} . tcp . 80 : accept }}"
             ),
-            format!("add element {table} hairpin {{ {endpoint} . {endpoint} }}"),
+            format!("delete element {table} same-octet {{ 7 . 7 }}"),
+            format!("delete element {table} same-octet {{ 7 . 7 }}; add element {table} same-octet {{ 7 . 8 }}"),
             format!("add element {table} cluster-ips {{ {endpoint} }}"),
             format!("flush chain {table} services"),
             format!("flush chain {table} nat-prerouting"),
@@ -500,19 +501,21 @@ fn after_a_flush_a_vip_passes_between_portions() {
 fn a_proxy_that_is_behind_looks_only_at_what_the_change_is_about() {
     inside(|family| {
         let (mut first, mut second) = (started(family), started(family));
-        for last in 10..14 {
+        // Of the endpoints that come and go one by one, those that go are gone already when the second one deletes them.
+        for endpoints in [&[1, 10, 11, 12, 13][..], &[1, 10, 11, 12], &[1, 10, 11], &[1, 10]] {
             let mut delta = everything(family);
             delta.units.retain(|id, _| id.to_string().ends_with("demo/plain"));
             for unit in delta.units.values_mut().flatten() {
                 if let Unit::Service(state) = Arc::make_mut(unit) {
-                    state.ports[0].cluster = pool(family, &[1, last]);
+                    state.ports[0].cluster = pool(family, endpoints);
                 }
             }
             first.offer(delta.clone());
             good(first.sync(Instant::now()));
             second.offer(delta);
             let outcome = good(second.sync(Instant::now()));
-            assert!(!outcome.full && outcome.ops == 0 && outcome.acked.len() == 1, "{outcome:?}");
+            assert!(!outcome.full && outcome.acked.len() == 1, "{outcome:?}");
+            assert!(outcome.ops == 0 || endpoints.len() == 5, "what is there already is no conflict: {outcome:?}");
         }
         let mut wanted = second.objects();
         wanted.dedup();

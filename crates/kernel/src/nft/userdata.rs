@@ -27,10 +27,14 @@ pub enum TypeofExpr {
 /// A field of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadField {
+    /// `ip ttl`
+    IpTtl,
     /// `ip saddr`
     IpSaddr,
     /// `ip daddr`
     IpDaddr,
+    /// `ip6 hoplimit`
+    Ip6Hoplimit,
     /// `ip6 saddr`
     Ip6Saddr,
     /// `ip6 daddr`
@@ -215,8 +219,10 @@ impl PayloadField {
         const IP6: u32 = 13;
         const TH: u32 = 11;
         match self {
+            Self::IpTtl => (IP, 8),
             Self::IpSaddr => (IP, 11),
             Self::IpDaddr => (IP, 12),
+            Self::Ip6Hoplimit => (IP6, 7),
             Self::Ip6Saddr => (IP6, 8),
             Self::Ip6Daddr => (IP6, 9),
             Self::ThSport => (TH, 1),
