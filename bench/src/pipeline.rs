@@ -12,7 +12,7 @@ use ferry_api::wire::{Document, decode_manifest};
 use ferry_kernel::nft::{Batch, ElementData, Set, SetFlags, Socket, data_type};
 use ferry_kube_proxy::core::{Core, Input, NodeFacts, Seat, Setup};
 use ferry_kube_proxy::events::Recorder;
-use ferry_kube_proxy::report::{Changes, Pulse};
+use ferry_kube_proxy::report::{Changes, Pulse, Reports};
 use ferry_kube_proxy::serve::metrics::Metrics;
 use ferry_model::store::Event;
 use ferry_model::{Profile, Settings};
@@ -215,7 +215,6 @@ impl Pipe {
         std::thread::Builder::new().name("sync-v4".to_owned()).spawn(move || drive(engine, &mailbox, &said))?;
         let now = Instant::now();
         let metrics = Arc::new(Metrics::new()?);
-        let (reports, _) = tokio::sync::mpsc::unbounded_channel();
         let mut config = KubeProxyConfiguration::default();
         "nftables".clone_into(&mut config.mode);
         "NodeCIDR".clone_into(&mut config.detect_local_mode);
@@ -226,7 +225,7 @@ impl Pipe {
             addresses: Vec::new(),
             node: NodeFacts::Local,
             seats: vec![Seat::new(Family::V4, sender, Arc::new(Pulse::new(now)))],
-            changes: Changes::new(metrics, reports, vec![Family::V4]),
+            changes: Changes::new(metrics, Reports::default(), vec![Family::V4]),
             eligible: Arc::new(AtomicBool::new(true)),
             in_use: |_| Ok(false),
             recorder: Recorder::nobody(),

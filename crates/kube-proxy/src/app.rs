@@ -1,5 +1,6 @@
 //! The wiring, in the order of the start.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -25,7 +26,7 @@ use crate::flows::{Cleaner, Shared, Witness};
 use crate::handover::Handover;
 use crate::origin::{Opened, Origin};
 use crate::planes::Plane;
-use crate::report::{Changes, Pulse, Pulses, Report, Reporter};
+use crate::report::{Changes, Inbox, Pulse, Pulses, Reporter, Reports, SharedInbox};
 use crate::serve::healthz::Health;
 use crate::serve::http::{self, Routes};
 use crate::serve::metrics::Metrics;
@@ -88,7 +89,7 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
 
     // A node that the cluster doesn't know yet is none that load balancers should send to.
     let eligible = Arc::new(AtomicBool::new(node == NodeFacts::Local));
-    let (reports, reported) = unbounded_channel();
+    let reports = Reports::default();
 
     // From the far end to the near one, so that everybody has somebody to talk to.
     let epoch = Instant::now();
@@ -106,7 +107,7 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
         addresses: addresses.clone(),
         node,
         seats,
-        changes: Changes::new(Arc::clone(&metrics), reports, families),
+        changes: Changes::new(Arc::clone(&metrics), reports.clone(), families),
         eligible: Arc::clone(&eligible),
         recorder: recorder.clone(),
         in_use: planes::in_use,
@@ -121,12 +122,14 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     let pulses = Pulses { families: pulses, limit: plan.sync_period * 2 };
     let health =
         Health { pulses: pulses.clone(), eligible, freshness: freshness.clone(), metrics: Arc::clone(&metrics) };
-    let status = Status { mode: plan.plane.mode, freshness, metrics: Arc::clone(&metrics) };
-    let reporter = Reporter::new(plan.plane.mode, metrics);
+    let reporter = Reporter::new(plan.plane.mode, Arc::clone(&metrics));
     let service_health = ServiceHealth::new(&plan.settings.node_name, pulses, health_events);
     // The edges have the main thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let edges = edges(&plan, health, status, follow(reporter, service_health, handover, reported), end);
+    let _clock = runtime.enter();
+    let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
+    let status = Status { mode: plan.plane.mode, freshness, metrics, inbox: Rc::clone(&inbox) };
+    let edges = edges(&plan, health, status, follow(inbox, service_health, handover), end);
     match LocalSet::new().block_on(&runtime, edges)? {}
 }
 
@@ -173,7 +176,7 @@ fn start_engine(
     engine: Box<dyn SyncEngine>,
     flows: Witness,
     pulse: &Arc<Pulse>,
-    reports: &UnboundedSender<Report>,
+    reports: &Reports,
     ended: &UnboundedSender<anyhow::Error>,
 ) -> anyhow::Result<Seat> {
     let (sender, mailbox) = Mailbox::new();
@@ -258,7 +261,7 @@ async fn edges(
     plan: &Plan,
     health: Health,
     status: Status,
-    follow: impl Future<Output = ()>,
+    follow: impl Future<Output = Infallible>,
     mut end: UnboundedReceiver<anyhow::Error>,
 ) -> anyhow::Result<Infallible> {
     let (health, status): (Rc<dyn Routes>, Rc<dyn Routes>) = (Rc::new(health), Rc::new(status));
@@ -271,28 +274,18 @@ async fn edges(
         }
         code = platform::asked_to_end() => std::process::exit(code.context("asking for signals")?),
         reason = end.recv() => Err(reason.unwrap_or_else(|| anyhow!("all threads have ended"))),
-        () = follow => Err(anyhow!("all engines have ended")),
+        never = follow => match never {},
     }
 }
 
-/// Passes on what the engines and the core tell, until all of them have ended.
-async fn follow(
-    mut reporter: Reporter,
-    mut service_health: ServiceHealth,
-    mut handover: Handover,
-    mut reports: UnboundedReceiver<Report>,
-) {
+/// Passes on what the engines and the core tell.
+async fn follow(inbox: SharedInbox, mut service_health: ServiceHealth, mut handover: Handover) -> Infallible {
     loop {
         tokio::select! {
-            report = reports.recv() => match report {
-                Some(Report::Turn(turn)) => {
-                    reporter.turn(&turn);
-                    handover.turn(&turn);
-                    service_health.turn(&turn).await;
-                }
-                Some(Report::Triggered { service, family, time }) => reporter.triggered(service, family, time),
-                None => return,
-            },
+            turn = Inbox::turn(&inbox) => {
+                handover.turn(&turn);
+                service_health.turn(&turn).await;
+            }
             () = service_health.due() => service_health.retry().await,
             () = handover.go_on() => {}
         }

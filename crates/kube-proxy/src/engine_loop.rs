@@ -2,15 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use ferry_api::object::Family;
 use ferry_plane::mailbox::{Receiver, Taken};
 use ferry_plane::{Delta, Next, Outcome, SyncEngine, UnitId};
-use tokio::sync::mpsc::UnboundedSender;
 
 use crate::flows::Witness;
-use crate::report::{Pulse, Report, Turn};
+use crate::report::{Pulse, Report, Reports, Turn};
 
 /// How often an engine looks after the kernel when nothing happens.
 const TEND: Duration = Duration::from_millis(250);
@@ -36,7 +35,7 @@ pub struct Setup {
     /// health
     pub pulse: Arc<Pulse>,
     /// metrics and logs
-    pub reports: UnboundedSender<Report>,
+    pub reports: Reports,
     /// the cleaner of the connection table
     pub flows: Witness,
 }
@@ -185,9 +184,9 @@ impl Loop {
         let large = outcome.acked.len() >= LARGE || (self.first && !outcome.acked.is_empty());
         self.first &= outcome.acked.is_empty();
         let settled = self.waiting.is_none() && settled(&self.pending, &outcome);
-        let turn = Turn { family: self.setup.family, outcome, pending: self.pending.len(), synced, settled };
-        // Without a receiver the program is ending.
-        let _ = self.setup.reports.send(Report::Turn(Box::new(turn)));
+        let (family, pending, ended) = (self.setup.family, self.pending.len(), SystemTime::now());
+        let turn = Turn { family, outcome, pending, synced, settled, ended };
+        self.setup.reports.send(Report::Turn(Box::new(turn)));
         if large {
             ferry_kernel::memory::trim();
             self.littered = true;

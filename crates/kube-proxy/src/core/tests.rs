@@ -5,18 +5,17 @@ use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::wire::{Document, decode_manifest};
 use ferry_model::{DetectLocal, LocalDetector};
 use ferry_plane::mailbox::{Mailbox, Receiver, Taken};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
 use crate::events::{Event as Told, Inbox, Level, Regarding};
-use crate::report::Report;
+use crate::report::{Report, Reports};
 use crate::serve::metrics::Metrics;
 
 struct Bench {
     core: Core,
     mailboxes: Vec<Receiver>,
     metrics: Arc<Metrics>,
-    reports: UnboundedReceiver<Report>,
+    reports: Reports,
     eligible: Arc<AtomicBool>,
     told: Inbox,
 }
@@ -35,7 +34,7 @@ impl Bench {
         let mut config = KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() };
         config.apply_platform_defaults();
         let metrics = Arc::new(Metrics::new().unwrap());
-        let (sender, reports) = unbounded_channel();
+        let reports = Reports::default();
         let eligible = Arc::new(AtomicBool::new(node == NodeFacts::Local));
         let (recorder, told) = events::open_queue(10);
         let mut mailboxes = Vec::new();
@@ -50,7 +49,7 @@ impl Bench {
             addresses: vec!["10.0.0.9".parse().unwrap()],
             node,
             seats: seats.into(),
-            changes: Changes::new(Arc::clone(&metrics), sender, Family::ALL.into()),
+            changes: Changes::new(Arc::clone(&metrics), reports.clone(), Family::ALL.into()),
             eligible: Arc::clone(&eligible),
             recorder,
             in_use,
@@ -287,10 +286,10 @@ fn changes_are_counted() {
     assert_eq!(total(&bench), (2, 1));
     bench.upsert(&triggered);
     assert_eq!(total(&bench), (2, 1));
-    let Ok(Report::Triggered { service, family, .. }) = bench.reports.try_recv() else { panic!("no report") };
-    assert_eq!((service, family), (ObjectName::new("default", "a"), Family::V4));
+    let [Report::Triggered { service, family, .. }] = &bench.reports.take()[..] else { panic!("no report") };
+    assert_eq!((service, *family), (&ObjectName::new("default", "a"), Family::V4));
     bench.upsert(&triggered.replace("2999", "1999"));
-    assert!(bench.reports.try_recv().is_err());
+    assert!(bench.reports.take().is_empty());
 }
 
 #[test]

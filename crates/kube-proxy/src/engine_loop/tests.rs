@@ -2,15 +2,15 @@ use std::io;
 
 use ferry_plane::mailbox::Mailbox;
 use ferry_plane::{CommitError, ObjectName};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
 use crate::flows::Shared;
 use crate::flows::testing::Holds;
 
 /// A loop that was told of nothing yet, and what it tells.
-fn quiet(now: Instant) -> (Loop, UnboundedReceiver<Report>) {
-    let (reports, told) = unbounded_channel();
+fn quiet(now: Instant) -> (Loop, Reports) {
+    let reports = Reports::default();
+    let told = reports.clone();
     let setup = Setup {
         family: Family::V4,
         min_sync_period: UNLIMITED,
@@ -42,7 +42,7 @@ fn a_base_that_is_taken_later_is_healthy_then() {
 #[test]
 fn what_cannot_be_looked_after_is_unhealthy_until_it_can() {
     let start = Instant::now();
-    let (mut alone, mut told) = quiet(start);
+    let (mut alone, told) = quiet(start);
     let after = |seconds| start + Duration::from_secs(seconds);
     alone.tell(Step::Sync, Outcome::default(), start);
     alone.tell(Step::Tend, Outcome::default(), after(1));
@@ -54,8 +54,10 @@ fn what_cannot_be_looked_after_is_unhealthy_until_it_can() {
     alone.tell(Step::Tend, Outcome::default(), after(9));
     assert_eq!(alone.setup.pulse.waiting(after(9)), None);
     let mut failures = Vec::new();
-    while let Ok(Report::Turn(turn)) = told.try_recv() {
-        failures.push(turn.outcome.error.is_some());
+    for report in told.take() {
+        if let Report::Turn(turn) = report {
+            failures.push(turn.outcome.error.is_some());
+        }
     }
     assert_eq!(failures, [false, true, true, false], "and its recovery is told, once");
 }

@@ -5,8 +5,8 @@ use std::time::SystemTime;
 
 use ferry_api::object::{AddressType, Family, Kind, KubeObject, ObjectName, Timestamp};
 use ferry_model::store::Event;
-use tokio::sync::mpsc::UnboundedSender;
 
+use super::queue::Reports;
 use super::turns::Report;
 use crate::serve::metrics::Metrics;
 
@@ -14,7 +14,7 @@ use crate::serve::metrics::Metrics;
 #[derive(Debug)]
 pub struct Changes {
     metrics: Arc<Metrics>,
-    reports: UnboundedSender<Report>,
+    reports: Reports,
     families: Vec<Family>,
     /// changes that were triggered before this process ran say nothing about its speed
     born: Timestamp,
@@ -39,7 +39,7 @@ enum Counted {
 
 impl Changes {
     /// Counts for these families.
-    pub fn new(metrics: Arc<Metrics>, reports: UnboundedSender<Report>, families: Vec<Family>) -> Self {
+    pub fn new(metrics: Arc<Metrics>, reports: Reports, families: Vec<Family>) -> Self {
         Self { metrics, reports, families, born: timestamp(SystemTime::now()) }
     }
 
@@ -85,8 +85,7 @@ impl Changes {
             Counted::Slice(_) | Counted::Nothing => {}
         }
         if let Some((service, family, time)) = noted.trigger {
-            // Without a receiver the program is ending.
-            let _ = self.reports.send(Report::Triggered { service, family, time });
+            self.reports.send(Report::Triggered { service, family, time });
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use ferry_api::object::{Family, ObjectName, Timestamp};
-use ferry_plane::{Acknowledged, Outcome, UnitId};
+use ferry_plane::{Outcome, Unit, UnitId};
 
 use super::changes::unix_seconds;
 use crate::serve::metrics::Metrics;
@@ -39,6 +39,8 @@ pub struct Turn {
     pub synced: bool,
     /// all that was handed over is in force, but for units that the kernel refuses
     pub settled: bool,
+    /// when it ended
+    pub ended: SystemTime,
 }
 
 /// Makes metrics and logs of reports.
@@ -55,6 +57,35 @@ pub struct Reporter {
 
 /// Trigger times that are kept for one unit.
 const TRIGGERS: usize = 64;
+
+// === impl Report ===
+
+impl Report {
+    /// Whether somebody waits for it: operators for errors and repairs, load balancers for the answers of health checks.
+    pub(super) fn is_urgent(&self) -> bool {
+        match self {
+            Self::Turn(turn) => turn.is_urgent(),
+            Self::Triggered { .. } => false,
+        }
+    }
+}
+
+// === impl Turn ===
+
+impl Turn {
+    fn is_urgent(&self) -> bool {
+        let Outcome { acked, quarantined, error, repairs, contested, .. } = &self.outcome;
+        let followed = |unit: &Option<Arc<Unit>>| match unit.as_deref() {
+            Some(Unit::Base(_)) => true,
+            Some(Unit::Service(state)) => state.health_check.is_some(),
+            None => false,
+        };
+        error.is_some()
+            || *repairs > 0
+            || !(contested.is_empty() && quarantined.is_empty())
+            || acked.iter().any(|unit| followed(&unit.before) || followed(&unit.after))
+    }
+}
 
 // === impl Reporter ===
 
@@ -122,7 +153,7 @@ impl Reporter {
             let kind = if outcome.full { &metrics.full_sync_duration } else { &metrics.partial_sync_duration };
             kind.with_label_values(&labels).observe(seconds);
             if !failed {
-                metrics.last_sync.with_label_values(&labels).set(unix_seconds(SystemTime::now()));
+                metrics.last_sync.with_label_values(&labels).set(unix_seconds(turn.ended));
                 metrics.endpoint_changes_pending.set(0);
                 metrics.service_changes_pending.set(0);
             }
@@ -137,16 +168,16 @@ impl Reporter {
         metrics.engine_ops.with_label_values(&engine).inc_by(outcome.ops as u64);
         metrics.engine_repairs.with_label_values(&engine).inc_by(outcome.repairs as u64);
         metrics.engine_contested.with_label_values(&engine).inc_by(outcome.contested.len() as u64);
-        self.observe_programming(*family, &outcome.acked, &family_label);
+        self.observe_programming(turn, &family_label);
     }
 
-    fn observe_programming(&mut self, family: Family, acked: &[Acknowledged], label: &str) {
+    fn observe_programming(&mut self, turn: &Turn, label: &str) {
         if self.triggers.is_empty() {
             return;
         }
-        let now = unix_seconds(SystemTime::now());
-        for unit in acked {
-            for time in self.triggers.remove(&(family, unit.id.clone())).unwrap_or_default() {
+        let now = unix_seconds(turn.ended);
+        for unit in &turn.outcome.acked {
+            for time in self.triggers.remove(&(turn.family, unit.id.clone())).unwrap_or_default() {
                 let then = time.seconds as f64 + f64::from(time.nanoseconds) / 1e9;
                 self.metrics.network_programming.with_label_values(&[label]).observe((now - then).max(0.0));
             }
@@ -197,13 +228,13 @@ mod tests {
     use std::io;
     use std::time::Duration;
 
-    use ferry_plane::CommitError;
+    use ferry_plane::{Acknowledged, CommitError};
 
     use super::*;
     use crate::serve::mode_metrics::NftablesMetrics;
 
     fn turn(outcome: Outcome) -> Turn {
-        Turn { family: Family::V4, outcome, pending: 0, synced: true, settled: false }
+        Turn { family: Family::V4, outcome, pending: 0, synced: true, settled: false, ended: SystemTime::now() }
     }
 
     fn service(name: &str) -> Acknowledged {

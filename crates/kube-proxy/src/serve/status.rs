@@ -8,10 +8,11 @@ use hyper::StatusCode;
 use super::http::{Answer, Routes};
 use super::metrics::Metrics;
 use super::process;
+use crate::report::SharedInbox;
 use crate::source::freshness::Freshness;
 
 /// What the metrics server answers from.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Status {
     /// the mode, for `/proxyMode`
     pub mode: &'static str,
@@ -19,6 +20,8 @@ pub struct Status {
     pub freshness: Option<Arc<Freshness>>,
     /// what `/metrics` shows
     pub metrics: Arc<Metrics>,
+    /// reports that metrics have not been made of yet
+    pub inbox: SharedInbox,
 }
 
 // === impl Status ===
@@ -43,6 +46,7 @@ impl Routes for Status {
 
 impl Status {
     fn page(&self) -> String {
+        self.inbox.borrow_mut().catch_up();
         if let Some(freshness) = &self.freshness {
             self.metrics.source.note(freshness, Instant::now(), SystemTime::now());
         }

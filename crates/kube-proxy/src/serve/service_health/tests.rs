@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ferry_model::{BaseState, HealthCheck, NodePortAddresses, ServiceState};
 use ferry_plane::{Acknowledged, Outcome, Unit, UnitId};
@@ -42,7 +42,8 @@ impl Bench {
 
     async fn acknowledged(&mut self, acked: Vec<Acknowledged>) {
         let outcome = Outcome { acked, ..Outcome::default() };
-        self.health.turn(&Turn { family: Family::V4, outcome, pending: 0, synced: true, settled: false }).await;
+        let ended = SystemTime::UNIX_EPOCH;
+        self.health.turn(&Turn { family: Family::V4, outcome, pending: 0, synced: true, settled: false, ended }).await;
     }
 
     async fn base(&mut self, addresses: &[IpAddr]) {

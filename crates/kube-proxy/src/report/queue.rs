@@ -1,0 +1,152 @@
+//! The queue of reports to the main thread, which is woken at once for what somebody waits for, and once a second for the rest.
+//!
+//! To wake a thread that has slept costs more than what it does with the report of a small change.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::turns::Report;
+
+/// Both ends of the queue.
+#[derive(Clone, Debug, Default)]
+pub struct Reports(Arc<Queue>);
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: Mutex<Vec<Report>>,
+    /// the reader waits for any report
+    idle: AtomicBool,
+    wake: Notify,
+}
+
+/// How long reports for which nobody waits are gathered.
+pub(super) const GATHERING: Duration = Duration::from_secs(1);
+
+// === impl Reports ===
+
+impl Reports {
+    /// Adds a report; never blocks.
+    pub fn send(&self, report: Report) {
+        let urgent = report.is_urgent();
+        self.lock().push(report);
+        if self.0.idle.swap(false, Ordering::AcqRel) || urgent {
+            self.0.wake.notify_one();
+        }
+    }
+
+    /// Takes all reports, in their order.
+    pub fn take(&self) -> Vec<Report> {
+        std::mem::take(&mut *self.lock())
+    }
+
+    /// Waits for an urgent report; from the given moment on, for any. May be dropped while it waits. Only one task may wait.
+    pub async fn wait(&self, gathered: Instant) {
+        tokio::select! {
+            () = self.0.wake.notified() => return,
+            () = sleep_until(gathered) => {}
+        }
+        self.0.idle.store(true, Ordering::Release);
+        if self.lock().is_empty() {
+            self.0.wake.notified().await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Report>> {
+        // A vector of reports is whole whenever somebody panics.
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::time::SystemTime;
+
+    use ferry_api::object::{Family, ObjectName, Timestamp};
+    use ferry_plane::{CommitError, Outcome};
+
+    use super::super::turns::Turn;
+    use super::*;
+
+    fn turn(outcome: Outcome) -> Report {
+        let turn = Turn {
+            family: Family::V4,
+            outcome,
+            pending: 0,
+            synced: true,
+            settled: true,
+            ended: SystemTime::UNIX_EPOCH,
+        };
+        Report::Turn(Box::new(turn))
+    }
+
+    fn small() -> Report {
+        let time = Timestamp { seconds: 0, nanoseconds: 0 };
+        Report::Triggered { service: ObjectName::new("default", "web"), family: Family::V4, time }
+    }
+
+    /// With time that passes only while everybody waits.
+    fn run(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(test);
+    }
+
+    async fn waited(reports: &Reports, gathered: Instant) -> Duration {
+        let start = Instant::now();
+        reports.wait(gathered).await;
+        start.elapsed()
+    }
+
+    #[test]
+    fn the_first_report_after_a_while_is_read_at_once() {
+        run(async {
+            let reports = Reports::default();
+            let reader = reports.clone();
+            let reader = tokio::spawn(async move { waited(&reader, Instant::now()).await });
+            tokio::task::yield_now().await;
+            reports.send(small());
+            assert_eq!(reader.await.unwrap(), Duration::ZERO);
+            assert_eq!(reports.take().len(), 1);
+        });
+    }
+
+    #[test]
+    fn further_reports_are_gathered() {
+        run(async {
+            let reports = Reports::default();
+            let gathered = Instant::now() + GATHERING;
+            reports.send(small());
+            reports.send(turn(Outcome::default()));
+            assert_eq!(waited(&reports, gathered).await, GATHERING);
+            assert_eq!(reports.take().len(), 2);
+        });
+    }
+
+    #[test]
+    fn an_error_is_read_at_once() {
+        run(async {
+            let reports = Reports::default();
+            let error = Some(Arc::new(CommitError::Busy(io::Error::other("lock"))));
+            reports.send(small());
+            reports.send(turn(Outcome { error, ..Outcome::default() }));
+            assert_eq!(waited(&reports, Instant::now() + GATHERING).await, Duration::ZERO);
+            assert_eq!(reports.take().len(), 2, "in their order");
+        });
+    }
+
+    #[test]
+    fn what_came_while_nobody_waited_is_not_lost() {
+        run(async {
+            let reports = Reports::default();
+            for _ in 0..2 {
+                reports.send(small());
+                assert_eq!(waited(&reports, Instant::now()).await, Duration::ZERO);
+                assert_eq!(reports.take().len(), 1);
+            }
+        });
+    }
+}
