@@ -19,7 +19,7 @@ use ferry_plane::mailbox::Mailbox;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::LocalSet;
 
-use crate::core::{Core, Input, NodeFacts, Seat};
+use crate::core::{Core, Desk, Input, NodeFacts, Seat};
 use crate::engine_loop;
 use crate::events::{Event, HealthCheckReports};
 use crate::flows::{Cleaner, Shared, Witness};
@@ -112,10 +112,11 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
         recorder: recorder.clone(),
         in_use: planes::in_use,
     });
-    start_core(core, input, &ended)?;
+    let desk = Desk::new(core);
+    start_core(desk.clone(), input, &ended)?;
     start_addresses(addresses, &inputs, &ended)?;
     let health_events = Rc::new(HealthCheckReports::new(inputs.clone()));
-    let sink = Sink::new(inputs);
+    let sink = Sink::direct(desk, inputs);
     spawn("source", SOURCE_STACK_BYTES, &ended, move || source.run(&sink))?;
     recorder.record(Event::starting(&plan.settings.node_name));
 
@@ -205,10 +206,10 @@ fn start_flows(metrics: &Arc<Metrics>, ended: &UnboundedSender<anyhow::Error>) -
     Ok(flows)
 }
 
-fn start_core(core: Core, inputs: mpsc::Receiver<Input>, ended: &UnboundedSender<anyhow::Error>) -> anyhow::Result<()> {
+fn start_core(desk: Desk, inputs: mpsc::Receiver<Input>, ended: &UnboundedSender<anyhow::Error>) -> anyhow::Result<()> {
     let failed = ended.clone();
     spawn("core", STACK_BYTES, ended, move || {
-        if let Err(error) = core.run(&inputs) {
+        if let Err(error) = desk.run(&inputs) {
             // Without a receiver the program is ending anyway.
             let _ = failed.send(error.into());
         }

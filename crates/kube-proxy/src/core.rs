@@ -1,6 +1,7 @@
-//! The core thread: events → store → resolve → what changed, into each engine's mailbox.
+//! The core: events → store → resolve → what changed, into each engine's mailbox.
 
 mod complaints;
+mod desk;
 mod gate;
 #[cfg(test)]
 mod tests;
@@ -10,7 +11,6 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
 
 use ferry_api::object::{Family, Kind, KubeObject, ObjectName, Uid};
@@ -20,19 +20,22 @@ use ferry_plane::mailbox::Sender;
 use ferry_plane::{Delta, Unit, UnitId};
 
 use self::complaints::{Complaints, Topic};
+pub use self::desk::{Applied, Desk};
 pub use self::gate::NodeWait;
 use self::gate::{Gate, Passage};
 use crate::events::{self, Recorder};
 use crate::report::{Changes, Pulse};
 use crate::source::local_node::{LocalNode, preferred_first};
 
-/// What the core thread is told.
+/// What the core is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// a source's batch; it is applied as a whole before anything is decided
     Events(Vec<Event>),
     /// all addresses of the machine's interfaces, after one changed
     Addresses(Vec<IpAddr>),
+    /// nothing new: what has been applied can't be decided yet, or never
+    Undecided,
     /// so many files are there that could not be read once since the start: nobody knows what they hold
     Unreadable(usize),
     /// the health checks of a Service can't be answered
@@ -126,8 +129,6 @@ pub struct Core {
     overfull: bool,
 }
 
-/// Batches taken at once when many wait.
-const TOGETHER: usize = 64;
 /// Kinds whose initial lists must be complete before anything is decided.
 const AWAITED: [Kind; 3] = [Kind::Node, Kind::Service, Kind::EndpointSlice];
 /// The values of the label traffic_policy.
@@ -191,27 +192,6 @@ impl Core {
         }
     }
 
-    /// Runs until everybody who could send has ended, or what a start needs won't come.
-    pub fn run(mut self, inputs: &Receiver<Input>) -> Result<(), NeverReady> {
-        let mut again: Option<Instant> = None;
-        loop {
-            let received = match again {
-                None => inputs.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(moment) => inputs.recv_timeout(moment.saturating_duration_since(Instant::now())),
-            };
-            match received {
-                Ok(first) => {
-                    self.take(first);
-                    // What waits already is decided together.
-                    inputs.try_iter().take(TOGETHER).for_each(|input| self.take(input));
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            }
-            again = self.decide()?;
-        }
-    }
-
     /// Applies an input, without deciding anything.
     pub fn take(&mut self, input: Input) {
         match input {
@@ -231,6 +211,7 @@ impl Core {
                 self.readdressed |= self.addresses != addresses;
                 self.addresses = addresses;
             }
+            Input::Undecided => {}
             Input::Unreadable(files) => self.unreadable = files,
             Input::HealthCheckFailed { service, note } => {
                 self.recorder.record(events::Event::health_check_failed(&service, self.uid(&service), &note));

@@ -352,7 +352,7 @@ fn without_an_address_the_wait_ends_by_itself() {
     bench.core.take(Input::Events(LISTED.into()));
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     let Bench { core, mailboxes, eligible, .. } = bench;
-    let thread = std::thread::spawn(move || core.run(&receiver));
+    let thread = std::thread::spawn(move || Desk::new(core).run(&receiver));
     sender.send(Input::Events(Vec::new())).unwrap();
     let taken = mailboxes[0].take(Some(Duration::from_secs(10)));
     assert!(matches!(taken, Taken::Delta(delta) if delta.context.is_some()));
@@ -367,7 +367,7 @@ fn a_pod_range_that_never_comes_ends_the_core() {
     let bench = cluster(wait);
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     sender.send(Input::Events([events(NODE), LISTED.into()].concat())).unwrap();
-    let ended = bench.core.run(&receiver).unwrap_err();
+    let ended = Desk::new(bench.core).run(&receiver).unwrap_err();
     assert_eq!(ended.to_string(), "timeout waiting for PodCIDR allocation on node \"node\"");
 }
 
@@ -445,4 +445,27 @@ fn failures_of_health_checks_are_told_with_the_uid() {
         bench.input(Input::HealthCheckFailed { service: service.clone(), note: "in use".to_owned() });
         assert_eq!(bench.told.waiting(), [Told::health_check_failed(&service, uid, "in use")]);
     }
+}
+
+#[test]
+fn a_source_hands_over_on_its_own_thread() {
+    let Bench { core, mailboxes, .. } = Bench::new();
+    let (sender, inputs) = std::sync::mpsc::sync_channel(1);
+    let sink = crate::source::Sink::direct(Desk::new(core), sender);
+    let mut batch = events(&service("a", "10.96.0.1", ""));
+    batch.extend([Kind::Node, Kind::ServiceCidr, Kind::Service, Kind::EndpointSlice].map(Event::Synced));
+    sink.deliver(batch).unwrap();
+    assert!(matches!(mailboxes[0].take(Some(Duration::ZERO)), Taken::Delta(delta) if delta.context.is_some()));
+    assert!(inputs.try_recv().is_err(), "the thread of the core need not wake up");
+}
+
+#[test]
+fn a_source_leaves_waiting_to_the_thread_of_the_core() {
+    let Bench { core, .. } = cluster(NodeWait { address: Duration::from_secs(60), pod_range: None });
+    let (sender, inputs) = std::sync::mpsc::sync_channel(1);
+    let sink = crate::source::Sink::direct(Desk::new(core), sender);
+    sink.deliver(LISTED.into()).unwrap();
+    assert_eq!(inputs.try_recv(), Ok(Input::Undecided), "there is a moment at which to decide again");
+    drop(inputs);
+    assert!(sink.deliver(LISTED.into()).is_err(), "it has ended");
 }

@@ -1,4 +1,4 @@
-//! Where objects come from. A source delivers batches of [`Event`]s into a bounded channel to the core thread: at
+//! Where objects come from. A source delivers batches of [`Event`]s to the core, which applies them on the source's thread: at
 //! start `Restart(kind)` … `Synced(kind)` for every kind it has, then one batch per change. A batch is applied as a
 //! whole before anything is decided, so what belongs together should come together.
 
@@ -11,11 +11,15 @@ use std::sync::mpsc::SyncSender;
 
 use ferry_model::store::Event;
 
-use crate::core::Input;
+use crate::core::{Applied, Desk, Input};
 
-/// The way to the core thread. When the core is slow, delivering waits.
+/// The way to the core. When the core is slow, delivering waits.
 #[derive(Clone, Debug)]
-pub struct Sink(SyncSender<Input>);
+pub struct Sink {
+    inputs: SyncSender<Input>,
+    /// applies inputs at once; without it they go to whoever holds the other end of the channel
+    desk: Option<Desk>,
+}
 
 /// The core thread has ended; so should the source.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +31,12 @@ pub struct Closed;
 impl Sink {
     /// A way to whoever holds the other end.
     pub fn new(sender: SyncSender<Input>) -> Self {
-        Self(sender)
+        Self { inputs: sender, desk: None }
+    }
+
+    /// A way to this core. The channel is that of its thread.
+    pub fn direct(desk: Desk, inputs: SyncSender<Input>) -> Self {
+        Self { inputs, desk: Some(desk) }
     }
 
     /// Hands over one batch; an empty one is nothing.
@@ -35,12 +44,23 @@ impl Sink {
         if events.is_empty() {
             return Ok(());
         }
-        self.0.send(Input::Events(events)).map_err(|_| Closed)
+        self.put(Input::Events(events))
     }
 
     /// Says how many files are there that could not be read once since the start. To be told before the initial lists
     /// are complete, and whenever it changes.
     pub fn unreadable(&self, files: usize) -> Result<(), Closed> {
-        self.0.send(Input::Unreadable(files)).map_err(|_| Closed)
+        self.put(Input::Unreadable(files))
+    }
+
+    fn put(&self, input: Input) -> Result<(), Closed> {
+        let rest = match &self.desk {
+            None => input,
+            Some(desk) => match desk.apply(input) {
+                Applied::Decided => return Ok(()),
+                Applied::Undecided => Input::Undecided,
+            },
+        };
+        self.inputs.send(rest).map_err(|_| Closed)
     }
 }
