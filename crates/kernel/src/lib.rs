@@ -14,3 +14,4 @@ pub mod netns;
 pub mod nfacct;
 pub mod nft;
 pub mod sysctl;
+pub mod text;

@@ -2,11 +2,13 @@
 //!
 //! `I1121 08:17:33.714186   25767 server.go:445] "message" key="value" n=3`: severity, month and day, local time in
 //! microseconds, process id right-aligned in 7, file and line. A value of several lines is printed as `key=<`, its
-//! lines indented by a tab, ` >`.
+//! lines indented by a tab, ` >`. Characters that a terminal obeys instead of showing them are escaped everywhere, so that
+//! no text of a tenant, a tool or a plugin can forge a line or hide one.
 
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
 
+use ferry_kernel::text::push_escaped;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::filter::Targets;
@@ -43,7 +45,9 @@ pub fn command_failed(error: &str) {
 
 /// An informational line without structure, attributed to a file of upstream's.
 pub fn plain(file: &str, line: u32, text: &str) {
-    write_line(Level::INFO, file, line, text);
+    let mut escaped = String::with_capacity(text.len());
+    push_escaped(&mut escaped, text);
+    write_line(Level::INFO, file, line, &escaped);
 }
 
 fn write_line(level: Level, file: &str, line: u32, text: &str) {
@@ -104,7 +108,7 @@ fn push_pair(out: &mut String, key: &str, value: &str) {
         out.push_str("=<");
         for line in value.trim_end_matches('\n').split('\n') {
             out.push_str("\n\t");
-            out.push_str(line);
+            push_escaped(out, line);
         }
         out.push_str("\n >");
     } else {
@@ -116,18 +120,11 @@ fn push_pair(out: &mut String, key: &str, value: &str) {
 /// Quotes as Go's `%q` does for what appears in logs.
 fn push_quoted(out: &mut String, value: &str) {
     out.push('"');
-    for character in value.chars() {
-        match character {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\t' => out.push_str("\\t"),
-            '\r' => out.push_str("\\r"),
-            other if other.is_control() => {
-                // Writing to a String cannot fail.
-                let _ = write!(out, "\\x{:02x}", u32::from(other));
-            }
-            other => out.push(other),
+    for piece in value.split_inclusive(['"', '\\']) {
+        let text = piece.trim_end_matches(['"', '\\']);
+        push_escaped(out, text);
+        for special in piece.chars().skip(text.chars().count()) {
+            out.extend(['\\', special]);
         }
     }
     out.push('"');
@@ -265,5 +262,24 @@ mod tests {
         let mut out = String::new();
         push_quoted(&mut out, "a\u{1b}[31m\\");
         assert_eq!(out, "\"a\\x1b[31m\\\\\"");
+    }
+
+    /// Wherever a text that others chose may stand: in the message, in a value, in a value of several lines.
+    #[test]
+    fn nothing_in_a_value_can_forge_a_line() {
+        let forged =
+            "x\r\u{1b}[1A\u{9b}2KE1121 08:17:33.714186   25767 run.go:72] \"command failed\"\u{202e}\u{85}\u{2028}";
+        let text = logged(0, || {
+            tracing::info!(service = forged, shown = %forged, debug = ?forged, "{forged}");
+            tracing::warn!(err = %format!("first\n{forged}\n >\n{forged}"), "twice");
+        });
+        assert!(
+            text.chars()
+                .all(|character| matches!(character, '\n' | '\t') || ferry_kernel::text::is_printable(character))
+        );
+        let heads = text.split('\n').filter(|line| !line.starts_with('\t') && *line != " >" && !line.is_empty());
+        assert_eq!(heads.count(), 2, "{text}");
+        assert_eq!(text.matches("\\x1b[1A\\u009b2KE1121").count(), 5, "{text}");
+        assert_eq!(text.matches("\\r").count(), 6, "{text}");
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Version;
+use crate::text::is_printable;
 
 /// Characters of the tool's own words that are kept.
 const TEXT: usize = 500;
@@ -242,9 +243,9 @@ fn without_name(line: &str) -> &str {
     rest
 }
 
-/// The beginning, without control characters.
+/// The beginning, without what a terminal would not show but obey.
 pub(super) fn shortened(text: &str) -> String {
-    text.chars().take(TEXT).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.chars().take(TEXT).map(|c| if is_printable(c) { c } else { '\u{fffd}' }).collect()
 }
 
 #[cfg(test)]
@@ -298,6 +299,7 @@ mod tests {
             ("iptables-restore: COMMIT expected at line 9\n", Some(9), "COMMIT expected at line 9", false),
             ("", None, "it ended with status 1", false),
             ("\u{1b}[1mline: x\0\n", None, "\u{fffd}[1mline: x\u{fffd}", false),
+            ("line 7 failed\r\u{9b}2J\u{202e}\n", Some(7), "line 7 failed\u{fffd}\u{fffd}2J\u{fffd}", false),
             ("line 99999999999999999999 failed", None, "line 99999999999999999999 failed", false),
         ] {
             match failure(text) {

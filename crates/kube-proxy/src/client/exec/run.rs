@@ -5,6 +5,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use ferry_api::kubeconfig::Exec;
+use ferry_kernel::text::in_one_line;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
@@ -82,6 +83,11 @@ pub(super) async fn run(exec: &Exec, about: &str, limit: Duration) -> Outcome {
     match tokio::time::timeout(limit, finish(&mut child)).await {
         Ok(Ok((status, printed, complaint))) => {
             group.0 = None;
+            let complaint = in_one_line(&String::from_utf8_lossy(&complaint));
+            if status.success() && !complaint.is_empty() {
+                // Upstream's plugins write to its terminal. An expired login, a deprecated flag: the operator reads it here.
+                tracing::info!(plugin = exec.command, stderr = complaint, "Exec plugin wrote to its standard error");
+            }
             judge(status, printed, &complaint)
         }
         Ok(Err(error)) => Outcome::Failed { code: None, reason: reason(&error) },
@@ -119,7 +125,7 @@ async fn bounded(pipe: Option<impl AsyncRead + Unpin>, limit: u64) -> io::Result
     Ok(bytes)
 }
 
-fn judge(status: ExitStatus, printed: Vec<u8>, complaint: &[u8]) -> Outcome {
+fn judge(status: ExitStatus, printed: Vec<u8>, complaint: &str) -> Outcome {
     if status.success() {
         return Outcome::Printed(printed);
     }
@@ -127,10 +133,9 @@ fn judge(status: ExitStatus, printed: Vec<u8>, complaint: &[u8]) -> Outcome {
         Some(code) => format!("it ended with exit code {code}"),
         None => format!("it was ended: {status}"),
     };
-    let complaint = String::from_utf8_lossy(complaint);
-    if !complaint.trim().is_empty() {
+    if !complaint.is_empty() {
         reason.push_str(": ");
-        reason.push_str(complaint.trim());
+        reason.push_str(complaint);
     }
     Outcome::Failed { code: status.code(), reason }
 }

@@ -126,12 +126,35 @@ async fn a_plugin_is_told_what_it_asks_for() {
     assert!(info["spec"]["cluster"]["certificate-authority-data"].as_str().unwrap().len() > 100);
 }
 
+/// Upstream hands plugins its own standard error.
+#[test]
+fn what_a_working_plugin_writes_to_its_standard_error_is_one_line_of_the_log() {
+    let forged = "login expires soon\\nE1121 08:17:33.714186   25767 run.go:72] \\033[1Aforged\\n";
+    let script = format!("printf '{forged}' >&2; head -c 100000 /dev/zero >&2\n{}", printing("\"token\": \"sesame\""));
+    let text = crate::logging::logged(0, || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let bench = Bench::new();
+            assert_eq!(bench.client(&script, "").status().await, Ok(200));
+        });
+    });
+    let wanted = "stderr=\"login expires soon; E1121 08:17:33.714186   25767 run.go:72] \\x1b[1Aforged; \\x00";
+    let wanted = wanted.replace("\\x", "\\\\x");
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("Exec plugin wrote")).collect();
+    assert!(lines.len() == 1 && lines[0].contains(&wanted), "{lines:?}");
+    assert!(lines[0].len() < 16_384 && !text.contains('\u{1b}') && !text.contains("sesame"), "{}", lines[0].len());
+}
+
 #[tokio::test]
 async fn failing_plugins_say_why_and_show_no_secret() {
     let bench = Bench::new();
     let plugin = bench.folder.path("./plugin");
     for (script, wanted) in [
         ("echo hidden; echo no network >&2; exit 3".to_owned(), "it ended with exit code 3: no network"),
+        (
+            "printf 'no\\033[2J\\r net\\n\\nwork\\302\\233A\\342\\200\\256\\n' >&2; exit 3".to_owned(),
+            "it ended with exit code 3: no\\x1b[2J\\r net; work\\u009bA\\u202e",
+        ),
         ("kill -9 $$".to_owned(), "it was ended: signal: 9"),
         ("echo hidden".to_owned(), "it printed no ExecCredential: wrong at line 1, column 1"),
         (

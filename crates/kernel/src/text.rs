@@ -1,0 +1,70 @@
+//! Makes text that others chose safe to print: tools, plugins, tenants.
+
+use std::fmt::Write as _;
+
+/// Whether a terminal shows the character, and does nothing else: no control character of C0 or C1, no line or paragraph
+/// separator, none of the format characters that reorder or hide what stands beside them (Unicode UAX 9, UTS 39).
+pub fn is_printable(character: char) -> bool {
+    !character.is_control()
+        && !matches!(
+            character,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+/// Appends a text in which each character that isn't printable is escaped as Go's `%q` does: `\x1b`, `\u202e`.
+pub fn push_escaped(out: &mut String, text: &str) {
+    for character in text.chars() {
+        let code = u32::from(character);
+        // Writing to a String cannot fail.
+        let _ = match character {
+            _ if is_printable(character) => out.write_char(character),
+            '\n' => out.write_str("\\n"),
+            '\r' => out.write_str("\\r"),
+            '\t' => out.write_str("\\t"),
+            _ if code < 0x80 => write!(out, "\\x{code:02x}"),
+            _ if code < 0x1_0000 => write!(out, "\\u{code:04x}"),
+            _ => write!(out, "\\U{code:08x}"),
+        };
+    }
+}
+
+/// The lines of a text in one, escaped, with `; ` between them. Lines of white space are left out.
+pub fn in_one_line(text: &str) -> String {
+    let mut joined = String::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        joined.push_str(if joined.is_empty() { "" } else { "; " });
+        push_escaped(&mut joined, line);
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moves_a_terminals_cursor_is_escaped() {
+        for (text, wanted) in [
+            ("plain äöü 漢字 \"quoted\" \\", "plain äöü 漢字 \"quoted\" \\"),
+            ("\u{1b}[2J\u{7}\u{7f}\0", "\\x1b[2J\\x07\\x7f\\x00"),
+            ("a\rb\nc\td", "a\\rb\\nc\\td"),
+            // C1: CSI and NEL
+            ("\u{9b}31m\u{85}", "\\u009b31m\\u0085"),
+            ("\u{202e}evil\u{2066}\u{2028}\u{feff}", "\\u202eevil\\u2066\\u2028\\ufeff"),
+            ("\u{e0041}", "\\U000e0041"),
+        ] {
+            let mut out = String::new();
+            push_escaped(&mut out, text);
+            assert_eq!(out, wanted);
+            assert!(out.chars().all(is_printable));
+        }
+    }
+
+    #[test]
+    fn lines_become_one() {
+        assert_eq!(in_one_line("\n one\r\n\n two \u{1b}c\n"), "one; two \\x1bc");
+        assert_eq!(in_one_line(" \n"), "");
+    }
+}
