@@ -314,7 +314,11 @@ impl<'a> Plan<'a> {
         parts.extend(part(mangle.adds() || mangle.removes(), Table::Mangle, Steps::Both));
         parts.extend(ahead);
         parts.extend(part(filter.adds(), Table::Filter, Steps::Add));
-        parts.extend(part(nat.adds() || nat.removes(), Table::Nat, Steps::Both));
+        if backend == Backend::Nft && nat.adds() && nat.deletes_rules() {
+            parts.extend([Part::Of(Table::Nat, Steps::Add), Part::Of(Table::Nat, Steps::Remove)]);
+        } else {
+            parts.extend(part(nat.adds() || nat.removes(), Table::Nat, Steps::Both));
+        }
         let goes = |task: &Task| {
             task.gone.is_some() || task.take.iter().any(|item| !self.went_before(task, *item, Steps::Remove))
         };
@@ -334,6 +338,13 @@ impl Work {
 
     fn removes(&self) -> bool {
         !self.gone.is_empty() || self.places.values().any(|task| task.gone.is_some() || !task.take.is_empty())
+    }
+
+    /// Whether rules go by their text. For the first one iptables-nft-restore fetches the rules of all chains that the section
+    /// names, those that it fills included, so that such rules had better have a section of their own.
+    fn deletes_rules(&self) -> bool {
+        let deletes = |task: &Task| task.gone.is_none() && !task.take.is_empty();
+        self.places.values().any(deletes) && !self.places.values().any(|task| task.rewrites(Steps::Both))
     }
 }
 

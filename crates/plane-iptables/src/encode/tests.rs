@@ -115,6 +115,40 @@ fn what_refuses_comes_before_what_translates_goes_and_goes_after_it_has_come() {
     );
 }
 
+/// The tool would fetch the rules of all chains that are filled in the same section.
+#[test]
+fn rules_are_deleted_in_a_section_of_their_own_after_all_others() {
+    let chains = [1, 2, 3].map(endpoint_chain);
+    let [kept, new, old] = chains.map(|chain| chain.name);
+    let target = |chain: ChainName| Target::Jump(chain);
+    let mirror = after(vec![
+        IptObject::Place(services()),
+        node_ports(),
+        own(chains[0], &[Target::Return]),
+        own(chains[2], &[Target::Return]),
+        vip(services(), 1, 80, target(kept)),
+        vip(services(), 2, 80, target(old)),
+    ]);
+    let batch = Batch {
+        create: vec![own(chains[1], &[Target::Return]), vip(services(), 3, 80, target(new))],
+        replace: vec![own(chains[0], &[Target::Accept]), vip(services(), 1, 80, target(new))],
+        delete: vec![vip(services(), 2, 80, target(old)), own(chains[2], &[Target::Return])],
+    };
+    let rule = |last: u8, chain| format!("KUBE-SERVICES -d 10.96.0.{last}/32 -p tcp -m tcp --dport 80 -j {chain}");
+    let script = text(Backend::Nft, &batch, &mirror);
+    let sections: Vec<&str> = script.split_inclusive("COMMIT\n").collect();
+    // What replaces a rule goes with it in one step; what leads to a chain goes before that.
+    assert_eq!(sections.len(), 2, "{script}");
+    assert!(
+        sections[0].contains(&format!("-D {}\n", rule(1, kept)))
+            && sections[0].contains(&format!("-I {}\n", rule(1, new)))
+    );
+    assert!(sections[0].contains(&format!(":{new} - ")) && !sections[0].contains(old.as_str()), "{script}");
+    assert_eq!(sections[1], format!("*nat\n:{old} - [0:0]\n-D {}\n-X {old}\nCOMMIT\n", rule(2, old)));
+    // The legacy variant writes the whole table for each section.
+    assert_eq!(text(Backend::Legacy, &batch, &mirror).matches("COMMIT\n").count(), 1);
+}
+
 #[test]
 fn node_ports_are_the_last_whatever_comes() {
     let target = Target::Jump(endpoint_chain(1).name);
