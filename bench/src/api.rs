@@ -2,6 +2,7 @@
 //! changes, many changes, idle, a restart. The server is in the benchmark's process, so nothing of it counts. In
 //! iptables mode both find the same tool, and what it uses is told apart from what they use.
 
+pub(crate) mod churn;
 mod latency;
 mod proxy;
 mod site;

@@ -1,5 +1,7 @@
 //! From objects to the kernel, measured: `ferry-bench [--mode MODE] [--upstream KUBE-PROXY] [SERVICES …]`. Needs root; works
-//! in network namespaces of its own. MODE is `nftables`, `iptables` (over nf_tables) or `iptables-legacy`. Prints and never judges: quote ratios and processor time, machines are noisy.
+//! in network namespaces of its own. `--mode MODE --churn SERVICES [KUBE-PROXY]` measures only how stale rules are while changes never
+//! end. MODE is `nftables`, `iptables` (over nf_tables) or `iptables-legacy`. Prints and never judges: quote ratios and processor time,
+//! machines are noisy.
 //!
 //! `ferry-bench [--mode MODE] --start|--spread SERVICES` measures that alone, to be repeated side by side with another build.
 //!
@@ -25,6 +27,9 @@ use self::api::Mode;
 /// Sizes when none are given.
 const SIZES: [&str; 3] = ["1000", "5000", "10000"];
 
+/// Services that change without a pause.
+const CHURNING: &str = "300";
+
 /// Flows that the kernel remembers.
 const FLOWS: &str = "30000";
 
@@ -44,6 +49,8 @@ fn main() -> anyhow::Result<()> {
         ["--spread", services] => api::spread(mode, size(services)?),
         ["--api", services] => api::run(mode, size(services)?, None),
         ["--api", services, upstream] => api::run(mode, size(services)?, Some(Path::new(upstream))),
+        ["--churn", services] => churn(mode, services, None),
+        ["--churn", services, upstream] => churn(mode, services, Some(Path::new(upstream))),
         ["--upstream", upstream, sizes @ ..] => parts(mode, sizes, Some(upstream)),
         sizes => parts(mode, sizes, None),
     }
@@ -59,6 +66,13 @@ fn inside(services: usize, part: fn(usize) -> anyhow::Result<()>) -> anyhow::Res
     namespace.run(|| part(services))?
 }
 
+fn churn(mode: Mode, services: &str, upstream: Option<&Path>) -> anyhow::Result<()> {
+    match mode {
+        Mode::Iptables(variant) => api::churn::run(variant, size(services)?, upstream),
+        Mode::Nftables => anyhow::bail!("--churn is measured in mode iptables or iptables-legacy"),
+    }
+}
+
 /// Measures each size in processes of its own.
 fn parts(mode: Mode, sizes: &[&str], upstream: Option<&str>) -> anyhow::Result<()> {
     let program = std::env::current_exe()?;
@@ -71,6 +85,11 @@ fn parts(mode: Mode, sizes: &[&str], upstream: Option<&str>) -> anyhow::Result<(
             let status = command.args(["--mode", &mode.to_string(), part, size]).args(upstream).status()?;
             anyhow::ensure!(status.success(), "{part} {size}: {status}");
         }
+    }
+    if mode != Mode::Nftables {
+        let mut command = Command::new(&program);
+        let status = command.args(["--mode", &mode.to_string(), "--churn", CHURNING]).args(upstream).status()?;
+        anyhow::ensure!(status.success(), "--churn {CHURNING}: {status}");
     }
     if mode == Mode::Nftables {
         println!("\n== {FLOWS} flows in the connection table");

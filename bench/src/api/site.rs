@@ -105,6 +105,11 @@ impl Site {
         self.server.put(objects::replaced(index, round).json())
     }
 
+    /// Creates or replaces an object.
+    pub(super) fn put(&self, json: &str) {
+        self.server.put(json);
+    }
+
     /// When the proxy was told of the last change.
     pub(super) fn told(&self) -> Option<Told> {
         self.server.last_told()

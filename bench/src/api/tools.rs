@@ -192,17 +192,28 @@ impl Tools {
 
     /// What is in the kernel.
     pub(super) fn rules(&self) -> anyhow::Result<Count> {
+        let mut count = Count::default();
+        for line in self.nat()?.lines() {
+            count.dispatched += usize::from(line.starts_with("-A KUBE-SERVICES ") && line.contains(" -j KUBE-SVC-"));
+            count.translated += usize::from(line.starts_with("-A KUBE-SEP-") && line.contains(" -j DNAT "));
+        }
+        Ok(count)
+    }
+
+    /// The chains in the kernel.
+    pub(super) fn chains(&self) -> anyhow::Result<Vec<String>> {
+        let text = self.nat()?;
+        let names = text.lines().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    fn nat(&self) -> anyhow::Result<String> {
         let mut command = Command::new(self.folder.join("own/iptables-save"));
         let mut child = command.args(["-t", "nat"]).stdout(Stdio::piped()).spawn()?;
         let mut text = String::new();
         child.stdout.take().context("piped")?.read_to_string(&mut text)?;
         child.wait()?;
-        let mut count = Count::default();
-        for line in text.lines() {
-            count.dispatched += usize::from(line.starts_with("-A KUBE-SERVICES ") && line.contains(" -j KUBE-SVC-"));
-            count.translated += usize::from(line.starts_with("-A KUBE-SEP-") && line.contains(" -j DNAT "));
-        }
-        Ok(count)
+        Ok(text)
     }
 }
 
