@@ -185,6 +185,7 @@ fn start_engine(
     let setup = engine_loop::Setup {
         family,
         min_sync_period: plan.min_sync_period,
+        paced: plan.plane.paced,
         mailbox,
         pulse: Arc::clone(pulse),
         reports: reports.clone(),

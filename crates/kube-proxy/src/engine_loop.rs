@@ -20,6 +20,8 @@ const UNLIMITED: Duration = Duration::from_secs(1);
 /// A turn that takes longer is followed by a pause as long as itself, minSyncPeriod at most, so that a stream of changes takes
 /// no more than half of a core, and others have their chance at the lock of iptables.
 const SLOW: Duration = Duration::from_millis(10);
+/// In a paced mode so many syncs in a row are made at once, before they come at their interval.
+const BURST: u32 = 5;
 /// The first turn, and one with so many units, leaves memory behind that is worth giving back.
 const LARGE: usize = 2048;
 
@@ -30,6 +32,8 @@ pub struct Setup {
     pub family: Family,
     /// the least time between two syncs, as configured; up to 1 s it is no limit
     pub min_sync_period: Duration,
+    /// a sync costs as much however little it changes, so that those of a stream of changes come at half of minSyncPeriod
+    pub paced: bool,
     /// where changes come from
     pub mailbox: Receiver,
     /// health
@@ -65,6 +69,10 @@ struct Agenda {
     distance: Duration,
     /// longest pause after a slow one
     longest_pause: Duration,
+    /// from the start of one sync to that of the next, in the long run; zero: no limit
+    interval: Duration,
+    /// when the syncs so far would have been allowed had each waited for its interval
+    spent: Option<Instant>,
     /// pause after the last one
     pause: Duration,
     last_sync: Option<Instant>,
@@ -96,7 +104,7 @@ pub fn run(setup: Setup, engine: Box<dyn SyncEngine>) {
 
 impl Loop {
     fn new(setup: Setup, engine: Box<dyn SyncEngine>, now: Instant) -> Self {
-        let agenda = Agenda::new(setup.min_sync_period, now);
+        let agenda = Agenda::new(setup.min_sync_period, setup.paced, now);
         Self {
             setup,
             engine,
@@ -204,11 +212,14 @@ fn settled(pending: &BTreeSet<UnitId>, outcome: &Outcome) -> bool {
 // === impl Agenda ===
 
 impl Agenda {
-    fn new(min_sync_period: Duration, now: Instant) -> Self {
+    fn new(min_sync_period: Duration, paced: bool, now: Instant) -> Self {
         let distance = if min_sync_period > UNLIMITED { min_sync_period } else { Duration::ZERO };
+        let interval = if paced { min_sync_period / 2 } else { Duration::ZERO };
         Self {
             distance,
-            longest_pause: min_sync_period,
+            longest_pause: if paced { interval } else { min_sync_period },
+            interval,
+            spent: None,
             pause: Duration::ZERO,
             last_sync: None,
             sync: None,
@@ -226,7 +237,10 @@ impl Agenda {
     /// There is something to sync.
     fn offered(&mut self, now: Instant) {
         let distance = self.distance.max(self.pause);
-        let earliest = self.last_sync.map_or(now, |last| (last + distance).max(now));
+        let credit = self.interval.saturating_mul(BURST - 1);
+        let paced = self.spent.and_then(|spent| spent.checked_sub(credit));
+        let rested = self.last_sync.map(|last| last + distance);
+        let earliest = rested.into_iter().chain(paced).fold(now, Instant::max);
         self.sync = Some(self.sync.map_or(earliest, |known| known.min(earliest)));
     }
 
@@ -250,6 +264,11 @@ impl Agenda {
                 self.last_sync = Some(now);
                 let slow = outcome.elapsed >= SLOW;
                 self.pause = if slow { outcome.elapsed.min(self.longest_pause) } else { Duration::ZERO };
+                if outcome.worked {
+                    // From its start, so that a sync that takes long doesn't let more changes pile up for the next one.
+                    let start = now.checked_sub(outcome.elapsed).unwrap_or(now);
+                    self.spent = Some(self.spent.map_or(start, |spent| spent.max(start)) + self.interval);
+                }
             }
             Step::Tend | Step::Nothing => {}
         }

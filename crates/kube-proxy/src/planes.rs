@@ -23,6 +23,8 @@ pub struct Plane {
     pub mode: &'static str,
     /// what it can express
     pub profile: Profile,
+    /// a sync costs a process, however little it changes
+    pub paced: bool,
     open: fn(&[Family], &Settings) -> anyhow::Result<Engines>,
     remove_leftovers: fn(Family) -> io::Result<Leftovers>,
     in_use: fn(Family) -> io::Result<bool>,
@@ -85,6 +87,7 @@ pub const PLANES: &[Plane] = &[
     Plane {
         mode: MODE_IPTABLES,
         profile: Profile::IPTABLES,
+        paced: true,
         open: iptables::open,
         remove_leftovers: iptables::remove_leftovers,
         in_use: ferry_plane_iptables::in_use,
@@ -92,6 +95,7 @@ pub const PLANES: &[Plane] = &[
     Plane {
         mode: MODE_NFTABLES,
         profile: Profile::NFTABLES,
+        paced: false,
         open: nftables::open,
         remove_leftovers: nftables::remove_leftovers,
         in_use: ferry_plane_nftables::in_use,

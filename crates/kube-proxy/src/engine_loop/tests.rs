@@ -14,6 +14,7 @@ fn quiet(now: Instant) -> (Loop, Reports) {
     let setup = Setup {
         family: Family::V4,
         min_sync_period: UNLIMITED,
+        paced: false,
         mailbox: Mailbox::new().1,
         pulse: Arc::new(Pulse::new(now)),
         reports,
@@ -87,7 +88,7 @@ fn what_the_kernel_refuses_is_not_waited_for() {
 #[test]
 fn changes_are_synced_at_once() {
     let start = Instant::now();
-    let mut agenda = Agenda::new(UNLIMITED, start);
+    let mut agenda = Agenda::new(UNLIMITED, false, start);
     assert_eq!(agenda.step(start), Step::Nothing);
     assert_eq!(agenda.patience(start), TEND);
     agenda.offered(start);
@@ -102,7 +103,7 @@ fn changes_are_synced_at_once() {
 fn an_explicit_distance_is_kept() {
     let start = Instant::now();
     let period = Duration::from_secs(5);
-    let mut agenda = Agenda::new(period, start);
+    let mut agenda = Agenda::new(period, false, start);
     agenda.offered(start);
     assert_eq!(agenda.step(start), Step::Sync);
     agenda.done(Step::Sync, &Outcome::default(), start);
@@ -112,12 +113,43 @@ fn an_explicit_distance_is_kept() {
     assert_eq!(agenda.step(start + period), Step::Sync);
 }
 
+/// As in mode iptables, where each costs a run of the tool.
+#[test]
+fn the_syncs_of_a_stream_of_changes_are_paced_and_a_few_are_not() {
+    let start = Instant::now();
+    let after = |millis| start + Duration::from_millis(millis);
+    let (took, interval) = (Duration::from_millis(8), Duration::from_millis(500));
+    // When so many syncs begin if there is something to sync all the time.
+    let starts = |agenda: &mut Agenda, mut now: Instant, worked: bool, count: usize| {
+        let mut starts = Vec::new();
+        for _ in 0..count {
+            agenda.offered(now);
+            now = agenda.sync.unwrap();
+            starts.push((now - start).as_millis());
+            now += took;
+            agenda.done(Step::Sync, &Outcome { elapsed: took, worked, ..Outcome::default() }, now);
+        }
+        starts
+    };
+    let mut agenda = Agenda::new(UNLIMITED, true, start);
+    assert_eq!(starts(&mut agenda, start, true, 8), [0, 8, 16, 24, 32, 500, 1000, 1500]);
+    // After a rest as many come at once as it was long; those that do nothing count for nothing.
+    assert_eq!(starts(&mut agenda, after(2600), true, 3), [2600, 2608, 3000]);
+    assert_eq!(starts(&mut agenda, after(3000) + 6 * interval, true, 6), [6000, 6008, 6016, 6024, 6032, 6500]);
+    assert_eq!(starts(&mut agenda, after(60_000), false, 8).last(), Some(&60_056));
+    // No other mode does, and none does that needn't.
+    for (period, paced) in [(UNLIMITED, false), (Duration::ZERO, true)] {
+        let mut agenda = Agenda::new(period, paced, start);
+        assert_eq!(starts(&mut agenda, start, true, 8).last(), Some(&56));
+    }
+}
+
 #[test]
 fn a_slow_turn_is_followed_by_a_pause() {
     let start = Instant::now();
     let took = |millis| Outcome { elapsed: Duration::from_millis(millis), ..Outcome::default() };
     let pause_after = |period, millis| {
-        let mut agenda = Agenda::new(period, start);
+        let mut agenda = Agenda::new(period, false, start);
         agenda.done(Step::Sync, &took(millis), start);
         agenda.offered(start);
         agenda.sync.unwrap() - start
@@ -127,8 +159,13 @@ fn a_slow_turn_is_followed_by_a_pause() {
     }
     assert_eq!(pause_after(Duration::ZERO, 300), Duration::ZERO, "nobody wants a pause");
     assert_eq!(pause_after(Duration::from_secs(5), 300), Duration::from_secs(5));
+    // In a paced mode it is half as long at most: what comes meanwhile makes the next turn longer.
+    let mut agenda = Agenda::new(UNLIMITED, true, start);
+    agenda.done(Step::Sync, &took(5_000), start);
+    agenda.offered(start);
+    assert_eq!(agenda.sync, Some(start + UNLIMITED / 2));
     // Who comes later than that doesn't wait.
-    let mut agenda = Agenda::new(UNLIMITED, start);
+    let mut agenda = Agenda::new(UNLIMITED, false, start);
     agenda.done(Step::Sync, &took(100), start);
     agenda.offered(start + TEND);
     assert_eq!(agenda.step(start + TEND), Step::Sync);
@@ -137,7 +174,7 @@ fn a_slow_turn_is_followed_by_a_pause() {
 #[test]
 fn many_syncs_do_not_put_off_tending() {
     let start = Instant::now();
-    let mut agenda = Agenda::new(Duration::ZERO, start);
+    let mut agenda = Agenda::new(Duration::ZERO, false, start);
     let mut now = start;
     let mut tended = 0;
     while now < start + 4 * TEND {
@@ -158,7 +195,7 @@ fn many_syncs_do_not_put_off_tending() {
 #[test]
 fn after_an_error_the_next_try_waits() {
     let start = Instant::now();
-    let mut agenda = Agenda::new(Duration::ZERO, start);
+    let mut agenda = Agenda::new(Duration::ZERO, false, start);
     agenda.offered(start);
     agenda.done(Step::Sync, &failed(Duration::from_secs(10)), start);
     assert_eq!(agenda.step(start + TEND), Step::Nothing);
@@ -171,7 +208,7 @@ fn after_an_error_the_next_try_waits() {
 #[test]
 fn a_repair_is_made_once_an_hour() {
     let now = Instant::now();
-    let mut agenda = Agenda::new(Duration::ZERO, now);
+    let mut agenda = Agenda::new(Duration::ZERO, false, now);
     assert_eq!(agenda.step(now + FULL), Step::Repair);
     agenda.done(Step::Repair, &Outcome::default(), now + FULL);
     assert_ne!(agenda.step(now + FULL), Step::Repair);
