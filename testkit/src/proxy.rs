@@ -236,7 +236,7 @@ impl<'a> Proxy<'a> {
     }
 
     /// Ends it at once, if it still runs.
-    pub(crate) fn reap(&mut self) {
+    pub fn kill(&mut self) {
         // one that has ended already can't be killed, and that is as good
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -245,7 +245,7 @@ impl<'a> Proxy<'a> {
 
 impl Drop for Proxy<'_> {
     fn drop(&mut self) {
-        self.reap();
+        self.kill();
         if thread::panicking() {
             let log = self.log();
             let tail: Vec<_> = log.lines().rev().take(40).collect();

@@ -97,7 +97,7 @@ impl<'a> Stage<'a> {
 
     /// Kills the proxy as it is.
     pub fn kill(&mut self) {
-        self.proxy.reap();
+        self.proxy.kill();
     }
 
     /// Asks the proxy to end; how it did, and how long it took.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ferry_testkit::objects::{Condition, Manifests};
 use ferry_testkit::proxy::{Config, IPTABLES};
 use ferry_testkit::stage::slowly;
-use ferry_testkit::{Client, Family, Lab, Place, Proxy};
+use ferry_testkit::{Client, Family, Host, Lab, Place, Proxy};
 
 use crate::services::{self, ENDPOINTS, Pool, Ranges, Role, State, Way};
 
@@ -33,14 +33,30 @@ pub(crate) type History = Vec<[Vec<Period>; 3]>;
 
 /// The proxy, its manifests, and what they were.
 pub(crate) struct Driver<'a> {
+    start: Start<'a>,
     proxy: Proxy<'a>,
     marker: Client<'a>,
-    folder: PathBuf,
     services: Vec<State>,
     history: History,
     dice: Dice,
     tally: Tally,
     pace: Option<u64>,
+}
+
+/// How the proxy is started.
+struct Start<'a> {
+    host: &'a Host,
+    executable: String,
+    folder: PathBuf,
+    config: Config,
+}
+
+/// A manifest that is not known to be in force.
+struct Draft {
+    number: usize,
+    written: Instant,
+    /// the pools that it changes
+    pools: [Option<Pool>; 3],
 }
 
 /// What was changed.
@@ -57,6 +73,8 @@ pub(crate) struct Tally {
 /// Numbers that look random and are the same in every run (Marsaglia's xorshift).
 struct Dice(u64);
 
+/// The service that has UDP.
+const PLAIN: usize = 0;
 /// How often the marker is looked for.
 const LOOK: Duration = Duration::from_millis(1);
 /// The most changes of endpoints in one manifest.
@@ -78,9 +96,16 @@ impl<'a> Driver<'a> {
         for service in &services {
             std::fs::write(manifests.join(file(service)), service.manifest()).expect("writing a manifest");
         }
-        let (start, config) = (Instant::now(), Config { mode, ..Config::default() });
-        let proxy = Proxy::start(lab.host(Place::Node), executable, folder, &manifests, &config);
+        let written = Instant::now();
+        let start = Start {
+            host: lab.host(Place::Node),
+            executable: executable.to_owned(),
+            folder: folder.to_owned(),
+            config: Config { mode, ..Config::default() },
+        };
+        let proxy = start.proxy();
         let mut driver = Self {
+            start,
             proxy,
             // an iptables mode refuses no port that isn't there: who asks too early waits in vain
             marker: lab.from(Place::Node).patience(slowly(Duration::from_millis(if mode == IPTABLES {
@@ -88,7 +113,6 @@ impl<'a> Driver<'a> {
             } else {
                 200
             }))),
-            folder: folder.to_owned(),
             services,
             history: History::new(),
             dice: Dice(0x9e37_79b9_7f4a_7c15),
@@ -100,7 +124,7 @@ impl<'a> Driver<'a> {
         }
         let acknowledged = Instant::now();
         for service in driver.services.iter().take(services::CARRIERS.len()) {
-            let first = |way| vec![Period { written: start, acknowledged, pool: service.pool(way) }];
+            let first = |way| vec![Period { written, acknowledged, pool: service.pool(way) }];
             driver.history.push(Way::ALL.map(first));
         }
         driver
@@ -123,6 +147,48 @@ impl<'a> Driver<'a> {
             }
             assert!(self.proxy.is_running(), "the proxy ended\n{}", self.proxy.log());
         }
+    }
+
+    /// Changes some endpoints of some services, each in force before the next.
+    pub(crate) fn some(&mut self, changes: usize) {
+        for _ in 0..changes {
+            self.endpoints(2);
+        }
+    }
+
+    /// Kills the proxy while a change is under way, or was just made; changes more while it is away, and as it comes back. Waits
+    /// until all is in force.
+    pub(crate) fn outage(&mut self) {
+        let mut drafts = vec![self.scramble(PLAIN)];
+        std::thread::sleep(Duration::from_millis(u64::try_from(self.dice.below(40)).expect("a small number")));
+        self.proxy.kill();
+        for _ in 0..3 {
+            let other = self.dice.below(self.services.len());
+            drafts.extend([PLAIN, other].map(|number| self.scramble(number)));
+        }
+        self.proxy = self.start.proxy();
+        drafts.push(self.scramble(PLAIN));
+        drafts.iter().for_each(|draft| self.wait(draft.number));
+        let acknowledged = Instant::now();
+        drafts.into_iter().for_each(|draft| self.acknowledge(draft, acknowledged));
+    }
+
+    /// Who serves clients of the service that has UDP: those that are ready, and those that end and still serve.
+    pub(crate) fn serving(&self) -> Pool {
+        let serves = |endpoint: &usize| {
+            let condition = self.services[PLAIN].conditions[*endpoint];
+            condition.is_some_and(|condition| matches!(condition, Condition::Ready | Condition::Terminating))
+        };
+        Pool((0..ENDPOINTS).filter(serves).fold(0, |pool, endpoint| pool | 1 << endpoint))
+    }
+
+    /// Changes some endpoints of a service.
+    fn scramble(&mut self, number: usize) -> Draft {
+        let before = self.services[number].clone();
+        for _ in 0..4 {
+            self.change(number);
+        }
+        self.write(number, &before)
     }
 
     /// What clients could reach, and when.
@@ -222,24 +288,33 @@ impl<'a> Driver<'a> {
 
     /// Puts a service's manifest in place and waits until it is in force.
     fn put(&mut self, number: usize, before: &State) {
+        let draft = self.write(number, before);
+        self.wait(number);
+        self.acknowledge(draft, Instant::now());
+    }
+
+    /// Puts a service's manifest in place.
+    fn write(&mut self, number: usize, before: &State) -> Draft {
         let service = &mut self.services[number];
         service.written += 1;
-        let draft = self.folder.join("draft.yaml");
+        let draft = self.start.folder.join("draft.yaml");
         std::fs::write(&draft, service.manifest()).expect("writing a manifest");
         let written = Instant::now();
-        std::fs::rename(&draft, self.folder.join("manifests").join(file(service))).expect("putting it in place");
-        self.wait(number);
-        let acknowledged = Instant::now();
+        std::fs::rename(&draft, self.start.manifests().join(file(service))).expect("putting it in place");
+        let pools = Way::ALL.map(|way| Some(service.pool(way)).filter(|pool| *pool != before.pool(way)));
+        Draft { number, written, pools }
+    }
+
+    /// It is in force since then at the latest.
+    fn acknowledge(&mut self, draft: Draft, acknowledged: Instant) {
+        let Draft { number, written, pools } = draft;
         let took = acknowledged - written;
         self.tally.written += 1;
         self.tally.total += took;
         self.tally.slowest = self.tally.slowest.max(took);
         let Some(ways) = self.history.get_mut(number) else { return };
-        for (way, periods) in Way::ALL.into_iter().zip(ways) {
-            let pool = self.services[number].pool(way);
-            if pool != before.pool(way) {
-                periods.push(Period { written, acknowledged, pool });
-            }
+        for (pool, periods) in pools.into_iter().zip(ways) {
+            periods.extend(pool.map(|pool| Period { written, acknowledged, pool }));
         }
     }
 
@@ -256,6 +331,18 @@ impl<'a> Driver<'a> {
                 marker.tcp(at, 1).all_answered()
             });
         }
+    }
+}
+
+// === impl Start ===
+
+impl<'a> Start<'a> {
+    fn manifests(&self) -> PathBuf {
+        self.folder.join("manifests")
+    }
+
+    fn proxy(&self) -> Proxy<'a> {
+        Proxy::start(self.host, &self.executable, &self.folder, &self.manifests(), &self.config)
     }
 }
 

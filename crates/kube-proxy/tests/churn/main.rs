@@ -2,10 +2,11 @@
 //!
 //! What must hold, whatever changes: no connection to a service that has a healthy endpoint fails; no connection whose
 //! first packet was sent after the removal of an endpoint was acknowledged reaches that endpoint; and established
-//! connections never break, not even those to endpoints that left the rules while their process lives.
+//! connections never break, not even those to endpoints that left the rules while their process lives. The same where the
+//! proxy is killed and comes back; and no UDP conversation stays with an endpoint that has gone meanwhile.
 //!
 //! `FERRY_CHURN_SECONDS`, `FERRY_CHURN_CONNECTIONS` (a second), `FERRY_CHURN_CHANGES` (a minute) and
-//! `FERRY_CHURN_ESTABLISHED` scale it.
+//! `FERRY_CHURN_ESTABLISHED` scale it, and `FERRY_CHURN_RESTARTS` how often the proxy is killed.
 #![expect(
     clippy::expect_used,
     clippy::panic,
@@ -15,6 +16,7 @@
 )]
 
 mod account;
+mod conversations;
 mod driver;
 mod established;
 mod load;
@@ -31,6 +33,7 @@ use ferry_testkit::proxy::{IPTABLES, NFTABLES};
 use ferry_testkit::{Lab, Place};
 
 use account::Account;
+use conversations::Conversations;
 use driver::{Driver, Pace};
 use established::Established;
 use load::Load;
@@ -46,6 +49,11 @@ const CONNECTIONS: u64 = 1000;
 const CHANGES: u64 = 2000;
 /// Connections that exchange data all the time.
 const ESTABLISHED: u64 = 200;
+
+/// How often the proxy is killed.
+const RESTARTS: u64 = 20;
+/// UDP conversations on each way to a service, in each family.
+const CONVERSATIONS: u16 = 25;
 
 /// Tests take turns, for what they measure is time.
 static TURN: Mutex<()> = Mutex::new(());
@@ -100,6 +108,49 @@ fn endpoints(name: &str, by: By) {
 /// As many changes of policies as there can be.
 fn policies(name: &str, by: By) {
     churn(name, by, Pace::Policies, scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS));
+}
+
+/// The proxy is killed again and again, at whatever moment, and endpoints change while it is away.
+fn restarts(name: &str, (mode, kubelet): By) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("churn").join(name);
+    let lab = Lab::new();
+    if let Some(backend) = kubelet {
+        iptables::hint(lab.host(Place::Node), backend);
+    }
+    let mut driver = Driver::start(&lab, EXECUTABLE, &folder, mode);
+    let stop = Arc::new(AtomicBool::new(false));
+    let connections = scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS) / 5;
+    let loads = [Place::PodB, Place::Client].map(|place| Load::start(&lab, place, connections / 2, &stop));
+    let mut conversations = Conversations::start(&lab, CONVERSATIONS);
+    for _ in 0..scale("FERRY_CHURN_RESTARTS", RESTARTS) {
+        driver.some(5);
+        driver.outage();
+        conversations.settle(driver.serving());
+    }
+    stop.store(true, Ordering::Relaxed);
+    let mut account = Account::new(driver.history());
+    for load in loads {
+        account.take(load.finish());
+    }
+    println!("{name}: {}; {account}", driver.tally());
+    conversations.judge();
+    account.judge();
+}
+
+#[test]
+fn restarts_leave_no_stale_conversation() {
+    restarts("restarts", (NFTABLES, None));
+}
+
+#[test]
+fn restarts_leave_no_stale_conversation_by_iptables() {
+    restarts("iptables-restarts", (IPTABLES, Some(Backend::Nft)));
+}
+
+#[test]
+fn restarts_leave_no_stale_conversation_by_legacy_iptables() {
+    restarts("legacy-restarts", (IPTABLES, Some(Backend::Legacy)));
 }
 
 #[test]
