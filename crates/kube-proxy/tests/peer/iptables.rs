@@ -18,7 +18,7 @@ use crate::{EXECUTABLE, TABLES, folder, matrix};
 
 /// Whoever runs: upstream or we, in a mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+pub(crate) enum Who {
     Upstream(&'static str),
     Ours(&'static str),
 }
@@ -30,9 +30,9 @@ const ECHO: u16 = 7777;
 const PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
 
 /// The machines, the API server, and clients that never stop.
-struct Scene<'a> {
-    lab: &'a Lab,
-    api: Kubernetes<'a>,
+pub(crate) struct Scene<'a> {
+    pub(crate) lab: &'a Lab,
+    pub(crate) api: Kubernetes<'a>,
     folder: PathBuf,
     number: usize,
     _echoes: Vec<Echo>,
@@ -57,7 +57,7 @@ impl Who {
 // === impl Scene ===
 
 impl<'a> Scene<'a> {
-    fn new(lab: &'a Lab, name: &str) -> Self {
+    pub(crate) fn new(lab: &'a Lab, name: &str) -> Self {
         kubernetes::build();
         let folder = folder(name);
         let api = Kubernetes::start(lab.host(Place::Node), &folder.join("api"));
@@ -96,7 +96,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Starts one and waits until everything is served by it.
-    fn serve(&mut self, who: Who) -> Proxy<'a> {
+    pub(crate) fn serve(&mut self, who: Who) -> Proxy<'a> {
         let mut proxy = self.start(who);
         self.wait(&mut proxy, who);
         proxy

@@ -8,6 +8,7 @@
     reason = "the helpers of a test fail as tests do, and print what they measured"
 )]
 
+mod flows;
 mod iptables;
 mod matrix;
 mod written;
