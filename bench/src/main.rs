@@ -14,7 +14,9 @@ mod flows;
 mod objects;
 mod pipeline;
 mod process;
+mod ranges;
 mod stats;
+mod wide;
 
 use std::path::Path;
 use std::process::Command;
@@ -33,6 +35,9 @@ const CHURNING: &str = "300";
 /// Flows that the kernel remembers.
 const FLOWS: &str = "30000";
 
+/// Services beside the one that is very large.
+const BESIDE: &str = "1000";
+
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -42,6 +47,8 @@ fn main() -> anyhow::Result<()> {
     };
     match rest {
         ["--pipeline", services] => inside(size(services)?, pipeline::run),
+        ["--wide", services] => inside(size(services)?, wide::run),
+        ["--ranges", services] => inside(size(services)?, ranges::run),
         ["--flows", flows] => inside(size(flows)?, flows::run),
         ["--process", services] => inside(size(services)?, process::run),
         // Has a namespace for each of its runs.
@@ -92,6 +99,11 @@ fn parts(mode: Mode, sizes: &[&str], upstream: Option<&str>) -> anyhow::Result<(
         anyhow::ensure!(status.success(), "--churn {CHURNING}: {status}");
     }
     if mode == Mode::Nftables {
+        for part in ["--wide", "--ranges"] {
+            println!("\n== {part}, {BESIDE} other services");
+            let status = Command::new(&program).args([part, BESIDE]).status()?;
+            anyhow::ensure!(status.success(), "{part}: {status}");
+        }
         println!("\n== {FLOWS} flows in the connection table");
         let status = Command::new(&program).args(["--flows", FLOWS]).status()?;
         anyhow::ensure!(status.success(), "--flows: {status}");

@@ -28,16 +28,18 @@ use crate::stats::{self, memory_mib, stat_cpu, thread_cpu};
 const ROUNDS: usize = 2000;
 
 /// What the engine's thread says of one turn.
-struct Turn {
-    acknowledged: Instant,
-    cpu: Duration,
+pub(crate) struct Turn {
+    pub(crate) acknowledged: Instant,
+    pub(crate) cpu: Duration,
     split: (Duration, Duration),
-    ops: usize,
+    pub(crate) ops: usize,
+    /// acknowledged units
+    pub(crate) units: usize,
     written: Written,
 }
 
 /// The core on this thread, the engine on its own.
-struct Pipe {
+pub(crate) struct Pipe {
     core: Core,
     turns: Receiver<Turn>,
     last: Written,
@@ -72,11 +74,11 @@ pub(crate) fn run(services: usize) -> anyhow::Result<()> {
     restart(services)
 }
 
-fn sent(written: Written) -> String {
+pub(crate) fn sent(written: Written) -> String {
     format!("{} bytes in {} messages", written.bytes, written.messages)
 }
 
-fn load(pipe: &mut Pipe, services: usize) -> anyhow::Result<()> {
+pub(crate) fn load(pipe: &mut Pipe, services: usize) -> anyhow::Result<()> {
     let before = thread_cpu();
     let mut events = vec![Event::Restart(Kind::Service), Event::Restart(Kind::EndpointSlice)];
     for (_, text) in objects::files(services) {
@@ -189,7 +191,7 @@ fn restart(services: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn decode(text: &str) -> anyhow::Result<Vec<Event>> {
+pub(crate) fn decode(text: &str) -> anyhow::Result<Vec<Event>> {
     let mut events = Vec::new();
     for document in decode_manifest(text).complete().map_err(|error| anyhow::anyhow!("{error}"))? {
         if let Document::Object(object) = document {
@@ -199,7 +201,7 @@ fn decode(text: &str) -> anyhow::Result<Vec<Event>> {
     Ok(events)
 }
 
-fn slice(index: usize, endpoints: &[std::net::Ipv4Addr]) -> anyhow::Result<Vec<Event>> {
+pub(crate) fn slice(index: usize, endpoints: &[std::net::Ipv4Addr]) -> anyhow::Result<Vec<Event>> {
     let events = decode(&objects::slice(index, endpoints))?;
     anyhow::ensure!(matches!(events.as_slice(), [Event::Upsert(KubeObject::EndpointSlice(_))]), "one slice");
     Ok(events)
@@ -208,7 +210,7 @@ fn slice(index: usize, endpoints: &[std::net::Ipv4Addr]) -> anyhow::Result<Vec<E
 // === impl Pipe ===
 
 impl Pipe {
-    fn start() -> anyhow::Result<Self> {
+    pub(crate) fn start() -> anyhow::Result<Self> {
         let (sender, mailbox) = Mailbox::new();
         let (said, turns) = sync_channel(16);
         let engine = engine(Family::V4, CommitTurn::default()).context("opening the engine needs root")?;
@@ -234,18 +236,36 @@ impl Pipe {
     }
 
     /// From the event to the acknowledgement, and what was sent for it.
-    fn change(&mut self, events: Vec<Event>) -> anyhow::Result<(Duration, Written)> {
+    pub(crate) fn change(&mut self, events: Vec<Event>) -> anyhow::Result<(Duration, Written)> {
+        let before = self.last;
+        let (elapsed, turn) = self.turn(events)?;
+        let written = Written {
+            commits: turn.written.commits - before.commits,
+            messages: turn.written.messages - before.messages,
+            bytes: turn.written.bytes - before.bytes,
+        };
+        Ok((elapsed, written))
+    }
+
+    /// The same, and the turn.
+    pub(crate) fn turn(&mut self, events: Vec<Event>) -> anyhow::Result<(Duration, Turn)> {
         let started = Instant::now();
+        self.start_change(events)?;
+        let turn = self.next_turn()?;
+        Ok((turn.acknowledged - started, turn))
+    }
+
+    /// Hands the engine a change without waiting for it.
+    pub(crate) fn start_change(&mut self, events: Vec<Event>) -> anyhow::Result<()> {
         self.core.take(Input::Events(events));
         self.core.decide()?;
+        Ok(())
+    }
+
+    pub(crate) fn next_turn(&mut self) -> anyhow::Result<Turn> {
         let turn = self.turns.recv()?;
-        let written = Written {
-            commits: turn.written.commits - self.last.commits,
-            messages: turn.written.messages - self.last.messages,
-            bytes: turn.written.bytes - self.last.bytes,
-        };
         self.last = turn.written;
-        Ok((turn.acknowledged - started, written))
+        Ok(turn)
     }
 }
 
@@ -265,7 +285,7 @@ fn drive(mut engine: NftablesEngine, mailbox: &MailReceiver, said: &SyncSender<T
         let after = if first { stat() } else { Default::default() };
         let split = (after.0.saturating_sub(split.0), after.1.saturating_sub(split.1));
         let written = engine.kernel().written();
-        let turn = Turn { acknowledged, cpu, split, ops: outcome.ops, written };
+        let turn = Turn { acknowledged, cpu, split, ops: outcome.ops, units: outcome.acked.len(), written };
         if said.send(turn).is_err() {
             return;
         }

@@ -51,6 +51,16 @@ pub(crate) fn memory_mib(process: &str, line: &str) -> anyhow::Result<f64> {
     Ok(kib / 1024.0)
 }
 
+/// Memory of the kernel itself that it doesn't give back on demand: what objects, and arrays of pages, take.
+pub(crate) fn slab_mib() -> anyhow::Result<f64> {
+    let info = std::fs::read_to_string("/proc/meminfo")?;
+    let line = |name: &str| {
+        let value = info.lines().find_map(|found| found.strip_prefix(name)?.strip_prefix(':'));
+        value.unwrap_or("0").trim().trim_end_matches(" kB").parse::<f64>()
+    };
+    Ok((line("Slab")? + line("VmallocUsed")? + line("Percpu")?) / 1024.0)
+}
+
 /// Processor time of all threads of a process, in nanoseconds of the scheduler.
 pub(crate) fn tasks_cpu(process: u32) -> anyhow::Result<Duration> {
     Ok(threads_cpu(process)?.into_iter().map(|(_, cpu)| cpu).sum())

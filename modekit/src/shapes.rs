@@ -9,7 +9,7 @@ use crate::mode::{Mode, ObjectOf};
 use crate::proxy::Proxy;
 
 /// What one Service may be, one after the other.
-const SHAPES: [&str; 18] = [
+const SHAPES: [&str; 20] = [
     "type: ClusterIP",
     "type: ClusterIP\n  externalIPs: [198.51.100.20, '2001:db8:2::20']",
     "type: NodePort",
@@ -22,6 +22,13 @@ const SHAPES: [&str; 18] = [
     "type: ClusterIP\n  internalTrafficPolicy: Local",
     "type: ClusterIP\n  sessionAffinity: ClientIP",
     "type: NodePort\n  sessionAffinity: ClientIP\n  internalTrafficPolicy: Local\n  externalTrafficPolicy: Local",
+    // so many addresses that they share what is written of the endpoints
+    "type: NodePort\n  externalTrafficPolicy: Local\n  externalIPs: [198.51.100.1, 198.51.100.2, 198.51.100.3, 198.51.100.4, \
+     198.51.100.5, 198.51.100.6, 198.51.100.7, '2001:db8:2::1', '2001:db8:2::2', '2001:db8:2::3', '2001:db8:2::4', \
+     '2001:db8:2::5', '2001:db8:2::6', '2001:db8:2::7']",
+    "type: LoadBalancer\n  sessionAffinity: ClientIP\n  internalTrafficPolicy: Local\n  externalIPs: [198.51.100.1, \
+     198.51.100.2, 198.51.100.3, 198.51.100.4, 198.51.100.5, 198.51.100.6, 198.51.100.7, '2001:db8:2::1', '2001:db8:2::2', \
+     '2001:db8:2::3', '2001:db8:2::4', '2001:db8:2::5', '2001:db8:2::6', '2001:db8:2::7']",
     // another address, the families turned round, one family
     "type: LoadBalancer\n  clusterIP: 10.96.0.99\n  clusterIPs: [10.96.0.99]\n  ipFamilies: [IPv4]",
     "type: NodePort\n  clusterIP: 'fd00:10:96::20'\n  clusterIPs: ['fd00:10:96::20', 10.96.0.20]\n  ipFamilies: [IPv6, IPv4]",

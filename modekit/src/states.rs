@@ -126,7 +126,21 @@ pub fn everything(family: Family) -> Delta {
         ],
     );
     sticky_udp.affinity = Affinity::new(3);
+    let many = |first: u8, treatment| -> Vec<Frontend> {
+        (first..first + 9).map(|last| frontend(FrontendKind::ExternalIp, vip(last), treatment)).collect()
+    };
+    let wide = [vec![cluster_ip(7, INTERNAL), node_port(30007, EXTERNAL)], many(100, EXTERNAL)].concat();
+    let wide_local = [vec![cluster_ip(8, INTERNAL), node_port(30008, SPLIT)], many(110, SPLIT)].concat();
+    let mut wide_sticky = port(Protocol::Tcp, all.clone(), local.clone(), wide_local.clone());
+    wide_sticky.affinity = Affinity::new(10_800);
+    wide_sticky.frontends.iter_mut().for_each(|frontend| match &mut frontend.at {
+        FrontendAddr::Vip(_, port) => *port = 81,
+        FrontendAddr::NodePort(port) => *port += 1000,
+    });
     let units = [
+        service("wide", vec![port(Protocol::Tcp, all.clone(), none.clone(), wide)]),
+        service("wide-local", vec![port(Protocol::Tcp, all.clone(), local.clone(), wide_local)]),
+        service("wide-sticky", vec![wide_sticky]),
         service("plain", vec![port(Protocol::Tcp, all.clone(), none.clone(), frontends)]),
         service("local", vec![port(Protocol::Tcp, all.clone(), local, local_frontends)]),
         service(

@@ -37,8 +37,8 @@ pub use packet::{Packet, Verdict};
 pub use profile::Profile;
 pub use resolve::resolve;
 pub use state::{
-    Action, Affinity, BaseState, Endpoint, Frontend, FrontendAddr, FrontendKind, HealthCheck, MAX_ENDPOINTS,
-    NodePortAddresses, Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
+    Action, Affinity, BaseState, Endpoint, Frontend, FrontendAddr, FrontendKind, HealthCheck, MAX_COPIES,
+    MAX_ENDPOINTS, NodePortAddresses, Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
 };
 pub use store::{Dirty, Event, Limits, ServiceObjects, Store};
 pub use visible::serves;

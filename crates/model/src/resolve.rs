@@ -16,7 +16,7 @@ use crate::select::{Selection, Uses, lingering, select};
 use crate::slices::{PortIndex, Row};
 use crate::sources::source_ranges;
 use crate::state::{
-    Frontend, FrontendAddr, FrontendKind, HealthCheck, MAX_ENDPOINTS, PortState, ServiceState, SourceRanges,
+    Frontend, FrontendAddr, FrontendKind, HealthCheck, MAX_COPIES, MAX_ENDPOINTS, PortState, ServiceState, SourceRanges,
 };
 use crate::store::ServiceObjects;
 use crate::treatment::Matrix;
@@ -80,8 +80,8 @@ pub fn resolve(
     (state, diagnostics)
 }
 
-/// So much a Service weighs at most in one family: its endpoints, and for each frontend its endpoints and source ranges again.
-/// Twenty frontends with fifty thousand endpoints are not more.
+/// So much a Service weighs at most in one family: its endpoints, its frontends, and for each frontend its source ranges and,
+/// for up to [`MAX_COPIES`] frontends of a port, its endpoints again.
 const MAX_WEIGHT: usize = 1 << 20;
 
 /// So many frontends that aren't served are told one by one. If all were, a Service of a few kilobytes, whose ports and
@@ -170,7 +170,8 @@ impl<'a> Resolver<'a> {
             SourceRanges::Any => 0,
             SourceRanges::Only(ranges) => ranges.len(),
         };
-        let weight = endpoints + addresses.len() * (1 + endpoints.min(MAX_ENDPOINTS) + ranges);
+        let copies = addresses.len().min(MAX_COPIES);
+        let weight = endpoints + addresses.len() * (1 + ranges) + copies * endpoints.min(MAX_ENDPOINTS);
         let fits = weight <= room && !addresses.is_empty();
         self.room = room.checked_sub(weight).filter(|_| fits && complete);
         if self.room.is_none() {

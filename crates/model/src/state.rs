@@ -62,6 +62,10 @@ pub struct Pool(pub Arc<[Endpoint]>);
 /// port, gets no connections, and a diagnostic says so.
 pub const MAX_ENDPOINTS: usize = 65_536;
 
+/// So many frontends of a port have the endpoints written once for each; more share what is written, so that a Service with
+/// many addresses costs no more than one with this many.
+pub const MAX_COPIES: usize = 8;
+
 /// One ip:port behind a service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {

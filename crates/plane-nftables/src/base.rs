@@ -42,7 +42,7 @@ impl ChainName {
     pub(crate) fn chain(self) -> nft::Chain {
         let hook = match self {
             Self::Fixed(fixed) => fixed.hook(),
-            Self::Pick(..) | Self::Remember(..) | Self::Learn(_) => None,
+            Self::Pick(..) | Self::Pool(..) | Self::Remember(..) | Self::Learn(_) => None,
         };
         nft::Chain { name: self.to_string(), hook }
     }
@@ -184,7 +184,7 @@ pub(crate) fn shape(name: SetName, family: Family) -> nft::Set {
         size: match name {
             SetName::Memory(..) => Some(MEMORY_SIZE),
             SetName::Fixed(FixedSet::SameOctet) => Some(OCTETS),
-            SetName::Fixed(_) | SetName::Members(..) => None,
+            SetName::Fixed(_) | SetName::Members(..) | SetName::Pool(_) => None,
         },
         timeout: None,
         userdata: declared_types(name, family),
@@ -245,6 +245,7 @@ impl Layout {
         let (key, data): (&'static [Part], Data) = match name {
             SetName::Memory(..) => (&[Address], Data::Endpoint),
             SetName::Members(..) => (&[Address, Port], Data::None),
+            SetName::Pool(_) => (&[Slot], Data::Endpoint),
             SetName::Fixed(fixed) => match fixed {
                 FixedSet::Endpoints => (&[Address, Protocol, Port, Slot], Data::Endpoint),
                 FixedSet::NodePortEndpoints => (&[Protocol, Port, Slot], Data::Endpoint),
@@ -295,16 +296,18 @@ fn declared_types(name: SetName, family: Family) -> Vec<u8> {
         Family::V4 => PayloadField::IpDaddr,
         Family::V6 => PayloadField::Ip6Daddr,
     };
-    let vip = match name {
-        SetName::Fixed(FixedSet::Endpoints) => Some(TypeofExpr::Payload(daddr)),
-        SetName::Fixed(FixedSet::NodePortEndpoints) => None,
-        SetName::Fixed(_) | SetName::Memory(..) | SetName::Members(..) => return Vec::new(),
-    };
     let port = || TypeofExpr::Payload(PayloadField::ThDport);
     let slot = TypeofExpr::Numgen { random: true, modulus: SLOTS, offset: 0 };
-    let key = vip.into_iter().chain([TypeofExpr::L4Proto, port(), slot]).collect();
+    let key = match name {
+        SetName::Fixed(FixedSet::Endpoints) => {
+            TypeofExpr::Concat(vec![TypeofExpr::Payload(daddr), TypeofExpr::L4Proto, port(), slot])
+        }
+        SetName::Fixed(FixedSet::NodePortEndpoints) => TypeofExpr::Concat(vec![TypeofExpr::L4Proto, port(), slot]),
+        SetName::Pool(_) => slot,
+        SetName::Fixed(_) | SetName::Memory(..) | SetName::Members(..) => return Vec::new(),
+    };
     userdata::set(&SetNotes {
-        key: Some(TypeofExpr::Concat(key)),
+        key: Some(key),
         data: Some(TypeofExpr::Concat(vec![TypeofExpr::Payload(daddr), port()])),
         comment: None,
     })

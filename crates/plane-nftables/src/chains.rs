@@ -7,7 +7,8 @@ use std::time::Duration;
 use ferry_api::object::{Family, Protocol};
 use ferry_model::{Affinity, Context, LocalDetector, Scope};
 
-use crate::names::{FixedSet, Pick, PortId, SetName};
+use crate::compile::first_of_scope;
+use crate::names::{ChainName, FixedSet, Pick, PortId, SetName};
 use crate::object::{NodePortMap, Rule, Rules, VipMap};
 use crate::rules::{Field, NODE_PORT, RuleWriter, VIP};
 
@@ -66,6 +67,21 @@ impl Chains {
         Rules(self.mark(context, pick).into_iter().chain([translate]).collect())
     }
 
+    /// Picks one of the `count` slots of a scope of a pool. The `nft` tool loads no translation of a port without a match of
+    /// the protocol before it.
+    pub(crate) fn pool(
+        &self,
+        context: &Context,
+        protocol: Protocol,
+        pick: Pick,
+        (pool, scope): (PortId, Scope),
+        count: u32,
+    ) -> Rules {
+        let slot = Field::Slot(count, first_of_scope(scope));
+        let translate = RuleWriter::new(self.family).protocol(protocol).translate(&[slot], SetName::Pool(pool));
+        Rules(self.mark(context, pick).into_iter().chain([translate]).collect())
+    }
+
     /// The rule that asks for masquerading, where the chain has one.
     fn mark(&self, context: &Context, pick: Pick) -> Option<Rule> {
         let rule = RuleWriter::new(self.family);
@@ -77,8 +93,16 @@ impl Chains {
         Some(rule.set_mark(context.masquerade_mark).end())
     }
 
-    /// Translates to the endpoint that the client is remembered with; who isn't remembered goes on to pick one.
-    pub(crate) fn remember(&self, context: &Context, protocol: Protocol, pick: Pick, memory: (PortId, Scope)) -> Rules {
+    /// Translates to the endpoint that the client is remembered with; who isn't remembered goes on to pick one: from the
+    /// pool of the port, if it has one.
+    pub(crate) fn remember(
+        &self,
+        context: &Context,
+        protocol: Protocol,
+        pick: Pick,
+        memory: (PortId, Scope),
+        pool: Option<PortId>,
+    ) -> Rules {
         let (key, map) = match pick {
             Pick::Internal | Pick::External | Pick::Forward => (VIP, VipMap::AffinityPick.set()),
             Pick::Local => (VIP, VipMap::AffinityPickLocal.set()),
@@ -89,7 +113,10 @@ impl Chains {
         let mut rules: Vec<Rule> = self.mark(context, pick).into_iter().collect();
         let (id, scope) = memory;
         rules.push(rule().protocol(protocol).translate(&[Field::Source], SetName::Memory(id, scope)));
-        rules.push(rule().verdict_map(key, map));
+        rules.push(match pool {
+            Some(pool) => rule().goto(ChainName::Pool(pick.without_mark(), scope, pool)),
+            None => rule().verdict_map(key, map),
+        });
         Rules(rules.into())
     }
 

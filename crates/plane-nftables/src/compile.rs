@@ -1,9 +1,12 @@
 //! A service's state, as the objects that serve it. Holds no policy: the treatment says what happens; here stands which
 //! chain does that.
 
-use ferry_api::object::{Family, Protocol};
+use std::collections::BTreeSet;
+
+use ferry_api::object::{Family, ObjectName, Protocol};
 use ferry_model::{
-    Action, Context, Frontend, FrontendAddr, FrontendKind, Pool, PortState, Profile, Scope, Snat, SourceRanges,
+    Action, Context, Frontend, FrontendAddr, FrontendKind, MAX_COPIES, Pool, PortState, Profile, Scope, Snat,
+    SourceRanges,
 };
 use ferry_plane::{Before, Compile, Unit};
 
@@ -41,6 +44,10 @@ struct PortWriter<'a> {
     state: &'a PortState,
     /// the id of its memories, if it has affinity
     memory: Option<PortId>,
+    /// the id of its pool, if its frontends share one
+    pool: Option<PortId>,
+    /// what leads to the pool
+    used: BTreeSet<(Pick, Scope)>,
     out: &'a mut Vec<NftObject>,
 }
 
@@ -76,7 +83,8 @@ impl Compile for Nftables {
         };
         for state in &service.ports {
             let memory = state.affinity.map(|_| PortId::new(&service.name, state.protocol, &state.name));
-            PortWriter { chains: &self.chains, context, state, memory, out }.write();
+            let (chains, pool, used) = (&self.chains, pool_of(&service.name, state), BTreeSet::new());
+            PortWriter { chains, context, state, memory, pool, used, out }.write();
         }
     }
 
@@ -84,6 +92,22 @@ impl Compile for Nftables {
         if let Unit::Service(service) = next {
             place::place(service, before);
         }
+    }
+}
+
+/// The id of the pool that the frontends of a port share; `None` where each has slots of its own.
+///
+/// The slots of a frontend cost nobody a chain or a set, but a changed endpoint is a change for each frontend. The number of
+/// endpoints has no say: a port goes over from one to the other only with a change of its Service.
+pub(crate) fn pool_of(service: &ObjectName, port: &PortState) -> Option<PortId> {
+    (port.frontends.len() > MAX_COPIES).then(|| PortId::new(service, port.protocol, &port.name))
+}
+
+/// Where the slots of a scope begin in a pool.
+pub(crate) fn first_of_scope(scope: Scope) -> u32 {
+    match scope {
+        Scope::Cluster => 0,
+        Scope::Local => LOCAL_SLOTS,
     }
 }
 
@@ -151,6 +175,7 @@ impl PortWriter<'_> {
         let used = |scope: &Scope| self.state.frontends.iter().any(|frontend| Shape::of(frontend).uses(*scope));
         let scopes: Vec<Scope> = [Scope::Cluster, Scope::Local].into_iter().filter(used).collect();
         self.memories(&scopes);
+        self.pool(&scopes);
     }
 
     fn frontend(&mut self, frontend: &Frontend) {
@@ -162,7 +187,7 @@ impl PortWriter<'_> {
             Shape::Pass => return,
             Shape::Refuse(verdict) => verdict,
             Shape::One(pick, scope) => {
-                at.slots(self.state.pool(scope), 0, self.out);
+                self.slots(at, scope, 0);
                 self.teach(at);
                 self.forward(at, pick, scope, NodePortMap::AffinityPick)
             }
@@ -197,27 +222,45 @@ impl PortWriter<'_> {
             FrontendAddr::Vip(..) => (Pick::Forward, Pick::Local, FixedChain::ExternalLocal),
             FrontendAddr::NodePort(_) => (Pick::NodePortForward, Pick::NodePortLocal, FixedChain::NodePortLocal),
         };
-        at.slots(&self.state.cluster, 0, self.out);
+        self.slots(at, Scope::Cluster, 0);
         let verdict = self.forward(at, all, Scope::Cluster, NodePortMap::AffinityPick);
         self.out.push(at.verdict(NodePortMap::ClusterPolicy, verdict));
         let mut verdict = Value::Drop;
         if served {
-            at.slots(&self.state.local, LOCAL_SLOTS, self.out);
+            self.slots(at, Scope::Local, LOCAL_SLOTS);
             verdict = self.forward(at, local, Scope::Local, NodePortMap::AffinityPickLocal);
         }
         self.out.push(at.verdict(NodePortMap::Local, verdict));
         Value::Goto(ChainName::Fixed(chain))
     }
 
+    /// The slots of a frontend, unless it shares those of the port.
+    fn slots(&mut self, at: Place, scope: Scope, first: u32) {
+        if self.pool.is_none() {
+            let keys = (first..first + LOCAL_SLOTS).map(|slot| at.slot(slot));
+            fill(self.state.pool(scope), keys, self.out);
+        }
+    }
+
+    fn count(&self, scope: Scope) -> u32 {
+        u32::try_from(self.state.pool(scope).len()).unwrap_or(LOCAL_SLOTS).min(LOCAL_SLOTS)
+    }
+
     /// The verdict that picks an endpoint; with affinity, after a look into the memory.
     fn forward(&mut self, at: Place, pick: Pick, scope: Scope, unremembered: NodePortMap) -> Value {
-        let count = u32::try_from(self.state.pool(scope).len()).unwrap_or(LOCAL_SLOTS).min(LOCAL_SLOTS);
+        if let Some(pool) = self.pool {
+            let pick = pick.of_pool();
+            self.used.insert((pick, scope));
+            let chain = |memory| ChainName::Remember(pick, scope, memory);
+            return Value::Goto(self.memory.map_or(ChainName::Pool(pick, scope, pool), chain));
+        }
+        let count = self.count(scope);
         let Some(id) = self.memory else { return self.pick(pick, count) };
         // The chain in front of it has set the mark already.
         let verdict = self.pick(pick.without_mark(), count);
         self.out.push(at.verdict(unremembered, verdict));
         let name = ChainName::Remember(pick, scope, id);
-        let rules = self.chains.remember(self.context, self.state.protocol, pick, (id, scope));
+        let rules = self.chains.remember(self.context, self.state.protocol, pick, (id, scope), None);
         self.out.push(NftObject::Chain(name, rules));
         Value::Goto(name)
     }
@@ -231,6 +274,30 @@ impl PortWriter<'_> {
     fn teach(&mut self, at: Place) {
         if let Some(id) = self.memory {
             self.out.push(at.learn(id));
+        }
+    }
+
+    /// The pool that all frontends share, with its chains. So a changed endpoint is a changed element, however many there
+    /// are, and a changed number of endpoints a changed rule.
+    fn pool(&mut self, scopes: &[Scope]) {
+        let Some(pool) = self.pool.filter(|_| !scopes.is_empty()) else { return };
+        self.out.push(NftObject::Set(SetName::Pool(pool)));
+        for scope in scopes.iter().copied() {
+            let keys = (first_of_scope(scope)..).map(|slot| ElementKey::PoolSlot { id: pool, slot });
+            fill(self.state.pool(scope), keys, self.out);
+        }
+        let mut used = std::mem::take(&mut self.used);
+        if let Some(memory) = self.memory {
+            for (pick, scope) in std::mem::take(&mut used) {
+                let protocol = self.state.protocol;
+                let rules = self.chains.remember(self.context, protocol, pick, (memory, scope), Some(pool));
+                self.out.push(NftObject::Chain(ChainName::Remember(pick, scope, memory), rules));
+                used.insert((pick.without_mark(), scope));
+            }
+        }
+        for (pick, scope) in used {
+            let rules = self.chains.pool(self.context, self.state.protocol, pick, (pool, scope), self.count(scope));
+            self.out.push(NftObject::Chain(ChainName::Pool(pick, scope, pool), rules));
         }
     }
 
@@ -251,19 +318,21 @@ impl PortWriter<'_> {
     }
 }
 
+/// Puts the endpoints of a pool into slots. A pool has at most as many as lie before the Local ones.
+fn fill(pool: &Pool, slots: impl Iterator<Item = ElementKey>, out: &mut Vec<NftObject>) {
+    out.extend(pool.0.iter().zip(slots).map(|(endpoint, key)| NftObject::Element(key, Value::Endpoint(*endpoint))));
+}
+
 // === impl Place ===
 
 impl Place {
-    /// The slots of a pool, from this one on. A pool has at most as many slots as lie before the Local ones.
-    fn slots(self, pool: &Pool, first: u32, out: &mut Vec<NftObject>) {
+    /// A slot of its own.
+    fn slot(self, slot: u32) -> ElementKey {
         let protocol = self.protocol;
-        out.extend(pool.0.iter().zip(first..first + LOCAL_SLOTS).map(|(endpoint, slot)| {
-            let key = match self.at {
-                FrontendAddr::Vip(vip, port) => ElementKey::Slot { vip, protocol, port, slot },
-                FrontendAddr::NodePort(port) => ElementKey::NodePortSlot { protocol, port, slot },
-            };
-            NftObject::Element(key, Value::Endpoint(*endpoint))
-        }));
+        match self.at {
+            FrontendAddr::Vip(vip, port) => ElementKey::Slot { vip, protocol, port, slot },
+            FrontendAddr::NodePort(port) => ElementKey::NodePortSlot { protocol, port, slot },
+        }
     }
 
     /// The element of the verdict map for this kind of address.

@@ -3,13 +3,15 @@
 //! Elements go first, so that a range can take the place of one that overlaps it; then what is new from the table down
 //! to elements; then what is left of what goes. A changed element is deleted and added: packets see either.
 
+use std::collections::HashSet;
+
 use ferry_api::object::Family;
 use ferry_kernel::nft;
 use ferry_plane::{Batch, Op};
 
 use crate::ahead::Ahead;
 use crate::base;
-use crate::names::{ChainName, TABLE, TABLE_COMMENT};
+use crate::names::{ChainName, SetName, TABLE, TABLE_COMMENT};
 use crate::object::{ElementKey, NftObject, Rules, Table, Value};
 use crate::wire::{endpoint_bytes, key_bytes};
 
@@ -60,8 +62,12 @@ impl Encoded {
         if table_goes(&objects.replace) {
             encoded.batch.delete_table();
         } else {
+            // Its elements go with a set, and packets that are on their way there find them until then.
+            let going: HashSet<SetName> = objects.delete.iter().filter_map(set_of).collect();
+            let gone =
+                |key: &ElementKey| ahead.deleted.contains(key) || (!going.is_empty() && going.contains(&key.set()));
             encoded.each(Op::Delete, &objects.delete, |batch, object| match object {
-                NftObject::Element(key, _) if ahead.deleted.contains(key) => {}
+                NftObject::Element(key, _) if gone(key) => {}
                 NftObject::Element(..) | NftObject::Table(_) | NftObject::Set(_) | NftObject::Chain(..) => {
                     delete_element(batch, object);
                 }
@@ -136,6 +142,13 @@ impl Encoded {
     }
 }
 
+fn set_of(object: &NftObject) -> Option<SetName> {
+    match object {
+        NftObject::Set(name) => Some(*name),
+        NftObject::Table(_) | NftObject::Chain(..) | NftObject::Element(..) => None,
+    }
+}
+
 /// Which operation stands where in a transaction.
 pub(crate) struct Marks(Vec<Mark>);
 
@@ -177,7 +190,7 @@ fn add_element(batch: &mut nft::Batch, object: &NftObject) {
 /// Hands on the name of an element's set; that of a fixed set costs nothing.
 fn with_name(key: &ElementKey, use_it: impl FnOnce(&str)) {
     match key.set() {
-        crate::names::SetName::Fixed(fixed) => use_it(fixed.name()),
+        SetName::Fixed(fixed) => use_it(fixed.name()),
         other => use_it(&other.to_string()),
     }
 }

@@ -30,6 +30,8 @@ pub enum SetName {
     Memory(PortId, Scope),
     /// the endpoints that may be remembered there
     Members(PortId, Scope),
+    /// slot → endpoint of one service port with many frontends; slots from [`LOCAL_SLOTS`] serve the Local policy
+    Pool(PortId),
 }
 
 /// A chain.
@@ -39,6 +41,8 @@ pub enum ChainName {
     Fixed(FixedChain),
     /// picks one of so many slots
     Pick(Pick, u32),
+    /// picks from the pool of a scope of a service port with many frontends
+    Pool(Pick, Scope, PortId),
     /// looks into the memory of a scope, then picks
     Remember(Pick, Scope, PortId),
     /// teaches the memories of a service port
@@ -230,6 +234,9 @@ impl SetName {
         if let Some(id) = rest.strip_prefix("affinity-") {
             return Some(Self::Memory(PortId::parse(id)?, scope));
         }
+        if let Some(id) = name.strip_prefix("pool-") {
+            return Some(Self::Pool(PortId::parse(id)?));
+        }
         Some(Self::Members(PortId::parse(rest.strip_prefix("endpoints-")?)?, scope))
     }
 }
@@ -240,6 +247,7 @@ impl fmt::Display for SetName {
             Self::Fixed(fixed) => f.write_str(fixed.name()),
             Self::Memory(id, scope) => write!(f, "affinity-{id}{}", suffix(*scope)),
             Self::Members(id, scope) => write!(f, "endpoints-{id}{}", suffix(*scope)),
+            Self::Pool(id) => write!(f, "pool-{id}"),
         }
     }
 }
@@ -277,6 +285,10 @@ impl ChainName {
         }
         let (kind, rest) = name.split_once('-')?;
         let pick = Pick::ALL.into_iter().find(|pick| pick.prefix() == kind)?;
+        if let Some(rest) = rest.strip_prefix("pool-") {
+            let (id, scope) = split_scope(rest);
+            return Some(Self::Pool(pick, scope, PortId::parse(id)?));
+        }
         let Some(rest) = rest.strip_prefix("affinity-") else {
             let count = rest.parse().ok()?;
             // What would be printed otherwise is not ours: "int-03", "int-+3".
@@ -292,6 +304,7 @@ impl fmt::Display for ChainName {
         match self {
             Self::Fixed(fixed) => f.write_str(fixed.name()),
             Self::Pick(pick, count) => write!(f, "{}-{count}", pick.prefix()),
+            Self::Pool(pick, scope, id) => write!(f, "{}-pool-{id}{}", pick.prefix(), suffix(*scope)),
             Self::Remember(pick, scope, id) => write!(f, "{}-affinity-{id}{}", pick.prefix(), suffix(*scope)),
             Self::Learn(id) => write!(f, "learn-{id}"),
         }
@@ -338,6 +351,15 @@ impl Pick {
         }
     }
 
+    /// Of a pool, whose slots are the same whatever address leads there.
+    pub const fn of_pool(self) -> Self {
+        match self {
+            Self::Internal => Self::Internal,
+            Self::External | Self::NodePort => Self::External,
+            Self::Forward | Self::Local | Self::NodePortForward | Self::NodePortLocal => Self::Forward,
+        }
+    }
+
     /// The first slot that it reads.
     pub const fn first_slot(self) -> u32 {
         match self {
@@ -369,11 +391,13 @@ mod tests {
     fn names_read_back() {
         let id = PortId::new(&ObjectName::new("demo", "web"), Protocol::Tcp, "http");
         for scope in [Scope::Cluster, Scope::Local] {
-            for set in [SetName::Memory(id, scope), SetName::Members(id, scope)] {
+            for set in [SetName::Memory(id, scope), SetName::Members(id, scope), SetName::Pool(id)] {
                 assert_eq!(SetName::parse(&set.to_string()), Some(set));
             }
             for pick in Pick::ALL {
-                for chain in [ChainName::Pick(pick, 17), ChainName::Remember(pick, scope, id)] {
+                let chains =
+                    [ChainName::Pick(pick, 17), ChainName::Pool(pick, scope, id), ChainName::Remember(pick, scope, id)];
+                for chain in chains {
                     assert_eq!(ChainName::parse(&chain.to_string()), Some(chain));
                 }
             }

@@ -95,6 +95,13 @@ pub enum ElementKey {
         /// the slot
         slot: u32,
     },
+    /// a pool of a service port with many frontends
+    PoolSlot {
+        /// of which service port
+        id: PortId,
+        /// the slot
+        slot: u32,
+    },
     /// a verdict map keyed by VIP, protocol and port
     Vip {
         /// which
@@ -254,7 +261,7 @@ impl Object for NftObject {
             Self::Table(_) => 0,
             Self::Set(_) => 1,
             // Other chains go there.
-            Self::Chain(ChainName::Fixed(FixedChain::Reject), _) => 2,
+            Self::Chain(ChainName::Fixed(FixedChain::Reject) | ChainName::Pool(..), _) => 2,
             Self::Chain(ChainName::Fixed(fixed), _) if fixed.hook().is_some() => 4,
             Self::Chain(..) => 3,
             Self::Element(..) => 5,
@@ -382,6 +389,7 @@ impl ElementKey {
             Self::NodePortIp(_) => FixedSet::NodePortIps,
             Self::SameOctet(_) => FixedSet::SameOctet,
             Self::Member { id, scope, .. } => return SetName::Members(*id, *scope),
+            Self::PoolSlot { id, .. } => return SetName::Pool(*id),
         };
         SetName::Fixed(fixed)
     }
@@ -392,6 +400,7 @@ impl fmt::Display for ElementKey {
         match self {
             Self::Slot { vip, protocol, port, slot } => write!(f, "{vip} . {} . {port} . {slot}", protocol.lower()),
             Self::NodePortSlot { protocol, port, slot } => write!(f, "{} . {port} . {slot}", protocol.lower()),
+            Self::PoolSlot { slot, .. } => write!(f, "{slot}"),
             Self::Vip { vip, protocol, port, .. } => write!(f, "{vip} . {} . {port}", protocol.lower()),
             Self::NodePort { protocol, port, .. } => write!(f, "{} . {port}", protocol.lower()),
             Self::Learn { vip, port, .. } => write!(f, "{vip} . {port}"),

@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ferry_api::object::Protocol;
+use ferry_api::object::{ObjectName, Protocol};
 use ferry_model::{Endpoint, Frontend, FrontendAddr, Pool, PortState, Scope, ServiceState};
 use ferry_plane::{Before, Unit};
 
-use crate::compile::Shape;
+use crate::compile::{Shape, first_of_scope, pool_of};
 use crate::names::LOCAL_SLOTS;
 use crate::object::{ElementKey, NftObject, Value};
 
@@ -21,10 +21,11 @@ pub(crate) fn place(next: &mut ServiceState, before: Before<'_, NftObject>) {
     };
     let old: HashMap<(&str, Protocol), &PortState> =
         old.iter().flat_map(|old| &old.ports).map(|port| ((&*port.name, port.protocol), port)).collect();
+    let service = next.name.clone();
     for port in &mut next.ports {
         let slots = |port: &PortState, scope| match (old.get(&(&*port.name, port.protocol)), before) {
             (Some(old), _) => old.pool(scope).0.iter().copied().map(Some).collect(),
-            (None, Before::Objects(objects)) => found(objects, port, scope),
+            (None, Before::Objects(objects)) => found(objects, &service, port, scope),
             (None, Before::Nothing | Before::Unit(_)) => Vec::new(),
         };
         let cluster = arrange(&slots(port, Scope::Cluster), &port.cluster);
@@ -34,10 +35,18 @@ pub(crate) fn place(next: &mut ServiceState, before: Before<'_, NftObject>) {
     }
 }
 
-/// The slots that were read back, from the first frontend that has some.
-fn found(objects: &[NftObject], port: &PortState, scope: Scope) -> Vec<Option<Endpoint>> {
+/// The slots that were read back, of the pool or from the first frontend that has some.
+fn found(objects: &[NftObject], service: &ObjectName, port: &PortState, scope: Scope) -> Vec<Option<Endpoint>> {
+    if let Some(id) = pool_of(service, port) {
+        return slots_of(objects, first_of_scope(scope), |slot| ElementKey::PoolSlot { id, slot });
+    }
+    let protocol = port.protocol;
+    let key = |frontend: &Frontend, slot| match frontend.at {
+        FrontendAddr::Vip(vip, port) => ElementKey::Slot { vip, protocol, port, slot },
+        FrontendAddr::NodePort(port) => ElementKey::NodePortSlot { protocol, port, slot },
+    };
     let firsts = port.frontends.iter().filter_map(|frontend| Some((frontend, first_slot(frontend, scope)?)));
-    let mut slots = firsts.map(|(frontend, first)| slots_of(objects, port, frontend, first));
+    let mut slots = firsts.map(|(frontend, first)| slots_of(objects, first, |slot| key(frontend, slot)));
     slots.find(|slots| !slots.is_empty()).unwrap_or_default()
 }
 
@@ -50,12 +59,7 @@ fn first_slot(frontend: &Frontend, scope: Scope) -> Option<u32> {
     }
 }
 
-fn slots_of(objects: &[NftObject], port: &PortState, frontend: &Frontend, first: u32) -> Vec<Option<Endpoint>> {
-    let protocol = port.protocol;
-    let key = |slot| match frontend.at {
-        FrontendAddr::Vip(vip, port) => ElementKey::Slot { vip, protocol, port, slot },
-        FrontendAddr::NodePort(port) => ElementKey::NodePortSlot { protocol, port, slot },
-    };
+fn slots_of(objects: &[NftObject], first: u32, key: impl Fn(u32) -> ElementKey) -> Vec<Option<Endpoint>> {
     let from = objects.partition_point(|object| *object < NftObject::Element(key(first), Value::None));
     let mut slots = Vec::new();
     for object in objects.iter().skip(from) {
@@ -74,7 +78,9 @@ fn slots_of(objects: &[NftObject], port: &PortState, frontend: &Frontend, first:
 
 fn slot_of(key: &ElementKey) -> Option<u32> {
     match key {
-        ElementKey::Slot { slot, .. } | ElementKey::NodePortSlot { slot, .. } => Some(*slot),
+        ElementKey::Slot { slot, .. } | ElementKey::NodePortSlot { slot, .. } | ElementKey::PoolSlot { slot, .. } => {
+            Some(*slot)
+        }
         _ => None,
     }
 }

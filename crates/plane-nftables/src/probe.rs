@@ -45,8 +45,8 @@ fn transaction(family: Family) -> (nft::Batch, Vec<(usize, String)>) {
     steps.push((batch.position(), "a table".to_owned()));
     batch.add_table(None);
     let id = PortId::new(&ObjectName::new("", "probe"), Protocol::Tcp, "");
-    let memories = [SetName::Memory(id, Scope::Cluster), SetName::Members(id, Scope::Cluster)];
-    for set in FixedSet::ALL.iter().map(|set| SetName::Fixed(*set)).chain(memories) {
+    let own = [SetName::Memory(id, Scope::Cluster), SetName::Members(id, Scope::Cluster), SetName::Pool(id)];
+    for set in FixedSet::ALL.iter().map(|set| SetName::Fixed(*set)).chain(own) {
         steps.push((batch.position(), format!("the set or map {set}")));
         batch.add_set(&base::shape(set, family));
     }
@@ -91,8 +91,10 @@ fn chains(family: Family, id: PortId) -> Vec<(ChainName, Rules)> {
     for pick in [Pick::Internal, Pick::Local, Pick::NodePort] {
         all.push((ChainName::Pick(pick, 1), chains.pick(&context, pick, 1)));
     }
+    let pool = ChainName::Pool(Pick::Internal, Scope::Local, id);
+    all.push((pool, chains.pool(&context, Protocol::Tcp, Pick::Internal, (id, Scope::Local), 1)));
     let memory = (id, Scope::Cluster);
-    let remember = chains.remember(&context, Protocol::Tcp, Pick::Internal, memory);
+    let remember = chains.remember(&context, Protocol::Tcp, Pick::Internal, memory, None);
     all.push((ChainName::Remember(Pick::Internal, Scope::Cluster, id), remember));
     let learn = chains.learn(id, &[Scope::Cluster], Affinity { timeout_seconds: NonZeroU32::MIN });
     all.push((ChainName::Learn(id), learn));

@@ -42,7 +42,7 @@ fn keyword(family: Family) -> &'static str {
 fn set(text: &mut String, family: Family, name: SetName, elements: &BTreeMap<ElementKey, Value>) {
     let layout = Layout::of(name);
     let kind = if layout.data == Data::None { "set" } else { "map" };
-    let mut lines = vec![declaration(family, name, &layout)];
+    let mut lines = vec![declaration(family, &layout)];
     if layout.interval {
         lines.push("flags interval".to_owned());
     }
@@ -65,7 +65,7 @@ fn set(text: &mut String, family: Family, name: SetName, elements: &BTreeMap<Ele
 }
 
 /// What the keys and values are. Keys with a number have no plain type and are declared by expressions.
-fn declaration(family: Family, name: SetName, layout: &Layout) -> String {
+fn declaration(family: Family, layout: &Layout) -> String {
     let ip = keyword(family);
     let numbers = layout.key.iter().any(|part| matches!(part, Part::Slot | Part::Octet));
     let of = |part: &Part| match (part, numbers, family) {
@@ -86,7 +86,6 @@ fn declaration(family: Family, name: SetName, layout: &Layout) -> String {
         Data::Verdict => " : verdict".to_owned(),
         Data::Endpoint => format!(" : {} . {}", of(&Part::Address), of(&Part::Port)),
     };
-    debug_assert!(!numbers || matches!(name, SetName::Fixed(_)), "only fixed sets and maps have numbers in their keys");
     format!("{} {}{data}", if numbers { "typeof" } else { "type" }, key.join(" . "))
 }
 

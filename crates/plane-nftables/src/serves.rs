@@ -28,6 +28,7 @@ impl ElementKey {
             | Self::NodePort { .. }
             | Self::Slot { .. }
             | Self::NodePortSlot { .. }
+            | Self::PoolSlot { .. }
             | Self::Learn { .. }
             | Self::LearnNodePort { .. }
             | Self::SourceRange { .. }

@@ -75,6 +75,7 @@ pub(crate) fn key_bytes(key: &ElementKey) -> (Bytes, Option<Bytes>) {
         ElementKey::Slot { vip, protocol, port, slot } => {
             bytes.address(*vip).protocol(*protocol).port(*port).slot(*slot)
         }
+        ElementKey::PoolSlot { slot, .. } => bytes.slot(*slot),
         ElementKey::NodePortSlot { protocol, port, slot } => bytes.protocol(*protocol).port(*port).slot(*slot),
         ElementKey::Vip { vip, protocol, port, .. } => bytes.address(*vip).protocol(*protocol).port(*port),
         ElementKey::NodePort { protocol, port, .. } => bytes.protocol(*protocol).port(*port),
@@ -176,6 +177,7 @@ impl Fields {
                 let endpoint = Endpoint { address: self.address?, port: self.port? };
                 return Some(ElementKey::Member { id, scope, endpoint });
             }
+            SetName::Pool(id) => return Some(ElementKey::PoolSlot { id, slot: self.slot? }),
             SetName::Memory(..) => return None,
         };
         if let Some(map) = VipMap::ALL.into_iter().find(|map| map.set() == fixed) {

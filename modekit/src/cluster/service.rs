@@ -48,7 +48,11 @@ pub(super) fn random(slot: usize, random: &mut Random) -> (ObjectName, String) {
     text += &policies(slot, kind, random);
     if random.chance(25) {
         let addresses = ["198.51.100.20", "198.51.100.21", "203.0.113.20", "'2001:db8:2::20'", "'2001:db8:2::21'"];
-        text += &format!("  externalIPs: [{}]\n", random.some(&addresses, 3).join(", "));
+        let mut chosen: Vec<String> = random.some(&addresses, 3).into_iter().map(str::to_owned).collect();
+        // So many that they share what a plane writes of the endpoints.
+        let many = if random.chance(25) { 9 } else { 0 };
+        chosen.extend((0..many).flat_map(|last| [format!("198.51.100.3{last}"), format!("'2001:db8:2::3{last}'")]));
+        text += &format!("  externalIPs: [{}]\n", chosen.join(", "));
     }
     // What is left over of an earlier type stays for a while.
     if kind == "LoadBalancer" || random.chance(5) {

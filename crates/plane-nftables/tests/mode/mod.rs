@@ -65,6 +65,7 @@ fn first_slot(key: ElementKey) -> Option<ElementKey> {
         ElementKey::NodePortSlot { protocol, port, slot } => {
             Some(ElementKey::NodePortSlot { protocol, port, slot: first(slot) })
         }
+        ElementKey::PoolSlot { id, slot } => Some(ElementKey::PoolSlot { id, slot: first(slot) }),
         _ => None,
     }
 }

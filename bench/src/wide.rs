@@ -1,0 +1,151 @@
+//! One Service of 250 ports, 64 addresses and 64 endpoints, which is as wide as the API allows, among many others: what a
+//! change of one of its endpoints takes, and what it means for a change of another Service.
+
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use ferry_model::store::Event;
+
+use crate::objects;
+use crate::pipeline::{Pipe, decode, load, sent, slice};
+use crate::stats::{self, memory_mib, slab_mib};
+
+const PORTS: usize = 250;
+const EXTERNAL_IPS: u32 = 63;
+const ENDPOINTS: u32 = 64;
+/// So many ports an EndpointSlice has at most.
+const PORTS_PER_SLICE: usize = 100;
+const ROUNDS: usize = 40;
+
+pub(crate) fn run(services: usize) -> anyhow::Result<()> {
+    let mut pipe = Pipe::start()?;
+    load(&mut pipe, services)?;
+    println!("\n-- one more service: {PORTS} ports x {} addresses x {ENDPOINTS} endpoints", EXTERNAL_IPS + 1);
+    let before = (slab_mib()?, memory_mib("self", "VmRSS")?);
+    let mut events = decode(&service())?;
+    events.extend(slices(&first_endpoints())?);
+    let (born, turn) = pipe.turn(events)?;
+    println!(
+        "first time                                   {:8.1} ms ({:.1} ms cpu engine), {} operations",
+        born.as_secs_f64() * 1e3,
+        turn.cpu.as_secs_f64() * 1e3,
+        turn.ops
+    );
+    ferry_kernel::memory::trim();
+    let after = (slab_mib()?, memory_mib("self", "VmRSS")?);
+    println!("kernel memory {:+.1} MiB, resident {:+.1} MiB", after.0 - before.0, after.1 - before.1);
+    changes(&mut pipe)?;
+    neighbours(&mut pipe, services)
+}
+
+/// One endpoint that is replaced, that goes and that comes.
+fn changes(pipe: &mut Pipe) -> anyhow::Result<()> {
+    let (mut replaced, mut gone, mut back) = (Vec::new(), Vec::new(), Vec::new());
+    let mut written = [Default::default(); 3];
+    for round in 0..ROUNDS {
+        let mut endpoints = first_endpoints();
+        if round.is_multiple_of(2)
+            && let Some(third) = endpoints.get_mut(3)
+        {
+            *third = endpoint(200);
+        }
+        let (elapsed, bytes) = pipe.change(slices(&endpoints)?)?;
+        replaced.push(elapsed);
+        written[0] = bytes;
+    }
+    for _ in 0..ROUNDS {
+        let mut endpoints = first_endpoints();
+        endpoints.remove(5);
+        let (elapsed, bytes) = pipe.change(slices(&endpoints)?)?;
+        gone.push(elapsed);
+        written[1] = bytes;
+        let (elapsed, bytes) = pipe.change(slices(&first_endpoints())?)?;
+        back.push(elapsed);
+        written[2] = bytes;
+    }
+    stats::print("endpoint replaced", replaced, &sent(written[0]));
+    stats::print("endpoint removed", gone, &sent(written[1]));
+    stats::print("endpoint added", back, &sent(written[2]));
+    Ok(())
+}
+
+/// A change of another service, alone and right behind one of the wide service.
+fn neighbours(pipe: &mut Pipe, services: usize) -> anyhow::Result<()> {
+    let (mut alone, mut behind) = (Vec::new(), Vec::new());
+    for round in 0..2 * ROUNDS {
+        let index = (round / 2).wrapping_mul(7919) % services;
+        let mut others = objects::first_endpoints(index);
+        let mut endpoints = first_endpoints();
+        if round.is_multiple_of(2) {
+            others.reverse();
+            others.truncate(5);
+            endpoints.truncate(63);
+        }
+        let change = slice(index, &others)?;
+        alone.push(pipe.change(slice(index, &objects::first_endpoints(index))?)?.0);
+        pipe.start_change(slices(&endpoints)?)?;
+        let started = Instant::now();
+        pipe.start_change(change)?;
+        behind.push(pipe.settle(started, 2)?);
+    }
+    stats::print("another service's endpoints, alone", alone, "");
+    stats::print("another service's endpoints, right behind", behind, "");
+    Ok(())
+}
+
+fn endpoint(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(0x0aff_0001 + number)
+}
+
+fn first_endpoints() -> Vec<Ipv4Addr> {
+    (0..ENDPOINTS).map(endpoint).collect()
+}
+
+fn service() -> String {
+    let external: Vec<String> =
+        (0..EXTERNAL_IPS).map(|number| Ipv4Addr::from_bits(0xc633_6401 + number).to_string()).collect();
+    let mut text = format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: wide, namespace: bench}}\nspec:\n  type: ClusterIP\n  \
+         clusterIP: 10.127.0.1\n  clusterIPs: [10.127.0.1]\n  ipFamilies: [IPv4]\n  externalIPs: [{}]\n  ports:\n",
+        external.join(", ")
+    );
+    for port in 0..PORTS {
+        // Writing to a String can't fail.
+        let _ = writeln!(text, "  - {{name: p{port}, protocol: TCP, port: {}}}", 1000 + port);
+    }
+    text
+}
+
+fn slices(endpoints: &[Ipv4Addr]) -> anyhow::Result<Vec<Event>> {
+    let mut events = Vec::new();
+    for first in (0..PORTS).step_by(PORTS_PER_SLICE) {
+        let mut text = format!(
+            "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: wide-{first}\n  \
+             namespace: bench\n  labels: {{kubernetes.io/service-name: wide}}\naddressType: IPv4\nports:\n"
+        );
+        for port in first..PORTS.min(first + PORTS_PER_SLICE) {
+            let _ = writeln!(text, "- {{name: p{port}, protocol: TCP, port: {}}}", 8000 + port);
+        }
+        text.push_str("endpoints:\n");
+        for endpoint in endpoints {
+            let _ = writeln!(text, "- {{addresses: [{endpoint}], nodeName: node-1, conditions: {{ready: true}}}}");
+        }
+        events.extend(decode(&text)?);
+    }
+    Ok(events)
+}
+
+impl Pipe {
+    /// Waits until so many units are acknowledged; the time since `started`.
+    fn settle(&mut self, started: Instant, units: usize) -> anyhow::Result<Duration> {
+        let mut acknowledged = 0;
+        loop {
+            let turn = self.next_turn()?;
+            acknowledged += turn.units;
+            if acknowledged >= units {
+                return Ok(turn.acknowledged - started);
+            }
+        }
+    }
+}
