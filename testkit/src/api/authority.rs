@@ -96,7 +96,7 @@ impl Authority {
 }
 
 /// TLS for a server with this certificate, which asks for client certificates if there is an authority for them.
-pub(super) fn server_config(identity: &Identity, clients: Option<&Authority>) -> ServerConfig {
+pub(super) fn server_config(identity: &Identity, clients: Option<&Authority>, http2: bool) -> ServerConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -113,7 +113,8 @@ pub(super) fn server_config(identity: &Identity, clients: Option<&Authority>) ->
     let chain = vec![CertificateDer::from(identity.certificate_der.clone())];
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(identity.key_der.clone()));
     let mut config = builder.with_single_cert(chain, key).expect("a certificate with its key");
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let http2 = http2.then(|| super::http2::NAME.to_vec());
+    config.alpn_protocols = http2.into_iter().chain([b"http/1.1".to_vec()]).collect();
     config
 }
 

@@ -95,7 +95,9 @@ impl<'a> Body<'a> {
     }
 
     fn chunk(&mut self, bytes: &[u8]) {
-        if !bytes.is_empty() {
+        if !self.connection.has_chunks() {
+            self.pending.extend_from_slice(bytes);
+        } else if !bytes.is_empty() {
             self.pending.extend_from_slice(format!("{:x}\r\n", bytes.len()).as_bytes());
             self.pending.extend_from_slice(bytes);
             self.pending.extend_from_slice(b"\r\n");
@@ -122,7 +124,11 @@ impl<'a> Body<'a> {
             let rest = encoder.finish()?;
             self.chunk(&rest);
         }
-        self.pending.extend_from_slice(b"0\r\n\r\n");
-        self.flush()
+        if self.connection.has_chunks() {
+            self.pending.extend_from_slice(b"0\r\n\r\n");
+        }
+        self.flush()?;
+        self.connection.complete();
+        Ok(())
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
+use super::http2::Reply;
 use super::request::{self, Head};
 
 /// A head, or a body that a client sends, may not be larger.
@@ -18,9 +19,9 @@ const LARGEST_REQUEST: usize = 1 << 20;
 #[derive(Clone)]
 pub(super) struct Socket(pub(super) Arc<TcpStream>);
 
-/// A connection, past its TLS handshake or without TLS.
+/// What one request after another comes from and is answered on: a connection of HTTP/1.1, past its TLS handshake or
+/// without TLS; or one stream of HTTP/2.
 pub(super) struct Connection {
-    socket: Socket,
     stream: Stream,
     inbox: Vec<u8>,
 }
@@ -28,6 +29,7 @@ pub(super) struct Connection {
 enum Stream {
     Plain(Socket),
     Tls(Box<StreamOwned<ServerConnection, Socket>>),
+    Two(Reply),
 }
 
 /// Faults of bytes of one body. Counts go down as bytes are sent.
@@ -91,13 +93,69 @@ impl Connection {
                 Stream::Tls(Box::new(StreamOwned::new(session, io)))
             }
         };
-        Ok(Self { socket, stream, inbox: Vec::new() })
+        Ok(Self { stream, inbox: Vec::new() })
+    }
+
+    /// After a handshake that was made elsewhere.
+    pub(super) fn secured(socket: Socket, session: ServerConnection) -> Self {
+        Self { stream: Stream::Tls(Box::new(StreamOwned::new(session, socket))), inbox: Vec::new() }
+    }
+
+    /// One stream of HTTP/2.
+    pub(super) fn of_reply(reply: Reply) -> Self {
+        Self { stream: Stream::Two(reply), inbox: Vec::new() }
+    }
+
+    /// Its answer is complete.
+    pub(super) fn complete(&mut self) {
+        if let Stream::Two(reply) = &mut self.stream {
+            reply.complete();
+        }
+    }
+
+    /// Whether bodies are framed in lines.
+    pub(super) fn has_chunks(&self) -> bool {
+        !matches!(self.stream, Stream::Two(_))
+    }
+
+    fn socket(&self) -> Option<&Socket> {
+        match &self.stream {
+            Stream::Plain(socket) => Some(socket),
+            Stream::Tls(tls) => Some(&tls.sock),
+            Stream::Two(_) => None,
+        }
+    }
+
+    /// The head of an answer: its status, fields, and the length of its body where it is known; of HTTP/1.1 at most so
+    /// many bytes.
+    pub(super) fn head(
+        &mut self,
+        code: u16,
+        fields: &[(&str, &str)],
+        length: Option<usize>,
+        most: usize,
+    ) -> io::Result<()> {
+        let length = length.map(|length| length.to_string());
+        if let Stream::Two(reply) = &mut self.stream {
+            let response = hyper::Response::builder().status(code);
+            let length = length.as_deref().map(|length| ("content-length", length));
+            let fields = fields.iter().copied().chain(length);
+            return reply.head(fields.fold(response, |response, (name, value)| response.header(name, value)));
+        }
+        let mut head = format!("HTTP/1.1 {code} {}\r\n", if code < 300 { "Fine" } else { "Refused" });
+        let framing = length.as_deref().map_or(("Transfer-Encoding", "chunked"), |length| ("Content-Length", length));
+        for (name, value) in fields.iter().copied().chain([framing]) {
+            head.extend([name, ": ", value, "\r\n"]);
+        }
+        head.push_str("\r\n");
+        self.write(head.as_bytes().get(..most).unwrap_or(head.as_bytes()))
     }
 
     /// Whether the client showed a certificate (which has been verified then).
     pub(super) fn has_client_certificate(&self) -> bool {
         match &self.stream {
             Stream::Plain(_) => false,
+            Stream::Two(reply) => reply.has_certificate,
             Stream::Tls(tls) => tls.conn.peer_certificates().is_some_and(|chain| !chain.is_empty()),
         }
     }
@@ -139,6 +197,8 @@ impl Connection {
         match &mut self.stream {
             Stream::Plain(socket) => socket.read(bytes),
             Stream::Tls(tls) => tls.read(bytes),
+            // A request came whole.
+            Stream::Two(_) => Ok(0),
         }
     }
 
@@ -147,6 +207,7 @@ impl Connection {
         match &mut self.stream {
             Stream::Plain(socket) => socket.write_all(bytes),
             Stream::Tls(tls) => tls.write_all(bytes).and_then(|()| tls.flush()),
+            Stream::Two(reply) => reply.write(bytes),
         }
     }
 
@@ -175,15 +236,30 @@ impl Connection {
         }
     }
 
-    /// Ends the connection without a farewell.
+    /// Ends the connection without a farewell; of HTTP/2, the stream by a reset.
     pub(super) fn cut(&mut self, reset: bool) -> io::Result<()> {
-        if reset {
-            // Takes effect when the last owner of the socket closes it, which is soon.
-            socket2::SockRef::from(&*self.socket.0).set_linger(Some(Duration::ZERO))?;
-        } else {
-            self.socket.0.shutdown(Shutdown::Both)?;
+        match (&mut self.stream, reset) {
+            (Stream::Two(reply), true) => reply.reset(h2::Reason::CANCEL),
+            (Stream::Two(reply), false) => reply.reset(h2::Reason::INTERNAL_ERROR),
+            (Stream::Plain(_) | Stream::Tls(_), _) => {
+                let Some(socket) = self.socket() else { return Ok(()) };
+                if reset {
+                    // Takes effect when the last owner of the socket closes it, which is soon.
+                    socket2::SockRef::from(&*socket.0).set_linger(Some(Duration::ZERO))?;
+                } else {
+                    socket.0.shutdown(Shutdown::Both)?;
+                }
+            }
         }
         Err(io::Error::new(io::ErrorKind::ConnectionAborted, "cut as the script wants it"))
+    }
+
+    /// The server doesn't begin with the request; only HTTP/2 can say that.
+    pub(super) fn refuse_stream(&mut self) -> io::Result<()> {
+        if let Stream::Two(reply) = &mut self.stream {
+            reply.refuse();
+        }
+        self.cut(false)
     }
 
     /// Says nothing until the client goes.
@@ -200,8 +276,11 @@ impl Connection {
                 return Ok(Wake::Time);
             }
             let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-            let socket = Arc::clone(&self.socket.0);
-            let mut ready = vec![PollFd::new(&socket, PollFlags::IN)];
+            let socket = self.socket().cloned();
+            let gone = if let Stream::Two(reply) = &self.stream { Some(Arc::clone(&reply.gone)) } else { None };
+            let peer = socket.as_ref().map(|socket| socket.0.as_fd()).or(gone.as_ref().map(|gone| gone.as_fd()));
+            let Some(peer) = peer else { return Ok(Wake::Closed) };
+            let mut ready = vec![PollFd::from_borrowed_fd(peer, PollFlags::IN)];
             ready.extend(waker.map(|waker| PollFd::from_borrowed_fd(waker, PollFlags::IN)));
             match poll(&mut ready, timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -220,9 +299,10 @@ impl Connection {
 
     /// Takes in what the client sends meanwhile; false when it has gone.
     fn client_is_there(&mut self) -> io::Result<bool> {
-        self.socket.0.set_nonblocking(true)?;
+        let Some(socket) = self.socket().cloned() else { return Ok(false) };
+        socket.0.set_nonblocking(true)?;
         let outcome = self.fill();
-        self.socket.0.set_nonblocking(false)?;
+        socket.0.set_nonblocking(false)?;
         match outcome {
             Ok(more) => Ok(more),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
@@ -237,7 +317,9 @@ impl Connection {
             // The client may have gone already.
             let _ = tls.flush();
         }
-        let _ = self.socket.0.shutdown(Shutdown::Both);
+        if let Some(socket) = self.socket() {
+            let _ = socket.0.shutdown(Shutdown::Both);
+        }
     }
 }
 

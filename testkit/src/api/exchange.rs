@@ -92,6 +92,7 @@ impl Exchange<'_> {
         }
         match self.action.clone() {
             Some(Action::NoAnswer) => return self.connection.silence(),
+            Some(Action::RefuseStream) => return self.connection.refuse_stream(),
             Some(Action::Delay(time)) => self.pause(time)?,
             Some(Action::Status { code, retry_after, body: None }) => {
                 let status = Status { retry_after_seconds: retry_after, ..failure(code, self.seen, "lab") };
@@ -110,8 +111,8 @@ impl Exchange<'_> {
             _ => {}
         }
         match (self.seen.method.as_str(), route) {
-            ("GET", Route::List(kind)) if self.seen.form == Form::List => self.list(kind),
-            ("GET", Route::List(kind)) => self.watch(kind),
+            ("GET", Route::List(kind, _)) if self.seen.form == Form::List => self.list(kind),
+            ("GET", Route::List(kind, _)) => self.watch(kind),
             ("GET", Route::Object(kind, key)) => {
                 let found = self.server.store().find(kind, &key);
                 match found {
@@ -162,15 +163,11 @@ impl Exchange<'_> {
         bytes: &[u8],
         retry_after: Option<u32>,
     ) -> io::Result<()> {
-        let retry_after = retry_after.map_or_else(String::new, |seconds| format!("Retry-After: {seconds}\r\n"));
-        let mut out = format!(
-            "HTTP/1.1 {code} {}\r\nCache-Control: no-cache, private\r\nContent-Type: {content_type}\r\n{retry_after}Content-Length: {}\r\n\r\n",
-            if code < 300 { "Fine" } else { "Refused" },
-            bytes.len()
-        )
-        .into_bytes();
-        out.extend_from_slice(bytes);
-        self.connection.write(&out)
+        let retry_after = retry_after.map(|seconds| seconds.to_string());
+        let mut fields = vec![("Cache-Control", "no-cache, private"), ("Content-Type", content_type)];
+        fields.extend(retry_after.as_deref().map(|seconds| ("Retry-After", seconds)));
+        self.connection.head(code, &fields, Some(bytes.len()), usize::MAX)?;
+        self.connection.write(bytes)
     }
 
     /// The head of an answer of unknown length; nothing if the whole answer was the script's.
@@ -179,16 +176,16 @@ impl Exchange<'_> {
             Some(Action::ContentType(other)) => other,
             _ => self.encoding.content_type(stream),
         };
-        let zipped = if is_zipped(self.action.as_ref()) { "Content-Encoding: gzip\r\n" } else { "" };
-        let head = format!(
-            "HTTP/1.1 200 OK\r\nCache-Control: no-cache, private\r\nContent-Type: {content_type}\r\n{zipped}Transfer-Encoding: chunked\r\n\r\n"
-        );
-        let head = head.as_bytes();
+        let mut fields = vec![("Cache-Control", "no-cache, private"), ("Content-Type", content_type)];
+        fields.extend(is_zipped(self.action.as_ref()).then_some(("Content-Encoding", "gzip")));
         if let Some(Action::CutHead { bytes }) = self.action {
-            self.connection.write(head.get(..bytes).unwrap_or(head))?;
+            // There are no halves of a head in HTTP/2.
+            if self.connection.has_chunks() {
+                self.connection.head(200, &fields, None, bytes)?;
+            }
             self.connection.cut(false)?;
         }
-        self.connection.write(head)?;
+        self.connection.head(200, &fields, None, usize::MAX)?;
         let mut body = Body::new(self.connection, self.action.as_ref())?;
         match &self.action {
             Some(Action::Raw(bytes)) => body.content(bytes)?,

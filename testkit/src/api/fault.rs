@@ -36,7 +36,7 @@ pub enum Form {
 }
 
 /// What happens to an answer. Bytes of a body are counted as they are on the wire below TLS: with the lines that frame the
-/// chunks, after compression.
+/// chunks, after compression. With HTTP/2 nothing is framed, and what ends or resets a connection resets the stream.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// A failure, with a Status in the encoding asked for, or this text instead. `retry_after` is both the header and
@@ -94,6 +94,8 @@ pub enum Action {
     Silence,
     /// Not even a head; the connection stays open
     NoAnswer,
+    /// Of HTTP/2: the server says that it doesn't begin with this. With HTTP/1.1 the connection ends
+    RefuseStream,
     /// This many bytes of the body, then nothing; the connection stays open
     StallAfter {
         /// bytes

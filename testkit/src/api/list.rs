@@ -83,7 +83,11 @@ impl Exchange<'_> {
 
     pub(super) fn selector(&self, kind: Kind) -> Result<Selector, Status> {
         let parameter = |name| self.seen.parameter(name).unwrap_or_default();
-        Selector::parse(kind, parameter("labelSelector"), parameter("fieldSelector"))
+        let fields = match self.seen.namespace.as_str() {
+            "" => parameter("fieldSelector").to_owned(),
+            namespace => format!("{},metadata.namespace={namespace}", parameter("fieldSelector")),
+        };
+        Selector::parse(kind, parameter("labelSelector"), &fields)
             .map_err(|message| Status { message, ..failure(400, self.seen, "") })
     }
 

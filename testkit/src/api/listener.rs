@@ -11,10 +11,13 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use socket2::{Domain, Socket as RawSocket, Type};
+use tokio::sync::watch;
 
 use super::connection::{Connection, Socket, drain};
 use super::exchange::{Encoding, Exchange, failure};
 use super::fault::Welcome;
+use super::http2::{self, Order};
+use super::request::Head;
 use super::{Shared, locked};
 
 /// Accepts connections until it is stopped, and again when it is resumed.
@@ -30,7 +33,13 @@ struct Control {
     changed: Condvar,
     waker: OwnedFd,
     accepted: AtomicU64,
-    open: Mutex<HashMap<u64, Socket>>,
+    open: Mutex<HashMap<u64, Open>>,
+}
+
+/// A connection that is open.
+struct Open {
+    socket: Socket,
+    orders: watch::Sender<Order>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,9 +88,17 @@ impl Listener {
     }
 
     pub(super) fn cut(&self) {
-        for socket in locked(&self.control.open).values() {
+        for open in locked(&self.control.open).values() {
+            open.orders.send_replace(Order::End);
             // It may have ended already.
-            let _ = socket.0.shutdown(Shutdown::Both);
+            let _ = open.socket.0.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Tells all connections of HTTP/2.
+    pub(super) fn order(&self, order: Order) {
+        for open in locked(&self.control.open).values() {
+            open.orders.send_replace(order);
         }
     }
 
@@ -190,11 +207,12 @@ fn accept_while_listening(
         let Ok((stream, _)) = listener.accept() else { continue };
         let number = control.accepted.fetch_add(1, Ordering::Relaxed) + 1;
         let socket = Socket(Arc::new(stream));
-        locked(&control.open).insert(number, socket.clone());
+        let (orders, ordered) = watch::channel(Order::Serve);
+        locked(&control.open).insert(number, Open { socket: socket.clone(), orders });
         let (control, shared) = (Arc::clone(control), Arc::clone(shared));
         let body = move || {
             // The end of a connection, however it comes, is nothing to report: clients go, scripts cut.
-            let _ = serve(&shared, number, &socket);
+            let _ = serve(&shared, number, &socket, ordered);
             locked(&control.open).remove(&number);
         };
         threads.retain(|thread| !thread.is_finished());
@@ -202,7 +220,7 @@ fn accept_while_listening(
     }
 }
 
-fn serve(shared: &Shared, number: u64, socket: &Socket) -> io::Result<()> {
+fn serve(shared: &Arc<Shared>, number: u64, socket: &Socket, orders: watch::Receiver<Order>) -> io::Result<()> {
     socket.0.set_nodelay(true)?;
     let welcome = locked(&shared.script).next_welcome();
     match welcome {
@@ -216,28 +234,38 @@ fn serve(shared: &Shared, number: u64, socket: &Socket) -> io::Result<()> {
         Some(Welcome::Silence) => return Connection::open(socket.clone(), None)?.silence(),
     }
     let tls = locked(&shared.tls).as_ref().map(|(_, config)| Arc::clone(config));
-    let mut connection = Connection::open(socket.clone(), tls)?;
-    while let Some((head, body)) = connection.request()? {
-        let route = head.route(&shared.options.prefix);
-        let seen = head.seen(&route, number);
-        let action = locked(&shared.script).next(seen.kind, seen.form);
-        locked(&shared.requests).push(seen.clone());
-        let encoding = Encoding::accepted(seen.header("accept"), shared.options.protobuf);
-        let mut exchange = Exchange {
-            server: shared,
-            connection: &mut connection,
-            seen: &seen,
-            encoding: encoding.unwrap_or(Encoding::Json),
-            action,
-        };
-        if encoding.is_none() {
-            exchange.fail(&failure(406, &seen, ""))?;
-        } else {
-            exchange.answer(route, &body)?;
+    let mut connection = match tls {
+        Some(tls) if tls.alpn_protocols.iter().any(|name| name == http2::NAME) => {
+            match http2::run(shared, number, socket, tls, orders)? {
+                Some(session) => Connection::secured(socket.clone(), session),
+                None => return Ok(()),
+            }
         }
+        tls => Connection::open(socket.clone(), tls)?,
+    };
+    while let Some((head, body)) = connection.request()? {
+        exchange(shared, &mut connection, head, &body, number)?;
     }
     connection.close();
     Ok(())
+}
+
+/// One request and its answer.
+pub(super) fn exchange(
+    shared: &Shared,
+    connection: &mut Connection,
+    head: Head,
+    body: &[u8],
+    number: u64,
+) -> io::Result<()> {
+    let route = head.route(&shared.options.prefix);
+    let seen = head.seen(&route, number);
+    let action = locked(&shared.script).next(seen.kind, seen.form);
+    locked(&shared.requests).push(seen.clone());
+    let encoding = Encoding::accepted(seen.header("accept"), shared.options.protobuf);
+    let mut exchange =
+        Exchange { server: shared, connection, seen: &seen, encoding: encoding.unwrap_or(Encoding::Json), action };
+    if encoding.is_none() { exchange.fail(&failure(406, &seen, "")) } else { exchange.answer(route, body) }
 }
 
 /// Closes so that what was written arrives: what the client has sent would turn the close into a reset.

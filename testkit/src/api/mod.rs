@@ -1,4 +1,4 @@
-//! An API server of our own, scripted: lists, streaming lists and watches over HTTP/1.1, with TLS or without, in JSON and
+//! An API server of our own, scripted: lists, streaming lists and watches over HTTP/1.1, with TLS or without, and over HTTP/2 with TLS, in JSON and
 //! protobuf, as a real one answers them where a client can tell; and every fault that a network or a server may have.
 //!
 //! Objects are put in from outside, by [`ApiServer::put`] or by PUT and DELETE of their paths; Events are kept as clients write
@@ -12,6 +12,7 @@ mod entry;
 mod event;
 mod exchange;
 mod fault;
+mod http2;
 mod list;
 mod listener;
 pub mod objects;
@@ -52,6 +53,10 @@ pub struct Options {
     pub token: Option<String>,
     /// what all paths begin with, say `/clusters/a`
     pub prefix: String,
+    /// whether it speaks HTTP/2 over TLS with those who do
+    pub http2: bool,
+    /// how many requests may run at once on one connection of HTTP/2
+    pub streams: Option<u32>,
     /// whether it knows `sendInitialEvents`; without, it answers 422 to that
     pub streaming_lists: bool,
     /// whether it knows protobuf; without, JSON is all that it can answer
@@ -101,6 +106,8 @@ impl Default for Options {
             listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
             token: None,
             prefix: String::new(),
+            http2: true,
+            streams: None,
             streaming_lists: true,
             protobuf: true,
             bookmarks: None,
@@ -122,7 +129,7 @@ impl Options {
 impl ApiServer {
     /// Starts a server in the network namespace of the calling thread.
     pub fn start(options: Options) -> Self {
-        let tls = options.tls.clone().map(|identity| with_config(identity, options.clients.as_ref()));
+        let tls = options.tls.clone().map(|identity| with_config(identity, &options));
         let listen = options.listen;
         let shared = Arc::new(Shared {
             token: Mutex::new(options.token.clone()),
@@ -175,7 +182,7 @@ impl ApiServer {
 
     /// Shows another certificate from the next connection on.
     pub fn present(&self, identity: Identity) {
-        *locked(&self.shared.tls) = Some(with_config(identity, self.shared.options.clients.as_ref()));
+        *locked(&self.shared.tls) = Some(with_config(identity, &self.shared.options));
     }
 
     /// Accepts another token from the next request on.
@@ -293,6 +300,18 @@ impl ApiServer {
         self.listener.cut();
     }
 
+    /// Says on all connections of HTTP/2 that it is leaving, by GOAWAY: what has begun goes on, new requests are for a new
+    /// connection.
+    pub fn go_away(&self) {
+        self.listener.order(http2::Order::Leave);
+    }
+
+    /// Leaves all connections of HTTP/2 as they are: open, but nothing is read or said on them any more, not even to
+    /// pings.
+    pub fn freeze(&self) {
+        self.listener.order(http2::Order::Freeze);
+    }
+
     /// Refuses connections and ends those that there are.
     pub fn stop(&self) {
         self.listener.stop();
@@ -340,8 +359,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn with_config(identity: Identity, clients: Option<&Authority>) -> (Identity, Arc<rustls::ServerConfig>) {
-    let config = authority::server_config(&identity, clients);
+fn with_config(identity: Identity, options: &Options) -> (Identity, Arc<rustls::ServerConfig>) {
+    let config = authority::server_config(&identity, options.clients.as_ref(), options.http2);
     (identity, Arc::new(config))
 }
 

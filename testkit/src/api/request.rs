@@ -24,6 +24,8 @@ pub struct Seen {
     pub form: Form,
     /// of which kind of object, if of one
     pub kind: Option<Kind>,
+    /// whose objects are asked for; blank for those of all namespaces
+    pub namespace: String,
     /// path and query as they were sent
     pub path_and_query: String,
     /// query parameters, decoded, in order
@@ -39,7 +41,8 @@ pub struct Seen {
 /// What a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Route {
-    List(Kind),
+    /// of this namespace, or of all where that is blank
+    List(Kind, String),
     /// with its key
     Object(Kind, String),
     /// of a namespace; one of them, where it is named
@@ -116,8 +119,7 @@ impl Head {
         let kinds = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr];
         let known = kinds.into_iter().find(|known| plural(*known) == kind && group(*known) == group_named);
         match (known, rest) {
-            // A list of one namespace is nothing that is asked for here.
-            (Some(kind), []) if namespace.is_empty() => Route::List(kind),
+            (Some(kind), []) => Route::List(kind, namespace.to_owned()),
             (Some(kind), [name]) => Route::Object(kind, format!("{namespace}/{name}")),
             _ => Route::Nothing,
         }
@@ -132,14 +134,16 @@ impl Head {
             .collect();
         let is = |name: &str| matches!(find(&parameters, name), Some("true" | "1"));
         let (kind, form) = match route {
-            Route::List(kind) if is("watch") && is("sendInitialEvents") => (Some(*kind), Form::StreamingList),
-            Route::List(kind) if is("watch") => (Some(*kind), Form::Watch),
-            Route::List(kind) => (Some(*kind), Form::List),
+            Route::List(kind, _) if is("watch") && is("sendInitialEvents") => (Some(*kind), Form::StreamingList),
+            Route::List(kind, _) if is("watch") => (Some(*kind), Form::Watch),
+            Route::List(kind, _) => (Some(*kind), Form::List),
             Route::Object(kind, _) => (Some(*kind), Form::Other),
             Route::Events { .. } => (None, Form::Event),
             Route::Version | Route::Nothing => (None, Form::Other),
         };
+        let namespace = if let Route::List(_, namespace) = route { namespace.clone() } else { String::new() };
         Seen {
+            namespace,
             method: self.method,
             form,
             kind,

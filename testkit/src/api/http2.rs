@@ -1,0 +1,268 @@
+//! HTTP/2: hyper speaks it, on the thread of the connection, and each request is answered by a thread of its own, which
+//! does what one of HTTP/1.1 does.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::thread;
+
+use http_body_util::BodyExt as _;
+use hyper::body::{Body, Bytes, Frame, Incoming};
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustix::event::{EventfdFlags, eventfd};
+use rustls::{ServerConfig, ServerConnection};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::connection::{Connection, Socket};
+use super::listener::exchange;
+use super::request::Head;
+use super::{Shared, locked};
+
+/// ALPN's name of it.
+pub(super) const NAME: &[u8] = b"h2";
+/// Pieces of a body that wait for the client.
+const PIECES: usize = 4;
+
+/// What is to become of a connection of HTTP/2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// as it is
+    Serve,
+    /// it says that it is leaving, and serves what has begun
+    Leave,
+    /// nothing is read or written any more
+    Freeze,
+    End,
+}
+
+/// What came of a TLS handshake.
+pub(super) enum Shaken {
+    One(ServerConnection),
+    Two(TlsStream<TcpStream>),
+}
+
+/// The answer to one request, for the thread that makes it.
+pub(super) struct Reply {
+    head: Option<oneshot::Sender<Result<Response<Pieces>, h2::Error>>>,
+    body: Option<mpsc::Sender<Result<Bytes, h2::Error>>>,
+    /// of the body until the head is sent
+    pieces: Option<Pieces>,
+    /// becomes readable when nobody waits for the answer any more
+    pub(super) gone: Arc<OwnedFd>,
+    pub(super) has_certificate: bool,
+}
+
+/// A body that a thread fills.
+pub(super) struct Pieces {
+    pieces: mpsc::Receiver<Result<Bytes, h2::Error>>,
+    _gone: Gone,
+}
+
+/// Says when it is dropped that nobody waits any more.
+struct Gone(Option<Arc<OwnedFd>>);
+
+// === impl Shaken ===
+
+/// A handshake that offers HTTP/2, too. To be called within the runtime of [`run`].
+async fn shake(socket: &Socket, tls: Arc<ServerConfig>) -> io::Result<Shaken> {
+    let stream = socket.0.try_clone()?;
+    stream.set_nonblocking(true)?;
+    let tls = TlsAcceptor::from(tls).accept(TcpStream::from_std(stream)?).await?;
+    if tls.get_ref().1.alpn_protocol() == Some(NAME) {
+        return Ok(Shaken::Two(tls));
+    }
+    let (_, session) = tls.into_inner();
+    socket.0.set_nonblocking(false)?;
+    Ok(Shaken::One(session))
+}
+
+/// Makes the handshake, and serves the connection to its end if it is one of HTTP/2; else it is handed back.
+pub(super) fn run(
+    shared: &Arc<Shared>,
+    number: u64,
+    socket: &Socket,
+    tls: Arc<ServerConfig>,
+    orders: watch::Receiver<Order>,
+) -> io::Result<Option<ServerConnection>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    match runtime.block_on(shake(socket, tls))? {
+        Shaken::One(session) => Ok(Some(session)),
+        Shaken::Two(tls) => {
+            let threads = Arc::default();
+            runtime.block_on(serve(shared, number, tls, orders, &threads));
+            // What still runs for it, such as bodies that nobody reads, ends with it; then so do the threads.
+            drop(runtime);
+            for thread in std::mem::take(&mut *locked(&threads)) {
+                // A panic of it has been printed.
+                let _ = thread.join();
+            }
+            Ok(None)
+        }
+    }
+}
+
+type Threads = Arc<Mutex<Vec<thread::JoinHandle<()>>>>;
+
+async fn serve(
+    shared: &Arc<Shared>,
+    number: u64,
+    tls: TlsStream<TcpStream>,
+    mut orders: watch::Receiver<Order>,
+    threads: &Threads,
+) {
+    let has_certificate = tls.get_ref().1.peer_certificates().is_some_and(|chain| !chain.is_empty());
+    let service = service_fn(|request: Request<Incoming>| {
+        let (shared, threads) = (Arc::clone(shared), Arc::clone(threads));
+        async move { answer(shared, number, has_certificate, request, &threads).await }
+    });
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.max_concurrent_streams(shared.options.streams);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(tls), service));
+    loop {
+        let order = *orders.borrow_and_update();
+        match order {
+            Order::Serve => {}
+            Order::Leave => connection.as_mut().graceful_shutdown(),
+            Order::End => return,
+            Order::Freeze => {
+                let _ended = orders.changed().await;
+                continue;
+            }
+        }
+        tokio::select! {
+            // The end of a connection, however it comes, is nothing to report.
+            _ = connection.as_mut() => return,
+            changed = orders.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Has a thread answer, and hands on what comes of that.
+async fn answer(
+    shared: Arc<Shared>,
+    number: u64,
+    has_certificate: bool,
+    request: Request<Incoming>,
+    threads: &Threads,
+) -> Result<Response<Pieces>, h2::Error> {
+    let gone = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("making an eventfd"));
+    // Until there is a body that does it.
+    let mut waiting = Gone(Some(Arc::clone(&gone)));
+    let (parts, body) = request.into_parts();
+    let host = parts.uri.authority().map(|authority| ("host".to_owned(), authority.to_string()));
+    let fields = parts.headers.iter();
+    let fields = fields.map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()));
+    let head = Head {
+        method: parts.method.to_string(),
+        target: parts.uri.path_and_query().map_or_else(String::new, ToString::to_string),
+        headers: host.into_iter().chain(fields).collect(),
+    };
+    let body = body.collect().await.map_err(|_| h2::Error::from(h2::Reason::CANCEL))?.to_bytes();
+    let (sender, pieces) = mpsc::channel(PIECES);
+    let (head_sender, response) = oneshot::channel();
+    let reply = Reply {
+        head: Some(head_sender),
+        body: Some(sender),
+        pieces: Some(Pieces { pieces, _gone: Gone(Some(Arc::clone(&gone))) }),
+        gone,
+        has_certificate,
+    };
+    let work = move || {
+        let mut connection = Connection::of_reply(reply);
+        if exchange(&shared, &mut connection, head, &body, number).is_ok() {
+            connection.complete();
+        }
+    };
+    let thread = thread::Builder::new().name(format!("api-{number}")).spawn(work).expect("starting a thread");
+    keep(threads, thread);
+    let response = response.await.map_err(|_| h2::Error::from(h2::Reason::INTERNAL_ERROR))??;
+    waiting.0 = None;
+    Ok(response)
+}
+
+fn keep(threads: &Threads, thread: thread::JoinHandle<()>) {
+    let mut threads = locked(threads);
+    threads.retain(|thread| !thread.is_finished());
+    threads.push(thread);
+}
+
+// === impl Reply ===
+
+impl Reply {
+    pub(super) fn head(&mut self, response: hyper::http::response::Builder) -> io::Result<()> {
+        let (Some(head), Some(pieces)) = (self.head.take(), self.pieces.take()) else { return Err(broken()) };
+        head.send(Ok(response.body(pieces).map_err(io::Error::other)?)).map_err(|_| broken())
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let body = self.body.as_ref().ok_or_else(broken)?;
+        body.blocking_send(Ok(Bytes::copy_from_slice(bytes))).map_err(|_| broken())
+    }
+
+    /// The body has its proper end.
+    pub(super) fn complete(&mut self) {
+        self.body = None;
+    }
+
+    /// The stream is refused, if there has been no answer.
+    pub(super) fn refuse(&mut self) {
+        if let Some(head) = self.head.take() {
+            // Nobody may be left.
+            let _ = head.send(Err(h2::Reason::REFUSED_STREAM.into()));
+        }
+    }
+
+    /// The stream ends by a reset.
+    pub(super) fn reset(&mut self, reason: h2::Reason) {
+        if let Some(body) = self.body.take() {
+            // Nobody may be left.
+            let _ = body.blocking_send(Err(reason.into()));
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.reset(h2::Reason::INTERNAL_ERROR);
+    }
+}
+
+fn broken() -> io::Error {
+    io::ErrorKind::BrokenPipe.into()
+}
+
+// === impl Pieces ===
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = h2::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        self.pieces.poll_recv(cx).map(|piece| piece.map(|piece| piece.map(Frame::data)))
+    }
+}
+
+// === impl Gone ===
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        if let Some(gone) = &self.0 {
+            // Not full: it is written at most twice.
+            let _ = rustix::io::write(gone, &1_u64.to_ne_bytes());
+        }
+    }
+}
