@@ -12,6 +12,8 @@ mod protobuf;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Ordering;
+
 use crate::object::{Kind, KubeObject, ObjectName};
 
 /// The largest frame, item or other piece of an answer that is read, in bytes. What is kept of a stream never exceeds it.
@@ -106,6 +108,9 @@ pub struct ListEnd {
     pub resource_version: Box<str>,
     /// metadata.continue: there is another page
     pub continue_token: Option<Box<str>>,
+    /// the object that was written last of those in it, and its resource version; `None` where no object has a version
+    /// that is a number, or the name of that one can't be read
+    pub newest: Option<(ObjectName, Box<str>)>,
 }
 
 /// Reads the body of a list, item by item.
@@ -132,6 +137,16 @@ enum List {
 enum Watch {
     Json(Box<json::Watch>),
     Protobuf(protobuf::Watch),
+}
+
+/// How two resource versions relate: they are decimal numbers of any length. `None` for anything else.
+pub fn compare_versions(one: &str, other: &str) -> Option<Ordering> {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(one) || !digits(other) {
+        return None;
+    }
+    let (one, other) = (one.trim_start_matches('0'), other.trim_start_matches('0'));
+    Some(one.len().cmp(&other.len()).then_with(|| one.cmp(other)))
 }
 
 /// Reads a body that says why a request failed; `None` where it is no `Status`.

@@ -1,12 +1,13 @@
 //! One object of an answer, whatever its encoding: from the fields as they are written to what is delivered.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 
 use super::super::head::{Head, Reading};
 use super::super::raw::{RawEndpointSlice, RawMeta, RawNode, RawService, RawServiceCidr};
 use super::super::scalar::Text;
 use super::super::{convert, sentence};
-use super::{Change, ListEnd, Status, StreamError, Unreadable, WatchEvent};
+use super::{Change, ListEnd, Status, StreamError, Unreadable, WatchEvent, compare_versions};
 use crate::object::{Kind, KubeObject, ObjectName};
 
 /// The longest text that is kept of an answer beside its objects: a continue token, the message of a Status.
@@ -35,6 +36,13 @@ pub(super) trait RawObject<'a>: Default {
 pub(super) struct Decoded<'a> {
     pub(super) object: Result<KubeObject, Unreadable>,
     pub(super) resource_version: Option<Cow<'a, str>>,
+}
+
+/// Which object of a list was written last.
+#[derive(Debug, Default)]
+pub(super) struct Newest {
+    version: Box<str>,
+    name: Option<ObjectName>,
 }
 
 /// What an object that can't be read shows of itself.
@@ -89,13 +97,14 @@ pub(super) fn convert<'a, R: RawObject<'a>>(kind: Kind, mut raw: R) -> Decoded<'
 }
 
 /// The end of a list, of what its metadata says.
-pub(super) fn list_end(resource_version: &str, continue_token: &str) -> Result<ListEnd, StreamError> {
+pub(super) fn list_end(resource_version: &str, continue_token: &str, newest: Newest) -> Result<ListEnd, StreamError> {
     if resource_version.is_empty() {
         return Err(malformed("the list has no resourceVersion"));
     }
     Ok(ListEnd {
         resource_version: resource_version.into(),
         continue_token: Some(continue_token).filter(|token| !token.is_empty()).map(Into::into),
+        newest: newest.name.map(|name| (name, newest.version)),
     })
 }
 
@@ -160,6 +169,28 @@ impl<'a> Decoded<'a> {
             change: self.object.map_or_else(Change::Unreadable, Change::Upsert),
             resource_version: self.resource_version.as_deref().and_then(version),
         }
+    }
+}
+
+// === impl Newest ===
+
+impl Newest {
+    /// Takes note of an item, and gives it back.
+    pub(super) fn note(&mut self, item: Decoded<'_>) -> Result<KubeObject, Unreadable> {
+        let Decoded { object, resource_version } = item;
+        let Some(version) = resource_version.as_deref().filter(|version| version.len() <= TEXT_BYTES) else {
+            return object;
+        };
+        // Nothing of a number is less than the one that isn't there yet.
+        let is_newer = compare_versions(version, if self.version.is_empty() { "0" } else { &self.version });
+        if is_newer == Some(Ordering::Greater) {
+            self.version = version.into();
+            self.name = match &object {
+                Ok(object) => Some(object.name().clone()),
+                Err(unreadable) => unreadable.name.clone(),
+            };
+        }
+        object
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::super::super::scalar::{Int, Text};
-use super::super::object::{check_list, kept, list_end, malformed};
+use super::super::object::{Newest, check_list, kept, list_end, malformed};
 use super::super::{ListEnd, Status, StreamError, Unreadable};
 use super::scan::{Members, Sink};
 use super::{RawDetails, loose_text, object, reason};
@@ -25,6 +25,7 @@ struct Head {
     stated_kind: Option<Box<str>>,
     resource_version: Box<str>,
     continue_token: Box<str>,
+    newest: Newest,
     /// what it says if it is a Status
     status: StatusFields,
 }
@@ -70,6 +71,7 @@ impl List {
             stated_kind: None,
             resource_version: Box::default(),
             continue_token: Box::default(),
+            newest: Newest::default(),
             status: StatusFields::default(),
         };
         Self { members: Members::new(Some("items")), head }
@@ -86,7 +88,7 @@ impl List {
     pub(in super::super) fn finish(self) -> Result<ListEnd, StreamError> {
         match self.head.stage {
             Stage::Before | Stage::Within => Err(StreamError::Truncated),
-            Stage::Ended => list_end(&self.head.resource_version, &self.head.continue_token),
+            Stage::Ended => list_end(&self.head.resource_version, &self.head.continue_token, self.head.newest),
         }
     }
 
@@ -163,7 +165,7 @@ impl Sink for ListSink<'_> {
     }
 
     fn item(&mut self, item: &[u8], parts: u32) {
-        self.items.push(object(self.head.kind, item, parts).object);
+        self.items.push(self.head.newest.note(object(self.head.kind, item, parts)));
     }
 
     fn end(&mut self) -> Result<(), StreamError> {

@@ -1,6 +1,6 @@
 //! The body of a list, read as it arrives.
 
-use super::super::object::{check_list, kept, list_end, malformed};
+use super::super::object::{Newest, check_list, kept, list_end, malformed};
 use super::super::pending::Pending;
 use super::super::{ListEnd, StreamError, Unreadable};
 use super::fields::{Damage, Key, Varint, WireType};
@@ -21,6 +21,7 @@ pub(in super::super) struct List {
     body: Option<Body>,
     resource_version: Box<str>,
     continue_token: Box<str>,
+    newest: Newest,
 }
 
 /// What comes next.
@@ -73,6 +74,7 @@ impl List {
             body: None,
             resource_version: Box::default(),
             continue_token: Box::default(),
+            newest: Newest::default(),
         }
     }
 
@@ -84,7 +86,7 @@ impl List {
     pub(in super::super) fn finish(mut self) -> Result<ListEnd, StreamError> {
         self.leave();
         match (self.step, self.level, self.varint.is_begun()) {
-            (Step::Key, Level::After, false) => list_end(&self.resource_version, &self.continue_token),
+            (Step::Key, Level::After, false) => list_end(&self.resource_version, &self.continue_token, self.newest),
             _ => Err(StreamError::Truncated),
         }
     }
@@ -196,7 +198,7 @@ impl List {
                 self.resource_version = kept(meta.resource_version.as_deref().unwrap_or(""))?;
                 self.continue_token = kept(meta.continue_token.as_deref().unwrap_or(""))?;
             }
-            (Level::List { .. }, 2) => items.push(object(self.kind, bytes).object),
+            (Level::List { .. }, 2) => items.push(self.newest.note(object(self.kind, bytes))),
             (Level::Before | Level::After, 1) => self.body = Some(self.type_meta(bytes)?),
             (Level::Before, 2) => {
                 return Err(status_message(bytes).map_or_else(damaged, StreamError::Status));
