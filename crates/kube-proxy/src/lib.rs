@@ -5,6 +5,7 @@
 //! rules that are gone. After a change of mode `handover` removes what the other left, and ends.
 
 pub mod app;
+mod backoff;
 pub mod cli;
 pub mod client;
 pub mod commands;

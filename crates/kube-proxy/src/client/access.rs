@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ferry_api::kubeconfig::{
     self, Authorization, Chosen, Content, Impersonate, ServerAddress, User, without_credentials,
@@ -41,6 +42,18 @@ pub(super) struct Settings {
     pub(super) proxy: Option<Proxy>,
     /// the system's, read at most once
     pub(super) authorities: Authorities,
+    pub(super) http2: Http2,
+}
+
+/// What the environment says about HTTP/2, in the variables that client-go knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Http2 {
+    /// unless `DISABLE_HTTP2` says anything
+    pub(super) enabled: bool,
+    /// `HTTP2_READ_IDLE_TIMEOUT_SECONDS`: when a silent connection is pinged; 0 for never
+    pub(super) ping_after: Option<Duration>,
+    /// `HTTP2_PING_TIMEOUT_SECONDS`
+    pub(super) ping_within: Option<Duration>,
 }
 
 // === impl Access ===
@@ -80,7 +93,8 @@ impl Access {
             None => Proxy::of_environment(&uri, env),
         };
         credentials::check(&chosen.user).map_err(|(what, reason)| unusable(what, reason))?;
-        let settings = Settings { chosen, origin: origin.clone(), shown, proxy, authorities: Authorities::default() };
+        let (authorities, http2) = (Authorities::default(), Http2::of_environment(env));
+        let settings = Settings { chosen, origin: origin.clone(), shown, proxy, authorities, http2 };
         let material = Material::read(&settings.chosen, None).map_err(|fault| unusable(fault.what, fault.reason))?;
         if settings.chosen.server.tls {
             tls::config(&settings, &material).map_err(|fault| unusable(fault.what, fault.reason))?;
@@ -97,6 +111,26 @@ impl Access {
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Access").field("server", &self.settings.shown).finish_non_exhaustive()
+    }
+}
+
+// === impl Http2 ===
+
+impl Http2 {
+    fn of_environment(env: &dyn Fn(&str) -> Option<String>) -> Self {
+        let seconds = |name: &str| {
+            let text = env(name)?;
+            let seconds = text.parse().ok().map(Duration::from_secs);
+            if seconds.is_none() {
+                tracing::warn!(name, value = %text.escape_debug(), "No number of seconds, the default counts");
+            }
+            seconds
+        };
+        Self {
+            enabled: env("DISABLE_HTTP2").is_none_or(|value| value.is_empty()),
+            ping_after: seconds("HTTP2_READ_IDLE_TIMEOUT_SECONDS"),
+            ping_within: seconds("HTTP2_PING_TIMEOUT_SECONDS"),
+        }
     }
 }
 

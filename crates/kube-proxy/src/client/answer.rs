@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::body::{Body, Purpose};
 use super::error::CallError;
 use super::headers;
+use super::pool::Running;
 
 /// The head of an answer, of whatever status, and its body.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub struct Answer {
 const MOST_BYTES: usize = 64 << 10;
 
 impl Answer {
-    pub(super) fn new(response: Response<Incoming>, purpose: Purpose) -> Result<Self, CallError> {
+    pub(super) fn new(response: Response<Incoming>, running: Running, purpose: Purpose) -> Result<Self, CallError> {
         let (head, incoming) = response.into_parts();
         let text = |value: Option<&HeaderValue>| {
             value.map(|value| String::from_utf8_lossy(value.as_bytes()).trim().to_owned()).unwrap_or_default()
@@ -48,7 +49,7 @@ impl Answer {
             encoding: headers::encoding(&content_type),
             content_type,
             retry_after: headers::retry_after(&head.headers),
-            body: Body::new(incoming, packed, purpose),
+            body: Body::new(incoming, running, packed, purpose),
         })
     }
 

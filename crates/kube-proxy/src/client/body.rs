@@ -11,13 +11,16 @@ use tokio::time::Instant;
 use super::Client;
 use super::error::{CallError, chain};
 use super::gzip::Gunzip;
+use super::pool::Running;
 
 /// A watch that is never idle looks that much more seldom whether the client got another certificate.
 const BUSY_LOOKS: u32 = 6;
 
-/// The body of an answer. Dropping it ends the connection if it hasn't been read to its end.
+/// The body of an answer. Dropping it ends its stream, or with HTTP/1.1 the connection, if it hasn't been read to its end.
 pub struct Body {
     incoming: Incoming,
+    /// occupies its connection until the end
+    running: Option<Running>,
     /// set if the server packed it
     gunzip: Option<Gunzip>,
     ended: bool,
@@ -51,8 +54,8 @@ pub(super) enum Purpose {
 // === impl Body ===
 
 impl Body {
-    pub(super) fn new(incoming: Incoming, packed: bool, purpose: Purpose) -> Self {
-        Self { incoming, gunzip: packed.then(Gunzip::new), ended: false, purpose }
+    pub(super) fn new(incoming: Incoming, running: Running, packed: bool, purpose: Purpose) -> Self {
+        Self { incoming, running: Some(running), gunzip: packed.then(Gunzip::new), ended: false, purpose }
     }
 
     /// The next piece, never an empty one, unpacked; `None` at the end. A watch also ends when the client got another
@@ -71,6 +74,9 @@ impl Body {
             (_, Purpose::Follow { .. }) => {}
         }
         self.ended = !matches!(chunk, Ok(Some(_)));
+        if self.ended {
+            self.running = None;
+        }
         chunk
     }
 

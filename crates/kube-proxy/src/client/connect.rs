@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
 use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
@@ -22,30 +23,46 @@ use super::Timing;
 use super::access::Settings;
 use super::error::chain;
 use super::proxy::{Proxy, Scheme};
+use super::tls::HTTP2;
 
 /// A stream of bytes, of whatever layers.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
+/// The alert of TLS by which the other side has ended a connection, once it has: HTTP/2 doesn't pass it on.
+pub(super) type Alert = Arc<OnceLock<String>>;
+
 /// A connection as hyper wants it.
 pub(super) struct Wire {
     io: TokioIo<Box<dyn Stream>>,
+    /// whether the server speaks HTTP/2
+    pub(super) http2: bool,
     /// whether requests must say the whole URL: over a proxy that forwards them one by one
-    forwarded: bool,
+    pub(super) forwarded: bool,
+    pub(super) alert: Alert,
+    /// told of every read
+    pub(super) read: Arc<Notify>,
 }
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct ConnectError(String);
+#[error("{text}")]
+pub(super) struct ConnectError {
+    text: String,
+    /// whether somebody was there and something else went wrong
+    pub(super) answered: bool,
+}
 
 /// Makes connections of one identity.
 #[derive(Clone)]
 pub(super) struct Connector(Arc<Dial>);
 
 struct Dial {
-    tcp: HttpConnector,
+    /// gives up soon, so that a server that is back isn't waited for in the kernel's growing pauses
+    brisk: HttpConnector,
+    /// leaves time to far and lossy ways
+    patient: HttpConnector,
     /// `None` for a server without TLS
     tls: Option<Arc<ClientConfig>>,
     /// instead of the URL's host
@@ -53,12 +70,14 @@ struct Dial {
     proxy: Option<Proxy>,
     /// towards an https proxy
     proxy_tls: Option<Arc<ClientConfig>>,
-    limit: Duration,
 }
 
 /// The first step where there is a proxy.
 #[derive(Clone)]
-struct ToProxy(Arc<Dial>);
+struct ToProxy {
+    dial: Arc<Dial>,
+    brisk: bool,
+}
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Wire, ConnectError>> + Send>>;
 
@@ -66,33 +85,77 @@ type Connecting = Pin<Box<dyn Future<Output = Result<Wire, ConnectError>> + Send
 
 impl Wire {
     fn new(stream: Box<dyn Stream>) -> Self {
-        Self { io: TokioIo::new(stream), forwarded: false }
+        Self { io: TokioIo::new(stream), http2: false, forwarded: false, alert: Alert::default(), read: Arc::default() }
+    }
+
+    /// Keeps the alert, if the error is one.
+    fn note(&self, error: &io::Error) {
+        let alert = error.get_ref().and_then(|inner| inner.downcast_ref());
+        if let Some(alert @ rustls::Error::AlertReceived(_)) = alert {
+            self.alert.get_or_init(|| format!("the server refused the TLS connection: {alert}"));
+        }
+    }
+
+    /// What was written, or why not: a server that refuses a connection closes it, so that writing fails before its alert
+    /// has been read.
+    fn explained<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if matches!(outcome, Poll::Ready(Err(_))) {
+            let mut unread = [0; 1];
+            let mut last = tokio::io::ReadBuf::new(&mut unread);
+            if let Poll::Ready(Err(error)) = Pin::new(self.io.inner_mut()).poll_read(cx, &mut last) {
+                self.note(&error);
+            }
+        }
+        outcome
     }
 }
 
 impl Connection for Wire {
     fn connected(&self) -> Connected {
-        Connected::new().proxy(self.forwarded)
+        Connected::new()
     }
 }
 
 impl Read for Wire {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
+        let read = Pin::new(&mut self.io).poll_read(cx, buf);
+        if let Poll::Ready(Err(error)) = &read {
+            self.note(error);
+        }
+        if read.is_ready() {
+            self.read.notify_one();
+        }
+        read
     }
 }
 
 impl Write for Wire {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
+        let written = Pin::new(&mut self.io).poll_write(cx, buf);
+        self.explained(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        self.explained(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+// === impl ConnectError ===
+
+impl ConnectError {
+    /// Nobody was there.
+    pub(super) fn unreachable(text: String) -> Self {
+        Self { text, answered: false }
+    }
+
+    /// Somebody was.
+    pub(super) fn failing(text: String) -> Self {
+        Self { text, answered: true }
     }
 }
 
@@ -106,60 +169,49 @@ impl Connector {
         proxy_tls: Option<ClientConfig>,
         timing: &Timing,
     ) -> Self {
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_keepalive(Some(timing.keepalive));
-        tcp.set_keepalive_interval(Some(timing.keepalive));
-        tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
-        // Of several addresses each gets its share, so that the last has its turn before all is given up.
-        tcp.set_connect_timeout(Some(timing.connect / 2));
-        tcp.set_tcp_user_timeout(Some(timing.unacknowledged));
         Self(Arc::new(Dial {
-            tcp,
+            brisk: tcp(timing, timing.tcp),
+            // Of several addresses each gets its share, so that the last has its turn before all is given up.
+            patient: tcp(timing, timing.connect / 2),
             tls: tls.map(Arc::new),
             server_name: settings.chosen.server_name.clone(),
             proxy: settings.proxy.clone(),
             proxy_tls: proxy_tls.map(Arc::new),
-            limit: timing.connect,
         }))
     }
+
+    /// Makes a connection, with less time for TCP if it is a brisk one.
+    pub(super) async fn connect(&self, server: Uri, brisk: bool) -> Result<Wire, ConnectError> {
+        Arc::clone(&self.0).dial(server, brisk).await
+    }
+}
+
+fn tcp(timing: &Timing, limit: Duration) -> HttpConnector {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(timing.keepalive));
+    tcp.set_keepalive_interval(Some(timing.keepalive));
+    tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
+    tcp.set_connect_timeout(Some(limit));
+    tcp.set_tcp_user_timeout(Some(timing.unacknowledged));
+    tcp
 }
 
 /// How many probes without an answer end a connection.
 const KEEPALIVE_PROBES: u32 = 3;
 
-impl Service<Uri> for Connector {
-    type Response = Wire;
-    type Error = ConnectError;
-    type Future = Connecting;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, server: Uri) -> Connecting {
-        let dial = Arc::clone(&self.0);
-        Box::pin(async move {
-            let limit = dial.limit;
-            tokio::time::timeout(limit, dial.dial(server))
-                .await
-                .unwrap_or_else(|_| Err(ConnectError(format!("no connection within {} s", limit.as_secs_f32()))))
-        })
-    }
-}
-
 // === impl Dial ===
 
 impl Dial {
-    async fn dial(self: Arc<Self>, server: Uri) -> Result<Wire, ConnectError> {
+    async fn dial(self: Arc<Self>, server: Uri, brisk: bool) -> Result<Wire, ConnectError> {
         let host = server.host().unwrap_or_default();
         let name = self.server_name.clone().unwrap_or_else(|| host.trim_matches(['[', ']']).to_owned());
         let Some(proxy) = &self.proxy else {
-            let tcp = self.tcp(server).await?;
+            let tcp = self.tcp(server, brisk).await?;
             return self.secure(tcp, &name).await;
         };
-        let to_proxy = ToProxy(Arc::clone(&self));
+        let to_proxy = ToProxy { dial: Arc::clone(&self), brisk };
         let tunnelled = match (proxy.scheme, &self.tls) {
             (Scheme::Socks5, _) => {
                 let mut socks = SocksV5::new(proxy.uri.clone(), to_proxy);
@@ -176,7 +228,7 @@ impl Dial {
                 tunnel.call(server).await.map_err(|error| through(proxy, &error))?
             }
             (Scheme::Http | Scheme::Https, None) => {
-                let mut wire = Arc::clone(&self).reach_proxy().await?;
+                let mut wire = Arc::clone(&self).reach_proxy(brisk).await?;
                 wire.forwarded = true;
                 return Ok(wire);
             }
@@ -184,8 +236,9 @@ impl Dial {
         self.secure(Box::new(TokioIo::new(tunnelled)), &name).await
     }
 
-    async fn tcp(&self, to: Uri) -> Result<Box<dyn Stream>, ConnectError> {
-        let tcp = self.tcp.clone().call(to).await.map_err(|error| ConnectError(chain(&error)))?;
+    async fn tcp(&self, to: Uri, brisk: bool) -> Result<Box<dyn Stream>, ConnectError> {
+        let mut tcp = if brisk { self.brisk.clone() } else { self.patient.clone() };
+        let tcp = tcp.call(to).await.map_err(|error| ConnectError::unreachable(chain(&error)))?;
         Ok(Box::new(tcp.into_inner()))
     }
 
@@ -197,9 +250,9 @@ impl Dial {
         }
     }
 
-    async fn reach_proxy(self: Arc<Self>) -> Result<Wire, ConnectError> {
-        let Some(proxy) = &self.proxy else { return Err(ConnectError("there is no proxy".to_owned())) };
-        let tcp = self.tcp(proxy.uri.clone()).await?;
+    async fn reach_proxy(self: Arc<Self>, brisk: bool) -> Result<Wire, ConnectError> {
+        let Some(proxy) = &self.proxy else { return Err(ConnectError::unreachable("there is no proxy".to_owned())) };
+        let tcp = self.tcp(proxy.uri.clone(), brisk).await?;
         match &self.proxy_tls {
             None => Ok(Wire::new(tcp)),
             Some(config) => handshake(config, tcp, proxy.uri.host().unwrap_or_default().trim_matches(['[', ']'])).await,
@@ -219,15 +272,17 @@ impl Service<Uri> for ToProxy {
     }
 
     fn call(&mut self, _: Uri) -> Connecting {
-        Box::pin(Arc::clone(&self.0).reach_proxy())
+        Box::pin(Arc::clone(&self.dial).reach_proxy(self.brisk))
     }
 }
 
 async fn handshake(config: &Arc<ClientConfig>, stream: Box<dyn Stream>, name: &str) -> Result<Wire, ConnectError> {
     let server = ServerName::try_from(name.to_owned())
-        .map_err(|_| ConnectError(format!("{name:?} can't be the name in a certificate")))?;
+        .map_err(|_| ConnectError::failing(format!("{name:?} can't be the name in a certificate")))?;
     let tls = TlsConnector::from(Arc::clone(config)).connect(server, stream).await;
-    Ok(Wire::new(Box::new(tls.map_err(|error| ConnectError(format!("TLS with {name}: {}", chain(&error))))?)))
+    let tls = tls.map_err(|error| ConnectError::failing(format!("TLS with {name}: {}", chain(&error))))?;
+    let http2 = tls.get_ref().1.alpn_protocol() == Some(HTTP2);
+    Ok(Wire { http2, ..Wire::new(Box::new(tls)) })
 }
 
 /// SOCKS needs a port in any case.
@@ -242,10 +297,15 @@ fn with_port(server: Uri) -> Uri {
     Uri::from_parts(parts).unwrap_or(server)
 }
 
-fn through(proxy: &Proxy, error: &dyn Error) -> ConnectError {
-    ConnectError(format!(
-        "proxy {}: {}",
-        proxy.uri.authority().map_or("", |authority| authority.as_str()),
-        chain(error)
-    ))
+fn through(proxy: &Proxy, error: &(dyn Error + 'static)) -> ConnectError {
+    let mut cause = Some(error);
+    let mut answered = true;
+    while let Some(inner) = cause {
+        if let Some(own) = inner.downcast_ref::<ConnectError>() {
+            answered = own.answered;
+        }
+        cause = inner.source();
+    }
+    let authority = proxy.uri.authority().map_or("", |authority| authority.as_str());
+    ConnectError { text: format!("proxy {authority}: {}", chain(error)), answered }
 }

@@ -9,9 +9,11 @@ mod connect;
 mod credentials;
 mod error;
 mod exec;
+mod gate;
 mod gzip;
 mod headers;
 mod limit;
+mod pool;
 mod proxy;
 mod tls;
 mod transport;
@@ -26,11 +28,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT,
 };
-use hyper::{Method, Request, Uri};
+use hyper::{Method, Request, Response, Uri};
 use tokio::time::Instant;
 
 use crate::serve::rest_metrics::RestMetrics;
@@ -45,6 +47,7 @@ use body::Purpose;
 use credentials::{Credential, Credentials};
 use error::chain;
 use limit::RateLimit;
+use pool::{Running, SendError};
 use transport::Transports;
 
 /// How requests are made: what clientConnection says, and times.
@@ -71,6 +74,19 @@ pub struct Timing {
     pub connect: Duration,
     /// from the request to the head of its answer, making the connection not included
     pub headers: Duration,
+    /// until TCP has a connection, before another attempt is made; now and then it gets longer
+    pub tcp: Duration,
+    /// from one attempt to connect to the next at least, while nobody answers; up to 1.7 times as long by chance
+    pub probe: Duration,
+    /// the first wait after an attempt that somebody answered and that failed; it doubles, and is up to twice as long by
+    /// chance
+    pub backoff: Duration,
+    /// the bound of that doubling
+    pub backoff_limit: Duration,
+    /// how long a connection of HTTP/2 is silent before it is pinged
+    pub ping: Duration,
+    /// how long the answer to that may take
+    pub pong: Duration,
     /// how long a connection is silent before TCP asks whether the other side is there
     pub keepalive: Duration,
     /// how long what was sent may go without acknowledgement
@@ -102,6 +118,17 @@ struct Inner {
     transports: Arc<Transports>,
     metrics: Arc<RestMetrics>,
 }
+
+/// The head of an answer and where it came from.
+struct Reply {
+    response: Response<Incoming>,
+    running: Running,
+    /// the number of the identity that the server was shown
+    identity: u64,
+}
+
+/// How often a request is sent in all that the server hasn't looked at: it closes its connections, or refuses more at once.
+const TRIES: u32 = 3;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +163,12 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
+            tcp: Duration::from_secs(2),
+            probe: Duration::from_secs(1),
+            backoff: Duration::from_millis(500),
+            backoff_limit: Duration::from_secs(15),
+            ping: Duration::from_secs(30),
+            pong: Duration::from_secs(15),
             headers: Duration::from_secs(60),
             keepalive: Duration::from_secs(15),
             unacknowledged: Duration::from_secs(30),
@@ -193,8 +226,8 @@ impl Client {
         let server = Uri::builder().scheme(scheme).authority(authority.as_str()).path_and_query("/").build();
         let server = server.map_err(|error| unusable("server", error.to_string()))?;
         let headers = fixed_headers(&access, &options).map_err(|(what, reason)| unusable(what, reason))?;
-        let transports =
-            Transports::new(&access, &options.timing, &metrics).map_err(|fault| unusable(fault.what, fault.reason))?;
+        let transports = Transports::new(&access, server.clone(), &options.timing, &metrics)
+            .map_err(|fault| unusable(fault.what, fault.reason))?;
         Ok(Self(Arc::new(Inner {
             server,
             prefix: chosen.server.prefix.clone(),
@@ -246,32 +279,88 @@ impl Client {
         let waited = inner.limit.turn().await;
         let method = call.verb.method();
         inner.metrics.waited(method.as_str(), &inner.host, waited);
-        let request = self.request(call, credential)?;
-        let (http, identity) = inner.transports.current(credential);
-        let begun = Instant::now();
-        let after = inner.timing.connect + inner.timing.headers;
-        let response = match tokio::time::timeout(after, http.request(request)).await {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(call_error(&error)),
-            Err(_) => Err(CallError::Timeout { after }),
+        let (result, begun) = self.exchange(call, credential).await;
+        let (answer, code) = match result {
+            Ok(reply) => {
+                let code = reply.response.status();
+                (Ok(reply), Some(code))
+            }
+            Err(error) => (Err(error), None),
         };
-        let code = response.as_ref().ok().map(|response| response.status());
         let status = code.as_ref().map_or("<error>", |code| code.as_str());
         inner.metrics.answered(status, method.as_str(), &inner.host);
-        let purpose = if call.verb == Verb::Watch {
-            Purpose::Follow { client: self.clone(), identity, every: inner.timing.recheck, looked: Instant::now() }
-        } else {
-            let request_bytes = call.body.len() as u64;
-            Purpose::Measure { client: self.clone(), method: method.clone(), begun, request_bytes, size_bytes: 0 }
-        };
-        match response {
-            Ok(response) => Answer::new(response, purpose),
+        match answer {
+            Ok(Reply { response, running, identity }) => {
+                inner.transports.works();
+                let client = self.clone();
+                let purpose = if call.verb == Verb::Watch {
+                    Purpose::Follow { client, identity, every: inner.timing.recheck, looked: Instant::now() }
+                } else {
+                    let request_bytes = call.body.len() as u64;
+                    Purpose::Measure { client, method, begun, request_bytes, size_bytes: 0 }
+                };
+                Answer::new(response, running, purpose)
+            }
             Err(error) => {
                 if call.verb != Verb::Watch {
                     self.observe(&method, begun.elapsed(), call.body.len() as u64, None);
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Sends a request over a connection that there is or that is made, and says when it was sent. What a server hasn't
+    /// looked at is sent again, a few times.
+    async fn exchange(&self, call: &Call, credential: &Credential) -> (Result<Reply, CallError>, Instant) {
+        let inner = &*self.0;
+        let after = inner.timing.headers;
+        let mut tries = 0;
+        loop {
+            let begun = Instant::now();
+            tries += 1;
+            let is_last = tries == TRIES;
+            let (lease, identity) = match inner.transports.lease(credential).await {
+                Ok(lease) => lease,
+                Err(error) => return (Err(error), begun),
+            };
+            let request = match self.request(call, credential) {
+                Ok(request) => request,
+                Err(error) => return (Err(error), begun),
+            };
+            let begun = Instant::now();
+            let error = match tokio::time::timeout(after, lease.send(request)).await {
+                Ok(Ok((response, running))) => return (Ok(Reply { response, running, identity }), begun),
+                Err(_) => return (Err(CallError::Timeout { after }), begun),
+                Ok(Err(error)) => error,
+            };
+            let is_sent_again = match &error {
+                SendError::Unsent(_) | SendError::Unprocessed(_) => true,
+                // Asking twice does no harm.
+                SendError::Lost(_) => call.verb.method() == Method::GET,
+                SendError::Alert(..) | SendError::Broken(_) => false,
+            };
+            if is_sent_again && !is_last {
+                inner.metrics.retried("<error>", call.verb.method().as_str(), &inner.host);
+                continue;
+            }
+            let error = match error {
+                SendError::Alert(alert, is_news) => {
+                    if is_news {
+                        inner.transports.refused(&alert);
+                    }
+                    CallError::Connect(alert)
+                }
+                SendError::Unsent(error)
+                | SendError::Unprocessed(error)
+                | SendError::Lost(error)
+                | SendError::Broken(error) => {
+                    // The causes say what was tried; the outermost text says nothing.
+                    let text = std::error::Error::source(&error).map_or_else(|| error.to_string(), chain);
+                    CallError::Interrupted(text)
+                }
+            };
+            return (Err(error), begun);
         }
     }
 
@@ -332,22 +421,4 @@ fn fixed_headers(access: &Access, options: &Options) -> Result<HeaderMap, (&'sta
         headers.insert(PROXY_AUTHORIZATION, basic.clone());
     }
     Ok(headers)
-}
-
-/// Whether anything may have reached the server. A client's certificate is refused only after the handshake is done
-/// on this side.
-fn call_error(error: &hyper_util::client::legacy::Error) -> CallError {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(inner) = cause {
-        if let Some(io) = inner.downcast_ref::<std::io::Error>()
-            && let Some(tls) = io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>())
-            && matches!(tls, rustls::Error::AlertReceived(_))
-        {
-            return CallError::Connect(format!("the server refused the TLS connection: {tls}"));
-        }
-        cause = inner.source();
-    }
-    // The causes say what was tried; the outermost text says nothing.
-    let text = std::error::Error::source(error).map_or_else(|| error.to_string(), chain);
-    if error.is_connect() { CallError::Connect(text) } else { CallError::Interrupted(text) }
 }

@@ -3,6 +3,7 @@
 mod access;
 mod calls;
 mod exec;
+mod http2;
 mod identity;
 mod pair;
 mod proxy;

@@ -19,6 +19,10 @@ use super::{authorities, x509};
 /// Tickets to remember: there is one server.
 const SESSIONS: usize = 4;
 
+/// HTTP/2 and HTTP/1.1 as ALPN calls them.
+pub(super) const HTTP2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
+
 /// Why a private key is refused.
 const UNUSABLE_KEY: &str = "it is broken or of a kind that can't be used here, as P-521 and RSA under 2048 bits can't: \
                             use RSA of 2048 to 4096 bits, ECDSA with P-256 or P-384, or Ed25519";
@@ -70,12 +74,15 @@ pub(super) fn config(settings: &Settings, material: &Material) -> Result<ClientC
         Some(pair) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair.certified()?))),
         None => builder.with_no_client_auth(),
     };
-    Ok(adjusted(config))
+    let http2 = settings.http2.enabled.then(|| HTTP2.to_vec());
+    Ok(adjusted(config, http2.into_iter().chain([HTTP1.to_vec()]).collect()))
 }
 
 /// The configuration towards a proxy: the system's authorities, no certificate.
 pub(super) fn plain_config(settings: &Settings) -> Result<ClientConfig, Fault> {
-    Ok(adjusted(builder()?.with_root_certificates(settings.authorities.of_system()).with_no_client_auth()))
+    let config = builder()?.with_root_certificates(settings.authorities.of_system()).with_no_client_auth();
+    // What a proxy is asked is said in HTTP/1.1, whatever comes within its tunnel.
+    Ok(adjusted(config, vec![HTTP1.to_vec()]))
 }
 
 fn builder() -> Result<Builder, Fault> {
@@ -84,8 +91,8 @@ fn builder() -> Result<Builder, Fault> {
         .map_err(|error| Fault { what: "TLS", reason: error.to_string() })
 }
 
-fn adjusted(mut config: ClientConfig) -> ClientConfig {
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+fn adjusted(mut config: ClientConfig, protocols: Vec<Vec<u8>>) -> ClientConfig {
+    config.alpn_protocols = protocols;
     config.resumption = Resumption::in_memory_sessions(SESSIONS);
     config
 }

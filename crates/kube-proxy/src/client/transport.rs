@@ -2,42 +2,36 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use http_body_util::Full;
-use hyper::body::Bytes;
-use hyper_util::client::legacy;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper::Uri;
 use tokio::time::Instant;
 
 use super::Timing;
 use super::access::{Access, Settings};
 use super::connect::Connector;
 use super::credentials::Credential;
+use super::error::CallError;
+use super::gate::Gate;
+use super::pool::{Lease, Pings, Pool};
 use super::proxy::Scheme;
 use super::tls::{self, Fault, Material, Pair};
 use crate::serve::rest_metrics::RestMetrics;
 
-/// Bounds what one connection reads ahead: there are four or five of them, and memory counts.
-const READ_BUFFER_BYTES: usize = 64 << 10;
-/// Connections kept open between requests. Watches hold theirs.
-const IDLE_CONNECTIONS: usize = 2;
-
-/// hyper's client, over connections of one identity.
-pub(super) type Http = legacy::Client<Connector, Full<Bytes>>;
-
 /// The transport in use.
 pub(super) struct Transports {
     settings: Arc<Settings>,
+    /// scheme and authority
+    server: Uri,
     timing: Timing,
     metrics: Arc<RestMetrics>,
+    gate: Gate,
     state: Mutex<State>,
     /// counts up when the client's certificate changes
     identity: AtomicU64,
 }
 
 struct State {
-    http: Http,
+    pool: Arc<Pool>,
     material: Material,
     /// the plugin's part of it
     plugin: Option<Arc<Pair>>,
@@ -51,14 +45,21 @@ struct State {
 // === impl Transports ===
 
 impl Transports {
-    pub(super) fn new(access: &Access, timing: &Timing, metrics: &Arc<RestMetrics>) -> Result<Self, Fault> {
+    pub(super) fn new(
+        access: &Access,
+        server: Uri,
+        timing: &Timing,
+        metrics: &Arc<RestMetrics>,
+    ) -> Result<Self, Fault> {
         let settings = Arc::clone(&access.settings);
         let material = access.material.clone();
-        let http = build(&settings, &material, timing)?;
+        let pool = build(&settings, &material, timing)?;
         metrics.transport_created();
-        let state = State { http, material, plugin: None, run: 0, looked: Instant::now(), trouble: None };
+        let state = State { pool, material, plugin: None, run: 0, looked: Instant::now(), trouble: None };
         Ok(Self {
             settings,
+            server,
+            gate: Gate::new(timing),
             timing: timing.clone(),
             metrics: Arc::clone(metrics),
             state: Mutex::new(state),
@@ -66,8 +67,56 @@ impl Transports {
         })
     }
 
-    /// The transport for a request, and the number of its identity.
-    pub(super) fn current(&self, credential: &Credential) -> (Http, u64) {
+    /// A connection for a request, and the number of its identity. Where a new one is needed, one of those who want it
+    /// tries once, and all of them get what comes of that.
+    pub(super) async fn lease(&self, credential: &Credential) -> Result<(Lease, u64), CallError> {
+        let failures = self.gate.failures();
+        let (pool, identity) = self.current(credential);
+        if let Some(lease) = pool.take() {
+            return Ok((lease, identity));
+        }
+        let _turn = self.gate.turn(failures).await.map_err(CallError::Connect)?;
+        loop {
+            let (pool, identity) = self.current(credential);
+            if let Some(lease) = pool.take() {
+                return Ok((lease, identity));
+            }
+            let wait = self.gate.wait();
+            if wait.is_zero() {
+                return self.dial(&pool).await.map(|lease| (lease, identity));
+            }
+            // Other certificates are worth an attempt at once.
+            tokio::time::sleep(wait.min(self.timing.recheck)).await;
+        }
+    }
+
+    async fn dial(&self, pool: &Arc<Pool>) -> Result<Lease, CallError> {
+        let begun = Instant::now();
+        let made = pool.dial(self.server.clone(), &self.timing, self.gate.is_brisk()).await;
+        self.metrics.connected(match &made {
+            Ok(lease) => lease.protocol(),
+            Err(error) if error.answered => "failed",
+            Err(_) => "unreachable",
+        });
+        match &made {
+            Ok(_) => self.gate.connected(),
+            Err(error) => self.gate.failed(error, begun),
+        }
+        made.map_err(|error| CallError::Connect(error.to_string()))
+    }
+
+    /// The server has answered.
+    pub(super) fn works(&self) {
+        self.gate.works();
+    }
+
+    /// The server has ended a connection because of who we are.
+    pub(super) fn refused(&self, alert: &str) {
+        self.gate.refused(alert.to_owned());
+    }
+
+    /// The pool in use, and the number of its identity.
+    fn current(&self, credential: &Credential) -> (Arc<Pool>, u64) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // One that waited for its turn may come with less than is known by now.
         let newer = credential.run > state.run;
@@ -80,7 +129,7 @@ impl Transports {
         } else if state.looked.elapsed() >= self.timing.recheck {
             self.look(&mut state);
         }
-        (state.http.clone(), self.identity.load(Ordering::Relaxed))
+        (Arc::clone(&state.pool), self.identity.load(Ordering::Relaxed))
     }
 
     /// The number of the identity that new connections have, after a look at the files if it's time for that.
@@ -88,6 +137,7 @@ impl Transports {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.looked.elapsed() >= self.timing.recheck {
             self.look(&mut state);
+            state.pool.tidy();
         }
         self.identity.load(Ordering::Relaxed)
     }
@@ -96,15 +146,16 @@ impl Transports {
     fn look(&self, state: &mut State) {
         state.looked = Instant::now();
         let built = Material::read(&self.settings.chosen, state.plugin.as_deref()).and_then(|material| {
-            let http = (material != state.material).then(|| build(&self.settings, &material, &self.timing));
-            Ok((material, http.transpose()?))
+            let pool = (material != state.material).then(|| build(&self.settings, &material, &self.timing));
+            Ok((material, pool.transpose()?))
         });
         match built {
-            Ok((material, http)) => {
+            Ok((material, pool)) => {
                 state.trouble = None;
-                let Some(http) = http else { return };
-                // The old one's idle connections end with it.
-                state.http = http;
+                let Some(pool) = pool else { return };
+                // The old one's connections end with what runs on them.
+                state.pool = pool;
+                self.gate.forget();
                 self.metrics.transport_created();
                 if material.pair != state.material.pair {
                     self.identity.fetch_add(1, Ordering::Relaxed);
@@ -132,18 +183,13 @@ impl Transports {
     }
 }
 
-fn build(settings: &Settings, material: &Material, timing: &Timing) -> Result<Http, Fault> {
+fn build(settings: &Settings, material: &Material, timing: &Timing) -> Result<Arc<Pool>, Fault> {
     let tls = settings.chosen.server.tls.then(|| tls::config(settings, material)).transpose()?;
     let is_tls_proxy = settings.proxy.as_ref().is_some_and(|proxy| proxy.scheme == Scheme::Https);
     // The proxy is no part of the cluster: the system's authorities count, and it isn't shown the certificate.
     let proxy_tls = is_tls_proxy.then(|| tls::plain_config(settings)).transpose()?;
-    Ok(legacy::Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(IDLE)
-        .pool_max_idle_per_host(IDLE_CONNECTIONS)
-        .http1_max_buf_size(READ_BUFFER_BYTES)
-        .build(Connector::new(settings, tls, proxy_tls, timing)))
+    let after = settings.http2.ping_after.unwrap_or(timing.ping);
+    let within = settings.http2.ping_within.unwrap_or(timing.pong);
+    let pings = Pings { after: Some(after).filter(|after| !after.is_zero()), within };
+    Ok(Arc::new(Pool::new(Connector::new(settings, tls, proxy_tls, timing), pings)))
 }
-
-/// API servers keep idle connections for minutes.
-const IDLE: Duration = Duration::from_secs(30);

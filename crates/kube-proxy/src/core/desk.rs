@@ -1,6 +1,7 @@
 //! The core behind a lock. The source applies what it brings on its own thread: to wake another one for each change costs as
 //! much as the change. The thread `core` has the inputs of all others, and the moments at which to decide again.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -9,7 +10,11 @@ use super::{Core, Input, NeverReady};
 
 /// Shares the core.
 #[derive(Clone, Debug)]
-pub struct Desk(Arc<Mutex<Core>>);
+pub struct Desk {
+    core: Arc<Mutex<Core>>,
+    /// batches of events on their way to the thread `core`, which no later one may overtake
+    queued: Arc<AtomicUsize>,
+}
 
 /// Whether the thread `core` has to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,17 +34,29 @@ const TOGETHER: usize = 64;
 impl Desk {
     /// Shares this core.
     pub fn new(core: Core) -> Self {
-        Self(Arc::new(Mutex::new(core)))
+        Self { core: Arc::new(Mutex::new(core)), queued: Arc::default() }
+    }
+
+    /// A batch of events is about to be sent to the thread `core`.
+    pub fn announce(&self) {
+        self.queued.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// As [`Self::apply`], without waiting for the core.
+    ///
+    /// # Errors
+    /// The input, if the core is busy, or earlier events are still on their way to its thread.
+    pub fn try_apply(&self, input: Input) -> Result<Applied, Input> {
+        let Ok(mut core) = self.core.try_lock() else { return Err(input) };
+        if self.queued.load(Ordering::SeqCst) > 0 {
+            return Err(input);
+        }
+        Ok(apply(&mut core, input))
     }
 
     /// Applies an input on this thread, decides, and hands over.
     pub fn apply(&self, input: Input) -> Applied {
-        let mut core = self.lock();
-        core.take(input);
-        match core.decide() {
-            Ok(None) => Applied::Decided,
-            Ok(Some(_)) | Err(_) => Applied::Undecided,
-        }
+        apply(&mut self.lock(), input)
     }
 
     /// Runs until everybody who could send has ended, or what a start needs won't come.
@@ -53,9 +70,9 @@ impl Desk {
             let mut core = self.lock();
             match received {
                 Ok(first) => {
-                    core.take(first);
+                    self.take(&mut core, first);
                     // What waits already is decided together.
-                    inputs.try_iter().take(TOGETHER).for_each(|input| core.take(input));
+                    inputs.try_iter().take(TOGETHER).for_each(|input| self.take(&mut core, input));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
@@ -64,8 +81,24 @@ impl Desk {
         }
     }
 
+    fn take(&self, core: &mut Core, input: Input) {
+        if matches!(input, Input::Events(_)) {
+            // Senders that don't announce, as tests do, leave the count at 0.
+            let _ = self.queued.try_update(Ordering::SeqCst, Ordering::SeqCst, |queued| queued.checked_sub(1));
+        }
+        core.take(input);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Core> {
         // A thread that panics ends the program.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn apply(core: &mut Core, input: Input) -> Applied {
+    core.take(input);
+    match core.decide() {
+        Ok(None) => Applied::Decided,
+        Ok(Some(_)) | Err(_) => Applied::Undecided,
     }
 }

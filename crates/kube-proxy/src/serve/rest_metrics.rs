@@ -84,6 +84,14 @@ const TRANSPORT_ENTRIES: Row = row(
     "[ALPHA] Number of transport entries in the internal cache.",
 );
 
+const CONNECTIONS: Row = row(
+    "kubeproxy_source_connections_total",
+    Counter,
+    &["result"],
+    "Attempts to connect to the API server: connections made, by their protocol (h2, http/1.1), and those that failed, by \
+     whether somebody answered (failed, unreachable)",
+);
+
 /// Every metric of this module, in the order of its registration.
 pub const TABLE: &[Row] = &[
     REQUESTS,
@@ -97,6 +105,7 @@ pub const TABLE: &[Row] = &[
     PLUGIN_AGE,
     TRANSPORTS,
     TRANSPORT_ENTRIES,
+    CONNECTIONS,
 ];
 
 /// What the client of the API server counts.
@@ -113,6 +122,7 @@ pub struct RestMetrics {
     plugin_age: Histogram,
     transports: IntCounterVec,
     transport_entries: IntGauge,
+    connections: IntCounterVec,
     /// when a plugin's certificate ends
     plugin_expiry: Mutex<Option<SystemTime>>,
 }
@@ -134,6 +144,7 @@ impl RestMetrics {
             plugin_age: PLUGIN_AGE.histogram(registry)?,
             transports: TRANSPORTS.counters(registry)?,
             transport_entries: TRANSPORT_ENTRIES.gauge(registry)?,
+            connections: CONNECTIONS.counters(registry)?,
             plugin_expiry: Mutex::new(None),
         })
     }
@@ -170,9 +181,14 @@ impl RestMetrics {
         }
     }
 
-    /// A request is sent once more after this status.
+    /// A request is sent once more after this status, or `<error>` where no server looked at it.
     pub(crate) fn retried(&self, code: &str, method: &str, host: &str) {
         self.retries.with_label_values(&[code, method, host]).inc();
+    }
+
+    /// An attempt to connect came to this.
+    pub(crate) fn connected(&self, result: &str) {
+        self.connections.with_label_values(&[result]).inc();
     }
 
     /// A plugin ended so, with this exit code.

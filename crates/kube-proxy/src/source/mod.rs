@@ -7,7 +7,8 @@ pub mod directory;
 pub mod freshness;
 pub mod local_node;
 
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::time::Duration;
 
 use ferry_model::store::Event;
 
@@ -25,6 +26,11 @@ pub struct Sink {
 #[derive(Debug, thiserror::Error)]
 #[error("the core thread has ended")]
 pub struct Closed;
+
+/// A batch of more events is applied on the core's thread.
+const SMALL: usize = 64;
+/// How soon a core that was busy is looked at again.
+const ROOM: Duration = Duration::from_millis(1);
 
 // === impl Sink ===
 
@@ -45,6 +51,37 @@ impl Sink {
             return Ok(());
         }
         self.put(Input::Events(events))
+    }
+
+    /// The same without holding up the thread, on which connections are kept alive and other kinds are read: what is large, or
+    /// meets a busy core, is left to the core's thread.
+    pub async fn deliver_in_turn(&self, events: Vec<Event>) -> Result<(), Closed> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        let small = events.len() <= SMALL;
+        let input = Input::Events(events);
+        let Some(desk) = &self.desk else { return self.queue(input).await };
+        let applied = if small { desk.try_apply(input) } else { Err(input) };
+        match applied {
+            Ok(Applied::Decided) => Ok(()),
+            Ok(Applied::Undecided) => self.queue(Input::Undecided).await,
+            Err(input) => {
+                desk.announce();
+                self.queue(input).await
+            }
+        }
+    }
+
+    async fn queue(&self, mut input: Input) -> Result<(), Closed> {
+        loop {
+            input = match self.inputs.try_send(input) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Disconnected(_)) => return Err(Closed),
+                Err(TrySendError::Full(input)) => input,
+            };
+            tokio::time::sleep(ROOM).await;
+        }
     }
 
     /// Says how many files are there that could not be read once since the start. To be told before the initial lists

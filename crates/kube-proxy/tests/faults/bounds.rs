@@ -12,7 +12,6 @@ fn small() -> Timing {
     Timing { most_objects: 2000, ..quick() }
 }
 
-#[test]
 fn a_list_without_end_fails_by_its_name_and_harms_no_other() {
     let endless = [
         (true, Form::StreamingList, Action::Endless),
@@ -46,7 +45,6 @@ fn a_list_without_end_fails_by_its_name_and_harms_no_other() {
     }
 }
 
-#[test]
 fn an_object_without_end_is_cut_off() {
     let mut cluster = Cluster::new();
     for form in [Form::StreamingList, Form::List] {
@@ -61,7 +59,6 @@ fn an_object_without_end_is_cut_off() {
     follower.until_equal(&cluster);
 }
 
-#[test]
 fn an_object_of_a_megabyte_is_one_like_any_other() {
     for content_type in ["application/json", "application/vnd.kubernetes.protobuf"] {
         for streaming_lists in [true, false] {
@@ -76,7 +73,6 @@ fn an_object_of_a_megabyte_is_one_like_any_other() {
     }
 }
 
-#[test]
 fn slow_bytes_are_no_silence() {
     for content_type in ["application/json", "application/vnd.kubernetes.protobuf"] {
         let mut cluster = Cluster::new();
@@ -93,7 +89,6 @@ fn slow_bytes_are_no_silence() {
     }
 }
 
-#[test]
 fn a_slow_core_is_no_silence() {
     let silence = Duration::from_millis(400);
     let mut cluster = Cluster::with(Options { bookmarks: Some(silence / 8), ..Options::secure() });
@@ -115,4 +110,12 @@ fn a_slow_core_is_no_silence() {
     for kind in KINDS {
         assert_eq!(cluster.asked(kind, Form::Any).len(), 1, "{kind}\n{}", follower.log());
     }
+}
+
+over_both! {
+    a_list_without_end_fails_by_its_name_and_harms_no_other,
+    an_object_without_end_is_cut_off,
+    an_object_of_a_megabyte_is_one_like_any_other,
+    slow_bytes_are_no_silence,
+    a_slow_core_is_no_silence,
 }

@@ -8,7 +8,6 @@ use crate::support::{Cluster, How, quick};
 const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-#[test]
 fn every_pair_of_encodings_works() {
     for (protobuf, content_type) in [(true, PROTOBUF), (true, JSON), (false, PROTOBUF), (false, JSON)] {
         for streaming_lists in [true, false] {
@@ -28,7 +27,6 @@ fn every_pair_of_encodings_works() {
     }
 }
 
-#[test]
 fn packed_answers_are_read() {
     for action in [Action::Gzip, Action::GzipMembers] {
         for streaming_lists in [true, false] {
@@ -44,7 +42,6 @@ fn packed_answers_are_read() {
     }
 }
 
-#[test]
 fn what_unpacks_without_end_is_cut_off() {
     let mut cluster = Cluster::new();
     cluster.server.script(Rule::new(3, Action::GzipBomb { bytes: 200 << 20 }).kind(Kind::EndpointSlice));
@@ -55,7 +52,6 @@ fn what_unpacks_without_end_is_cut_off() {
     follower.until_equal(&cluster);
 }
 
-#[test]
 fn another_content_type_is_named_once_and_asked_again() {
     let mut cluster = Cluster::new();
     let html = Action::ContentType("text/html; charset=utf-8".to_owned());
@@ -68,4 +64,11 @@ fn another_content_type_is_named_once_and_asked_again() {
     cluster.server.clear();
     cluster.service("a");
     follower.until_equal(&cluster);
+}
+
+over_both! {
+    every_pair_of_encodings_works,
+    packed_answers_are_read,
+    what_unpacks_without_end_is_cut_off,
+    another_content_type_is_named_once_and_asked_again,
 }

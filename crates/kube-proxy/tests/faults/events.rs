@@ -43,7 +43,6 @@ fn goes_on(follower: &mut Follower, cluster: &mut Cluster) {
     follower.until_equal(cluster);
 }
 
-#[test]
 fn repeats_become_a_series_that_begins_anew_where_the_server_has_forgotten_it() {
     let cluster = Cluster::new();
     let timing = events::Timing { silence: Duration::from_millis(300), ..quick_events() };
@@ -63,7 +62,6 @@ fn repeats_become_a_series_that_begins_anew_where_the_server_has_forgotten_it() 
     assert_eq!(follower.log(), "");
 }
 
-#[test]
 fn whatever_passes_is_tried_again() {
     let mut cluster = Cluster::new();
     let mut follower = cluster.follow(quick());
@@ -96,7 +94,6 @@ fn whatever_passes_is_tried_again() {
     assert_eq!(follower.lines(&["WARN"]).len(), 0, "{}", follower.log());
 }
 
-#[test]
 fn the_wait_that_a_server_asks_for_is_kept() {
     for action in
         [Action::Throttle { header: Some(1), details: None }, Action::Throttle { header: None, details: Some(1) }]
@@ -113,7 +110,6 @@ fn the_wait_that_a_server_asks_for_is_kept() {
     }
 }
 
-#[test]
 fn a_refusal_is_said_once_and_not_asked_again() {
     let mut cluster = Cluster::new();
     cluster.server.script(rule(usize::MAX, Action::status(403)));
@@ -135,7 +131,6 @@ fn a_refusal_is_said_once_and_not_asked_again() {
     assert_eq!(asked(&cluster).len(), 7);
 }
 
-#[test]
 fn what_is_tried_too_often_is_lost_and_said() {
     let mut cluster = Cluster::new();
     let mut follower = cluster.follow(quick());
@@ -153,7 +148,6 @@ fn what_is_tried_too_often_is_lost_and_said() {
     assert_eq!(asked(&cluster).len(), 3 * 12 + 1);
 }
 
-#[test]
 fn a_server_that_is_away_gets_them_later() {
     let mut cluster = Cluster::new();
     let timing = events::Timing { pause: Duration::from_millis(100), ..events::Timing::default() };
@@ -176,7 +170,6 @@ fn a_server_that_is_away_gets_them_later() {
     goes_on(&mut follower, &mut cluster);
 }
 
-#[test]
 fn a_server_that_says_nothing_holds_up_nobody() {
     let mut cluster = Cluster::new();
     let client = ferry_kube_proxy::client::Timing {
@@ -193,7 +186,6 @@ fn a_server_that_says_nothing_holds_up_nobody() {
     until_written(&mut follower, &cluster, &[("a", 1)]);
 }
 
-#[test]
 fn a_storm_is_bounded_and_nobody_waits() {
     let mut cluster = Cluster::new();
     cluster.server.script(rule(usize::MAX, Action::Delay(Duration::from_millis(5))));
@@ -212,4 +204,15 @@ fn a_storm_is_bounded_and_nobody_waits() {
     });
     let count = written(&cluster).len();
     assert!(count <= 10 * 25 + 1, "{count}");
+}
+
+over_both! {
+    repeats_become_a_series_that_begins_anew_where_the_server_has_forgotten_it,
+    whatever_passes_is_tried_again,
+    the_wait_that_a_server_asks_for_is_kept,
+    a_refusal_is_said_once_and_not_asked_again,
+    what_is_tried_too_often_is_lost_and_said,
+    a_server_that_is_away_gets_them_later,
+    a_server_that_says_nothing_holds_up_nobody,
+    a_storm_is_bounded_and_nobody_waits,
 }

@@ -6,7 +6,6 @@ use ferry_testkit::api::{Action, Form, Options, Rule};
 
 use crate::support::{Cluster, NODE, quick};
 
-#[test]
 fn service_cidrs_may_be_missing_and_come_later() {
     for code in [404, 403] {
         let cluster = Cluster::new();
@@ -31,7 +30,6 @@ fn service_cidrs_may_be_missing_and_come_later() {
     }
 }
 
-#[test]
 fn service_cidrs_that_are_forbidden_for_a_moment_are_there_soon() {
     let mut cluster = Cluster::new();
     let forbidden = Rule::new(3, Action::status(403)).kind(Kind::ServiceCidr);
@@ -48,7 +46,6 @@ fn service_cidrs_that_are_forbidden_for_a_moment_are_there_soon() {
     assert_eq!(follower.lines(&["INFO", "offers this now"]).len(), 1, "{}", follower.log());
 }
 
-#[test]
 fn service_cidrs_that_go_are_forgotten_and_those_that_are_forbidden_are_kept() {
     for code in [404, 403] {
         let mut cluster = Cluster::new();
@@ -67,7 +64,6 @@ fn service_cidrs_that_go_are_forgotten_and_those_that_are_forbidden_are_kept() {
     }
 }
 
-#[test]
 fn the_node_may_be_missing_go_and_return() {
     let mut cluster = Cluster::empty(Options::secure());
     cluster.other_node("elsewhere");
@@ -106,7 +102,6 @@ fn the_node_may_be_missing_go_and_return() {
     assert!(follower.events >= events);
 }
 
-#[test]
 fn an_unreadable_object_keeps_its_last_good_state() {
     for streaming_lists in [true, false] {
         let mut cluster = Cluster::with(Options { streaming_lists, ..Options::secure() });
@@ -153,7 +148,6 @@ fn an_unreadable_object_keeps_its_last_good_state() {
     }
 }
 
-#[test]
 fn an_unreadable_object_without_a_name_costs_nothing_else() {
     let mut cluster = Cluster::new();
     let mut follower = cluster.follow(quick());
@@ -169,7 +163,6 @@ fn an_unreadable_object_without_a_name_costs_nothing_else() {
     assert_eq!(follower.lines(&["ERROR", "EndpointSlice"]).len(), 1, "{}", follower.log());
 }
 
-#[test]
 fn two_kinds_go_on_while_a_third_is_down() {
     for action in [Action::status(500), Action::Silence, Action::CutAfter { bytes: 0 }, Action::NoAnswer] {
         let mut cluster = Cluster::new();
@@ -186,4 +179,14 @@ fn two_kinds_go_on_while_a_third_is_down() {
             follower.until_equal(&cluster);
         }
     }
+}
+
+over_both! {
+    service_cidrs_may_be_missing_and_come_later,
+    service_cidrs_that_are_forbidden_for_a_moment_are_there_soon,
+    service_cidrs_that_go_are_forgotten_and_those_that_are_forbidden_are_kept,
+    the_node_may_be_missing_go_and_return,
+    an_unreadable_object_keeps_its_last_good_state,
+    an_unreadable_object_without_a_name_costs_nothing_else,
+    two_kinds_go_on_while_a_third_is_down,
 }

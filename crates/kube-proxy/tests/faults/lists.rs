@@ -16,7 +16,6 @@ fn relist(cluster: &mut Cluster, follower: &mut Follower) {
     follower.until_equal(cluster);
 }
 
-#[test]
 fn a_refused_stream_leads_to_pages_for_an_hour() {
     let lasting = [
         Action::status(400),
@@ -42,8 +41,7 @@ fn a_refused_stream_leads_to_pages_for_an_hour() {
     }
 }
 
-#[test]
-fn a_stream_that_fails_otherwise_leads_to_pages_once() {
+fn a_stream_that_fails_otherwise_is_tried_again_before_pages() {
     let passing = [
         Action::status(503),
         Action::status(429),
@@ -54,18 +52,38 @@ fn a_stream_that_fails_otherwise_leads_to_pages_once() {
         Action::BrokenFrame { after: 1 },
         Action::ContentType("text/html".to_owned()),
     ];
-    for action in passing {
+    for (action, times) in passing.into_iter().flat_map(|action| [(action.clone(), 1), (action, 2)]) {
         let mut cluster = Cluster::new();
-        cluster.server.script(Rule::new(1, action.clone()).kind(Kind::EndpointSlice).form(Form::StreamingList));
+        cluster.server.script(Rule::new(times, action.clone()).kind(Kind::EndpointSlice).form(Form::StreamingList));
         let mut follower = cluster.follow(quick());
         follower.until_equal(&cluster);
-        assert_eq!(cluster.asked(Kind::EndpointSlice, Form::List).len(), 1, "{action:?}");
-        relist(&mut cluster, &mut follower);
         assert_eq!(cluster.asked(Kind::EndpointSlice, Form::StreamingList).len(), 2, "{action:?}");
+        assert_eq!(cluster.asked(Kind::EndpointSlice, Form::List).len(), times - 1, "{action:?}");
+        relist(&mut cluster, &mut follower);
+        assert_eq!(cluster.asked(Kind::EndpointSlice, Form::StreamingList).len(), 3, "{action:?}");
     }
 }
 
-#[test]
+/// A list that follows another one needn't bother the server's store.
+fn a_later_list_is_from_the_servers_cache() {
+    for streaming_lists in [true, false] {
+        let mut cluster = Cluster::with(Options { streaming_lists, ..Options::secure() });
+        let mut follower = cluster.follow(quick());
+        follower.until_equal(&cluster);
+        let form = if streaming_lists { Form::StreamingList } else { Form::List };
+        let before = cluster.server.version().to_string();
+        assert_eq!(cluster.asked(Kind::Service, form)[0].parameter("resourceVersion"), Some("0"));
+        cluster.server.forget_requests();
+        relist(&mut cluster, &mut follower);
+        follower.until("lists", |_| cluster.asked(Kind::Service, form).iter().any(|seen| seen.namespace.is_empty()));
+        let asked = cluster.asked(Kind::Service, form);
+        let list = asked.iter().find(|seen| seen.namespace.is_empty()).expect("a list");
+        let get = |name| list.parameter(name);
+        assert_eq!((get("resourceVersionMatch"), get("limit")), (Some("NotOlderThan"), None));
+        assert!(get("resourceVersion").is_some_and(|version| version != "0" && version <= before.as_str()), "{list:?}");
+    }
+}
+
 fn an_old_server_is_listed_in_pages() {
     let mut cluster = Cluster::with(Options { streaming_lists: false, ..Options::secure() });
     for number in 0..1200 {
@@ -85,7 +103,6 @@ fn an_old_server_is_listed_in_pages() {
     assert_eq!(follower.synced.len(), 4, "{:?}", follower.synced);
 }
 
-#[test]
 fn a_page_that_has_expired_leads_to_a_list_of_now() {
     let mut cluster = Cluster::with(Options { streaming_lists: false, ..Options::secure() });
     for number in 0..600 {
@@ -104,7 +121,6 @@ fn a_page_that_has_expired_leads_to_a_list_of_now() {
     assert_eq!(shape, [(Some("0"), false), (None, false), (None, true), (None, false), (None, true)]);
 }
 
-#[test]
 fn a_list_that_breaks_off_is_begun_again() {
     for action in [Action::CutAfter { bytes: 5000 }, Action::EndAfter { bytes: 5000 }, Action::BrokenFrame { after: 9 }]
     {
@@ -120,7 +136,6 @@ fn a_list_that_breaks_off_is_begun_again() {
     }
 }
 
-#[test]
 fn a_later_list_changes_what_differs_and_nothing_else() {
     for streaming_lists in [true, false] {
         let mut cluster = Cluster::with(Options { streaming_lists, ..Options::secure() });
@@ -150,7 +165,6 @@ fn a_later_list_changes_what_differs_and_nothing_else() {
     }
 }
 
-#[test]
 fn what_changes_during_a_list_is_not_lost() {
     for streaming_lists in [true, false] {
         let mut cluster = Cluster::with(Options { streaming_lists, ..Options::secure() });
@@ -168,4 +182,15 @@ fn what_changes_during_a_list_is_not_lost() {
         cluster.slice("s50");
         follower.until_equal(&cluster);
     }
+}
+
+over_both! {
+    a_refused_stream_leads_to_pages_for_an_hour,
+    a_stream_that_fails_otherwise_is_tried_again_before_pages,
+    a_later_list_is_from_the_servers_cache,
+    an_old_server_is_listed_in_pages,
+    a_page_that_has_expired_leads_to_a_list_of_now,
+    a_list_that_breaks_off_is_begun_again,
+    a_later_list_changes_what_differs_and_nothing_else,
+    what_changes_during_a_list_is_not_lost,
 }

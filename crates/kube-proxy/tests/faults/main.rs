@@ -3,9 +3,22 @@
 //! and in the end that has to hold what the server holds.
 #![expect(clippy::expect_used, clippy::panic, reason = "the helpers of a test fail as tests do")]
 
+/// Makes tests of these functions: one over HTTP/1.1 and one over HTTP/2 of each.
+macro_rules! over_both {
+    ($($test:ident),+ $(,)?) => {
+        mod http1 {
+            $(#[test] fn $test() { $crate::support::over(false, super::$test); })+
+        }
+        mod http2 {
+            $(#[test] fn $test() { $crate::support::over(true, super::$test); })+
+        }
+    };
+}
+
 mod bounds;
 mod encodings;
 mod events;
+mod http2;
 mod kinds;
 mod lists;
 mod refusals;

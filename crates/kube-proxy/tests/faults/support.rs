@@ -1,5 +1,6 @@
 //! A scripted cluster, and a source that follows it into a store.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
@@ -68,6 +69,22 @@ pub(crate) struct Follower {
     _stop: oneshot::Sender<()>,
 }
 
+thread_local! {
+    /// whether the servers of this thread's test speak HTTP/2
+    static HTTP2: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Runs a test with servers that do, or don't, speak HTTP/2.
+pub(crate) fn over(http2: bool, test: fn()) {
+    HTTP2.set(http2);
+    test();
+}
+
+/// Whether this is a test over HTTP/2.
+pub(crate) fn is_http2() -> bool {
+    HTTP2.get()
+}
+
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -75,13 +92,25 @@ struct Log(Arc<Mutex<Vec<u8>>>);
 pub(crate) fn quick() -> Timing {
     Timing {
         backoff: Duration::from_millis(2),
+        failing: Duration::from_millis(2),
         backoff_limit: Duration::from_millis(20),
+        short_limit: Duration::from_millis(20),
         refusal_limit: Duration::from_millis(40),
         floor: Duration::from_millis(1),
         refusal_grace: Duration::from_millis(100),
         optional_retry: Duration::from_millis(100),
         verify_millis: 20..100,
         ..Timing::default()
+    }
+}
+
+/// The same for connections.
+pub(crate) fn quick_client() -> client::Timing {
+    client::Timing {
+        probe: Duration::from_millis(20),
+        backoff: Duration::from_millis(2),
+        backoff_limit: Duration::from_millis(20),
+        ..client::Timing::default()
     }
 }
 
@@ -149,6 +178,7 @@ impl Cluster {
         fs::create_dir_all(&folder).expect("making a folder");
         let namespace = Namespace::new().expect("making a network namespace needs root");
         namespace.raise_loopback().expect("raising loopback");
+        let options = Options { http2: is_http2(), ..options };
         let server = namespace.run(|| ApiServer::start(options)).expect("entering the namespace");
         Self { server, namespace, folder, truth: BTreeMap::new(), number: 0 }
     }
@@ -340,6 +370,28 @@ impl Cluster {
         }
     }
 
+    /// Lists of all objects of a kind, streamed or in pages, without further pages. Not of Nodes, of which there is one.
+    pub(crate) fn lists(&self, kind: Kind) -> usize {
+        let is_list = |seen: &Seen| matches!(seen.form, Form::StreamingList | Form::List) && !is_check(seen);
+        let asked = self.asked(kind, Form::Any);
+        asked.iter().filter(|seen| is_list(seen) && seen.parameter("continue").is_none()).count()
+    }
+
+    /// How often it was asked about a kind whether its history goes on.
+    pub(crate) fn checks(&self, kind: Kind) -> usize {
+        self.asked(kind, Form::List).iter().filter(|seen| is_check(seen)).count()
+    }
+
+    /// Connections that this namespace's kernel was asked to make so far, whatever came of them.
+    pub(crate) fn attempts(&self) -> u64 {
+        let read = || fs::read_to_string("/proc/thread-self/net/snmp").expect("the kernel's counters");
+        let page = self.namespace.run(read).expect("entering the namespace");
+        let mut tcp = page.lines().filter(|line| line.starts_with("Tcp:")).map(str::split_whitespace);
+        let (names, values) = (tcp.next().expect("names"), tcp.next().expect("values"));
+        let (_, count) = names.zip(values).find(|(name, _)| *name == "ActiveOpens").expect("a count of attempts");
+        count.parse().expect("a number")
+    }
+
     /// Requests for a kind and of a form so far.
     pub(crate) fn asked(&self, kind: Kind, form: Form) -> Vec<Seen> {
         let fits = |seen: &Seen| seen.kind == Some(kind) && (form == Form::Any || seen.form == form);
@@ -352,6 +404,12 @@ impl Drop for Cluster {
         // What is left behind in the target folder harms nobody.
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+/// Whether one object is asked for by its name.
+fn is_check(seen: &Seen) -> bool {
+    let fields = seen.parameter("fieldSelector").unwrap_or_default();
+    seen.form == Form::List && seen.parameter("limit").is_none() && fields.starts_with("metadata.name=")
 }
 
 fn node_json(name: &str, number: u32) -> String {
@@ -368,7 +426,7 @@ impl Default for How {
     fn default() -> Self {
         Self {
             timing: quick(),
-            client: client::Timing::default(),
+            client: quick_client(),
             content_type: "application/vnd.kubernetes.protobuf",
             events: quick_events(),
         }

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use ferry_api::object::Kind;
+use ferry_api::object::{Kind, ObjectName};
+use ferry_kube_proxy::client;
+use ferry_kube_proxy::events::{Event, Level, Regarding};
 use ferry_kube_proxy::source::api::Timing;
 use ferry_testkit::api::{Action, Authority, Form, Options, Rule, Validity};
 
 use crate::support::{Cluster, How, quick};
 
-#[test]
 fn a_refused_certificate_is_said_and_tried_for_ever() {
     let authority = Authority::new("lab");
     let names = ["127.0.0.1", "localhost"];
@@ -37,11 +38,11 @@ fn a_refused_certificate_is_said_and_tried_for_ever() {
     }
 }
 
-#[test]
 fn a_server_that_returns_is_found_soon() {
     let mut cluster = Cluster::new();
     // the real times
-    let mut follower = cluster.follow(Timing::default());
+    let times = How { timing: Timing::default(), client: client::Timing::default(), ..How::default() };
+    let mut follower = cluster.follow_by(times);
     follower.until_equal(&cluster);
     let effects = follower.effects;
     cluster.server.stop();
@@ -67,7 +68,6 @@ fn a_server_that_returns_is_found_soon() {
     follower.until("lines", |follower| follower.lines(&["INFO", "works again"]).len() == 4);
 }
 
-#[test]
 fn a_server_that_is_not_there_yet_is_waited_for() {
     let cluster = Cluster::new();
     cluster.server.stop();
@@ -79,7 +79,6 @@ fn a_server_that_is_not_there_yet_is_waited_for() {
     follower.until_equal(&cluster);
 }
 
-#[test]
 fn no_fault_is_a_busy_loop_and_every_one_passes() {
     let pause = Duration::from_millis(20);
     let timing = Timing {
@@ -131,26 +130,96 @@ fn no_fault_is_a_busy_loop_and_every_one_passes() {
     }
 }
 
-/// A watch from a version of the server's lost future says nothing until the server has come that far again, and what it
-/// lost is never told.
-#[test]
-fn a_store_that_goes_back_is_noticed() {
+/// One asks for all, once a second: kinds, and who writes Events.
+fn a_server_that_is_not_there_is_asked_once_a_second() {
+    let mut cluster = Cluster::new();
+    let times = How { timing: Timing::default(), client: client::Timing::default(), ..How::default() };
+    let mut follower = cluster.follow_by(times);
+    follower.until_equal(&cluster);
+    cluster.server.stop();
+    follower.until("trouble", |follower| follower.lines(&["WARN"]).len() >= 4);
+    let (before, begun) = (cluster.attempts(), Instant::now());
+    for number in 0..6 {
+        let regarding = Regarding::Service(ObjectName::new("demo", "a"), None);
+        follower.recorder.record(Event::new(regarding, Level::Warning, "Outage", "Serve", &format!("{number}")));
+        follower.take_within(Duration::from_secs(1));
+    }
+    let (attempts, seconds) = (cluster.attempts() - before, begun.elapsed().as_secs_f64());
+    assert!(attempts as f64 <= seconds + 1.0, "{attempts} attempts in {seconds} s");
+    assert!(attempts as f64 >= seconds / 1.7 - 1.0, "{attempts} attempts in {seconds} s");
+    cluster.service("a");
+    cluster.server.resume();
+    let back = Instant::now();
+    follower.until_equal(&cluster);
+    // Two seconds by design; machines are slow.
+    assert!(back.elapsed() < Duration::from_secs(3), "{:?}", back.elapsed());
+}
+
+/// Many outages, each with one tiny request for each kind in place of a list.
+fn an_outage_is_no_reason_for_a_list() {
     let mut cluster = Cluster::new();
     let mut follower = cluster.follow(quick());
     follower.until_equal(&cluster);
-    let version = cluster.server.version();
-    cluster.service("lost");
-    cluster.slice("lost");
-    follower.until_equal(&cluster);
-    cluster.restore(version, &["lost"]);
-    follower.until("trouble", |follower| follower.lines(&["WARN"]).len() >= 4);
-    cluster.server.resume();
-    // some while it is behind, some after it has overtaken
-    for _ in 0..8 {
+    for round in 1..=5 {
+        cluster.server.stop();
+        follower.until("trouble", |follower| !follower.fresh(Kind::Service).connected);
+        follower.until("an attempt", |follower| !follower.lines(&["WARN", "refused"]).is_empty());
+        // not what was written last
         cluster.service("a");
+        cluster.slice("a");
+        cluster.server.resume();
+        follower.until_equal(&cluster);
+        // what was written while the watch was there is the witness of the next round
+        follower.until("watches", |_| cluster.server.watches() == 4);
+        cluster.service("b");
         cluster.slice("b");
+        follower.until_equal(&cluster);
+        for kind in [Kind::Service, Kind::EndpointSlice, Kind::ServiceCidr] {
+            assert!(cluster.checks(kind) <= round, "{kind}");
+        }
     }
-    follower.until_equal(&cluster);
-    cluster.service("b");
-    follower.until_equal(&cluster);
+    // longer than lists would wait that are to follow
+    follower.take_within(Duration::from_millis(300));
+    for kind in [Kind::Service, Kind::EndpointSlice, Kind::ServiceCidr] {
+        assert_eq!(cluster.lists(kind), 1, "{kind}\n{}", follower.log());
+        assert!(cluster.checks(kind) > 0, "{kind}\n{:#?}\n{}", cluster.asked(kind, Form::Any), follower.log());
+    }
+}
+
+/// A watch from a version of the server's lost future says nothing until the server has come that far again, and what it
+/// lost is never told.
+fn a_store_that_goes_back_is_noticed() {
+    // while it is behind, and after it has overtaken
+    for writes in [0, 1, 8, 50] {
+        let mut cluster = Cluster::new();
+        let mut follower = cluster.follow(quick());
+        follower.until_equal(&cluster);
+        let version = cluster.server.version();
+        for number in 0..10 {
+            cluster.service(&format!("lost{number}"));
+            cluster.slice(&format!("lost{number}"));
+        }
+        follower.until_equal(&cluster);
+        let lost: Vec<String> = (0..10).map(|number| format!("lost{number}")).collect();
+        cluster.restore(version, &lost.iter().map(String::as_str).collect::<Vec<_>>());
+        follower.until("trouble", |follower| follower.lines(&["WARN"]).len() >= 4);
+        for _ in 0..writes {
+            cluster.service("a");
+            cluster.slice("b");
+        }
+        cluster.server.resume();
+        follower.until_equal(&cluster);
+        cluster.service("b");
+        follower.until_equal(&cluster);
+    }
+}
+
+over_both! {
+    a_refused_certificate_is_said_and_tried_for_ever,
+    a_server_that_returns_is_found_soon,
+    a_server_that_is_not_there_yet_is_waited_for,
+    no_fault_is_a_busy_loop_and_every_one_passes,
+    a_server_that_is_not_there_is_asked_once_a_second,
+    an_outage_is_no_reason_for_a_list,
+    a_store_that_goes_back_is_noticed,
 }

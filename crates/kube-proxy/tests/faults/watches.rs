@@ -21,7 +21,6 @@ impl Numbers {
     }
 }
 
-#[test]
 fn a_thousand_cuts_at_random_bytes_lose_nothing() {
     const CUTS: usize = 1000;
     let mut cluster = Cluster::new();
@@ -56,7 +55,6 @@ fn a_thousand_cuts_at_random_bytes_lose_nothing() {
     assert!(follower.effects <= changes + 20, "{} effects of {changes} changes", follower.effects);
 }
 
-#[test]
 fn storms_of_410_in_both_forms_lose_nothing() {
     for action in
         [Action::status(410), Action::ErrorEvent { code: 410, after: 0 }, Action::ErrorEvent { code: 410, after: 1 }]
@@ -85,7 +83,6 @@ fn storms_of_410_in_both_forms_lose_nothing() {
     }
 }
 
-#[test]
 fn a_past_that_is_forgotten_leads_to_a_list() {
     for gone_as_status in [false, true] {
         let mut cluster = Cluster::with(Options { gone_as_status, ..Options::secure() });
@@ -107,7 +104,6 @@ fn a_past_that_is_forgotten_leads_to_a_list() {
     }
 }
 
-#[test]
 fn bookmarks_advance_the_version() {
     let cluster = Cluster::new();
     let mut follower = cluster.follow(quick());
@@ -131,7 +127,6 @@ fn bookmarks_advance_the_version() {
     assert_eq!(cluster.asked(Kind::Service, Form::StreamingList).len(), 1);
 }
 
-#[test]
 fn a_frame_that_breaks_is_asked_for_again_and_then_listed() {
     let mut cluster = Cluster::new();
     let mut follower = cluster.follow(quick());
@@ -154,7 +149,6 @@ fn a_frame_that_breaks_is_asked_for_again_and_then_listed() {
     assert_eq!(follower.lines(&["WARN", "endpointslices", "malformed"]).len(), 2, "{}", follower.log());
 }
 
-#[test]
 fn half_an_event_is_none() {
     let mut cluster = Cluster::new();
     let mut follower = cluster.follow(quick());
@@ -175,7 +169,6 @@ fn half_an_event_is_none() {
     assert_eq!(cluster.asked(Kind::EndpointSlice, Form::List).len(), 0);
 }
 
-#[test]
 fn a_watch_that_ends_at_once_is_no_busy_loop() {
     let mut cluster = Cluster::new();
     let mut follower = cluster.follow(quick());
@@ -191,4 +184,14 @@ fn a_watch_that_ends_at_once_is_no_busy_loop() {
     follower.until_equal(&cluster);
     assert_eq!(follower.lines(&["WARN", "ended at once"]).len(), 1, "{}", follower.log());
     follower.until("line", |follower| follower.lines(&["INFO", "services", "works again"]).len() == 1);
+}
+
+over_both! {
+    a_thousand_cuts_at_random_bytes_lose_nothing,
+    storms_of_410_in_both_forms_lose_nothing,
+    a_past_that_is_forgotten_leads_to_a_list,
+    bookmarks_advance_the_version,
+    a_frame_that_breaks_is_asked_for_again_and_then_listed,
+    half_an_event_is_none,
+    a_watch_that_ends_at_once_is_no_busy_loop,
 }

@@ -76,8 +76,12 @@ const RECHECK: Duration = Duration::from_millis(50);
 
 impl Bench {
     fn new(clients: &Authority, accepted: Authority, first: Identity) -> Self {
+        Self::over(true, clients, accepted, first)
+    }
+
+    fn over(http2: bool, clients: &Authority, accepted: Authority, first: Identity) -> Self {
         let identity = clients.server(&["127.0.0.1"], Validity::Now);
-        let server = filled(Server { tls: Some(identity), clients: Some(accepted), ..Server::default() }, 1);
+        let server = filled(Server { tls: Some(identity), clients: Some(accepted), http2, ..Server::default() }, 1);
         let folder = Folder::new();
         folder.write("ca", &clients.certificate());
         folder.write("certificate", &first.certificate);
@@ -155,21 +159,26 @@ async fn a_watch_that_is_never_idle_ends_too() {
 
 #[tokio::test]
 async fn new_authorities_are_trusted_and_watches_go_on() {
-    let (lab, users) = (Authority::new("lab"), Authority::new("users"));
-    let client = users.client("a", &[], Validity::Now);
-    let bench = Bench::new(&lab, users, client);
-    let mut watch = bench.setup.client.ask(&call(Verb::Watch)).await.unwrap();
-    let next = Authority::new("next");
-    bench.server.present(next.server(&["127.0.0.1"], Validity::Now));
-    let error = connect_error(bench.setup.status().await);
-    assert!(error.contains("UnknownIssuer"), "{error}");
-    bench.folder.write("ca", "no authority");
-    bench.recheck().await;
-    assert!(connect_error(bench.setup.status().await).contains("UnknownIssuer"));
-    bench.folder.write("ca", &next.certificate());
-    bench.recheck().await;
-    assert_eq!(bench.setup.status().await, Ok(200));
-    while let Ok(chunk) = timeout(RECHECK * 4, watch.body.chunk()).await {
-        assert!(chunk.unwrap().is_some());
+    for http2 in [false, true] {
+        let (lab, users) = (Authority::new("lab"), Authority::new("users"));
+        let client = users.client("a", &[], Validity::Now);
+        let bench = Bench::over(http2, &lab, users, client);
+        let mut watch = bench.setup.client.ask(&call(Verb::Watch)).await.unwrap();
+        let next = Authority::new("next");
+        bench.server.present(next.server(&["127.0.0.1"], Validity::Now));
+        // What runs over a connection that was trusted needs no other.
+        let distrusts = |result| http2 && result == Ok(200) || connect_error(result).contains("UnknownIssuer");
+        assert!(distrusts(bench.setup.status().await));
+        bench.folder.write("ca", "no authority");
+        bench.recheck().await;
+        assert!(distrusts(bench.setup.status().await));
+        bench.folder.write("ca", &next.certificate());
+        bench.recheck().await;
+        let before = bench.server.connections();
+        assert_eq!(bench.setup.status().await, Ok(200));
+        assert_eq!(bench.server.connections(), before + 1, "a new connection, by what is trusted now");
+        while let Ok(chunk) = timeout(RECHECK * 4, watch.body.chunk()).await {
+            assert!(chunk.unwrap().is_some());
+        }
     }
 }

@@ -20,8 +20,10 @@ pub(super) struct Failure {
 /// What kind of failure it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// nothing has reached the server
+    /// there is no connection to the server; whoever makes them decides when to try again
     Unreached,
+    /// there are no credentials to send
+    Unequipped,
     /// the connection ended in the middle of something
     Interrupted,
     /// nothing came for too long
@@ -47,7 +49,13 @@ pub(super) enum Cause {
     Unsupported,
     /// the server has gone back to an older state
     Behind,
+    /// the server hasn't come to the version that was asked for
+    Future,
 }
+
+/// What the server's message has where its history ends before the version that was asked for. Its code is that of many
+/// things.
+const TOO_LARGE: &str = "Too large resource version";
 
 /// The most bytes of a text that a server or a proxy sent.
 const MOST_TEXT: usize = 1024;
@@ -73,6 +81,7 @@ impl Failure {
         }
         let cause = match (code, &**reason) {
             (410, _) | (_, "Expired" | "Gone") => Cause::Expired,
+            _ if message.contains(TOO_LARGE) => Cause::Future,
             (code, _) => Cause::Refused { code: *code, within },
         };
         let seconds = retry_after_seconds.map(|seconds| Duration::from_secs(seconds.into()));
@@ -110,7 +119,8 @@ impl From<StreamError> for Failure {
 impl From<CallError> for Failure {
     fn from(error: CallError) -> Self {
         let cause = match &error {
-            CallError::Connect(_) | CallError::Credentials(_) => Cause::Unreached,
+            CallError::Connect(_) => Cause::Unreached,
+            CallError::Credentials(_) => Cause::Unequipped,
             CallError::Interrupted(_) => Cause::Interrupted,
             CallError::Timeout { .. } => Cause::Silent,
         };
@@ -154,6 +164,12 @@ mod tests {
         assert_eq!(Failure::status(&status(410, "Gone", ""), false).cause, Cause::Expired);
         assert_eq!(Failure::from(StreamError::Status(status(410, "Expired", ""))).cause, Cause::Expired);
         assert_eq!(Failure::status(&status(0, "Expired", ""), true).cause, Cause::Expired);
+    }
+
+    #[test]
+    fn a_version_that_the_server_hasnt_come_to_is_told_by_its_message() {
+        let status = status(504, "Timeout", "Too large resource version: 9, current: 7");
+        assert_eq!(Failure::status(&status, false).cause, Cause::Future);
     }
 
     #[test]

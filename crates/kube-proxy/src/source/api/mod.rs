@@ -4,7 +4,6 @@
 //! Every kind has a task of its own on one thread. Its `Plan` decides what to ask for and when; its `Reflector` asks,
 //! hands what comes to its `Outlet`, and counts a version as known only after that.
 
-mod backoff;
 mod failure;
 mod list;
 mod outlet;
@@ -24,7 +23,6 @@ use ferry_api::object::Kind;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use self::backoff::Dice;
 use self::outlet::Outlet;
 use self::plan::Plan;
 use self::reflector::Reflector;
@@ -33,6 +31,7 @@ use self::resource::Resource;
 pub use self::timing::Timing;
 use super::freshness::Freshness;
 use super::{Closed, Sink};
+use crate::backoff::Dice;
 use crate::client::Client;
 use crate::events::Writer;
 

@@ -177,8 +177,8 @@ impl Outlet {
     }
 
     /// Hands over what has come since the last time. Waits while the core is busy.
-    pub(super) fn deliver(&mut self) -> Result<(), Closed> {
-        self.sink.deliver(std::mem::take(&mut self.events))
+    pub(super) async fn deliver(&mut self) -> Result<(), Closed> {
+        self.sink.deliver_in_turn(std::mem::take(&mut self.events)).await
     }
 }
 

@@ -6,18 +6,23 @@
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
-use super::backoff::{Backoff, Dice};
+use ferry_api::object::ObjectName;
+use ferry_api::wire::stream::compare_versions;
+
 use super::failure::{Cause, Failure};
 use super::resource::Recency;
 use super::timing::Timing;
+use crate::backoff::{Backoff, Dice};
 
 /// What to ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// everything, then what changes, in one stream of so many seconds
-    StreamingList { seconds: u64 },
+    StreamingList { recency: Recency, seconds: u64 },
     /// everything, in pages
     List(Recency),
+    /// whether the server's history still has the change that was seen last, and this version
+    Check { witness: Witness, version: Box<str> },
     /// what changes after a version, in a stream of so many seconds
     Watch { version: Box<str>, seconds: u64 },
 }
@@ -39,6 +44,14 @@ pub(super) enum Verdict {
     },
 }
 
+/// The last change that was seen: a server whose history is ours still shows it, or a newer one of that object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Witness {
+    pub(super) name: ObjectName,
+    /// of the object; `None` for one that was deleted
+    pub(super) version: Option<Box<str>>,
+}
+
 /// The position in a kind's history and the state of the troubles.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -46,15 +59,21 @@ pub(super) struct Plan {
     dice: Dice,
     /// everything up to here has been delivered; `None` without a complete list
     version: Option<Box<str>>,
-    /// some list was complete: a later one must not show anything older
+    /// some list was complete
     listed: bool,
-    /// the next list is in pages
-    paged: bool,
-    recency: Recency,
+    /// the last version that was delivered, also when it was given up: a list must not show anything older
+    known: Option<Box<str>>,
+    /// the server doesn't know that version: a list must be of now
+    latest: bool,
+    witness: Option<Witness>,
+    /// streaming lists in a row that failed: after a second one the next list is in pages
+    failed_streams: u8,
     /// streaming lists are not tried before
     streaming_from: Option<Instant>,
-    /// a server that can't be reached or can't answer
+    /// streams that break, and what else goes wrong
     trouble: Backoff,
+    /// a server that says that it can't answer
+    failing: Backoff,
     /// one that answers, and to no avail: it begins small when it comes after the other
     refusals: Backoff,
     /// only refusals have come since
@@ -69,8 +88,8 @@ pub(super) struct Plan {
     deaf: Duration,
     /// streams that end well, but at once
     hasty: Backoff,
-    /// the server was away since the last list: it may have come back as an older one
-    away: bool,
+    /// since when the server was away: it may have come back as an older one
+    away: Option<Instant>,
     /// when to list anew because of that
     verify: Option<Instant>,
     attempt: Attempt,
@@ -81,6 +100,7 @@ pub(super) struct Plan {
 struct Attempt {
     began: Option<Instant>,
     streaming: bool,
+    checking: bool,
     /// when the server began to answer
     answered: Option<Instant>,
     /// when the first byte came
@@ -88,6 +108,9 @@ struct Attempt {
     /// it brought something new
     progress: bool,
 }
+
+/// So many streaming lists that fail one after the other lead to pages.
+const STREAMS: u8 = 2;
 
 /// So many watches without a byte mean that something between keeps the bytes back until the end.
 const MUTE: u8 = 2;
@@ -97,6 +120,7 @@ impl Plan {
         let hasty = Backoff::new(timing.floor);
         Self {
             trouble: Backoff::new(timing.backoff),
+            failing: Backoff::new(timing.failing),
             refusals: Backoff::new(timing.backoff),
             refused_since: None,
             relists: Backoff::new(timing.backoff),
@@ -104,15 +128,17 @@ impl Plan {
             dice,
             version: None,
             listed: false,
-            paged: false,
-            recency: Recency::Any,
+            known: None,
+            latest: false,
+            witness: None,
+            failed_streams: 0,
             streaming_from: None,
             last_relist: None,
             doubts: 0,
             mute: 0,
             deaf: Duration::ZERO,
             hasty,
-            away: false,
+            away: None,
             verify: None,
             attempt: Attempt::default(),
         }
@@ -121,26 +147,46 @@ impl Plan {
     /// Begins the next step.
     pub(super) fn begin(&mut self, now: Instant) -> Step {
         let may_stream = self.streaming_from.is_none_or(|from| now >= from);
-        if !self.away && self.verify.is_some_and(|at| now >= at) {
+        if self.away.is_none() && self.verify.is_some_and(|at| now >= at) {
             self.version = None;
             self.verify = None;
         }
-        if self.version.is_some() && self.away {
-            let wait = Duration::from_millis(self.dice.among(&self.timing.verify_millis));
-            self.verify = now.checked_add(wait);
-        }
-        let step = match &self.version {
-            Some(version) => {
-                let version = version.clone();
-                let left = self.verify.map_or(u64::MAX, |at| at.saturating_duration_since(now).as_secs() + 1);
-                Step::Watch { version, seconds: self.seconds().min(left) }
-            }
-            None if self.paged || !may_stream => Step::List(self.recency),
-            None => Step::StreamingList { seconds: self.seconds() },
+        let step = match self.version.clone() {
+            Some(version) => self.resume(version, now),
+            None if self.failed_streams >= STREAMS || !may_stream => Step::List(self.recency()),
+            None => Step::StreamingList { recency: self.recency(), seconds: self.seconds() },
         };
         let streaming = matches!(step, Step::StreamingList { .. });
-        self.attempt = Attempt { began: Some(now), streaming, ..Attempt::default() };
+        let checking = matches!(step, Step::Check { .. });
+        self.attempt = Attempt { began: Some(now), streaming, checking, ..Attempt::default() };
         step
+    }
+
+    /// A watch from this version; before that a check, or a list in its time, where the server was away.
+    fn resume(&mut self, version: Box<str>, now: Instant) -> Step {
+        if let Some(since) = self.away {
+            let is_short = now.saturating_duration_since(since) < self.timing.absence;
+            if let (true, None, Some(witness)) = (is_short, self.verify, &self.witness) {
+                return Step::Check { witness: witness.clone(), version };
+            }
+            self.doubt(now);
+        }
+        let left = self.verify.map_or(u64::MAX, |at| at.saturating_duration_since(now).as_secs() + 1);
+        Step::Watch { version, seconds: self.seconds().min(left) }
+    }
+
+    /// Everything is to be listed anew, in a while.
+    fn doubt(&mut self, now: Instant) {
+        let wait = Duration::from_millis(self.dice.among(&self.timing.verify_millis));
+        self.verify = now.checked_add(wait);
+    }
+
+    fn recency(&self) -> Recency {
+        match &self.known {
+            _ if self.latest => Recency::Latest,
+            Some(known) => Recency::Since(known.clone()),
+            None => Recency::Any,
+        }
     }
 
     /// How long the server is asked to keep a stream. Where something keeps all bytes back until the end, the end has
@@ -155,7 +201,25 @@ impl Plan {
     /// The server has begun to answer what was asked.
     pub(super) fn answered(&mut self, now: Instant) {
         self.attempt.answered = Some(now);
-        self.away = false;
+        if !self.attempt.checking {
+            self.away = None;
+        }
+    }
+
+    /// The check has its answer: the version of the object that it asked about, if that is there. If that isn't the one
+    /// that was seen last, it may have changed since, or the history may be another.
+    pub(super) fn checked(&mut self, found: Option<&str>, now: Instant) {
+        let seen = self.witness.as_ref().map(|witness| witness.version.as_deref());
+        if seen != Some(found) {
+            self.doubt(now);
+        }
+        self.away = None;
+        self.attempt.progress = true;
+    }
+
+    /// This object was changed last, to this version, or deleted. With an unknown name there is none to ask about.
+    pub(super) fn witnessed(&mut self, witness: Option<Witness>) {
+        self.witness = witness;
     }
 
     /// Bytes have come.
@@ -176,23 +240,25 @@ impl Plan {
 
     /// A list is complete and delivered.
     pub(super) fn listed(&mut self, version: Box<str>) {
+        self.known = Some(version.clone());
         self.version = Some(version);
         self.listed = true;
-        self.away = false;
+        self.latest = false;
+        self.away = None;
         self.verify = None;
-        self.paged = false;
-        self.recency = Recency::Latest;
+        self.failed_streams = 0;
         self.progressed();
     }
 
     /// Everything up to this version is delivered. A version that isn't newer changes nothing. Says whether it is.
     pub(super) fn advanced(&mut self, version: Box<str>) -> bool {
         let known = self.version.as_deref();
-        let is_new = known.is_some_and(|known| match compare(&version, known) {
+        let is_new = known.is_some_and(|known| match compare_versions(&version, known) {
             Some(order) => order.is_gt(),
             None => *version != *known,
         });
         if is_new {
+            self.known = Some(version.clone());
             self.version = Some(version);
             self.progressed();
         }
@@ -207,13 +273,14 @@ impl Plan {
 
     fn works(&mut self) {
         self.trouble.reset();
+        self.failing.reset();
         self.refusals.reset();
         self.refused_since = None;
     }
 
     /// Whether a server that has come to this version is behind what we know, as one restored from a backup is.
     pub(super) fn is_behind(&self, version: &str) -> bool {
-        self.version.as_deref().is_some_and(|known| compare(version, known) == Some(Ordering::Less))
+        self.version.as_deref().is_some_and(|known| compare_versions(version, known) == Some(Ordering::Less))
     }
 
     /// Whether the server has done nothing but refuse for a while, so that it means it.
@@ -224,7 +291,7 @@ impl Plan {
     /// It isn't offered: ask as at the start, after the pause.
     pub(super) fn rest(&mut self) -> Duration {
         self.version = None;
-        self.paged = false;
+        self.failed_streams = 0;
         self.timing.optional_retry
     }
 
@@ -234,6 +301,9 @@ impl Plan {
         let lasted = |since: Option<Instant>| {
             since.is_some_and(|since| now.saturating_duration_since(since) >= self.timing.brief)
         };
+        if attempt.checking && failure.is_none() {
+            return Verdict::GoOn(Duration::ZERO);
+        }
         let (steady, live) = (self.is_complete() && lasted(attempt.answered), lasted(attempt.heard));
         let worked = attempt.progress || steady;
         if worked {
@@ -253,6 +323,8 @@ impl Plan {
             Some(failure) => failure,
         };
         let quiet = match failure.cause {
+            // What goes wrong with a check goes wrong with watches, too, and is told of those.
+            _ if attempt.checking => failure.cause != Cause::Future,
             Cause::Interrupted => worked,
             // Some servers send no bookmarks, and one that is gone shows at the next step.
             Cause::Silent => self.is_complete() && attempt.answered.is_some(),
@@ -263,7 +335,9 @@ impl Plan {
         };
         let mut pause = self.after(&failure, now);
         if let Some(wanted) = failure.retry_after {
-            pause = pause.max(wanted.min(self.timing.retry_after_limit));
+            // A little later by chance: it is said to many at once.
+            let wanted = wanted.min(self.timing.retry_after_limit).mul_f64(1.0 + self.dice.fraction() / 4.0);
+            pause = pause.max(wanted);
         }
         if !worked {
             pause = pause.max(self.timing.floor);
@@ -278,12 +352,12 @@ impl Plan {
             self.hasty.reset();
             return Duration::ZERO;
         }
-        self.hasty.next(self.timing.backoff_limit, &mut self.dice)
+        self.hasty.next(self.timing.short_limit, &mut self.dice)
     }
 
     /// Whether the server has told nothing for too long, in watches that were open.
     fn is_deaf(&mut self, now: Instant) -> bool {
-        let Attempt { answered: Some(answered), heard: None, .. } = self.attempt else { return false };
+        let Attempt { answered: Some(answered), heard: None, checking: false, .. } = self.attempt else { return false };
         if self.is_complete() {
             self.deaf += now.saturating_duration_since(answered);
         }
@@ -302,11 +376,26 @@ impl Plan {
         } else if failure.cause == Cause::Silent && attempt.heard.is_none() {
             self.mute = self.mute.saturating_add(1);
         }
-        self.away |= self.listed && is_absence(failure.cause);
-        if matches!(failure.cause, Cause::Expired | Cause::Behind) {
+        if self.listed && is_absence(failure.cause) {
+            self.away.get_or_insert(now);
+        }
+        if matches!(failure.cause, Cause::Behind | Cause::Future) {
+            self.latest = true;
+        }
+        if matches!(failure.cause, Cause::Expired | Cause::Behind)
+            || failure.cause == Cause::Future && self.is_complete()
+        {
+            self.away = None;
             return self.relist(now);
         }
         let pause = self.back_off(failure.cause, now);
+        if attempt.checking {
+            if is_answer(failure.cause) {
+                // It can't be found out this way.
+                self.doubt(now);
+            }
+            return pause;
+        }
         if self.is_complete() && self.is_doubtful(failure.cause) { pause.max(self.relist(now)) } else { pause }
     }
 
@@ -318,29 +407,35 @@ impl Plan {
         } else {
             self.refused_since = None;
         }
+        let Timing { backoff_limit, short_limit, refusal_limit, floor, .. } = self.timing;
         let costly = cause == Cause::Endless || cause == Cause::Broken && !self.is_complete();
-        let limit = if costly || self.is_refused(now) { self.timing.refusal_limit } else { self.timing.backoff_limit };
-        let backoff = if refused || costly { &mut self.refusals } else { &mut self.trouble };
+        let (backoff, limit) = match cause {
+            // The next attempt to connect is waited for where it is made.
+            Cause::Unreached => return floor.mul_f64(1.0 + self.dice.fraction()),
+            Cause::Unequipped => (&mut self.trouble, short_limit),
+            _ if costly || self.is_refused(now) => (&mut self.refusals, refusal_limit),
+            _ if refused => (&mut self.refusals, short_limit),
+            Cause::Refused { .. } => (&mut self.failing, backoff_limit),
+            _ => (&mut self.trouble, backoff_limit),
+        };
         backoff.next(limit, &mut self.dice)
     }
 
     fn list_failed(&mut self, cause: Cause, now: Instant) {
-        if cause == Cause::Unreached {
+        if matches!(cause, Cause::Unreached | Cause::Unequipped | Cause::Future) {
             return;
         }
         if self.attempt.streaming {
-            self.paged = true;
+            self.failed_streams = self.failed_streams.saturating_add(1);
             let is_held_back = cause == Cause::Silent && self.attempt.answered.is_some();
             if is_held_back || cause == Cause::Unsupported || is_refusal_of_streaming(cause) {
                 self.streaming_from = now.checked_add(self.timing.streaming_retry);
             }
         } else {
             // A token that has expired shows nothing against pages.
-            self.paged = cause == Cause::Expired;
+            self.failed_streams = if cause == Cause::Expired { STREAMS } else { 0 };
         }
-        if cause == Cause::Expired {
-            self.recency = Recency::Latest;
-        }
+        self.latest |= cause == Cause::Expired;
     }
 
     /// Whether it is better to list anew than to ask again from the same version.
@@ -375,26 +470,23 @@ impl Plan {
     }
 }
 
+/// Whether the server, or something between, has answered in a way that asking again won't change soon.
+fn is_answer(cause: Cause) -> bool {
+    let refused = cause.code().is_some_and(|code| (400..500).contains(&code) && code != 429);
+    refused || matches!(cause, Cause::Broken | Cause::Foreign | Cause::Endless | Cause::Unsupported)
+}
+
 /// Whether the server is away or has just started. It may come back with what a backup held: then our version is one of
 /// its future, watches from there say nothing until it has caught up, and what is gone by then is never told.
 fn is_absence(cause: Cause) -> bool {
-    cause == Cause::Unreached || cause.code().is_some_and(|code| matches!(code, 401 | 403 | 500..))
+    matches!(cause, Cause::Unreached | Cause::Unequipped)
+        || cause.code().is_some_and(|code| matches!(code, 401 | 403 | 500..))
 }
 
 /// Whether the server has said that it doesn't do streaming lists, rather than that it does nothing for us just now.
 fn is_refusal_of_streaming(cause: Cause) -> bool {
     let passing = [401, 403, 404, 408, 410, 429, 502, 503, 504];
     cause.code().is_some_and(|code| code >= 400 && !passing.contains(&code))
-}
-
-/// Versions are decimal numbers of any length; `None` for anything else.
-fn compare(one: &str, other: &str) -> Option<Ordering> {
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(one) || !digits(other) {
-        return None;
-    }
-    let (one, other) = (one.trim_start_matches('0'), other.trim_start_matches('0'));
-    Some(one.len().cmp(&other.len()).then_with(|| one.cmp(other)))
 }
 
 #[cfg(test)]

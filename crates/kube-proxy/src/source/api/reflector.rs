@@ -49,9 +49,10 @@ impl Reflector {
         loop {
             let step = self.plan.begin(Instant::now());
             let (verb, result) = match step {
-                Step::List(recency) => (Verb::List, self.list(recency).await),
-                Step::StreamingList { seconds } => {
-                    (Verb::Watch, self.watch(self.resource.streaming_list(seconds)).await)
+                Step::List(recency) => (Verb::List, self.list(&recency).await),
+                Step::Check { witness, version } => (Verb::List, self.check(&witness, &version).await),
+                Step::StreamingList { recency, seconds } => {
+                    (Verb::Watch, self.watch(self.resource.streaming_list(&recency, seconds)).await)
                 }
                 Step::Watch { version, seconds } => {
                     (Verb::Watch, self.watch(self.resource.watch(&version, seconds)).await)
@@ -59,8 +60,8 @@ impl Reflector {
             };
             self.freshness.disconnected(self.kind());
             let pause = match result {
-                Ok(()) => self.conclude(verb, None),
-                Err(Stop::Failed(failure)) => self.conclude(verb, Some(failure)),
+                Ok(()) => self.conclude(verb, None).await,
+                Err(Stop::Failed(failure)) => self.conclude(verb, Some(failure)).await,
                 Err(Stop::Closed(closed)) => Err(closed),
             };
             match pause {
@@ -76,20 +77,20 @@ impl Reflector {
     }
 
     /// Says what is to be said about a step's end, and how long to wait before the next one.
-    fn conclude(&mut self, verb: Verb, failure: Option<Failure>) -> Result<Duration, Closed> {
+    async fn conclude(&mut self, verb: Verb, failure: Option<Failure>) -> Result<Duration, Closed> {
         let now = Instant::now();
         let refusal = failure.as_ref().filter(|_| self.resource.optional).and_then(|failure| failure.cause.code());
         if let (Some(failure), Some(code @ (403 | 404))) = (&failure, refusal)
             && (code == 404 || self.plan.is_refused(now))
         {
-            return self.rest(code, failure);
+            return self.rest(code, failure).await;
         }
         if let (Some(403), Some(failure), false) = (refusal, &failure, self.plan.has_listed())
             && self.do_without(403, failure)
         {
             // Nobody waits for what may never be allowed.
             self.outlet.complete_without();
-            self.outlet.deliver()?;
+            self.outlet.deliver().await?;
         }
         Ok(match self.plan.ended(failure, now) {
             Verdict::GoOn(pause) => {
@@ -108,11 +109,11 @@ impl Reflector {
     }
 
     /// The cluster doesn't have this kind, or not for us, and it need not.
-    fn rest(&mut self, code: u16, failure: &Failure) -> Result<Duration, Closed> {
+    async fn rest(&mut self, code: u16, failure: &Failure) -> Result<Duration, Closed> {
         if code == 404 {
             self.outlet.begin();
             self.outlet.complete();
-            self.outlet.deliver()?;
+            self.outlet.deliver().await?;
             self.freshness.synced(self.kind());
         }
         self.do_without(code, failure);
@@ -177,8 +178,8 @@ impl Reflector {
         Failure::status(&status, false).after(retry_after)
     }
 
-    /// The next bytes of a body. While the core is busy, this thread waits for it and reads nothing; that isn't taken for
-    /// the server's silence, since the runtime looks at sockets before it looks at the clock, and so does the timeout.
+    /// The next bytes of a body. While the core is busy, this kind waits for it and reads nothing; that isn't taken for the
+    /// server's silence, which is counted from here.
     pub(super) async fn chunk(&mut self, body: &mut Body, silence: Duration) -> Result<Option<Bytes>, Failure> {
         let Ok(chunk) = timeout(silence, body.chunk()).await else {
             return Err(Failure::new(Cause::Silent, format!("nothing came for {} s", silence.as_secs_f32())));

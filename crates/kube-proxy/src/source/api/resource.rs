@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ferry_api::object::Kind;
+use ferry_api::object::{Kind, ObjectName};
 
 /// One kind of objects as the API server offers it.
 #[derive(Clone, Debug)]
@@ -18,11 +18,13 @@ pub(super) struct Resource {
 }
 
 /// Which state a list may show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Recency {
     /// whatever the server has at hand
     Any,
-    /// nothing older than now
+    /// that of this version or a later one, which the server has at hand, too, if it has come that far
+    Since(Box<str>),
+    /// nothing older than now: the server has to ask its store
     Latest,
 }
 
@@ -62,22 +64,47 @@ impl Resource {
     }
 
     /// A watch that begins with all objects and says where they end.
-    pub(super) fn streaming_list(&self, seconds: u64) -> String {
+    pub(super) fn streaming_list(&self, recency: &Recency, seconds: u64) -> String {
         let Self { path, selectors, .. } = self;
+        let version = match recency {
+            Recency::Any => "&resourceVersion=0".to_owned(),
+            Recency::Since(version) => format!("&resourceVersion={}", encoded(version)),
+            Recency::Latest => String::new(),
+        };
         format!(
-            "{path}?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan\
+            "{path}?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan{version}\
              &allowWatchBookmarks=true&timeoutSeconds={seconds}{selectors}"
         )
     }
 
-    /// The first page of a list.
-    pub(super) fn list(&self, recency: Recency) -> String {
+    /// The first page of a list. One of a version has no limit: with that, many servers would ask their store.
+    pub(super) fn list(&self, recency: &Recency) -> String {
         let Self { path, selectors, .. } = self;
-        let version = match recency {
-            Recency::Any => "&resourceVersion=0",
-            Recency::Latest => "",
+        match recency {
+            Recency::Any => format!("{path}?limit={PAGE}&resourceVersion=0{selectors}"),
+            Recency::Since(version) => format!("{path}?{}{selectors}", not_older_than(version)),
+            Recency::Latest => format!("{path}?limit={PAGE}{selectors}"),
+        }
+    }
+
+    /// One object, if it is there and selected, as it is at a version or later: found by its name in what the server has at
+    /// hand.
+    pub(super) fn only(&self, name: &ObjectName, version: &str) -> String {
+        let Self { path, selectors, .. } = self;
+        let path = if self.kind.is_cluster_wide() {
+            (*path).to_owned()
+        } else {
+            let (folder, plural) = path.rsplit_once('/').unwrap_or(("", path));
+            format!("{folder}/namespaces/{}/{plural}", encoded(name.namespace()))
         };
-        format!("{path}?limit={PAGE}{version}{selectors}")
+        let field = format!("fieldSelector=metadata.name%3D{}", encoded(name.name()));
+        let selectors = match selectors.split_once("fieldSelector=") {
+            // The one Node is selected by its name already.
+            Some(_) if self.kind == Kind::Node => selectors.clone(),
+            Some((before, others)) => format!("{before}{field}%2C{others}"),
+            None => format!("{selectors}&{field}"),
+        };
+        format!("{path}?{}{selectors}", not_older_than(version))
     }
 
     /// A further page.
@@ -94,6 +121,10 @@ impl Resource {
             encoded(version)
         )
     }
+}
+
+fn not_older_than(version: &str) -> String {
+    format!("resourceVersion={}&resourceVersionMatch=NotOlderThan", encoded(version))
 }
 
 /// Percent-encoded for a query: all but the unreserved characters of RFC 3986.
@@ -125,9 +156,9 @@ mod tests {
     }
 
     #[test]
-    fn streaming_lists_as_upstream_1_36() {
+    fn streaming_lists_as_upstream_1_36_but_from_the_servers_cache() {
         let common = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true\
-                      &timeoutSeconds=432";
+                      &timeoutSeconds=432&resourceVersion=0";
         let wanted = [
             (Kind::Node, format!("/api/v1/nodes?{common}&fieldSelector=metadata.name%3Dnode-1")),
             (
@@ -147,7 +178,7 @@ mod tests {
             (Kind::ServiceCidr, format!("/apis/networking.k8s.io/v1/servicecidrs?{common}")),
         ];
         for (kind, wanted) in wanted {
-            let asked = Resource::new(kind, "node-1").streaming_list(432);
+            let asked = Resource::new(kind, "node-1").streaming_list(&Recency::Any, 432);
             assert_eq!(split(&asked), split(&wanted));
         }
     }
@@ -157,12 +188,45 @@ mod tests {
         let slices = Resource::new(Kind::EndpointSlice, "n");
         let path = "/apis/discovery.k8s.io/v1/endpointslices";
         let label = "labelSelector=%21service.kubernetes.io%2Fheadless";
-        assert_eq!(slices.list(Recency::Any), format!("{path}?limit=500&resourceVersion=0&{label}"));
-        assert_eq!(slices.list(Recency::Latest), format!("{path}?limit=500&{label}"));
+        assert_eq!(slices.list(&Recency::Any), format!("{path}?limit=500&resourceVersion=0&{label}"));
+        assert_eq!(slices.list(&Recency::Latest), format!("{path}?limit=500&{label}"));
+        let since = Recency::Since("7".into());
+        let not_older = "resourceVersion=7&resourceVersionMatch=NotOlderThan";
+        assert_eq!(slices.list(&since), format!("{path}?{not_older}&{label}"));
+        assert!(slices.streaming_list(&since, 9).contains("&resourceVersionMatch=NotOlderThan&resourceVersion=7&"));
+        assert!(!slices.streaming_list(&Recency::Latest, 9).contains("resourceVersion="));
         assert_eq!(slices.page("ab+/=&c"), format!("{path}?limit=500&continue=ab%2B%2F%3D%26c&{label}"));
         assert_eq!(
             slices.watch("12", 301),
             format!("{path}?watch=true&resourceVersion=12&allowWatchBookmarks=true&timeoutSeconds=301&{label}")
+        );
+    }
+
+    #[test]
+    fn one_object_is_found_by_its_name() {
+        let not_older = "resourceVersion=7&resourceVersionMatch=NotOlderThan";
+        let only = |kind, name: &ObjectName| Resource::new(kind, "n").only(name, "7");
+        assert_eq!(
+            only(Kind::EndpointSlice, &ObjectName::new("shop", "web-1")),
+            format!(
+                "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices?{not_older}\
+                 &labelSelector=%21service.kubernetes.io%2Fheadless&fieldSelector=metadata.name%3Dweb-1"
+            )
+        );
+        assert_eq!(
+            only(Kind::Service, &ObjectName::new("shop", "web")),
+            format!(
+                "/api/v1/namespaces/shop/services?{not_older}&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name\
+                 &fieldSelector=metadata.name%3Dweb%2Cspec.clusterIP%21%3DNone"
+            )
+        );
+        assert_eq!(
+            only(Kind::Node, &ObjectName::cluster_wide("n")),
+            format!("/api/v1/nodes?{not_older}&fieldSelector=metadata.name%3Dn")
+        );
+        assert_eq!(
+            only(Kind::ServiceCidr, &ObjectName::cluster_wide("kubernetes")),
+            format!("/apis/networking.k8s.io/v1/servicecidrs?{not_older}&fieldSelector=metadata.name%3Dkubernetes")
         );
     }
 

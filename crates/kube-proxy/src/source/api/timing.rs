@@ -11,9 +11,11 @@ pub struct Timing {
     /// Watches that were open for so long in all and brought no byte are doubted: the server may have gone back to an
     /// older state, and be waiting for the version that we are at.
     pub deaf: Duration,
-    /// When everything is listed anew after the server was away, in milliseconds; one of these by chance, since all nodes
-    /// do so. Until then watches go on from what is known.
+    /// When everything is listed anew after the server was away and it isn't certain that its history goes on, in
+    /// milliseconds; one of these by chance, since all nodes do so. Until then watches go on from what is known.
     pub verify_millis: Range<u64>,
+    /// A server that was away longer isn't asked whether its history goes on: it is not certain.
+    pub absence: Duration,
     /// A list that brings no byte for so long has failed.
     pub list_silence: Duration,
     /// How long the body of a refusal is read.
@@ -24,9 +26,14 @@ pub struct Timing {
     pub floor: Duration,
     /// The first wait after a failure; each further one is twice as long, and up to twice that by chance.
     pub backoff: Duration,
-    /// The bound of that doubling when the server can't be reached or can't answer.
+    /// The first wait where the server says that it can't answer (429, 5xx).
+    pub failing: Duration,
+    /// The bound of the doubling when the server fails.
     pub backoff_limit: Duration,
-    /// The bound of that doubling when the server refuses, and for lists that follow each other.
+    /// The same where a long wait would save the server nothing: credentials that can't be had, and streams that end well but
+    /// at once. And for refusals, until they go on for a while.
+    pub short_limit: Duration,
+    /// The bound when the server goes on to refuse, and for lists that follow each other.
     pub refusal_limit: Duration,
     /// A server that has just started refuses what it will allow in a moment. For so long, refusals are asked again as
     /// soon as other failures, and don't mean that a kind is not offered.
@@ -51,12 +58,15 @@ impl Default for Timing {
             silence: Duration::from_secs(130),
             deaf: Duration::from_secs(10 * 60),
             verify_millis: 5_000..60_000,
+            absence: Duration::from_secs(5 * 60),
             list_silence: Duration::from_secs(60),
             refusal: Duration::from_secs(5),
             brief: Duration::from_secs(1),
             floor: Duration::from_millis(50),
             backoff: Duration::from_millis(100),
-            backoff_limit: Duration::from_secs(1),
+            failing: Duration::from_millis(500),
+            backoff_limit: Duration::from_secs(15),
+            short_limit: Duration::from_secs(1),
             refusal_limit: Duration::from_secs(8),
             refusal_grace: Duration::from_secs(30),
             retry_after_limit: Duration::from_secs(60),

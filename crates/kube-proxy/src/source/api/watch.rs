@@ -1,8 +1,11 @@
 //! A watch, which may begin with a list, delivered as its bytes arrive.
 
-use ferry_api::wire::stream::{Change, WatchDecoder, WatchEvent};
+use std::cmp::Ordering;
+
+use ferry_api::wire::stream::{Change, WatchDecoder, WatchEvent, compare_versions};
 
 use super::failure::{Cause, Failure};
+use super::plan::Witness;
 use super::reflector::{Reflector, Stop};
 use crate::client::Verb;
 
@@ -13,6 +16,8 @@ struct Brought {
     list: Option<Box<str>>,
     /// the last version since it is
     version: Option<Box<str>>,
+    /// the last change since it is; none of which the object is known, where that is so
+    witness: Option<Option<Witness>>,
     failure: Option<Failure>,
 }
 
@@ -28,13 +33,14 @@ impl Reflector {
         }
         let mut decoder = WatchDecoder::new(self.kind(), encoding);
         let mut events = Vec::new();
+        let mut newest = Newest::default();
         loop {
             let complete = self.plan.is_complete();
             let silence = if complete { self.timing.silence } else { self.timing.list_silence };
             let Some(bytes) = self.chunk(&mut body, silence).await? else { break };
             let pushed = decoder.push(&bytes, &mut events);
             // What came before a failure counts.
-            self.take(&mut events)?;
+            self.take(&mut events, &mut newest).await?;
             events.shrink_to(FEW);
             pushed?;
             if !self.plan.is_complete() {
@@ -49,18 +55,27 @@ impl Reflector {
     }
 
     /// Delivers what came, and only then counts it as known.
-    fn take(&mut self, events: &mut Vec<WatchEvent>) -> Result<(), Stop> {
+    async fn take(&mut self, events: &mut Vec<WatchEvent>, newest: &mut Newest) -> Result<(), Stop> {
         let mut brought = Brought::default();
         let mut complete = self.plan.is_complete();
         for event in events.drain(..) {
+            if !complete {
+                newest.note(&event);
+            } else if let Some(witness) = witness(&event) {
+                brought.witness = Some(witness);
+            }
             self.take_one(event, &mut complete, &mut brought);
             if brought.failure.is_some() {
                 break;
             }
         }
-        self.outlet.deliver()?;
+        self.outlet.deliver().await?;
         if let Some(version) = brought.list {
             self.listed(version);
+            self.plan.witnessed(std::mem::take(newest).0);
+        }
+        if let Some(witness) = brought.witness {
+            self.plan.witnessed(witness);
         }
         if let Some(version) = brought.version
             && self.plan.advanced(version)
@@ -105,5 +120,39 @@ impl Reflector {
         if was_complete && brought.failure.is_none() && version.is_some() {
             brought.version = version;
         }
+    }
+}
+
+/// The object of a list that was changed last.
+#[derive(Debug, Default)]
+struct Newest(Option<Witness>);
+
+// === impl Newest ===
+
+impl Newest {
+    fn note(&mut self, event: &WatchEvent) {
+        let Some(version) = event.resource_version.as_deref() else { return };
+        let known = self.0.as_ref().and_then(|witness| witness.version.as_deref()).unwrap_or("0");
+        if compare_versions(version, known) == Some(Ordering::Greater)
+            && let Some(newer) = witness(event)
+        {
+            self.0 = newer;
+        }
+    }
+}
+
+/// What a change shows of the history; `None` if it is none, and nothing within if its object isn't known.
+fn witness(event: &WatchEvent) -> Option<Option<Witness>> {
+    let version = event.resource_version.clone();
+    match &event.change {
+        Change::Upsert(object) => {
+            Some(version.map(|version| Witness { name: object.name().clone(), version: Some(version) }))
+        }
+        Change::Unreadable(object) => {
+            let named = object.name.clone().zip(version);
+            Some(named.map(|(name, version)| Witness { name, version: Some(version) }))
+        }
+        Change::Delete(name) => Some(Some(Witness { name: name.clone(), version: None })),
+        Change::Bookmark { .. } | Change::Error(_) => None,
     }
 }

@@ -19,7 +19,8 @@ impl Bench {
     }
 
     fn delivered(&mut self) -> Vec<Event> {
-        self.outlet.deliver().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(self.outlet.deliver()).unwrap();
         let mut all = Vec::new();
         for input in self.inputs.try_iter() {
             let Input::Events(events) = input else { panic!("{input:?}") };

@@ -5,24 +5,24 @@ use std::time::Duration;
 
 /// Waits that double.
 #[derive(Clone, Debug)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     first: Duration,
     doublings: u32,
 }
 
 /// Chance: the generator splitmix64, since nothing here has to be a secret.
 #[derive(Clone, Debug)]
-pub(super) struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 // === impl Backoff ===
 
 impl Backoff {
-    pub(super) fn new(first: Duration) -> Self {
+    pub(crate) fn new(first: Duration) -> Self {
         Self { first, doublings: 0 }
     }
 
     /// The next wait: the doubled one, at most `limit`, times something from 1 to 2.
-    pub(super) fn next(&mut self, limit: Duration, dice: &mut Dice) -> Duration {
+    pub(crate) fn next(&mut self, limit: Duration, dice: &mut Dice) -> Duration {
         let base = self.first.saturating_mul(2_u32.saturating_pow(self.doublings)).min(limit);
         // Far beyond any limit, and it never overflows.
         self.doublings = (self.doublings + 1).min(16);
@@ -30,7 +30,7 @@ impl Backoff {
     }
 
     /// The next wait is the first one.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.doublings = 0;
     }
 }
@@ -38,13 +38,13 @@ impl Backoff {
 // === impl Dice ===
 
 impl Dice {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // The keys of a hasher are the one source of chance in the standard library.
         Self(RandomState::new().hash_one(0))
     }
 
     #[cfg(test)]
-    pub(super) fn seeded(seed: u64) -> Self {
+    pub(crate) fn seeded(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -57,12 +57,12 @@ impl Dice {
     }
 
     /// From 0 to 1, without 1.
-    fn fraction(&mut self) -> f64 {
+    pub(crate) fn fraction(&mut self) -> f64 {
         f64::from((self.roll() >> 32) as u32) / (f64::from(u32::MAX) + 1.0)
     }
 
     /// One of a range; its start if it is empty.
-    pub(super) fn among(&mut self, range: &std::ops::Range<u64>) -> u64 {
+    pub(crate) fn among(&mut self, range: &std::ops::Range<u64>) -> u64 {
         let width = range.end.saturating_sub(range.start).max(1);
         range.start + self.roll() % width
     }

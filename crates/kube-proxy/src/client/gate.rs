@@ -1,0 +1,212 @@
+//! Who may try to connect, and when: one at a time for all, seldom while nobody answers, ever more seldom while somebody
+//! answers and it fails.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::MutexGuard;
+use tokio::time::Instant;
+
+use super::Timing;
+use super::connect::ConnectError;
+use crate::backoff::{Backoff, Dice};
+
+/// What all requests share that need a connection.
+pub(super) struct Gate {
+    /// held by who tries
+    turn: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+    /// from one attempt at a server that isn't there to the next, at least
+    probe: Duration,
+    /// the bound of the waits' doubling
+    limit: Duration,
+}
+
+struct State {
+    /// attempts that came to nothing
+    failures: u64,
+    /// what the last of them said
+    error: String,
+    /// no attempt before
+    next: Option<Instant>,
+    /// somebody is there, and it fails
+    failing: Backoff,
+    /// attempts in a row at a server that isn't there
+    absent: u32,
+    dice: Dice,
+}
+
+/// Every so many attempts TCP gets all its time: a way may be so far that it needs that.
+const PATIENT: u32 = 8;
+
+// === impl Gate ===
+
+impl Gate {
+    pub(super) fn new(timing: &Timing) -> Self {
+        let state = State {
+            failures: 0,
+            error: String::new(),
+            next: None,
+            failing: Backoff::new(timing.backoff),
+            absent: 0,
+            dice: Dice::new(),
+        };
+        Self {
+            turn: tokio::sync::Mutex::new(()),
+            state: Mutex::new(state),
+            probe: timing.probe,
+            limit: timing.backoff_limit,
+        }
+    }
+
+    /// How many attempts have failed.
+    pub(super) fn failures(&self) -> u64 {
+        self.state().failures
+    }
+
+    /// Waits for the turn. Fails if an attempt failed since there were so many failures: its error is everybody's who
+    /// waited.
+    pub(super) async fn turn(&self, failures: u64) -> Result<MutexGuard<'_, ()>, String> {
+        let turn = self.turn.lock().await;
+        let state = self.state();
+        if state.failures == failures { Ok(turn) } else { Err(state.error.clone()) }
+    }
+
+    /// How long no attempt may be made.
+    pub(super) fn wait(&self) -> Duration {
+        self.state().next.map_or(Duration::ZERO, |next| next.saturating_duration_since(Instant::now()))
+    }
+
+    /// Whether the next attempt should give up soon.
+    pub(super) fn is_brisk(&self) -> bool {
+        self.state().absent % PATIENT != PATIENT - 1
+    }
+
+    /// An attempt that began then has failed.
+    pub(super) fn failed(&self, error: &ConnectError, begun: Instant) {
+        if error.answered {
+            return self.refused(error.to_string());
+        }
+        let mut state = self.state();
+        state.absent = state.absent.wrapping_add(1);
+        // Up to 1.7 times as long, so that a server that is back is noticed within two times.
+        let wait = self.probe.mul_f64(1.0 + 0.7 * state.dice.fraction());
+        state.fail(error.to_string(), begun.checked_add(wait));
+    }
+
+    /// Somebody answered, and it is no connection that could be used.
+    pub(super) fn refused(&self, error: String) {
+        let mut state = self.state();
+        state.absent = 0;
+        let State { failing, dice, .. } = &mut *state;
+        let wait = failing.next(self.limit, dice);
+        state.fail(error, Instant::now().checked_add(wait));
+    }
+
+    /// There is a connection. What it is worth will show.
+    pub(super) fn connected(&self) {
+        let mut state = self.state();
+        state.absent = 0;
+        state.next = None;
+    }
+
+    /// The server has answered a request.
+    pub(super) fn works(&self) {
+        self.state().failing.reset();
+    }
+
+    /// What failed so far says nothing any more: other certificates are in use.
+    pub(super) fn forget(&self) {
+        let mut state = self.state();
+        state.next = None;
+        state.failing.reset();
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn fail(&mut self, error: String, next: Option<Instant>) {
+        self.failures += 1;
+        self.error = error;
+        self.next = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate() -> Gate {
+        Gate::new(&Timing::default())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_there_is_asked_once_a_second() {
+        let gate = gate();
+        for _ in 0..100 {
+            let begun = Instant::now();
+            gate.failed(&ConnectError::unreachable("refused".to_owned()), begun);
+            let wait = gate.wait();
+            assert!((Duration::from_secs(1)..Duration::from_millis(1700)).contains(&wait), "{wait:?}");
+            tokio::time::sleep(wait).await;
+            assert_eq!(gate.wait(), Duration::ZERO);
+        }
+        // what the attempt took is part of it
+        let begun = Instant::now();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        gate.failed(&ConnectError::unreachable("timed out".to_owned()), begun);
+        assert_eq!(gate.wait(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn somebody_who_fails_is_asked_ever_more_seldom() {
+        let gate = gate();
+        let mut waits = Vec::new();
+        for _ in 0..10 {
+            gate.failed(&ConnectError::failing("certificate".to_owned()), Instant::now());
+            waits.push(gate.wait());
+            tokio::time::sleep(gate.wait()).await;
+            gate.connected();
+        }
+        assert!(waits[0] < Duration::from_secs(1), "{waits:?}");
+        assert!((Duration::from_secs(15)..Duration::from_secs(30)).contains(&waits[9]), "{waits:?}");
+        gate.works();
+        gate.refused("alert".to_owned());
+        assert!(gate.wait() < Duration::from_secs(1));
+        gate.forget();
+        assert_eq!(gate.wait(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_is_that_of_all_who_wait() {
+        let gate = gate();
+        let failures = gate.failures();
+        let turn = gate.turn(failures).await.ok();
+        assert!(turn.is_some());
+        let (second, third) = (gate.turn(failures), gate.turn(failures));
+        gate.failed(&ConnectError::unreachable("refused".to_owned()), Instant::now());
+        drop(turn);
+        assert_eq!(second.await.map(drop), Err("refused".to_owned()));
+        assert_eq!(third.await.map(drop), Err("refused".to_owned()));
+        assert!(gate.turn(gate.failures()).await.is_ok(), "who comes later tries again");
+    }
+
+    #[test]
+    fn now_and_then_tcp_gets_all_its_time() {
+        let gate = gate();
+        let brisk: Vec<bool> = (0..16)
+            .map(|_| {
+                let brisk = gate.is_brisk();
+                gate.failed(&ConnectError::unreachable("timed out".to_owned()), Instant::now());
+                brisk
+            })
+            .collect();
+        assert_eq!(brisk.iter().filter(|brisk| !**brisk).count(), 2);
+        assert!(brisk[0]);
+    }
+}

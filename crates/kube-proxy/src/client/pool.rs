@@ -1,0 +1,362 @@
+//! The connections that are open: one of HTTP/2 that carries everything, or of HTTP/1.1 one for each request that runs.
+
+use std::error::Error;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::{http1, http2};
+use hyper::header::{HOST, HeaderValue};
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::Timing;
+use super::connect::{Alert, ConnectError, Connector, Wire};
+use super::error::chain;
+
+/// What is sent.
+pub(super) type Outgoing = Request<Full<Bytes>>;
+
+/// Bounds what one connection of HTTP/1.1 reads ahead.
+const READ_BUFFER_BYTES: usize = 64 << 10;
+/// What the server may send on one stream before we have read it: enough for 5 MB/s over 50 ms.
+const STREAM_WINDOW: u32 = 256 << 10;
+/// What it may send on all of them: more than all that run at once can leave unread (four kinds, and one request that
+/// writes an Event), so that none waits for another's reader. It bounds the memory, too.
+const CONNECTION_WINDOW: u32 = 8 * STREAM_WINDOW;
+/// Connections of HTTP/1.1 that are kept open between requests. Watches hold theirs.
+const IDLE_CONNECTIONS: usize = 2;
+/// How long. API servers keep them for minutes.
+const IDLE: Duration = Duration::from_secs(30);
+
+type Http2 = http2::Connection<Wire, Full<Bytes>, TokioExecutor>;
+
+/// When a connection of HTTP/2 without a byte is asked whether the other side is there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pings {
+    /// after so long; `None` for never
+    pub(super) after: Option<Duration>,
+    /// how long an answer may take
+    pub(super) within: Duration,
+}
+
+/// The connections of one identity.
+pub(super) struct Pool {
+    connector: Connector,
+    pings: Pings,
+    open: Mutex<Vec<Open>>,
+}
+
+struct Open {
+    sender: Sender,
+    link: Arc<Link>,
+    /// when a request was last sent over it
+    used: Instant,
+}
+
+enum Sender {
+    One(http1::SendRequest<Full<Bytes>>),
+    Two(http2::SendRequest<Full<Bytes>>),
+}
+
+/// What is known of a connection, for all that runs on it.
+pub(super) struct Link {
+    /// requests whose answer hasn't been read to its end
+    running: AtomicUsize,
+    /// of HTTP/2, until it ends: it knows how many of them the server allows
+    connection: OnceLock<Mutex<Option<Pin<Box<Http2>>>>>,
+    /// whether requests must say the whole URL
+    forwarded: bool,
+    alert: Alert,
+    /// it has been told that the server refuses it
+    told: AtomicBool,
+}
+
+/// A connection for one request.
+pub(super) struct Lease {
+    pool: Arc<Pool>,
+    sender: Sender,
+    running: Running,
+    /// the connection was there before
+    is_old: bool,
+}
+
+/// Counts as a request that runs until it is dropped.
+pub(super) struct Running(Arc<Link>);
+
+/// Why a request has no answer.
+pub(super) enum SendError {
+    /// it was never sent: the connection was closing
+    Unsent(hyper::Error),
+    /// the server says that it hasn't looked at it
+    Unprocessed(hyper::Error),
+    /// the connection is gone, and it may have been so before this was sent: it is one of HTTP/2 that served others
+    Lost(hyper::Error),
+    /// the server refuses who we are, by this alert of TLS; whether that is news of this connection
+    Alert(String, bool),
+    /// anything else
+    Broken(hyper::Error),
+}
+
+// === impl Pool ===
+
+impl Pool {
+    pub(super) fn new(connector: Connector, pings: Pings) -> Self {
+        Self { connector, pings, open: Mutex::default() }
+    }
+
+    /// A connection that is open and has room.
+    pub(super) fn take(self: &Arc<Self>) -> Option<Lease> {
+        let mut open = locked(&self.open);
+        open.retain(|open| !open.sender.is_closed());
+        let at = open.iter().position(|open| open.link.has_room())?;
+        let found = open.get(at)?;
+        let running = Running::on(&found.link);
+        let sender = match &found.sender {
+            Sender::Two(sender) => Sender::Two(sender.clone()),
+            // It comes back with the head of the answer.
+            Sender::One(_) => open.swap_remove(at).sender,
+        };
+        Some(Lease { pool: Arc::clone(self), sender, running, is_old: true })
+    }
+
+    /// Makes a connection.
+    pub(super) async fn dial(
+        self: &Arc<Self>,
+        server: Uri,
+        timing: &Timing,
+        brisk: bool,
+    ) -> Result<Lease, ConnectError> {
+        let limit = timing.connect;
+        let made = async {
+            let wire = self.connector.connect(server, brisk).await?;
+            self.open_on(wire).await
+        };
+        let late = |_| Err(ConnectError::unreachable(format!("no connection within {} s", limit.as_secs_f32())));
+        tokio::time::timeout(limit, made).await.unwrap_or_else(late)
+    }
+
+    /// Begins to speak HTTP, and runs that until the connection ends.
+    async fn open_on(self: &Arc<Self>, wire: Wire) -> Result<Lease, ConnectError> {
+        let read = Arc::clone(&wire.read);
+        let link = Arc::new(Link {
+            running: AtomicUsize::new(0),
+            connection: OnceLock::new(),
+            forwarded: wire.forwarded,
+            alert: wire.alert.clone(),
+            told: AtomicBool::new(false),
+        });
+        let running = Running::on(&link);
+        let sender = if wire.http2 {
+            let (sender, connection) = self.http2().handshake(wire).await.map_err(|error| broken(&error, &link))?;
+            settled(connection, &link, &read).await?;
+            self.keep(Sender::Two(sender.clone()), &link);
+            Sender::Two(sender)
+        } else {
+            let (sender, connection) = http1::Builder::new()
+                .max_buf_size(READ_BUFFER_BYTES)
+                .handshake::<_, Full<Bytes>>(wire)
+                .await
+                .map_err(|error| broken(&error, &link))?;
+            tokio::spawn(async move { drop(connection.await) });
+            Sender::One(sender)
+        };
+        Ok(Lease { pool: Arc::clone(self), sender, running, is_old: false })
+    }
+
+    fn http2(&self) -> http2::Builder<TokioExecutor> {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            // Until the server has said how many it allows.
+            .initial_max_send_streams(0)
+            .keep_alive_interval(self.pings.after)
+            .keep_alive_timeout(self.pings.within)
+            .keep_alive_while_idle(true);
+        builder
+    }
+
+    fn keep(&self, sender: Sender, link: &Arc<Link>) {
+        let kept = Open { sender, link: Arc::clone(link), used: Instant::now() };
+        locked(&self.open).push(kept);
+    }
+
+    /// Closes connections of HTTP/1.1 that nobody has needed for a while.
+    pub(super) fn tidy(&self) {
+        let mut idle = 0;
+        locked(&self.open).retain(|open| {
+            if matches!(open.sender, Sender::Two(_)) || open.link.running.load(Ordering::Relaxed) > 0 {
+                return true;
+            }
+            idle += 1;
+            idle <= IDLE_CONNECTIONS && open.used.elapsed() < IDLE
+        });
+    }
+}
+
+/// Runs a connection of HTTP/2 until it ends, and waits until the server has said how it wants to be used. A server that
+/// refuses who we are says that instead.
+async fn settled(connection: Http2, link: &Arc<Link>, read: &Notify) -> Result<(), ConnectError> {
+    let connection = link.connection.get_or_init(|| Mutex::new(Some(Box::pin(connection))));
+    let own = Arc::clone(link);
+    let (end, mut ended) = oneshot::channel();
+    tokio::spawn(async move {
+        let result = poll_fn(|cx| own.poll(cx)).await;
+        // How it ends later is told to those who wait for answers.
+        drop(end.send(result));
+    });
+    while locked(connection).as_ref().is_none_or(|http2| http2.current_max_send_streams() == 0) {
+        tokio::select! {
+            () = read.notified() => {}
+            result = &mut ended => {
+                let error = result.ok().and_then(Result::err);
+                let eof = || ConnectError::failing("unexpected EOF".to_owned());
+                return Err(error.map_or_else(eof, |error| broken(&error, link)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn broken(error: &hyper::Error, link: &Link) -> ConnectError {
+    ConnectError::failing(link.alert.get().cloned().unwrap_or_else(|| chain(error)))
+}
+
+// === impl Sender ===
+
+impl Sender {
+    fn is_closed(&self) -> bool {
+        match self {
+            Self::One(sender) => sender.is_closed(),
+            Self::Two(sender) => sender.is_closed(),
+        }
+    }
+}
+
+// === impl Link ===
+
+impl Link {
+    fn has_room(&self) -> bool {
+        let most = match self.connection.get() {
+            Some(connection) => locked(connection).as_ref().map_or(0, |http2| http2.current_max_send_streams()),
+            None => 1,
+        };
+        self.running.load(Ordering::Relaxed) < most
+    }
+
+    /// Drives a connection of HTTP/2. Once it has ended nothing of it stays, so that nobody waits for it.
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
+        let Some(connection) = self.connection.get() else { return Poll::Ready(Ok(())) };
+        let mut connection = locked(connection);
+        let end = connection.as_mut().map_or(Poll::Ready(Ok(())), |http2| http2.as_mut().poll(cx));
+        if end.is_ready() {
+            *connection = None;
+        }
+        end
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    fn on(link: &Arc<Link>) -> Self {
+        link.running.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(link))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+// === impl Lease ===
+
+impl Lease {
+    /// As ALPN calls it.
+    pub(super) fn protocol(&self) -> &'static str {
+        match self.sender {
+            Sender::One(_) => "http/1.1",
+            Sender::Two(_) => "h2",
+        }
+    }
+
+    /// Sends a request and waits for the head of its answer. The connection counts as busy with it until what comes with
+    /// the answer is dropped.
+    pub(super) async fn send(self, request: Outgoing) -> Result<(Response<Incoming>, Running), SendError> {
+        let Self { pool, sender, running, is_old } = self;
+        let link = Arc::clone(&running.0);
+        let result = match sender {
+            Sender::Two(mut sender) => sender.try_send_request(request).await,
+            Sender::One(mut sender) => {
+                // What is left of the answer before may still be on its way.
+                if let Err(error) = sender.ready().await {
+                    return Err(SendError::of(error, true, is_old, &link));
+                }
+                let result = sender.try_send_request(of_http1(request, link.forwarded)).await;
+                if result.is_ok() {
+                    pool.keep(Sender::One(sender), &link);
+                }
+                result
+            }
+        };
+        match result {
+            Ok(response) => Ok((response, running)),
+            Err(mut error) => {
+                let unsent = error.take_message().is_some();
+                Err(SendError::of(error.into_error(), unsent, is_old, &link))
+            }
+        }
+    }
+}
+
+/// A request as HTTP/1.1 says it: the server's name in a header.
+fn of_http1(mut request: Outgoing, forwarded: bool) -> Outgoing {
+    let uri = request.uri();
+    if let Some(host) = uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok()) {
+        request.headers_mut().insert(HOST, host);
+    }
+    if !forwarded && let Some(path) = request.uri().path_and_query().cloned() {
+        *request.uri_mut() = Uri::from(path);
+    }
+    request
+}
+
+// === impl SendError ===
+
+impl SendError {
+    fn of(error: hyper::Error, unsent: bool, is_old: bool, link: &Link) -> Self {
+        if let Some(alert) = link.alert.get() {
+            return Self::Alert(alert.clone(), !link.told.swap(true, Ordering::Relaxed));
+        }
+        match error.source() {
+            _ if unsent => Self::Unsent(error),
+            Some(cause) if cause.downcast_ref().is_some_and(is_unprocessed) => Self::Unprocessed(error),
+            Some(cause) if is_old && link.connection.get().is_some() && cause.is::<io::Error>() => Self::Lost(error),
+            Some(_) | None => Self::Broken(error),
+        }
+    }
+}
+
+/// Whether the server says that it hasn't begun: it refuses the stream, or it is leaving and the stream is one after the
+/// last that it has begun with.
+fn is_unprocessed(error: &h2::Error) -> bool {
+    let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+    let leaving = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+    error.is_remote() && (refused || leaving)
+}

@@ -1,0 +1,200 @@
+//! One connection for everything, and what happens to it.
+
+use std::time::Duration;
+
+use ferry_testkit::api::{Action, Authority, Form, Options as Server, Rule, Validity};
+use tokio::time::timeout;
+
+use super::*;
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn pair(server: Server, change: impl FnOnce(&mut Options)) -> (ApiServer, Setup) {
+    let identity = Authority::new("lab").server(&["127.0.0.1"], Validity::Now);
+    let server = filled(Server { tls: Some(identity.clone()), ..server }, 20);
+    let access = Folder::new().access(&cluster_of(&server, &identity), "").unwrap();
+    (server, Setup::with(access, change))
+}
+
+impl Setup {
+    async fn watch(&self) -> Answer {
+        timeout(PATIENCE, self.client.ask(&call(Verb::Watch))).await.unwrap().unwrap()
+    }
+}
+
+/// Reads until something holds this text; what comes between is of no interest.
+async fn until(answer: &mut Answer, text: &str) {
+    let mut all = Vec::new();
+    while !all.windows(text.len()).any(|window| window == text.as_bytes()) {
+        all.extend_from_slice(&timeout(PATIENCE, answer.body.chunk()).await.unwrap().unwrap().unwrap());
+    }
+}
+
+fn service(name: &str) -> String {
+    format!(
+        r#"{{"apiVersion":"v1","kind":"Service","metadata":{{"name":"{name}","namespace":"n"}},
+            "spec":{{"clusterIP":"10.96.9.9","ports":[{{"port":80}}]}}}}"#
+    )
+}
+
+#[tokio::test]
+async fn one_connection_carries_everything() {
+    let (server, setup) = pair(Server::default(), |_| {});
+    let (one, two) = (setup.client.clone(), setup.client.with_own_limit());
+    // all at once, when there is none yet
+    let watch = call(Verb::Watch);
+    let (first, second, third) = tokio::join!(one.ask(&watch), two.ask(&watch), setup.status());
+    assert_eq!(third, Ok(200));
+    let mut watches = [first.unwrap(), second.unwrap()];
+    for _ in 0..5 {
+        assert_eq!(setup.status().await, Ok(200));
+    }
+    server.put(&service("late"));
+    for watch in &mut watches {
+        until(watch, "late").await;
+    }
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn without_it_each_watch_has_a_connection() {
+    for server in [Server { http2: false, ..Server::default() }, Server::default()] {
+        let is_disabled = server.http2;
+        let identity = Authority::new("lab").server(&["127.0.0.1"], Validity::Now);
+        let server = filled(Server { tls: Some(identity.clone()), ..server }, 1);
+        let folder = Folder::new();
+        let kubeconfig = folder.kubeconfig(&cluster_of(&server, &identity), "");
+        let env = |name: &str| (is_disabled && name == "DISABLE_HTTP2").then(|| "1".to_owned());
+        let setup = Setup::new(Access::load_with(&kubeconfig, None, &env, Path::new("/nowhere")).unwrap());
+        let _watches = (setup.watch().await, setup.watch().await);
+        for _ in 0..3 {
+            assert_eq!(setup.status().await, Ok(200));
+        }
+        assert_eq!(server.connections(), 3);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_leaving_finishes_what_it_has_begun() {
+    let (server, setup) = pair(Server::default(), |_| {});
+    let mut old = setup.watch().await;
+    server.go_away();
+    let begun = Instant::now();
+    while server.connections() == 1 {
+        assert_eq!(setup.status().await, Ok(200), "no request is lost to it");
+        assert!(begun.elapsed() < PATIENCE, "requests stay on the connection that is closing");
+    }
+    let mut new = setup.watch().await;
+    server.put(&service("late"));
+    until(&mut old, "late").await;
+    until(&mut new, "late").await;
+    assert_eq!(server.connections(), 2);
+}
+
+#[tokio::test]
+async fn a_connection_that_answers_no_ping_is_given_up() {
+    let (server, setup) = pair(Server::default(), |options| {
+        (options.timing.ping, options.timing.pong) = (Duration::from_millis(100), Duration::from_millis(200));
+    });
+    let mut watch = setup.watch().await;
+    while timeout(Duration::from_secs(1), watch.body.chunk()).await.is_ok() {}
+    assert_eq!(setup.status().await, Ok(200), "one that is only silent stays");
+    assert_eq!(server.connections(), 1);
+    server.freeze();
+    let end = timeout(PATIENCE, watch.body.chunk()).await.unwrap();
+    assert!(matches!(end, Err(CallError::Interrupted(_))), "{end:?}");
+    assert_eq!(setup.status().await, Ok(200));
+    assert_eq!(server.connections(), 2);
+}
+
+#[tokio::test]
+async fn pings_can_be_set_by_the_environment() {
+    let identity = Authority::new("lab").server(&["127.0.0.1"], Validity::Now);
+    let server = filled(Server { tls: Some(identity.clone()), ..Server::default() }, 1);
+    let folder = Folder::new();
+    let kubeconfig = folder.kubeconfig(&cluster_of(&server, &identity), "");
+    let env = |name: &str| match name {
+        "HTTP2_READ_IDLE_TIMEOUT_SECONDS" => Some("0".to_owned()),
+        "HTTP2_PING_TIMEOUT_SECONDS" => Some("soon".to_owned()),
+        _ => None,
+    };
+    let access = Access::load_with(&kubeconfig, None, &env, Path::new("/nowhere")).unwrap();
+    assert_eq!((access.settings.http2.ping_after, access.settings.http2.ping_within), (Some(Duration::ZERO), None));
+    let setup = Setup::with(access, |options| options.timing.pong = Duration::from_millis(50));
+    let mut watch = setup.watch().await;
+    while timeout(Duration::from_millis(200), watch.body.chunk()).await.is_ok() {}
+    server.freeze();
+    assert!(timeout(Duration::from_millis(500), watch.body.chunk()).await.is_err(), "nobody asks");
+}
+
+#[tokio::test]
+async fn a_stream_that_is_refused_is_asked_for_again() {
+    let (server, setup) = pair(Server::default(), |_| {});
+    assert_eq!(setup.status().await, Ok(200));
+    server.script(Rule::new(2, Action::RefuseStream));
+    assert_eq!(setup.status().await, Ok(200));
+    assert_eq!(server.requests().len(), 4);
+    server.script(Rule::new(3, Action::RefuseStream));
+    let result = setup.status().await;
+    assert!(matches!(result, Err(CallError::Interrupted(_))), "{result:?}");
+    assert_eq!(server.requests().len(), 7, "not for ever");
+    // A stream that was begun isn't: who asked decides.
+    server.script(Rule::new(1, Action::CutHead { bytes: 0 }));
+    let result = setup.status().await;
+    assert!(matches!(result, Err(CallError::Interrupted(_))), "{result:?}");
+    assert_eq!((server.requests().len(), server.connections()), (8, 1));
+}
+
+#[tokio::test]
+async fn a_server_that_allows_few_streams_gets_more_connections() {
+    let (server, setup) = pair(Server { streams: Some(2), ..Server::default() }, |_| {});
+    assert_eq!(setup.status().await, Ok(200));
+    let mut watches = Vec::new();
+    for _ in 0..5 {
+        watches.push(setup.watch().await);
+    }
+    server.put(&service("late"));
+    for watch in &mut watches {
+        until(watch, "late").await;
+    }
+    assert_eq!(server.connections(), 3);
+    // those that ended make room
+    watches.truncate(1);
+    assert_eq!(setup.status().await, Ok(200));
+    assert_eq!(server.connections(), 3);
+}
+
+/// A server doesn't wait with what others read for what one doesn't, and memory has a bound.
+#[tokio::test]
+async fn what_one_stream_doesnt_read_holds_up_no_other() {
+    const LARGE: usize = 20 << 20;
+    let (server, setup) = pair(Server::default(), |_| {});
+    let mut unread = Vec::new();
+    // The four kinds' lists, none of which is read.
+    for _ in 0..4 {
+        server.script(Rule::new(1, Action::Raw(vec![b'a'; LARGE])).form(Form::List));
+        unread.push(setup.client.ask(&call(Verb::List)).await.unwrap());
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    for round in 0..20 {
+        let mut watch = setup.watch().await;
+        let name = format!("late-{round}");
+        server.put(&service(&name));
+        until(&mut watch, &name).await;
+        assert_eq!(timeout(PATIENCE, setup.status()).await.unwrap(), Ok(200));
+    }
+    for answer in unread {
+        assert_eq!(timeout(PATIENCE, whole(answer)).await.unwrap().unwrap().1.len(), LARGE);
+    }
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_connection_that_was_cut_costs_no_request() {
+    let (server, setup) = pair(Server::default(), |_| {});
+    for _ in 0..20 {
+        assert_eq!(setup.status().await, Ok(200));
+        server.cut();
+    }
+}
