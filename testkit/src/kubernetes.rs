@@ -46,6 +46,15 @@ pub enum Server {
     Store,
 }
 
+/// A certificate that can be replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Certificate {
+    /// the client certificate of [`User::Files`]
+    KubeProxy,
+    /// the API server's own
+    Server,
+}
+
 /// Who a kubeconfig makes of its reader, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
@@ -171,6 +180,11 @@ pub fn node_path() -> String {
 impl<'a> Kubernetes<'a> {
     /// Starts the servers in a namespace, over an empty store.
     pub fn start(host: &'a Host, folder: &Path) -> Self {
+        Self::start_with(host, folder, &[])
+    }
+
+    /// The same with further flags of the API server, without blanks in them.
+    pub fn start_with(host: &'a Host, folder: &Path, flags: &[String]) -> Self {
         match std::fs::remove_dir_all(folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", folder.display()),
             Ok(()) | Err(_) => {}
@@ -184,6 +198,7 @@ impl<'a> Kubernetes<'a> {
         ]);
         let mut servers = host.spawn("unshare", &arguments.collect::<Vec<_>>(), |command| {
             command.env("KUBE_API_CACHE", cache()).env("KUBE_API_SERVICES", SERVICE_RANGES.join(","));
+            command.env("KUBE_API_FLAGS", flags.join(" "));
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
         });
         let orders = servers.stdin.take();
@@ -243,10 +258,27 @@ impl<'a> Kubernetes<'a> {
     }
 
     fn order(&mut self, order: &str, server: Server) {
-        let name = match server {
-            Server::Api => "apiserver",
-            Server::Store => "etcd",
-        };
+        self.send(
+            order,
+            match server {
+                Server::Api => "apiserver",
+                Server::Store => "etcd",
+            },
+        );
+    }
+
+    /// Replaces a certificate and its key in their files.
+    pub fn rotate(&mut self, certificate: Certificate) {
+        self.send(
+            "rotate",
+            match certificate {
+                Certificate::KubeProxy => "kube-proxy",
+                Certificate::Server => "server",
+            },
+        );
+    }
+
+    fn send(&mut self, order: &str, name: &str) {
         let orders = self.orders.as_mut().expect("only dropping takes it");
         writeln!(orders, "{order} {name}").expect("the script reads orders");
         let answer = self.answers.next().and_then(Result::ok);
@@ -300,6 +332,13 @@ impl<'a> Kubernetes<'a> {
     /// The object at a path.
     pub fn get(&self, path: &str) -> Value {
         self.ask(&Request::get(path))
+    }
+
+    /// What is at a path, whatever its form: `/metrics`.
+    pub fn text(&self, path: &str) -> String {
+        let answer = self.client.lock().expect("nobody panics with it").ask(&Request::get(path));
+        assert_eq!(answer.status, 200, "{path}");
+        String::from_utf8_lossy(&answer.body).into_owned()
     }
 
     /// Creates the Node that the proxy runs on, with its addresses.
