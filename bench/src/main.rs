@@ -5,11 +5,14 @@
 //!
 //! `ferry-bench [--mode MODE] --start|--spread SERVICES` measures that alone, to be repeated side by side with another build.
 //!
+//! `ferry-bench fleet [OPTION …]` measures what many proxies cost an API server, see [`fleet`].
+//!
 //! Every part of every size is measured in a process of its own, so that memory is that size's.
 
 #![expect(clippy::print_stdout, reason = "printing is what it is for")]
 
 mod api;
+mod fleet;
 mod flows;
 mod objects;
 mod pipeline;
@@ -58,6 +61,8 @@ fn main() -> anyhow::Result<()> {
         ["--api", services, upstream] => api::run(mode, size(services)?, Some(Path::new(upstream))),
         ["--churn", services] => churn(mode, services, None),
         ["--churn", services, upstream] => churn(mode, services, Some(Path::new(upstream))),
+        ["fleet", options @ ..] => fleet::run(options),
+        ["--fleet-in", folder, options @ ..] => fleet::run_in(Path::new(folder), options),
         ["--upstream", upstream, sizes @ ..] => parts(mode, sizes, Some(upstream)),
         sizes => parts(mode, sizes, None),
     }

@@ -29,6 +29,9 @@ const USAGE: &str = "cargo xt COMMAND
                          the tests that depend on the kernel, on Linux 6.1 and 6.12 in emulated machines (root); or a program there
   bench [--mode nftables|iptables|iptables-legacy] [--upstream KUBE-PROXY] [SERVICES ...]
                          builds the shipped profile and prints measurements
+  bench fleet [--nodes 50] [--services 200] [--endpoints 10] [--changes 1000] [--phases start,churn,unavailable,certificates,restart]
+        [--sides alone,ours,upstream] [--upstream KUBE-PROXY] [--cluster 5000] [--keep]
+                         what that many proxies cost one API server, of ours and of upstream's (root)
   demo [--release] [--rules]
                          a client, a node and two pods in network namespaces; real traffic through kube-proxy (root)";
 

@@ -1,0 +1,67 @@
+//! The marker: a Service and an EndpointSlice that are changed last. A proxy is right when a connection from its node to the
+//! marker's cluster IP and newest port reaches the endpoint's newest port, which needs both changes in force.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use ferry_testkit::Host;
+
+use super::network::HUB;
+use super::objects::{MARKER_IP, mark, marker_port, marker_target};
+use super::server::Server;
+
+/// How often a node tries.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long one attempt may take.
+const ATTEMPT: Duration = Duration::from_millis(300);
+
+/// The newest version, whose endpoint is the only one that is served.
+pub(super) struct Marker<'a> {
+    hub: &'a Host,
+    version: u16,
+    /// connections complete in its backlog without being accepted: one comes from each node
+    served: TcpListener,
+}
+
+// === impl Marker ===
+
+impl<'a> Marker<'a> {
+    /// The version that the objects have at first.
+    pub(super) fn new(hub: &'a Host) -> anyhow::Result<Self> {
+        Ok(Self { hub, version: 0, served: listen(hub, 0)? })
+    }
+
+    /// Writes the next version. Returns when its last change was about to be written.
+    pub(super) fn advance(&mut self, server: &Server<'_>) -> anyhow::Result<Instant> {
+        self.version += 1;
+        self.served = listen(self.hub, self.version)?;
+        let [slice, service] = mark(self.version);
+        server.ask(&slice);
+        let last = Instant::now();
+        server.ask(&service);
+        Ok(last)
+    }
+
+    /// Waits until each node is right, at most until a time; when each became so.
+    pub(super) fn wait(&self, nodes: &[Host], until: Instant) -> anyhow::Result<Vec<Option<Instant>>> {
+        let at = SocketAddr::from((MARKER_IP, marker_port(self.version)));
+        let probes: Vec<_> = nodes.iter().map(|node| node.thread(move || probe(at, until))).collect();
+        probes.into_iter().map(|probe| probe.join().ok().context("a probe has panicked")).collect()
+    }
+}
+
+fn listen(hub: &Host, version: u16) -> anyhow::Result<TcpListener> {
+    let address = (HUB, marker_target(version));
+    hub.run(move || TcpListener::bind(address)).with_context(|| format!("listening on {address:?}"))
+}
+
+fn probe(at: SocketAddr, until: Instant) -> Option<Instant> {
+    while Instant::now() < until {
+        if TcpStream::connect_timeout(&at, ATTEMPT).is_ok() {
+            return Some(Instant::now());
+        }
+        std::thread::sleep(LOOK);
+    }
+    None
+}

@@ -1,0 +1,185 @@
+//! The tables, in Markdown, so that they can be put into a page.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::figures::{Figures, count, fan_out, float, scaled, sum_of};
+use super::options::{Options, Phase, Side};
+use super::side::UNAVAILABLE;
+
+/// What churn's changes stand for.
+const HOUR: Duration = Duration::from_hours(1);
+const MIB: f64 = 1_048_576.0;
+/// Operations of etcd that read.
+const READS: [&str; 3] = ["get", "list", "listWithCount"];
+
+/// What was measured of each side.
+pub(super) type Measured = Vec<(Side, Vec<(Phase, Figures)>)>;
+
+/// Takes one number out of a phase's figures; `None` where a side has none.
+type Number = Box<dyn Fn(&Figures) -> Option<f64>>;
+
+/// One number of all sides.
+struct Row {
+    what: String,
+    digits: usize,
+    of: Number,
+}
+
+/// Prints a table for each phase, and one of what a cluster of the given size would cost.
+pub(super) fn print(options: &Options, measured: &Measured) {
+    for &phase in &options.phases {
+        println!("\n### {phase}\n\n{}", table(phase, measured));
+    }
+    println!("\n### Calculated for {} nodes\n\n{}", options.cluster, extrapolation(options, measured));
+}
+
+fn of(measured: &Measured, side: Side, phase: Phase) -> Option<&Figures> {
+    let phases = &measured.iter().find(|(found, _)| *found == side)?.1;
+    phases.iter().find(|(found, _)| *found == phase).map(|(_, figures)| figures)
+}
+
+/// The table of a phase.
+fn table(phase: Phase, measured: &Measured) -> String {
+    let [alone, ours, upstream] = [Side::Alone, Side::Ours, Side::Upstream].map(|side| of(measured, side, phase));
+    let all = [alone, ours, upstream];
+    let mut text = "| | server alone | ours | upstream's | ours ÷ upstream's |\n|---|---:|---:|---:|---:|\n".to_owned();
+    for row in rows(&all) {
+        let [alone, ours, upstream] = all.map(|figures| (row.of)(figures?));
+        text += &line(&row.what, row.digits, &[alone, ours, upstream], ratio([ours, upstream]));
+    }
+    text
+}
+
+fn rows(all: &[Option<&Figures>]) -> Vec<Row> {
+    let labels: BTreeSet<_> = all.iter().flatten().flat_map(|figures| figures.requests.keys().cloned()).collect();
+    let mut rows = vec![Row::new("requests", 0, |figures| Some(count(figures.all_requests())))];
+    for label in labels {
+        rows.push(Row::new(&format!("– {label}"), 0, move |figures| {
+            Some(count(figures.requests.get(&label).copied().unwrap_or(0)))
+        }));
+    }
+    rows.extend([
+        Row::new("attempts to connect", 0, |figures| Some(count(figures.attempts))),
+        Row::new("connections accepted", 0, |figures| Some(count(figures.connections))),
+        Row::new("sent to the proxies, MiB", 2, |figures| Some(count(figures.received) / MIB)),
+        Row::new("sent by the proxies, KiB", 0, |figures| Some(count(figures.sent) / 1024.0)),
+        Row::new("API server, processor time, s", 2, |figures| Some(figures.used.api.as_secs_f64())),
+        Row::new("API server, resident memory at the end, MiB", 0, |figures| Some(figures.memory.now)),
+        Row::new("API server, peak of that, MiB", 0, |figures| Some(figures.memory.peak)),
+        Row::new("etcd, processor time, s", 2, |figures| Some(figures.used.store.as_secs_f64())),
+        Row::new("etcd, requests", 0, |figures| Some(figures.store_requests.values().sum())),
+        Row::new("– of them reads", 0, |figures| Some(sum_of(&figures.store_requests, &READS))),
+        Row::new("all proxies, processor time, s", 1, |figures| figures.with_proxies(figures.proxies.as_secs_f64())),
+        Row::new("all proxies, resident memory, MiB", 0, |figures| figures.with_proxies(figures.proxies_memory)),
+        Row::new("half of the proxies right after, s", 2, |figures| Some(figures.rightness().0?.as_secs_f64())),
+        Row::new("every proxy right after, s", 2, |figures| Some(figures.rightness().1?.as_secs_f64())),
+        Row::new("proxies not right", 0, |figures| figures.with_proxies(float(figures.wrong().len()))),
+        Row::new("length of the phase, s", 0, |figures| Some(figures.duration.as_secs_f64())),
+    ]);
+    rows
+}
+
+/// What a cluster would cost its control plane beyond what that does anyway.
+fn extrapolation(options: &Options, measured: &Measured) -> String {
+    let mut text = "| | ours | upstream's | ours ÷ upstream's |\n|---|---:|---:|---:|\n".to_owned();
+    for &phase in &options.phases {
+        let alone = of(measured, Side::Alone, phase);
+        let sides = [Side::Ours, Side::Upstream].map(|side| of(measured, side, phase));
+        let of_cluster = |value: fn(&Figures) -> f64| {
+            let alone = alone.map_or(0.0, value);
+            sides.map(|figures| Some(scaled(value(figures?), alone, options.nodes, options.cluster)))
+        };
+        let mut row = |what: &str, digits, values: [Option<f64>; 2]| {
+            text += &line(&format!("{phase}: {what}"), digits, &values, ratio(values));
+        };
+        row("requests", 0, of_cluster(|figures| count(figures.all_requests())));
+        row("attempts to connect", 0, of_cluster(|figures| count(figures.attempts)));
+        row("sent to the proxies, MiB", 0, of_cluster(|figures| count(figures.received) / MIB));
+        if alone.is_some() {
+            row("API server, processor time, s", 0, of_cluster(|figures| figures.used.api.as_secs_f64()));
+        }
+        if phase == Phase::Unavailable {
+            let each_second = of_cluster(|figures| count(figures.answered("503")) / UNAVAILABLE.as_secs_f64());
+            row("requests a second in that minute", 0, each_second);
+        }
+        if phase == Phase::Churn {
+            let sent = |figures: &Figures| fan_out(count(figures.received), options.nodes, options.cluster, HOUR) / MIB;
+            row("with changes in proportion to the nodes, sent, MiB/s", 1, sides.map(|figures| Some(sent(figures?))));
+        }
+    }
+    text
+}
+
+fn line(what: &str, digits: usize, values: &[Option<f64>], ratio: Option<f64>) -> String {
+    let cell = |value: &Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.digits$}"));
+    let cells: Vec<_> = values.iter().map(cell).collect();
+    let ratio = ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.2}"));
+    format!("| {what} | {} | {ratio} |\n", cells.join(" | "))
+}
+
+fn ratio([ours, upstream]: [Option<f64>; 2]) -> Option<f64> {
+    Some(ours? / upstream.filter(|value| *value > 0.0)?)
+}
+
+// === impl Row ===
+
+impl Row {
+    fn new(what: &str, digits: usize, of: impl Fn(&Figures) -> Option<f64> + 'static) -> Self {
+        Self { what: what.to_owned(), digits, of: Box::new(of) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::audit::Requests;
+
+    fn figures(watches: u64, attempts: u64, right: &[Option<u64>]) -> Figures {
+        Figures {
+            requests: Requests::from([("watch 200".to_owned(), watches)]),
+            attempts,
+            received: attempts * 1_048_576,
+            right: right.iter().map(|time| time.map(Duration::from_millis)).collect(),
+            ..Figures::default()
+        }
+    }
+
+    fn measured() -> Measured {
+        vec![
+            (Side::Alone, vec![(Phase::Churn, figures(0, 0, &[]))]),
+            (Side::Ours, vec![(Phase::Churn, figures(3, 10, &[Some(120), Some(250)]))]),
+            (Side::Upstream, vec![(Phase::Churn, figures(4, 0, &[Some(900), None]))]),
+        ]
+    }
+
+    #[test]
+    fn a_phase_is_a_table_with_ratios_where_there_are_some() {
+        let table = table(Phase::Churn, &measured());
+        for line in [
+            "| requests | 0 | 3 | 4 | 0.75 |",
+            "| – watch 200 | 0 | 3 | 4 | 0.75 |",
+            "| attempts to connect | 0 | 10 | 0 | – |",
+            "| half of the proxies right after, s | – | 0.12 | 0.90 | 0.13 |",
+            "| every proxy right after, s | – | 0.25 | – | – |",
+            "| proxies not right | – | 0 | 1 | 0.00 |",
+        ] {
+            assert!(table.lines().any(|found| found == line), "no {line} in\n{table}");
+        }
+        assert!(super::table(Phase::Start, &measured()).contains("| requests | – | – | – | – |"));
+    }
+
+    #[test]
+    fn a_cluster_is_calculated_by_phase() {
+        let options = Options { nodes: 2, cluster: 20, phases: vec![Phase::Churn], ..Options::default() };
+        let table = extrapolation(&options, &measured());
+        for line in [
+            "| churn: requests | 30 | 40 | 0.75 |",
+            "| churn: sent to the proxies, MiB | 100 | 0 | – |",
+            // 10 MiB in an hour, ten times the nodes, ten times the changes
+            "| churn: with changes in proportion to the nodes, sent, MiB/s | 0.3 | 0.0 | – |",
+        ] {
+            assert!(table.lines().any(|found| found == line), "no {line} in\n{table}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The API server and its store: processor time, memory and requests.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use ferry_testkit::Host;
+use ferry_testkit::kubernetes::{Certificate, Kubernetes, Request, Server as Process, User};
+
+use super::audit::{AuditLog, POLICY, Requests};
+use super::metrics;
+use super::network::{HUB, PORT};
+use crate::stats::{memory_mib, stat_cpu};
+
+/// Writing this to `clear_refs` of a process sets its peak memory to what it has now.
+const RESET_PEAK: &str = "5";
+
+/// kube-apiserver and etcd.
+pub(super) struct Server<'a> {
+    kubernetes: Kubernetes<'a>,
+    folder: PathBuf,
+    log: AuditLog,
+    /// processor time of API servers that have ended
+    ended: Duration,
+    /// requests to etcd of API servers that have ended
+    ended_requests: StoreRequests,
+}
+
+/// Requests to etcd by operation.
+pub(super) type StoreRequests = BTreeMap<String, f64>;
+
+/// Processor time until now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Used {
+    /// of the API server
+    pub(super) api: Duration,
+    /// of etcd
+    pub(super) store: Duration,
+}
+
+/// Memory of the API server in MiB.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Memory {
+    pub(super) now: f64,
+    pub(super) peak: f64,
+}
+
+// === impl Server ===
+
+impl<'a> Server<'a> {
+    /// Starts both; the audit log stands beside their folder.
+    pub(super) fn start(hub: &'a Host, base: &Path) -> anyhow::Result<Self> {
+        let (policy, log, folder) = (base.join("audit-policy.yaml"), base.join("audit.log"), base.join("api"));
+        fs::write(&policy, POLICY)?;
+        let flags = [
+            format!("--audit-policy-file={}", policy.display()),
+            format!("--audit-log-path={}", log.display()),
+            // One file, however much it gets.
+            "--audit-log-maxsize=100000".to_owned(),
+        ];
+        let kubernetes = Kubernetes::start_with(hub, &folder, &flags);
+        Ok(Self {
+            kubernetes,
+            folder,
+            log: AuditLog::new(&log),
+            ended: Duration::ZERO,
+            ended_requests: StoreRequests::new(),
+        })
+    }
+
+    /// The script's folder.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub(super) fn address(&self) -> anyhow::Result<SocketAddr> {
+        let url = self.kubernetes.url();
+        url.trim_start_matches("https://").parse().with_context(|| format!("no address in {url}"))
+    }
+
+    /// Writes a kubeconfig that leads through the gate, with certificates by path.
+    pub(super) fn write_kubeconfig(&self, file: &Path) -> anyhow::Result<()> {
+        let text = fs::read_to_string(self.kubernetes.kubeconfig(User::Files))?;
+        let direct = format!("server: \"{}\"", self.kubernetes.url());
+        anyhow::ensure!(text.contains(&direct), "no {direct} in the kubeconfig");
+        let gated = format!("server: \"https://{HUB}:{PORT}\", tls-server-name: localhost");
+        Ok(fs::write(file, text.replace(&direct, &gated))?)
+    }
+
+    pub(super) fn ask(&self, request: &Request) {
+        self.kubernetes.ask(request);
+    }
+
+    pub(super) fn ask_all(&self, requests: &[Request]) {
+        self.kubernetes.ask_all(requests);
+    }
+
+    /// Replaces the certificates of all clients and of the server.
+    pub(super) fn rotate(&mut self) {
+        self.kubernetes.rotate(Certificate::KubeProxy);
+        self.kubernetes.rotate(Certificate::Server);
+    }
+
+    /// Ends the API server.
+    pub(super) fn stop(&mut self) -> anyhow::Result<()> {
+        self.ended_requests = self.store_requests();
+        self.ended = self.used()?.api;
+        self.kubernetes.stop(Process::Api);
+        Ok(())
+    }
+
+    /// Starts it again, and waits until it is ready. Returns how long that took.
+    pub(super) fn resume(&mut self) -> Duration {
+        let started = Instant::now();
+        self.kubernetes.resume(Process::Api);
+        started.elapsed()
+    }
+
+    /// Requests of the proxies that were answered since the last call.
+    pub(super) fn requests(&mut self) -> anyhow::Result<Requests> {
+        self.log.read()
+    }
+
+    /// Processor time until now, also of API servers that have ended.
+    pub(super) fn used(&self) -> anyhow::Result<Used> {
+        let api = self.ended + self.processor_time("kube-apiserver")?;
+        Ok(Used { api, store: self.processor_time("etcd")? })
+    }
+
+    /// Requests to etcd until now, also of API servers that have ended. The server works for this, unlike for the rest.
+    pub(super) fn store_requests(&self) -> StoreRequests {
+        let mut requests = self.ended_requests.clone();
+        for (operation, count) in metrics::sums(&self.kubernetes.text("/metrics"), "etcd_requests_total", "operation") {
+            *requests.entry(operation).or_default() += count;
+        }
+        requests
+    }
+
+    /// Memory now, and the most since [`Server::reset_peak`].
+    pub(super) fn memory(&self) -> anyhow::Result<Memory> {
+        let process = self.process("kube-apiserver")?;
+        Ok(Memory { now: memory_mib(&process, "VmRSS")?, peak: memory_mib(&process, "VmHWM")? })
+    }
+
+    pub(super) fn reset_peak(&self) -> anyhow::Result<()> {
+        let process = self.process("kube-apiserver")?;
+        Ok(fs::write(format!("/proc/{process}/clear_refs"), RESET_PEAK)?)
+    }
+
+    fn processor_time(&self, program: &str) -> anyhow::Result<Duration> {
+        let (user, system) = stat_cpu(&format!("/proc/{}/stat", self.process(program)?))?;
+        Ok(user + system)
+    }
+
+    /// The id of a server's process; the script only knows the one in its own process namespace.
+    fn process(&self, program: &str) -> anyhow::Result<String> {
+        let folder = self.folder.display().to_string();
+        for entry in fs::read_dir("/proc")? {
+            let entry = entry?;
+            // Not each is a process, and one may have ended.
+            let Ok(command) = fs::read_to_string(entry.path().join("cmdline")) else { continue };
+            let mut words = command.split('\0');
+            let is_program = words.next().is_some_and(|word| word.rsplit('/').next() == Some(program));
+            if is_program && words.any(|word| word.starts_with(&folder)) {
+                return Ok(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        anyhow::bail!("{program} doesn't run; see the logs in {folder}")
+    }
+}

@@ -1,0 +1,173 @@
+//! The phases of one side, one after another.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::figures::{Figures, Sampled};
+use super::gate::{Gate, Order};
+use super::marker::Marker;
+use super::network::Network;
+use super::objects::{hour, node_name, reset};
+use super::options::{Options, Phase, Side};
+use super::proxies::Proxies;
+use super::server::Server;
+
+/// How long a start is watched at least.
+const START: Duration = Duration::from_secs(45);
+/// In what time the changes of an hour are made.
+const CHURN: Duration = Duration::from_secs(60);
+/// How long 503 is answered.
+pub(super) const UNAVAILABLE: Duration = Duration::from_secs(60);
+/// How long is watched what follows an outage: ours lists anew within a minute of it, upstream waits up to half a minute.
+const RECOVERY: Duration = Duration::from_secs(65);
+/// How long is watched what follows a smaller event.
+const AFTER: Duration = Duration::from_secs(5);
+/// How long after upstream's look at the certificate all proxies have connected anew.
+const RECONNECTED: Duration = Duration::from_secs(20);
+/// The longest that a proxy is waited for.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How often upstream looks at its certificate, from its start on (`CertCallbackRefreshDuration` of client-go).
+const UPSTREAM_LOOKS: Duration = Duration::from_secs(300);
+
+/// The servers and the network, which all sides share.
+pub(super) struct Stage<'a> {
+    pub(super) options: &'a Options,
+    pub(super) folder: PathBuf,
+    pub(super) network: Network<'a>,
+    pub(super) gate: Gate,
+    pub(super) server: Server<'a>,
+    pub(super) marker: Marker<'a>,
+}
+
+/// The times of a phase.
+struct Event {
+    /// from when on a proxy could be right
+    since: Instant,
+    /// until when the phase lasts at least
+    until: Instant,
+}
+
+// === impl Stage ===
+
+impl<'a> Stage<'a> {
+    /// Runs the phases of a side on a server that has just started.
+    pub(super) fn run(&mut self, side: Side, executable: Option<&Path>) -> anyhow::Result<Vec<(Phase, Figures)>> {
+        self.restart()?;
+        let Options { nodes, services, endpoints, .. } = *self.options;
+        self.server.ask_all(&reset(nodes, services, endpoints));
+        let nodes = if executable.is_some() { nodes } else { 0 };
+        let mut proxies = Proxies::new(&mut self.network, nodes, self.folder.join(side.to_string()))?;
+        let mut all = Vec::new();
+        for &phase in &self.options.phases {
+            // Without a proxy nothing happens in the others.
+            if executable.is_none() && !matches!(phase, Phase::Churn | Phase::Restart) {
+                continue;
+            }
+            let figures = self.measure(phase, &mut proxies, executable)?;
+            print_progress(side, phase, &figures, &proxies);
+            all.push((phase, figures));
+        }
+        Ok(all)
+    }
+
+    fn measure(&mut self, phase: Phase, proxies: &mut Proxies, executable: Option<&Path>) -> anyhow::Result<Figures> {
+        self.server.reset_peak()?;
+        self.server.requests()?;
+        let before = self.sampled(proxies).begin()?;
+        let event = match phase {
+            Phase::Start => self.start(proxies, executable)?,
+            Phase::Churn => self.churn()?,
+            Phase::Restart => {
+                self.restart()?;
+                let event = self.mark()?;
+                Event { until: event.since + RECOVERY, ..event }
+            }
+            Phase::Unavailable => self.unavailable()?,
+            Phase::Certificates => self.rotate(proxies.started())?,
+        };
+        let right = self.marker.wait(&proxies.nodes, event.until.max(event.since + PATIENCE))?;
+        std::thread::sleep(event.until.saturating_duration_since(Instant::now()));
+        let after = self.sampled(proxies).end()?;
+        let mut figures = after.since(&before);
+        figures.add_requests(self.server.requests()?);
+        figures.memory = self.server.memory()?;
+        figures.proxies_memory = proxies.memory()?;
+        figures.right = right.into_iter().map(|at| at.map(|at| at.saturating_duration_since(event.since))).collect();
+        Ok(figures)
+    }
+
+    fn sampled<'b>(&'b self, proxies: &'b Proxies) -> Sampled<'b, 'a> {
+        Sampled { network: &self.network, gate: &self.gate, server: &self.server, proxies }
+    }
+
+    fn start(&self, proxies: &mut Proxies, executable: Option<&Path>) -> anyhow::Result<Event> {
+        let since = Instant::now();
+        if let Some(executable) = executable {
+            let kubeconfig = self.folder.join("kubeconfig");
+            self.server.write_kubeconfig(&kubeconfig)?;
+            proxies.start(executable, &kubeconfig)?;
+        }
+        Ok(Event { since, until: since + START })
+    }
+
+    /// The changes of an hour, evenly spread.
+    fn churn(&mut self) -> anyhow::Result<Event> {
+        let Options { nodes, services, endpoints, changes, .. } = *self.options;
+        let (begin, requests) = (Instant::now(), hour(changes, nodes, services, endpoints));
+        let pause = CHURN / u32::try_from(requests.len().max(1))?;
+        let mut due = begin;
+        for request in &requests {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            self.server.ask(request);
+            due += pause;
+        }
+        let event = self.mark()?;
+        Ok(Event { until: event.since.max(begin + CHURN) + AFTER, ..event })
+    }
+
+    fn unavailable(&mut self) -> anyhow::Result<Event> {
+        let begin = Instant::now();
+        self.gate.order(Order::Unavailable);
+        self.marker.advance(&self.server)?;
+        std::thread::sleep((begin + UNAVAILABLE).saturating_duration_since(Instant::now()));
+        self.gate.order(Order::Pass);
+        let since = Instant::now();
+        Ok(Event { since, until: since + RECOVERY })
+    }
+
+    /// Lasts until upstream's proxies have seen the new certificate.
+    fn rotate(&mut self, started: Instant) -> anyhow::Result<Event> {
+        let begin = Instant::now();
+        self.server.rotate();
+        let mut look = started + UPSTREAM_LOOKS;
+        while look < begin {
+            look += UPSTREAM_LOOKS;
+        }
+        std::thread::sleep((look + RECONNECTED).saturating_duration_since(Instant::now()));
+        self.mark()
+    }
+
+    /// Ends the API server and starts it again; connections are refused meanwhile.
+    fn restart(&mut self) -> anyhow::Result<()> {
+        self.gate.order(Order::Close);
+        self.server.stop()?;
+        self.gate.order(Order::Pass);
+        let took = self.server.resume();
+        println!("  the API server was ready {:.1} s after its start", took.as_secs_f64());
+        Ok(())
+    }
+
+    fn mark(&mut self) -> anyhow::Result<Event> {
+        let since = self.marker.advance(&self.server)?;
+        Ok(Event { since, until: since + AFTER })
+    }
+}
+
+fn print_progress(side: Side, phase: Phase, figures: &Figures, proxies: &Proxies) {
+    let wrong = figures.wrong();
+    let right = figures.right.len() - wrong.len();
+    println!("{side}, {phase}: {:.0} s, {right} of {} right", figures.duration.as_secs_f64(), figures.right.len());
+    for node in wrong {
+        print!("  not right: {}; the end of its log:\n{}", node_name(node), proxies.log_tail(node));
+    }
+}
