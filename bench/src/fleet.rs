@@ -35,6 +35,10 @@ use self::options::{Options, Side};
 use self::server::Server;
 use self::side::Stage;
 
+/// How much the servers, the gate and the probes come before the proxies: nodes have processors of their own, so a fleet that
+/// wants more than this machine has must not hold up its server.
+const PRIORITY: u8 = 10;
+
 /// Runs it in a process of its own, and removes its files whatever becomes of that.
 pub(crate) fn run(arguments: &[&str]) -> anyhow::Result<()> {
     let options = Options::parse(arguments)?;
@@ -55,7 +59,11 @@ pub(crate) fn run(arguments: &[&str]) -> anyhow::Result<()> {
 /// `None`: it was interrupted.
 async fn supervise(folder: &Path, arguments: &[&str]) -> anyhow::Result<Option<ExitStatus>> {
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--"]).arg(std::env::current_exe()?).arg("--fleet-in").arg(folder);
+    command
+        .args(["--pdeathsig", "KILL", "--", "nice", "-n", &format!("-{PRIORITY}")])
+        .arg(std::env::current_exe()?)
+        .arg("--fleet-in")
+        .arg(folder);
     let mut child = command.args(arguments).spawn().context("starting setpriv")?;
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     tokio::select! {

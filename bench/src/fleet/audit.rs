@@ -74,11 +74,14 @@ impl AuditLog {
 pub(super) fn label(verb: &str, uri: &str, code: u64) -> String {
     let has = |parameter: &str| uri.split(['?', '&']).any(|part| part == parameter);
     let version = uri.split(['?', '&']).find_map(|part| part.strip_prefix("resourceVersion="));
+    // Without a version the answer must be the latest state, which the server asks etcd about.
+    let latest = version.is_none_or(str::is_empty);
     let what = match verb {
-        "watch" if has("sendInitialEvents=true") => "watch as streaming list",
+        "watch" if has("sendInitialEvents=true") && latest => "streaming list, latest",
+        "watch" if has("sendInitialEvents=true") => "streaming list, from the cache",
         "list" if uri.contains("continue=") => "list, further page",
-        "list" if version.is_none_or(str::is_empty) => "list, latest",
-        "list" => "list, any of the cache",
+        "list" if latest => "list, latest",
+        "list" => "list, from the cache",
         other => other,
     };
     format!("{what} {code}")
@@ -116,7 +119,7 @@ mod tests {
         let listed = event("2", "ResponseComplete", "list", "/api/v1/services?resourceVersion=0", 200);
         let refused = event("3", "ResponseComplete", "watch", "/api/v1/services?watch=true", 410);
         let first = log.count(&(began + &listed)).unwrap();
-        assert_eq!(first, Requests::from([("watch 200".into(), 1), ("list, any of the cache 200".into(), 1)]));
+        assert_eq!(first, Requests::from([("watch 200".into(), 1), ("list, from the cache 200".into(), 1)]));
         let second = log.count(&(ended + &refused)).unwrap();
         assert_eq!(second, Requests::from([("watch 410".into(), 1)]));
     }
@@ -140,9 +143,14 @@ mod tests {
         for (verb, uri, want) in [
             ("list", "/api/v1/services", "list, latest 200"),
             ("list", "/api/v1/services?limit=500&resourceVersion=", "list, latest 200"),
-            ("list", "/api/v1/services?limit=500&resourceVersion=0", "list, any of the cache 200"),
+            ("list", "/api/v1/services?limit=500&resourceVersion=0", "list, from the cache 200"),
             ("list", "/api/v1/services?continue=x&limit=500", "list, further page 200"),
-            ("watch", "/api/v1/services?sendInitialEvents=true&watch=true", "watch as streaming list 200"),
+            ("watch", "/api/v1/services?sendInitialEvents=true&watch=true", "streaming list, latest 200"),
+            (
+                "watch",
+                "/api/v1/services?resourceVersion=7&sendInitialEvents=true&watch=true",
+                "streaming list, from the cache 200",
+            ),
             ("watch", "/api/v1/services?resourceVersion=7&watch=true", "watch 200"),
             ("create", "/apis/events.k8s.io/v1/namespaces/default/events", "create 200"),
         ] {

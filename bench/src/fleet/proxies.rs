@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use ferry_testkit::Host;
 
+use super::PRIORITY;
 use super::network::Network;
 use super::objects::node_name;
 use crate::stats::{children_cpu, memory_mib, stat_cpu};
@@ -31,16 +32,21 @@ impl Proxies {
         Ok(Self { children: Vec::new(), nodes: network.nodes(nodes)?, folder, started: Instant::now() })
     }
 
-    /// Starts all at once.
+    /// Starts all at once, with the priority that the benchmark was started with.
     pub(super) fn start(&mut self, executable: &Path, kubeconfig: &Path) -> anyhow::Result<()> {
         let config = self.folder.join("config.yaml");
         fs::write(&config, configuration(kubeconfig))?;
         self.started = Instant::now();
         for (index, node) in self.nodes.iter().enumerate() {
             let log = File::create(self.log(index))?;
-            let arguments =
-                [format!("--config={}", config.display()), format!("--hostname-override={}", node_name(index))];
-            self.children.push(node.spawn(&executable.display().to_string(), &arguments, |command| {
+            let arguments = [
+                "-n".to_owned(),
+                PRIORITY.to_string(),
+                executable.display().to_string(),
+                format!("--config={}", config.display()),
+                format!("--hostname-override={}", node_name(index)),
+            ];
+            self.children.push(node.spawn("nice", &arguments, |command| {
                 command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
             }));
         }
