@@ -169,7 +169,7 @@ impl Look<'_> {
             }
         });
         // If all were gone already, others are at work, and there is no end to wait for.
-        more &= self.remove(protocol, &wrong)? > 0;
+        more &= self.remove(protocol, matcher, &wrong)? > 0;
         // What an interrupted list brought was right; the rest is for the next time.
         listed?;
         Ok(more)
@@ -177,8 +177,7 @@ impl Look<'_> {
 
     /// Removes what is still wrong; how many that were. Many take a while, in which endpoints return: so each portion is
     /// looked at once more right before it goes.
-    fn remove(&mut self, protocol: Protocol, wrong: &[Entry]) -> Result<usize, Failure> {
-        let mut matcher = self.matcher(protocol);
+    fn remove(&mut self, protocol: Protocol, mut matcher: Matcher, wrong: &[Entry]) -> Result<usize, Failure> {
         let mut removed = 0;
         for portion in wrong.chunks(AT_ONCE) {
             if self.renew()? {

@@ -1,6 +1,7 @@
-//! The cleaner of the connection table: which flows became wrong when rules changed, and their removal.
+//! Deletes stale conntrack entries after rule changes, and at each start.
 //!
-//! An engine's loop tells, after each turn, which frontends got new rules for their flows ([`Witness`]). The thread `flows`
+//! An engine's loop tells, after each turn, which frontends got new rules for their flows ([`Witness`]): at a start all of them,
+//! and what adopted rules served that no unit wants. The thread `flows`
 //! ([`Cleaner`]) lists what the kernel remembers of flows to these, and removes those that are wrong. Nobody waits for it.
 //!
 //! A flow that is right is never removed, also one to an endpoint that came meanwhile: before each removal the cleaner waits
