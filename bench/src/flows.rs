@@ -1,7 +1,11 @@
 //! The cleaner of the connection table in the executable: what looks at many flows cost.
 
+mod latency;
+mod restart;
+
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use ferry_kernel::conntrack::testing::create;
@@ -18,6 +22,9 @@ const ENDPOINTS: u8 = 10;
 /// The second look at a change, and what it takes.
 const BOTH_LOOKS: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(20);
+
+const REMOVED: &str = "kubeproxy_conntrack_reconciler_deleted_entries_total";
+const LOOKS: &str = "kubeproxy_conntrack_reconciler_sync_duration_seconds_count";
 
 /// What the table holds, and what happens.
 struct Case {
@@ -43,30 +50,32 @@ const CASES: [Case; 6] = [
 pub(crate) fn run(flows: usize) -> anyhow::Result<()> {
     let program = std::env::current_exe()?.with_file_name("kube-proxy");
     anyhow::ensure!(program.exists(), "{} has to be built beside this program", program.display());
-    let directory = Directory::new(vec![("all.yaml".to_owned(), manifests(|_| ENDPOINTS))])?;
+    let first = manifests(SERVICES.into(), |_| 0..ENDPOINTS);
+    let directory = Directory::new(vec![("all.yaml".to_owned(), first)])?;
     let proxy = Proxy::start(&program, &directory.0)?;
     proxy.wait_for_sync(SERVICES.into())?;
     for case in &CASES {
         let flows = if case.what.contains("empty") { 0 } else { flows };
         measure(case, flows, &directory, &proxy)?;
     }
-    Ok(())
+    latency::run(flows, &directory)?;
+    drop((proxy, directory));
+    restart::run(&program, flows)
 }
 
 fn measure(case: &Case, flows: usize, directory: &Directory, proxy: &Proxy) -> anyhow::Result<()> {
-    write(directory, &manifests(|_| ENDPOINTS))?;
+    write(directory, &manifests(SERVICES.into(), |_| 0..ENDPOINTS))?;
     std::thread::sleep(BOTH_LOOKS);
     create((0..flows).map(|n| flow(case, n)), Duration::from_secs(600))?;
     let (wrong, process) = (wrong(case, flows), proxy.id());
-    let removed_before = sum("kubeproxy_conntrack_reconciler_deleted_entries_total")?;
-    let looks_before = sum("kubeproxy_conntrack_reconciler_sync_duration_seconds_count")?;
+    let removed_before = sum(REMOVED)?;
+    let looks_before = sum(LOOKS)?;
     let before = thread_of(process, "flows")?;
     let resident = memory_mib(&process.to_string(), "VmRSS")?;
     let start = Instant::now();
-    write(directory, &manifests(|service| if service == 0 || case.all { case.stay } else { ENDPOINTS }))?;
-    while sum("kubeproxy_conntrack_reconciler_sync_duration_seconds_count")? < looks_before + 1.0
-        || sum("kubeproxy_conntrack_reconciler_deleted_entries_total")? < removed_before + wrong
-    {
+    let stay = |service| if service == 0 || case.all { case.stay } else { ENDPOINTS };
+    write(directory, &manifests(SERVICES.into(), |service| 0..stay(service)))?;
+    while sum(LOOKS)? < looks_before + 1.0 || sum(REMOVED)? < removed_before + wrong {
         anyhow::ensure!(start.elapsed() < PATIENCE, "{}: not all are removed", case.what);
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -108,14 +117,20 @@ fn wrong(case: &Case, flows: usize) -> f64 {
 
 fn flow(case: &Case, n: usize) -> Entry {
     let (service, endpoint) = place(case, n);
+    between(case.protocol, n, service.into(), endpoint)
+}
+
+/// The flow of this number, of a service and one of its endpoints.
+fn between(protocol: u8, n: usize, service: usize, endpoint: u8) -> Entry {
     let number = u32::try_from(n).unwrap_or(0);
     let client: IpAddr = Ipv4Addr::from_bits(0x0a0a_0000 + number / 20_000).into();
     let port = 20_000 + u16::try_from(number % 20_000).unwrap_or(0);
-    let (vip, endpoint): (IpAddr, IpAddr) = ([10, 96, 0, service].into(), [10, 244, service, endpoint].into());
+    let [high, low] = octets(service);
+    let (vip, endpoint): (IpAddr, IpAddr) = ([10, 96, high, low].into(), [10, 200 + high, low, endpoint].into());
     Entry {
         original: Tuple { source: client, destination: vip, source_port: port, destination_port: 53 },
         reply: Tuple { source: endpoint, destination: client, source_port: 5353, destination_port: port },
-        protocol: case.protocol,
+        protocol,
         status: Status::SEEN_REPLY,
         id: 0,
         zone: 0,
@@ -138,19 +153,26 @@ fn write(directory: &Directory, text: &str) -> anyhow::Result<()> {
     Ok(fs::rename(draft, directory.0.join("manifests/all.yaml"))?)
 }
 
-/// Services with a UDP port, each with so many endpoints.
-fn manifests(endpoints: impl Fn(u8) -> u8) -> String {
+/// What a service's number makes of addresses.
+fn octets(service: usize) -> [u8; 2] {
+    u16::try_from(service).unwrap_or(0).to_be_bytes()
+}
+
+/// So many services with a UDP port, each with these endpoints.
+fn manifests(services: usize, endpoints: impl Fn(usize) -> Range<u8>) -> String {
     let mut text = String::new();
-    for service in 0..SERVICES {
+    for service in 0..services {
+        let [high, low] = octets(service);
+        let net = 200 + high;
         text += &format!(
             "---\napiVersion: v1\nkind: Service\nmetadata: {{name: dns-{service}, namespace: bench}}\nspec:\n  \
-             type: ClusterIP\n  clusterIP: 10.96.0.{service}\n  clusterIPs: [10.96.0.{service}]\n  \
+             type: ClusterIP\n  clusterIP: 10.96.{high}.{low}\n  clusterIPs: [10.96.{high}.{low}]\n  \
              ipFamilies: [IPv4]\n  ports:\n  - {{name: dns, protocol: UDP, port: 53, targetPort: 5353}}\n\
              ---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: dns-{service}-a\n  \
              namespace: bench\n  labels: {{kubernetes.io/service-name: dns-{service}}}\naddressType: IPv4\n\
              ports:\n- {{name: dns, protocol: UDP, port: 5353}}\nendpoints:"
         );
-        let list = (0..endpoints(service)).map(|n| format!("\n- {{addresses: [10.244.{service}.{n}]}}"));
+        let list = endpoints(service).map(|n| format!("\n- {{addresses: [10.{net}.{low}.{n}]}}"));
         let list: String = list.collect();
         text += if list.is_empty() { " []" } else { &list };
         text.push('\n');

@@ -129,7 +129,7 @@ impl Proxy {
         self.0.id()
     }
 
-    fn cpu(&self) -> anyhow::Result<Duration> {
+    pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
         tasks_cpu(self.0.id())
     }
 

@@ -1,0 +1,102 @@
+//! How long after its rules are in force a client that keeps its UDP port is answered by another endpoint.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use ferry_kernel::conntrack::testing::create;
+
+use super::{clear, flow, manifests, write};
+use crate::process::Directory;
+use crate::stats;
+
+/// Changes that are followed.
+const ROUNDS: usize = 40;
+/// From one to the next: the second look at the one before is over.
+const PAUSE: Duration = Duration::from_millis(700);
+/// How often both are asked.
+const PERIOD: Duration = Duration::from_millis(1);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// With so many other flows in the table.
+pub(super) fn run(flows: usize, directory: &Directory) -> anyhow::Result<()> {
+    for endpoint in [0, 1] {
+        serve(endpoint)?;
+    }
+    for others in [0, flows] {
+        let case = &super::CASES[0];
+        create((0..others).map(|n| flow(case, n)), Duration::from_secs(600))?;
+        stats::print(&format!("in force to the other answer, {others} flows"), follow(directory)?, "");
+        clear(case.protocol)?;
+    }
+    Ok(())
+}
+
+/// An endpoint of the first service on this machine, that answers with its number.
+fn serve(endpoint: u8) -> anyhow::Result<()> {
+    let address = Ipv4Addr::new(10, 200, 0, endpoint);
+    for arguments in [format!("address add {address}/32 dev lo"), "route replace 10.96.0.0/16 dev lo".to_owned()] {
+        let status = Command::new("ip").args(arguments.split(' ')).status().context("the ip tool is needed")?;
+        anyhow::ensure!(status.success(), "ip {arguments}: {status}");
+    }
+    let socket = UdpSocket::bind((address, 5353))?;
+    std::thread::spawn(move || {
+        while let Ok((_, from)) = socket.recv_from(&mut [0; 16]) {
+            // who is gone doesn't wait
+            let _ = socket.send_to(&[endpoint], from);
+        }
+    });
+    Ok(())
+}
+
+fn follow(directory: &Directory) -> anyhow::Result<Vec<Duration>> {
+    let to: SocketAddr = ([10, 96, 0, 0], 53).into();
+    let open = |port: u16| -> anyhow::Result<UdpSocket> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
+        socket.connect(to)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    };
+    let kept = open(4000)?;
+    let mut times = Vec::new();
+    for round in 0..=ROUNDS {
+        let endpoint = u8::from(round % 2 == 1);
+        write(
+            directory,
+            &manifests(super::SERVICES.into(), |service| match service {
+                0 => endpoint..endpoint + 1,
+                _ => 0..super::ENDPOINTS,
+            }),
+        )?;
+        let (start, mut in_force, mut followed) = (Instant::now(), None, None);
+        let mut fresh = Vec::new();
+        while in_force.is_none() || followed.is_none() {
+            anyhow::ensure!(start.elapsed() < PATIENCE, "the other endpoint does not answer");
+            if in_force.is_none() {
+                let socket = open(0)?;
+                // refused while there is no rule yet
+                let _ = socket.send(b"?");
+                fresh.push((socket, Instant::now()));
+            }
+            let _ = kept.send(b"?");
+            std::thread::sleep(PERIOD);
+            let mut answer = [0];
+            for (socket, asked) in &fresh {
+                if in_force.is_none() && socket.recv(&mut answer).is_ok() && answer == [endpoint] {
+                    in_force = Some(*asked);
+                }
+            }
+            while kept.recv(&mut answer).is_ok() {
+                if answer == [endpoint] {
+                    followed.get_or_insert_with(Instant::now);
+                }
+            }
+        }
+        let took = followed.zip(in_force).map(|(followed, in_force)| followed.saturating_duration_since(in_force));
+        // the first only leads there
+        times.extend(took.filter(|_| round > 0));
+        std::thread::sleep(PAUSE);
+    }
+    Ok(times)
+}

@@ -1,0 +1,51 @@
+//! What a restart costs that finds many services and many flows: nothing is known of what went meanwhile, so all flows are
+//! looked at.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ferry_kernel::conntrack::testing::create;
+
+use super::{BOTH_LOOKS, LOOKS, PATIENCE, REMOVED, UDP, between, clear, manifests, sum};
+use crate::process::{Directory, Proxy};
+use crate::stats::{memory_mib, thread_of};
+
+/// Services, each with a UDP port and endpoints.
+const SERVICES: usize = 10_000;
+const ENDPOINTS: u8 = 10;
+
+/// With so many flows in the table, one of ten to an endpoint that is gone.
+pub(super) fn run(program: &Path, flows: usize) -> anyhow::Result<()> {
+    let directory = Directory::new(vec![("all.yaml".to_owned(), manifests(SERVICES, |_| 0..ENDPOINTS))])?;
+    let mut proxy = Proxy::start(program, &directory.0)?;
+    proxy.wait_for_sync(SERVICES)?;
+    for flows in [0, flows] {
+        drop(proxy);
+        // the eleventh endpoint is none
+        let all = (0..flows).map(|n| between(UDP, n, n % SERVICES, u8::try_from(n / 7 % 10 + 1).unwrap_or(0)));
+        create(all, Duration::from_secs(600))?;
+        proxy = Proxy::start(program, &directory.0)?;
+        proxy.wait_for_sync(SERVICES)?;
+        let (start, wrong) = (Instant::now(), flows / 10);
+        #[expect(clippy::cast_precision_loss, reason = "a small number")]
+        while sum(LOOKS)? < 1.0 || sum(REMOVED)? < 0.9 * wrong as f64 {
+            anyhow::ensure!(start.elapsed() < PATIENCE, "not all are removed");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let (took, first) = (start.elapsed(), thread_of(proxy.id(), "flows")?);
+        std::thread::sleep(BOTH_LOOKS);
+        let both = thread_of(proxy.id(), "flows")?;
+        println!(
+            "restart over {SERVICES} services, {flows} flows, {} removed {:.0} ms after the first sync: {:.0} ms cpu, second \
+             look {:.0} ms; of {:.0} ms in all; peak {:.1} MiB",
+            sum(REMOVED)?,
+            took.as_secs_f64() * 1e3,
+            first.as_secs_f64() * 1e3,
+            both.saturating_sub(first).as_secs_f64() * 1e3,
+            proxy.cpu()?.as_secs_f64() * 1e3,
+            memory_mib(&proxy.id().to_string(), "VmHWM")?,
+        );
+        clear(UDP)?;
+    }
+    Ok(())
+}
