@@ -280,16 +280,10 @@ impl Client {
         let method = call.verb.method();
         inner.metrics.waited(method.as_str(), &inner.host, waited);
         let (result, begun) = self.exchange(call, credential).await;
-        let (answer, code) = match result {
-            Ok(reply) => {
-                let code = reply.response.status();
-                (Ok(reply), Some(code))
-            }
-            Err(error) => (Err(error), None),
-        };
+        let code = result.as_ref().ok().map(|reply| reply.response.status());
         let status = code.as_ref().map_or("<error>", |code| code.as_str());
         inner.metrics.answered(status, method.as_str(), &inner.host);
-        match answer {
+        match result {
             Ok(Reply { response, running, identity }) => {
                 inner.transports.works();
                 let client = self.clone();
@@ -315,52 +309,45 @@ impl Client {
     async fn exchange(&self, call: &Call, credential: &Credential) -> (Result<Reply, CallError>, Instant) {
         let inner = &*self.0;
         let after = inner.timing.headers;
+        let method = call.verb.method();
         let mut tries = 0;
         loop {
-            let begun = Instant::now();
-            tries += 1;
-            let is_last = tries == TRIES;
-            let (lease, identity) = match inner.transports.lease(credential).await {
-                Ok(lease) => lease,
+            let mut begun = Instant::now();
+            let leased = inner.transports.lease(credential).await;
+            let ready = leased.and_then(|lease| Ok((lease, self.request(call, credential)?)));
+            let ((lease, identity), request) = match ready {
+                Ok(ready) => ready,
                 Err(error) => return (Err(error), begun),
             };
-            let request = match self.request(call, credential) {
-                Ok(request) => request,
-                Err(error) => return (Err(error), begun),
-            };
-            let begun = Instant::now();
+            begun = Instant::now();
             let error = match tokio::time::timeout(after, lease.send(request)).await {
                 Ok(Ok((response, running))) => return (Ok(Reply { response, running, identity }), begun),
                 Err(_) => return (Err(CallError::Timeout { after }), begun),
                 Ok(Err(error)) => error,
             };
-            let is_sent_again = match &error {
-                SendError::Unsent(_) | SendError::Unprocessed(_) => true,
-                // Asking twice does no harm.
-                SendError::Lost(_) => call.verb.method() == Method::GET,
-                SendError::Alert(..) | SendError::Broken(_) => false,
-            };
-            if is_sent_again && !is_last {
-                inner.metrics.retried("<error>", call.verb.method().as_str(), &inner.host);
-                continue;
+            tries += 1;
+            if tries == TRIES || !error.lets_send_again(&method) {
+                return (Err(self.call_error(error)), begun);
             }
-            let error = match error {
-                SendError::Alert(alert, is_news) => {
-                    if is_news {
-                        inner.transports.refused(&alert);
-                    }
-                    CallError::Connect(alert)
+            inner.metrics.retried("<error>", method.as_str(), &inner.host);
+        }
+    }
+
+    fn call_error(&self, error: SendError) -> CallError {
+        match error {
+            SendError::Alert(alert, is_news) => {
+                if is_news {
+                    self.0.transports.refused(&alert);
                 }
-                SendError::Unsent(error)
-                | SendError::Unprocessed(error)
-                | SendError::Lost(error)
-                | SendError::Broken(error) => {
-                    // The causes say what was tried; the outermost text says nothing.
-                    let text = std::error::Error::source(&error).map_or_else(|| error.to_string(), chain);
-                    CallError::Interrupted(text)
-                }
-            };
-            return (Err(error), begun);
+                CallError::Connect(alert)
+            }
+            SendError::Unsent(error)
+            | SendError::Unprocessed(error)
+            | SendError::Lost(error)
+            | SendError::Broken(error) => {
+                // The causes say what was tried; the outermost text says nothing.
+                CallError::Interrupted(std::error::Error::source(&error).map_or_else(|| error.to_string(), chain))
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::header::{HOST, HeaderValue};
-use hyper::{Request, Response, Uri};
+use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -340,6 +340,16 @@ fn of_http1(mut request: Outgoing, forwarded: bool) -> Outgoing {
 // === impl SendError ===
 
 impl SendError {
+    /// Whether the same request may be sent over another connection.
+    pub(super) fn lets_send_again(&self, method: &Method) -> bool {
+        match self {
+            Self::Unsent(_) | Self::Unprocessed(_) => true,
+            // Asking twice does no harm.
+            Self::Lost(_) => method == Method::GET,
+            Self::Alert(..) | Self::Broken(_) => false,
+        }
+    }
+
     fn of(error: hyper::Error, unsent: bool, is_old: bool, link: &Link) -> Self {
         if let Some(alert) = link.alert.get() {
             return Self::Alert(alert.clone(), !link.told.swap(true, Ordering::Relaxed));

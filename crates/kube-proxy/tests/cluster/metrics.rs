@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ferry_testkit::kubernetes::{service_path, slice_path};
+use ferry_testkit::kubernetes::{Server, service_path, slice_path};
 use ferry_testkit::{Family, Place, Proxy, Service};
 use serde_json::json;
 
@@ -96,4 +96,36 @@ fn requests_are_counted_and_health_tells_how_fresh_objects_are() {
         let answer = proxy.get(HEALTHZ, "/healthz").unwrap_or_default();
         answer.matches("\"synced\":true,\"connected\":true").count() == 4
     });
+}
+
+/// Real lists and watches of all kinds, and an Event, over HTTP/2; also after outages, each of which costs one more.
+#[test]
+fn one_connection_carries_everything() {
+    let mut cluster = cluster();
+    cluster.api.create_node();
+    let web = Service::new("web", 72);
+    cluster.create(&web, &[Place::PodA]);
+    let mut proxy = cluster.start("connection");
+    cluster.wait(&mut proxy, 72, &["pod-a:8080"]);
+    let posted = ["code=\"201\"", "method=\"POST\""];
+    wait(&mut proxy, "an Event", |proxy| proxy.metric("rest_client_requests_total", &posted) >= 1.0);
+    let connected = |proxy: &Proxy<'_>, how: &str| {
+        proxy.metric("kubeproxy_source_connections_total", &[&format!("result=\"{how}\"")])
+    };
+    for round in 1..=2 {
+        wait(&mut proxy, "all kinds", |proxy| {
+            let answer = proxy.get(HEALTHZ, "/healthz").unwrap_or_default();
+            answer.matches("\"synced\":true,\"connected\":true").count() == 4
+        });
+        assert_eq!((connected(&proxy, "h2"), connected(&proxy, "http/1.1")), (f64::from(round), 0.0));
+        let port = cluster.api.url().rsplit(':').next().expect("a port").to_owned();
+        let sockets = cluster.node().sh("ss", &["-tnpH", "state", "established", "dport", "=", &format!(":{port}")]);
+        assert_eq!(sockets.matches("\"kube-proxy\"").count(), 1, "{sockets}");
+        cluster.api.kill(Server::Api);
+        wait(&mut proxy, "an attempt", |proxy| connected(proxy, "unreachable") >= f64::from(round));
+        cluster.api.resume(Server::Api);
+        let place = if round == 1 { Place::Far } else { Place::PodB };
+        cluster.move_to(&web, &[place]);
+        cluster.wait(&mut proxy, 72, &[if round == 1 { "far:8080" } else { "pod-b:8080" }]);
+    }
 }
