@@ -74,7 +74,7 @@ pub(crate) fn run(services: usize) -> anyhow::Result<()> {
     restart(services)
 }
 
-pub(crate) fn sent(written: Written) -> String {
+fn sent(written: Written) -> String {
     format!("{} bytes in {} messages", written.bytes, written.messages)
 }
 

@@ -81,7 +81,7 @@ fn one(pipe: &mut Pipe, size: u32, services: usize, empty: &mut Empty) -> anyhow
             endpoints.push(objects::endpoint(index, 15));
         }
         unrelated.push(pipe.change(slice(index, &endpoints)?)?.0);
-        let ranges = format!("[10.200.0.0/24, 192.0.{}.0/24]", 2 + round % 2);
+        let ranges = format!("[10.200.0.0/24, 192.0.{}.0/24]", 3 + round % 2);
         others.push(pipe.change(decode(&LIGHT.service(&ranges))?)?.0);
         nothing.push(empty.commit()?);
     }

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use ferry_model::store::Event;
 
 use crate::objects;
-use crate::pipeline::{Pipe, decode, load, sent, slice};
-use crate::stats::{self, memory_mib, slab_mib};
+use crate::pipeline::{Pipe, decode, load, slice};
+use crate::stats::{self, memory_mib, slab_mib, thread_cpu};
 
 const PORTS: usize = 250;
 const EXTERNAL_IPS: u32 = 63;
 const ENDPOINTS: u32 = 64;
 /// So many ports an EndpointSlice has at most.
 const PORTS_PER_SLICE: usize = 100;
-const ROUNDS: usize = 40;
+const ROUNDS: u32 = 40;
 
 pub(crate) fn run(services: usize) -> anyhow::Result<()> {
     let mut pipe = Pipe::start()?;
@@ -42,7 +42,7 @@ pub(crate) fn run(services: usize) -> anyhow::Result<()> {
 /// One endpoint that is replaced, that goes and that comes.
 fn changes(pipe: &mut Pipe) -> anyhow::Result<()> {
     let (mut replaced, mut gone, mut back) = (Vec::new(), Vec::new(), Vec::new());
-    let mut written = [Default::default(); 3];
+    let (mut core, mut engine) = (Duration::ZERO, Duration::ZERO);
     for round in 0..ROUNDS {
         let mut endpoints = first_endpoints();
         if round.is_multiple_of(2)
@@ -50,40 +50,47 @@ fn changes(pipe: &mut Pipe) -> anyhow::Result<()> {
         {
             *third = endpoint(200);
         }
-        let (elapsed, bytes) = pipe.change(slices(&endpoints)?)?;
+        let events = slices(&endpoints)?;
+        let before = thread_cpu();
+        let (elapsed, turn) = pipe.turn(events)?;
+        (core, engine) = (core + thread_cpu() - before, engine + turn.cpu);
         replaced.push(elapsed);
-        written[0] = bytes;
     }
+    let (mut cores, mut engines) = (Duration::ZERO, Duration::ZERO);
     for _ in 0..ROUNDS {
         let mut endpoints = first_endpoints();
         endpoints.remove(5);
-        let (elapsed, bytes) = pipe.change(slices(&endpoints)?)?;
-        gone.push(elapsed);
-        written[1] = bytes;
-        let (elapsed, bytes) = pipe.change(slices(&first_endpoints())?)?;
-        back.push(elapsed);
-        written[2] = bytes;
+        for (endpoints, times) in [(endpoints, &mut gone), (first_endpoints(), &mut back)] {
+            let events = slices(&endpoints)?;
+            let before = thread_cpu();
+            let (elapsed, turn) = pipe.turn(events)?;
+            (cores, engines) = (cores + thread_cpu() - before, engines + turn.cpu);
+            times.push(elapsed);
+        }
     }
-    stats::print("endpoint replaced", replaced, &sent(written[0]));
-    stats::print("endpoint removed", gone, &sent(written[1]));
-    stats::print("endpoint added", back, &sent(written[2]));
+    stats::print("endpoint replaced", replaced, &per_change(core, engine, ROUNDS));
+    stats::print("endpoint removed", gone, "");
+    stats::print("endpoint added", back, &per_change(cores, engines, 2 * ROUNDS));
     Ok(())
+}
+
+fn per_change(core: Duration, engine: Duration, changes: u32) -> String {
+    let each = |time: Duration| time.as_secs_f64() * 1e3 / f64::from(changes);
+    format!("{:.1} ms cpu core, {:.1} ms cpu engine", each(core), each(engine))
 }
 
 /// A change of another service, alone and right behind one of the wide service.
 fn neighbours(pipe: &mut Pipe, services: usize) -> anyhow::Result<()> {
     let (mut alone, mut behind) = (Vec::new(), Vec::new());
     for round in 0..2 * ROUNDS {
-        let index = (round / 2).wrapping_mul(7919) % services;
-        let mut others = objects::first_endpoints(index);
+        let index = usize::try_from(round / 2)?.wrapping_mul(7919) % services;
         let mut endpoints = first_endpoints();
-        if round.is_multiple_of(2) {
-            others.reverse();
-            others.truncate(5);
-            endpoints.truncate(63);
-        }
-        let change = slice(index, &others)?;
-        alone.push(pipe.change(slice(index, &objects::first_endpoints(index))?)?.0);
+        // There, and in the next round back.
+        endpoints.truncate(if round.is_multiple_of(2) { 63 } else { 64 });
+        let mut others = objects::first_endpoints(index);
+        others.pop();
+        alone.push(pipe.change(slice(index, &others)?)?.0);
+        let change = slice(index, &objects::first_endpoints(index))?;
         pipe.start_change(slices(&endpoints)?)?;
         let started = Instant::now();
         pipe.start_change(change)?;

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use ferry_api::object::{Family, ObjectName, Protocol};
+use ferry_api::object::{Family, Protocol};
 use ferry_model::{
-    Action, Context, Frontend, FrontendAddr, FrontendKind, MAX_COPIES, Pool, PortState, Profile, Scope, Snat,
-    SourceRanges,
+    Action, Context, Frontend, FrontendAddr, FrontendKind, MAX_COPIES, Pool, PortState, Profile, Scope, ServiceState,
+    Snat, SourceRanges,
 };
 use ferry_plane::{Before, Compile, Unit};
 
@@ -70,6 +70,31 @@ impl Nftables {
     pub fn family(&self) -> Family {
         self.chains.family
     }
+
+    /// A service; without the frontends that `other`, what it was or will be, has too and that lead to a pool.
+    fn service(
+        &self,
+        context: &Context,
+        service: &ServiceState,
+        other: Option<&ServiceState>,
+        out: &mut Vec<NftObject>,
+    ) {
+        for (index, state) in service.ports.iter().enumerate() {
+            let id = || PortId::new(&service.name, state.protocol, &state.name);
+            let pool = is_pooled(state).then(id);
+            let other = other.and_then(|other| other.ports.get(index)).filter(|_| pool.is_some());
+            let mut writer = PortWriter {
+                chains: &self.chains,
+                context,
+                state,
+                memory: state.affinity.map(|_| id()),
+                pool,
+                used: BTreeSet::new(),
+                out,
+            };
+            writer.write(other.is_some_and(|other| leads_alike(state, other)));
+        }
+    }
 }
 
 impl Compile for Nftables {
@@ -81,10 +106,23 @@ impl Compile for Nftables {
             Unit::Base(base) => return base::compile(self.family(), context, base, out),
             Unit::Service(service) => service,
         };
-        for state in &service.ports {
-            let memory = state.affinity.map(|_| PortId::new(&service.name, state.protocol, &state.name));
-            let (chains, pool, used) = (&self.chains, pool_of(&service.name, state), BTreeSet::new());
-            PortWriter { chains, context, state, memory, pool, used, out }.write();
+        self.service(context, service, None, out);
+    }
+
+    /// The frontends of a pool don't depend on its endpoints, so those that stay are left out.
+    fn compile_change(
+        &self,
+        context: &Context,
+        units: (&Unit, &Unit),
+        before: &mut Vec<NftObject>,
+        after: &mut Vec<NftObject>,
+    ) {
+        if let (Unit::Service(old), Unit::Service(new)) = units {
+            self.service(context, old, Some(new), before);
+            self.service(context, new, Some(old), after);
+        } else {
+            self.compile(context, units.0, before);
+            self.compile(context, units.1, after);
         }
     }
 
@@ -95,12 +133,18 @@ impl Compile for Nftables {
     }
 }
 
-/// The id of the pool that the frontends of a port share; `None` where each has slots of its own.
+/// Whether the frontends of a port share a pool, or each has slots of its own.
 ///
 /// The slots of a frontend cost nobody a chain or a set, but a changed endpoint is a change for each frontend. The number of
 /// endpoints has no say: a port goes over from one to the other only with a change of its Service.
-pub(crate) fn pool_of(service: &ObjectName, port: &PortState) -> Option<PortId> {
-    (port.frontends.len() > MAX_COPIES).then(|| PortId::new(service, port.protocol, &port.name))
+pub(crate) fn is_pooled(port: &PortState) -> bool {
+    port.frontends.len() > MAX_COPIES
+}
+
+/// Whether the frontends of two states of a port with a pool are written alike.
+fn leads_alike(one: &PortState, other: &PortState) -> bool {
+    let named = |port: &PortState| (port.protocol, port.affinity, port.frontends.len());
+    named(one) == named(other) && one.name == other.name && one.frontends == other.frontends
 }
 
 /// Where the slots of a scope begin in a pool.
@@ -168,9 +212,14 @@ impl Shape {
 // === impl PortWriter ===
 
 impl PortWriter<'_> {
-    fn write(&mut self) {
+    /// Writes the port; its frontends only to see where they lead, if they are `known`.
+    fn write(&mut self, known: bool) {
+        let start = self.out.len();
         for frontend in &self.state.frontends {
             self.frontend(frontend);
+        }
+        if known {
+            self.out.truncate(start);
         }
         let used = |scope: &Scope| self.state.frontends.iter().any(|frontend| Shape::of(frontend).uses(*scope));
         let scopes: Vec<Scope> = [Scope::Cluster, Scope::Local].into_iter().filter(used).collect();

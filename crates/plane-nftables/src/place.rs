@@ -8,8 +8,8 @@ use ferry_api::object::{ObjectName, Protocol};
 use ferry_model::{Endpoint, Frontend, FrontendAddr, Pool, PortState, Scope, ServiceState};
 use ferry_plane::{Before, Unit};
 
-use crate::compile::{Shape, first_of_scope, pool_of};
-use crate::names::LOCAL_SLOTS;
+use crate::compile::{Shape, first_of_scope, is_pooled};
+use crate::names::{LOCAL_SLOTS, PortId};
 use crate::object::{ElementKey, NftObject, Value};
 
 /// Orders the pools of a service by what was there before.
@@ -37,7 +37,8 @@ pub(crate) fn place(next: &mut ServiceState, before: Before<'_, NftObject>) {
 
 /// The slots that were read back, of the pool or from the first frontend that has some.
 fn found(objects: &[NftObject], service: &ObjectName, port: &PortState, scope: Scope) -> Vec<Option<Endpoint>> {
-    if let Some(id) = pool_of(service, port) {
+    if is_pooled(port) {
+        let id = PortId::new(service, port.protocol, &port.name);
         return slots_of(objects, first_of_scope(scope), |slot| ElementKey::PoolSlot { id, slot });
     }
     let protocol = port.protocol;

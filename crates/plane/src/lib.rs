@@ -115,6 +115,18 @@ pub trait Compile {
     const PORTION: usize = 1000;
     /// The objects of a unit. Total and deterministic: no I/O, clock or failure.
     fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<Self::Object>);
+    /// The objects of a unit before and after a change, both under this context. What is the same in both may be left out of
+    /// both: a large unit of which little changes then costs little to compare.
+    fn compile_change(
+        &self,
+        context: &Context,
+        units: (&Unit, &Unit),
+        before: &mut Vec<Self::Object>,
+        after: &mut Vec<Self::Object>,
+    ) {
+        self.compile(context, units.0, before);
+        self.compile(context, units.1, after);
+    }
     /// Where a mode cares for the order of a pool (nftables: slots), it carries it over here, from the unit in force
     /// or, at start, from the objects read back. The engine keeps the placed unit.
     fn place(&self, next: &mut Unit, before: Before<'_, Self::Object>) {

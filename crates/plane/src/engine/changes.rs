@@ -53,7 +53,8 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 continue;
             }
             outcome.worked = true;
-            let (before, after) = self.compile_group(context, &group);
+            let (mut before, mut after) = (Vec::new(), Vec::new());
+            group.iter().for_each(|change| self.compile_change(context, change, &mut before, &mut after));
             let remembered = self.remembered(&group);
             let uniform = remembered.uniform;
             let batch = difference(before, after, &remembered);
@@ -210,6 +211,29 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         (before, after)
     }
 
+    /// As [`Engine::compile_group`] for one change, without what the mode knows to be the same before and after.
+    fn compile_change(
+        &self,
+        context: &Context,
+        change: &Change,
+        before: &mut Vec<C::Object>,
+        after: &mut Vec<C::Object>,
+    ) {
+        match (&change.before, &change.after) {
+            (Some(acked), Some(unit)) if std::ptr::eq(&raw const *acked.context, context) => {
+                self.compile.compile_change(context, (&acked.unit, unit), before, after);
+            }
+            (old, new) => {
+                if let Some(acked) = old {
+                    self.compile.compile(&acked.context, &acked.unit, before);
+                }
+                if let Some(unit) = new {
+                    self.compile.compile(context, unit, after);
+                }
+            }
+        }
+    }
+
     pub(super) fn acknowledge(&mut self, context: &Arc<Context>, change: &Change, outcome: &mut Outcome) {
         if C::Object::SHARES {
             self.count(context, change);
@@ -219,17 +243,11 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
 
     /// Counts who wants shared objects now.
     fn count(&mut self, context: &Context, change: &Change) {
-        let mut objects = Vec::new();
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        self.compile_change(context, change, &mut before, &mut after);
         // First what is new, so that a count that goes from one unit's to another's never falls to nothing.
-        if let Some(unit) = &change.after {
-            self.compile.compile(context, unit, &mut objects);
-            self.references.acquire(&objects);
-            objects.clear();
-        }
-        if let Some(acked) = &change.before {
-            self.compile.compile(&acked.context, &acked.unit, &mut objects);
-            self.references.release(&objects);
-        }
+        self.references.acquire(&after);
+        self.references.release(&before);
     }
 
     /// Remembers what is in the kernel now. References are the caller's to count.
