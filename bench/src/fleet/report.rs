@@ -9,6 +9,8 @@ use super::side::UNAVAILABLE;
 
 /// What churn's changes stand for.
 const HOUR: Duration = Duration::from_hours(1);
+/// How much longer than that of the server alone a phase may be for its processor time to be compared.
+const COMPARABLE: f64 = 1.25;
 const MIB: f64 = 1_048_576.0;
 /// Operations of etcd that read.
 const READS: [&str; 3] = ["get", "list", "listWithCount"];
@@ -96,8 +98,14 @@ fn extrapolation(options: &Options, measured: &Measured) -> String {
         row("requests", 0, of_cluster(|figures| count(figures.all_requests())));
         row("attempts to connect", 0, of_cluster(|figures| count(figures.attempts)));
         row("sent to the proxies, MiB", 0, of_cluster(|figures| count(figures.received) / MIB));
-        if alone.is_some() {
-            row("API server, processor time, s", 0, of_cluster(|figures| figures.used.api.as_secs_f64()));
+        if let Some(alone) = alone {
+            // A phase that took longer holds more of what the server does by itself.
+            let used = |figures: &Figures| {
+                let (used, own) = (figures.used.api.as_secs_f64(), alone.used.api.as_secs_f64());
+                let comparable = figures.duration <= alone.duration.mul_f64(COMPARABLE);
+                comparable.then(|| scaled(used, own, options.nodes, options.cluster))
+            };
+            row("API server, processor time, s", 0, sides.map(|figures| used(figures?)));
         }
         if phase == Phase::Unavailable {
             let each_second = of_cluster(|figures| count(figures.answered("503")) / UNAVAILABLE.as_secs_f64());
