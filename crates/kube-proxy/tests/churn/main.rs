@@ -69,16 +69,20 @@ fn scale(name: &str, usual: u64) -> u64 {
 /// The mode, and the variant of iptables that the node's kubelet uses.
 type By = (&'static str, Option<Backend>);
 
-/// Churns in this mode at this pace under this many new connections a second, and judges.
-fn churn(name: &str, (mode, kubelet): By, pace: Pace, connections: u64) {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let duration = Duration::from_secs(scale("FERRY_CHURN_SECONDS", SECONDS));
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("churn").join(name);
-    let lab = Lab::new();
+/// What changes things in this mode, in a folder of this name.
+fn driver<'a>(lab: &'a Lab, name: &str, (mode, kubelet): By) -> Driver<'a> {
     if let Some(backend) = kubelet {
         iptables::hint(lab.host(Place::Node), backend);
     }
-    let mut driver = Driver::start(&lab, EXECUTABLE, &folder, mode);
+    Driver::start(lab, EXECUTABLE, &PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("churn").join(name), mode)
+}
+
+/// Churns in this mode at this pace under this many new connections a second, and judges.
+fn churn(name: &str, by: By, pace: Pace, connections: u64) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let duration = Duration::from_secs(scale("FERRY_CHURN_SECONDS", SECONDS));
+    let lab = Lab::new();
+    let mut driver = driver(&lab, name, by);
     let stop = Arc::new(AtomicBool::new(false));
     let number = usize::try_from(scale("FERRY_CHURN_ESTABLISHED", ESTABLISHED)).expect("a few hundred");
     let established = Established::open(&lab, number, &stop);
@@ -111,14 +115,10 @@ fn policies(name: &str, by: By) {
 }
 
 /// The proxy is killed again and again, at whatever moment, and endpoints change while it is away.
-fn restarts(name: &str, (mode, kubelet): By) {
+fn restarts(name: &str, by: By) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("churn").join(name);
     let lab = Lab::new();
-    if let Some(backend) = kubelet {
-        iptables::hint(lab.host(Place::Node), backend);
-    }
-    let mut driver = Driver::start(&lab, EXECUTABLE, &folder, mode);
+    let mut driver = driver(&lab, name, by);
     let stop = Arc::new(AtomicBool::new(false));
     let connections = scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS) / 5;
     let loads = [Place::PodB, Place::Client].map(|place| Load::start(&lab, place, connections / 2, &stop));
