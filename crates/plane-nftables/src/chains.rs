@@ -67,8 +67,8 @@ impl Chains {
         Rules(self.mark(context, pick).into_iter().chain([translate]).collect())
     }
 
-    /// Picks one of the `count` slots of a scope of a pool. The `nft` tool loads no translation of a port without a match of
-    /// the protocol before it.
+    /// Picks one of the `count` slots of a scope of a pool. What is to be masqueraded is marked and goes on to the one chain
+    /// that picks, so that another count is another rule of that one alone.
     pub(crate) fn pool(
         &self,
         context: &Context,
@@ -77,9 +77,14 @@ impl Chains {
         (pool, scope): (PortId, Scope),
         count: u32,
     ) -> Rules {
+        let rule = || RuleWriter::new(self.family);
+        if pick != Pick::Forward {
+            let onward = rule().goto(ChainName::Pool(Pick::Forward, scope, pool));
+            return Rules(self.mark(context, pick).into_iter().chain([onward]).collect());
+        }
+        // The nft tool loads no translation of a port without a match of the protocol before it.
         let slot = Field::Slot(count, first_of_scope(scope));
-        let translate = RuleWriter::new(self.family).protocol(protocol).translate(&[slot], SetName::Pool(pool));
-        Rules(self.mark(context, pick).into_iter().chain([translate]).collect())
+        Rules([rule().protocol(protocol).translate(&[slot], SetName::Pool(pool))].into())
     }
 
     /// The rule that asks for masquerading, where the chain has one.

@@ -335,16 +335,17 @@ impl PortWriter<'_> {
             let keys = (first_of_scope(scope)..).map(|slot| ElementKey::PoolSlot { id: pool, slot });
             fill(self.state.pool(scope), keys, self.out);
         }
-        let mut used = std::mem::take(&mut self.used);
-        if let Some(memory) = self.memory {
-            for (pick, scope) in std::mem::take(&mut used) {
+        let used = std::mem::take(&mut self.used);
+        let mut picks: BTreeSet<(Pick, Scope)> = used.iter().map(|(_, scope)| (Pick::Forward, *scope)).collect();
+        match self.memory {
+            Some(memory) => self.out.extend(used.into_iter().map(|(pick, scope)| {
                 let protocol = self.state.protocol;
                 let rules = self.chains.remember(self.context, protocol, pick, (memory, scope), Some(pool));
-                self.out.push(NftObject::Chain(ChainName::Remember(pick, scope, memory), rules));
-                used.insert((pick.without_mark(), scope));
-            }
+                NftObject::Chain(ChainName::Remember(pick, scope, memory), rules)
+            })),
+            None => picks.extend(used),
         }
-        for (pick, scope) in used {
+        for (pick, scope) in picks {
             let rules = self.chains.pool(self.context, self.state.protocol, pick, (pool, scope), self.count(scope));
             self.out.push(NftObject::Chain(ChainName::Pool(pick, scope, pool), rules));
         }

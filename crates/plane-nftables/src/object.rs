@@ -261,7 +261,7 @@ impl Object for NftObject {
             Self::Table(_) => 0,
             Self::Set(_) => 1,
             // Other chains go there.
-            Self::Chain(ChainName::Fixed(FixedChain::Reject) | ChainName::Pool(..), _) => 2,
+            Self::Chain(ChainName::Fixed(FixedChain::Reject) | ChainName::Pool(Pick::Forward, ..), _) => 2,
             Self::Chain(ChainName::Fixed(fixed), _) if fixed.hook().is_some() => 4,
             Self::Chain(..) => 3,
             Self::Element(..) => 5,

@@ -91,8 +91,8 @@ fn chains(family: Family, id: PortId) -> Vec<(ChainName, Rules)> {
     for pick in [Pick::Internal, Pick::Local, Pick::NodePort] {
         all.push((ChainName::Pick(pick, 1), chains.pick(&context, pick, 1)));
     }
-    let pool = ChainName::Pool(Pick::Internal, Scope::Local, id);
-    all.push((pool, chains.pool(&context, Protocol::Tcp, Pick::Internal, (id, Scope::Local), 1)));
+    let pool = ChainName::Pool(Pick::Forward, Scope::Local, id);
+    all.push((pool, chains.pool(&context, Protocol::Tcp, Pick::Forward, (id, Scope::Local), 1)));
     let memory = (id, Scope::Cluster);
     let remember = chains.remember(&context, Protocol::Tcp, Pick::Internal, memory, None);
     all.push((ChainName::Remember(Pick::Internal, Scope::Cluster, id), remember));
