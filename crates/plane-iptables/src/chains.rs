@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use ferry_kernel::iptables::{ChainName, Match, Rule, Table, Target};
-use ferry_model::{Endpoint, FrontendAddr, FrontendKind, Scope, SourceRanges};
+use ferry_model::{Endpoint, Frontend, FrontendAddr, FrontendKind, Scope, SourceRanges};
 
 use crate::compile::Port;
 use crate::dispatch;
@@ -25,7 +25,8 @@ struct Served {
 
 /// The chains of a port that its frontends use.
 pub(crate) fn write(port: &Port<'_>, out: &mut Vec<IptObject>) {
-    let shapes: Vec<Shape> = port.state.frontends.iter().map(Shape::of).collect();
+    // Who lets nobody in leads to no endpoint.
+    let shapes: Vec<Shape> = port.state.frontends.iter().filter(|frontend| admits(frontend)).map(Shape::of).collect();
     let used = |scope| shapes.iter().any(|shape| shape.uses(scope));
     let scopes: Vec<Scope> = [Scope::Cluster, Scope::Local].into_iter().filter(|scope| used(*scope)).collect();
     let served = served(port, &scopes);
@@ -38,10 +39,19 @@ pub(crate) fn write(port: &Port<'_>, out: &mut Vec<IptObject>) {
         };
         out.push(chain(name, port.balance(scope, &served)));
     }
-    let Some(external) = port.external else { return };
-    out.push(chain(port.names.external(), port.outside(external)));
+    if let Some(external) = port.external {
+        out.push(chain(port.names.external(), port.outside(external)));
+    }
     if let Some(rules) = port.firewall() {
         out.push(chain(port.names.firewall(), rules));
+    }
+}
+
+/// Whether the source ranges of a frontend hold anybody.
+pub(crate) fn admits(frontend: &Frontend) -> bool {
+    match &frontend.sources {
+        SourceRanges::Any => true,
+        SourceRanges::Only(ranges) => !ranges.is_empty(),
     }
 }
 

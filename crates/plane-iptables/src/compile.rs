@@ -3,7 +3,7 @@
 
 use ferry_api::object::Family;
 use ferry_kernel::iptables::{Rule, Table};
-use ferry_model::{Context, LocalDetector, PortState, Profile, ServiceState};
+use ferry_model::{Context, Frontend, LocalDetector, PortState, Profile, ServiceState};
 use ferry_plane::{Compile, Unit};
 
 use crate::features::Features;
@@ -69,10 +69,7 @@ impl Iptables {
                 family: self.family,
                 detector: context.local.of(self.family).as_ref(),
                 counts_localhost: self.features.counts_localhost && self.family == Family::V4,
-                external: state.frontends.iter().find_map(|frontend| match Shape::of(frontend) {
-                    Shape::External(external) => Some(external),
-                    Shape::Internal(..) | Shape::Refuse(_) | Shape::Pass => None,
-                }),
+                external: state.frontends.iter().filter(|frontend| chains::admits(frontend)).find_map(external),
             };
             dispatch::write(&port, out);
             chains::write(&port, out);
@@ -95,6 +92,13 @@ impl Iptables {
         let place = ChainId { table: Table::Filter, name: names::NODE_PORTS };
         let owner = Owner::HealthCheck(number, names::of_service(&service.name));
         out.push(IptObject::Entry(EntryKey { place, owner }, rules.into()));
+    }
+}
+
+fn external(frontend: &Frontend) -> Option<External> {
+    match Shape::of(frontend) {
+        Shape::External(external) => Some(external),
+        Shape::Internal(..) | Shape::Refuse(_) | Shape::Pass => None,
     }
 }
 
