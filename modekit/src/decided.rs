@@ -29,11 +29,12 @@ impl Decided {
     pub fn of<M: Mode>(case: &Case, family: Family) -> Self {
         let profile = &M::Compiler::PROFILE;
         let context = facts::context(&case.settings, case.store.node());
-        let (base, _) = facts::base(&case.settings, &context, &case.local_addresses, &case.store, profile, family);
-        let resolved = case
-            .store
+        let mut store = case.store.clone();
+        store.serve_node_ports_at(facts::node_port_addresses(&case.settings, &context, &case.local_addresses));
+        let (base, _) = facts::base(&case.settings, &context, &case.local_addresses, &store, profile, family);
+        let resolved = store
             .service_names()
-            .map(|name| resolve(&case.store.objects(name), case.store.claims(), &context, profile, family).0);
+            .map(|name| resolve(&store.objects(name), store.claims(), &context, profile, family).0);
         let states = resolved.filter(|state| !state.ports.is_empty()).collect();
         Self { family, context, base, states }
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ferry_api::object::{Family, Protocol};
 use ferry_model::{BaseState, FrontendAddr, Packet, ServiceState, SourceRanges};
-use ferry_testkit::corpus::edges;
+use ferry_testkit::corpus::{edges, written};
 
 use crate::case::Case;
 use crate::decided::Decided;
@@ -25,7 +25,12 @@ pub fn packets(case: &Case, decided: &Decided) -> Vec<Packet> {
         case.local_addresses.iter().copied().filter(|address| Family::of(*address) == family).collect();
     let sources = sources(family, states, &local);
     let mut packets = Vec::new();
-    for (destination, port) in destinations(family, states, base, &local) {
+    let mut destinations = destinations(family, states, base, &local);
+    let written = written(&case.store).into_iter().map(|(at, _)| (at.ip(), at.port()));
+    destinations.extend(written.filter(|(address, _)| Family::of(*address) == family));
+    destinations.sort_unstable();
+    destinations.dedup();
+    for (destination, port) in destinations {
         for from in &sources {
             for protocol in Protocol::ALL {
                 packets.push(Packet {
@@ -90,7 +95,5 @@ fn destinations(family: Family, states: &[ServiceState], base: &BaseState, local
     for port in node_ports {
         destinations.extend(local.iter().chain(vips.first()).map(|address| (*address, port)));
     }
-    destinations.sort_unstable();
-    destinations.dedup();
     destinations
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Family, ObjectName};
-use ferry_model::{BaseState, Context, Event, ServiceState, Settings, Store, base, context, resolve};
+use ferry_model::{
+    BaseState, Context, Event, ServiceState, Settings, Store, base, context, node_port_addresses, resolve,
+};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::MemoryKernel;
 use ferry_plane::{Compile, Delta, SyncEngine, Unit, UnitId};
@@ -41,6 +43,7 @@ impl<M: Mode> Proxy<M> {
             context: context(settings, None),
             now: Instant::now(),
         };
+        proxy.place_node_ports();
         proxy.offer(&[], true);
         proxy
     }
@@ -52,6 +55,7 @@ impl<M: Mode> Proxy<M> {
         if dirty.node {
             services = self.store.service_names().chain(&services).cloned().collect();
             self.context = context(&self.settings, self.store.node());
+            self.place_node_ports();
         }
         self.offer(&services, dirty.node);
     }
@@ -59,7 +63,14 @@ impl<M: Mode> Proxy<M> {
     /// The node gets other addresses.
     pub fn readdress(&mut self, local_addresses: &[IpAddr]) {
         self.local_addresses = local_addresses.to_vec();
-        self.offer(&[], false);
+        let services = self.place_node_ports();
+        self.offer(&services, false);
+    }
+
+    /// Services that win or lose because other addresses serve node ports.
+    fn place_node_ports(&mut self) -> Vec<ObjectName> {
+        let addresses = node_port_addresses(&self.settings, &self.context, &self.local_addresses);
+        self.store.serve_node_ports_at(addresses).into_iter().collect()
     }
 
     /// What is pending is committed, in an order in which nothing refers to what does not exist.

@@ -64,10 +64,11 @@ pub fn a_service_leaves_nothing_of_what_it_was<M: Mode>() {
     let case = Case::of("shapes", &of_this_mode::<M>(config), &[]);
     let slice = |family: &str, here: &str, there: &str| {
         format!(
-            "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{namespace: default, name: web-{family}, \
+            "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{namespace: default, name: web-{}, \
              labels: {{kubernetes.io/service-name: web}}}}\naddressType: {family}\nports:\n- {{name: http, port: 8080}}\n\
              - {{name: web, port: 8081}}\n- {{name: dns, protocol: UDP, port: 5353}}\nendpoints:\n\
-             - {{addresses: ['{here}'], nodeName: node-a}}\n- {{addresses: ['{there}'], nodeName: node-b}}\n"
+             - {{addresses: ['{here}'], nodeName: node-a}}\n- {{addresses: ['{there}'], nodeName: node-b}}\n",
+            family.to_lowercase()
         )
     };
     let slices = slice("IPv4", "10.244.1.10", "10.244.2.10") + &slice("IPv6", "fd00:10:244:1::10", "fd00:10:244:2::10");

@@ -56,6 +56,8 @@ pub fn any_case_may_follow_any_other<M: Mode>() {
                 let from = at.checked_sub(1).map_or(*to, |before| cases[before]);
                 let new: Vec<Event> = by_name(to).into_values().map(Event::Upsert).collect();
                 let events = if at == 0 { new.clone() } else { transition(from, to, &mut random) };
+                // The next Node is another one: of the same, what it loses would stay.
+                proxy.apply(Event::Delete(Kind::Node, ObjectName::cluster_wide(&settings.node_name)));
                 events.into_iter().for_each(|event| proxy.apply(event));
                 proxy.readdress(&to.local_addresses);
                 let mut wanted = Proxy::<M>::new(family, settings, &to.local_addresses);

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use ferry_api::object::{Family, Kind, KubeObject, ObjectName, Uid};
 use ferry_model::store::{Dirty, Event, ServiceObjects, Store};
-use ferry_model::{BaseState, Cause, Context, Diagnostic, Profile, ServiceState, Settings, facts, resolve, serves};
+use ferry_model::{BaseState, Context, Diagnostic, Profile, ServiceState, Settings, facts, may_serve, resolve, serves};
 use ferry_plane::mailbox::Sender;
 use ferry_plane::{Delta, Unit, UnitId};
 
@@ -277,7 +277,7 @@ impl Core {
     }
 
     fn hand_over_dirty(&mut self) {
-        let dirty = std::mem::take(&mut self.dirty);
+        let mut dirty = std::mem::take(&mut self.dirty);
         let redefined = std::mem::take(&mut self.redefined);
         let readdressed = std::mem::take(&mut self.readdressed);
         if self.context.is_some() && dirty.is_empty() && !readdressed {
@@ -288,6 +288,10 @@ impl Core {
             self.context = Some(Arc::clone(context));
         }
         let Some(context) = self.context.clone() else { return };
+        if fresh.is_some() || readdressed {
+            let addresses = facts::node_port_addresses(&self.settings, &context, &self.addresses);
+            dirty.services.extend(self.store.serve_node_ports_at(addresses));
+        }
         let names: Vec<ObjectName> = match fresh {
             // Every service depends on the context. What is gone is dirty anyway.
             Some(_) => self
@@ -380,9 +384,8 @@ impl Core {
         for name in names {
             let diagnostics = said.remove(name).unwrap_or_default();
             let fresh = self.complaints.replace(Topic::Service(name.clone()), diagnostics);
-            for diagnostic in fresh.iter().filter(|diagnostic| diagnostic.cause == Cause::Contest) {
-                self.recorder.record(events::Event::frontend_conflict(diagnostic, self.uid(&diagnostic.name)));
-            }
+            let events = fresh.iter().filter_map(|fresh| events::Event::not_served(name, self.uid(name), fresh));
+            events.for_each(|event| self.recorder.record(event));
         }
     }
 
@@ -433,7 +436,7 @@ fn local_policies(objects: &ServiceObjects<'_>) -> [bool; 2] {
 fn lacks_local(objects: &ServiceObjects<'_>, state: &ServiceState, family: Family) -> bool {
     let usable = objects.slices.iter().flat_map(|slice| &*slice.endpoints).any(|endpoint| {
         let conditions = endpoint.conditions;
-        Family::of(endpoint.address) == family && (conditions.ready || (conditions.serving && conditions.terminating))
+        may_serve(endpoint, family) && (conditions.ready || (conditions.serving && conditions.terminating))
     });
     usable && state.ports.iter().any(|port| port.local.is_empty())
 }

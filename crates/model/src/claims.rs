@@ -1,10 +1,16 @@
-//! Two services, one VIP:port or nodePort: who wins.
+//! Two services, one address and port: who wins.
 //!
-//! The one whose cluster IP it is; among equals the older one (metadata.creationTimestamp; one without counts as the
-//! newest), then the first by namespace and name.
+//! A cluster IP comes before a load balancer address, that before a node port, and that before an external IP, which is
+//! what anybody writes who may write a Service (CVE-2020-8554). Among equals the older one (metadata.creationTimestamp; one
+//! without counts as the newest), then the first by namespace and name.
 //! So the winner doesn't depend on the order of arrival, and a newcomer can't take over traffic by its name.
+//!
+//! A node port is at an address of this machine, if that serves node ports. An external IP that is such an address loses
+//! the numbers of all node ports; a cluster IP or load balancer address that is one has its own number, and the node port is
+//! served at the other addresses.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ferry_api::object::{Family, ObjectName, Protocol, Service, Timestamp};
@@ -18,6 +24,10 @@ pub struct Claims {
     owners: HashMap<Key, Arc<Claimant>>,
     /// frontends that several services want, with all of them, the owner first
     contested: BTreeMap<Key, BTreeSet<Arc<Claimant>>>,
+    /// addresses of this machine that serve node ports
+    node_addresses: BTreeSet<IpAddr>,
+    /// how many VIPs are owned at each port
+    vips: HashMap<(Family, Protocol, u16), usize>,
 }
 
 /// What can be owned only once.
@@ -37,12 +47,13 @@ struct Claimant {
     name: ObjectName,
 }
 
-/// How good a claim is by its kind. A cluster IP is given by the cluster, while an external IP is written by whoever may
-/// write a Service.
+/// How good a claim is by its kind, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     ClusterIp,
-    Other,
+    LoadBalancer,
+    NodePort,
+    ExternalIp,
 }
 
 /// How a service stands that claims a frontend.
@@ -54,6 +65,8 @@ pub(crate) enum Standing<'a> {
     LosesTo(&'a ObjectName),
     /// one of many has it
     Loses,
+    /// it is an address of this node, and the port a node port of the same service
+    NodePortToo,
 }
 
 /// So many of those who lose a frontend are told who has it: the first in line. If all were, ten thousand Services that
@@ -70,7 +83,24 @@ const _: () = assert!(size_of::<(Key, Arc<Claimant>)>() <= 32, "there are severa
 impl Claims {
     /// The service that owns a frontend; `None` if no service claims it.
     pub fn owner(&self, family: Family, at: FrontendAddr, protocol: Protocol) -> Option<&ObjectName> {
-        self.owners.get(&Key { at, protocol, family }).map(|claimant| &claimant.name)
+        self.winner(Key { at, protocol, family }).map(|winner| &winner.name)
+    }
+
+    /// Who has a frontend, by a claim to it or to a node port that comes before it.
+    fn winner(&self, key: Key) -> Option<&Claimant> {
+        let owner = self.owners.get(&key)?;
+        let by_node_port = || self.owners.get(&self.node_port_at(key)?);
+        Some(if owner.rank > Rank::NodePort { by_node_port().unwrap_or(owner) } else { owner })
+    }
+
+    /// The node port that a VIP would be, if it is an address that serves node ports.
+    fn node_port_at(&self, key: Key) -> Option<Key> {
+        match key.at {
+            FrontendAddr::Vip(vip, port) if self.node_addresses.contains(&vip) => {
+                Some(Key { at: FrontendAddr::NodePort(port), ..key })
+            }
+            FrontendAddr::Vip(..) | FrontendAddr::NodePort(_) => None,
+        }
     }
 
     /// How a service stands that claims a frontend.
@@ -82,14 +112,96 @@ impl Claims {
         protocol: Protocol,
     ) -> Standing<'_> {
         let key = Key { at, protocol, family };
-        let Some(owner) = self.owner(family, at, protocol).filter(|owner| *owner != name) else {
+        let Some(owner) = self.owners.get(&key) else { return Standing::Owner };
+        let Some(winner) = self.winner(key).filter(|winner| *winner != &**owner || winner.name != *name) else {
             return Standing::Owner;
         };
-        let named = self.contested.get(&key).into_iter().flat_map(first);
-        if named.map(|claimant| &claimant.name).any(|named| named == name) {
-            Standing::LosesTo(owner)
-        } else {
-            Standing::Loses
+        if winner.name == *name {
+            return Standing::NodePortToo;
+        }
+        let mut told = self.first_at(key);
+        if told.any(|told| told.name == *name) { Standing::LosesTo(&winner.name) } else { Standing::Loses }
+    }
+
+    /// Where a node port of a service isn't its own: an address of this node that is another's cluster IP or load balancer
+    /// address, with that service.
+    pub(crate) fn shadow(
+        &self,
+        name: &ObjectName,
+        family: Family,
+        port: u16,
+        protocol: Protocol,
+    ) -> Option<(IpAddr, &ObjectName)> {
+        self.vips_at_node(family, protocol, port).find_map(|(address, key)| {
+            let owner = self.owners.get(&key).filter(|owner| owner.rank < Rank::NodePort && owner.name != *name)?;
+            Some((address, &owner.name))
+        })
+    }
+
+    /// The VIPs that would be in conflict with a node port.
+    fn vips_at_node(
+        &self,
+        family: Family,
+        protocol: Protocol,
+        port: u16,
+    ) -> impl Iterator<Item = (IpAddr, Key)> + use<'_> {
+        // Few VIPs have the number of a node port, and a node may have many addresses.
+        let any = self.vips.contains_key(&(family, protocol, port));
+        let addresses = self.node_addresses.iter().filter(move |address| any && Family::of(**address) == family);
+        addresses.map(move |address| (*address, Key { at: FrontendAddr::Vip(*address, port), protocol, family }))
+    }
+
+    /// The addresses of this machine that serve node ports are these from now on; names the services that win or lose by
+    /// that.
+    pub(crate) fn serve_node_ports_at(&mut self, addresses: BTreeSet<IpAddr>) -> BTreeSet<ObjectName> {
+        let mut dirty = BTreeSet::new();
+        let before = std::mem::replace(&mut self.node_addresses, addresses);
+        let changed: BTreeSet<IpAddr> = before.symmetric_difference(&self.node_addresses).copied().collect();
+        if changed.is_empty() {
+            return dirty;
+        }
+        for key in self.owners.keys() {
+            if let FrontendAddr::Vip(vip, port) = key.at
+                && changed.contains(&vip)
+                && let Some(node_port) = self.owners.get(&Key { at: FrontendAddr::NodePort(port), ..*key })
+            {
+                dirty.insert(node_port.name.clone());
+                dirty.extend(self.first_at(*key).map(|claimant| claimant.name.clone()));
+            }
+        }
+        dirty
+    }
+
+    /// The owner of a frontend, and the first of those who want it too.
+    fn first_at(&self, key: Key) -> impl Iterator<Item = &Arc<Claimant>> {
+        let contested = self.contested.get(&key);
+        let alone = if contested.is_none() { self.owners.get(&key) } else { None };
+        contested.into_iter().flat_map(first).chain(alone)
+    }
+
+    /// The owner of a frontend is another one: names those for whom that matters beside those who want it too.
+    fn note_owner(&self, key: Key, dirty: &mut BTreeSet<ObjectName>) {
+        match key.at {
+            FrontendAddr::NodePort(port) => {
+                for (_, key) in self.vips_at_node(key.family, key.protocol, port) {
+                    dirty.extend(self.first_at(key).map(|claimant| claimant.name.clone()));
+                }
+            }
+            FrontendAddr::Vip(..) => {
+                let node_port = self.node_port_at(key).and_then(|node_port| self.owners.get(&node_port));
+                dirty.extend(node_port.map(|claimant| claimant.name.clone()));
+            }
+        }
+    }
+
+    /// One more or one less VIP is owned.
+    fn count_vip(&mut self, key: Key, is_there: bool) {
+        let FrontendAddr::Vip(_, port) = key.at else { return };
+        let port = (key.family, key.protocol, port);
+        let count = self.vips.entry(port).or_default();
+        *count = if is_there { *count + 1 } else { count.saturating_sub(1) };
+        if *count == 0 {
+            self.vips.remove(&port);
         }
     }
 
@@ -103,13 +215,16 @@ impl Claims {
     ) {
         let old_keys = before.map(keys).unwrap_or_default();
         let new_keys = after.map(keys).unwrap_or_default();
-        for rank in [Rank::ClusterIp, Rank::Other] {
+        for rank in [Rank::ClusterIp, Rank::LoadBalancer, Rank::NodePort, Rank::ExternalIp] {
             let of_rank = |keys: &[(Key, Rank)]| -> Vec<Key> {
                 keys.iter().filter(|(_, of)| *of == rank).map(|(key, _)| *key).collect()
             };
-            let old = before.map(|service| Claimant::of(service, rank));
-            let new = after.map(|service| Claimant::of(service, rank));
-            self.change_rank((old, &of_rank(&old_keys)), (new, &of_rank(&new_keys)), dirty);
+            let (old_keys, new_keys) = (of_rank(&old_keys), of_rank(&new_keys));
+            if !old_keys.is_empty() || !new_keys.is_empty() {
+                let old = before.map(|service| Claimant::of(service, rank));
+                let new = after.map(|service| Claimant::of(service, rank));
+                self.change_rank((old, &old_keys), (new, &new_keys), dirty);
+            }
         }
     }
 
@@ -140,13 +255,18 @@ impl Claims {
     fn claim(&mut self, key: Key, claimant: &Arc<Claimant>, dirty: &mut BTreeSet<ObjectName>) {
         let Some(owner) = self.owners.get(&key).cloned() else {
             self.owners.insert(key, Arc::clone(claimant));
+            self.count_vip(key, true);
+            self.note_owner(key, dirty);
             return;
         };
         let all = self.contested.entry(key).or_insert_with(|| BTreeSet::from([Arc::clone(&owner)]));
         if *claimant < owner {
             dirty.extend(first(all).map(|other| other.name.clone()));
+            all.insert(Arc::clone(claimant));
             self.owners.insert(key, Arc::clone(claimant));
-        } else if let Some(last) = first(all).nth(NAMED)
+            return self.note_owner(key, dirty);
+        }
+        if let Some(last) = first(all).nth(NAMED)
             && claimant < last
         {
             dirty.insert(last.name.clone());
@@ -157,8 +277,10 @@ impl Claims {
     fn release(&mut self, key: &Key, claimant: &Claimant, dirty: &mut BTreeSet<ObjectName>) {
         let Some(all) = self.contested.get_mut(key) else {
             self.owners.remove(key);
-            return;
+            self.count_vip(*key, false);
+            return self.note_owner(*key, dirty);
         };
+        let mut changed = false;
         let was_named = first(all).any(|other| **other == *claimant);
         all.remove(claimant);
         if let Some(next) = all.first()
@@ -166,11 +288,28 @@ impl Claims {
         {
             dirty.extend(first(all).map(|other| other.name.clone()));
             self.owners.insert(*key, Arc::clone(next));
+            changed = true;
         } else if was_named {
             dirty.extend(first(all).nth(NAMED).map(|other| other.name.clone()));
         }
         if all.len() <= 1 {
             self.contested.remove(key);
+        }
+        if changed {
+            self.note_owner(*key, dirty);
+        }
+    }
+}
+
+// === impl Rank ===
+
+impl Rank {
+    fn of(kind: FrontendKind) -> Self {
+        match kind {
+            FrontendKind::ClusterIp => Self::ClusterIp,
+            FrontendKind::LoadBalancer => Self::LoadBalancer,
+            FrontendKind::NodePort => Self::NodePort,
+            FrontendKind::ExternalIp => Self::ExternalIp,
         }
     }
 }
@@ -190,14 +329,13 @@ fn first(all: &BTreeSet<Arc<Claimant>>) -> impl Iterator<Item = &Arc<Claimant>> 
 
 /// All that a service claims, sorted, each once and with its best rank.
 fn keys(service: &Service) -> Vec<(Key, Rank)> {
-    let ports = valid_ports(service, &mut |_| {});
+    let ports = valid_ports(service, &mut |_, _, _| {});
     let mut keys = Vec::with_capacity(ports.len() * 4);
     for visible in Family::ALL.into_iter().filter_map(|family| Visible::of(service, family)) {
         let mut frontends = visible.frontends();
         for port in &ports {
             keys.extend(frontends.of_port(port).0.iter().map(|address| {
-                let rank = if address.kind == FrontendKind::ClusterIp { Rank::ClusterIp } else { Rank::Other };
-                (Key { at: address.at, protocol: port.protocol, family: visible.family }, rank)
+                (Key { at: address.at, protocol: port.protocol, family: visible.family }, Rank::of(address.kind))
             }));
         }
     }

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use ferry_api::object::Family;
 
 use crate::context::{Context, LocalDetector};
-use crate::facts::{Settings, base, context};
+use crate::facts::{Settings, base, context, node_port_addresses};
 use crate::packet::Verdict;
 use crate::profile::Profile;
 use crate::resolve::resolve;
@@ -24,11 +24,13 @@ use crate::store::Store;
 /// then what is not served as written.
 pub fn explain(settings: &Settings, local_addresses: &[IpAddr], store: &Store, profile: &Profile) -> String {
     let context = context(settings, store.node());
+    let mut store = store.clone();
+    store.serve_node_ports_at(node_port_addresses(settings, &context, local_addresses));
     let mut text = context.to_string();
     // What both families find wrong is said once.
     let mut diagnostics: BTreeSet<_> = store.orphans().collect();
     for family in Family::ALL {
-        let (base, found) = base(settings, &context, local_addresses, store, profile, family);
+        let (base, found) = base(settings, &context, local_addresses, &store, profile, family);
         diagnostics.extend(found);
         text += &format!("\n{family}\n{base}");
         for name in store.service_names() {

@@ -1,18 +1,21 @@
 //! Settings and the Node as facts: the context of all services, and the base state.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ferry_api::config::{
     KubeProxyConfiguration, LOCAL_MODE_BRIDGE_INTERFACE, LOCAL_MODE_INTERFACE_NAME_PREFIX, LOCAL_MODE_NODE_CIDR,
     NODE_PORT_ADDRESSES_PRIMARY,
 };
-use ferry_api::object::{AddressKind, Family, IpNet, Kind, Node, ObjectName};
+use ferry_api::object::{Family, IpNet, Kind, Node, ObjectName};
 use ferry_api::wire::address::{parse_cidr, parse_ip};
 
 use crate::context::{Context, LocalDetector, PerFamily};
 use crate::diagnostic::{Cause, Diagnostic};
+use crate::node::{pod_range, primary};
 use crate::profile::Profile;
 use crate::sources::disjoint;
+use crate::special::special;
 use crate::state::{BaseState, NodePortAddresses};
 use crate::store::Store;
 
@@ -116,6 +119,15 @@ pub fn context(settings: &Settings, node: Option<&Node>) -> Context {
     }
 }
 
+/// The addresses of this machine that serve node ports in any mode, as [`Store::serve_node_ports_at`] takes them: those that
+/// the configuration selects, but none that no Service can have.
+pub fn node_port_addresses(settings: &Settings, context: &Context, local_addresses: &[IpAddr]) -> BTreeSet<IpAddr> {
+    let selected = PerFamily::from_fn(|family| Selected::of(settings, context, family));
+    let serves =
+        |address: &&IpAddr| special(**address).is_none() && selected.of(Family::of(**address)).holds(**address);
+    local_addresses.iter().filter(serves).copied().collect()
+}
+
 /// What belongs to no service in one family. `local_addresses` are those of the machine's interfaces.
 pub fn base(
     settings: &Settings,
@@ -128,6 +140,7 @@ pub fn base(
     let mut diagnostics = Vec::new();
     if let Some(node) = store.node() {
         check_node(node, &mut diagnostics);
+        check_retained(node, settings, store, family, &mut diagnostics);
     }
     // Only IPv4 can lead a connection from loopback anywhere else. Who selects the node's own addresses doesn't mean it.
     let may_serve_localhost = profile.serves_localhost
@@ -135,22 +148,15 @@ pub fn base(
         && settings.node_port_addresses != NodePortSelection::Primary
         && family == Family::V4;
     let (node_ports, localhost) =
-        node_port_addresses(settings, context, local_addresses, (family, may_serve_localhost), &mut diagnostics);
+        serving_addresses(settings, context, local_addresses, (family, may_serve_localhost), &mut diagnostics);
     let service_cidrs = service_cidrs(store, family, &mut diagnostics);
     (BaseState { node_ports, localhost, service_cidrs, affinity: store.uses_affinity(family) }, diagnostics)
 }
 
 fn node_ip(settings: &Settings, node: Option<&Node>, family: Family) -> IpAddr {
-    let addresses = node.map_or(&[][..], |node| &node.addresses);
-    let of_kind = |kind| {
-        let of_kind = addresses.iter().filter(move |address| address.kind == kind);
-        of_kind.filter_map(|address| address.address.as_ref().ok().copied())
-    };
-    (settings.bind_address.into_iter())
-        .chain(of_kind(AddressKind::Internal))
-        .chain(of_kind(AddressKind::External))
-        .find(|address| Family::of(*address) == family)
-        .unwrap_or(loopback(family))
+    let of_node = |node| primary(node, family)?.address.as_ref().ok().copied();
+    let bound = settings.bind_address.filter(|address| Family::of(*address) == family);
+    bound.or_else(|| node.and_then(of_node)).unwrap_or(loopback(family))
 }
 
 fn loopback(family: Family) -> IpAddr {
@@ -164,7 +170,7 @@ fn detector(settings: &Settings, node: Option<&Node>, family: Family) -> Option<
     let of_family = |net: &IpNet| Family::of_net(*net) == family;
     match &settings.detect_local {
         DetectLocal::ClusterCidr(cidrs) => cidrs.iter().copied().find(of_family).map(within),
-        DetectLocal::NodeCidr => node?.pod_cidrs.iter().flatten().copied().find(of_family).map(within),
+        DetectLocal::NodeCidr => pod_range(node?, family).map(within),
         DetectLocal::Bridge(name) => Some(LocalDetector::Bridge(name.clone())),
         DetectLocal::InterfacePrefix(prefix) => Some(LocalDetector::InterfacePrefix(prefix.clone())),
     }
@@ -176,13 +182,7 @@ fn within(net: IpNet) -> LocalDetector {
 
 fn check_node(node: &Node, diagnostics: &mut Vec<Diagnostic>) {
     let mut report = |field: String, message: String| {
-        diagnostics.push(Diagnostic {
-            kind: Kind::Node,
-            name: node.name.clone(),
-            field,
-            message,
-            cause: Cause::Object,
-        });
+        diagnostics.push(Diagnostic::new(Kind::Node, &node.name, field, Cause::Object, message));
     };
     for text in node.addresses.iter().filter_map(|address| address.address.as_ref().err()) {
         report("status.addresses".to_owned(), format!("{text:?} is no address: not an address of this node"));
@@ -194,40 +194,72 @@ fn check_node(node: &Node, diagnostics: &mut Vec<Diagnostic>) {
     }
 }
 
+/// Says what the Node has lost that stays in force.
+fn check_retained(node: &Node, settings: &Settings, store: &Store, family: Family, diagnostics: &mut Vec<Diagnostic>) {
+    let retained = store.retained();
+    let mut report = |field: &str, what: &str| {
+        let message = format!("the Node has no {family} {what} any more: its last one stays in force");
+        diagnostics.push(Diagnostic::new(Kind::Node, &node.name, field.to_owned(), Cause::Object, message));
+    };
+    if *retained.addresses.of(family) {
+        report("status.addresses", "address");
+    }
+    if *retained.pod_ranges.of(family) && settings.detect_local == DetectLocal::NodeCidr {
+        report("spec.podCIDRs", "pod range");
+    }
+}
+
+/// Which addresses of a family the configuration selects for node ports.
+enum Selected {
+    All,
+    Within(Vec<IpNet>),
+}
+
+impl Selected {
+    fn of(settings: &Settings, context: &Context, family: Family) -> Self {
+        match &settings.node_port_addresses {
+            // An address that isn't known shows as loopback. Then it is none, and not all.
+            NodePortSelection::Primary => {
+                let known = context.node_ips.of(family).filter(|address| !address.is_loopback());
+                Self::Within(known.into_iter().map(IpNet::from).collect())
+            }
+            NodePortSelection::Cidrs(cidrs) => {
+                let of_family = cidrs.iter().copied().filter(|cidr| Family::of_net(*cidr) == family);
+                let cidrs: Vec<IpNet> = of_family.collect();
+                let is_all = cidrs.is_empty() || cidrs.iter().any(|cidr| cidr.prefix_len() == 0);
+                if is_all { Self::All } else { Self::Within(cidrs) }
+            }
+        }
+    }
+
+    fn holds(&self, address: IpAddr) -> bool {
+        match self {
+            Self::All => true,
+            Self::Within(cidrs) => cidrs.iter().any(|cidr| cidr.contains(&address)),
+        }
+    }
+}
+
 /// The addresses that serve nodePorts: those of the machine that the configuration selects; and whether loopback does.
-fn node_port_addresses(
+fn serving_addresses(
     settings: &Settings,
     context: &Context,
     local_addresses: &[IpAddr],
     (family, may_serve_localhost): (Family, bool),
     diagnostics: &mut Vec<Diagnostic>,
 ) -> (NodePortAddresses, bool) {
-    let cidrs: Vec<IpNet> = match &settings.node_port_addresses {
-        // Node addresses that are unknown show as loopback.
-        NodePortSelection::Primary => context
-            .node_ips
-            .of(family)
-            .iter()
-            .filter(|address| !address.is_loopback())
-            .map(|address| IpNet::from(*address))
-            .collect(),
-        NodePortSelection::Cidrs(cidrs) => {
-            cidrs.iter().copied().filter(|cidr| Family::of_net(*cidr) == family).collect()
-        }
-    };
-    if cidrs.is_empty() || cidrs.iter().any(|cidr| cidr.prefix_len() == 0) {
+    let Selected::Within(cidrs) = Selected::of(settings, context, family) else {
         return (NodePortAddresses::All, may_serve_localhost);
-    }
+    };
     let mut report = |message: String| {
         let name = ObjectName::cluster_wide(&settings.node_name);
-        diagnostics.push(Diagnostic {
-            kind: Kind::Node,
-            name,
-            field: "nodePortAddresses".to_owned(),
-            message,
-            cause: Cause::Object,
-        });
+        let field = "nodePortAddresses".to_owned();
+        diagnostics.push(Diagnostic::new(Kind::Node, &name, field, Cause::Object, message));
     };
+    if cidrs.is_empty() {
+        report(format!("no {family} address of the Node is known: nodePorts are not served in {family} until one is"));
+        return (NodePortAddresses::Only(Vec::new()), false);
+    }
     let of_loopback = |cidr: &&IpNet| cidr.addr().is_loopback();
     if !may_serve_localhost {
         for cidr in cidrs.iter().filter(of_loopback) {
@@ -254,13 +286,11 @@ fn service_cidrs(store: &Store, family: Family, diagnostics: &mut Vec<Diagnostic
             match cidr {
                 Ok(cidr) if Family::of_net(*cidr) == family => all.push(*cidr),
                 Ok(_) => {}
-                Err(text) => diagnostics.push(Diagnostic {
-                    kind: Kind::ServiceCidr,
-                    name: object.name.clone(),
-                    field: format!("spec.cidrs[{index}]"),
-                    message: format!("{text:?} is no range: connections into it are not dropped"),
-                    cause: Cause::Object,
-                }),
+                Err(text) => {
+                    let message = format!("{text:?} is no range: connections into it are not dropped");
+                    let field = format!("spec.cidrs[{index}]");
+                    diagnostics.push(Diagnostic::new(Kind::ServiceCidr, &object.name, field, Cause::Object, message));
+                }
             }
         }
     }

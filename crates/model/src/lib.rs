@@ -13,12 +13,14 @@ pub mod diagnostic;
 pub mod explain;
 pub mod facts;
 pub mod flows;
+mod node;
 pub mod packet;
 pub mod profile;
 pub mod resolve;
 mod select;
 mod slices;
 mod sources;
+mod special;
 pub mod state;
 pub mod store;
 mod treatment;
@@ -31,11 +33,13 @@ pub use claims::Claims;
 pub use context::{Context, LocalDetector, PerFamily};
 pub use decide::decide;
 pub use diagnostic::{Cause, Diagnostic};
-pub use facts::{DetectLocal, NodePortSelection, Settings, base, context};
+pub use facts::{DetectLocal, NodePortSelection, Settings, base, context, node_port_addresses};
 pub use flows::{Flow, FlowRule, RightFlows, flow_rules};
+pub use node::Retained;
 pub use packet::{Packet, Verdict};
 pub use profile::Profile;
 pub use resolve::resolve;
+pub use slices::may_serve;
 pub use state::{
     Action, Affinity, BaseState, Endpoint, Frontend, FrontendAddr, FrontendKind, HealthCheck, MAX_COPIES,
     MAX_ENDPOINTS, NodePortAddresses, Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,

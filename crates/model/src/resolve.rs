@@ -10,18 +10,19 @@ use ferry_api::object::{
 
 use crate::claims::{Claims, Standing};
 use crate::context::Context;
-use crate::diagnostic::{Cause, Diagnostic};
+use crate::diagnostic::{Cause, Diagnostic, Field, Findings};
 use crate::profile::Profile;
 use crate::select::{Selection, Uses, lingering, select};
 use crate::slices::{PortIndex, Row};
-use crate::sources::source_ranges;
+use crate::sources::{source_ranges, unreadable};
+use crate::special::special;
 use crate::state::{
     Frontend, FrontendAddr, FrontendKind, HealthCheck, MAX_COPIES, MAX_ENDPOINTS, PortState, ServiceState, SourceRanges,
 };
 use crate::store::ServiceObjects;
 use crate::treatment::Matrix;
 use crate::visible::{
-    Address, Frontends, MAX_FRONTENDS, Problem, ValidPort, Visible, affinity, cluster_ip_problem, health_check_port,
+    Address, Frontends, MAX_FRONTENDS, ValidPort, Visible, affinity, check_cluster_ip, health_check_port,
     is_external_local, is_proxied, valid_ports,
 };
 
@@ -47,14 +48,15 @@ pub fn resolve(
     if !is_proxied(service) {
         return (state, diagnostics);
     }
-    let mut report = |problem: Problem| diagnostics.push(of_service(service, problem));
-    service.odd.iter().map(odd_problem).for_each(&mut report);
-    cluster_ip_problem(service, family).into_iter().for_each(&mut report);
-    check_addresses(service, &mut report);
-    let ports = valid_ports(service, &mut report);
+    let mut findings = Findings::of(Kind::Service, &service.name);
+    service.odd.iter().for_each(|odd| check_odd(odd, &mut findings));
+    check_cluster_ip(service, family, &mut |field, cause, message| findings.add(field, cause, message));
+    check_addresses(service, &mut findings);
+    check_source_ranges(service, &mut findings);
+    let ports = valid_ports(service, &mut |field, cause, message| findings.add(field, cause, message));
     if let Some(visible) = Visible::of(service, family) {
         let index = PortIndex::new(&objects.slices, family, &mut diagnostics);
-        let mut resolver = Resolver::new(visible, claims, context, profile, diagnostics);
+        let mut resolver = Resolver::new(visible, claims, context, profile, findings);
         let mut rows = Vec::new();
         let mut ready_here = health_check_port(service).map(|port| (port, BTreeSet::new()));
         state.ports.reserve_exact(ports.len().min(MAX_FRONTENDS));
@@ -75,18 +77,15 @@ pub fn resolve(
         }
         state.health_check = ready_here
             .and_then(|(port, addresses)| HealthCheck::new(port, u32::try_from(addresses.len()).unwrap_or(u32::MAX)));
-        diagnostics = resolver.diagnostics();
+        findings = resolver.findings;
     }
+    diagnostics.extend(findings.diagnostics());
     (state, diagnostics)
 }
 
 /// So much a Service weighs at most in one family: its endpoints, its frontends, and for each frontend its source ranges and,
 /// for up to [`MAX_COPIES`] frontends of a port, its endpoints again.
 const MAX_WEIGHT: usize = 1 << 20;
-
-/// So many frontends that aren't served are told one by one. If all were, a Service of a few kilobytes, whose ports and
-/// addresses are another's, would be told of in megabytes, which are kept and logged.
-const TOLD: usize = 64;
 
 /// What all ports of a service share.
 struct Resolver<'a> {
@@ -102,9 +101,7 @@ struct Resolver<'a> {
     room: Option<usize>,
     /// frontends of this service so far
     taken: BTreeSet<(FrontendAddr, Protocol)>,
-    /// frontends that others have, or this service already
-    unserved: usize,
-    diagnostics: Vec<Diagnostic>,
+    findings: Findings<'a>,
 }
 
 // === impl Resolver ===
@@ -115,7 +112,7 @@ impl<'a> Resolver<'a> {
         claims: &'a Claims,
         context: &'a Context,
         profile: &'a Profile,
-        diagnostics: Vec<Diagnostic>,
+        findings: Findings<'a>,
     ) -> Self {
         let service = visible.service;
         let load_balancer_ips: BTreeSet<IpAddr> = visible.load_balancer_ips().map(|(_, address)| address).collect();
@@ -145,20 +142,8 @@ impl<'a> Resolver<'a> {
             visible,
             room: Some(MAX_WEIGHT),
             taken: BTreeSet::new(),
-            unserved: 0,
-            diagnostics,
+            findings,
         }
-    }
-
-    /// All that was found.
-    fn diagnostics(mut self) -> Vec<Diagnostic> {
-        let untold = self.unserved.saturating_sub(TOLD);
-        if untold > 0 {
-            let message = format!("{untold} more addresses and ports are another's, or there twice: not served either");
-            let problem = Problem { field: "spec.ports".to_owned(), message };
-            self.diagnostics.push(of_service(self.visible.service, problem));
-        }
-        self.diagnostics
     }
 
     /// The addresses of the next port; `None` if it is too much, with its endpoints, for what is left of the room. So that
@@ -175,12 +160,11 @@ impl<'a> Resolver<'a> {
         let fits = weight <= room && !addresses.is_empty();
         self.room = room.checked_sub(weight).filter(|_| fits && complete);
         if self.room.is_none() {
-            let message = format!(
+            let message = format_args!(
                 "the service has more than {MAX_FRONTENDS} frontends, or together with their endpoints and source ranges \
                  more than {MAX_WEIGHT} parts: what doesn't fit in, of this port and the ports after it, is not served"
             );
-            let problem = Problem { field: format!("spec.ports[{}]", port.index), message };
-            self.diagnostics.push(of_service(self.visible.service, problem));
+            self.findings.add(Field::at("spec.ports", port.index, ""), Cause::Excess, &message);
         }
         fits.then_some(addresses)
     }
@@ -192,12 +176,11 @@ impl<'a> Resolver<'a> {
         let selection = select(rows, uses, self.context);
         if selection.beyond > 0 {
             let count = MAX_ENDPOINTS + selection.beyond;
-            let message = format!(
+            let message = format_args!(
                 "{count} endpoints, but there is room for {MAX_ENDPOINTS}: the last {} are not used",
                 selection.beyond
             );
-            let problem = Problem { field: format!("spec.ports[{}]", port.index), message };
-            self.diagnostics.push(of_service(self.visible.service, problem));
+            self.findings.add(Field::at("spec.ports", port.index, ""), Cause::Object, &message);
         }
         let matrix = self.matrix.with(&selection);
         let visible = self.visible;
@@ -223,33 +206,46 @@ impl<'a> Resolver<'a> {
 
     /// Whether this address is ours to serve, and not served already.
     fn owns(&mut self, address: &Address, protocol: Protocol) -> bool {
-        let service = self.visible.service;
-        let at = address.at;
-        let (message, cause) = if self.is_load_balancer_too(address) {
+        if self.is_load_balancer_too(address) {
             // As a load balancer address it may have source ranges, and otherwise the treatment is the same.
-            ("a load balancer address of this service too: served as that".to_owned(), Cause::Object)
-        } else {
-            match self.claims.standing(&service.name, self.visible.family, at, protocol) {
-                Standing::LosesTo(owner) => {
-                    let owner = format!("service {owner}, which comes first");
-                    (format!("{at} {protocol} belongs to {owner}: not served for this one"), Cause::Contest)
-                }
-                Standing::Loses => {
-                    let owner = "one of many services that come first";
-                    (format!("{at} {protocol} belongs to {owner}: not served for this one"), Cause::Contest)
-                }
-                Standing::Owner if !self.taken.insert((at, protocol)) => {
-                    (format!("this service has {at} {protocol} already: not served again"), Cause::Object)
-                }
-                Standing::Owner => return true,
-            }
-        };
-        self.unserved += 1;
-        if self.unserved <= TOLD {
-            let problem = Problem { field: address.field(), message };
-            self.diagnostics.push(Diagnostic { cause, ..of_service(service, problem) });
+            let message = "a load balancer address of this service too: served as that";
+            self.findings.add(address.field(), Cause::Twice, &message);
+            return false;
         }
+        let (name, family, at) = (&self.visible.service.name, self.visible.family, address.at);
+        let winner = match self.claims.standing(name, family, at, protocol) {
+            Standing::Owner if self.taken.insert((at, protocol)) => {
+                self.check_shadow(address, protocol);
+                return true;
+            }
+            Standing::Owner => {
+                let message = format_args!("this service has {at} {protocol} already: not served again");
+                self.findings.add(address.field(), Cause::Twice, &message);
+                return false;
+            }
+            Standing::NodePortToo => {
+                let message = "an address of this node and a node port of this service too: served as that";
+                self.findings.add(address.field(), Cause::Twice, &message);
+                return false;
+            }
+            Standing::LosesTo(winner) => Some(winner),
+            Standing::Loses => None,
+        };
+        let message =
+            format_args!("{at} {protocol} belongs to another Service, which comes first: not served for this one");
+        self.findings.add_contest(address.field(), Cause::Contest, &message, winner);
         false
+    }
+
+    /// Says of a node port where it is somebody else's: an address of this node may be a cluster IP or a load balancer's.
+    fn check_shadow(&mut self, address: &Address, protocol: Protocol) {
+        let (FrontendAddr::NodePort(port), service) = (address.at, self.visible.service) else { return };
+        if let Some((at, winner)) = self.claims.shadow(&service.name, self.visible.family, port, protocol) {
+            let at = FrontendAddr::Vip(at, port);
+            let message =
+                format_args!("{at} {protocol} belongs to another Service, which comes first: not served there");
+            self.findings.add_contest(address.field(), Cause::Contest, &message, Some(winner));
+        }
     }
 
     fn is_load_balancer_too(&self, address: &Address) -> bool {
@@ -268,8 +264,8 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// What stands for a value that an API server would refuse.
-fn odd_problem(odd: &OddValue) -> Problem {
+/// Says what stands for a value that an API server would refuse.
+fn check_odd(odd: &OddValue, findings: &mut Findings<'_>) {
     let text = &odd.text;
     let timeout = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
     let (field, message) = match odd.field {
@@ -293,46 +289,41 @@ fn odd_problem(odd: &OddValue) -> Problem {
             ("spec.healthCheckNodePort", format!("{text} is no port: the service has no health check port"))
         }
     };
-    Problem { field: field.to_owned(), message }
+    let cause = if odd.field == OddField::LongTimeout { Cause::Excess } else { Cause::Object };
+    findings.add(Field::plain(field), cause, &message);
 }
 
-/// What is wrong with the fields that both families read, apart from cluster IPs and ports.
-fn check_addresses(service: &Service, report: &mut impl FnMut(Problem)) {
-    for (index, text) in malformed(&service.external_ips) {
-        let message = format!("{text:?} is no address: not served");
-        report(Problem { field: format!("spec.externalIPs[{index}]"), message });
+/// Says what is wrong with the fields that both families read, apart from cluster IPs, source ranges and ports.
+fn check_addresses(service: &Service, findings: &mut Findings<'_>) {
+    let mut check = |field, address: &Parsed<IpAddr>| match address {
+        Ok(address) => {
+            if let Some(what) = special(*address) {
+                findings.add(field, Cause::Special, &format_args!("{address} is {what}: not served"));
+            }
+        }
+        Err(text) => findings.add(field, Cause::Object, &format_args!("{text:?} is no address: not served")),
+    };
+    for (index, address) in service.external_ips.iter().enumerate() {
+        check(Field::at("spec.externalIPs", index, ""), address);
     }
     for (index, ingress) in service.ingress.iter().enumerate() {
-        if let Err(text) = &ingress.ip {
-            let message = format!("{text:?} is no address: not served");
-            report(Problem { field: format!("status.loadBalancer.ingress[{index}].ip"), message });
+        if ingress.proxy_mode && ingress.ip.is_ok() {
+            continue;
         }
-    }
-    let has_range = |family| service.source_ranges.iter().flatten().any(|range| Family::of_net(*range) == family);
-    let is_open = |family| Visible::of(service, family).is_some() && !has_range(family);
-    let consequence = if service.source_ranges.iter().all(Result::is_err) {
-        "no range is left, so everybody is let in"
-    } else if Family::ALL.into_iter().any(is_open) {
-        "it lets nobody in, but a family without a range lets everybody in"
-    } else {
-        "it lets nobody in"
-    };
-    for (index, text) in malformed(&service.source_ranges) {
-        let message = format!("{text:?} is no range: {consequence}");
-        report(Problem { field: format!("spec.loadBalancerSourceRanges[{index}]"), message });
+        check(Field::at("status.loadBalancer.ingress", index, ".ip"), &ingress.ip);
     }
     if service.affinity_seconds == Some(0) {
-        let message = "a memory of 0 seconds: session affinity is off".to_owned();
-        report(Problem { field: "spec.sessionAffinityConfig.clientIP.timeoutSeconds".to_owned(), message });
+        let field = Field::plain("spec.sessionAffinityConfig.clientIP.timeoutSeconds");
+        findings.add(field, Cause::Object, &"a memory of 0 seconds: session affinity is off");
     }
 }
 
-fn malformed<T>(values: &[Parsed<T>]) -> impl Iterator<Item = (usize, &str)> {
-    values.iter().enumerate().filter_map(|(index, value)| Some((index, &**value.as_ref().err()?)))
-}
-
-fn of_service(service: &Service, Problem { field, message }: Problem) -> Diagnostic {
-    Diagnostic { kind: Kind::Service, name: service.name.clone(), field, message, cause: Cause::Object }
+/// Says which source ranges let nobody in. They matter to load balancer addresses only.
+fn check_source_ranges(service: &Service, findings: &mut Findings<'_>) {
+    for (index, text) in unreadable(service) {
+        let field = Field::at("spec.loadBalancerSourceRanges", index, "");
+        findings.add(field, Cause::SourceRange, &format_args!("{text:?} is no range: it lets nobody in"));
+    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! A service's EndpointSlices as one table of endpoints per service port.
 
 use ferry_api::object::{
-    AddressType, Conditions, EndpointSlice, Family, Kind, Parsed, Protocol, SliceEndpoint, SlicePort,
+    AddressType, Conditions, EndpointSlice, Family, Kind, Parsed, Protocol, SliceEndpoint, SlicePort, is_dns_label,
 };
 
-use crate::diagnostic::{Cause, Diagnostic};
+use crate::diagnostic::{Cause, Diagnostic, Field, Findings};
+use crate::special::special;
 use crate::state::Endpoint;
 
 /// The ports of all slices of one family, found by name and protocol.
@@ -39,15 +40,18 @@ impl<'a> PortIndex<'a> {
         let mut ports = Vec::new();
         for slice in slices.iter().filter(|slice| is_of(slice, family)) {
             check_endpoints(slice, family, diagnostics);
+            let mut findings = Findings::of(Kind::EndpointSlice, &slice.name);
             for (index, port) in slice.ports.iter().enumerate() {
                 match usable(port) {
                     Ok(Some((name, protocol, number))) => ports.push(IndexedPort { name, protocol, number, slice }),
                     Ok(None) => {}
-                    Err((field, message)) => {
-                        diagnostics.push(of_slice(slice, format!("ports[{index}].{field}"), message));
+                    Err(Unusable { field, text, what }) => {
+                        let message = format_args!("{text:?} is no {what}: this port is not used");
+                        findings.add(Field::at("ports", index, field), Cause::Object, &message);
                     }
                 }
             }
+            diagnostics.extend(findings.diagnostics());
         }
         ports.sort_by_key(IndexedPort::key);
         Self { ports, family }
@@ -70,7 +74,7 @@ impl<'a> PortIndex<'a> {
                 return seen;
             }
             rows.reserve(slice.endpoints.len());
-            let of_family = slice.endpoints.iter().filter(|endpoint| Family::of(endpoint.address) == self.family);
+            let of_family = slice.endpoints.iter().filter(|endpoint| may_serve(endpoint, self.family));
             rows.extend(of_family.map(|of_slice| Row {
                 endpoint: Endpoint { address: of_slice.address, port: port.number },
                 conditions: of_slice.conditions,
@@ -126,21 +130,37 @@ fn is_of(slice: &EndpointSlice, family: Family) -> bool {
     matches && !slice.headless
 }
 
-/// A slice port's name, protocol and number; `None` for one that is left out on purpose, or else the field that is
-/// wrong.
-type Usable<'a> = Result<Option<(&'a str, Protocol, u16)>, (&'static str, String)>;
+/// Whether an endpoint may be one of the family: its address is, and is none that nobody may have.
+pub fn may_serve(endpoint: &SliceEndpoint, family: Family) -> bool {
+    Family::of(endpoint.address) == family && special(endpoint.address).is_none()
+}
+
+/// What is wrong with a slice port: the field, its text, and what it is not.
+struct Unusable<'a> {
+    field: &'static str,
+    text: &'a str,
+    what: &'static str,
+}
+
+/// A slice port's name, protocol and number; `None` for one that is left out on purpose, or else what is wrong.
+type Usable<'a> = Result<Option<(&'a str, Protocol, u16)>, Unusable<'a>>;
 
 fn usable(port: &SlicePort) -> Usable<'_> {
-    let wrong = |field, text: &str, what: &str| (field, format!("{text:?} is no {what}: this port is not used"));
-    let protocol = parsed(&port.protocol).map_err(|text| wrong("protocol", text, "known protocol"))?;
+    let wrong = |field, what| move |text| Unusable { field, text, what };
+    let protocol = parsed(&port.protocol).map_err(wrong(".protocol", "known protocol"))?;
     let number = match &port.port {
-        Some(number) => parsed(number).map_err(|text| wrong("port", text, "port"))?,
+        Some(number) => parsed(number).map_err(wrong(".port", "port"))?,
         None => return Ok(None),
     };
     if number == 0 {
-        return Err(wrong("port", "0", "port"));
+        return Err(wrong(".port", "port")("0"));
     }
-    Ok(port.name.as_deref().map(|name| (name, protocol, number)))
+    match port.name.as_deref() {
+        Some(name) if !name.is_empty() && !is_dns_label(name) => {
+            Err(wrong(".name", "name of a port, which is a DNS label")(name))
+        }
+        name => Ok(name.map(|name| (name, protocol, number))),
+    }
 }
 
 fn parsed<T: Copy>(value: &Parsed<T>) -> Result<T, &str> {
@@ -149,22 +169,25 @@ fn parsed<T: Copy>(value: &Parsed<T>) -> Result<T, &str> {
 
 /// Endpoints that can't be used: one diagnostic of a sort per slice, since there may be a thousand.
 fn check_endpoints(slice: &EndpointSlice, family: Family, diagnostics: &mut Vec<Diagnostic>) {
-    let mut report = |first: String, count: usize, what: &str| {
-        let more = if count > 1 { format!(" ({} more like it)", count - 1) } else { String::new() };
-        let message = format!("{first} is no {what}{more}: not used as an endpoint");
-        diagnostics.push(of_slice(slice, "endpoints[].addresses[0]".to_owned(), message));
+    let mut report = |first: &str, count: usize, cause: Cause, what: &str| {
+        let message = format!("{first} is {what}: not used as an endpoint");
+        let field = "endpoints[].addresses[0]".to_owned();
+        let first = Diagnostic::new(Kind::EndpointSlice, &slice.name, field, cause, message);
+        diagnostics.push(Diagnostic { count, ..first });
     };
     if let Some(first) = slice.bad_addresses.first() {
-        report(format!("{first:?}"), slice.bad_addresses.len(), "address");
+        report(&format!("{first:?}"), slice.bad_addresses.len(), Cause::Object, "no address");
     }
     let mut foreign = slice.endpoints.iter().filter(|endpoint| Family::of(endpoint.address) != family);
     if let Some(first) = foreign.next() {
-        report(first.address.to_string(), 1 + foreign.count(), &format!("{family} address"));
+        let what = format!("no {family} address");
+        report(&first.address.to_string(), 1 + foreign.count(), Cause::Object, &what);
     }
-}
-
-fn of_slice(slice: &EndpointSlice, field: String, message: String) -> Diagnostic {
-    Diagnostic { kind: Kind::EndpointSlice, name: slice.name.clone(), field, message, cause: Cause::Object }
+    let of_family = slice.endpoints.iter().filter(|endpoint| Family::of(endpoint.address) == family);
+    let mut specials = of_family.filter_map(|endpoint| Some((endpoint.address, special(endpoint.address)?)));
+    if let Some((address, what)) = specials.next() {
+        report(&address.to_string(), 1 + specials.count(), Cause::Special, what);
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ferry_api::object::{Family, IpNet};
+use ferry_api::object::{Family, IpNet, Service};
 
 use crate::context::Context;
 use crate::state::SourceRanges;
@@ -11,12 +11,17 @@ use crate::visible::Visible;
 
 /// The ranges of the service that count in its family; `vips` are its load balancer addresses of the family.
 ///
-/// No range of the family, or one that holds every address, lets everybody in. If the node itself is in a range, the
+/// No range of the family, or one that holds every address, lets everybody in; but where a range that can't be read may have
+/// been meant for the family, and there is no other, nobody is let in. If the node itself is in a range, the
 /// VIPs become allowed sources: a VIP that is bound on the node is the source of the node's own connections to it.
 pub(crate) fn source_ranges(visible: &Visible<'_>, vips: &BTreeSet<IpAddr>, context: &Context) -> SourceRanges {
     let of_family = |net: &&IpNet| Family::of_net(**net) == visible.family;
     let mut ranges: Vec<IpNet> = visible.service.source_ranges.iter().flatten().filter(of_family).copied().collect();
-    if ranges.is_empty() || ranges.iter().any(|range| range.prefix_len() == 0) {
+    if ranges.is_empty() {
+        let closed = unreadable(visible.service).any(|(_, text)| may_concern(text, visible.family));
+        return if closed { SourceRanges::Only(Vec::new()) } else { SourceRanges::Any };
+    }
+    if ranges.iter().any(|range| range.prefix_len() == 0) {
         return SourceRanges::Any;
     }
     if let Some(node) = context.node_ips.of(visible.family)
@@ -25,6 +30,25 @@ pub(crate) fn source_ranges(visible: &Visible<'_>, vips: &BTreeSet<IpAddr>, cont
         ranges.extend(vips.iter().map(|vip| IpNet::from(*vip)));
     }
     SourceRanges::Only(disjoint(ranges))
+}
+
+/// The ranges that can't be read, with their index.
+pub(crate) fn unreadable(service: &Service) -> impl Iterator<Item = (usize, &str)> {
+    let ranges = service.source_ranges.iter().enumerate();
+    ranges.filter_map(|(index, range)| Some((index, &**range.as_ref().err()?)))
+}
+
+/// Whether a text that is no range may have been meant as one of the family: all but what is clearly of the other.
+fn may_concern(text: &str, family: Family) -> bool {
+    let (dotted, colons) = (text.contains('.'), text.contains(':'));
+    let is_v4 = dotted && !colons && !text.contains(char::is_alphabetic);
+    // An IPv4-mapped range is one of IPv4.
+    let mapped = dotted || text.to_ascii_lowercase().contains("ffff:");
+    let is_v6 = colons && !mapped && text.chars().filter(|c| c.is_alphabetic()).all(|c| c.is_ascii_hexdigit());
+    match family {
+        Family::V4 => !is_v6,
+        Family::V6 => !is_v4,
+    }
 }
 
 /// The same set of addresses as sorted ranges of which none holds another, without host bits.
@@ -48,6 +72,26 @@ mod tests {
 
     fn nets(list: &[&str]) -> Vec<IpNet> {
         list.iter().map(|net| net.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn which_family_a_text_may_have_meant() {
+        for (text, v4, v6) in [
+            ("10.0.0.0/33", true, false),
+            ("10.0.0.0/8, 10.1.0.0/16", true, false),
+            ("10.0.0.0-10.0.0.9", true, false),
+            ("fd00::/129", false, true),
+            ("FD00::1::2", false, true),
+            ("::ffff:10.0.0.0/200", true, true),
+            ("::ffff:a00:0/200", true, true),
+            ("office.example.com", true, true),
+            ("office:v6", true, true),
+            ("10/8", true, true),
+            ("", true, true),
+        ] {
+            let got = Family::ALL.map(|family| may_concern(text, family));
+            assert_eq!(got, [v4, v6], "{text:?}");
+        }
     }
 
     #[test]

@@ -115,7 +115,7 @@ pub enum FrontendAddr {
 pub enum SourceRanges {
     /// everybody may use it
     Any,
-    /// disjoint and sorted, without host bits; the VIPs are included where the node itself is in a range
+    /// disjoint and sorted, without host bits; the VIPs are included where the node itself is in a range. None: nobody may
     Only(Vec<IpNet>),
 }
 

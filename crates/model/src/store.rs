@@ -1,12 +1,14 @@
 //! Objects by name; event in, dirty service names out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use ferry_api::object::{EndpointSlice, Family, Kind, KubeObject, Node, ObjectName, Service, ServiceCidr};
 
 use crate::claims::Claims;
 use crate::context::PerFamily;
 use crate::diagnostic::{Cause, Diagnostic};
+use crate::node::{self, Retained};
 use crate::visible::has_affinity;
 
 /// What a source tells about the objects of the cluster.
@@ -42,7 +44,9 @@ pub struct Dirty {
 #[derive(Clone, Debug)]
 pub struct Store {
     node_name: ObjectName,
+    /// with what it has lost
     node: Option<Node>,
+    retained: Retained,
     services: BTreeMap<ObjectName, Entry>,
     /// which service a slice belongs to; `None` for a slice that names none
     owners: BTreeMap<ObjectName, Option<ObjectName>>,
@@ -139,6 +143,7 @@ impl Store {
             load: Load::default(),
             node_name: ObjectName::cluster_wide(node_name),
             node: None,
+            retained: Retained::default(),
             services: BTreeMap::new(),
             owners: BTreeMap::new(),
             service_cidrs: BTreeMap::new(),
@@ -198,7 +203,18 @@ impl Store {
         self.services.iter().filter(|(_, entry)| entry.service.is_some()).map(|(name, _)| name)
     }
 
-    /// Our Node.
+    /// The addresses of this machine that serve node ports are these from now on. Says which services have to be decided
+    /// about anew, since they contest them ([`Claims`]).
+    pub fn serve_node_ports_at(&mut self, addresses: BTreeSet<IpAddr>) -> BTreeSet<ObjectName> {
+        self.claims.serve_node_ports_at(addresses)
+    }
+
+    /// Which facts of [`Store::node`] are the last that it had.
+    pub fn retained(&self) -> Retained {
+        self.retained
+    }
+
+    /// Our Node. An address or pod range that it has lost stays, as the last of its family.
     pub fn node(&self) -> Option<&Node> {
         self.node.as_ref()
     }
@@ -230,12 +246,10 @@ impl Store {
 
     /// A diagnostic for each slice that belongs to no service, since no service's state can carry it.
     pub fn orphans(&self) -> impl Iterator<Item = Diagnostic> {
-        self.owners.iter().filter(|(_, owner)| owner.is_none()).map(|(name, _)| Diagnostic {
-            kind: Kind::EndpointSlice,
-            name: name.clone(),
-            field: "metadata.labels[kubernetes.io/service-name]".to_owned(),
-            message: "missing or empty: the slice belongs to no service and is not used".to_owned(),
-            cause: Cause::Object,
+        self.owners.iter().filter(|(_, owner)| owner.is_none()).map(|(name, _)| {
+            let field = "metadata.labels[kubernetes.io/service-name]".to_owned();
+            let message = "missing, empty or no name of a Service: the slice belongs to no service and is not used";
+            Diagnostic::new(Kind::EndpointSlice, name, field, Cause::Object, message.to_owned())
         })
     }
 
@@ -259,12 +273,7 @@ impl Store {
         match object {
             KubeObject::Service(service) => self.upsert_service(service, dirty),
             KubeObject::EndpointSlice(slice) => self.upsert_slice(slice, dirty),
-            KubeObject::Node(node) => {
-                if node.name == self.node_name && self.node.as_ref() != Some(&node) {
-                    self.node = Some(node);
-                    dirty.node = true;
-                }
-            }
+            KubeObject::Node(node) => self.upsert_node(node, dirty),
             KubeObject::ServiceCidr(cidr) => self.upsert_service_cidr(cidr, dirty),
         }
     }
@@ -279,11 +288,21 @@ impl Store {
             }
             Kind::Node => {
                 if *name == self.node_name && self.node.take().is_some() {
+                    self.retained = Retained::default();
                     dirty.node = true;
                 }
             }
             Kind::ServiceCidr => dirty.service_cidrs |= self.service_cidrs.remove(name).is_some(),
         }
+    }
+
+    fn upsert_node(&mut self, mut node: Node, dirty: &mut Dirty) {
+        if node.name != self.node_name {
+            return;
+        }
+        let retained = node::complete(&mut node, self.node.as_ref());
+        dirty.node |= self.node.as_ref() != Some(&node) || self.retained != retained;
+        (self.node, self.retained) = (Some(node), retained);
     }
 
     fn upsert_service(&mut self, mut service: Service, dirty: &mut Dirty) {

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ferry_api::object::{Family, Parsed, Protocol, Service, ServicePort, ServiceType, TrafficPolicy};
+use ferry_api::object::{Family, Parsed, Protocol, Service, ServicePort, ServiceType, TrafficPolicy, is_dns_label};
 
+use crate::diagnostic::{Cause, Field, Report};
+use crate::special::special;
 use crate::state::{Affinity, FrontendAddr, FrontendKind};
 
 /// A Service that one family serves.
@@ -48,13 +50,6 @@ pub(crate) struct Address {
     pub(crate) at: FrontendAddr,
 }
 
-/// A field that is not served as written: its path, and what is wrong.
-#[derive(Clone, Debug)]
-pub(crate) struct Problem {
-    pub(crate) field: String,
-    pub(crate) message: String,
-}
-
 /// Whether a service proxy serves this Service at all: it has a cluster IP, isn't a mere name, and isn't another proxy's.
 pub(crate) fn is_proxied(service: &Service) -> bool {
     !service.foreign_proxy && service.kind != ServiceType::ExternalName && service.cluster_ip.is_some()
@@ -67,7 +62,7 @@ pub(crate) fn affinity(service: &Service) -> Option<Affinity> {
 
 /// Whether this family serves the Service: [`resolve`](crate::resolve()) gives it ports then, whatever its endpoints are.
 pub fn serves(service: &Service, family: Family) -> bool {
-    is_proxied(service) && Visible::of(service, family).is_some() && !valid_ports(service, &mut |_| {}).is_empty()
+    is_proxied(service) && Visible::of(service, family).is_some() && !valid_ports(service, &mut |_, _, _| {}).is_empty()
 }
 
 /// Whether this family serves the Service with session affinity.
@@ -93,44 +88,50 @@ pub(crate) fn health_check_port(service: &Service) -> Option<u16> {
 }
 
 /// The ports that can be served, in order; the others go to `report`.
-pub(crate) fn valid_ports<'a>(service: &'a Service, report: &mut dyn FnMut(Problem)) -> Vec<ValidPort<'a>> {
+pub(crate) fn valid_ports<'a>(service: &'a Service, report: &mut Report<'_>) -> Vec<ValidPort<'a>> {
     let mut ports = Vec::with_capacity(service.ports.len());
     let mut seen = BTreeSet::new();
     let mut is_new = |port: &ValidPort<'a>| service.ports.len() == 1 || seen.insert((port.name, port.protocol));
     for (index, port) in service.ports.iter().enumerate() {
         match valid_port(index, port, report) {
             Some(valid) if is_new(&valid) => ports.push(valid),
-            Some(valid) => report(Problem {
-                field: format!("spec.ports[{index}].name"),
-                message: format!(
-                    "an earlier port has the name {:?} and protocol {} too: this port is not served",
-                    valid.name, valid.protocol
+            Some(ValidPort { name, protocol, .. }) => report(
+                Field::at("spec.ports", index, ".name"),
+                Cause::Twice,
+                &format_args!(
+                    "an earlier port has the name {name:?} and protocol {protocol} too: this port is not served"
                 ),
-            }),
+            ),
             None => {}
         }
     }
     ports
 }
 
-fn valid_port<'a>(index: usize, port: &'a ServicePort, report: &mut dyn FnMut(Problem)) -> Option<ValidPort<'a>> {
-    let mut fail =
-        |field: &str, message: String| report(Problem { field: format!("spec.ports[{index}].{field}"), message });
+fn valid_port<'a>(index: usize, port: &'a ServicePort, report: &mut Report<'_>) -> Option<ValidPort<'a>> {
+    let at = |field| Field::at("spec.ports", index, field);
+    if !port.name.is_empty() && !is_dns_label(&port.name) {
+        let message =
+            format_args!("{:?} is no name of a port, which is a DNS label: this port is not served", port.name);
+        report(at(".name"), Cause::Object, &message);
+        return None;
+    }
     let protocol = match &port.protocol {
         Ok(protocol) => *protocol,
         Err(text) => {
-            fail("protocol", format!("{text:?} is no known protocol: this port is not served"));
+            let message = format_args!("{text:?} is no known protocol: this port is not served");
+            report(at(".protocol"), Cause::Object, &message);
             return None;
         }
     };
     let number = match &port.port {
         Ok(number) if *number != 0 => *number,
         Ok(_) => {
-            fail("port", "0 is no port: this port is not served".to_owned());
+            report(at(".port"), Cause::Object, &"0 is no port: this port is not served");
             return None;
         }
         Err(text) => {
-            fail("port", format!("{text:?} is no port: this port is not served"));
+            report(at(".port"), Cause::Object, &format_args!("{text:?} is no port: this port is not served"));
             return None;
         }
     };
@@ -138,7 +139,8 @@ fn valid_port<'a>(index: usize, port: &'a ServicePort, report: &mut dyn FnMut(Pr
         Ok(0) => None,
         Ok(node_port) => Some(*node_port),
         Err(text) => {
-            fail("nodePort", format!("{text:?} is no port: it is not served as a node port"));
+            let message = format_args!("{text:?} is no port: it is not served as a node port");
+            report(at(".nodePort"), Cause::Object, &message);
             None
         }
     };
@@ -156,16 +158,28 @@ fn cluster_ip(service: &Service, family: Family) -> Option<(Option<usize>, &Pars
     Some((Some(index), service.cluster_ips.get(index)?))
 }
 
-/// What is wrong with the cluster IP that a family sees.
-pub(crate) fn cluster_ip_problem(service: &Service, family: Family) -> Option<Problem> {
-    let (index, address) = cluster_ip(service, family)?;
-    let message = match address {
-        Ok(address) if Family::of(*address) == family => return None,
-        Ok(address) => format!("{address} is no {family} address: the service is not served in {family}"),
-        Err(text) => format!("{text:?} is no address: the service is not served in {family}"),
-    };
-    let field = index.map_or_else(|| "spec.clusterIP".to_owned(), |index| format!("spec.clusterIPs[{index}]"));
-    Some(Problem { field, message })
+/// Says what is wrong with the cluster IP that a family sees.
+pub(crate) fn check_cluster_ip(service: &Service, family: Family, report: &mut Report<'_>) {
+    let Some((index, address)) = cluster_ip(service, family) else { return };
+    let field = index.map_or(Field::plain("spec.clusterIP"), |index| Field::at("spec.clusterIPs", index, ""));
+    let consequence = format_args!("the service is not served in {family}");
+    match address {
+        Ok(address) if Family::of(*address) != family => {
+            report(field, Cause::Object, &format_args!("{address} is no {family} address: {consequence}"));
+        }
+        Ok(address) => {
+            if let Some(what) = special(*address) {
+                report(field, Cause::Special, &format_args!("{address} is {what}: {consequence}"));
+            }
+        }
+        Err(text) => report(field, Cause::Object, &format_args!("{text:?} is no address: {consequence}")),
+    }
+}
+
+/// An address of the family that a Service may have.
+fn servable(address: &Parsed<IpAddr>, family: Family) -> Option<IpAddr> {
+    let address = *address.as_ref().ok()?;
+    (Family::of(address) == family && special(address).is_none()).then_some(address)
 }
 
 // === impl Visible ===
@@ -177,16 +191,15 @@ impl<'a> Visible<'a> {
             return None;
         }
         let (_, address) = cluster_ip(service, family)?;
-        let cluster_ip = *address.as_ref().ok().filter(|address| Family::of(**address) == family)?;
+        let cluster_ip = servable(address, family)?;
         Some(Self { service, family, cluster_ip })
     }
 
     /// externalIPs of the family, with their index.
     pub(crate) fn external_ips(&self) -> impl Iterator<Item = (usize, IpAddr)> {
         let family = self.family;
-        (self.service.external_ips.iter().enumerate())
-            .filter_map(|(index, address)| Some((index, *address.as_ref().ok()?)))
-            .filter(move |(_, address)| Family::of(*address) == family)
+        let addresses = self.service.external_ips.iter().enumerate();
+        addresses.filter_map(move |(index, address)| Some((index, servable(address, family)?)))
     }
 
     /// Load balancer addresses of the family that we serve, with their index.
@@ -194,8 +207,7 @@ impl<'a> Visible<'a> {
         let family = self.family;
         (self.service.ingress.iter().enumerate())
             .filter(|(_, ingress)| !ingress.proxy_mode)
-            .filter_map(|(index, ingress)| Some((index, *ingress.ip.as_ref().ok()?)))
-            .filter(move |(_, address)| Family::of(*address) == family)
+            .filter_map(move |(index, ingress)| Some((index, servable(&ingress.ip, family)?)))
     }
 
     /// Its frontends, to be asked for port by port.
@@ -238,13 +250,13 @@ impl Frontends {
 
 impl Address {
     /// The field of the Service that holds it.
-    pub(crate) fn field(&self) -> String {
+    pub(crate) fn field(&self) -> Field {
         let index = self.index;
         match self.kind {
-            FrontendKind::ClusterIp => "spec.clusterIP".to_owned(),
-            FrontendKind::ExternalIp => format!("spec.externalIPs[{index}]"),
-            FrontendKind::LoadBalancer => format!("status.loadBalancer.ingress[{index}].ip"),
-            FrontendKind::NodePort => format!("spec.ports[{index}].nodePort"),
+            FrontendKind::ClusterIp => Field::plain("spec.clusterIP"),
+            FrontendKind::ExternalIp => Field::at("spec.externalIPs", index, ""),
+            FrontendKind::LoadBalancer => Field::at("status.loadBalancer.ingress", index, ".ip"),
+            FrontendKind::NodePort => Field::at("spec.ports", index, ".nodePort"),
         }
     }
 }

@@ -27,7 +27,20 @@ pub struct Cluster {
     pub objects: BTreeMap<(Kind, ObjectName), String>,
     /// what the slices of each service say of topology
     hints: Vec<Hints>,
+    /// the pod ranges that the Node has at one time or another. What it has had of a family stays for ever, so all are of the
+    /// same families: what a history ends in has to follow from its last objects
+    pod_ranges: &'static [&'static str],
 }
+
+const POD_RANGES: [&[&str]; 3] = [
+    &[
+        "[10.244.1.0/24, 'fd00:10:244:1::/64']",
+        "[10.244.2.0/24, 'fd00:10:244:1::/64']",
+        "['fd00:10:244:2::/64', 10.244.1.0/24]",
+    ],
+    &["[10.244.1.0/24]", "[10.244.2.0/24]"],
+    &["[]"],
+];
 
 /// What a service's slices say of topology.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +62,8 @@ impl Cluster {
     pub fn random(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let hints = SERVICES.iter().map(|_| Hints::random(&mut random)).collect();
-        let mut cluster = Self { config: config(&mut random), objects: BTreeMap::new(), hints };
+        let pod_ranges = random.pick(&POD_RANGES);
+        let mut cluster = Self { config: config(&mut random), objects: BTreeMap::new(), hints, pod_ranges };
         cluster.put_node(&mut random);
         for slot in 0..SERVICES.len() {
             if random.chance(70) {
@@ -93,14 +107,15 @@ impl Cluster {
         self.put((Kind::EndpointSlice, name), text)
     }
 
-    /// The Node gets a new text: its addresses stay, the zone and the pod ranges may go.
+    /// The Node gets a new text: its addresses stay, the pod ranges may change, the zone may go.
     pub fn put_node(&mut self, random: &mut Random) -> (Kind, ObjectName) {
         let zone = random.pick(&["zone-a", "zone-a", "zone-a", "zone-b", ""]);
-        let ranges = random.pick(&["[10.244.1.0/24, 'fd00:10:244:1::/64']", "[10.244.1.0/24]", "[]"]);
+        let ranges = random.pick(self.pod_ranges);
         let text = format!(
             "apiVersion: v1\nkind: Node\nmetadata: {{name: node-a, labels: {{topology.kubernetes.io/zone: '{zone}'}}}}\n\
              spec: {{podCIDRs: {ranges}}}\nstatus:\n  addresses:\n  - {{type: InternalIP, address: 192.0.2.10}}\n  \
-             - {{type: InternalIP, address: '2001:db8::10'}}\n"
+             - {{type: InternalIP, address: '2001:db8::10'}}\n  - {{type: ExternalIP, address: 192.0.2.110}}\n  \
+             - {{type: ExternalIP, address: '2001:db8::110'}}\n"
         );
         self.put((Kind::Node, ObjectName::cluster_wide("node-a")), text)
     }

@@ -47,7 +47,18 @@ pub(super) fn random(slot: usize, random: &mut Random) -> (ObjectName, String) {
     text += &ports(kind, random);
     text += &policies(slot, kind, random);
     if random.chance(25) {
-        let addresses = ["198.51.100.20", "198.51.100.21", "203.0.113.20", "'2001:db8:2::20'", "'2001:db8:2::21'"];
+        // Among them another's load balancer address, the node's own, and loopback.
+        let addresses = [
+            "198.51.100.20",
+            "198.51.100.21",
+            "203.0.113.20",
+            "192.0.2.110",
+            "127.0.0.1",
+            "'2001:db8:2::20'",
+            "'2001:db8:2::21'",
+            "'2001:db8::110'",
+            "'::1'",
+        ];
         let mut chosen: Vec<String> = random.some(&addresses, 3).into_iter().map(str::to_owned).collect();
         // So many that they share what a plane writes of the endpoints.
         let many = if random.chance(25) { 9 } else { 0 };
@@ -87,7 +98,12 @@ fn ports(kind: &str, random: &mut Random) -> String {
     let mut text = "  ports:\n".to_owned();
     for (name, protocol, number, _) in chosen {
         let name = if unnamed { "" } else { name };
-        let number = if random.chance(5) { number + 1 } else { number };
+        // Now and then one port further, or a number that node ports have too.
+        let number = match random.below(100) {
+            0..=4 => number + 1,
+            5..=14 => random.pick(&[30_080, 30_081, 30_084, 30_091]),
+            _ => number,
+        };
         let node_port = if opens { 30_080 + random.below(12) } else { 0 };
         text += &format!("  - {{name: '{name}', protocol: {protocol}, port: {number}, nodePort: {node_port}}}\n");
     }
@@ -121,6 +137,9 @@ fn policies(slot: usize, kind: &str, random: &mut Random) -> String {
             "'fd00:10:244:1::/64'",
             "'2001:db8::/64'",
             "0.0.0.0/0",
+            "198.51.100.7",
+            "198.51.100.0/33",
+            "everybody",
         ];
         text += &format!("  loadBalancerSourceRanges: [{}]\n", random.some(&ranges, 3).join(", "));
     }
@@ -128,7 +147,15 @@ fn policies(slot: usize, kind: &str, random: &mut Random) -> String {
 }
 
 fn load_balancer(random: &mut Random) -> String {
-    let addresses = ["203.0.113.20", "203.0.113.21", "203.0.113.22", "'2001:db8:1::20'", "'2001:db8:1::21'"];
+    let addresses = [
+        "203.0.113.20",
+        "203.0.113.21",
+        "203.0.113.22",
+        "192.0.2.110",
+        "127.0.0.1",
+        "'2001:db8:1::20'",
+        "'2001:db8:1::21'",
+    ];
     let mut text = "status:\n  loadBalancer:\n    ingress:\n".to_owned();
     for address in random.some(&addresses, 3) {
         let mode = random.pick(&["VIP", "VIP", "VIP", "Proxy"]);

@@ -42,6 +42,10 @@ fn endpoint(v4: bool, hints: Hints, random: &mut Random) -> String {
     let address = if random.chance(5) {
         // A pod in the host's network.
         if v4 { format!("192.0.2.{}", 9 + number) } else { format!("'2001:db8::{}'", 9 + number) }
+    } else if random.chance(3) {
+        // Nobody's to reach.
+        let addresses = if v4 { ["127.0.0.1", "169.254.169.254"] } else { ["'::1'", "'fe80::1'"] };
+        random.pick(&addresses).to_owned()
     } else {
         let last = random.pick(&[10, 11, 12, 13]);
         if v4 { format!("10.244.{number}.{last}") } else { format!("'fd00:10:244:{number}::{last}'") }

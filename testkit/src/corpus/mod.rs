@@ -20,7 +20,7 @@ use ferry_model::{Profile, Store};
 
 use crate::iptables::Backend;
 
-pub use plan::edges;
+pub use plan::{edges, written};
 pub use remember::Remembers;
 pub use stage::Corpus;
 pub use terrain::Terrain;

@@ -20,6 +20,7 @@ pub(super) struct Decided {
     context: Context,
     profile: Profile,
     families: [(Family, BaseState, Vec<ServiceState>); 2],
+    written: BTreeSet<(SocketAddr, Protocol)>,
 }
 
 /// A connection and what is to become of it.
@@ -83,14 +84,16 @@ impl Decided {
     /// What the model makes of the objects on a machine with these addresses.
     pub(super) fn new(settings: &Settings, store: &Store, mode: &Mode, addresses: &Addresses) -> Self {
         let context = facts::context(settings, store.node());
+        let mut store = store.clone();
+        store.serve_node_ports_at(facts::node_port_addresses(settings, &context, &addresses.local()));
         let families = Family::ALL.map(|family| {
-            let (base, _) = facts::base(settings, &context, &addresses.local(), store, &mode.profile, family);
+            let (base, _) = facts::base(settings, &context, &addresses.local(), &store, &mode.profile, family);
             let states = store
                 .service_names()
                 .map(|name| resolve(&store.objects(name), store.claims(), &context, &mode.profile, family).0);
             (family, base, states.collect())
         });
-        Self { context, families, profile: mode.profile }
+        Self { context, families, profile: mode.profile, written: written(&store) }
     }
 
     /// Endpoints of all pools: where a server has to be.
@@ -104,7 +107,7 @@ impl Decided {
     pub(super) fn tries(&self, addresses: &Addresses) -> Vec<Try> {
         let mut tries = Vec::new();
         for (family, base, states) in &self.families {
-            for destination in destinations(*family, states, base, addresses) {
+            for destination in destinations(*family, states, base, addresses, &self.written) {
                 let sources = sources(*family, &destination, addresses);
                 tries.extend(sources.into_iter().map(|source| self.one(&destination, source, states, base, addresses)));
             }
@@ -178,15 +181,33 @@ fn endpoints(port: &PortState) -> BTreeSet<SocketAddr> {
     pools.map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port)).collect()
 }
 
+/// Every address that a Service names with each of its ports, served or not.
+pub fn written(store: &Store) -> BTreeSet<(SocketAddr, Protocol)> {
+    let mut written = BTreeSet::new();
+    for service in store.service_names().filter_map(|name| store.objects(name).service) {
+        let ingress = service.ingress.iter().map(|ingress| &ingress.ip);
+        let addresses = service.cluster_ips.iter().chain(&service.external_ips).chain(ingress).flatten();
+        for address in addresses {
+            let ports = service
+                .ports
+                .iter()
+                .filter_map(|port| Some((*port.port.as_ref().ok()?, *port.protocol.as_ref().ok()?)));
+            written.extend(ports.map(|(port, protocol)| (SocketAddr::new(*address, port), protocol)));
+        }
+    }
+    written
+}
+
 /// Every frontend by its own protocol and by others, undefined ports, and what no service has.
 fn destinations<'a>(
     family: Family,
     states: &'a [ServiceState],
     base: &BaseState,
     addresses: &Addresses,
+    written: &BTreeSet<(SocketAddr, Protocol)>,
 ) -> Vec<Destination<'a>> {
     let mut served = BTreeMap::new();
-    let mut others = BTreeSet::new();
+    let mut others: BTreeSet<_> = written.iter().copied().filter(|(at, _)| Family::of(at.ip()) == family).collect();
     let elsewhere = if family == Family::V4 { ELSEWHERE[0] } else { ELSEWHERE[1] };
     others.insert((SocketAddr::new(elsewhere.parse().expect("an address"), 80), Protocol::Tcp));
     for cidr in &base.service_cidrs {

@@ -293,11 +293,12 @@ spec:
             "---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
-metadata: {{name: marker-{family}, namespace: zz-lab, labels: {{kubernetes.io/service-name: marker}}}}
+metadata: {{name: marker-{}, namespace: zz-lab, labels: {{kubernetes.io/service-name: marker}}}}
 addressType: {family}
 ports: [{{name: \"\", port: {}}}]
 endpoints: [{{addresses: [\"{}\"]}}]
 ",
+            family.to_string().to_lowercase(),
             at.port(),
             at.ip()
         );

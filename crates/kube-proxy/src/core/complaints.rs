@@ -16,7 +16,7 @@ pub(super) enum Topic {
     Service(ObjectName),
 }
 
-/// What has been said already.
+/// What has been said already, by [`Diagnostic::topic`].
 #[derive(Debug, Default)]
 pub(super) struct Complaints(BTreeMap<Topic, BTreeSet<Diagnostic>>);
 
@@ -30,17 +30,17 @@ impl Complaints {
 
     /// These are all that hold now; what wasn't among them before is logged, and given back.
     pub(super) fn replace(&mut self, topic: Topic, now: impl IntoIterator<Item = Diagnostic>) -> Vec<Diagnostic> {
-        let now: BTreeSet<Diagnostic> = now.into_iter().collect();
-        let before = if now.is_empty() { self.0.remove(&topic) } else { self.0.insert(topic, now.clone()) };
+        // Both families may find the same.
+        let now: BTreeMap<Diagnostic, Diagnostic> = now.into_iter().map(|found| (found.topic(), found)).collect();
+        let topics: BTreeSet<Diagnostic> = now.keys().cloned().collect();
+        let before = if topics.is_empty() { self.0.remove(&topic) } else { self.0.insert(topic, topics) };
         let before = before.unwrap_or_default();
-        let fresh: Vec<Diagnostic> = now.into_iter().filter(|diagnostic| !before.contains(diagnostic)).collect();
-        for diagnostic in &fresh {
+        let fresh: Vec<Diagnostic> =
+            now.into_iter().filter(|(topic, _)| !before.contains(topic)).map(|(_, found)| found).collect();
+        for Diagnostic { kind, name, field, message, count, winner, .. } in &fresh {
+            let winner = winner.as_ref().map(tracing::field::display);
             tracing::warn!(
-                kind = %diagnostic.kind,
-                object = %diagnostic.name,
-                field = diagnostic.field,
-                problem = diagnostic.message,
-                "An object is not served as written"
+                %kind, object = %name, field, problem = message, count, winner, "An object is not served as written"
             );
         }
         fresh
@@ -62,6 +62,8 @@ mod tests {
             field: "spec".to_owned(),
             message: message.to_owned(),
             cause: Cause::Object,
+            count: 1,
+            winner: None,
         }
     }
 
@@ -75,5 +77,32 @@ mod tests {
         assert_eq!(complaints.replace(topic(), []).len(), 0);
         assert!(!complaints.has(&topic()));
         assert_eq!(complaints.replace(topic(), [diagnostic("a")]).len(), 1);
+    }
+
+    #[test]
+    fn a_line_per_sort_that_names_the_first_and_the_number() {
+        let mut complaints = Complaints::default();
+        let topic = || Topic::Service(ObjectName::new("default", "web"));
+        let bad_ports = |count| Diagnostic { count, ..diagnostic("0 is no port") };
+        let contest = |count| Diagnostic {
+            count,
+            cause: Cause::Contest,
+            winner: Some(ObjectName::new("other", "api")),
+            ..diagnostic("taken")
+        };
+        let mut lines = |found: &[Diagnostic]| {
+            let text = crate::logging::logged(0, || drop(complaints.replace(topic(), found.iter().cloned())));
+            text.lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let said = lines(&[bad_ports(95_000), contest(2)]);
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said.iter().any(|line| line.contains("count=95000") && !line.contains("winner")), "{said:?}");
+        assert!(said.iter().any(|line| line.contains("count=2") && line.contains("other/api")), "{said:?}");
+        // An edit that changes the number alone is nothing new, while a lost address more is.
+        assert_eq!(lines(&[bad_ports(94_000), contest(2)]), [""; 0]);
+        let said = lines(&[bad_ports(93_000), contest(3)]);
+        assert!(said.len() == 1 && said[0].contains("count=3"), "{said:?}");
+        assert_eq!(lines(&[]), [""; 0]);
+        assert_eq!(lines(&[bad_ports(1)]).len(), 1);
     }
 }

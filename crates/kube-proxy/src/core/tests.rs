@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::wire::{Document, decode_manifest};
-use ferry_model::{DetectLocal, LocalDetector};
+use ferry_model::{DetectLocal, LocalDetector, NodePortAddresses};
 use ferry_plane::mailbox::{Mailbox, Receiver, Taken};
 
 use super::*;
@@ -413,7 +413,7 @@ fn who_loses_an_address_is_told_once_and_again_when_it_happens_again() {
     let [event] = &told[..] else { panic!("{told:?}") };
     assert_eq!(event.regarding, Regarding::Service(ObjectName::new("default", "young"), uid_of(3)));
     assert_eq!((event.reason, event.action, event.level), ("FrontendConflict", "Serve", Level::Warning));
-    assert!(event.note().starts_with("spec.externalIPs[0]: ") && event.note().contains("default/old"), "{event:?}");
+    assert!(event.note().starts_with("spec.externalIPs[0]: ") && !event.note().contains("old"), "{event:?}");
     // as long as it stays, nothing is told
     bench.upsert(&slice("young", "10.244.1.1", "node"));
     bench.upsert(&slice("old", "10.244.1.2", "node"));
@@ -428,6 +428,84 @@ fn who_loses_an_address_is_told_once_and_again_when_it_happens_again() {
     assert_eq!(bench.told.waiting(), []);
     bench.upsert(&contested("old", "10.96.0.10", 1));
     assert_eq!(bench.told.waiting(), told);
+}
+
+#[test]
+fn what_could_harm_the_node_or_lets_nobody_in_is_an_event() {
+    let mut bench = Bench::started("");
+    let more = "  type: LoadBalancer\n  externalIPs: [127.0.0.1, 169.254.169.254]\n  loadBalancerSourceRanges: [everybody]\n\
+                status: {loadBalancer: {ingress: [{ip: 203.0.113.9}]}}\n";
+    bench.upsert(&service("web", "10.96.0.10", more));
+    bench.upsert(&slice("web", "127.0.0.1", "node"));
+    let told = bench.told.waiting();
+    let said: Vec<_> = told.iter().map(|event| (event.reason, event.note())).collect();
+    assert_eq!(
+        said,
+        [
+            ("AddressNotAllowed", "spec.externalIPs[0]: 127.0.0.1 is a loopback address: not served (1 more like it)"),
+            ("InvalidSourceRange", "spec.loadBalancerSourceRanges[0]: \"everybody\" is no range: it lets nobody in"),
+            (
+                "AddressNotAllowed",
+                "EndpointSlice web-x: endpoints[].addresses[0]: 127.0.0.1 is a loopback address: not used as an endpoint"
+            ),
+        ]
+    );
+    let web = Regarding::Service(ObjectName::new("default", "web"), None);
+    assert!(told.iter().all(|event| event.regarding == web && event.level == Level::Warning));
+    // What doesn't change isn't told again.
+    bench.upsert(&service("web", "10.96.0.10", more));
+    assert_eq!(bench.told.waiting(), []);
+}
+
+/// An external IP becomes an address of this node, and so a node port's.
+#[test]
+fn an_address_that_comes_to_the_node_brings_its_node_ports() {
+    const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: node}\nstatus: {addresses: [{type: InternalIP, address: 10.0.0.8}]}\n---\n";
+    let external = service("external", "10.96.0.10", "  externalIPs: [10.0.0.8]\n").replace("port: 80", "port: 30080");
+    let with_port =
+        service("port", "10.96.0.11", "  type: NodePort\n").replace("port: 80", "port: 80, nodePort: 30080");
+    let mut bench = Bench::started(&format!("{NODE}{external}{with_port}"));
+    let frontends = |delta: &Option<Delta>, name: &str| -> Option<usize> {
+        match &**delta.as_ref()?.units.get(&id(name))?.as_ref()? {
+            Unit::Service(state) => Some(state.ports[0].frontends.len()),
+            Unit::Base(_) => None,
+        }
+    };
+    let address = |text: &str| Input::Addresses(vec![text.parse().unwrap()]);
+    bench.input(address("10.0.0.8"));
+    assert_eq!(frontends(&bench.taken()[0], "external"), Some(1), "the cluster IP alone");
+    assert_eq!(bench.told.waiting().iter().map(|event| event.reason).collect::<Vec<_>>(), ["FrontendConflict"]);
+    bench.input(address("10.0.0.9"));
+    assert_eq!(frontends(&bench.taken()[0], "external"), Some(2));
+    // A service without such an address isn't looked at.
+    bench.upsert(&service("other", "10.96.0.12", ""));
+    assert!(bench.taken()[0].is_some());
+    bench.input(address("10.0.0.8"));
+    assert_eq!(ids(bench.taken()[0].as_ref()), [UnitId::Base, id("external"), id("port")]);
+}
+
+/// The node ports of a family stay where they were when the Node loses its address.
+#[test]
+fn a_node_that_loses_its_address_opens_no_other() {
+    let node = |addresses: &str| {
+        format!("apiVersion: v1\nkind: Node\nmetadata: {{name: node}}\nstatus: {{addresses: [{addresses}]}}\n---\n")
+    };
+    let both = "{type: InternalIP, address: 10.0.0.9}, {type: InternalIP, address: 'fd00::9'}";
+    let mut bench = Bench::started(&node(both));
+    bench.input(Input::Addresses(
+        ["10.0.0.9", "10.0.0.10", "fd00::9", "fd00::10"].map(|text| text.parse().unwrap()).into(),
+    ));
+    let at = |text: &str| NodePortAddresses::Only(vec![text.parse().unwrap()]);
+    let bases = |bench: &Bench| -> Vec<NodePortAddresses> {
+        bench.core.seats.iter().map(|seat| seat.base.as_ref().unwrap().node_ports.clone()).collect()
+    };
+    assert_eq!(bases(&bench), [at("10.0.0.9"), at("fd00::9")]);
+    for addresses in ["{type: InternalIP, address: 10.0.0.9}", "", "{type: Hostname, address: node}"] {
+        let log = crate::logging::logged(0, || bench.upsert(&node(addresses)));
+        assert_eq!(bases(&bench), [at("10.0.0.9"), at("fd00::9")], "{addresses}");
+        assert_eq!(log.contains("any more"), addresses.is_empty() || addresses.contains("InternalIP"), "{log}");
+    }
+    assert!(bench.taken().iter().flatten().all(|delta| delta.context.is_none()), "nothing has changed");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use ferry_api::object::{Kind, ObjectName, Uid};
-use ferry_model::Diagnostic;
+use ferry_model::{Cause, Diagnostic};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -138,11 +138,22 @@ impl Event {
         Self::new(Regarding::Node(node.into()), Level::Normal, "Starting", "StartKubeProxy", "")
     }
 
-    /// A Service lacks an address that another one has.
-    pub fn frontend_conflict(diagnostic: &Diagnostic, uid: Option<Uid>) -> Self {
-        let note = format!("{}: {}", diagnostic.field, diagnostic.message);
-        let regarding = Regarding::Service(diagnostic.name.clone(), uid);
-        Self { common: true, ..Self::new(regarding, Level::Warning, "FrontendConflict", "Serve", &note) }
+    /// A part of a Service or of its slices isn't served as written, by what others have or by what could harm the node or
+    /// open what should be closed; `None` for what only the log has. Another tenant's Service isn't named.
+    pub fn not_served(service: &ObjectName, uid: Option<Uid>, diagnostic: &Diagnostic) -> Option<Self> {
+        let reason = match diagnostic.cause {
+            Cause::Contest => "FrontendConflict",
+            Cause::Special => "AddressNotAllowed",
+            Cause::SourceRange => "InvalidSourceRange",
+            Cause::Object | Cause::Twice | Cause::Excess => return None,
+        };
+        let slice = match diagnostic.kind {
+            Kind::EndpointSlice => format!("EndpointSlice {}: ", diagnostic.name.name()),
+            Kind::Service | Kind::Node | Kind::ServiceCidr => String::new(),
+        };
+        let note = format!("{slice}{}: {}", diagnostic.field, diagnostic.problem());
+        let regarding = Regarding::Service(service.clone(), uid);
+        Some(Self { common: true, ..Self::new(regarding, Level::Warning, reason, "Serve", &note) })
     }
 
     /// The port of a Service's health check can't be listened at.
@@ -343,17 +354,47 @@ mod tests {
         );
     }
 
+    fn diagnostic(cause: Cause) -> Diagnostic {
+        Diagnostic {
+            kind: Kind::Service,
+            name: ObjectName::new("shop", "web"),
+            field: "spec.externalIPs[0]".to_owned(),
+            message: "taken".to_owned(),
+            cause,
+            count: 3,
+            winner: Some(ObjectName::new("secret", "rival")),
+        }
+    }
+
+    #[test]
+    fn an_event_of_what_is_not_served_names_no_other_service() {
+        let service = ObjectName::new("shop", "web");
+        for (cause, reason) in [
+            (Cause::Contest, Some("FrontendConflict")),
+            (Cause::Special, Some("AddressNotAllowed")),
+            (Cause::SourceRange, Some("InvalidSourceRange")),
+            (Cause::Object, None),
+            (Cause::Twice, None),
+            (Cause::Excess, None),
+        ] {
+            let event = Event::not_served(&service, uid(), &diagnostic(cause));
+            assert_eq!(event.as_ref().map(|event| event.reason), reason);
+            let Some(event) = event else { continue };
+            assert_eq!(event.note(), "spec.externalIPs[0]: taken (2 more like it)");
+            let written = record(event, time(0, 0)).to_json("i");
+            assert!(!written.contains("secret") && !written.contains("rival"), "{written}");
+        }
+        let of_slice = Diagnostic { kind: Kind::EndpointSlice, ..diagnostic(Cause::Special) };
+        let event = Event::not_served(&service, uid(), &of_slice).unwrap();
+        assert_eq!(event.regarding, Regarding::Service(service, uid()));
+        assert_eq!(event.note(), "EndpointSlice web: spec.externalIPs[0]: taken (2 more like it)");
+    }
+
     #[test]
     fn what_every_node_says_has_one_name() {
         let conflict = |message: &str, uid| {
-            let diagnostic = Diagnostic {
-                kind: Kind::Service,
-                name: ObjectName::new("shop", "web"),
-                field: "spec.externalIPs[0]".to_owned(),
-                message: message.to_owned(),
-                cause: ferry_model::Cause::Contest,
-            };
-            Event::frontend_conflict(&diagnostic, uid).common_number()
+            let diagnostic = Diagnostic { message: message.to_owned(), ..diagnostic(Cause::Contest) };
+            Event::not_served(&diagnostic.name, uid, &diagnostic).unwrap().common_number()
         };
         assert!(conflict("taken", uid()).is_some());
         assert_eq!(conflict("taken", uid()), conflict("taken", uid()));

@@ -1,6 +1,6 @@
 use super::*;
 use crate::testing::{name, port, service};
-use ferry_api::object::ServicePort;
+use ferry_api::object::{LoadBalancerIngress, ServicePort};
 
 fn dated(text: &str, seconds: i64) -> Service {
     let created = (seconds > 0).then_some(Timestamp { seconds, nanoseconds: 0 });
@@ -170,4 +170,125 @@ fn a_change_concerns_the_first_in_line() {
         assert_eq!(named, NAMED.min(present.len().saturating_sub(1)));
     }
     assert_eq!(most, NAMED + 1);
+}
+
+fn with_external(text: &str, address: [u8; 4], number: u16) -> Service {
+    Service { ports: [port("", number)].into(), external_ips: [Ok(address.into())].into(), ..dated(text, 1) }
+}
+
+fn with_load_balancer(text: &str, address: [u8; 4], number: u16) -> Service {
+    let ingress = LoadBalancerIngress { ip: Ok(address.into()), proxy_mode: false };
+    Service { ports: [port("", number)].into(), ingress: [ingress].into(), ..dated(text, 500) }
+}
+
+fn with_node_port(text: &str, number: u16) -> Service {
+    Service { ports: [ServicePort { node_port: Ok(number), ..port("", 81) }].into(), ..dated(text, 900) }
+}
+
+/// The older service with an external IP takes nothing of a load balancer's (CVE-2020-8554).
+#[test]
+fn a_load_balancer_address_beats_an_external_ip_whatever_the_age() {
+    let (external, balanced) =
+        (with_external("a", [203, 0, 113, 9], 80), with_load_balancer("b", [203, 0, 113, 9], 80));
+    let at = FrontendAddr::Vip([203, 0, 113, 9].into(), 80);
+    let owner = |claims: &Claims| claims.owner(Family::V4, at, Protocol::Tcp).map(|name| name.name().to_owned());
+    let mut claims = Claims::default();
+    change(&mut claims, None, Some(&external));
+    assert_eq!(owner(&claims).as_deref(), Some("a"));
+    assert_eq!(change(&mut claims, None, Some(&balanced)), ["a"]);
+    assert_eq!(owner(&claims).as_deref(), Some("b"));
+    let mut turned = Claims::default();
+    change(&mut turned, None, Some(&balanced));
+    change(&mut turned, None, Some(&external));
+    assert_eq!(turned, claims);
+    // An older load balancer is an equal.
+    let older = Service { created: dated("c", 2).created, ..with_load_balancer("c", [203, 0, 113, 9], 80) };
+    assert_eq!(change(&mut claims, None, Some(&older)), ["a", "b"]);
+    assert_eq!(owner(&claims).as_deref(), Some("c"));
+    change(&mut claims, Some(&older), None);
+    assert_eq!(change(&mut claims, Some(&balanced), None), ["a"]);
+    assert_eq!(owner(&claims).as_deref(), Some("a"));
+    change(&mut claims, Some(&external), None);
+    assert_eq!(claims, Claims::default());
+}
+
+/// Services that meet at one address of the node and one number.
+fn at_the_node(node: [u8; 4]) -> [Service; 7] {
+    let both = Service { ports: [ServicePort { node_port: Ok(30_080), ..port("", 30_080) }].into(), ..dated("own", 1) };
+    [
+        with_external("external", node, 30_080),
+        with_external("external2", node, 30_080),
+        with_load_balancer("balanced", node, 30_080),
+        with_node_port("port", 30_080),
+        with_node_port("port2", 30_080),
+        with_node_port("other", 30_081),
+        Service { external_ips: [Ok(node.into())].into(), ..both },
+    ]
+}
+
+/// What each service that is there would be told, of what it claims only.
+fn told_at(
+    claims: &Claims,
+    services: &[Service],
+    present: &BTreeSet<usize>,
+    vip: FrontendAddr,
+) -> Vec<(usize, String)> {
+    let of = |index: &usize| {
+        let name = &services[*index].name;
+        let standing = |at| claims.standing(name, Family::V4, at, Protocol::Tcp);
+        let vip = [0, 1, 2, 6].contains(index).then(|| standing(vip));
+        let node_port = [3, 4, 6].contains(index).then(|| standing(FrontendAddr::NodePort(30_080)));
+        let serves = node_port == Some(Standing::Owner);
+        let shadow = claims.shadow(name, Family::V4, 30_080, Protocol::Tcp).filter(|_| serves);
+        (*index, format!("{vip:?} {node_port:?} {shadow:?}"))
+    };
+    present.iter().map(of).collect()
+}
+
+/// Whatever comes, goes or is an address of the node in whatever order: all who win or lose by it are named.
+#[test]
+fn node_ports_meet_the_addresses_of_the_node() {
+    let node = [192, 0, 2, 10];
+    let services = at_the_node(node);
+    let vip = FrontendAddr::Vip(node.into(), 30_080);
+    let mut claims = Claims::default();
+    let (mut present, mut is_address) = (BTreeSet::new(), false);
+    let mut state = 1_usize;
+    let mut met = BTreeSet::new();
+    for _ in 0..3_000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let index = (state >> 33) % (services.len() + 1);
+        let before = told_at(&claims, &services, &present, vip);
+        let dirty: Vec<String> = if let Some(service) = services.get(index) {
+            let comes = present.insert(index);
+            if !comes {
+                present.remove(&index);
+            }
+            change(&mut claims, Some(service).filter(|_| !comes), Some(service).filter(|_| comes))
+        } else {
+            is_address = !is_address;
+            let addresses = if is_address { [IpAddr::from(node)].into() } else { BTreeSet::new() };
+            claims.serve_node_ports_at(addresses).iter().map(|name| name.name().to_owned()).collect()
+        };
+        let after = told_at(&claims, &services, &present, vip);
+        for (other, _) in after.iter().filter(|told| told.0 != index && !before.contains(told)) {
+            assert!(dirty.iter().any(|name| name == services[*other].name.name()), "{other} is not among {dirty:?}");
+        }
+        // One alone has the address: a load balancer, a node port, an external IP.
+        let is_there = |indices: &[usize]| indices.iter().any(|index| present.contains(index));
+        let owner = claims.owner(Family::V4, vip, Protocol::Tcp).map(|name| name.name());
+        let wanted = match () {
+            () if is_there(&[2]) => &["balanced"][..],
+            () if is_address && is_there(&[3, 4, 6]) && is_there(&[0, 1, 6]) => &["port", "port2", "own"],
+            () if is_there(&[0, 1, 6]) => &["external", "external2", "own"],
+            () => &[],
+        };
+        assert_eq!(owner.is_some(), !wanted.is_empty());
+        assert!(owner.is_none_or(|owner| wanted.contains(&owner)), "{owner:?}");
+        met.insert((owner.map(str::to_owned), is_address));
+    }
+    assert!(met.len() >= 9, "{met:?}");
+    claims.serve_node_ports_at(BTreeSet::new());
+    present.iter().for_each(|index| drop(change(&mut claims, Some(&services[*index]), None)));
+    assert_eq!(claims, Claims::default());
 }

@@ -1,4 +1,4 @@
-use ferry_api::object::{KubeObject, NodeAddress, Parsed, ServiceCidr};
+use ferry_api::object::{AddressKind, KubeObject, NodeAddress, Parsed, ServiceCidr};
 
 use super::*;
 use crate::store::Event;
@@ -98,8 +98,15 @@ fn node_port_addresses() {
     let all = || quiet("every local address");
     let cidrs = |list| NodePortSelection::Cidrs(nets(list));
     assert_eq!(of(NodePortSelection::Primary, Some(&node), Family::V4), quiet("192.0.2.10"));
-    assert_eq!(of(NodePortSelection::Primary, Some(&node), Family::V6), all(), "its address is unknown");
-    assert_eq!(of(NodePortSelection::Primary, None, Family::V4), all());
+    let unknown = |family| {
+        let text = format!("nodePorts are not served in {family} until one is");
+        (
+            "-".to_owned(),
+            vec![format!("Node here: nodePortAddresses: no {family} address of the Node is known: {text}")],
+        )
+    };
+    assert_eq!(of(NodePortSelection::Primary, Some(&node), Family::V6), unknown("IPv6"), "never all of them");
+    assert_eq!(of(NodePortSelection::Primary, None, Family::V4), unknown("IPv4"));
     assert_eq!(of(cidrs(&[]), None, Family::V4), all());
     assert_eq!(of(cidrs(&["192.0.2.0/24"]), None, Family::V4), quiet("192.0.2.10 192.0.2.77"));
     assert_eq!(of(cidrs(&["192.0.2.0/24"]), None, Family::V6), all(), "no range of the family");
@@ -157,8 +164,9 @@ fn service_cidrs_and_what_is_wrong_with_objects() {
             .apply(Event::Upsert(KubeObject::ServiceCidr(ServiceCidr { name: ObjectName::cluster_wide(name), cidrs })));
     }
     store.apply(Event::Upsert(KubeObject::Node(node(&[(AddressKind::Internal, "1.2.3")], &["10.0.0.0/8", "none"]))));
-    let context = context(&settings(), store.node());
-    let (four, diagnostics) = base(&settings(), &context, &[], &store, &Profile::NFTABLES, Family::V4);
+    let settings = Settings { node_port_addresses: NodePortSelection::Cidrs(Vec::new()), ..settings() };
+    let context = context(&settings, store.node());
+    let (four, diagnostics) = base(&settings, &context, &[], &store, &Profile::NFTABLES, Family::V4);
     assert_eq!(four.service_cidrs, nets(&["10.7.0.0/16", "10.96.0.0/12"]));
     assert_eq!(
         diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -169,7 +177,7 @@ fn service_cidrs_and_what_is_wrong_with_objects() {
         ]
     );
     assert_eq!(
-        base(&settings(), &context, &[], &store, &Profile::NFTABLES, Family::V6).0.service_cidrs,
+        base(&settings, &context, &[], &store, &Profile::NFTABLES, Family::V6).0.service_cidrs,
         nets(&["fd00:10:96::/112"])
     );
 }
@@ -208,4 +216,67 @@ fn settings_from_a_configuration() {
         config.detect_local_mode = mode.to_owned();
         assert_eq!(of(&config).detect_local, wanted);
     }
+}
+
+/// What a Node has lost stays: `primary` never becomes every address.
+#[test]
+fn a_node_that_loses_an_address_or_a_range_keeps_the_last() {
+    use AddressKind::Internal;
+    let local = ["192.0.2.10", "192.0.2.77", "2001:db8::10", "2001:db8::77"].map(ip);
+    let mut store = Store::new("here");
+    let mut tell = |addresses: &[(AddressKind, &str)], ranges: &[&str]| {
+        let dirty = store.apply(Event::Upsert(KubeObject::Node(node(addresses, ranges))));
+        let context = context(&settings(), store.node());
+        let found = Family::ALL.map(|family| {
+            let (base, diagnostics) = base(&settings(), &context, &local, &store, &Profile::NFTABLES, family);
+            let pods = context.local.of(family).as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
+            (
+                base.node_ports.to_string(),
+                pods,
+                diagnostics.iter().map(|found| found.message.clone()).collect::<Vec<_>>(),
+            )
+        });
+        (dirty.node, found)
+    };
+    let quiet = |addresses: &str, pods: &str| (addresses.to_owned(), pods.to_owned(), Vec::<String>::new());
+    let whole = [quiet("192.0.2.10", "from 10.244.1.0/24"), quiet("2001:db8::10", "from fd00:10:244:1::/64")];
+    let both = [(Internal, "192.0.2.10"), (Internal, "2001:db8::10")];
+    let ranges = ["10.244.1.0/24", "fd00:10:244:1::/64"];
+    assert_eq!(tell(&both, &ranges), (true, whole.clone()));
+    // It loses IPv6, then all of it.
+    let (dirty, [four, mut six]) = tell(&[(Internal, "192.0.2.10")], &["10.244.1.0/24"]);
+    assert_eq!((dirty, &four), (true, &whole[0]));
+    let said = [
+        "the Node has no IPv6 address any more: its last one stays in force",
+        "the Node has no IPv6 pod range any more: its last one stays in force",
+    ];
+    assert_eq!(std::mem::take(&mut six.2), said);
+    assert_eq!(six, whole[1]);
+    let (_, bare) = tell(&[], &[]);
+    assert_eq!(
+        bare.clone().map(|(addresses, pods, said)| (quiet(&addresses, &pods), said.len())),
+        whole.clone().map(|whole| (whole, 2))
+    );
+    assert!(!tell(&[], &[]).0, "nothing new");
+    assert_eq!(tell(&both, &ranges), (true, whole));
+    let moved = tell(&[(Internal, "192.0.2.77"), (Internal, "2001:db8::77")], &["10.244.9.0/24"]).1;
+    assert_eq!(moved[0], quiet("192.0.2.77", "from 10.244.9.0/24"));
+    assert_eq!((&*moved[1].0, &*moved[1].1), ("2001:db8::77", "from fd00:10:244:1::/64"));
+}
+
+/// A bind address of loopback is none for node ports.
+#[test]
+fn the_addresses_that_serve_node_ports() {
+    let local = ["127.0.0.1", "::1", "169.254.20.10", "192.0.2.10", "192.0.2.77", "fe80::1", "2001:db8::10"].map(ip);
+    let node = node(&[(AddressKind::Internal, "192.0.2.10")], &[]);
+    let of = |node_port_addresses, bind_address| {
+        let settings = Settings { node_port_addresses, bind_address, ..settings() };
+        let context = context(&settings, Some(&node));
+        let addresses = super::node_port_addresses(&settings, &context, &local);
+        addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(of(NodePortSelection::Primary, None), "192.0.2.10");
+    assert_eq!(of(NodePortSelection::Primary, Some(ip("127.0.0.1"))), "");
+    assert_eq!(of(NodePortSelection::Cidrs(Vec::new()), None), "192.0.2.10 192.0.2.77 2001:db8::10");
+    assert_eq!(of(NodePortSelection::Cidrs(nets(&["127.0.0.0/8", "192.0.2.77/32"])), None), "192.0.2.77 2001:db8::10");
 }

@@ -13,7 +13,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-const ADDRESSES: [&str; 12] = [
+const ADDRESSES: [&str; 17] = [
     "10.96.0.1",
     "10.96.0.2",
     "203.0.113.9",
@@ -26,6 +26,11 @@ const ADDRESSES: [&str; 12] = [
     "2001:db8::10",
     "fd00:10:244::1",
     "::1",
+    "169.254.169.254",
+    "224.0.0.1",
+    "255.255.255.255",
+    "fe80::1",
+    "ff02::1",
 ];
 const NETS: [&str; 9] = [
     "10.0.0.0/8",
@@ -67,7 +72,7 @@ fn protocol() -> impl Strategy<Value = Protocol> {
 }
 
 fn port_name() -> impl Strategy<Value = Box<str>> {
-    select(&["", "http", "dns"][..]).prop_map(Box::from)
+    prop_oneof![19 => select(&["", "http", "dns"][..]), 1 => Just("web:http")].prop_map(Box::from)
 }
 
 fn name() -> impl Strategy<Value = ObjectName> {

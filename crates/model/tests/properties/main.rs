@@ -6,11 +6,12 @@
 mod arbitrary;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use ferry_api::object::{Family, Kind, KubeObject, ObjectName};
 use ferry_model::{
     Action, BaseState, Context, Diagnostic, Event, FrontendAddr, FrontendKind, Pool, Profile, ServiceState, Settings,
-    SourceRanges, Store, Verdict, base, context, decide, resolve,
+    SourceRanges, Store, Verdict, base, context, decide, node_port_addresses, resolve,
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -33,6 +34,10 @@ fn bases(store: &Store, settings: &Settings, context: &Context) -> [BaseState; 2
     Family::ALL.map(|family| base(settings, context, &local, store, &Profile::NFTABLES, family).0)
 }
 
+fn place_node_ports(store: &mut Store, settings: &Settings, context: &Context) {
+    store.serve_node_ports_at(node_port_addresses(settings, context, &arbitrary::local_addresses()));
+}
+
 /// A proxy that resolves only what it is told is dirty.
 struct Follower {
     settings: Settings,
@@ -45,13 +50,16 @@ impl Follower {
     fn new(settings: Settings) -> Self {
         let store = Store::new(&settings.node_name).serving_external_ips(settings.external_ips);
         let context = context(&settings, None);
-        Self { settings, store, context, states: States::new() }
+        let mut follower = Self { settings, store, context, states: States::new() };
+        place_node_ports(&mut follower.store, &follower.settings, &follower.context);
+        follower
     }
 
     fn apply(&mut self, event: Event) {
         let dirty = self.store.apply(event);
         if dirty.node {
             self.context = context(&self.settings, self.store.node());
+            place_node_ports(&mut self.store, &self.settings, &self.context);
             self.states = resolve_all(&self.store, &self.context);
         }
         for name in dirty.services {
@@ -81,7 +89,15 @@ fn fresh(objects: impl IntoIterator<Item = KubeObject>, settings: &Settings) -> 
     store
 }
 
-fn compare(follower: &Follower, wanted: &Store) -> Result<(), TestCaseError> {
+/// The wanted store knows the last objects only. What our Node had before and has lost stays, and so does its order.
+fn compare(follower: &Follower, wanted: &mut Store) -> Result<(), TestCaseError> {
+    if wanted.node().is_some() {
+        let node = follower.store.node().cloned();
+        wanted.apply(Event::Delete(Kind::Node, ObjectName::cluster_wide(&follower.settings.node_name)));
+        node.into_iter().for_each(|node| drop(wanted.apply(Event::Upsert(KubeObject::Node(node)))));
+    }
+    place_node_ports(wanted, &follower.settings, &follower.context);
+    let wanted = &*wanted;
     let wanted_context = context(&follower.settings, wanted.node());
     prop_assert_eq!(&follower.context, &wanted_context);
     prop_assert_eq!(&follower.states, &resolve_all(wanted, &wanted_context));
@@ -111,10 +127,10 @@ fn check_state(state: &ServiceState, family: Family, diagnostics: &[Diagnostic])
             }
             if let FrontendAddr::Vip(address, port) = frontend.at {
                 prop_assert!(Family::of(address) == family && port != 0);
+                prop_assert!(!is_special(address), "{}", frontend);
             }
             if let SourceRanges::Only(ranges) = &frontend.sources {
                 prop_assert_eq!(frontend.kind, FrontendKind::LoadBalancer);
-                prop_assert!(!ranges.is_empty());
                 prop_assert!(ranges.iter().all(|range| Family::of_net(*range) == family && *range == range.trunc()));
                 prop_assert!(ranges.windows(2).all(|pair| pair[0].broadcast() < pair[1].network()), "{:?}", ranges);
             }
@@ -123,9 +139,18 @@ fn check_state(state: &ServiceState, family: Family, diagnostics: &[Diagnostic])
     Ok(())
 }
 
+fn is_special(address: IpAddr) -> bool {
+    let link_local = match address {
+        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    address.is_loopback() || address.is_multicast() || address.is_unspecified() || link_local
+}
+
 fn check_pool(pool: &Pool, family: Family) -> Result<(), TestCaseError> {
     prop_assert!(pool.0.windows(2).all(|pair| pair[0] < pair[1]), "{} is not sorted", pool);
     prop_assert!(pool.0.iter().all(|endpoint| Family::of(endpoint.address) == family && endpoint.port != 0));
+    prop_assert!(!pool.0.iter().any(|endpoint| is_special(endpoint.address)), "{}", pool);
     Ok(())
 }
 
@@ -164,7 +189,7 @@ proptest! {
         if order % 2 == 0 {
             rest.reverse();
         }
-        compare(&follower, &fresh(rest, &follower.settings))?;
+        compare(&follower, &mut fresh(rest, &follower.settings))?;
     }
 
     #[test]
@@ -182,7 +207,7 @@ proptest! {
             prop_assert!(follower.store.service_names().count() >= known, "something went before the list was complete");
             kinds.iter().for_each(|kind| follower.apply(Event::Synced(*kind)));
         }
-        compare(&follower, &fresh(last_of(&after), &follower.settings))?;
+        compare(&follower, &mut fresh(last_of(&after), &follower.settings))?;
     }
 
     #[test]
@@ -191,8 +216,9 @@ proptest! {
         objects in prop::collection::vec(arbitrary::object(), 0..24),
         packets in prop::collection::vec(arbitrary::packet(), 16),
     ) {
-        let store = fresh(objects, &settings);
+        let mut store = fresh(objects, &settings);
         let context = context(&settings, store.node());
+        place_node_ports(&mut store, &settings, &context);
         let bases = bases(&store, &settings, &context);
         let states = resolve_all(&store, &context);
         for (family, base) in Family::ALL.into_iter().zip(&bases) {
@@ -206,7 +232,18 @@ proptest! {
                         prop_assert!(other.is_none(), "{} serve {} both", state.name, frontend.at);
                         let owner = store.claims().owner(family, frontend.at, port.protocol);
                         prop_assert_eq!(owner, Some(&state.name));
+                        prop_assert!(!port.name.contains(':'), "{}", state);
                     }
+                }
+            }
+            // Before an external IP comes a node port wherever that is served.
+            let node_ports = node_port_addresses(&settings, &context, &arbitrary::local_addresses());
+            for (state, port) in of_family().flat_map(|(state, _)| state.ports.iter().map(move |port| (state, port))) {
+                for frontend in port.frontends.iter().filter(|frontend| frontend.kind == FrontendKind::ExternalIp) {
+                    let FrontendAddr::Vip(address, number) = frontend.at else { continue };
+                    let node_port = (FrontendAddr::NodePort(number), port.protocol);
+                    let is_taken = node_ports.contains(&address) && owners.contains_key(&node_port);
+                    prop_assert!(!is_taken, "{} of {} is a node port", frontend, state.name);
                 }
             }
             for packet in packets.iter().filter(|packet| Family::of(packet.destination) == family) {

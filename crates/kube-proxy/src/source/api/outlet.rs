@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ferry_api::object::{Kind, KubeObject, Node, ObjectName};
+use ferry_api::object::{Kind, KubeObject, ObjectName};
 use ferry_api::wire::stream::Unreadable;
 use ferry_model::store::Event;
 
@@ -35,10 +35,6 @@ struct OwnNode {
     seen: bool,
     /// it has been said that there is none
     missing: bool,
-    /// its last addresses and pod ranges
-    facts: Option<Node>,
-    /// it has been said that a new one has none of its own yet
-    bare: bool,
 }
 
 /// Objects whose last state could not be read, with the reason.
@@ -61,8 +57,6 @@ impl Outlet {
             name: ObjectName::cluster_wide(node_name),
             seen: false,
             missing: false,
-            facts: None,
-            bare: false,
         });
         Self {
             kind,
@@ -101,7 +95,7 @@ impl Outlet {
         }
     }
 
-    fn readable(&mut self, mut object: KubeObject) {
+    fn readable(&mut self, object: KubeObject) {
         if let Some(node) = &mut self.node {
             if *object.name() != node.name {
                 return;
@@ -109,9 +103,6 @@ impl Outlet {
             node.seen = true;
             if std::mem::take(&mut node.missing) {
                 tracing::info!(node = %node.name, "The Node is there");
-            }
-            if let KubeObject::Node(object) = &mut object {
-                node.complete(object);
             }
         }
         self.unreadable.forget(object.name());
@@ -185,26 +176,6 @@ impl Outlet {
 // === impl OwnNode ===
 
 impl OwnNode {
-    /// A Node that was made anew gets addresses and pod ranges only after a while. Those of the one before stay until
-    /// then: the rules that depend on them are right for the pods that run.
-    fn complete(&mut self, node: &mut Node) {
-        if let Some(facts) = &self.facts {
-            let (unaddressed, unranged) = (node.addresses.is_empty(), node.pod_cidrs.is_empty());
-            if unaddressed {
-                node.addresses.clone_from(&facts.addresses);
-            }
-            if unranged {
-                node.pod_cidrs.clone_from(&facts.pod_cidrs);
-            }
-            let bare = (unaddressed && !facts.addresses.is_empty()) || (unranged && !facts.pod_cidrs.is_empty());
-            if bare && !std::mem::replace(&mut self.bare, true) {
-                tracing::warn!(node = %self.name, "The Node has no addresses or pod ranges any more, the last ones stay");
-            }
-            self.bare &= bare;
-        }
-        self.facts = Some(node.clone());
-    }
-
     fn miss(&mut self) {
         if !std::mem::replace(&mut self.missing, true) {
             tracing::warn!(node = %self.name, "The cluster has no Node of this name, what is known of it stays");

@@ -320,6 +320,17 @@ fn a_document_that_may_be_any_object_deletes_none() {
 }
 
 #[test]
+fn a_document_with_a_name_that_no_object_has_keeps_nobody() {
+    let misnamed = format!("{}---\n{}", service("a", "10.0.0.1"), service("'web:http'", "10.0.0.9"));
+    let mut bench = Bench::new(&[("a.yaml", &misnamed)]);
+    assert_eq!(bench.have(), [("a", "10.0.0.1")]);
+    assert_eq!(bench.directory.unreadable(), 0, "no rules of an earlier run can be those of this object");
+    bench.put("a.yaml", &misnamed.replace("name: a", "name: b"));
+    bench.until(&[("b", "10.0.0.1")]);
+    assert!(!bench.directory.files[OsStr::new("a.yaml")].broken.is_empty(), "and it is said");
+}
+
+#[test]
 fn what_was_never_read_is_counted() {
     let ips = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
     let mut bench = Bench::new(&[("a.yaml", "kind: [\n"), ("b.yaml", &three("x", ips)), ("c.yaml", "")]);

@@ -1,6 +1,6 @@
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use ferry_api::object::{AddressKind, Node, NodeAddress, ServiceCidr};
+use ferry_api::object::{Node, ServiceCidr};
 
 use super::super::testing::logged;
 use super::*;
@@ -138,26 +138,15 @@ fn a_node_that_is_gone_keeps_its_facts_and_gives_one_line() {
 }
 
 #[test]
-fn a_node_that_is_made_anew_keeps_what_it_has_not_got_yet() {
-    let full = |address: &str, range: &str| {
-        let KubeObject::Node(bare) = node("here") else { panic!("a node") };
-        let addresses = [NodeAddress { kind: AddressKind::Internal, address: Ok(address.parse().unwrap()) }].into();
-        KubeObject::Node(Node { addresses, pod_cidrs: [Ok(range.parse().unwrap())].into(), ..bare })
-    };
-    let mut bench = Bench::new(Kind::Node);
-    let log = logged(|| {
-        bench.outlet.object(Ok(node("here")));
-        bench.outlet.object(Ok(full("10.0.0.1", "10.1.0.0/24")));
-        bench.outlet.gone(ObjectName::cluster_wide("here"));
-        bench.outlet.object(Ok(node("here")));
-        bench.outlet.object(Ok(node("here")));
-        bench.outlet.object(Ok(full("10.0.0.2", "10.1.2.0/24")));
-    });
-    let kept = Event::Upsert(full("10.0.0.1", "10.1.0.0/24"));
-    let own = Event::Upsert(full("10.0.0.2", "10.1.2.0/24"));
-    let bare = Event::Upsert(node("here"));
-    assert_eq!(bench.delivered(), [bare, kept.clone(), kept.clone(), kept, own]);
-    assert_eq!(log.iter().filter(|line| line.contains("the last ones stay")).count(), 1, "{log:?}");
+fn a_list_with_an_object_that_no_name_can_be_of_is_complete() {
+    let mut bench = Bench::new(Kind::ServiceCidr);
+    let misnamed = || Unreadable { misnamed: true, ..broken(Kind::ServiceCidr, None, "odd") };
+    for _ in 0..2 {
+        bench.outlet.begin();
+        bench.outlet.object(Err(misnamed()));
+        bench.outlet.complete();
+        assert_eq!(bench.delivered(), [Event::Restart(Kind::ServiceCidr), Event::Synced(Kind::ServiceCidr)]);
+    }
 }
 
 #[test]
