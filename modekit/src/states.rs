@@ -126,21 +126,7 @@ pub fn everything(family: Family) -> Delta {
         ],
     );
     sticky_udp.affinity = Affinity::new(3);
-    let many = |first: u8, treatment| -> Vec<Frontend> {
-        (first..first + 9).map(|last| frontend(FrontendKind::ExternalIp, vip(last), treatment)).collect()
-    };
-    let wide = [vec![cluster_ip(7, INTERNAL), node_port(30007, EXTERNAL)], many(100, EXTERNAL)].concat();
-    let wide_local = [vec![cluster_ip(8, INTERNAL), node_port(30008, SPLIT)], many(110, SPLIT)].concat();
-    let mut wide_sticky = port(Protocol::Tcp, all.clone(), local.clone(), wide_local.clone());
-    wide_sticky.affinity = Affinity::new(10_800);
-    wide_sticky.frontends.iter_mut().for_each(|frontend| match &mut frontend.at {
-        FrontendAddr::Vip(_, port) => *port = 81,
-        FrontendAddr::NodePort(port) => *port += 1000,
-    });
     let units = [
-        service("wide", vec![port(Protocol::Tcp, all.clone(), none.clone(), wide)]),
-        service("wide-local", vec![port(Protocol::Tcp, all.clone(), local.clone(), wide_local)]),
-        service("wide-sticky", vec![wide_sticky]),
         service("plain", vec![port(Protocol::Tcp, all.clone(), none.clone(), frontends)]),
         service("local", vec![port(Protocol::Tcp, all.clone(), local, local_frontends)]),
         service(
@@ -165,5 +151,23 @@ pub fn everything(family: Family) -> Delta {
         service("sticky-udp", vec![sticky_udp]),
         (UnitId::Base, Some(Arc::new(Unit::Base(base(family, true))))),
     ];
-    Delta { context: Some(Arc::new(context(family))), units: units.into_iter().collect() }
+    Delta { context: Some(Arc::new(context(family))), units: units.into_iter().chain(wide(family)).collect() }
+}
+
+/// Services with so many frontends that they share what a plane writes of the endpoints: with policy Cluster, with policy
+/// Local, and the same with affinity.
+fn wide(family: Family) -> [(UnitId, Option<Arc<Unit>>); 3] {
+    let (all, local) = (pool(family, &[1, 2, 3]), pool(family, &[2]));
+    let frontends = |last: u8, port, node_port, treatment| -> Vec<Frontend> {
+        let vip = |last| FrontendAddr::Vip(address(family, 96, last), port);
+        let external = (0..9).map(|more| frontend(FrontendKind::ExternalIp, vip(100 + 10 * last + more), treatment));
+        let cluster_ip = frontend(FrontendKind::ClusterIp, vip(last), INTERNAL);
+        let node_port = frontend(FrontendKind::NodePort, FrontendAddr::NodePort(node_port), treatment);
+        [cluster_ip, node_port].into_iter().chain(external).collect()
+    };
+    let plain = port(Protocol::Tcp, all.clone(), Pool::new([]), frontends(7, 80, 30007, EXTERNAL));
+    let split = port(Protocol::Tcp, all.clone(), local.clone(), frontends(8, 80, 30008, SPLIT));
+    let mut sticky = port(Protocol::Tcp, all, local, frontends(8, 81, 31008, SPLIT));
+    sticky.affinity = Affinity::new(10_800);
+    [service("wide", vec![plain]), service("wide-local", vec![split]), service("wide-sticky", vec![sticky])]
 }
