@@ -62,7 +62,7 @@ fn damages(node: &Host, ruleset: &Ruleset, table: &str) -> Vec<(&'static str, St
         ("an element of endpoints deleted", delete("map endpoints")),
         ("an element of nodeport-endpoints deleted", delete("map nodeport-endpoints")),
         ("an element of cluster-ips deleted", delete("set cluster-ips")),
-        ("an element of hairpin deleted", delete("set hairpin")),
+        ("an element of same-octet deleted", delete("set same-octet")),
         ("a source range deleted", delete("set source-ranges")),
         ("all endpoints flushed", format!("flush map {table} endpoints")),
         (
