@@ -27,7 +27,7 @@ pub enum Origin {
         /// the way there
         access: Box<Access>,
         /// how to ask
-        options: client::Options,
+        options: Box<client::Options>,
     },
 }
 
@@ -71,7 +71,7 @@ impl Origin {
             Self::Cluster { access, options } => {
                 let freshness = Arc::new(Freshness::new(Instant::now(), &api::KINDS));
                 let server = access.server().to_owned();
-                let client = Client::new(*access, options, Arc::clone(&metrics.rest))?;
+                let client = Client::new(*access, *options, Arc::clone(&metrics.rest))?;
                 // With a limit of their own, as for upstream: a storm of events holds up no list.
                 let own = client.with_own_limit();
                 let (recorder, writer) = events::open(own, &platform::machine_name(), events::Timing::default());

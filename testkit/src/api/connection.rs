@@ -142,7 +142,12 @@ impl Connection {
             let fields = fields.iter().copied().chain(length);
             return reply.head(fields.fold(response, |response, (name, value)| response.header(name, value)));
         }
-        let mut head = format!("HTTP/1.1 {code} {}\r\n", if code < 300 { "Fine" } else { "Refused" });
+        let word = match code {
+            200 => "OK",
+            ..300 => "Fine",
+            300.. => "Refused",
+        };
+        let mut head = format!("HTTP/1.1 {code} {word}\r\n");
         let framing = length.as_deref().map_or(("Transfer-Encoding", "chunked"), |length| ("Content-Length", length));
         for (name, value) in fields.iter().copied().chain([framing]) {
             head.extend([name, ": ", value, "\r\n"]);

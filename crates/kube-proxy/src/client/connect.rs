@@ -102,8 +102,11 @@ impl Wire {
         if matches!(outcome, Poll::Ready(Err(_))) {
             let mut unread = [0; 1];
             let mut last = tokio::io::ReadBuf::new(&mut unread);
-            if let Poll::Ready(Err(error)) = Pin::new(self.io.inner_mut()).poll_read(cx, &mut last) {
-                self.note(&error);
+            match Pin::new(self.io.inner_mut()).poll_read(cx, &mut last) {
+                Poll::Ready(Err(error)) => self.note(&error),
+                Poll::Ready(Ok(())) => {}
+                // A connection that is dead for writing is about to be for reading.
+                Poll::Pending => return Poll::Pending,
             }
         }
         outcome

@@ -45,5 +45,5 @@ fn origin(configured: &Configured) -> anyhow::Result<Origin> {
         user_agent: client::user_agent(&program),
         timing: client::Timing::default(),
     };
-    Ok(Origin::Cluster { access: Box::new(access), options })
+    Ok(Origin::Cluster { access: Box::new(access), options: Box::new(options) })
 }

@@ -1,7 +1,13 @@
 //! What the cluster as a source does when the server or the network fails, over real sockets and TLS, each test in a
 //! network namespace of its own, so it needs root. The server is scripted; what the source delivers goes into a store,
 //! and in the end that has to hold what the server holds.
-#![expect(clippy::expect_used, clippy::panic, reason = "the helpers of a test fail as tests do")]
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests are functions here that two tests call each, and they fail as tests do"
+)]
 
 /// Makes tests of these functions: one over HTTP/1.1 and one over HTTP/2 of each.
 macro_rules! over_both {

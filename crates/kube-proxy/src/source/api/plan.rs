@@ -390,7 +390,9 @@ impl Plan {
         }
         let pause = self.back_off(failure.cause, now);
         if attempt.checking {
-            if is_answer(failure.cause) {
+            // Access may be refused for a moment only, by a server that has just started.
+            let is_passing = failure.is_refused_access() && !self.is_refused(now);
+            if is_answer(failure.cause) && !is_passing {
                 // It can't be found out this way.
                 self.doubt(now);
             }

@@ -641,7 +641,16 @@ fn a_check_that_fails_is_made_again_and_one_that_is_refused_is_done_without() {
             assert!(matches!(bench.try_and_fail(cause).0, Step::Check { .. }), "{cause:?}");
         }
     }
-    for cause in [refused(400), refused(403), Cause::Foreign, Cause::Broken] {
+    for cause in [401, 403].map(refused) {
+        let mut bench = returned(Some("99"), SECOND);
+        let start = bench.now;
+        while let Step::Check { .. } = bench.begin() {
+            bench.fails(cause);
+            assert!(bench.now < start + 60 * SECOND);
+        }
+        assert!(bench.now >= start + 30 * SECOND, "a server that has just started refuses for a while");
+    }
+    for cause in [refused(400), refused(404), Cause::Foreign, Cause::Broken] {
         let mut bench = returned(Some("99"), SECOND);
         assert!(matches!(bench.try_and_fail(cause).0, Step::Check { .. }), "{cause:?}");
         let Step::Watch { seconds, .. } = bench.begin() else { panic!("no watch: {cause:?}") };
