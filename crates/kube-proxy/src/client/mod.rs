@@ -374,6 +374,11 @@ impl Client {
         Ok(request)
     }
 
+    /// How many attempts to connect have failed so far, whoever made them.
+    pub fn failures(&self) -> u64 {
+        self.0.transports.failures()
+    }
+
     /// The number of the identity that new connections have.
     fn identity(&self) -> u64 {
         self.0.transports.identity()

@@ -105,6 +105,11 @@ impl Transports {
         made.map_err(|error| CallError::Connect(error.to_string()))
     }
 
+    /// How many attempts to connect have failed.
+    pub(super) fn failures(&self) -> u64 {
+        self.gate.failures()
+    }
+
     /// The server has answered.
     pub(super) fn works(&self) {
         self.gate.works();

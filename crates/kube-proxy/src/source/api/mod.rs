@@ -101,6 +101,7 @@ impl Setup {
             plan: Plan::new(self.timing.clone(), Dice::new()),
             outlet: Outlet::new(kind, &self.node_name, sink),
             report: Report::new(resource.name, self.server.as_str().into()),
+            failures: 0,
             absence: None,
             resource,
         }

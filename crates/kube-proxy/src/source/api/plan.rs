@@ -144,6 +144,13 @@ impl Plan {
         }
     }
 
+    /// Somebody has found the server away, be it another kind.
+    pub(super) fn missed(&mut self, now: Instant) {
+        if self.listed {
+            self.away.get_or_insert(now);
+        }
+    }
+
     /// Begins the next step.
     pub(super) fn begin(&mut self, now: Instant) -> Step {
         let may_stream = self.streaming_from.is_none_or(|from| now >= from);
@@ -323,8 +330,8 @@ impl Plan {
             Some(failure) => failure,
         };
         let quiet = match failure.cause {
-            // What goes wrong with a check goes wrong with watches, too, and is told of those.
-            _ if attempt.checking => failure.cause != Cause::Future,
+            // Who may not ask this may not watch either, and is told of that.
+            Cause::Refused { .. } if attempt.checking => true,
             Cause::Interrupted => worked,
             // Some servers send no bookmarks, and one that is gone shows at the next step.
             Cause::Silent => self.is_complete() && attempt.answered.is_some(),

@@ -28,6 +28,8 @@ pub(super) struct Reflector {
     pub(super) plan: Plan,
     pub(super) outlet: Outlet,
     pub(super) report: Report,
+    /// attempts to connect that had failed when the last step began
+    pub(super) failures: u64,
     /// the status that a kind was refused with that need not be there
     pub(super) absence: Option<u16>,
 }
@@ -47,6 +49,10 @@ impl Reflector {
     /// Runs until the core has ended.
     pub(super) async fn run(mut self) -> Closed {
         loop {
+            let failures = self.client.failures();
+            if std::mem::replace(&mut self.failures, failures) != failures {
+                self.plan.missed(Instant::now());
+            }
             let step = self.plan.begin(Instant::now());
             let (verb, result) = match step {
                 Step::List(recency) => (Verb::List, self.list(&recency).await),
