@@ -139,6 +139,25 @@ impl Cause {
             _ => None,
         }
     }
+
+    /// True if the server, or something between, answered in a way that asking again won't change soon.
+    pub(super) fn is_answer(self) -> bool {
+        let refused = self.code().is_some_and(|code| (400..500).contains(&code) && code != 429);
+        refused || matches!(self, Self::Broken | Self::Foreign | Self::Endless | Self::Unsupported)
+    }
+
+    /// True if the server is away or has just started. It may come back with what a backup held: then our version is one of
+    /// its future, watches from there say nothing until it has caught up, and what is gone by then is never told.
+    pub(super) fn is_absence(self) -> bool {
+        matches!(self, Self::Unreached | Self::Unequipped)
+            || self.code().is_some_and(|code| matches!(code, 401 | 403 | 500..))
+    }
+
+    /// True if the server doesn't do streaming lists at all; false if it does nothing for us just now.
+    pub(super) fn is_refusal_of_streaming(self) -> bool {
+        let passing = [401, 403, 404, 408, 410, 429, 502, 503, 504];
+        self.code().is_some_and(|code| code >= 400 && !passing.contains(&code))
+    }
 }
 
 #[cfg(test)]

@@ -383,7 +383,7 @@ impl Plan {
         } else if failure.cause == Cause::Silent && attempt.heard.is_none() {
             self.mute = self.mute.saturating_add(1);
         }
-        if self.listed && is_absence(failure.cause) {
+        if self.listed && failure.cause.is_absence() {
             self.away.get_or_insert(now);
         }
         if matches!(failure.cause, Cause::Behind | Cause::Future) {
@@ -399,7 +399,7 @@ impl Plan {
         if attempt.checking {
             // Access may be refused for a moment only, by a server that has just started.
             let is_passing = failure.is_refused_access() && !self.is_refused(now);
-            if is_answer(failure.cause) && !is_passing {
+            if failure.cause.is_answer() && !is_passing {
                 // It can't be found out this way.
                 self.doubt(now);
             }
@@ -437,7 +437,7 @@ impl Plan {
         if self.attempt.streaming {
             self.failed_streams = self.failed_streams.saturating_add(1);
             let is_held_back = cause == Cause::Silent && self.attempt.answered.is_some();
-            if is_held_back || cause == Cause::Unsupported || is_refusal_of_streaming(cause) {
+            if is_held_back || cause == Cause::Unsupported || cause.is_refusal_of_streaming() {
                 self.streaming_from = now.checked_add(self.timing.streaming_retry);
             }
         } else {
@@ -477,25 +477,6 @@ impl Plan {
         }
         self.relists.next(self.timing.refusal_limit, &mut self.dice)
     }
-}
-
-/// Whether the server, or something between, has answered in a way that asking again won't change soon.
-fn is_answer(cause: Cause) -> bool {
-    let refused = cause.code().is_some_and(|code| (400..500).contains(&code) && code != 429);
-    refused || matches!(cause, Cause::Broken | Cause::Foreign | Cause::Endless | Cause::Unsupported)
-}
-
-/// Whether the server is away or has just started. It may come back with what a backup held: then our version is one of
-/// its future, watches from there say nothing until it has caught up, and what is gone by then is never told.
-fn is_absence(cause: Cause) -> bool {
-    matches!(cause, Cause::Unreached | Cause::Unequipped)
-        || cause.code().is_some_and(|code| matches!(code, 401 | 403 | 500..))
-}
-
-/// Whether the server has said that it doesn't do streaming lists, rather than that it does nothing for us just now.
-fn is_refusal_of_streaming(cause: Cause) -> bool {
-    let passing = [401, 403, 404, 408, 410, 429, 502, 503, 504];
-    cause.code().is_some_and(|code| code >= 400 && !passing.contains(&code))
 }
 
 #[cfg(test)]
