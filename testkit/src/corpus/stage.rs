@@ -39,8 +39,16 @@ pub struct Corpus<'a> {
 struct Running<'a> {
     proxy: Proxy<'a>,
     config: String,
-    /// what else it learned only when it started
-    knows: String,
+    knows: Knows,
+}
+
+/// What a proxy knows of its Node that a later Node doesn't take back.
+#[derive(Clone, PartialEq, Eq)]
+struct Knows {
+    /// all of it, where it is learned at the start alone
+    start: String,
+    /// the facts whose last value stays when the Node loses them, each with its family
+    facts: BTreeSet<(Family, &'static str)>,
 }
 
 /// Where the proxy has its objects from.
@@ -107,8 +115,9 @@ impl<'a> Corpus<'a> {
             store.apply(Event::Upsert(KubeObject::Node(node)));
         }
         // upstream knows the addresses that its Node had when it started
-        let knows = if let Objects::Server(..) = self.objects { format!("{:?}", store.node()) } else { String::new() };
-        self.put((&config, knows), &addresses, &manifest);
+        let start = if let Objects::Server(..) = self.objects { format!("{:?}", store.node()) } else { String::new() };
+        let facts = store.node().map(facts).unwrap_or_default();
+        self.put((&config, Knows { start, facts }), &addresses, &manifest);
         let decided = Decided::new(&settings, &store, &self.mode, &addresses);
         let found = try_all(self.terrain, &decided, &addresses, self.mode.remembers);
         let mut findings = Findings { connections: found.connections, faults: Vec::new() };
@@ -168,10 +177,11 @@ impl<'a> Corpus<'a> {
     }
 
     /// Makes it so that these objects are served by a proxy with this configuration, on a node with these addresses.
-    fn put(&mut self, (config, knows): (&str, String), addresses: &Addresses, manifest: &str) {
+    fn put(&mut self, (config, knows): (&str, Knows), addresses: &Addresses, manifest: &str) {
         let stays = self.addresses.as_ref() == Some(addresses)
             && self.proxy.as_mut().is_some_and(|running| {
-                running.config == config && running.knows == knows && running.proxy.is_running()
+                let loses_nothing = running.knows.start == knows.start && running.knows.facts.is_subset(&knows.facts);
+                running.config == config && loses_nothing && running.proxy.is_running()
             });
         if !stays {
             // so that what answers is the new process
@@ -190,13 +200,14 @@ impl<'a> Corpus<'a> {
             }
             Objects::Server(served) => served.put(manifest, &marker),
         }
-        if self.proxy.is_none() {
-            self.proxy = Some(self.start(config, knows));
+        match &mut self.proxy {
+            Some(running) => running.knows = knows,
+            None => self.proxy = Some(self.start(config, knows)),
         }
         self.wait(since);
     }
 
-    fn start(&self, config: &str, knows: String) -> Running<'a> {
+    fn start(&self, config: &str, knows: Knows) -> Running<'a> {
         let file = self.folder.join("config.yaml");
         fs::write(&file, config).expect("writing the configuration");
         let path = |path: &Path| path.to_str().expect("a path of this repository is text").to_owned();
@@ -233,6 +244,14 @@ impl<'a> Corpus<'a> {
             }
         }
     }
+}
+
+/// What a Node has of which the last value stays.
+fn facts(node: &Node) -> BTreeSet<(Family, &'static str)> {
+    let addresses = node.addresses.iter().filter_map(|known| known.address.as_ref().ok());
+    let addresses = addresses.map(|address| (Family::of(*address), "address"));
+    let ranges = node.pod_cidrs.iter().flatten().map(|range| (Family::of_net(*range), "pod range"));
+    addresses.chain(ranges).collect()
 }
 
 /// The first faults of a situation, and what was decided in their families.

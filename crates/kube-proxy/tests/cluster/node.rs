@@ -177,7 +177,7 @@ fn a_node_that_is_made_anew_takes_nothing_away() {
     let generation = cluster.generation();
     cluster.api.delete(&node_path());
     cluster.api.create(&bare());
-    wait(&mut proxy, "a word about it", |proxy| proxy.log().contains("the last ones stay"));
+    wait(&mut proxy, "a word about it", |proxy| proxy.log().contains("its last one stays in force"));
     std::thread::sleep(Duration::from_millis(500));
     for family in Family::ALL {
         let tally = cluster.lab.from(Place::Client).tcp(at_node_port(family, 30055), 2);
