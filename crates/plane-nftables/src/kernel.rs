@@ -269,6 +269,11 @@ impl Kernel<NftObject> for NftablesKernel {
         if self.strange { serves::foreign(&mut self.socket, self.family) } else { Vec::new() }
     }
 
+    fn news(&mut self) -> Result<Option<Extent<NftKey>>, CommitError> {
+        // While the other family has the turn, what it hears is kept for `tend`.
+        self.turn.try_take().map_or(Ok(None), |mut watch| watch.news(self.family).map_err(of_io))
+    }
+
     fn commit(&mut self, batch: &Batch<NftObject>) -> Result<(), CommitError> {
         self.announce(batch);
         let result = self.exchange_and_forget(batch);

@@ -162,6 +162,14 @@ pub trait Kernel<O: Object> {
     fn foreign_serves(&mut self) -> Vec<Served> {
         Vec::new()
     }
+    /// What others changed since the last call, or since [`Kernel::tend`] said so; asked before pending changes are made, so that
+    /// one that another writer was first with is made by what it left. `None` also where only `tend` can tell.
+    ///
+    /// # Errors
+    /// If the notifications can't be read.
+    fn news(&mut self) -> Result<Option<Extent<O::Key>>, CommitError> {
+        Ok(None)
+    }
     /// Makes the difference. All or nothing where the kernel can.
     fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitError>;
     /// The plane's own time: memories to purge, notifications to look at. Called at every turn of the run loop.

@@ -45,6 +45,12 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         now: Instant,
         outcome: &mut Outcome,
     ) -> Result<(), CommitError> {
+        // What can't be read here is `tend`'s to report; what is pending goes on all the same.
+        if !self.pending.is_empty()
+            && let Ok(Some(drift)) = self.kernel.news()
+        {
+            self.suspects.touched(drift, now);
+        }
         self.place_pending(&[], None);
         let mut groups = portions(self.changes(context, now), self.portion);
         while let Some(mut group) = groups.pop() {
@@ -58,7 +64,13 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             let remembered = self.remembered(&group);
             let uniform = remembered.uniform;
             let batch = difference(before, after, &remembered);
-            let left = match self.commit(&batch, outcome) {
+            // Somebody else has changed some of it: mostly a second proxy, which was first with the same change.
+            let result = if uniform && self.suspects.concern(super::keys(&batch)) {
+                Err(CommitError::Drifted { object: "what another writer has just changed".to_owned() })
+            } else {
+                self.commit(&batch, outcome)
+            };
+            let left = match result {
                 Ok(()) => {
                     group.iter().for_each(|change| self.acknowledge(context, change, outcome));
                     Ok(Vec::new())

@@ -71,6 +71,11 @@ impl<K: Hash + Eq + Clone> Suspects<K> {
         self.keys.get(key).is_some_and(|suspicion| suspicion.due > now)
     }
 
+    /// Whether any of these is to be looked at.
+    pub(super) fn concern(&self, mut keys: impl Iterator<Item = K>) -> bool {
+        self.all.is_some() || !self.keys.is_empty() && keys.any(|key| self.keys.contains_key(&key))
+    }
+
     /// What was due has been looked at, and is as it should be.
     pub(super) fn clear_due(&mut self, now: Instant) {
         self.keys.retain(|_, suspicion| suspicion.due > now);
