@@ -33,14 +33,19 @@ fn a_thousand_cuts_at_random_bytes_lose_nothing() {
     }
     cluster.server.cut();
     let mut numbers = Numbers(0x2545_f491_4f6c_dd1d);
-    let mut changes = 0;
-    while cluster.asked(Kind::EndpointSlice, Form::Watch).len() <= CUTS {
+    // How many changes a cut takes depends on how soon the next watch is there, and so on what else the machine does.
+    let (mut changes, mut watches, mut at_last_watch) = (0, 0, 0);
+    while watches <= CUTS {
         for _ in 0..50 {
             cluster.change(numbers.next());
             changes += 1;
             follower.take_within(MS / 4);
         }
-        assert!(changes < 60_000, "the watches aren't cut");
+        let asked = cluster.asked(Kind::EndpointSlice, Form::Watch).len();
+        if asked > watches {
+            (watches, at_last_watch) = (asked, changes);
+        }
+        assert!(changes < at_last_watch + 20_000, "the watches aren't cut any more after {watches}");
     }
     cluster.server.clear();
     // The rules of watches that are open stay with them.
