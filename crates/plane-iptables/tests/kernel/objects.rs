@@ -92,7 +92,7 @@ fn damage_is_noticed_and_mended() {
             (vec!["-t nat -A KUBE-SERVICES -j RETURN".into()], 1..=1),
             (vec![format!("-t nat -F {chain}")], 1..=1),
             (vec![format!("-t nat -I {chain} -j RETURN")], 1..=1),
-            (vec!["-t nat -F KUBE-SERVICES".into()], 2..=20),
+            (vec!["-t nat -F KUBE-SERVICES".into()], 2..=40),
             (vec!["-t nat -F KUBE-POSTROUTING".into()], 1..=1),
             (vec!["-t mangle -X KUBE-PROXY-CANARY".into()], 1..=1),
             (vec!["-t filter -F INPUT".into()], 4..=4),
