@@ -155,7 +155,8 @@ impl Socket {
                 if filter.matches(entry) && some.iter().any(|known| known.original == entry.original) {
                     each(entry);
                 }
-            })?;
+            })
+            .map_err(without_tracking)?;
         }
         Ok(true)
     }
