@@ -15,6 +15,8 @@ pub struct LocalNode {
     given: bool,
     /// the source's initial list is complete
     synced: bool,
+    /// the store has the one that was made here
+    stands_in: bool,
 }
 
 // === impl LocalNode ===
@@ -22,7 +24,7 @@ pub struct LocalNode {
 impl LocalNode {
     /// A stand-in of this name; `addresses` as from [`preferred_first`].
     pub fn new(node_name: &str, addresses: Vec<IpAddr>) -> Self {
-        Self { name: ObjectName::cluster_wide(node_name), addresses, given: false, synced: false }
+        Self { name: ObjectName::cluster_wide(node_name), addresses, given: false, synced: false, stands_in: false }
     }
 
     /// Completes what a source delivers.
@@ -30,7 +32,13 @@ impl LocalNode {
         let mut out = Vec::with_capacity(events.len() + 1);
         for event in events {
             match &event {
-                Event::Upsert(KubeObject::Node(node)) if node.name == self.name => self.given = true,
+                Event::Upsert(KubeObject::Node(node)) if node.name == self.name => {
+                    self.given = true;
+                    if std::mem::take(&mut self.stands_in) {
+                        // What the stand-in had is nothing that the Node has lost.
+                        out.push(Event::Delete(Kind::Node, self.name.clone()));
+                    }
+                }
                 Event::Delete(Kind::Node, name) if *name == self.name => {
                     self.given = false;
                     out.push(self.upsert());
@@ -60,7 +68,8 @@ impl LocalNode {
         (self.synced && !self.given).then(|| self.upsert())
     }
 
-    fn upsert(&self) -> Event {
+    fn upsert(&mut self) -> Event {
+        self.stands_in = true;
         let address = |address: &IpAddr| NodeAddress { kind: AddressKind::Internal, address: Ok(*address) };
         Event::Upsert(KubeObject::Node(Node {
             name: self.name.clone(),
@@ -143,6 +152,8 @@ mod tests {
         assert_eq!(made.addresses[0].address, Ok(address("10.0.0.2")));
         assert!(local.readdress(vec![address("10.0.0.3")]).is_some());
         assert!(local.readdress(vec![address("10.0.0.3")]).is_none());
+        let gone = Event::Delete(Kind::Node, ObjectName::cluster_wide("n"));
+        assert_eq!(local.complete(vec![node("n")]), [gone, node("n")], "the Node has lost nothing of the stand-in");
         assert_eq!(local.complete(vec![node("n")]), [node("n")]);
     }
 
