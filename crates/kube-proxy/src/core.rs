@@ -192,6 +192,11 @@ impl Core {
         }
     }
 
+    /// Whether nothing was handed over yet.
+    fn is_starting(&self) -> bool {
+        self.context.is_none()
+    }
+
     /// Applies an input, without deciding anything.
     pub fn take(&mut self, input: Input) {
         match input {

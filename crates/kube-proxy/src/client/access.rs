@@ -114,22 +114,26 @@ impl fmt::Debug for Access {
     }
 }
 
+/// The longest time that the environment may set, a day.
+const LONGEST_SECONDS: u64 = 86_400;
+
 // === impl Http2 ===
 
 impl Http2 {
     fn of_environment(env: &dyn Fn(&str) -> Option<String>) -> Self {
         let seconds = |name: &str| {
             let text = env(name)?;
-            let seconds = text.parse().ok().map(Duration::from_secs);
+            let seconds = text.parse().ok().filter(|seconds| *seconds <= LONGEST_SECONDS).map(Duration::from_secs);
             if seconds.is_none() {
-                tracing::warn!(name, value = %text.escape_debug(), "No number of seconds, the default counts");
+                tracing::warn!(name, value = %text.escape_debug(), "Not a number of seconds up to a day, using the default");
             }
             seconds
         };
         Self {
             enabled: env("DISABLE_HTTP2").is_none_or(|value| value.is_empty()),
             ping_after: seconds("HTTP2_READ_IDLE_TIMEOUT_SECONDS"),
-            ping_within: seconds("HTTP2_PING_TIMEOUT_SECONDS"),
+            // A ping that may take no time would end every connection.
+            ping_within: seconds("HTTP2_PING_TIMEOUT_SECONDS").filter(|within| !within.is_zero()),
         }
     }
 }

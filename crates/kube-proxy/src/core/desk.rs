@@ -45,10 +45,11 @@ impl Desk {
     /// As [`Self::apply`], without waiting for the core.
     ///
     /// # Errors
-    /// The input, if the core is busy, or earlier events are still on their way to its thread.
+    /// The input, if the core is busy, or earlier events are still on their way to its thread; and at the start, when the core
+    /// looks at the kernel and decides about everything.
     pub fn try_apply(&self, input: Input) -> Result<Applied, Input> {
         let Ok(mut core) = self.core.try_lock() else { return Err(input) };
-        if self.queued.load(Ordering::SeqCst) > 0 {
+        if core.is_starting() || self.queued.load(Ordering::SeqCst) > 0 {
             return Err(input);
         }
         Ok(apply(&mut core, input))

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::wire::{Document, decode_manifest};
-use ferry_model::{DetectLocal, LocalDetector, NodePortAddresses};
+use ferry_model::{DetectLocal, FrontendAddr, LocalDetector, NodePortAddresses};
 use ferry_plane::mailbox::{Mailbox, Receiver, Taken};
 
 use super::*;
@@ -546,4 +546,36 @@ fn a_source_leaves_waiting_to_the_thread_of_the_core() {
     assert_eq!(inputs.try_recv(), Ok(Input::Undecided), "there is a moment at which to decide again");
     drop(inputs);
     assert!(sink.deliver(LISTED.into()).is_err(), "it has ended");
+}
+
+/// What is large goes to the core's thread, and nothing that comes later is applied before it.
+#[test]
+fn a_small_batch_does_not_overtake_a_large_one() {
+    let Bench { core, mailboxes, .. } = Bench::new();
+    let (sender, inputs) = std::sync::mpsc::sync_channel(8);
+    let desk = Desk::new(core);
+    let sink = crate::source::Sink::direct(desk.clone(), sender);
+    let mut first = events(&service("a", "10.96.0.1", ""));
+    first.extend([Kind::Node, Kind::ServiceCidr, Kind::Service, Kind::EndpointSlice].map(Event::Synced));
+    sink.deliver(first).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let bring = |events: Vec<Event>| runtime.block_on(sink.deliver_in_turn(events)).unwrap();
+    let large: Vec<Event> = (0..100).flat_map(|_| events(&service("a", "10.96.0.2", ""))).collect();
+    bring(events(&service("b", "10.96.1.1", "")));
+    assert_eq!(inputs.try_iter().count(), 0, "a small one is applied at once");
+    bring(large);
+    bring(events(&service("a", "10.96.0.3", "")));
+    let queued: Vec<Input> = inputs.try_iter().collect();
+    assert_eq!(queued.len(), 2, "the small one waits behind the large one");
+    let (replay, inputs) = std::sync::mpsc::sync_channel(8);
+    queued.into_iter().for_each(|input| replay.send(input).unwrap());
+    drop(replay);
+    desk.run(&inputs).unwrap();
+    let Taken::Delta(delta) = mailboxes[0].take(Some(Duration::ZERO)) else { panic!("nothing was handed over") };
+    let unit = delta.units[&UnitId::Service(ObjectName::new("default", "a"))].as_deref();
+    let Some(Unit::Service(state)) = unit else { panic!("{unit:?}") };
+    let FrontendAddr::Vip(address, _) = state.ports[0].frontends[0].at else { panic!("{state:?}") };
+    assert_eq!(address.to_string(), "10.96.0.3", "the last one counts");
+    runtime.block_on(sink.deliver_in_turn(events(&service("b", "10.96.1.2", "")))).unwrap();
+    assert!(inputs.try_recv().is_err(), "and then small ones are applied at once again");
 }

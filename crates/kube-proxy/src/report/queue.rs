@@ -53,6 +53,8 @@ impl Reports {
         if self.lock().is_empty() {
             self.0.wake.notified().await;
         }
+        // What comes from now on is gathered again.
+        self.0.idle.store(false, Ordering::Release);
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Report>> {
@@ -123,6 +125,19 @@ mod tests {
             reports.send(turn(Outcome::default()));
             assert_eq!(waited(&reports, gathered).await, GATHERING);
             assert_eq!(reports.take().len(), 2);
+        });
+    }
+
+    #[test]
+    fn a_report_after_one_that_waited_is_gathered_too() {
+        run(async {
+            let reports = Reports::default();
+            reports.send(small());
+            waited(&reports, Instant::now()).await;
+            reports.take();
+            let gathered = Instant::now() + GATHERING;
+            reports.send(small());
+            assert_eq!(waited(&reports, gathered).await, GATHERING);
         });
     }
 

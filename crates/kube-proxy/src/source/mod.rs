@@ -10,6 +10,7 @@ pub mod local_node;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 
+use ferry_api::object::Kind;
 use ferry_model::store::Event;
 
 use crate::core::{Applied, Desk, Input};
@@ -59,7 +60,7 @@ impl Sink {
         if events.is_empty() {
             return Ok(());
         }
-        let small = events.len() <= SMALL;
+        let small = is_small(&events);
         let input = Input::Events(events);
         let Some(desk) = &self.desk else { return self.queue(input).await };
         let applied = if small { desk.try_apply(input) } else { Err(input) };
@@ -100,4 +101,15 @@ impl Sink {
         };
         self.inputs.send(rest).map_err(|_| Closed)
     }
+}
+
+/// Whether the core decides about these in no time: they are few, and none is about a Node, on which every Service depends.
+fn is_small(events: &[Event]) -> bool {
+    let of_node = |event: &Event| match event {
+        Event::Upsert(object) => object.kind() == Kind::Node,
+        Event::Restart(kind) | Event::Synced(kind) | Event::Delete(kind, _) | Event::Unreadable(kind, _) => {
+            *kind == Kind::Node
+        }
+    };
+    events.len() <= SMALL && !events.iter().any(of_node)
 }

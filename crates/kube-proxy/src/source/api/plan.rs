@@ -235,6 +235,11 @@ impl Plan {
         self.deaf = Duration::ZERO;
     }
 
+    /// Whether the step is a check.
+    pub(super) fn is_checking(&self) -> bool {
+        self.attempt.checking
+    }
+
     /// Whether some list was complete.
     pub(super) fn has_listed(&self) -> bool {
         self.listed

@@ -100,7 +100,9 @@ impl Reflector {
         }
         Ok(match self.plan.ended(failure, now) {
             Verdict::GoOn(pause) => {
-                self.report.works();
+                if !self.plan.is_checking() {
+                    self.report.works();
+                }
                 pause
             }
             Verdict::Failed { failure, pause, quiet, answered } => {
@@ -172,8 +174,11 @@ impl Reflector {
         };
         let now = Instant::now();
         self.plan.answered(now);
-        self.freshness.connected(self.kind(), now);
-        self.report.answered();
+        // A check says nothing about lists and watches, which may be refused all the same.
+        if !self.plan.is_checking() {
+            self.freshness.connected(self.kind(), now);
+            self.report.answered();
+        }
         Ok((answer.body, encoding))
     }
 
