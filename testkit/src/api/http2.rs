@@ -7,6 +7,7 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::thread;
+use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Bytes, Frame, Incoming};
@@ -42,6 +43,9 @@ pub(super) enum Order {
     Freeze,
     End,
 }
+
+/// Until what was written is sent.
+const FLUSH: Duration = Duration::from_millis(2);
 
 /// What came of a TLS handshake.
 pub(super) enum Shaken {
@@ -226,6 +230,8 @@ impl Reply {
     /// The stream ends by a reset.
     pub(super) fn reset(&mut self, reason: h2::Reason) {
         if let Some(body) = self.body.take() {
+            // A reset drops what the stream has not sent yet, and a cut comes after bytes that arrive.
+            thread::sleep(FLUSH);
             // Nobody may be left.
             let _ = body.blocking_send(Err(reason.into()));
         }
