@@ -95,6 +95,12 @@ impl<'a> Stage<'a> {
         });
     }
 
+    /// Waits until the proxy has looked for rules of other modes once: in each family in the two places that aren't its own. Until
+    /// then an earlier mode's rules may answer.
+    pub fn wait_for_hand_over(&mut self) {
+        self.proxy.wait_for("the hand-over", |proxy| proxy.log().matches("handover.rs:").count() >= 4);
+    }
+
     /// Kills the proxy as it is.
     pub fn kill(&mut self) {
         self.proxy.kill();

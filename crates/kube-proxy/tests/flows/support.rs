@@ -37,6 +37,7 @@ pub(crate) fn stage_with(config: &Config, manifests: &Manifests) -> MutexGuard<'
     });
     let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
     stage.reset(config, manifests);
+    stage.wait_for_hand_over();
     stage
 }
 
