@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Protocol;
@@ -16,7 +16,7 @@ use socket2::Socket;
 
 use super::icmp;
 use super::server::socket;
-use super::terrain::Terrain;
+use super::terrain::{SourcePorts, Terrain};
 use crate::lab::Place;
 use crate::probe::{Answer, Outcome, sctp};
 
@@ -28,8 +28,6 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const TOGETHER: usize = 48;
 /// After so many that weren't, no others are begun.
 const ENOUGH_TIMEOUTS: usize = 8;
-/// Source ports: beyond node ports and the ports of services.
-const PORTS: std::ops::Range<u16> = 33_000..61_000;
 /// Number of the event that a message by ICMP has come.
 const ICMP: u64 = u64::MAX;
 /// SCTP's number among the protocols over IP.
@@ -53,6 +51,7 @@ pub(super) struct Ask {
 /// The connections of one machine under way.
 struct Round<'a> {
     asks: &'a [Ask],
+    ports: &'a SourcePorts,
     outcomes: Vec<Option<Outcome>>,
     open: Vec<Option<Opened>>,
     events: OwnedFd,
@@ -80,7 +79,8 @@ pub(super) fn ask_all(terrain: &Terrain, asks: &[Ask]) -> Vec<Option<Outcome>> {
     std::thread::scope(|scope| {
         let threads = Place::ALL.into_iter().zip(&parts).filter(|(_, part)| !part.is_empty()).map(|(place, part)| {
             let asks: Vec<Ask> = part.iter().map(|(_, ask)| *ask).collect();
-            (part, scope.spawn(move || terrain.host(place).run(move || Round::new(&asks).run())))
+            let ports = Arc::clone(terrain.source_ports(place));
+            (part, scope.spawn(move || terrain.host(place).run(move || Round::new(&asks, &ports).run())))
         });
         for (part, thread) in threads.collect::<Vec<_>>() {
             let found = thread.join().expect("connections end one way or another");
@@ -95,7 +95,7 @@ pub(super) fn ask_all(terrain: &Terrain, asks: &[Ask]) -> Vec<Option<Outcome>> {
 // === impl Round ===
 
 impl<'a> Round<'a> {
-    fn new(asks: &'a [Ask]) -> Self {
+    fn new(asks: &'a [Ask], ports: &'a SourcePorts) -> Self {
         let events = epoll::create(CreateFlags::CLOEXEC).expect("a set of events");
         let icmp = if asks.iter().any(|ask| ask.protocol == Protocol::Sctp) { icmp::sockets() } else { Vec::new() };
         for socket in &icmp {
@@ -103,6 +103,7 @@ impl<'a> Round<'a> {
         }
         Self {
             asks,
+            ports,
             outcomes: vec![None; asks.len()],
             open: asks.iter().map(|_| None).collect(),
             events,
@@ -181,7 +182,7 @@ impl<'a> Round<'a> {
     fn begin(&mut self, at: usize) {
         let ask = self.asks[at];
         let began = Instant::now();
-        match connect(&ask) {
+        match connect(&ask, self.ports) {
             Ok((socket, source_port)) => {
                 let number = EventData::new_u64(at.try_into().expect("a small number"));
                 epoll::add(&self.events, &socket, number, EventFlags::IN).expect("watching a socket");
@@ -250,25 +251,18 @@ fn failure(error: &std::io::Error) -> Outcome {
     }
 }
 
-/// A source port that nobody has used for a while, so that the node remembers no connection of it.
-fn fresh_port(place: Place) -> u16 {
-    static NEXT: [AtomicU16; 5] = [const { AtomicU16::new(0) }; 5];
-    let place = Place::ALL.iter().position(|known| *known == place).unwrap_or_default();
-    PORTS.start + NEXT[place].fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start)
-}
-
 /// Begins a connection.
-fn connect(ask: &Ask) -> std::io::Result<(Socket, u16)> {
+fn connect(ask: &Ask, ports: &SourcePorts) -> std::io::Result<(Socket, u16)> {
     let socket = socket(ask.source, ask.protocol)?;
     if ask.protocol == Protocol::Sctp {
         socket.bind(&SocketAddr::new(ask.source, 0).into())?;
         socket.connect(&SocketAddr::new(ask.to.ip(), 0).into())?;
-        let port = fresh_port(ask.from);
+        let port = ports.next();
         sent(socket.send(&sctp::init(port, ask.to.port())))?;
         return Ok((socket, port));
     }
     let port = loop {
-        let port = fresh_port(ask.from);
+        let port = ports.next();
         match socket.bind(&SocketAddr::new(ask.source, port).into()) {
             Ok(()) => break port,
             Err(error) if error.kind() == ErrorKind::AddrInUse => {}

@@ -11,6 +11,8 @@
 //! down on both sides, so no packet waits for a neighbour to be found.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use ferry_api::object::{Family, IpNet};
 
@@ -20,7 +22,14 @@ use crate::lab::Place;
 /// The machines; gone when dropped.
 pub struct Terrain {
     hosts: [Host; 5],
+    source_ports: [Arc<SourcePorts>; 5],
 }
+
+/// The source ports of one machine's clients. The kernel keeps the entry of a connection for up to 120 s after its last
+/// packet, and a packet with the same addresses and ports is translated as the entry says, not as the rules do. Each
+/// lab therefore has a range per machine of its own, which is longer than the list of connections of one run.
+#[derive(Default)]
+pub(super) struct SourcePorts(AtomicU32);
 
 /// The node's addresses, which follow its Node object, and who owns what else.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +121,7 @@ impl Terrain {
     /// Builds it.
     pub fn new() -> Self {
         let hosts = Place::ALL.map(|place| Host::new(place.name()));
-        let terrain = Self { hosts };
+        let terrain = Self { hosts, source_ports: Default::default() };
         for place in Place::ALL {
             let more = if place == Place::Node { &OF_NODE_SETTINGS[..] } else { &[] };
             for (key, value) in SETTINGS.iter().chain(more) {
@@ -127,14 +136,12 @@ impl Terrain {
 
     /// The machine.
     pub fn host(&self, place: Place) -> &Host {
-        let [node, pod_a, pod_b, far, client] = &self.hosts;
-        match place {
-            Place::Node => node,
-            Place::PodA => pod_a,
-            Place::PodB => pod_b,
-            Place::Far => far,
-            Place::Client => client,
-        }
+        of(place, &self.hosts)
+    }
+
+    /// The source ports of a machine's clients.
+    pub(super) fn source_ports(&self, place: Place) -> &Arc<SourcePorts> {
+        of(place, &self.source_ports)
     }
 
     /// Gives the node these addresses instead of those.
@@ -212,6 +219,30 @@ impl Link {
 impl Default for Terrain {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+// === impl SourcePorts ===
+
+impl SourcePorts {
+    /// Beyond node ports and the ports of services.
+    const RANGE: std::ops::Range<u16> = 33_000..61_000;
+
+    /// The port whose last use is the longest ago.
+    pub(super) fn next(&self) -> u16 {
+        let number = self.0.fetch_add(1, Ordering::Relaxed) % u32::from(Self::RANGE.end - Self::RANGE.start);
+        Self::RANGE.start + u16::try_from(number).expect("a number below the range's length")
+    }
+}
+
+/// What belongs to a machine, of what all have one each.
+fn of<T>(place: Place, [node, pod_a, pod_b, far, client]: &[T; 5]) -> &T {
+    match place {
+        Place::Node => node,
+        Place::PodA => pod_a,
+        Place::PodB => pod_b,
+        Place::Far => far,
+        Place::Client => client,
     }
 }
 
