@@ -57,6 +57,17 @@ impl Place {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Node, Self::PodA, Self::PodB, Self::Far, Self::Client];
 
+    /// What belongs to it, among what belongs to each in the order of [`Place::ALL`].
+    pub(crate) fn of<T>(self, [node, pod_a, pod_b, far, client]: &[T; 5]) -> &T {
+        match self {
+            Self::Node => node,
+            Self::PodA => pod_a,
+            Self::PodB => pod_b,
+            Self::Far => far,
+            Self::Client => client,
+        }
+    }
+
     /// Its address.
     pub fn address(self, family: Family) -> IpAddr {
         let (v4, v6) = match self {
@@ -148,14 +159,7 @@ impl Lab {
 
     /// The machine.
     pub fn host(&self, place: Place) -> &Host {
-        let [node, pod_a, pod_b, far, client] = &self.hosts;
-        match place {
-            Place::Node => node,
-            Place::PodA => pod_a,
-            Place::PodB => pod_b,
-            Place::Far => far,
-            Place::Client => client,
-        }
+        place.of(&self.hosts)
     }
 
     /// Connections from there.

@@ -136,12 +136,12 @@ impl Terrain {
 
     /// The machine.
     pub fn host(&self, place: Place) -> &Host {
-        of(place, &self.hosts)
+        place.of(&self.hosts)
     }
 
     /// The source ports of a machine's clients.
     pub(super) fn source_ports(&self, place: Place) -> &Arc<SourcePorts> {
-        of(place, &self.source_ports)
+        place.of(&self.source_ports)
     }
 
     /// Gives the node these addresses instead of those.
@@ -232,17 +232,6 @@ impl SourcePorts {
     pub(super) fn next(&self) -> u16 {
         let number = self.0.fetch_add(1, Ordering::Relaxed) % u32::from(Self::RANGE.end - Self::RANGE.start);
         Self::RANGE.start + u16::try_from(number).expect("a number below the range's length")
-    }
-}
-
-/// What belongs to a machine, of what all have one each.
-fn of<T>(place: Place, [node, pod_a, pod_b, far, client]: &[T; 5]) -> &T {
-    match place {
-        Place::Node => node,
-        Place::PodA => pod_a,
-        Place::PodB => pod_b,
-        Place::Far => far,
-        Place::Client => client,
     }
 }
 
