@@ -3,7 +3,7 @@
 //! end. MODE is `nftables`, `iptables` (over nf_tables) or `iptables-legacy`. Prints and never judges: quote ratios and processor time,
 //! machines are noisy.
 //!
-//! `ferry-bench [--mode MODE] --start|--spread SERVICES` measures that alone, to be repeated side by side with another build.
+//! `ferry-bench [--mode MODE] --start|--spread|--ranges SERVICES` measures that alone, to be repeated side by side with another build.
 //!
 //! `ferry-bench fleet [OPTION …]` measures what many proxies cost an API server, see [`fleet`].
 //!
@@ -51,7 +51,7 @@ fn main() -> anyhow::Result<()> {
     match rest {
         ["--pipeline", services] => inside(size(services)?, pipeline::run),
         ["--wide", services] => inside(size(services)?, wide::run),
-        ["--ranges", services] => inside(size(services)?, ranges::run),
+        ["--ranges", services] => inside(size(services)?, |services| ranges::run(mode, services)),
         ["--flows", flows] => inside(size(flows)?, flows::run),
         ["--process", services] => inside(size(services)?, process::run),
         // Has a namespace for each of its runs.
@@ -72,7 +72,7 @@ fn size(text: &str) -> anyhow::Result<usize> {
     text.parse().context("a size is a number")
 }
 
-fn inside(services: usize, part: fn(usize) -> anyhow::Result<()>) -> anyhow::Result<()> {
+fn inside(services: usize, part: impl FnOnce(usize) -> anyhow::Result<()> + Send) -> anyhow::Result<()> {
     let namespace = Namespace::new().context("a network namespace needs root")?;
     namespace.raise_loopback()?;
     namespace.run(|| part(services))?

@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::{Family, Kind, KubeObject};
 use ferry_api::wire::{Document, decode_manifest};
+use ferry_kernel::iptables::{Backend, Tool};
 use ferry_kernel::nft::{Batch, ElementData, Set, SetFlags, Socket, data_type};
 use ferry_kube_proxy::core::{Core, Input, NodeFacts, Seat, Setup};
 use ferry_kube_proxy::events::Recorder;
@@ -16,10 +17,12 @@ use ferry_kube_proxy::report::{Changes, Pulse, Reports};
 use ferry_kube_proxy::serve::metrics::Metrics;
 use ferry_model::store::Event;
 use ferry_model::{Profile, Settings};
-use ferry_plane::SyncEngine;
-use ferry_plane::mailbox::{Mailbox, Receiver as MailReceiver, Taken};
+use ferry_plane::engine::Engine;
+use ferry_plane::mailbox::{Mailbox, Receiver as MailReceiver, Sender, Taken};
+use ferry_plane::{Compile, Kernel, SyncEngine};
+use ferry_plane_iptables::{Counters, Features, IptablesKernel, Turn as IptablesTurn, tables};
 use ferry_plane_nftables::kernel::Written;
-use ferry_plane_nftables::{CommitTurn, NftablesEngine, engine};
+use ferry_plane_nftables::{CommitTurn, NftablesKernel, engine};
 
 use crate::objects::{self, ENDPOINTS};
 use crate::stats::{self, memory_mib, stat_cpu, thread_cpu};
@@ -214,16 +217,41 @@ impl Pipe {
         let (sender, mailbox) = Mailbox::new();
         let (said, turns) = sync_channel(16);
         let engine = engine(Family::V4, CommitTurn::default()).context("opening the engine needs root")?;
-        std::thread::Builder::new().name("sync-v4".to_owned()).spawn(move || drive(engine, &mailbox, &said))?;
+        let written = |kernel: &NftablesKernel| kernel.written();
+        Self::over("nftables", Profile::NFTABLES, (sender, turns), move || drive(engine, written, &mailbox, &said))
+    }
+
+    /// Over a variant of iptables. What was written are runs of the tool and their bytes.
+    pub(crate) fn start_iptables(variant: Backend) -> anyhow::Result<Self> {
+        let (sender, mailbox) = Mailbox::new();
+        let (said, turns) = sync_channel(16);
+        let tool = Tool::find(tables(Family::V4), Some(variant))?;
+        let counters = Arc::new(Counters::default());
+        let engine = ferry_plane_iptables::engine(Features::default(), tool, IptablesTurn::default(), counters);
+        let written = |kernel: &IptablesKernel| {
+            let (runs, bytes) = (kernel.counters().runs(), kernel.counters().bytes());
+            let [commits, bytes] = [runs, bytes].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
+            Written { commits, messages: 0, bytes }
+        };
+        Self::over("iptables", Profile::IPTABLES, (sender, turns), move || drive(engine, written, &mailbox, &said))
+    }
+
+    fn over(
+        mode: &str,
+        profile: Profile,
+        (sender, turns): (Sender, Receiver<Turn>),
+        engine: impl FnOnce() + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        std::thread::Builder::new().name("sync-v4".to_owned()).spawn(engine)?;
         let now = Instant::now();
         let metrics = Arc::new(Metrics::new()?);
         let mut config = KubeProxyConfiguration::default();
-        "nftables".clone_into(&mut config.mode);
+        mode.clone_into(&mut config.mode);
         "NodeCIDR".clone_into(&mut config.detect_local_mode);
         config.apply_platform_defaults();
         let setup = Setup {
             settings: Settings::from_config(&config, "bench"),
-            profile: Profile::NFTABLES,
+            profile,
             addresses: Vec::new(),
             node: NodeFacts::Local,
             seats: vec![Seat::new(Family::V4, sender, Arc::new(Pulse::new(now)))],
@@ -270,7 +298,14 @@ impl Pipe {
 }
 
 /// The engine's thread: what the program's loop does for a change, with a clock.
-fn drive(mut engine: NftablesEngine, mailbox: &MailReceiver, said: &SyncSender<Turn>) {
+fn drive<C: Compile, K: Kernel<C::Object>>(
+    mut engine: Engine<C, K>,
+    written: impl Fn(&K) -> Written,
+    mailbox: &MailReceiver,
+    said: &SyncSender<Turn>,
+) where
+    Engine<C, K>: SyncEngine,
+{
     let stat = || stat_cpu("/proc/thread-self/stat").unwrap_or_default();
     while let Taken::Delta(delta) = mailbox.take(None) {
         let (before, split) = (thread_cpu(), if engine.acked().is_empty() { stat() } else { Default::default() });
@@ -284,7 +319,7 @@ fn drive(mut engine: NftablesEngine, mailbox: &MailReceiver, said: &SyncSender<T
         }
         let after = if first { stat() } else { Default::default() };
         let split = (after.0.saturating_sub(split.0), after.1.saturating_sub(split.1));
-        let written = engine.kernel().written();
+        let written = written(engine.kernel());
         let turn = Turn { acknowledged, cpu, split, ops: outcome.ops, units: outcome.acked.len(), written };
         if said.send(turn).is_err() {
             return;

@@ -6,14 +6,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use crate::objects;
-use crate::pipeline::{Empty, Pipe, decode, load, slice};
-use crate::stats::{self, slab_mib};
+use ferry_api::object::Kind;
+use ferry_model::store::Event;
 
-/// How many ranges the one Service has, one after the other.
-const SIZES: [u32; 4] = [1, 1_000, 20_000, 100_000];
-const CONNECTIONS: usize = 2_000;
+use crate::api::Mode;
+use crate::objects;
+use crate::pipeline::{Empty, Pipe, Turn, decode, load, slice};
+use crate::stats::{self, children_cpu, memory_mib, slab_mib};
+
+/// How many ranges the one Service has, in turn with one.
+const SIZES: [u32; 3] = [1_000, 20_000, 100_000];
+const CONNECTIONS: usize = 1_000;
 const COMMITS: usize = 400;
+/// Changes of the Service itself.
+const OWN: u32 = 4;
+/// Where each commit is a process, they take this long at most.
+const PATIENCE: Duration = Duration::from_secs(15);
 /// Where the endpoint of all measured Services listens.
 const ENDPOINT: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
 const PORT: u16 = 8080;
@@ -33,62 +41,192 @@ const LIGHT: Target =
 const FREE: Target =
     Target { name: "free", cluster_ip: Ipv4Addr::new(10, 126, 0, 3), balancer: Ipv4Addr::new(203, 0, 113, 3) };
 
-pub(crate) fn run(services: usize) -> anyhow::Result<()> {
+/// One state of the heavy Service: what was measured while it had so many ranges.
+#[derive(Default)]
+struct Figures {
+    /// connections to the Service without ranges, the light one, the heavy one
+    connections: [Vec<Duration>; 3],
+    unrelated: Vec<Duration>,
+    others: Vec<Duration>,
+    nothing: Vec<Duration>,
+}
+
+pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
     ip(&["address", "add", &format!("{ENDPOINT}/32"), "dev", "lo"])?;
     ip(&["route", "add", "default", "dev", "lo", "src", &ENDPOINT.to_string()])?;
     let listener = TcpListener::bind((ENDPOINT, PORT))?;
     std::thread::spawn(move || listener.incoming().for_each(drop));
-    let mut pipe = Pipe::start()?;
+    let mut pipe = start(mode)?;
     load(&mut pipe, services)?;
     for target in [&LIGHT, &FREE] {
-        let ranges = if target.name == LIGHT.name { "[10.200.0.0/24, 192.0.2.0/24]" } else { "[]" };
-        pipe.change(decode(&target.documents(ranges))?)?;
+        pipe.change(decode(&target.documents(few(target, 0)))?)?;
     }
-    let mut empty = Empty::open()?;
+    let mut bench = Bench { mode, services, pipe, empty: Empty::open()? };
     for size in SIZES {
         println!("\n-- a service with {size} source ranges");
-        one(&mut pipe, size, services, &mut empty)?;
+        bench.size(size)?;
     }
+    drop(bench);
+    restart(mode, services)
+}
+
+fn start(mode: Mode) -> anyhow::Result<Pipe> {
+    match mode {
+        Mode::Nftables => Pipe::start(),
+        Mode::Iptables(variant) => Pipe::start_iptables(variant),
+    }
+}
+
+/// A second engine over what the first left, with the same objects.
+fn restart(mode: Mode, services: usize) -> anyhow::Result<()> {
+    let mut pipe = start(mode)?;
+    let mut events = Vec::new();
+    for (_, text) in objects::files(services) {
+        events.extend(decode(&text)?);
+    }
+    for target in [&LIGHT, &FREE] {
+        events.extend(decode(&target.documents(few(target, 0)))?);
+    }
+    let most = SIZES.last().copied().unwrap_or_default();
+    events.extend(decode(&HEAVY.documents(&ranges(most)))?);
+    events.extend([Kind::Node, Kind::Service, Kind::EndpointSlice].map(Event::Synced));
+    let tools = children()?;
+    let (elapsed, turn) = pipe.turn(events)?;
+    println!(
+        "\nrestart with {most} ranges                   {:8.1} ms ({:.1} ms cpu engine, {:.1} tools), {} operations",
+        ms(elapsed),
+        ms(turn.cpu),
+        ms(children()?.saturating_sub(tools)),
+        turn.ops
+    );
     Ok(())
 }
 
-fn one(pipe: &mut Pipe, size: u32, services: usize, empty: &mut Empty) -> anyhow::Result<()> {
-    let before = slab_mib()?;
-    let (written, turn) = pipe.turn(decode(&HEAVY.documents(&ranges(size)))?)?;
-    println!(
-        "its ranges written                           {:8.1} ms ({:.1} ms cpu engine), kernel memory {:+.1} MiB",
-        written.as_secs_f64() * 1e3,
-        turn.cpu.as_secs_f64() * 1e3,
-        slab_mib()? - before
-    );
-    // In turn, so that a busy moment of the machine meets all of them.
-    let mut connections = [Vec::new(), Vec::new(), Vec::new()];
-    for _ in 0..CONNECTIONS {
-        for (target, times) in [&FREE, &LIGHT, &HEAVY].into_iter().zip(&mut connections) {
-            times.push(target.connect()?);
+/// What is measured, and with what.
+struct Bench {
+    mode: Mode,
+    services: usize,
+    pipe: Pipe,
+    empty: Empty,
+}
+
+impl Bench {
+    /// Measures with so many ranges and with one, in turn, so that a busy moment of the machine meets both.
+    fn size(&mut self, size: u32) -> anyhow::Result<()> {
+        let (mut one, mut many) = (Figures::default(), Figures::default());
+        let mut writes = Vec::new();
+        for block in 0..self.blocks() {
+            self.write(1)?;
+            self.measure(&mut one)?;
+            let (slab, resident, tools) = (slab_mib()?, memory_mib("self", "VmRSS")?, children()?);
+            let (written, turn) = self.write(size)?;
+            if block == 0 {
+                ferry_kernel::memory::trim();
+                println!(
+                    "its ranges written                           {:8.1} ms ({:.1} ms cpu engine, {:.1} tools), \
+                     kernel memory {:+.1} MiB, resident {:+.1} MiB",
+                    ms(written),
+                    ms(turn.cpu),
+                    ms(children()?.saturating_sub(tools)),
+                    slab_mib()? - slab,
+                    memory_mib("self", "VmRSS")? - resident
+                );
+            }
+            writes.push(written);
+            self.measure(&mut many)?;
         }
+        stats::print("its ranges written, all times", writes, "");
+        self.own(size)?;
+        one.compare(many, size);
+        Ok(())
     }
-    let [free, light, heavy] = connections;
-    stats::print("new connection, a service without ranges", free, "");
-    stats::print("new connection, a service with two ranges", light, "");
-    stats::print("new connection, the service itself", heavy, "");
-    let (mut unrelated, mut others, mut nothing) = (Vec::new(), Vec::new(), Vec::new());
-    for round in 0..COMMITS {
-        let index = (round / 2).wrapping_mul(7919) % services;
-        let mut endpoints = objects::first_endpoints(index);
-        if round.is_multiple_of(2) {
-            endpoints.pop();
-            endpoints.push(objects::endpoint(index, 15));
+
+    /// Processes of the tool take their time, and writing very many rules takes minutes.
+    fn blocks(&self) -> usize {
+        if self.mode == Mode::Nftables { 5 } else { 1 }
+    }
+
+    fn write(&mut self, size: u32) -> anyhow::Result<(Duration, Turn)> {
+        let events = decode(&HEAVY.documents(&ranges(size)))?;
+        self.pipe.turn(events)
+    }
+
+    fn measure(&mut self, figures: &mut Figures) -> anyhow::Result<()> {
+        for _ in 0..CONNECTIONS / self.blocks() {
+            for (target, times) in [&FREE, &LIGHT, &HEAVY].into_iter().zip(&mut figures.connections) {
+                times.push(target.connect()?);
+            }
         }
-        unrelated.push(pipe.change(slice(index, &endpoints)?)?.0);
-        let ranges = format!("[10.200.0.0/24, 192.0.{}.0/24]", 3 + round % 2);
-        others.push(pipe.change(decode(&LIGHT.service(&ranges))?)?.0);
-        nothing.push(empty.commit()?);
+        let (started, rounds) = (Instant::now(), COMMITS / self.blocks());
+        for round in 0..rounds {
+            if started.elapsed() > PATIENCE {
+                break;
+            }
+            let index = (round / 2).wrapping_mul(7919) % self.services;
+            let mut endpoints = objects::first_endpoints(index);
+            if round.is_multiple_of(2) {
+                endpoints.pop();
+                endpoints.push(objects::endpoint(index, 15));
+            }
+            figures.unrelated.push(self.pipe.change(slice(index, &endpoints)?)?.0);
+            figures.others.push(self.pipe.change(decode(&LIGHT.service(few(&LIGHT, round + 1)))?)?.0);
+            figures.nothing.push(self.empty.commit()?);
+        }
+        Ok(())
     }
-    stats::print("empty netlink commit", nothing, "");
-    stats::print("an unrelated service's endpoint replaced", unrelated, "");
-    stats::print("another service's ranges changed", others, "");
-    Ok(())
+
+    /// Changes of the heavy Service itself.
+    fn own(&mut self, size: u32) -> anyhow::Result<()> {
+        let (mut endpoint, mut range) = (Vec::new(), Vec::new());
+        for round in 0..OWN {
+            let there = [HEAVY.slice("- {addresses: [10.200.0.9], nodeName: node-1}\n"), HEAVY.slice("")];
+            for documents in there {
+                endpoint.push(self.pipe.change(decode(&documents)?)?.0);
+            }
+            let (changed, _) = self.write(size + 1 - round % 2)?;
+            range.push(changed);
+        }
+        stats::print("its endpoint added or removed", endpoint, "");
+        stats::print("a range added to or taken from it", range, "");
+        Ok(())
+    }
+}
+
+impl Figures {
+    fn compare(self, many: Self, size: u32) {
+        let names = ["without ranges", "with two ranges", "itself"];
+        for ((name, one), many) in names.into_iter().zip(self.connections).zip(many.connections) {
+            side_by_side(&format!("new connection, a service {name}"), size, one, many);
+        }
+        side_by_side("empty netlink commit", size, self.nothing, many.nothing);
+        side_by_side("an unrelated service's endpoint replaced", size, self.unrelated, many.unrelated);
+        side_by_side("another service's ranges changed", size, self.others, many.others);
+    }
+}
+
+fn side_by_side(what: &str, size: u32, one: Vec<Duration>, many: Vec<Duration>) {
+    let ratio = stats::median(&many).as_secs_f64() / stats::median(&one).as_secs_f64();
+    stats::print(what, one, "with 1");
+    stats::print("", many, &format!("with {size}: x {ratio:.3}"));
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Processor time of the tools that this process ran.
+fn children() -> anyhow::Result<Duration> {
+    let (user, system) = children_cpu(std::process::id())?;
+    Ok(user + system)
+}
+
+/// The ranges of a Service that has few or none; those of a round differ from those of the next.
+fn few(target: &Target, round: usize) -> &'static str {
+    match (target.name == LIGHT.name, round % 2) {
+        (false, _) => "[]",
+        (true, 0) => "[10.200.0.0/24, 192.0.2.0/24]",
+        (true, _) => "[10.200.0.0/24, 192.0.3.0/24]",
+    }
 }
 
 /// Ranges that hold the client, and many that don't.
@@ -119,14 +257,18 @@ impl Target {
     }
 
     fn documents(&self, ranges: &str) -> String {
+        self.service(ranges) + &self.slice("")
+    }
+
+    /// Its slice, with another endpoint.
+    fn slice(&self, another: &str) -> String {
         let name = self.name;
-        self.service(ranges)
-            + &format!(
-                "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: {name}-a\n  \
+        format!(
+            "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: {name}-a\n  \
                  namespace: bench\n  labels: {{kubernetes.io/service-name: {name}}}\naddressType: IPv4\n\
                  ports:\n- {{name: http, protocol: TCP, port: {PORT}}}\nendpoints:\n\
-                 - {{addresses: [{ENDPOINT}], nodeName: node-1, conditions: {{ready: true}}}}\n"
-            )
+                 - {{addresses: [{ENDPOINT}], nodeName: node-1, conditions: {{ready: true}}}}\n{another}"
+        )
     }
 
     /// From the first packet to the end of the handshake.

@@ -28,6 +28,13 @@ pub(crate) fn print(what: &str, mut rounds: Vec<Duration>, more: &str) {
     );
 }
 
+/// The one in the middle.
+pub(crate) fn median(rounds: &[Duration]) -> Duration {
+    let mut sorted = rounds.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+}
+
 /// Processor time of the calling thread.
 pub(crate) fn thread_cpu() -> Duration {
     duration(clock_gettime(ClockId::ThreadCPUTime))

@@ -37,12 +37,7 @@ fuzz_target!(|input: Input<'_>| {
     let element = Element { key, key_end: key_end.flatten(), data, interval_end: false };
     if let Some(NftObject::Element(read, _)) = NftObject::from_element(set, family, &element) {
         assert_eq!(read.set(), set);
-        let (first, last) = read.octets();
-        let again = Element {
-            key: Octets::new(&first).unwrap(),
-            key_end: last.map(|last| Octets::new(&last).unwrap()),
-            ..element
-        };
+        let again = Element { key: Octets::new(&read.octets()).unwrap(), ..element };
         assert!(
             matches!(NftObject::from_element(set, family, &again), Some(NftObject::Element(key, _)) if key == read)
         );

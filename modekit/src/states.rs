@@ -99,10 +99,9 @@ pub fn everything(family: Family) -> Delta {
     let balancer = |last, treatment| frontend(FrontendKind::LoadBalancer, vip(last), treatment);
     let node_port = |port, treatment| frontend(FrontendKind::NodePort, FrontendAddr::NodePort(port), treatment);
     let mut restricted = balancer(30, EXTERNAL);
-    restricted.sources = SourceRanges::Only(vec![
-        net(family, "10.0.0.0/9", "fd00:77::/64"),
-        net(family, "203.0.113.7/32", "fd00:cc::7/128"),
-    ]);
+    restricted.sources = SourceRanges::Only(
+        [net(family, "10.0.0.0/9", "fd00:77::/64"), net(family, "203.0.113.7/32", "fd00:cc::7/128")].into(),
+    );
     let mut restricted_split = balancer(31, SPLIT);
     restricted_split.sources = restricted.sources.clone();
     let split_none = Treatment { other: Action::Drop, ..SPLIT };

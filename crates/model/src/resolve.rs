@@ -83,8 +83,8 @@ pub fn resolve(
     (state, diagnostics)
 }
 
-/// So much a Service weighs at most in one family: its endpoints, its frontends, and for each frontend its source ranges and,
-/// for up to [`MAX_COPIES`] frontends of a port, its endpoints again.
+/// So much a Service weighs at most in one family: its endpoints, its frontends, for each port its source ranges, and for up to
+/// [`MAX_COPIES`] frontends of a port its endpoints again.
 const MAX_WEIGHT: usize = 1 << 20;
 
 /// What all ports of a service share.
@@ -156,7 +156,7 @@ impl<'a> Resolver<'a> {
             SourceRanges::Only(ranges) => ranges.len(),
         };
         let copies = addresses.len().min(MAX_COPIES);
-        let weight = endpoints + addresses.len() * (1 + ranges) + copies * endpoints.min(MAX_ENDPOINTS);
+        let weight = endpoints + addresses.len() + ranges + copies * endpoints.min(MAX_ENDPOINTS);
         let fits = weight <= room && !addresses.is_empty();
         self.room = room.checked_sub(weight).filter(|_| fits && complete);
         if self.room.is_none() {

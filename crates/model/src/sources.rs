@@ -19,7 +19,7 @@ pub(crate) fn source_ranges(visible: &Visible<'_>, vips: &BTreeSet<IpAddr>, cont
     let mut ranges: Vec<IpNet> = visible.service.source_ranges.iter().flatten().filter(of_family).copied().collect();
     if ranges.is_empty() {
         let closed = unreadable(visible.service).any(|(_, text)| may_concern(text, visible.family));
-        return if closed { SourceRanges::Only(Vec::new()) } else { SourceRanges::Any };
+        return if closed { SourceRanges::Only([].into()) } else { SourceRanges::Any };
     }
     if ranges.iter().any(|range| range.prefix_len() == 0) {
         return SourceRanges::Any;
@@ -29,7 +29,7 @@ pub(crate) fn source_ranges(visible: &Visible<'_>, vips: &BTreeSet<IpAddr>, cont
     {
         ranges.extend(vips.iter().map(|vip| IpNet::from(*vip)));
     }
-    SourceRanges::Only(disjoint(ranges))
+    SourceRanges::Only(disjoint(ranges).into())
 }
 
 /// The ranges that can't be read, with their index.
@@ -60,7 +60,6 @@ pub(crate) fn disjoint(mut ranges: Vec<IpNet>) -> Vec<IpNet> {
     // otherwise.
     ranges.sort_unstable_by_key(|range| (range.addr(), range.prefix_len()));
     ranges.dedup_by(|next, kept| kept.contains(&*next));
-    ranges.shrink_to_fit();
     ranges
 }
 

@@ -115,8 +115,8 @@ pub enum FrontendAddr {
 pub enum SourceRanges {
     /// everybody may use it
     Any,
-    /// disjoint and sorted, without host bits; the VIPs are included where the node itself is in a range. None: nobody may
-    Only(Vec<IpNet>),
+    /// disjoint and sorted, without host bits; the VIPs are included where the node itself is in a range; empty: nobody may
+    Only(Arc<[IpNet]>),
 }
 
 /// What happens to a new connection, by where it comes from. `pod`: matched by the local detector; `host`: the source

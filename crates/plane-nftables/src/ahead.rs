@@ -1,9 +1,8 @@
 //! What is committed ahead of a transaction, so that no packet that comes in the very moment of it finds less than it should.
 //!
-//! nf_tables changes generations between the lookups of a packet, not between packets, and interval sets a moment later
-//! than the rest. What that does to verdicts and slots, the late chains mend by looking again (`base`). Two things need
-//! a step of their own: source ranges that are replaced, since who is in none of them is dropped, and endpoints that go
-//! while clients are remembered with them, since rules write the memories at any time.
+//! nf_tables changes generations between the lookups of a packet, not between packets. What that does to verdicts and slots, the
+//! late chains mend by looking again (`base`). Endpoints that go while clients are remembered with them need a step of their
+//! own, since rules write the memories at any time.
 
 use std::collections::HashSet;
 
@@ -12,7 +11,7 @@ use ferry_model::Scope;
 use ferry_plane::Batch;
 
 use crate::names::{PortId, SetName};
-use crate::object::{ElementKey, NftObject, Table, Value, VipMap};
+use crate::object::{ElementKey, NftObject, Table};
 
 /// What the transaction itself need not do any more, or has to do besides.
 #[derive(Debug, Default)]
@@ -23,34 +22,6 @@ pub(crate) struct Ahead {
     pub(crate) forget: Vec<(SetName, nft::Octets)>,
 }
 
-/// The new source ranges of frontends that are served already, as elements of the set that lets them in beside the old
-/// ones until the new ones are found where they belong.
-pub(crate) fn ranges(batch: &Batch<NftObject>) -> Vec<NftObject> {
-    let mut served = HashSet::new();
-    for object in batch.delete.iter().chain(&batch.replace) {
-        match object {
-            NftObject::Element(
-                ElementKey::SourceRange { vip, protocol, port, .. }
-                | ElementKey::Vip { map: VipMap::Services, vip, protocol, port },
-                _,
-            ) => drop(served.insert((*vip, *protocol, *port))),
-            // With the table, packets see all of the old one or all of the new one.
-            NftObject::Table(_) => return Vec::new(),
-            NftObject::Set(_) | NftObject::Chain(..) | NftObject::Element(..) => {}
-        }
-    }
-    let coming = batch.create.iter().filter_map(|object| match object {
-        NftObject::Element(ElementKey::SourceRange { vip, protocol, port, sources }, _)
-            if served.contains(&(*vip, *protocol, *port)) =>
-        {
-            let (vip, protocol, port, sources) = (*vip, *protocol, *port, *sources);
-            Some(NftObject::Element(ElementKey::NextRange { vip, protocol, port, sources }, Value::None))
-        }
-        NftObject::Element(..) | NftObject::Table(_) | NftObject::Set(_) | NftObject::Chain(..) => None,
-    });
-    coming.collect()
-}
-
 /// The endpoints that go from sets of those that may be remembered, where the memories stay; and these memories.
 pub(crate) fn members(batch: &Batch<NftObject>) -> (Vec<NftObject>, HashSet<(PortId, Scope)>) {
     let mut going = HashSet::new();
@@ -58,7 +29,7 @@ pub(crate) fn members(batch: &Batch<NftObject>) -> (Vec<NftObject>, HashSet<(Por
         match object {
             NftObject::Table(Table::Ours | Table::Foreign) => return (Vec::new(), HashSet::new()),
             NftObject::Set(SetName::Memory(id, scope)) => drop(going.insert((*id, *scope))),
-            NftObject::Set(_) | NftObject::Chain(..) | NftObject::Element(..) => {}
+            NftObject::Set(_) | NftObject::Ranges(..) | NftObject::Chain(..) | NftObject::Element(..) => {}
         }
     }
     let mut memories = HashSet::new();
@@ -67,7 +38,11 @@ pub(crate) fn members(batch: &Batch<NftObject>) -> (Vec<NftObject>, HashSet<(Por
             memories.insert((*id, *scope));
             true
         }
-        NftObject::Element(..) | NftObject::Table(_) | NftObject::Set(_) | NftObject::Chain(..) => false,
+        NftObject::Element(..)
+        | NftObject::Table(_)
+        | NftObject::Set(_)
+        | NftObject::Ranges(..)
+        | NftObject::Chain(..) => false,
     });
     let members = members.cloned().collect();
     (members, memories)

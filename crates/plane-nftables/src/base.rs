@@ -25,13 +25,9 @@ impl FixedChain {
             Self::NatOutputLate => (Hook::Output, -90),
             Self::NatInput => (Hook::Input, 100),
             Self::NatPostrouting => (Hook::Postrouting, 100),
-            Self::Reject
-            | Self::Services
-            | Self::Restricted
-            | Self::ExternalLocal
-            | Self::NodePortLocal
-            | Self::Unknown
-            | Self::Learn => return None,
+            Self::Reject | Self::Services | Self::ExternalLocal | Self::NodePortLocal | Self::Unknown | Self::Learn => {
+                return None;
+            }
         };
         Some(BaseHook { kind: ChainKind::Nat, hook, priority })
     }
@@ -42,7 +38,7 @@ impl ChainName {
     pub(crate) fn chain(self) -> nft::Chain {
         let hook = match self {
             Self::Fixed(fixed) => fixed.hook(),
-            Self::Pick(..) | Self::Pool(..) | Self::Remember(..) | Self::Learn(_) => None,
+            Self::Pick(..) | Self::Pool(..) | Self::Remember(..) | Self::Learn(_) | Self::Restricted(_) => None,
         };
         nft::Chain { name: self.to_string(), hook }
     }
@@ -75,16 +71,6 @@ fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState)
             rule().verdict_map(VIP, FixedSet::ServiceIps),
             node_port_rule(family, base).verdict_map(NODE_PORT, FixedSet::ServiceNodePorts),
         ],
-        FixedChain::Restricted => {
-            // Dropped is who is found to be denied, not who isn't found to be let in: a packet that looks in the moment
-            // in which the ranges go finds neither. One that looks in the moment in which they are replaced finds the
-            // next ones; or, if it was so slow that these are gone again, the new ones.
-            let source = &[Field::Destination, Field::Protocol, Field::Port, Field::Source];
-            let let_in = |ranges| rule().in_set(source, ranges).verdict_map(VIP, FixedSet::RestrictedIps);
-            let denied = rule().verdict_map(VIP, FixedSet::DeniedIps);
-            let (now, next) = (FixedSet::SourceRanges, FixedSet::SourceRangesNext);
-            vec![let_in(now), let_in(next), let_in(now), denied]
-        }
         FixedChain::ExternalLocal => local_policy(family, context, VIP, FixedSet::ClusterPolicyIps, FixedSet::LocalIps),
         FixedChain::NodePortLocal => {
             local_policy(family, context, NODE_PORT, FixedSet::ClusterPolicyNodePorts, FixedSet::LocalNodePorts)
@@ -176,15 +162,16 @@ pub(crate) fn shape(name: SetName, family: Family) -> nft::Set {
         },
         flags: SetFlags {
             interval: layout.interval,
-            concat: layout.interval,
+            // A concatenation would have the kernel keep intervals in another way, which is slow beyond some thousand.
+            concat: false,
             timeout: layout.memory,
             dynamic: layout.memory,
         },
-        field_lens: if layout.interval { lens } else { Vec::new() },
+        field_lens: Vec::new(),
         size: match name {
             SetName::Memory(..) => Some(MEMORY_SIZE),
             SetName::Fixed(FixedSet::SameOctet) => Some(OCTETS),
-            SetName::Fixed(_) | SetName::Members(..) | SetName::Pool(_) => None,
+            SetName::Fixed(_) | SetName::Members(..) | SetName::Pool(_) | SetName::Sources(_) => None,
         },
         timeout: None,
         userdata: declared_types(name, family),
@@ -246,12 +233,12 @@ impl Layout {
             SetName::Memory(..) => (&[Address], Data::Endpoint),
             SetName::Members(..) => (&[Address, Port], Data::None),
             SetName::Pool(_) => (&[Slot], Data::Endpoint),
+            SetName::Sources(_) => (&[Address], Data::None),
             SetName::Fixed(fixed) => match fixed {
                 FixedSet::Endpoints => (&[Address, Protocol, Port, Slot], Data::Endpoint),
                 FixedSet::NodePortEndpoints => (&[Protocol, Port, Slot], Data::Endpoint),
                 FixedSet::ServiceIps
                 | FixedSet::RestrictedIps
-                | FixedSet::DeniedIps
                 | FixedSet::LocalIps
                 | FixedSet::ClusterPolicyIps
                 | FixedSet::AffinityPick
@@ -265,19 +252,11 @@ impl Layout {
                 FixedSet::LearnNodePortsTcp | FixedSet::LearnNodePortsUdp | FixedSet::LearnNodePortsSctp => {
                     (&[Port], Data::Verdict)
                 }
-                FixedSet::SourceRanges | FixedSet::SourceRangesNext => {
-                    (&[Address, Protocol, Port, Address], Data::None)
-                }
                 FixedSet::ClusterIps | FixedSet::NodePortIps => (&[Address], Data::None),
                 FixedSet::SameOctet => (&[Octet, Octet], Data::None),
             },
         };
-        Self {
-            key,
-            data,
-            interval: matches!(name, SetName::Fixed(FixedSet::SourceRanges | FixedSet::SourceRangesNext)),
-            memory: matches!(name, SetName::Memory(..)),
-        }
+        Self { key, data, interval: matches!(name, SetName::Sources(_)), memory: matches!(name, SetName::Memory(..)) }
     }
 }
 
@@ -304,7 +283,7 @@ fn declared_types(name: SetName, family: Family) -> Vec<u8> {
         }
         SetName::Fixed(FixedSet::NodePortEndpoints) => TypeofExpr::Concat(vec![TypeofExpr::L4Proto, port(), slot]),
         SetName::Pool(_) => slot,
-        SetName::Fixed(_) | SetName::Memory(..) | SetName::Members(..) => return Vec::new(),
+        SetName::Fixed(_) | SetName::Memory(..) | SetName::Members(..) | SetName::Sources(_) => return Vec::new(),
     };
     userdata::set(&SetNotes {
         key: Some(key),

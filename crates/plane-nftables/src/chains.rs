@@ -8,7 +8,7 @@ use ferry_api::object::{Family, Protocol};
 use ferry_model::{Affinity, Context, LocalDetector, Scope};
 
 use crate::compile::first_of_scope;
-use crate::names::{ChainName, FixedSet, Pick, PortId, SetName};
+use crate::names::{ChainName, FixedSet, Pick, PortId, SetName, SourcesId};
 use crate::object::{NodePortMap, Rule, Rules, VipMap};
 use crate::rules::{Field, NODE_PORT, RuleWriter, VIP};
 
@@ -123,6 +123,14 @@ impl Chains {
             None => rule().verdict_map(key, map),
         });
         Rules(rules.into())
+    }
+
+    /// Drops what comes from outside the source ranges; the rest goes on as its frontend says. A rule with the ranges, and not
+    /// an element: rules are those of the moment in which a packet entered the hook, so it meets ranges and chain of one state.
+    pub(crate) fn restricted(&self, id: SourcesId) -> Rules {
+        let rule = || RuleWriter::new(self.family);
+        let outside = rule().source_outside(SetName::Sources(id)).drop_it();
+        Rules([outside, rule().verdict_map(VIP, FixedSet::RestrictedIps)].into())
     }
 
     /// Teaches the memories of a service port that this endpoint may stand in. The timeout is the rule's and not the

@@ -2,8 +2,9 @@
 //! chain does that.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use ferry_api::object::{Family, Protocol};
+use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_model::{
     Action, Context, Frontend, FrontendAddr, FrontendKind, MAX_COPIES, Pool, PortState, Profile, Scope, ServiceState,
     Snat, SourceRanges,
@@ -11,8 +12,9 @@ use ferry_model::{
 use ferry_plane::{Before, Compile, Unit};
 
 use crate::chains::Chains;
-use crate::names::{ChainName, FixedChain, LOCAL_SLOTS, Pick, PortId, SetName};
-use crate::object::{ElementKey, NftObject, NodePortMap, Value, VipMap};
+use crate::names::{ChainName, FixedChain, LOCAL_SLOTS, Pick, PortId, SetName, SourcesId};
+use crate::object::{ElementKey, NftObject, NodePortMap, Rules, Value, VipMap};
+use crate::sources::Ranges;
 use crate::{base, place};
 
 /// Compiles for one IP family.
@@ -48,6 +50,7 @@ struct PortWriter<'a> {
     pool: Option<PortId>,
     /// what leads to the pool
     used: BTreeSet<(Pick, Scope)>,
+    restrictions: &'a mut Restrictions,
     out: &'a mut Vec<NftObject>,
 }
 
@@ -56,6 +59,19 @@ struct PortWriter<'a> {
 struct Place {
     at: FrontendAddr,
     protocol: Protocol,
+}
+
+/// The source ranges met so far, so that those of a Service are merged and hashed once, not for each of its frontends.
+#[derive(Default)]
+struct Restrictions(Vec<Restriction>);
+
+/// Source ranges, and what asks for them.
+#[derive(Clone)]
+struct Restriction {
+    networks: Arc<[IpNet]>,
+    id: SourcesId,
+    ranges: Ranges,
+    rules: Rules,
 }
 
 // === impl Nftables ===
@@ -77,6 +93,7 @@ impl Nftables {
         context: &Context,
         service: &ServiceState,
         other: Option<&ServiceState>,
+        restrictions: &mut Restrictions,
         out: &mut Vec<NftObject>,
     ) {
         for (index, state) in service.ports.iter().enumerate() {
@@ -90,6 +107,7 @@ impl Nftables {
                 memory: state.affinity.map(|_| id()),
                 pool,
                 used: BTreeSet::new(),
+                restrictions: &mut *restrictions,
                 out,
             };
             writer.write(other.is_some_and(|other| leads_alike(state, other)));
@@ -106,7 +124,7 @@ impl Compile for Nftables {
             Unit::Base(base) => return base::compile(self.family(), context, base, out),
             Unit::Service(service) => service,
         };
-        self.service(context, service, None, out);
+        self.service(context, service, None, &mut Restrictions::default(), out);
     }
 
     /// The frontends of a pool don't depend on its endpoints, so those that stay are left out.
@@ -118,8 +136,9 @@ impl Compile for Nftables {
         after: &mut Vec<NftObject>,
     ) {
         if let (Unit::Service(old), Unit::Service(new)) = units {
-            self.service(context, old, Some(new), before);
-            self.service(context, new, Some(old), after);
+            let mut restrictions = Restrictions::default();
+            self.service(context, old, Some(new), &mut restrictions, before);
+            self.service(context, new, Some(old), &mut restrictions, after);
         } else {
             self.compile(context, units.0, before);
             self.compile(context, units.1, after);
@@ -170,9 +189,12 @@ impl Shape {
         };
         let same = treatment.pod == treatment.host && treatment.pod == treatment.other;
         match (treatment.pod, treatment.host, treatment.other) {
+            (Pass, ..) if same => Self::Pass,
+            _ if matches!(&frontend.sources, SourceRanges::Only(ranges) if ranges.is_empty()) => {
+                Self::Refuse(Value::Drop)
+            }
             (Reject, ..) if same => Self::Refuse(Value::Goto(ChainName::Fixed(FixedChain::Reject))),
             (Drop, ..) if same => Self::Refuse(Value::Drop),
-            (Pass, ..) if same => Self::Pass,
             (Forward { to, snat: Masquerade }, ..) if same => Self::One(choose(Pick::External, Pick::NodePort), to),
             (Forward { to, snat: Keep }, ..) if same => Self::One(choose(Pick::Forward, Pick::NodePortForward), to),
             (Forward { to, .. }, Forward { to: host, snat: Masquerade }, Forward { to: other, snat: Masquerade })
@@ -247,23 +269,30 @@ impl PortWriter<'_> {
         };
         match &frontend.sources {
             SourceRanges::Any => self.out.push(at.verdict(NodePortMap::Services, verdict)),
+            // Dropped without a look at the source.
+            SourceRanges::Only(ranges) if ranges.is_empty() => {
+                self.out.push(at.verdict(NodePortMap::Services, verdict));
+            }
             SourceRanges::Only(ranges) => {
                 let FrontendAddr::Vip(vip, port) = frontend.at else {
                     debug_assert!(false, "a nodePort has no source ranges");
                     return;
                 };
-                self.out.push(at.verdict(NodePortMap::Services, Value::Goto(ChainName::Fixed(FixedChain::Restricted))));
-                let protocol = self.state.protocol;
-                let key = ElementKey::Vip { map: VipMap::Restricted, vip, protocol, port };
+                let entry = self.restrict(ranges);
+                self.out.push(at.verdict(NodePortMap::Services, entry));
+                let key = ElementKey::Vip { map: VipMap::Restricted, vip, protocol: self.state.protocol, port };
                 self.out.push(NftObject::Element(key, verdict));
-                let key = ElementKey::Vip { map: VipMap::Denied, vip, protocol, port };
-                self.out.push(NftObject::Element(key, Value::Drop));
-                self.out.extend(ranges.iter().map(|sources| {
-                    let key = ElementKey::SourceRange { vip, protocol, port, sources: *sources };
-                    NftObject::Element(key, Value::None)
-                }));
             }
         }
+    }
+
+    /// Where a frontend with these source ranges leads first.
+    fn restrict(&mut self, ranges: &Arc<[IpNet]>) -> Value {
+        let Restriction { id, ranges, rules, .. } = self.restrictions.of(ranges, self.chains);
+        self.out.push(NftObject::Ranges(id, ranges));
+        let chain = ChainName::Restricted(id);
+        self.out.push(NftObject::Chain(chain, rules));
+        Value::Goto(chain)
     }
 
     fn split(&mut self, at: Place, served: bool) -> Value {
@@ -371,6 +400,22 @@ impl PortWriter<'_> {
 /// Puts the endpoints of a pool into slots. A pool has at most as many as lie before the Local ones.
 fn fill(pool: &Pool, slots: impl Iterator<Item = ElementKey>, out: &mut Vec<NftObject>) {
     out.extend(pool.0.iter().zip(slots).map(|(endpoint, key)| NftObject::Element(key, Value::Endpoint(*endpoint))));
+}
+
+// === impl Restrictions ===
+
+impl Restrictions {
+    fn of(&mut self, networks: &Arc<[IpNet]>, chains: &Chains) -> Restriction {
+        let same = |known: &&Restriction| Arc::ptr_eq(&known.networks, networks) || known.networks == *networks;
+        if let Some(known) = self.0.iter().find(same) {
+            return known.clone();
+        }
+        let ranges = Ranges::new(networks);
+        let id = ranges.id();
+        let restriction = Restriction { networks: Arc::clone(networks), id, ranges, rules: chains.restricted(id) };
+        self.0.push(restriction.clone());
+        restriction
+    }
 }
 
 // === impl Place ===

@@ -1,7 +1,7 @@
 //! A batch of objects as one nf_tables transaction.
 //!
-//! Elements go first, so that a range can take the place of one that overlaps it; then what is new from the table down
-//! to elements; then what is left of what goes. A changed element is deleted and added: packets see either.
+//! Elements that go are first; then what is new from the table down to elements; then what is left of what goes. A changed
+//! element is deleted and added: packets see either.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,8 @@ use crate::ahead::Ahead;
 use crate::base;
 use crate::names::{ChainName, SetName, TABLE, TABLE_COMMENT};
 use crate::object::{ElementKey, NftObject, Rules, Table, Value};
-use crate::wire::{endpoint_bytes, key_bytes};
+use crate::sources::Ranges;
+use crate::wire::{address_bytes, endpoint_bytes, key_bytes};
 
 /// The transaction, and which operation stands where in it.
 pub(crate) struct Encoded {
@@ -68,9 +69,11 @@ impl Encoded {
                 |key: &ElementKey| ahead.deleted.contains(key) || (!going.is_empty() && going.contains(&key.set()));
             encoded.each(Op::Delete, &objects.delete, |batch, object| match object {
                 NftObject::Element(key, _) if gone(key) => {}
-                NftObject::Element(..) | NftObject::Table(_) | NftObject::Set(_) | NftObject::Chain(..) => {
-                    delete_element(batch, object);
-                }
+                NftObject::Element(..)
+                | NftObject::Table(_)
+                | NftObject::Set(_)
+                | NftObject::Ranges(..)
+                | NftObject::Chain(..) => delete_element(batch, object),
             });
             encoded.each(Op::Replace, &objects.replace, delete_element);
         }
@@ -83,6 +86,7 @@ impl Encoded {
         encoded.each(Op::Delete, &objects.delete, |batch, object| match object {
             NftObject::Chain(name, _) if release == ChainRelease::Now => batch.delete_chain(&name.to_string()),
             NftObject::Set(name) => batch.delete_set(&name.to_string()),
+            NftObject::Ranges(id, _) => batch.delete_set(&SetName::Sources(*id).to_string()),
             NftObject::Chain(..) | NftObject::Table(_) | NftObject::Element(..) => {}
         });
         for (memory, key) in &ahead.forget {
@@ -98,6 +102,7 @@ impl Encoded {
             self.each(op, list, |batch, object| match object {
                 NftObject::Table(Table::Ours) => batch.add_table(Some(TABLE_COMMENT)),
                 NftObject::Set(name) => batch.add_set(&base::shape(*name, family)),
+                NftObject::Ranges(id, ranges) => fill_set(batch, family, SetName::Sources(*id), ranges),
                 NftObject::Chain(name, _) if op == Op::Create => batch.add_chain(&name.chain()),
                 NftObject::Chain(..) | NftObject::Element(..) | NftObject::Table(Table::Foreign) => {}
             });
@@ -145,7 +150,7 @@ impl Encoded {
 fn set_of(object: &NftObject) -> Option<SetName> {
     match object {
         NftObject::Set(name) => Some(*name),
-        NftObject::Table(_) | NftObject::Chain(..) | NftObject::Element(..) => None,
+        NftObject::Table(_) | NftObject::Ranges(..) | NftObject::Chain(..) | NftObject::Element(..) => None,
     }
 }
 
@@ -161,28 +166,35 @@ fn fill(batch: &mut nft::Batch, name: ChainName, rules: &Rules) {
     }
 }
 
+/// Writes a set of source ranges. Whatever is there under its name goes first, so that nothing overlaps. The kernel finds
+/// the place of an interval fastest when they come in their order.
+fn fill_set(batch: &mut nft::Batch, family: Family, name: SetName, ranges: &Ranges) {
+    let shape = base::shape(name, family);
+    batch.add_set(&shape);
+    batch.flush_set(&shape.name);
+    for (first, end) in ranges.keys() {
+        batch.add_element(&shape.name, address_bytes(first).as_slice(), None, nft::ElementData::None);
+        if let Some(end) = end {
+            batch.add_element(&shape.name, address_bytes(end).as_slice(), None, nft::ElementData::IntervalEnd);
+        }
+    }
+}
+
 fn delete_element(batch: &mut nft::Batch, object: &NftObject) {
     if let NftObject::Element(key, _) = object {
-        let (first, last) = key_bytes(key);
-        with_name(key, |set| batch.delete_element(set, first.as_slice(), last.as_ref().map(|last| last.as_slice())));
+        with_name(key, |set| batch.delete_element(set, key_bytes(key).as_slice(), None));
     }
 }
 
 fn add_element(batch: &mut nft::Batch, object: &NftObject) {
     let NftObject::Element(key, value) = object else { return };
-    let (first, last) = key_bytes(key);
-    let (first, last) = (first.as_slice(), last.as_ref().map(|last| last.as_slice()));
+    let bytes = key_bytes(key);
+    let mut add = |set: &str, data: nft::ElementData<'_>| batch.add_element(set, bytes.as_slice(), None, data);
     with_name(key, |set| match value {
-        Value::None => batch.add_element(set, first, last, nft::ElementData::None),
-        Value::Endpoint(endpoint) => {
-            batch.add_element(set, first, last, nft::ElementData::Value(endpoint_bytes(*endpoint).as_slice()));
-        }
-        Value::Drop => batch.add_element(set, first, last, nft::ElementData::Verdict(nft::VerdictRef::Drop)),
-        Value::Goto(chain) => {
-            let chain = chain.to_string();
-            let verdict = nft::VerdictRef::Goto(&chain);
-            batch.add_element(set, first, last, nft::ElementData::Verdict(verdict));
-        }
+        Value::None => add(set, nft::ElementData::None),
+        Value::Endpoint(endpoint) => add(set, nft::ElementData::Value(endpoint_bytes(*endpoint).as_slice())),
+        Value::Drop => add(set, nft::ElementData::Verdict(nft::VerdictRef::Drop)),
+        Value::Goto(chain) => add(set, nft::ElementData::Verdict(nft::VerdictRef::Goto(&chain.to_string()))),
         Value::Foreign => debug_assert!(false, "{key} is not ours to write"),
     });
 }

@@ -12,7 +12,7 @@ use crate::ahead::{self, Ahead};
 use crate::encode::{ChainRelease, Encoded, Marks, kernel_family};
 use crate::memory::{self, LOOKS, Memories, TRIES};
 use crate::names::{ChainName, TABLE};
-use crate::object::{ElementKey, NftKey, NftObject, Table};
+use crate::object::{NftKey, NftObject, Table};
 use crate::probe;
 use crate::read::{Found, Reader, Whose};
 use crate::serves;
@@ -26,8 +26,6 @@ pub struct NftablesKernel {
     turn: CommitTurn,
     prepared: bool,
     memories: Memories,
-    /// elements of `source-ranges-next` that are to go
-    announced: Vec<NftObject>,
     release: ChainRelease,
     /// chains that are flushed and will be deleted; since when, once the time was told
     retired: Vec<(ChainName, Option<Instant>)>,
@@ -47,9 +45,9 @@ pub struct Written {
     pub bytes: usize,
 }
 
-/// From so many operations on, a commit is made without listening: each element costs its maker an event as long as
-/// anybody listens.
-const QUIET_OPERATIONS: usize = 256;
+/// From so many operations on, those of sets of source ranges by their elements, a commit is made without listening: each
+/// element costs its maker an event as long as anybody listens.
+const QUIET_ELEMENTS: usize = 256;
 /// When to look again after the other family had the turn.
 const CONTENDED: Duration = Duration::from_millis(20);
 /// How long a chain that was referred to stays busy on kernels that release references late.
@@ -69,7 +67,6 @@ impl NftablesKernel {
             turn,
             prepared: false,
             memories: Memories::default(),
-            announced: Vec::new(),
             release: ChainRelease::Now,
             retired: Vec::new(),
             strange: false,
@@ -100,7 +97,7 @@ impl NftablesKernel {
         if batch.is_empty() {
             return Ok(());
         }
-        self.send(batch, objects.len() > QUIET_OPERATIONS).map_err(|failure| verdict(failure, &marks, objects))
+        self.send(batch, elements_of(objects) > QUIET_ELEMENTS).map_err(|failure| verdict(failure, &marks, objects))
     }
 
     /// Commits, with chains deleted when this kernel can.
@@ -130,7 +127,7 @@ impl NftablesKernel {
         }
         let deleted = untaught.delete.iter().filter_map(|object| match object {
             NftObject::Element(key, _) => Some(*key),
-            NftObject::Table(_) | NftObject::Set(_) | NftObject::Chain(..) => None,
+            NftObject::Table(_) | NftObject::Set(_) | NftObject::Ranges(..) | NftObject::Chain(..) => None,
         });
         let mut ahead = Ahead { deleted: deleted.collect(), forget: Vec::new() };
         for _ in 0..TRIES {
@@ -153,44 +150,6 @@ impl NftablesKernel {
         result
     }
 
-    /// Lets in whom new source ranges will let in, until [`NftablesKernel::withdraw`].
-    fn announce(&mut self, batch: &Batch<NftObject>) {
-        let ranges = ahead::ranges(batch);
-        if ranges.is_empty() {
-            return;
-        }
-        let step = ahead::step(ranges, std::mem::take(&mut self.announced));
-        // Without it the change takes effect all the same, and some packet of that moment may be dropped.
-        self.announced = match self.try_commit(&step, &Ahead::default()) {
-            Ok(()) => step.create,
-            Err(_) => step.delete,
-        };
-    }
-
-    /// The new source ranges are where they belong. What fails is tried again at the next turn.
-    fn withdraw(&mut self) {
-        if self.announced.is_empty() {
-            return;
-        }
-        let step = ahead::step(Vec::new(), std::mem::take(&mut self.announced));
-        match self.try_commit(&step, &Ahead::default()) {
-            Ok(()) => {}
-            // Gone with the table, or by somebody else's hand: perhaps not all of them, and what is left lets clients in.
-            Err(CommitError::Drifted { .. }) if step.delete.len() > 1 => {
-                for range in step.delete {
-                    let step = ahead::step(Vec::new(), vec![range]);
-                    if let Err(CommitError::Busy(_) | CommitError::Unusable(_)) =
-                        self.try_commit(&step, &Ahead::default())
-                    {
-                        self.announced.extend(step.delete);
-                    }
-                }
-            }
-            Err(CommitError::Drifted { .. }) => {}
-            Err(_) => self.announced = step.delete,
-        }
-    }
-
     /// Chains that were flushed and not deleted wait for their time; one that is made again doesn't.
     fn note_chains(&mut self, objects: &Batch<NftObject>) {
         for object in objects.create.iter().chain(&objects.replace) {
@@ -201,7 +160,7 @@ impl NftablesKernel {
         if self.release == ChainRelease::Later {
             let chains = objects.delete.iter().filter_map(|object| match object {
                 NftObject::Chain(name, _) => Some((*name, None)),
-                NftObject::Table(_) | NftObject::Set(_) | NftObject::Element(..) => None,
+                NftObject::Table(_) | NftObject::Set(_) | NftObject::Ranges(..) | NftObject::Element(..) => None,
             });
             self.retired.extend(chains);
         }
@@ -255,7 +214,7 @@ impl Kernel<NftObject> for NftablesKernel {
         };
         let retired = |object: &NftObject| match object {
             NftObject::Chain(name, rules) => rules.0.is_empty() && self.retired.iter().any(|(chain, _)| chain == name),
-            NftObject::Table(_) | NftObject::Set(_) | NftObject::Element(..) => false,
+            NftObject::Table(_) | NftObject::Set(_) | NftObject::Ranges(..) | NftObject::Element(..) => false,
         };
         objects.retain(|object| !retired(object));
         if *extent == Extent::All {
@@ -275,17 +234,13 @@ impl Kernel<NftObject> for NftablesKernel {
     }
 
     fn commit(&mut self, batch: &Batch<NftObject>) -> Result<(), CommitError> {
-        self.announce(batch);
-        let result = self.exchange_and_forget(batch);
-        self.withdraw();
-        result?;
+        self.exchange_and_forget(batch)?;
         self.note_chains(batch);
         Ok(())
     }
 
     fn tend(&mut self, now: Instant) -> Result<Tended<NftKey>, CommitError> {
         self.delete_retired(now);
-        self.withdraw();
         self.memories.purge(&mut self.socket, &self.turn, self.family);
         let mut wake = (!self.retired.is_empty()).then(|| now + RELEASE);
         let drift = match self.turn.try_take() {
@@ -350,14 +305,8 @@ fn verdict(failure: CommitFailure, marks: &Marks, objects: &Batch<NftObject>) ->
     {
         return CommitError::Busy(copy(error));
     }
-    let refused: Vec<&nft::BatchError> = errors
-        .iter()
-        .filter(|error| match number(error) {
-            NOENT => false,
-            EXIST => is_overlap(marks, error, objects),
-            _ => true,
-        })
-        .collect();
+    let refused: Vec<&nft::BatchError> =
+        errors.iter().filter(|error| !matches!(number(error), NOENT | EXIST)).collect();
     if refused.is_empty() {
         let first = errors.first().and_then(|error| Encoded::operations(marks, error).first().copied());
         let object = first.and_then(|(op, index)| object_of(objects, op, index)).map(|object| object.key().to_string());
@@ -375,11 +324,13 @@ fn verdict(failure: CommitFailure, marks: &Marks, objects: &Batch<NftObject>) ->
     CommitError::Refused(refusals)
 }
 
-/// A source range that exists is accepted again, so one that is in the way of another overlaps it.
-fn is_overlap(marks: &Marks, error: &nft::BatchError, objects: &Batch<NftObject>) -> bool {
-    let operations = Encoded::operations(marks, error);
-    let range = |object: &NftObject| matches!(object, NftObject::Element(ElementKey::SourceRange { .. }, _));
-    operations.into_iter().any(|(op, index)| object_of(objects, op, index).is_some_and(range))
+/// What a batch comes to in the kernel.
+fn elements_of(objects: &Batch<NftObject>) -> usize {
+    let written = objects.create.iter().chain(&objects.replace).map(|object| match object {
+        NftObject::Ranges(_, ranges) => 2 * ranges.as_slice().len(),
+        NftObject::Table(_) | NftObject::Set(_) | NftObject::Chain(..) | NftObject::Element(..) => 1,
+    });
+    written.sum::<usize>() + objects.delete.len()
 }
 
 fn object_of(objects: &Batch<NftObject>, op: Op, index: usize) -> Option<&NftObject> {
@@ -394,6 +345,3 @@ fn object_of(objects: &Batch<NftObject>, op: Op, index: usize) -> Option<&NftObj
 fn copy(error: &nft::BatchError) -> io::Error {
     io::Error::new(error.error.error.kind(), error.error.to_string())
 }
-
-#[cfg(test)]
-mod tests;

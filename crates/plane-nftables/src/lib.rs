@@ -6,6 +6,7 @@
 //!
 //! - `object`: what is put into the kernel; `names`: how it is called there
 //! - `base`: table, sets, fixed chains; `compile`: a service; `chains` and `rules`: how rules are written
+//! - `sources`: the source ranges of a load balancer, as a set of their own
 //! - `place`: which endpoint stands in which slot
 //! - `kernel`: commits and reads back; `ahead`: what a commit needs before it; `watch`: what others do; `wire`: elements as bytes
 //! - `in_use`: whether an earlier run's rules serve; `serves`: which frontends elements stand for; `leftovers`: what is ours in a table of upstream's proxy
@@ -30,6 +31,7 @@ mod refers;
 pub mod render;
 mod rules;
 mod serves;
+mod sources;
 mod trace;
 mod watch;
 mod wire;
@@ -43,6 +45,7 @@ pub use compile::Nftables;
 pub use in_use::in_use;
 pub use kernel::NftablesKernel;
 pub use object::{NftKey, NftObject};
+pub use sources::{AddressRange, Ranges};
 pub use trace::Tracer;
 pub use watch::CommitTurn;
 

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 pub const TABLE: &str = "kube-proxy";
 
 /// The comment of the table: whose it is, and which layout its content has. A table with another comment is replaced.
-pub const TABLE_COMMENT: &str = "kube-proxy by Ferry, layout 2";
+pub const TABLE_COMMENT: &str = "kube-proxy by Ferry, layout 3";
 
 /// What the comment of a table begins with, whatever its layout.
 pub(crate) const TABLE_MAKER: &str = "kube-proxy by Ferry, layout ";
@@ -20,6 +20,11 @@ pub(crate) const TABLE_MAKER: &str = "kube-proxy by Ferry, layout ";
 /// `namespace/name/protocol/port name`. Tenants choose these names, so the id is too long for a collision to be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId([u8; 16]);
+
+/// Names a set of source ranges and the chain that asks it: the first 16 bytes of a SHA-256 of the ranges. Tenants choose
+/// these too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourcesId([u8; 16]);
 
 /// A set or map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,6 +37,8 @@ pub enum SetName {
     Members(PortId, Scope),
     /// slot → endpoint of one service port with many frontends; slots from [`LOCAL_SLOTS`] serve the Local policy
     Pool(PortId),
+    /// source ranges; stands last, as [`NftObject::Ranges`](crate::NftObject::Ranges) does
+    Sources(SourcesId),
 }
 
 /// A chain.
@@ -47,6 +54,8 @@ pub enum ChainName {
     Remember(Pick, Scope, PortId),
     /// teaches the memories of a service port
     Learn(PortId),
+    /// drops what comes from outside these source ranges
+    Restricted(SourcesId),
 }
 
 /// How a pick chain treats the packet, and which slots it reads.
@@ -103,8 +112,6 @@ names! {
         ServiceNodePorts = "service-nodeports",
         /// after the source ranges have let the packet in
         RestrictedIps = "restricted-ips",
-        /// VIP, protocol, port that has source ranges → drop: what comes from elsewhere
-        DeniedIps = "denied-ips",
         /// Local policy, from outside
         LocalIps = "local-ips",
         /// Local policy, from this node or its pods
@@ -133,10 +140,6 @@ names! {
         LearnNodePortsUdp = "learn-nodeports-udp",
         /// original SCTP nodePort → the memories to teach
         LearnNodePortsSctp = "learn-nodeports-sctp",
-        /// VIP, protocol, port, source range: who is let in
-        SourceRanges = "source-ranges",
-        /// what [`FixedSet::SourceRanges`] is about to hold; empty but in the moment of a change
-        SourceRangesNext = "source-ranges-next",
         /// every cluster IP
         ClusterIps = "cluster-ips",
         /// every octet, paired with itself: addresses are equal if all their octets are
@@ -153,8 +156,6 @@ names! {
         Reject = "reject-chain",
         /// one lookup decides
         Services = "services",
-        /// source ranges
-        Restricted = "restricted",
         /// Local policy of a VIP
         ExternalLocal = "external-local",
         /// Local policy of a nodePort
@@ -197,9 +198,7 @@ impl PortId {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let plain = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        let number = u128::from_str_radix(text, 16).ok().filter(|_| plain)?;
-        Some(Self(number.to_be_bytes()))
+        parse_id(text).map(Self)
     }
 }
 
@@ -207,6 +206,30 @@ impl fmt::Display for PortId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", u128::from_be_bytes(self.0))
     }
+}
+
+// === impl SourcesId ===
+
+impl SourcesId {
+    pub(crate) fn of_digest(digest: &[u8]) -> Self {
+        Self(first_half(digest))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        parse_id(text).map(Self)
+    }
+}
+
+impl fmt::Display for SourcesId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+/// The 32 hexadecimal digits of an id.
+fn parse_id(text: &str) -> Option<[u8; 16]> {
+    let plain = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    u128::from_str_radix(text, 16).ok().filter(|_| plain).map(u128::to_be_bytes)
 }
 
 /// A name without separators. An API server lets none in; a manifest may hold anything.
@@ -237,6 +260,9 @@ impl SetName {
         if let Some(id) = name.strip_prefix("pool-") {
             return Some(Self::Pool(PortId::parse(id)?));
         }
+        if let Some(id) = name.strip_prefix("sources-") {
+            return Some(Self::Sources(SourcesId::parse(id)?));
+        }
         Some(Self::Members(PortId::parse(rest.strip_prefix("endpoints-")?)?, scope))
     }
 }
@@ -248,6 +274,7 @@ impl fmt::Display for SetName {
             Self::Memory(id, scope) => write!(f, "affinity-{id}{}", suffix(*scope)),
             Self::Members(id, scope) => write!(f, "endpoints-{id}{}", suffix(*scope)),
             Self::Pool(id) => write!(f, "pool-{id}"),
+            Self::Sources(id) => write!(f, "sources-{id}"),
         }
     }
 }
@@ -283,6 +310,9 @@ impl ChainName {
         if let Some(id) = name.strip_prefix("learn-") {
             return Some(Self::Learn(PortId::parse(id)?));
         }
+        if let Some(id) = name.strip_prefix("restricted-") {
+            return Some(Self::Restricted(SourcesId::parse(id)?));
+        }
         let (kind, rest) = name.split_once('-')?;
         let pick = Pick::ALL.into_iter().find(|pick| pick.prefix() == kind)?;
         if let Some(rest) = rest.strip_prefix("pool-") {
@@ -307,6 +337,7 @@ impl fmt::Display for ChainName {
             Self::Pool(pick, scope, id) => write!(f, "{}-pool-{id}{}", pick.prefix(), suffix(*scope)),
             Self::Remember(pick, scope, id) => write!(f, "{}-affinity-{id}{}", pick.prefix(), suffix(*scope)),
             Self::Learn(id) => write!(f, "learn-{id}"),
+            Self::Restricted(id) => write!(f, "restricted-{id}"),
         }
     }
 }
@@ -408,15 +439,34 @@ mod tests {
         for fixed in FixedChain::ALL {
             assert_eq!(ChainName::parse(fixed.name()), Some(ChainName::Fixed(*fixed)));
         }
-        assert_eq!(ChainName::parse(&ChainName::Learn(id).to_string()), Some(ChainName::Learn(id)));
+        let sources = SourcesId::of_digest(&[0xa5; 32]);
+        assert_eq!(SetName::parse(&SetName::Sources(sources).to_string()), Some(SetName::Sources(sources)));
+        for chain in [ChainName::Learn(id), ChainName::Restricted(sources)] {
+            assert_eq!(ChainName::parse(&chain.to_string()), Some(chain));
+        }
     }
 
     #[test]
     fn other_names_are_not_ours() {
-        for name in ["service-ULMVA6XW-ns1/svc1/tcp/p80", "int-03", "int-+3", "int-", "filter-input", "learn-xyz", ""] {
+        for name in [
+            "service-ULMVA6XW-ns1/svc1/tcp/p80",
+            "int-03",
+            "int-+3",
+            "int-",
+            "filter-input",
+            "learn-xyz",
+            "restricted",
+            "",
+        ] {
             assert_eq!(ChainName::parse(name), None, "{name}");
         }
-        for name in ["hairpin-connections", "affinity-", "affinity-GTK6MW7G-ns5/svc5/tcp/p80__10.180.0.3/80"] {
+        for name in [
+            "hairpin-connections",
+            "affinity-",
+            "sources-",
+            "source-ranges",
+            "affinity-GTK6MW7G-ns5/svc5/tcp/p80__10.180.0.3/80",
+        ] {
             assert_eq!(SetName::parse(name), None, "{name}");
         }
     }

@@ -5,12 +5,13 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ferry_api::object::{Family, IpNet, Protocol};
+use ferry_api::object::{Family, Protocol};
 use ferry_kernel::nft;
 use ferry_model::{Endpoint, Scope};
 use ferry_plane::{Object, Served};
 
-use crate::names::{ChainName, FixedChain, FixedSet, Pick, PortId, SetName, TABLE, TABLE_COMMENT};
+use crate::names::{ChainName, FixedChain, FixedSet, Pick, PortId, SetName, SourcesId, TABLE, TABLE_COMMENT};
+use crate::sources::Ranges;
 use crate::wire;
 
 /// One thing we own in the kernel.
@@ -18,8 +19,10 @@ use crate::wire;
 pub enum NftObject {
     /// the table
     Table(Table),
-    /// a set or map without its elements; its shape follows from its name
+    /// a set or map without its elements; its shape follows from its name. Not [`SetName::Sources`]
     Set(SetName),
+    /// the set of source ranges of this name with all its elements. Its key is that of a set, and stands behind all others
+    Ranges(SourcesId, Ranges),
     /// a chain with its rules; its hook follows from its name
     Chain(ChainName, Rules),
     /// an element
@@ -46,6 +49,10 @@ pub enum SharedKey {
     Pick(Pick, u32),
     /// an element of `cluster-ips`
     ClusterIp(IpAddr),
+    /// a set of source ranges
+    Sources(SourcesId),
+    /// the chain that asks it
+    Restricted(SourcesId),
 }
 
 const _: () = assert!(size_of::<(SharedKey, u32)>() <= 24, "there is one for each of a node's services");
@@ -138,28 +145,6 @@ pub enum ElementKey {
         /// the nodePort
         port: u16,
     },
-    /// `source-ranges`
-    SourceRange {
-        /// the VIP
-        vip: IpAddr,
-        /// its protocol
-        protocol: Protocol,
-        /// its port
-        port: u16,
-        /// who may use it
-        sources: IpNet,
-    },
-    /// `source-ranges-next`
-    NextRange {
-        /// the VIP
-        vip: IpAddr,
-        /// its protocol
-        protocol: Protocol,
-        /// its port
-        port: u16,
-        /// who may use it soon
-        sources: IpNet,
-    },
     /// `cluster-ips`
     ClusterIp(IpAddr),
     /// `nodeport-ips`
@@ -184,8 +169,6 @@ pub enum VipMap {
     Services,
     /// `restricted-ips`
     Restricted,
-    /// `denied-ips`
-    Denied,
     /// `local-ips`
     Local,
     /// `cluster-policy-ips`
@@ -242,6 +225,7 @@ impl NftObject {
         match self {
             Self::Table(_) => NftKey::Table,
             Self::Set(name) => NftKey::Set(*name),
+            Self::Ranges(id, _) => NftKey::Set(SetName::Sources(*id)),
             Self::Chain(name, _) => NftKey::Chain(*name),
             Self::Element(key, _) => NftKey::Element(*key),
         }
@@ -259,7 +243,7 @@ impl Object for NftObject {
     fn rank(&self) -> u8 {
         match self {
             Self::Table(_) => 0,
-            Self::Set(_) => 1,
+            Self::Set(_) | Self::Ranges(..) => 1,
             // Other chains go there.
             Self::Chain(ChainName::Fixed(FixedChain::Reject) | ChainName::Pool(Pick::Forward, ..), _) => 2,
             Self::Chain(ChainName::Fixed(fixed), _) if fixed.hook().is_some() => 4,
@@ -272,6 +256,8 @@ impl Object for NftObject {
         match self {
             Self::Chain(ChainName::Pick(pick, slots), _) => Some(SharedKey::Pick(*pick, *slots)),
             Self::Element(ElementKey::ClusterIp(address), _) => Some(SharedKey::ClusterIp(*address)),
+            Self::Ranges(id, _) => Some(SharedKey::Sources(*id)),
+            Self::Chain(ChainName::Restricted(id), _) => Some(SharedKey::Restricted(*id)),
             Self::Table(_) | Self::Set(_) | Self::Chain(..) | Self::Element(..) => None,
         }
     }
@@ -283,7 +269,7 @@ impl Object for NftObject {
     fn serves(&self) -> Option<Served> {
         match self {
             Self::Element(key, _) => key.serves(),
-            Self::Table(_) | Self::Set(_) | Self::Chain(..) => None,
+            Self::Table(_) | Self::Set(_) | Self::Ranges(..) | Self::Chain(..) => None,
         }
     }
 }
@@ -294,6 +280,13 @@ impl fmt::Display for NftObject {
             Self::Table(Table::Ours) => write!(f, "table {TABLE} {{ comment \"{TABLE_COMMENT}\" }}"),
             Self::Table(Table::Foreign) => write!(f, "table {TABLE} {{ of another maker }}"),
             Self::Set(name) => write!(f, "set {name}"),
+            Self::Ranges(id, ranges) => {
+                write!(f, "set {} {{ ", SetName::Sources(*id))?;
+                for (index, range) in ranges.as_slice().iter().enumerate() {
+                    write!(f, "{}{range}", if index == 0 { "" } else { ", " })?;
+                }
+                f.write_str(" }")
+            }
             Self::Chain(name, rules) => {
                 write!(f, "chain {name} {{")?;
                 for rule in &*rules.0 {
@@ -368,10 +361,9 @@ impl fmt::Display for Rule {
 // === impl ElementKey ===
 
 impl ElementKey {
-    /// The key as the kernel holds it, and of a range its last key.
-    pub fn octets(&self) -> (Vec<u8>, Option<Vec<u8>>) {
-        let (first, last) = wire::key_bytes(self);
-        (first.as_slice().to_vec(), last.map(|last| last.as_slice().to_vec()))
+    /// The key as the kernel holds it.
+    pub fn octets(&self) -> Vec<u8> {
+        wire::key_bytes(self).as_slice().to_vec()
     }
 
     /// The set or map that it belongs to.
@@ -383,8 +375,6 @@ impl ElementKey {
             Self::NodePort { map, .. } => map.set(),
             Self::Learn { protocol, .. } => FixedSet::learn(*protocol),
             Self::LearnNodePort { protocol, .. } => FixedSet::learn_node_ports(*protocol),
-            Self::SourceRange { .. } => FixedSet::SourceRanges,
-            Self::NextRange { .. } => FixedSet::SourceRangesNext,
             Self::ClusterIp(_) => FixedSet::ClusterIps,
             Self::NodePortIp(_) => FixedSet::NodePortIps,
             Self::SameOctet(_) => FixedSet::SameOctet,
@@ -405,9 +395,6 @@ impl fmt::Display for ElementKey {
             Self::NodePort { protocol, port, .. } => write!(f, "{} . {port}", protocol.lower()),
             Self::Learn { vip, port, .. } => write!(f, "{vip} . {port}"),
             Self::LearnNodePort { port, .. } => write!(f, "{port}"),
-            Self::SourceRange { vip, protocol, port, sources } | Self::NextRange { vip, protocol, port, sources } => {
-                write!(f, "{vip} . {} . {port} . {sources}", protocol.lower())
-            }
             Self::ClusterIp(address) | Self::NodePortIp(address) => write!(f, "{address}"),
             Self::SameOctet(octet) => write!(f, "{octet} . {octet}"),
             Self::Member { endpoint, .. } => write!(f, "{} . {}", endpoint.address, endpoint.port),
@@ -419,10 +406,9 @@ impl fmt::Display for ElementKey {
 
 impl VipMap {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 6] = [
         Self::Services,
         Self::Restricted,
-        Self::Denied,
         Self::Local,
         Self::ClusterPolicy,
         Self::AffinityPick,
@@ -434,7 +420,6 @@ impl VipMap {
         match self {
             Self::Services => FixedSet::ServiceIps,
             Self::Restricted => FixedSet::RestrictedIps,
-            Self::Denied => FixedSet::DeniedIps,
             Self::Local => FixedSet::LocalIps,
             Self::ClusterPolicy => FixedSet::ClusterPolicyIps,
             Self::AffinityPick => FixedSet::AffinityPick,

@@ -12,7 +12,7 @@ use crate::base;
 use crate::chains::Chains;
 use crate::encode::kernel_family;
 use crate::kernel::of_io;
-use crate::names::{ChainName, FixedSet, Pick, PortId, SetName};
+use crate::names::{ChainName, FixedSet, Pick, PortId, SetName, SourcesId};
 use crate::object::{NftObject, Rules};
 
 /// The table of the probe. It never outlives its transaction.
@@ -45,12 +45,14 @@ fn transaction(family: Family) -> (nft::Batch, Vec<(usize, String)>) {
     steps.push((batch.position(), "a table".to_owned()));
     batch.add_table(None);
     let id = PortId::new(&ObjectName::new("", "probe"), Protocol::Tcp, "");
-    let own = [SetName::Memory(id, Scope::Cluster), SetName::Members(id, Scope::Cluster), SetName::Pool(id)];
+    let sources = SourcesId::of_digest(&[]);
+    let (memory, members) = (SetName::Memory(id, Scope::Cluster), SetName::Members(id, Scope::Cluster));
+    let own = [memory, members, SetName::Pool(id), SetName::Sources(sources)];
     for set in FixedSet::ALL.iter().map(|set| SetName::Fixed(*set)).chain(own) {
         steps.push((batch.position(), format!("the set or map {set}")));
         batch.add_set(&base::shape(set, family));
     }
-    let chains = chains(family, id);
+    let chains = chains(family, id, sources);
     for (name, _) in &chains {
         steps.push((batch.position(), format!("the chain {name}")));
         batch.add_chain(&name.chain());
@@ -67,7 +69,7 @@ fn transaction(family: Family) -> (nft::Batch, Vec<(usize, String)>) {
 }
 
 /// Chains that hold every kind of rule.
-fn chains(family: Family, id: PortId) -> Vec<(ChainName, Rules)> {
+fn chains(family: Family, id: PortId, sources: SourcesId) -> Vec<(ChainName, Rules)> {
     let context = Context {
         node_name: String::new(),
         zone: None,
@@ -84,7 +86,7 @@ fn chains(family: Family, id: PortId) -> Vec<(ChainName, Rules)> {
         .into_iter()
         .filter_map(|object| match object {
             NftObject::Chain(name, rules) => Some((name, rules)),
-            NftObject::Table(_) | NftObject::Set(_) | NftObject::Element(..) => None,
+            NftObject::Table(_) | NftObject::Set(_) | NftObject::Ranges(..) | NftObject::Element(..) => None,
         })
         .collect();
     let chains = Chains::new(family);
@@ -98,5 +100,6 @@ fn chains(family: Family, id: PortId) -> Vec<(ChainName, Rules)> {
     all.push((ChainName::Remember(Pick::Internal, Scope::Cluster, id), remember));
     let learn = chains.learn(id, &[Scope::Cluster], Affinity { timeout_seconds: NonZeroU32::MIN });
     all.push((ChainName::Learn(id), learn));
+    all.push((ChainName::Restricted(sources), chains.restricted(sources)));
     all
 }

@@ -9,8 +9,9 @@ use ferry_plane::{Extent, Object as _};
 
 use crate::base;
 use crate::encode::kernel_family;
-use crate::names::{ChainName, FixedSet, SetName, TABLE, TABLE_COMMENT};
+use crate::names::{ChainName, SetName, SourcesId, TABLE, TABLE_COMMENT};
 use crate::object::{ElementKey, NftKey, NftObject, Rule, Rules, Table};
+use crate::sources::Ranges;
 use crate::wire;
 
 /// From so many keys on, reading everything is cheaper.
@@ -67,10 +68,16 @@ impl Reader<'_> {
         let Some(sets) = self.sets()? else { return Ok(Found::Strange) };
         let Some(chains) = self.chains()? else { return Ok(Found::Strange) };
         let mut objects = vec![NftObject::Table(Table::Ours)];
-        objects.extend(sets.iter().map(|name| NftObject::Set(*name)));
         objects.extend(chains);
-        for set in sets.into_iter().filter(|set| !matches!(set, SetName::Memory(..))) {
-            if !self.elements(set, &mut objects)? {
+        for set in sets {
+            let known = match set {
+                SetName::Sources(id) => self.ranges(id, &mut objects)?,
+                SetName::Fixed(_) | SetName::Memory(..) | SetName::Members(..) | SetName::Pool(_) => {
+                    objects.push(NftObject::Set(set));
+                    matches!(set, SetName::Memory(..)) || self.elements(set, &mut objects)?
+                }
+            };
+            if !known {
                 return Ok(Found::Strange);
             }
         }
@@ -118,6 +125,17 @@ impl Reader<'_> {
         Ok(ours)
     }
 
+    /// Adds a set of source ranges; false if it holds an element that we never make.
+    fn ranges(&mut self, id: SourcesId, objects: &mut Vec<NftObject>) -> io::Result<bool> {
+        let (family, mut elements) = (self.family, Vec::new());
+        let name = SetName::Sources(id).to_string();
+        self.socket.elements(kernel_family(family), TABLE, &name, &mut |element| elements.push(element))?;
+        let ranges = Ranges::read(family, &elements);
+        let known = ranges.is_some();
+        objects.extend(ranges.map(|ranges| NftObject::Ranges(id, ranges)));
+        Ok(known)
+    }
+
     fn keys(&mut self, keys: &[NftKey]) -> io::Result<Found> {
         let mut objects = Vec::new();
         let mut elements: BTreeMap<SetName, Vec<ElementKey>> = BTreeMap::new();
@@ -125,6 +143,11 @@ impl Reader<'_> {
         for key in keys {
             match key {
                 NftKey::Table => objects.push(NftObject::Table(Table::Ours)),
+                NftKey::Set(SetName::Sources(id)) => {
+                    if sets.contains(&SetName::Sources(*id)) && !self.ranges(*id, &mut objects)? {
+                        return Ok(Found::Strange);
+                    }
+                }
                 NftKey::Set(name) => objects.extend(sets.contains(name).then_some(NftObject::Set(*name))),
                 NftKey::Chain(name) => {
                     let found = chains.iter().find(|chain| matches!(chain, NftObject::Chain(n, _) if n == name));
@@ -139,19 +162,10 @@ impl Reader<'_> {
         Ok(Found::Objects(objects))
     }
 
-    /// Ranges can't be asked for one by one.
     fn some_elements(&mut self, set: SetName, keys: &[ElementKey], objects: &mut Vec<NftObject>) -> io::Result<()> {
-        if matches!(set, SetName::Fixed(FixedSet::SourceRanges | FixedSet::SourceRangesNext)) {
-            let mut all = Vec::new();
-            self.elements(set, &mut all)?;
-            objects.extend(
-                all.into_iter().filter(|object| matches!(object, NftObject::Element(key, _) if keys.contains(key))),
-            );
-            return Ok(());
-        }
         let family = self.family;
         for key in keys {
-            let (bytes, _) = wire::key_bytes(key);
+            let bytes = wire::key_bytes(key);
             let found = self.socket.element(kernel_family(family), TABLE, &set.to_string(), bytes.as_slice());
             let found = match found {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,

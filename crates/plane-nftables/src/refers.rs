@@ -10,7 +10,7 @@ impl Refers for NftObject {
     fn refers_to(&self) -> Vec<NftKey> {
         match self {
             Self::Table(_) => Vec::new(),
-            Self::Set(_) => vec![NftKey::Table],
+            Self::Set(_) | Self::Ranges(..) => vec![NftKey::Table],
             Self::Chain(_, rules) => {
                 let named = rules.0.iter().flat_map(|rule| &rule.exprs).filter_map(named);
                 std::iter::once(NftKey::Table).chain(named).collect()

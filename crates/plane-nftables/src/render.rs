@@ -8,22 +8,29 @@ use ferry_api::object::Family;
 use crate::base::{self, Data, Layout, Part};
 use crate::names::{ChainName, SLOTS, SetName, TABLE, TABLE_COMMENT};
 use crate::object::{ElementKey, NftObject, Rules, Value};
+use crate::sources::Ranges;
 
 /// The ruleset of one family. Objects may come in any order; what stands several times is printed once.
 pub fn ruleset(family: Family, objects: &[NftObject]) -> String {
     let mut sets: BTreeMap<SetName, BTreeMap<ElementKey, Value>> = BTreeMap::new();
+    let mut sources: BTreeMap<SetName, &Ranges> = BTreeMap::new();
     let mut chains: BTreeMap<ChainName, &Rules> = BTreeMap::new();
     for object in objects {
         match object {
             NftObject::Table(_) => {}
             NftObject::Set(name) => drop(sets.entry(*name).or_default()),
+            NftObject::Ranges(id, ranges) => drop(sources.insert(SetName::Sources(*id), ranges)),
             NftObject::Chain(name, rules) => drop(chains.insert(*name, rules)),
             NftObject::Element(key, value) => drop(sets.entry(key.set()).or_default().insert(*key, *value)),
         }
     }
     let mut text = format!("table {} {TABLE} {{\n\tcomment \"{TABLE_COMMENT}\"\n", keyword(family));
     for (name, elements) in &sets {
-        set(&mut text, family, *name, elements);
+        let elements = elements.iter().map(|(key, value)| format!("{key}{value}"));
+        set(&mut text, family, *name, elements.collect());
+    }
+    for (name, ranges) in &sources {
+        set(&mut text, family, *name, ranges.as_slice().iter().map(ToString::to_string).collect());
     }
     for (name, rules) in &chains {
         chain(&mut text, *name, rules);
@@ -39,7 +46,7 @@ fn keyword(family: Family) -> &'static str {
     }
 }
 
-fn set(text: &mut String, family: Family, name: SetName, elements: &BTreeMap<ElementKey, Value>) {
+fn set(text: &mut String, family: Family, name: SetName, elements: Vec<String>) {
     let layout = Layout::of(name);
     let kind = if layout.data == Data::None { "set" } else { "map" };
     let mut lines = vec![declaration(family, &layout)];
@@ -58,7 +65,6 @@ fn set(text: &mut String, family: Family, name: SetName, elements: &BTreeMap<Ele
         let _ = writeln!(text, "\t\t{line}");
     }
     if !elements.is_empty() {
-        let elements: Vec<String> = elements.iter().map(|(key, value)| format!("{key}{value}")).collect();
         let _ = writeln!(text, "\t\telements = {{\n\t\t\t{}\n\t\t}}", elements.join(",\n\t\t\t"));
     }
     text.push_str("\t}\n");

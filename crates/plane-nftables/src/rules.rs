@@ -187,6 +187,13 @@ impl RuleWriter {
         self.say(format_args!("{key} @{set}"))
     }
 
+    pub(crate) fn source_outside(mut self, set: SetName) -> Self {
+        self.load(&[Field::Source], FIRST.0);
+        self.exprs.push(Expr::Lookup { set: set.to_string(), sreg: FIRST, dreg: None, invert: true });
+        let family = self.keyword();
+        self.say(format_args!("{family} saddr != @{set}"))
+    }
+
     // --- statements
 
     pub(crate) fn set_mark(mut self, mark: u32) -> Self {

@@ -31,8 +31,6 @@ impl ElementKey {
             | Self::PoolSlot { .. }
             | Self::Learn { .. }
             | Self::LearnNodePort { .. }
-            | Self::SourceRange { .. }
-            | Self::NextRange { .. }
             | Self::ClusterIp(_)
             | Self::SameOctet(_)
             | Self::Member { .. } => None,
@@ -45,7 +43,7 @@ pub(crate) fn foreign(socket: &mut Socket, family: Family) -> Vec<Served> {
     let mut served = Vec::new();
     for set in SETS.map(SetName::Fixed) {
         let read = socket.elements(kernel_family(family), TABLE, &set.to_string(), &mut |element| {
-            let key = wire::key(set, family, &element.key, element.key_end.as_deref());
+            let key = wire::key(set, family, &element);
             served.extend(key.and_then(|key| key.serves()));
         });
         // A maker that has no such set serves nothing by it.

@@ -9,9 +9,10 @@ use ferry_model::{Context, Endpoint, Packet, Snat, Verdict};
 use ferry_plane::Trace;
 
 use crate::compile::Nftables;
-use crate::names::ChainName;
+use crate::names::{ChainName, SetName};
 use crate::object::{NftObject, Rules, Value};
 use crate::rules::octets;
+use crate::sources::Ranges;
 use crate::wire;
 
 /// `RTN_LOCAL` and another type of route.
@@ -34,7 +35,7 @@ struct World<'a> {
     /// base chains by hook, in order of priority
     hooks: Vec<(Hook, i32, String)>,
     elements: HashMap<(String, Vec<u8>), Data>,
-    ranges: Vec<(String, Vec<u8>, Vec<u8>)>,
+    ranges: HashMap<String, &'a Ranges>,
 }
 
 /// What an element maps to, as the kernel holds it.
@@ -108,17 +109,17 @@ impl<'a> Tracer<'a> {
 impl<'a> World<'a> {
     fn new(family: Family, objects: &'a [NftObject]) -> Self {
         let mut world =
-            Self { family, chains: HashMap::new(), hooks: vec![], elements: HashMap::new(), ranges: vec![] };
+            Self { family, chains: HashMap::new(), hooks: vec![], elements: HashMap::new(), ranges: HashMap::new() };
         for object in objects {
             match object {
                 NftObject::Table(_) | NftObject::Set(_) => {}
+                NftObject::Ranges(id, ranges) => {
+                    world.ranges.insert(SetName::Sources(*id).to_string(), ranges);
+                }
                 NftObject::Chain(name, rules) => world.chain(*name, rules),
                 NftObject::Element(key, value) => {
-                    let (set, (first, last)) = (key.set().to_string(), wire::key_bytes(key));
-                    match last {
-                        Some(last) => world.ranges.push((set, first.as_slice().to_vec(), last.as_slice().to_vec())),
-                        None => drop(world.elements.insert((set, first.as_slice().to_vec()), Data::of(value))),
-                    }
+                    let (set, bytes) = (key.set().to_string(), wire::key_bytes(key));
+                    world.elements.insert((set, bytes.as_slice().to_vec()), Data::of(value));
                 }
             }
         }
@@ -135,29 +136,26 @@ impl<'a> World<'a> {
     }
 
     fn lookup(&self, set: &str, key: &[u8]) -> Option<Data> {
-        let inside =
-            |(name, first, last): &&(String, Vec<u8>, Vec<u8>)| name == set && within(key, first, last, self.family);
-        let range = || self.ranges.iter().find(inside).map(|_| Data::None);
-        self.elements.get(&(set.to_owned(), key.to_vec())).cloned().or_else(range)
+        if let Some(ranges) = self.ranges.get(set) {
+            let address = wire::address(self.family, key)?;
+            return contains(ranges, address).then_some(Data::None);
+        }
+        self.elements.get(&(set.to_owned(), key.to_vec())).cloned()
     }
 
     /// The length of a set's keys: that of any element.
     fn key_len(&self, set: &str) -> Option<usize> {
-        let ranges = self.ranges.iter().map(|(name, first, _)| (name, first));
-        let mut keys = self.elements.keys().map(|(name, key)| (name, key)).chain(ranges);
-        keys.find(|(name, _)| *name == set).map(|(_, key)| key.len())
+        if self.ranges.contains_key(set) {
+            return Some(octets_of(self.family));
+        }
+        self.elements.keys().find(|(name, _)| *name == set).map(|(_, key)| key.len())
     }
 }
 
-/// Whether each field of a key of `source-ranges` is within its range.
-fn within(key: &[u8], first: &[u8], last: &[u8], family: Family) -> bool {
-    let address = octets_of(family);
-    let fields = [0..address, address..address + 4, address + 4..address + 8, address + 8..2 * address + 8];
-    key.len() == first.len()
-        && fields.into_iter().all(|field| {
-            let (key, first, last) = (key.get(field.clone()), first.get(field.clone()), last.get(field));
-            first <= key && key <= last
-        })
+fn contains(ranges: &Ranges, address: IpAddr) -> bool {
+    let ranges = ranges.as_slice();
+    let up_to = ranges.partition_point(|range| range.first <= address);
+    up_to.checked_sub(1).and_then(|at| ranges.get(at)).is_some_and(|range| address <= range.last)
 }
 
 fn octets_of(family: Family) -> usize {

@@ -14,7 +14,7 @@ use ferry_plane::{Extent, Turn};
 
 use crate::encode::kernel_family;
 use crate::names::{ChainName, SetName, TABLE};
-use crate::object::{ElementKey, NftKey};
+use crate::object::NftKey;
 use crate::wire;
 
 /// Beyond so many changes by others, everything is compared.
@@ -130,10 +130,10 @@ fn keys_of(family: Family, what: &Changed) -> Option<Vec<NftKey>> {
                 // What clients are remembered with is the packets' to write.
                 return Some(Vec::new());
             }
-            let key = |element: &nft::Element| -> Option<ElementKey> {
-                wire::key(set, family, &element.key, element.key_end.as_deref())
-            };
-            elements.iter().map(|element| key(element).map(NftKey::Element)).collect()
+            if matches!(set, SetName::Sources(_)) {
+                return Some(vec![NftKey::Set(set)]);
+            }
+            elements.iter().map(|element| wire::key(set, family, element).map(NftKey::Element)).collect()
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use ferry_api::object::{Family, IpNet, Protocol};
+use ferry_api::object::{Family, Protocol};
 use ferry_kernel::nft::{Element, OwnedData, Verdict};
 use ferry_model::Endpoint;
 
@@ -11,8 +11,8 @@ use crate::base::{Data, Layout, Part};
 use crate::names::{ChainName, FixedSet, SetName};
 use crate::object::{ElementKey, NodePortMap, Value, VipMap};
 
-/// The longest key: two IPv6 addresses, a protocol and a port.
-const KEY_BYTES: usize = 40;
+/// The longest key: an IPv6 address, a protocol, a port and a slot.
+const KEY_BYTES: usize = 28;
 
 /// The bytes of a key or value, held inline.
 #[derive(Clone, Copy, Debug)]
@@ -68,10 +68,10 @@ impl Bytes {
     }
 }
 
-/// The first and, of a range, the last key.
-pub(crate) fn key_bytes(key: &ElementKey) -> (Bytes, Option<Bytes>) {
+/// The bytes of a key.
+pub(crate) fn key_bytes(key: &ElementKey) -> Bytes {
     let bytes = Bytes::new();
-    let one = match key {
+    match key {
         ElementKey::Slot { vip, protocol, port, slot } => {
             bytes.address(*vip).protocol(*protocol).port(*port).slot(*slot)
         }
@@ -81,16 +81,15 @@ pub(crate) fn key_bytes(key: &ElementKey) -> (Bytes, Option<Bytes>) {
         ElementKey::NodePort { protocol, port, .. } => bytes.protocol(*protocol).port(*port),
         ElementKey::Learn { vip, port, .. } => bytes.address(*vip).port(*port),
         ElementKey::LearnNodePort { port, .. } => bytes.port(*port).unpadded(2),
-        ElementKey::SourceRange { vip, protocol, port, sources }
-        | ElementKey::NextRange { vip, protocol, port, sources } => {
-            let begin = bytes.address(*vip).protocol(*protocol).port(*port);
-            return (begin.address(sources.network()), Some(begin.address(sources.broadcast())));
-        }
         ElementKey::ClusterIp(address) | ElementKey::NodePortIp(address) => bytes.address(*address),
         ElementKey::SameOctet(octet) => bytes.push(&[*octet]).push(&[*octet]),
         ElementKey::Member { endpoint, .. } => bytes.address(endpoint.address).port(endpoint.port),
-    };
-    (one, None)
+    }
+}
+
+/// The bytes of an address as a key of its own.
+pub(crate) fn address_bytes(address: IpAddr) -> Bytes {
+    Bytes::new().address(address)
 }
 
 /// The bytes of an endpoint in a map.
@@ -100,7 +99,7 @@ pub(crate) fn endpoint_bytes(endpoint: Endpoint) -> Bytes {
 
 /// Reads an element back. `None`: its key is none that we ever write.
 pub(crate) fn element(set: SetName, family: Family, element: &Element) -> Option<(ElementKey, Value)> {
-    let key = key(set, family, &element.key, element.key_end.as_deref())?;
+    let key = key(set, family, element)?;
     let value = match (&element.data, Layout::of(set).data) {
         (OwnedData::None, Data::None) => Value::None,
         (OwnedData::Value(bytes), Data::Endpoint) => endpoint(family, bytes).map_or(Value::Foreign, Value::Endpoint),
@@ -120,28 +119,29 @@ pub(crate) fn endpoint(family: Family, bytes: &[u8]) -> Option<Endpoint> {
     reader.bytes.is_empty().then_some(endpoint)
 }
 
-/// The key of an element in bytes. `None`: none that we ever write.
-pub(crate) fn key(set: SetName, family: Family, bytes: &[u8], end: Option<&[u8]>) -> Option<ElementKey> {
-    let mut fields = Fields::read(set, family, bytes)?;
-    if let Some(end) = end {
-        let end = Fields::read(set, family, end)?;
-        let same = (fields.address, fields.protocol, fields.port) == (end.address, end.protocol, end.port);
-        fields.sources = Some(network(fields.second?, end.second?)?).filter(|_| same);
+/// The key of an element. `None`: none that we ever write.
+pub(crate) fn key(set: SetName, family: Family, element: &Element) -> Option<ElementKey> {
+    if element.key_end.is_some() {
+        return None;
     }
-    fields.key(set)
+    Fields::read(set, family, &element.key)?.key(set)
 }
 
-/// The fields of a key, each at most once but for addresses and octets.
+/// An address that is a key of its own.
+pub(crate) fn address(family: Family, key: &[u8]) -> Option<IpAddr> {
+    let mut reader = Reader { family, bytes: key };
+    reader.address().filter(|_| reader.bytes.is_empty())
+}
+
+/// The fields of a key, each at most once but for octets.
 #[derive(Default)]
 struct Fields {
     address: Option<IpAddr>,
-    second: Option<IpAddr>,
     protocol: Option<Protocol>,
     port: Option<u16>,
     slot: Option<u32>,
     octet: Option<u8>,
     second_octet: Option<u8>,
-    sources: Option<IpNet>,
 }
 
 struct Reader<'a> {
@@ -158,8 +158,7 @@ impl Fields {
         let mut fields = Self::default();
         for part in layout.key {
             match part {
-                Part::Address if fields.address.is_none() => fields.address = Some(reader.address()?),
-                Part::Address => fields.second = Some(reader.address()?),
+                Part::Address => fields.address = Some(reader.address()?),
                 Part::Protocol => fields.protocol = Some(reader.protocol()?),
                 Part::Port => fields.port = Some(reader.port()?),
                 Part::Slot => fields.slot = Some(reader.slot()?),
@@ -178,7 +177,7 @@ impl Fields {
                 return Some(ElementKey::Member { id, scope, endpoint });
             }
             SetName::Pool(id) => return Some(ElementKey::PoolSlot { id, slot: self.slot? }),
-            SetName::Memory(..) => return None,
+            SetName::Memory(..) | SetName::Sources(_) => return None,
         };
         if let Some(map) = VipMap::ALL.into_iter().find(|map| map.set() == fixed) {
             return Some(ElementKey::Vip { map, vip: self.address?, protocol: self.protocol?, port: self.port? });
@@ -206,18 +205,6 @@ impl Fields {
             FixedSet::NodePortEndpoints => {
                 ElementKey::NodePortSlot { protocol: self.protocol?, port: self.port?, slot: self.slot? }
             }
-            FixedSet::SourceRanges => ElementKey::SourceRange {
-                vip: self.address?,
-                protocol: self.protocol?,
-                port: self.port?,
-                sources: self.sources?,
-            },
-            FixedSet::SourceRangesNext => ElementKey::NextRange {
-                vip: self.address?,
-                protocol: self.protocol?,
-                port: self.port?,
-                sources: self.sources?,
-            },
             FixedSet::ClusterIps => ElementKey::ClusterIp(self.address?),
             FixedSet::NodePortIps => ElementKey::NodePortIp(self.address?),
             FixedSet::SameOctet if self.octet == self.second_octet => ElementKey::SameOctet(self.octet?),
@@ -261,17 +248,4 @@ impl<'a> Reader<'a> {
     fn slot(&mut self) -> Option<u32> {
         self.take(4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(u32::from_ne_bytes)
     }
-}
-
-/// The network from its first address to its last; `None` if the range is no network.
-fn network(first: IpAddr, last: IpAddr) -> Option<IpNet> {
-    let (first_bits, last_bits, width) = match (first, last) {
-        (IpAddr::V4(first), IpAddr::V4(last)) => (u128::from(first.to_bits()), u128::from(last.to_bits()), 32),
-        (IpAddr::V6(first), IpAddr::V6(last)) => (first.to_bits(), last.to_bits(), 128),
-        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return None,
-    };
-    let host_bits = 128 - (first_bits ^ last_bits).leading_zeros();
-    let prefix = u8::try_from(width - host_bits).ok()?;
-    let net = IpNet::new(first, prefix).ok()?;
-    (net.network() == first && net.broadcast() == last).then_some(net)
 }

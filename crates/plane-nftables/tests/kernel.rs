@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferry_api::object::{Family, Protocol};
+use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_kernel::netns::Namespace;
 use ferry_kernel::nft::Socket;
 use ferry_modekit::good;
@@ -15,8 +15,8 @@ use ferry_modekit::states::{self, everything, pool, service};
 use ferry_model::{Context, FrontendAddr, FrontendKind, LocalDetector, PerFamily, Pool, SourceRanges};
 use ferry_plane::{CommitError, Delta, Extent, Kernel, Retired, Served, SyncEngine, Unit, UnitId};
 use ferry_plane_nftables::leftovers::{self, Leftovers};
-use ferry_plane_nftables::names::{ChainName, FixedChain, PortId};
-use ferry_plane_nftables::{CommitTurn, NftObject, NftablesEngine, NftablesKernel, engine, render};
+use ferry_plane_nftables::names::{PortId, SourcesId};
+use ferry_plane_nftables::{CommitTurn, NftObject, NftablesEngine, NftablesKernel, Ranges, engine, render};
 
 fn inside(test: impl Fn(Family) + Send + Sync) {
     for family in Family::ALL {
@@ -57,18 +57,35 @@ fn read_back(family: Family) -> Vec<NftObject> {
     objects
 }
 
-/// Without the one rule that nft writes differently: it swaps the bytes of the one-byte protocol, which changes nothing.
-fn comparable(mut objects: Vec<NftObject>) -> Vec<NftObject> {
-    let restricted = ChainName::Fixed(FixedChain::Restricted);
-    objects.retain(|object| !matches!(object, NftObject::Chain(name, _) if *name == restricted));
-    objects
-}
-
 /// Only what differs is printed.
 fn assert_same(found: &[NftObject], wanted: &[NftObject], when: &str) {
     let extra: Vec<_> = found.iter().filter(|object| !wanted.contains(object)).collect();
     let missing: Vec<_> = wanted.iter().filter(|object| !found.contains(object)).collect();
     assert!(extra.is_empty() && missing.is_empty(), "{when}: extra {extra:?}, missing {missing:?}");
+}
+
+/// The source ranges of `states::everything`.
+fn ranges(family: Family) -> [IpNet; 2] {
+    [states::net(family, "10.0.0.0/9", "fd00:77::/64"), states::net(family, "203.0.113.7/32", "fd00:cc::7/128")]
+}
+
+fn restricted_to(networks: &[IpNet]) -> SourcesId {
+    Ranges::new(networks).id()
+}
+
+/// One of the services of `states::everything`, with other source ranges where it has some.
+fn with_ranges(family: Family, name: &str, networks: &[IpNet]) -> Delta {
+    let mut delta = everything(family);
+    delta.units.retain(|id, _| id.to_string() == format!("service demo/{name}"));
+    for unit in delta.units.values_mut().flatten() {
+        let Unit::Service(state) = Arc::make_mut(unit) else { panic!("a service") };
+        let frontends = state.ports.iter_mut().flat_map(|port| &mut port.frontends);
+        for frontend in frontends.filter(|frontend| frontend.sources != SourceRanges::Any) {
+            frontend.sources = SourceRanges::Only(networks.into());
+        }
+    }
+    assert_eq!(delta.units.len(), 1, "{name}");
+    delta
 }
 
 fn generation() -> u32 {
@@ -95,7 +112,7 @@ fn the_listing_loads_back_to_the_same() {
             let before = read_back(family);
             nft(&format!("flush ruleset\n{listing}"), &["-f", "-"]);
             assert_eq!(nft("", &["list", "ruleset"]), listing);
-            assert_same(&comparable(read_back(family)), &comparable(before), "loaded");
+            assert_same(&read_back(family), &before, "loaded");
         }
         drop(engine);
     });
@@ -111,7 +128,7 @@ fn the_rendered_text_is_what_is_written() {
             nft(&format!("flush ruleset\n{text}"), &["-f", "-"]);
             let mut wanted = objects;
             wanted.dedup();
-            assert_same(&comparable(read_back(family)), &comparable(wanted), "loaded");
+            assert_same(&read_back(family), &wanted, "loaded");
         }
     });
 }
@@ -171,6 +188,9 @@ fn damage_is_noticed_and_mended() {
         };
         let vip = states::address(family, 96, 1);
         let endpoint = states::address(family, 244, 9);
+        let sources = format!("sources-{}", restricted_to(&ranges(family)));
+        let restricted = format!("restricted-{}", restricted_to(&ranges(family)));
+        let (range, half) = (ranges(family)[0], states::net(family, "10.0.0.0/10", "fd00:77::/65"));
         let damage = [
             format!("delete element {table} service-ips {{ {vip} . tcp . 80 }}"),
             format!(
@@ -182,7 +202,12 @@ fn damage_is_noticed_and_mended() {
             format!("flush chain {table} services"),
             format!("flush chain {table} nat-prerouting"),
             format!("insert rule {table} int-3 counter"),
-            format!("flush set {table} source-ranges"),
+            format!("flush set {table} {sources}"),
+            format!("delete element {table} {sources} {{ {range} }}"),
+            format!("delete element {table} {sources} {{ {range} }}; add element {table} {sources} {{ {half} }}"),
+            format!("add element {table} {sources} {{ {endpoint} }}"),
+            format!("flush chain {table} {restricted}"),
+            format!("flush chain {table} {restricted}; delete set {table} {sources}"),
             format!("flush map {table} endpoints"),
             format!("add chain {table} stranger"),
             format!("add map {table} stranger {{ type inet_service : verdict; }}"),
@@ -226,11 +251,14 @@ fn a_foreign_table_is_replaced_in_one_transaction() {
             Family::V6 => "ip6 kube-proxy",
         };
         let upstreams = "comment \"rules for kube-proxy\"; chain filter-input { };";
-        // Ids had 64 bits there, and the source ranges of all services were one set.
+        // Ids of 64 bits.
         let layout_1 = "comment \"kube-proxy by Ferry, layout 1\"; chain restricted { }; chain learn-2a90fe6d2f83c9ed { }; \
                         chain learn { jump learn-2a90fe6d2f83c9ed; }; \
                         chain nat-postrouting { type nat hook postrouting priority 100; jump learn; };";
-        for content in [upstreams, layout_1] {
+        // One set of source ranges for all services.
+        let layout_2 = "comment \"kube-proxy by Ferry, layout 2\"; chain restricted { }; \
+                        map service-ips { type inet_service : verdict; elements = { 80 : goto restricted } };";
+        for content in [upstreams, layout_1, layout_2] {
             nft(&format!("table {table} {{ {content} }}"), &["-f", "-"]);
             let before = generation();
             let engine = started(family);
@@ -344,41 +372,67 @@ fn a_memory_forgets_an_endpoint_that_goes() {
 }
 
 #[test]
-fn ranges_that_are_announced_do_not_stay() {
+fn changed_ranges_are_another_set_in_one_transaction() {
     inside(|family| {
         let mut engine = started(family);
-        let mut delta = everything(family);
-        delta.units.retain(|id, _| id.to_string() == "service demo/plain");
-        let wide = states::net(family, "10.0.0.0/8", "fd00:77::/48");
-        for unit in delta.units.values_mut().flatten() {
-            let Unit::Service(state) = Arc::make_mut(unit) else { panic!("a service") };
-            for frontend in &mut state.ports[0].frontends {
-                if frontend.sources != SourceRanges::Any {
-                    // overlaps what is there, so that it can't be added before that goes
-                    frontend.sources = SourceRanges::Only(vec![wide]);
-                }
-            }
-        }
-        engine.offer(delta.clone());
+        let sets = || -> Vec<SourcesId> {
+            let id = |object| if let NftObject::Ranges(id, _) = object { Some(id) } else { None };
+            read_back(family).into_iter().filter_map(id).collect()
+        };
+        // Two services share one.
+        let (old, wide) = (ranges(family), [states::net(family, "10.0.0.0/8", "fd00:77::/48")]);
+        assert_eq!(sets(), [restricted_to(&old)]);
         let before = generation();
+        engine.offer(with_ranges(family, "plain", &wide));
+        assert!(good(engine.sync(Instant::now())).ops <= 4);
+        assert_eq!(generation(), before + 1);
+        let mut both = vec![restricted_to(&old), restricted_to(&wide)];
+        both.sort();
+        assert_eq!(sets(), both);
+        engine.offer(with_ranges(family, "local", &wide));
         good(engine.sync(Instant::now()));
-        assert_eq!(generation(), before + 3, "announced, changed, withdrawn");
+        assert_eq!(sets(), [restricted_to(&wide)]);
+        // No source is let in, and no set is needed for that.
+        for name in ["plain", "local"] {
+            engine.offer(with_ranges(family, name, &[]));
+            good(engine.sync(Instant::now()));
+        }
+        assert_eq!(sets(), []);
         let mut wanted = engine.objects();
         wanted.dedup();
-        assert_same(&read_back(family), &wanted, "changed");
-        drop(engine);
-        // a run that ended in between
-        let (table, vip) = match family {
-            Family::V4 => ("ip kube-proxy", states::address(family, 96, 30)),
-            Family::V6 => ("ip6 kube-proxy", states::address(family, 96, 30)),
+        let mut found = read_back(family);
+        found.retain(|object| !ferry_plane::Object::spare(object) || wanted.contains(object));
+        assert_same(&found, &wanted, "changed");
+    });
+}
+
+#[test]
+fn very_many_ranges_read_back() {
+    inside(|family| {
+        let mut engine = started(family);
+        let network = |number: u32| -> IpNet {
+            match family {
+                Family::V4 => IpNet::new(std::net::Ipv4Addr::from_bits(0x1400_0000 + 8 * number).into(), 30).unwrap(),
+                Family::V6 => {
+                    let bits = 0xfd00_0000_u128 << 96 | u128::from(2 * number) << 64;
+                    IpNet::new(std::net::Ipv6Addr::from_bits(bits).into(), 64).unwrap()
+                }
+            }
         };
-        nft(&format!("add element {table} source-ranges-next {{ {vip} . tcp . 80 . {wide} }}"), &["-f", "-"]);
+        let networks: Vec<IpNet> = (0..20_000).map(network).collect();
+        let before = generation();
+        engine.offer(with_ranges(family, "plain", &networks));
+        assert!(good(engine.sync(Instant::now())).ops <= 4);
+        assert_eq!(generation(), before + 1);
+        assert!(!good(engine.tend(Instant::now())).worked);
+        let mut wanted = engine.objects();
+        wanted.dedup();
+        assert_same(&read_back(family), &wanted, "written");
         let mut again = open(family);
         let mut all = everything(family);
-        all.units.extend(delta.units);
+        all.units.extend(with_ranges(family, "plain", &networks).units);
         again.offer(all);
-        good(again.sync(Instant::now()));
-        assert_same(&read_back(family), &wanted, "started again");
+        assert_eq!(good(again.sync(Instant::now())).ops, 0);
     });
 }
 

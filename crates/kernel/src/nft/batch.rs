@@ -166,6 +166,11 @@ impl Batch {
         self.element(msg::DEL_ELEMENT, set, key, key_end, ElementData::None);
     }
 
+    /// Deletes all elements of a set or map.
+    pub fn flush_set(&mut self, name: &str) {
+        self.object(msg::DEL_ELEMENT, 0, |w| w.text(wire::element::SET, name));
+    }
+
     /// Where the next operation will stand, in bytes from the start; see [`BatchError::position`].
     pub fn position(&self) -> usize {
         self.writer.len()
@@ -231,7 +236,7 @@ impl Batch {
 
     fn element(&mut self, kind: u8, set: &str, key: &[u8], key_end: Option<&[u8]>, data: ElementData<'_>) {
         let data_len = match data {
-            ElementData::None => 0,
+            ElementData::None | ElementData::IntervalEnd => 0,
             ElementData::Value(bytes) => bytes.len(),
             ElementData::Verdict(verdict) => verdict.chain().map_or(0, str::len),
         };

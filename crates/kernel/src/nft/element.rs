@@ -7,6 +7,8 @@ use super::{Octets, Verdict};
 pub enum ElementData<'a> {
     /// a set's element
     None,
+    /// of a set with intervals whose key is no concatenation: the first key after an interval
+    IntervalEnd,
     /// a map's
     Value(&'a [u8]),
     /// a verdict map's

@@ -89,6 +89,7 @@ pub(super) fn element(writer: &mut Writer, key: &[u8], key_end: Option<&[u8]>, d
     }
     match data {
         ElementData::None => {}
+        ElementData::IntervalEnd => writer.be_u32(wire::element::FLAGS, wire::element::F_INTERVAL_END),
         ElementData::Value(bytes) => value(writer, wire::element::DATA, bytes),
         ElementData::Verdict(of) => verdict(writer, wire::element::DATA, of),
     }

@@ -46,14 +46,15 @@ fn first_rule(node: &Host, table: &str, chain: &str) -> String {
 
 /// Ways to damage a table, as scripts.
 fn damages(node: &Host, ruleset: &Ruleset, table: &str) -> Vec<(&'static str, String)> {
-    let delete = |object: &str| {
-        let name = object.rsplit(' ').next().unwrap_or_default();
-        format!("delete element {table} {name} {{ {} }}", key(ruleset, table, object))
-    };
+    let name = |object: &str| object.rsplit(' ').next().unwrap_or_default().to_owned();
+    let delete =
+        |object: &str| format!("delete element {table} {} {{ {} }}", name(object), key(ruleset, table, object));
+    let of_table = ruleset.objects.keys().filter(|(own, _)| own == table).map(|(_, object)| object);
+    let sources = of_table.into_iter().find(|object| object.starts_with("set sources-")).expect("source ranges");
     let service = key(ruleset, table, "map service-ips");
-    let stranger = match table {
-        "ip kube-proxy" => "10.96.77.77 . tcp . 7777",
-        _ => "fd00:10:96::7777 . tcp . 7777",
+    let (stranger, stranger_source) = match table {
+        "ip kube-proxy" => ("10.96.77.77 . tcp . 7777", "10.77.0.0/16"),
+        _ => ("fd00:10:96::7777 . tcp . 7777", "fd00:77::/64"),
     };
     vec![
         ("the table deleted", format!("delete table {table}")),
@@ -63,7 +64,9 @@ fn damages(node: &Host, ruleset: &Ruleset, table: &str) -> Vec<(&'static str, St
         ("an element of nodeport-endpoints deleted", delete("map nodeport-endpoints")),
         ("an element of cluster-ips deleted", delete("set cluster-ips")),
         ("an element of same-octet deleted", delete("set same-octet")),
-        ("a source range deleted", delete("set source-ranges")),
+        ("a source range deleted", delete(sources)),
+        ("a source range added", format!("add element {table} {} {{ {stranger_source} }}", name(sources))),
+        ("all source ranges flushed", format!("flush set {table} {}", name(sources))),
         ("all endpoints flushed", format!("flush map {table} endpoints")),
         (
             "an element changed",

@@ -18,7 +18,7 @@ fn state() -> ServiceState {
         other: to(Scope::Local, Snat::Masquerade),
     };
     let frontend = |kind, at, sources, treatment| Frontend { kind, at, sources, treatment };
-    let only = SourceRanges::Only(vec!["198.51.100.0/24".parse().unwrap(), "192.0.2.10/32".parse().unwrap()]);
+    let only = SourceRanges::Only(["198.51.100.0/24".parse().unwrap(), "192.0.2.10/32".parse().unwrap()].into());
     ServiceState {
         name: name("web"),
         ports: vec![PortState {
@@ -238,7 +238,7 @@ fn who_is_not_translated_is_refused_as_others_are() {
 fn source_ranges_refuse_in_every_hook() {
     let forward = Treatment::all(Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade });
     let mut state = treated(forward, forward);
-    state.ports[0].frontends[1].sources = SourceRanges::Only(vec!["198.51.100.0/24".parse().unwrap()]);
+    state.ports[0].frontends[1].sources = SourceRanges::Only(["198.51.100.0/24".parse().unwrap()].into());
     let balancer = "203.0.113.9";
     let decided = |packet: Packet| by_hook(&state, &base(), &packet);
     assert!(decided(packet(CLIENT, balancer, 80)).starts_with("forward"));

@@ -521,9 +521,9 @@ fn a_service_ends_where_its_endpoints_and_ranges_are_too_many() {
         source_ranges: (0..ranges).map(range).collect(),
         ..service("web", "10.96.0.10")
     };
-    let (state, diagnostics) = resolved(&store([heavy(70_000)], []), "web", Family::V4);
+    let (state, diagnostics) = resolved(&store([heavy(250_000)], []), "web", Family::V4);
     assert_eq!((state.ports.len(), diagnostics), (4, Vec::new()));
-    let (state, diagnostics) = resolved(&store([heavy(120_000)], []), "web", Family::V4);
+    let (state, diagnostics) = resolved(&store([heavy(400_000)], []), "web", Family::V4);
     assert_eq!(state.ports.len(), 2);
     assert_eq!(diagnostics.len(), 1);
     assert!(diagnostics[0].starts_with("spec.ports[2]: the service has more than"), "{diagnostics:?}");

@@ -47,7 +47,7 @@ fn frontends() -> Box<[Frontend]> {
     let frontend = |kind, at, treatment| Frontend { kind, at, sources: SourceRanges::Any, treatment };
     let vip = |text: &str| FrontendAddr::Vip(text.parse().unwrap(), 80);
     let mut balancer = frontend(FrontendKind::LoadBalancer, vip("203.0.113.9"), LOCAL);
-    balancer.sources = SourceRanges::Only(vec!["198.51.100.0/24".parse().unwrap()]);
+    balancer.sources = SourceRanges::Only(["198.51.100.0/24".parse().unwrap()].into());
     [
         frontend(FrontendKind::ClusterIp, vip("10.96.0.10"), INTERNAL),
         frontend(FrontendKind::NodePort, FrontendAddr::NodePort(30_080), LOCAL),
