@@ -1,8 +1,9 @@
 //! What is committed ahead of a transaction, so that no packet that comes in the very moment of it finds less than it should.
 //!
 //! nf_tables changes generations between the lookups of a packet, not between packets. What that does to verdicts and slots, the
-//! late chains mend by looking again (`base`). Endpoints that go while clients are remembered with them need a step of their
-//! own, since rules write the memories at any time.
+//! late chains mend by looking again (`base`). Two things need a step of their own. A new set with intervals is empty to packets
+//! for a while after its transaction took effect, and who is in none of the source ranges is dropped: so such sets are made
+//! ahead. And rules write the memories at any time, also while the endpoint that a client is remembered with goes.
 
 use std::collections::HashSet;
 
@@ -10,16 +11,27 @@ use ferry_kernel::nft;
 use ferry_model::Scope;
 use ferry_plane::Batch;
 
-use crate::names::{PortId, SetName};
+use crate::names::{PortId, SetName, SourcesId};
 use crate::object::{ElementKey, NftObject, Table};
 
 /// What the transaction itself need not do any more, or has to do besides.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Ahead {
+    /// sets of source ranges that are made already
+    pub(crate) made: HashSet<SourcesId>,
     /// elements that are deleted already
     pub(crate) deleted: HashSet<ElementKey>,
     /// keys of memories that are to be forgotten
     pub(crate) forget: Vec<(SetName, nft::Octets)>,
+}
+
+/// The sets of source ranges that the batch makes in a table that stays.
+pub(crate) fn ranges(batch: &Batch<NftObject>) -> Vec<NftObject> {
+    let all = batch.create.iter().chain(&batch.replace).chain(&batch.delete);
+    if all.into_iter().any(|object| matches!(object, NftObject::Table(_))) {
+        return Vec::new();
+    }
+    batch.create.iter().filter(|object| matches!(object, NftObject::Ranges(..))).cloned().collect()
 }
 
 /// The endpoints that go from sets of those that may be remembered, where the memories stay; and these memories.

@@ -77,7 +77,7 @@ impl Encoded {
             });
             encoded.each(Op::Replace, &objects.replace, delete_element);
         }
-        encoded.create(family, objects);
+        encoded.create(family, objects, ahead);
         encoded.each(Op::Delete, &objects.delete, |batch, object| {
             if let NftObject::Chain(name, _) = object {
                 batch.flush_chain(&name.to_string());
@@ -86,8 +86,8 @@ impl Encoded {
         encoded.each(Op::Delete, &objects.delete, |batch, object| match object {
             NftObject::Chain(name, _) if release == ChainRelease::Now => batch.delete_chain(&name.to_string()),
             NftObject::Set(name) => batch.delete_set(&name.to_string()),
-            NftObject::Ranges(id, _) => batch.delete_set(&SetName::Sources(*id).to_string()),
-            NftObject::Chain(..) | NftObject::Table(_) | NftObject::Element(..) => {}
+            // Retired sets of source ranges are deleted by a transaction of their own, see `Retired`.
+            NftObject::Ranges(..) | NftObject::Chain(..) | NftObject::Table(_) | NftObject::Element(..) => {}
         });
         for (memory, key) in &ahead.forget {
             encoded.batch.delete_element(&memory.to_string(), key.as_slice(), None);
@@ -95,13 +95,14 @@ impl Encoded {
         encoded
     }
 
-    fn create(&mut self, family: Family, objects: &Batch<NftObject>) {
+    fn create(&mut self, family: Family, objects: &Batch<NftObject>, ahead: &Ahead) {
         // A table that is replaced comes before what is created in it.
         let lists = [(Op::Replace, &objects.replace), (Op::Create, &objects.create)];
         for (op, list) in lists {
             self.each(op, list, |batch, object| match object {
                 NftObject::Table(Table::Ours) => batch.add_table(Some(TABLE_COMMENT)),
                 NftObject::Set(name) => batch.add_set(&base::shape(*name, family)),
+                NftObject::Ranges(id, _) if ahead.made.contains(id) => {}
                 NftObject::Ranges(id, ranges) => fill_set(batch, family, SetName::Sources(*id), ranges),
                 NftObject::Chain(name, _) if op == Op::Create => batch.add_chain(&name.chain()),
                 NftObject::Chain(..) | NftObject::Element(..) | NftObject::Table(Table::Foreign) => {}

@@ -11,10 +11,11 @@ use ferry_plane::{Batch, CommitError, Extent, Kernel, Object, Op, Served, Tended
 use crate::ahead::{self, Ahead};
 use crate::encode::{ChainRelease, Encoded, Marks, kernel_family};
 use crate::memory::{self, LOOKS, Memories, TRIES};
-use crate::names::{ChainName, TABLE};
+use crate::names::TABLE;
 use crate::object::{NftKey, NftObject, Table};
 use crate::probe;
 use crate::read::{Found, Reader, Whose};
+use crate::retired::Retired;
 use crate::serves;
 use crate::watch::CommitTurn;
 
@@ -27,8 +28,7 @@ pub struct NftablesKernel {
     prepared: bool,
     memories: Memories,
     release: ChainRelease,
-    /// chains that are flushed and will be deleted; since when, once the time was told
-    retired: Vec<(ChainName, Option<Instant>)>,
+    retired: Retired,
     /// the table was another maker's when everything was read the last time
     strange: bool,
     written: Written,
@@ -50,8 +50,6 @@ pub struct Written {
 const QUIET_ELEMENTS: usize = 256;
 /// When to look again after the other family had the turn.
 const CONTENDED: Duration = Duration::from_millis(20);
-/// How long a chain that was referred to stays busy on kernels that release references late.
-const RELEASE: Duration = Duration::from_secs(1);
 
 // === impl NftablesKernel ===
 
@@ -68,7 +66,7 @@ impl NftablesKernel {
             prepared: false,
             memories: Memories::default(),
             release: ChainRelease::Now,
-            retired: Vec::new(),
+            retired: Retired::default(),
             strange: false,
             written: Written::default(),
         })
@@ -117,11 +115,11 @@ impl NftablesKernel {
     }
 
     /// Commits so that nobody who is remembered with an endpoint that goes is sent there any more.
-    fn exchange_and_forget(&mut self, batch: &Batch<NftObject>) -> Result<(), CommitError> {
+    fn exchange_and_forget(&mut self, batch: &Batch<NftObject>, mut ahead: Ahead) -> Result<(), CommitError> {
         let (members, memories) = ahead::members(batch);
         let untaught = ahead::step(Vec::new(), members);
         if untaught.is_empty() || self.try_commit(&untaught, &Ahead::default()).is_err() {
-            self.exchange(batch, &Ahead::default())?;
+            self.exchange(batch, &ahead)?;
             self.memories.doubt(&memories, LOOKS);
             return Ok(());
         }
@@ -129,7 +127,7 @@ impl NftablesKernel {
             NftObject::Element(key, _) => Some(*key),
             NftObject::Table(_) | NftObject::Set(_) | NftObject::Ranges(..) | NftObject::Chain(..) => None,
         });
-        let mut ahead = Ahead { deleted: deleted.collect(), forget: Vec::new() };
+        ahead.deleted = deleted.collect();
         for _ in 0..TRIES {
             let stale = memories.iter().map(|(id, scope)| memory::stale(&mut self.socket, self.family, *id, *scope));
             let Ok(stale) = stale.collect::<io::Result<Vec<_>>>() else { break };
@@ -150,40 +148,39 @@ impl NftablesKernel {
         result
     }
 
-    /// Chains that were flushed and not deleted wait for their time; one that is made again doesn't.
-    fn note_chains(&mut self, objects: &Batch<NftObject>) {
-        for object in objects.create.iter().chain(&objects.replace) {
-            if let NftObject::Chain(name, _) = object {
-                self.retired.retain(|(retired, _)| retired != name);
-            }
+    /// Makes the batch's new sets of source ranges before the rules that ask them. Where that fails they are made with
+    /// the rest, and some packet of that moment may be dropped.
+    fn make_sets(&mut self, batch: &Batch<NftObject>) -> Ahead {
+        let step = ahead::step(ahead::ranges(batch), Vec::new());
+        let mut ahead = Ahead::default();
+        if self.try_commit(&step, &ahead).is_ok() {
+            // Out of use until the batch is committed.
+            self.retired.note(&ahead::step(Vec::new(), step.create.clone()), self.release);
+            ahead.made = step
+                .create
+                .iter()
+                .filter_map(|object| match object {
+                    NftObject::Ranges(id, _) => Some(*id),
+                    NftObject::Table(_) | NftObject::Set(_) | NftObject::Chain(..) | NftObject::Element(..) => None,
+                })
+                .collect();
         }
-        if self.release == ChainRelease::Later {
-            let chains = objects.delete.iter().filter_map(|object| match object {
-                NftObject::Chain(name, _) => Some((*name, None)),
-                NftObject::Table(_) | NftObject::Set(_) | NftObject::Ranges(..) | NftObject::Element(..) => None,
-            });
-            self.retired.extend(chains);
-        }
+        ahead
     }
 
     fn delete_retired(&mut self, now: Instant) {
-        let mut due = Vec::new();
-        for (name, since) in &mut self.retired {
-            if now.saturating_duration_since(*since.get_or_insert(now)) >= RELEASE {
-                due.push(*name);
-            }
-        }
-        for name in due {
+        for retired in self.retired.due(now) {
             let mut batch = nft::Batch::new(kernel_family(self.family), TABLE);
-            batch.delete_chain(&name.to_string());
+            match retired {
+                NftKey::Chain(name) => batch.delete_chain(&name.to_string()),
+                NftKey::Set(name) => batch.delete_set(&name.to_string()),
+                NftKey::Table | NftKey::Element(_) => {}
+            }
             let gone = match self.send(batch, false) {
                 Ok(()) => true,
                 Err(failure) => errno(&failure) == Some(errnos::NOENT),
             };
-            self.retired.retain_mut(|(retired, since)| {
-                *since = since.filter(|_| *retired != name);
-                !(gone && *retired == name)
-            });
+            self.retired.tried(retired, gone);
         }
     }
 }
@@ -212,11 +209,7 @@ impl Kernel<NftObject> for NftablesKernel {
                 return Err(CommitError::Drifted { object: NftKey::Table.to_string() });
             }
         };
-        let retired = |object: &NftObject| match object {
-            NftObject::Chain(name, rules) => rules.0.is_empty() && self.retired.iter().any(|(chain, _)| chain == name),
-            NftObject::Table(_) | NftObject::Set(_) | NftObject::Ranges(..) | NftObject::Element(..) => false,
-        };
-        objects.retain(|object| !retired(object));
+        objects.retain(|object| !self.retired.holds(object));
         if *extent == Extent::All {
             self.memories.doubt_all(&objects);
             self.strange = matches!(objects.first(), Some(NftObject::Table(Table::Foreign)));
@@ -234,15 +227,16 @@ impl Kernel<NftObject> for NftablesKernel {
     }
 
     fn commit(&mut self, batch: &Batch<NftObject>) -> Result<(), CommitError> {
-        self.exchange_and_forget(batch)?;
-        self.note_chains(batch);
+        let ahead = self.make_sets(batch);
+        self.exchange_and_forget(batch, ahead)?;
+        self.retired.note(batch, self.release);
         Ok(())
     }
 
     fn tend(&mut self, now: Instant) -> Result<Tended<NftKey>, CommitError> {
         self.delete_retired(now);
         self.memories.purge(&mut self.socket, &self.turn, self.family);
-        let mut wake = (!self.retired.is_empty()).then(|| now + RELEASE);
+        let mut wake = self.retired.wake(now);
         let drift = match self.turn.try_take() {
             Some(mut watch) => watch.news(self.family).map_err(of_io)?,
             None => {

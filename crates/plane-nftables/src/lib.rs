@@ -8,7 +8,7 @@
 //! - `base`: table, sets, fixed chains; `compile`: a service; `chains` and `rules`: how rules are written
 //! - `sources`: the source ranges of a load balancer, as a set of their own
 //! - `place`: which endpoint stands in which slot
-//! - `kernel`: commits and reads back; `ahead`: what a commit needs before it; `watch`: what others do; `wire`: elements as bytes
+//! - `kernel`: commits and reads back; `ahead`: what a commit needs before it; `retired`: what is deleted after it; `watch`: what others do; `wire`: elements as bytes
 //! - `in_use`: whether an earlier run's rules serve; `serves`: which frontends elements stand for; `leftovers`: what is ours in a table of upstream's proxy
 //! - `trace`: what the objects do with a packet; `render`: the objects as `nft` text
 
@@ -29,6 +29,7 @@ mod read;
 #[cfg(feature = "testing")]
 mod refers;
 pub mod render;
+mod retired;
 mod rules;
 mod serves;
 mod sources;

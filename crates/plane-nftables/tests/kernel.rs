@@ -330,6 +330,10 @@ fn units_go_without_a_trace_but_spare_parts() {
         }
         engine.offer(gone);
         good(engine.sync(Instant::now()));
+        let now = Instant::now();
+        for seconds in [0, 2] {
+            good(engine.tend(now + Duration::from_secs(seconds)));
+        }
         let left: Vec<NftObject> =
             read_back(family).into_iter().filter(|object| !ferry_plane::Object::spare(object)).collect();
         assert_eq!(left, engine.objects());
@@ -372,7 +376,7 @@ fn a_memory_forgets_an_endpoint_that_goes() {
 }
 
 #[test]
-fn changed_ranges_are_another_set_in_one_transaction() {
+fn changed_ranges_are_another_set() {
     inside(|family| {
         let mut engine = started(family);
         let sets = || -> Vec<SourcesId> {
@@ -382,21 +386,40 @@ fn changed_ranges_are_another_set_in_one_transaction() {
         // Two services share one.
         let (old, wide) = (ranges(family), [states::net(family, "10.0.0.0/8", "fd00:77::/48")]);
         assert_eq!(sets(), [restricted_to(&old)]);
-        let before = generation();
+        let (before, now) = (generation(), Instant::now());
+        let later = |engine: &mut NftablesEngine, seconds| {
+            for seconds in [seconds, seconds + 2] {
+                assert!(!good(engine.tend(now + Duration::from_secs(seconds))).worked);
+            }
+        };
         engine.offer(with_ranges(family, "plain", &wide));
         assert!(good(engine.sync(Instant::now())).ops <= 4);
-        assert_eq!(generation(), before + 1);
+        assert_eq!(generation(), before + 2, "the set, and what leads there");
         let mut both = vec![restricted_to(&old), restricted_to(&wide)];
         both.sort();
         assert_eq!(sets(), both);
         engine.offer(with_ranges(family, "local", &wide));
         good(engine.sync(Instant::now()));
+        // Packets that are under way may still ask the old one.
+        assert_eq!(sets(), both);
+        assert_eq!(good(engine.repair(now)).repairs, 0);
+        later(&mut engine, 0);
+        assert_eq!(sets(), [restricted_to(&wide)]);
+        // One that comes back in time stays.
+        for networks in [&old[..], &wide[..]] {
+            for name in ["plain", "local"] {
+                engine.offer(with_ranges(family, name, networks));
+            }
+            good(engine.sync(Instant::now()));
+        }
+        later(&mut engine, 10);
         assert_eq!(sets(), [restricted_to(&wide)]);
         // No source is let in, and no set is needed for that.
         for name in ["plain", "local"] {
             engine.offer(with_ranges(family, name, &[]));
             good(engine.sync(Instant::now()));
         }
+        later(&mut engine, 20);
         assert_eq!(sets(), []);
         let mut wanted = engine.objects();
         wanted.dedup();
@@ -423,7 +446,7 @@ fn very_many_ranges_read_back() {
         let before = generation();
         engine.offer(with_ranges(family, "plain", &networks));
         assert!(good(engine.sync(Instant::now())).ops <= 4);
-        assert_eq!(generation(), before + 1);
+        assert_eq!(generation(), before + 2, "the set, and what leads there");
         assert!(!good(engine.tend(Instant::now())).worked);
         let mut wanted = engine.objects();
         wanted.dedup();

@@ -47,6 +47,8 @@ struct Like {
     treatment: Treatment,
     affinity: bool,
     ranges: Option<&'static [(&'static str, &'static str)]>,
+    /// and each time another one beside these
+    varied: bool,
     /// from this server on, so many
     servers: (u16, u16),
 }
@@ -58,7 +60,7 @@ struct Race {
     lost: u64,
 }
 
-const PLAIN: Like = Like { treatment: ALL, affinity: false, ranges: None, servers: (0, 8) };
+const PLAIN: Like = Like { treatment: ALL, affinity: false, ranges: None, varied: false, servers: (0, 8) };
 const NARROW: &[(&str, &str)] = &[("203.0.113.0/26", "fd00:cc::/122")];
 const WIDE: &[(&str, &str)] = &[("203.0.113.0/24", "fd00:cc::/64")];
 
@@ -71,6 +73,11 @@ fn a_lookup_that_races_a_commit_finds_what_it_should() {
         ("affinity", PLAIN, Like { affinity: true, ..PLAIN }),
         ("source ranges on and off", PLAIN, Like { ranges: Some(NARROW), ..PLAIN }),
         ("source ranges replaced", Like { ranges: Some(WIDE), ..PLAIN }, Like { ranges: Some(NARROW), ..PLAIN }),
+        (
+            "source ranges never the same",
+            Like { ranges: Some(WIDE), varied: true, ..PLAIN },
+            Like { ranges: Some(NARROW), varied: true, ..PLAIN },
+        ),
         (
             "everything at once",
             Like { treatment: SPLIT, ranges: Some(WIDE), ..PLAIN },
@@ -105,20 +112,23 @@ fn race(lab: &Lab, family: Family, arrived: &Arc<Arrivals>, duration: Duration, 
     // what has been seen is soon forgotten, so that the connection table stays small
     node.sysctl("net/netfilter/nf_conntrack_udp_timeout", "1");
     node.sysctl("net/netfilter/nf_conntrack_udp_timeout_stream", "1");
-    let deltas = states.map(|like| delta(family, like));
+    let states = states.map(Like::clone);
     let (ready, is_ready) = std::sync::mpsc::channel();
     let stop = Arc::new(AtomicBool::new(false));
     let toggler = {
         let stop = Arc::clone(&stop);
         node.thread(move || {
             let mut engine = engine(family, CommitTurn::default()).expect("netlink");
-            let [one, other] = deltas;
             let mut commits = 0;
-            while !stop.load(Ordering::Relaxed) {
-                let delta = if commits % 2 == 0 { &one } else { &other };
-                engine.offer(delta.clone());
+            for like in states.iter().cycle() {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                engine.offer(delta(family, like, commits));
                 let outcome = engine.sync(Instant::now());
                 assert!(outcome.error.is_none() && outcome.quarantined.is_empty(), "{outcome:?}");
+                // What is out of use is deleted meanwhile.
+                assert!(engine.tend(Instant::now()).error.is_none());
                 commits += 1;
                 if commits == 2 {
                     ready.send(()).expect("somebody waits");
@@ -218,15 +228,23 @@ fn serve(lab: &Lab, family: Family, arrived: &Arc<Arrivals>, stop: &Arc<AtomicBo
     })
 }
 
-/// The node, and one service like this.
-fn delta(family: Family, like: &Like) -> Delta {
+/// The node, and one service like this; `commit` counts them.
+fn delta(family: Family, like: &Like, commit: u64) -> Delta {
     let name = ObjectName::new("demo", "raced");
     let (first, number) = like.servers;
     let endpoints =
         (first..first + number).map(|server| Endpoint { address: Place::PodA.address(family), port: PORTS + server });
     let pool = Pool::new(endpoints.collect::<Vec<_>>());
     let sources = like.ranges.map_or(SourceRanges::Any, |ranges| {
-        SourceRanges::Only(ranges.iter().map(|(v4, v6)| net(if family == Family::V4 { v4 } else { v6 })).collect())
+        let beside = match family {
+            Family::V4 => format!("10.{}.{}.0/24", commit / 256 % 256, commit % 256),
+            Family::V6 => format!("fd00:1:{:x}::/48", commit % 65_536),
+        };
+        let beside = like.varied.then(|| net(&beside));
+        let ranges = ranges.iter().map(|(v4, v6)| net(if family == Family::V4 { v4 } else { v6 }));
+        let mut ranges: Vec<IpNet> = ranges.chain(beside).collect();
+        ranges.sort();
+        SourceRanges::Only(ranges.into())
     });
     let frontends = vec![
         Frontend {
