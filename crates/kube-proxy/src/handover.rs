@@ -38,10 +38,12 @@ struct Look {
     cleared: BTreeSet<&'static str>,
     /// the failures that were said last
     said: BTreeMap<&'static str, String>,
-    /// something was removed
+    /// rules were removed, by this look or by attempts before it that failed half way
     removed: bool,
-    /// what that served
+    /// what those rules served
     served: Vec<Served>,
+    /// what rules served that an attempt met which failed, by tables: it may have removed some of them
+    attempted: BTreeMap<&'static str, Vec<Served>>,
     /// until the next
     pause: Duration,
 }
@@ -110,7 +112,7 @@ impl Handover {
     }
 
     fn made(&mut self, mut look: Look) {
-        if look.removed {
+        if mem::take(&mut look.removed) {
             self.flows.mislead(look.family, mem::take(&mut look.served));
         }
         self.waiting.push((Instant::now() + look.pause, look));
@@ -135,6 +137,7 @@ impl Look {
             said: BTreeMap::new(),
             removed: false,
             served: Vec::new(),
+            attempted: BTreeMap::new(),
             pause: Duration::ZERO,
         }
     }
@@ -144,7 +147,6 @@ impl Look {
         let thread = thread::Builder::new().name("handover".to_owned()).stack_size(STACK_BYTES);
         thread.spawn(move || {
             let found: Vec<Found> = self.sites.clone().iter().map(|site| self.at(site)).collect();
-            self.removed = found.iter().any(|found| matches!(found, Found::Removed | Found::Returned));
             self.pause = pause(&found, self.pause);
             if found.iter().any(|found| *found != Found::Nothing) {
                 // What was read may have been large.
@@ -157,11 +159,19 @@ impl Look {
     }
 
     fn at(&mut self, site: &Site) -> Found {
-        let result = site.retire(self.family).map(|retired| {
-            self.served.extend(retired.served);
-            retired.objects
-        });
-        self.tell(site, result)
+        let mut served = self.attempted.remove(site.tables).unwrap_or_default();
+        let result = site.retire(self.family, &mut served);
+        let found = self.tell(site, result);
+        if found == Found::Kept {
+            // The next attempt may find none of these any more.
+            served.sort_unstable();
+            served.dedup();
+            self.attempted.insert(site.tables, served);
+        } else {
+            self.removed |= found != Found::Nothing || !served.is_empty();
+            self.served.extend(served);
+        }
+        found
     }
 
     /// Says what is new.
@@ -221,6 +231,9 @@ fn pause(found: &[Found], before: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use ferry_api::object::Protocol;
+    use ferry_model::state::FrontendAddr;
+
     use super::*;
 
     #[test]
@@ -244,6 +257,38 @@ mod tests {
         assert!(found == Found::Returned && text.starts_with('W') && text.contains("still running"), "{text}");
         assert_eq!(says(failed("locked")).0, Found::Kept);
         assert_eq!(says(Err(RetireError::Absent(anyhow::Error::msg("no nf_tables")))).0, Found::Nothing);
+    }
+
+    /// The flows of a frontend whose rules went in an attempt that failed are looked at once all is removed, also if nothing
+    /// is left to remove by then.
+    #[test]
+    fn what_an_attempt_met_that_failed_half_way_is_kept() {
+        const fn port(number: u16) -> Served {
+            Served::Frontend(Protocol::Udp, FrontendAddr::NodePort(number))
+        }
+        const SERVED: [Served; 3] = [port(1), port(2), port(3)];
+        fn half_way(_: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+            served.extend([SERVED[1], SERVED[0]]);
+            Err(RetireError::Failed(anyhow::Error::msg("killed")))
+        }
+        fn the_rest(_: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+            served.push(SERVED[2]);
+            Ok(1)
+        }
+        let site = |retire| Site { retire, ..SITES[0] };
+        for (last, expected) in [(site(the_rest), &SERVED[..]), (site(|_, _| Ok(0)), &SERVED[..2])] {
+            let mut look = Look::new(Family::V4, Vec::new());
+            for _ in 0..3 {
+                assert_eq!(look.at(&site(half_way)), Found::Kept);
+                assert!(!look.removed && look.served.is_empty(), "the rules may be in force still");
+            }
+            look.at(&last);
+            assert!(look.removed && look.attempted.is_empty());
+            assert_eq!(look.served, expected);
+        }
+        let mut look = Look::new(Family::V4, Vec::new());
+        look.at(&site(|_, _| Ok(0)));
+        assert!(!look.removed);
     }
 
     #[test]

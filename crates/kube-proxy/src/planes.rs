@@ -8,7 +8,7 @@ use std::io;
 use ferry_api::config::{KubeProxyConfiguration, MODE_IPTABLES, MODE_NFTABLES};
 use ferry_api::object::Family;
 use ferry_model::{Profile, Settings};
-use ferry_plane::{CommitError, Retired, SyncEngine};
+use ferry_plane::{CommitError, Served, SyncEngine};
 use rustix::io::Errno;
 
 use crate::serve::mode_metrics::Register;
@@ -47,7 +47,7 @@ pub struct Site {
     pub mode: &'static str,
     /// the tables, as people call them; no other site has them
     pub tables: &'static str,
-    retire: fn(Family) -> Result<Retired, RetireError>,
+    pub(crate) retire: fn(Family, &mut Vec<Served>) -> Result<usize, RetireError>,
 }
 
 /// Why nothing was removed.
@@ -112,12 +112,12 @@ pub const SITES: &[Site] = &[
 // === impl Site ===
 
 impl Site {
-    /// Removes all rules of one family that are there, whoever made them.
+    /// Removes all rules of one family that are there, whoever made them; returns the number of objects.
     ///
     /// # Errors
-    /// When some may be left.
-    pub fn retire(&self, family: Family) -> Result<Retired, RetireError> {
-        (self.retire)(family)
+    /// When some may be left. What they served is added to `served` all the same, since some may be gone.
+    pub fn retire(&self, family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+        (self.retire)(family, served)
     }
 }
 

@@ -79,7 +79,7 @@ fn what_upstream_has_left_is_taken_over_without_a_write() {
             assert_same(&machine.read_back(), &wanted(&engine), version);
             assert_eq!((outcome.ops, engine.kernel().counters().runs()), (0, 0), "{version}");
             assert_eq!(machine.saved(), before);
-            Box::new(engine).retire().unwrap();
+            Box::new(engine).retire(&mut Vec::new()).unwrap();
         }
     };
     machine::inside(test);

@@ -251,17 +251,9 @@ pub trait SyncEngine: Send {
     fn each_unit(&self, see: &mut dyn FnMut(&Unit));
     /// What a repair would do, as text.
     fn plan(&mut self) -> Result<Batch<String>, CommitError>;
-    /// Removes all that is ours but what [`Object::stays`], in one batch. After an error some, or all of it, may be left.
-    fn retire(self: Box<Self>) -> Result<Retired, CommitError>;
-}
-
-/// What [`SyncEngine::retire`] removed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Retired {
-    /// how many objects
-    pub objects: usize,
-    /// what they served
-    pub served: Vec<Served>,
+    /// Removes all that is ours but what [`Object::stays`], in one batch; returns the number of objects. After an error some,
+    /// or all of it, may be left, or nothing: what the rules served is added to `served` before the first is removed.
+    fn retire(self: Box<Self>, served: &mut Vec<Served>) -> Result<usize, CommitError>;
 }
 
 /// A unit that is in force now.

@@ -220,19 +220,21 @@ fn what_is_acknowledged_says_what_it_was_before() {
     assert_eq!(adopted.unserved, []);
 }
 
+/// Offers services: a number, the last octets of the VIPs and those of the endpoints.
+fn offer(engine: &mut ToyEngine, services: &[(u8, &[u8], &[u8])]) {
+    let units = services.iter().map(|(index, vips, endpoints)| {
+        let (name, unit) = service(*index, vips, endpoints);
+        (UnitId::Service(name), unit.map(Arc::new))
+    });
+    let base = (UnitId::Base, Some(Arc::new(base())));
+    engine.offer(Delta { context: Some(Arc::new(context(1))), units: units.chain([base]).collect() });
+}
+
 /// A frontend that is gone when the proxy comes back has no unit that would say so; what was there says it.
 #[test]
 fn what_nobody_serves_any_more_is_known_after_a_restart() {
     let now = Instant::now();
     let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
-    let offer = |engine: &mut ToyEngine, services: &[(u8, &[u8], &[u8])]| {
-        let units = services.iter().map(|(index, vips, endpoints)| {
-            let (name, unit) = service(*index, vips, endpoints);
-            (UnitId::Service(name), unit.map(Arc::new))
-        });
-        let base = (UnitId::Base, Some(Arc::new(base())));
-        engine.offer(Delta { context: Some(Arc::new(context(1))), units: units.chain([base]).collect() });
-    };
     offer(&mut engine, &[(1, &[1, 2], &[7]), (2, &[3], &[7]), (3, &[4], &[8])]);
     assert!(engine.sync(now).unserved.is_empty());
     let kernel = MemoryKernel { objects: std::mem::take(&mut engine.kernel_mut().objects), ..MemoryKernel::default() };
@@ -246,9 +248,10 @@ fn what_nobody_serves_any_more_is_known_after_a_restart() {
     outcome.unserved.sort_unstable();
     assert_eq!(outcome.unserved, [served(1), served(3)]);
     assert!(next.sync(now).unserved.is_empty(), "once");
-    let mut retired = (Box::new(next) as Box<dyn SyncEngine>).retire().unwrap();
-    retired.served.sort_unstable();
-    assert_eq!(retired.served, [served(2), served(4), served(5)]);
+    let mut retired = Vec::new();
+    (Box::new(next) as Box<dyn SyncEngine>).retire(&mut retired).unwrap();
+    retired.sort_unstable();
+    assert_eq!(retired, [served(2), served(4), served(5)]);
 }
 
 #[test]
@@ -608,6 +611,19 @@ fn a_plan_says_what_a_repair_would_do_and_changes_nothing() {
     assert_eq!(engine.repair(now).ops, 0);
 }
 
+/// Where the kernel can't do all or nothing, some may be gone.
+#[test]
+fn retiring_names_what_was_served_also_if_it_fails() {
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
+    offer(&mut engine, &[(1, &[1, 2], &[7])]);
+    assert!(engine.sync(Instant::now()).error.is_none());
+    engine.kernel_mut().faults.push_back(Fault::Busy);
+    let mut retired = Vec::new();
+    assert!((Box::new(engine) as Box<dyn SyncEngine>).retire(&mut retired).is_err());
+    retired.sort_unstable();
+    assert_eq!(retired, [served(1), served(2)]);
+}
+
 #[test]
 fn retiring_leaves_nothing() {
     let engine = built_from_nothing(&World::new(), Instant::now());
@@ -615,5 +631,5 @@ fn retiring_leaves_nothing() {
     assert!(objects > 0);
     let mut engine = Box::new(engine);
     assert!(engine.plan().unwrap().is_empty());
-    assert_eq!((engine as Box<dyn SyncEngine>).retire().unwrap().objects, objects);
+    assert_eq!((engine as Box<dyn SyncEngine>).retire(&mut Vec::new()).unwrap(), objects);
 }

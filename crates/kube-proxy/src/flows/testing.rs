@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ferry_plane::{Batch, CommitError, Delta, Outcome, Retired, SyncEngine, Unit};
+use ferry_plane::{Batch, CommitError, Delta, Outcome, Served, SyncEngine, Unit};
 
 /// An engine that holds these units, and does nothing.
 pub(crate) struct Holds(pub(crate) Vec<Unit>);
@@ -24,7 +24,7 @@ impl SyncEngine for Holds {
     fn plan(&mut self) -> Result<Batch<String>, CommitError> {
         Ok(Batch::default())
     }
-    fn retire(self: Box<Self>) -> Result<Retired, CommitError> {
-        Ok(Retired::default())
+    fn retire(self: Box<Self>, _: &mut Vec<Served>) -> Result<usize, CommitError> {
+        Ok(0)
     }
 }

@@ -10,7 +10,7 @@ use ferry_api::object::Family;
 use ferry_kernel::iptables::{Backend, Failure, Table, Tool};
 use ferry_kernel::{nfacct, sysctl};
 use ferry_model::{NodePortSelection, Settings};
-use ferry_plane::{CommitError, Kernel as _, Retired, SyncEngine};
+use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
 use ferry_plane_iptables::{Counters, Features, Turn, backend, names, tables};
 use ipnet::IpNet;
 
@@ -68,26 +68,30 @@ pub(super) fn open(families: &[Family], settings: &Settings) -> anyhow::Result<E
     Ok(Engines { families, metrics, tables: called })
 }
 
-pub(super) fn retire_nft(family: Family) -> Result<Retired, RetireError> {
-    retire(family, Backend::Nft, "chains of kube-proxy are there")
+pub(super) fn retire_nft(family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+    retire((family, served), Backend::Nft, "chains of kube-proxy are there")
 }
 
-pub(super) fn retire_legacy(family: Family) -> Result<Retired, RetireError> {
-    retire(family, Backend::Legacy, "there are rules, whose they are only the tool can tell")
+pub(super) fn retire_legacy(family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+    retire((family, served), Backend::Legacy, "there are rules, whose they are only the tool can tell")
 }
 
 /// Where there is nothing, no tool is missed, and none makes tables.
-fn retire(family: Family, backend: Backend, found: &'static str) -> Result<Retired, RetireError> {
+fn retire(
+    (family, served): (Family, &mut Vec<Served>),
+    backend: Backend,
+    found: &'static str,
+) -> Result<usize, RetireError> {
     let holds = backend::holds(backend, family).map_err(|error| {
         RetireError::Failed(anyhow::Error::new(error).context("looking for rules of mode iptables"))
     })?;
     if !holds {
-        return Ok(Retired::default());
+        return Ok(0);
     }
     let tool = find(family, backend);
     let tool = tool.map_err(|error| RetireError::Failed(anyhow::Error::new(error).context(found)))?;
     let engine = ferry_plane_iptables::engine(Features::default(), tool, Turn::default(), Arc::default());
-    SyncEngine::retire(Box::new(engine)).map_err(|error| RetireError::Failed(anyhow::Error::msg(error)))
+    SyncEngine::retire(Box::new(engine), served).map_err(|error| RetireError::Failed(anyhow::Error::msg(error)))
 }
 
 /// Upstream's proxy has the same names and makes all of them its own, so it leaves nothing of ours over.

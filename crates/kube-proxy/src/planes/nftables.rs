@@ -4,7 +4,7 @@ use std::io;
 
 use ferry_api::object::Family;
 use ferry_model::Settings;
-use ferry_plane::{CommitError, Kernel as _, Retired, SyncEngine};
+use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
 use ferry_plane_nftables::{CommitTurn, NftablesEngine, leftovers};
 
 use super::{Engines, Leftovers, RetireError};
@@ -30,8 +30,9 @@ fn engine(family: Family, turn: &CommitTurn) -> Result<NftablesEngine, CommitErr
 }
 
 /// Not prepared, so that it works on whatever machine.
-pub(super) fn retire(family: Family) -> Result<Retired, RetireError> {
-    let result = engine(family, &CommitTurn::default()).and_then(|engine| SyncEngine::retire(Box::new(engine)));
+pub(super) fn retire(family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+    let engine = engine(family, &CommitTurn::default());
+    let result = engine.and_then(|engine| SyncEngine::retire(Box::new(engine), served));
     result.map_err(|error| match &error {
         // What can't be used at all holds no rules; what may not be touched may be there all the same.
         CommitError::Unusable(cause) if cause.kind() != io::ErrorKind::PermissionDenied => {

@@ -296,7 +296,7 @@ fn a_chain_that_others_lead_to_stays_empty_and_the_rest_goes() {
         good(engine.sync(Instant::now()));
         let left = machine.iptables(&format!("-t nat -S {chain}"));
         assert_eq!(left.trim(), format!("-N {chain}"));
-        Box::new(engine).retire().unwrap();
+        Box::new(engine).retire(&mut Vec::new()).unwrap();
         let mut left: Vec<String> = machine.saved().into_iter().filter(|line| line.contains("KUBE-")).collect();
         left.retain(|line| !line.contains("KUBE-FIREWALL"));
         let mut expected: Vec<String> = [

@@ -156,7 +156,7 @@ fn the_rules_of_others_stay_and_are_no_drift() {
         assert!(outcome.repairs == 0, "{outcome:?}");
         machine.iptables("-t filter -D CNI -p tcp -j RETURN");
         machine.iptables("-t filter -D FORWARD -p udp -j ACCEPT");
-        Box::new(engine).retire().unwrap();
+        Box::new(engine).retire(&mut Vec::new()).unwrap();
         let mut after = machine.saved();
         // what the kubelet shares, and the tables' own chains
         after.retain(|line| !line.ends_with("-j KUBE-FIREWALL"));
@@ -258,7 +258,7 @@ fn units_go_without_a_trace() {
         engine.offer(gone);
         good(engine.sync(Instant::now()));
         assert_same(&machine.read_back(), &wanted(&engine), "without services");
-        Box::new(engine).retire().unwrap();
+        Box::new(engine).retire(&mut Vec::new()).unwrap();
         let left = machine.read_back();
         assert!(left.iter().all(Object::spare), "{left:?}");
     });

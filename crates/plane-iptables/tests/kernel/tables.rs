@@ -44,6 +44,6 @@ fn a_kernel_without_mangle_is_served_all_the_same() {
         let mut engine = machine.engine_of(lacking);
         engine.offer(everything(machine.family));
         assert_eq!(good(engine.sync(Instant::now())).ops, 0, "a restart");
-        Box::new(engine).retire().unwrap();
+        Box::new(engine).retire(&mut Vec::new()).unwrap();
     });
 }

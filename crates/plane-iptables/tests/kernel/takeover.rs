@@ -47,10 +47,11 @@ fn what_upstream_has_left_is_read_and_goes() {
             assert!(objects.len() > 30, "{version}: {objects:?}");
             let text = format!("{objects:?}");
             assert!(!text.contains("Stray") && !text.contains("Jump(?)"), "{version}: {text}");
-            let retired = Box::new(machine.engine()).retire().unwrap();
+            let mut served = Vec::new();
+            Box::new(machine.engine()).retire(&mut served).unwrap();
             let dual = if machine.family == Family::V4 { "10.96.0.110" } else { "fd00:96::110" };
             for at in [FrontendAddr::Vip(dual.parse().unwrap(), 80), FrontendAddr::NodePort(30110)] {
-                assert!(retired.served.contains(&Served::Frontend(Protocol::Tcp, at)), "{version}: {retired:?}");
+                assert!(served.contains(&Served::Frontend(Protocol::Tcp, at)), "{version}: {served:?}");
             }
             let left: Vec<String> = machine.saved().into_iter().filter(|line| line.contains("KUBE-")).collect();
             assert!(
@@ -254,7 +255,7 @@ fn rules_of_nft_in_chains_that_are_looked_at_keep_nobody_from_being_served() {
             engine.offer(plain(machine.family, 55));
             good(engine.sync(now));
             assert_same(&machine.read_back(), &wanted(&engine), "goes on");
-            Box::new(engine).retire().unwrap();
+            Box::new(engine).retire(&mut Vec::new()).unwrap();
             let left = machine.read_back();
             assert!(left.iter().all(ferry_plane::Object::spare), "{left:?}");
         });
@@ -272,7 +273,7 @@ fn other_rules_about_loopback_are_not_the_guard() {
         machine.restore(&format!("*filter\n:KUBE-FIREWALL - [0:0]\n-A KUBE-FIREWALL {theirs}\nCOMMIT\n"));
         let engine = started(machine);
         assert!(machine.iptables("-t filter -S KUBE-FIREWALL").contains(theirs));
-        Box::new(engine).retire().unwrap();
+        Box::new(engine).retire(&mut Vec::new()).unwrap();
         assert!(machine.iptables("-t filter -S KUBE-FIREWALL").contains(theirs));
     });
 }
@@ -294,7 +295,7 @@ fn counters_in_rules_are_read_back() {
         engine.offer(everything(machine.family));
         assert_eq!(good(engine.sync(Instant::now())).ops, 0);
         // The tool prints a blank too many, which doesn't matter when the rule is to go.
-        Box::new(engine).retire().unwrap();
+        Box::new(engine).retire(&mut Vec::new()).unwrap();
         assert!(machine.read_back().iter().all(ferry_plane::Object::spare));
     });
 }

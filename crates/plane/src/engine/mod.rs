@@ -27,8 +27,7 @@ use crate::diff::References;
 use crate::quarantine::Quarantine;
 use crate::rivals::Rivals;
 use crate::{
-    Acked, Batch, CommitError, Compile, Delta, Extent, Kernel, Next, Object, Outcome, Retired, Served, SyncEngine,
-    Unit, UnitId,
+    Acked, Batch, CommitError, Compile, Delta, Extent, Kernel, Next, Object, Outcome, Served, SyncEngine, Unit, UnitId,
 };
 
 /// Drives one mode in one IP family.
@@ -295,14 +294,12 @@ where
         Ok(Batch { create: print(batch.create), replace: print(batch.replace), delete: print(batch.delete) })
     }
 
-    fn retire(mut self: Box<Self>) -> Result<Retired, CommitError> {
-        let mut served = Vec::new();
-        let objects = match self.remove_all(&mut served) {
+    fn retire(mut self: Box<Self>, served: &mut Vec<Served>) -> Result<usize, CommitError> {
+        match self.remove_all(served) {
             // Somebody else has written meanwhile.
-            Err(CommitError::Drifted { .. }) => self.remove_all(&mut served)?,
-            result => result?,
-        };
-        Ok(Retired { objects, served })
+            Err(CommitError::Drifted { .. }) => self.remove_all(served),
+            result => result,
+        }
     }
 }
 
