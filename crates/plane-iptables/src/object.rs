@@ -217,7 +217,7 @@ impl Object for IptObject {
         match *owner {
             Owner::Vip(address, port, protocol) => Some(Served::Frontend(protocol, FrontendAddr::Vip(address, port))),
             Owner::NodePort(port, protocol) => Some(Served::Frontend(protocol, FrontendAddr::NodePort(port))),
-            Owner::NodePorts(address) => address.map(Served::NodePorts),
+            Owner::NodePorts(address) => Some(address.map_or(Served::NodePortsEverywhere, Served::NodePorts)),
             Owner::HealthCheck(..) | Owner::Jump(_) | Owner::Guard => None,
         }
     }

@@ -69,7 +69,7 @@ fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState)
         FixedChain::Reject => vec![rule().protocol(Protocol::Tcp).reset(), rule().reject()],
         FixedChain::Services => vec![
             rule().verdict_map(VIP, FixedSet::ServiceIps),
-            node_port_rule(family, base).verdict_map(NODE_PORT, FixedSet::ServiceNodePorts),
+            node_port_rule(family, &base.node_ports),
         ],
         FixedChain::ExternalLocal => local_policy(family, context, VIP, FixedSet::ClusterPolicyIps, FixedSet::LocalIps),
         FixedChain::NodePortLocal => {
@@ -98,14 +98,20 @@ fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState)
     }
 }
 
-/// The beginning of the rule that finds nodePorts: which addresses serve them.
-fn node_port_rule(family: Family, base: &BaseState) -> RuleWriter {
-    match base.node_ports {
+/// The rule that finds nodePorts, on the addresses that serve them.
+fn node_port_rule(family: Family, addresses: &NodePortAddresses) -> Rule {
+    let serves = match addresses {
         NodePortAddresses::All => {
             RuleWriter::new(family).address_is_local(FibOf::Destination, true).destination_not_loopback()
         }
         NodePortAddresses::Only(_) => RuleWriter::new(family).in_set(&[Field::Destination], FixedSet::NodePortIps),
-    }
+    };
+    serves.verdict_map(NODE_PORT, FixedSet::ServiceNodePorts)
+}
+
+/// Whether these rules of the chain `services` find nodePorts on every local address.
+pub(crate) fn finds_node_ports_everywhere(rules: &Rules) -> bool {
+    Family::ALL.iter().any(|family| rules.0.contains(&node_port_rule(*family, &NodePortAddresses::All)))
 }
 
 /// Policy Local of an external frontend: pods and the node itself use all endpoints, others the Local ones.

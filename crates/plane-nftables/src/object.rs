@@ -269,6 +269,9 @@ impl Object for NftObject {
     fn serves(&self) -> Option<Served> {
         match self {
             Self::Element(key, _) => key.serves(),
+            Self::Chain(ChainName::Fixed(FixedChain::Services), rules) => {
+                crate::base::finds_node_ports_everywhere(rules).then_some(Served::NodePortsEverywhere)
+            }
             Self::Table(_) | Self::Set(_) | Self::Ranges(..) | Self::Chain(..) => None,
         }
     }

@@ -38,9 +38,10 @@ impl ElementKey {
     }
 }
 
-/// What a table serves that is not ours, or not as we left it. What can't be read is left out.
+/// What a table serves that is not ours, or not as we left it. What can't be read is left out. Where node ports are served
+/// and no address is listed, upstream serves them on every local address.
 pub(crate) fn foreign(socket: &mut Socket, family: Family) -> Vec<Served> {
-    let mut served = Vec::new();
+    let mut served: Vec<Served> = Vec::new();
     for set in SETS.map(SetName::Fixed) {
         let read = socket.elements(kernel_family(family), TABLE, &set.to_string(), &mut |element| {
             let key = wire::key(set, family, &element);
@@ -48,6 +49,11 @@ pub(crate) fn foreign(socket: &mut Socket, family: Family) -> Vec<Served> {
         });
         // A maker that has no such set serves nothing by it.
         drop(read);
+    }
+    let listed = served.iter().any(|served| matches!(served, Served::NodePorts(_)));
+    let node_ports = |served: &Served| matches!(served, Served::Frontend(_, FrontendAddr::NodePort(_)));
+    if !listed && served.iter().any(node_ports) {
+        served.push(Served::NodePortsEverywhere);
     }
     served
 }

@@ -57,6 +57,15 @@ pub(crate) fn wanted_after<O: Object>(before: Vec<O>, after: Vec<O>, remembered:
 ///
 /// The target is never held as a whole: a node's objects take several times the memory of its services.
 pub(crate) fn difference_to_kernel<O: Object>(actual: Vec<O>, target: impl Iterator<Item = O>) -> Batch<O> {
+    difference_showing(actual, target, |_, _| {})
+}
+
+/// The same; shows each object that is replaced, and what it becomes.
+pub(crate) fn difference_showing<O: Object>(
+    actual: Vec<O>,
+    target: impl Iterator<Item = O>,
+    mut replaced: impl FnMut(&O, &O),
+) -> Batch<O> {
     let mut wanted = vec![false; actual.len()];
     let mut missing: HashSet<O::Shared> = HashSet::new();
     let mut batch = Batch::default();
@@ -66,6 +75,7 @@ pub(crate) fn difference_to_kernel<O: Object>(actual: Vec<O>, target: impl Itera
         match at.and_then(|at| actual.get(at).zip(wanted.get_mut(at))) {
             Some((known, wanted)) => {
                 if !std::mem::replace(wanted, true) && *known != object {
+                    replaced(known, &object);
                     batch.replace.push(object);
                 }
             }

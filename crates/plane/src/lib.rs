@@ -89,8 +89,8 @@ pub trait Object: Ord + Clone + fmt::Display + fmt::Debug {
     fn stays(&self) -> bool {
         false
     }
-    /// What is served by it, if that is served no longer once nobody wants the object: what was adopted from an earlier run
-    /// has no unit that would say so.
+    /// What is served by it, if that is served no longer once nobody wants the object, or it became another: what was adopted
+    /// from an earlier run has no unit that would say so.
     fn serves(&self) -> Option<Served> {
         None
     }
@@ -103,6 +103,8 @@ pub enum Served {
     Frontend(Protocol, FrontendAddr),
     /// all node ports, on this address
     NodePorts(IpAddr),
+    /// all node ports, on every local address
+    NodePortsEverywhere,
 }
 
 /// The pure half of a mode.

@@ -24,6 +24,10 @@ pub(super) struct Matcher {
     ports: HashMap<u16, Rule>,
     /// who serves node ports
     nodes: HashSet<IpAddr>,
+    /// node ports that every local address may have served until now
+    left_ports: HashMap<u16, Rule>,
+    /// local addresses that don't serve node ports
+    left_nodes: HashSet<IpAddr>,
     /// loopback does too
     localhost: bool,
 }
@@ -60,12 +64,19 @@ impl Matcher {
                 NodePortAddresses::All => local.iter().copied().collect(),
                 NodePortAddresses::Only(addresses) => addresses.iter().copied().collect(),
             },
+            left_ports: HashMap::new(),
+            left_nodes: HashSet::new(),
             localhost: rules.localhost && rules.node_ports == NodePortAddresses::All,
         };
+        matcher.left_nodes = local.iter().filter(|address| !matcher.nodes.contains(address)).copied().collect();
         // Frontends of one port of a Service share their pools, and so the set made of them.
         let mut sets = BTreeMap::new();
         for (key, right) in rules.right.iter().filter(|((of, _), _)| *of == protocol) {
             let rule = Rule { right: Right::new(right, &mut sets), patient: rules.again.contains(key) };
+            if let Some(port) = port_of_nodes(key).filter(|_| rules.left.contains(key)) {
+                let of_nobody = Rule { right: Right::By(RightFlows::Untranslated), patient: rule.patient };
+                matcher.left_ports.insert(port, of_nobody);
+            }
             match key.1 {
                 FrontendAddr::Vip(address, port) => {
                     matcher.addresses.insert(SocketAddr::new(address, port), rule);
@@ -104,7 +115,11 @@ impl Matcher {
             let ours = self.nodes.contains(&destination.ip()) || (self.localhost && destination.ip().is_loopback());
             ours.then_some(at_port)
         };
-        let rule = at_address.filter(|rule| !rule.is_of_nobody()).or_else(at_port).or(at_address);
+        let left = || {
+            let left = self.left_ports.get(&destination.port())?;
+            self.left_nodes.contains(&destination.ip()).then_some(left)
+        };
+        let rule = at_address.filter(|rule| !rule.is_of_nobody()).or_else(at_port).or(at_address).or_else(left);
         // Zones are somebody else's: a flow in one met no rule of ours, or had its fate decided elsewhere.
         entry.zone == 0 && rule.is_some_and(|rule| rule.forbids(&self.flow(entry)))
     }
@@ -169,8 +184,15 @@ pub(super) fn protocols(rules: &Rules) -> Vec<Protocol> {
 
 /// Whether some of these rules are about node ports of whatever local address.
 pub(super) fn need_local_addresses(rules: &Rules) -> bool {
-    rules.node_ports == NodePortAddresses::All
-        && rules.right.keys().any(|(_, at)| matches!(at, FrontendAddr::NodePort(_)))
+    let of_all = rules.node_ports == NodePortAddresses::All;
+    !rules.left.is_empty() || of_all && rules.right.keys().any(|key| port_of_nodes(key).is_some())
+}
+
+fn port_of_nodes((_, at): &Key) -> Option<u16> {
+    match at {
+        FrontendAddr::NodePort(port) => Some(*port),
+        FrontendAddr::Vip(..) => None,
+    }
 }
 
 fn all_same<T: PartialEq>(mut values: impl Iterator<Item = T>) -> Option<T> {

@@ -35,6 +35,8 @@ struct Waiting {
     due: Instant,
     /// a look is under way
     taken: bool,
+    /// of a node port: until now every local address may have served it
+    left: bool,
 }
 
 /// What a pass works by.
@@ -44,6 +46,8 @@ pub(super) struct Rules {
     pub(super) right: BTreeMap<Key, RightFlows>,
     /// frontends that will be looked at again: their flows that wait for an answer may get it until then
     pub(super) again: HashSet<Key>,
+    /// node ports of which the flows at local addresses that don't serve them any more must go, too
+    pub(super) left: HashSet<Key>,
     /// which addresses serve node ports
     pub(super) node_ports: NodePortAddresses,
     /// loopback does too
@@ -54,14 +58,18 @@ pub(super) struct Rules {
 
 /// The rules that one turn made. What belongs to a frontend now beats what says that it has gone from somebody else.
 #[derive(Debug, Default)]
-pub(super) struct TurnRules(BTreeMap<Key, FlowRule>);
+pub(super) struct TurnRules {
+    by_frontend: BTreeMap<Key, FlowRule>,
+    /// rules went that served node ports on every local address
+    everywhere_before: bool,
+}
 
 // === impl TurnRules ===
 
 impl TurnRules {
     pub(super) fn add(&mut self, rules: impl IntoIterator<Item = FlowRule>) {
         for rule in rules {
-            match self.0.entry((rule.protocol, rule.at)) {
+            match self.by_frontend.entry((rule.protocol, rule.at)) {
                 std::collections::btree_map::Entry::Vacant(place) => {
                     place.insert(rule);
                 }
@@ -77,17 +85,22 @@ impl TurnRules {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.by_frontend.is_empty()
+    }
+
+    /// Rules went that served node ports on every local address: where one doesn't serve them now, their flows must go.
+    pub(super) fn leave_addresses(&mut self) {
+        self.everywhere_before = true;
     }
 
     /// The node ports whose flows must be looked at.
     pub(super) fn node_ports(&self) -> HashSet<(Protocol, u16)> {
-        self.0.iter().filter(|(_, rule)| rule.due).filter_map(|(key, _)| node_port(*key)).collect()
+        self.by_frontend.iter().filter(|(_, rule)| rule.due).filter_map(|(key, _)| node_port(*key)).collect()
     }
 
     /// The ports of addresses that nobody serves any more.
     pub(super) fn gone(&self) -> HashSet<(Protocol, u16)> {
-        let gone = self.0.iter().filter(|(_, rule)| rule.right == RightFlows::Untranslated);
+        let gone = self.by_frontend.iter().filter(|(_, rule)| rule.right == RightFlows::Untranslated);
         gone.filter_map(|((protocol, at), _)| Some((*protocol, at.vip_port()?))).collect()
     }
 }
@@ -104,17 +117,20 @@ impl Queue {
     /// Takes the rules of a turn. One that isn't due only replaces one that waits. Whether any was due.
     pub(super) fn offer(&mut self, rules: TurnRules, now: Instant) -> bool {
         let mut any_due = false;
-        for (key, rule) in rules.0 {
+        for (key, rule) in rules.by_frontend {
             any_due |= rule.due;
+            // TCP connections end by themselves.
+            let left = rules.everywhere_before && key.0 != Protocol::Tcp && node_port(key).is_some();
             match self.waiting.get_mut(&key) {
                 Some(waiting) => {
                     waiting.right = rule.right;
+                    waiting.left |= left;
                     if rule.due {
                         (waiting.looks, waiting.due) = (LOOKS, now);
                     }
                 }
                 None if rule.due => {
-                    self.waiting.insert(key, Waiting { right: rule.right, looks: LOOKS, due: now, taken: false });
+                    self.waiting.insert(key, Waiting { right: rule.right, looks: LOOKS, due: now, taken: false, left });
                 }
                 None => continue,
             }
@@ -184,6 +200,7 @@ impl Queue {
         Rules {
             again: self.waiting.iter().filter(|(_, waiting)| waiting.looks > 0).map(|(key, _)| *key).collect(),
             right: taken().chain(before).map(|(key, waiting)| (*key, waiting.right.clone())).collect(),
+            left: taken().filter(|(_, waiting)| waiting.left).map(|(key, _)| *key).collect(),
             node_ports: self.node_ports.clone(),
             localhost: self.localhost,
             revision: self.revision,

@@ -48,6 +48,8 @@ pub struct Witness {
     shared: Arc<Shared>,
     family: Family,
     doubtful: bool,
+    /// what the rules served that turns removed which failed
+    unserved: Vec<Served>,
 }
 
 // === impl Turns ===
@@ -72,7 +74,7 @@ impl Turns {
 impl Shared {
     /// Who tells for this family.
     pub fn witness(self: &Arc<Self>, family: Family) -> Witness {
-        Witness { shared: Arc::clone(self), family, doubtful: false }
+        Witness { shared: Arc::clone(self), family, doubtful: false, unserved: Vec::new() }
     }
 
     /// Packets of this family may have been led by other rules than ours until now, which served this: all flows are looked at.
@@ -166,7 +168,12 @@ impl Witness {
         let doubtful = outcome.error.is_some();
         let base = outcome.acked.iter().find_map(|acked| base(acked.after.as_deref()));
         let misled = self.shared.misled.of(self.family).swap(false, Ordering::AcqRel);
-        let misled = misled.then(|| mem::take(&mut self.shared.lock().of_mut(self.family).misled));
+        let mut misled = misled.then(|| mem::take(&mut self.shared.lock().of_mut(self.family).misled));
+        if doubtful {
+            self.keep(&outcome.unserved);
+        } else if !self.unserved.is_empty() {
+            misled.get_or_insert_default().append(&mut self.unserved);
+        }
         let rules = turn_rules(outcome, engine, misled.as_deref());
         if rules.is_empty() && base.is_none() && doubtful == self.doubtful {
             return false;
@@ -180,6 +187,15 @@ impl Witness {
             told.queue.serve_node_ports(&base.node_ports, base.localhost);
         }
         told.queue.offer(rules, Instant::now()) || cleared
+    }
+}
+
+impl Witness {
+    /// Keeps what the rules served that a turn may have removed although it failed: the next turn does not find them.
+    fn keep(&mut self, unserved: &[Served]) {
+        self.unserved.extend(unserved);
+        self.unserved.sort_unstable();
+        self.unserved.dedup();
     }
 }
 
@@ -210,6 +226,7 @@ fn add_unserved(rules: &mut TurnRules, outcome: &Outcome, misled: &[Served]) {
         match *served {
             Served::Frontend(protocol, at) => rules.add(FlowRule::gone(protocol, at)),
             Served::NodePorts(address) => addresses.push(address),
+            Served::NodePortsEverywhere => rules.leave_addresses(),
         }
     }
     for (protocol, port) in if addresses.is_empty() { HashSet::new() } else { rules.node_ports() } {

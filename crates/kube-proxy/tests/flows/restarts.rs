@@ -172,27 +172,42 @@ fn what_went_before_a_change_of_mode_is_followed() {
     what_went_meanwhile_is_followed(IPTABLES, NFTABLES, Protocol::Udp);
 }
 
+/// Which of the node's addresses serve node ports.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Serving {
+    /// every local one
+    All,
+    /// the list of both
+    Both,
+    /// the second
+    Second,
+}
+
 /// A node port that an address doesn't serve any more, by another configuration.
-fn node_ports_leave_an_address(mode: &'static str) {
-    let manifests = Manifests::new().with(service("ported", 76, Protocol::Udp), &[Place::PodA]);
-    let config = |second_only: bool| {
+fn node_ports_leave_an_address((from, before): (&'static str, Serving), mode: &'static str, protocol: Protocol) {
+    let manifests = Manifests::new().with(service("ported", 76, protocol), &[Place::PodA]);
+    let config = |mode, serving: Serving| {
         let ranges = Family::ALL.map(|family| {
             let bits = if family == Family::V4 { 32 } else { 128 };
             node_addresses(family).map(|address| format!("\"{address}/{bits}\""))
         });
-        let wanted = ranges.iter().flatten().enumerate().filter(|(index, _)| !second_only || index % 2 == 1);
+        let wanted = ranges.iter().flatten().enumerate().filter(|(index, _)| serving == Serving::Both || index % 2 == 1);
         let wanted: Vec<_> = wanted.map(|(_, range)| range.as_str()).collect();
-        Config { mode, more: format!("nodePortAddresses: [{}]\n", wanted.join(", ")), ..Config::default() }
+        let more = match serving {
+            Serving::All => "nodePortAddresses: [\"0.0.0.0/0\", \"::/0\"]\n".to_owned(),
+            Serving::Both | Serving::Second => format!("nodePortAddresses: [{}]\n", wanted.join(", ")),
+        };
+        Config { mode, more, ..Config::default() }
     };
-    let mut stage = stage_with(&config(false), &manifests);
+    let mut stage = stage_with(&config(from, before), &manifests);
     let clients = Family::ALL.map(|family| {
         node_addresses(family).map(|address| {
-            let asker = Asker::new(stage.lab, Place::Client, Protocol::Udp, SocketAddr::new(address, 30076));
+            let asker = Asker::new(stage.lab, Place::Client, protocol, SocketAddr::new(address, 30076));
             assert_eq!(asker.answer(), "pod-a:8080", "{}", asker.to);
             asker
         })
     });
-    stage.reset(&config(true), &manifests);
+    stage.reset(&config(mode, Serving::Second), &manifests);
     for [first, second] in &clients {
         first.gets_lost(stage.lab);
         assert_eq!(second.answer(), "pod-a:8080", "{}", second.to);
@@ -201,6 +216,23 @@ fn node_ports_leave_an_address(mode: &'static str) {
 
 #[test]
 fn a_node_port_that_leaves_an_address_leaves_its_flows() {
-    node_ports_leave_an_address(NFTABLES);
-    node_ports_leave_an_address(IPTABLES);
+    for mode in [NFTABLES, IPTABLES] {
+        node_ports_leave_an_address((mode, Serving::Both), mode, Protocol::Udp);
+    }
+}
+
+#[test]
+fn node_ports_that_every_address_served_leave_their_flows() {
+    for mode in [NFTABLES, IPTABLES] {
+        for protocol in [Protocol::Udp, Protocol::Sctp] {
+            node_ports_leave_an_address((mode, Serving::All), mode, protocol);
+        }
+    }
+}
+
+#[test]
+fn node_ports_that_every_address_served_leave_their_flows_after_a_change_of_mode() {
+    for (before, after) in [(NFTABLES, IPTABLES), (IPTABLES, NFTABLES)] {
+        node_ports_leave_an_address((before, Serving::All), after, Protocol::Udp);
+    }
 }

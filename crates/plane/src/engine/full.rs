@@ -11,7 +11,7 @@ use super::changes::only_adds;
 use super::drift::Scale;
 use super::{BatchOf, Engine, KeyOf, Purpose, Stage, leave_out, staying};
 use crate::attempt::{Change, halves, owners};
-use crate::diff::difference_to_kernel;
+use crate::diff::difference_showing;
 use crate::{Acked, Batch, CommitError, Compile, Extent, Kernel, Object, Op, Outcome, Served, Unit, UnitId};
 
 /// What a comparison with the whole kernel comes to.
@@ -21,6 +21,8 @@ struct Draft<O: Object> {
     /// more changes follow
     more: bool,
     batch: Batch<O>,
+    /// what objects serve which the batch replaces by others that don't
+    replaced: Vec<(O::Key, Served)>,
     /// operations of the batch that are no change of ours
     foreign: HashSet<O::Key>,
     /// the spare parts that are there
@@ -39,7 +41,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         let mut postponed = BTreeSet::new();
         let mut drifted = false;
         loop {
-            let Draft { group, more, mut batch, mut foreign, spare } =
+            let Draft { group, more, mut batch, replaced, mut foreign, spare } =
                 self.compare_all(context, &postponed, purpose, now)?;
             // If our own changes meet resistance once more, they need the rest mended.
             let unconfirmed = purpose == Purpose::Conflict && !drifted;
@@ -47,8 +49,8 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             leave_out(&mut batch, &later);
             let staying = staying(&batch);
             // Before the commit: where the kernel can't do all or nothing, some may be gone after an error.
-            let unserved = self.unserved(&batch, purpose);
-            outcome.unserved.extend(unserved);
+            let replaced = replaced.into_iter().filter(|(key, _)| !later.contains(key)).map(|(_, served)| served);
+            outcome.unserved.extend(replaced.chain(self.unserved(&batch, purpose)));
             match self.commit(&batch, outcome) {
                 Ok(()) => {
                     self.count_repairs(foreign.into_iter().collect(), &staying, Scale::Everything, now, outcome);
@@ -95,12 +97,13 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         // Only now, so that a portion that is refused as a whole shrinks.
         group.retain(|change| !postponed.contains(&change.id));
         let spare = actual.iter().filter(|object| object.spare()).cloned().collect();
-        let batch = self.full_batch(context, &group, actual);
+        let mut replaced = Vec::new();
+        let batch = self.full_batch(context, &group, actual, &mut replaced);
         let foreign = match purpose {
             Purpose::Adopt => HashSet::new(),
             Purpose::Repair | Purpose::Rescue | Purpose::Conflict => self.drift_in(context, &group, &batch),
         };
-        Ok(Draft { group, more, batch, foreign, spare })
+        Ok(Draft { group, more, batch, replaced, foreign, spare })
     }
 
     /// What rules that the batch removes serve, and no unit that is in force says so.
@@ -113,10 +116,19 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     }
 
     /// What makes the kernel's objects those of the group and of every unit that stays as it is. What a unit that has
-    /// to wait wants is left as it is found.
-    pub(super) fn full_batch(&self, context: &Context, group: &[Change], actual: Vec<C::Object>) -> BatchOf<C> {
+    /// to wait wants is left as it is found. What replaced objects serve and their successors don't is added to `replaced`.
+    pub(super) fn full_batch(
+        &self,
+        context: &Context,
+        group: &[Change],
+        actual: Vec<C::Object>,
+        replaced: &mut Vec<(KeyOf<C>, Served)>,
+    ) -> BatchOf<C> {
         let changing: BTreeSet<&UnitId> = group.iter().map(|change| &change.id).collect();
-        let mut batch = difference_to_kernel(actual, self.target(context, group, &changing));
+        let mut batch = difference_showing(actual, self.target(context, group, &changing), |before, after| {
+            let lost = before.serves().filter(|served| after.serves().as_ref() != Some(served));
+            replaced.extend(lost.map(|served| (before.key(), served)));
+        });
         if !batch.delete.is_empty() {
             let protected = self.wanted_by_waiting(context, &changing);
             batch.delete.retain(|object| !protected.contains(&object.key()));

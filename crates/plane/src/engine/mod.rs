@@ -283,7 +283,7 @@ where
         let replaced = self.follow(&actual, None);
         self.place_pending(&actual, None);
         let group = self.all_changes(&context);
-        let batch = self.full_batch(&context, &group, actual);
+        let batch = self.full_batch(&context, &group, actual, &mut Vec::new());
         for (id, unit) in replaced {
             if let Some(acked) = self.acked.get_mut(&id) {
                 acked.unit = unit;

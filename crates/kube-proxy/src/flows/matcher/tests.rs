@@ -243,3 +243,37 @@ fn an_address_that_nobody_serves_leaves_its_flows_to_the_node_port() {
         }
     }
 }
+
+/// Rules went that served node ports on every local address; now one serves them.
+#[test]
+fn node_ports_leave_the_local_addresses_that_are_not_listed() {
+    let local = ["192.0.2.1", "192.0.2.2"].map(|text| text.parse().unwrap());
+    for protocol in [Protocol::Udp, Protocol::Tcp] {
+        let right = if protocol == Protocol::Udp { to(&["10.1.0.2:53"]) } else { RightFlows::Answered };
+        for (node_ports, leaves) in
+            [(NodePortAddresses::Only(local[..1].to_vec()), protocol == Protocol::Udp), (NodePortAddresses::All, false)]
+        {
+            let mut turn = TurnRules::default();
+            turn.add([FlowRule { protocol, at: FrontendAddr::NodePort(30053), right: right.clone(), due: true }]);
+            turn.leave_addresses();
+            let (mut queue, now) = (Queue::default(), std::time::Instant::now());
+            queue.serve_node_ports(&node_ports, false);
+            queue.offer(turn, now);
+            queue.take(now);
+            queue.done();
+            let rules = queue.take(now + AGAIN);
+            assert!(need_local_addresses(&rules) || !leaves);
+            let matcher = Matcher::new(Family::V4, protocol, &rules, &local);
+            let is_wrong = |to: &str, endpoint: &str| {
+                let entry = entry(protocol, "10.0.0.9:4000", to, endpoint);
+                assert!(matcher.filter().matches(&entry), "{entry:?}");
+                matcher.is_wrong(&entry)
+            };
+            assert!(!is_wrong("192.0.2.1:30053", "10.1.0.2:53"), "it serves");
+            assert_eq!(is_wrong("192.0.2.2:30053", "10.1.0.2:53"), leaves);
+            let serves = node_ports == NodePortAddresses::All;
+            assert_eq!(is_wrong("192.0.2.2:30053", "192.0.2.2:30053"), serves, "past the proxy");
+            assert!(!is_wrong("198.51.100.7:30053", "10.1.0.2:53"), "no address of ours");
+        }
+    }
+}

@@ -111,6 +111,29 @@ fn what_earlier_rules_served_is_told() {
     assert_eq!(told(&adopted, &[&one]), []);
 }
 
+/// What a turn removed that failed is not found by the next.
+#[test]
+fn what_rules_served_that_went_in_a_turn_that_failed_is_told_by_the_next() {
+    let (gone, port) = (vip(2, 53), node_port(30053));
+    let one = unit("a", UDP, &[port], &[1]);
+    let unserved = vec![Served::Frontend(UDP, gone.1), Served::NodePortsEverywhere];
+    let error = Some(Arc::new(CommitError::Busy(std::io::ErrorKind::ResourceBusy.into())));
+    let failed = Outcome { unserved, error, ..Outcome::default() };
+    let shared = Arc::new(Shared::default());
+    let mut witness = shared.witness(Family::V4);
+    let mut turn = |outcome: &Outcome, units: &[&Arc<Unit>]| {
+        witness.begin();
+        witness.end(outcome, &Holds(units.iter().map(|unit| Unit::clone(unit)).collect()));
+        let taken = shared.take(Family::V4, Instant::now());
+        shared.done(Family::V4);
+        (taken.right.into_keys().map(|(_, at)| at).collect::<Vec<_>>(), taken.left.len())
+    };
+    turn(&failed, &[]);
+    turn(&failed, &[]);
+    assert_eq!(turn(&outcome(vec![acked(None, Some(&one))]), &[&one]), (vec![gone.1, port.1], 1));
+    assert_eq!(turn(&outcome(vec![]), &[&one]), (vec![], 0), "once");
+}
+
 /// Of a frontend that is gone nothing is left, and the node port of its number decides where the address is the node's.
 #[test]
 fn a_node_port_is_told_with_an_address_of_its_number_that_goes() {
