@@ -109,7 +109,7 @@ fn check_change(before: &States, after: &States, dirty: &Dirty) {
         for rule in &rules {
             assert_eq!(rule.right == RightFlows::Answered, rule.protocol == Protocol::Tcp);
             let served = new.is_some_and(|state| serves(state, rule.protocol, rule.at));
-            let RightFlows::To(pools) = &rule.right else { continue };
+            let (RightFlows::To(pools) | RightFlows::ToOrUntranslated(pools)) = &rule.right else { continue };
             assert!(served || pools.iter().all(Pool::is_empty), "flows to what is gone are right");
             for endpoint in pools.iter().flat_map(|pool| &*pool.0) {
                 let destination = SocketAddr::new(endpoint.address, 1);

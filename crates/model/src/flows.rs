@@ -30,6 +30,9 @@ pub struct FlowRule {
 pub enum RightFlows {
     /// UDP and SCTP: those that lead to an endpoint of one of these pools; none, if all are empty
     To([Pool; 3]),
+    /// UDP and SCTP, where packets pass by the frontend while endpoints that get no new flows still serve those they have: the
+    /// flows that lead to one of these, and those that nobody has translated
+    ToOrUntranslated([Pool; 3]),
     /// TCP: all but those that nobody has translated and nobody has answered
     Answered,
     /// UDP and SCTP, where nobody serves the frontend any more, or packets pass by it: those that nobody has translated. They
@@ -75,13 +78,25 @@ impl RightFlows {
     /// Whether this flow to the frontend may stay.
     pub fn allows(&self, flow: &Flow) -> bool {
         match self {
-            Self::To(pools) => {
-                let endpoint = Endpoint { address: flow.answers_from.ip(), port: flow.answers_from.port() };
-                pools.iter().any(|pool| pool.0.contains(&endpoint))
-            }
-            Self::Answered => flow.answered || flow.answers_from != flow.destination,
-            Self::Untranslated => flow.answers_from == flow.destination,
+            Self::To(pools) => flow.leads_to(pools),
+            Self::ToOrUntranslated(pools) => !flow.is_translated() || flow.leads_to(pools),
+            Self::Answered => flow.answered || flow.is_translated(),
+            Self::Untranslated => !flow.is_translated(),
         }
+    }
+}
+
+// === impl Flow ===
+
+impl Flow {
+    /// Whether its destination was translated.
+    pub fn is_translated(&self) -> bool {
+        self.answers_from != self.destination
+    }
+
+    fn leads_to(&self, pools: &[Pool]) -> bool {
+        let endpoint = Endpoint { address: self.answers_from.ip(), port: self.answers_from.port() };
+        pools.iter().any(|pool| pool.0.contains(&endpoint))
     }
 }
 
@@ -102,9 +117,10 @@ impl Served<'_> {
         }
         let due = appears || before.is_none_or(|before| self.lacks_some_of(before));
         let pools = self.pools();
-        let right = match self.passes && pools.iter().all(|pool| pool.is_empty()) {
-            true => RightFlows::Untranslated,
-            false => RightFlows::To(pools.map(Pool::clone)),
+        let right = match (self.passes, pools.iter().all(|pool| pool.is_empty())) {
+            (true, true) => RightFlows::Untranslated,
+            (true, false) => RightFlows::ToOrUntranslated(pools.map(Pool::clone)),
+            (false, _) => RightFlows::To(pools.map(Pool::clone)),
         };
         Some(FlowRule { protocol, at, right, due })
     }

@@ -67,10 +67,9 @@ fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState)
     let services = rule().jump(fixed(FixedChain::Services));
     match chain {
         FixedChain::Reject => vec![rule().protocol(Protocol::Tcp).reset(), rule().reject()],
-        FixedChain::Services => vec![
-            rule().verdict_map(VIP, FixedSet::ServiceIps),
-            node_port_rule(family, &base.node_ports),
-        ],
+        FixedChain::Services => {
+            vec![rule().verdict_map(VIP, FixedSet::ServiceIps), node_port_rule(family, &base.node_ports)]
+        }
         FixedChain::ExternalLocal => local_policy(family, context, VIP, FixedSet::ClusterPolicyIps, FixedSet::LocalIps),
         FixedChain::NodePortLocal => {
             local_policy(family, context, NODE_PORT, FixedSet::ClusterPolicyNodePorts, FixedSet::LocalNodePorts)

@@ -46,7 +46,11 @@ enum Right {
     /// as the model says
     By(RightFlows),
     /// those that lead to one of so many endpoints
-    Among(Rc<HashSet<Endpoint>>),
+    Among {
+        endpoints: Rc<HashSet<Endpoint>>,
+        /// those that nobody has translated, too
+        or_untranslated: bool,
+    },
 }
 
 // === impl Matcher ===
@@ -119,9 +123,17 @@ impl Matcher {
             let left = self.left_ports.get(&destination.port())?;
             self.left_nodes.contains(&destination.ip()).then_some(left)
         };
-        let rule = at_address.filter(|rule| !rule.is_of_nobody()).or_else(at_port).or(at_address).or_else(left);
         // Zones are somebody else's: a flow in one met no rule of ours, or had its fate decided elsewhere.
-        entry.zone == 0 && rule.is_some_and(|rule| rule.forbids(&self.flow(entry)))
+        if entry.zone != 0 {
+            return false;
+        }
+        let flow = self.flow(entry);
+        match at_address {
+            // New flows find the node port, if there is one.
+            Some(rule) if rule.passes_some() => rule.forbids(&flow) && at_port().is_none_or(|port| port.forbids(&flow)),
+            Some(rule) if !rule.is_of_nobody() => rule.forbids(&flow),
+            at_address => at_port().or(at_address).or_else(left).is_some_and(|rule| rule.forbids(&flow)),
+        }
     }
 
     fn flow(&self, entry: &Entry) -> Flow {
@@ -142,10 +154,15 @@ impl Rule {
         matches!(self.right, Right::By(RightFlows::Untranslated))
     }
 
+    /// Whether packets pass by the frontend, while some flows to it are right.
+    fn passes_some(&self) -> bool {
+        matches!(self.right, Right::By(RightFlows::ToOrUntranslated(_)) | Right::Among { or_untranslated: true, .. })
+    }
+
     /// Whether the flow is wrong, and it is time for it to go. An endpoint that is no longer used may be answering just now
     /// what it was asked before; without the entry nobody would translate the answer.
     fn forbids(&self, flow: &Flow) -> bool {
-        let may_be_answered = !flow.answered && flow.answers_from != flow.destination;
+        let may_be_answered = !flow.answered && flow.is_translated();
         !(self.right.allows(flow) || self.patient && may_be_answered)
     }
 }
@@ -155,10 +172,13 @@ impl Rule {
 impl Right {
     fn new(right: &RightFlows, sets: &mut BTreeMap<[usize; 3], Rc<HashSet<Endpoint>>>) -> Self {
         match right {
-            RightFlows::To(pools) if pools.iter().map(Pool::len).sum::<usize>() >= MANY => {
+            RightFlows::To(pools) | RightFlows::ToOrUntranslated(pools)
+                if pools.iter().map(Pool::len).sum::<usize>() >= MANY =>
+            {
                 let places = pools.each_ref().map(|pool| Arc::as_ptr(&pool.0).addr());
                 let all = || Rc::new(pools.iter().flat_map(|pool| pool.0.iter().copied()).collect());
-                Self::Among(Rc::clone(sets.entry(places).or_insert_with(all)))
+                let endpoints = Rc::clone(sets.entry(places).or_insert_with(all));
+                Self::Among { endpoints, or_untranslated: matches!(right, RightFlows::ToOrUntranslated(_)) }
             }
             right => Self::By(right.clone()),
         }
@@ -167,8 +187,9 @@ impl Right {
     fn allows(&self, flow: &Flow) -> bool {
         match self {
             Self::By(right) => right.allows(flow),
-            Self::Among(endpoints) => {
-                endpoints.contains(&Endpoint { address: flow.answers_from.ip(), port: flow.answers_from.port() })
+            Self::Among { endpoints, or_untranslated } => {
+                let endpoint = Endpoint { address: flow.answers_from.ip(), port: flow.answers_from.port() };
+                endpoints.contains(&endpoint) || *or_untranslated && !flow.is_translated()
             }
         }
     }

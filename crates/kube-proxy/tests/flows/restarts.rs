@@ -191,7 +191,8 @@ fn node_ports_leave_an_address((from, before): (&'static str, Serving), mode: &'
             let bits = if family == Family::V4 { 32 } else { 128 };
             node_addresses(family).map(|address| format!("\"{address}/{bits}\""))
         });
-        let wanted = ranges.iter().flatten().enumerate().filter(|(index, _)| serving == Serving::Both || index % 2 == 1);
+        let wanted =
+            ranges.iter().flatten().enumerate().filter(|(index, _)| serving == Serving::Both || index % 2 == 1);
         let wanted: Vec<_> = wanted.map(|(_, range)| range.as_str()).collect();
         let more = match serving {
             Serving::All => "nodePortAddresses: [\"0.0.0.0/0\", \"::/0\"]\n".to_owned(),

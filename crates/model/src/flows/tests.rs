@@ -110,6 +110,17 @@ fn what_passes_by_a_service_without_endpoints_stays_until_there_are_some() {
     assert_eq!(verdicts(Some(&empty), Some(&after), Protocol::Udp, &[A, VIP]), (true, vec![true, false]));
 }
 
+/// An endpoint that serves, but isn't ready, gets no new flows and keeps those it has.
+#[test]
+fn what_passes_by_a_service_stays_beside_the_flows_of_endpoints_that_linger() {
+    let before = service(Protocol::Udp, &[A, B], &[], &[VIP]);
+    let mut lingers = service(Protocol::Udp, &[], &[A], &[VIP]);
+    lingers.ports[0].frontends[0].treatment.host = Action::Pass;
+    assert_eq!(verdicts(None, Some(&lingers), Protocol::Udp, &[A, B, VIP]), (true, vec![true, false, true]));
+    assert_eq!(verdicts(Some(&before), Some(&lingers), Protocol::Udp, &[A, B, VIP]), (true, vec![true, false, true]));
+    assert_eq!(verdicts(Some(&lingers), Some(&before), Protocol::Udp, &[A, VIP]), (true, vec![true, false]));
+}
+
 #[test]
 fn what_came_before_the_first_endpoint_goes() {
     let empty = service(Protocol::Udp, &[], &[], &[VIP]);

@@ -6,6 +6,7 @@ use ferry_api::object::{
 };
 
 use super::*;
+use crate::flows::{RightFlows, flow_rules};
 use crate::state::{Action, Affinity, Treatment};
 use crate::store::{Event, Store};
 use crate::testing::{
@@ -328,6 +329,24 @@ fn load_balancers_may_ask_for_ready_endpoints_here() {
         None,
         "no address of this family"
     );
+}
+
+/// In mode iptables the node's own packets pass by an external address of a service without usable endpoints, also while one
+/// that is not ready serves the flows it has: both kinds of flow are right.
+#[test]
+fn packets_pass_by_while_an_endpoint_lingers() {
+    let unready = Conditions { ready: false, serving: true, terminating: false };
+    let mut slice = slice("web", "web", &[("10.244.1.1", "there", unready)]);
+    slice.ports = vec![SlicePort { protocol: Ok(Protocol::Udp), ..slice_port("", 8080) }].into();
+    let ports = [ServicePort { protocol: Ok(Protocol::Udp), ..port("", 80) }].into();
+    let web = Service { ports, external_ips: [Ok(ip("203.0.113.9"))].into(), ..service("web", "10.96.0.10") };
+    let store = store([web], [slice]);
+    let (state, _) = resolve(&store.objects(&name("web")), store.claims(), &context(), &Profile::IPTABLES, Family::V4);
+    assert_eq!(state.ports[0].lingering, pool(&["10.244.1.1"]));
+    let external = FrontendAddr::Vip(ip("203.0.113.9"), 80);
+    let right = |at| flow_rules(None, Some(&state)).into_iter().find(|rule| rule.at == at).map(|rule| rule.right);
+    assert!(matches!(right(external), Some(RightFlows::ToOrUntranslated(_))));
+    assert!(matches!(right(FrontendAddr::Vip(ip("10.96.0.10"), 80)), Some(RightFlows::To(_))));
 }
 
 #[test]

@@ -171,18 +171,24 @@ fn many_endpoints_are_looked_up_as_few_are() {
     let all: Vec<String> = (0..=250).map(|n| format!("10.1.0.{n}:53")).collect();
     for count in [MANY - 1, MANY, all.len()] {
         let (first, second) = all[..count].split_at(count / 2);
-        let right = RightFlows::To([pool(first.to_vec()), pool(second.to_vec()), Pool::default()]);
+        let pools = [pool(first.to_vec()), pool(second.to_vec()), Pool::default()];
+        let right = RightFlows::To(pools.clone());
         let at = [vip("10.96.0.1:53"), vip("203.0.113.1:53"), FrontendAddr::NodePort(30053)];
-        let shared: Vec<_> = at.iter().map(|at| (Protocol::Udp, *at, right.clone())).collect();
+        let passing = (Protocol::Udp, vip("203.0.113.2:53"), RightFlows::ToOrUntranslated(pools));
+        let shared: Vec<_> = at.iter().map(|at| (Protocol::Udp, *at, right.clone())).chain([passing]).collect();
         let matcher = matcher(Protocol::Udp, &rules(&NodePortAddresses::All, &shared));
-        let by_hash = matcher.addresses.values().filter(|rule| matches!(rule.right, Right::Among(_))).count();
-        assert_eq!(by_hash, if count < MANY { 0 } else { 2 });
+        let by_hash = matcher.addresses.values().filter(|rule| matches!(rule.right, Right::Among { .. })).count();
+        assert_eq!(by_hash, if count < MANY { 0 } else { 3 });
         for endpoint in &all {
             let entry = udp("10.96.0.1:53", endpoint);
             assert_eq!(matcher.is_wrong(&entry), !right.allows(&matcher.flow(&entry)), "{count} {endpoint}");
+            let passing = udp("203.0.113.2:53", endpoint);
+            assert_eq!(matcher.is_wrong(&passing), !right.allows(&matcher.flow(&passing)), "{count} {endpoint}");
         }
-        if let Some(Rule { right: Right::Among(set), .. }) = matcher.ports.get(&30053) {
-            assert_eq!(Rc::strong_count(set), 3, "one set for frontends of one port");
+        assert!(matcher.is_wrong(&udp("203.0.113.1:53", "203.0.113.1:53")));
+        assert!(!matcher.is_wrong(&udp("203.0.113.2:53", "203.0.113.2:53")), "packets pass by");
+        if let Some(Rule { right: Right::Among { endpoints, .. }, .. }) = matcher.ports.get(&30053) {
+            assert_eq!(Rc::strong_count(endpoints), 4, "one set for frontends of one port");
         }
     }
 }
@@ -240,6 +246,25 @@ fn an_address_that_nobody_serves_leaves_its_flows_to_the_node_port() {
         ] {
             let answered = Entry { status: Status::SEEN_REPLY, ..udp(to, endpoint) };
             assert_eq!(matcher.is_wrong(&answered), wrong, "{to} {endpoint}, with the node port: {port}");
+        }
+    }
+}
+
+/// New flows to an address of the node that packets pass by find the node port.
+#[test]
+fn an_address_that_is_passed_by_leaves_new_flows_to_the_node_port() {
+    let RightFlows::To(lingering) = to(&["10.1.0.7:53"]) else { panic!("endpoints") };
+    let all = [
+        (Protocol::Udp, vip("192.0.2.1:30053"), RightFlows::ToOrUntranslated(lingering)),
+        (Protocol::Udp, FrontendAddr::NodePort(30053), to(&["10.1.0.1:53"])),
+    ];
+    for (count, by_port) in [(2, true), (1, false)] {
+        let rules = rules(&NodePortAddresses::All, &all[..count]);
+        let matcher = matcher(Protocol::Udp, &rules);
+        for (endpoint, wrong) in
+            [("10.1.0.7:53", false), ("192.0.2.1:30053", false), ("10.1.0.1:53", !by_port), ("10.1.0.2:53", true)]
+        {
+            assert_eq!(matcher.is_wrong(&udp("192.0.2.1:30053", endpoint)), wrong, "{count} {endpoint}");
         }
     }
 }

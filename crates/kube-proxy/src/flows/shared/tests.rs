@@ -70,7 +70,7 @@ fn told_of(shared: &Arc<Shared>, outcome: &Outcome, units: &[&Arc<Unit>]) -> Vec
     let taken = shared.take(Family::V4, Instant::now());
     assert!(shared.take(Family::V6, Instant::now()).right.is_empty());
     let count = |right: &RightFlows| match right {
-        RightFlows::To(pools) => pools.iter().map(Pool::len).sum(),
+        RightFlows::To(pools) | RightFlows::ToOrUntranslated(pools) => pools.iter().map(Pool::len).sum(),
         RightFlows::Answered | RightFlows::Untranslated => 0,
     };
     taken.right.iter().map(|((_, at), right)| (*at, count(right))).collect()
