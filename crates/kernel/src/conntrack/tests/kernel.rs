@@ -128,7 +128,7 @@ fn a_small_table_is_read_without_a_list() {
         more(1000..1500);
         assert_eq!(few(&filter), Some(listed(&mut lists, &filter)));
         assert_eq!(lists.delete(&few(&filter).unwrap()).deleted, 500);
-        more(1000..2200);
+        more(1000..3200);
         assert_eq!(few(&filter), None);
     });
 }
