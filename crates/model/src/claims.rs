@@ -1,7 +1,7 @@
-//! Two services, one address and port: who wins.
+//! Contested frontends: which Service gets an address and port that several claim.
 //!
-//! A cluster IP comes before a load balancer address, that before a node port, and that before an external IP, which is
-//! what anybody writes who may write a Service (CVE-2020-8554). Among equals the older one (metadata.creationTimestamp; one
+//! A cluster IP comes before a load balancer address, that before a node port, and that before an external IP, which
+//! every author of a Service may set (CVE-2020-8554). Among equals the older one (metadata.creationTimestamp; one
 //! without counts as the newest), then the first by namespace and name.
 //! So the winner doesn't depend on the order of arrival, and a newcomer can't take over traffic by its name.
 //!
@@ -26,7 +26,7 @@ pub struct Claims {
     contested: BTreeMap<Key, BTreeSet<Arc<Claimant>>>,
     /// addresses of this machine that serve node ports
     node_addresses: BTreeSet<IpAddr>,
-    /// how many VIPs are owned at each port
+    /// number of owned VIPs by port
     vips: HashMap<(Family, Protocol, u16), usize>,
 }
 
@@ -47,7 +47,7 @@ struct Claimant {
     name: ObjectName,
 }
 
-/// How good a claim is by its kind, the best first.
+/// Rank of a claim by its kind, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     ClusterIp,
@@ -86,7 +86,7 @@ impl Claims {
         self.winner(Key { at, protocol, family }).map(|winner| &winner.name)
     }
 
-    /// Who has a frontend, by a claim to it or to a node port that comes before it.
+    /// The owner of a frontend, by a claim to it or to a node port that ranks before it.
     fn winner(&self, key: Key) -> Option<&Claimant> {
         let owner = self.owners.get(&key)?;
         let by_node_port = || self.owners.get(&self.node_port_at(key)?);
@@ -172,14 +172,14 @@ impl Claims {
         dirty
     }
 
-    /// The owner of a frontend, and the first of those who want it too.
+    /// The owner of a frontend, and the first rival claim.
     fn first_at(&self, key: Key) -> impl Iterator<Item = &Arc<Claimant>> {
         let contested = self.contested.get(&key);
         let alone = if contested.is_none() { self.owners.get(&key) } else { None };
         contested.into_iter().flat_map(first).chain(alone)
     }
 
-    /// The owner of a frontend is another one: names those for whom that matters beside those who want it too.
+    /// Records a changed owner of a frontend; returns the services that are affected beside the rival claims.
     fn note_owner(&self, key: Key, dirty: &mut BTreeSet<ObjectName>) {
         match key.at {
             FrontendAddr::NodePort(port) => {

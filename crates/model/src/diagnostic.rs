@@ -14,31 +14,31 @@ pub struct Diagnostic {
     pub name: ObjectName,
     /// the field of the first, as a path within the object: `spec.ports[1].nodePort`
     pub field: String,
-    /// what is wrong with it, and what happens instead
+    /// the problem with it, and the substitute behaviour
     pub message: String,
-    /// which sort of problem it is
+    /// the sort of problem
     pub cause: Cause,
-    /// how many fields of the object have this problem
+    /// number of fields of the object with this problem
     pub count: usize,
-    /// of [`Cause::Contest`]: the Service that has the address, where it is known. For the operator's log; another tenant's
-    /// name is nothing for the object's owner
+    /// of [`Cause::Contest`]: the Service that owns the address, where known. For the operator's log only: an Event must not
+    /// name another tenant's Service
     pub winner: Option<ObjectName>,
 }
 
 /// Why something is not served as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
-    /// what is written can't be read, or is not allowed
+    /// the value is unreadable or not allowed
     Object,
-    /// it stands there twice
+    /// a duplicate
     Twice,
-    /// it is more than there is room for
+    /// beyond a limit
     Excess,
     /// another Service has the address: this one takes over when that one goes
     Contest,
     /// an address that no Service and no endpoint may have, such as loopback
     Special,
-    /// a source range that can't be read, so that it lets nobody in
+    /// an unreadable source range, which admits no source
     SourceRange,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Field {
     after: &'static str,
 }
 
-/// Takes problems: the field, which sort it is, and what is wrong.
+/// Callback for problems: the field, the sort, and the message.
 pub(crate) type Report<'r> = dyn FnMut(Field, Cause, &dyn fmt::Display) + 'r;
 
 /// Collects the problems of one object: the first of each sort, and how many there are. An object of a megabyte may have a
@@ -70,15 +70,15 @@ impl Diagnostic {
         Self { kind, name: name.clone(), field, message, cause, count: 1, winner: None }
     }
 
-    /// What two diagnostics have in common of which the later needn't be said: the number doesn't count, since it changes
-    /// with every edit. For contests it does: they change by what others do.
+    /// Diagnostics with equal topics are logged once. The count is not part of it, since it changes with every edit; for
+    /// contests it is: they change with other Services.
     #[must_use]
     pub fn topic(&self) -> Self {
         let count = if self.cause == Cause::Contest { self.count } else { 0 };
         Self { count, ..self.clone() }
     }
 
-    /// What is wrong, for the owner of the object.
+    /// The problem, in words for the owner of the object.
     pub fn problem(&self) -> impl fmt::Display {
         let more = self.count.saturating_sub(1);
         let more = if more > 0 { format!(" ({more} more like it)") } else { String::new() };
@@ -106,7 +106,7 @@ impl Field {
         Self { before, index: Some(index), after }
     }
 
-    /// Whether it is the same but for the index.
+    /// True if both differ in the index at most.
     fn is_like(self, other: Self) -> bool {
         (self.before, self.after) == (other.before, other.after)
     }

@@ -1,8 +1,8 @@
-//! Two states of a Service → what the kernel's connection table may hold of it from now on.
+//! Decides which conntrack entries become stale when a Service goes from one state to another.
 //!
-//! Rules are looked at for the first packet of a flow only; what follows goes where the table says. A TCP connection to an
-//! endpoint that is gone ends by itself. A UDP flow doesn't: as long as the client goes on, its datagrams go to where nobody
-//! is. And a packet that came before there was a rule for it has left an entry that keeps the ones after it from the rule.
+//! Only the first packet of a flow traverses the nat rules; the conntrack entry translates all others. A TCP connection to a
+//! removed endpoint ends by itself. A UDP flow doesn't: while the client keeps sending, its datagrams go to the removed
+//! endpoint. And a packet that arrived before its rule has left an entry that keeps later packets from the rule.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use ferry_api::object::Protocol;
 
 use crate::state::{Action, Endpoint, FrontendAddr, Pool, PortState, ServiceState};
 
-/// Which flows to one frontend are right.
+/// Which flows to one frontend are right, and which are stale.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRule {
     /// the flows' protocol
@@ -21,52 +21,52 @@ pub struct FlowRule {
     pub at: FrontendAddr,
     /// those that may stay
     pub right: RightFlows,
-    /// there may be others now; else this rule only takes the place of an earlier one that nobody has acted on yet
+    /// stale flows are possible now; else this rule only replaces an earlier one that is still queued
     pub due: bool,
 }
 
 /// The flows to a frontend that may stay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RightFlows {
-    /// UDP and SCTP: those that lead to an endpoint of one of these pools; none, if all are empty
+    /// UDP and SCTP: flows to an endpoint of one of these pools; none, if all are empty
     To([Pool; 3]),
-    /// UDP and SCTP, where packets pass by the frontend while endpoints that get no new flows still serve those they have: the
-    /// flows that lead to one of these, and those that nobody has translated
+    /// UDP and SCTP, where packets pass by the frontend untranslated while endpoints still serve the flows they have, but get
+    /// no new ones: flows to one of these, and untranslated flows
     ToOrUntranslated([Pool; 3]),
-    /// TCP: all but those that nobody has translated and nobody has answered
+    /// TCP: all but untranslated flows without an answer
     Answered,
-    /// UDP and SCTP, where nobody serves the frontend any more, or packets pass by it: those that nobody has translated. They
-    /// may be routed to whoever has the address now
+    /// UDP and SCTP, where the frontend is gone, or packets pass by it: untranslated flows, which may be routed to another owner
+    /// of the address
     Untranslated,
 }
 
-/// What the connection table says of a flow.
+/// A flow, as the conntrack entry describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// its protocol
     pub protocol: Protocol,
-    /// where the first packet was sent
+    /// original destination
     pub destination: SocketAddr,
-    /// where answers come from: the endpoint, once translated
+    /// source of the answers: the endpoint, once translated
     pub answers_from: SocketAddr,
     /// an answer was seen
     pub answered: bool,
 }
 
-/// What a state means for the flows to one of its frontends.
+/// One frontend of a state.
 #[derive(Clone, Copy, Debug)]
 struct Served<'a> {
     port: &'a PortState,
     /// some connections are led to endpoints
     forwards: bool,
-    /// some are left alone
+    /// some pass by untranslated
     passes: bool,
 }
 
 // === impl FlowRule ===
 
 impl FlowRule {
-    /// Nothing leads to the frontend any more. `None` for TCP, whose connections end by themselves.
+    /// Rule for a frontend that is gone. `None` for TCP, whose connections end by themselves.
     pub fn gone(protocol: Protocol, at: FrontendAddr) -> Option<Self> {
         (protocol != Protocol::Tcp).then_some(Self { protocol, at, right: RightFlows::Untranslated, due: true })
     }
@@ -75,7 +75,7 @@ impl FlowRule {
 // === impl RightFlows ===
 
 impl RightFlows {
-    /// Whether this flow to the frontend may stay.
+    /// True if this flow to the frontend may stay.
     pub fn allows(&self, flow: &Flow) -> bool {
         match self {
             Self::To(pools) => flow.leads_to(pools),
@@ -89,7 +89,7 @@ impl RightFlows {
 // === impl Flow ===
 
 impl Flow {
-    /// Whether its destination was translated.
+    /// True if the destination was translated.
     pub fn is_translated(&self) -> bool {
         self.answers_from != self.destination
     }
@@ -125,7 +125,7 @@ impl Served<'_> {
         Some(FlowRule { protocol, at, right, due })
     }
 
-    /// Whether an endpoint whose flows were right is gone.
+    /// True if an endpoint whose flows were right is gone.
     fn lacks_some_of(&self, before: &Self) -> bool {
         let mut sorted: Option<Vec<Endpoint>> = None;
         let mut is_here = |endpoint: &Endpoint| {
@@ -142,8 +142,8 @@ impl Served<'_> {
     }
 }
 
-/// What becomes of the flows to a Service's frontends when it goes from one state to the other; `None` is no Service. One
-/// rule at most for each frontend.
+/// Rules for the flows to a Service's frontends after a change of its state; `None` is no Service. At most one rule for each
+/// frontend.
 pub fn flow_rules(before: Option<&ServiceState>, after: Option<&ServiceState>) -> Vec<FlowRule> {
     let (before, after) = (served(before), served(after));
     let gone = before.keys().filter(|key| !after.contains_key(key));
@@ -152,7 +152,7 @@ pub fn flow_rules(before: Option<&ServiceState>, after: Option<&ServiceState>) -
     gone.chain(here).collect()
 }
 
-/// What a state serves, by protocol and frontend.
+/// The frontends of a state, by protocol and address.
 fn served(state: Option<&ServiceState>) -> BTreeMap<(Protocol, FrontendAddr), Served<'_>> {
     let mut served = BTreeMap::new();
     for port in state.iter().flat_map(|state| &state.ports) {

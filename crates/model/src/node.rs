@@ -1,11 +1,11 @@
-//! What our Node has lost stays in force: rules that depend on it are right for the pods that run, and without it node
-//! ports would be open where nobody wants them.
+//! Retains the last known addresses and pod ranges of the Node: rules that depend on them stay right for running pods, and
+//! without them node ports would open on addresses that the configuration excludes.
 
 use ferry_api::object::{AddressKind, Family, IpNet, Node, NodeAddress};
 
 use crate::context::PerFamily;
 
-/// Which facts are no longer those of the Node, but the last ones that it had.
+/// Facts retained from earlier versions of the Node, by family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retained {
     /// its addresses of a family
@@ -14,8 +14,8 @@ pub struct Retained {
     pub pod_ranges: PerFamily<bool>,
 }
 
-/// Gives the Node what it has lost since `before`: the primary address and the pod range of each family of which it has
-/// none. `before` may have been completed itself.
+/// Fills in the primary address and the pod range of each family that the Node has lost since `before`, which may have been
+/// completed itself.
 pub(crate) fn complete(node: &mut Node, before: Option<&Node>) -> Retained {
     let Some(before) = before else { return Retained::default() };
     let addresses =
@@ -99,7 +99,7 @@ mod tests {
             (PerFamily { v4: false, v6: true }, PerFamily { v4: true, v6: false })
         );
         assert_eq!(facts(&less), [["192.0.2.11", "2001:db8::10"], ["10.244.1.0/24", "fd00:10:244:2::/64"]]);
-        // then all, and it stays however often the Node is told
+        // then all, and it stays over any number of updates of the Node
         for _ in 0..3 {
             let mut bare = node(&[], &[]);
             let retained = complete(&mut bare, Some(&less));

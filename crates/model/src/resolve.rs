@@ -83,8 +83,8 @@ pub fn resolve(
     (state, diagnostics)
 }
 
-/// So much a Service weighs at most in one family: its endpoints, its frontends, for each port its source ranges, and for up to
-/// [`MAX_COPIES`] frontends of a port its endpoints again.
+/// The maximum weight of a Service in one family: its endpoints, its frontends, for each port its source ranges, and for up
+/// to [`MAX_COPIES`] frontends of a port its endpoints again.
 const MAX_WEIGHT: usize = 1 << 20;
 
 /// What all ports of a service share.
@@ -237,7 +237,8 @@ impl<'a> Resolver<'a> {
         false
     }
 
-    /// Says of a node port where it is somebody else's: an address of this node may be a cluster IP or a load balancer's.
+    /// Reports the addresses at which a node port belongs to another Service: an address of this node may be a cluster IP or a
+    /// load balancer address.
     fn check_shadow(&mut self, address: &Address, protocol: Protocol) {
         let (FrontendAddr::NodePort(port), service) = (address.at, self.visible.service) else { return };
         if let Some((at, winner)) = self.claims.shadow(&service.name, self.visible.family, port, protocol) {
@@ -264,7 +265,7 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// Says what stands for a value that an API server would refuse.
+/// Reports values that an API server would reject, and their substitutes.
 fn check_odd(odd: &OddValue, findings: &mut Findings<'_>) {
     let text = &odd.text;
     let timeout = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
@@ -293,7 +294,7 @@ fn check_odd(odd: &OddValue, findings: &mut Findings<'_>) {
     findings.add(Field::plain(field), cause, &message);
 }
 
-/// Says what is wrong with the fields that both families read, apart from cluster IPs, source ranges and ports.
+/// Reports problems of fields that both families read, apart from cluster IPs, source ranges and ports.
 fn check_addresses(service: &Service, findings: &mut Findings<'_>) {
     let mut check = |field, address: &Parsed<IpAddr>| match address {
         Ok(address) => {
@@ -318,7 +319,7 @@ fn check_addresses(service: &Service, findings: &mut Findings<'_>) {
     }
 }
 
-/// Says which source ranges let nobody in. They matter to load balancer addresses only.
+/// Reports source ranges that admit no source. They matter to load balancer addresses only.
 fn check_source_ranges(service: &Service, findings: &mut Findings<'_>) {
     for (index, text) in unreadable(service) {
         let field = Field::at("spec.loadBalancerSourceRanges", index, "");

@@ -130,19 +130,19 @@ fn is_of(slice: &EndpointSlice, family: Family) -> bool {
     matches && !slice.headless
 }
 
-/// Whether an endpoint may be one of the family: its address is, and is none that nobody may have.
+/// True if an endpoint is usable in the family: its address is of the family, and no special address.
 pub fn may_serve(endpoint: &SliceEndpoint, family: Family) -> bool {
     Family::of(endpoint.address) == family && special(endpoint.address).is_none()
 }
 
-/// What is wrong with a slice port: the field, its text, and what it is not.
+/// The problem of a slice port: the field, its text, and the type that it fails to be.
 struct Unusable<'a> {
     field: &'static str,
     text: &'a str,
     what: &'static str,
 }
 
-/// A slice port's name, protocol and number; `None` for one that is left out on purpose, or else what is wrong.
+/// A slice port's name, protocol and number, or its problem; `None` for one that is left out on purpose.
 type Usable<'a> = Result<Option<(&'a str, Protocol, u16)>, Unusable<'a>>;
 
 fn usable(port: &SlicePort) -> Usable<'_> {

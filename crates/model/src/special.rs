@@ -1,11 +1,11 @@
-//! Addresses that nobody outside a machine or a link has: neither a Service nor an endpoint may be one.
+//! Special addresses (loopback, link-local, multicast …), which are refused for Services and endpoints.
 
 use std::net::IpAddr;
 
-/// What is special about an address that no Service and no endpoint may have; `None` for all others. The list of the API
+/// The kind of a special address, which no Service and no endpoint may have; `None` for all others. The list of the API
 /// server's `ValidateNonSpecialIP`, all of multicast, and broadcast. An IPv4-mapped address counts as the one it holds.
 ///
-/// Where `route_localnet` is set, a translation to 127.0.0.1 lets clients reach what the node serves for itself alone, and a
+/// Where `route_localnet` is set, a translation to 127.0.0.1 exposes the node's loopback-only services to clients, and a
 /// frontend there takes the node's own connections.
 pub(crate) fn special(address: IpAddr) -> Option<&'static str> {
     let of = |unspecified, loopback, link_local, multicast, broadcast| match () {

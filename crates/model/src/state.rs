@@ -39,7 +39,7 @@ pub struct PortState {
     pub cluster: Pool,
     /// usable endpoints under traffic policy Local, at most [`MAX_ENDPOINTS`]
     pub local: Pool,
-    /// endpoints in neither pool that still serve who has them: their flows are right
+    /// endpoints in neither pool that still serve: they get no new flows and keep those they have
     /// ([`flow_rules`](crate::flow_rules)). Sorted; always empty for TCP, whose connections end by themselves
     pub lingering: Pool,
     /// the addresses that clients may use; no two of one family's states share one
@@ -62,7 +62,7 @@ pub struct Pool(pub Arc<[Endpoint]>);
 /// port, gets no connections, and a diagnostic says so.
 pub const MAX_ENDPOINTS: usize = 65_536;
 
-/// So many frontends of a port have the endpoints written once for each; more share what is written, so that a Service with
+/// Up to this many frontends of a port have a copy of the endpoints each; more frontends share one, so that a Service with
 /// many addresses costs no more than one with this many.
 pub const MAX_COPIES: usize = 8;
 
@@ -82,7 +82,7 @@ pub struct Frontend {
     pub kind: FrontendKind,
     /// the address
     pub at: FrontendAddr,
-    /// who may use it
+    /// admitted sources
     pub sources: SourceRanges,
     /// what happens to a new connection
     pub treatment: Treatment,
@@ -113,9 +113,10 @@ pub enum FrontendAddr {
 /// loadBalancerSourceRanges of a frontend. A source outside is dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceRanges {
-    /// everybody may use it
+    /// no restriction
     Any,
-    /// disjoint and sorted, without host bits; the VIPs are included where the node itself is in a range; empty: nobody may
+    /// disjoint and sorted, without host bits; the VIPs are included where the node itself is in a range. An empty list admits
+    /// no source
     Only(Arc<[IpNet]>),
 }
 

@@ -16,7 +16,7 @@ pub(super) enum Topic {
     Service(ObjectName),
 }
 
-/// What has been said already, by [`Diagnostic::topic`].
+/// Diagnostics that were logged already, by [`Diagnostic::topic`].
 #[derive(Debug, Default)]
 pub(super) struct Complaints(BTreeMap<Topic, BTreeSet<Diagnostic>>);
 
@@ -30,7 +30,7 @@ impl Complaints {
 
     /// These are all that hold now; what wasn't among them before is logged, and given back.
     pub(super) fn replace(&mut self, topic: Topic, now: impl IntoIterator<Item = Diagnostic>) -> Vec<Diagnostic> {
-        // Both families may find the same.
+        // Both families may report the same problem.
         let now: BTreeMap<Diagnostic, Diagnostic> = now.into_iter().map(|found| (found.topic(), found)).collect();
         let topics: BTreeSet<Diagnostic> = now.keys().cloned().collect();
         let before = if topics.is_empty() { self.0.remove(&topic) } else { self.0.insert(topic, topics) };
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(said.len(), 2, "{said:?}");
         assert!(said.iter().any(|line| line.contains("count=95000") && !line.contains("winner")), "{said:?}");
         assert!(said.iter().any(|line| line.contains("count=2") && line.contains("other/api")), "{said:?}");
-        // An edit that changes the number alone is nothing new, while a lost address more is.
+        // A changed count alone is not logged again; another contested address is.
         assert_eq!(lines(&[bad_ports(94_000), contest(2)]), [""; 0]);
         let said = lines(&[bad_ports(93_000), contest(3)]);
         assert!(said.len() == 1 && said[0].contains("count=3"), "{said:?}");

@@ -1,5 +1,5 @@
-//! The core behind a lock. The source applies what it brings on its own thread: to wake another one for each change costs as
-//! much as the change. The thread `core` has the inputs of all others, and the moments at which to decide again.
+//! The core behind a lock. The source applies its events on its own thread, since waking another thread for each change
+//! costs as much as the change. The thread `core` applies the inputs of all other threads, and decides again at due times.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -8,36 +8,36 @@ use std::time::Instant;
 
 use super::{Core, Input, NeverReady};
 
-/// Shares the core.
+/// Shared access to the core.
 #[derive(Clone, Debug)]
 pub struct Desk {
     core: Arc<Mutex<Core>>,
-    /// batches of events on their way to the thread `core`, which no later one may overtake
+    /// batches of events queued for the thread `core`; later ones must not overtake them
     queued: Arc<AtomicUsize>,
 }
 
-/// Whether the thread `core` has to look.
+/// Outcome of an applied input, by what is left to the thread `core`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Applied {
-    /// all is decided
+    /// everything is decided
     Decided,
-    /// there is a moment to wait for, or what a start needs won't come
+    /// a decision is due later, or an object that the start needs will not arrive
     Undecided,
 }
 
-/// Batches taken at once when many wait.
+/// Batches taken from the channel at once.
 const TOGETHER: usize = 64;
 
 // === impl Desk ===
 
 impl Desk {
-    /// Shares this core.
+    /// Shared access to this core.
     pub fn new(core: Core) -> Self {
         Self { core: Arc::new(Mutex::new(core)), queued: Arc::default() }
     }
 
-    /// A batch of events is about to be sent to the thread `core`.
+    /// Counts a batch of events that is about to be sent to the thread `core`.
     pub fn announce(&self) {
         self.queued.fetch_add(1, Ordering::SeqCst);
     }
@@ -60,7 +60,7 @@ impl Desk {
         apply(&mut self.lock(), input)
     }
 
-    /// Runs until everybody who could send has ended, or what a start needs won't come.
+    /// Runs until all senders are closed, or an object that the start needs will not arrive.
     pub fn run(&self, inputs: &Receiver<Input>) -> Result<(), NeverReady> {
         let mut again: Option<Instant> = None;
         loop {
@@ -72,7 +72,7 @@ impl Desk {
             match received {
                 Ok(first) => {
                     self.take(&mut core, first);
-                    // What waits already is decided together.
+                    // Queued inputs are decided together.
                     inputs.try_iter().take(TOGETHER).for_each(|input| self.take(&mut core, input));
                 }
                 Err(RecvTimeoutError::Timeout) => {}

@@ -1,4 +1,4 @@
-//! The thread that looks through the connection table.
+//! The thread that lists conntrack entries and deletes stale ones.
 
 use std::io;
 use std::net::IpAddr;
@@ -19,14 +19,14 @@ use super::shared::Shared;
 use super::table::Table;
 use crate::serve::metrics::Metrics;
 
-/// How many wrong flows one list may bring, so that memory stays bounded: 1.4 MB. Where there are more, it is made again
-/// when these are gone.
+/// Maximum number of stale flows taken from one list, which bounds memory: 1.4 MB. If there are more, the list is repeated
+/// after these are deleted.
 const MOST: usize = 16_384;
 
 /// A pass over so many frontends, or with so many flows removed, leaves memory behind that is worth giving back.
 const LARGE: usize = 2048;
 
-/// Removes flows that became wrong.
+/// Deletes stale flows.
 #[derive(Debug)]
 pub struct Cleaner {
     shared: Arc<Shared>,
@@ -35,7 +35,7 @@ pub struct Cleaner {
     /// from one pass to the next: when a socket of netfilter is closed, the kernel keeps the lock of all commits of nf_tables
     /// until what the last one has removed is freed, which takes a grace period of RCU. After a failure it is opened anew
     socket: Option<Socket>,
-    /// the error of each family that was said last
+    /// the error logged last, by family
     said: PerFamily<Option<String>>,
 }
 
@@ -46,7 +46,7 @@ enum Failure {
     Table(#[from] Error),
     #[error("listing local addresses: {0}")]
     Addresses(#[source] io::Error),
-    /// what is in force is not certain; the engine's loop says why
+    /// the rules in force are uncertain; the engine's loop logs the reason
     #[error("the last sync failed")]
     Doubt,
 }
@@ -58,7 +58,7 @@ struct Look<'a> {
     rules: Rules,
     local: Vec<IpAddr>,
     table: &'a mut dyn Table,
-    /// flows removed
+    /// number of deleted flows
     deleted: &'a mut usize,
 }
 
@@ -73,7 +73,7 @@ impl Failure {
 // === impl Cleaner ===
 
 impl Cleaner {
-    /// Works by what is told here.
+    /// A cleaner for these reports.
     pub fn new(shared: Arc<Shared>, metrics: Arc<Metrics>) -> Self {
         Self { shared, metrics, pace: Pace::new(Instant::now()), socket: None, said: PerFamily::default() }
     }
@@ -123,7 +123,7 @@ impl Cleaner {
         self.metrics.conntrack_duration.with_label_values(&[&label]).observe(took.as_secs_f64());
         self.metrics.conntrack_deleted.with_label_values(&[&label]).inc_by(deleted as u64);
         if deleted > 0 {
-            tracing::debug!(%family, flows = deleted, frontends, ?took, ?worked, "Removed flows that had become wrong");
+            tracing::debug!(%family, flows = deleted, frontends, ?took, ?worked, "Deleted stale conntrack entries");
         }
         if frontends.max(deleted) >= LARGE {
             memory::trim();
@@ -131,15 +131,15 @@ impl Cleaner {
         self.say(family, result.err().filter(|failure| !matches!(failure, Failure::Doubt)));
     }
 
-    /// Says an error once, and that it is over.
+    /// Logs an error once, and its end.
     fn say(&mut self, family: Family, failure: Option<Failure>) {
         let said = self.said.of_mut(family);
         let error = failure.map(|failure| failure.to_string());
         match (&error, &said) {
             (Some(err), said) if said.as_ref() != Some(err) => {
-                tracing::error!(%family, err, "Removing flows that became wrong failed, trying again");
+                tracing::error!(%family, err, "Deleting stale conntrack entries failed, trying again");
             }
-            (None, Some(_)) => tracing::info!(%family, "Removing flows that became wrong works again"),
+            (None, Some(_)) => tracing::info!(%family, "Deleting stale conntrack entries works again"),
             _ => {} // said already, or nothing to say
         }
         *said = error;
@@ -159,7 +159,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Makes one list, and removes what is wrong in it. Whether there may be more, which did not fit.
+    /// Lists once and deletes the stale entries. Returns true if there may be more, beyond the maximum.
     fn once(&mut self, protocol: Protocol) -> Result<bool, Failure> {
         let matcher = self.matcher(protocol);
         let (mut wrong, mut more) = (Vec::new(), false);
@@ -168,15 +168,15 @@ impl Look<'_> {
                 if wrong.len() < MOST { wrong.push(*entry) } else { more = true }
             }
         });
-        // If all were gone already, others are at work, and there is no end to wait for.
+        // If all were gone already, another program deletes them, and repeating might never end.
         more &= self.remove(protocol, matcher, &wrong)? > 0;
-        // What an interrupted list brought was right; the rest is for the next time.
+        // Entries of an interrupted list are valid; the rest follows with the next list.
         listed?;
         Ok(more)
     }
 
-    /// Removes what is still wrong; how many that were. Many take a while, in which endpoints return: so each portion is
-    /// looked at once more right before it goes.
+    /// Deletes the entries that are still stale; returns their number. Many take a while, in which endpoints may return: so
+    /// each portion is compared with the newest rules right before it is deleted.
     fn remove(&mut self, protocol: Protocol, mut matcher: Matcher, wrong: &[Entry]) -> Result<usize, Failure> {
         let mut removed = 0;
         for portion in wrong.chunks(AT_ONCE) {
@@ -194,8 +194,8 @@ impl Look<'_> {
         Ok(removed)
     }
 
-    /// Takes the newest rules; whether these are others. Any flow may come from rules that were in force already, but not
-    /// told when ours were taken.
+    /// Takes the newest rules; returns true if they differ. A flow may follow rules that were in force, but not reported yet,
+    /// when the current ones were taken.
     fn renew(&mut self) -> Result<bool, Failure> {
         if !self.shared.settle(self.family) {
             return Err(Failure::Doubt);
@@ -210,7 +210,7 @@ impl Look<'_> {
     }
 }
 
-/// Processor time that this thread has used: what a busy machine makes of it is no reason to rest longer.
+/// CPU time of this thread: unlike wall time, it does not grow on a busy machine.
 fn work_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()

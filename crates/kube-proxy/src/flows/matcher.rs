@@ -1,4 +1,4 @@
-//! Rules against entries of the connection table.
+//! Matches conntrack entries against the rules for flows.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -12,17 +12,17 @@ use ferry_model::{Flow, RightFlows};
 
 use super::queue::{Key, Rules};
 
-/// From so many endpoints on, they are looked up by hash.
+/// From this number of endpoints on, a hash set is used.
 const MANY: usize = 16;
 
-/// The rules of one protocol, made ready for many entries.
+/// The rules of one protocol, indexed for lookups by many entries.
 #[derive(Debug)]
 pub(super) struct Matcher {
     family: Family,
     protocol: Protocol,
     addresses: HashMap<SocketAddr, Rule>,
     ports: HashMap<u16, Rule>,
-    /// who serves node ports
+    /// addresses that serve node ports
     nodes: HashSet<IpAddr>,
     /// node ports that every local address may have served until now
     left_ports: HashMap<u16, Rule>,
@@ -32,23 +32,23 @@ pub(super) struct Matcher {
     localhost: bool,
 }
 
-/// What is known of a frontend.
+/// Rule of one frontend.
 #[derive(Clone, Debug)]
 struct Rule {
     right: Right,
-    /// what somebody may be about to answer is left for another look
+    /// flows that may be answered any moment are left for the next check
     patient: bool,
 }
 
 /// Which flows to a frontend are right.
 #[derive(Clone, Debug)]
 enum Right {
-    /// as the model says
+    /// as the model decides
     By(RightFlows),
-    /// those that lead to one of so many endpoints
+    /// those to one of many endpoints
     Among {
         endpoints: Rc<HashSet<Endpoint>>,
-        /// those that nobody has translated, too
+        /// untranslated flows are right, too
         or_untranslated: bool,
     },
 }
@@ -93,7 +93,7 @@ impl Matcher {
         matcher
     }
 
-    /// What to ask the kernel for: as little as covers all rules.
+    /// The narrowest filter that covers all rules.
     pub(super) fn filter(&self) -> Filter {
         let destination = all_same(self.addresses.keys().map(SocketAddr::ip)).filter(|_| self.ports.is_empty());
         Filter {
@@ -104,13 +104,13 @@ impl Matcher {
             protocol: self.protocol.number(),
             destination,
             port: all_same(self.addresses.keys().map(SocketAddr::port).chain(self.ports.keys().copied())),
-            // What somebody has answered is right by every rule for TCP.
+            // Answered flows are right by every rule for TCP.
             unanswered: self.protocol == Protocol::Tcp,
         }
     }
 
-    /// Whether the entry is of a flow to a frontend that has rules here, and wrong by them. Where an address of the node has a
-    /// frontend of its own, that decides, as it does for packets; one that is gone leaves the node port.
+    /// True if the entry is stale by the rules here. Where an address of the node has a frontend of its own, that takes
+    /// precedence over a node port, as it does for packets; the node port takes over from one that is gone.
     pub(super) fn is_wrong(&self, entry: &Entry) -> bool {
         let destination = entry.original.to();
         let at_address = self.addresses.get(&destination);
@@ -123,7 +123,7 @@ impl Matcher {
             let left = self.left_ports.get(&destination.port())?;
             self.left_nodes.contains(&destination.ip()).then_some(left)
         };
-        // Zones are somebody else's: a flow in one met no rule of ours, or had its fate decided elsewhere.
+        // Conntrack zones belong to other programs: a flow in one has met no rule of ours.
         if entry.zone != 0 {
             return false;
         }
@@ -149,18 +149,18 @@ impl Matcher {
 // === impl Rule ===
 
 impl Rule {
-    /// Whether nobody serves the frontend any more.
+    /// True if the frontend is gone.
     fn is_of_nobody(&self) -> bool {
         matches!(self.right, Right::By(RightFlows::Untranslated))
     }
 
-    /// Whether packets pass by the frontend, while some flows to it are right.
+    /// True if packets pass by the frontend untranslated while some endpoints keep their flows.
     fn passes_some(&self) -> bool {
         matches!(self.right, Right::By(RightFlows::ToOrUntranslated(_)) | Right::Among { or_untranslated: true, .. })
     }
 
-    /// Whether the flow is wrong, and it is time for it to go. An endpoint that is no longer used may be answering just now
-    /// what it was asked before; without the entry nobody would translate the answer.
+    /// True if the flow is stale and due for deletion. An endpoint that left the pool may still be answering a request; without
+    /// the entry its answer would not be translated.
     fn forbids(&self, flow: &Flow) -> bool {
         let may_be_answered = !flow.answered && flow.is_translated();
         !(self.right.allows(flow) || self.patient && may_be_answered)
@@ -195,7 +195,7 @@ impl Right {
     }
 }
 
-/// The protocols that these rules are about, TCP last: it asks again after a second, and not before.
+/// The protocols of these rules, TCP last: its clients retransmit after a second only.
 pub(super) fn protocols(rules: &Rules) -> Vec<Protocol> {
     let mut protocols: Vec<Protocol> = rules.right.keys().map(|(protocol, _): &Key| *protocol).collect();
     protocols.dedup();
@@ -203,7 +203,7 @@ pub(super) fn protocols(rules: &Rules) -> Vec<Protocol> {
     protocols
 }
 
-/// Whether some of these rules are about node ports of whatever local address.
+/// True if some of these rules apply to node ports on every local address.
 pub(super) fn need_local_addresses(rules: &Rules) -> bool {
     let of_all = rules.node_ports == NodePortAddresses::All;
     !rules.left.is_empty() || of_all && rules.right.keys().any(|key| port_of_nodes(key).is_some())

@@ -1,13 +1,12 @@
 //! Deletes stale conntrack entries after rule changes, and at each start.
 //!
-//! An engine's loop tells, after each turn, which frontends got new rules for their flows ([`Witness`]): at a start all of them,
-//! and what adopted rules served that no unit wants. The thread `flows`
-//! ([`Cleaner`]) lists what the kernel remembers of flows to these, and removes those that are wrong. Nobody waits for it.
+//! After each turn an engine's loop reports the frontends whose flows may be stale ([`Witness`]): at a start all frontends, and
+//! those that only adopted rules served. The thread `flows` ([`Cleaner`]) lists the conntrack entries of these frontends and
+//! deletes the stale ones. No other thread waits for it.
 //!
-//! A flow that is right is never removed, also one to an endpoint that came meanwhile: before each removal the cleaner waits
-//! until every turn that had begun by then has told what it did (`Turns`), and looks at the flow once more by the newest
-//! rules. A frontend is looked at twice, the second time for packets that were on their way
-//! through the kernel when its rules changed.
+//! The flow of a serving endpoint is never deleted, also if the endpoint was added meanwhile: before each deletion the cleaner
+//! waits until every turn that had begun has reported (`Turns`), and compares the entry with the newest rules. Each frontend
+//! is checked twice: packets that traversed the old rules may be entered after the first check.
 
 mod cleaner;
 mod matcher;

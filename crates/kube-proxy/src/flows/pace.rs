@@ -1,23 +1,23 @@
-//! When the next pass may begin.
+//! Rate limit of passes, by CPU time.
 
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 use ferry_model::PerFamily;
 
-/// Passes cost at most one part in so many of a core's time.
+/// Passes use at most this fraction (1/20) of a core's time.
 const SHARE: u32 = 20;
-/// What may be saved up, so that the changes of a quiet time are looked at without a pause: a dozen passes over a table of
-/// the usual size.
+/// Maximum allowance that accumulates, so that changes after a quiet time are checked without a pause: a dozen passes over a
+/// table of the usual size.
 const SAVINGS: Duration = Duration::from_millis(150);
 /// The longest pause, whatever the last pass has cost.
 const LONGEST_REST: Duration = Duration::from_secs(5);
-/// Before what failed is tried again, for the first time.
+/// First pause after a failure, doubling from then on.
 const RETRY: Duration = Duration::from_millis(500);
-/// How long that grows.
+/// Longest pause after failures.
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
-/// When passes may begin: an allowance of processor time that grows as time goes by, and that passes use up.
+/// An allowance of CPU time that grows with time and that passes use up (token bucket).
 #[derive(Debug)]
 pub(super) struct Pace {
     /// when the allowance is, or was, used up entirely: passes may begin after that
@@ -35,34 +35,34 @@ struct Retry {
 // === impl Pace ===
 
 impl Pace {
-    /// With all that can be saved up: a start is about everything, and changes may follow at once.
+    /// With the full allowance: a start checks everything, and changes may follow at once.
     pub(super) fn new(now: Instant) -> Self {
         let empty = now.checked_sub(SAVINGS * SHARE).unwrap_or(now);
         Self { empty, retries: PerFamily::from_fn(|_| Retry { at: now, pause: RETRY }) }
     }
 
-    /// When the next pass over this family may begin.
+    /// Earliest time of the next pass over this family.
     pub(super) fn ready(&self, family: Family) -> Instant {
         self.empty.max(self.retries.of(family).at)
     }
 
-    /// A pass, well or not, has used so much processor time.
+    /// Accounts the CPU time of a pass, successful or not.
     pub(super) fn spend(&mut self, now: Instant, time: Duration) {
         let saved = now.saturating_duration_since(self.empty).min(SAVINGS * SHARE);
         let spent = time.saturating_mul(SHARE);
         self.empty = match spent.checked_sub(saved) {
             Some(debt) => now + debt.min(LONGEST_REST),
-            // an instant so early that it has no name is none that we have waited since
+            // an instant before the clock's beginning can't be represented
             None => now.checked_sub(saved.saturating_sub(spent)).unwrap_or(now),
         };
     }
 
-    /// A pass over this family went well.
+    /// Resets the pause after a successful pass over this family.
     pub(super) fn passed(&mut self, family: Family) {
         self.retries.of_mut(family).pause = RETRY;
     }
 
-    /// A pass over this family failed; `hopeless`: the next will too, unless somebody does something.
+    /// Schedules a retry after a failed pass; `hopeless`: retries will fail until an operator intervenes.
     pub(super) fn failed(&mut self, family: Family, now: Instant, hopeless: bool) {
         let retry = self.retries.of_mut(family);
         retry.at = now + if hopeless { LONGEST_RETRY } else { retry.pause };

@@ -1,4 +1,4 @@
-//! Which frontends of one family wait for a look at their flows, and by which rules.
+//! Queue of frontends whose flows are to be checked, with their rules, for one family.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -7,20 +7,20 @@ use ferry_api::object::Protocol;
 use ferry_model::state::{FrontendAddr, NodePortAddresses};
 use ferry_model::{FlowRule, RightFlows};
 
-/// How often a frontend is looked at: at once, and again after [`AGAIN`].
+/// Checks per frontend: one at once, one after [`AGAIN`].
 const LOOKS: u8 = 2;
-/// Until the second look. A packet that met the old rules, and was not yet in the table at the first look, is in it by then;
-/// and an answer that was on its way at the first look has come.
+/// Delay of the second check. A packet that traversed the old rules before the first check is entered by then, and an answer
+/// that was on its way has arrived.
 pub(super) const AGAIN: Duration = Duration::from_millis(300);
 
 /// A frontend's flows of one protocol.
 pub(super) type Key = (Protocol, FrontendAddr);
 
-/// The frontends that wait. A later rule replaces the earlier one, so there are never more than there are frontends.
+/// Queued frontends. A later rule replaces the earlier one, so there are never more than there are frontends.
 #[derive(Debug)]
 pub(super) struct Queue {
     waiting: HashMap<Key, Waiting>,
-    /// counts what was replaced or added
+    /// incremented with each rule that is replaced or added
     revision: u64,
     node_ports: NodePortAddresses,
     localhost: bool,
@@ -29,22 +29,22 @@ pub(super) struct Queue {
 #[derive(Debug)]
 struct Waiting {
     right: RightFlows,
-    /// looks that are left, the present one not counted
+    /// remaining checks, without the one under way
     looks: u8,
-    /// when the next look is due
+    /// time of the next check
     due: Instant,
-    /// a look is under way
+    /// a check is under way
     taken: bool,
     /// of a node port: until now every local address may have served it
     left: bool,
 }
 
-/// What a pass works by.
+/// Rules of one pass.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     /// which flows are right, by frontend
     pub(super) right: BTreeMap<Key, RightFlows>,
-    /// frontends that will be looked at again: their flows that wait for an answer may get it until then
+    /// frontends with another check to come: their unanswered flows are left for it
     pub(super) again: HashSet<Key>,
     /// node ports of which the flows at local addresses that don't serve them any more must go, too
     pub(super) left: HashSet<Key>,
@@ -56,7 +56,7 @@ pub(super) struct Rules {
     revision: u64,
 }
 
-/// The rules that one turn made. What belongs to a frontend now beats what says that it has gone from somebody else.
+/// The rules of one turn. The rule of a frontend's present owner takes precedence over that of an owner that lost it.
 #[derive(Debug, Default)]
 pub(super) struct TurnRules {
     by_frontend: BTreeMap<Key, FlowRule>,
@@ -93,12 +93,12 @@ impl TurnRules {
         self.everywhere_before = true;
     }
 
-    /// The node ports whose flows must be looked at.
+    /// The node ports whose flows must be checked.
     pub(super) fn node_ports(&self) -> HashSet<(Protocol, u16)> {
         self.by_frontend.iter().filter(|(_, rule)| rule.due).filter_map(|(key, _)| node_port(*key)).collect()
     }
 
-    /// The ports of addresses that nobody serves any more.
+    /// The ports of frontends that are gone.
     pub(super) fn gone(&self) -> HashSet<(Protocol, u16)> {
         let gone = self.by_frontend.iter().filter(|(_, rule)| rule.right == RightFlows::Untranslated);
         gone.filter_map(|((protocol, at), _)| Some((*protocol, at.vip_port()?))).collect()
@@ -114,7 +114,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Takes the rules of a turn. One that isn't due only replaces one that waits. Whether any was due.
+    /// Queues the rules of a turn. One that isn't due only replaces a queued one. Returns true if any was due.
     pub(super) fn offer(&mut self, rules: TurnRules, now: Instant) -> bool {
         let mut any_due = false;
         for (key, rule) in rules.by_frontend {
@@ -139,7 +139,7 @@ impl Queue {
         any_due
     }
 
-    /// Which addresses serve node ports from now on, and whether loopback does.
+    /// Sets the addresses that serve node ports, and whether loopback does.
     pub(super) fn serve_node_ports(&mut self, addresses: &NodePortAddresses, localhost: bool) {
         if self.node_ports != *addresses || self.localhost != localhost {
             self.node_ports.clone_from(addresses);
@@ -148,13 +148,13 @@ impl Queue {
         }
     }
 
-    /// When the next look is due; `None` if nobody waits.
+    /// Time of the next check; `None` if no frontend is queued.
     pub(super) fn next(&self) -> Option<Instant> {
         self.waiting.values().filter(|waiting| waiting.looks > 0).map(|waiting| waiting.due).min()
     }
 
-    /// Takes all whose look is due. They stay in the queue until [`Self::done`] or [`Self::failed`], so that newer rules reach
-    /// them.
+    /// Takes all frontends whose check is due. They stay queued until [`Self::done`] or [`Self::failed`], so that newer rules
+    /// reach them.
     pub(super) fn take(&mut self, now: Instant) -> Rules {
         for waiting in self.waiting.values_mut().filter(|waiting| waiting.looks > 0 && waiting.due <= now) {
             waiting.looks -= 1;
@@ -164,22 +164,22 @@ impl Queue {
         self.taken()
     }
 
-    /// The rules of those that are taken, as they are now, if they are other than these.
+    /// The present rules of the frontends that were taken, if they differ from these.
     pub(super) fn newer(&self, than: &Rules) -> Option<Rules> {
         (self.revision != than.revision).then(|| self.taken())
     }
 
-    /// The look at those that were taken is over; who has no other to come goes.
+    /// Ends the check of the frontends that were taken; those without a further check leave the queue.
     pub(super) fn done(&mut self) {
         self.waiting.retain(|_, waiting| {
             waiting.taken = false;
             waiting.looks > 0
         });
-        // A start, or a repair, is about everything.
+        // A start or a repair queues all frontends.
         self.waiting.shrink_to_fit();
     }
 
-    /// The look at those that were taken must be made once more.
+    /// Schedules the frontends that were taken for another check.
     pub(super) fn failed(&mut self, now: Instant) {
         for waiting in self.waiting.values_mut().filter(|waiting| waiting.taken) {
             waiting.taken = false;
@@ -188,7 +188,7 @@ impl Queue {
         }
     }
 
-    /// With a node port come the addresses of its number that wait, for one of these may be the node's, and then it decides.
+    /// With a node port come the queued addresses of its port number: one of these may be the node's and takes precedence.
     fn taken(&self) -> Rules {
         let taken = || self.waiting.iter().filter(|(_, waiting)| waiting.taken);
         let ports: HashSet<(Protocol, u16)> = taken().filter_map(|(key, _)| node_port(*key)).collect();

@@ -1,4 +1,4 @@
-//! Between the engines' loops, which tell, and the cleaner.
+//! State shared by the engines' loops, which report rule changes, and the cleaner.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -15,47 +15,47 @@ use ferry_plane::{Acknowledged, Outcome, Served, SyncEngine, Unit};
 use super::pace::Pace;
 use super::queue::{Queue, Rules, TurnRules};
 
-/// How often the cleaner looks whether a turn is over.
+/// Polling interval while the cleaner waits for the end of a turn.
 const POLL: Duration = Duration::from_millis(1);
 
-/// What the engines' loops tell the cleaner.
+/// Reports of the engines' loops to the cleaner.
 #[derive(Debug, Default)]
 pub struct Shared {
     told: Mutex<PerFamily<Told>>,
     news: Condvar,
     turns: PerFamily<Turns>,
-    /// packets may have been led by other rules than ours: the next turn is to tell everything
+    /// foreign rules may have translated packets: the next turn reports all frontends
     misled: PerFamily<AtomicBool>,
 }
 
-/// What the loop of one family has told.
+/// Reports of one family.
 #[derive(Debug, Default)]
 struct Told {
     queue: Queue,
-    /// the last turn failed: what is in force is not certain, so nothing can be called wrong
+    /// the last turn failed: the rules in force are uncertain, so no flow can be called stale
     doubtful: bool,
-    /// what the rules served that others had; for the next turn
+    /// frontends of foreign rules that were removed; for the next turn
     misled: Vec<Served>,
 }
 
-/// How many turns have begun and how many have ended: odd while one is under way.
+/// Counts beginnings and ends of turns: odd while one is under way.
 #[derive(Debug, Default)]
 struct Turns(AtomicU64);
 
-/// Tells for the loop of one engine.
+/// Reports for the loop of one engine.
 #[derive(Debug)]
 pub struct Witness {
     shared: Arc<Shared>,
     family: Family,
     doubtful: bool,
-    /// what the rules served that turns removed which failed
+    /// frontends of rules that failed turns may have removed
     unserved: Vec<Served>,
 }
 
 // === impl Turns ===
 
 impl Turns {
-    /// A turn begins or ends.
+    /// Counts the beginning or the end of a turn.
     fn step(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
@@ -72,18 +72,19 @@ impl Turns {
 // === impl Shared ===
 
 impl Shared {
-    /// Who tells for this family.
+    /// The reporting end for this family.
     pub fn witness(self: &Arc<Self>, family: Family) -> Witness {
         Witness { shared: Arc::clone(self), family, doubtful: false, unserved: Vec::new() }
     }
 
-    /// Packets of this family may have been led by other rules than ours until now, which served this: all flows are looked at.
+    /// Foreign rules with these frontends were removed, which may have translated packets of this family until now: all flows
+    /// are checked after the next turn.
     pub fn mislead(&self, family: Family, served: Vec<Served>) {
         self.lock().of_mut(family).misled.extend(served);
         self.misled.of(family).store(true, Ordering::Release);
     }
 
-    /// Waits until something is to be looked at and may be; of which families.
+    /// Waits until checks are due and the pace allows them; returns the families.
     pub(super) fn wait(&self, pace: &Pace) -> Vec<Family> {
         let mut told = self.lock();
         loop {
@@ -108,28 +109,28 @@ impl Shared {
         }
     }
 
-    /// Takes what is due.
+    /// Takes the rules that are due.
     pub(super) fn take(&self, family: Family, now: Instant) -> Rules {
         self.lock().of_mut(family).queue.take(now)
     }
 
-    /// Waits until all turns that have begun by now have told what they did. `false`: what is in force is not certain.
+    /// Waits until all turns that have begun by now have reported. `false`: the rules in force are uncertain.
     pub(super) fn settle(&self, family: Family) -> bool {
         self.turns.of(family).wait();
         !self.lock().of(family).doubtful
     }
 
-    /// The rules of those that are taken, if there are newer ones.
+    /// Newer rules of the frontends that were taken, if there are any.
     pub(super) fn newer(&self, family: Family, than: &Rules) -> Option<Rules> {
         self.lock().of(family).queue.newer(than)
     }
 
-    /// The look at those that are taken is over.
+    /// Ends the check of the frontends that were taken.
     pub(super) fn done(&self, family: Family) {
         self.lock().of_mut(family).queue.done();
     }
 
-    /// Those that are taken must be looked at once more.
+    /// Schedules the frontends that were taken for another check.
     pub(super) fn failed(&self, family: Family, now: Instant) {
         self.lock().of_mut(family).queue.failed(now);
     }
@@ -143,17 +144,17 @@ impl Shared {
 // === impl Witness ===
 
 impl Witness {
-    /// Whose engine it is.
+    /// Family of the engine.
     pub fn family(&self) -> Family {
         self.family
     }
 
-    /// A turn begins.
+    /// Marks the beginning of a turn.
     pub fn begin(&self) {
         self.shared.turns.of(self.family).step();
     }
 
-    /// The turn has ended, and this is what it did.
+    /// Reports the outcome of the turn, and marks its end.
     pub fn end(&mut self, outcome: &Outcome, engine: &dyn SyncEngine) {
         let is_news = self.tell(outcome, engine);
         self.shared.turns.of(self.family).step();
@@ -163,7 +164,7 @@ impl Witness {
         }
     }
 
-    /// Takes the lock only if there is something to tell. Whether the cleaner has something to do now.
+    /// Takes the lock only if there is something to report. Returns true if the cleaner must wake up.
     fn tell(&mut self, outcome: &Outcome, engine: &dyn SyncEngine) -> bool {
         let doubtful = outcome.error.is_some();
         let base = outcome.acked.iter().find_map(|acked| base(acked.after.as_deref()));
@@ -191,7 +192,7 @@ impl Witness {
 }
 
 impl Witness {
-    /// Keeps what the rules served that a turn may have removed although it failed: the next turn does not find them.
+    /// Keeps the frontends of rules that a failed turn may have removed: the next turn does not find them.
     fn keep(&mut self, unserved: &[Served]) {
         self.unserved.extend(unserved);
         self.unserved.sort_unstable();
@@ -199,7 +200,7 @@ impl Witness {
     }
 }
 
-/// What the turn means for flows; `misled`: other rules than ours were there as well until now, and served this.
+/// Rules for flows after a turn; `misled`: frontends of foreign rules that were in the kernel until now.
 fn turn_rules(outcome: &Outcome, engine: &dyn SyncEngine, misled: Option<&[Served]>) -> TurnRules {
     let mut rules = TurnRules::default();
     // At a start all units are new, whatever was adopted: while the proxy was away, all may have changed.
@@ -219,7 +220,7 @@ fn turn_rules(outcome: &Outcome, engine: &dyn SyncEngine, misled: Option<&[Serve
     rules
 }
 
-/// Adds what nobody serves any more, and no unit says so. What a unit serves, too, its own rule is about.
+/// Adds rules for frontends that were served by removed rules only. A unit's own rule takes precedence.
 fn add_unserved(rules: &mut TurnRules, outcome: &Outcome, misled: &[Served]) {
     let mut addresses: Vec<IpAddr> = outcome.acked.iter().flat_map(addresses_that_went).collect();
     for served in outcome.unserved.iter().chain(misled) {
@@ -234,8 +235,8 @@ fn add_unserved(rules: &mut TurnRules, outcome: &Outcome, misled: &[Served]) {
     }
 }
 
-/// Adds those of whom packets tell by the address alone whose they are: rarely an external address is one of the node's, and
-/// its port the number of a node port. Then the address decides; and once it is gone, the node port.
+/// Adds frontends that share address and port with a node port: an external address may be one of the node's, with the
+/// number of a node port. Then the address takes precedence, and the node port serves once the address is gone.
 fn add_neighbours(rules: &mut TurnRules, engine: &dyn SyncEngine) {
     let (ports, gone) = (rules.node_ports(), rules.gone());
     if ports.is_empty() && gone.is_empty() {
@@ -265,7 +266,7 @@ fn changed(acked: &Acknowledged) -> bool {
     }
 }
 
-/// Whether other addresses than before serve node ports.
+/// True if the set of addresses that serve node ports has changed.
 fn serves_elsewhere(acked: &Acknowledged) -> bool {
     match (base(acked.before.as_deref()), base(acked.after.as_deref())) {
         (Some(before), Some(after)) => before.node_ports != after.node_ports || before.localhost != after.localhost,
@@ -273,7 +274,7 @@ fn serves_elsewhere(acked: &Acknowledged) -> bool {
     }
 }
 
-/// Addresses that served node ports before, and don't now.
+/// Addresses that served node ports before the change, and don't after it.
 fn addresses_that_went(acked: &Acknowledged) -> Vec<IpAddr> {
     use NodePortAddresses::Only;
     match (base(acked.before.as_deref()), base(acked.after.as_deref())) {

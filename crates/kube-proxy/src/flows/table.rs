@@ -1,4 +1,4 @@
-//! What a pass needs of the kernel.
+//! The kernel as the cleaner uses it: conntrack table and local addresses.
 
 use std::io;
 use std::net::IpAddr;
@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use ferry_kernel::conntrack::{Deletion, Entry, Error, Filter, Socket};
 use ferry_kernel::link;
 
-/// The connection table, and whose addresses are here.
+/// The conntrack table, and this machine's addresses.
 pub(super) trait Table {
     /// This machine's addresses, without those of loopback.
     fn local_addresses(&mut self) -> io::Result<Vec<IpAddr>>;
-    /// Shows all entries that match.
+    /// Lists all entries that match.
     fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), Error>;
-    /// Removes these entries, and nothing else.
+    /// Deletes exactly these entries.
     fn delete(&mut self, entries: &[Entry]) -> Deletion;
 }
 

@@ -1,4 +1,4 @@
-//! An engine for tests that tell what a turn did.
+//! An engine for tests that report the outcome of a turn.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! The reader of the queue of reports: metrics and logs at once, then the turns for whoever else follows them.
+//! Reads the queue of reports: updates metrics and logs at once, then passes the turns on.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -9,18 +9,18 @@ use tokio::time::Instant;
 use super::queue::{GATHERING, Reports};
 use super::turns::{Report, Reporter, Turn};
 
-/// What was reported, and who makes metrics and logs of it.
+/// Received reports, and the reporter that turns them into metrics and log lines.
 #[derive(Debug)]
 pub struct Inbox {
     reports: Reports,
     reporter: Reporter,
-    /// in metrics and logs already
+    /// already in metrics and logs
     turns: VecDeque<Box<Turn>>,
-    /// until then further reports are gathered
+    /// further reports are batched until then
     gathered: Instant,
 }
 
-/// The main thread's, for the task that follows reports and the one that answers a scrape.
+/// Shared by two tasks of the main thread: one follows reports, the other serves scrapes.
 pub type SharedInbox = Rc<RefCell<Inbox>>;
 
 // === impl Inbox ===
@@ -31,7 +31,7 @@ impl Inbox {
         Self { reports, reporter, turns: VecDeque::new(), gathered: Instant::now() }
     }
 
-    /// Brings metrics and logs up to date with all that has been reported by now.
+    /// Updates metrics and logs with all reports queued so far.
     pub fn catch_up(&mut self) {
         for report in self.reports.take() {
             match report {
@@ -44,7 +44,7 @@ impl Inbox {
         }
     }
 
-    /// Waits until there is a turn to follow. May be dropped while it waits.
+    /// Waits for the next turn. Cancel-safe.
     pub async fn turn(inbox: &RefCell<Self>) -> Box<Turn> {
         loop {
             let (reports, gathered) = {

@@ -1,6 +1,6 @@
-//! The queue of reports to the main thread, which is woken at once for what somebody waits for, and once a second for the rest.
+//! Queue of reports to the main thread: urgent reports wake it at once, the others once a second.
 //!
-//! To wake a thread that has slept costs more than what it does with the report of a small change.
+//! Waking a sleeping thread costs more than processing the report of a small change.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,12 +18,12 @@ pub struct Reports(Arc<Queue>);
 #[derive(Debug, Default)]
 struct Queue {
     waiting: Mutex<Vec<Report>>,
-    /// the reader waits for any report
+    /// the reader waits for any report, urgent or not
     idle: AtomicBool,
     wake: Notify,
 }
 
-/// How long reports for which nobody waits are gathered.
+/// How long reports that are not urgent are batched.
 pub(super) const GATHERING: Duration = Duration::from_secs(1);
 
 // === impl Reports ===
@@ -43,7 +43,7 @@ impl Reports {
         std::mem::take(&mut *self.lock())
     }
 
-    /// Waits for an urgent report; from the given moment on, for any. May be dropped while it waits. Only one task may wait.
+    /// Waits for an urgent report; from the given moment on, for any. Cancel-safe. Only one task may wait.
     pub async fn wait(&self, gathered: Instant) {
         tokio::select! {
             () = self.0.wake.notified() => return,
@@ -53,12 +53,12 @@ impl Reports {
         if self.lock().is_empty() {
             self.0.wake.notified().await;
         }
-        // What comes from now on is gathered again.
+        // Reports from now on are batched again.
         self.0.idle.store(false, Ordering::Release);
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Report>> {
-        // A vector of reports is whole whenever somebody panics.
+        // A panic can't leave the vector of reports half written.
         self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -91,7 +91,7 @@ mod tests {
         Report::Triggered { service: ObjectName::new("default", "web"), family: Family::V4, time }
     }
 
-    /// With time that passes only while everybody waits.
+    /// Runs with paused time, which advances only while all tasks wait.
     fn run(test: impl Future<Output = ()>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(test);

@@ -61,7 +61,8 @@ const TRIGGERS: usize = 64;
 // === impl Report ===
 
 impl Report {
-    /// Whether somebody waits for it: operators for errors and repairs, load balancers for the answers of health checks.
+    /// True for reports that must not be delayed: errors and repairs, for operators, and changed answers to the health checks of
+    /// load balancers.
     pub(super) fn is_urgent(&self) -> bool {
         match self {
             Self::Turn(turn) => turn.is_urgent(),
