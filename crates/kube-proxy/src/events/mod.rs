@@ -59,7 +59,7 @@ impl Default for Timing {
         Self {
             pause: Duration::from_secs(10),
             tries: 12,
-            retry_after_limit: Duration::from_secs(60),
+            retry_after_limit: Duration::from_secs(5 * 60),
             answer: Duration::from_secs(5),
             silence: Duration::from_mins(6),
             refresh: Duration::from_mins(30),

@@ -3,15 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use ferry_api::object::Kind;
 use ferry_kube_proxy::client;
 use ferry_kube_proxy::source::api::KINDS;
 use ferry_testkit::api::{Action, Form, Options, Rule};
 
-use crate::support::{Cluster, Follower, How, quick_client};
-
-/// Kinds whose lists can be told from what is asked about one object.
-const LISTED: [Kind; 3] = [Kind::Service, Kind::EndpointSlice, Kind::ServiceCidr];
+use crate::support::{Cluster, Follower, How, LISTED, quick_client};
 
 fn change(cluster: &mut Cluster) {
     cluster.node();

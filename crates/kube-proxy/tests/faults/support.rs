@@ -27,6 +27,8 @@ use tokio::sync::oneshot;
 
 /// The node that the source is for.
 pub(crate) const NODE: &str = "here";
+/// Kinds whose lists can be told from checks: of Nodes there is one.
+pub(crate) const LISTED: [Kind; 3] = [Kind::Service, Kind::EndpointSlice, Kind::ServiceCidr];
 /// How long anything may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Batches that may wait for the store.
@@ -100,6 +102,8 @@ pub(crate) fn quick() -> Timing {
         refusal_grace: Duration::from_millis(100),
         optional_retry: Duration::from_millis(100),
         verify_millis: 20..100,
+        lag_millis: 100..200,
+        lag_check_millis: 20..40,
         ..Timing::default()
     }
 }

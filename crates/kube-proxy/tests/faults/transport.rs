@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use ferry_api::object::{Kind, ObjectName};
 use ferry_kube_proxy::client;
 use ferry_kube_proxy::events::{Event, Level, Regarding};
-use ferry_kube_proxy::source::api::Timing;
+use ferry_kube_proxy::source::api::{KINDS, Timing};
 use ferry_testkit::api::{Action, Authority, Form, Options, Rule, Validity};
 
-use crate::support::{Cluster, How, quick};
+use crate::support::{Cluster, How, LISTED, quick};
 
 fn a_refused_certificate_is_said_and_tried_for_ever() {
     let authority = Authority::new("lab");
@@ -174,15 +174,71 @@ fn an_outage_is_no_reason_for_a_list() {
         cluster.service("b");
         cluster.slice("b");
         follower.until_equal(&cluster);
-        for kind in [Kind::Service, Kind::EndpointSlice, Kind::ServiceCidr] {
+        for kind in LISTED {
             assert!(cluster.checks(kind) <= round, "{kind}");
         }
     }
     // longer than lists would wait that are to follow
     follower.take_within(Duration::from_millis(300));
-    for kind in [Kind::Service, Kind::EndpointSlice, Kind::ServiceCidr] {
+    for kind in LISTED {
         assert_eq!(cluster.lists(kind), 1, "{kind}\n{}", follower.log());
         assert!(cluster.checks(kind) > 0, "{kind}\n{:#?}\n{}", cluster.asked(kind, Form::Any), follower.log());
+    }
+}
+
+/// Also where that is what changed last before the outage.
+fn what_changes_during_an_outage_is_no_reason_for_a_list() {
+    let mut cluster = Cluster::new();
+    let mut follower = cluster.follow(quick());
+    follower.until_equal(&cluster);
+    for _ in 0..3 {
+        follower.until("watches", |_| cluster.server.watches() == KINDS.len());
+        for name in ["a", "b", "c", "last"] {
+            cluster.service(name);
+            cluster.slice(name);
+        }
+        follower.until_equal(&cluster);
+        cluster.server.stop();
+        follower.until("trouble", |follower| !follower.fresh(Kind::Service).connected);
+        follower.until("an attempt", |follower| !follower.lines(&["WARN", "refused"]).is_empty());
+        cluster.delete(Kind::Service, "last");
+        cluster.slice("last");
+        cluster.service("b");
+        cluster.server.resume();
+        follower.until_equal(&cluster);
+    }
+    // longer than lists would wait that are to follow
+    follower.take_within(Duration::from_millis(300));
+    for kind in LISTED {
+        assert_eq!(cluster.lists(kind), 1, "{kind}\n{}", follower.log());
+    }
+}
+
+/// One of several servers may not have come as far as the one before.
+fn a_server_that_lags_is_waited_for() {
+    let mut cluster = Cluster::new();
+    let mut follower = cluster.follow(quick());
+    follower.until_equal(&cluster);
+    let lags = Action::Status {
+        code: 504,
+        retry_after: None,
+        body: Some("Too large resource version: 1009, current: 1007".to_owned()),
+    };
+    for kind in LISTED {
+        cluster.server.script(Rule::new(1, lags.clone()).kind(kind).form(Form::List));
+    }
+    cluster.server.stop();
+    follower.until("trouble", |follower| LISTED.iter().all(|kind| !follower.fresh(*kind).connected));
+    follower.until("an attempt", |follower| !follower.lines(&["WARN", "refused"]).is_empty());
+    cluster.server.resume();
+    // the watch goes on meanwhile
+    follower.until("watches", |_| cluster.server.watches() == KINDS.len());
+    cluster.service("a");
+    follower.until_equal(&cluster);
+    follower.until("checks", |_| LISTED.iter().all(|kind| cluster.checks(*kind) >= 2));
+    follower.until("watches", |_| LISTED.iter().all(|kind| cluster.asked(*kind, Form::Watch).len() >= 2));
+    for kind in LISTED {
+        assert_eq!(cluster.lists(kind), 1, "{kind}\n{}", follower.log());
     }
 }
 
@@ -221,5 +277,7 @@ over_both! {
     no_fault_is_a_busy_loop_and_every_one_passes,
     a_server_that_is_not_there_is_asked_once_a_second,
     an_outage_is_no_reason_for_a_list,
+    what_changes_during_an_outage_is_no_reason_for_a_list,
+    a_server_that_lags_is_waited_for,
     a_store_that_goes_back_is_noticed,
 }

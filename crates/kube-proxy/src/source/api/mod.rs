@@ -5,6 +5,7 @@
 //! hands what comes to its `Outlet`, and counts a version as known only after that.
 
 mod failure;
+mod history;
 mod list;
 mod outlet;
 mod plan;

@@ -10,6 +10,7 @@ use ferry_api::object::ObjectName;
 use ferry_api::wire::stream::compare_versions;
 
 use super::failure::{Cause, Failure};
+use super::history::{Finding, History, Witnesses};
 use super::resource::Recency;
 use super::timing::Timing;
 use crate::backoff::{Backoff, Dice};
@@ -21,8 +22,9 @@ pub(super) enum Step {
     StreamingList { recency: Recency, seconds: u64 },
     /// everything, in pages
     List(Recency),
-    /// whether the server's history still has the change that was seen last, and this version
-    Check { witness: Witness, version: Box<str> },
+    /// one object, as it is at this version or later, to see whether the server's history goes on; any object that a cluster
+    /// has where none of the kind is known
+    Check { name: Option<ObjectName>, version: Box<str> },
     /// what changes after a version, in a stream of so many seconds
     Watch { version: Box<str>, seconds: u64 },
 }
@@ -44,14 +46,6 @@ pub(super) enum Verdict {
     },
 }
 
-/// The last change that was seen: a server whose history is ours still shows it, or a newer one of that object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Witness {
-    pub(super) name: ObjectName,
-    /// of the object; `None` for one that was deleted
-    pub(super) version: Option<Box<str>>,
-}
-
 /// The position in a kind's history and the state of the troubles.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -65,7 +59,7 @@ pub(super) struct Plan {
     known: Option<Box<str>>,
     /// the server doesn't know that version: a list must be of now
     latest: bool,
-    witness: Option<Witness>,
+    history: History,
     /// streaming lists in a row that failed: after a second one the next list is in pages
     failed_streams: u8,
     /// streaming lists are not tried before
@@ -88,10 +82,8 @@ pub(super) struct Plan {
     deaf: Duration,
     /// streams that end well, but at once
     hasty: Backoff,
-    /// since when the server was away: it may have come back as an older one
-    away: Option<Instant>,
-    /// when to list anew because of that
-    verify: Option<Instant>,
+    /// the server was away, and hasn't answered since: it may have come back as an older one
+    away: bool,
     attempt: Attempt,
 }
 
@@ -121,7 +113,7 @@ impl Plan {
         Self {
             trouble: Backoff::new(timing.backoff),
             failing: Backoff::new(timing.failing),
-            refusals: Backoff::new(timing.backoff),
+            refusals: Backoff::new(timing.failing),
             refused_since: None,
             relists: Backoff::new(timing.backoff),
             timing,
@@ -130,7 +122,7 @@ impl Plan {
             listed: false,
             known: None,
             latest: false,
-            witness: None,
+            history: History::default(),
             failed_streams: 0,
             streaming_from: None,
             last_relist: None,
@@ -138,25 +130,21 @@ impl Plan {
             mute: 0,
             deaf: Duration::ZERO,
             hasty,
-            away: None,
-            verify: None,
+            away: false,
             attempt: Attempt::default(),
         }
     }
 
     /// Somebody has found the server away, be it another kind.
-    pub(super) fn missed(&mut self, now: Instant) {
-        if self.listed {
-            self.away.get_or_insert(now);
-        }
+    pub(super) fn missed(&mut self) {
+        self.away |= self.listed;
     }
 
     /// Begins the next step.
     pub(super) fn begin(&mut self, now: Instant) -> Step {
         let may_stream = self.streaming_from.is_none_or(|from| now >= from);
-        if self.away.is_none() && self.verify.is_some_and(|at| now >= at) {
+        if !self.away && self.history.list_is_due(now) {
             self.version = None;
-            self.verify = None;
         }
         let step = match self.version.clone() {
             Some(version) => self.resume(version, now),
@@ -171,21 +159,18 @@ impl Plan {
 
     /// A watch from this version; before that a check, or a list in its time, where the server was away.
     fn resume(&mut self, version: Box<str>, now: Instant) -> Step {
-        if let Some(since) = self.away {
-            let is_short = now.saturating_duration_since(since) < self.timing.absence;
-            if let (true, None, Some(witness)) = (is_short, self.verify, &self.witness) {
-                return Step::Check { witness: witness.clone(), version };
-            }
+        if self.away && self.history.is_doubted() {
             self.doubt(now);
+        } else if self.away && !self.history.is_lagging() || self.history.check_is_due(now) {
+            return Step::Check { name: self.history.name().cloned(), version };
         }
-        let left = self.verify.map_or(u64::MAX, |at| at.saturating_duration_since(now).as_secs() + 1);
+        let left = self.history.seconds_left(now);
         Step::Watch { version, seconds: self.seconds().min(left) }
     }
 
     /// Everything is to be listed anew, in a while.
     fn doubt(&mut self, now: Instant) {
-        let wait = Duration::from_millis(self.dice.among(&self.timing.verify_millis));
-        self.verify = now.checked_add(wait);
+        self.history.doubt(now, &self.timing, &mut self.dice);
     }
 
     fn recency(&self) -> Recency {
@@ -209,24 +194,25 @@ impl Plan {
     pub(super) fn answered(&mut self, now: Instant) {
         self.attempt.answered = Some(now);
         if !self.attempt.checking {
-            self.away = None;
+            self.away = false;
         }
     }
 
-    /// The check has its answer: the version of the object that it asked about, if that is there. If that isn't the one
-    /// that was seen last, it may have changed since, or the history may be another.
+    /// The check has its answer: the version of the object that it is about, if that is there.
     pub(super) fn checked(&mut self, found: Option<&str>, now: Instant) {
-        let seen = self.witness.as_ref().map(|witness| witness.version.as_deref());
-        if seen != Some(found) {
+        let known = self.version.as_deref().unwrap_or_default();
+        let finding = self.history.found(found, known);
+        // The next check follows at once.
+        self.away = finding == Finding::Open;
+        if finding == Finding::Doubtful {
             self.doubt(now);
         }
-        self.away = None;
         self.attempt.progress = true;
     }
 
-    /// This object was changed last, to this version, or deleted. With an unknown name there is none to ask about.
-    pub(super) fn witnessed(&mut self, witness: Option<Witness>) {
-        self.witness = witness;
+    /// These objects were changed last, and the changes are delivered.
+    pub(super) fn witnessed(&mut self, changes: Witnesses) {
+        self.history.changed(changes);
     }
 
     /// Bytes have come.
@@ -250,14 +236,14 @@ impl Plan {
         self.version.is_some()
     }
 
-    /// A list is complete and delivered.
-    pub(super) fn listed(&mut self, version: Box<str>) {
+    /// A list is complete and delivered; these objects of it were changed last.
+    pub(super) fn listed(&mut self, version: Box<str>, witnesses: Witnesses) {
         self.known = Some(version.clone());
         self.version = Some(version);
         self.listed = true;
         self.latest = false;
-        self.away = None;
-        self.verify = None;
+        self.away = false;
+        self.history.restart(witnesses);
         self.failed_streams = 0;
         self.progressed();
     }
@@ -388,16 +374,15 @@ impl Plan {
         } else if failure.cause == Cause::Silent && attempt.heard.is_none() {
             self.mute = self.mute.saturating_add(1);
         }
-        if self.listed && failure.cause.is_absence() {
-            self.away.get_or_insert(now);
+        self.away |= self.listed && failure.cause.is_absence();
+        let is_future = failure.cause == Cause::Future;
+        if is_future && attempt.checking && !self.history.lags(now, &self.timing, &mut self.dice) {
+            // One of several servers may be behind the others. The watch waits there until it has caught up.
+            return Duration::ZERO;
         }
-        if matches!(failure.cause, Cause::Behind | Cause::Future) {
-            self.latest = true;
-        }
-        if matches!(failure.cause, Cause::Expired | Cause::Behind)
-            || failure.cause == Cause::Future && self.is_complete()
-        {
-            self.away = None;
+        self.latest |= is_future || failure.cause == Cause::Behind;
+        if matches!(failure.cause, Cause::Expired | Cause::Behind) || is_future && self.is_complete() {
+            self.away = false;
             return self.relist(now);
         }
         let pause = self.back_off(failure.cause, now);

@@ -9,6 +9,7 @@ use hyper::body::Bytes;
 use tokio::time::{sleep, timeout};
 
 use super::failure::{Cause, Failure};
+use super::history::Witnesses;
 use super::outlet::Outlet;
 use super::plan::{Plan, Step, Verdict};
 use super::report::Report;
@@ -51,12 +52,12 @@ impl Reflector {
         loop {
             let failures = self.client.failures();
             if std::mem::replace(&mut self.failures, failures) != failures {
-                self.plan.missed(Instant::now());
+                self.plan.missed();
             }
             let step = self.plan.begin(Instant::now());
             let (verb, result) = match step {
                 Step::List(recency) => (Verb::List, self.list(&recency).await),
-                Step::Check { witness, version } => (Verb::List, self.check(&witness, &version).await),
+                Step::Check { name, version } => (Verb::List, self.check(name, &version).await),
                 Step::StreamingList { recency, seconds } => {
                     (Verb::Watch, self.watch(self.resource.streaming_list(&recency, seconds)).await)
                 }
@@ -138,15 +139,15 @@ impl Reflector {
         is_news
     }
 
-    /// A list is complete and delivered.
-    pub(super) fn listed(&mut self, version: Box<str>) {
+    /// A list is complete and delivered; these objects of it were changed last.
+    pub(super) fn listed(&mut self, version: Box<str>, witnesses: Witnesses) {
         let (resource, objects) = (self.resource.name, self.outlet.listed());
         if self.absence.take().is_some() {
             tracing::info!(resource, objects, "The API server offers this now");
         } else {
             tracing::debug!(resource, objects, version = &*version, "A list is complete");
         }
-        self.plan.listed(version);
+        self.plan.listed(version, witnesses);
         self.freshness.synced(self.kind());
         self.report.works();
     }

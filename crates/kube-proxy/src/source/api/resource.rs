@@ -107,6 +107,13 @@ impl Resource {
         format!("{path}?{}{selectors}", not_older_than(version))
     }
 
+    /// An object that every cluster has: of Services and EndpointSlices that of the API server, the first range of cluster
+    /// IPs. Of Nodes only ours is asked for.
+    pub(super) fn common(&self) -> ObjectName {
+        const NAME: &str = "kubernetes";
+        if self.kind.is_cluster_wide() { ObjectName::cluster_wide(NAME) } else { ObjectName::new("default", NAME) }
+    }
+
     /// A further page.
     pub(super) fn page(&self, token: &str) -> String {
         let Self { path, selectors, .. } = self;

@@ -14,8 +14,11 @@ pub struct Timing {
     /// When everything is listed anew after the server was away and it isn't certain that its history goes on, in
     /// milliseconds; one of these by chance, since all nodes do so. Until then watches go on from what is known.
     pub verify_millis: Range<u64>,
-    /// A server that was away longer isn't asked whether its history goes on: it is not certain.
-    pub absence: Duration,
+    /// How long a server may be behind the known version before it counts as restored from a backup, in milliseconds; one of
+    /// these by chance.
+    pub lag_millis: Range<u64>,
+    /// How soon that is checked again, in milliseconds.
+    pub lag_check_millis: Range<u64>,
     /// A list that brings no byte for so long has failed.
     pub list_silence: Duration,
     /// How long the body of a refusal is read.
@@ -38,7 +41,7 @@ pub struct Timing {
     /// A server that has just started refuses what it will allow in a moment. For so long, refusals are asked again as
     /// soon as other failures, and don't mean that a kind is not offered.
     pub refusal_grace: Duration,
-    /// The longest wait that a server can ask for.
+    /// The longest wait that a server can ask for: long enough for any that means it, and not for ever.
     pub retry_after_limit: Duration,
     /// Lists that expire within so long of each other are asked for with growing waits between them.
     pub relist_memory: Duration,
@@ -58,7 +61,8 @@ impl Default for Timing {
             silence: Duration::from_secs(130),
             deaf: Duration::from_secs(10 * 60),
             verify_millis: 5_000..60_000,
-            absence: Duration::from_secs(5 * 60),
+            lag_millis: 20_000..40_000,
+            lag_check_millis: 5_000..10_000,
             list_silence: Duration::from_secs(60),
             refusal: Duration::from_secs(5),
             brief: Duration::from_secs(1),
@@ -69,7 +73,7 @@ impl Default for Timing {
             short_limit: Duration::from_secs(1),
             refusal_limit: Duration::from_secs(8),
             refusal_grace: Duration::from_secs(30),
-            retry_after_limit: Duration::from_secs(60),
+            retry_after_limit: Duration::from_secs(5 * 60),
             relist_memory: Duration::from_secs(60),
             streaming_retry: Duration::from_secs(60 * 60),
             optional_retry: Duration::from_secs(10 * 60),

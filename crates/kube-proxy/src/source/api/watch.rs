@@ -1,11 +1,10 @@
 //! A watch, which may begin with a list, delivered as its bytes arrive.
 
-use std::cmp::Ordering;
-
-use ferry_api::wire::stream::{Change, WatchDecoder, WatchEvent, compare_versions};
+use ferry_api::object::ObjectName;
+use ferry_api::wire::stream::{Change, WatchDecoder, WatchEvent};
 
 use super::failure::{Cause, Failure};
-use super::plan::Witness;
+use super::history::{Witness, Witnesses};
 use super::reflector::{Reflector, Stop};
 use crate::client::Verb;
 
@@ -16,8 +15,8 @@ struct Brought {
     list: Option<Box<str>>,
     /// the last version since it is
     version: Option<Box<str>>,
-    /// the last change since it is; none of which the object is known, where that is so
-    witness: Option<Option<Witness>>,
+    /// the last changes since it is
+    changes: Witnesses,
     failure: Option<Failure>,
 }
 
@@ -33,7 +32,7 @@ impl Reflector {
         }
         let mut decoder = WatchDecoder::new(self.kind(), encoding);
         let mut events = Vec::new();
-        let mut newest = Newest::default();
+        let mut newest = Witnesses::default();
         loop {
             let complete = self.plan.is_complete();
             let silence = if complete { self.timing.silence } else { self.timing.list_silence };
@@ -55,14 +54,14 @@ impl Reflector {
     }
 
     /// Delivers what came, and only then counts it as known.
-    async fn take(&mut self, events: &mut Vec<WatchEvent>, newest: &mut Newest) -> Result<(), Stop> {
+    async fn take(&mut self, events: &mut Vec<WatchEvent>, newest: &mut Witnesses) -> Result<(), Stop> {
         let mut brought = Brought::default();
         let mut complete = self.plan.is_complete();
         for event in events.drain(..) {
-            if !complete {
-                newest.note(&event);
-            } else if let Some(witness) = witness(&event) {
-                brought.witness = Some(witness);
+            match witness(&event) {
+                Some(witness) if complete => brought.changes.changed(witness),
+                Some(Witness { name, version: Some(version) }) => newest.listed(&name, &version),
+                Some(_) | None => {}
             }
             self.take_one(event, &mut complete, &mut brought);
             if brought.failure.is_some() {
@@ -71,12 +70,9 @@ impl Reflector {
         }
         self.outlet.deliver().await?;
         if let Some(version) = brought.list {
-            self.listed(version);
-            self.plan.witnessed(std::mem::take(newest).0);
+            self.listed(version, std::mem::take(newest));
         }
-        if let Some(witness) = brought.witness {
-            self.plan.witnessed(witness);
-        }
+        self.plan.witnessed(brought.changes);
         if let Some(version) = brought.version
             && self.plan.advanced(version)
         {
@@ -123,36 +119,17 @@ impl Reflector {
     }
 }
 
-/// The object of a list that was changed last.
-#[derive(Debug, Default)]
-struct Newest(Option<Witness>);
-
-// === impl Newest ===
-
-impl Newest {
-    fn note(&mut self, event: &WatchEvent) {
-        let Some(version) = event.resource_version.as_deref() else { return };
-        let known = self.0.as_ref().and_then(|witness| witness.version.as_deref()).unwrap_or("0");
-        if compare_versions(version, known) == Some(Ordering::Greater)
-            && let Some(newer) = witness(event)
-        {
-            self.0 = newer;
-        }
-    }
-}
-
-/// What a change shows of the history; `None` if it is none, and nothing within if its object isn't known.
-fn witness(event: &WatchEvent) -> Option<Option<Witness>> {
-    let version = event.resource_version.clone();
+/// The object that an event is about, and its version. `None` for an event that is about none, or about one whose name
+/// can't be read: the object known before it stays the last witness.
+fn witness(event: &WatchEvent) -> Option<Witness> {
+    let named = |name: &ObjectName| {
+        let version = event.resource_version.clone()?;
+        Some(Witness { name: name.clone(), version: Some(version) })
+    };
     match &event.change {
-        Change::Upsert(object) => {
-            Some(version.map(|version| Witness { name: object.name().clone(), version: Some(version) }))
-        }
-        Change::Unreadable(object) => {
-            let named = object.name.clone().zip(version);
-            Some(named.map(|(name, version)| Witness { name, version: Some(version) }))
-        }
-        Change::Delete(name) => Some(Some(Witness { name: name.clone(), version: None })),
+        Change::Upsert(object) => named(object.name()),
+        Change::Unreadable(object) => object.name.as_ref().and_then(named),
+        Change::Delete(name) => Some(Witness { name: name.clone(), version: None }),
         Change::Bookmark { .. } | Change::Error(_) => None,
     }
 }
