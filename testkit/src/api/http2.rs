@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::thread;
@@ -17,6 +18,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustix::event::{EventfdFlags, eventfd};
 use rustls::{ServerConfig, ServerConnection};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_rustls::TlsAcceptor;
@@ -62,6 +64,12 @@ pub(super) struct Reply {
     /// becomes readable when nobody waits for the answer any more
     pub(super) gone: Arc<OwnedFd>,
     pub(super) has_certificate: bool,
+}
+
+/// A connection whose reads are counted.
+struct Heard<'a> {
+    stream: TlsStream<TcpStream>,
+    shared: &'a Shared,
 }
 
 /// A body that a thread fills.
@@ -129,7 +137,8 @@ async fn serve(
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.max_concurrent_streams(shared.options.streams);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(tls), service));
+    let wire = Heard { stream: tls, shared };
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(wire), service));
     loop {
         let order = *orders.borrow_and_update();
         match order {
@@ -246,6 +255,33 @@ impl Drop for Reply {
 
 fn broken() -> io::Error {
     io::ErrorKind::BrokenPipe.into()
+}
+
+// === impl Heard ===
+
+impl AsyncRead for Heard<'_> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = bytes.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, bytes);
+        if bytes.filled().len() > before {
+            self.shared.heard.fetch_add(1, Ordering::Relaxed);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Heard<'_> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
 }
 
 // === impl Pieces ===

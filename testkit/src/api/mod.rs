@@ -24,6 +24,7 @@ mod watch;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -94,6 +95,8 @@ struct Shared {
     tls: Mutex<Option<(Identity, Arc<rustls::ServerConfig>)>>,
     told: Mutex<Option<Told>>,
     events: Mutex<Vec<Value>>,
+    /// reads of HTTP/2 that brought something
+    heard: AtomicU64,
 }
 
 // === impl Options ===
@@ -140,6 +143,7 @@ impl ApiServer {
             tls: Mutex::new(tls),
             told: Mutex::default(),
             events: Mutex::default(),
+            heard: AtomicU64::new(0),
         });
         Self { listener: Listener::start(listen, Arc::clone(&shared)), shared }
     }
@@ -288,6 +292,16 @@ impl ApiServer {
     /// Watches that are open now.
     pub fn watches(&self) -> usize {
         self.shared.store().watchers()
+    }
+
+    /// Ends the open watches of a kind properly, as if their time were over.
+    pub fn end_watches(&self, kind: Kind) {
+        self.shared.store().end_watches(kind);
+    }
+
+    /// How often clients have sent something over HTTP/2 so far: requests, acknowledgements, pings.
+    pub fn heard(&self) -> u64 {
+        self.shared.heard.load(Ordering::Relaxed)
     }
 
     /// The change that was told last to a watch; one of the watches, where there are several.

@@ -1,6 +1,6 @@
 //! What the server holds: objects of all kinds under one counter of versions, and what happened to them.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -25,6 +25,8 @@ pub(super) struct Store {
     next_snapshot: u64,
     watchers: HashMap<u64, (Kind, Arc<OwnedFd>)>,
     next_watcher: u64,
+    /// watches that are to end
+    ending: HashSet<u64>,
     bookmarks: u64,
 }
 
@@ -79,6 +81,7 @@ impl Store {
             next_snapshot: 1,
             watchers: HashMap::new(),
             next_watcher: 0,
+            ending: HashSet::new(),
             bookmarks: 0,
         }
     }
@@ -181,6 +184,19 @@ impl Store {
 
     pub(super) fn unsubscribe(&mut self, number: u64) {
         self.watchers.remove(&number);
+        self.ending.remove(&number);
+    }
+
+    /// Ends the watches of a kind as if their time were over.
+    pub(super) fn end_watches(&mut self, kind: Kind) {
+        let of_kind = self.watchers.iter().filter(|(_, (of, _))| *of == kind);
+        self.ending.extend(of_kind.map(|(number, _)| *number));
+        self.wake(|of| of == kind);
+    }
+
+    /// True if this watch is to end.
+    pub(super) fn is_ending(&self, number: u64) -> bool {
+        self.ending.contains(&number)
     }
 
     pub(super) fn watchers(&self) -> usize {

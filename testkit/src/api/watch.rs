@@ -182,9 +182,9 @@ impl Watch<'_> {
         let mut next_bookmark = interval.map(|interval| Instant::now() + interval);
         let mut asked = server.store().bookmarks();
         while Instant::now() < deadline {
-            let (changes, asked_now) = {
+            let (changes, asked_now, is_ending) = {
                 let store = server.store();
-                (store.changes(self.kind, after), store.bookmarks())
+                (store.changes(self.kind, after), store.bookmarks(), store.is_ending(subscription.number))
             };
             let (changes, version) = match changes {
                 Ok(changes) => changes,
@@ -201,6 +201,9 @@ impl Watch<'_> {
                 let begun = Instant::now();
                 self.body.flush()?;
                 *locked(&server.told) = Some(Told { version: entry.version, begun, ended: Instant::now() });
+            }
+            if is_ending {
+                return Ok(());
             }
             after = version;
             let now = Instant::now();

@@ -84,35 +84,35 @@ impl Gate {
 
     /// An attempt that began then has failed.
     pub(super) fn failed(&self, error: &ConnectError, begun: Instant) {
-        if error.answered {
-            return self.refused(error.to_string());
-        }
         let mut state = self.state();
+        if error.answered {
+            return state.back_off(error.to_string(), self.limit);
+        }
         state.absent = state.absent.wrapping_add(1);
         // Up to 1.7 times as long, so that a server that is back is noticed within two times.
         let wait = self.probe.mul_f64(1.0 + 0.7 * state.dice.fraction());
         state.fail(error.to_string(), begun.checked_add(wait));
     }
 
-    /// Somebody answered, and it is no connection that could be used.
-    pub(super) fn refused(&self, error: String) {
+    /// A connection that was made after so many failures has ended before it answered anything. Several of HTTP/1.1 that
+    /// end for one reason count once.
+    pub(super) fn unanswered(&self, error: &str, failures: u64) {
         let mut state = self.state();
-        state.absent = 0;
-        let State { failing, dice, .. } = &mut *state;
-        let wait = failing.next(self.limit, dice);
-        state.fail(error, Instant::now().checked_add(wait));
+        if state.failures == failures {
+            state.back_off(error.to_owned(), self.limit);
+        }
     }
 
-    /// There is a connection. What it is worth will show.
+    /// There is a connection. What it is worth shows with its first answer: until then the backoff stays.
     pub(super) fn connected(&self) {
-        let mut state = self.state();
-        state.absent = 0;
-        state.next = None;
+        self.state().absent = 0;
     }
 
     /// The server has answered a request.
     pub(super) fn works(&self) {
-        self.state().failing.reset();
+        let mut state = self.state();
+        state.next = None;
+        state.failing.reset();
     }
 
     /// What failed so far says nothing any more: other certificates are in use.
@@ -130,6 +130,13 @@ impl Gate {
 // === impl State ===
 
 impl State {
+    /// A server, or something between, answered, and there is no connection that could be used.
+    fn back_off(&mut self, error: String, limit: Duration) {
+        self.absent = 0;
+        let wait = self.failing.next(limit, &mut self.dice);
+        self.fail(error, Instant::now().checked_add(wait));
+    }
+
     fn fail(&mut self, error: String, next: Option<Instant>) {
         self.failures += 1;
         self.error = error;
@@ -176,10 +183,35 @@ mod tests {
         assert!(waits[0] < Duration::from_secs(1), "{waits:?}");
         assert!((Duration::from_secs(15)..Duration::from_secs(30)).contains(&waits[9]), "{waits:?}");
         gate.works();
-        gate.refused("alert".to_owned());
+        gate.unanswered("alert", gate.failures());
         assert!(gate.wait() < Duration::from_secs(1));
         gate.forget();
         assert_eq!(gate.wait(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_that_answer_nothing_are_made_ever_more_seldom() {
+        let gate = gate();
+        let mut waits = Vec::new();
+        for _ in 0..10 {
+            let made = gate.failures();
+            gate.connected();
+            gate.unanswered("closed", made);
+            // the others of one attempt, and one that is made meanwhile
+            (0..3).for_each(|_| gate.unanswered("closed", made));
+            gate.connected();
+            waits.push(gate.wait());
+            tokio::time::sleep(gate.wait()).await;
+        }
+        assert_eq!(gate.failures(), 10);
+        assert!((Duration::from_millis(500)..Duration::from_secs(1)).contains(&waits[0]), "{waits:?}");
+        assert!((Duration::from_secs(1)..Duration::from_secs(2)).contains(&waits[1]), "{waits:?}");
+        assert!(waits[9] >= Duration::from_secs(15), "{waits:?}");
+        gate.unanswered("closed", gate.failures());
+        gate.works();
+        assert_eq!(gate.wait(), Duration::ZERO, "an answer ends it");
+        gate.unanswered("closed", gate.failures());
+        assert!(gate.wait() < Duration::from_secs(1));
     }
 
     #[tokio::test(start_paused = true)]

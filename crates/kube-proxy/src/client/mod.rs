@@ -45,9 +45,8 @@ pub use headers::user_agent;
 
 use body::Purpose;
 use credentials::{Credential, Credentials};
-use error::chain;
 use limit::RateLimit;
-use pool::{Running, SendError};
+use pool::Running;
 use transport::Transports;
 
 /// How requests are made: what clientConnection says, and times.
@@ -320,34 +319,23 @@ impl Client {
                 Err(error) => return (Err(error), begun),
             };
             begun = Instant::now();
-            let error = match tokio::time::timeout(after, lease.send(request)).await {
+            let link = lease.link();
+            let (error, again, is_of_stream) = match tokio::time::timeout(after, lease.send(request)).await {
                 Ok(Ok((response, running))) => return (Ok(Reply { response, running, identity }), begun),
-                Err(_) => return (Err(CallError::Timeout { after }), begun),
-                Ok(Err(error)) => error,
+                Err(_) => (CallError::Timeout { after }, false, false),
+                Ok(Err(error)) => {
+                    let (again, is_of_stream) = (error.lets_send_again(&method), error.is_of_stream());
+                    (error.into(), again, is_of_stream)
+                }
             };
+            if !is_of_stream {
+                inner.transports.failed(&link, &error);
+            }
             tries += 1;
-            if tries == TRIES || !error.lets_send_again(&method) {
-                return (Err(self.call_error(error)), begun);
+            if tries == TRIES || !again {
+                return (Err(error), begun);
             }
             inner.metrics.retried("<error>", method.as_str(), &inner.host);
-        }
-    }
-
-    fn call_error(&self, error: SendError) -> CallError {
-        match error {
-            SendError::Alert(alert, is_news) => {
-                if is_news {
-                    self.0.transports.refused(&alert);
-                }
-                CallError::Connect(alert)
-            }
-            SendError::Unsent(error)
-            | SendError::Unprocessed(error)
-            | SendError::Lost(error)
-            | SendError::Broken(error) => {
-                // The causes say what was tried; the outermost text says nothing.
-                CallError::Interrupted(std::error::Error::source(&error).map_or_else(|| error.to_string(), chain))
-            }
         }
     }
 

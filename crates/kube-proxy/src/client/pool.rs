@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::Timing;
 use super::connect::{Alert, ConnectError, Connector, Wire};
-use super::error::chain;
+use super::error::{CallError, chain};
 
 /// What is sent.
 pub(super) type Outgoing = Request<Full<Bytes>>;
@@ -76,8 +76,10 @@ pub(super) struct Link {
     /// whether requests must say the whole URL
     forwarded: bool,
     alert: Alert,
-    /// it has been told that the server refuses it
-    told: AtomicBool,
+    /// how many attempts to connect had failed when it was made
+    failures: u64,
+    /// the server has answered a request over it
+    answered: AtomicBool,
 }
 
 /// A connection for one request.
@@ -100,8 +102,8 @@ pub(super) enum SendError {
     Unprocessed(hyper::Error),
     /// the connection is gone, and it may have been so before this was sent: it is one of HTTP/2 that served others
     Lost(hyper::Error),
-    /// the server refuses who we are, by this alert of TLS; whether that is news of this connection
-    Alert(String, bool),
+    /// the server refuses who we are, by this alert of TLS
+    Alert(String),
     /// anything else
     Broken(hyper::Error),
 }
@@ -128,31 +130,33 @@ impl Pool {
         Some(Lease { pool: Arc::clone(self), sender, running, is_old: true })
     }
 
-    /// Makes a connection.
+    /// Makes a connection, after so many attempts that failed.
     pub(super) async fn dial(
         self: &Arc<Self>,
         server: Uri,
         timing: &Timing,
         brisk: bool,
+        failures: u64,
     ) -> Result<Lease, ConnectError> {
         let limit = timing.connect;
         let made = async {
             let wire = self.connector.connect(server, brisk).await?;
-            self.open_on(wire).await
+            self.open_on(wire, failures).await
         };
         let late = |_| Err(ConnectError::unreachable(format!("no connection within {} s", limit.as_secs_f32())));
         tokio::time::timeout(limit, made).await.unwrap_or_else(late)
     }
 
     /// Begins to speak HTTP, and runs that until the connection ends.
-    async fn open_on(self: &Arc<Self>, wire: Wire) -> Result<Lease, ConnectError> {
+    async fn open_on(self: &Arc<Self>, wire: Wire, failures: u64) -> Result<Lease, ConnectError> {
         let read = Arc::clone(&wire.read);
         let link = Arc::new(Link {
             running: AtomicUsize::new(0),
             connection: OnceLock::new(),
             forwarded: wire.forwarded,
             alert: wire.alert.clone(),
-            told: AtomicBool::new(false),
+            failures,
+            answered: AtomicBool::new(false),
         });
         let running = Running::on(&link);
         let sender = if wire.http2 {
@@ -250,6 +254,11 @@ impl Sender {
 // === impl Link ===
 
 impl Link {
+    /// How many attempts to connect had failed when this connection was made; `None` once it has answered a request.
+    pub(super) fn unanswered(&self) -> Option<u64> {
+        (!self.answered.load(Ordering::Relaxed)).then_some(self.failures)
+    }
+
     fn has_room(&self) -> bool {
         let most = match self.connection.get() {
             Some(connection) => locked(connection).as_ref().map_or(0, |http2| http2.current_max_send_streams()),
@@ -296,6 +305,11 @@ impl Lease {
         }
     }
 
+    /// What is known of the connection.
+    pub(super) fn link(&self) -> Arc<Link> {
+        Arc::clone(&self.running.0)
+    }
+
     /// Sends a request and waits for the head of its answer. The connection counts as busy with it until what comes with
     /// the answer is dropped.
     pub(super) async fn send(self, request: Outgoing) -> Result<(Response<Incoming>, Running), SendError> {
@@ -316,7 +330,10 @@ impl Lease {
             }
         };
         match result {
-            Ok(response) => Ok((response, running)),
+            Ok(response) => {
+                link.answered.store(true, Ordering::Relaxed);
+                Ok((response, running))
+            }
             Err(mut error) => {
                 let unsent = error.take_message().is_some();
                 Err(SendError::of(error.into_error(), unsent, is_old, &link))
@@ -346,19 +363,42 @@ impl SendError {
             Self::Unsent(_) | Self::Unprocessed(_) => true,
             // Asking twice does no harm.
             Self::Lost(_) => method == Method::GET,
-            Self::Alert(..) | Self::Broken(_) => false,
+            Self::Alert(_) | Self::Broken(_) => false,
         }
+    }
+
+    /// True if the server refuses this stream: the connection is alive.
+    pub(super) fn is_of_stream(&self) -> bool {
+        let Self::Unprocessed(error) = self else { return false };
+        error.source().and_then(|cause| cause.downcast_ref()).is_some_and(h2::Error::is_reset)
     }
 
     fn of(error: hyper::Error, unsent: bool, is_old: bool, link: &Link) -> Self {
         if let Some(alert) = link.alert.get() {
-            return Self::Alert(alert.clone(), !link.told.swap(true, Ordering::Relaxed));
+            return Self::Alert(alert.clone());
         }
+        let is_http2 = link.connection.get().is_some();
         match error.source() {
             _ if unsent => Self::Unsent(error),
             Some(cause) if cause.downcast_ref().is_some_and(is_unprocessed) => Self::Unprocessed(error),
-            Some(cause) if is_old && link.connection.get().is_some() && cause.is::<io::Error>() => Self::Lost(error),
+            // A ping without an answer is a timeout of hyper's.
+            Some(cause) if is_old && is_http2 && (cause.is::<io::Error>() || error.is_timeout()) => Self::Lost(error),
             Some(_) | None => Self::Broken(error),
+        }
+    }
+}
+
+impl From<SendError> for CallError {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Alert(alert) => Self::Connect(alert),
+            SendError::Unsent(error)
+            | SendError::Unprocessed(error)
+            | SendError::Lost(error)
+            | SendError::Broken(error) => {
+                // The causes say what was tried; the outermost text says nothing.
+                Self::Interrupted(error.source().map_or_else(|| error.to_string(), chain))
+            }
         }
     }
 }

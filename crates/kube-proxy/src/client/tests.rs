@@ -124,6 +124,15 @@ fn call(verb: Verb) -> Call {
     Call { verb, resource: "services", path_and_query: format!("/api/v1/services?{query}"), body: Bytes::new() }
 }
 
+/// Waits until this is so.
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "no {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 async fn whole(mut answer: Answer) -> Result<(u16, Vec<u8>), CallError> {
     let mut all = Vec::new();
     while let Some(bytes) = answer.body.chunk().await? {

@@ -12,7 +12,7 @@ use super::connect::Connector;
 use super::credentials::Credential;
 use super::error::CallError;
 use super::gate::Gate;
-use super::pool::{Lease, Pings, Pool};
+use super::pool::{Lease, Link, Pings, Pool};
 use super::proxy::Scheme;
 use super::tls::{self, Fault, Material, Pair};
 use crate::serve::rest_metrics::RestMetrics;
@@ -92,7 +92,8 @@ impl Transports {
 
     async fn dial(&self, pool: &Arc<Pool>) -> Result<Lease, CallError> {
         let begun = Instant::now();
-        let made = pool.dial(self.server.clone(), &self.timing, self.gate.is_brisk()).await;
+        let (brisk, failures) = (self.gate.is_brisk(), self.gate.failures());
+        let made = pool.dial(self.server.clone(), &self.timing, brisk, failures).await;
         self.metrics.connected(match &made {
             Ok(lease) => lease.protocol(),
             Err(error) if error.answered => "failed",
@@ -115,9 +116,11 @@ impl Transports {
         self.gate.works();
     }
 
-    /// The server has ended a connection because of who we are.
-    pub(super) fn refused(&self, alert: &str) {
-        self.gate.refused(alert.to_owned());
+    /// A request over this connection has failed. One that has never answered anything is held against further attempts.
+    pub(super) fn failed(&self, link: &Link, error: &CallError) {
+        if let Some(failures) = link.unanswered() {
+            self.gate.unanswered(&error.to_string(), failures);
+        }
     }
 
     /// The pool in use, and the number of its identity.

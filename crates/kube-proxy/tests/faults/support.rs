@@ -123,6 +123,16 @@ pub(crate) fn quick_events() -> events::Timing {
     events::Timing { pause: Duration::from_millis(20), ..events::Timing::default() }
 }
 
+/// Waits until this is so, and takes nothing meanwhile.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "no {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// What an object is called in the truth, and the number of its state.
 fn reading(object: &KubeObject) -> (String, u32) {
     let address = |address: &IpAddr| match address {

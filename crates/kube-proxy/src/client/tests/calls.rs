@@ -181,6 +181,42 @@ async fn what_never_reached_the_server() {
     assert!(matches!(&result, Err(CallError::Connect(_))), "{result:?}");
 }
 
+/// A balancer whose backend is dead takes each connection and ends it.
+#[tokio::test]
+async fn connections_that_answer_nothing_are_held_back() {
+    let first = Duration::from_millis(100);
+    let (server, setup, _folder) = pair_with(Server { http2: false, ..Server::default() }, "", |options| {
+        options.timing.backoff = first;
+    });
+    server.script(Rule::new(4, Action::CutHead { bytes: 0 }));
+    let begun = Instant::now();
+    for failures in 1..=4 {
+        let result = setup.status().await;
+        assert!(matches!(result, Err(CallError::Interrupted(_))), "{result:?}");
+        assert_eq!((setup.client.failures(), server.connections()), (failures, failures));
+    }
+    assert!(begun.elapsed() >= first * (1 + 2 + 4), "{:?}", begun.elapsed());
+    assert_eq!(setup.status().await, Ok(200));
+    assert!(begun.elapsed() >= first * (1 + 2 + 4 + 8), "{:?}", begun.elapsed());
+    // One that has answered is no such connection.
+    server.script(Rule::new(1, Action::CutHead { bytes: 0 }));
+    assert!(setup.status().await.is_err());
+    assert_eq!(setup.client.failures(), 4);
+}
+
+#[tokio::test]
+async fn connections_of_one_attempt_that_answer_nothing_count_once() {
+    let (server, setup, _folder) = pair_with(Server { http2: false, ..Server::default() }, "", |_| {});
+    server.script(Rule::new(4, Action::NoAnswer));
+    let cut = async {
+        until("the requests", || server.requests().len() == 4).await;
+        server.cut();
+    };
+    let results = tokio::join!(setup.status(), setup.status(), setup.status(), setup.status(), cut);
+    assert!(results.0.is_err() && results.1.is_err() && results.2.is_err() && results.3.is_err());
+    assert_eq!((setup.client.failures(), server.connections()), (1, 4));
+}
+
 /// To create, or patch, an Event.
 fn event(verb: Verb) -> Call {
     let name = if verb == Verb::Patch { "/n.1" } else { "" };

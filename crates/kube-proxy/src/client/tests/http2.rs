@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ferry_testkit::api::{Action, Authority, Form, Options as Server, Rule, Validity};
+use ferry_testkit::api::{Action, Authority, Form, Identity, Options as Server, Rule, Validity};
 use tokio::time::timeout;
 
 use super::*;
@@ -24,7 +24,7 @@ impl Setup {
 }
 
 /// Reads until something holds this text; what comes between is of no interest.
-async fn until(answer: &mut Answer, text: &str) {
+async fn read_until(answer: &mut Answer, text: &str) {
     let mut all = Vec::new();
     while !all.windows(text.len()).any(|window| window == text.as_bytes()) {
         all.extend_from_slice(&timeout(PATIENCE, answer.body.chunk()).await.unwrap().unwrap().unwrap());
@@ -52,7 +52,7 @@ async fn one_connection_carries_everything() {
     }
     server.put(&service("late"));
     for watch in &mut watches {
-        until(watch, "late").await;
+        read_until(watch, "late").await;
     }
     assert_eq!(server.connections(), 1);
 }
@@ -87,18 +87,25 @@ async fn a_server_that_is_leaving_finishes_what_it_has_begun() {
     }
     let mut new = setup.watch().await;
     server.put(&service("late"));
-    until(&mut old, "late").await;
-    until(&mut new, "late").await;
+    read_until(&mut old, "late").await;
+    read_until(&mut new, "late").await;
     assert_eq!(server.connections(), 2);
+}
+
+/// Short pings, and time enough for their answers.
+fn pings(options: &mut Options) {
+    (options.timing.ping, options.timing.pong) = (Duration::from_millis(50), Duration::from_secs(2));
 }
 
 #[tokio::test]
 async fn a_connection_that_answers_no_ping_is_given_up() {
-    let (server, setup) = pair(Server::default(), |options| {
-        (options.timing.ping, options.timing.pong) = (Duration::from_millis(100), Duration::from_millis(200));
-    });
+    let (server, setup) = pair(Server::default(), pings);
     let mut watch = setup.watch().await;
-    while timeout(Duration::from_secs(1), watch.body.chunk()).await.is_ok() {}
+    let heard = server.heard() + 5;
+    tokio::select! {
+        end = async { while let Ok(Some(_)) = watch.body.chunk().await {} } => panic!("the watch ended: {end:?}"),
+        () = until("pings", || server.heard() >= heard) => {}
+    }
     assert_eq!(setup.status().await, Ok(200), "one that is only silent stays");
     assert_eq!(server.connections(), 1);
     server.freeze();
@@ -108,24 +115,55 @@ async fn a_connection_that_answers_no_ping_is_given_up() {
     assert_eq!(server.connections(), 2);
 }
 
+/// The connection has answered others, so it is the connection that is gone, not the server.
+#[tokio::test]
+async fn a_request_on_a_connection_that_answers_no_ping_is_sent_again() {
+    let (server, setup) = pair(Server::default(), pings);
+    assert_eq!(setup.status().await, Ok(200));
+    server.script(Rule::new(1, Action::NoAnswer));
+    let freeze = async {
+        until("the request", || server.requests().len() == 2).await;
+        server.freeze();
+    };
+    let (status, ()) = tokio::join!(setup.status(), freeze);
+    assert_eq!(status, Ok(200));
+    assert_eq!((server.requests().len(), server.connections()), (3, 2));
+}
+
+/// A client whose environment says this, beside short pings of its own.
+fn with_environment(server: &ApiServer, identity: &Identity, of: &[(&str, &str)], timing: fn(&mut Options)) -> Setup {
+    let folder = Folder::new();
+    let kubeconfig = folder.kubeconfig(&cluster_of(server, identity), "");
+    let env = |name: &str| of.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+    Setup::with(Access::load_with(&kubeconfig, None, &env, Path::new("/nowhere")).unwrap(), timing)
+}
+
 #[tokio::test]
 async fn pings_can_be_set_by_the_environment() {
     let identity = Authority::new("lab").server(&["127.0.0.1"], Validity::Now);
     let server = filled(Server { tls: Some(identity.clone()), ..Server::default() }, 1);
-    let folder = Folder::new();
-    let kubeconfig = folder.kubeconfig(&cluster_of(&server, &identity), "");
-    let env = |name: &str| match name {
-        "HTTP2_READ_IDLE_TIMEOUT_SECONDS" => Some("0".to_owned()),
-        "HTTP2_PING_TIMEOUT_SECONDS" => Some("soon".to_owned()),
-        _ => None,
-    };
-    let access = Access::load_with(&kubeconfig, None, &env, Path::new("/nowhere")).unwrap();
-    assert_eq!((access.settings.http2.ping_after, access.settings.http2.ping_within), (Some(Duration::ZERO), None));
-    let setup = Setup::with(access, |options| options.timing.pong = Duration::from_millis(50));
-    let mut watch = setup.watch().await;
-    while timeout(Duration::from_millis(200), watch.body.chunk()).await.is_ok() {}
+    let (idle, answer) = ("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "HTTP2_PING_TIMEOUT_SECONDS");
+    let off = with_environment(&server, &identity, &[(idle, "0"), (answer, "soon")], pings);
+    let on = with_environment(&server, &identity, &[(idle, "1"), (answer, "1")], |options| {
+        (options.timing.ping, options.timing.pong) = (Duration::from_secs(3600), Duration::from_secs(3600));
+    });
+    let unset = with_environment(&server, &identity, &[], pings);
+    let mut watches = [off.watch().await, on.watch().await, unset.watch().await];
+    for watch in &mut watches {
+        // what there is already
+        read_until(watch, "service-").await;
+    }
     server.freeze();
-    assert!(timeout(Duration::from_millis(500), watch.body.chunk()).await.is_err(), "nobody asks");
+    let [off, on, unset] = &mut watches;
+    // Without pings nothing ends; so it is not the server that ends the others.
+    tokio::select! {
+        end = async { while let Ok(Some(_)) = off.body.chunk().await {} } => panic!("it is pinged: {end:?}"),
+        () = async {
+            for watch in [on, unset] {
+                while let Ok(Some(_)) = timeout(PATIENCE, watch.body.chunk()).await.unwrap() {}
+            }
+        } => {}
+    }
 }
 
 #[tokio::test]
@@ -156,7 +194,7 @@ async fn a_server_that_allows_few_streams_gets_more_connections() {
     }
     server.put(&service("late"));
     for watch in &mut watches {
-        until(watch, "late").await;
+        read_until(watch, "late").await;
     }
     assert_eq!(server.connections(), 3);
     // those that ended make room
@@ -176,12 +214,16 @@ async fn what_one_stream_doesnt_read_holds_up_no_other() {
         server.script(Rule::new(1, Action::Raw(vec![b'a'; LARGE])).form(Form::List));
         unread.push(setup.client.ask(&call(Verb::List)).await.unwrap());
     }
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // until the flow control lets no more through
+    let mut heard = 0;
+    while std::mem::replace(&mut heard, server.heard()) != heard {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     for round in 0..20 {
         let mut watch = setup.watch().await;
         let name = format!("late-{round}");
         server.put(&service(&name));
-        until(&mut watch, &name).await;
+        read_until(&mut watch, &name).await;
         assert_eq!(timeout(PATIENCE, setup.status()).await.unwrap(), Ok(200));
     }
     for answer in unread {
