@@ -204,11 +204,19 @@ fn what_changes_during_an_outage_is_no_reason_for_a_list() {
         cluster.delete(Kind::Service, "last");
         cluster.slice("last");
         cluster.service("b");
+        // there is one of this kind
+        cluster.service_cidr("range");
+        cluster.node();
+        // and these were all that changed last
+        for name in ["a", "b", "c", "last"] {
+            cluster.delete(Kind::EndpointSlice, name);
+        }
         cluster.server.resume();
         follower.until_equal(&cluster);
     }
-    // longer than lists would wait that are to follow
-    follower.take_within(Duration::from_millis(300));
+    // Watches end in time for lists that are to follow, and go on where none is.
+    follower.until("watches", |_| LISTED.iter().all(|kind| cluster.asked(*kind, Form::Watch).len() >= 3));
+    follower.take_within(Duration::from_secs(2));
     for kind in LISTED {
         assert_eq!(cluster.lists(kind), 1, "{kind}\n{}", follower.log());
     }

@@ -32,8 +32,8 @@ pub(super) struct History {
     witnesses: Witnesses,
     /// the witness that the next check is about
     place: usize,
-    /// a witness of this round of checks has changed since
-    is_open: bool,
+    /// witnesses that weren't there at the last checks: the watch delivers their deletions if the history goes on
+    gone: Vec<ObjectName>,
     /// when to list anew
     list_at: Option<Instant>,
     /// the latest time for that
@@ -57,7 +57,7 @@ pub(super) enum Finding {
     Same,
     /// the witness has changed since; another one is to be checked
     Open,
-    /// the histories differ, or no witness is left that could show that they agree
+    /// the histories differ, or do so unless the watch delivers the deletions of the witnesses that are gone
     Doubtful,
 }
 
@@ -103,8 +103,13 @@ impl Witnesses {
 impl History {
     /// These changes came after all others.
     pub(super) fn changed(&mut self, changes: Witnesses) {
+        let awaited = self.gone.len();
         for witness in changes.0.into_iter().rev() {
+            self.gone.retain(|name| *name != witness.name);
             self.witnesses.changed(witness);
+        }
+        if awaited > 0 && self.gone.is_empty() {
+            (self.list_at, self.list_by) = (None, None);
         }
     }
 
@@ -121,30 +126,28 @@ impl History {
     /// The check's object has this version, or isn't there, while everything up to `known` has been delivered.
     pub(super) fn found(&mut self, found: Option<&str>, known: &str) -> Finding {
         self.lag = None;
-        let seen = self.witnesses.0.get(self.place).and_then(|witness| witness.version.as_deref());
-        if seen.is_some() && seen == found {
-            return self.concluded(Finding::Same);
+        if self.place == 0 {
+            self.gone.clear();
         }
-        match found.map(|found| compare_versions(found, known)) {
-            // A watch from the known version would deliver nothing of this change.
-            Some(Some(Ordering::Less | Ordering::Equal)) => return self.concluded(Finding::Doubtful),
-            // Deleted, as before. It fits, and shows less than an object that is there.
-            None if seen.is_none() => {}
-            // The watch delivers this change or deletion.
-            Some(_) | None => self.is_open = true,
+        let witness = self.witnesses.0.get(self.place);
+        let seen = witness.and_then(|witness| witness.version.as_deref());
+        let order = found.and_then(|found| compare_versions(found, known));
+        let is_same = seen.is_some() && seen == found;
+        // A watch from the known version would not deliver such a change.
+        let is_other = !is_same && matches!(order, Some(Ordering::Less | Ordering::Equal));
+        if found.is_none() && seen.is_some() {
+            self.gone.extend(witness.map(|witness| witness.name.clone()));
         }
         let last = self.witnesses.0.len().saturating_sub(1);
-        if self.place < last {
+        if !is_same && !is_other && self.place < last {
             self.place = (2 * self.place + 1).min(last);
             return Finding::Open;
         }
-        self.concluded(if self.is_open { Finding::Doubtful } else { Finding::Same })
-    }
-
-    fn concluded(&mut self, finding: Finding) -> Finding {
         self.place = 0;
-        self.is_open = false;
-        finding
+        if is_same || is_other {
+            self.gone.clear();
+        }
+        if is_other || !self.gone.is_empty() { Finding::Doubtful } else { Finding::Same }
     }
 
     /// Lists anew in a while, at a time of chance, since all nodes may be in that case. Further doubts put it off only up
@@ -253,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn witnesses_that_have_all_changed_settle_nothing() {
+    fn witnesses_that_have_all_changed_are_the_watchs_matter() {
         for count in [1, 2, 3, 4, 8, 20] {
             let mut history = followed(count);
             let mut checks = 1;
@@ -263,8 +266,38 @@ mod tests {
             assert!(checks <= 4, "{checks} checks of {count}");
             let mut history = followed(count);
             (1..checks).for_each(|_| assert_eq!(history.found(Some("201"), "200"), Finding::Open));
-            assert_eq!(history.found(Some("201"), "200"), Finding::Doubtful, "{count}");
+            assert_eq!(history.found(Some("201"), "200"), Finding::Same, "{count}");
         }
+    }
+
+    #[test]
+    fn what_is_gone_is_a_doubt_until_the_watch_delivers_its_deletion() {
+        let deletion = |numbers: &[u64]| {
+            let mut changes = Witnesses::default();
+            numbers.iter().for_each(|number| changes.changed(Witness { name: name(*number), version: None }));
+            changes
+        };
+        let doubted = || {
+            let mut history = followed(3);
+            for finding in [Finding::Open, Finding::Open, Finding::Doubtful] {
+                assert_eq!(history.found(None, "200"), finding);
+            }
+            history.doubt(Instant::now(), &Timing::default(), &mut Dice::seeded(1));
+            history
+        };
+        let mut history = doubted();
+        history.changed(deletion(&[3, 7]));
+        history.changed(deletion(&[2]));
+        assert!(history.is_doubted());
+        history.changed(deletion(&[1]));
+        assert!(!history.is_doubted(), "the watch knows them");
+        // One that is there in another version settles it for good.
+        let mut history = followed(2);
+        assert_eq!(history.found(None, "200"), Finding::Open);
+        assert_eq!(history.found(Some("50"), "200"), Finding::Doubtful);
+        history.doubt(Instant::now(), &Timing::default(), &mut Dice::seeded(1));
+        history.changed(deletion(&[2, 1]));
+        assert!(history.is_doubted());
     }
 
     #[test]

@@ -655,6 +655,10 @@ fn what_changed_since_is_delivered_by_the_watch_and_no_reason_for_a_list() {
     check(&mut bench, Some("120"));
     check(&mut bench, Some("98"));
     assert_goes_on(&mut bench);
+    // all of them
+    let mut bench = returned(&[Some("99")], 301 * SECOND);
+    check(&mut bench, Some("101"));
+    assert_goes_on(&mut bench);
     // deleted since, and deleted before
     for versions in [[Some("99"), Some("98")], [None, Some("98")]] {
         let mut bench = returned(&versions, SECOND);
@@ -675,6 +679,12 @@ fn another_history_leads_to_a_list_in_a_while() {
     check(&mut bench, None);
     check(&mut bench, Some("110"));
     assert_is_listed_in_a_while(&mut bench);
+    // unless the watch delivers the deletion
+    let mut bench = returned(&[Some("99"), Some("98")], 2 * SECOND);
+    check(&mut bench, None);
+    check(&mut bench, Some("110"));
+    bench.plan.witnessed(witnesses(&[None]));
+    assert_goes_on(&mut bench);
 }
 
 #[test]
