@@ -144,3 +144,43 @@ fn a_start_without_the_api_server_touches_nothing_until_it_comes() {
     assert_eq!(status(&proxy, "/healthz"), 200);
     assert_unharmed("a start without the API server", hammers);
 }
+
+/// Requests to the API server so far that had an answer.
+fn requests(proxy: &Proxy<'_>) -> f64 {
+    let count = |code: &str| proxy.metric("rest_client_requests_total", &[code]);
+    count("") - count("code=\"<error>\"")
+}
+
+/// Upstream's proxy needs eight: a watch of each of the four kinds that is refused, since the server hasn't read its roles yet,
+/// and a list of each, since it has forgotten what was before its start.
+#[test]
+fn a_restart_of_the_api_server_costs_no_more_requests_than_upstreams() {
+    let mut cluster = cluster();
+    cluster.api.create_node();
+    let web = Service::new("web", 30);
+    cluster.create(&web, &[Place::PodA]);
+    let mut proxy = cluster.start("requests");
+    let mut places = [Place::PodA, Place::PodB, Place::Far].into_iter().cycle();
+    for _ in 0..3 {
+        let place = places.next().expect("it has no end");
+        let endpoint = [format!("{}:8080", place.name())];
+        let endpoint = [endpoint[0].as_str()];
+        cluster.move_to(&web, &[place]);
+        cluster.wait(&mut proxy, 30, &endpoint);
+        let before = requests(&proxy);
+        let failed = proxy.metric("kubeproxy_source_connections_total", &["result=\"unreachable\""]);
+        cluster.api.kill(Server::Api);
+        wait(&mut proxy, "attempts to connect", |proxy| {
+            proxy.metric("kubeproxy_source_connections_total", &["result=\"unreachable\""]) >= failed + 3.0
+        });
+        cluster.api.resume(Server::Api);
+        let place = places.next().expect("it has no end");
+        cluster.move_to(&web, &[place]);
+        cluster.wait(&mut proxy, 30, &[&format!("{}:8080", place.name())]);
+        // A kind that comes late has asked by then: no wait of theirs is longer.
+        std::thread::sleep(Duration::from_secs(6));
+        let cost = requests(&proxy) - before;
+        println!("a restart cost {cost} requests");
+        assert!(cost <= 8.0, "{cost}\n{}", proxy.log());
+    }
+}

@@ -222,6 +222,57 @@ fn what_changes_during_an_outage_is_no_reason_for_a_list() {
     }
 }
 
+/// A server that starts anew refuses everything at first, and has forgotten every kind's past: one kind finds that out for all.
+fn a_server_that_starts_anew_is_asked_by_one_kind() {
+    let mut cluster = Cluster::new();
+    let mut follower = cluster.follow(quick());
+    follower.until_equal(&cluster);
+    for _ in 0..3 {
+        // the last change, which stays as it is
+        cluster.service("b");
+        follower.until_equal(&cluster);
+        cluster.server.stop();
+        let attempts = cluster.attempts() + 6;
+        follower.until("attempts", |_| cluster.attempts() >= attempts);
+        cluster.service("a");
+        cluster.slice("a");
+        cluster.node();
+        cluster.server.compact();
+        cluster.server.forget_requests();
+        cluster.server.script(Rule::new(2, Action::status(403)));
+        cluster.server.resume();
+        follower.until_equal(&cluster);
+        follower.until("watches", |_| cluster.server.watches() == KINDS.len());
+        let forms = |kind| cluster.asked(kind, Form::Any).iter().map(|seen| seen.form).collect::<Vec<_>>();
+        for kind in [Kind::Node, Kind::EndpointSlice, Kind::ServiceCidr] {
+            assert_eq!(forms(kind), [Form::StreamingList], "{kind}\n{}", follower.log());
+        }
+        // refused twice, a check, a watch that is too old, a list
+        let wanted = [Form::List, Form::List, Form::List, Form::Watch, Form::StreamingList];
+        assert_eq!(forms(Kind::Service), wanted, "{}", follower.log());
+    }
+}
+
+/// It waits for another kind only for a while.
+fn a_kind_that_is_refused_alone_holds_up_no_other() {
+    let mut cluster = Cluster::new();
+    let mut follower = cluster.follow(quick());
+    follower.until_equal(&cluster);
+    for kind in KINDS {
+        cluster.server.stop();
+        let attempts = cluster.attempts() + 6;
+        follower.until("attempts", |_| cluster.attempts() >= attempts);
+        cluster.server.script(Rule::new(usize::MAX, Action::status(403)).kind(kind));
+        cluster.server.resume();
+        follower.until("watches", |_| cluster.server.watches() == KINDS.len() - 1);
+        cluster.server.clear();
+        follower.until("watches", |_| cluster.server.watches() == KINDS.len());
+        cluster.service("a");
+        cluster.slice("a");
+        follower.until_equal(&cluster);
+    }
+}
+
 /// One of several servers may not have come as far as the one before.
 fn a_server_that_lags_is_waited_for() {
     let mut cluster = Cluster::new();
@@ -286,6 +337,8 @@ over_both! {
     a_server_that_is_not_there_is_asked_once_a_second,
     an_outage_is_no_reason_for_a_list,
     what_changes_during_an_outage_is_no_reason_for_a_list,
+    a_server_that_starts_anew_is_asked_by_one_kind,
+    a_kind_that_is_refused_alone_holds_up_no_other,
     a_server_that_lags_is_waited_for,
     a_store_that_goes_back_is_noticed,
 }

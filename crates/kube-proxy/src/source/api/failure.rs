@@ -57,6 +57,9 @@ pub(super) enum Cause {
 /// things.
 const TOO_LARGE: &str = "Too large resource version";
 
+/// What it has where its cache begins after that version.
+const TOO_OLD: &str = "too old resource version:";
+
 /// The most bytes of a text that a server or a proxy sent.
 const MOST_TEXT: usize = 1024;
 
@@ -91,6 +94,13 @@ impl Failure {
     /// The server wants to be asked again only then.
     pub(super) fn after(self, wait: Option<Duration>) -> Self {
         Self { retry_after: self.retry_after.max(wait), ..self }
+    }
+
+    /// The oldest version that the server still has, where it says so: "too old resource version: 5 (7)".
+    pub(super) fn oldest(&self) -> Option<&str> {
+        let (_, versions) = self.text.split_once(TOO_OLD)?;
+        let (_, oldest) = versions.split_once('(')?;
+        Some(oldest.split_once(')')?.0.trim())
     }
 
     /// Whether it is about who we are or what we may do.
@@ -189,6 +199,17 @@ mod tests {
     fn a_version_that_the_server_hasnt_come_to_is_told_by_its_message() {
         let status = status(504, "Timeout", "Too large resource version: 9, current: 7");
         assert_eq!(Failure::status(&status, false).cause, Cause::Future);
+    }
+
+    #[test]
+    fn the_oldest_version_is_found_where_the_server_has_it() {
+        let oldest = |message: &str| {
+            let failure = Failure::status(&status(410, "Expired", message), true);
+            failure.oldest().map(str::to_owned)
+        };
+        assert_eq!(oldest("too old resource version: 207 (211)").as_deref(), Some("211"));
+        assert_eq!(oldest("too old resource version: 207"), None);
+        assert_eq!(oldest("The resourceVersion for the provided watch is too old. (5)"), None);
     }
 
     #[test]

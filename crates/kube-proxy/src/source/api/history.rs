@@ -172,6 +172,11 @@ impl History {
         false
     }
 
+    /// True if a round of checks has begun and not ended.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.place > 0
+    }
+
     /// True if a list is to come, at its time.
     pub(super) fn is_doubted(&self) -> bool {
         self.list_at.is_some()

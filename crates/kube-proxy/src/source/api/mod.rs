@@ -15,6 +15,7 @@ mod resource;
 #[cfg(test)]
 mod testing;
 mod timing;
+mod turns;
 mod watch;
 
 use std::io;
@@ -30,6 +31,7 @@ use self::reflector::Reflector;
 use self::report::Report;
 use self::resource::Resource;
 pub use self::timing::Timing;
+use self::turns::Turns;
 use super::freshness::Freshness;
 use super::{Closed, Sink};
 use crate::backoff::Dice;
@@ -86,14 +88,15 @@ impl Setup {
     /// Lists and watches all kinds until the core has ended, in a runtime with I/O and time. Dropping it ends all.
     pub async fn follow(&self, sink: &Sink) -> Closed {
         let mut tasks = JoinSet::new();
+        let turns = Arc::new(Turns::default());
         for kind in KINDS {
-            tasks.spawn(self.reflector(kind, sink.clone()).run());
+            tasks.spawn(self.reflector(kind, sink.clone(), Arc::clone(&turns)).run());
         }
         // The first that finds the core gone is enough.
         tasks.join_next().await.and_then(Result::ok).unwrap_or(Closed)
     }
 
-    fn reflector(&self, kind: Kind, sink: Sink) -> Reflector {
+    fn reflector(&self, kind: Kind, sink: Sink, turns: Arc<Turns>) -> Reflector {
         let resource = Resource::new(kind, &self.node_name);
         Reflector {
             client: self.client.clone(),
@@ -103,6 +106,8 @@ impl Setup {
             outlet: Outlet::new(kind, &self.node_name, sink),
             report: Report::new(resource.name, self.server.as_str().into()),
             failures: 0,
+            turns,
+            turn: None,
             absence: None,
             resource,
         }

@@ -140,6 +140,22 @@ impl Plan {
         self.away |= self.listed;
     }
 
+    /// True if the server was away and hasn't answered since.
+    pub(super) fn is_away(&self) -> bool {
+        self.away && !self.history.is_under_way()
+    }
+
+    /// Another kind has found that the server has forgotten everything before this version. Says how long to wait where that
+    /// makes ours unknown, too: a watch from it would only be refused.
+    pub(super) fn forgotten(&mut self, oldest: &str, now: Instant) -> Option<Duration> {
+        let is_older = |known: &str| compare_versions(known, oldest) == Some(Ordering::Less);
+        if !self.version.as_deref().is_some_and(is_older) {
+            return None;
+        }
+        self.away = false;
+        Some(self.relist(now))
+    }
+
     /// Begins the next step.
     pub(super) fn begin(&mut self, now: Instant) -> Step {
         let may_stream = self.streaming_from.is_none_or(|from| now >= from);
@@ -219,6 +235,11 @@ impl Plan {
     pub(super) fn heard(&mut self, now: Instant) {
         self.attempt.heard.get_or_insert(now);
         self.deaf = Duration::ZERO;
+    }
+
+    /// True if bytes of this step's answer have come.
+    pub(super) fn is_heard(&self) -> bool {
+        self.attempt.heard.is_some()
     }
 
     /// Whether the step is a check.
@@ -378,6 +399,7 @@ impl Plan {
         let is_future = failure.cause == Cause::Future;
         if is_future && attempt.checking && !self.history.lags(now, &self.timing, &mut self.dice) {
             // One of several servers may be behind the others. The watch waits there until it has caught up.
+            self.away = false;
             return Duration::ZERO;
         }
         self.latest |= is_future || failure.cause == Cause::Behind;

@@ -15,6 +15,7 @@ use super::plan::{Plan, Step, Verdict};
 use super::report::Report;
 use super::resource::Resource;
 use super::timing::Timing;
+use super::turns::{Back, Outcome, Turn, Turns};
 use crate::client::{Answer, Body, Call, CallError, Client, Verb};
 use crate::source::Closed;
 use crate::source::freshness::Freshness;
@@ -29,6 +30,10 @@ pub(super) struct Reflector {
     pub(super) plan: Plan,
     pub(super) outlet: Outlet,
     pub(super) report: Report,
+    /// who asks while the server is away
+    pub(super) turns: Arc<Turns>,
+    /// it is this kind
+    pub(super) turn: Option<Turn>,
     /// attempts to connect that had failed when the last step began
     pub(super) failures: u64,
     /// the status that a kind was refused with that need not be there
@@ -54,6 +59,9 @@ impl Reflector {
             if std::mem::replace(&mut self.failures, failures) != failures {
                 self.plan.missed();
             }
+            if self.plan.is_away() && self.turn.is_none() {
+                self.take_turn().await;
+            }
             let step = self.plan.begin(Instant::now());
             let (verb, result) = match step {
                 Step::List(recency) => (Verb::List, self.list(&recency).await),
@@ -67,8 +75,16 @@ impl Reflector {
             };
             self.freshness.disconnected(self.kind());
             let pause = match result {
-                Ok(()) => self.conclude(verb, None).await,
-                Err(Stop::Failed(failure)) => self.conclude(verb, Some(failure)).await,
+                Ok(()) => {
+                    if !self.plan.is_checking() {
+                        self.pass_turn(Back::default());
+                    }
+                    self.conclude(verb, None).await
+                }
+                Err(Stop::Failed(failure)) => {
+                    self.turn_after(&failure);
+                    self.conclude(verb, Some(failure)).await
+                }
                 Err(Stop::Closed(closed)) => Err(closed),
             };
             match pause {
@@ -77,6 +93,59 @@ impl Reflector {
                 Err(closed) => return closed,
             }
         }
+    }
+
+    /// Waits until it is this kind's turn to ask, or the server is back.
+    async fn take_turn(&mut self) {
+        loop {
+            match self.turns.take(self.is_best()).await {
+                Outcome::Turn(turn) => self.turn = Some(turn),
+                Outcome::Unreached(failure) => {
+                    self.report.failed(Verb::Watch, &failure, false);
+                    continue;
+                }
+                Outcome::Back(Back { oldest: Some(oldest) }) => {
+                    if let Some(pause) = self.plan.forgotten(&oldest, Instant::now()) {
+                        sleep(pause).await;
+                    }
+                }
+                Outcome::Back(Back { oldest: None }) | Outcome::Late => {}
+            }
+            return;
+        }
+    }
+
+    /// The server is back: the other kinds go on.
+    pub(super) fn pass_turn(&mut self, back: Back) {
+        if self.turn.take().is_some() {
+            self.turns.is_back(back);
+        }
+    }
+
+    /// What a step's failure means for those who wait for their turn.
+    fn turn_after(&mut self, failure: &Failure) {
+        match failure.cause {
+            Cause::Unreached => {
+                self.turns.unreached(failure);
+                if !self.is_best() {
+                    self.turn = None;
+                }
+            }
+            Cause::Expired if self.is_best() => {
+                self.pass_turn(Back { oldest: failure.oldest().map(Into::into) });
+            }
+            Cause::Expired | Cause::Future | Cause::Behind => self.pass_turn(Back::default()),
+            _ => {
+                let is_best = self.is_best();
+                self.turn.take_if(|turn| turn.is_over_after_failure(is_best));
+            }
+        }
+    }
+
+    /// Services change seldom, so what their watch can't go on from is forgotten of all kinds: the server has started anew. The
+    /// server's memory of other kinds may end for the number of their changes.
+    fn is_best(&self) -> bool {
+        self.kind() == Kind::Service
     }
 
     pub(super) fn kind(&self) -> Kind {
@@ -193,7 +262,17 @@ impl Reflector {
     /// The next bytes of a body. While the core is busy, this kind waits for it and reads nothing; that isn't taken for the
     /// server's silence, which is counted from here.
     pub(super) async fn chunk(&mut self, body: &mut Body, silence: Duration) -> Result<Option<Bytes>, Failure> {
-        let Ok(chunk) = timeout(silence, body.chunk()).await else {
+        let is_first = self.turn.is_some() && !self.plan.is_checking() && !self.plan.is_heard();
+        let early = if is_first { timeout(self.timing.verdict.min(silence), body.chunk()).await.ok() } else { None };
+        let chunk = if let Some(chunk) = early {
+            Ok(chunk)
+        } else {
+            if !self.plan.is_checking() {
+                self.pass_turn(Back::default());
+            }
+            timeout(silence, body.chunk()).await
+        };
+        let Ok(chunk) = chunk else {
             return Err(Failure::new(Cause::Silent, format!("nothing came for {} s", silence.as_secs_f32())));
         };
         let chunk = chunk?;

@@ -19,6 +19,8 @@ pub struct Timing {
     pub lag_millis: Range<u64>,
     /// How soon that is checked again, in milliseconds.
     pub lag_check_millis: Range<u64>,
+    /// A server that has forgotten a version says so at once: a watch that is silent for so long goes on.
+    pub verdict: Duration,
     /// A list that brings no byte for so long has failed.
     pub list_silence: Duration,
     /// How long the body of a refusal is read.
@@ -63,6 +65,7 @@ impl Default for Timing {
             verify_millis: 5_000..60_000,
             lag_millis: 20_000..40_000,
             lag_check_millis: 5_000..10_000,
+            verdict: Duration::from_millis(150),
             list_silence: Duration::from_secs(60),
             refusal: Duration::from_secs(5),
             brief: Duration::from_secs(1),
