@@ -460,9 +460,9 @@ impl Follower {
         }
     }
 
-    /// Takes one batch of those that wait.
+    /// Takes one batch.
     pub(crate) fn take_one(&mut self) {
-        let input = self.inputs.try_recv().expect("a batch that waits");
+        let input = self.inputs.recv_timeout(PATIENCE).expect("a batch");
         self.take(input);
     }
 

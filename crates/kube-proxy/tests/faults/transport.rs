@@ -276,7 +276,9 @@ fn a_kind_that_is_refused_alone_holds_up_no_other() {
 /// One of several servers may not have come as far as the one before.
 fn a_server_that_lags_is_waited_for() {
     let mut cluster = Cluster::new();
-    let mut follower = cluster.follow(quick());
+    // so that no check is due before the watch
+    let timing = Timing { lag_millis: 5000..6000, lag_check_millis: 500..600, ..quick() };
+    let mut follower = cluster.follow(timing);
     follower.until_equal(&cluster);
     let lags = Action::Status {
         code: 504,
