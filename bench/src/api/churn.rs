@@ -1,4 +1,4 @@
-//! How long rules stay stale while changes never end: mode iptables, both proxies in turn, seen from outside.
+//! Measures staleness of rules while changes never end: mode iptables, both proxies in turn, seen from outside.
 //!
 //! Each change gives a Service an endpoint that it never had, so the name of that endpoint's chain identifies the change.
 //! It is in force once the kernel has the chain, which nf_tables notifies; legacy tables are read after each run of the
@@ -28,18 +28,18 @@ use crate::stats;
 
 /// Changes a second.
 const RATE: u32 = 33;
-/// How long each proxy is watched in each round.
+/// Length of one round of one proxy.
 const WATCHED: Duration = Duration::from_secs(30);
 /// The proxies take turns so often, so that what else the machine does meets both.
 const ROUNDS: u32 = 2;
-/// How long the last changes are waited for.
+/// Time limit for the last changes.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is looked whether the changes have ended.
+/// Interval between checks for the end of the changes.
 const LOOK: Duration = Duration::from_millis(50);
-/// What the monitor keeps unread: a run of the tool notifies thousands of rules.
+/// Receive buffer of the monitor: a run of the tool notifies thousands of rules.
 const UNREAD_BYTES: usize = 64 << 20;
 
-/// What a change does to a Service.
+/// The change of a Service.
 #[derive(Clone, Copy)]
 enum Kind {
     /// its last endpoint is another one
@@ -57,13 +57,13 @@ enum Kind {
 struct Waiting {
     /// of each Service, in order: the chain that shows it, and when the change was made
     changes: HashMap<usize, VecDeque<(String, Instant)>>,
-    /// whose chain it is
+    /// the Service of the chain
     owners: HashMap<String, usize>,
     /// of those that are in force
     stale: Vec<Duration>,
 }
 
-/// What was seen of one proxy.
+/// Observations of one proxy.
 #[derive(Default)]
 struct Seen {
     stale: Vec<Duration>,
@@ -245,7 +245,7 @@ fn watch_kernel(
     let timeout = Timespec::try_from(LOOK)?;
     let mut runs = 0;
     while !ended.load(Ordering::Acquire) {
-        // Equal notifications that nobody has read yet become one.
+        // Equal unread notifications become one.
         runs += tools.ended()?;
         if poll(&mut [PollFd::from_borrowed_fd(monitor.as_fd(), PollFlags::IN)], Some(&timeout))? == 0 {
             continue;

@@ -73,7 +73,7 @@ struct Watcher<'a> {
 // === impl Program ===
 
 impl Program {
-    /// What is built beside this program.
+    /// The executable built beside this program.
     pub(super) fn ours() -> anyhow::Result<Self> {
         let path = std::env::current_exe()?.with_file_name("kube-proxy");
         anyhow::ensure!(path.exists(), "{} has to be built beside this program", path.display());

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use serde_json::Value;
 
-/// Requests by what was asked and the code of the answer, say `watch 200`.
+/// Requests by verb and status code, for example `watch 200`.
 pub(super) type Requests = BTreeMap<String, u64>;
 
 /// The policy: all requests but those of the benchmark, which is cluster-admin, and of the script that waits for the server.

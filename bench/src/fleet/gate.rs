@@ -27,10 +27,10 @@ use self::counted::Counted;
 use super::audit::Requests;
 use super::network::{HUB, PORT};
 
-/// How often a closed gate looks whether the server listens.
+/// Interval at which a closed gate checks that the server listens.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How the gate handles connections.
+/// Handling of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// passes it on, from when the server listens

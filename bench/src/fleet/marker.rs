@@ -11,9 +11,9 @@ use super::network::HUB;
 use super::objects::{MARKER_IP, mark, marker_port, marker_target};
 use super::server::Server;
 
-/// How often a node tries.
+/// Interval between attempts of a node.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long one attempt may take.
+/// Time limit of one attempt.
 const ATTEMPT: Duration = Duration::from_millis(300);
 
 /// The newest version, whose endpoint is the only one that is served.

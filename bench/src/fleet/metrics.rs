@@ -42,7 +42,7 @@ fn number(text: &str) -> Option<f64> {
     text.split(' ').next()?.parse().ok()
 }
 
-/// The first number after a word in what a tool prints, say `packets 12 bytes 720`.
+/// The first number after a word in the output of a tool, for example `packets 12 bytes 720`.
 pub(super) fn after(text: &str, word: &str) -> Option<u64> {
     let mut words = text.split_ascii_whitespace().skip_while(|found| *found != word);
     words.nth(1)?.parse().ok()

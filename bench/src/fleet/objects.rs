@@ -17,7 +17,7 @@ const NODES: &str = "/api/v1/nodes";
 const MARKER: &str = "marker";
 /// The cluster IP of the marker.
 pub(super) const MARKER_IP: Ipv4Addr = Ipv4Addr::new(10, 96, 255, 1);
-/// How often a kubelet reports the state of its Node without a change: 12 times an hour.
+/// Interval of a kubelet's Node status updates without a change: 12 an hour.
 pub(super) const NODE_REPORTS: usize = 12;
 
 /// The name of a node.
@@ -63,7 +63,7 @@ pub(super) fn hour(changes: usize, nodes: usize, services: usize, endpoints: usi
     requests
 }
 
-/// What makes a version of the marker: its endpoint's port, then its Service's.
+/// The version of the marker: its endpoint's port, then its Service's.
 pub(super) fn mark(version: u16) -> [Request; 2] {
     let service = service(MARKER, MARKER_IP, marker_port(version));
     let service = Request { method: "PUT", ..request(format!("{SERVICES}/{MARKER}"), &service) };
@@ -84,7 +84,7 @@ fn name(index: usize) -> String {
     format!("service-{index}")
 }
 
-/// Addresses of the static part of the range are left to those who ask for one.
+/// The static part of the range is left to Services with a given address.
 fn cluster_ip(index: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a60_0400 + u32::try_from(index).unwrap_or(0))
 }
@@ -158,7 +158,7 @@ fn node(node: usize) -> Value {
     })
 }
 
-/// What a kubelet reports though nothing has changed: that it still lives.
+/// A kubelet's Node status update without a change: its heartbeat.
 fn node_report(node: usize, report: usize) -> Request {
     let time = format!("2030-01-01T{:02}:{:02}:00Z", report / 60 % 24, report % 60);
     let condition = |kind: &str, status: &str| {

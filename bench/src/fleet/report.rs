@@ -7,15 +7,15 @@ use super::figures::{Figures, count, fan_out, float, scaled, sum_of};
 use super::options::{Options, Phase, Side};
 use super::side::UNAVAILABLE;
 
-/// What churn's changes stand for.
+/// The period that the changes of `churn` stand for.
 const HOUR: Duration = Duration::from_hours(1);
-/// How much longer than that of the server alone a phase may be for its processor time to be compared.
+/// The most by which a phase may be longer than that of the server alone for processor times to be compared.
 const COMPARABLE: f64 = 1.25;
 const MIB: f64 = 1_048_576.0;
 /// Operations of etcd that read.
 const READS: [&str; 3] = ["get", "list", "listWithCount"];
 
-/// What was measured of each side.
+/// Measurements of each side.
 pub(super) type Measured = Vec<(Side, Vec<(Phase, Figures)>)>;
 
 /// Takes one number out of a phase's figures; `None` where a side has none.
@@ -82,7 +82,7 @@ fn rows(all: &[Option<&Figures>]) -> Vec<Row> {
     rows
 }
 
-/// What a cluster would cost its control plane beyond what that does anyway.
+/// The calculated load on a control plane beyond that of the server alone.
 fn extrapolation(options: &Options, measured: &Measured) -> String {
     let mut text = "| | ours | upstream's | ours ÷ upstream's |\n|---|---:|---:|---:|\n".to_owned();
     for &phase in &options.phases {

@@ -12,21 +12,21 @@ use super::options::{Options, Phase, Side};
 use super::proxies::Proxies;
 use super::server::Server;
 
-/// How long a start is watched at least.
+/// Minimum length of phase `start`.
 const START: Duration = Duration::from_secs(45);
 /// In what time the changes of an hour are made.
 const CHURN: Duration = Duration::from_secs(60);
-/// How long 503 is answered.
+/// Duration of the 503 answers.
 pub(super) const UNAVAILABLE: Duration = Duration::from_secs(60);
-/// How long is watched what follows an outage: ours lists anew within a minute of it, upstream waits up to half a minute.
+/// Observation after an outage: lists of a doubtful history come within a minute, upstream backs off up to half a minute.
 const RECOVERY: Duration = Duration::from_secs(65);
-/// How long is watched what follows a smaller event.
+/// Observation after a smaller event.
 const AFTER: Duration = Duration::from_secs(5);
-/// How long after upstream's look at the certificate all proxies have connected anew.
+/// Time for all reconnections after upstream's check of its certificate.
 const RECONNECTED: Duration = Duration::from_secs(20);
 /// The longest that a proxy is waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How often upstream looks at its certificate, from its start on (`CertCallbackRefreshDuration` of client-go).
+/// Interval of upstream's checks of its certificate, from its start on (`CertCallbackRefreshDuration` of client-go).
 const UPSTREAM_LOOKS: Duration = Duration::from_secs(300);
 
 /// The servers and the network, which all sides share.

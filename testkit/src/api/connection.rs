@@ -19,7 +19,7 @@ const LARGEST_REQUEST: usize = 1 << 20;
 #[derive(Clone)]
 pub(super) struct Socket(pub(super) Arc<TcpStream>);
 
-/// What one request after another comes from and is answered on: a connection of HTTP/1.1, past its TLS handshake or
+/// Carries one request after another and their answers: a connection of HTTP/1.1, past its TLS handshake or
 /// without TLS; or one stream of HTTP/2.
 pub(super) struct Connection {
     stream: Stream,
@@ -113,7 +113,7 @@ impl Connection {
         }
     }
 
-    /// Whether bodies are framed in lines.
+    /// True if bodies are framed in lines.
     pub(super) fn has_chunks(&self) -> bool {
         !matches!(self.stream, Stream::Two(_))
     }
@@ -259,7 +259,7 @@ impl Connection {
         Err(io::Error::new(io::ErrorKind::ConnectionAborted, "cut as the script wants it"))
     }
 
-    /// The server doesn't begin with the request; only HTTP/2 can say that.
+    /// The server doesn't begin with the request; only HTTP/2 can express that.
     pub(super) fn refuse_stream(&mut self) -> io::Result<()> {
         if let Stream::Two(reply) = &mut self.stream {
             reply.refuse();

@@ -94,7 +94,7 @@ pub enum Action {
     Silence,
     /// Not even a head; the connection stays open
     NoAnswer,
-    /// Of HTTP/2: the server says that it doesn't begin with this. With HTTP/1.1 the connection ends
+    /// HTTP/2: REFUSED_STREAM. With HTTP/1.1 the connection ends
     RefuseStream,
     /// This many bytes of the body, then nothing; the connection stays open
     StallAfter {

@@ -34,12 +34,12 @@ pub(super) const NAME: &[u8] = b"h2";
 /// Pieces of a body that wait for the client.
 const PIECES: usize = 4;
 
-/// What is to become of a connection of HTTP/2.
+/// An order to a connection of HTTP/2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// as it is
     Serve,
-    /// it says that it is leaving, and serves what has begun
+    /// it sends GOAWAY, and serves what has begun
     Leave,
     /// nothing is read or written any more
     Freeze,
@@ -49,7 +49,7 @@ pub(super) enum Order {
 /// Until what was written is sent.
 const FLUSH: Duration = Duration::from_millis(2);
 
-/// What came of a TLS handshake.
+/// Result of a TLS handshake.
 pub(super) enum Shaken {
     One(ServerConnection),
     Two(TlsStream<TcpStream>),
@@ -61,7 +61,7 @@ pub(super) struct Reply {
     body: Option<mpsc::Sender<Result<Bytes, h2::Error>>>,
     /// of the body until the head is sent
     pieces: Option<Pieces>,
-    /// becomes readable when nobody waits for the answer any more
+    /// becomes readable when the client has dropped the request
     pub(super) gone: Arc<OwnedFd>,
     pub(super) has_certificate: bool,
 }
@@ -78,7 +78,7 @@ pub(super) struct Pieces {
     _gone: Gone,
 }
 
-/// Says when it is dropped that nobody waits any more.
+/// Makes the descriptor readable when it is dropped.
 struct Gone(Option<Arc<OwnedFd>>);
 
 // === impl Shaken ===
@@ -110,7 +110,7 @@ pub(super) fn run(
         Shaken::Two(tls) => {
             let threads = Arc::default();
             runtime.block_on(serve(shared, number, tls, orders, &threads));
-            // What still runs for it, such as bodies that nobody reads, ends with it; then so do the threads.
+            // Tasks of the connection, such as unread bodies, end with the runtime; then so do the threads.
             drop(runtime);
             for thread in std::mem::take(&mut *locked(&threads)) {
                 // A panic of it has been printed.
@@ -231,7 +231,7 @@ impl Reply {
     /// The stream is refused, if there has been no answer.
     pub(super) fn refuse(&mut self) {
         if let Some(head) = self.head.take() {
-            // Nobody may be left.
+            // The receiver may be gone.
             let _ = head.send(Err(h2::Reason::REFUSED_STREAM.into()));
         }
     }
@@ -241,7 +241,7 @@ impl Reply {
         if let Some(body) = self.body.take() {
             // A reset drops what the stream has not sent yet, and a cut comes after bytes that arrive.
             thread::sleep(FLUSH);
-            // Nobody may be left.
+            // The receiver may be gone.
             let _ = body.blocking_send(Err(reason.into()));
         }
     }

@@ -95,7 +95,7 @@ impl Listener {
         }
     }
 
-    /// Tells all connections of HTTP/2.
+    /// Gives an order to all connections of HTTP/2.
     pub(super) fn order(&self, order: Order) {
         for open in locked(&self.control.open).values() {
             open.orders.send_replace(order);

@@ -1,9 +1,8 @@
-//! An API server of our own, scripted: lists, streaming lists and watches over HTTP/1.1, with TLS or without, and over HTTP/2 with TLS, in JSON and
-//! protobuf, as a real one answers them where a client can tell; and every fault that a network or a server may have.
+//! A scripted API server: lists, streaming lists and watches over HTTP/1.1, with TLS or without, and over HTTP/2 with TLS,
+//! in JSON and protobuf, as a real one answers them where a client can tell; and every fault of a network or a server.
 //!
-//! Objects are put in from outside, by [`ApiServer::put`] or by PUT and DELETE of their paths; Events are kept as clients write
-//! them. One thread for each
-//! connection; nothing runs while nothing changes.
+//! Objects are put in from outside, by [`ApiServer::put`] or by PUT and DELETE of their paths; Events are kept as clients
+//! write them. Each connection has a thread; nothing runs while nothing changes.
 
 mod authority;
 mod body;
@@ -54,9 +53,9 @@ pub struct Options {
     pub token: Option<String>,
     /// what all paths begin with, say `/clusters/a`
     pub prefix: String,
-    /// whether it speaks HTTP/2 over TLS with those who do
+    /// it offers HTTP/2 over TLS
     pub http2: bool,
-    /// how many requests may run at once on one connection of HTTP/2
+    /// SETTINGS_MAX_CONCURRENT_STREAMS of HTTP/2
     pub streams: Option<u32>,
     /// whether it knows `sendInitialEvents`; without, it answers 422 to that
     pub streaming_lists: bool,
@@ -299,7 +298,7 @@ impl ApiServer {
         self.shared.store().end_watches(kind);
     }
 
-    /// How often clients have sent something over HTTP/2 so far: requests, acknowledgements, pings.
+    /// Reads over HTTP/2 so far that brought something: requests, acknowledgements, pings.
     pub fn heard(&self) -> u64 {
         self.shared.heard.load(Ordering::Relaxed)
     }
@@ -314,8 +313,7 @@ impl ApiServer {
         self.listener.cut();
     }
 
-    /// Says on all connections of HTTP/2 that it is leaving, by GOAWAY: what has begun goes on, new requests are for a new
-    /// connection.
+    /// Sends GOAWAY on all connections of HTTP/2: what has begun goes on, new requests are for a new connection.
     pub fn go_away(&self) {
         self.listener.order(http2::Order::Leave);
     }

@@ -24,7 +24,7 @@ pub struct Seen {
     pub form: Form,
     /// of which kind of object, if of one
     pub kind: Option<Kind>,
-    /// whose objects are asked for; blank for those of all namespaces
+    /// the namespace of the requested objects; blank for all namespaces
     pub namespace: String,
     /// path and query as they were sent
     pub path_and_query: String,

@@ -5,13 +5,13 @@ const LABEL_BYTES: usize = 63;
 /// The longest DNS subdomain.
 const SUBDOMAIN_BYTES: usize = 253;
 
-/// Whether this is a DNS label (RFC 1123), as namespaces, Services and their ports are named: at most 63 lower-case
+/// True for a DNS label (RFC 1123), as namespaces, Services and their ports are named: at most 63 lower-case
 /// letters, digits and `-`, the first and the last of them no `-`.
 pub fn is_dns_label(text: &str) -> bool {
     text.len() <= LABEL_BYTES && is_part(text)
 }
 
-/// Whether this is a DNS subdomain (RFC 1123), as most other objects are named: parts like labels, joined by `.`, at most
+/// True for a DNS subdomain (RFC 1123), as most other objects are named: parts like labels, joined by `.`, at most
 /// 253 bytes in all.
 pub fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= SUBDOMAIN_BYTES && text.split('.').all(is_part)

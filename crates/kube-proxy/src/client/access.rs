@@ -45,10 +45,10 @@ pub(super) struct Settings {
     pub(super) http2: Http2,
 }
 
-/// What the environment says about HTTP/2, in the variables that client-go knows.
+/// HTTP/2 settings of the environment, in the variables of client-go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Http2 {
-    /// unless `DISABLE_HTTP2` says anything
+    /// false if `DISABLE_HTTP2` is set
     pub(super) enabled: bool,
     /// `HTTP2_READ_IDLE_TIMEOUT_SECONDS`: when a silent connection is pinged; 0 for never
     pub(super) ping_after: Option<Duration>,

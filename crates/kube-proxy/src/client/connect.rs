@@ -36,12 +36,12 @@ pub(super) type Alert = Arc<OnceLock<String>>;
 /// A connection as hyper wants it.
 pub(super) struct Wire {
     io: TokioIo<Box<dyn Stream>>,
-    /// whether the server speaks HTTP/2
+    /// ALPN chose HTTP/2
     pub(super) http2: bool,
     /// whether requests must say the whole URL: over a proxy that forwards them one by one
     pub(super) forwarded: bool,
     pub(super) alert: Alert,
-    /// told of every read
+    /// notified of every read
     pub(super) read: Arc<Notify>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Wire {
 #[error("{text}")]
 pub(super) struct ConnectError {
     text: String,
-    /// whether somebody was there and something else went wrong
+    /// the server, or a proxy, answered; the failure came after that
     pub(super) answered: bool,
 }
 
@@ -96,8 +96,8 @@ impl Wire {
         }
     }
 
-    /// What was written, or why not: a server that refuses a connection closes it, so that writing fails before its alert
-    /// has been read.
+    /// The result of a write, with the alert for an error: a server that refuses a connection closes it, so that writing
+    /// fails before its alert has been read.
     fn explained<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if matches!(outcome, Poll::Ready(Err(_))) {
             let mut unread = [0; 1];
@@ -151,12 +151,12 @@ impl Write for Wire {
 // === impl ConnectError ===
 
 impl ConnectError {
-    /// Nobody was there.
+    /// No answer from the server.
     pub(super) fn unreachable(text: String) -> Self {
         Self { text, answered: false }
     }
 
-    /// Somebody was.
+    /// The server, or a proxy, answered.
     pub(super) fn failing(text: String) -> Self {
         Self { text, answered: true }
     }
@@ -201,7 +201,7 @@ fn tcp(timing: &Timing, limit: Duration) -> HttpConnector {
     tcp
 }
 
-/// How many probes without an answer end a connection.
+/// Unanswered keepalive probes that end a connection.
 const KEEPALIVE_PROBES: u32 = 3;
 
 // === impl Dial ===

@@ -1,5 +1,5 @@
-//! Who may try to connect, and when: one at a time for all, seldom while nobody answers, ever more seldom while somebody
-//! answers and it fails.
+//! Paces attempts to connect: one at a time for all requests, one a second while the server is unreachable, with growing
+//! backoff while it answers and fails.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -11,9 +11,9 @@ use super::Timing;
 use super::connect::ConnectError;
 use crate::backoff::{Backoff, Dice};
 
-/// What all requests share that need a connection.
+/// The state of attempts to connect, shared by all requests.
 pub(super) struct Gate {
-    /// held by who tries
+    /// held during an attempt
     turn: tokio::sync::Mutex<()>,
     state: Mutex<State>,
     /// from one attempt at a server that isn't there to the next, at least
@@ -25,11 +25,11 @@ pub(super) struct Gate {
 struct State {
     /// attempts that came to nothing
     failures: u64,
-    /// what the last of them said
+    /// the error of the last of them
     error: String,
     /// no attempt before
     next: Option<Instant>,
-    /// somebody is there, and it fails
+    /// backoff of a server that answers and fails
     failing: Backoff,
     /// attempts in a row at a server that isn't there
     absent: u32,
@@ -59,25 +59,25 @@ impl Gate {
         }
     }
 
-    /// How many attempts have failed.
+    /// Failed attempts so far.
     pub(super) fn failures(&self) -> u64 {
         self.state().failures
     }
 
-    /// Waits for the turn. Fails if an attempt failed since there were so many failures: its error is everybody's who
-    /// waited.
+    /// Waits for the turn. Fails if an attempt failed since there were so many failures: its error is that of all
+    /// waiting requests.
     pub(super) async fn turn(&self, failures: u64) -> Result<MutexGuard<'_, ()>, String> {
         let turn = self.turn.lock().await;
         let state = self.state();
         if state.failures == failures { Ok(turn) } else { Err(state.error.clone()) }
     }
 
-    /// How long no attempt may be made.
+    /// Time until the next attempt.
     pub(super) fn wait(&self) -> Duration {
         self.state().next.map_or(Duration::ZERO, |next| next.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether the next attempt should give up soon.
+    /// True if the next attempt gets little time.
     pub(super) fn is_brisk(&self) -> bool {
         self.state().absent % PATIENT != PATIENT - 1
     }
@@ -115,7 +115,7 @@ impl Gate {
         state.failing.reset();
     }
 
-    /// What failed so far says nothing any more: other certificates are in use.
+    /// Forgets the backoff: other certificates are in use.
     pub(super) fn forget(&self) {
         let mut state = self.state();
         state.next = None;

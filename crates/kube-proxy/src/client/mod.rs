@@ -75,16 +75,15 @@ pub struct Timing {
     pub headers: Duration,
     /// until TCP has a connection, before another attempt is made; now and then it gets longer
     pub tcp: Duration,
-    /// from one attempt to connect to the next at least, while nobody answers; up to 1.7 times as long by chance
+    /// from one attempt to connect to the next at least, while the server is unreachable; up to 1.7 times as long
     pub probe: Duration,
-    /// the first wait after an attempt that somebody answered and that failed; it doubles, and is up to twice as long by
-    /// chance
+    /// the first wait after an attempt that was answered and failed; it doubles, and is up to twice as long by chance
     pub backoff: Duration,
     /// the bound of that doubling
     pub backoff_limit: Duration,
-    /// how long a connection of HTTP/2 is silent before it is pinged
+    /// silence of an HTTP/2 connection before it is pinged
     pub ping: Duration,
-    /// how long the answer to that may take
+    /// time limit of the answer to a ping
     pub pong: Duration,
     /// how long a connection is silent before TCP asks whether the other side is there
     pub keepalive: Duration,
@@ -126,7 +125,7 @@ struct Reply {
     identity: u64,
 }
 
-/// How often a request is sent in all that the server hasn't looked at: it closes its connections, or refuses more at once.
+/// Times that a request is sent which the server hasn't processed: it closes its connections, or refuses more at once.
 const TRIES: u32 = 3;
 
 /// What is asked for.
@@ -303,8 +302,8 @@ impl Client {
         }
     }
 
-    /// Sends a request over a connection that there is or that is made, and says when it was sent. What a server hasn't
-    /// looked at is sent again, a few times.
+    /// Sends a request over a connection that there is or that is made, and returns when it was sent. A request that
+    /// the server hasn't processed is sent again, a few times.
     async fn exchange(&self, call: &Call, credential: &Credential) -> (Result<Reply, CallError>, Instant) {
         let inner = &*self.0;
         let after = inner.timing.headers;
@@ -362,7 +361,7 @@ impl Client {
         Ok(request)
     }
 
-    /// How many attempts to connect have failed so far, whoever made them.
+    /// Failed attempts to connect so far, of all clones.
     pub fn failures(&self) -> u64 {
         self.0.transports.failures()
     }

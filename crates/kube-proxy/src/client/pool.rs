@@ -22,19 +22,19 @@ use super::Timing;
 use super::connect::{Alert, ConnectError, Connector, Wire};
 use super::error::{CallError, chain};
 
-/// What is sent.
+/// An outgoing request.
 pub(super) type Outgoing = Request<Full<Bytes>>;
 
 /// Bounds what one connection of HTTP/1.1 reads ahead.
 const READ_BUFFER_BYTES: usize = 64 << 10;
-/// What the server may send on one stream before we have read it: enough for 5 MB/s over 50 ms.
+/// Receive window of one stream: enough for 5 MB/s over 50 ms.
 const STREAM_WINDOW: u32 = 256 << 10;
-/// What it may send on all of them: more than all that run at once can leave unread (four kinds, and one request that
+/// Receive window of the connection: more than all that run at once can leave unread (four kinds, and one request that
 /// writes an Event), so that none waits for another's reader. It bounds the memory, too.
 const CONNECTION_WINDOW: u32 = 8 * STREAM_WINDOW;
 /// Connections of HTTP/1.1 that are kept open between requests. Watches hold theirs.
 const IDLE_CONNECTIONS: usize = 2;
-/// How long. API servers keep them for minutes.
+/// Their idle timeout. API servers keep them for minutes.
 const IDLE: Duration = Duration::from_secs(30);
 
 type Http2 = http2::Connection<Wire, Full<Bytes>, TokioExecutor>;
@@ -44,7 +44,7 @@ type Http2 = http2::Connection<Wire, Full<Bytes>, TokioExecutor>;
 pub(super) struct Pings {
     /// after so long; `None` for never
     pub(super) after: Option<Duration>,
-    /// how long an answer may take
+    /// time limit of an answer
     pub(super) within: Duration,
 }
 
@@ -67,16 +67,16 @@ enum Sender {
     Two(http2::SendRequest<Full<Bytes>>),
 }
 
-/// What is known of a connection, for all that runs on it.
+/// The state of a connection, shared by the requests on it.
 pub(super) struct Link {
     /// requests whose answer hasn't been read to its end
     running: AtomicUsize,
     /// of HTTP/2, until it ends: it knows how many of them the server allows
     connection: OnceLock<Mutex<Option<Pin<Box<Http2>>>>>,
-    /// whether requests must say the whole URL
+    /// requests carry the whole URL
     forwarded: bool,
     alert: Alert,
-    /// how many attempts to connect had failed when it was made
+    /// failed attempts to connect before it was made
     failures: u64,
     /// the server has answered a request over it
     answered: AtomicBool,
@@ -98,11 +98,11 @@ pub(super) struct Running(Arc<Link>);
 pub(super) enum SendError {
     /// it was never sent: the connection was closing
     Unsent(hyper::Error),
-    /// the server says that it hasn't looked at it
+    /// the server reports that it hasn't processed it
     Unprocessed(hyper::Error),
     /// the connection is gone, and it may have been so before this was sent: it is one of HTTP/2 that served others
     Lost(hyper::Error),
-    /// the server refuses who we are, by this alert of TLS
+    /// the server refuses the client certificate, by this alert of TLS
     Alert(String),
     /// anything else
     Broken(hyper::Error),
@@ -195,7 +195,7 @@ impl Pool {
         locked(&self.open).push(kept);
     }
 
-    /// Closes connections of HTTP/1.1 that nobody has needed for a while.
+    /// Closes idle connections of HTTP/1.1.
     pub(super) fn tidy(&self) {
         let mut idle = 0;
         locked(&self.open).retain(|open| {
@@ -209,14 +209,14 @@ impl Pool {
 }
 
 /// Runs a connection of HTTP/2 until it ends, and waits until the server has said how it wants to be used. A server that
-/// refuses who we are says that instead.
+/// refuses the client certificate ends the connection instead.
 async fn settled(connection: Http2, link: &Arc<Link>, read: &Notify) -> Result<(), ConnectError> {
     let connection = link.connection.get_or_init(|| Mutex::new(Some(Box::pin(connection))));
     let own = Arc::clone(link);
     let (end, mut ended) = oneshot::channel();
     tokio::spawn(async move {
         let result = poll_fn(|cx| own.poll(cx)).await;
-        // How it ends later is told to those who wait for answers.
+        // Later errors reach the requests that wait for answers.
         drop(end.send(result));
     });
     while locked(connection).as_ref().is_none_or(|http2| http2.current_max_send_streams() == 0) {
@@ -254,7 +254,7 @@ impl Sender {
 // === impl Link ===
 
 impl Link {
-    /// How many attempts to connect had failed when this connection was made; `None` once it has answered a request.
+    /// Failed attempts to connect before this connection was made; `None` once it has answered a request.
     pub(super) fn unanswered(&self) -> Option<u64> {
         (!self.answered.load(Ordering::Relaxed)).then_some(self.failures)
     }
@@ -267,7 +267,7 @@ impl Link {
         self.running.load(Ordering::Relaxed) < most
     }
 
-    /// Drives a connection of HTTP/2. Once it has ended nothing of it stays, so that nobody waits for it.
+    /// Drives a connection of HTTP/2. It is dropped at its end, so that nothing waits for it.
     fn poll(&self, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
         let Some(connection) = self.connection.get() else { return Poll::Ready(Ok(())) };
         let mut connection = locked(connection);
@@ -305,7 +305,7 @@ impl Lease {
         }
     }
 
-    /// What is known of the connection.
+    /// The state of the connection.
     pub(super) fn link(&self) -> Arc<Link> {
         Arc::clone(&self.running.0)
     }
@@ -342,7 +342,7 @@ impl Lease {
     }
 }
 
-/// A request as HTTP/1.1 says it: the server's name in a header.
+/// A request in the form of HTTP/1.1: the server's name in a header.
 fn of_http1(mut request: Outgoing, forwarded: bool) -> Outgoing {
     let uri = request.uri();
     if let Some(host) = uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok()) {
@@ -357,7 +357,7 @@ fn of_http1(mut request: Outgoing, forwarded: bool) -> Outgoing {
 // === impl SendError ===
 
 impl SendError {
-    /// Whether the same request may be sent over another connection.
+    /// True if the same request may be sent over another connection.
     pub(super) fn lets_send_again(&self, method: &Method) -> bool {
         match self {
             Self::Unsent(_) | Self::Unprocessed(_) => true,
@@ -396,14 +396,14 @@ impl From<SendError> for CallError {
             | SendError::Unprocessed(error)
             | SendError::Lost(error)
             | SendError::Broken(error) => {
-                // The causes say what was tried; the outermost text says nothing.
+                // The causes are specific; the outermost text isn't.
                 Self::Interrupted(error.source().map_or_else(|| error.to_string(), chain))
             }
         }
     }
 }
 
-/// Whether the server says that it hasn't begun: it refuses the stream, or it is leaving and the stream is one after the
+/// True if the server hasn't processed the request: it refuses the stream, or it is leaving and the stream is one after the
 /// last that it has begun with.
 fn is_unprocessed(error: &h2::Error) -> bool {
     let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);

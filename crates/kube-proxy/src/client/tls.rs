@@ -81,7 +81,7 @@ pub(super) fn config(settings: &Settings, material: &Material) -> Result<ClientC
 /// The configuration towards a proxy: the system's authorities, no certificate.
 pub(super) fn plain_config(settings: &Settings) -> Result<ClientConfig, Fault> {
     let config = builder()?.with_root_certificates(settings.authorities.of_system()).with_no_client_auth();
-    // What a proxy is asked is said in HTTP/1.1, whatever comes within its tunnel.
+    // Requests to a proxy are HTTP/1.1, whatever its tunnel carries.
     Ok(adjusted(config, vec![HTTP1.to_vec()]))
 }
 

@@ -67,8 +67,8 @@ impl Transports {
         })
     }
 
-    /// A connection for a request, and the number of its identity. Where a new one is needed, one of those who want it
-    /// tries once, and all of them get what comes of that.
+    /// A connection for a request, and the number of its identity. Where a new one is needed, one of the waiting requests
+    /// makes an attempt, and all of them share its result.
     pub(super) async fn lease(&self, credential: &Credential) -> Result<(Lease, u64), CallError> {
         let failures = self.gate.failures();
         let (pool, identity) = self.current(credential);
@@ -106,7 +106,7 @@ impl Transports {
         made.map_err(|error| CallError::Connect(error.to_string()))
     }
 
-    /// How many attempts to connect have failed.
+    /// Failed attempts to connect so far.
     pub(super) fn failures(&self) -> u64 {
         self.gate.failures()
     }

@@ -19,7 +19,7 @@ use crate::core::{Applied, Desk, Input};
 #[derive(Clone, Debug)]
 pub struct Sink {
     inputs: SyncSender<Input>,
-    /// applies inputs at once; without it they go to whoever holds the other end of the channel
+    /// applies inputs at once; without it they go to the receiver of the channel
     desk: Option<Desk>,
 }
 
@@ -30,7 +30,7 @@ pub struct Closed;
 
 /// A batch of more events is applied on the core's thread.
 const SMALL: usize = 64;
-/// How soon a core that was busy is looked at again.
+/// Interval of attempts to deliver to a busy core.
 const ROOM: Duration = Duration::from_millis(1);
 
 // === impl Sink ===
@@ -103,7 +103,7 @@ impl Sink {
     }
 }
 
-/// Whether the core decides about these in no time: they are few, and none is about a Node, on which every Service depends.
+/// True if the core applies these quickly: they are few, and none is about a Node, on which every Service depends.
 fn is_small(events: &[Event]) -> bool {
     let of_node = |event: &Event| match event {
         Event::Upsert(object) => object.kind() == Kind::Node,

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::*;
 
-/// How long anything may take.
+/// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn pair(server: Server, change: impl FnOnce(&mut Options)) -> (ApiServer, Setup) {
@@ -130,7 +130,7 @@ async fn a_request_on_a_connection_that_answers_no_ping_is_sent_again() {
     assert_eq!((server.requests().len(), server.connections()), (3, 2));
 }
 
-/// A client whose environment says this, beside short pings of its own.
+/// A client with this environment.
 fn with_environment(server: &ApiServer, identity: &Identity, of: &[(&str, &str)], timing: fn(&mut Options)) -> Setup {
     let folder = Folder::new();
     let kubeconfig = folder.kubeconfig(&cluster_of(server, identity), "");
@@ -177,7 +177,7 @@ async fn a_stream_that_is_refused_is_asked_for_again() {
     let result = setup.status().await;
     assert!(matches!(result, Err(CallError::Interrupted(_))), "{result:?}");
     assert_eq!(server.requests().len(), 7, "not for ever");
-    // A stream that was begun isn't: who asked decides.
+    // A stream that was begun isn't sent again: that is up to the caller.
     server.script(Rule::new(1, Action::CutHead { bytes: 0 }));
     let result = setup.status().await;
     assert!(matches!(result, Err(CallError::Interrupted(_))), "{result:?}");

@@ -20,7 +20,7 @@ pub(super) struct Failure {
 /// What kind of failure it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// there is no connection to the server; whoever makes them decides when to try again
+    /// there is no connection to the server; the client paces the attempts
     Unreached,
     /// there are no credentials to send
     Unequipped,
@@ -53,11 +53,10 @@ pub(super) enum Cause {
     Future,
 }
 
-/// What the server's message has where its history ends before the version that was asked for. Its code is that of many
-/// things.
+/// Part of the server's message where its history ends before the requested version. The code, 504, has other causes too.
 const TOO_LARGE: &str = "Too large resource version";
 
-/// What it has where its cache begins after that version.
+/// The same where its watch cache begins after that version.
 const TOO_OLD: &str = "too old resource version:";
 
 /// The most bytes of a text that a server or a proxy sent.
@@ -96,7 +95,7 @@ impl Failure {
         Self { retry_after: self.retry_after.max(wait), ..self }
     }
 
-    /// The oldest version that the server still has, where it says so: "too old resource version: 5 (7)".
+    /// The oldest version in the server's watch cache, where its message has that: "too old resource version: 5 (7)".
     pub(super) fn oldest(&self) -> Option<&str> {
         let (_, versions) = self.text.split_once(TOO_OLD)?;
         let (_, oldest) = versions.split_once('(')?;
@@ -157,7 +156,7 @@ impl Cause {
     }
 
     /// True if the server is away or has just started. It may come back with what a backup held: then our version is one of
-    /// its future, watches from there say nothing until it has caught up, and what is gone by then is never told.
+    /// its future, watches from there are silent until it has caught up, and deletions before that are never delivered.
     pub(super) fn is_absence(self) -> bool {
         matches!(self, Self::Unreached | Self::Unequipped)
             || self.code().is_some_and(|code| matches!(code, 401 | 403 | 500..))

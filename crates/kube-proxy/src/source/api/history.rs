@@ -1,4 +1,4 @@
-//! Whether the server's history is still the one that was followed, decided after the server was away.
+//! Detects, after the server was away, that its history isn't the one that was followed.
 //!
 //! An etcd that was restored from a backup counts its resource versions on from the backup. A watch from a version of the
 //! lost future then stays silent, and deletions of that future are never delivered. A *witness* is an object and the
@@ -26,7 +26,7 @@ pub(super) struct Witness {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Witnesses(VecDeque<Witness>);
 
-/// What is known about the server's history.
+/// Checks of the server's history.
 #[derive(Debug, Default)]
 pub(super) struct History {
     witnesses: Witnesses,
@@ -50,7 +50,7 @@ struct Lag {
     until: Instant,
 }
 
-/// What a check shows.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finding {
     /// the histories agree
@@ -197,7 +197,7 @@ impl History {
         self.lag.is_some_and(|lag| now >= lag.check_at)
     }
 
-    /// How long a watch may last until something else is due.
+    /// Seconds until a list or a check is due.
     pub(super) fn seconds_left(&self, now: Instant) -> u64 {
         let moments = [self.list_at, self.lag.map(|lag| lag.check_at)];
         let left = moments.into_iter().flatten().min();

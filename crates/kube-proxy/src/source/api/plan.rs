@@ -66,7 +66,7 @@ pub(super) struct Plan {
     streaming_from: Option<Instant>,
     /// streams that break, and what else goes wrong
     trouble: Backoff,
-    /// a server that says that it can't answer
+    /// a server that answers 429 or 5xx
     failing: Backoff,
     /// one that answers, and to no avail: it begins small when it comes after the other
     refusals: Backoff,
@@ -135,7 +135,7 @@ impl Plan {
         }
     }
 
-    /// Somebody has found the server away, be it another kind.
+    /// An attempt to connect has failed, of this kind or another.
     pub(super) fn missed(&mut self) {
         self.away |= self.listed;
     }
@@ -145,8 +145,8 @@ impl Plan {
         self.away && !self.history.is_under_way()
     }
 
-    /// Another kind has found that the server has forgotten everything before this version. Says how long to wait where that
-    /// makes ours unknown, too: a watch from it would only be refused.
+    /// The server's watch cache begins with this version, as another kind found. Returns the pause before a list if the
+    /// known version is older: a watch from it would only be refused.
     pub(super) fn forgotten(&mut self, oldest: &str, now: Instant) -> Option<Duration> {
         let is_older = |known: &str| compare_versions(known, oldest) == Some(Ordering::Less);
         if !self.version.as_deref().is_some_and(is_older) {
@@ -242,7 +242,7 @@ impl Plan {
         self.attempt.heard.is_some()
     }
 
-    /// Whether the step is a check.
+    /// True if the step is a check.
     pub(super) fn is_checking(&self) -> bool {
         self.attempt.checking
     }
@@ -342,7 +342,7 @@ impl Plan {
             Some(failure) => failure,
         };
         let quiet = match failure.cause {
-            // Who may not ask this may not watch either, and is told of that.
+            // The watch that follows is refused, too, and that is logged.
             Cause::Refused { .. } if attempt.checking => true,
             Cause::Interrupted => worked,
             // Some servers send no bookmarks, and one that is gone shows at the next step.
@@ -354,7 +354,7 @@ impl Plan {
         };
         let mut pause = self.after(&failure, now);
         if let Some(wanted) = failure.retry_after {
-            // A little later by chance: it is said to many at once.
+            // With jitter: many nodes get the same answer.
             let wanted = wanted.min(self.timing.retry_after_limit).mul_f64(1.0 + self.dice.fraction() / 4.0);
             pause = pause.max(wanted);
         }

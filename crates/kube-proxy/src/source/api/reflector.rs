@@ -30,9 +30,9 @@ pub(super) struct Reflector {
     pub(super) plan: Plan,
     pub(super) outlet: Outlet,
     pub(super) report: Report,
-    /// who asks while the server is away
+    /// pacing of requests while the server is away
     pub(super) turns: Arc<Turns>,
-    /// it is this kind
+    /// held while this kind is the one that asks
     pub(super) turn: Option<Turn>,
     /// attempts to connect that had failed when the last step began
     pub(super) failures: u64,
@@ -122,7 +122,7 @@ impl Reflector {
         }
     }
 
-    /// What a step's failure means for those who wait for their turn.
+    /// Passes a step's failure on to the kinds that wait for their turn.
     fn turn_after(&mut self, failure: &Failure) {
         match failure.cause {
             Cause::Unreached => {
@@ -142,8 +142,8 @@ impl Reflector {
         }
     }
 
-    /// Services change seldom, so what their watch can't go on from is forgotten of all kinds: the server has started anew. The
-    /// server's memory of other kinds may end for the number of their changes.
+    /// Services change seldom: a version of theirs that is too old shows that the server has started anew, and so is too old
+    /// for all kinds. The watch cache of other kinds may be short for the number of their changes.
     fn is_best(&self) -> bool {
         self.kind() == Kind::Service
     }
@@ -244,7 +244,7 @@ impl Reflector {
         };
         let now = Instant::now();
         self.plan.answered(now);
-        // A check says nothing about lists and watches, which may be refused all the same.
+        // A check doesn't show that lists and watches work.
         if !self.plan.is_checking() {
             self.freshness.connected(self.kind(), now);
             self.report.answered();

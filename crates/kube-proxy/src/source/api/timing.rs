@@ -14,12 +14,12 @@ pub struct Timing {
     /// When everything is listed anew after the server was away and it isn't certain that its history goes on, in
     /// milliseconds; one of these by chance, since all nodes do so. Until then watches go on from what is known.
     pub verify_millis: Range<u64>,
-    /// How long a server may be behind the known version before it counts as restored from a backup, in milliseconds; one of
-    /// these by chance.
+    /// A server that is behind the known version for so long counts as restored from a backup, in milliseconds; one of these
+    /// by chance.
     pub lag_millis: Range<u64>,
-    /// How soon that is checked again, in milliseconds.
+    /// Interval of the checks in that time, in milliseconds.
     pub lag_check_millis: Range<u64>,
-    /// A server that has forgotten a version says so at once: a watch that is silent for so long goes on.
+    /// A watch from a version that is too old ends at once: one that is silent for so long goes on.
     pub verdict: Duration,
     /// A list that brings no byte for so long has failed.
     pub list_silence: Duration,
@@ -31,7 +31,7 @@ pub struct Timing {
     pub floor: Duration,
     /// The first wait after a failure; each further one is twice as long, and up to twice that by chance.
     pub backoff: Duration,
-    /// The first wait where the server says that it can't answer (429, 5xx).
+    /// The first wait after 401, 403, 429 and 5xx.
     pub failing: Duration,
     /// The bound of the doubling when the server fails.
     pub backoff_limit: Duration,

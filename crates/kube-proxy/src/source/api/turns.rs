@@ -1,5 +1,5 @@
-//! One kind asks for all while the server is away: a server that has just started refuses everything for a moment, and
-//! has forgotten the past of every kind at once.
+//! Lets one kind ask for all while the server is away: a server that has just started refuses every kind for a moment, and
+//! its watch caches of all kinds begin with its start.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::sync::{Notify, OwnedMutexGuard};
 
 use super::failure::Failure;
 
-/// Whose turn it is, and what came of the last one.
+/// The turn, and the result of the last one.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     lock: Arc<tokio::sync::Mutex<()>>,
@@ -18,15 +18,15 @@ pub(super) struct Turns {
 
 #[derive(Debug, Default)]
 struct State {
-    /// how often the server has come back
+    /// number of the server's returns
     returns: u64,
-    /// how it was the last time
+    /// the state of the server at the last one
     back: Back,
     /// why the last attempt to connect failed
     failure: Option<Failure>,
 }
 
-/// How a server is that has come back.
+/// State of a server that has come back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Back {
     /// versions before this one are too old for it
@@ -41,7 +41,7 @@ pub(super) struct Turn {
     failures: u32,
 }
 
-/// What waiting for a turn comes to.
+/// Result of waiting for a turn.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// this kind is the one that asks
@@ -56,7 +56,7 @@ pub(super) enum Outcome {
 
 /// No kind waits longer for another one: it may be that one alone which is refused.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the others let the best kind go first, when all begin to wait.
+/// Delay of the other kinds, so that the best one comes first where all begin to wait.
 const COURTESY: Duration = Duration::from_millis(20);
 /// So many answers without success, and the next kind asks.
 const FAILURES: u32 = 3;
@@ -89,14 +89,14 @@ impl Turns {
         }
     }
 
-    /// The server is back, as those are to know who wait. The turn is to be dropped now.
+    /// The server is back, which all waiting kinds are to see. To be called before the turn is dropped.
     pub(super) fn is_back(&self, back: Back) {
         let mut state = self.state();
         state.returns += 1;
         state.back = back;
     }
 
-    /// There is no connection: the failure is that of all who wait.
+    /// There is no connection: all waiting kinds get the failure.
     pub(super) fn unreached(&self, failure: &Failure) {
         self.state().failure = Some(failure.clone());
         self.unreached.notify_waiters();
