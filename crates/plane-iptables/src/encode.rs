@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::io;
 
 use ferry_kernel::iptables::{ChainName, Restore, Rule, Table, Target};
-use ferry_plane::Op;
+use ferry_plane::Batch;
 
-use crate::mirror::{Kind, at};
-use crate::names::Class;
+use crate::mirror::at;
+use crate::names::{self, Class};
 use crate::object::{ChainId, IptObject, OwnRules, Owner};
-use crate::plan::{Item, PIECE_CHAINS, Part, Plan, Steps, Task, Work, is_last};
+use crate::plan::{Item, Part, Plan, Steps, Task, Work, is_last};
 
 /// The text, and which operation stands where in it.
 pub(crate) struct Script<'a> {
@@ -47,6 +47,19 @@ pub(crate) struct Progress {
     pub(crate) stuck: BTreeSet<ChainId>,
     /// there are too many of these to find them one by one: no chain is removed at all
     pub(crate) all_stuck: bool,
+}
+
+// === impl Progress ===
+
+impl Progress {
+    /// Chains that this batch deletes and that are there still, without rules.
+    pub(crate) fn stuck_in(&self, batch: &Batch<IptObject>) -> BTreeSet<ChainId> {
+        let deleted = batch.delete.iter().filter_map(|object| match object {
+            IptObject::Chain(id, _) | IptObject::Place(id) if !names::is_shared(object) => Some(*id),
+            _ => None,
+        });
+        deleted.filter(|id| self.all_stuck || self.stuck.contains(id)).collect()
+    }
 }
 
 /// A piece of the text that is handed on has at least so many bytes.
@@ -365,122 +378,6 @@ fn is_told_by_name(chain: ChainName, rule: &Rule) -> bool {
             matches!(rule.target, Target::Jump(to) if Class::of(to) == Some(Class::Endpoint))
         }
         _ => false,
-    }
-}
-
-/// What takes back the first sections of a script. `None`: what was there before isn't known.
-pub(crate) fn undo(plan: &Plan<'_>, script: &Whole, sections: usize) -> Option<Undone> {
-    let mut undo = Undo { plan, tables: Default::default() };
-    let ahead: BTreeSet<Item> = plan.ahead().collect();
-    let (left, rest): (Vec<Item>, Vec<Item>) =
-        script.operations_in(sections).into_iter().partition(|item| ahead.contains(item));
-    for item in rest {
-        undo.note(item)?;
-    }
-    Some(Undone { text: undo.write(), complete: left.is_empty() })
-}
-
-/// A text that takes something back.
-pub(crate) struct Undone {
-    pub(crate) text: Restore,
-    /// nothing is left then: not even chains to which nothing leads, which will be wanted again
-    pub(crate) complete: bool,
-}
-
-/// What is taken back.
-struct Undo<'a> {
-    plan: &'a Plan<'a>,
-    tables: [UndoTable; Table::ALL.len()],
-}
-
-#[derive(Default)]
-struct UndoTable {
-    dropped: Vec<ChainName>,
-    restored: Vec<ChainId>,
-    entries: Vec<Item>,
-}
-
-// === impl Undo ===
-
-impl Undo<'_> {
-    fn note(&mut self, item: Item) -> Option<()> {
-        let object = self.plan.object(item)?;
-        if crate::names::is_shared(object) {
-            return Some(());
-        }
-        let mirror = self.plan.mirror;
-        match (item.op, object) {
-            (Op::Delete | Op::Create | Op::Replace, IptObject::Chain(id, _)) => {
-                let table = self.tables.get_mut(at(id.table))?;
-                if mirror.chain(*id).is_none() {
-                    table.dropped.push(id.name);
-                } else {
-                    mirror.text(*id)?;
-                    table.restored.push(*id);
-                }
-            }
-            (Op::Create | Op::Replace, IptObject::Place(id)) => {
-                self.tables.get_mut(at(id.table))?.dropped.push(id.name)
-            }
-            (Op::Create | Op::Replace, IptObject::Entry(key, _)) => {
-                self.tables.get_mut(at(key.place.table))?.entries.push(item);
-            }
-            _ => return None,
-        }
-        Some(())
-    }
-
-    fn write(&self) -> Restore {
-        let mut restore = Restore::new(self.plan.family);
-        for (table, undo) in Table::ALL.iter().zip(&self.tables) {
-            if !undo.restored.is_empty() || !undo.entries.is_empty() {
-                restore.table(*table);
-                self.write_table(undo, &mut restore);
-                restore.commit();
-            }
-            // What was made last leads to what was made before.
-            let dropped: Vec<ChainName> = undo.dropped.iter().rev().copied().collect();
-            for piece in dropped.chunks(PIECE_CHAINS) {
-                restore.table(*table);
-                for name in piece.iter() {
-                    restore.declare(*name);
-                }
-                for name in piece.iter() {
-                    restore.remove(*name);
-                }
-                restore.commit();
-            }
-        }
-        restore
-    }
-
-    fn write_table(&self, undo: &UndoTable, restore: &mut Restore) {
-        for id in &undo.restored {
-            restore.declare(id.name);
-        }
-        let entries: Vec<_> = undo.entries.iter().filter_map(|item| self.plan.entry(*item)).collect();
-        let stays = |id: ChainId| Kind::of(id) == Some(Kind::BuiltIn) || !undo.dropped.contains(&id.name);
-        for (key, lines) in entries.iter().filter(|(key, _)| stays(key.place)) {
-            for line in lines.iter() {
-                restore.delete_text(key.place.name, line);
-            }
-        }
-        for id in &undo.restored {
-            let lines = self.plan.mirror.text(*id).map(|lines| lines.iter()).into_iter().flatten();
-            for line in lines {
-                restore.append_text(id.name, line);
-            }
-        }
-        for (key, _) in &entries {
-            let before = self.plan.mirror.entry(key).map(|lines| lines.iter()).into_iter().flatten();
-            for line in before.rev() {
-                if is_last(key.owner) {
-                    restore.append_text(key.place.name, line);
-                } else {
-                    restore.insert_text(key.place.name, line);
-                }
-            }
-        }
     }
 }
 

@@ -1,25 +1,25 @@
 //! The half that touches the kernel: one run of the tool per commit, and news of what others do.
 
+mod commit;
+
 use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferry_kernel::iptables::{Backend, Failure, Family, Match, Run, Stdin, Table, Tool};
-use ferry_kernel::{nfacct, sysctl};
-use ferry_plane::{Batch, CommitError, Extent, Kernel, Object as _, Tended};
+use ferry_kernel::iptables::{Backend, Family, Table, Tool};
+use ferry_kernel::sysctl;
+use ferry_plane::{Batch, CommitError, Extent, Kernel, Tended};
 
 use crate::base;
 use crate::counters::Counters;
 use crate::drift;
-use crate::encode::{Outline, Progress, Script, Whole, undo};
-use crate::mirror::{Kind, Mirror, at};
-use crate::names;
+
+use crate::mirror::{Kind, Mirror};
 use crate::object::{ChainId, IptKey, IptObject};
-use crate::plan::Plan;
 use crate::read::{self, Found};
-use crate::verdict::{of_failure, of_io, of_script};
-use crate::watch::{Heard, LegacyWatch, Turn, all_entries};
+use crate::verdict::{of_failure, of_io};
+use crate::watch::{Heard, LegacyWatch, Turn};
 
 /// One family's tables in the kernel.
 #[derive(Debug)]
@@ -47,8 +47,6 @@ pub struct IptablesKernel {
 
 /// When to look again after the other family had the turn.
 const CONTENDED: Duration = Duration::from_millis(20);
-/// Chains that others' rules lead to when they are to go: beyond so many, none goes.
-const STUCK: usize = 32;
 
 const ROUTE_LOCALNET: &str = "net/ipv4/conf/all/route_localnet";
 
@@ -91,158 +89,6 @@ impl IptablesKernel {
         for table in Table::ALL {
             self.counters.set_rules(table, self.mirror.size(table).rules);
         }
-    }
-
-    // --- writing
-
-    /// Writes a batch, all of it or nothing.
-    fn write(&mut self, batch: &Batch<IptObject>) -> Result<(), CommitError> {
-        let is_legacy = self.tool.backend() == Backend::Legacy;
-        self.hear()?;
-        // Chains of one unit are written, and go, whatever is in them.
-        let tables = self.legacy.take(&places(batch).map(|place| place.table).collect());
-        self.look_closer(tables)?;
-        if !self.mirror.known() {
-            return Err(CommitError::Drifted {
-                object: "what others have done, or a run that did not end well".to_owned(),
-            });
-        }
-        // Rules in these would be there twice, or be missing when they are to go: somebody may have done the same.
-        if let Some(chain) = places(batch).find(|chain| self.unread.contains(chain)) {
-            return Err(CommitError::Drifted { object: format!("{} {}", chain.table, chain.name) });
-        }
-        let mut mirror = std::mem::take(&mut self.mirror);
-        let result = self.write_plan(&Plan::new(self.family(), self.tool.backend(), batch, &mirror));
-        let before = all_entries(&mirror);
-        match &result {
-            Ok(Some(stuck)) => {
-                mirror.apply(self.family(), batch, stuck);
-                self.wrote = true;
-                self.fresh = false;
-            }
-            Ok(None) | Err((_, Undone(true))) => {}
-            Err((_, Undone(false))) => {
-                mirror.doubt();
-                self.told = false;
-            }
-        }
-        self.mirror = mirror;
-        self.count_rules();
-        if is_legacy {
-            match &result {
-                Ok(Some(_)) => self.legacy.account(self.family(), before, &self.mirror, strays(batch)),
-                Ok(None) | Err(_) => self.legacy.look(self.family()),
-            }
-            .map_err(of_io)?;
-        }
-        result.map(drop).map_err(|(error, _)| error)
-    }
-
-    /// Writes a plan; the chains that can't be removed come back. `None` if there is nothing to do.
-    fn write_plan(&mut self, plan: &Plan<'_>) -> Result<Option<BTreeSet<ChainId>>, (CommitError, Undone)> {
-        let (mut progress, mut counted) = (Progress::default(), false);
-        if plan.parts.is_empty() {
-            return Ok(None);
-        }
-        let mut written = Table::ALL.map(|_| 0);
-        loop {
-            let write = |stdin: &mut Stdin<'_>| Script::stream(plan, &progress, &mut |piece| stdin.write(piece));
-            let (result, outline) = self.run(plan.size(), write);
-            for (count, table) in written.iter_mut().zip(Table::ALL) {
-                *count += outline.written(table);
-            }
-            let Err(failure) = result else { break };
-            self.counters.failed(self.wrote);
-            let script = Script::new(plan, &progress);
-            let committed = line_of(&failure).map(|line| script.outline().sections_before(line));
-            let stuck = stuck_at(plan, &script, &failure);
-            if let Some(committed) = committed.filter(|_| !stuck.is_empty() && !progress.all_stuck) {
-                // They are emptied, and stay until those who lead to them have gone.
-                progress.sections += committed;
-                progress.stuck.extend(stuck);
-                progress.all_stuck = progress.stuck.len() > STUCK;
-                continue;
-            }
-            // A counter that a rule names may have gone with a flush.
-            if let Some(committed) = committed.filter(|_| !std::mem::replace(&mut counted, true))
-                && make_counters(plan.batch)
-            {
-                progress.sections += committed;
-                continue;
-            }
-            let undone = Undone(progress.sections == 0 && self.take_back(plan, &script, &failure, committed));
-            return Err((of_script(failure, &self.tool, plan, &script, self.fresh), undone));
-        }
-        for (count, table) in written.iter().zip(Table::ALL) {
-            self.counters.set_written(table, *count);
-        }
-        if progress.all_stuck {
-            let removed = |object: &IptObject| match object {
-                IptObject::Chain(id, _) | IptObject::Place(id) if !names::is_shared(object) => Some(*id),
-                _ => None,
-            };
-            progress.stuck.extend(plan.batch.delete.iter().filter_map(removed));
-        }
-        Ok(Some(progress.stuck))
-    }
-
-    /// Takes back what a run that failed had committed. False if it isn't known what that is.
-    fn take_back(&mut self, plan: &Plan<'_>, script: &Whole, failure: &Failure, committed: Option<usize>) -> bool {
-        let committed = match failure {
-            // Not run, or nothing read of what it was given.
-            Failure::Missing { .. }
-            | Failure::TooOld { .. }
-            | Failure::NoPermission { .. }
-            | Failure::NoLockFile { .. }
-            | Failure::Locked { .. } => 0,
-            Failure::Refused { .. } | Failure::NoTable { .. } | Failure::Exhausted { .. } => match committed {
-                Some(committed) => committed,
-                None if script.outline().sections() == 1 => 0,
-                None => return false,
-            },
-            Failure::TimedOut { .. } | Failure::Killed { .. } | Failure::Garbage { .. } | Failure::Io { .. } => {
-                return false;
-            }
-        };
-        let Some(undo) = undo(plan, script, committed) else { return false };
-        let text = undo.text.text();
-        let write = |stdin: &mut Stdin<'_>| stdin.write(text).map(|()| Outline::of(text));
-        (text.is_empty() || self.run(undo.text.lines(), write).0.is_ok()) && undo.complete
-    }
-
-    /// Runs the tool with a text of about so many lines.
-    fn run(
-        &mut self,
-        lines: usize,
-        mut write: impl FnMut(&mut Stdin<'_>) -> io::Result<Outline>,
-    ) -> (Result<Run, Failure>, Outline) {
-        let mut restore = || {
-            let mut outline = Outline::default();
-            let result = self.tool.restore_by(&mut |stdin| write(stdin).map(|of| outline = of));
-            (result, outline)
-        };
-        let committed = |(result, outline): &(Result<Run, Failure>, Outline)| match result {
-            Ok(_) => Some(outline.sections()),
-            Err(failure) => line_of(failure).map(|line| outline.sections_before(line)),
-        };
-        let done = match self.tool.backend() {
-            Backend::Nft => self.turn.take().around(lines, restore, committed),
-            Backend::Legacy => {
-                // So that no family waits for the other's lock, and takes it for somebody else's.
-                let _turn = self.turn.take();
-                Ok(restore())
-            }
-        };
-        let (result, outline) = done.unwrap_or_else(|error| {
-            (Err(Failure::Io { tool: "iptables-restore".to_owned(), error }), Outline::default())
-        });
-        self.counters.ran(outline.bytes);
-        match &result {
-            Ok(run) => self.counters.waited(run.lock_wait),
-            Err(Failure::Locked { bound, .. }) => self.counters.waited(*bound),
-            Err(_) => {}
-        }
-        (result, outline)
     }
 
     // --- reading
@@ -380,10 +226,6 @@ impl IptablesKernel {
     }
 }
 
-/// Whether nothing is left of what failed.
-#[derive(Clone, Copy, Debug)]
-struct Undone(bool);
-
 impl Kernel<IptObject> for IptablesKernel {
     /// Tries the tool, and listens.
     fn prepare(&mut self) -> Result<(), CommitError> {
@@ -439,58 +281,4 @@ impl Kernel<IptObject> for IptablesKernel {
         }
         Ok(Tended { wake, drift: self.drift()? })
     }
-}
-
-/// Makes the counters that rules of a batch name, and that may be there; false if there are none.
-fn make_counters(batch: &Batch<IptObject>) -> bool {
-    let rules = batch.create.iter().chain(&batch.replace).flat_map(|object| match object {
-        IptObject::Chain(_, rules) => &*rules.0,
-        IptObject::Entry(_, rules) => rules,
-        IptObject::Place(_) | IptObject::RouteLocalnet | IptObject::Stray(..) => &[],
-    });
-    let names: BTreeSet<&str> = rules
-        .flat_map(|rule| &rule.matches)
-        .filter_map(|each| match each {
-            Match::Account(name) => Some(&**name),
-            _ => None,
-        })
-        .collect();
-    // Where one can't be made, the run says so once more.
-    names.iter().for_each(|name| drop(nfacct::create(name)));
-    !names.is_empty()
-}
-
-/// The line that the tool refused.
-fn line_of(failure: &Failure) -> Option<usize> {
-    match failure {
-        Failure::Refused { line, .. } => *line,
-        _ => None,
-    }
-}
-
-/// The chains whose removal is refused, since somebody else's rules lead to them.
-fn stuck_at(plan: &Plan<'_>, script: &Whole, failure: &Failure) -> Vec<ChainId> {
-    let Failure::Refused { lines, .. } = failure else { return Vec::new() };
-    let removes = |line: &&usize| script.line(**line).is_some_and(|line| line.starts_with("-X "));
-    let items = lines.iter().filter(removes).filter_map(|line| script.operation(*line));
-    items.filter_map(|item| plan.chain(item)).collect()
-}
-
-/// The chains in which a batch adds or removes single rules.
-fn places(batch: &Batch<IptObject>) -> impl Iterator<Item = ChainId> {
-    let all = batch.create.iter().chain(&batch.replace).chain(&batch.delete);
-    all.filter_map(|object| object.key().place())
-}
-
-/// How many rules of others a batch removes from each table.
-fn strays(batch: &Batch<IptObject>) -> [i64; 3] {
-    let mut strays = [0; 3];
-    for object in &batch.delete {
-        if let IptObject::Stray(id, _) = object
-            && let Some(count) = strays.get_mut(at(id.table))
-        {
-            *count += 1;
-        }
-    }
-    strays
 }

@@ -5,7 +5,7 @@
 //! - `base`: chains of the base, and what leads to ours; `compile`: a service, of which `shape` says how its frontends are
 //!   served, `dispatch` how they are found or refused, and `chains` what serves them; `rules`: how rules are written
 //! - `kernel`: what touches the tables; `mirror`: what is there, and `plan` what a batch comes to against it, `encode` as the
-//!   tool's input; `read`, `sort`: what the tool prints, as objects; `watch`, `drift`: what others do; `verdict`: what
+//!   tool's input, `undo` what takes it back; `read`, `sort`: what the tool prints, as objects; `watch`, `drift`: what others do; `verdict`: what
 //!   failures mean; `counters`: for metrics
 //! - `ruleset`: objects as the chains of a kernel; `trace`: what they do with a packet; `render`: as text
 
@@ -33,6 +33,7 @@ mod ruleset;
 mod shape;
 mod sort;
 mod trace;
+mod undo;
 mod verdict;
 mod watch;
 

@@ -147,6 +147,35 @@ impl<'a> Plan<'a> {
         self.works.get(at(table))
     }
 
+    /// The operations of the first sections.
+    pub(crate) fn items_in(&self, sections: usize) -> BTreeSet<Item> {
+        let mut items = BTreeSet::new();
+        for part in self.parts.iter().take(sections) {
+            match part {
+                Part::Ahead(of) | Part::Behind(of) => items.extend(of),
+                Part::Of(table, steps) => {
+                    if let Some(work) = self.work(*table) {
+                        work.collect(*steps, &mut items);
+                    }
+                }
+            }
+        }
+        items
+    }
+
+    /// The batch with these operations only.
+    pub(crate) fn batch_of(&self, items: &BTreeSet<Item>) -> Batch<IptObject> {
+        let list = |of: Op, objects: &[IptObject]| -> Vec<IptObject> {
+            let indices = items.iter().filter(|item| item.op == of).map(|item| item.index);
+            indices.filter_map(|index| objects.get(index).cloned()).collect()
+        };
+        Batch {
+            create: list(Op::Create, &self.batch.create),
+            replace: list(Op::Replace, &self.batch.replace),
+            delete: list(Op::Delete, &self.batch.delete),
+        }
+    }
+
     /// What is written before anything leads to it.
     pub(crate) fn ahead(&self) -> impl Iterator<Item = Item> {
         let items = self.parts.iter().filter_map(|part| match part {
@@ -338,6 +367,24 @@ impl Work {
 
     fn removes(&self) -> bool {
         !self.gone.is_empty() || self.places.values().any(|task| task.gone.is_some() || !task.take.is_empty())
+    }
+
+    /// The operations of these steps.
+    fn collect(&self, steps: Steps, items: &mut BTreeSet<Item>) {
+        if steps.add() {
+            items.extend(&self.written);
+        }
+        if steps.remove() {
+            items.extend(&self.gone);
+        }
+        for task in self.places.values() {
+            if steps.add() {
+                items.extend(task.made.iter().chain(&task.put));
+            }
+            if steps.remove() {
+                items.extend(task.gone.iter().chain(&task.take));
+            }
+        }
     }
 
     /// Whether rules go by their text. For the first one iptables-nft-restore fetches the rules of all chains that the section

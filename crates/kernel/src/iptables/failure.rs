@@ -97,6 +97,8 @@ pub enum Failure {
     Exhausted {
         /// which
         tool: String,
+        /// of the text that it was given, from 1, where it names one: sections that were committed before stay
+        line: Option<usize>,
         /// its words
         text: String,
     },
@@ -163,7 +165,7 @@ impl<'a> Complaint<'a> {
             "holding the xtables lock",
         ];
         if has(&exhausted) {
-            return Failure::Exhausted { tool, text: self.words() };
+            return Failure::Exhausted { tool, line: self.named().first().copied(), text: self.words() };
         }
         if let Some(table) = self.table() {
             return if self.privileged { Failure::NoTable { tool, table } } else { Failure::NoPermission { tool } };

@@ -9,6 +9,7 @@ use crate::base;
 use crate::mirror::{Content, Lines, Mirror};
 use crate::names;
 use crate::object::EntryKey;
+use crate::undo::undo;
 
 const V4: Family = Family::V4;
 

@@ -13,7 +13,7 @@ use ferry_modekit::good;
 use ferry_modekit::states::{self, everything, pool};
 use ferry_model::{Action, Context, FrontendAddr, FrontendKind, PortState, Profile, Treatment};
 use ferry_plane::engine::Engine;
-use ferry_plane::{CommitError, Compile, Delta, Kernel, Outcome, SyncEngine, Unit, UnitId};
+use ferry_plane::{Batch, CommitError, Compile, Delta, Extent, Kernel, Object, Outcome, SyncEngine, Unit, UnitId};
 use ferry_plane_iptables::object::{ChainId, EntryKey, OwnRules, Owner};
 use ferry_plane_iptables::{Counters, IptObject, Iptables, IptablesEngine, IptablesKernel, Turn};
 use ferry_testkit::stage::slowly;
@@ -76,6 +76,130 @@ fn a_tool_that_is_killed_after_its_first_commit_leaves_nothing_half_written() {
             good(engine.sync(Instant::now()));
             assert_same(&machine.read_back(), &wanted(&engine), "back again");
         }
+    });
+}
+
+/// A deletion of the last section of table nat that fails, once; `$FOLDER/broken` is left behind.
+const LAST_DELETION: &str = "input=$FOLDER/input\ncat > $input\nif [ -e $FOLDER/broken ] || ! grep -q '^-D KUBE-SERVICES .*-j KUBE-SVC' $input; then exec $REAL \"$@\" < $input; fi\ntouch $FOLDER/broken\nsed 's/^-D KUBE-SERVICES .*-j KUBE-SVC.*/-D KUBE-SERVICES -d 192.0.2.1 -j KUBE-MARK-MASQ/;s/^-D KUBE-SERVICES -d 192.0.2.1/-D KUBE-SERVICES -p tcp/' $input | $REAL \"$@\"\nexit $?\n";
+
+/// The kernel has no memory for the last section of table nat, once.
+const LAST_MEMORY: &str = "input=$FOLDER/input\ncat > $input\nlast=$(grep -n '^\\*nat' $input | tail -1 | cut -d: -f1)\nif [ -e $FOLDER/broken ] || ! grep -q '^-D KUBE-SERVICES .*-j KUBE-SVC' $input; then exec $REAL \"$@\" < $input; fi\ntouch $FOLDER/broken\nhead -$((last - 1)) $input | $REAL \"$@\" || exit 4\necho \"iptables-restore: line $((last + 1)) failed: Memory allocation problem.\" >&2\nexit 1\n";
+
+/// Endpoints of some Services change, and one with endpoints goes: additions, and rules that are deleted by their text.
+fn change_and_one_gone(family: Family) -> Delta {
+    let mut delta = change(family);
+    let gone = everything(family).units.into_keys().find(|id| id.to_string().ends_with("/local")).unwrap();
+    delta.units.insert(gone, None);
+    delta
+}
+
+/// The nft variant: all additions are in force, nothing that is to go has gone, and the chains in question are named.
+fn additions_are_in_force(fault: &str, word: &str) {
+    with_wrapper("-restore", LONG, |machine, wrapper| {
+        let mut engine = started(machine);
+        let before = machine.read_back();
+        let delta = change_and_one_gone(machine.family);
+        let compile = Iptables::new(machine.family, FEATURES);
+        let context = delta.context.clone().unwrap();
+        let mut after = Vec::new();
+        for unit in delta.units.values().flatten() {
+            compile.compile(&context, unit, &mut after);
+        }
+        let batch = difference(&before, &after);
+        wrapper.fault(fault);
+        let error = engine.kernel_mut().commit(&batch).unwrap_err().to_string();
+        wrapper.well();
+        assert!(error.contains(word), "{error}");
+        let found = machine.read_back();
+        let drift = engine.kernel_mut().tend(Instant::now()).unwrap().drift;
+        if machine.backend == Backend::Legacy {
+            // Table nat is one section, and what filter got before it is taken back.
+            assert_same(&found, &before, "taken back");
+            assert!(drift.is_none(), "{drift:?}");
+        } else {
+            let missing: Vec<_> = after.iter().filter(|object| !found.contains(object)).collect();
+            assert!(missing.is_empty(), "{missing:?}");
+            let strange = |object: &&IptObject| !before.contains(object) && !after.contains(object);
+            assert!(!found.iter().any(|object| strange(&object)), "{found:?}");
+            assert!(batch.delete.iter().all(|object| found.contains(object)), "{found:?}");
+            let Some(Extent::Keys(keys)) = drift else { panic!("all must be read: {drift:?}") };
+            assert!(keys.len() < batch.len(), "{keys:?}");
+        }
+        // The same batch goes on where the first try ended.
+        let bytes = engine.kernel().counters().bytes();
+        engine.kernel_mut().commit(&batch).unwrap();
+        assert!(engine.kernel().counters().bytes() > bytes);
+        assert_same(&machine.read_back(), &after, "finished");
+        assert!(engine.kernel_mut().tend(Instant::now()).unwrap().drift.is_none());
+    });
+}
+
+/// What makes one list the other, as the engine orders it.
+fn difference(before: &[IptObject], after: &[IptObject]) -> Batch<IptObject> {
+    let key_in = |list: &[IptObject], object: &IptObject| list.iter().any(|other| other.key() == object.key());
+    let pick = |list: &[IptObject], of: &dyn Fn(&IptObject) -> bool| -> Vec<IptObject> {
+        let mut picked: Vec<IptObject> = list.iter().filter(|object| of(object)).cloned().collect();
+        picked.sort_by_key(Object::rank);
+        picked
+    };
+    let mut delete = pick(before, &|object| !key_in(after, object) && !object.spare());
+    delete.reverse();
+    Batch {
+        create: pick(after, &|object| !key_in(before, object)),
+        replace: pick(after, &|object| key_in(before, object) && !before.contains(object)),
+        delete,
+    }
+}
+
+#[test]
+fn a_deletion_that_fails_last_leaves_what_is_known() {
+    additions_are_in_force(LAST_DELETION, "differs");
+}
+
+#[test]
+fn a_last_section_without_memory_leaves_what_is_known() {
+    additions_are_in_force(LAST_MEMORY, "Memory allocation problem");
+}
+
+#[test]
+fn a_deletion_that_fails_last_is_made_good_without_reading_everything() {
+    for fault in [LAST_DELETION, LAST_MEMORY] {
+        with_wrapper("-restore", LONG, |machine, wrapper| {
+            let mut engine = started(machine);
+            wrapper.fault(fault);
+            engine.offer(change_and_one_gone(machine.family));
+            let now = Instant::now();
+            let mut outcome = engine.sync(now);
+            assert!(machine.folder().join("broken").exists(), "the fault was met");
+            assert!(!outcome.full, "{outcome:?}");
+            if outcome.error.is_some() {
+                outcome = engine.tend(now + Duration::from_millis(50));
+            }
+            assert!(!good(outcome).full);
+            assert_same(&machine.read_back(), &wanted(&engine), "finished");
+            for turn in 1..5_u32 {
+                let outcome = good(engine.tend(now + turn * Duration::from_millis(300)));
+                assert!(!outcome.full && outcome.repairs == 0, "{outcome:?}");
+            }
+        });
+    }
+}
+
+/// The Services of the failed change are as before once more: the leftovers of the first try go.
+#[test]
+fn a_change_that_is_withdrawn_after_half_of_it_leaves_nothing() {
+    with_wrapper("-restore", LONG, |machine, wrapper| {
+        let mut engine = started(machine);
+        wrapper.fault(LAST_MEMORY);
+        engine.offer(change_and_one_gone(machine.family));
+        let now = Instant::now();
+        let outcome = engine.sync(now);
+        failed(&outcome, &["Memory allocation problem"]);
+        engine.offer(everything(machine.family));
+        for turn in 1..5_u32 {
+            assert!(!good(engine.tend(now + turn * Duration::from_millis(300))).full);
+        }
+        assert_same(&machine.read_back(), &wanted(&engine), "withdrawn");
     });
 }
 

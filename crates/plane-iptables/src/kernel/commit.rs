@@ -1,0 +1,274 @@
+//! Commits: one run of the tool for each, and what is in force after a run that failed.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use ferry_kernel::iptables::{Backend, Failure, Match, Run, Stdin, Table};
+use ferry_kernel::nfacct;
+use ferry_plane::{Batch, CommitError, Object as _};
+
+use super::IptablesKernel;
+use crate::encode::{Outline, Progress, Script, Whole};
+use crate::mirror::at;
+use crate::object::{ChainId, IptKey, IptObject};
+use crate::plan::{Item, Plan};
+use crate::undo::undo;
+use crate::verdict::{of_io, of_script};
+use crate::watch::all_entries;
+
+/// Chains that others' rules lead to when they are to go: beyond so many, none goes.
+const STUCK: usize = 32;
+
+/// The part of a batch that is in force after a commit.
+#[derive(Debug)]
+enum Written {
+    Nothing,
+    /// all of it; these chains are empty, but could not be removed
+    All {
+        stuck: BTreeSet<ChainId>,
+    },
+    /// the operations of the sections before the one that failed
+    Part {
+        batch: Batch<IptObject>,
+        stuck: BTreeSet<ChainId>,
+    },
+    /// the tool ended without naming the section that failed
+    Unknown,
+}
+
+// === impl Written ===
+
+impl Written {
+    fn part(plan: &Plan<'_>, progress: &Progress, items: &BTreeSet<Item>) -> Self {
+        if items.is_empty() {
+            return Self::Nothing;
+        }
+        let batch = plan.batch_of(items);
+        Self::Part { stuck: progress.stuck_in(&batch), batch }
+    }
+}
+
+// === impl IptablesKernel ===
+
+impl IptablesKernel {
+    /// Writes a batch, all of it or nothing.
+    pub(super) fn write(&mut self, batch: &Batch<IptObject>) -> Result<(), CommitError> {
+        let is_legacy = self.tool.backend() == Backend::Legacy;
+        self.hear()?;
+        // Chains of one unit are written, and go, whatever is in them.
+        let tables = self.legacy.take(&places(batch).map(|place| place.table).collect());
+        self.look_closer(tables)?;
+        if !self.mirror.known() {
+            return Err(CommitError::Drifted {
+                object: "what others have done, or a run that did not end well".to_owned(),
+            });
+        }
+        // Rules in these would be there twice, or be missing when they are to go: somebody may have done the same.
+        if let Some(chain) = places(batch).find(|chain| self.unread.contains(chain)) {
+            return Err(CommitError::Drifted { object: format!("{} {}", chain.table, chain.name) });
+        }
+        let mut mirror = std::mem::take(&mut self.mirror);
+        let (result, written) = self.write_plan(&Plan::new(self.family(), self.tool.backend(), batch, &mirror));
+        let before = all_entries(&mirror);
+        match &written {
+            Written::Nothing => {}
+            Written::All { stuck } => mirror.apply(self.family(), batch, stuck),
+            Written::Part { batch, stuck } => {
+                mirror.apply(self.family(), batch, stuck);
+                // The engine keeps its acknowledged state: it compares these with it, unless its next commit completes them.
+                self.owed.extend(keys(batch));
+            }
+            Written::Unknown => {
+                mirror.doubt();
+                self.told = false;
+            }
+        }
+        if matches!(written, Written::All { .. } | Written::Part { .. }) {
+            self.wrote = true;
+            self.fresh = false;
+        }
+        self.mirror = mirror;
+        self.count_rules();
+        if is_legacy {
+            match &written {
+                Written::All { .. } => self.legacy.account(self.family(), before, &self.mirror, strays(batch)),
+                Written::Part { batch, .. } => self.legacy.account(self.family(), before, &self.mirror, strays(batch)),
+                Written::Nothing | Written::Unknown => self.legacy.look(self.family()),
+            }
+            .map_err(of_io)?;
+        }
+        result
+    }
+
+    /// Writes a plan. Returns its error and, in either case, the part of the batch that is in force.
+    fn write_plan(&mut self, plan: &Plan<'_>) -> (Result<(), CommitError>, Written) {
+        let (mut progress, mut counted) = (Progress::default(), false);
+        if plan.parts.is_empty() {
+            return (Ok(()), Written::Nothing);
+        }
+        let mut written = Table::ALL.map(|_| 0);
+        loop {
+            let write = |stdin: &mut Stdin<'_>| Script::stream(plan, &progress, &mut |piece| stdin.write(piece));
+            let (result, outline) = self.run(plan.size(), write);
+            for (count, table) in written.iter_mut().zip(Table::ALL) {
+                *count += outline.written(table);
+            }
+            let Err(failure) = result else { break };
+            self.counters.failed(self.wrote);
+            let script = Script::new(plan, &progress);
+            let committed = line_of(&failure).map(|line| script.outline().sections_before(line));
+            let stuck = stuck_at(plan, &script, &failure);
+            if let Some(committed) = committed.filter(|_| !stuck.is_empty() && !progress.all_stuck) {
+                // They are emptied, and stay until those who lead to them have gone.
+                progress.sections += committed;
+                progress.stuck.extend(stuck);
+                progress.all_stuck = progress.stuck.len() > STUCK;
+                continue;
+            }
+            // A counter that a rule names may have gone with a flush.
+            if let Some(committed) = committed.filter(|_| !std::mem::replace(&mut counted, true))
+                && make_counters(plan.batch)
+            {
+                progress.sections += committed;
+                continue;
+            }
+            let written = self.take_back(plan, &progress, &script, &failure, committed);
+            return (Err(of_script(failure, &self.tool, plan, &script, self.fresh)), written);
+        }
+        for (count, table) in written.iter().zip(Table::ALL) {
+            self.counters.set_written(table, *count);
+        }
+        (Ok(()), Written::All { stuck: progress.stuck_in(plan.batch) })
+    }
+
+    /// Takes back what the sections before the failed one had committed. Where the text that they replaced isn't kept, they
+    /// stay in force.
+    fn take_back(
+        &mut self,
+        plan: &Plan<'_>,
+        progress: &Progress,
+        script: &Whole,
+        failure: &Failure,
+        committed: Option<usize>,
+    ) -> Written {
+        let committed = match failure {
+            // Not run, or nothing read of what it was given.
+            Failure::Missing { .. }
+            | Failure::TooOld { .. }
+            | Failure::NoPermission { .. }
+            | Failure::NoLockFile { .. }
+            | Failure::Locked { .. } => 0,
+            Failure::Refused { .. } | Failure::NoTable { .. } | Failure::Exhausted { .. } => match committed {
+                Some(committed) => committed,
+                None if script.outline().sections() == 1 => 0,
+                None => return Written::Unknown,
+            },
+            Failure::TimedOut { .. } | Failure::Killed { .. } | Failure::Garbage { .. } | Failure::Io { .. } => {
+                return Written::Unknown;
+            }
+        };
+        let sections = progress.sections + committed;
+        let undo = if progress.sections == 0 { undo(plan, script, committed) } else { None };
+        let Some(undo) = undo else { return Written::part(plan, progress, &plan.items_in(sections)) };
+        let text = undo.text.text();
+        let write = |stdin: &mut Stdin<'_>| stdin.write(text).map(|()| Outline::of(text));
+        if text.is_empty() || self.run(undo.text.lines(), write).0.is_ok() {
+            Written::part(plan, progress, &undo.left)
+        } else {
+            Written::Unknown
+        }
+    }
+
+    /// Runs the tool with a text of about so many lines.
+    fn run(
+        &mut self,
+        lines: usize,
+        mut write: impl FnMut(&mut Stdin<'_>) -> io::Result<Outline>,
+    ) -> (Result<Run, Failure>, Outline) {
+        let mut restore = || {
+            let mut outline = Outline::default();
+            let result = self.tool.restore_by(&mut |stdin| write(stdin).map(|of| outline = of));
+            (result, outline)
+        };
+        let committed = |(result, outline): &(Result<Run, Failure>, Outline)| match result {
+            Ok(_) => Some(outline.sections()),
+            Err(failure) => line_of(failure).map(|line| outline.sections_before(line)),
+        };
+        let done = match self.tool.backend() {
+            Backend::Nft => self.turn.take().around(lines, restore, committed),
+            Backend::Legacy => {
+                // So that no family waits for the other's lock, and takes it for somebody else's.
+                let _turn = self.turn.take();
+                Ok(restore())
+            }
+        };
+        let (result, outline) = done.unwrap_or_else(|error| {
+            (Err(Failure::Io { tool: "iptables-restore".to_owned(), error }), Outline::default())
+        });
+        self.counters.ran(outline.bytes);
+        match &result {
+            Ok(run) => self.counters.waited(run.lock_wait),
+            Err(Failure::Locked { bound, .. }) => self.counters.waited(*bound),
+            Err(_) => {}
+        }
+        (result, outline)
+    }
+}
+
+/// Makes the counters that rules of a batch name, and that may be there; false if there are none.
+fn make_counters(batch: &Batch<IptObject>) -> bool {
+    let rules = batch.create.iter().chain(&batch.replace).flat_map(|object| match object {
+        IptObject::Chain(_, rules) => &*rules.0,
+        IptObject::Entry(_, rules) => rules,
+        IptObject::Place(_) | IptObject::RouteLocalnet | IptObject::Stray(..) => &[],
+    });
+    let names: BTreeSet<&str> = rules
+        .flat_map(|rule| &rule.matches)
+        .filter_map(|each| match each {
+            Match::Account(name) => Some(&**name),
+            _ => None,
+        })
+        .collect();
+    // Where one can't be made, the run says so once more.
+    names.iter().for_each(|name| drop(nfacct::create(name)));
+    !names.is_empty()
+}
+
+/// The line at which the tool failed.
+fn line_of(failure: &Failure) -> Option<usize> {
+    match failure {
+        Failure::Refused { line, .. } | Failure::Exhausted { line, .. } => *line,
+        _ => None,
+    }
+}
+
+/// The chains whose removal is refused, since somebody else's rules lead to them.
+fn stuck_at(plan: &Plan<'_>, script: &Whole, failure: &Failure) -> Vec<ChainId> {
+    let Failure::Refused { lines, .. } = failure else { return Vec::new() };
+    let removes = |line: &&usize| script.line(**line).is_some_and(|line| line.starts_with("-X "));
+    let items = lines.iter().filter(removes).filter_map(|line| script.operation(*line));
+    items.filter_map(|item| plan.chain(item)).collect()
+}
+
+/// The keys of all operations of a batch.
+fn keys(batch: &Batch<IptObject>) -> impl Iterator<Item = IptKey> {
+    batch.create.iter().chain(&batch.replace).chain(&batch.delete).map(IptObject::key)
+}
+
+/// The chains in which a batch adds or removes single rules.
+fn places(batch: &Batch<IptObject>) -> impl Iterator<Item = ChainId> {
+    keys(batch).filter_map(|key| key.place())
+}
+
+/// How many rules of others a batch removes from each table.
+fn strays(batch: &Batch<IptObject>) -> [i64; 3] {
+    let mut strays = [0; 3];
+    for object in &batch.delete {
+        if let IptObject::Stray(id, _) = object
+            && let Some(count) = strays.get_mut(at(id.table))
+        {
+            *count += 1;
+        }
+    }
+    strays
+}
