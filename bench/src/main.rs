@@ -3,7 +3,7 @@
 //! end. MODE is `nftables`, `iptables` (over nf_tables) or `iptables-legacy`. Prints and never judges: quote ratios and processor time,
 //! machines are noisy.
 //!
-//! `ferry-bench [--mode MODE] --start|--spread|--ranges SERVICES` measures that alone, to be repeated side by side with another build.
+//! `ferry-bench [--mode MODE] --start|--spread|--wide|--ranges SERVICES` measures one thing alone, to be repeated side by side with another build.
 //!
 //! `ferry-bench fleet [OPTION …]` measures what many proxies cost an API server, see [`fleet`].
 //!
@@ -50,7 +50,7 @@ fn main() -> anyhow::Result<()> {
     };
     match rest {
         ["--pipeline", services] => inside(size(services)?, pipeline::run),
-        ["--wide", services] => inside(size(services)?, wide::run),
+        ["--wide", services] => inside(size(services)?, |services| wide::run(mode, services)),
         ["--ranges", services] => inside(size(services)?, |services| ranges::run(mode, services)),
         ["--flows", flows] => inside(size(flows)?, flows::run),
         ["--process", services] => inside(size(services)?, process::run),

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::{Family, Kind, KubeObject};
 use ferry_api::wire::{Document, decode_manifest};
-use ferry_kernel::iptables::{Backend, Tool};
+use ferry_kernel::iptables::{self, Tool};
 use ferry_kernel::nft::{Batch, ElementData, Set, SetFlags, Socket, data_type};
 use ferry_kube_proxy::core::{Core, Input, NodeFacts, Seat, Setup};
 use ferry_kube_proxy::events::Recorder;
@@ -17,13 +17,13 @@ use ferry_kube_proxy::report::{Changes, Pulse, Reports};
 use ferry_kube_proxy::serve::metrics::Metrics;
 use ferry_model::store::Event;
 use ferry_model::{Profile, Settings};
-use ferry_plane::engine::Engine;
-use ferry_plane::mailbox::{Mailbox, Receiver as MailReceiver, Sender, Taken};
-use ferry_plane::{Compile, Kernel, SyncEngine};
-use ferry_plane_iptables::{Counters, Features, IptablesKernel, Turn as IptablesTurn, tables};
+use ferry_plane::SyncEngine;
+use ferry_plane::mailbox::{Mailbox, Receiver as MailReceiver, Taken};
+use ferry_plane_iptables::{Counters, Features, IptablesEngine, Turn as ToolTurn};
 use ferry_plane_nftables::kernel::Written;
-use ferry_plane_nftables::{CommitTurn, NftablesKernel, engine};
+use ferry_plane_nftables::{CommitTurn, NftablesEngine, engine};
 
+use crate::api::Mode;
 use crate::objects::{self, ENDPOINTS};
 use crate::stats::{self, memory_mib, stat_cpu, thread_cpu};
 
@@ -34,6 +34,8 @@ const ROUNDS: usize = 2000;
 pub(crate) struct Turn {
     pub(crate) acknowledged: Instant,
     pub(crate) cpu: Duration,
+    /// of the tool
+    pub(crate) tool: Duration,
     split: (Duration, Duration),
     pub(crate) ops: usize,
     /// acknowledged units
@@ -49,7 +51,7 @@ pub(crate) struct Pipe {
 }
 
 pub(crate) fn run(services: usize) -> anyhow::Result<()> {
-    let mut pipe = Pipe::start()?;
+    let mut pipe = Pipe::start(Mode::Nftables)?;
     load(&mut pipe, services)?;
     let mut empty = Empty::open()?;
     let mut replaced = Vec::new();
@@ -175,7 +177,7 @@ fn context(pipe: &mut Pipe) -> anyhow::Result<()> {
 
 /// A second engine over what the first left, with the same objects.
 fn restart(services: usize) -> anyhow::Result<()> {
-    let mut pipe = Pipe::start()?;
+    let mut pipe = Pipe::start(Mode::Nftables)?;
     let node = "apiVersion: v1\nkind: Node\nmetadata: {name: bench}\nspec: {podCIDRs: [10.245.0.0/16]}\n";
     let mut events = decode(node)?;
     for (_, text) in objects::files(services) {
@@ -213,45 +215,29 @@ pub(crate) fn slice(index: usize, endpoints: &[std::net::Ipv4Addr]) -> anyhow::R
 // === impl Pipe ===
 
 impl Pipe {
-    pub(crate) fn start() -> anyhow::Result<Self> {
+    pub(crate) fn start(mode: Mode) -> anyhow::Result<Self> {
         let (sender, mailbox) = Mailbox::new();
         let (said, turns) = sync_channel(16);
-        let engine = engine(Family::V4, CommitTurn::default()).context("opening the engine needs root")?;
-        let written = |kernel: &NftablesKernel| kernel.written();
-        Self::over("nftables", Profile::NFTABLES, (sender, turns), move || drive(engine, written, &mailbox, &said))
-    }
-
-    /// Over a variant of iptables. What was written are runs of the tool and their bytes.
-    pub(crate) fn start_iptables(variant: Backend) -> anyhow::Result<Self> {
-        let (sender, mailbox) = Mailbox::new();
-        let (said, turns) = sync_channel(16);
-        let tool = Tool::find(tables(Family::V4), Some(variant))?;
-        let counters = Arc::new(Counters::default());
-        let engine = ferry_plane_iptables::engine(Features::default(), tool, IptablesTurn::default(), counters);
-        let written = |kernel: &IptablesKernel| {
-            let (runs, bytes) = (kernel.counters().runs(), kernel.counters().bytes());
-            let [commits, bytes] = [runs, bytes].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
-            Written { commits, messages: 0, bytes }
+        let engine: Box<dyn Measured> = match mode {
+            Mode::Nftables => {
+                Box::new(engine(Family::V4, CommitTurn::default()).context("opening the engine needs root")?)
+            }
+            Mode::Iptables(variant) => {
+                let tool = Tool::find(iptables::Family::V4, Some(variant))?;
+                let turn = ToolTurn::default();
+                Box::new(ferry_plane_iptables::engine(Features::default(), tool, turn, Arc::new(Counters::default())))
+            }
         };
-        Self::over("iptables", Profile::IPTABLES, (sender, turns), move || drive(engine, written, &mailbox, &said))
-    }
-
-    fn over(
-        mode: &str,
-        profile: Profile,
-        (sender, turns): (Sender, Receiver<Turn>),
-        engine: impl FnOnce() + Send + 'static,
-    ) -> anyhow::Result<Self> {
-        std::thread::Builder::new().name("sync-v4".to_owned()).spawn(engine)?;
+        std::thread::Builder::new().name("sync-v4".to_owned()).spawn(move || drive(engine, &mailbox, &said))?;
         let now = Instant::now();
         let metrics = Arc::new(Metrics::new()?);
         let mut config = KubeProxyConfiguration::default();
-        mode.clone_into(&mut config.mode);
+        mode.configured().clone_into(&mut config.mode);
         "NodeCIDR".clone_into(&mut config.detect_local_mode);
         config.apply_platform_defaults();
         let setup = Setup {
             settings: Settings::from_config(&config, "bench"),
-            profile,
+            profile: if mode == Mode::Nftables { Profile::NFTABLES } else { Profile::IPTABLES },
             addresses: Vec::new(),
             node: NodeFacts::Local,
             seats: vec![Seat::new(Family::V4, sender, Arc::new(Pulse::new(now)))],
@@ -297,31 +283,61 @@ impl Pipe {
     }
 }
 
+/// An engine, and what it has sent to the kernel or the tool.
+trait Measured: SyncEngine {
+    /// In mode iptables: runs of the tool, and the bytes of their text.
+    fn written(&self) -> Written;
+    /// Nothing is acknowledged yet.
+    fn is_new(&self) -> bool;
+}
+
+impl Measured for NftablesEngine {
+    fn written(&self) -> Written {
+        self.kernel().written()
+    }
+
+    fn is_new(&self) -> bool {
+        self.acked().is_empty()
+    }
+}
+
+impl Measured for IptablesEngine {
+    fn written(&self) -> Written {
+        let counters = self.kernel().counters();
+        let (runs, bytes) = (counters.runs(), counters.bytes());
+        let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        Written { commits: count(runs), messages: count(runs), bytes: count(bytes) }
+    }
+
+    fn is_new(&self) -> bool {
+        self.acked().is_empty()
+    }
+}
+
+/// Processor time of this thread and of the tools that have ended, which the kernel counts in ticks of 10 ms.
+fn cpu() -> (Duration, Duration) {
+    let (user, system) = stats::children_cpu(std::process::id()).unwrap_or_default();
+    (thread_cpu(), user + system)
+}
+
 /// The engine's thread: what the program's loop does for a change, with a clock.
-fn drive<C: Compile, K: Kernel<C::Object>>(
-    mut engine: Engine<C, K>,
-    written: impl Fn(&K) -> Written,
-    mailbox: &MailReceiver,
-    said: &SyncSender<Turn>,
-) where
-    Engine<C, K>: SyncEngine,
-{
+fn drive(mut engine: Box<dyn Measured>, mailbox: &MailReceiver, said: &SyncSender<Turn>) {
     let stat = || stat_cpu("/proc/thread-self/stat").unwrap_or_default();
     while let Taken::Delta(delta) = mailbox.take(None) {
-        let (before, split) = (thread_cpu(), if engine.acked().is_empty() { stat() } else { Default::default() });
-        let first = engine.acked().is_empty();
+        let first = engine.is_new();
+        let (before, split) = (cpu(), if first { stat() } else { Default::default() });
         engine.offer(delta);
         let outcome = engine.sync(Instant::now());
         let acknowledged = Instant::now();
-        let cpu = thread_cpu() - before;
+        let after = cpu();
+        let (cpu, tool) = (after.0 - before.0, after.1.saturating_sub(before.1));
         if let Some(error) = &outcome.error {
             println!("failed: {error}");
         }
         let after = if first { stat() } else { Default::default() };
         let split = (after.0.saturating_sub(split.0), after.1.saturating_sub(split.1));
-        let written = written(engine.kernel());
-        let turn = Turn { acknowledged, cpu, split, ops: outcome.ops, units: outcome.acked.len(), written };
-        if said.send(turn).is_err() {
+        let (ops, units, written) = (outcome.ops, outcome.acked.len(), engine.written());
+        if said.send(Turn { acknowledged, cpu, tool, split, ops, units, written }).is_err() {
             return;
         }
         // What the program does between changes: it looks at what others did.

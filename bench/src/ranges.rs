@@ -56,7 +56,7 @@ pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
     ip(&["route", "add", "default", "dev", "lo", "src", &ENDPOINT.to_string()])?;
     let listener = TcpListener::bind((ENDPOINT, PORT))?;
     std::thread::spawn(move || listener.incoming().for_each(drop));
-    let mut pipe = start(mode)?;
+    let mut pipe = Pipe::start(mode)?;
     load(&mut pipe, services)?;
     for target in [&LIGHT, &FREE] {
         pipe.change(decode(&target.documents(few(target, 0)))?)?;
@@ -70,16 +70,9 @@ pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
     restart(mode, services)
 }
 
-fn start(mode: Mode) -> anyhow::Result<Pipe> {
-    match mode {
-        Mode::Nftables => Pipe::start(),
-        Mode::Iptables(variant) => Pipe::start_iptables(variant),
-    }
-}
-
 /// A second engine over what the first left, with the same objects.
 fn restart(mode: Mode, services: usize) -> anyhow::Result<()> {
-    let mut pipe = start(mode)?;
+    let mut pipe = Pipe::start(mode)?;
     let mut events = Vec::new();
     for (_, text) in objects::files(services) {
         events.extend(decode(&text)?);

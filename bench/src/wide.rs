@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use ferry_model::store::Event;
 
+use crate::api::Mode;
 use crate::objects;
-use crate::pipeline::{Pipe, decode, load, slice};
+use crate::pipeline::{Pipe, Turn, decode, load, slice};
 use crate::stats::{self, memory_mib, slab_mib, thread_cpu};
 
 const PORTS: usize = 250;
@@ -17,9 +18,12 @@ const ENDPOINTS: u32 = 64;
 /// So many ports an EndpointSlice has at most.
 const PORTS_PER_SLICE: usize = 100;
 const ROUNDS: u32 = 40;
+/// Where each change is a run of the tool.
+const FEW_ROUNDS: u32 = 8;
 
-pub(crate) fn run(services: usize) -> anyhow::Result<()> {
-    let mut pipe = Pipe::start()?;
+pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
+    let rounds = if mode == Mode::Nftables { ROUNDS } else { FEW_ROUNDS };
+    let mut pipe = Pipe::start(mode)?;
     load(&mut pipe, services)?;
     println!("\n-- one more service: {PORTS} ports x {} addresses x {ENDPOINTS} endpoints", EXTERNAL_IPS + 1);
     let before = (slab_mib()?, memory_mib("self", "VmRSS")?);
@@ -27,23 +31,24 @@ pub(crate) fn run(services: usize) -> anyhow::Result<()> {
     events.extend(slices(&first_endpoints())?);
     let (born, turn) = pipe.turn(events)?;
     println!(
-        "first time                                   {:8.1} ms ({:.1} ms cpu engine), {} operations",
+        "first time                                   {:8.1} ms ({:.1} ms cpu engine, {:.1} ms cpu tool), {} operations",
         born.as_secs_f64() * 1e3,
         turn.cpu.as_secs_f64() * 1e3,
+        turn.tool.as_secs_f64() * 1e3,
         turn.ops
     );
     ferry_kernel::memory::trim();
     let after = (slab_mib()?, memory_mib("self", "VmRSS")?);
     println!("kernel memory {:+.1} MiB, resident {:+.1} MiB", after.0 - before.0, after.1 - before.1);
-    changes(&mut pipe)?;
-    neighbours(&mut pipe, services)
+    changes(&mut pipe, rounds)?;
+    neighbours(&mut pipe, services, rounds)
 }
 
 /// One endpoint that is replaced, that goes and that comes.
-fn changes(pipe: &mut Pipe) -> anyhow::Result<()> {
+fn changes(pipe: &mut Pipe, rounds: u32) -> anyhow::Result<()> {
     let (mut replaced, mut gone, mut back) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut core, mut engine) = (Duration::ZERO, Duration::ZERO);
-    for round in 0..ROUNDS {
+    let mut used = Used::default();
+    for round in 0..rounds {
         let mut endpoints = first_endpoints();
         if round.is_multiple_of(2)
             && let Some(third) = endpoints.get_mut(3)
@@ -53,36 +58,53 @@ fn changes(pipe: &mut Pipe) -> anyhow::Result<()> {
         let events = slices(&endpoints)?;
         let before = thread_cpu();
         let (elapsed, turn) = pipe.turn(events)?;
-        (core, engine) = (core + thread_cpu() - before, engine + turn.cpu);
+        used.add(thread_cpu() - before, &turn);
         replaced.push(elapsed);
     }
-    let (mut cores, mut engines) = (Duration::ZERO, Duration::ZERO);
-    for _ in 0..ROUNDS {
+    let mut useds = Used::default();
+    for _ in 0..rounds {
         let mut endpoints = first_endpoints();
         endpoints.remove(5);
         for (endpoints, times) in [(endpoints, &mut gone), (first_endpoints(), &mut back)] {
             let events = slices(&endpoints)?;
             let before = thread_cpu();
             let (elapsed, turn) = pipe.turn(events)?;
-            (cores, engines) = (cores + thread_cpu() - before, engines + turn.cpu);
+            useds.add(thread_cpu() - before, &turn);
             times.push(elapsed);
         }
     }
-    stats::print("endpoint replaced", replaced, &per_change(core, engine, ROUNDS));
+    stats::print("endpoint replaced", replaced, &used.per_change(rounds));
     stats::print("endpoint removed", gone, "");
-    stats::print("endpoint added", back, &per_change(cores, engines, 2 * ROUNDS));
+    stats::print("endpoint added", back, &useds.per_change(2 * rounds));
     Ok(())
 }
 
-fn per_change(core: Duration, engine: Duration, changes: u32) -> String {
-    let each = |time: Duration| time.as_secs_f64() * 1e3 / f64::from(changes);
-    format!("{:.1} ms cpu core, {:.1} ms cpu engine", each(core), each(engine))
+/// Processor time of changes.
+#[derive(Default)]
+struct Used {
+    core: Duration,
+    engine: Duration,
+    tool: Duration,
+}
+
+impl Used {
+    fn add(&mut self, core: Duration, turn: &Turn) {
+        self.core += core;
+        self.engine += turn.cpu;
+        self.tool += turn.tool;
+    }
+
+    fn per_change(&self, changes: u32) -> String {
+        let each = |time: Duration| time.as_secs_f64() * 1e3 / f64::from(changes);
+        let (core, engine, tool) = (each(self.core), each(self.engine), each(self.tool));
+        format!("{core:.1} ms cpu core, {engine:.1} ms cpu engine, {tool:.1} ms cpu tool")
+    }
 }
 
 /// A change of another service, alone and right behind one of the wide service.
-fn neighbours(pipe: &mut Pipe, services: usize) -> anyhow::Result<()> {
+fn neighbours(pipe: &mut Pipe, services: usize, rounds: u32) -> anyhow::Result<()> {
     let (mut alone, mut behind) = (Vec::new(), Vec::new());
-    for round in 0..2 * ROUNDS {
+    for round in 0..2 * rounds {
         let index = usize::try_from(round / 2)?.wrapping_mul(7919) % services;
         let mut endpoints = first_endpoints();
         // There, and in the next round back.

@@ -58,7 +58,7 @@ impl Mode {
     ];
 
     /// The mode of the configuration.
-    pub(super) fn configured(self) -> &'static str {
+    pub(crate) fn configured(self) -> &'static str {
         match self {
             Self::Nftables => "nftables",
             Self::Iptables(_) => "iptables",

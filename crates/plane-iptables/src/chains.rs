@@ -1,7 +1,6 @@
 //! The chains of one port of a Service.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use ferry_kernel::iptables::{ChainName, Match, Rule, Table, Target};
 use ferry_model::{Endpoint, Frontend, FrontendAddr, FrontendKind, Scope, SourceRanges};
@@ -10,6 +9,7 @@ use crate::compile::Port;
 use crate::dispatch;
 use crate::names;
 use crate::object::{ChainId, IptObject, OwnRules};
+use crate::place;
 use crate::rules::{self, RuleWriter};
 use crate::shape::{External, Masquerade, Shape};
 
@@ -17,10 +17,6 @@ use crate::shape::{External, Masquerade, Shape};
 struct Served {
     endpoint: Endpoint,
     chain: ChainName,
-    /// it is in the pool that the Cluster chain balances between
-    cluster: bool,
-    /// and in that of the Local chain
-    local: bool,
 }
 
 /// The chains of a port that its frontends use.
@@ -59,37 +55,14 @@ fn chain(name: ChainName, rules: Vec<Rule>) -> IptObject {
     IptObject::Chain(ChainId { table: Table::Nat, name }, OwnRules(rules.into()))
 }
 
-/// The endpoints of these scopes by their text, which is upstream's order of them in a chain.
+/// The endpoints of these scopes by their text.
 fn served(port: &Port<'_>, scopes: &[Scope]) -> BTreeMap<String, Served> {
     let mut all = BTreeMap::new();
-    for scope in scopes {
-        for endpoint in &*port.state.pool(*scope).0 {
-            let text = SocketAddr::new(endpoint.address, endpoint.port).to_string();
-            let chain = || port.names.endpoint(&text);
-            let found = all.get_mut(&text);
-            match (scope, found) {
-                (_, None) => {
-                    let (cluster, local) = (*scope == Scope::Cluster, *scope == Scope::Local);
-                    let served = Served { endpoint: *endpoint, chain: chain(), cluster, local };
-                    all.insert(text, served);
-                }
-                (Scope::Cluster, Some(found)) => found.cluster = true,
-                (Scope::Local, Some(found)) => found.local = true,
-            }
-        }
+    for endpoint in scopes.iter().flat_map(|scope| &*port.state.pool(*scope).0) {
+        let entry = all.entry(place::text(endpoint));
+        entry.or_insert_with_key(|text| Served { endpoint: *endpoint, chain: port.names.endpoint(text) });
     }
     all
-}
-
-// === impl Served ===
-
-impl Served {
-    fn is_in(&self, scope: Scope) -> bool {
-        match scope {
-            Scope::Cluster => self.cluster,
-            Scope::Local => self.local,
-        }
-    }
 }
 
 // === impl Port ===
@@ -108,7 +81,9 @@ impl Port<'_> {
     /// To one of a scope's endpoints: to that where the client was, or else to any.
     fn balance(&self, scope: Scope, served: &BTreeMap<String, Served>) -> Vec<Rule> {
         let mut rules = self.masquerading(scope);
-        let of_scope: Vec<(&String, &Served)> = served.iter().filter(|(_, served)| served.is_in(scope)).collect();
+        let order = place::ordered(self.state.pool(scope));
+        let of_scope: Vec<(&String, &Served)> =
+            order.iter().filter_map(|endpoint| served.get_key_value(&place::text(endpoint))).collect();
         let to = |text: &str| RuleWriter::new().comment(&format!("{} -> {text}", self.names.printed));
         if let Some(affinity) = self.state.affinity {
             rules.extend(of_scope.iter().map(|(text, served)| {

@@ -4,13 +4,13 @@
 use ferry_api::object::Family;
 use ferry_kernel::iptables::{Rule, Table};
 use ferry_model::{Context, Frontend, LocalDetector, PortState, Profile, ServiceState};
-use ferry_plane::{Compile, Unit};
+use ferry_plane::{Before, Compile, Unit};
 
 use crate::features::Features;
 use crate::names::{self, PortNames};
 use crate::object::{ChainId, EntryKey, IptObject, Owner};
 use crate::shape::{External, Shape};
-use crate::{base, chains, dispatch};
+use crate::{base, chains, dispatch, place};
 
 /// Compiles for one IP family.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +56,12 @@ impl Compile for Iptables {
         match unit {
             Unit::Base(state) => base::compile(self.family, self.features, context, state, out),
             Unit::Service(service) => self.service(context, service, out),
+        }
+    }
+
+    fn place(&self, next: &mut Unit, before: Before<'_, IptObject>) {
+        if let Unit::Service(next) = next {
+            place::place(next, before);
         }
     }
 }

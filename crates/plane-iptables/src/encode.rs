@@ -6,6 +6,7 @@ use std::io;
 use ferry_kernel::iptables::{ChainName, Restore, Rule, Table, Target};
 use ferry_plane::Batch;
 
+use crate::edits::Edit;
 use crate::mirror::at;
 use crate::names::{self, Class};
 use crate::object::{ChainId, IptObject, OwnRules, Owner};
@@ -209,6 +210,7 @@ impl<'a> Script<'a> {
         }
         if steps.add() {
             self.fill(plan, table, &work.written);
+            self.edit(plan, table, &work.edited);
         }
         for (id, task) in &work.places {
             self.put(plan, *id, task, steps);
@@ -257,6 +259,34 @@ impl<'a> Script<'a> {
                 }
                 self.count(table, rules.len());
             }
+        }
+    }
+
+    fn edit(&mut self, plan: &Plan<'_>, table: Table, edited: &[(Item, Vec<Edit>)]) {
+        for (item, edits) in edited {
+            let Some(id) = plan.chain(*item) else { continue };
+            self.mark(Some(*item));
+            let rules = plan.rules_of(*item);
+            let text = |index: usize| {
+                let mut text = String::new();
+                if let Some(rule) = rules.get(index) {
+                    if plan.large && is_told_by_name(id.name, rule) {
+                        rule.print_uncommented(plan.family, &mut text);
+                    } else {
+                        rule.print(plan.family, &mut text);
+                    }
+                }
+                text
+            };
+            for edit in edits {
+                match *edit {
+                    Edit::Replace { position, index } => self.restore.replace_text_at(id.name, position, &text(index)),
+                    Edit::Insert { position, index } => self.restore.insert_text_at(id.name, position, &text(index)),
+                    Edit::Append { index } => self.restore.append_text(id.name, &text(index)),
+                    Edit::Delete { position } => self.restore.delete_at(id.name, position),
+                };
+            }
+            self.count(table, edits.len());
         }
     }
 

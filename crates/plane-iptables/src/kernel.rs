@@ -43,6 +43,8 @@ pub struct IptablesKernel {
     blind: bool,
     /// something was written at least once
     wrote: bool,
+    /// long chains are edited by position; not after such a run failed, until one succeeds
+    edits: bool,
 }
 
 /// When to look again after the other family had the turn.
@@ -68,6 +70,7 @@ impl IptablesKernel {
             fresh: false,
             blind: false,
             wrote: false,
+            edits: true,
         }
     }
 
@@ -157,7 +160,9 @@ impl IptablesKernel {
     fn note(&mut self, news: Heard) {
         if news.everything || news.unheard {
             self.unread.extend(base::shared_chains());
+            self.mirror.forget_sequences();
         }
+        news.chains.iter().for_each(|id| self.mirror.forget_sequence(*id));
         self.unread.extend(news.chains.iter().filter(|id| Kind::of(**id) != Some(Kind::Own)));
         self.heard.merge(news);
     }

@@ -3,8 +3,8 @@
 //! - `object`: what is put into the kernel; `names`: how it is called there; `features`: what the machine can
 //! - `backend`: which variant of the tool
 //! - `base`: chains of the base, and what leads to ours; `compile`: a service, of which `shape` says how its frontends are
-//!   served, `dispatch` how they are found or refused, and `chains` what serves them; `rules`: how rules are written
-//! - `kernel`: what touches the tables; `mirror`: what is there, and `plan` what a batch comes to against it, `encode` as the
+//!   served, `dispatch` how they are found or refused, and `chains` what serves them, in an order that `place` keeps; `rules`: how rules are written
+//! - `kernel`: what touches the tables; `mirror`: what is there, and `plan` what a batch comes to against it, `edits` of long chains, `encode` as the
 //!   tool's input, `undo` what takes it back; `read`, `sort`: what the tool prints, as objects; `watch`, `drift`: what others do; `verdict`: what
 //!   failures mean; `counters`: for metrics
 //! - `ruleset`: objects as the chains of a kernel; `trace`: what they do with a packet; `render`: as text
@@ -16,6 +16,7 @@ pub mod compile;
 mod counters;
 mod dispatch;
 mod drift;
+mod edits;
 mod encode;
 pub mod features;
 mod in_use;
@@ -23,6 +24,7 @@ mod kernel;
 mod mirror;
 pub mod names;
 pub mod object;
+mod place;
 mod plan;
 mod read;
 #[cfg(feature = "testing")]

@@ -8,6 +8,7 @@ use ferry_kernel::iptables::{Family, Rule, Table};
 use ferry_plane::Batch;
 
 use crate::base;
+use crate::edits::Sequence;
 use crate::names::{self, Class};
 use crate::object::{ChainId, EntryKey, IptObject, OwnRules, Owner};
 
@@ -21,6 +22,8 @@ pub(crate) struct Mirror {
     chains: HashMap<ChainId, Content>,
     /// their rules, where there are few such chains: not in nat
     texts: BTreeMap<ChainId, Lines>,
+    /// the order of rules in long chains, unless others have touched them since
+    sequences: HashMap<ChainId, Sequence>,
     endpoints: usize,
     sizes: [Size; Table::ALL.len()],
 }
@@ -234,6 +237,21 @@ impl Mirror {
         self.texts.get(&id)
     }
 
+    /// The order of rules in a chain, if it is long and nobody else has touched it.
+    pub(crate) fn sequence(&self, id: ChainId) -> Option<&Sequence> {
+        self.sequences.get(&id)
+    }
+
+    /// Others have touched this chain: it is written as a whole next time.
+    pub(crate) fn forget_sequence(&mut self, id: ChainId) {
+        self.sequences.remove(&id);
+    }
+
+    /// Others may have touched any chain, or the tool refused an edit.
+    pub(crate) fn forget_sequences(&mut self) {
+        self.sequences.clear();
+    }
+
     /// A chain with entries, where there is one.
     pub(crate) fn place(&self, id: ChainId) -> Option<&Place> {
         self.places.get(&id).filter(|place| place.exists || Kind::of(id) == Some(Kind::BuiltIn))
@@ -246,8 +264,13 @@ impl Mirror {
 
     // --- changes
 
-    pub(crate) fn put_chain(&mut self, id: ChainId, content: Content, text: Option<Lines>) {
+    pub(crate) fn put_chain(&mut self, id: ChainId, rules: &OwnRules, text: Option<Lines>) {
         self.take_chain(id);
+        self.put_content(id, Content::of(rules), text);
+        self.sequences.extend(Sequence::of(id, rules).map(|sequence| (id, sequence)));
+    }
+
+    fn put_content(&mut self, id: ChainId, content: Content, text: Option<Lines>) {
         self.chains.insert(id, content);
         self.texts.extend(text.map(|text| (id, text)));
         self.endpoints += usize::from(Class::of(id.name) == Some(Class::Endpoint));
@@ -260,6 +283,7 @@ impl Mirror {
     fn take_chain(&mut self, id: ChainId) {
         let Some(content) = self.chains.remove(&id) else { return };
         self.texts.remove(&id);
+        self.sequences.remove(&id);
         self.endpoints -= usize::from(Class::of(id.name) == Some(Class::Endpoint));
         self.resize(id.table, |size| {
             size.chains -= 1;
@@ -298,7 +322,7 @@ impl Mirror {
             match object {
                 IptObject::Chain(id, rules) => {
                     let text = (id.table != Table::Nat).then(|| Lines::of(family, &rules.0));
-                    self.put_chain(*id, Content::of(rules), text);
+                    self.put_chain(*id, rules, text);
                 }
                 IptObject::Place(id) => self.put_place(*id),
                 IptObject::Entry(key, rules) => self.put_entry(*key, Lines::of(family, rules)),
@@ -315,11 +339,9 @@ impl Mirror {
         }
         for id in stuck {
             match Kind::of(*id) {
-                Some(Kind::Own) => self.put_chain(
-                    *id,
-                    Content::of(&OwnRules::default()),
-                    (id.table != Table::Nat).then(Lines::default),
-                ),
+                Some(Kind::Own) => {
+                    self.put_chain(*id, &OwnRules::default(), (id.table != Table::Nat).then(Lines::default))
+                }
                 Some(Kind::Place) => self.put_place(*id),
                 Some(Kind::Firewall | Kind::BuiltIn) | None => {}
             }
@@ -332,7 +354,8 @@ impl Mirror {
             self.take_chain(*id);
             self.take_place(*id);
             if let Some(content) = read.chains.get(id).copied() {
-                self.put_chain(*id, content, read.texts.remove(id));
+                self.put_content(*id, content, read.texts.remove(id));
+                self.sequences.extend(read.sequences.remove(id).map(|sequence| (*id, sequence)));
             }
             let Some(place) = read.places.remove(id) else { continue };
             if place.exists {

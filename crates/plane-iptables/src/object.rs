@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::convert::Infallible;
 use std::fmt;
-use std::hash::{Hash, Hasher};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use ferry_api::object::Protocol;
@@ -104,6 +104,17 @@ impl IptKey {
 }
 
 // === impl OwnRules ===
+
+impl OwnRules {
+    /// A hash of each rule without its comments.
+    pub(crate) fn hashes(&self) -> impl Iterator<Item = u64> + '_ {
+        self.0.iter().map(|rule| {
+            let mut hasher = DefaultHasher::new();
+            without_comments(rule).hash(&mut hasher);
+            hasher.finish()
+        })
+    }
+}
 
 /// What is left of a rule without its comments. Nothing is copied: at each look at everything, all
 /// rules of a large cluster are compared.

@@ -1,26 +1,23 @@
 //! What a batch comes to against what is there: per table, what is written and what goes; and in how many steps.
 
+mod divide;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use ferry_kernel::iptables::{Backend, Family, Match, Rule, Table};
 use ferry_plane::{Batch, Op};
 
 use crate::base;
+use crate::edits::Edit;
 use crate::mirror::{Kind, Lines, Mirror, at};
 use crate::names::{self, Class};
 use crate::object::{ChainId, EntryKey, IptObject, Owner};
 
-/// Chains that are named in one section, at most: what iptables-nft-restore takes for a section grows with their square.
+/// Chains that one section removes, at most.
 pub(crate) const PIECE_CHAINS: usize = 500;
-
-/// But each section that adds rules has the kernel go through all that packets can meet, which takes the longer the more
-/// entries there are: so many chains for the square root of their number are the best.
-const PIECE_CHAINS_PER_ROOT: usize = 33;
 
 /// So many rules go one by one however few there are, which leaves the packet counters of the others.
 const FEW: usize = 4;
-
-const SERVICES: ChainId = ChainId { table: Table::Nat, name: names::SERVICES };
 
 /// From so many chains of endpoints on, comments that take room are left out, as upstream does.
 const LARGE: usize = 1000;
@@ -40,6 +37,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) mirror: &'a Mirror,
     /// rules of chains of endpoints, and what leads to them, have no comments
     pub(crate) large: bool,
+    /// long chains of which a few rules change are edited by position
+    edits: bool,
     works: [Work; Table::ALL.len()],
     pub(crate) parts: Vec<Part>,
 }
@@ -49,6 +48,8 @@ pub(crate) struct Plan<'a> {
 pub(crate) struct Work {
     /// chains with all their rules
     pub(crate) written: Vec<Item>,
+    /// chains of which a few rules change
+    pub(crate) edited: Vec<(Item, Vec<Edit>)>,
     pub(crate) gone: Vec<Item>,
     pub(crate) places: BTreeMap<ChainId, Task>,
 }
@@ -112,8 +113,18 @@ impl Steps {
 // === impl Plan ===
 
 impl<'a> Plan<'a> {
-    pub(crate) fn new(family: Family, backend: Backend, batch: &'a Batch<IptObject>, mirror: &'a Mirror) -> Self {
-        let mut plan = Self { family, batch, mirror, large: false, works: Default::default(), parts: Vec::new() };
+    /// For this variant of the tool. Without `edits` all chains that change are written as a whole.
+    pub(crate) fn new(
+        family: Family,
+        backend: Backend,
+        batch: &'a Batch<IptObject>,
+        mirror: &'a Mirror,
+        edits: bool,
+    ) -> Self {
+        // The legacy variant reads and writes the whole table, whatever changes of it.
+        let edits = edits && backend == Backend::Nft;
+        let works = Default::default();
+        let mut plan = Self { family, batch, mirror, large: false, edits, works, parts: Vec::new() };
         plan.large = plan.endpoints_after() > LARGE;
         let removed: BTreeSet<ChainId> = batch.delete.iter().filter_map(removed_place).collect();
         for (op, list) in [(Op::Create, &batch.create), (Op::Replace, &batch.replace)] {
@@ -129,8 +140,15 @@ impl<'a> Plan<'a> {
         plan
     }
 
+    /// Whether chains are edited by position.
+    pub(crate) fn has_edits(&self) -> bool {
+        self.works.iter().any(|work| !work.edited.is_empty())
+    }
+
     /// How many rules it is about, roughly.
     pub(crate) fn size(&self) -> usize {
+        let edited = self.works.iter().flat_map(|work| &work.edited);
+        let spared: usize = edited.map(|(item, edits)| self.rules_of(*item).len().saturating_sub(edits.len())).sum();
         let rules = |objects: &[IptObject]| -> usize {
             let of = |object: &IptObject| match object {
                 IptObject::Chain(_, rules) => 1 + rules.0.len(),
@@ -140,7 +158,15 @@ impl<'a> Plan<'a> {
             };
             objects.iter().map(of).sum()
         };
-        rules(&self.batch.create) + rules(&self.batch.replace) + rules(&self.batch.delete)
+        rules(&self.batch.create) + rules(&self.batch.replace) + rules(&self.batch.delete) - spared
+    }
+
+    /// The rules of a chain as a whole.
+    pub(crate) fn rules_of(&self, item: Item) -> &'a [Rule] {
+        match self.object(item) {
+            Some(IptObject::Chain(_, rules)) => &rules.0,
+            _ => &[],
+        }
     }
 
     pub(crate) fn work(&self, table: Table) -> Option<&Work> {
@@ -238,8 +264,12 @@ impl<'a> Plan<'a> {
             IptObject::Chain(id, rules) => {
                 // Nothing to do, and the number of commits is to be known.
                 let is_there = rules.0.is_empty() && self.mirror.chain(*id) == Some(0);
-                if !is_there {
-                    self.work_mut(id.table).written.push(item);
+                let sequence = self.mirror.sequence(*id).filter(|_| self.edits);
+                match sequence.and_then(|sequence| sequence.edits(rules)) {
+                    Some(edits) if edits.is_empty() => {}
+                    Some(edits) => self.work_mut(id.table).edited.push((item, edits)),
+                    None if is_there => {}
+                    None => self.work_mut(id.table).written.push(item),
                 }
             }
             IptObject::Place(id) if self.mirror.place(*id).is_none() => self.task(*id).made = Some(item),
@@ -304,65 +334,14 @@ impl<'a> Plan<'a> {
         let added = count(&self.batch.create, false) + count(&self.batch.replace, false);
         (self.mirror.endpoints() + added).saturating_sub(count(&self.batch.delete, true))
     }
-
-    /// Translations come after what refuses, and go before: nobody meets neither.
-    fn divide(&mut self, backend: Backend) {
-        let (mut ahead, mut behind) = (Vec::new(), Vec::new());
-        if backend == Backend::Nft {
-            let (batch, mirror) = (self.batch, self.mirror);
-            let is_new = |item: &Item| match object(batch, *item) {
-                Some(IptObject::Chain(id, _)) => mirror.chain(*id).is_none(),
-                _ => false,
-            };
-            let entries = self.mirror.place(SERVICES).map_or(0, |place| place.entries().len());
-            let piece = PIECE_CHAINS.max(PIECE_CHAINS_PER_ROOT * entries.isqrt());
-            let nat = self.work_mut(Table::Nat);
-            if nat.written.len() > piece {
-                let (mut new, changed): (Vec<Item>, Vec<Item>) = nat.written.drain(..).partition(is_new);
-                // iptables-nft-save sorts chains by their names, which takes time by the square of their number if it is how
-                // they come.
-                new.sort_by_cached_key(|item| match object(batch, *item) {
-                    Some(IptObject::Chain(id, _)) => (names::rank(id.name), id.name.as_str().bytes().rev().collect()),
-                    _ => (0, Vec::new()),
-                });
-                ahead.extend(new.chunks(piece).map(|piece| Part::Ahead(piece.to_vec())));
-                if changed.len() > piece {
-                    ahead.extend(changed.chunks(piece).map(|piece| Part::Ahead(piece.to_vec())));
-                } else {
-                    nat.written = changed;
-                }
-            }
-            if nat.gone.len() > PIECE_CHAINS {
-                behind.extend(nat.gone.chunks(PIECE_CHAINS).map(|piece| Part::Behind(piece.to_vec())));
-                nat.gone.clear();
-            }
-        }
-        let [mangle, filter, nat] = &self.works;
-        let part = |is: bool, table, steps| is.then_some(Part::Of(table, steps));
-        let mut parts = Vec::new();
-        parts.extend(part(mangle.adds() || mangle.removes(), Table::Mangle, Steps::Both));
-        parts.extend(ahead);
-        parts.extend(part(filter.adds(), Table::Filter, Steps::Add));
-        if backend == Backend::Nft && nat.adds() && nat.deletes_rules() {
-            parts.extend([Part::Of(Table::Nat, Steps::Add), Part::Of(Table::Nat, Steps::Remove)]);
-        } else {
-            parts.extend(part(nat.adds() || nat.removes(), Table::Nat, Steps::Both));
-        }
-        let goes = |task: &Task| {
-            task.gone.is_some() || task.take.iter().any(|item| !self.went_before(task, *item, Steps::Remove))
-        };
-        let removes = !filter.gone.is_empty() || filter.places.values().any(goes);
-        parts.extend(part(removes, Table::Filter, Steps::Remove));
-        parts.extend(behind);
-        self.parts = parts;
-    }
 }
 
 // === impl Work ===
 
 impl Work {
     fn adds(&self) -> bool {
-        !self.written.is_empty() || self.places.values().any(|task| task.made.is_some() || !task.put.is_empty())
+        !(self.written.is_empty() && self.edited.is_empty())
+            || self.places.values().any(|task| task.made.is_some() || !task.put.is_empty())
     }
 
     fn removes(&self) -> bool {
@@ -372,7 +351,7 @@ impl Work {
     /// The operations of these steps.
     fn collect(&self, steps: Steps, items: &mut BTreeSet<Item>) {
         if steps.add() {
-            items.extend(&self.written);
+            items.extend(self.written.iter().chain(self.edited.iter().map(|(item, _)| item)));
         }
         if steps.remove() {
             items.extend(&self.gone);
@@ -387,11 +366,12 @@ impl Work {
         }
     }
 
-    /// Whether rules go by their text. For the first one iptables-nft-restore fetches the rules of all chains that the section
-    /// names, those that it fills included, so that such rules had better have a section of their own.
-    fn deletes_rules(&self) -> bool {
+    /// Whether what goes is removed in a section of its own. For the first rule that is named by its text or its position
+    /// iptables-nft-restore fetches the rules of all chains that the section names, those that it fills or removes included.
+    fn splits(&self) -> bool {
         let deletes = |task: &Task| task.gone.is_none() && !task.take.is_empty();
-        self.places.values().any(deletes) && !self.places.values().any(|task| task.rewrites(Steps::Both))
+        let removes = self.places.values().any(deletes) || !(self.edited.is_empty() || self.gone.is_empty());
+        removes && !self.places.values().any(|task| task.rewrites(Steps::Both))
     }
 }
 

@@ -7,7 +7,7 @@ use ferry_api::object;
 use ferry_kernel::iptables::{ChainName, Family, Match, Protocol, Rule, Table, Target};
 
 use crate::base;
-use crate::mirror::{Content, Kind, Lines, Mirror};
+use crate::mirror::{Kind, Lines, Mirror};
 use crate::names::{self, Class};
 use crate::object::{ChainId, EntryKey, IptObject, OwnRules, Owner};
 use crate::read::Found;
@@ -152,7 +152,7 @@ impl Sorter {
         let id = ChainId { table: self.table, name };
         let lines = (id.table != Table::Nat).then(|| Lines::new(lines));
         let rules = OwnRules(rules.into());
-        self.mirror.put_chain(id, Content::of(&rules), lines);
+        self.mirror.put_chain(id, &rules, lines);
         self.objects.push(IptObject::Chain(id, rules));
     }
 

@@ -65,8 +65,12 @@ impl Refusal<'_> {
     fn verdict(&self, tool: &Tool) -> CommitError {
         let line = self.script.line(self.line).unwrap_or_default();
         let item = self.script.operation(self.line);
-        match (line.split(' ').next().unwrap_or_default(), item) {
-            ("-A" | "-I", Some(item)) if !self.lacks(tool, line) => self.refused(item),
+        let mut words = line.split(' ');
+        let command = words.next().unwrap_or_default();
+        // An edit: what it refers to isn't there. If it is the rule itself, the next try writes the chain as a whole.
+        let is_edit = words.nth(1).is_some_and(|word| word.parse::<usize>().is_ok());
+        match (command, item) {
+            ("-A" | "-I", Some(item)) if !is_edit && !self.lacks(tool, line) => self.refused(item),
             ("COMMIT", _) => self.of_section(),
             _ => self.drifted(item),
         }

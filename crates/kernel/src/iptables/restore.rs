@@ -81,6 +81,21 @@ impl Restore {
         self.rule("-D", chain, |_, text| text.push_str(rule))
     }
 
+    /// Adds a rule before the one at this position, counted from 1; it must be one line, as the tool prints it.
+    pub fn insert_text_at(&mut self, chain: ChainName, position: usize, rule: &str) -> usize {
+        self.rule("-I", chain, |_, text| text.push_str(&format!("{position} {rule}")))
+    }
+
+    /// Replaces the rule at this position, counted from 1, by one that must be one line, as the tool prints it.
+    pub fn replace_text_at(&mut self, chain: ChainName, position: usize, rule: &str) -> usize {
+        self.rule("-R", chain, |_, text| text.push_str(&format!("{position} {rule}")))
+    }
+
+    /// Removes the rule at this position, counted from 1.
+    pub fn delete_at(&mut self, chain: ChainName, position: usize) -> usize {
+        self.rule("-D", chain, |_, text| text.push_str(&position.to_string()))
+    }
+
     /// Removes a chain, which must be empty and not be led to.
     pub fn remove(&mut self, chain: ChainName) -> usize {
         self.command("-X", chain);

@@ -6,7 +6,7 @@ use ferry_plane::{Batch, Object};
 
 use super::*;
 use crate::base;
-use crate::mirror::{Content, Lines, Mirror};
+use crate::mirror::{Lines, Mirror};
 use crate::names;
 use crate::object::EntryKey;
 use crate::undo::undo;
@@ -81,7 +81,7 @@ fn after(objects: Vec<IptObject>) -> Mirror {
 }
 
 fn text(backend: Backend, batch: &Batch<IptObject>, mirror: &Mirror) -> String {
-    Script::new(&Plan::new(V4, backend, batch, mirror), &Progress::default()).text().to_owned()
+    Script::new(&Plan::new(V4, backend, batch, mirror, true), &Progress::default()).text().to_owned()
 }
 
 #[test]
@@ -230,13 +230,54 @@ fn many_chains_come_in_sections_where_that_is_faster() {
     let sections = |text: &str| text.matches("COMMIT\n").count();
     let (nothing, batch) = (Mirror::empty(), create(all.clone()));
     let script = text(Backend::Nft, &batch, &nothing);
-    assert_eq!(sections(&script), 4);
+    assert_eq!(sections(&script), 3, "sections of a thousand names");
     assert!(script.rsplit("*nat").next().unwrap().contains("-A KUBE-SERVICES"), "what leads there comes last");
     assert!(!script.contains("--comment"), "they are many");
     assert_eq!(sections(&text(Backend::Legacy, &batch, &nothing)), 1);
     let script = text(Backend::Nft, &delete(all.clone()), &after(all));
     assert_eq!(sections(&script), 4);
     assert!(script.split("*nat").nth(1).unwrap().contains("-X KUBE-SERVICES"), "what leads there goes first");
+}
+
+/// A chain that leads to these endpoints.
+fn balancing(number: usize, endpoints: std::ops::Range<usize>) -> IptObject {
+    let ChainId { name, .. } = endpoint_chain(number);
+    let cluster = id(Table::Nat, &name.as_str().replace("KUBE-SEP-", "KUBE-SVC-"));
+    let jumps: Vec<Target> = endpoints.map(|endpoint| Target::Jump(endpoint_chain(endpoint).name)).collect();
+    own(cluster, &jumps)
+}
+
+#[test]
+fn targets_of_jumps_count_as_names_of_a_section() {
+    let all: Vec<IptObject> = (0..50).map(|number| balancing(number, 100..199)).collect();
+    let script = text(Backend::Nft, &create(all.clone()), &Mirror::empty());
+    assert_eq!(script.matches("COMMIT\n").count(), 5, "ten chains with a hundred names each");
+    assert_eq!(text(Backend::Legacy, &create(all), &Mirror::empty()).matches("COMMIT\n").count(), 1);
+}
+
+#[test]
+fn a_long_chain_is_edited_by_position() {
+    let (old, new, gone) = (balancing(1, 100..120), balancing(1, 99..120), own(endpoint_chain(5), &[Target::Return]));
+    let there = after(vec![old, gone.clone()]);
+    let batch = Batch { replace: vec![new.clone()], delete: vec![gone], ..Batch::default() };
+    let chain = new.key().chain().unwrap().name;
+    let (to, left) = (endpoint_chain(99).name, endpoint_chain(5).name);
+    assert_eq!(
+        text(Backend::Nft, &batch, &there),
+        format!(
+            "*nat\n-I {chain} 1 -m comment --comment x -j {to}\nCOMMIT\n*nat\n:{left} - [0:0]\n-X {left}\nCOMMIT\n"
+        )
+    );
+    assert!(
+        text(Backend::Legacy, &batch, &there).contains(&format!(":{chain} - [0:0]\n")),
+        "all is read and written anyway"
+    );
+    let mut touched = after(vec![balancing(1, 100..120)]);
+    touched.forget_sequence(new.key().chain().unwrap());
+    let batch = Batch { replace: vec![new], ..Batch::default() };
+    assert!(text(Backend::Nft, &batch, &touched).contains(&format!(":{chain} - [0:0]\n")), "others have touched it");
+    let plan = Plan::new(V4, Backend::Nft, &batch, &there, false);
+    assert!(!plan.has_edits() && Plan::new(V4, Backend::Nft, &batch, &there, true).has_edits());
 }
 
 #[test]
@@ -248,7 +289,7 @@ fn lines_tell_their_operation() {
         vip(services(), 1, 80, Target::Jump(chain.name)),
     ]);
     let mirror = Mirror::empty();
-    let plan = Plan::new(V4, Backend::Nft, &batch, &mirror);
+    let plan = Plan::new(V4, Backend::Nft, &batch, &mirror, true);
     let script = Script::new(&plan, &Progress::default());
     for (number, line) in (1..).zip(script.text().lines()) {
         let object = script.operation(number).and_then(|item| plan.object(item));
@@ -282,7 +323,7 @@ fn sections_that_were_committed_have_a_text_that_takes_them_back() {
         replace: vec![own(forward, &[Target::Accept]), vip(refusing(), 1, 80, Target::Reject)],
         delete: Vec::new(),
     };
-    let plan = Plan::new(V4, Backend::Nft, &batch, &mirror);
+    let plan = Plan::new(V4, Backend::Nft, &batch, &mirror, true);
     let script = Script::new(&plan, &Progress::default());
     assert!(undo(&plan, &script, 0).unwrap().text.text().is_empty());
     let rule =
@@ -301,7 +342,7 @@ fn sections_that_were_committed_have_a_text_that_takes_them_back() {
     let chain = endpoint_chain(1);
     let mirror = after(vec![own(chain, &[Target::Return])]);
     let batch = Batch { replace: vec![own(chain, &[Target::Accept])], ..Batch::default() };
-    let plan = Plan::new(V4, Backend::Nft, &batch, &mirror);
+    let plan = Plan::new(V4, Backend::Nft, &batch, &mirror, true);
     assert!(undo(&plan, &Script::new(&plan, &Progress::default()), 1).is_none());
 }
 
@@ -327,7 +368,7 @@ fn the_mirror_counts() {
     ]);
     let sizes = |mirror: &Mirror| Table::ALL.map(|table| (mirror.size(table).chains, mirror.size(table).rules));
     assert_eq!((sizes(&mirror), mirror.endpoints()), ([(0, 0), (1, 1), (2, 3)], 1));
-    mirror.put_chain(endpoint_chain(1), Content::of(&OwnRules(vec![Rule::default(); 5].into())), None);
+    mirror.put_chain(endpoint_chain(1), &OwnRules(vec![Rule::default(); 5].into()), None);
     assert_eq!((sizes(&mirror), mirror.endpoints()), ([(0, 0), (1, 1), (2, 6)], 1));
     let gone = delete(vec![own(endpoint_chain(1), &[]), node_ports(), IptObject::Place(services())]);
     mirror.apply(V4, &gone, &BTreeSet::new());
@@ -345,7 +386,7 @@ fn pieces_together_are_the_whole() {
     all.extend([IptObject::Place(services()), node_ports(), IptObject::Place(refusing())]);
     let (batch, mirror) = (create(all), Mirror::empty());
     for backend in [Backend::Nft, Backend::Legacy] {
-        let plan = Plan::new(V4, backend, &batch, &mirror);
+        let plan = Plan::new(V4, backend, &batch, &mirror, true);
         let whole = Script::new(&plan, &Progress::default());
         let mut pieces = Vec::new();
         let outline = Script::stream(&plan, &Progress::default(), &mut |piece| {

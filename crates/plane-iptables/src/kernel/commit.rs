@@ -68,11 +68,21 @@ impl IptablesKernel {
             return Err(CommitError::Drifted { object: format!("{} {}", chain.table, chain.name) });
         }
         let mut mirror = std::mem::take(&mut self.mirror);
-        let (result, written) = self.write_plan(&Plan::new(self.family(), self.tool.backend(), batch, &mirror));
+        let plan = Plan::new(self.family(), self.tool.backend(), batch, &mirror, self.edits);
+        let edited = plan.has_edits();
+        let (result, written) = self.write_plan(&plan);
+        // If what an edit refers to is not there, or the kernel refuses a rule, the next try shows which of both it is.
+        self.edits = result.is_ok() || self.edits && !edited;
         let before = all_entries(&mirror);
         match &written {
             Written::Nothing => {}
-            Written::All { stuck } => mirror.apply(self.family(), batch, stuck),
+            Written::All { stuck } => {
+                mirror.apply(self.family(), batch, stuck);
+                if edited {
+                    // An edit may have met another writer's, and left the rule that leads there.
+                    self.owed.extend(stuck.iter().copied().map(IptKey::Chain));
+                }
+            }
             Written::Part { batch, stuck } => {
                 mirror.apply(self.family(), batch, stuck);
                 // The engine keeps its acknowledged state: it compares these with it, unless its next commit completes them.

@@ -7,6 +7,7 @@ mod faults;
 mod history;
 mod large;
 mod legacy;
+mod long;
 mod machine;
 mod news;
 mod objects;

@@ -1,0 +1,153 @@
+//! The order of endpoints in long chains: a change touches as few rules as it can. A rule's probability depends on how many
+//! follow it, so endpoints that stay keep their distance from the end of the chain: the place of an endpoint that goes is
+//! given to one that comes, or else to the first; more endpoints come in front.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
+
+use ferry_api::object::Protocol;
+use ferry_kernel::iptables::{ChainName, Match, Table, Target};
+use ferry_model::{Endpoint, Pool, PortState, Scope, ServiceState};
+use ferry_plane::{Before, Object as _, Unit};
+
+use crate::edits::LONG;
+use crate::names::PortNames;
+use crate::object::{ChainId, IptKey, IptObject};
+
+/// Orders the long pools of a Service by the order that was there before. Short ones are ordered where they are compiled.
+pub(crate) fn place(next: &mut ServiceState, before: Before<'_, IptObject>) {
+    let old = match before {
+        Before::Unit(Unit::Service(old)) => Some(old),
+        Before::Nothing | Before::Unit(Unit::Base(_)) | Before::Objects(_) => None,
+    };
+    let is_long = |port: &PortState| port.cluster.len() >= LONG || port.local.len() >= LONG;
+    if !next.ports.iter().any(is_long) {
+        return;
+    }
+    let old: HashMap<(&str, Protocol), &PortState> =
+        old.iter().flat_map(|old| &old.ports).map(|port| ((&*port.name, port.protocol), port)).collect();
+    let service = next.name.clone();
+    for port in next.ports.iter_mut().filter(|port| is_long(port)) {
+        let slots = |scope| match (old.get(&(&*port.name, port.protocol)), before) {
+            (Some(old), _) => ordered(old.pool(scope)).into_iter().map(Some).collect(),
+            (None, Before::Objects(objects)) => {
+                found(objects, &PortNames::new(&service, &port.name, port.protocol), scope, port.pool(scope))
+            }
+            (None, Before::Nothing | Before::Unit(_)) => Vec::new(),
+        };
+        let cluster = arrange(slots(Scope::Cluster), &port.cluster);
+        let local = arrange(slots(Scope::Local), &port.local);
+        port.local = if local == cluster { cluster.clone() } else { local };
+        port.cluster = cluster;
+    }
+}
+
+/// The endpoints of a pool in the order in which a chain balances between them: that of the pool if it is long, else that of
+/// their text, as upstream has it.
+pub(crate) fn ordered(pool: &Pool) -> Vec<Endpoint> {
+    let mut endpoints = pool.0.to_vec();
+    if endpoints.len() < LONG {
+        endpoints.sort_by_cached_key(text);
+    }
+    endpoints
+}
+
+/// An endpoint as comments and hashes have it.
+pub(crate) fn text(endpoint: &Endpoint) -> String {
+    SocketAddr::new(endpoint.address, endpoint.port).to_string()
+}
+
+/// The order in a chain that was read back; `None` where a rule leads to no endpoint of the pool.
+fn found(objects: &[IptObject], names: &PortNames, scope: Scope, pool: &Pool) -> Vec<Option<Endpoint>> {
+    let name = match scope {
+        Scope::Cluster => names.cluster(),
+        Scope::Local => names.local(),
+    };
+    let key = IptKey::Chain(ChainId { table: Table::Nat, name });
+    let at = objects.binary_search_by(|object| object.key().cmp(&key)).ok();
+    let Some(IptObject::Chain(_, rules)) = at.and_then(|at| objects.get(at)) else { return Vec::new() };
+    let endpoints: HashMap<ChainName, Endpoint> =
+        pool.0.iter().map(|endpoint| (names.endpoint(&text(endpoint)), *endpoint)).collect();
+    let remembers = |each: &Match| matches!(each, Match::RecentlySeen { .. });
+    let balancing = rules.0.iter().filter(|rule| !rule.matches.iter().any(remembers));
+    let jumps = balancing.filter_map(|rule| match rule.target {
+        Target::Jump(to) if crate::names::Class::of(to) == Some(crate::names::Class::Endpoint) => Some(to),
+        _ => None,
+    });
+    jumps.map(|to| endpoints.get(&to).copied()).collect()
+}
+
+/// The endpoints of `next`, those that stay in the slots they have, counted from the end.
+fn arrange(old: Vec<Option<Endpoint>>, next: &Pool) -> Pool {
+    if next.len() < LONG {
+        return next.clone();
+    }
+    let mut rest: BTreeMap<String, Endpoint> = next.0.iter().map(|endpoint| (text(endpoint), *endpoint)).collect();
+    let wanted: HashSet<Endpoint> = next.0.iter().copied().collect();
+    let stays = |slot: Option<Endpoint>| {
+        slot.filter(|endpoint| wanted.contains(endpoint)).filter(|endpoint| rest.remove(&text(endpoint)).is_some())
+    };
+    let mut slots: VecDeque<Option<Endpoint>> = old.into_iter().map(stays).collect();
+    let mut new = rest.into_values();
+    for slot in slots.iter_mut().filter(|slot| slot.is_none()) {
+        *slot = new.next();
+    }
+    // More endpoints than free slots: in front, in the order of their text.
+    let new: Vec<Endpoint> = new.collect();
+    new.into_iter().rev().for_each(|endpoint| slots.push_front(Some(endpoint)));
+    // More free slots than endpoints: the first ones move into the last free slots.
+    while let Some(free) = slots.iter().rposition(Option::is_none) {
+        let first = slots.pop_front().flatten();
+        if let Some(slot) = free.checked_sub(1).and_then(|free| slots.get_mut(free)) {
+            *slot = first;
+        }
+    }
+    let arranged: Vec<Endpoint> = slots.into_iter().flatten().collect();
+    if *arranged == *next.0 { next.clone() } else { Pool::new(arranged) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn endpoints(last: &[u8]) -> Vec<Endpoint> {
+        last.iter().map(|last| Endpoint { address: Ipv4Addr::new(10, 244, 0, *last).into(), port: 80 }).collect()
+    }
+
+    /// The last parts of the addresses, in their order.
+    fn arranged(old: &[u8], next: &[u8]) -> Vec<u8> {
+        let old: Vec<_> = endpoints(old).into_iter().map(Some).collect();
+        let pool = arrange(old, &Pool::new(endpoints(next)));
+        let last = |endpoint: &Endpoint| text(endpoint).trim_end_matches(":80").rsplit('.').next().unwrap().parse();
+        pool.0.iter().map(|endpoint| last(endpoint).unwrap()).collect()
+    }
+
+    fn many(more: &[u8]) -> Vec<u8> {
+        (100..120).chain(more.iter().copied()).collect()
+    }
+
+    #[test]
+    fn endpoints_that_stay_keep_their_distance_from_the_end() {
+        let old = many(&[]);
+        assert_eq!(arranged(&[], &many(&[9, 20])), [&[100][..], &many(&[20, 9])[1..]].concat(), "by text");
+        assert_eq!(arranged(&old, &many(&[])), old);
+        let mut replaced = old.clone();
+        replaced[7] = 9;
+        let mut sorted = replaced.clone();
+        sorted.sort_unstable();
+        assert_eq!(arranged(&old, &sorted), replaced, "the new one takes the free slot");
+        assert_eq!(arranged(&old, &many(&[7, 6])), [&[6, 7], &*old].concat(), "more come in front");
+        let without: Vec<u8> = old.iter().copied().filter(|last| *last != 107).collect();
+        let mut moved = old[1..].to_vec();
+        moved[6] = 100;
+        assert_eq!(arranged(&old, &without), moved, "the first one moves into the free slot");
+        assert_eq!(arranged(&old, &old[1..]), old[1..], "the first one goes");
+        assert_eq!(arranged(&old, &old[3..]), old[3..]);
+        let mut twice = old.clone();
+        twice[3] = 110;
+        assert_eq!(arranged(&twice, &old).len(), 20, "damage that was read back");
+        assert_eq!(arranged(&old, &[3, 1, 2]), [3, 1, 2], "a short pool is ordered where it is compiled");
+    }
+}

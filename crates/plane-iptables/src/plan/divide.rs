@@ -1,0 +1,105 @@
+//! Divides what is to be done into sections of one run.
+
+use ferry_kernel::iptables::{Backend, Table};
+use ferry_plane::Batch;
+
+use super::{Item, PIECE_CHAINS, Part, Plan, Steps, Task, object};
+use crate::edits::is_balancing;
+use crate::names;
+use crate::object::{ChainId, IptObject};
+
+/// Names of chains in one section that writes chains, targets of jumps included, at most: iptables-nft-restore keeps them in a
+/// list that it walks from its head, so its time grows with their square.
+const PIECE_NAMES: usize = 1000;
+
+/// The kernel validates all rules that packets can reach for each section that adds one, in time proportional to the
+/// entries. Measured, 9 ns for each pair of names and 2.5 µs for each entry: this many names for the square root of the
+/// entries are the optimum.
+const PIECE_NAMES_PER_ROOT: usize = 17;
+
+const SERVICES: ChainId = ChainId { table: Table::Nat, name: names::SERVICES };
+
+// === impl Plan ===
+
+impl Plan<'_> {
+    /// Translations come after what refuses, and go before: nobody meets neither.
+    pub(super) fn divide(&mut self, backend: Backend) {
+        let (ahead, behind) = if backend == Backend::Nft { self.pieces() } else { (Vec::new(), Vec::new()) };
+        let [mangle, filter, nat] = &self.works;
+        let part = |is: bool, table, steps| is.then_some(Part::Of(table, steps));
+        let mut parts = Vec::new();
+        parts.extend(part(mangle.adds() || mangle.removes(), Table::Mangle, Steps::Both));
+        parts.extend(ahead);
+        parts.extend(part(filter.adds(), Table::Filter, Steps::Add));
+        if backend == Backend::Nft && nat.adds() && nat.splits() {
+            parts.extend([Part::Of(Table::Nat, Steps::Add), Part::Of(Table::Nat, Steps::Remove)]);
+        } else {
+            parts.extend(part(nat.adds() || nat.removes(), Table::Nat, Steps::Both));
+        }
+        let goes = |task: &Task| {
+            task.gone.is_some() || task.take.iter().any(|item| !self.went_before(task, *item, Steps::Remove))
+        };
+        let removes = !filter.gone.is_empty() || filter.places.values().any(goes);
+        parts.extend(part(removes, Table::Filter, Steps::Remove));
+        parts.extend(behind);
+        self.parts = parts;
+    }
+
+    /// Takes chains of table nat out that are written, or removed, in sections of their own.
+    fn pieces(&mut self) -> (Vec<Part>, Vec<Part>) {
+        let (mut ahead, mut behind) = (Vec::new(), Vec::new());
+        let (batch, mirror) = (self.batch, self.mirror);
+        let is_new = |item: &Item| match object(batch, *item) {
+            Some(IptObject::Chain(id, _)) => mirror.chain(*id).is_none(),
+            _ => false,
+        };
+        let entries = mirror.place(SERVICES).map_or(0, |place| place.entries().len());
+        let room = PIECE_NAMES.max(PIECE_NAMES_PER_ROOT * entries.isqrt());
+        let nat = self.work_mut(Table::Nat);
+        if names_of(batch, &nat.written) > room {
+            let (mut new, changed): (Vec<Item>, Vec<Item>) = nat.written.drain(..).partition(is_new);
+            // iptables-nft-save sorts chains by their names, which takes time by the square of their number if it is how
+            // they come.
+            new.sort_by_cached_key(|item| match object(batch, *item) {
+                Some(IptObject::Chain(id, _)) => (names::rank(id.name), id.name.as_str().bytes().rev().collect()),
+                _ => (0, Vec::new()),
+            });
+            ahead.extend(pieces_by_names(batch, new, room));
+            if names_of(batch, &changed) > room {
+                ahead.extend(pieces_by_names(batch, changed, room));
+            } else {
+                nat.written = changed;
+            }
+        }
+        if nat.gone.len() > PIECE_CHAINS {
+            behind.extend(nat.gone.chunks(PIECE_CHAINS).map(|piece| Part::Behind(piece.to_vec())));
+            nat.gone.clear();
+        }
+        (ahead, behind)
+    }
+}
+
+/// How many names of chains a section has that writes these chains, roughly.
+fn names_of(batch: &Batch<IptObject>, items: &[Item]) -> usize {
+    let names = |item: &Item| match object(batch, *item) {
+        Some(IptObject::Chain(id, rules)) if is_balancing(id.name) => 1 + rules.0.len(),
+        _ => 1,
+    };
+    items.iter().map(names).sum()
+}
+
+/// Sections with no more names than there is room for, but for one chain that has more.
+fn pieces_by_names(batch: &Batch<IptObject>, items: Vec<Item>, room: usize) -> Vec<Part> {
+    let (mut pieces, mut piece, mut names) = (Vec::new(), Vec::new(), 0);
+    for item in items {
+        let more = names_of(batch, &[item]);
+        if names + more > room && !piece.is_empty() {
+            pieces.push(Part::Ahead(std::mem::take(&mut piece)));
+            names = 0;
+        }
+        names += more;
+        piece.push(item);
+    }
+    pieces.extend((!piece.is_empty()).then_some(Part::Ahead(piece)));
+    pieces
+}
