@@ -1,9 +1,9 @@
 //! The chains of one port of a Service.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use ferry_kernel::iptables::{ChainName, Match, Rule, Table, Target};
-use ferry_model::{Endpoint, Frontend, FrontendAddr, FrontendKind, Scope, SourceRanges};
+use ferry_model::{Endpoint, Frontend, FrontendAddr, FrontendKind, PortState, Scope, SourceRanges};
 
 use crate::compile::Port;
 use crate::dispatch;
@@ -27,13 +27,18 @@ pub(crate) fn write(port: &Port<'_>, out: &mut Vec<IptObject>) {
     let scopes: Vec<Scope> = [Scope::Cluster, Scope::Local].into_iter().filter(|scope| used(*scope)).collect();
     let served = served(port, &scopes);
     let comment = Match::comment(&port.names.printed);
-    out.extend(served.values().map(|served| chain(served.chain, port.endpoint(served, &comment))));
+    let both = port.beside.map(|beside| endpoints(beside, &scopes).collect::<HashSet<_>>()).unwrap_or_default();
+    let own = served.values().filter(|served| !both.contains(&served.endpoint));
+    out.extend(own.map(|served| chain(served.chain, port.endpoint(served, &comment))));
     for scope in scopes {
         let name = match scope {
             Scope::Cluster => port.names.cluster(),
             Scope::Local => port.names.local(),
         };
         out.push(chain(name, port.balance(scope, &served)));
+    }
+    if port.beside.is_some() {
+        return;
     }
     if let Some(external) = port.external {
         out.push(chain(port.names.external(), port.outside(external)));
@@ -58,11 +63,16 @@ fn chain(name: ChainName, rules: Vec<Rule>) -> IptObject {
 /// The endpoints of these scopes by their text.
 fn served(port: &Port<'_>, scopes: &[Scope]) -> BTreeMap<String, Served> {
     let mut all = BTreeMap::new();
-    for endpoint in scopes.iter().flat_map(|scope| &*port.state.pool(*scope).0) {
-        let entry = all.entry(place::text(endpoint));
-        entry.or_insert_with_key(|text| Served { endpoint: *endpoint, chain: port.names.endpoint(text) });
+    for endpoint in endpoints(port.state, scopes) {
+        let entry = all.entry(place::text(&endpoint));
+        entry.or_insert_with_key(|text| Served { endpoint, chain: port.names.endpoint(text) });
     }
     all
+}
+
+/// The endpoints of these scopes; those of several come several times.
+fn endpoints<'a>(state: &'a PortState, scopes: &'a [Scope]) -> impl Iterator<Item = Endpoint> + 'a {
+    scopes.iter().flat_map(|scope| state.pool(*scope).0.iter().copied())
 }
 
 // === impl Port ===

@@ -29,6 +29,8 @@ pub(crate) struct Port<'a> {
     pub(crate) counts_localhost: bool,
     /// what becomes of packets to the external frontends; the same for all that lead anywhere
     pub(crate) external: Option<External>,
+    /// the port on the other side of a change that is about its endpoints only: what both have is left out
+    pub(crate) beside: Option<&'a PortState>,
 }
 
 // === impl Iptables ===
@@ -55,7 +57,26 @@ impl Compile for Iptables {
     fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<IptObject>) {
         match unit {
             Unit::Base(state) => base::compile(self.family, self.features, context, state, out),
-            Unit::Service(service) => self.service(context, service, out),
+            Unit::Service(service) => self.service(context, service, None, out),
+        }
+    }
+
+    fn compile_change(
+        &self,
+        context: &Context,
+        units: (&Unit, &Unit),
+        before: &mut Vec<IptObject>,
+        after: &mut Vec<IptObject>,
+    ) {
+        match units {
+            (Unit::Service(old), Unit::Service(new)) => {
+                self.service(context, old, Some(new), before);
+                self.service(context, new, Some(old), after);
+            }
+            (old, new) => {
+                self.compile(context, old, before);
+                self.compile(context, new, after);
+            }
         }
     }
 
@@ -67,9 +88,21 @@ impl Compile for Iptables {
 }
 
 impl Iptables {
-    fn service(&self, context: &Context, service: &ServiceState, out: &mut Vec<IptObject>) {
-        for state in &service.ports {
+    /// The objects of a Service; without those that it has on the other side of a change, too, as far as that is easily seen.
+    fn service(
+        &self,
+        context: &Context,
+        service: &ServiceState,
+        other: Option<&ServiceState>,
+        out: &mut Vec<IptObject>,
+    ) {
+        for (index, state) in service.ports.iter().enumerate() {
+            let beside = other.and_then(|other| beside(other, index, state));
+            if beside == Some(state) {
+                continue;
+            }
             let port = Port {
+                beside,
                 names: PortNames::new(&service.name, &state.name, state.protocol),
                 state,
                 family: self.family,
@@ -77,7 +110,9 @@ impl Iptables {
                 counts_localhost: self.features.counts_localhost && self.family == Family::V4,
                 external: state.frontends.iter().filter(|frontend| chains::admits(frontend)).find_map(external),
             };
-            dispatch::write(&port, out);
+            if beside.is_none() {
+                dispatch::write(&port, out);
+            }
             chains::write(&port, out);
         }
         self.health_checks(service, out);
@@ -99,6 +134,13 @@ impl Iptables {
         let owner = Owner::HealthCheck(number, names::of_service(&service.name));
         out.push(IptObject::Entry(EntryKey { place, owner }, rules.into()));
     }
+}
+
+/// The same port of the other side, if it differs by its endpoints at most.
+fn beside<'a>(other: &'a ServiceState, index: usize, state: &PortState) -> Option<&'a PortState> {
+    let is_same = |port: &&PortState| port.name == state.name && port.protocol == state.protocol;
+    let port = other.ports.get(index).filter(is_same).or_else(|| other.ports.iter().find(is_same))?;
+    (port.affinity == state.affinity && port.frontends == state.frontends).then_some(port)
 }
 
 fn external(frontend: &Frontend) -> Option<External> {

@@ -192,6 +192,44 @@ fn a_service_without_ports_needs_nothing() {
     assert_eq!(compiled(&context(pods()), Features::default(), service), []);
 }
 
+/// What a change leaves out is the same before and after it.
+#[test]
+fn a_change_comes_to_the_same_as_both_sides_as_a_whole() {
+    let few = pool(&["10.244.1.10:80", "10.244.1.9:80"]);
+    let many: Vec<String> = (1..40).map(|last| format!("10.244.2.{last}:80")).collect();
+    let many = pool(&many.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut states = vec![web(), ServiceState { ports: Vec::new(), ..web() }];
+    for (cluster, local) in [(&few, &many), (&many, &few), (&few, &pool(&[]))] {
+        let mut state = web();
+        (state.ports[0].cluster, state.ports[0].local) = (cluster.clone(), local.clone());
+        states.push(state.clone());
+        state.ports[0].affinity = Some(Affinity { timeout_seconds: 60.try_into().unwrap() });
+        states.push(state.clone());
+        state.ports.insert(0, PortState { name: "other".into(), ..web().ports[0].clone() });
+        states.push(state.clone());
+        state.ports[1].frontends = state.ports[1].frontends[1..].into();
+        states.push(state);
+    }
+    let (context, iptables) = (context(pods()), Iptables::new(Family::V4, Features::default()));
+    let without = |list: &[IptObject], other: &[IptObject]| -> Vec<IptObject> {
+        let mut left: Vec<IptObject> = list.iter().filter(|object| !other.contains(object)).cloned().collect();
+        left.sort();
+        left
+    };
+    for (old, new) in states.iter().flat_map(|old| states.iter().map(move |new| (old, new))) {
+        let [before, after] = [old, new].map(|state| compiled(&context, Features::default(), state.clone()));
+        let (mut less, mut more) = (Vec::new(), Vec::new());
+        let units = (&Unit::Service(old.clone()), &Unit::Service(new.clone()));
+        iptables.compile_change(&context, units, &mut less, &mut more);
+        assert_eq!(without(&before, &after), without(&less, &more));
+        assert_eq!(without(&after, &before), without(&more, &less));
+        assert!(
+            less.len() <= before.len() && (old != new || less.len() <= 1),
+            "of what is equal health checks at most"
+        );
+    }
+}
+
 proptest! {
     #[test]
     fn whatever_a_service_is_called_its_comments_fit_and_need_no_quoting(
