@@ -1,4 +1,4 @@
-//! loadBalancerSourceRanges: who may use a load balancer address.
+//! loadBalancerSourceRanges: the sources that a load balancer address admits.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,8 +11,8 @@ use crate::visible::Visible;
 
 /// The ranges of the service that count in its family; `vips` are its load balancer addresses of the family.
 ///
-/// No range of the family, or one that holds every address, lets everybody in; but where a range that can't be read may have
-/// been meant for the family, and there is no other, nobody is let in. If the node itself is in a range, the
+/// Without a range of the family, or with one that holds every address, all sources are admitted; but where an unreadable range
+/// may have been meant for the family, and there is no other, none is. If the node itself is in a range, the
 /// VIPs become allowed sources: a VIP that is bound on the node is the source of the node's own connections to it.
 pub(crate) fn source_ranges(visible: &Visible<'_>, vips: &BTreeSet<IpAddr>, context: &Context) -> SourceRanges {
     let of_family = |net: &&IpNet| Family::of_net(**net) == visible.family;
@@ -32,13 +32,13 @@ pub(crate) fn source_ranges(visible: &Visible<'_>, vips: &BTreeSet<IpAddr>, cont
     SourceRanges::Only(disjoint(ranges).into())
 }
 
-/// The ranges that can't be read, with their index.
+/// Unreadable ranges with their index.
 pub(crate) fn unreadable(service: &Service) -> impl Iterator<Item = (usize, &str)> {
     let ranges = service.source_ranges.iter().enumerate();
     ranges.filter_map(|(index, range)| Some((index, &**range.as_ref().err()?)))
 }
 
-/// Whether a text that is no range may have been meant as one of the family: all but what is clearly of the other.
+/// True if a text that is no range may have been meant as one of the family: all but those that are clearly of the other.
 fn may_concern(text: &str, family: Family) -> bool {
     let (dotted, colons) = (text.contains('.'), text.contains(':'));
     let is_v4 = dotted && !colons && !text.contains(char::is_alphabetic);

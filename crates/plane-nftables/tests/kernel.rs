@@ -78,10 +78,11 @@ fn with_ranges(family: Family, name: &str, networks: &[IpNet]) -> Delta {
     let mut delta = everything(family);
     delta.units.retain(|id, _| id.to_string() == format!("service demo/{name}"));
     for unit in delta.units.values_mut().flatten() {
-        let Unit::Service(state) = Arc::make_mut(unit) else { panic!("a service") };
-        let frontends = state.ports.iter_mut().flat_map(|port| &mut port.frontends);
-        for frontend in frontends.filter(|frontend| frontend.sources != SourceRanges::Any) {
-            frontend.sources = SourceRanges::Only(networks.into());
+        if let Unit::Service(state) = Arc::make_mut(unit) {
+            let frontends = state.ports.iter_mut().flat_map(|port| &mut port.frontends);
+            for frontend in frontends.filter(|frontend| frontend.sources != SourceRanges::Any) {
+                frontend.sources = SourceRanges::Only(networks.into());
+            }
         }
     }
     assert_eq!(delta.units.len(), 1, "{name}");
