@@ -2,7 +2,7 @@
 //!
 //! nf_tables changes generations between the lookups of a packet, not between packets. What that does to verdicts and slots, the
 //! late chains mend by looking again (`base`). Two things need a step of their own. A new set with intervals is empty to packets
-//! for a while after its transaction took effect, and who is in none of the source ranges is dropped: so such sets are made
+//! for a while after its transaction took effect, and a source that is in none of the ranges is dropped: so such sets are made
 //! ahead. And rules write the memories at any time, also while the endpoint that a client is remembered with goes.
 
 use std::collections::HashSet;

@@ -265,7 +265,7 @@ impl Layout {
     }
 }
 
-/// What the `nft` tool needs to know to print numbers in keys and load them again: these have no plain type there.
+/// Notes by which the `nft` tool prints numbers in keys and loads them again: these have no plain type there.
 fn declared_types(name: SetName, family: Family) -> Vec<u8> {
     if name == SetName::Fixed(FixedSet::SameOctet) {
         // Any field of one octet without names for its values will do.

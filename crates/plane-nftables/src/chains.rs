@@ -98,7 +98,7 @@ impl Chains {
         Some(rule.set_mark(context.masquerade_mark).end())
     }
 
-    /// Translates to the endpoint that the client is remembered with; who isn't remembered goes on to pick one: from the
+    /// Translates to the endpoint that the client is remembered with; other clients go on to pick one: from the
     /// pool of the port, if it has one.
     pub(crate) fn remember(
         &self,

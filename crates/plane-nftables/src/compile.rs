@@ -48,7 +48,7 @@ struct PortWriter<'a> {
     memory: Option<PortId>,
     /// the id of its pool, if its frontends share one
     pool: Option<PortId>,
-    /// what leads to the pool
+    /// the kinds of chains that lead to the pool
     used: BTreeSet<(Pick, Scope)>,
     restrictions: &'a mut Restrictions,
     out: &'a mut Vec<NftObject>,
@@ -152,15 +152,15 @@ impl Compile for Nftables {
     }
 }
 
-/// Whether the frontends of a port share a pool, or each has slots of its own.
+/// True if the frontends of a port share a pool; otherwise each has slots of its own.
 ///
-/// The slots of a frontend cost nobody a chain or a set, but a changed endpoint is a change for each frontend. The number of
+/// The slots of a frontend need no chain or set, but a changed endpoint is a change for each frontend. The number of
 /// endpoints has no say: a port goes over from one to the other only with a change of its Service.
 pub(crate) fn is_pooled(port: &PortState) -> bool {
     port.frontends.len() > MAX_COPIES
 }
 
-/// Whether the frontends of two states of a port with a pool are written alike.
+/// True if the frontends of two states of a port with a pool are written alike.
 fn leads_alike(one: &PortState, other: &PortState) -> bool {
     let named = |port: &PortState| (port.protocol, port.affinity, port.frontends.len());
     named(one) == named(other) && one.name == other.name && one.frontends == other.frontends

@@ -8,7 +8,7 @@ use ferry_kernel::nft::Socket;
 use crate::encode::kernel_family;
 use crate::names::{FixedSet, SetName, TABLE, TABLE_MAKER};
 
-/// Whether the family's table is one of Ferry's, of whatever layout, and sends packets of some service anywhere. Changes nothing.
+/// True if the family's table is one of Ferry's, of any layout, and serves some frontend. Changes nothing.
 ///
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN`; whatever else the kernel says.

@@ -318,7 +318,7 @@ fn verdict(failure: CommitFailure, marks: &Marks, objects: &Batch<NftObject>) ->
     CommitError::Refused(refusals)
 }
 
-/// What a batch comes to in the kernel.
+/// The number of objects and elements that a batch writes or deletes.
 fn elements_of(objects: &Batch<NftObject>) -> usize {
     let written = objects.create.iter().chain(&objects.replace).map(|object| match object {
         NftObject::Ranges(_, ranges) => 2 * ranges.as_slice().len(),

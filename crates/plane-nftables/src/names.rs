@@ -13,7 +13,7 @@ pub const TABLE: &str = "kube-proxy";
 /// The comment of the table: whose it is, and which layout its content has. A table with another comment is replaced.
 pub const TABLE_COMMENT: &str = "kube-proxy by Ferry, layout 3";
 
-/// What the comment of a table begins with, whatever its layout.
+/// The beginning of the comment of a table, the same in every layout.
 pub(crate) const TABLE_MAKER: &str = "kube-proxy by Ferry, layout ";
 
 /// Names one service port in the names of its own chains and sets: the first 16 bytes of a SHA-256 of

@@ -70,7 +70,7 @@ fn set(text: &mut String, family: Family, name: SetName, elements: Vec<String>) 
     text.push_str("\t}\n");
 }
 
-/// What the keys and values are. Keys with a number have no plain type and are declared by expressions.
+/// The types of keys and values. Keys with a number have no plain type and are declared by expressions.
 fn declaration(family: Family, layout: &Layout) -> String {
     let ip = keyword(family);
     let numbers = layout.key.iter().any(|part| matches!(part, Part::Slot | Part::Octet));

@@ -38,7 +38,7 @@ impl Retired {
         self.0.extend(batch.delete.iter().filter(waits).map(|object| (object.key(), None)));
     }
 
-    /// Whether an object that was read back is one of these.
+    /// True if an object that was read back is one of these.
     pub(crate) fn holds(&self, object: &NftObject) -> bool {
         let unused = match object {
             NftObject::Ranges(..) => true,
@@ -48,7 +48,7 @@ impl Retired {
         unused && self.0.iter().any(|(key, _)| *key == object.key())
     }
 
-    /// What has waited long enough. Chains come first, since their rules refer to sets.
+    /// The keys whose time has come. Chains are first, since their rules refer to sets.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<NftKey> {
         let mut due = Vec::new();
         for (key, since) in &mut self.0 {

@@ -1,4 +1,4 @@
-//! What elements say is served, in our table and in another maker's.
+//! The frontends that elements serve, in our table and in a foreign one.
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::Socket;
@@ -14,7 +14,7 @@ use crate::wire;
 const SETS: [FixedSet; 3] = [FixedSet::ServiceIps, FixedSet::ServiceNodePorts, FixedSet::NodePortIps];
 
 impl ElementKey {
-    /// What packets find by it.
+    /// The frontend that packets find by it.
     pub(crate) fn serves(&self) -> Option<Served> {
         match self {
             Self::Vip { map: VipMap::Services, vip, protocol, port } => {
@@ -38,8 +38,8 @@ impl ElementKey {
     }
 }
 
-/// What a table serves that is not ours, or not as we left it. What can't be read is left out. Where node ports are served
-/// and no address is listed, upstream serves them on every local address.
+/// The frontends that a foreign table serves, or one of ours that was changed. Unreadable elements are left out.
+/// Upstream's table without listed addresses serves node ports on every local address.
 pub(crate) fn foreign(socket: &mut Socket, family: Family) -> Vec<Served> {
     let mut served: Vec<Served> = Vec::new();
     for set in SETS.map(SetName::Fixed) {
