@@ -397,7 +397,8 @@ impl Plan {
         }
         self.away |= self.listed && failure.cause.is_absence();
         let is_future = failure.cause == Cause::Future;
-        if is_future && attempt.checking && !self.history.lags(now, &self.timing, &mut self.dice) {
+        let known = self.version.as_deref().unwrap_or_default();
+        if is_future && attempt.checking && !self.history.lags(known, now, &self.timing, &mut self.dice) {
             // One of several servers may be behind the others. The watch waits there until it has caught up.
             self.away = false;
             return Duration::ZERO;
