@@ -52,7 +52,8 @@ fn a_thousand_cuts_at_random_bytes_lose_nothing() {
     cluster.server.cut();
     follower.until_equal(&cluster);
     for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr] {
-        assert_eq!(cluster.asked(kind, Form::List).len(), 0, "{kind}: a cut is no reason for a list");
+        // A connection that is cut before its first answer may be an outage: that leads to a check.
+        assert_eq!(cluster.lists(kind), 1, "{kind}: a cut is no reason for a list");
         assert_eq!(cluster.asked(kind, Form::StreamingList).len(), 1, "{kind}");
     }
     let watches = cluster.asked(Kind::EndpointSlice, Form::Watch).len();
