@@ -305,6 +305,12 @@ fn what_a_table_served_is_told_when_it_goes() {
         served.clear();
         assert_eq!(Box::new(open(family)).retire(&mut served).unwrap(), 1);
         assert_eq!(served, theirs);
+        // Without a listed address every local one serves node ports.
+        let everywhere = upstreams.replace(&format!("add element {table} nodeport-ips {{ {node} }}"), "");
+        nft(&everywhere, &["-f", "-"]);
+        served.clear();
+        Box::new(open(family)).retire(&mut served).unwrap();
+        assert_eq!(served, [theirs[0], theirs[1], Served::NodePortsEverywhere]);
     });
 }
 
