@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-/// Whether a terminal shows the character, and does nothing else: no control character of C0 or C1, no line or paragraph
-/// separator, none of the format characters that reorder or hide what stands beside them (Unicode UAX 9, UTS 39).
+/// True if a terminal shows the character and does nothing else: no control character of C0 or C1, no line or paragraph
+/// separator, none of the format characters that reorder or hide their neighbours (Unicode UAX 9, UTS 39).
 pub fn is_printable(character: char) -> bool {
     !character.is_control()
         && !matches!(

@@ -21,7 +21,7 @@ struct Served {
 
 /// The chains of a port that its frontends use.
 pub(crate) fn write(port: &Port<'_>, out: &mut Vec<IptObject>) {
-    // Who lets nobody in leads to no endpoint.
+    // A frontend with empty source ranges leads to no endpoint.
     let shapes: Vec<Shape> = port.state.frontends.iter().filter(|frontend| admits(frontend)).map(Shape::of).collect();
     let used = |scope| shapes.iter().any(|shape| shape.uses(scope));
     let scopes: Vec<Scope> = [Scope::Cluster, Scope::Local].into_iter().filter(|scope| used(*scope)).collect();
@@ -48,7 +48,7 @@ pub(crate) fn write(port: &Port<'_>, out: &mut Vec<IptObject>) {
     }
 }
 
-/// Whether the source ranges of a frontend hold anybody.
+/// True if the source ranges of a frontend admit any client.
 pub(crate) fn admits(frontend: &Frontend) -> bool {
     match &frontend.sources {
         SourceRanges::Any => true,

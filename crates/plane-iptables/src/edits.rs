@@ -42,8 +42,8 @@ impl Sequence {
         (balances && rules.0.len() >= LONG).then(|| Self(rules.hashes().collect()))
     }
 
-    /// What makes these the chain's rules; `None` if the chain had better be written as a whole. Edits come from the end of the
-    /// chain to its beginning, so that each refers to a rule that the kernel held before the first one.
+    /// The edits that turn the chain's rules into these; `None` if writing the chain as a whole is cheaper. Edits come from the
+    /// end of the chain to its beginning, so that each refers to a rule that the kernel held before the first one.
     pub(crate) fn edits(&self, rules: &OwnRules) -> Option<Vec<Edit>> {
         let next: Vec<u64> = rules.hashes().collect();
         let (old_set, next_set): (HashSet<u64>, HashSet<u64>) =
@@ -79,7 +79,7 @@ fn gap(old: std::ops::Range<usize>, next: std::ops::Range<usize>, length: usize,
     edits.extend(old.zip(next).map(|(at, index)| Edit::Replace { position: at + 1, index }));
 }
 
-/// Whether a chain leads to one of several endpoints.
+/// True for chains that balance between endpoints.
 pub(crate) fn is_balancing(name: ChainName) -> bool {
     matches!(Class::of(name), Some(Class::Cluster | Class::Local))
 }
@@ -99,7 +99,7 @@ mod tests {
         Sequence(rules(numbers).hashes().collect())
     }
 
-    /// Makes the edits as the tool does.
+    /// Applies the edits as the tool does.
     fn edited(old: &[u32], next: &[u32]) -> Option<Vec<u32>> {
         let mut chain = old.to_vec();
         for edit in sequence(old).edits(&rules(next))? {

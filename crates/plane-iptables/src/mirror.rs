@@ -22,7 +22,7 @@ pub(crate) struct Mirror {
     chains: HashMap<ChainId, Content>,
     /// their rules, where there are few such chains: not in nat
     texts: BTreeMap<ChainId, Lines>,
-    /// the order of rules in long chains, unless others have touched them since
+    /// the order of rules in long chains without foreign changes
     sequences: HashMap<ChainId, Sequence>,
     endpoints: usize,
     sizes: [Size; Table::ALL.len()],
@@ -237,17 +237,17 @@ impl Mirror {
         self.texts.get(&id)
     }
 
-    /// The order of rules in a chain, if it is long and nobody else has touched it.
+    /// The order of rules in a long chain without foreign changes.
     pub(crate) fn sequence(&self, id: ChainId) -> Option<&Sequence> {
         self.sequences.get(&id)
     }
 
-    /// Others have touched this chain: it is written as a whole next time.
+    /// Foreign change of this chain: its next change writes it as a whole.
     pub(crate) fn forget_sequence(&mut self, id: ChainId) {
         self.sequences.remove(&id);
     }
 
-    /// Others may have touched any chain, or the tool refused an edit.
+    /// Foreign changes of unknown chains.
     pub(crate) fn forget_sequences(&mut self) {
         self.sequences.clear();
     }

@@ -1,4 +1,4 @@
-//! What a batch comes to against what is there: per table, what is written and what goes; and in how many steps.
+//! Plans one `iptables-restore` run: diffs a batch against the mirror of the kernel's rules, per table, and splits it into sections.
 
 mod divide;
 
@@ -140,7 +140,7 @@ impl<'a> Plan<'a> {
         plan
     }
 
-    /// Whether chains are edited by position.
+    /// True if chains are edited by position.
     pub(crate) fn has_edits(&self) -> bool {
         self.works.iter().any(|work| !work.edited.is_empty())
     }
@@ -366,7 +366,7 @@ impl Work {
         }
     }
 
-    /// Whether what goes is removed in a section of its own. For the first rule that is named by its text or its position
+    /// True if deletions get a section of their own. For the first rule that is named by its text or its position
     /// iptables-nft-restore fetches the rules of all chains that the section names, those that it fills or removes included.
     fn splits(&self) -> bool {
         let deletes = |task: &Task| task.gone.is_none() && !task.take.is_empty();

@@ -11,7 +11,7 @@ use crate::names;
 use crate::object::{ChainId, IptObject};
 use crate::plan::{Item, PIECE_CHAINS, Plan, is_last};
 
-/// What takes back the first sections of a script. `None`: what was there before isn't known.
+/// The text that takes back the first sections of a script; `None` if the rules before aren't kept.
 pub(crate) fn undo(plan: &Plan<'_>, script: &Whole, sections: usize) -> Option<Undone> {
     let mut undo = Undo { plan, tables: Default::default() };
     let ahead: BTreeSet<Item> = plan.ahead().collect();
@@ -30,7 +30,7 @@ pub(crate) struct Undone {
     pub(crate) left: BTreeSet<Item>,
 }
 
-/// What is taken back.
+/// The operations to take back.
 struct Undo<'a> {
     plan: &'a Plan<'a>,
     tables: [UndoTable; Table::ALL.len()],
@@ -81,7 +81,7 @@ impl Undo<'_> {
                 self.write_table(undo, &mut restore);
                 restore.commit();
             }
-            // What was made last leads to what was made before.
+            // Later chains jump to earlier ones.
             let dropped: Vec<ChainName> = undo.dropped.iter().rev().copied().collect();
             for piece in dropped.chunks(PIECE_CHAINS) {
                 restore.table(*table);

@@ -1,4 +1,4 @@
-//! What a failure of the tool means for the engine.
+//! Maps failures of the tool to the engine's errors.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -67,7 +67,7 @@ impl Refusal<'_> {
         let item = self.script.operation(self.line);
         let mut words = line.split(' ');
         let command = words.next().unwrap_or_default();
-        // An edit: what it refers to isn't there. If it is the rule itself, the next try writes the chain as a whole.
+        // An edit whose position is gone. If the rule itself is at fault, the next try shows it: it makes no edits.
         let is_edit = words.nth(1).is_some_and(|word| word.parse::<usize>().is_ok());
         match (command, item) {
             ("-A" | "-I", Some(item)) if !is_edit && !self.lacks(tool, line) => self.refused(item),

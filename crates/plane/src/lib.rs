@@ -89,14 +89,13 @@ pub trait Object: Ord + Clone + fmt::Display + fmt::Debug {
     fn stays(&self) -> bool {
         false
     }
-    /// What is served by it, if that is served no longer once nobody wants the object, or it became another: what was adopted
-    /// from an earlier run has no unit that would say so.
+    /// What this object alone serves: lost when it is deleted or becomes another. Objects adopted from an earlier run have no unit that would name it.
     fn serves(&self) -> Option<Served> {
         None
     }
 }
 
-/// What packets are led to endpoints from, as objects name it.
+/// A destination that objects lead to endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Served {
     /// a frontend
@@ -117,8 +116,8 @@ pub trait Compile {
     const PORTION: usize = 1000;
     /// The objects of a unit. Total and deterministic: no I/O, clock or failure.
     fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<Self::Object>);
-    /// The objects of a unit before and after a change, both under this context. What is the same in both may be left out of
-    /// both: a large unit of which little changes then costs little to compare.
+    /// The objects of a unit before and after a change, both under this context. Objects that are equal in both may be left
+    /// out of both: a large unit of which little changes then costs little to compare.
     fn compile_change(
         &self,
         context: &Context,
@@ -159,13 +158,13 @@ pub trait Kernel<O: Object> {
     fn prepare(&mut self) -> Result<(), CommitError>;
     /// What the kernel holds of ours.
     fn read_back(&mut self, extent: &Extent<O::Key>) -> Result<Vec<O>, CommitError>;
-    /// What is served by rules that are there and that [`Kernel::read_back`] doesn't show one by one, since they are another
-    /// maker's and are replaced as a whole. What can't be read is left out.
+    /// Frontends of foreign rules that [`Kernel::read_back`] doesn't return one by one, since they are replaced as a whole.
+    /// Rules that can't be read are left out.
     fn foreign_serves(&mut self) -> Vec<Served> {
         Vec::new()
     }
-    /// What others changed since the last call, or since [`Kernel::tend`] said so; asked before pending changes are made, so that
-    /// one that another writer was first with is made by what it left. `None` also where only `tend` can tell.
+    /// Foreign changes since the last call, or since [`Kernel::tend`] returned some. Called before a commit, so that a change
+    /// that another writer made first starts from the actual state. `None` also where only `tend` can report them.
     ///
     /// # Errors
     /// If the notifications can't be read.
@@ -274,8 +273,7 @@ pub struct Acknowledged {
 pub struct Outcome {
     /// units the kernel has acknowledged, also those that changed nothing
     pub acked: Vec<Acknowledged>,
-    /// what the rules served that this turn removed after a comparison with the kernel. Some may be served by other rules; what
-    /// units in force serve, they say
+    /// frontends of objects that a full sync deleted. Other rules may serve some of them; the units in force name their own
     pub unserved: Vec<Served>,
     /// units that wait because the kernel refuses them, with the reason
     pub quarantined: Vec<(UnitId, Arc<CommitError>)>,

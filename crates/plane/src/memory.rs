@@ -38,7 +38,7 @@ pub struct MemoryKernel<O: Object> {
     pub refused: Vec<O::Key>,
     /// keys for which the kernel has no memory whenever they are created or replaced
     pub busy: Vec<O::Key>,
-    /// keys that are in use by somebody else whenever they are to be deleted
+    /// keys whose deletion fails with `EBUSY`
     pub in_use: Vec<O::Key>,
     /// what somebody else did since the last look
     pub touched: Vec<O::Key>,

@@ -1,4 +1,4 @@
-//! Which units wait because the kernel refuses them, and until when.
+//! Units that the kernel rejected, and the time of their next try.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Quarantine {
         self.0.get(id).is_some_and(|waiting| waiting.until > now)
     }
 
-    /// Whether a unit is in here, also if it may try again now.
+    /// True if a unit is in quarantine, also if it may try again now.
     pub(crate) fn holds(&self, id: &UnitId) -> bool {
         self.0.contains_key(id)
     }

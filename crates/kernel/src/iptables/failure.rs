@@ -245,7 +245,7 @@ fn without_name(line: &str) -> &str {
     rest
 }
 
-/// The beginning, without what a terminal would not show but obey.
+/// The first characters, with those replaced that a terminal would interpret instead of showing.
 pub(super) fn shortened(text: &str) -> String {
     text.chars().take(TEXT).map(|c| if is_printable(c) { c } else { '\u{fffd}' }).collect()
 }

@@ -54,7 +54,7 @@ impl Lock {
     /// which may be in the middle of a write. While this process lives, it alone gives the lock up.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     #[expect(unsafe_code, reason = "a descriptor that is to be inherited by one child alone is made so in that child")]
     pub(super) fn lend(&self, command: &mut Command) -> io::Result<()> {
         let file = self.file.try_clone()?;

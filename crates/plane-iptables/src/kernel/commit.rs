@@ -16,7 +16,7 @@ use crate::undo::undo;
 use crate::verdict::{of_io, of_script};
 use crate::watch::all_entries;
 
-/// Chains that others' rules lead to when they are to go: beyond so many, none goes.
+/// If more chains than this can't be deleted since foreign rules jump to them, no chain is deleted.
 const STUCK: usize = 32;
 
 /// The part of a batch that is in force after a commit.
@@ -51,11 +51,11 @@ impl Written {
 // === impl IptablesKernel ===
 
 impl IptablesKernel {
-    /// Writes a batch, all of it or nothing.
+    /// Writes a batch. After an error the mirror has what is in force of it, or is unknown.
     pub(super) fn write(&mut self, batch: &Batch<IptObject>) -> Result<(), CommitError> {
         let is_legacy = self.tool.backend() == Backend::Legacy;
         self.hear()?;
-        // Chains of one unit are written, and go, whatever is in them.
+        // Chains of one unit are flushed or deleted whatever they hold; only edits depend on their rules.
         let tables = self.legacy.take(&places(batch).map(|place| place.table).collect());
         self.look_closer(tables)?;
         if !self.mirror.known() {
@@ -63,7 +63,7 @@ impl IptablesKernel {
                 object: "what others have done, or a run that did not end well".to_owned(),
             });
         }
-        // Rules in these would be there twice, or be missing when they are to go: somebody may have done the same.
+        // Rules in these would be there twice, or be missing when they are to be deleted: another writer may have made the same change.
         if let Some(chain) = places(batch).find(|chain| self.unread.contains(chain)) {
             return Err(CommitError::Drifted { object: format!("{} {}", chain.table, chain.name) });
         }
@@ -71,7 +71,7 @@ impl IptablesKernel {
         let plan = Plan::new(self.family(), self.tool.backend(), batch, &mirror, self.edits);
         let edited = plan.has_edits();
         let (result, written) = self.write_plan(&plan);
-        // If what an edit refers to is not there, or the kernel refuses a rule, the next try shows which of both it is.
+        // A failed edit is foreign drift or a rejected rule: the next try, without edits, tells which.
         self.edits = result.is_ok() || self.edits && !edited;
         let before = all_entries(&mirror);
         match &written {
@@ -79,13 +79,13 @@ impl IptablesKernel {
             Written::All { stuck } => {
                 mirror.apply(self.family(), batch, stuck);
                 if edited {
-                    // An edit may have met another writer's, and left the rule that leads there.
+                    // A foreign change may have shifted the positions: the rule that jumps there is left.
                     self.owed.extend(stuck.iter().copied().map(IptKey::Chain));
                 }
             }
             Written::Part { batch, stuck } => {
                 mirror.apply(self.family(), batch, stuck);
-                // The engine keeps its acknowledged state: it compares these with it, unless its next commit completes them.
+                // The acknowledged state has none of these: the engine compares them, unless its next commit completes them.
                 self.owed.extend(keys(batch));
             }
             Written::Unknown => {
@@ -129,7 +129,7 @@ impl IptablesKernel {
             let committed = line_of(&failure).map(|line| script.outline().sections_before(line));
             let stuck = stuck_at(plan, &script, &failure);
             if let Some(committed) = committed.filter(|_| !stuck.is_empty() && !progress.all_stuck) {
-                // They are emptied, and stay until those who lead to them have gone.
+                // They are emptied, and stay until no foreign rule jumps to them.
                 progress.sections += committed;
                 progress.stuck.extend(stuck);
                 progress.all_stuck = progress.stuck.len() > STUCK;
@@ -207,7 +207,7 @@ impl IptablesKernel {
         let done = match self.tool.backend() {
             Backend::Nft => self.turn.take().around(lines, restore, committed),
             Backend::Legacy => {
-                // So that no family waits for the other's lock, and takes it for somebody else's.
+                // Without it, a family would wait for the other's lock and report it as another program's.
                 let _turn = self.turn.take();
                 Ok(restore())
             }
@@ -239,7 +239,7 @@ fn make_counters(batch: &Batch<IptObject>) -> bool {
             _ => None,
         })
         .collect();
-    // Where one can't be made, the run says so once more.
+    // If one can't be created, the next run fails with the same error.
     names.iter().for_each(|name| drop(nfacct::create(name)));
     !names.is_empty()
 }
@@ -252,7 +252,7 @@ fn line_of(failure: &Failure) -> Option<usize> {
     }
 }
 
-/// The chains whose removal is refused, since somebody else's rules lead to them.
+/// The chains that can't be deleted since foreign rules jump to them.
 fn stuck_at(plan: &Plan<'_>, script: &Whole, failure: &Failure) -> Vec<ChainId> {
     let Failure::Refused { lines, .. } = failure else { return Vec::new() };
     let removes = |line: &&usize| script.line(**line).is_some_and(|line| line.starts_with("-X "));
@@ -270,7 +270,7 @@ fn places(batch: &Batch<IptObject>) -> impl Iterator<Item = ChainId> {
     keys(batch).filter_map(|key| key.place())
 }
 
-/// How many rules of others a batch removes from each table.
+/// Number of foreign rules that a batch deletes from each table.
 fn strays(batch: &Batch<IptObject>) -> [i64; 3] {
     let mut strays = [0; 3];
     for object in &batch.delete {

@@ -1,4 +1,4 @@
-//! Divides what is to be done into sections of one run.
+//! Divides a plan into sections, each a transaction of the kernel.
 
 use ferry_kernel::iptables::{Backend, Table};
 use ferry_plane::Batch;
@@ -22,7 +22,7 @@ const SERVICES: ChainId = ChainId { table: Table::Nat, name: names::SERVICES };
 // === impl Plan ===
 
 impl Plan<'_> {
-    /// Translations come after what refuses, and go before: nobody meets neither.
+    /// Translations are added after refusals and deleted before them: every packet meets one of both.
     pub(super) fn divide(&mut self, backend: Backend) {
         let (ahead, behind) = if backend == Backend::Nft { self.pieces() } else { (Vec::new(), Vec::new()) };
         let [mangle, filter, nat] = &self.works;
@@ -79,7 +79,7 @@ impl Plan<'_> {
     }
 }
 
-/// How many names of chains a section has that writes these chains, roughly.
+/// Number of chain names in a section that writes these chains, roughly.
 fn names_of(batch: &Batch<IptObject>, items: &[Item]) -> usize {
     let names = |item: &Item| match object(batch, *item) {
         Some(IptObject::Chain(id, rules)) if is_balancing(id.name) => 1 + rules.0.len(),

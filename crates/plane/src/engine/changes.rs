@@ -1,4 +1,4 @@
-//! The usual way: from what is acknowledged to what is pending.
+//! Incremental sync: from the acknowledged state to the pending units.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -45,7 +45,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         now: Instant,
         outcome: &mut Outcome,
     ) -> Result<(), CommitError> {
-        // What can't be read here is `tend`'s to report; what is pending goes on all the same.
+        // `tend` reports notifications that can't be read; pending units are committed all the same.
         if !self.pending.is_empty()
             && let Ok(Some(drift)) = self.kernel.news()
         {
@@ -64,7 +64,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             let remembered = self.remembered(&group);
             let uniform = remembered.uniform;
             let batch = difference(before, after, &remembered);
-            // Somebody else has changed some of it: mostly a second proxy, which was first with the same change.
+            // A foreign change of the same objects, mostly a second proxy's that made the same change first.
             let result = if uniform && self.suspects.concern(super::keys(&batch)) {
                 Err(CommitError::Drifted { object: "what another writer has just changed".to_owned() })
             } else {
@@ -280,9 +280,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         });
     }
 
-    /// Whether a failed commit is the fault of some of its units. An object that is in use (`EBUSY`) may be free at the next
+    /// True if a failed commit is the fault of some of its units. An object that is in use (`EBUSY`) may be free at the next
     /// try; if it isn't, or if a unit was rejected before, the group is split as by a refusal that names nothing. So an object
-    /// that can't be deleted holds up nobody else.
+    /// that can't be deleted holds up no other unit.
     pub(super) fn blames_units(&self, error: &CommitError, group: &[Change]) -> bool {
         match error {
             CommitError::Refused(_) => true,
@@ -294,7 +294,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
     }
 
-    /// Quarantines the units that a failed commit is about; what is left comes back as groups to try.
+    /// Quarantines the units that a failed commit is about; returns the others as groups to try.
     pub(super) fn set_apart(
         &mut self,
         context: &Context,

@@ -1,4 +1,4 @@
-//! The long way: from what the kernel holds to the whole target.
+//! Full sync: from the actual to the whole desired state.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io;
@@ -106,7 +106,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         Ok(Draft { group, more, batch, replaced, foreign, spare })
     }
 
-    /// What rules that the batch removes serve, and no unit that is in force says so.
+    /// Frontends that the deleted objects served and that no unit in force names.
     fn unserved(&mut self, batch: &BatchOf<C>, purpose: Purpose) -> Vec<Served> {
         let mut served: Vec<Served> = batch.delete.iter().filter_map(Object::serves).collect();
         if purpose == Purpose::Adopt {

@@ -304,7 +304,7 @@ where
 }
 
 impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
-    /// Removes everything; how many objects. What they serve is noted before, since some may be gone after an error.
+    /// Deletes all objects and returns their number. `served` is filled before the commit, since some may be gone after an error.
     fn remove_all(&mut self, served: &mut Vec<Served>) -> Result<usize, CommitError> {
         let mut delete = self.kernel.read_back(&Extent::All)?;
         delete.retain(|object| !object.stays());

@@ -71,7 +71,7 @@ impl<K: Hash + Eq + Clone> Suspects<K> {
         self.keys.get(key).is_some_and(|suspicion| suspicion.due > now)
     }
 
-    /// Whether any of these is to be looked at.
+    /// True if any of these is suspected of drift.
     pub(super) fn concern(&self, mut keys: impl Iterator<Item = K>) -> bool {
         self.all.is_some() || !self.keys.is_empty() && keys.any(|key| self.keys.contains_key(&key))
     }
