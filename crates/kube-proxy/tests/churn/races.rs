@@ -235,22 +235,11 @@ fn delta(family: Family, like: &Like, commit: u64) -> Delta {
     let endpoints =
         (first..first + number).map(|server| Endpoint { address: Place::PodA.address(family), port: PORTS + server });
     let pool = Pool::new(endpoints.collect::<Vec<_>>());
-    let sources = like.ranges.map_or(SourceRanges::Any, |ranges| {
-        let beside = match family {
-            Family::V4 => format!("10.{}.{}.0/24", commit / 256 % 256, commit % 256),
-            Family::V6 => format!("fd00:1:{:x}::/48", commit % 65_536),
-        };
-        let beside = like.varied.then(|| net(&beside));
-        let ranges = ranges.iter().map(|(v4, v6)| net(if family == Family::V4 { v4 } else { v6 }));
-        let mut ranges: Vec<IpNet> = ranges.chain(beside).collect();
-        ranges.sort();
-        SourceRanges::Only(ranges.into())
-    });
     let frontends = vec![
         Frontend {
             kind: FrontendKind::LoadBalancer,
             at: FrontendAddr::Vip(external_ip(family, 80), PORT),
-            sources,
+            sources: sources(family, like, commit),
             treatment: like.treatment,
         },
         Frontend {
@@ -293,6 +282,20 @@ fn delta(family: Family, like: &Like, commit: u64) -> Delta {
         ]
         .into(),
     }
+}
+
+/// The source ranges of the load balancer: with `varied`, others at each commit.
+fn sources(family: Family, like: &Like, commit: u64) -> SourceRanges {
+    let Some(ranges) = like.ranges else { return SourceRanges::Any };
+    let beside = match family {
+        Family::V4 => format!("10.{}.{}.0/24", commit / 256 % 256, commit % 256),
+        Family::V6 => format!("fd00:1:{:x}::/48", commit % 65_536),
+    };
+    let beside = like.varied.then(|| net(&beside));
+    let ranges = ranges.iter().map(|(v4, v6)| net(if family == Family::V4 { v4 } else { v6 }));
+    let mut ranges: Vec<IpNet> = ranges.chain(beside).collect();
+    ranges.sort();
+    SourceRanges::Only(ranges.into())
 }
 
 fn net(text: &str) -> IpNet {
