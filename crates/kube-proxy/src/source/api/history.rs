@@ -119,6 +119,13 @@ impl History {
         }
     }
 
+    /// The next round of checks begins with the newest witness, since another server, or a restored one, may answer it. What
+    /// the round so far found counts no more; a list that is to follow from it comes, whatever the watch delivers.
+    pub(super) fn again(&mut self) {
+        self.place = 0;
+        self.gone.clear();
+    }
+
     /// A list is complete, and these objects of it changed last.
     pub(super) fn restart(&mut self, witnesses: Witnesses) {
         *self = Self { witnesses, ..Self::default() };
@@ -170,8 +177,8 @@ impl History {
         self.list_at = Some((now + wait).min(by));
     }
 
-    /// The server hasn't come to this version, up to which everything has been delivered. True if that has been so for long enough to take it for restored; the
-    /// next check follows in a while otherwise.
+    /// The server hasn't come to this version, up to which everything has been delivered. True if that has been so for long
+    /// enough to take it for restored; the next check follows in a while otherwise.
     pub(super) fn lags(&mut self, known: &str, now: Instant, timing: &Timing, dice: &mut Dice) -> bool {
         self.frozen.get_or_insert_with(|| known.into());
         let until = match self.lag {

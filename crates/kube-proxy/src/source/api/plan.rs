@@ -138,6 +138,7 @@ impl Plan {
     /// An attempt to connect has failed, of this kind or another.
     pub(super) fn missed(&mut self) {
         self.away |= self.listed;
+        self.history.again();
     }
 
     /// True if the server was away and hasn't answered since.
@@ -402,6 +403,9 @@ impl Plan {
             // One of several servers may be behind the others. The watch waits there until it has caught up.
             self.away = false;
             return Duration::ZERO;
+        }
+        if attempt.checking || failure.cause.is_absence() {
+            self.history.again();
         }
         self.latest |= is_future || failure.cause == Cause::Behind;
         if matches!(failure.cause, Cause::Expired | Cause::Behind) || is_future && self.is_complete() {

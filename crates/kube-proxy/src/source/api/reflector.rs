@@ -61,6 +61,8 @@ impl Reflector {
             }
             if self.plan.is_away() && self.turn.is_none() {
                 self.take_turn().await;
+                // The kind that had the turn has met these.
+                self.failures = self.client.failures();
             }
             let step = self.plan.begin(Instant::now());
             let (verb, result) = match step {

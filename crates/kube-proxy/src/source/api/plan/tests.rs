@@ -771,6 +771,29 @@ fn a_check_that_fails_is_made_again_and_one_that_is_refused_is_done_without() {
     }
 }
 
+/// Another server may answer the rest of the round than the one that answered its beginning.
+#[test]
+fn a_round_of_checks_that_breaks_off_begins_anew() {
+    for cause in [Cause::Unreached, Cause::Interrupted, refused(403), refused(503)] {
+        for first in [None, Some("101")] {
+            let mut bench = returned(&[Some("99"), Some("98")], SECOND);
+            check(&mut bench, first);
+            bench.begin();
+            bench.fails(cause);
+            assert!(bench.plan.is_away(), "{cause:?}: it waits for its turn again");
+            check(&mut bench, Some("97"));
+            assert_is_listed_in_a_while(&mut bench);
+        }
+    }
+    // What the watch delivers later settles nothing once the server was away again.
+    let mut bench = returned(&[Some("99")], SECOND);
+    check(&mut bench, None);
+    bench.begin();
+    bench.fails(Cause::Unreached);
+    bench.plan.witnessed(witnesses(&[None]));
+    assert_is_listed_in_a_while(&mut bench);
+}
+
 #[test]
 fn streams_that_end_well_but_at_once_are_no_loop() {
     let mut bench = Bench::listed();
