@@ -14,7 +14,6 @@ use ferry_plane::{Batch, CommitError, Extent, Kernel, Tended};
 use crate::base;
 use crate::counters::Counters;
 use crate::drift;
-
 use crate::mirror::{Kind, Mirror};
 use crate::object::{ChainId, IptKey, IptObject};
 use crate::read::{self, Found};

@@ -1,5 +1,5 @@
-//! What the kernel holds of this mode, as far as the next change needs to know it: which rules stand in places, word for
-//! word, and which chains there are. What is in the chains of services isn't kept: they are written whole.
+//! The mirror of the kernel's rules, as far as the next change needs it: the text of each rule in shared chains, the names of
+//! all chains, and hashes of the rules of long chains, which are edited by position. Other chains are written whole.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -61,7 +61,7 @@ pub(crate) struct Size {
 /// What may be done with a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// one unit's: written whole
+    /// one unit's: written whole, or edited by position if it is long
     Own,
     /// holds entries, and nothing else
     Place,

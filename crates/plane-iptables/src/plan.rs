@@ -82,7 +82,7 @@ struct Old {
 /// A section of what the tool is given: the kernel takes all of it or nothing.
 #[derive(Clone, Debug)]
 pub(crate) enum Part {
-    /// chains, to which nothing leads yet
+    /// new chains, to which nothing leads yet; changed ones where they are too many for the section of their table
     Ahead(Vec<Item>),
     /// of this table, what is added or changed, or what goes, or both
     Of(Table, Steps),
@@ -202,7 +202,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// What is written before anything leads to it.
+    /// The chains that have sections of their own before all additions.
     pub(crate) fn ahead(&self) -> impl Iterator<Item = Item> {
         let items = self.parts.iter().filter_map(|part| match part {
             Part::Ahead(items) => Some(items),

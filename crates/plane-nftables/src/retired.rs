@@ -12,12 +12,24 @@ use crate::encode::ChainRelease;
 use crate::names::SetName;
 use crate::object::{NftKey, NftObject};
 
-/// More than a packet is under way in a hook, and more than a chain that was referred to stays busy.
+/// Longer than a packet is under way in a hook, and longer than a chain that was referred to stays busy.
 const RELEASE: Duration = Duration::from_secs(1);
+/// The longest pause between two tries to delete an object that foreign rules refer to.
+const LONGEST: Duration = Duration::from_secs(64);
 
-/// The keys of such objects; each with the time of the first look at it.
+/// Such objects.
 #[derive(Debug, Default)]
-pub(crate) struct Retired(Vec<(NftKey, Option<Instant>)>);
+pub(crate) struct Retired(Vec<Waiting>);
+
+/// One of them.
+#[derive(Debug)]
+struct Waiting {
+    key: NftKey,
+    /// the first look at it after the last try
+    since: Option<Instant>,
+    /// the pause before the next try: doubled by each that fails
+    pause: Duration,
+}
 
 // === impl Retired ===
 
@@ -27,7 +39,7 @@ impl Retired {
         for object in batch.create.iter().chain(&batch.replace) {
             if matches!(object, NftObject::Chain(..) | NftObject::Ranges(..)) {
                 let made = object.key();
-                self.0.retain(|(key, _)| *key != made);
+                self.0.retain(|waiting| waiting.key != made);
             }
         }
         let waits = |object: &&NftObject| match object {
@@ -35,7 +47,8 @@ impl Retired {
             NftObject::Chain(..) => release == ChainRelease::Later,
             NftObject::Table(_) | NftObject::Set(_) | NftObject::Element(..) => false,
         };
-        self.0.extend(batch.delete.iter().filter(waits).map(|object| (object.key(), None)));
+        let waiting = |object: &NftObject| Waiting { key: object.key(), since: None, pause: RELEASE };
+        self.0.extend(batch.delete.iter().filter(waits).map(waiting));
     }
 
     /// True if an object that was read back is one of these.
@@ -45,31 +58,67 @@ impl Retired {
             NftObject::Chain(_, rules) => rules.0.is_empty(),
             NftObject::Table(_) | NftObject::Set(_) | NftObject::Element(..) => false,
         };
-        unused && self.0.iter().any(|(key, _)| *key == object.key())
+        unused && self.0.iter().any(|waiting| waiting.key == object.key())
     }
 
     /// The keys whose time has come. Chains are first, since their rules refer to sets.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<NftKey> {
         let mut due = Vec::new();
-        for (key, since) in &mut self.0 {
-            if now.saturating_duration_since(*since.get_or_insert(now)) >= RELEASE {
-                due.push(*key);
+        for waiting in &mut self.0 {
+            if now.saturating_duration_since(*waiting.since.get_or_insert(now)) >= waiting.pause {
+                due.push(waiting.key);
             }
         }
         due.sort_unstable_by_key(|key| matches!(key, NftKey::Set(SetName::Sources(_))));
         due
     }
 
-    /// Notes a try to delete one: it is gone, or waits anew.
+    /// Notes a try to delete one: it is gone, or waits twice as long.
     pub(crate) fn tried(&mut self, tried: NftKey, gone: bool) {
-        self.0.retain_mut(|(key, since)| {
-            *since = since.filter(|_| *key != tried);
-            !(gone && *key == tried)
-        });
+        self.0.retain(|waiting| !gone || waiting.key != tried);
+        for waiting in self.0.iter_mut().filter(|waiting| waiting.key == tried) {
+            waiting.since = None;
+            waiting.pause = (2 * waiting.pause).min(LONGEST);
+        }
     }
 
     /// When to look again.
     pub(crate) fn wake(&self, now: Instant) -> Option<Instant> {
-        (!self.0.is_empty()).then(|| now + RELEASE)
+        let next = |waiting: &Waiting| waiting.since.unwrap_or(now) + waiting.pause;
+        self.0.iter().map(next).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ahead::step;
+    use crate::sources::Ranges;
+
+    #[test]
+    fn a_set_that_stays_in_use_is_tried_ever_more_seldom() {
+        let ranges = Ranges::new(&["192.0.2.0/24".parse().unwrap()]);
+        let object = NftObject::Ranges(ranges.id(), ranges);
+        let mut retired = Retired::default();
+        retired.note(&step(Vec::new(), vec![object.clone()]), ChainRelease::Now);
+        let mut now = Instant::now();
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            assert_eq!(retired.due(now), []);
+            assert!(retired.holds(&object));
+            let wake = retired.wake(now).unwrap();
+            pauses.push((wake - now).as_secs());
+            now = wake;
+            assert_eq!(retired.due(now), [object.key()]);
+            retired.tried(object.key(), false);
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+        retired.tried(object.key(), true);
+        assert_eq!(retired.wake(now), None);
+        // made again and retired again: as at first
+        retired.note(&step(vec![object.clone()], Vec::new()), ChainRelease::Now);
+        retired.note(&step(Vec::new(), vec![object]), ChainRelease::Now);
+        assert_eq!(retired.due(now), []);
+        assert_eq!(retired.wake(now), Some(now + RELEASE));
     }
 }

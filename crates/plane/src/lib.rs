@@ -89,7 +89,8 @@ pub trait Object: Ord + Clone + fmt::Display + fmt::Debug {
     fn stays(&self) -> bool {
         false
     }
-    /// What this object alone serves: lost when it is deleted or becomes another. Objects adopted from an earlier run have no unit that would name it.
+    /// What this object alone serves: lost when it is deleted or becomes another. Objects adopted from an earlier run have no
+    /// unit that would name it.
     fn serves(&self) -> Option<Served> {
         None
     }

@@ -189,9 +189,7 @@ impl Witness {
         }
         told.queue.offer(rules, Instant::now()) || cleared
     }
-}
 
-impl Witness {
     /// Keeps the frontends of rules that a failed turn may have removed: the next turn does not find them.
     fn keep(&mut self, unserved: &[Served]) {
         self.unserved.extend(unserved);
