@@ -136,7 +136,9 @@ impl Reflector {
             Cause::Expired if self.is_best() => {
                 self.pass_turn(Back { oldest: failure.oldest().map(Into::into) });
             }
-            Cause::Expired | Cause::Future | Cause::Behind => self.pass_turn(Back::default()),
+            // It shows nothing about the other kinds: the next one asks for them.
+            Cause::Expired => self.turn = None,
+            Cause::Future | Cause::Behind => self.pass_turn(Back::default()),
             _ => {
                 let is_best = self.is_best();
                 self.turn.take_if(|turn| turn.is_over_after_failure(is_best));

@@ -73,6 +73,12 @@ impl Turns {
             Arc::clone(&self.lock).lock_owned().await
         };
         tokio::select! {
+            // In this order: all that wait when a connection fails wait anew, so that the best kind comes first.
+            biased;
+            () = unreached => match self.state().failure.clone() {
+                Some(failure) => Outcome::Unreached(failure),
+                None => Outcome::Late,
+            },
             guard = lock => {
                 let state = self.state();
                 if state.returns == returns {
@@ -81,10 +87,6 @@ impl Turns {
                     Outcome::Back(state.back.clone())
                 }
             }
-            () = unreached => match self.state().failure.clone() {
-                Some(failure) => Outcome::Unreached(failure),
-                None => Outcome::Late,
-            },
             () = tokio::time::sleep(PATIENCE) => Outcome::Late,
         }
     }
@@ -154,7 +156,18 @@ mod tests {
         assert!(first.is_over_after_failure(true));
         let (mut second, ()) = tokio::join!(turn(&turns), async { drop(first) });
         assert!(second.is_over_after_failure(false));
-        drop(second);
+        // All waited when the connection failed, and the best one is the next.
+        let (other, best, ()) = tokio::join!(turns.take(false), turns.take(true), async {
+            turns.unreached(&failure);
+            drop(second);
+        });
+        assert!(matches!((&other, &best), (Outcome::Unreached(_), Outcome::Unreached(_))), "{other:?} {best:?}");
+        let (other, best) = tokio::join!(turns.take(false), async {
+            let best = turns.take(true).await;
+            assert!(matches!(best, Outcome::Turn(_)), "{best:?}");
+            turns.is_back(Back::default());
+        });
+        assert!(matches!(&other, Outcome::Back(_)), "{other:?} {best:?}");
         let (third, best) = tokio::join!(turns.take(false), async {
             let best = turns.take(true).await;
             assert!(matches!(best, Outcome::Turn(_)), "{best:?}");
