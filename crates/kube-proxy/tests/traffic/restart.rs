@@ -1,12 +1,12 @@
 //! The process ends and comes back.
 
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferry_testkit::nft::{self, Ruleset};
 use ferry_testkit::objects::{at_cluster_ip, at_node_port};
 use ferry_testkit::proxy::Config;
-use ferry_testkit::{Checks, Family, Host, Lab, Manifests, Place, Protocol, Service, Source};
+use ferry_testkit::{Checks, Family, Host, Lab, Manifests, Place, Protocol, Service, Source, Stage};
 
 use crate::support::{EXECUTABLE, alone, folder, fresh, run_to_end, stage};
 
@@ -89,6 +89,20 @@ fn a_terminated_proxy_leaves_its_rules_and_they_serve() {
     }
 }
 
+/// The rules once sets of source ranges that no rule asks are gone, which are deleted a second after the rules.
+fn settled(stage: &Stage) -> Ruleset {
+    let begun = Instant::now();
+    loop {
+        let text = nft::list(stage.node());
+        let mut sets = text.split("set sources-").skip(1).filter_map(|rest| rest.split_whitespace().next());
+        let Some(unused) = sets.find(|id| !text.contains(&format!("@sources-{id} "))) else {
+            return Ruleset::of(stage.node());
+        };
+        assert!(begun.elapsed() < Duration::from_secs(10), "sources-{unused} stays\n{}", stage.proxy.log());
+        sleep(Duration::from_millis(100));
+    }
+}
+
 #[test]
 fn killed_at_any_moment_it_ends_in_the_right_state() {
     let mut stage = stage(&assorted(0));
@@ -106,7 +120,7 @@ fn killed_at_any_moment_it_ends_in_the_right_state() {
     stage.replace(&last);
     stage.start();
     stage.wait();
-    let here = Ruleset::of(stage.node()).essence();
+    let here = settled(&stage).essence();
 
     let other_lab = Lab::new();
     let mut other = fresh(&other_lab, "fresh", &Manifests::new());
@@ -131,12 +145,12 @@ fn a_restart_over_other_objects_and_another_configuration_leaves_nothing_stale()
     let config = Config { cluster_cidr: Some("10.244.0.0/24,fd00:10:244::/80".to_owned()), ..Config::default() };
     let few = assorted(1);
     stage.reset(&config, &few);
-    let here = Ruleset::of(stage.node()).essence();
+    let here = settled(&stage).essence();
     let written = stage.written();
     drop(stage);
 
     let lab = Lab::new();
-    let mut other = ferry_testkit::Stage::new(&lab, EXECUTABLE, &folder("narrow"), config, &Manifests::new());
+    let mut other = Stage::new(&lab, EXECUTABLE, &folder("narrow"), config, &Manifests::new());
     while other.written() < written {
         other.replace(&few);
     }
