@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ferry_kernel::conntrack::testing::create;
 
-use super::{BOTH_LOOKS, LOOKS, PATIENCE, REMOVED, UDP, between, clear, manifests, sum};
+use super::{ALL_LOOKS, LOOKS, PATIENCE, REMOVED, UDP, between, clear, manifests, sum};
 use crate::process::{Directory, Proxy};
 use crate::stats::{memory_mib, thread_of};
 
@@ -33,7 +33,7 @@ pub(super) fn run(program: &Path, flows: usize) -> anyhow::Result<()> {
             std::thread::sleep(Duration::from_millis(2));
         }
         let (took, first) = (start.elapsed(), thread_of(proxy.id(), "flows")?);
-        std::thread::sleep(BOTH_LOOKS);
+        std::thread::sleep(ALL_LOOKS);
         let both = thread_of(proxy.id(), "flows")?;
         println!(
             "restart over {SERVICES} services, {flows} flows, {} removed {:.0} ms after the first sync: {:.0} ms cpu, second \

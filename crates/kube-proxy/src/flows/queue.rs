@@ -7,11 +7,14 @@ use ferry_api::object::Protocol;
 use ferry_model::state::{FrontendAddr, NodePortAddresses};
 use ferry_model::{FlowRule, RightFlows};
 
-/// Checks per frontend: one at once, one after [`AGAIN`].
-const LOOKS: u8 = 2;
+/// Checks per frontend: one at once, one after [`AGAIN`], one after [`LATE`].
+const LOOKS: u8 = 3;
 /// Delay of the second check. A packet that traversed the old rules before the first check is entered by then, and an answer
 /// that was on its way has arrived.
 pub(super) const AGAIN: Duration = Duration::from_millis(300);
+/// Delay of the last check after the second. On a machine without time a packet takes longer than [`AGAIN`] from the rules to the
+/// conntrack table, and a read of the table may miss an entry while others are deleted.
+const LATE: Duration = Duration::from_secs(3);
 
 /// A frontend's flows of one protocol.
 pub(super) type Key = (Protocol, FrontendAddr);
@@ -44,7 +47,7 @@ struct Waiting {
 pub(super) struct Rules {
     /// which flows are right, by frontend
     pub(super) right: BTreeMap<Key, RightFlows>,
-    /// frontends with another check to come: their unanswered flows are left for it
+    /// frontends whose second check is to come: their unanswered flows are left for it
     pub(super) again: HashSet<Key>,
     /// node ports of which the flows at local addresses that don't serve them any more must go, too
     pub(super) left: HashSet<Key>,
@@ -158,7 +161,7 @@ impl Queue {
     pub(super) fn take(&mut self, now: Instant) -> Rules {
         for waiting in self.waiting.values_mut().filter(|waiting| waiting.looks > 0 && waiting.due <= now) {
             waiting.looks -= 1;
-            waiting.due = now + AGAIN;
+            waiting.due = now + if waiting.is_first() { AGAIN } else { LATE };
             waiting.taken = true;
         }
         self.taken()
@@ -198,13 +201,22 @@ impl Queue {
         };
         let before = self.waiting.iter().filter(|(key, waiting)| !waiting.taken && stands_before(**key));
         Rules {
-            again: self.waiting.iter().filter(|(_, waiting)| waiting.looks > 0).map(|(key, _)| *key).collect(),
+            again: self.waiting.iter().filter(|(_, waiting)| waiting.is_first()).map(|(key, _)| *key).collect(),
             right: taken().chain(before).map(|(key, waiting)| (*key, waiting.right.clone())).collect(),
             left: taken().filter(|(_, waiting)| waiting.left).map(|(key, _)| *key).collect(),
             node_ports: self.node_ports.clone(),
             localhost: self.localhost,
             revision: self.revision,
         }
+    }
+}
+
+// === impl Waiting ===
+
+impl Waiting {
+    /// True if the first check is under way, or yet to come.
+    fn is_first(&self) -> bool {
+        self.looks + 1 >= LOOKS
     }
 }
 
@@ -294,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_looked_at_twice() {
+    fn each_is_looked_at_three_times() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.offer(turn([rule(VIP, to(&[1]), true)]), now);
         assert_eq!(queue.take(now).right.len(), 1);
@@ -302,7 +314,15 @@ mod tests {
         assert_eq!(queue.next(), Some(now + AGAIN));
         assert_eq!(queue.take(now).right.len(), 0, "not yet");
         queue.offer(turn([rule(VIP, to(&[1, 2]), false)]), now);
-        assert_eq!(right_of(&queue.take(now + AGAIN)), [to(&[1, 2])]);
+        let second = queue.take(now + AGAIN);
+        assert_eq!(
+            (right_of(&second), second.again.len()),
+            (vec![to(&[1, 2])], 0),
+            "unanswered flows aren't left for a third"
+        );
+        queue.done();
+        assert_eq!(queue.next(), Some(now + AGAIN + LATE));
+        assert_eq!(right_of(&queue.take(now + AGAIN + LATE)), [to(&[1, 2])]);
         queue.done();
         assert_eq!(queue.next(), None);
         assert!(queue.waiting.is_empty());
@@ -317,7 +337,7 @@ mod tests {
             queue.failed(now);
             assert_eq!(queue.next(), Some(now));
         }
-        for when in [now, now + AGAIN] {
+        for when in [now, now + AGAIN, now + AGAIN + LATE] {
             assert_eq!(queue.take(when).right.len(), 1);
             queue.done();
         }

@@ -94,8 +94,8 @@ fn right_flows_stay(mode: &'static str) {
     let entries: Vec<_> = quiet.iter().map(|asker| asker.entry(stage.lab).expect("a flow")).collect();
     for round in 0..20 {
         stage.restart();
-        // the second look of each protocol and family is the last one
-        until("both looks", LIMIT, || looks(&stage) >= 4.0);
+        // the second check of each protocol and family
+        until("two checks", LIMIT, || looks(&stage) >= 4.0);
         assert_eq!(removed(&stage), 0.0, "restart {round}");
     }
     rest(&stage);

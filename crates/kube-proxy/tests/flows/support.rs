@@ -154,11 +154,11 @@ pub(crate) fn looks(stage: &Stage<'_>) -> f64 {
     stage.proxy.metric("kubeproxy_conntrack_reconciler_sync_duration_seconds_count", &[])
 }
 
-/// Waits until no look is to come: the second is a second after the first.
+/// Waits until no check is to come: the last is 3 s after the one before.
 pub(crate) fn rest(stage: &Stage<'_>) {
     let mut seen = looks(stage);
     loop {
-        std::thread::sleep(Duration::from_millis(1500));
+        std::thread::sleep(Duration::from_millis(3600));
         let now = looks(stage);
         if now == seen {
             return;
