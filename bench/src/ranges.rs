@@ -14,7 +14,7 @@ use crate::objects;
 use crate::pipeline::{Empty, Pipe, Turn, decode, load, slice};
 use crate::stats::{self, children_cpu, memory_mib, slab_mib};
 
-/// How many ranges the one Service has, in turn with one.
+/// Numbers of source ranges of the large Service. Each alternates with a single range.
 const SIZES: [u32; 3] = [1_000, 20_000, 100_000];
 const CONNECTIONS: usize = 1_000;
 const WARM: usize = 100;
@@ -98,7 +98,7 @@ fn restart(mode: Mode, services: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is measured, and with what.
+/// One mode under measurement: its pipeline, and an empty commit to compare with.
 struct Bench {
     mode: Mode,
     services: usize,
@@ -150,7 +150,7 @@ impl Bench {
     }
 
     fn measure(&mut self, figures: &mut Figures) -> anyhow::Result<()> {
-        // What the kernel does after the commit, as freeing the old set, is no part of it; nor are cold caches.
+        // The kernel frees the old set after the commit, which this measurement leaves out, as well as cold caches.
         std::thread::sleep(SETTLED);
         for _ in 0..WARM {
             FREE.connect()?;

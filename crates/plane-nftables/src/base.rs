@@ -108,7 +108,7 @@ fn node_port_rule(family: Family, addresses: &NodePortAddresses) -> Rule {
     serves.verdict_map(NODE_PORT, FixedSet::ServiceNodePorts)
 }
 
-/// Whether these rules of the chain `services` find nodePorts on every local address.
+/// True if these rules of the chain `services` match nodePorts on every local address.
 pub(crate) fn finds_node_ports_everywhere(rules: &Rules) -> bool {
     Family::ALL.iter().any(|family| rules.0.contains(&node_port_rule(*family, &NodePortAddresses::All)))
 }

@@ -23,7 +23,7 @@ struct Queue {
     wake: Notify,
 }
 
-/// How long reports that are not urgent are batched.
+/// Batching interval of reports that are not urgent.
 pub(super) const GATHERING: Duration = Duration::from_secs(1);
 
 // === impl Reports ===

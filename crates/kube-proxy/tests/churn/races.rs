@@ -127,7 +127,7 @@ fn race(lab: &Lab, family: Family, arrived: &Arc<Arrivals>, duration: Duration, 
                 engine.offer(delta(family, like, commits));
                 let outcome = engine.sync(Instant::now());
                 assert!(outcome.error.is_none() && outcome.quarantined.is_empty(), "{outcome:?}");
-                // What is out of use is deleted meanwhile.
+                // The kernel half deletes retired sets meanwhile.
                 assert!(engine.tend(Instant::now()).error.is_none());
                 commits += 1;
                 if commits == 2 {

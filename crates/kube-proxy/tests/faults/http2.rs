@@ -37,7 +37,7 @@ fn all_kinds_share_one_connection() {
     assert!(used.iter().all(|connection| *connection == 1), "{used:?}");
 }
 
-/// What has begun goes on over the old connection, what ends meanwhile over a new one.
+/// Open streams continue on the old connection after a GOAWAY; streams that end meanwhile are opened anew on another one.
 #[test]
 fn a_server_that_is_leaving_again_and_again_loses_nothing() {
     let mut cluster = Cluster::new();

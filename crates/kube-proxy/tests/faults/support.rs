@@ -27,7 +27,7 @@ use tokio::sync::oneshot;
 
 /// The node that the source is for.
 pub(crate) const NODE: &str = "here";
-/// Kinds whose lists can be told from checks: of Nodes there is one.
+/// Kinds whose lists differ from checks: a list of Nodes selects one object, as a check does.
 pub(crate) const LISTED: [Kind; 3] = [Kind::Service, Kind::EndpointSlice, Kind::ServiceCidr];
 /// How long anything may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

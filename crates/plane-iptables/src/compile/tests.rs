@@ -192,7 +192,7 @@ fn a_service_without_ports_needs_nothing() {
     assert_eq!(compiled(&context(pods()), Features::default(), service), []);
 }
 
-/// What a change leaves out is the same before and after it.
+/// The chains that an incremental compile leaves out are equal before and after the change.
 #[test]
 fn a_change_comes_to_the_same_as_both_sides_as_a_whole() {
     let few = pool(&["10.244.1.10:80", "10.244.1.9:80"]);

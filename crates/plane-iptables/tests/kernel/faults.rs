@@ -134,7 +134,7 @@ fn additions_are_in_force(fault: &str, word: &str) {
     });
 }
 
-/// What makes one list the other, as the engine orders it.
+/// The batch that turns one list of objects into the other, in the order of the engine.
 fn difference(before: &[IptObject], after: &[IptObject]) -> Batch<IptObject> {
     let key_in = |list: &[IptObject], object: &IptObject| list.iter().any(|other| other.key() == object.key());
     let pick = |list: &[IptObject], of: &dyn Fn(&IptObject) -> bool| -> Vec<IptObject> {

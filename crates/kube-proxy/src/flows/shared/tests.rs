@@ -111,7 +111,7 @@ fn what_earlier_rules_served_is_told() {
     assert_eq!(told(&adopted, &[&one]), []);
 }
 
-/// What a turn removed that failed is not found by the next.
+/// Rules that a failed sync pass has removed are not found by the next one.
 #[test]
 fn what_rules_served_that_went_in_a_turn_that_failed_is_told_by_the_next() {
     let (gone, port) = (vip(2, 53), node_port(30053));

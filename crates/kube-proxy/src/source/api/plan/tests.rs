@@ -785,7 +785,7 @@ fn a_round_of_checks_that_breaks_off_begins_anew() {
             assert_is_listed_in_a_while(&mut bench);
         }
     }
-    // What the watch delivers later settles nothing once the server was away again.
+    // A deletion that the watch delivers after a second absence cancels no list.
     let mut bench = returned(&[Some("99")], SECOND);
     check(&mut bench, None);
     bench.begin();
