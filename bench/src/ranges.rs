@@ -22,7 +22,7 @@ const SETTLED: Duration = Duration::from_millis(1500);
 const COMMITS: usize = 400;
 /// Changes of the Service itself.
 const OWN: u32 = 4;
-/// Where each commit is a process, they take this long at most.
+/// Bound of their duration in mode iptables, where each commit starts a process.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// Where the endpoint of all measured Services listens.
 const ENDPOINT: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);

@@ -18,7 +18,7 @@ const ENDPOINTS: u32 = 64;
 /// So many ports an EndpointSlice has at most.
 const PORTS_PER_SLICE: usize = 100;
 const ROUNDS: u32 = 40;
-/// Where each change is a run of the tool.
+/// In mode iptables, where each change is a run of the tool.
 const FEW_ROUNDS: u32 = 8;
 
 pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {

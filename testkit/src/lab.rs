@@ -57,7 +57,7 @@ impl Place {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Node, Self::PodA, Self::PodB, Self::Far, Self::Client];
 
-    /// What belongs to it, among what belongs to each in the order of [`Place::ALL`].
+    /// The element of this place in an array in the order of [`Place::ALL`].
     pub(crate) fn of<T>(self, [node, pod_a, pod_b, far, client]: &[T; 5]) -> &T {
         match self {
             Self::Node => node,

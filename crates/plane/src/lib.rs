@@ -89,7 +89,7 @@ pub trait Object: Ord + Clone + fmt::Display + fmt::Debug {
     fn stays(&self) -> bool {
         false
     }
-    /// What this object alone serves: lost when it is deleted or becomes another. Objects adopted from an earlier run have no
+    /// The frontend or node addresses that only this object serves: lost when it is deleted or replaced. Objects adopted from an earlier run have no
     /// unit that would name it.
     fn serves(&self) -> Option<Served> {
         None

@@ -254,7 +254,7 @@ fn a_server_that_starts_anew_is_asked_by_one_kind() {
     }
 }
 
-/// It waits for another kind only for a while.
+/// A kind waits for its turn up to a bound.
 fn a_kind_that_is_refused_alone_holds_up_no_other() {
     let mut cluster = Cluster::new();
     let mut follower = cluster.follow(quick());

@@ -93,7 +93,7 @@ impl Witnesses {
             if other < place {
                 return;
             }
-            // It changed while it was listed.
+            // The object changed during the list.
             self.0.remove(other);
         }
         if place < MOST {

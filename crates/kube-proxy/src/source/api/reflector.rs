@@ -136,7 +136,7 @@ impl Reflector {
             Cause::Expired if self.is_best() => {
                 self.pass_turn(Back { oldest: failure.oldest().map(Into::into) });
             }
-            // It shows nothing about the other kinds: the next one asks for them.
+            // The watch caches of other kinds may reach further back: the next kind takes the turn.
             Cause::Expired => self.turn = None,
             Cause::Future | Cause::Behind => self.pass_turn(Back::default()),
             _ => {

@@ -58,7 +58,7 @@ pub(super) enum Outcome {
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Delay of the other kinds, so that the best one comes first where all begin to wait.
 const COURTESY: Duration = Duration::from_millis(20);
-/// So many answers without success, and the next kind asks.
+/// Failed answers in a row after which the turn passes to the next kind.
 const FAILURES: u32 = 3;
 
 impl Turns {
