@@ -5,17 +5,14 @@ pub(crate) mod guest;
 mod lab;
 mod namespace;
 
-use crate::shell::{Metadata, cargo, require, run as run_command};
+use crate::setup::{self, Use};
+use crate::shell::{Metadata, cargo, run as run_command};
 use anyhow::{Context, Result, bail};
 use guest::{Guest, PATIENCE};
 use lab::Lab;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// What the demo starts, and the Debian package it comes with.
-const TOOLS: &[(&str, &str)] =
-    &[("ip", "iproute2"), ("unshare", "util-linux"), ("nsenter", "util-linux"), ("setpriv", "util-linux")];
 
 /// One IP family of the Service in `examples/hello`.
 struct Family {
@@ -43,18 +40,17 @@ const FAMILIES: [Family; 2] = [
 /// # Errors
 /// When a tool or a privilege is missing, or kube-proxy does not do what it should.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let (mut release, mut rules) = (false, false);
+    let (mut release, mut rules, mut install) = (false, false, false);
     for argument in arguments {
         match argument.as_str() {
             "--release" => release = true,
             "--rules" => rules = true,
+            setup::OPTION => install = true,
             other => bail!("unexpected argument {other}"),
         }
     }
-    require(TOOLS)?;
-    if rules {
-        require(&[("nft", "nftables")])?;
-    }
+    let uses: &[Use] = if rules { &[Use::Demo, Use::Rules] } else { &[Use::Demo] };
+    setup::prepare(uses, install)?;
     let metadata = Metadata::load()?;
     let profile = if release { "release" } else { "dev" };
     println!("building kube-proxy (profile {profile})");

@@ -1,6 +1,6 @@
 //! `cargo xt fuzz`: each fuzz target for some seconds, two at a time, seeded from the cases and the examples.
 
-use crate::shell::{Metadata, install_subcommand, run as run_command};
+use crate::shell::{Metadata, install_subcommand, last_lines, run as run_command};
 use crate::tally::Tally;
 use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
@@ -107,7 +107,7 @@ fn telling(text: &str) -> Vec<&str> {
     let lines: Vec<_> = text.lines().collect();
     let panic = lines.iter().position(|line| line.contains("panicked at"));
     let Some(at) = panic else {
-        return lines.get(lines.len().saturating_sub(20)..).unwrap_or_default().to_vec();
+        return last_lines(text);
     };
     let kept = lines.iter().filter(|line| line.contains("Test unit written to")).copied();
     lines.iter().skip(at).take(3).copied().chain(kept).collect()

@@ -7,8 +7,9 @@ use anyhow::{Context, Result, ensure};
 /// Which crates of the workspace a crate may use in what is shipped: `api <- model <- plane <- plane-* <- kube-proxy`, and
 /// `kernel` below the planes and the executable. A crate that is not here may use none.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("ferry-api", &[]),
-    ("ferry-kernel", &[]),
+    ("ferry-family", &[]),
+    ("ferry-api", &["ferry-family"]),
+    ("ferry-kernel", &["ferry-family"]),
     ("ferry-model", &["ferry-api"]),
     ("ferry-plane", &["ferry-api", "ferry-model"]),
     (PLANES, &["ferry-api", "ferry-model", "ferry-plane", "ferry-kernel"]),
@@ -106,6 +107,8 @@ mod tests {
     fn arrows_point_down_only() {
         for (name, on) in [
             ("ferry-model", "ferry-api"),
+            ("ferry-api", "ferry-family"),
+            ("ferry-kernel", "ferry-family"),
             ("ferry-plane-nftables", "ferry-kernel"),
             ("ferry-kube-proxy", "ferry-plane-nftables"),
             ("ferry-testkit", "ferry-plane-nftables"),
@@ -116,6 +119,7 @@ mod tests {
             ("ferry-api", "ferry-model"),
             ("ferry-model", "ferry-kernel"),
             ("ferry-kernel", "ferry-api"),
+            ("ferry-family", "ferry-api"),
             ("ferry-plane", "ferry-kernel"),
             ("ferry-plane-nftables", "ferry-plane-iptables"),
             ("ferry-kube-proxy", "ferry-testkit"),

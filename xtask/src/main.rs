@@ -2,12 +2,15 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks to its user")]
 
 mod bench;
+mod binaries;
 mod check;
 mod demo;
 mod deny;
 mod fuzz;
 mod golden;
+mod lanes;
 mod layers;
+mod setup;
 mod shell;
 mod sources;
 mod tally;
@@ -21,7 +24,8 @@ const USAGE: &str = "cargo xt COMMAND
   check                  fmt, clippy, doc, layers, deny: everything that needs no privilege and runs nothing
   layers                 the allowed dependencies between crates, where unsafe may stand, sizes of files
   deny                   licences, sources and duplicates of all dependencies, by deny.toml
-  test                   everything that can fail: check, all tests, fuzz, demo (root); ends with `N passed, N failed`
+  test [--setup]         everything that can fail: check, all tests, fuzz, demo (root); ends with `N passed, N failed`;
+                         with --setup installs missing packages first (Debian, Ubuntu, Fedora) and prints their names
   golden [--accept]      the case folders; with --accept their expected files are written anew
   fuzz [--seconds 20] [TARGET ...]
                          each fuzz target for that long, two at a time
@@ -32,7 +36,7 @@ const USAGE: &str = "cargo xt COMMAND
   bench fleet [--nodes 50] [--services 200] [--endpoints 10] [--changes 1000] [--phases start,churn,unavailable,certificates,restart]
         [--sides alone,ours,upstream] [--upstream KUBE-PROXY] [--cluster 5000] [--keep]
                          what that many proxies cost one API server, of ours and of upstream's (root)
-  demo [--release] [--rules]
+  demo [--setup] [--release] [--rules]
                          a client, a node and two pods in network namespaces; real traffic through kube-proxy (root)";
 
 fn main() -> ExitCode {

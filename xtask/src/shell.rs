@@ -82,6 +82,24 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Runs a command to its end; what it prints appears only if it fails, the last lines of it.
+///
+/// # Errors
+/// When it does not start or does not end with success.
+pub(crate) fn run_quietly(command: &mut Command) -> Result<()> {
+    let output = command.output().with_context(|| format!("starting {}", line(command)))?;
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed);
+    ensure!(output.status.success(), "{}: {}\n{}", line(command), output.status, last_lines(&printed).join("\n"));
+    Ok(())
+}
+
+/// The last 20 lines of a text: of a tool's output they name the fault.
+pub(crate) fn last_lines(text: &str) -> Vec<&str> {
+    let lines: Vec<_> = text.lines().collect();
+    lines.get(lines.len().saturating_sub(20)..).unwrap_or_default().to_vec()
+}
+
 /// Installs `cargo-NAME` where it is absent. As a debug build, which takes half the time: it runs for a second.
 ///
 /// # Errors
@@ -113,24 +131,4 @@ pub(crate) fn on_path(program: &str) -> bool {
     std::env::split_paths(&path)
         .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
         .any(|folder| folder.join(program).is_file())
-}
-
-/// Makes sure that the tools (and the Debian package each comes with) are there and that namespaces may be made.
-///
-/// # Errors
-/// Names everything that is missing at once, with the command that installs it.
-pub(crate) fn require(tools: &[(&str, &str)]) -> Result<()> {
-    let missing: Vec<_> = tools.iter().filter(|(tool, _)| !on_path(tool)).collect();
-    if !missing.is_empty() {
-        let names: Vec<_> = missing.iter().map(|(tool, _)| *tool).collect();
-        let mut packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
-        packages.dedup();
-        bail!("missing: {}; on Debian: apt-get install -y {}", names.join(", "), packages.join(" "));
-    }
-    let allowed = Command::new("unshare").args(["--net", "true"]).stderr(Stdio::null()).status();
-    ensure!(
-        allowed.context("starting unshare")?.success(),
-        "making a network namespace is not permitted: run as root (in a container: privileged)"
-    );
-    Ok(())
 }

@@ -1,7 +1,19 @@
-//! Counting what passed, with the time each step took.
+//! Counts checks and tests, and the time each step took.
 
 use anyhow::Result;
+use std::iter::Sum;
 use std::time::Instant;
+
+/// A test binary that takes longer stands in the list of steps.
+const WORTH_A_LINE_SECONDS: f64 = 10.0;
+
+/// The tests of one binary, by its last line.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) ignored: usize,
+}
 
 /// Checks and tests so far.
 #[derive(Debug, Default)]
@@ -10,6 +22,38 @@ pub(crate) struct Tally {
     pub(crate) failed: usize,
     steps: Vec<String>,
 }
+
+// === impl Counts ===
+
+impl Counts {
+    /// Reads the summary of a test binary; `None` for any other line.
+    pub(crate) fn of_summary(line: &str) -> Option<Self> {
+        let summary = line.strip_prefix("test result: ")?;
+        let before = |word| number_before(summary, word);
+        Some(Self { passed: before("passed"), failed: before("failed"), ignored: before("ignored") })
+    }
+}
+
+impl Sum for Counts {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), |sum, one| Self {
+            passed: sum.passed + one.passed,
+            failed: sum.failed + one.failed,
+            ignored: sum.ignored + one.ignored,
+        })
+    }
+}
+
+/// The number in front of a word, as in `ok. 12 passed; 0 failed; …`; 0 when there is none.
+fn number_before(summary: &str, word: &str) -> usize {
+    let words: Vec<_> = summary.split([' ', ';']).collect();
+    words
+        .windows(2)
+        .find_map(|pair| if pair.last() == Some(&word) { pair.first()?.parse().ok() } else { None })
+        .unwrap_or(0)
+}
+
+// === impl Tally ===
 
 impl Tally {
     /// Runs one step that counts as one check. A failure is printed and does not stop the others.
@@ -31,8 +75,24 @@ impl Tally {
             self.failed += 1;
             println!("{name}: {error:#}");
         }
-        let word = if self.failed == before { "ok" } else { "FAILED" };
-        self.steps.push(format!("{:>7.1} s  {word:<6}  {name}", start.elapsed().as_secs_f64()));
+        self.list(name, start.elapsed().as_secs_f64(), self.failed > before);
+    }
+
+    /// Adds the tests of one binary, a part of a step.
+    pub(crate) fn add(&mut self, name: &str, seconds: f64, counts: Counts) {
+        self.passed += counts.passed;
+        self.failed += counts.failed;
+        if counts.ignored > 0 {
+            println!("{name}: {} tests are ignored", counts.ignored);
+        }
+        if counts.failed > 0 || seconds >= WORTH_A_LINE_SECONDS {
+            self.list(&format!("  {name}"), seconds, counts.failed > 0);
+        }
+    }
+
+    fn list(&mut self, name: &str, seconds: f64, failed: bool) {
+        let word = if failed { "FAILED" } else { "ok" };
+        self.steps.push(format!("{seconds:>7.1} s  {word:<6}  {name}"));
     }
 
     /// The time and the outcome of each step.
@@ -41,5 +101,30 @@ impl Tally {
         for step in &self.steps {
             println!("{step}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_are_read_and_added_up() {
+        let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.00s";
+        let counts = Counts { passed: 12, failed: 3, ignored: 1 };
+        assert_eq!(Counts::of_summary(line), Some(counts));
+        assert_eq!(Counts::of_summary("test result of another kind"), None);
+        assert_eq!(number_before("no numbers", "passed"), 0);
+        assert_eq!([counts, counts].into_iter().sum::<Counts>(), Counts { passed: 24, failed: 6, ignored: 2 });
+    }
+
+    #[test]
+    fn slow_and_failed_binaries_stand_among_the_steps() {
+        let mut tally = Tally::default();
+        tally.add("quick", 1.0, Counts { passed: 2, ..Counts::default() });
+        tally.add("slow", 20.0, Counts { passed: 1, ..Counts::default() });
+        tally.add("failed", 1.0, Counts { failed: 1, ..Counts::default() });
+        assert_eq!((tally.passed, tally.failed), (3, 1));
+        assert_eq!(tally.steps, ["   20.0 s  ok        slow", "    1.0 s  FAILED    failed"]);
     }
 }

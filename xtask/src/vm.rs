@@ -1,12 +1,12 @@
 //! `cargo xt vm`: tests that need older kernels, in emulated machines that have them.
 
-use crate::shell::{Metadata, cargo, require};
-use crate::tally::Tally;
-use crate::test::summary;
+use crate::binaries::{self, Binary};
+use crate::setup::{self, Use};
+use crate::shell::Metadata;
+use crate::tally::{Counts, Tally};
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
@@ -16,19 +16,12 @@ const LANE: &str = "tests/lanes/vm/vm";
 /// The kernels: the oldest and the newest that Debian 12 has.
 const SERIES: [&str; 2] = ["6.1", "6.12"];
 
-/// What the machines need, and the Debian package it comes with.
-pub(crate) const TOOLS: &[(&str, &str)] = &[
-    ("qemu-system-x86_64", "qemu-system-x86"),
-    ("busybox", "busybox-static"),
-    ("modprobe", "kmod"),
-    ("xz", "xz-utils"),
-    ("ip", "iproute2"),
-    ("nft", "nftables"),
-    ("setpriv", "util-linux"),
-];
+/// The tests whose outcome depends on the kernel: folder of the package and target.
+const TESTS: &[(&str, &str)] = &[("crates/kube-proxy", "churn"), ("crates/plane-nftables", "kernel")];
 
-/// The tests whose outcome depends on the kernel: package and target.
-const TESTS: &[(&str, &str)] = &[("ferry-kube-proxy", "churn"), ("ferry-plane-nftables", "kernel")];
+/// Selects them for cargo.
+const SELECTION: &[&str] =
+    &["--package", "ferry-kube-proxy", "--package", "ferry-plane-nftables", "--test", "churn", "--test", "kernel"];
 
 /// What a machine that is twenty times slower than usual can do.
 const SCALE: &[(&str, &str)] = &[
@@ -49,7 +42,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         [option, series, rest @ ..] if option == "--kernel" => (vec![series.as_str()], rest),
         rest => (SERIES.to_vec(), rest),
     };
-    require(TOOLS)?;
+    setup::prepare(&[Use::Machines], false)?;
     let metadata = Metadata::load()?;
     if !program.is_empty() {
         for series in series {
@@ -60,26 +53,30 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         return Ok(());
     }
     let mut tally = Tally::default();
-    on(&metadata, &series, &mut tally)?;
+    on(&metadata, &series, &binaries::build(SELECTION)?, &mut tally)?;
     ensure!(tally.failed == 0, "{} passed, {} failed", tally.passed, tally.failed);
     Ok(())
 }
 
-/// Runs the tests on all kernels at once, and counts them.
+/// Runs the tests, which are among these binaries, on all kernels at once, and counts them.
 ///
 /// # Errors
-/// When the tests can't be built, or a kernel can't be fetched.
-pub(crate) fn all(metadata: &Metadata, tally: &mut Tally) -> Result<()> {
-    on(metadata, &SERIES, tally)
+/// When a test wasn't built, or a kernel can't be fetched.
+pub(crate) fn all(metadata: &Metadata, built: &[Binary], tally: &mut Tally) -> Result<()> {
+    on(metadata, &SERIES, built, tally)
 }
 
-fn on(metadata: &Metadata, series: &[&str], tally: &mut Tally) -> Result<()> {
-    let tests = TESTS.iter().map(|(package, target)| build(package, target)).collect::<Result<Vec<_>>>()?;
+fn on(metadata: &Metadata, series: &[&str], built: &[Binary], tally: &mut Tally) -> Result<()> {
+    let find = |&name: &(&str, &str)| {
+        let binary = built.iter().find(|binary| binary.is(name));
+        binary.map(Binary::executable).with_context(|| format!("cargo built no test {} of {}", name.1, name.0))
+    };
+    let tests = TESTS.iter().map(find).collect::<Result<Vec<_>>>()?;
     for series in series {
         let fetched = Command::new(metadata.workspace_root.join(LANE)).args(["fetch", series]).status();
         ensure!(fetched.with_context(|| format!("starting {LANE}"))?.success(), "no kernel {series}");
     }
-    let outcomes: Vec<Result<(usize, usize)>> = thread::scope(|scope| {
+    let outcomes: Vec<Result<Counts>> = thread::scope(|scope| {
         let start = |series| {
             let tests = &tests;
             scope.spawn(move || boot(metadata, series, tests))
@@ -91,52 +88,36 @@ fn on(metadata: &Metadata, series: &[&str], tally: &mut Tally) -> Result<()> {
         machines.into_iter().map(end).collect()
     });
     for outcome in outcomes {
-        let (passed, failed) = outcome?;
-        tally.passed += passed;
-        tally.failed += failed;
+        let counts = outcome?;
+        tally.passed += counts.passed;
+        tally.failed += counts.failed;
     }
     Ok(())
 }
 
 /// Boots one kernel, runs all tests there one after another, and counts them.
-fn boot(metadata: &Metadata, series: &str, tests: &[PathBuf]) -> Result<(usize, usize)> {
+fn boot(metadata: &Metadata, series: &str, tests: &[&Path]) -> Result<Counts> {
     // Mode iptables would take as long again.
     let each =
         "failed=0; for test; do \"$test\" --test-threads 1 --nocapture --skip iptables || failed=1; done; exit $failed";
     let mut command = machine(metadata, series);
     command.args(["bash", "-c", each, "bash"]).args(tests).envs(SCALE.iter().copied());
     let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("starting {LANE}"))?;
-    let (mut passed, mut failed) = (0, 0);
+    let mut summaries = Vec::new();
     for text in BufReader::new(child.stdout.take().context("the output of a machine")?).split(b'\n') {
         let text = String::from_utf8_lossy(&text?).into_owned();
         println!("{series}| {text}");
-        if let Some((one, other, _)) = summary(&text) {
-            passed += one;
-            failed += other;
-        }
+        summaries.extend(Counts::of_summary(&text));
     }
+    let counts: Counts = summaries.into_iter().sum();
     let status = child.wait().context("waiting for a machine")?;
     // What crashes or hangs leaves no summary.
-    ensure!(status.success() || failed > 0, "Linux {series}: {status}");
-    Ok((passed, failed))
+    ensure!(status.success() || counts.failed > 0, "Linux {series}: {status}");
+    Ok(counts)
 }
 
 fn machine(metadata: &Metadata, series: &str) -> Command {
     let mut command = Command::new(metadata.workspace_root.join(LANE));
     command.args(["run", series]).stdin(Stdio::null()).current_dir(&metadata.workspace_root);
     command
-}
-
-/// Builds one test binary and says where it is.
-fn build(package: &str, target: &str) -> Result<PathBuf> {
-    let mut command = cargo();
-    command.args(["test", "--quiet", "--package", package, "--test", target, "--no-run", "--message-format", "json"]);
-    let output = command.stderr(Stdio::inherit()).output().context("starting cargo")?;
-    ensure!(output.status.success(), "building {target} of {package}: {}", output.status);
-    let text = String::from_utf8(output.stdout).context("what cargo built")?;
-    let built = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find_map(|message| {
-        let is_it = message.pointer("/target/name")?.as_str()? == target;
-        is_it.then(|| message.pointer("/executable")?.as_str().map(|path| Path::new(path).to_owned()))?
-    });
-    built.with_context(|| format!("cargo built no {target}"))
 }

@@ -1,0 +1,137 @@
+//! The test binaries of the workspace: builds them and runs them as cargo does, in the package's folder.
+
+use crate::shell::cargo;
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// One test binary that cargo built.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Binary {
+    /// The folder of its package, where it runs.
+    folder: PathBuf,
+    /// The name of the target, such as `churn` for `tests/churn/main.rs`.
+    target: String,
+    /// True for a target of its own in `tests`; false for the unit tests of a library or a program.
+    is_test: bool,
+    executable: PathBuf,
+}
+
+/// Builds all test binaries of the workspace.
+///
+/// # Errors
+/// When cargo fails or its messages can't be read.
+pub(crate) fn build_workspace() -> Result<Vec<Binary>> {
+    build(&["--workspace"])
+}
+
+/// Builds the test binaries that these options of `cargo test` select. They come by package, unit tests before others, and by name:
+/// cargo reports them in the order in which their builds end.
+///
+/// # Errors
+/// As above.
+pub(crate) fn build(selection: &[&str]) -> Result<Vec<Binary>> {
+    let mut command = cargo();
+    command.args(["test", "--quiet", "--no-run", "--message-format", "json"]).args(selection);
+    let output = command.stderr(Stdio::inherit()).output().context("starting cargo")?;
+    let text = String::from_utf8(output.stdout).context("the messages of cargo")?;
+    let messages: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    for rendered in messages.iter().filter_map(|message| message.pointer("/message/rendered")?.as_str()) {
+        print!("{rendered}");
+    }
+    ensure!(output.status.success(), "cargo test --no-run {}: {}", selection.join(" "), output.status);
+    let mut built: Vec<_> = messages.iter().filter_map(Binary::of_message).collect();
+    built.sort_by(|one, other| one.place().cmp(&other.place()));
+    Ok(built)
+}
+
+// === impl Binary ===
+
+impl Binary {
+    /// The test binary that a message of cargo is about, if it is about one.
+    fn of_message(message: &Value) -> Option<Self> {
+        let text = |pointer: &str| message.pointer(pointer)?.as_str();
+        if !message.pointer("/profile/test")?.as_bool()? {
+            return None;
+        }
+        Some(Self {
+            folder: Path::new(text("/manifest_path")?).parent()?.to_owned(),
+            target: text("/target/name")?.to_owned(),
+            is_test: message.pointer("/target/kind/0")?.as_str()? == "test",
+            executable: text("/executable")?.into(),
+        })
+    }
+
+    /// The key by which binaries are sorted.
+    fn place(&self) -> (&Path, bool, &str) {
+        (&self.folder, self.is_test, &self.target)
+    }
+
+    /// True for the binary of this file in `tests` of the package in this folder of the workspace.
+    pub(crate) fn is(&self, (package, target): (&str, &str)) -> bool {
+        self.is_test && self.target == target && self.folder.ends_with(package)
+    }
+
+    /// The folder of the package and the target, for messages.
+    pub(crate) fn name(&self) -> String {
+        let package = self.folder.file_name().unwrap_or_default().to_string_lossy();
+        format!("{package}, {} {}", if self.is_test { "test" } else { "unit tests of" }, self.target)
+    }
+
+    pub(crate) fn executable(&self) -> &Path {
+        &self.executable
+    }
+
+    /// A command that runs it; ended after this time, such as `10m`.
+    pub(crate) fn command(&self, limit: &str) -> Command {
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=10s", limit]).arg(&self.executable);
+        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder).stdin(Stdio::null());
+        command
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A test binary of this package that is another executable.
+    pub(crate) fn binary(folder: &str, target: &str, executable: &str) -> Binary {
+        Binary { folder: folder.into(), target: target.into(), is_test: true, executable: executable.into() }
+    }
+
+    fn message(kind: &str, name: &str, test: bool) -> Value {
+        serde_json::json!({
+            "reason": "compiler-artifact",
+            "manifest_path": "/x/crates/kube-proxy/Cargo.toml",
+            "target": {"kind": [kind], "name": name},
+            "profile": {"test": test},
+            "executable": if kind == "lib" && !test { Value::Null } else { "/x/target/debug/deps/churn-1".into() },
+        })
+    }
+
+    #[test]
+    fn messages_of_cargo_are_test_binaries_or_others() {
+        let churn = Binary::of_message(&message("test", "churn", true)).unwrap();
+        assert!(churn.is(("crates/kube-proxy", "churn")));
+        assert!(!churn.is(("crates/kernel", "churn")));
+        assert!(!churn.is(("crates/kube-proxy", "traffic")));
+        assert_eq!(churn.name(), "kube-proxy, test churn");
+        let unit = Binary::of_message(&message("lib", "churn", true)).unwrap();
+        assert!(!unit.is(("crates/kube-proxy", "churn")));
+        assert_eq!(unit.name(), "kube-proxy, unit tests of churn");
+        assert!(unit.place() < churn.place(), "unit tests come first");
+        for other in [message("lib", "ferry", false), message("bin", "kube-proxy", false), serde_json::json!({})] {
+            assert_eq!(Binary::of_message(&other), None);
+        }
+    }
+
+    #[test]
+    fn a_binary_runs_in_its_package_and_is_ended_when_its_time_is_up() {
+        let output = binary("/proc", "pwd", "/bin/pwd").command("10s").output().unwrap();
+        assert_eq!(output.stdout, b"/proc\n");
+        let status = binary("/", "yes", "/usr/bin/yes").command("0.1s").stdout(Stdio::null()).status().unwrap();
+        assert_eq!(status.code(), Some(124));
+    }
+}

@@ -1,0 +1,172 @@
+//! The table of needs: each command or file that `cargo xt` runs or reads, and the package that holds it in each family of
+//! distributions.
+
+use super::distribution::Family;
+use crate::shell::on_path;
+use std::path::Path;
+
+/// A part of the project's commands with needs of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// `cargo xt demo`.
+    Demo,
+    /// `cargo xt demo --rules`.
+    Rules,
+    /// The tests that run on this machine.
+    Tests,
+    /// The tests on other kernels, in emulated machines.
+    Machines,
+}
+
+/// A command or a file, and its packages.
+#[derive(Debug)]
+pub(crate) struct Need {
+    /// The command's name, or a description of the file.
+    pub(crate) name: &'static str,
+    /// The places of a file, one of which is enough; empty for a command.
+    files: &'static [&'static str],
+    uses: &'static [Use],
+    apt: &'static str,
+    dnf: &'static str,
+}
+
+/// All needs that a distribution's package meets. Toolchains (Rust, Go) come from elsewhere.
+const NEEDS: &[Need] = {
+    use Use::{Demo, Machines, Rules, Tests};
+    &[
+        command("cc", "gcc", "gcc", &[Demo, Tests]),
+        command("c++", "g++", "gcc-c++", &[Tests]),
+        command("ip", "iproute2", "iproute", &[Demo, Tests, Machines]),
+        command("nft", "nftables", "nftables", &[Rules, Tests, Machines]),
+        command("iptables-nft", "iptables", "iptables-nft", &[Tests]),
+        command("iptables-legacy", "iptables", "iptables-legacy", &[Tests]),
+        command("conntrack", "conntrack", "conntrack-tools", &[Tests]),
+        command("unshare", "util-linux", "util-linux", &[Demo, Tests]),
+        command("nsenter", "util-linux", "util-linux", &[Demo]),
+        command("setpriv", "util-linux", "util-linux", &[Demo, Tests, Machines]),
+        command("python3", "python3", "python3", &[Tests]),
+        command("openssl", "openssl", "openssl", &[Tests]),
+        command("curl", "curl", "curl", &[Tests]),
+        command("qemu-system-x86_64", "qemu-system-x86", "qemu-system-x86-core", &[Machines]),
+        command("busybox", "busybox-static", "busybox", &[Machines]),
+        command("modprobe", "kmod", "kmod", &[Machines]),
+        command("xz", "xz-utils", "xz", &[Machines]),
+        command("gzip", "gzip", "gzip", &[Machines]),
+        command("tar", "tar", "tar", &[Machines]),
+        command("find", "findutils", "findutils", &[Machines]),
+        command("apt-get", "apt", "apt", &[Machines]),
+        command("dpkg-deb", "dpkg", "dpkg", &[Machines]),
+        Need {
+            name: "Debian's archive keys",
+            files: &["/usr/share/keyrings/debian-archive-keyring.gpg"],
+            uses: &[Machines],
+            apt: "debian-archive-keyring",
+            dnf: "debian-keyring",
+        },
+        Need {
+            name: "certificates of public authorities",
+            files: &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"],
+            uses: &[Tests],
+            apt: "ca-certificates",
+            dnf: "ca-certificates",
+        },
+    ]
+};
+
+const fn command(name: &'static str, apt: &'static str, dnf: &'static str, uses: &'static [Use]) -> Need {
+    Need { name, files: &[], uses, apt, dnf }
+}
+
+/// The needs of these uses that this machine lacks.
+pub(crate) fn missing(uses: &[Use]) -> Vec<&'static Need> {
+    needs_of(uses).filter(|need| !need.is_met()).collect()
+}
+
+/// The needs of these uses, each once.
+pub(super) fn needs_of(uses: &[Use]) -> impl Iterator<Item = &'static Need> {
+    NEEDS.iter().filter(|need| need.uses.iter().any(|one| uses.contains(one)))
+}
+
+/// The names of needs as one enumeration.
+pub(crate) fn names(needs: &[&Need]) -> String {
+    needs.iter().map(|need| need.name).collect::<Vec<_>>().join(", ")
+}
+
+/// The packages that meet these needs, each once.
+pub(crate) fn packages(needs: &[&Need], family: Family) -> Vec<&'static str> {
+    let mut packages = Vec::new();
+    for package in needs.iter().map(|need| need.package(family)) {
+        if !packages.contains(&package) {
+            packages.push(package);
+        }
+    }
+    packages
+}
+
+// === impl Need ===
+
+impl Need {
+    /// The package with it.
+    fn package(&self, family: Family) -> &'static str {
+        match family {
+            Family::Apt => self.apt,
+            Family::Dnf => self.dnf,
+        }
+    }
+
+    fn is_met(&self) -> bool {
+        if self.files.is_empty() { on_path(self.name) } else { self.files.iter().any(|file| Path::new(file).exists()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// Lower case letters, digits and `+-.`, as both package managers want it.
+    fn is_package_name(name: &str) -> bool {
+        let allowed = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "+-.".contains(letter);
+        name.starts_with(|letter: char| letter.is_ascii_lowercase()) && name.chars().all(allowed)
+    }
+
+    #[test]
+    fn each_need_has_a_package_in_each_family_and_a_use() {
+        for need in NEEDS {
+            for family in Family::ALL {
+                assert!(is_package_name(need.package(family)), "{}, {family:?}", need.name);
+            }
+            assert!(!need.uses.is_empty(), "{}", need.name);
+            assert!(need.files.iter().all(|file| file.starts_with('/')), "{}", need.name);
+        }
+        let names: HashSet<_> = NEEDS.iter().map(|need| need.name).collect();
+        assert_eq!(names.len(), NEEDS.len(), "a need is listed twice");
+    }
+
+    #[test]
+    fn a_use_has_its_own_needs_only() {
+        let names = |uses: &[Use]| needs_of(uses).map(|need| need.name).collect::<Vec<_>>();
+        assert_eq!(names(&[Use::Demo]), ["cc", "ip", "unshare", "nsenter", "setpriv"]);
+        assert_eq!(names(&[Use::Rules]), ["nft"]);
+        assert_eq!(names(&[]), [""; 0]);
+        let all = names(&[Use::Demo, Use::Rules, Use::Tests, Use::Machines]);
+        assert_eq!(all.len(), NEEDS.len(), "no need without a use, none twice");
+    }
+
+    #[test]
+    fn packages_are_named_once_and_in_order() {
+        let of = |names: &[&str]| NEEDS.iter().filter(|need| names.contains(&need.name)).collect::<Vec<_>>();
+        let both = of(&["iptables-nft", "iptables-legacy", "cc"]);
+        assert_eq!(packages(&both, Family::Apt), ["gcc", "iptables"]);
+        assert_eq!(packages(&both, Family::Dnf), ["gcc", "iptables-nft", "iptables-legacy"]);
+    }
+
+    #[test]
+    fn a_file_is_met_by_any_of_its_places() {
+        let need = |files| Need { name: "a file", files, uses: &[Use::Tests], apt: "a", dnf: "a" };
+        assert!(need(&["/absent", "/proc/self/status"]).is_met());
+        assert!(!need(&["/absent"]).is_met());
+        assert!(command("sh", "dash", "bash", &[]).is_met());
+        assert!(!command("no-such-command", "a", "a", &[]).is_met());
+    }
+}
