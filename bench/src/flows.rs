@@ -8,8 +8,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use ferry_api::object::Family;
 use ferry_kernel::conntrack::testing::create;
-use ferry_kernel::conntrack::{Entry, Family, Filter, Socket, Status, Tuple};
+use ferry_kernel::conntrack::{Entry, Filter, Socket, Status, Tuple};
 
 use crate::process::{Directory, Proxy, metrics};
 use crate::stats::{memory_mib, thread_of};
@@ -140,7 +141,7 @@ fn between(protocol: u8, n: usize, service: usize, endpoint: u8) -> Entry {
 fn clear(protocol: u8) -> anyhow::Result<()> {
     let mut socket = Socket::open()?;
     let mut all = Vec::new();
-    let filter = Filter { family: Family::Ip, protocol, destination: None, port: Some(53), unanswered: false };
+    let filter = Filter { family: Family::V4, protocol, destination: None, port: Some(53), unanswered: false };
     socket.dump(&filter, &mut |entry| all.push(*entry))?;
     let deletion = socket.delete(&all);
     anyhow::ensure!(deletion.error.is_none(), "{:?}", deletion.error);

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::{Family, Kind, KubeObject};
 use ferry_api::wire::{Document, decode_manifest};
-use ferry_kernel::iptables::{self, Tool};
+use ferry_kernel::iptables::Tool;
 use ferry_kernel::nft::{Batch, ElementData, Set, SetFlags, Socket, data_type};
 use ferry_kube_proxy::core::{Core, Input, NodeFacts, Seat, Setup};
 use ferry_kube_proxy::events::Recorder;
@@ -223,7 +223,7 @@ impl Pipe {
                 Box::new(engine(Family::V4, CommitTurn::default()).context("opening the engine needs root")?)
             }
             Mode::Iptables(variant) => {
-                let tool = Tool::find(iptables::Family::V4, Some(variant))?;
+                let tool = Tool::find(Family::V4, Some(variant))?;
                 let turn = ToolTurn::default();
                 Box::new(ferry_plane_iptables::engine(Features::default(), tool, turn, Arc::new(Counters::default())))
             }
@@ -355,7 +355,7 @@ impl Empty {
     const SET: &str = "scratch";
 
     fn batch() -> Batch {
-        Batch::new(ferry_kernel::nft::Family::Ip, Self::TABLE)
+        Batch::new(Family::V4, Self::TABLE)
     }
 
     pub(crate) fn open() -> anyhow::Result<Self> {

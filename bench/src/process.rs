@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use ferry_api::object::Family;
 use ferry_kernel::nft::{Batch, Socket};
 
 use crate::objects;
@@ -171,7 +172,7 @@ impl Neighbour {
     fn commit(&mut self) -> anyhow::Result<()> {
         self.count += 1;
         let table = format!("neighbour-{}", self.count % 2);
-        let mut batch = Batch::new(ferry_kernel::nft::Family::Ip, &table);
+        let mut batch = Batch::new(Family::V4, &table);
         batch.add_table(None);
         batch.delete_table();
         self.socket.commit(batch).map(|_| ()).map_err(|failure| anyhow::anyhow!("{failure}"))

@@ -12,9 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ferry_api::object::Family;
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_kernel::iptables::Backend;
-use ferry_kernel::nft::{Changed, Family, Monitor};
+use ferry_kernel::nft::{Changed, Monitor};
 use ferry_plane_iptables::names::PortNames;
 use ferry_testkit::api::objects;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -253,7 +254,7 @@ fn watch_kernel(
         let now = Instant::now();
         let mut chains = Vec::new();
         let overrun = monitor.read(&mut |event| {
-            if let (Some(Family::Ip), Changed::Chain(chain)) = (event.family, event.what) {
+            if let (Some(Family::V4), Changed::Chain(chain)) = (event.family, event.what) {
                 chains.push(chain);
             }
         })?;

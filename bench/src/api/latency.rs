@@ -4,8 +4,9 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use ferry_api::object::Family;
 use ferry_kernel::iptables::Backend;
-use ferry_kernel::nft::{Family, Monitor};
+use ferry_kernel::nft::Monitor;
 use ferry_testkit::api::Told;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -97,7 +98,7 @@ impl<'a> Listener<'a> {
             let now = Instant::now();
             anyhow::ensure!(readable > 0, "no commit after {PATIENCE:?}");
             let mut is_it = false;
-            let _ = monitor.read(&mut |event| is_it |= event.family == Some(Family::Ip) && event.table == *table)?;
+            let _ = monitor.read(&mut |event| is_it |= event.family == Some(Family::V4) && event.table == *table)?;
             if is_it {
                 return Ok(now);
             }

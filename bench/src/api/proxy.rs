@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use ferry_kernel::nft::{Family, Socket};
+use ferry_api::object::Family;
+use ferry_kernel::nft::Socket;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::site::{NODE, Site};
@@ -240,11 +241,11 @@ impl<'a> Watcher<'a> {
         }
         let key = [&self.site.last_vip().octets()[..], &[6, 0, 0, 0], &[0, 80, 0, 0]].concat();
         // There may be no such map yet.
-        if !self.socket.element(Family::Ip, TABLE, MAP, &key).is_ok_and(|found| found.is_some()) {
+        if !self.socket.element(Family::V4, TABLE, MAP, &key).is_ok_and(|found| found.is_some()) {
             return Ok(false);
         }
         let mut count = 0;
-        self.socket.elements(Family::Ip, TABLE, MAP, &mut |_| count += 1)?;
+        self.socket.elements(Family::V4, TABLE, MAP, &mut |_| count += 1)?;
         Ok(count == shape.services)
     }
 }

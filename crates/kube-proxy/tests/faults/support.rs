@@ -103,6 +103,8 @@ pub(crate) fn quick() -> Timing {
         optional_retry: Duration::from_millis(100),
         verify_millis: 20..100,
         lag_millis: 100..200,
+        courtesy: Duration::from_millis(3),
+        verdict: Duration::from_millis(3),
         lag_check_millis: 20..40,
         ..Timing::default()
     }

@@ -8,7 +8,7 @@ use ferry_kube_proxy::events::{Event, Level, Regarding};
 use ferry_kube_proxy::source::api::{KINDS, Timing};
 use ferry_testkit::api::{Action, Authority, Form, Options, Rule, Validity};
 
-use crate::support::{Cluster, How, LISTED, quick};
+use crate::support::{Cluster, Follower, How, LISTED, quick};
 
 fn a_refused_certificate_is_said_and_tried_for_ever() {
     let authority = Authority::new("lab");
@@ -225,32 +225,76 @@ fn what_changes_during_an_outage_is_no_reason_for_a_list() {
 
 /// A server that starts anew refuses everything at first, and has forgotten every kind's past: one kind finds that out for all.
 fn a_server_that_starts_anew_is_asked_by_one_kind() {
+    starts_anew(|cluster, follower| {
+        cluster.server.stop();
+        let attempts = cluster.attempts() + 6;
+        follower.until("attempts", |_| cluster.attempts() >= attempts);
+        forget_past(cluster);
+        cluster.server.resume();
+        // refused twice, a check, a watch that is too old, a list
+        &[Form::List, Form::List, Form::List, Form::Watch, Form::StreamingList]
+    });
+}
+
+/// The same where no attempt to connect fails, as behind a balancer: a server listens before it serves.
+fn a_server_that_starts_anew_unseen_is_asked_by_one_kind() {
+    starts_anew(|cluster, _| {
+        cluster.server.cut();
+        forget_past(cluster);
+        // a watch is refused, then a check, which shows that the server is there; a watch that is too old, a list
+        &[Form::Watch, Form::List, Form::List, Form::Watch, Form::StreamingList]
+    });
+}
+
+/// The server loses its watch cache and refuses the next two requests.
+fn forget_past(cluster: &mut Cluster) {
+    cluster.service("a");
+    cluster.slice("a");
+    cluster.node();
+    cluster.server.compact();
+    cluster.server.forget_requests();
+    cluster.server.script(Rule::new(2, Action::status(403)));
+}
+
+/// Restarts the server in this way, three times, and expects these requests for Services, and a list of each other kind.
+fn starts_anew(mut restart: impl FnMut(&mut Cluster, &mut Follower) -> &'static [Form]) {
     let mut cluster = Cluster::new();
-    let mut follower = cluster.follow(quick());
+    // So that there is time for changes before the first attempt, and for a version to be found too old.
+    let Timing { backoff, courtesy, verdict, .. } = Timing::default();
+    let timing = Timing { backoff, courtesy, verdict, ..quick() };
+    let mut follower = cluster.follow(timing);
     follower.until_equal(&cluster);
     for _ in 0..3 {
         // the last change, which stays as it is
         cluster.service("b");
         follower.until_equal(&cluster);
-        cluster.server.stop();
-        let attempts = cluster.attempts() + 6;
-        follower.until("attempts", |_| cluster.attempts() >= attempts);
-        cluster.service("a");
-        cluster.slice("a");
-        cluster.node();
-        cluster.server.compact();
-        cluster.server.forget_requests();
-        cluster.server.script(Rule::new(2, Action::status(403)));
-        cluster.server.resume();
+        let wanted = restart(&mut cluster, &mut follower);
         follower.until_equal(&cluster);
         follower.until("watches", |_| cluster.server.watches() == KINDS.len());
         let forms = |kind| cluster.asked(kind, Form::Any).iter().map(|seen| seen.form).collect::<Vec<_>>();
         for kind in [Kind::Node, Kind::EndpointSlice, Kind::ServiceCidr] {
             assert_eq!(forms(kind), [Form::StreamingList], "{kind}\n{}", follower.log());
         }
-        // refused twice, a check, a watch that is too old, a list
-        let wanted = [Form::List, Form::List, Form::List, Form::Watch, Form::StreamingList];
         assert_eq!(forms(Kind::Service), wanted, "{}", follower.log());
+    }
+}
+
+/// A connection that only ended is no reason to check or list anything.
+fn an_interruption_costs_a_watch_of_each_kind() {
+    let mut cluster = Cluster::new();
+    let mut follower = cluster.follow(quick());
+    follower.until_equal(&cluster);
+    for _ in 0..3 {
+        cluster.server.forget_requests();
+        cluster.server.cut();
+        cluster.service("a");
+        cluster.slice("a");
+        follower.until_equal(&cluster);
+        follower.until("watches", |_| cluster.server.watches() == KINDS.len());
+        for kind in KINDS {
+            let forms: Vec<_> = cluster.asked(kind, Form::Any).iter().map(|seen| seen.form).collect();
+            assert_eq!(forms, [Form::Watch], "{kind}\n{}", follower.log());
+        }
     }
 }
 
@@ -341,6 +385,8 @@ over_both! {
     an_outage_is_no_reason_for_a_list,
     what_changes_during_an_outage_is_no_reason_for_a_list,
     a_server_that_starts_anew_is_asked_by_one_kind,
+    a_server_that_starts_anew_unseen_is_asked_by_one_kind,
+    an_interruption_costs_a_watch_of_each_kind,
     a_kind_that_is_refused_alone_holds_up_no_other,
     a_server_that_lags_is_waited_for,
     a_store_that_goes_back_is_noticed,

@@ -4,6 +4,7 @@
 //! Every kind has a task of its own on one thread. Its `Plan` decides what to ask for and when; its `Reflector` asks,
 //! hands what comes to its `Outlet`, and counts a version as known only after that.
 
+mod attempt;
 mod failure;
 mod history;
 mod list;
@@ -108,6 +109,8 @@ impl Setup {
             failures: 0,
             turns,
             turn: None,
+            returns: 0,
+            absences: 0,
             absence: None,
             resource,
         }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ferry_api::object::ObjectName;
 use ferry_api::wire::stream::compare_versions;
 
+use super::attempt::Attempt;
 use super::failure::{Cause, Failure};
 use super::history::{Finding, History, Witnesses};
 use super::resource::Recency;
@@ -84,21 +85,9 @@ pub(super) struct Plan {
     hasty: Backoff,
     /// the server was away, and hasn't answered since: it may have come back as an older one
     away: bool,
+    /// a watch ended before its time, and no list or watch has been answered since: the server may be restarting
+    interrupted: bool,
     attempt: Attempt,
-}
-
-/// How the step that runs is doing.
-#[derive(Clone, Copy, Debug, Default)]
-struct Attempt {
-    began: Option<Instant>,
-    streaming: bool,
-    checking: bool,
-    /// when the server began to answer
-    answered: Option<Instant>,
-    /// when the first byte came
-    heard: Option<Instant>,
-    /// it brought something new
-    progress: bool,
 }
 
 /// So many streaming lists that fail one after the other lead to pages.
@@ -131,6 +120,7 @@ impl Plan {
             deaf: Duration::ZERO,
             hasty,
             away: false,
+            interrupted: false,
             attempt: Attempt::default(),
         }
     }
@@ -141,9 +131,9 @@ impl Plan {
         self.history.again();
     }
 
-    /// True if the server was away and hasn't answered since.
-    pub(super) fn is_away(&self) -> bool {
-        self.away && !self.history.is_under_way()
+    /// True if one kind is to ask for all: the server was away, or may be, and hasn't answered since.
+    pub(super) fn asks_in_turn(&self) -> bool {
+        (self.away || self.interrupted) && !self.history.is_under_way()
     }
 
     /// The server's watch cache begins with this version, as another kind found. Returns the pause before a list if the
@@ -168,9 +158,7 @@ impl Plan {
             None if self.failed_streams >= STREAMS || !may_stream => Step::List(self.recency()),
             None => Step::StreamingList { recency: self.recency(), seconds: self.seconds() },
         };
-        let streaming = matches!(step, Step::StreamingList { .. });
-        let checking = matches!(step, Step::Check { .. });
-        self.attempt = Attempt { began: Some(now), streaming, checking, ..Attempt::default() };
+        self.attempt = Attempt::new(&step, now);
         step
     }
 
@@ -212,6 +200,7 @@ impl Plan {
         self.attempt.answered = Some(now);
         if !self.attempt.checking {
             self.away = false;
+            self.interrupted = false;
         }
     }
 
@@ -324,6 +313,7 @@ impl Plan {
         if attempt.checking && failure.is_none() {
             return Verdict::GoOn(Duration::ZERO);
         }
+        self.interrupted |= self.is_complete() && attempt.is_interrupted(failure.as_ref(), now);
         let (steady, live) = (self.is_complete() && lasted(attempt.answered), lasted(attempt.heard));
         let worked = attempt.progress || steady;
         if worked {

@@ -34,6 +34,10 @@ pub(super) struct Reflector {
     pub(super) turns: Arc<Turns>,
     /// held while this kind is the one that asks
     pub(super) turn: Option<Turn>,
+    /// the server's returns when the last step ended
+    pub(super) returns: u64,
+    /// the server's absences when the last step ended
+    pub(super) absences: u64,
     /// attempts to connect that had failed when the last step began
     pub(super) failures: u64,
     /// the status that a kind was refused with that need not be there
@@ -59,7 +63,7 @@ impl Reflector {
             if std::mem::replace(&mut self.failures, failures) != failures {
                 self.plan.missed();
             }
-            if self.plan.is_away() && self.turn.is_none() {
+            if self.plan.asks_in_turn() && self.turn.is_none() {
                 self.take_turn().await;
                 // The kind that had the turn has met these.
                 self.failures = self.client.failures();
@@ -79,7 +83,7 @@ impl Reflector {
             let pause = match result {
                 Ok(()) => {
                     if !self.plan.is_checking() {
-                        self.pass_turn(Back::default());
+                        self.pass_turn(None);
                     }
                     self.conclude(verb, None).await
                 }
@@ -89,6 +93,7 @@ impl Reflector {
                 }
                 Err(Stop::Closed(closed)) => Err(closed),
             };
+            (self.returns, self.absences) = (self.turns.returns(), self.turns.absences());
             match pause {
                 Ok(Duration::ZERO) => {}
                 Ok(pause) => sleep(pause).await,
@@ -99,28 +104,43 @@ impl Reflector {
 
     /// Waits until it is this kind's turn to ask, or the server is back.
     async fn take_turn(&mut self) {
+        let courtesy = if self.is_best() { Duration::ZERO } else { self.timing.courtesy };
         loop {
-            match self.turns.take(self.is_best()).await {
-                Outcome::Turn(turn) => self.turn = Some(turn),
+            match self.turns.take(self.returns, courtesy).await {
+                Outcome::Turn(turn) => {
+                    self.turn = Some(turn);
+                    self.meet_absence();
+                }
                 Outcome::Unreached(failure) => {
+                    self.plan.missed();
                     self.report.failed(Verb::Watch, &failure, false);
                     continue;
                 }
-                Outcome::Back(Back { oldest: Some(oldest) }) => {
-                    if let Some(pause) = self.plan.forgotten(&oldest, Instant::now()) {
-                        sleep(pause).await;
-                    }
-                }
-                Outcome::Back(Back { oldest: None }) | Outcome::Late => {}
+                Outcome::Back(back) => self.resume_after(back).await,
+                Outcome::Late => self.meet_absence(),
             }
             return;
         }
     }
 
-    /// The server is back: the other kinds go on.
-    pub(super) fn pass_turn(&mut self, back: Back) {
-        if self.turn.take().is_some() {
-            self.turns.is_back(back);
+    /// Another kind may have found the server away since.
+    fn meet_absence(&mut self) {
+        if self.turns.absences() != self.absences {
+            self.plan.missed();
+        }
+    }
+
+    /// Another kind has found the server back.
+    async fn resume_after(&mut self, Back { oldest }: Back) {
+        self.meet_absence();
+        let pause = oldest.and_then(|oldest| self.plan.forgotten(&oldest, Instant::now()));
+        sleep(pause.unwrap_or_default()).await;
+    }
+
+    /// The server is back, and versions before this one are too old for it: the other kinds go on.
+    pub(super) fn pass_turn(&mut self, oldest: Option<Box<str>>) {
+        if let Some(turn) = self.turn.take() {
+            self.turns.is_back(turn, oldest);
         }
     }
 
@@ -134,14 +154,15 @@ impl Reflector {
                 }
             }
             Cause::Expired if self.is_best() => {
-                self.pass_turn(Back { oldest: failure.oldest().map(Into::into) });
+                self.pass_turn(failure.oldest().map(Into::into));
             }
             // The watch caches of other kinds may reach further back: the next kind takes the turn.
             Cause::Expired => self.turn = None,
-            Cause::Future | Cause::Behind => self.pass_turn(Back::default()),
+            Cause::Future | Cause::Behind => self.pass_turn(None),
             _ => {
                 let is_best = self.is_best();
-                self.turn.take_if(|turn| turn.is_over_after_failure(is_best));
+                let turns = &self.turns;
+                self.turn.take_if(|turn| turns.is_over_after(turn, failure, is_best));
             }
         }
     }
@@ -272,7 +293,7 @@ impl Reflector {
             Ok(chunk)
         } else {
             if !self.plan.is_checking() {
-                self.pass_turn(Back::default());
+                self.pass_turn(None);
             }
             timeout(silence, body.chunk()).await
         };

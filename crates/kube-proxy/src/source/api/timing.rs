@@ -19,6 +19,8 @@ pub struct Timing {
     pub lag_millis: Range<u64>,
     /// Interval of the checks in that time, in milliseconds.
     pub lag_check_millis: Range<u64>,
+    /// Delay of the other kinds after a connection ended, so that Services ask first: at least the longest first backoff.
+    pub courtesy: Duration,
     /// A watch from a version that is too old ends at once: one that is silent for so long goes on.
     pub verdict: Duration,
     /// A list that brings no byte for so long has failed.
@@ -65,6 +67,7 @@ impl Default for Timing {
             verify_millis: 5_000..60_000,
             lag_millis: 20_000..40_000,
             lag_check_millis: 5_000..10_000,
+            courtesy: Duration::from_millis(120),
             verdict: Duration::from_millis(150),
             list_silence: Duration::from_secs(60),
             refusal: Duration::from_secs(5),

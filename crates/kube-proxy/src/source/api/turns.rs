@@ -22,6 +22,8 @@ struct State {
     returns: u64,
     /// the state of the server at the last one
     back: Back,
+    /// number of times that a kind found the server away
+    absences: u64,
     /// why the last attempt to connect failed
     failure: Option<Failure>,
 }
@@ -56,19 +58,22 @@ pub(super) enum Outcome {
 
 /// No kind waits longer for another one: it may be that one alone which is refused.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Delay of the other kinds, so that the best one comes first where all begin to wait.
-const COURTESY: Duration = Duration::from_millis(20);
 /// Failed answers in a row after which the turn passes to the next kind.
 const FAILURES: u32 = 3;
 
 impl Turns {
-    /// Waits for the turn. The best kind goes before others.
-    pub(super) async fn take(&self, is_best: bool) -> Outcome {
-        let returns = self.state().returns;
+    /// The number of the server's returns so far.
+    pub(super) fn returns(&self) -> u64 {
+        self.state().returns
+    }
+
+    /// Waits for the turn, or for a return of the server after so many, which may have come. A delay lets the best kind go
+    /// first where all begin to wait.
+    pub(super) async fn take(&self, returns: u64, courtesy: Duration) -> Outcome {
         let unreached = self.unreached.notified();
         let lock = async {
-            if !is_best {
-                tokio::time::sleep(COURTESY).await;
+            if !courtesy.is_zero() {
+                tokio::time::sleep(courtesy).await;
             }
             Arc::clone(&self.lock).lock_owned().await
         };
@@ -91,16 +96,34 @@ impl Turns {
         }
     }
 
-    /// The server is back, which all waiting kinds are to see. To be called before the turn is dropped.
-    pub(super) fn is_back(&self, back: Back) {
+    /// The server is back, which all waiting kinds are to see: versions before this one are too old for it.
+    pub(super) fn is_back(&self, turn: Turn, oldest: Option<Box<str>>) {
         let mut state = self.state();
         state.returns += 1;
-        state.back = back;
+        state.back = Back { oldest };
+        drop(state);
+        drop(turn);
+    }
+
+    /// The number of the server's absences so far. A server that was away may be another one, or restored from a backup.
+    pub(super) fn absences(&self) -> u64 {
+        self.state().absences
+    }
+
+    /// The server has answered the kind that has the turn, and not as it should. True if another kind may do better: not at
+    /// once for one whose watch is the best evidence of what the server has forgotten.
+    pub(super) fn is_over_after(&self, turn: &mut Turn, failure: &Failure, is_best: bool) -> bool {
+        self.state().absences += u64::from(failure.cause.is_absence());
+        turn.failures += 1;
+        !is_best || turn.failures >= FAILURES
     }
 
     /// There is no connection: all waiting kinds get the failure.
     pub(super) fn unreached(&self, failure: &Failure) {
-        self.state().failure = Some(failure.clone());
+        let mut state = self.state();
+        state.failure = Some(failure.clone());
+        state.absences += 1;
+        drop(state);
         self.unreached.notify_waiters();
     }
 
@@ -109,22 +132,16 @@ impl Turns {
     }
 }
 
-impl Turn {
-    /// The server has answered, and not as it should. True if another kind may do better: not at once for one whose watch
-    /// is the best evidence of what the server has forgotten.
-    pub(super) fn is_over_after_failure(&mut self, is_best: bool) -> bool {
-        self.failures += 1;
-        !is_best || self.failures >= FAILURES
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::failure::Cause;
     use super::*;
 
+    /// The delay of kinds that are not the best.
+    const COURTESY: Duration = Duration::from_millis(120);
+
     async fn turn(turns: &Turns) -> Turn {
-        match turns.take(false).await {
+        match turns.take(turns.returns(), COURTESY).await {
             Outcome::Turn(turn) => turn,
             other => panic!("{other:?}"),
         }
@@ -133,14 +150,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_waits_learns_how_the_server_is_back() {
         let turns = Turns::default();
-        let first = turn(&turns).await;
-        let back = Back { oldest: Some("7".into()) };
-        let (second, third, ()) = tokio::join!(turns.take(false), turns.take(false), async {
-            turns.is_back(back.clone());
-            drop(first);
+        let mut first = turn(&turns).await;
+        let refused = Failure::new(Cause::Refused { code: 403, within: false }, "refused");
+        assert!(turns.is_over_after(&mut first, &refused, false));
+        let (second, third, ()) = tokio::join!(turns.take(0, COURTESY), turns.take(0, Duration::ZERO), async {
+            turns.is_back(first, Some("7".into()));
         });
+        let back = Back { oldest: Some("7".into()) };
         assert!(matches!(&second, Outcome::Back(known) if *known == back), "{second:?}");
         assert!(matches!(&third, Outcome::Back(known) if *known == back), "{third:?}");
+        // One that begins to wait later, and has known of the server's absence before, learns it, too.
+        let fourth = turns.take(0, COURTESY).await;
+        assert!(matches!(&fourth, Outcome::Back(known) if *known == back), "{fourth:?}");
         turn(&turns).await;
     }
 
@@ -148,31 +169,44 @@ mod tests {
     async fn a_turn_is_passed_on_and_a_failure_to_connect_is_everybodys() {
         let turns = Turns::default();
         let mut first = turn(&turns).await;
-        assert!(matches!(turns.take(false).await, Outcome::Late));
+        assert!(matches!(turns.take(0, COURTESY).await, Outcome::Late));
         let failure = Failure::new(Cause::Unreached, "refused");
-        let (second, ()) = tokio::join!(turns.take(false), async { turns.unreached(&failure) });
+        let (second, ()) = tokio::join!(turns.take(0, COURTESY), async { turns.unreached(&failure) });
         assert!(matches!(&second, Outcome::Unreached(known) if *known == failure), "{second:?}");
-        assert!(!first.is_over_after_failure(true) && !first.is_over_after_failure(true));
-        assert!(first.is_over_after_failure(true));
+        let mut is_over = || turns.is_over_after(&mut first, &failure, true);
+        assert!(!is_over() && !is_over() && is_over());
         let (mut second, ()) = tokio::join!(turn(&turns), async { drop(first) });
-        assert!(second.is_over_after_failure(false));
+        assert!(turns.is_over_after(&mut second, &failure, false));
         // All waited when the connection failed, and the best one is the next.
-        let (other, best, ()) = tokio::join!(turns.take(false), turns.take(true), async {
+        let (other, best, ()) = tokio::join!(turns.take(0, COURTESY), turns.take(0, Duration::ZERO), async {
             turns.unreached(&failure);
             drop(second);
         });
         assert!(matches!((&other, &best), (Outcome::Unreached(_), Outcome::Unreached(_))), "{other:?} {best:?}");
-        let (other, best) = tokio::join!(turns.take(false), async {
-            let best = turns.take(true).await;
-            assert!(matches!(best, Outcome::Turn(_)), "{best:?}");
-            turns.is_back(Back::default());
-        });
-        assert!(matches!(&other, Outcome::Back(_)), "{other:?} {best:?}");
-        let (third, best) = tokio::join!(turns.take(false), async {
-            let best = turns.take(true).await;
-            assert!(matches!(best, Outcome::Turn(_)), "{best:?}");
-            turns.is_back(Back::default());
-        });
-        assert!(matches!(&third, Outcome::Back(_)), "{third:?} {best:?}");
+        for returns in 0..2 {
+            let (other, ()) = tokio::join!(turns.take(returns, COURTESY), async {
+                match turns.take(returns, Duration::ZERO).await {
+                    Outcome::Turn(turn) => turns.is_back(turn, None),
+                    other => panic!("{other:?}"),
+                }
+            });
+            assert!(matches!(&other, Outcome::Back(back) if *back == Back::default()), "{other:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_servers_absence_is_known_after_the_turn_has_passed_on() {
+        let turns = Turns::default();
+        let refused = Failure::new(Cause::Refused { code: 403, within: false }, "refused");
+        let mut best = turn(&turns).await;
+        let mut is_over = || turns.is_over_after(&mut best, &refused, true);
+        assert!(!is_over() && !is_over() && is_over());
+        drop(best);
+        assert_eq!(turns.absences(), 3, "who began to wait before is to check, too");
+        let mut second = turn(&turns).await;
+        assert!(turns.is_over_after(&mut second, &Failure::new(Cause::Interrupted, "cut"), false));
+        assert_eq!(turns.absences(), 3);
+        turns.unreached(&refused);
+        assert_eq!(turns.absences(), 4);
     }
 }

@@ -780,7 +780,7 @@ fn a_round_of_checks_that_breaks_off_begins_anew() {
             check(&mut bench, first);
             bench.begin();
             bench.fails(cause);
-            assert!(bench.plan.is_away(), "{cause:?}: it waits for its turn again");
+            assert!(bench.plan.asks_in_turn(), "{cause:?}: it waits for its turn again");
             check(&mut bench, Some("97"));
             assert_is_listed_in_a_while(&mut bench);
         }
@@ -826,4 +826,28 @@ fn a_watch_that_falls_silent_is_nothing_special() {
     bench.begin();
     bench.answered();
     assert!(!bench.failed(Failure::new(Cause::Silent, "nothing came")).1, "a list is");
+}
+
+#[test]
+fn after_an_interruption_one_kind_asks_first_and_nothing_is_checked() {
+    for failure in [Some(Failure::new(Cause::Interrupted, "cut")), None] {
+        let mut bench = Bench::listed();
+        for _ in 0..2 {
+            assert!(matches!(bench.begin(), Step::Watch { .. }));
+            bench.answered();
+            assert!(!bench.plan.asks_in_turn());
+            bench.pass(100 * SECOND);
+            bench.plan.ended(failure.clone(), bench.now);
+            assert!(bench.plan.asks_in_turn(), "{failure:?}");
+        }
+        // The server has been restored meanwhile, perhaps.
+        bench.plan.missed();
+        assert!(matches!(bench.begin(), Step::Check { .. }));
+    }
+    let mut bench = Bench::listed();
+    let Step::Watch { seconds, .. } = bench.begin() else { panic!("no watch") };
+    bench.answered();
+    bench.pass(Duration::from_secs(seconds));
+    bench.plan.ended(None, bench.now);
+    assert!(!bench.plan.asks_in_turn(), "a watch that ends in its time is no interruption");
 }

@@ -1,0 +1,72 @@
+//! The state of the request that runs.
+
+use std::time::{Duration, Instant};
+
+use super::failure::{Cause, Failure};
+use super::plan::Step;
+
+/// Progress of one step.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Attempt {
+    pub(super) began: Option<Instant>,
+    /// end of the stream that was requested
+    until: Option<Instant>,
+    pub(super) streaming: bool,
+    pub(super) checking: bool,
+    /// when the server began to answer
+    pub(super) answered: Option<Instant>,
+    /// when the first byte came
+    pub(super) heard: Option<Instant>,
+    /// it brought something new
+    pub(super) progress: bool,
+}
+
+/// A stream that ends so much sooner than requested ends before its time.
+const EARLY: Duration = Duration::from_secs(2);
+
+// === impl Attempt ===
+
+impl Attempt {
+    /// The step begins now.
+    pub(super) fn new(step: &Step, now: Instant) -> Self {
+        let seconds = match step {
+            Step::StreamingList { seconds, .. } | Step::Watch { seconds, .. } => Some(*seconds),
+            Step::List(_) | Step::Check { .. } => None,
+        };
+        Self {
+            began: Some(now),
+            until: seconds.and_then(|seconds| now.checked_add(Duration::from_secs(seconds))),
+            streaming: matches!(step, Step::StreamingList { .. }),
+            checking: matches!(step, Step::Check { .. }),
+            ..Self::default()
+        }
+    }
+
+    /// True if a stream ends before its time, as all do when a server leaves, or the connection to it.
+    pub(super) fn is_interrupted(&self, failure: Option<&Failure>, now: Instant) -> bool {
+        self.until.is_some_and(|until| match failure {
+            Some(failure) => failure.cause == Cause::Interrupted,
+            None => now + EARLY < until,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_that_end_before_their_time_are_interrupted() {
+        let now = Instant::now();
+        let watch = Attempt::new(&Step::Watch { version: "7".into(), seconds: 300 }, now);
+        let after = |seconds| now + Duration::from_secs(seconds);
+        assert!(watch.is_interrupted(None, after(200)));
+        assert!(!watch.is_interrupted(None, after(299)));
+        let failure = |cause| Some(Failure::new(cause, "it failed"));
+        assert!(watch.is_interrupted(failure(Cause::Interrupted).as_ref(), after(299)));
+        assert!(!watch.is_interrupted(failure(Cause::Expired).as_ref(), after(1)));
+        let check = Attempt::new(&Step::Check { name: None, version: "7".into() }, now);
+        assert!(check.checking && !check.is_interrupted(None, after(1)));
+        assert!(!check.is_interrupted(failure(Cause::Interrupted).as_ref(), after(1)));
+    }
+}
