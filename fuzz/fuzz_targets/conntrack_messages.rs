@@ -1,7 +1,8 @@
 //! Entries of the connection table: each message of a datagram, the bytes themselves, and as lines of `/proc`.
 #![no_main]
 
-use ferry_kernel::conntrack::{Entry, Family, Filter, decode_entry, decode_line};
+use ferry_api::object::Family;
+use ferry_kernel::conntrack::{Entry, Filter, decode_entry, decode_line};
 use ferry_kernel::netlink::Messages;
 use libfuzzer_sys::fuzz_target;
 
@@ -25,6 +26,6 @@ fn check(entry: Option<Entry>) {
         unanswered: false,
     };
     assert!(filter.matches(&entry), "asked for by what it is");
-    let other = if filter.family == Family::Ip { Family::Ip6 } else { Family::Ip };
+    let other = if filter.family == Family::V4 { Family::V6 } else { Family::V4 };
     assert!(!Filter { family: other, ..filter }.matches(&entry));
 }

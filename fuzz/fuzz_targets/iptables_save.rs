@@ -2,7 +2,8 @@
 //! that it reads back as the same one, on one line.
 #![no_main]
 
-use ferry_kernel::iptables::{ChainName, Family, Line, Match, Restore, Rule, read_lines};
+use ferry_api::object::Family;
+use ferry_kernel::iptables::{ChainName, Line, Match, Restore, Rule, read_lines};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|output: &[u8]| {

@@ -21,12 +21,10 @@ use ferry_model::{
     context, decide, flow_rules, node_port_addresses, resolve,
 };
 use ferry_plane::{Compile, Unit};
+use ferry_plane_iptables::testing::well_made;
 use ferry_plane_iptables::{Features, IptObject, Iptables, Tracer};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-
-#[path = "../../crates/plane-iptables/tests/well_made/mod.rs"]
-mod well_made;
 
 const ADDRESSES: [&str; 12] = [
     "10.96.0.1",
@@ -258,7 +256,7 @@ fn compiled(family: Family, context: &Context, base: &BaseState, states: &[Servi
     for state in states {
         iptables.compile(context, &Unit::Service(state.clone()), &mut objects);
     }
-    well_made::well_made(&objects, "what was compiled");
+    well_made(&objects, "what was compiled");
     objects
 }
 

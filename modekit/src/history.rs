@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 use ferry_plane::engine::Engine;
-use ferry_plane::memory::{Fault, MemoryKernel};
+use ferry_plane::memory::{Failing, Fault, MemoryKernel};
 use ferry_plane::{Outcome, SyncEngine};
 use proptest::prelude::*;
 
-use crate::memory::{MemoryEngine, good, settle, settled};
+use crate::memory::{MemoryEngine, good, half_way, settle, settled};
 use crate::mode::{KeyOf, Mode};
-use crate::world::World;
+use crate::world::{CONTEXTS, World};
 
 /// What happens.
 #[derive(Clone, Debug)]
@@ -33,6 +33,8 @@ pub enum Step {
     Context(u8),
     /// the next commit fails
     Busy,
+    /// the next commit fails after so many operations
+    HalfWay(usize, Failing),
     /// somebody else removes this
     Lose(usize),
     /// what is pending is committed
@@ -48,8 +50,9 @@ pub fn steps(length: usize) -> impl Strategy<Value = Vec<Step>> {
         6 => (0..6usize, endpoints(), endpoints(), any::<bool>())
             .prop_map(|(service, cluster, local, sticky)| Step::Change { service, cluster, local, sticky }),
         2 => (0..6usize).prop_map(Step::Gone),
-        1 => (0..3u8).prop_map(Step::Context),
+        1 => (0..CONTEXTS).prop_map(Step::Context),
         1 => Just(Step::Busy),
+        2 => half_way().prop_map(|(operations, error)| Step::HalfWay(operations, error)),
         2 => any::<usize>().prop_map(Step::Lose),
         5 => Just(Step::Sync),
         2 => Just(Step::Tend),
@@ -70,7 +73,7 @@ impl Step {
                 }
             }
             Self::Context(number) => world.context = *number,
-            Self::Busy | Self::Lose(_) | Self::Sync | Self::Tend => return false,
+            Self::Busy | Self::HalfWay(..) | Self::Lose(_) | Self::Sync | Self::Tend => return false,
         }
         true
     }
@@ -90,6 +93,9 @@ fn step<M: Mode>(engine: &mut MemoryEngine<M>, world: &mut World, step: &Step, n
     }
     match step {
         Step::Busy => engine.kernel_mut().faults.push_back(Fault::Busy),
+        Step::HalfWay(operations, error) => {
+            engine.kernel_mut().faults.push_back(Fault::HalfWay { operations: *operations, error: *error });
+        }
         Step::Lose(index) => lose::<M>(engine, *index),
         Step::Sync => drop(engine.sync(now)),
         _ => drop(engine.tend(now)),

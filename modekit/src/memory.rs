@@ -4,13 +4,27 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use ferry_plane::engine::Engine;
-use ferry_plane::memory::{MemoryKernel, Refers};
+use ferry_plane::memory::{Failing, MemoryKernel, Refers};
 use ferry_plane::{Compile, Next, Object, Outcome, SyncEngine};
+use proptest::prelude::*;
 
 use crate::mode::{KeyOf, Mode, ObjectOf};
 
 /// An engine of this mode on a kernel in memory.
 pub type MemoryEngine<M> = Engine<<M as Mode>::Compiler, MemoryKernel<ObjectOf<M>>>;
+
+/// Commits that fail half-way: after so many operations, with this error.
+pub fn half_way() -> impl Strategy<Value = (usize, Failing)> {
+    let errors = vec![
+        Failing::Refused,
+        Failing::RefusedSilently,
+        Failing::Drifted,
+        Failing::Resources,
+        Failing::Busy,
+        Failing::Unusable,
+    ];
+    (prop_oneof![3 => 0..8usize, 1 => 0..200usize], prop::sample::select(errors))
+}
 
 /// Without an error.
 pub fn good(outcome: Outcome) -> Outcome {
@@ -18,12 +32,17 @@ pub fn good(outcome: Outcome) -> Outcome {
     outcome
 }
 
-/// Until nothing is left to do; the time then.
-pub fn settle<C>(engine: &mut Engine<C, MemoryKernel<C::Object>>, mut now: Instant) -> Instant
+/// Without further faults, until nothing is left to do; the time then.
+pub fn settle<C>(engine: &mut Engine<C, MemoryKernel<C::Object>>, now: Instant) -> Instant
 where
     C: Compile<Object: Refers<Key: Send> + Send> + Send,
 {
     engine.kernel_mut().faults.clear();
+    rest(engine, now)
+}
+
+/// Until nothing is left to do; the time then.
+pub fn rest(engine: &mut impl SyncEngine, mut now: Instant) -> Instant {
     for _ in 0..60 {
         now += Duration::from_secs(400);
         let outcome = engine.tend(now);

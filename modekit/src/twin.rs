@@ -17,8 +17,10 @@ const TEND: u64 = 250;
 pub struct Timing {
     /// so many milliseconds after the one before
     pub after: u64,
-    lag: [u64; 2],
-    skipped: bool,
+    /// milliseconds until each engine gets it
+    pub lag: [u64; 2],
+    /// the second engine gets only the next change, if that follows soon
+    pub skipped: bool,
 }
 
 /// What each engine hears, by the millisecond.

@@ -8,13 +8,19 @@ use ferry_plane::{Delta, Unit, UnitId};
 
 use crate::states::{base, context, everything, pool};
 
+/// The contexts of a world are numbered from 0.
+pub const CONTEXTS: u8 = 4;
+
+/// Neighbours differ in one fact alone: the mark, then the detector of pods.
 fn context_number(family: Family, number: u8) -> Context {
+    let marked = Context { masquerade_mark: 0x8000, ..context(family) };
     let detector = match number {
         0 => return context(family),
-        1 => Some(LocalDetector::InterfacePrefix("veth".into())),
+        1 => return marked,
+        2 => Some(LocalDetector::InterfacePrefix("veth".into())),
         _ => Some(LocalDetector::Bridge("cni0".into())),
     };
-    Context { local: PerFamily::from_fn(|_| detector.clone()), masquerade_mark: 0x8000, ..context(family) }
+    Context { local: PerFamily::from_fn(|_| detector.clone()), ..marked }
 }
 
 /// What the engine shall make of everything so far.
@@ -22,7 +28,7 @@ fn context_number(family: Family, number: u8) -> Context {
 pub struct World {
     /// the family
     pub family: Family,
-    /// which of three contexts
+    /// which of the [`CONTEXTS`]
     pub context: u8,
     /// each service as it is now, if it is there, and as it was first
     pub services: Vec<(UnitId, Option<ServiceState>, ServiceState)>,

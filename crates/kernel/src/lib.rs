@@ -6,6 +6,7 @@
 
 pub mod capability;
 pub mod conntrack;
+pub mod errno;
 pub mod iptables;
 pub mod link;
 pub mod memory;

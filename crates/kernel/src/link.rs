@@ -9,7 +9,7 @@ use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkFlags, LinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use crate::netlink::{Malformed, Messages, Reply, Socket, Writer, control, decode_reply, flag};
+use crate::netlink::{Malformed, Messages, Notifications, Session, Writer};
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_NEWADDR: u16 = 20;
@@ -17,7 +17,7 @@ const RTM_DELADDR: u16 = 21;
 const RTM_GETADDR: u16 = 22;
 const RTNLGRP_IPV4_IFADDR: u32 = 5;
 const RTNLGRP_IPV6_IFADDR: u32 = 9;
-const DUMP_ATTEMPTS: usize = 8;
+const DUMP_ATTEMPTS: u32 = 8;
 
 /// An address of this machine, in the network namespace of the thread that asked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,10 +36,7 @@ pub struct LocalAddress {
 
 /// A listener to changes of addresses in the network namespace of the thread that opened it.
 #[derive(Debug)]
-pub struct AddressMonitor {
-    socket: Socket,
-    datagram: Vec<u8>,
-}
+pub struct AddressMonitor(Notifications);
 
 // === impl AddressMonitor ===
 
@@ -49,37 +46,33 @@ impl AddressMonitor {
     /// # Errors
     /// What the system says.
     pub fn open() -> io::Result<Self> {
-        let socket = Socket::open(NETLINK_ROUTE)?;
-        socket.join(RTNLGRP_IPV4_IFADDR)?;
-        socket.join(RTNLGRP_IPV6_IFADDR)?;
-        Ok(Self { socket, datagram: Vec::new() })
+        let notifications = Notifications::open(NETLINK_ROUTE)?;
+        notifications.join(RTNLGRP_IPV4_IFADDR)?;
+        notifications.join(RTNLGRP_IPV6_IFADDR)?;
+        Ok(Self(notifications))
     }
 
-    /// Whether an address came or went since the last call, or may have done so because a notification was lost. Does not
-    /// wait. [`addresses`] says what there is now.
+    /// True if an address was added or removed since the last call, or may have been because a notification was lost. Doesn't
+    /// wait. [`addresses`] lists what there is now.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's.
     pub fn changed(&mut self) -> io::Result<bool> {
         let mut changed = false;
-        loop {
-            match self.socket.receive(&mut self.datagram) {
-                Ok(false) => return Ok(changed),
-                Ok(true) => {
-                    changed |= Messages::new(&self.datagram)
-                        .any(|message| message.map_or(true, |m| matches!(m.kind, RTM_NEWADDR | RTM_DELADDR)));
-                }
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => changed = true,
-                Err(error) => return Err(error),
+        let overrun = self.0.read(&mut |datagram| {
+            for message in Messages::new(datagram) {
+                changed |= matches!(message?.kind, RTM_NEWADDR | RTM_DELADDR);
             }
-        }
+            Ok(())
+        })?;
+        Ok(changed || overrun.0)
     }
 }
 
 impl AsFd for AddressMonitor {
     /// To wait for it to be readable.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.0.as_fd()
     }
 }
 
@@ -116,21 +109,11 @@ pub fn decode_address(payload: &[u8]) -> Result<Option<LocalAddress>, Malformed>
 /// # Errors
 /// What the system says; `Interrupted` if addresses kept changing while the kernel listed them.
 pub fn addresses() -> io::Result<Vec<LocalAddress>> {
-    let mut socket = Socket::open(NETLINK_ROUTE)?;
     let request = AddressMessage::default();
-    (0..DUMP_ATTEMPTS)
-        .find_map(|_| {
-            let mut found = Vec::new();
-            let listed = talk(&mut socket, RTM_GETADDR, flag::DUMP, &request, &mut |payload| {
-                found.extend(decode_address(payload)?);
-                Ok(())
-            });
-            match listed {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
-                listed => Some(listed.map(|()| found)),
-            }
-        })
-        .unwrap_or_else(|| Err(io::ErrorKind::Interrupted.into()))
+    let listed = Session::open(NETLINK_ROUTE)?
+        .dump(RTM_GETADDR, DUMP_ATTEMPTS, &emit(&request), &mut |attempt| Ok(!attempt.interrupted))?;
+    let found = listed.of(RTM_NEWADDR).filter_map(|payload| decode_address(payload).transpose());
+    Ok(found.collect::<Result<_, _>>()?)
 }
 
 /// Brings an interface up.
@@ -142,41 +125,14 @@ pub fn raise(index: u32) -> io::Result<()> {
     request.header.index = index;
     request.header.flags = LinkFlags::Up;
     request.header.change_mask = LinkFlags::Up;
-    let mut socket = Socket::open(NETLINK_ROUTE)?;
-    talk(&mut socket, RTM_NEWLINK, flag::ACK, &request, &mut |_| Ok(()))
+    Session::open(NETLINK_ROUTE)?.request(RTM_NEWLINK, 0, emit(&request)).map(drop)
 }
 
-/// Sends one request and hands over the payloads of the answer.
-fn talk(
-    socket: &mut Socket,
-    kind: u16,
-    flags: u16,
-    request: &impl Emitable,
-    each: &mut dyn FnMut(&[u8]) -> Result<(), Malformed>,
-) -> io::Result<()> {
+/// Writes the payload of a request: header and attributes.
+fn emit(request: &impl Emitable) -> impl Fn(&mut Writer) {
     let mut payload = vec![0; request.buffer_len()];
     request.emit(&mut payload);
-    let mut writer = Writer::new();
-    let mark = writer.message(kind, flag::REQUEST | flags, 1);
-    writer.raw(&payload);
-    writer.end_message(mark);
-    socket.send(writer.bytes())?;
-
-    let mut datagram = Vec::new();
-    let mut interrupted = false;
-    while socket.receive(&mut datagram)? {
-        for message in Messages::new(&datagram) {
-            let message = message?;
-            interrupted |= message.flags & flag::DUMP_INTR != 0;
-            match (message.kind, decode_reply(&message)?) {
-                (control::DONE | control::ERROR, Some(Reply::Refused(refusal))) => return Err(refusal.into()),
-                (control::DONE | control::ERROR, _) if interrupted => return Err(io::ErrorKind::Interrupted.into()),
-                (control::DONE | control::ERROR, _) => return Ok(()),
-                _ => each(message.payload)?,
-            }
-        }
-    }
-    Err(io::Error::other("the kernel did not answer"))
+    move |writer| writer.raw(&payload)
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use std::io;
 
 use ferry_api::config::{KubeProxyConfiguration, MODE_IPTABLES, MODE_NFTABLES};
 use ferry_api::object::Family;
+use ferry_kernel::errno::ErrorClass;
 use ferry_model::{Profile, Settings};
 use ferry_plane::{CommitError, Served, SyncEngine};
-use rustix::io::Errno;
 
 use crate::serve::mode_metrics::Register;
 
@@ -163,17 +163,11 @@ pub fn in_use(family: Family) -> io::Result<bool> {
             Ok(true) => return Ok(true),
             Ok(false) => {}
             // A kernel without what the mode's rules are kept in has none of them.
-            Err(error) if is_unsupported(&error) => {}
+            Err(error) if ErrorClass::of(&error).lacks_subsystem() => {}
             Err(error) => unknown = Some(error),
         }
     }
     unknown.map_or(Ok(false), Err)
-}
-
-/// Whether the kernel hasn't got the subsystem that was asked.
-fn is_unsupported(error: &io::Error) -> bool {
-    let unsupported = [Errno::INVAL, Errno::PROTONOSUPPORT, Errno::OPNOTSUPP, Errno::AFNOSUPPORT];
-    Errno::from_io_error(error).is_some_and(|errno| unsupported.contains(&errno))
 }
 
 fn names() -> String {

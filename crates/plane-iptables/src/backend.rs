@@ -4,17 +4,13 @@
 use std::cmp::Ordering;
 use std::io;
 
-use ferry_api::object;
-use ferry_kernel::iptables::{Backend, ChainName, Environment, Failure, Family, Line, Table, Tool, legacy, nft};
+use ferry_api::object::Family;
+use ferry_kernel::iptables::{Backend, ChainName, Environment, Failure, Line, Table, Tool, legacy, nft};
 
 use crate::names;
-use crate::rules::tables;
 
 /// Chains that the kubelet makes in mangle, in the variant that the node uses, better hints first.
 const HINTS: [&str; 2] = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
-
-/// Families of the tool.
-const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 /// Which variant, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,8 +84,7 @@ pub fn choose_in(environment: &Environment) -> Result<Choice, Failure> {
 ///
 /// # Errors
 /// What the system says; `PermissionDenied` without `CAP_NET_ADMIN`.
-pub fn holds(backend: Backend, family: object::Family) -> io::Result<bool> {
-    let family = tables(family);
+pub fn holds(backend: Backend, family: Family) -> io::Result<bool> {
     let ours = |chain: &nft::Chain| ChainName::new(&chain.name).is_some_and(|name| names::is_ours(chain.table, name));
     match backend {
         Backend::Nft => Ok(nft::chains(family)?.iter().any(ours)),
@@ -142,7 +137,7 @@ fn by_rules(environment: &Environment, seen: [Seen; 2]) -> Result<Option<(Backen
 /// Chains and rules that somebody has made, in both families; none where no tool can show them.
 fn count(environment: &Environment, backend: Backend) -> Result<usize, Failure> {
     let mut count = 0;
-    for family in FAMILIES {
+    for family in Family::ALL {
         let Ok(tool) = Tool::find_in(environment, family, Some(backend)) else { continue };
         for table in Table::ALL {
             let saved = tool.save(table, &mut |line| match line {
@@ -161,7 +156,7 @@ fn count(environment: &Environment, backend: Backend) -> Result<usize, Failure> 
 
 fn see_nft() -> Result<Seen, Failure> {
     let mut seen = Seen::default();
-    for family in FAMILIES {
+    for family in Family::ALL {
         for chain in nft::chains(family).map_err(unreadable)? {
             seen.note(chain.table, &chain.name);
             // Some releases make a table's own chains when they only look.
@@ -173,7 +168,7 @@ fn see_nft() -> Result<Seen, Failure> {
 
 fn see_legacy(environment: &Environment) -> Result<Seen, Failure> {
     let mut seen = Seen::default();
-    for family in FAMILIES {
+    for family in Family::ALL {
         if !legacy_used(family).map_err(unreadable)? {
             continue;
         }

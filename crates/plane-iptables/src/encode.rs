@@ -69,12 +69,6 @@ const FLUSH_BYTES: usize = 64 << 10;
 // === impl Outline ===
 
 impl Outline {
-    /// Of a text as a whole.
-    pub(crate) fn of(text: &str) -> Self {
-        let commits = (1..).zip(text.lines()).filter(|(_, line)| *line == "COMMIT").map(|(number, _)| number);
-        Self { commits: commits.collect(), bytes: text.len(), ..Self::default() }
-    }
-
     /// How many sections it has.
     pub(crate) fn sections(&self) -> usize {
         self.commits.len()
@@ -149,13 +143,6 @@ impl<'a> Script<'a> {
     pub(crate) fn table(&self, line: usize) -> Option<Table> {
         let name = self.text().lines().take(line).filter_map(|line| line.strip_prefix('*')).last()?;
         Table::ALL.into_iter().find(|table| table.name() == name)
-    }
-
-    /// All operations in the first sections.
-    pub(crate) fn operations_in(&self, sections: usize) -> BTreeSet<Item> {
-        let end = sections.checked_sub(1).and_then(|last| self.outline.commits.get(last));
-        let Some(end) = end else { return BTreeSet::new() };
-        self.marks.iter().take_while(|(line, _)| line <= end).filter_map(|(_, item)| *item).collect()
     }
 
     fn hand_on(&mut self) {

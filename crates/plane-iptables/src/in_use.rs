@@ -6,7 +6,6 @@ use ferry_api::object::Family;
 use ferry_kernel::iptables::{self, Backend, ChainName, Environment, Failure, Line, Table, Tool, legacy};
 
 use crate::names::{self, Class};
-use crate::rules;
 
 /// Whether packets to some service are sent anywhere, in either variant. Changes nothing, and runs no tool where the kernel
 /// says that there is nothing.
@@ -14,11 +13,10 @@ use crate::rules;
 /// # Errors
 /// `PermissionDenied` without `CAP_NET_ADMIN`; whatever else the system says.
 pub fn in_use(family: Family) -> io::Result<bool> {
-    let family = rules::tables(family);
     Ok(in_use_nft(family)? || in_use_legacy(family)?)
 }
 
-fn in_use_nft(family: iptables::Family) -> io::Result<bool> {
+fn in_use_nft(family: Family) -> io::Result<bool> {
     let chains = iptables::nft::chains(family)?;
     let mut nat = chains.iter().filter(|chain| chain.table == Table::Nat);
     if !nat.clone().any(|chain| is_of_service(&chain.name)) {
@@ -31,7 +29,7 @@ fn in_use_nft(family: iptables::Family) -> io::Result<bool> {
     }
 }
 
-fn in_use_legacy(family: iptables::Family) -> io::Result<bool> {
+fn in_use_legacy(family: Family) -> io::Result<bool> {
     if legacy::info(family, Table::Nat)?.is_none_or(|info| info.entries <= legacy::empty(Table::Nat)) {
         return Ok(false);
     }

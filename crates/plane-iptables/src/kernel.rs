@@ -7,9 +7,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferry_kernel::iptables::{Backend, Family, Table, Tool};
+use ferry_api::object::Family;
+use ferry_kernel::iptables::{Backend, Table, Tool};
 use ferry_kernel::sysctl;
-use ferry_plane::{Batch, CommitError, Extent, Kernel, Tended};
+use ferry_plane::{Batch, CommitError, CommitFailure, Extent, Kernel, Tended};
 
 use crate::base;
 use crate::counters::Counters;
@@ -253,14 +254,14 @@ impl Kernel<IptObject> for IptablesKernel {
         }
     }
 
-    fn commit(&mut self, batch: &Batch<IptObject>) -> Result<(), CommitError> {
+    fn commit(&mut self, batch: &Batch<IptObject>) -> Result<(), CommitFailure> {
         self.write(batch)?;
         let wants = |object: &IptObject| *object == IptObject::RouteLocalnet;
         if batch.create.iter().chain(&batch.replace).any(wants) && self.route_localnet().is_none() {
             sysctl::write(ROUTE_LOCALNET, "1").map_err(|error| {
                 self.doubt();
                 let text = format!("writing net.ipv4.conf.all.route_localnet: {error}");
-                CommitError::Unusable(io::Error::new(error.kind(), text))
+                CommitFailure::unknown(CommitError::Unusable(io::Error::new(error.kind(), text)))
             })?;
         }
         Ok(())

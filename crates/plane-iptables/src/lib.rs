@@ -5,9 +5,10 @@
 //! - `base`: chains of the base, and what leads to ours; `compile`: a service, of which `shape` says how its frontends are
 //!   served, `dispatch` how they are found or refused, and `chains` what serves them, in an order that `place` keeps; `rules`: how rules are written
 //! - `kernel`: what touches the tables; `mirror`: what is there, and `plan` what a batch comes to against it, `edits` of long chains, `encode` as the
-//!   tool's input, `undo` what takes it back; `read`, `sort`: what the tool prints, as objects; `watch`, `drift`: what others do; `verdict`: what
+//!   tool's input; `read`, `sort`: what the tool prints, as objects; `watch`, `drift`: what others do; `verdict`: what
 //!   failures mean; `counters`: for metrics
-//! - `ruleset`: objects as the chains of a kernel; `trace`: what they do with a packet; `render`: as text
+//! - `ruleset`: objects as the chains of a kernel; `trace`: what they do with a packet; `render`: as text; `testing`: what holds for
+//!   the objects of any state
 
 pub mod backend;
 pub mod base;
@@ -34,8 +35,9 @@ mod rules;
 mod ruleset;
 mod shape;
 mod sort;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod trace;
-mod undo;
 mod verdict;
 mod watch;
 
@@ -50,7 +52,6 @@ pub use features::Features;
 pub use in_use::in_use;
 pub use kernel::IptablesKernel;
 pub use object::{IptKey, IptObject};
-pub use rules::tables;
 pub use trace::Tracer;
 pub use watch::Turn;
 
@@ -60,6 +61,6 @@ pub type IptablesEngine = Engine<Iptables, IptablesKernel>;
 /// The engine of the tool's family, for the network namespace of the thread that uses it. Engines of one process share the
 /// `turn`.
 pub fn engine(features: Features, tool: Tool, turn: Turn, counters: Arc<Counters>) -> IptablesEngine {
-    let family = rules::family(tool.family());
+    let family = tool.family();
     Engine::new(Iptables::new(family, features), IptablesKernel::new(tool, turn, counters))
 }

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use ferry_kernel::iptables::{Family, Rule, Table};
+use ferry_api::object::Family;
+use ferry_kernel::iptables::{Rule, Table};
 use ferry_plane::Batch;
 
 use crate::base;
@@ -20,8 +21,6 @@ pub(crate) struct Mirror {
     places: BTreeMap<ChainId, Place>,
     /// chains that are one unit's
     chains: HashMap<ChainId, Content>,
-    /// their rules, where there are few such chains: not in nat
-    texts: BTreeMap<ChainId, Lines>,
     /// the order of rules in long chains without foreign changes
     sequences: HashMap<ChainId, Sequence>,
     endpoints: usize,
@@ -232,11 +231,6 @@ impl Mirror {
         unlike(self, other).chain(unlike(other, self).filter(|id| !self.chains.contains_key(id)))
     }
 
-    /// The rules of a chain that is one unit's, where they are kept.
-    pub(crate) fn text(&self, id: ChainId) -> Option<&Lines> {
-        self.texts.get(&id)
-    }
-
     /// The order of rules in a long chain without foreign changes.
     pub(crate) fn sequence(&self, id: ChainId) -> Option<&Sequence> {
         self.sequences.get(&id)
@@ -264,15 +258,14 @@ impl Mirror {
 
     // --- changes
 
-    pub(crate) fn put_chain(&mut self, id: ChainId, rules: &OwnRules, text: Option<Lines>) {
+    pub(crate) fn put_chain(&mut self, id: ChainId, rules: &OwnRules) {
         self.take_chain(id);
-        self.put_content(id, Content::of(rules), text);
+        self.put_content(id, Content::of(rules));
         self.sequences.extend(Sequence::of(id, rules).map(|sequence| (id, sequence)));
     }
 
-    fn put_content(&mut self, id: ChainId, content: Content, text: Option<Lines>) {
+    fn put_content(&mut self, id: ChainId, content: Content) {
         self.chains.insert(id, content);
-        self.texts.extend(text.map(|text| (id, text)));
         self.endpoints += usize::from(Class::of(id.name) == Some(Class::Endpoint));
         self.resize(id.table, |size| {
             size.chains += 1;
@@ -282,7 +275,6 @@ impl Mirror {
 
     fn take_chain(&mut self, id: ChainId) {
         let Some(content) = self.chains.remove(&id) else { return };
-        self.texts.remove(&id);
         self.sequences.remove(&id);
         self.endpoints -= usize::from(Class::of(id.name) == Some(Class::Endpoint));
         self.resize(id.table, |size| {
@@ -320,10 +312,7 @@ impl Mirror {
     pub(crate) fn apply(&mut self, family: Family, batch: &Batch<IptObject>, stuck: &BTreeSet<ChainId>) {
         for object in batch.create.iter().chain(&batch.replace) {
             match object {
-                IptObject::Chain(id, rules) => {
-                    let text = (id.table != Table::Nat).then(|| Lines::of(family, &rules.0));
-                    self.put_chain(*id, rules, text);
-                }
+                IptObject::Chain(id, rules) => self.put_chain(*id, rules),
                 IptObject::Place(id) => self.put_place(*id),
                 IptObject::Entry(key, rules) => self.put_entry(*key, Lines::of(family, rules)),
                 IptObject::RouteLocalnet | IptObject::Stray(..) => {}
@@ -339,9 +328,7 @@ impl Mirror {
         }
         for id in stuck {
             match Kind::of(*id) {
-                Some(Kind::Own) => {
-                    self.put_chain(*id, &OwnRules::default(), (id.table != Table::Nat).then(Lines::default))
-                }
+                Some(Kind::Own) => self.put_chain(*id, &OwnRules::default()),
                 Some(Kind::Place) => self.put_place(*id),
                 Some(Kind::Firewall | Kind::BuiltIn) | None => {}
             }
@@ -354,7 +341,7 @@ impl Mirror {
             self.take_chain(*id);
             self.take_place(*id);
             if let Some(content) = read.chains.get(id).copied() {
-                self.put_content(*id, content, read.texts.remove(id));
+                self.put_content(*id, content);
                 self.sequences.extend(read.sequences.remove(id).map(|sequence| (*id, sequence)));
             }
             let Some(place) = read.places.remove(id) else { continue };

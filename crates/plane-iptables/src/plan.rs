@@ -4,7 +4,8 @@ mod divide;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ferry_kernel::iptables::{Backend, Family, Match, Rule, Table};
+use ferry_api::object::Family;
+use ferry_kernel::iptables::{Backend, Match, Rule, Table};
 use ferry_plane::{Batch, Op};
 
 use crate::base;
@@ -200,15 +201,6 @@ impl<'a> Plan<'a> {
             replace: list(Op::Replace, &self.batch.replace),
             delete: list(Op::Delete, &self.batch.delete),
         }
-    }
-
-    /// The chains that have sections of their own before all additions.
-    pub(crate) fn ahead(&self) -> impl Iterator<Item = Item> {
-        let items = self.parts.iter().filter_map(|part| match part {
-            Part::Ahead(items) => Some(items),
-            Part::Of(..) | Part::Behind(_) => None,
-        });
-        items.flatten().copied()
     }
 
     pub(crate) fn object(&self, item: Item) -> Option<&'a IptObject> {

@@ -4,11 +4,10 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use ferry_api::object::Family;
-use ferry_kernel::iptables::{self, Rule, Table, Target};
+use ferry_kernel::iptables::{Rule, Table, Target};
 
 use crate::base::{FORWARD, INPUT, OUTPUT, POSTROUTING, PREROUTING};
 use crate::object::{ChainId, IptKey, IptObject, Owner};
-use crate::rules;
 use crate::ruleset::{self, Line};
 
 /// The ruleset of one family as `iptables-save` prints it, and as `iptables-restore` takes it. Objects may come in any order.
@@ -29,7 +28,7 @@ pub fn ruleset(family: Family, objects: &[IptObject]) -> String {
             for line in lines {
                 text += &format!("-A {} ", id.name);
                 match line {
-                    Line::Ours(rule) => rule.print(rules::tables(family), &mut text),
+                    Line::Ours(rule) => rule.print(family, &mut text),
                     Line::Stray(stray) => text += stray,
                 }
                 text.push('\n');
@@ -74,11 +73,11 @@ impl fmt::Display for Lines<'_> {
 }
 
 /// The family that a rule is of, as far as it tells; the tool prints few words otherwise in the other.
-fn family_of(rule: &Rule) -> iptables::Family {
+fn family_of(rule: &Rule) -> Family {
     let sides = [rule.source, rule.destination];
     let is_v6 = sides.iter().flatten().any(|side| Family::of_net(side.net) == Family::V6)
         || matches!(rule.target, Target::Dnat(SocketAddr::V6(_)));
-    if is_v6 { iptables::Family::V6 } else { iptables::Family::V4 }
+    if is_v6 { Family::V6 } else { Family::V4 }
 }
 
 // === impl ChainId ===

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ferry_api::object::{self, Family, IpNet};
-use ferry_kernel::iptables::{self, ChainName, CtStates, Input, Match, Protocol, Rule, Side, Target};
+use ferry_kernel::iptables::{ChainName, CtStates, Input, Match, Protocol, Rule, Side, Target};
 use ferry_model::{Endpoint, LocalDetector};
 
 /// Bytes of an interface's name, at most: `IFNAMSIZ` of linux/if.h, less its final zero.
@@ -128,21 +128,5 @@ pub(crate) const fn loopback(family: Family) -> IpNet {
     match family {
         Family::V4 => IpNet::new_assert(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
         Family::V6 => IpNet::new_assert(IpAddr::V6(Ipv6Addr::LOCALHOST), 128),
-    }
-}
-
-/// The family of the tables that serve this family.
-pub fn tables(family: Family) -> iptables::Family {
-    match family {
-        Family::V4 => iptables::Family::V4,
-        Family::V6 => iptables::Family::V6,
-    }
-}
-
-/// The family whose tables these are.
-pub(crate) fn family(tables: iptables::Family) -> Family {
-    match tables {
-        iptables::Family::V4 => Family::V4,
-        iptables::Family::V6 => Family::V6,
     }
 }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
 use ferry_api::object;
-use ferry_kernel::iptables::{ChainName, Family, Match, Protocol, Rule, Table, Target};
+use ferry_api::object::Family;
+use ferry_kernel::iptables::{ChainName, Match, Protocol, Rule, Table, Target};
 
 use crate::base;
 use crate::mirror::{Kind, Lines, Mirror};
@@ -30,7 +31,7 @@ pub(crate) struct Sorter {
 /// The chain whose rules are coming.
 #[derive(Debug)]
 enum Open {
-    Own(Vec<Rule>, String),
+    Own(Vec<Rule>),
     Entries(Kind, Entries),
     /// none of our business
     Foreign,
@@ -86,12 +87,7 @@ impl Sorter {
         }
         let (family, id) = (self.family, ChainId { table: self.table, name });
         match self.open.as_mut().map(|(_, open)| open) {
-            Some(Open::Own(rules, lines)) => {
-                if id.table != Table::Nat {
-                    push_line(lines, text);
-                }
-                rules.push(own_rule(family, text));
-            }
+            Some(Open::Own(rules)) => rules.push(own_rule(family, text)),
             Some(Open::Entries(kind, entries)) => entries.rule(family, id, *kind, text),
             Some(Open::Foreign) | None => {}
         }
@@ -101,7 +97,7 @@ impl Sorter {
     /// There is this chain, and nobody can show what is in it, except for these entries.
     pub(crate) fn hidden(&mut self, name: ChainName, entries: Vec<(EntryKey, Rule)>) {
         if Kind::of(ChainId { table: self.table, name }) == Some(Kind::Own) {
-            return self.own(name, vec![strange()], String::new());
+            return self.own(name, vec![strange()]);
         }
         self.chain(name);
         for (key, rule) in entries {
@@ -114,7 +110,7 @@ impl Sorter {
     pub(crate) fn end(&mut self) {
         self.close();
         for name in std::mem::take(&mut self.empty) {
-            self.own(name, Vec::new(), String::new());
+            self.own(name, Vec::new());
         }
     }
 
@@ -130,7 +126,7 @@ impl Sorter {
 
     fn opened(&mut self, name: ChainName) -> Option<Open> {
         match Kind::of(ChainId { table: self.table, name }) {
-            Some(Kind::Own) => self.empty.remove(&name).then(|| Open::Own(Vec::new(), String::new())),
+            Some(Kind::Own) => self.empty.remove(&name).then(|| Open::Own(Vec::new())),
             Some(kind) => Some(Open::Entries(kind, Entries::default())),
             None => Some(Open::Foreign),
         }
@@ -138,21 +134,20 @@ impl Sorter {
 
     fn close(&mut self) {
         match self.open.take() {
-            Some((name, Open::Own(rules, lines))) => self.own(name, rules, lines),
+            Some((name, Open::Own(rules))) => self.own(name, rules),
             Some((name, Open::Entries(_, entries))) => self.entries(name, entries),
             Some((_, Open::Foreign)) | None => {}
         }
     }
 
-    fn own(&mut self, name: ChainName, mut rules: Vec<Rule>, lines: String) {
+    fn own(&mut self, name: ChainName, mut rules: Vec<Rule>) {
         if Class::of(name) == Some(Class::Firewall) {
             // They all lead to the same chain, and upstream has them as the Service has.
             rules.sort_by_key(|rule| (rule.source.is_none(), rule.source));
         }
         let id = ChainId { table: self.table, name };
-        let lines = (id.table != Table::Nat).then(|| Lines::new(lines));
         let rules = OwnRules(rules.into());
-        self.mirror.put_chain(id, &rules, lines);
+        self.mirror.put_chain(id, &rules);
         self.objects.push(IptObject::Chain(id, rules));
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
+use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::iptables::{ChainName, Failure, Rule, Target, Tool};
 use ferry_plane::{CommitError, Object as _, Op};
 
@@ -31,11 +32,11 @@ pub(crate) fn of_failure(failure: Failure) -> CommitError {
         Failure::Missing { .. } | Failure::TooOld { .. } | Failure::NoTable { .. } | Failure::NoLockFile { .. } => {
             CommitError::Unusable(io::Error::other(failure))
         }
+        Failure::Exhausted { .. } => CommitError::Resources(io::Error::other(failure)),
         Failure::Locked { .. }
         | Failure::TimedOut { .. }
         | Failure::Killed { .. }
         | Failure::Garbage { .. }
-        | Failure::Exhausted { .. }
         | Failure::Refused { .. }
         | Failure::Io { .. } => CommitError::Busy(io::Error::other(failure)),
     }
@@ -43,10 +44,7 @@ pub(crate) fn of_failure(failure: Failure) -> CommitError {
 
 /// An error of a socket.
 pub(crate) fn of_io(error: io::Error) -> CommitError {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => CommitError::Unusable(error),
-        _ => CommitError::Busy(error),
-    }
+    if ErrorClass::of(&error).is_unusable() { CommitError::Unusable(error) } else { CommitError::Busy(error) }
 }
 
 /// What a failure to write this script means.

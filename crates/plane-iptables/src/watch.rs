@@ -1,26 +1,25 @@
-//! What others do to our tables.
+//! Foreign changes to our tables, by chain.
 //!
-//! In the nft variant one listener for the whole process hears of every change in the network namespace. Our own runs are told
-//! apart by the generation, which each commit of anybody moves by one: if it has moved by as many as our run has committed,
-//! then what was heard meanwhile was that run. A large run is made while nobody here listens, since each rule costs its
-//! maker an event.
+//! In the nft variant one listener for the whole process is notified of every change in the network namespace. Our own runs are
+//! told apart by the generation, since the tool's sockets aren't known beforehand. A large run is made with the subscription suspended.
 //!
-//! The legacy variant tells nobody. How many entries a table has, and how large they are, is asked for now and then, and a
-//! table of which that is other than before is read. What changes neither is found when all tables are, once a minute.
+//! The legacy variant has no notifications. The number and size of a table's entries are read now and then, and a table in which they
+//! differ from before is read. Changes that alter neither are found by reading all tables, once a minute.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
+use ferry_api::object::Family;
 use ferry_kernel::iptables::legacy::{self, Info};
-use ferry_kernel::iptables::{ChainName, Family, Table};
-use ferry_kernel::nft::{self, Changed, Event, Monitor, Socket};
+use ferry_kernel::iptables::{ChainName, Table};
+use ferry_kernel::nft::{Accounting, Changed, Event, ForeignChanges, Listener, Socket};
 use ferry_model::PerFamily;
 
 use crate::mirror::{Kind, Mirror, at};
 use crate::object::ChainId;
 
-/// From so many lines on, a run is made without listening.
+/// From so many lines on, a run is made with the subscription suspended.
 const QUIET_LINES: usize = 1000;
 
 /// How often all legacy tables are read, at most,
@@ -36,20 +35,17 @@ const TOUCHED: usize = 256;
 /// Engines of one process run the tool one after another.
 pub type Turn = ferry_plane::Turn<Watch>;
 
-/// The listener, and what it heard.
+/// The listener of this process.
 #[derive(Debug, Default)]
 pub struct Watch {
-    /// open once somebody listens
-    ear: Option<Ear>,
-    heard: PerFamily<Heard>,
+    listener: Listener<Foreign>,
+    /// reads the generation; open once joined
+    socket: Option<Socket>,
 }
 
-#[derive(Debug)]
-struct Ear {
-    monitor: Monitor,
-    /// asks for the generation
-    socket: Socket,
-}
+/// Foreign changes to the tables of both families.
+#[derive(Debug, Default)]
+struct Foreign(PerFamily<Heard>);
 
 /// What others changed in one family's tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -118,18 +114,17 @@ impl Heard {
 // === impl Watch ===
 
 impl Watch {
-    /// Listens from now on, in the network namespace of this thread.
+    /// Subscribes in the network namespace of this thread.
     pub(crate) fn join(&mut self) -> io::Result<()> {
-        if self.ear.is_none() {
-            let mut monitor = Monitor::open()?;
-            monitor.join()?;
-            self.ear = Some(Ear { monitor, socket: Socket::open()? });
+        self.listener.join()?;
+        if self.socket.is_none() {
+            self.socket = Some(Socket::open()?);
         }
         Ok(())
     }
 
-    /// Runs the tool with so many lines. Its changes are no news, if as many commits were made as it has made by its result;
-    /// `None` if that isn't known.
+    /// Runs the tool with so many lines. Its changes aren't foreign if it committed as many transactions as `commits` says; `None`
+    /// if that isn't known.
     pub(crate) fn around<T>(
         &mut self,
         lines: usize,
@@ -137,92 +132,50 @@ impl Watch {
         commits: impl FnOnce(&T) -> Option<usize>,
     ) -> io::Result<T> {
         self.join()?;
-        let Some(ear) = &mut self.ear else { return Ok(run()) };
-        // In this order, so that another's commit in between is suspected once too often rather than never.
-        let before = ear.socket.generation()?;
-        let news = ear.read()?;
-        merge(&mut self.heard, news);
-        let quiet = lines > QUIET_LINES;
-        if quiet {
-            ear.monitor.leave()?;
-        }
-        let result = run();
-        match ear.listen_again(quiet) {
-            Ok((news, after)) => {
-                let commits = commits(&result).and_then(|commits| u32::try_from(commits).ok());
-                if commits.map(|commits| before.wrapping_add(commits)) != Some(after) {
-                    merge(&mut self.heard, if quiet { unheard() } else { news });
-                }
-            }
-            Err(error) => {
-                // Better deaf and known to be than deaf: the next turn listens anew, and compares everything.
-                tracing::debug!(%error, "changes of tables cannot be listened to");
-                self.ear = None;
-                merge(&mut self.heard, everything());
-            }
-        }
-        Ok(result)
+        let Some(socket) = &mut self.socket else { return Ok(run()) };
+        let accounting = if lines > QUIET_LINES { Accounting::Quiet } else { Accounting::ByGeneration };
+        let commits = |result: &T| commits(result).and_then(|commits| u32::try_from(commits).ok());
+        self.listener.around(accounting, socket, |_| run(), commits)
     }
 
-    /// What others changed in the family's tables since the last call.
+    /// Foreign changes to the family's tables since the last call.
     pub(crate) fn news(&mut self, family: Family) -> io::Result<Heard> {
-        match &mut self.ear {
-            Some(ear) => {
-                let news = ear.read()?;
-                merge(&mut self.heard, news);
-            }
-            None => {
-                self.join()?;
-                merge(&mut self.heard, everything());
-            }
+        Ok(std::mem::take(self.listener.changes()?.0.of_mut(family)))
+    }
+}
+
+// === impl Foreign ===
+
+impl Foreign {
+    /// Adds this to the changes of both families.
+    fn add(&mut self, what: &Heard) {
+        self.0.v4.merge(what.clone());
+        self.0.v6.merge(what.clone());
+    }
+}
+
+impl ForeignChanges for Foreign {
+    fn record(&mut self, event: &Event) {
+        let table = Table::ALL.into_iter().find(|table| table.name() == event.table);
+        if let (Some(family), Some(table)) = (event.family, table) {
+            self.0.of_mut(family).note(table, &event.what);
         }
-        Ok(std::mem::take(match family {
-            Family::V4 => &mut self.heard.v4,
-            Family::V6 => &mut self.heard.v6,
-        }))
-    }
-}
-
-// === impl Ear ===
-
-impl Ear {
-    fn read(&mut self) -> io::Result<PerFamily<Heard>> {
-        let mut heard = PerFamily::default();
-        let overrun = self.monitor.read(&mut |event| note(&mut heard, &event))?;
-        Ok(if overrun.0 { everything() } else { heard })
     }
 
-    /// What was heard during a run, and the generation after it.
-    fn listen_again(&mut self, quiet: bool) -> io::Result<(PerFamily<Heard>, u32)> {
-        if quiet {
-            self.monitor.join()?;
+    fn lost(&mut self, error: Option<&io::Error>) {
+        if let Some(error) = error {
+            tracing::debug!(%error, "changes of tables cannot be listened to");
         }
-        let news = self.read()?;
-        Ok((news, self.socket.generation()?))
+        self.add(&Heard { everything: true, ..Heard::default() });
     }
-}
 
-fn everything() -> PerFamily<Heard> {
-    PerFamily::from_fn(|_| Heard { everything: true, ..Heard::default() })
-}
+    fn unobserved(&mut self) {
+        self.add(&Heard { unheard: true, ..Heard::default() });
+    }
 
-fn unheard() -> PerFamily<Heard> {
-    PerFamily::from_fn(|_| Heard { unheard: true, ..Heard::default() })
-}
-
-fn merge(heard: &mut PerFamily<Heard>, news: PerFamily<Heard>) {
-    heard.v4.merge(news.v4);
-    heard.v6.merge(news.v6);
-}
-
-fn note(heard: &mut PerFamily<Heard>, event: &Event) {
-    let heard = match event.family {
-        Some(nft::Family::Ip) => &mut heard.v4,
-        Some(nft::Family::Ip6) => &mut heard.v6,
-        _ => return,
-    };
-    if let Some(table) = Table::ALL.into_iter().find(|table| table.name() == event.table) {
-        heard.note(table, &event.what);
+    fn merge(&mut self, later: Self) {
+        self.0.v4.merge(later.0.v4);
+        self.0.v6.merge(later.0.v6);
     }
 }
 

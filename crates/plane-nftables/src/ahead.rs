@@ -64,3 +64,91 @@ pub(crate) fn members(batch: &Batch<NftObject>) -> (Vec<NftObject>, HashSet<(Por
 pub(crate) fn step(create: Vec<NftObject>, delete: Vec<NftObject>) -> Batch<NftObject> {
     Batch { create, delete, ..Batch::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::object::{ObjectName, Protocol};
+    use ferry_model::Endpoint;
+
+    use super::*;
+    use crate::names::{ChainName, FixedChain};
+    use crate::object::{Rules, Value};
+    use crate::sources::Ranges;
+
+    fn sources(network: &str) -> NftObject {
+        let ranges = Ranges::new(&[network.parse().unwrap()]);
+        NftObject::Ranges(ranges.id(), ranges)
+    }
+
+    fn restricted(network: &str) -> NftObject {
+        let chain = ChainName::Restricted(Ranges::new(&[network.parse().unwrap()]).id());
+        NftObject::Chain(chain, Rules([].into()))
+    }
+
+    fn port_id(service: &str) -> PortId {
+        PortId::new(&ObjectName::new("demo", service), Protocol::Tcp, "http")
+    }
+
+    fn member(service: &str, scope: Scope, last: u8) -> NftObject {
+        let endpoint = Endpoint { address: [10, 244, 0, last].into(), port: 80 };
+        NftObject::Element(ElementKey::Member { id: port_id(service), scope, endpoint }, Value::None)
+    }
+
+    fn memory(service: &str, scope: Scope) -> NftObject {
+        NftObject::Set(SetName::Memory(port_id(service), scope))
+    }
+
+    fn batch(create: &[NftObject], replace: &[NftObject], delete: &[NftObject]) -> Batch<NftObject> {
+        Batch { create: create.to_vec(), replace: replace.to_vec(), delete: delete.to_vec() }
+    }
+
+    #[test]
+    fn new_sets_of_source_ranges_are_made_ahead_and_nothing_else_is() {
+        let (old, new, other) = (sources("10.0.0.0/8"), sources("192.0.2.0/24"), restricted("192.0.2.0/24"));
+        let same = batch(&[new.clone(), other.clone(), memory("web", Scope::Cluster)], &[other], &[old]);
+        assert_eq!(ranges(&same), [new]);
+    }
+
+    #[test]
+    fn nothing_is_made_ahead_of_a_table_that_comes_or_goes() {
+        let set = [sources("10.0.0.0/8")];
+        for table in [Table::Ours, Table::Foreign].map(NftObject::Table) {
+            let table = std::slice::from_ref(&table);
+            assert_eq!(ranges(&batch(&[table, &set].concat(), &[], &[])), []);
+            assert_eq!(ranges(&batch(&set, table, &[])), []);
+            assert_eq!(ranges(&batch(&set, &[], table)), []);
+        }
+    }
+
+    #[test]
+    fn endpoints_leave_first_where_the_memory_stays() {
+        let (cluster, local) = (member("web", Scope::Cluster, 1), member("web", Scope::Local, 1));
+        let other = member("dns", Scope::Local, 2);
+        let going = [memory("web", Scope::Local), cluster.clone(), local, other.clone()];
+        let (members, memories) = members(&batch(&[member("web", Scope::Cluster, 9)], &[], &going));
+        assert_eq!(members, [cluster, other]);
+        assert_eq!(memories, [(port_id("web"), Scope::Cluster), (port_id("dns"), Scope::Local)].into());
+    }
+
+    #[test]
+    fn other_elements_and_sets_wait_for_the_transaction() {
+        let others = [
+            NftObject::Element(ElementKey::SameOctet(7), Value::None),
+            NftObject::Set(SetName::Members(port_id("web"), Scope::Cluster)),
+            NftObject::Chain(ChainName::Fixed(FixedChain::Learn), Rules([].into())),
+            sources("10.0.0.0/8"),
+        ];
+        let (members, memories) = members(&batch(&[], &[], &others));
+        assert!(members.is_empty() && memories.is_empty(), "{members:?} {memories:?}");
+    }
+
+    #[test]
+    fn endpoints_go_with_their_table() {
+        let member = [member("web", Scope::Cluster, 1)];
+        for table in [Table::Ours, Table::Foreign].map(NftObject::Table) {
+            let table = std::slice::from_ref(&table);
+            assert_eq!(members(&batch(&[], table, &member)).0, []);
+            assert_eq!(members(&batch(&[], &[], &[table, &member].concat())).0, []);
+        }
+    }
+}

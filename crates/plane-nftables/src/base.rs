@@ -296,3 +296,123 @@ fn declared_types(name: SetName, family: Family) -> Vec<u8> {
         comment: None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_modekit::states;
+    use ferry_model::{LocalDetector, PerFamily};
+
+    use super::*;
+
+    fn context(pods: Option<&str>) -> Context {
+        let local = PerFamily::from_fn(|_| pods.map(|net| LocalDetector::Cidr(net.parse().unwrap())));
+        Context { local, ..states::context(Family::V4) }
+    }
+
+    fn state(affinity: bool, node_ports: NodePortAddresses) -> BaseState {
+        BaseState { node_ports, ..states::base(Family::V4, affinity) }
+    }
+
+    fn objects(base: &BaseState) -> Vec<NftObject> {
+        let mut objects = Vec::new();
+        compile(Family::V4, &context(Some("10.244.0.0/16")), base, &mut objects);
+        objects
+    }
+
+    fn text(chain: FixedChain, context: &Context, base: &BaseState) -> Vec<String> {
+        rules(chain, Family::V4, context, base).into_iter().map(|rule| rule.text).collect()
+    }
+
+    fn has(objects: &[NftObject], chain: FixedChain) -> bool {
+        objects.iter().any(|object| matches!(object, NftObject::Chain(name, _) if *name == ChainName::Fixed(chain)))
+    }
+
+    #[test]
+    fn translation_comes_before_the_second_look_and_masquerading_after() {
+        let at = |chain: FixedChain| chain.hook().map(|hook| (hook.hook, hook.priority));
+        assert_eq!(at(FixedChain::NatPrerouting), Some((Hook::Prerouting, -100)));
+        assert_eq!(at(FixedChain::NatPreroutingLate), Some((Hook::Prerouting, -90)));
+        assert_eq!(at(FixedChain::NatOutput), Some((Hook::Output, -100)));
+        assert_eq!(at(FixedChain::NatOutputLate), Some((Hook::Output, -90)));
+        assert_eq!(at(FixedChain::NatInput), Some((Hook::Input, 100)));
+        assert_eq!(at(FixedChain::NatPostrouting), Some((Hook::Postrouting, 100)));
+        let hooked = FixedChain::ALL.iter().filter_map(|chain| chain.hook()).collect::<Vec<_>>();
+        assert_eq!(hooked.len(), 6);
+        assert!(hooked.iter().all(|hook| hook.kind == ChainKind::Nat));
+    }
+
+    #[test]
+    fn memories_are_taught_only_where_some_service_has_affinity() {
+        let (with, without) = (state(true, NodePortAddresses::All), state(false, NodePortAddresses::All));
+        for chain in FixedChain::ALL {
+            let learning = [FixedChain::Learn, FixedChain::NatInput].contains(chain);
+            assert!(has(&objects(&with), *chain), "{chain:?}");
+            assert_eq!(has(&objects(&without), *chain), !learning, "{chain:?}");
+        }
+        let postrouting = |base| text(FixedChain::NatPostrouting, &context(None), base);
+        assert_eq!(postrouting(&with)[1..], postrouting(&without)[..]);
+        assert_eq!(postrouting(&with)[0], "ct status dnat jump learn");
+    }
+
+    #[test]
+    fn node_ports_are_served_on_listed_addresses_or_on_every_local_one() {
+        let listed = vec!["192.0.2.7".parse().unwrap(), "192.0.2.8".parse().unwrap()];
+        let (all, only) = (state(false, NodePortAddresses::All), state(false, NodePortAddresses::Only(listed.clone())));
+        let addresses = |base| -> Vec<_> {
+            let address = |object| match object {
+                NftObject::Element(ElementKey::NodePortIp(address), Value::None) => Some(address),
+                _ => None,
+            };
+            objects(base).into_iter().filter_map(address).collect()
+        };
+        assert_eq!((addresses(&all), addresses(&only)), (Vec::new(), listed));
+        for (base, everywhere) in [(&all, true), (&only, false)] {
+            for family in Family::ALL {
+                let services = Rules(rules(FixedChain::Services, family, &context(None), base).into());
+                assert_eq!(finds_node_ports_everywhere(&services), everywhere, "{family:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_pod_ranges_only_the_node_itself_uses_all_endpoints_of_policy_local() {
+        let base = state(false, NodePortAddresses::All);
+        let with = text(FixedChain::ExternalLocal, &context(Some("10.244.0.0/16")), &base);
+        let pods = "ip saddr 10.244.0.0/16 ip daddr . meta l4proto . th dport vmap @cluster-policy-ips";
+        let host = "fib saddr type local meta mark set meta mark | 0x00004000 \
+                    ip daddr . meta l4proto . th dport vmap @cluster-policy-ips";
+        let others = "ip daddr . meta l4proto . th dport vmap @local-ips";
+        assert_eq!(with, [pods, host, others]);
+        assert_eq!(text(FixedChain::ExternalLocal, &context(None), &base), [host, others]);
+    }
+
+    #[test]
+    fn an_address_of_a_service_range_without_a_service_is_dropped_unless_it_is_local() {
+        let base = state(false, NodePortAddresses::All);
+        let dropped = |net: &str| format!("ip daddr {net} fib daddr type != local drop");
+        let known = "ip daddr @cluster-ips goto reject-chain".to_owned();
+        assert_eq!(
+            text(FixedChain::Unknown, &context(None), &base),
+            [known, dropped("10.96.0.0/16"), dropped("10.112.0.0/13")]
+        );
+    }
+
+    #[test]
+    fn only_memories_expire_and_only_source_ranges_are_intervals() {
+        use ferry_api::object::ObjectName;
+        use ferry_model::Scope;
+
+        use crate::names::{PortId, SourcesId};
+        let id = PortId::new(&ObjectName::new("demo", "web"), Protocol::Tcp, "http");
+        let sources = SetName::Sources(SourcesId::of_digest(&[7; 32]));
+        let memory = SetName::Memory(id, Scope::Local);
+        let more = [sources, memory, SetName::Members(id, Scope::Local), SetName::Pool(id)];
+        for name in FixedSet::ALL.iter().map(|set| SetName::Fixed(*set)).chain(more) {
+            for family in Family::ALL {
+                let flags = shape(name, family).flags;
+                assert_eq!((flags.timeout, flags.dynamic), (name == memory, name == memory), "{name}");
+                assert_eq!((flags.interval, flags.concat), (name == sources, false), "{name}");
+            }
+        }
+    }
+}

@@ -144,3 +144,71 @@ impl Chains {
         Rules(scopes.iter().map(rule).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_modekit::states;
+    use ferry_model::PerFamily;
+
+    use super::*;
+
+    fn context(pods: Option<&str>, mark: u32) -> Context {
+        let pods = pods.map(|net| LocalDetector::Cidr(net.parse().unwrap()));
+        let local = PerFamily::from_fn(|_| pods.clone());
+        Context { local, masquerade_mark: mark, ..states::context(Family::V4) }
+    }
+
+    #[test]
+    fn pick_chains_follow_every_fact_of_the_context() {
+        let chains = Chains::new(Family::V4);
+        let contexts = [
+            context(Some("10.244.0.0/16"), 0x4000),
+            context(Some("10.244.0.0/16"), 0x8000),
+            context(Some("10.245.0.0/16"), 0x8000),
+            context(None, 0x8000),
+        ];
+        // More than are kept, and each twice: with and without what the one before it left.
+        for context in contexts.iter().chain(&contexts) {
+            for (pick, count) in [(Pick::Internal, 2), (Pick::Internal, 3), (Pick::External, 2)] {
+                let wanted = chains.pick_rules(context, pick, count);
+                assert_eq!(chains.pick(context, pick, count), wanted, "{context:?}");
+                assert_eq!(chains.pick(context, pick, count), wanted, "{context:?}");
+            }
+        }
+        let distinct: std::collections::BTreeSet<Rules> =
+            contexts.iter().map(|context| chains.pick(context, Pick::Internal, 2)).collect();
+        assert_eq!(distinct.len(), contexts.len());
+    }
+
+    #[test]
+    fn the_chains_of_the_last_two_contexts_are_kept() {
+        let chains = Chains::new(Family::V4);
+        let contexts = [0x1000, 0x2000, 0x4000].map(|mark| context(None, mark));
+        let pick = |index: usize| chains.pick(&contexts[index], Pick::External, 2).0;
+        let (first, second) = (pick(0), pick(1));
+        assert!(std::sync::Arc::ptr_eq(&pick(0), &first) && std::sync::Arc::ptr_eq(&pick(1), &second));
+        pick(2);
+        assert!(std::sync::Arc::ptr_eq(&pick(1), &second), "a new context takes the place of the oldest");
+        assert_eq!(chains.kept.borrow().len(), CONTEXTS);
+    }
+
+    #[test]
+    fn a_pool_marks_before_the_one_chain_that_picks() {
+        let chains = Chains::new(Family::V4);
+        let context = context(Some("10.244.0.0/16"), 0x4000);
+        let id = PortId::new(&ferry_api::object::ObjectName::new("demo", "web"), Protocol::Tcp, "http");
+        let text = |pick, scope| -> Vec<String> {
+            let rules = chains.pool(&context, Protocol::Tcp, pick, (id, scope), 3);
+            rules.0.iter().map(|rule| rule.text.clone()).collect()
+        };
+        let onward = format!("goto fwd-pool-{id}");
+        assert_eq!(
+            text(Pick::Internal, Scope::Cluster),
+            ["ip saddr != 10.244.0.0/16 meta mark set meta mark | 0x00004000", &onward]
+        );
+        assert_eq!(text(Pick::External, Scope::Cluster), ["meta mark set meta mark | 0x00004000", &onward]);
+        let translate = |slot: &str| format!("meta l4proto tcp dnat ip to numgen random mod 3{slot} map @pool-{id}");
+        assert_eq!(text(Pick::Forward, Scope::Cluster), [translate("")]);
+        assert_eq!(text(Pick::Forward, Scope::Local), [translate(" offset 65536")]);
+    }
+}

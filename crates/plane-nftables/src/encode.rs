@@ -37,18 +37,11 @@ pub(crate) enum ChainRelease {
     Later,
 }
 
-pub(crate) fn kernel_family(family: Family) -> nft::Family {
-    match family {
-        Family::V4 => nft::Family::Ip,
-        Family::V6 => nft::Family::Ip6,
-    }
-}
-
 // === impl Encoded ===
 
 impl Encoded {
     pub(crate) fn new(family: Family, objects: &Batch<NftObject>, release: ChainRelease, ahead: &Ahead) -> Self {
-        let batch = nft::Batch::new(kernel_family(family), TABLE);
+        let batch = nft::Batch::new(family, TABLE);
         let mut encoded = Self { batch, marks: Vec::with_capacity(objects.len()) };
         let table_goes = |objects: &[NftObject]| objects.iter().any(|object| matches!(object, NftObject::Table(_)));
         if table_goes(&objects.delete) {
@@ -205,5 +198,153 @@ fn with_name(key: &ElementKey, use_it: impl FnOnce(&str)) {
     match key.set() {
         SetName::Fixed(fixed) => use_it(fixed.name()),
         other => use_it(&other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use ferry_api::object::{ObjectName, Protocol};
+    use ferry_kernel::netlink::MessageError;
+    use ferry_model::{Endpoint, Scope};
+
+    use super::*;
+    use crate::names::{FixedSet, Pick, PortId};
+    use crate::object::Rule;
+
+    fn endpoint(last: u8) -> Endpoint {
+        Endpoint { address: [10, 244, 0, last].into(), port: 80 }
+    }
+
+    fn pool_id() -> PortId {
+        PortId::new(&ObjectName::new("demo", "web"), Protocol::Tcp, "http")
+    }
+
+    fn pool() -> NftObject {
+        NftObject::Set(SetName::Pool(pool_id()))
+    }
+
+    fn slot_key(slot: u32) -> ElementKey {
+        ElementKey::PoolSlot { id: pool_id(), slot }
+    }
+
+    fn slot(slot: u32) -> NftObject {
+        NftObject::Element(slot_key(slot), Value::Endpoint(endpoint(1)))
+    }
+
+    fn chain(count: u32) -> NftObject {
+        let rule = Rule { exprs: Vec::new(), text: String::new() };
+        NftObject::Chain(ChainName::Pick(Pick::External, count), Rules([rule].into()))
+    }
+
+    fn ranges() -> (NftObject, Ranges) {
+        let ranges = Ranges::new(&["10.0.0.0/8".parse().unwrap()]);
+        (NftObject::Ranges(ranges.id(), ranges.clone()), ranges)
+    }
+
+    fn encoded(objects: &Batch<NftObject>, release: ChainRelease, ahead: &Ahead) -> Encoded {
+        Encoded::new(Family::V4, objects, release, ahead)
+    }
+
+    /// The operations in the order of the transaction, and the messages that they take.
+    fn order(objects: &Batch<NftObject>, release: ChainRelease, ahead: &Ahead) -> (Vec<(Op, usize)>, usize) {
+        let encoded = encoded(objects, release, ahead);
+        (encoded.marks.iter().map(|mark| (mark.op, mark.index)).collect(), encoded.batch.messages())
+    }
+
+    #[test]
+    fn referents_are_written_before_and_deleted_after_what_refers_to_them() {
+        let objects = Batch {
+            create: vec![pool(), chain(2), slot(1)],
+            replace: vec![chain(3), slot(2)],
+            delete: vec![slot(3), chain(4), NftObject::Set(SetName::Memory(pool_id(), Scope::Cluster))],
+        };
+        let wanted = [
+            (Op::Delete, 0),
+            (Op::Replace, 1),
+            // shapes
+            (Op::Create, 0),
+            (Op::Create, 1),
+            // rules
+            (Op::Replace, 0),
+            (Op::Create, 1),
+            // elements
+            (Op::Replace, 1),
+            (Op::Create, 2),
+            // flushed, and then deleted, with the set
+            (Op::Delete, 1),
+            (Op::Delete, 1),
+            (Op::Delete, 2),
+        ];
+        let (marks, messages) = order(&objects, ChainRelease::Now, &Ahead::default());
+        assert_eq!(marks, wanted);
+        // Adjacent elements of one set share a message; rules are flushed and written.
+        assert_eq!(messages, 1 + 2 + 4 + 1 + 3);
+        let (later, _) = order(&objects, ChainRelease::Later, &Ahead::default());
+        assert_eq!(later, [&wanted[..9], &wanted[10..]].concat(), "the chain is only emptied");
+    }
+
+    #[test]
+    fn what_was_done_ahead_is_left_out() {
+        let (set, ranges) = ranges();
+        let objects = Batch { create: vec![set, pool()], replace: Vec::new(), delete: vec![slot(1), slot(2)] };
+        let ahead = Ahead {
+            made: [ranges.id()].into(),
+            deleted: [slot_key(1)].into(),
+            forget: vec![(SetName::Memory(pool_id(), Scope::Cluster), nft::Octets::new(&[10, 0, 0, 1]).unwrap())],
+        };
+        let (marks, messages) = order(&objects, ChainRelease::Now, &ahead);
+        assert_eq!(marks, [(Op::Delete, 1), (Op::Create, 1)]);
+        assert_eq!(messages, 3, "the element, the set, and the client that is forgotten");
+        let (marks, messages) = order(&objects, ChainRelease::Now, &Ahead::default());
+        assert_eq!(marks, [(Op::Delete, 0), (Op::Delete, 1), (Op::Create, 0), (Op::Create, 1)]);
+        assert_eq!(messages, 1 + 3 + 1, "a set of ranges is made, emptied and filled");
+    }
+
+    #[test]
+    fn elements_go_with_their_set() {
+        let other = NftObject::Element(ElementKey::SameOctet(7), Value::None);
+        let objects = Batch { delete: vec![slot(1), other, pool()], ..Batch::default() };
+        let (marks, messages) = order(&objects, ChainRelease::Now, &Ahead::default());
+        assert_eq!((marks, messages), (vec![(Op::Delete, 1), (Op::Delete, 2)], 2));
+    }
+
+    #[test]
+    fn retired_sets_are_deleted_by_another_transaction() {
+        let objects = Batch { delete: vec![ranges().0], ..Batch::default() };
+        assert!(encoded(&objects, ChainRelease::Now, &Ahead::default()).batch.is_empty());
+    }
+
+    #[test]
+    fn a_table_takes_everything_with_it() {
+        let table = || NftObject::Table(Table::Ours);
+        let objects = Batch { delete: vec![slot(1), chain(2), pool(), table()], ..Batch::default() };
+        assert_eq!(order(&objects, ChainRelease::Now, &Ahead::default()), (vec![(Op::Delete, 3)], 1));
+        let objects = Batch { create: vec![pool()], replace: vec![table()], delete: vec![] };
+        let (marks, messages) = order(&objects, ChainRelease::Now, &Ahead::default());
+        assert_eq!((marks, messages), (vec![(Op::Replace, 0), (Op::Create, 0)], 3), "deleted and made");
+    }
+
+    #[test]
+    fn an_error_is_about_the_operation_at_its_place() {
+        let fixed = NftObject::Set(SetName::Fixed(FixedSet::Endpoints));
+        let objects = Batch { create: vec![fixed, pool(), slot(1), slot(2), slot(3)], ..Batch::default() };
+        let encoded = encoded(&objects, ChainRelease::Now, &Ahead::default());
+        let at: Vec<usize> = encoded.marks.iter().map(|mark| mark.position).collect();
+        let end = encoded.batch.position();
+        let marks = encoded.into_parts().1;
+        let hit = |offset, position, message_start, message_end| {
+            let error = MessageError { sequence: 1, offset, error: io::Error::from_raw_os_error(22), text: None };
+            let error = nft::BatchError { position, message_start, message_end, error };
+            Encoded::operations(&marks, &error).into_iter().map(|(_, index)| index).collect::<Vec<_>>()
+        };
+        for (index, position) in at.iter().enumerate() {
+            assert_eq!(hit(Some(1), *position, at[2], end), [index]);
+            assert_eq!(hit(Some(1), *position + 1, at[2], end), [index]);
+        }
+        // Without an offset: all operations of the message.
+        assert_eq!(hit(None, at[2], at[2], end), [2, 3, 4]);
+        assert_eq!(hit(None, at[1], at[1], at[2]), [1]);
     }
 }

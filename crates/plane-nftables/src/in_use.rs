@@ -5,7 +5,6 @@ use std::io;
 use ferry_api::object::Family;
 use ferry_kernel::nft::Socket;
 
-use crate::encode::kernel_family;
 use crate::names::{FixedSet, SetName, TABLE, TABLE_MAKER};
 
 /// True if the family's table is one of Ferry's, of any layout, and serves some frontend. Changes nothing.
@@ -14,14 +13,14 @@ use crate::names::{FixedSet, SetName, TABLE, TABLE_MAKER};
 /// `EPERM` without `CAP_NET_ADMIN`; whatever else the kernel says.
 pub fn in_use(family: Family) -> io::Result<bool> {
     let mut socket = Socket::open()?;
-    match socket.table(kernel_family(family), TABLE)? {
+    match socket.table(family, TABLE)? {
         Some(table) if table.comment.as_deref().is_some_and(|comment| comment.starts_with(TABLE_MAKER)) => {}
         Some(_) | None => return Ok(false),
     }
     let mut services = false;
     for set in [FixedSet::ServiceIps, FixedSet::ServiceNodePorts] {
         let name = SetName::Fixed(set).to_string();
-        match socket.elements(kernel_family(family), TABLE, &name, &mut |_| services = true) {
+        match socket.elements(family, TABLE, &name, &mut |_| services = true) {
             // Somebody removed the map and not the table.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             listed => listed?,

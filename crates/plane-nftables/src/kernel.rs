@@ -5,11 +5,12 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::{self, CommitFailure, Socket};
-use ferry_plane::{Batch, CommitError, Extent, Kernel, Object, Op, Served, Tended};
+use ferry_kernel::errno::ErrorClass;
+use ferry_kernel::nft::{self, Socket};
+use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Extent, Kernel, Object, Op, Served, Tended};
 
 use crate::ahead::{self, Ahead};
-use crate::encode::{ChainRelease, Encoded, Marks, kernel_family};
+use crate::encode::{ChainRelease, Encoded, Marks};
 use crate::memory::{self, LOOKS, Memories, TRIES};
 use crate::names::TABLE;
 use crate::object::{NftKey, NftObject, Table};
@@ -78,7 +79,7 @@ impl NftablesKernel {
     }
 
     /// Commits what is encoded; what is large without listening.
-    fn send(&mut self, batch: nft::Batch, large: bool) -> Result<(), CommitFailure> {
+    fn send(&mut self, batch: nft::Batch, large: bool) -> Result<(), nft::CommitFailure> {
         let mut watch = self.turn.take();
         let stats = match large {
             true => watch.commit_quietly(&mut self.socket, batch)?,
@@ -90,7 +91,7 @@ impl NftablesKernel {
         Ok(())
     }
 
-    fn try_commit(&mut self, objects: &Batch<NftObject>, ahead: &Ahead) -> Result<(), CommitError> {
+    fn try_commit(&mut self, objects: &Batch<NftObject>, ahead: &Ahead) -> Result<(), CommitFailure> {
         let (batch, marks) = Encoded::new(self.family, objects, self.release, ahead).into_parts();
         if batch.is_empty() {
             return Ok(());
@@ -99,10 +100,13 @@ impl NftablesKernel {
     }
 
     /// Commits, with chains deleted when this kernel can.
-    fn exchange(&mut self, batch: &Batch<NftObject>, ahead: &Ahead) -> Result<(), CommitError> {
+    fn exchange(&mut self, batch: &Batch<NftObject>, ahead: &Ahead) -> Result<(), CommitFailure> {
         let result = self.try_commit(batch, ahead);
         let deletes_chains = batch.delete.iter().any(|object| matches!(object, NftObject::Chain(..)));
-        if matches!(result, Err(CommitError::Busy(_))) && deletes_chains && self.release == ChainRelease::Now {
+        let in_use = |failure: &CommitFailure| {
+            failure.applied == Applied::Nothing && matches!(failure.error, CommitError::Resources(_))
+        };
+        if result.as_ref().is_err_and(in_use) && deletes_chains && self.release == ChainRelease::Now {
             self.release = ChainRelease::Later;
             let result = self.try_commit(batch, ahead);
             if result.is_err() {
@@ -115,11 +119,16 @@ impl NftablesKernel {
     }
 
     /// Commits so that nobody who is remembered with an endpoint that goes is sent there any more.
-    fn exchange_and_forget(&mut self, batch: &Batch<NftObject>, mut ahead: Ahead) -> Result<(), CommitError> {
+    fn exchange_and_forget(&mut self, batch: &Batch<NftObject>, mut ahead: Ahead) -> Result<(), CommitFailure> {
         let (members, memories) = ahead::members(batch);
         let untaught = ahead::step(Vec::new(), members);
-        if untaught.is_empty() || self.try_commit(&untaught, &Ahead::default()).is_err() {
-            self.exchange(batch, &ahead)?;
+        let first = if untaught.is_empty() { None } else { Some(self.try_commit(&untaught, &Ahead::default())) };
+        if !matches!(first, Some(Ok(()))) {
+            let is_unknown = first.and_then(Result::err).is_some_and(|failure| failure.applied == Applied::Unknown);
+            self.exchange(batch, &ahead).map_err(|failure| match is_unknown {
+                true => CommitFailure::unknown(failure.error),
+                false => failure,
+            })?;
             self.memories.doubt(&memories, LOOKS);
             return Ok(());
         }
@@ -139,13 +148,10 @@ impl NftablesKernel {
         }
         // Entries expire while they are deleted; or it is the batch that the kernel doesn't want.
         ahead.forget.clear();
-        let result = self.exchange(batch, &ahead);
-        match &result {
-            Ok(()) => self.memories.doubt(&memories, LOOKS),
-            // What can't be put back is found to be missing by the next commit that is about it.
-            Err(_) => drop(self.try_commit(&ahead::step(untaught.delete, Vec::new()), &Ahead::default())),
-        }
-        result
+        // The members' deletion is in force.
+        self.exchange(batch, &ahead).map_err(|failure| CommitFailure::unknown(failure.error))?;
+        self.memories.doubt(&memories, LOOKS);
+        Ok(())
     }
 
     /// Makes the batch's new sets of source ranges before the rules that ask them. Where that fails they are made with
@@ -170,7 +176,7 @@ impl NftablesKernel {
 
     fn delete_retired(&mut self, now: Instant) {
         for retired in self.retired.due(now) {
-            let mut batch = nft::Batch::new(kernel_family(self.family), TABLE);
+            let mut batch = nft::Batch::new(self.family, TABLE);
             match retired {
                 NftKey::Chain(name) => batch.delete_chain(&name.to_string()),
                 NftKey::Set(name) => batch.delete_set(&name.to_string()),
@@ -178,7 +184,7 @@ impl NftablesKernel {
             }
             let gone = match self.send(batch, false) {
                 Ok(()) => true,
-                Err(failure) => errno(&failure) == Some(errnos::NOENT),
+                Err(failure) => failure.class() == ErrorClass::Missing,
             };
             self.retired.tried(retired, gone);
         }
@@ -226,7 +232,7 @@ impl Kernel<NftObject> for NftablesKernel {
         self.turn.try_take().map_or(Ok(None), |mut watch| watch.news(self.family).map_err(of_io))
     }
 
-    fn commit(&mut self, batch: &Batch<NftObject>) -> Result<(), CommitError> {
+    fn commit(&mut self, batch: &Batch<NftObject>) -> Result<(), CommitFailure> {
         let ahead = self.make_sets(batch);
         self.exchange_and_forget(batch, ahead)?;
         self.retired.note(batch, self.release);
@@ -249,58 +255,37 @@ impl Kernel<NftObject> for NftablesKernel {
     }
 }
 
-/// Error numbers of linux/errno.h that decide what is done next.
-mod errnos {
-    pub(super) const PERM: i32 = 1;
-    pub(super) const NOENT: i32 = 2;
-    pub(super) const INTR: i32 = 4;
-    pub(super) const AGAIN: i32 = 11;
-    pub(super) const NOMEM: i32 = 12;
-    pub(super) const ACCES: i32 = 13;
-    pub(super) const BUSY: i32 = 16;
-    pub(super) const EXIST: i32 = 17;
-    pub(super) const RESTART: i32 = 85;
-    pub(super) const OPNOTSUPP: i32 = 95;
-    pub(super) const NOBUFS: i32 = 105;
-    pub(super) const PROTONOSUPPORT: i32 = 93;
-    pub(super) const AFNOSUPPORT: i32 = 97;
-}
-
-fn errno(failure: &CommitFailure) -> Option<i32> {
-    match failure {
-        CommitFailure::Io(error) => error.raw_os_error(),
-        CommitFailure::Messages(errors) => errors.first().and_then(|error| error.error.error.raw_os_error()),
-    }
-}
-
 /// An error of the whole exchange.
 pub(crate) fn of_io(error: io::Error) -> CommitError {
-    use errnos::{ACCES, AFNOSUPPORT, OPNOTSUPP, PERM, PROTONOSUPPORT};
-    match error.raw_os_error() {
-        Some(PERM | ACCES | AFNOSUPPORT | OPNOTSUPP | PROTONOSUPPORT) => CommitError::Unusable(error),
+    match ErrorClass::of(&error) {
+        ErrorClass::Denied | ErrorClass::Unsupported => CommitError::Unusable(error),
+        ErrorClass::Short => CommitError::Resources(error),
         _ => CommitError::Busy(error),
     }
 }
 
 /// What the kernel's answers to a transaction mean. An operation that is refused makes later ones fail for want of what
 /// it would have made, so a refusal outweighs what is missing.
-fn verdict(failure: CommitFailure, marks: &Marks, objects: &Batch<NftObject>) -> CommitError {
-    use errnos::{ACCES, AGAIN, BUSY, EXIST, INTR, NOBUFS, NOENT, NOMEM, PERM, RESTART};
-    let errors = match failure {
-        CommitFailure::Io(error) => return of_io(error),
-        CommitFailure::Messages(errors) => errors,
-    };
-    let number = |error: &nft::BatchError| error.error.error.raw_os_error().unwrap_or_default();
-    if let Some(error) = errors.iter().find(|error| matches!(number(error), PERM | ACCES)) {
+fn verdict(failure: nft::CommitFailure, marks: &Marks, objects: &Batch<NftObject>) -> CommitFailure {
+    match failure {
+        nft::CommitFailure::Io(error) => of_io(error).into(),
+        nft::CommitFailure::Lost(error) => CommitFailure::unknown(of_io(error)),
+        nft::CommitFailure::Messages(errors) => of_messages(&errors, marks, objects).into(),
+    }
+}
+
+fn of_messages(errors: &[nft::BatchError], marks: &Marks, objects: &Batch<NftObject>) -> CommitError {
+    if let Some(error) = errors.iter().find(|error| error.class() == ErrorClass::Denied) {
         return CommitError::Unusable(copy(error));
     }
-    if let Some(error) =
-        errors.iter().find(|error| matches!(number(error), BUSY | INTR | AGAIN | NOMEM | NOBUFS | RESTART))
-    {
+    if let Some(error) = errors.iter().find(|error| error.class() == ErrorClass::Transient) {
         return CommitError::Busy(copy(error));
     }
+    if let Some(error) = errors.iter().find(|error| error.class().is_temporary()) {
+        return CommitError::Resources(copy(error));
+    }
     let refused: Vec<&nft::BatchError> =
-        errors.iter().filter(|error| !matches!(number(error), NOENT | EXIST)).collect();
+        errors.iter().filter(|error| !matches!(error.class(), ErrorClass::Missing | ErrorClass::Exists)).collect();
     if refused.is_empty() {
         let first = errors.first().and_then(|error| Encoded::operations(marks, error).first().copied());
         let object = first.and_then(|(op, index)| object_of(objects, op, index)).map(|object| object.key().to_string());

@@ -6,7 +6,6 @@ use std::io;
 use ferry_api::object::Family;
 use ferry_kernel::nft::{Batch, CommitFailure, Socket};
 
-use crate::encode::kernel_family;
 use crate::names::{ChainName, FixedChain, FixedSet, SetName, TABLE};
 
 /// A base chain that every release of upstream's proxy makes, and we never do.
@@ -37,11 +36,11 @@ pub fn remove(family: Family) -> io::Result<Leftovers> {
         },
     };
     // In two steps, since kernels before 6.2 hold a chain for a moment after its last reference went.
-    let mut batch = Batch::new(kernel_family(family), TABLE);
+    let mut batch = Batch::new(family, TABLE);
     chains.iter().for_each(|chain| batch.flush_chain(chain));
     sets.iter().for_each(|set| batch.delete_set(set));
     commit(&mut socket, batch)?;
-    let mut batch = Batch::new(kernel_family(family), TABLE);
+    let mut batch = Batch::new(family, TABLE);
     chains.iter().for_each(|chain| batch.delete_chain(chain));
     commit(&mut socket, batch)?;
     Ok(Leftovers::Removed(sets.len() + chains.len()))
@@ -49,11 +48,11 @@ pub fn remove(family: Family) -> io::Result<Leftovers> {
 
 /// Names of the sets and chains that only we have; `None` if upstream's proxy isn't there.
 fn found(socket: &mut Socket, family: Family) -> io::Result<Option<(Vec<String>, Vec<String>)>> {
-    let chains = socket.chains(kernel_family(family), TABLE)?;
+    let chains = socket.chains(family, TABLE)?;
     if !chains.iter().any(|chain| chain.name == UPSTREAMS) {
         return Ok(None);
     }
-    let sets = socket.sets(kernel_family(family), TABLE)?;
+    let sets = socket.sets(family, TABLE)?;
     let sets = sets.into_iter().map(|set| set.name).filter(|name| SetName::parse(name).is_some_and(only_ours_set));
     let chains =
         chains.into_iter().map(|chain| chain.name).filter(|name| ChainName::parse(name).is_some_and(only_ours_chain));
@@ -79,10 +78,55 @@ fn only_ours_chain(name: ChainName) -> bool {
 fn commit(socket: &mut Socket, batch: Batch) -> io::Result<()> {
     match socket.commit(batch) {
         Ok(_) => Ok(()),
-        Err(CommitFailure::Io(error)) => Err(error),
+        Err(CommitFailure::Io(error) | CommitFailure::Lost(error)) => Err(error),
         Err(CommitFailure::Messages(errors)) => {
             let first = errors.into_iter().next();
             Err(first.map_or_else(|| io::Error::other("refused"), |error| error.error.error))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::object::{ObjectName, Protocol};
+    use ferry_model::Scope;
+
+    use super::*;
+    use crate::names::{Pick, PortId, SourcesId};
+
+    /// Names that upstream's proxy has too, from its `pkg/proxy/nftables/proxier.go`.
+    const UPSTREAMS_SETS: [&str; 4] = ["cluster-ips", "nodeport-ips", "service-ips", "service-nodeports"];
+    const UPSTREAMS_CHAINS: [&str; 5] = ["nat-output", "nat-postrouting", "nat-prerouting", "reject-chain", "services"];
+
+    #[test]
+    fn what_upstream_has_too_stays() {
+        for set in FixedSet::ALL {
+            assert_eq!(only_ours_set(SetName::Fixed(*set)), !UPSTREAMS_SETS.contains(&set.name()), "{set:?}");
+        }
+        for chain in FixedChain::ALL {
+            let ours = !UPSTREAMS_CHAINS.contains(&chain.name());
+            assert_eq!(only_ours_chain(ChainName::Fixed(*chain)), ours, "{chain:?}");
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_a_service_goes() {
+        let id = PortId::new(&ObjectName::new("demo", "web"), Protocol::Tcp, "http");
+        let sources = SourcesId::of_digest(&[7; 32]);
+        let sets = [
+            SetName::Memory(id, Scope::Cluster),
+            SetName::Members(id, Scope::Local),
+            SetName::Pool(id),
+            SetName::Sources(sources),
+        ];
+        assert!(sets.into_iter().all(only_ours_set));
+        let chains = [
+            ChainName::Pick(Pick::Internal, 3),
+            ChainName::Pool(Pick::Forward, Scope::Local, id),
+            ChainName::Remember(Pick::Forward, Scope::Local, id),
+            ChainName::Learn(id),
+            ChainName::Restricted(sources),
+        ];
+        assert!(chains.into_iter().all(only_ours_chain));
     }
 }

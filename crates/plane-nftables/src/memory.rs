@@ -11,7 +11,6 @@ use ferry_api::object::Family;
 use ferry_kernel::nft::{self, CommitFailure, OwnedData, Socket};
 use ferry_model::{Endpoint, Scope};
 
-use crate::encode::kernel_family;
 use crate::names::{PortId, SetName, TABLE};
 use crate::object::{ElementKey, NftObject};
 use crate::watch::CommitTurn;
@@ -62,14 +61,14 @@ impl Memories {
 
 fn purge(socket: &mut Socket, family: Family, id: PortId, scope: Scope) -> io::Result<()> {
     for _ in 0..TRIES {
-        let mut batch = nft::Batch::new(kernel_family(family), TABLE);
+        let mut batch = nft::Batch::new(family, TABLE);
         for (memory, key) in stale(socket, family, id, scope)? {
             batch.delete_element(&memory.to_string(), key.as_slice(), None);
         }
         match socket.commit(batch) {
             Ok(_) => return Ok(()),
             Err(CommitFailure::Messages(_)) => {}
-            Err(CommitFailure::Io(error)) => return Err(error),
+            Err(CommitFailure::Io(error) | CommitFailure::Lost(error)) => return Err(error),
         }
     }
     Err(io::ErrorKind::Interrupted.into())
@@ -85,7 +84,7 @@ pub(crate) fn stale(
     let members = members(socket, family, id, scope)?;
     let memory = SetName::Memory(id, scope);
     let mut stale = Vec::new();
-    socket.elements(kernel_family(family), TABLE, &memory.to_string(), &mut |element| {
+    socket.elements(family, TABLE, &memory.to_string(), &mut |element| {
         let OwnedData::Value(value) = &element.data else { return };
         if wire::endpoint(family, value).is_none_or(|endpoint| !members.contains(&endpoint)) {
             stale.push((memory, element.key));
@@ -97,10 +96,123 @@ pub(crate) fn stale(
 fn members(socket: &mut Socket, family: Family, id: PortId, scope: Scope) -> io::Result<HashSet<Endpoint>> {
     let set = SetName::Members(id, scope);
     let mut members = HashSet::new();
-    socket.elements(kernel_family(family), TABLE, &set.to_string(), &mut |element| {
+    socket.elements(family, TABLE, &set.to_string(), &mut |element| {
         if let Some((ElementKey::Member { endpoint, .. }, _)) = wire::element(set, family, &element) {
             members.insert(endpoint);
         }
     })?;
     Ok(members)
+}
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::object::{ObjectName, Protocol};
+    use ferry_kernel::netns::Namespace;
+    use ferry_plane::Batch;
+
+    use super::*;
+    use crate::ahead::Ahead;
+    use crate::encode::{ChainRelease, Encoded};
+    use crate::object::{Table, Value};
+
+    const FAMILY: Family = Family::V4;
+    const SCOPE: Scope = Scope::Local;
+
+    fn port_id() -> PortId {
+        PortId::new(&ObjectName::new("demo", "web"), Protocol::Tcp, "http")
+    }
+
+    fn endpoint(last: u8) -> Endpoint {
+        Endpoint { address: [10, 244, 0, last].into(), port: 80 }
+    }
+
+    fn member(last: u8) -> NftObject {
+        NftObject::Element(ElementKey::Member { id: port_id(), scope: SCOPE, endpoint: endpoint(last) }, Value::None)
+    }
+
+    fn commit(socket: &mut Socket, create: Vec<NftObject>, delete: Vec<NftObject>) {
+        let batch = Batch { create, replace: Vec::new(), delete };
+        socket.commit(Encoded::new(FAMILY, &batch, ChainRelease::Now, &Ahead::default()).batch).unwrap();
+    }
+
+    /// The client 192.0.2.`last` is led to the endpoint of the same number.
+    fn teach(socket: &mut Socket, last: &[u8]) {
+        let mut batch = nft::Batch::new(FAMILY, TABLE);
+        for last in last {
+            let value = wire::endpoint_bytes(endpoint(*last));
+            let value = nft::ElementData::Value(value.as_slice());
+            batch.add_element(&SetName::Memory(port_id(), SCOPE).to_string(), &[192, 0, 2, *last], None, value);
+        }
+        socket.commit(batch).unwrap();
+    }
+
+    fn clients(socket: &mut Socket) -> Vec<u8> {
+        let mut clients = Vec::new();
+        let memory = SetName::Memory(port_id(), SCOPE).to_string();
+        let mut add = |element: nft::Element| clients.extend(element.key.last());
+        socket.elements(FAMILY, TABLE, &memory, &mut add).unwrap();
+        clients.sort_unstable();
+        clients
+    }
+
+    /// A memory of three clients, of which the members know the endpoints of the first two.
+    fn inside(test: impl Fn(&mut Socket) + Send + Sync) {
+        let run = || {
+            let mut socket = Socket::open().unwrap();
+            let sets = [SetName::Memory(port_id(), SCOPE), SetName::Members(port_id(), SCOPE)].map(NftObject::Set);
+            let objects = [NftObject::Table(Table::Ours)].into_iter().chain(sets).chain([member(1), member(2)]);
+            commit(&mut socket, objects.collect(), Vec::new());
+            teach(&mut socket, &[1, 2, 3]);
+            test(&mut socket);
+        };
+        Namespace::new().unwrap().run(run).unwrap();
+    }
+
+    #[test]
+    fn clients_of_endpoints_that_are_gone_are_stale() {
+        inside(|socket| {
+            let found = |socket: &mut Socket| -> Vec<(SetName, Vec<u8>)> {
+                let mut stale = stale(socket, FAMILY, port_id(), SCOPE).unwrap();
+                stale.sort_unstable();
+                stale.into_iter().map(|(memory, key)| (memory, key.to_vec())).collect()
+            };
+            let client = |last| (SetName::Memory(port_id(), SCOPE), vec![192, 0, 2, last]);
+            assert_eq!(found(socket), [client(3)]);
+            commit(socket, Vec::new(), vec![member(1)]);
+            assert_eq!(found(socket), [client(1), client(3)]);
+        });
+    }
+
+    #[test]
+    fn a_doubted_memory_is_purged_as_often_as_it_was_asked_for() {
+        inside(|socket| {
+            let turn = CommitTurn::default();
+            let mut memories = Memories::default();
+            memories.purge(socket, &turn, FAMILY);
+            assert_eq!(clients(socket), [1, 2, 3], "no memory is doubted");
+            memories.doubt(&[(port_id(), SCOPE)].into(), LOOKS);
+            for _ in 0..LOOKS {
+                memories.purge(socket, &turn, FAMILY);
+                assert_eq!(clients(socket), [1, 2]);
+                teach(socket, &[3]);
+            }
+            memories.purge(socket, &turn, FAMILY);
+            assert_eq!(clients(socket), [1, 2, 3], "no more than that");
+        });
+    }
+
+    #[test]
+    fn memories_that_were_found_are_doubted_and_those_that_went_are_not_any_more() {
+        inside(|socket| {
+            let turn = CommitTurn::default();
+            let mut memories = Memories::default();
+            let found = [member(1), NftObject::Set(SetName::Memory(port_id(), SCOPE))];
+            memories.doubt_all(&found);
+            memories.purge(socket, &turn, FAMILY);
+            assert_eq!(clients(socket), [1, 2]);
+            commit(socket, Vec::new(), vec![NftObject::Table(Table::Ours)]);
+            memories.purge(socket, &turn, FAMILY);
+            assert!(memories.0.is_empty(), "{memories:?}");
+        });
+    }
 }

@@ -109,7 +109,13 @@ fn arrange(old: &[Option<Endpoint>], next: &Pool) -> Pool {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use ferry_api::object::Family;
+    use ferry_modekit::states;
+    use ferry_model::FrontendKind;
+    use ferry_plane::Compile as _;
+
     use super::*;
+    use crate::Nftables;
 
     fn endpoints(last: &[u8]) -> Vec<Endpoint> {
         last.iter().map(|last| Endpoint { address: Ipv4Addr::new(10, 244, 0, *last).into(), port: 80 }).collect()
@@ -129,5 +135,79 @@ mod tests {
         assert_eq!(arranged(&[1, 2], &[0, 1, 2]), endpoints(&[1, 2, 0]), "more come behind");
         assert_eq!(arranged(&[1, 1, 2], &[1, 2, 3]), endpoints(&[1, 3, 2]), "damage that was read back");
         assert_eq!(arranged(&[1, 2], &[]), endpoints(&[]));
+    }
+
+    /// A port with a cluster IP that has policy Cluster and a load balancer with policy Local.
+    fn split_port(cluster: &[u8], local: &[u8]) -> PortState {
+        let vip = |last| FrontendAddr::Vip(Ipv4Addr::new(10, 96, 0, last).into(), 80);
+        let frontends = vec![
+            states::frontend(FrontendKind::ClusterIp, vip(1), states::INTERNAL),
+            states::frontend(FrontendKind::LoadBalancer, vip(2), states::SPLIT),
+        ];
+        let pool = |last: &[u8]| Pool(endpoints(last).into());
+        states::port(Protocol::Tcp, pool(cluster), pool(local), frontends)
+    }
+
+    fn state(port: PortState) -> ServiceState {
+        ServiceState { name: ObjectName::new("demo", "web"), ports: vec![port], health_check: None }
+    }
+
+    fn placed(port: PortState, before: Before<'_, NftObject>) -> [Vec<Endpoint>; 2] {
+        let mut next = state(port);
+        place(&mut next, before);
+        [Scope::Cluster, Scope::Local].map(|scope| next.ports[0].pool(scope).0.to_vec())
+    }
+
+    /// As they are read back, without those of these slots.
+    fn objects_without(port: PortState, lost: &[u32]) -> Vec<NftObject> {
+        let mut objects = Vec::new();
+        let unit = Unit::Service(state(port));
+        Nftables::new(Family::V4).compile(&states::context(Family::V4), &unit, &mut objects);
+        let slot = |object: &NftObject| if let NftObject::Element(key, _) = object { slot_of(key) } else { None };
+        objects.retain(|object| slot(object).is_none_or(|slot| !lost.contains(&slot)));
+        objects.sort();
+        objects
+    }
+
+    #[test]
+    fn each_scope_keeps_its_own_slots() {
+        let before = split_port(&[2, 1, 3, 4], &[3, 2, 4]);
+        let wanted = [endpoints(&[2, 1, 3, 9]), endpoints(&[3, 2, 9])];
+        let next = || split_port(&[1, 2, 3, 9], &[2, 3, 9]);
+        assert_eq!(placed(next(), Before::Unit(&Unit::Service(state(before.clone())))), wanted);
+        assert_eq!(placed(next(), Before::Objects(&objects_without(before, &[]))), wanted);
+    }
+
+    #[test]
+    fn a_lost_slot_shifts_no_other() {
+        let before = split_port(&[2, 1, 3, 4], &[3, 2, 4]);
+        let objects = objects_without(before, &[1, LOCAL_SLOTS]);
+        let [cluster, local] = placed(split_port(&[1, 2, 3, 4], &[2, 3, 4]), Before::Objects(&objects));
+        assert_eq!([cluster, local], [endpoints(&[2, 1, 3, 4]), endpoints(&[3, 2, 4])]);
+    }
+
+    #[test]
+    fn slots_are_those_of_the_first_frontend_that_has_some() {
+        let mut before = split_port(&[2, 1, 3], &[3, 2]);
+        let next = before.clone();
+        let mut frontends = before.frontends.to_vec();
+        frontends.remove(0);
+        before.frontends = frontends.into();
+        let objects = objects_without(before, &[]);
+        assert_eq!(placed(next, Before::Objects(&objects)), [endpoints(&[2, 1, 3]), endpoints(&[3, 2])]);
+    }
+
+    #[test]
+    fn a_pool_of_many_frontends_keeps_its_slots() {
+        let wide = |cluster: &[u8], local: &[u8]| {
+            let mut port = split_port(cluster, local);
+            let vip = |last| FrontendAddr::Vip(Ipv4Addr::new(10, 96, 1, last).into(), 80);
+            let more = (0..9).map(|last| states::frontend(FrontendKind::ExternalIp, vip(last), states::SPLIT));
+            port.frontends = port.frontends.iter().cloned().chain(more).collect();
+            port
+        };
+        let objects = objects_without(wide(&[2, 1, 3, 4], &[3, 2, 4]), &[1, LOCAL_SLOTS]);
+        let placed = placed(wide(&[1, 2, 3, 9], &[2, 3, 9]), Before::Objects(&objects));
+        assert_eq!(placed, [endpoints(&[2, 1, 3, 9]), endpoints(&[3, 2, 9])]);
     }
 }

@@ -10,7 +10,6 @@ use ferry_plane::CommitError;
 
 use crate::base;
 use crate::chains::Chains;
-use crate::encode::kernel_family;
 use crate::kernel::of_io;
 use crate::names::{ChainName, FixedSet, Pick, PortId, SetName, SourcesId};
 use crate::object::{NftObject, Rules};
@@ -23,7 +22,7 @@ pub(crate) fn probe(socket: &mut Socket, family: Family) -> Result<(), CommitErr
     let (batch, steps) = transaction(family);
     match socket.commit(batch) {
         Ok(_) => Ok(()),
-        Err(CommitFailure::Io(error)) => Err(of_io(error)),
+        Err(CommitFailure::Io(error) | CommitFailure::Lost(error)) => Err(of_io(error)),
         Err(CommitFailure::Messages(errors)) => {
             let first = errors.first();
             let at = first.map_or(0, |error| error.position);
@@ -40,7 +39,7 @@ pub(crate) fn probe(socket: &mut Socket, family: Family) -> Result<(), CommitErr
 
 /// The transaction, and in words what stands where.
 fn transaction(family: Family) -> (nft::Batch, Vec<(usize, String)>) {
-    let mut batch = nft::Batch::new(kernel_family(family), PROBE_TABLE);
+    let mut batch = nft::Batch::new(family, PROBE_TABLE);
     let mut steps = Vec::new();
     steps.push((batch.position(), "a table".to_owned()));
     batch.add_table(None);

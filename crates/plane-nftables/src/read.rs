@@ -8,7 +8,6 @@ use ferry_kernel::nft::{self, Socket};
 use ferry_plane::{Extent, Object as _};
 
 use crate::base;
-use crate::encode::kernel_family;
 use crate::names::{ChainName, SetName, SourcesId, TABLE, TABLE_COMMENT};
 use crate::object::{ElementKey, NftKey, NftObject, Rule, Rules, Table};
 use crate::sources::Ranges;
@@ -57,7 +56,7 @@ impl Reader<'_> {
     }
 
     pub(crate) fn whose(&mut self) -> io::Result<Whose> {
-        Ok(match self.socket.table(kernel_family(self.family), TABLE)? {
+        Ok(match self.socket.table(self.family, TABLE)? {
             None => Whose::Nobodys,
             Some(table) if table.comment.as_deref() == Some(TABLE_COMMENT) && !table.dormant => Whose::Ours,
             Some(_) => Whose::Foreign,
@@ -86,7 +85,7 @@ impl Reader<'_> {
 
     /// The sets and maps; `None` if there is one that we never make.
     fn sets(&mut self) -> io::Result<Option<Vec<SetName>>> {
-        let sets = self.socket.sets(kernel_family(self.family), TABLE)?;
+        let sets = self.socket.sets(self.family, TABLE)?;
         let family = self.family;
         let ours = |mut set: nft::Set| {
             let name = SetName::parse(&set.name)?;
@@ -100,7 +99,7 @@ impl Reader<'_> {
 
     /// The chains with their rules; `None` if there is one that we never make.
     fn chains(&mut self) -> io::Result<Option<Vec<NftObject>>> {
-        let family = kernel_family(self.family);
+        let family = self.family;
         let mut rules: HashMap<String, Vec<Rule>> = HashMap::new();
         for (chain, rule) in self.socket.rules(family, TABLE, None)? {
             rules.entry(chain).or_default().push(Rule { exprs: rule.exprs, text: String::new() });
@@ -116,12 +115,15 @@ impl Reader<'_> {
     fn elements(&mut self, set: SetName, objects: &mut Vec<NftObject>) -> io::Result<bool> {
         let family = self.family;
         let mut ours = true;
-        self.socket.elements(kernel_family(family), TABLE, &set.to_string(), &mut |element| match wire::element(
-            set, family, &element,
-        ) {
-            Some((key, value)) => objects.push(NftObject::Element(key, value)),
-            None => ours = false,
-        })?;
+        self.socket.elements(
+            family,
+            TABLE,
+            &set.to_string(),
+            &mut |element| match wire::element(set, family, &element) {
+                Some((key, value)) => objects.push(NftObject::Element(key, value)),
+                None => ours = false,
+            },
+        )?;
         Ok(ours)
     }
 
@@ -129,7 +131,7 @@ impl Reader<'_> {
     fn ranges(&mut self, id: SourcesId, objects: &mut Vec<NftObject>) -> io::Result<bool> {
         let (family, mut elements) = (self.family, Vec::new());
         let name = SetName::Sources(id).to_string();
-        self.socket.elements(kernel_family(family), TABLE, &name, &mut |element| elements.push(element))?;
+        self.socket.elements(family, TABLE, &name, &mut |element| elements.push(element))?;
         let ranges = Ranges::read(family, &elements);
         let known = ranges.is_some();
         objects.extend(ranges.map(|ranges| NftObject::Ranges(id, ranges)));
@@ -166,7 +168,7 @@ impl Reader<'_> {
         let family = self.family;
         for key in keys {
             let bytes = wire::key_bytes(key);
-            let found = self.socket.element(kernel_family(family), TABLE, &set.to_string(), bytes.as_slice());
+            let found = self.socket.element(family, TABLE, &set.to_string(), bytes.as_slice());
             let found = match found {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 found => found?,

@@ -93,6 +93,8 @@ impl Retired {
 mod tests {
     use super::*;
     use crate::ahead::step;
+    use crate::names::{ChainName, FixedSet, Pick};
+    use crate::object::{ElementKey, Rule, Rules, Value};
     use crate::sources::Ranges;
 
     #[test]
@@ -120,5 +122,66 @@ mod tests {
         retired.note(&step(Vec::new(), vec![object]), ChainRelease::Now);
         assert_eq!(retired.due(now), []);
         assert_eq!(retired.wake(now), Some(now + RELEASE));
+    }
+
+    fn set() -> NftObject {
+        let ranges = Ranges::new(&["192.0.2.0/24".parse().unwrap()]);
+        NftObject::Ranges(ranges.id(), ranges)
+    }
+
+    fn chain(rules: usize) -> NftObject {
+        let rule = Rule { exprs: Vec::new(), text: String::new() };
+        NftObject::Chain(ChainName::Pick(Pick::Internal, 7), Rules(vec![rule; rules].into()))
+    }
+
+    fn retired(objects: &[NftObject], release: ChainRelease) -> Retired {
+        let mut retired = Retired::default();
+        retired.note(&step(Vec::new(), objects.to_vec()), release);
+        retired
+    }
+
+    #[test]
+    fn chains_wait_only_where_the_kernel_releases_them_late() {
+        let now = Instant::now();
+        let element = NftObject::Element(ElementKey::SameOctet(7), Value::None);
+        let fixed = NftObject::Set(SetName::Fixed(FixedSet::Endpoints));
+        let all = [element, fixed, set(), chain(1)];
+        for (release, wanted) in [
+            (ChainRelease::Now, vec![set().key()]),
+            // The chain first: its rules refer to the set.
+            (ChainRelease::Later, vec![chain(0).key(), set().key()]),
+        ] {
+            let mut retired = retired(&all, release);
+            assert_eq!(retired.due(now), []);
+            assert_eq!(retired.due(now + RELEASE), wanted);
+        }
+    }
+
+    #[test]
+    fn a_chain_that_has_rules_again_is_in_use() {
+        let retired = retired(&[chain(1), set()], ChainRelease::Later);
+        assert!(retired.holds(&chain(0)) && retired.holds(&set()));
+        assert!(!retired.holds(&chain(1)), "another writer filled it");
+    }
+
+    #[test]
+    fn an_object_that_is_made_again_is_not_deleted() {
+        for replaced in [false, true] {
+            let mut retired = retired(&[chain(1), set()], ChainRelease::Later);
+            let (create, replace) = if replaced { (Vec::new(), vec![chain(2)]) } else { (vec![chain(2)], Vec::new()) };
+            retired.note(&Batch { create, replace, delete: Vec::new() }, ChainRelease::Later);
+            assert!(!retired.holds(&chain(0)) && retired.holds(&set()));
+        }
+    }
+
+    #[test]
+    fn one_that_stays_in_use_holds_up_no_other() {
+        let now = Instant::now();
+        let mut retired = retired(&[chain(1), set()], ChainRelease::Later);
+        retired.due(now);
+        retired.tried(set().key(), false);
+        assert_eq!(retired.wake(now), Some(now + RELEASE), "the chain");
+        retired.tried(chain(0).key(), true);
+        assert_eq!(retired.wake(now), Some(now + 2 * RELEASE), "the set");
     }
 }

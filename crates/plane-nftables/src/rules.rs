@@ -237,12 +237,8 @@ impl RuleWriter {
     pub(crate) fn translate(mut self, key: &[Field], map: SetName) -> Rule {
         self.load(key, FIRST.0);
         self.exprs.push(lookup(map, Some(FIRST)));
-        let family = match self.family {
-            Family::V4 => ferry_kernel::nft::Family::Ip,
-            Family::V6 => ferry_kernel::nft::Family::Ip6,
-        };
         let port = Reg(FIRST.0 + self.address_words());
-        self.exprs.push(Expr::Dnat { family, address: FIRST, port: Some(port) });
+        self.exprs.push(Expr::Dnat { family: self.family, address: FIRST, port: Some(port) });
         let (keyword, key) = (self.keyword(), self.key_text(key));
         self.say(format_args!("dnat {keyword} to {key} map @{map}")).end()
     }
@@ -424,5 +420,83 @@ pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pods(detector: &LocalDetector, are: bool) -> Option<Rule> {
+        RuleWriter::new(Family::V4).pods(detector, are).map(RuleWriter::end)
+    }
+
+    fn text(detector: &LocalDetector) -> [Option<String>; 2] {
+        [true, false].map(|are| pods(detector, are).map(|rule| rule.text))
+    }
+
+    fn cidr(net: &str) -> LocalDetector {
+        LocalDetector::Cidr(net.parse().unwrap())
+    }
+
+    fn some(texts: [&str; 2]) -> [Option<String>; 2] {
+        texts.map(|text| Some(text.to_owned()))
+    }
+
+    #[test]
+    fn a_range_of_every_address_needs_no_match_and_leaves_none_outside() {
+        assert_eq!(text(&cidr("0.0.0.0/0")), [Some(String::new()), None]);
+        assert_eq!(pods(&cidr("0.0.0.0/0"), true).unwrap().exprs, []);
+        assert_eq!(text(&cidr("10.0.0.0/8")), some(["ip saddr 10.0.0.0/8", "ip saddr != 10.0.0.0/8"]));
+        assert_eq!(text(&cidr("10.0.0.1/32")), some(["ip saddr 10.0.0.1", "ip saddr != 10.0.0.1"]));
+    }
+
+    #[test]
+    fn pod_ranges_are_compared_by_whole_octets_or_by_a_mask() {
+        let lens = |net: &str| -> Vec<usize> {
+            let exprs = pods(&cidr(net), true).unwrap().exprs;
+            exprs
+                .iter()
+                .filter_map(|expr| if let Expr::Cmp { data, .. } = expr { Some(data.len()) } else { None })
+                .collect()
+        };
+        assert_eq!([lens("10.0.0.0/8"), lens("10.244.0.0/16"), lens("10.240.0.0/12")], [[1], [2], [4]]);
+        let masked = pods(&cidr("10.240.0.0/12"), true).unwrap().exprs;
+        assert!(matches!(&masked[1], Expr::Bitwise { mask, .. } if *mask == [255, 240, 0, 0]), "{masked:?}");
+    }
+
+    #[test]
+    fn an_interface_is_compared_by_its_whole_name_and_a_prefix_without_its_end() {
+        let data = |detector: &LocalDetector| match &pods(detector, true).unwrap().exprs[..] {
+            [Expr::Meta { key: MetaKey::IifName, .. }, Expr::Cmp { data, .. }] => data.clone(),
+            exprs => panic!("{exprs:?}"),
+        };
+        let bridge = LocalDetector::Bridge("cni0".into());
+        assert_eq!(text(&bridge), some(["iifname \"cni0\"", "iifname != \"cni0\""]));
+        assert_eq!(data(&bridge), b"cni0\0\0\0\0\0\0\0\0\0\0\0\0");
+        let prefix = LocalDetector::InterfacePrefix("veth".into());
+        assert_eq!(text(&prefix), some(["iifname \"veth*\"", "iifname != \"veth*\""]));
+        assert_eq!(data(&prefix), b"veth");
+        let longest = LocalDetector::InterfacePrefix("a".repeat(14).as_str().into());
+        assert_eq!(data(&longest), "a".repeat(14).as_bytes());
+    }
+
+    #[test]
+    fn a_prefix_as_long_as_a_name_can_be_is_the_name() {
+        let name = "a".repeat(15);
+        for detector in [LocalDetector::InterfacePrefix, LocalDetector::Bridge].map(|make| make(name.as_str().into())) {
+            let rule = pods(&detector, true).unwrap();
+            assert_eq!(rule.text, format!("iifname \"{name}\""));
+            let whole = [name.as_bytes(), &[0]].concat();
+            assert!(matches!(&rule.exprs[1], Expr::Cmp { data, .. } if *data == whole), "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn no_pod_comes_from_an_interface_whose_name_is_too_long() {
+        let name = "a".repeat(16);
+        for detector in [LocalDetector::InterfacePrefix, LocalDetector::Bridge].map(|make| make(name.as_str().into())) {
+            assert_eq!(text(&detector), [None, Some(String::new())]);
+        }
     }
 }

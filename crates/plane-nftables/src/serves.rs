@@ -5,7 +5,6 @@ use ferry_kernel::nft::Socket;
 use ferry_model::FrontendAddr;
 use ferry_plane::Served;
 
-use crate::encode::kernel_family;
 use crate::names::{FixedSet, SetName, TABLE};
 use crate::object::{ElementKey, NodePortMap, VipMap};
 use crate::wire;
@@ -43,7 +42,7 @@ impl ElementKey {
 pub(crate) fn foreign(socket: &mut Socket, family: Family) -> Vec<Served> {
     let mut served: Vec<Served> = Vec::new();
     for set in SETS.map(SetName::Fixed) {
-        let read = socket.elements(kernel_family(family), TABLE, &set.to_string(), &mut |element| {
+        let read = socket.elements(family, TABLE, &set.to_string(), &mut |element| {
             let key = wire::key(set, family, &element);
             served.extend(key.and_then(|key| key.serves()));
         });
@@ -56,4 +55,59 @@ pub(crate) fn foreign(socket: &mut Socket, family: Family) -> Vec<Served> {
         served.push(Served::NodePortsEverywhere);
     }
     served
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use ferry_api::object::Protocol;
+    use ferry_kernel::netns::Namespace;
+
+    use super::*;
+
+    const PROTOCOL: Protocol = Protocol::Udp;
+
+    #[test]
+    fn only_the_maps_that_packets_meet_first_serve() {
+        let vip = [10, 96, 0, 1].into();
+        for map in VipMap::ALL {
+            let serves = ElementKey::Vip { map, vip, protocol: PROTOCOL, port: 53 }.serves();
+            let wanted = Served::Frontend(PROTOCOL, FrontendAddr::Vip(vip, 53));
+            assert_eq!(serves, Some(wanted).filter(|_| map == VipMap::Services), "{map:?}");
+        }
+        for map in NodePortMap::ALL {
+            let serves = ElementKey::NodePort { map, protocol: PROTOCOL, port: 30053 }.serves();
+            let wanted = Served::Frontend(PROTOCOL, FrontendAddr::NodePort(30053));
+            assert_eq!(serves, Some(wanted).filter(|_| map == NodePortMap::Services), "{map:?}");
+        }
+        assert_eq!(ElementKey::NodePortIp(vip).serves(), Some(Served::NodePorts(vip)));
+        assert_eq!(ElementKey::ClusterIp(vip).serves(), None);
+    }
+
+    fn served_by(sets: &str) -> Vec<Served> {
+        let read = || {
+            let table = format!("table ip {TABLE} {{ {sets} }}");
+            let output = Command::new("nft").arg(table).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            foreign(&mut Socket::open().unwrap(), Family::V4)
+        };
+        Namespace::new().unwrap().run(read).unwrap()
+    }
+
+    #[test]
+    fn a_foreign_table_serves_what_its_maps_hold() {
+        let ips = "map service-ips { type ipv4_addr . inet_proto . inet_service : verdict;
+            elements = { 10.96.0.1 . udp . 53 : drop, 10.96.0.2 . icmp . 0 : drop }; };";
+        let node_ports = "map service-nodeports { type inet_proto . inet_service : verdict;
+            elements = { udp . 30053 : drop }; };";
+        let listed = "set nodeport-ips { type ipv4_addr; elements = { 192.0.2.7 }; };";
+        let vip = Served::Frontend(PROTOCOL, FrontendAddr::Vip([10, 96, 0, 1].into(), 53));
+        let node_port = Served::Frontend(PROTOCOL, FrontendAddr::NodePort(30053));
+        assert_eq!(served_by(""), []);
+        assert_eq!(served_by(ips), [vip]);
+        assert_eq!(served_by(&format!("{ips} {node_ports}")), [vip, node_port, Served::NodePortsEverywhere]);
+        let on_one = Served::NodePorts([192, 0, 2, 7].into());
+        assert_eq!(served_by(&format!("{ips} {node_ports} {listed}")), [vip, node_port, on_one]);
+    }
 }

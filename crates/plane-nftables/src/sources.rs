@@ -215,6 +215,9 @@ mod tests {
         assert_eq!(text(&all), ["10.0.0.0-10.0.1.127", "10.9.0.0/16", "192.0.2.7"]);
         assert_eq!(text(&ranges(&["0.0.0.0/1", "128.0.0.0/1"])), ["0.0.0.0/0"]);
         assert_eq!(text(&ranges(&["fd00::/64", "fd00:0:0:1::/64"])), ["fd00::/63"]);
+        // Ends where a network ends, but begins within it; and the other way round.
+        assert_eq!(text(&ranges(&["10.0.0.128/25", "10.0.1.0/24"])), ["10.0.0.128-10.0.1.255"]);
+        assert_eq!(text(&ranges(&["10.0.0.0/24", "10.0.1.0/25"])), ["10.0.0.0-10.0.1.127"]);
     }
 
     #[test]

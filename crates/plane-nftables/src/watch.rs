@@ -1,18 +1,13 @@
-//! What others do to our tables: one listener for the whole process, whose engines take turns at committing.
-//!
-//! As long as anybody listens, each element of a commit costs its maker an event: 220,000 of them take ten times as long.
-//! So a large commit is made while nobody here listens, and the generation, which moves by one with each commit of the
-//! network namespace, tells afterwards whether somebody else committed meanwhile.
+//! Foreign changes to our tables, by key: one listener for the whole process, whose engines take turns at committing.
 
 use std::collections::BTreeSet;
 use std::io;
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::{self, Changed, CommitFailure, Event, Monitor, Socket};
+use ferry_kernel::nft::{self, Accounting, Changed, CommitFailure, Event, ForeignChanges, Listener, Socket};
 use ferry_model::PerFamily;
 use ferry_plane::{Extent, Turn};
 
-use crate::encode::kernel_family;
 use crate::names::{ChainName, SetName, TABLE};
 use crate::object::NftKey;
 use crate::wire;
@@ -23,20 +18,18 @@ const TOUCHED: usize = 1024;
 /// Engines of one process commit one after another.
 pub type CommitTurn = Turn<Watch>;
 
-/// The listener, and what it heard.
+/// The listener of this process.
 #[derive(Debug, Default)]
-pub struct Watch {
-    /// open once somebody listens
-    monitor: Option<Monitor>,
-    /// sockets of this process
-    own: BTreeSet<u32>,
-    heard: PerFamily<Heard>,
-}
+pub struct Watch(Listener<Foreign>);
 
-/// What others changed in one family's table.
+/// Foreign changes to the tables of both families.
 #[derive(Debug, Default)]
-struct Heard {
-    touched: BTreeSet<NftKey>,
+struct Foreign(PerFamily<Touched>);
+
+/// Foreign changes to one family's table.
+#[derive(Debug, Default)]
+struct Touched {
+    keys: BTreeSet<NftKey>,
     /// or anything else
     everything: bool,
 }
@@ -44,77 +37,58 @@ struct Heard {
 // === impl Watch ===
 
 impl Watch {
-    /// Listens from now on, in the network namespace of this thread; what this socket does is no news.
+    /// Subscribes, in the network namespace of this thread; commits by this socket are no foreign changes.
     pub(crate) fn join(&mut self, socket: &Socket) -> io::Result<()> {
-        self.own.insert(socket.port_id());
-        if self.monitor.is_none() {
-            let mut monitor = Monitor::open()?;
-            monitor.join()?;
-            self.monitor = Some(monitor);
-        }
-        Ok(())
+        self.0.own(socket);
+        self.0.join()
     }
 
-    /// Commits while nobody here listens.
+    /// Commits with the subscription suspended.
     pub(crate) fn commit_quietly(
         &mut self,
         socket: &mut Socket,
         batch: nft::Batch,
     ) -> Result<nft::CommitStats, CommitFailure> {
-        let Some(monitor) = &mut self.monitor else { return socket.commit(batch) };
-        let before = socket.generation().map_err(CommitFailure::Io)?;
-        monitor.leave().map_err(CommitFailure::Io)?;
-        let result = socket.commit(batch);
-        let after = monitor.join().and_then(|()| socket.generation());
-        if after.as_ref().ok() != Some(&before.wrapping_add(u32::from(result.is_ok()))) {
-            self.heard.v4.everything = true;
-            self.heard.v6.everything = true;
-        }
-        if after.is_err() {
-            // Better deaf and known to be than deaf: the next turn listens anew, and compares everything.
-            self.monitor = None;
-        }
-        result
+        let commits = |result: &Result<_, _>| Some(u32::from(result.is_ok()));
+        self.0.around(Accounting::Quiet, socket, |socket| socket.commit(batch), commits).map_err(CommitFailure::Io)?
     }
 
-    /// What others changed in the family's table since the last call.
+    /// Foreign changes to the family's table since the last call.
     pub(crate) fn news(&mut self, family: Family) -> io::Result<Option<Extent<NftKey>>> {
-        self.listen()?;
-        let heard = std::mem::take(self.heard.of_mut(family));
-        if heard.everything {
+        let touched = std::mem::take(self.0.changes()?.0.of_mut(family));
+        if touched.everything {
             return Ok(Some(Extent::All));
         }
-        Ok((!heard.touched.is_empty()).then(|| Extent::Keys(heard.touched.into_iter().collect())))
-    }
-
-    fn listen(&mut self) -> io::Result<()> {
-        let (own, heard) = (&self.own, &mut self.heard);
-        let overrun = match &mut self.monitor {
-            Some(monitor) => monitor.read(&mut |event| note(own, heard, &event))?.0,
-            None => {
-                let mut monitor = Monitor::open()?;
-                monitor.join()?;
-                self.monitor = Some(monitor);
-                true
-            }
-        };
-        self.heard.v4.everything |= overrun;
-        self.heard.v6.everything |= overrun;
-        Ok(())
+        Ok((!touched.keys.is_empty()).then(|| Extent::Keys(touched.keys.into_iter().collect())))
     }
 }
 
-fn note(own: &BTreeSet<u32>, heard: &mut PerFamily<Heard>, event: &Event) {
-    if own.contains(&event.port_id) || event.table != TABLE {
-        return;
+// === impl Foreign ===
+
+impl ForeignChanges for Foreign {
+    fn record(&mut self, event: &Event) {
+        let Some(family) = event.family.filter(|_| event.table == TABLE) else { return };
+        let touched = self.0.of_mut(family);
+        match keys_of(family, &event.what) {
+            Some(keys) if touched.keys.len() < TOUCHED => touched.keys.extend(keys),
+            Some(_) | None => touched.everything = true,
+        }
     }
-    let Some(family) = Family::ALL.into_iter().find(|family| event.family == Some(kernel_family(*family))) else {
-        return;
-    };
-    let heard = heard.of_mut(family);
-    match keys_of(family, &event.what) {
-        Some(keys) if heard.touched.len() < TOUCHED => heard.touched.extend(keys),
-        Some(_) | None => heard.everything = true,
+
+    fn lost(&mut self, _: Option<&io::Error>) {
+        self.0.v4.everything = true;
+        self.0.v6.everything = true;
+    }
+
+    fn unobserved(&mut self) {
+        self.lost(None);
+    }
+
+    fn merge(&mut self, later: Self) {
+        for (touched, later) in [(&mut self.0.v4, later.0.v4), (&mut self.0.v6, later.0.v6)] {
+            touched.keys.extend(later.keys);
+            touched.everything |= later.everything;
+        }
     }
 }
 
@@ -135,5 +109,75 @@ fn keys_of(family: Family, what: &Changed) -> Option<Vec<NftKey>> {
             }
             elements.iter().map(|element| wire::key(set, family, element).map(NftKey::Element)).collect()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferry_kernel::nft::{Element, Octets, OwnedData};
+
+    use super::*;
+    use crate::names::FixedSet;
+
+    fn foreign(events: impl IntoIterator<Item = (Option<Family>, &'static str, Changed)>) -> Foreign {
+        let mut foreign = Foreign::default();
+        for (family, table, what) in events {
+            foreign.record(&Event { port_id: 7, family, table: table.to_owned(), what });
+        }
+        foreign
+    }
+
+    fn rule(chain: &str) -> Changed {
+        Changed::Rule { chain: chain.to_owned() }
+    }
+
+    /// A cluster IP, one element of a set of addresses.
+    fn cluster_ip(last: u16) -> Changed {
+        let [high, low] = last.to_be_bytes();
+        let key = Octets::new(&[10, 96, high, low]).unwrap();
+        let element = Element { key, key_end: None, data: OwnedData::None, interval_end: false };
+        Changed::Elements { set: SetName::Fixed(FixedSet::ClusterIps).to_string(), elements: vec![element] }
+    }
+
+    fn summary(foreign: &Foreign) -> [(usize, bool); 2] {
+        Family::ALL.map(|family| (foreign.0.of(family).keys.len(), foreign.0.of(family).everything))
+    }
+
+    #[test]
+    fn changes_are_noted_by_family_and_key_in_our_table_alone() {
+        let (v4, v6) = (Some(Family::V4), Some(Family::V6));
+        let changes = foreign([
+            (v4, TABLE, rule("ext-3")),
+            (v4, TABLE, rule("ext-3")),
+            (v4, TABLE, cluster_ip(1)),
+            (v4, "other", rule("ext-4")),
+            (None, TABLE, rule("ext-5")),
+        ]);
+        assert_eq!(summary(&changes), [(2, false), (0, false)]);
+        assert_eq!(summary(&foreign([(v6, TABLE, Changed::Table)])), [(0, false), (0, true)]);
+        assert_eq!(summary(&foreign([(v4, TABLE, rule("of nobody"))])), [(0, true), (0, false)]);
+    }
+
+    #[test]
+    fn beyond_a_number_of_keys_everything_is_compared() {
+        let of = |count: usize| foreign((0..count).map(|n| (Some(Family::V4), TABLE, cluster_ip(n as u16))));
+        assert_eq!(summary(&of(TOUCHED)), [(TOUCHED, false), (0, false)]);
+        assert_eq!(summary(&of(TOUCHED + 1)), [(TOUCHED, true), (0, false)]);
+    }
+
+    #[test]
+    fn what_was_lost_or_unobserved_may_be_anything_in_both_families() {
+        for (lost, everything) in [(false, false), (true, true)] {
+            let mut changes = foreign([(Some(Family::V4), TABLE, rule("ext-3"))]);
+            let mut later = foreign([(Some(Family::V6), TABLE, rule("ext-4"))]);
+            if lost {
+                later.lost(None);
+            }
+            changes.merge(later);
+            assert_eq!(summary(&changes), [(1, everything), (1, everything)]);
+        }
+        let mut changes = Foreign::default();
+        changes.unobserved();
+        assert_eq!(summary(&changes), [(0, true), (0, true)]);
     }
 }

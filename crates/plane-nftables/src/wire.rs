@@ -249,3 +249,132 @@ impl<'a> Reader<'a> {
         self.take(4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(u32::from_ne_bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::object::ObjectName;
+    use ferry_kernel::nft::Octets;
+    use ferry_model::Scope;
+
+    use super::*;
+    use crate::base;
+    use crate::names::{FixedChain, LOCAL_SLOTS, PortId};
+
+    const PROTOCOL: Protocol = Protocol::Sctp;
+    const PORT: u16 = 0x1234;
+
+    fn address_of(family: Family) -> IpAddr {
+        match family {
+            Family::V4 => "10.96.0.1".parse().unwrap(),
+            Family::V6 => "fd00:10:96::1".parse().unwrap(),
+        }
+    }
+
+    fn port_id() -> PortId {
+        PortId::new(&ObjectName::new("demo", "web"), PROTOCOL, "http")
+    }
+
+    /// A key of every set and map.
+    fn keys(family: Family) -> Vec<ElementKey> {
+        let (protocol, port, id, vip, slot) = (PROTOCOL, PORT, port_id(), address_of(family), LOCAL_SLOTS + 3);
+        let mut keys = vec![
+            ElementKey::Slot { vip, protocol, port, slot },
+            ElementKey::NodePortSlot { protocol, port, slot },
+            ElementKey::PoolSlot { id, slot },
+            ElementKey::ClusterIp(vip),
+            ElementKey::NodePortIp(vip),
+            ElementKey::SameOctet(7),
+        ];
+        keys.extend(VipMap::ALL.map(|map| ElementKey::Vip { map, vip, protocol, port }));
+        keys.extend(NodePortMap::ALL.map(|map| ElementKey::NodePort { map, protocol, port }));
+        for protocol in Protocol::ALL {
+            keys.push(ElementKey::Learn { protocol, vip, port });
+            keys.push(ElementKey::LearnNodePort { protocol, port });
+        }
+        let endpoint = Endpoint { address: vip, port };
+        keys.extend([Scope::Cluster, Scope::Local].map(|scope| ElementKey::Member { id, scope, endpoint }));
+        keys
+    }
+
+    fn plain(bytes: &[u8]) -> Element {
+        Element { key: Octets::new(bytes).unwrap(), key_end: None, data: OwnedData::None, interval_end: false }
+    }
+
+    #[test]
+    fn a_key_reads_back_and_is_as_long_as_its_set_says() {
+        for family in Family::ALL {
+            let keys = keys(family);
+            for fixed in FixedSet::ALL {
+                assert!(keys.iter().any(|key| key.set() == SetName::Fixed(*fixed)), "no key of {fixed:?}");
+            }
+            for at in keys {
+                let bytes = key_bytes(&at);
+                let len = u32::try_from(bytes.as_slice().len()).unwrap();
+                assert_eq!(len, base::shape(at.set(), family).key_len, "{at:?}");
+                assert_eq!(key(at.set(), family, &plain(bytes.as_slice())), Some(at));
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_of_another_length_or_with_an_end_is_foreign() {
+        for family in Family::ALL {
+            for at in keys(family) {
+                let bytes = key_bytes(&at).as_slice().to_vec();
+                let read = |bytes: &[u8]| key(at.set(), family, &plain(bytes));
+                assert_eq!(read(&[&bytes[..], &[0; 4]].concat()), None, "{at:?}");
+                assert_eq!(read(&bytes[..bytes.len() - 4.min(bytes.len())]), None, "{at:?}");
+                // Also an end that equals the key: no set of ours holds concatenated intervals.
+                let with_end = Element { key_end: Octets::new(&bytes), ..plain(&bytes) };
+                assert_eq!(key(at.set(), family, &with_end), None, "{at:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_of_other_fields_is_foreign() {
+        let read = |set: SetName, bytes: &[u8]| key(set, Family::V4, &plain(bytes));
+        assert_eq!(read(FixedSet::SameOctet.into(), &[7, 0, 0, 0, 8, 0, 0, 0]), None);
+        // ICMP
+        assert_eq!(read(FixedSet::ServiceNodePorts.into(), &[1, 0, 0, 0, 0, 80, 0, 0]), None);
+        assert_eq!(read(SetName::Memory(port_id(), Scope::Cluster), &[10, 0, 0, 1]), None);
+    }
+
+    #[test]
+    fn a_value_of_another_kind_is_foreign() {
+        let vip =
+            ElementKey::Vip { map: VipMap::Services, vip: address_of(Family::V4), protocol: PROTOCOL, port: PORT };
+        let slot = ElementKey::PoolSlot { id: port_id(), slot: 1 };
+        let endpoint = Endpoint { address: address_of(Family::V4), port: PORT };
+        let octets = |bytes: &[u8]| OwnedData::Value(Octets::new(bytes).unwrap());
+        let goto = |chain: &str| OwnedData::Verdict(Verdict::Goto(chain.to_owned()));
+        let reject = ChainName::Fixed(FixedChain::Reject);
+        let cases = [
+            (vip, OwnedData::Verdict(Verdict::Drop), Value::Drop),
+            (vip, goto(&reject.to_string()), Value::Goto(reject)),
+            (vip, goto("somewhere"), Value::Foreign),
+            (vip, OwnedData::Verdict(Verdict::Jump(reject.to_string())), Value::Foreign),
+            (vip, OwnedData::Verdict(Verdict::Accept), Value::Foreign),
+            (vip, OwnedData::Other, Value::Foreign),
+            (vip, OwnedData::None, Value::Foreign),
+            (slot, octets(endpoint_bytes(endpoint).as_slice()), Value::Endpoint(endpoint)),
+            (slot, octets(&[10, 96, 0, 1]), Value::Foreign),
+            (slot, octets(&[10, 96, 0, 1, 0, 80, 0, 0, 0]), Value::Foreign),
+            (slot, OwnedData::Verdict(Verdict::Drop), Value::Foreign),
+            (ElementKey::SameOctet(7), OwnedData::None, Value::None),
+            (ElementKey::SameOctet(7), OwnedData::Other, Value::Foreign),
+        ];
+        for (at, data, value) in cases {
+            let read = Element { data, ..plain(key_bytes(&at).as_slice()) };
+            assert_eq!(element(at.set(), Family::V4, &read), Some((at, value)), "{read:?}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_one_of_the_family_and_nothing_else() {
+        let bytes = address_bytes(address_of(Family::V4));
+        assert_eq!(address(Family::V4, bytes.as_slice()), Some(address_of(Family::V4)));
+        assert_eq!(address(Family::V6, bytes.as_slice()), None);
+        assert_eq!(address(Family::V4, address_bytes(address_of(Family::V6)).as_slice()), None);
+    }
+}

@@ -1,12 +1,11 @@
 //! Which units a commit is about, and which of them have to wait for each other.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io;
 use std::sync::Arc;
 
 use ferry_model::Context;
 
-use crate::{Acked, Batch, Compile, Object, Op, Unit, UnitId};
+use crate::{Acked, Batch, Compile, Object, Op, Refusal, Unit, UnitId};
 
 /// One unit on its way from what is acknowledged to what is pending.
 #[derive(Clone, Debug)]
@@ -22,7 +21,7 @@ pub(crate) fn owners<C: Compile>(
     context: &Context,
     group: &[Change],
     batch: &Batch<C::Object>,
-    refusals: &[(Op, usize, io::Error)],
+    refusals: &[Refusal],
 ) -> BTreeSet<UnitId> {
     let refused: BTreeSet<_> = refusals
         .iter()

@@ -1,11 +1,14 @@
 //! The contract of a data plane, and the engine that drives it. Knows no mode.
 //!
 //! A mode says *what* ([`Compile`]) and *how* ([`Kernel`]); the [`Engine`](engine::Engine) says when, how often, and
-//! what if it fails.
+//! what if it fails. A mode of several subsystems is [`Layered`](layered::Layered) kernels under one engine.
 
 mod attempt;
+mod batch;
 mod diff;
 pub mod engine;
+mod failure;
+pub mod layered;
 pub mod mailbox;
 #[cfg(feature = "testing")]
 pub mod memory;
@@ -16,7 +19,6 @@ mod turn;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::Hash;
-use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,6 +26,8 @@ use std::time::{Duration, Instant};
 use ferry_api::object::Protocol;
 use ferry_model::{BaseState, Context, FrontendAddr, Packet, Profile, ServiceState, Verdict};
 
+pub use batch::{Batch, Op};
+pub use failure::{Applied, CommitError, CommitFailure, Refusal};
 pub use ferry_api::object::ObjectName;
 pub use turn::Turn;
 
@@ -89,8 +93,8 @@ pub trait Object: Ord + Clone + fmt::Display + fmt::Debug {
     fn stays(&self) -> bool {
         false
     }
-    /// The frontend or node addresses that only this object serves: lost when it is deleted or replaced. Objects adopted from an earlier run have no
-    /// unit that would name it.
+    /// The frontend or node addresses that only this object serves: lost when it is deleted or replaced. Objects adopted
+    /// from an earlier run have no unit that would name it.
     fn serves(&self) -> Option<Served> {
         None
     }
@@ -172,8 +176,11 @@ pub trait Kernel<O: Object> {
     fn news(&mut self) -> Result<Option<Extent<O::Key>>, CommitError> {
         Ok(None)
     }
-    /// Makes the difference. All or nothing where the kernel can.
-    fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitError>;
+    /// Makes the difference: all or nothing where the kernel can, otherwise in the order of [`Batch::operations`].
+    ///
+    /// # Errors
+    /// With [`Applied::Unknown`] if some of the batch may be in force: the engine reads its keys back before it goes on.
+    fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitFailure>;
     /// The plane's own time: memories to purge, notifications to look at. Called at every turn of the run loop.
     fn tend(&mut self, now: Instant) -> Result<Tended<O::Key>, CommitError>;
 }
@@ -194,49 +201,6 @@ pub struct Tended<K> {
     pub wake: Option<Instant>,
     /// what somebody else changed, so that a repair costs what the damage costs
     pub drift: Option<Extent<K>>,
-}
-
-/// A difference to make, merged by key over all units: a key that one unit drops and another wants is a `replace`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch<O> {
-    /// sorted by rank, low to high
-    pub create: Vec<O>,
-    /// what each becomes; sorted by rank, low to high
-    pub replace: Vec<O>,
-    /// what was there; sorted by rank, high to low
-    pub delete: Vec<O>,
-}
-
-/// Which list of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Op {
-    /// [`Batch::create`]
-    Create,
-    /// [`Batch::replace`]
-    Replace,
-    /// [`Batch::delete`]
-    Delete,
-}
-
-/// What the kernel said, by what the engine does next.
-#[derive(Debug, thiserror::Error)]
-pub enum CommitError {
-    /// the kernel is not what we remember (ENOENT, EEXIST): read back and repair
-    #[error("the kernel differs from what was committed: {object}")]
-    Drifted {
-        /// what was missing or in the way
-        object: String,
-    },
-    /// never acceptable (EINVAL, ERANGE …): these operations, each as its list, the index in it and why; an empty list
-    /// means one of them, unknown which
-    #[error("refused: {}", refusals(.0))]
-    Refused(Vec<(Op, usize, io::Error)>),
-    /// later (EBUSY, EINTR, ENOBUFS)
-    #[error("busy: {0}")]
-    Busy(#[source] io::Error),
-    /// not on this machine (EPERM, no such subsystem)
-    #[error("not usable here: {0}")]
-    Unusable(#[source] io::Error),
 }
 
 /// What the run loop sees. Time is an argument.
@@ -274,7 +238,8 @@ pub struct Acknowledged {
 pub struct Outcome {
     /// units the kernel has acknowledged, also those that changed nothing
     pub acked: Vec<Acknowledged>,
-    /// frontends of objects that a full sync deleted. Other rules may serve some of them; the units in force name their own
+    /// frontends of objects that a full sync, or the way back after a failed commit, deleted. Other rules may serve some of
+    /// them; the units in force name their own
     pub unserved: Vec<Served>,
     /// units that wait because the kernel refuses them, with the reason
     pub quarantined: Vec<(UnitId, Arc<CommitError>)>,
@@ -334,33 +299,5 @@ impl fmt::Display for UnitId {
             Self::Base => f.write_str("base"),
             Self::Service(name) => write!(f, "service {name}"),
         }
-    }
-}
-
-// === impl Batch ===
-
-impl<O> Batch<O> {
-    /// How many operations it holds.
-    pub fn len(&self) -> usize {
-        self.create.len() + self.replace.len() + self.delete.len()
-    }
-
-    /// Whether there is nothing to do.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-impl<O> Default for Batch<O> {
-    fn default() -> Self {
-        Self { create: Vec::new(), replace: Vec::new(), delete: Vec::new() }
-    }
-}
-
-fn refusals(list: &[(Op, usize, io::Error)]) -> String {
-    match list {
-        [] => "the kernel does not say what".to_owned(),
-        [(_, _, error)] => error.to_string(),
-        [(_, _, error), ..] => format!("{error}, and {} more", list.len() - 1),
     }
 }

@@ -10,7 +10,7 @@ use crate::Delta;
 pub struct Mailbox;
 
 /// The end of the core thread.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Sender(Arc<Shared>);
 
 /// The end of an engine's thread.
@@ -28,16 +28,16 @@ pub enum Taken {
     Closed,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
     filled: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     delta: Option<Delta>,
-    senders_gone: bool,
+    senders: usize,
 }
 
 // === impl Mailbox ===
@@ -46,7 +46,8 @@ impl Mailbox {
     /// Makes a mailbox.
     #[expect(clippy::new_ret_no_self, reason = "a mailbox is its two ends")]
     pub fn new() -> (Sender, Receiver) {
-        let shared = Arc::new(Shared::default());
+        let state = State { delta: None, senders: 1 };
+        let shared = Arc::new(Shared { state: Mutex::new(state), filled: Condvar::new() });
         (Sender(Arc::clone(&shared)), Receiver(shared))
     }
 }
@@ -68,11 +69,19 @@ impl Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        // The other sender, if there is one, and the receiver hold the rest of the count.
-        if Arc::strong_count(&self.0) <= 2 {
-            self.0.lock().senders_gone = true;
+        let mut state = self.0.lock();
+        state.senders -= 1;
+        if state.senders == 0 {
+            drop(state);
             self.0.filled.notify_one();
         }
+    }
+}
+
+impl Clone for Sender {
+    fn clone(&self) -> Self {
+        self.0.lock().senders += 1;
+        Self(Arc::clone(&self.0))
     }
 }
 
@@ -82,7 +91,7 @@ impl Receiver {
     /// Waits for a change; without a timeout, for ever. What was put in before the senders went is still delivered.
     pub fn take(&self, timeout: Option<Duration>) -> Taken {
         let state = self.0.lock();
-        let waits = |state: &mut State| state.delta.is_none() && !state.senders_gone;
+        let waits = |state: &mut State| state.delta.is_none() && state.senders > 0;
         let mut state = match timeout {
             None => self.0.filled.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner),
             Some(timeout) => {
@@ -91,7 +100,7 @@ impl Receiver {
         };
         match state.delta.take() {
             Some(delta) => Taken::Delta(delta),
-            None if state.senders_gone => Taken::Closed,
+            None if state.senders == 0 => Taken::Closed,
             None => Taken::Timeout,
         }
     }
@@ -127,9 +136,10 @@ impl Delta {
 #[expect(clippy::disallowed_methods, reason = "a test needs a thread")]
 mod tests {
     use ferry_api::object::ObjectName;
+    use ferry_model::{BaseState, Context, NodePortAddresses, PerFamily};
 
     use super::*;
-    use crate::UnitId;
+    use crate::{Unit, UnitId};
 
     fn gone(name: &str) -> Delta {
         let id = UnitId::Service(ObjectName::new("default", name));
@@ -145,6 +155,33 @@ mod tests {
         let Taken::Delta(delta) = receiver.take(None) else { panic!("nothing came") };
         assert_eq!(delta.units.len(), 2);
         assert!(matches!(receiver.take(Some(Duration::ZERO)), Taken::Timeout));
+    }
+
+    #[test]
+    fn the_later_unit_and_the_later_context_win() {
+        let (sender, receiver) = Mailbox::new();
+        let id = UnitId::Service(ObjectName::new("default", "a"));
+        let unit = |affinity| {
+            let node_ports = NodePortAddresses::All;
+            Arc::new(Unit::Base(BaseState { node_ports, localhost: false, service_cidrs: vec![], affinity }))
+        };
+        let context = |masquerade_mark| {
+            Arc::new(Context {
+                node_name: "node".into(),
+                zone: None,
+                node_ips: PerFamily::default(),
+                local: PerFamily::default(),
+                masquerade_all: false,
+                masquerade_mark,
+            })
+        };
+        for (affinity, mark) in [(false, Some(1)), (true, Some(2)), (true, None)] {
+            let units = [(id.clone(), Some(unit(affinity)))].into();
+            sender.put(Delta { context: mark.map(context), units });
+        }
+        let Taken::Delta(delta) = receiver.take(None) else { panic!("nothing came") };
+        assert_eq!(delta.units.get(&id).unwrap().as_deref(), Some(&*unit(true)));
+        assert_eq!(delta.context.unwrap().masquerade_mark, 2, "a change without one leaves it");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::{Batch, CommitError, Extent, Kernel, Object, Op, Tended};
+use crate::{Applied, Batch, CommitError, CommitFailure, Extent, Kernel, Object, Op, Tended};
 
 /// An object that can say what it refers to, so that the order of operations can be checked.
 pub trait Refers: Object {
@@ -25,9 +25,34 @@ pub enum Fault<K> {
     Refuse(Vec<K>),
     /// these keys are refused until the fault is taken away, and the kernel doesn't say which
     RefuseSilently(Vec<K>),
+    /// so many operations are made, in the canonical order, and then it fails; after the last one if there are fewer
+    HalfWay {
+        /// made
+        operations: usize,
+        /// the error
+        error: Failing,
+    },
 }
 
-/// Holds objects, all or nothing for each batch, and checks at every step that nothing refers to what doesn't exist.
+/// The error of a commit that fails half-way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failing {
+    /// the operation that comes next is refused, and named
+    Refused,
+    /// one of the operations is refused
+    RefusedSilently,
+    /// an object that was missing or in the way
+    Drifted,
+    /// no memory
+    Resources,
+    /// a lock
+    Busy,
+    /// the mode can't be used
+    Unusable,
+}
+
+/// Holds objects, all or nothing for each batch unless a fault stops it half-way, and checks at every step that nothing refers
+/// to what doesn't exist.
 #[derive(Debug)]
 pub struct MemoryKernel<O: Object> {
     /// what is there
@@ -36,8 +61,10 @@ pub struct MemoryKernel<O: Object> {
     pub faults: VecDeque<Fault<O::Key>>,
     /// keys that are refused whenever they are created or replaced
     pub refused: Vec<O::Key>,
-    /// keys for which the kernel has no memory whenever they are created or replaced
+    /// keys that another program locks whenever they are created or replaced
     pub busy: Vec<O::Key>,
+    /// keys for which the kernel has no memory whenever they are created or replaced
+    pub starved: Vec<O::Key>,
     /// keys whose deletion fails with `EBUSY`
     pub in_use: Vec<O::Key>,
     /// what somebody else did since the last look
@@ -57,6 +84,8 @@ pub struct MemoryKernel<O: Object> {
 pub struct Side<O: Object> {
     shared: Arc<Mutex<Shared<O>>>,
     index: usize,
+    /// it reports foreign changes before a commit, too
+    has_news: bool,
 }
 
 #[derive(Debug)]
@@ -75,6 +104,7 @@ impl<O: Object> Default for MemoryKernel<O> {
             faults: VecDeque::new(),
             refused: Vec::new(),
             busy: Vec::new(),
+            starved: Vec::new(),
             in_use: Vec::new(),
             touched: Vec::new(),
             deaf: false,
@@ -115,6 +145,38 @@ impl<O: Refers> MemoryKernel<O> {
         all
     }
 
+    /// The next fault.
+    fn fail(&mut self, batch: &Batch<O>) -> Result<(), CommitFailure> {
+        match self.faults.pop_front() {
+            Some(Fault::Busy) => Err(Failing::Busy.error(batch, 0).into()),
+            Some(Fault::Unusable) => Err(Failing::Unusable.error(batch, 0).into()),
+            Some(Fault::Refuse(keys)) if !self.refusals(batch, &keys).is_empty() => {
+                Err(CommitError::Refused(self.refusals(batch, &keys)).into())
+            }
+            Some(Fault::RefuseSilently(keys)) => {
+                let hit = !self.refusals(batch, &keys).is_empty();
+                self.faults.push_front(Fault::RefuseSilently(keys));
+                if hit { Err(CommitError::Refused(Vec::new()).into()) } else { Ok(()) }
+            }
+            Some(Fault::HalfWay { operations, error }) => {
+                self.check(batch)?;
+                self.make(batch, operations);
+                Err(CommitFailure::unknown(error.error(batch, operations)))
+            }
+            Some(Fault::Refuse(_)) | None => Ok(()),
+        }
+    }
+
+    /// Makes the first operations.
+    fn make(&mut self, batch: &Batch<O>, operations: usize) {
+        for (op, _, object) in batch.operations().take(operations) {
+            match op {
+                Op::Create | Op::Replace => self.put(object),
+                Op::Delete => self.delete(object),
+            }
+        }
+    }
+
     fn check(&mut self, batch: &Batch<O>) -> Result<(), CommitError> {
         let drifted = |object: &O| CommitError::Drifted { object: object.key().to_string() };
         let mut written: BTreeMap<O::Key, &O> = BTreeMap::new();
@@ -124,6 +186,9 @@ impl<O: Refers> MemoryKernel<O> {
                 Some(_) => self.violations.push(format!("{object} is written twice")),
                 None => {}
             }
+        }
+        if let Some(object) = batch.delete.iter().find(|object| written.contains_key(&object.key())) {
+            self.violations.push(format!("{object} is written and deleted"));
         }
         if let Some(object) = batch.create.iter().find(|object| self.objects.contains_key(&object.key())) {
             // An identical spare part is filled anew, as the kernel halves do.
@@ -168,40 +233,24 @@ impl<O: Refers> Kernel<O> for MemoryKernel<O> {
         })
     }
 
-    fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitError> {
+    fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitFailure> {
         self.attempts += 1;
         let refusals = self.refusals(batch, &self.refused);
         if !refusals.is_empty() {
-            return Err(CommitError::Refused(refusals));
+            return Err(CommitError::Refused(refusals).into());
         }
         if !self.refusals(batch, &self.busy).is_empty() {
-            return Err(CommitError::Busy(io::ErrorKind::OutOfMemory.into()));
+            return Err(CommitError::Busy(io::ErrorKind::WouldBlock.into()).into());
+        }
+        if !self.refusals(batch, &self.starved).is_empty() {
+            return Err(CommitError::Resources(io::ErrorKind::OutOfMemory.into()).into());
         }
         if batch.delete.iter().any(|object| self.in_use.contains(&object.key())) {
-            return Err(CommitError::Busy(io::ErrorKind::ResourceBusy.into()));
+            return Err(CommitError::Resources(io::ErrorKind::ResourceBusy.into()).into());
         }
-        match self.faults.pop_front() {
-            Some(Fault::Busy) => return Err(CommitError::Busy(io::ErrorKind::ResourceBusy.into())),
-            Some(Fault::Unusable) => return Err(CommitError::Unusable(io::ErrorKind::PermissionDenied.into())),
-            Some(Fault::Refuse(keys)) if !self.refusals(batch, &keys).is_empty() => {
-                return Err(CommitError::Refused(self.refusals(batch, &keys)));
-            }
-            Some(Fault::RefuseSilently(keys)) => {
-                let hit = !self.refusals(batch, &keys).is_empty();
-                self.faults.push_front(Fault::RefuseSilently(keys));
-                if hit {
-                    return Err(CommitError::Refused(Vec::new()));
-                }
-            }
-            Some(Fault::Refuse(_)) | None => {}
-        }
+        self.fail(batch)?;
         self.check(batch)?;
-        for object in batch.create.iter().chain(&batch.replace) {
-            self.put(object);
-        }
-        for object in &batch.delete {
-            self.delete(object);
-        }
+        self.make(batch, usize::MAX);
         self.commits += 1;
         Ok(())
     }
@@ -216,13 +265,46 @@ impl<O: Refers> Kernel<O> for MemoryKernel<O> {
     }
 }
 
+// === impl Failing ===
+
+impl Failing {
+    /// After so many operations of a batch.
+    fn error<O>(self, batch: &Batch<O>, operations: usize) -> CommitError {
+        match self {
+            Self::Refused => {
+                let next = batch.operations().nth(operations);
+                let named = next.map(|(op, index, _)| (op, index, io::Error::from(io::ErrorKind::InvalidInput)));
+                CommitError::Refused(named.into_iter().collect())
+            }
+            Self::RefusedSilently => CommitError::Refused(Vec::new()),
+            Self::Drifted => CommitError::Drifted { object: "something".to_owned() },
+            Self::Resources => CommitError::Resources(io::ErrorKind::OutOfMemory.into()),
+            Self::Busy => CommitError::Busy(io::ErrorKind::WouldBlock.into()),
+            Self::Unusable => CommitError::Unusable(io::ErrorKind::PermissionDenied.into()),
+        }
+    }
+}
+
 // === impl Side ===
 
 impl<O: Refers> Side<O> {
     /// Both ways to one kernel.
     pub fn pair() -> [Self; 2] {
         let shared = Arc::new(Mutex::new(Shared { memory: MemoryKernel::default(), news: [Vec::new(), Vec::new()] }));
-        [0, 1].map(|index| Self { shared: Arc::clone(&shared), index })
+        [0, 1].map(|index| Self { shared: Arc::clone(&shared), index, has_news: false })
+    }
+
+    /// The same side as a kernel half that reports foreign changes before a commit, too.
+    #[must_use]
+    pub fn with_news(self) -> Self {
+        Self { has_news: true, ..self }
+    }
+
+    /// Foreign changes since the last call.
+    fn touched(&self) -> Option<Extent<O::Key>> {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let touched = shared.news.get_mut(self.index).map(std::mem::take).unwrap_or_default();
+        (!touched.is_empty()).then_some(Extent::Keys(touched))
     }
 
     /// Gives the kernel; what is touched there, both sides hear of.
@@ -244,19 +326,23 @@ impl<O: Refers> Kernel<O> for Side<O> {
         self.with(|memory| memory.read_back(extent))
     }
 
-    fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitError> {
-        self.with(|memory| memory.commit(batch))?;
+    fn news(&mut self) -> Result<Option<Extent<O::Key>>, CommitError> {
+        Ok(if self.has_news { self.touched() } else { None })
+    }
+
+    fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitFailure> {
+        let result = self.with(|memory| memory.commit(batch));
+        if matches!(&result, Err(failure) if failure.applied == Applied::Nothing) {
+            return result;
+        }
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         for (_, news) in shared.news.iter_mut().enumerate().filter(|(index, _)| *index != self.index) {
-            news.extend(batch.create.iter().chain(&batch.replace).chain(&batch.delete).map(Object::key));
+            news.extend(batch.operations().map(|(_, _, object)| object.key()));
         }
-        Ok(())
+        result
     }
 
     fn tend(&mut self, _now: Instant) -> Result<Tended<O::Key>, CommitError> {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let touched = shared.news.get_mut(self.index).map(std::mem::take).unwrap_or_default();
-        let drift = if touched.is_empty() { None } else { Some(Extent::Keys(touched)) };
-        Ok(Tended { wake: None, drift })
+        Ok(Tended { wake: None, drift: self.touched() })
     }
 }

@@ -20,6 +20,8 @@ struct Waiting {
 /// First and longest wait of a refused unit.
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(300);
+/// Longest wait of a unit without resources: those may be there again at any time.
+const LONGEST_WITHOUT_RESOURCES: Duration = Duration::from_secs(10);
 
 // === impl Quarantine ===
 
@@ -27,7 +29,13 @@ impl Quarantine {
     /// Puts a unit in, for longer each time.
     pub(crate) fn put(&mut self, id: UnitId, error: Arc<CommitError>, now: Instant) {
         let tries = self.0.get(&id).map_or(0, |waiting| waiting.tries);
-        let wait = FIRST.saturating_mul(1 << tries.min(16)).min(LONGEST);
+        let longest = match *error {
+            CommitError::Resources(_) => LONGEST_WITHOUT_RESOURCES,
+            CommitError::Drifted { .. } | CommitError::Refused(_) | CommitError::Busy(_) | CommitError::Unusable(_) => {
+                LONGEST
+            }
+        };
+        let wait = FIRST.saturating_mul(1 << tries.min(16)).min(longest);
         self.0.insert(id, Waiting { until: now + wait, tries: tries + 1, error });
     }
 

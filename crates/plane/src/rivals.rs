@@ -116,5 +116,13 @@ mod tests {
         assert!(!rivals.repaired(Some(1), at(12)), "one try");
         assert!(rivals.repaired(Some(1), at(13)), "undone again");
         assert_eq!(rivals.wake(), Some(at(33)), "twice as long");
+        let mut now = 33;
+        for wait in [40, 80, 160, 300, 300, 300, 300] {
+            assert_eq!(rivals.due(at(now)), vec![Some(1)]);
+            assert!(!rivals.repaired(Some(1), at(now)));
+            assert!(rivals.repaired(Some(1), at(now)));
+            now += wait;
+            assert_eq!(rivals.wake(), Some(at(now)), "five minutes at most");
+        }
     }
 }

@@ -13,30 +13,22 @@ mod toy;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferry_modekit::memory::settle;
+use ferry_modekit::memory::{half_way, settle};
 use ferry_plane::engine::Engine;
-use ferry_plane::memory::{Fault, MemoryKernel};
+use ferry_plane::memory::{Failing, Fault, MemoryKernel};
 use ferry_plane::{CommitError, Delta, SyncEngine, UnitId};
 use proptest::prelude::*;
+use toy::world::{Change, World, changes};
 use toy::{Toy, ToyCompile, ToyKey, base, context, served, service};
 
 type ToyEngine = Engine<ToyCompile, MemoryKernel<Toy>>;
 
-/// Who owns each of eight VIPs, how many endpoints each of four services has, and which mark is in force.
-#[derive(Clone, Debug)]
-struct World {
-    owners: Vec<u8>,
-    endpoints: Vec<Vec<u8>>,
-    mark: u32,
-}
-
 #[derive(Clone, Debug)]
 enum Step {
-    Give { vip: u8, to: u8 },
-    Endpoints { service: u8, endpoints: Vec<u8> },
-    Mark(u32),
+    World(Change),
     Busy,
     Refuse { vip: u8, silently: bool },
+    HalfWay { operations: usize, error: Failing },
     Lose(u8),
     Flush,
     Foreign(u8),
@@ -44,33 +36,12 @@ enum Step {
     Tend,
 }
 
-const SERVICES: u8 = 4;
-
-impl World {
-    fn new() -> Self {
-        Self { owners: vec![0, 0, 1, 1, 2, 2, 3, 3], endpoints: vec![vec![1, 2], vec![2, 3], vec![4], vec![]], mark: 1 }
-    }
-
-    fn delta(&self) -> Delta {
-        let mut units = vec![(UnitId::Base, Some(Arc::new(base())))];
-        for index in 0..SERVICES {
-            let vips: Vec<u8> = (0..8).filter(|vip| self.owners[usize::from(*vip)] == index).collect();
-            let endpoints = &self.endpoints[usize::from(index)];
-            let (name, unit) = service(index, &vips, endpoints);
-            units.push((UnitId::Service(name), unit.map(Arc::new)));
-        }
-        Delta { context: Some(Arc::new(context(self.mark))), units: units.into_iter().collect() }
-    }
-}
-
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        4 => (0..8u8, 0..SERVICES).prop_map(|(vip, to)| Step::Give { vip, to }),
-        4 => (0..SERVICES, prop::collection::vec(1..9u8, 0..5))
-            .prop_map(|(service, endpoints)| Step::Endpoints { service, endpoints }),
-        1 => (1..4u32).prop_map(Step::Mark),
+        9 => changes().prop_map(Step::World),
         1 => Just(Step::Busy),
         1 => (0..8u8, any::<bool>()).prop_map(|(vip, silently)| Step::Refuse { vip, silently }),
+        2 => half_way().prop_map(|(operations, error)| Step::HalfWay { operations, error }),
         1 => any::<u8>().prop_map(Step::Lose),
         1 => Just(Step::Flush),
         1 => (0..12u8).prop_map(Step::Foreign),
@@ -92,15 +63,16 @@ fn settled(engine: &ToyEngine) -> Vec<Toy> {
 
 fn step(engine: &mut ToyEngine, world: &mut World, step: Step, now: Instant) {
     match step {
-        Step::Give { vip, to } => world.owners[usize::from(vip)] = to,
-        Step::Endpoints { service, endpoints } => world.endpoints[usize::from(service)] = endpoints,
-        Step::Mark(mark) => world.mark = mark,
+        Step::World(change) => world.apply(change),
         Step::Busy => return engine.kernel_mut().faults.push_back(Fault::Busy),
         Step::Refuse { vip, silently: false } => {
             return engine.kernel_mut().faults.push_back(Fault::Refuse(vec![ToyKey::Frontend(vip)]));
         }
         Step::Refuse { vip, silently: true } => {
             return engine.kernel_mut().faults.push_back(Fault::RefuseSilently(vec![ToyKey::Frontend(vip)]));
+        }
+        Step::HalfWay { operations, error } => {
+            return engine.kernel_mut().faults.push_back(Fault::HalfWay { operations, error });
         }
         Step::Lose(index) => {
             let frontends: Vec<ToyKey> =
@@ -586,7 +558,7 @@ fn an_object_that_cannot_be_deleted_holds_up_its_unit_alone() {
     assert!(outcome.error.is_some() && outcome.quarantined.is_empty(), "it may be free in a moment: {outcome:?}");
     let outcome = engine.sync(at(50));
     assert!(outcome.error.is_none() && outcome.quarantined.len() == 1, "{outcome:?}");
-    assert!(matches!(&*outcome.quarantined[0].1, CommitError::Busy(_)), "the reason is kept: {outcome:?}");
+    assert!(matches!(&*outcome.quarantined[0].1, CommitError::Resources(_)), "the reason is kept: {outcome:?}");
     let slots = |engine: &ToyEngine, vip| engine.kernel().objects[&ToyKey::Frontend(vip)].slots().to_vec();
     assert_eq!(slots(&engine, 0), [8]);
     assert_eq!(slots(&engine, 4), [4], "the last good state");
@@ -599,6 +571,121 @@ fn an_object_that_cannot_be_deleted_holds_up_its_unit_alone() {
     engine.kernel_mut().in_use.clear();
     settle(&mut engine, at(2000));
     assert_eq!(settled(&engine), settled(&built_from_nothing(&world, start)));
+}
+
+#[test]
+fn a_unit_that_is_too_large_holds_up_no_other() {
+    let mut world = World::new();
+    let start = Instant::now();
+    let at = |milliseconds| start + Duration::from_millis(milliseconds);
+    // In a first load, in an incremental sync, and where everything is compared.
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default()).with_portion(3);
+    engine.kernel_mut().starved = vec![ToyKey::Frontend(4)];
+    engine.offer(world.delta());
+    assert!(engine.sync(at(0)).error.is_some());
+    let outcome = engine.sync(at(50));
+    assert!(outcome.error.is_none() && outcome.quarantined.len() == 1, "{outcome:?}");
+    let there = |engine: &ToyEngine, vip| engine.kernel().objects.contains_key(&ToyKey::Frontend(vip));
+    assert!(there(&engine, 0) && there(&engine, 6) && !there(&engine, 4));
+    engine.kernel_mut().starved = vec![ToyKey::Frontend(0)];
+    world.endpoints[0] = vec![8];
+    world.endpoints[3] = vec![9];
+    engine.offer(world.delta());
+    assert!(engine.sync(at(100)).error.is_some(), "there may be memory in a moment");
+    let outcome = engine.sync(at(150));
+    assert!(outcome.error.is_none() && outcome.quarantined.len() == 1, "{outcome:?}");
+    assert_eq!(engine.kernel().objects[&ToyKey::Frontend(6)].slots(), [9]);
+    engine.kernel_mut().starved.clear();
+    // Resources may be there again at any time: no unit waits longer than ten seconds.
+    let outcome = engine.sync(at(11_000));
+    assert!(outcome.error.is_none() && outcome.quarantined.is_empty(), "{outcome:?}");
+    assert_eq!(settled(&engine), settled(&built_from_nothing(&world, start)));
+}
+
+#[test]
+fn a_kernel_without_memory_is_not_asked_for_each_unit() {
+    let now = Instant::now();
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
+    engine.offer(World::new().delta());
+    assert!(engine.sync(now).error.is_none());
+    engine.kernel_mut().starved = (20..60).map(ToyKey::Frontend).collect();
+    let services = (20..60).map(|index| service(index, &[index], &[1]));
+    let units = services.map(|(name, unit)| (UnitId::Service(name), unit.map(Arc::new))).collect();
+    engine.offer(Delta { context: None, units });
+    assert!(engine.sync(now).error.is_some());
+    let before = engine.kernel().attempts;
+    let outcome = engine.sync(now + Duration::from_millis(50));
+    assert!(outcome.error.is_some() && outcome.quarantined.len() == 8, "{outcome:?}");
+    assert!(engine.kernel().attempts - before < 30, "{}", engine.kernel().attempts - before);
+    engine.kernel_mut().starved.clear();
+    settle(&mut engine, now);
+    assert_eq!((20..60).filter(|vip| engine.kernel().objects.contains_key(&ToyKey::Frontend(*vip))).count(), 40);
+}
+
+#[test]
+fn what_an_earlier_run_left_and_cannot_be_deleted_holds_up_nothing() {
+    let world = World::new();
+    let start = Instant::now();
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
+    engine.kernel_mut().objects.insert(ToyKey::Base, Toy::Base);
+    engine.kernel_mut().objects.insert(ToyKey::Host(77), Toy::Host(77));
+    engine.kernel_mut().in_use = vec![ToyKey::Host(77)];
+    engine.offer(world.delta());
+    assert!(engine.sync(start).error.is_some());
+    let outcome = engine.sync(start + Duration::from_millis(50));
+    assert!(outcome.error.is_none() && outcome.quarantined.is_empty(), "{outcome:?}");
+    assert!(engine.kernel().objects.contains_key(&ToyKey::Frontend(0)));
+    // It is reported as long as it is there, and damage is repaired beside it.
+    engine.kernel_mut().lose(&ToyKey::Frontend(0));
+    engine.tend(start + Duration::from_millis(100));
+    let failed = engine.tend(start + Duration::from_millis(400));
+    assert!(failed.error.is_some(), "{failed:?}");
+    let outcome = engine.tend(start + Duration::from_millis(600));
+    assert!(outcome.error.is_some() && outcome.repairs == 1, "{outcome:?}");
+    assert!(engine.kernel().objects.contains_key(&ToyKey::Frontend(0)));
+    engine.kernel_mut().in_use.clear();
+    settle(&mut engine, start);
+    assert_eq!(settled(&engine), settled(&built_from_nothing(&world, start)));
+}
+
+#[test]
+fn a_refused_unit_that_failed_half_way_goes_back_to_its_last_good_state() {
+    let mut world = World::new();
+    let now = Instant::now();
+    let mut engine = built_from_nothing(&world, now);
+    world.endpoints[1] = vec![7];
+    world.endpoints[0] = vec![8];
+    engine.offer(world.delta());
+    // Two hosts made and one frontend of service 0 replaced, then one of service 1 is refused.
+    engine.kernel_mut().faults.push_back(Fault::HalfWay { operations: 4, error: Failing::Refused });
+    engine.kernel_mut().refused = vec![ToyKey::Frontend(3)];
+    let outcome = engine.sync(now);
+    assert!(outcome.error.is_none() && outcome.quarantined.len() == 1 && outcome.repairs == 0, "{outcome:?}");
+    let slots = |engine: &ToyEngine, vip| engine.kernel().objects[&ToyKey::Frontend(vip)].slots().to_vec();
+    assert_eq!((slots(&engine, 0), slots(&engine, 2), slots(&engine, 3)), (vec![8], vec![2, 3], vec![2, 3]));
+    assert!(!engine.kernel().objects.contains_key(&ToyKey::Host(7)), "nothing is left of the refused change");
+    let wanted = engine.objects();
+    assert!(engine.kernel().objects.values().all(|object| wanted.contains(object) || object.is_pick()));
+}
+
+#[test]
+fn what_failed_half_way_is_completed_and_not_made_twice() {
+    for error in [Failing::Busy, Failing::Drifted, Failing::Resources, Failing::Unusable] {
+        for operations in 0..8 {
+            let mut world = World::new();
+            let now = Instant::now();
+            let mut engine = built_from_nothing(&world, now);
+            world.endpoints = vec![vec![8], vec![9], vec![], vec![1, 2]];
+            engine.offer(world.delta());
+            engine.kernel_mut().faults.push_back(Fault::HalfWay { operations, error });
+            let first = engine.sync(now);
+            assert_eq!(first.error.is_some(), error != Failing::Drifted, "{first:?}");
+            let outcome = engine.sync(now + Duration::from_millis(50));
+            assert!(outcome.error.is_none() && outcome.quarantined.is_empty() && outcome.repairs == 0, "{outcome:?}");
+            assert_eq!(engine.kernel().violations, Vec::<String>::new());
+            assert_eq!(settled(&engine), settled(&built_from_nothing(&world, now)), "{error:?} after {operations}");
+        }
+    }
 }
 
 #[test]

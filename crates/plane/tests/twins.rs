@@ -15,9 +15,10 @@ mod toy;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ferry_modekit::memory::half_way;
 use ferry_modekit::twin::{Schedule, Timing, Twin, at, there, timing};
 use ferry_plane::engine::Engine;
-use ferry_plane::memory::{Fault, MemoryKernel, Side};
+use ferry_plane::memory::{Failing, Fault, MemoryKernel, Side};
 use ferry_plane::{Delta, SyncEngine, UnitId};
 use proptest::prelude::*;
 use toy::{Toy, ToyCompile, ToyKey, base, context, service};
@@ -35,6 +36,7 @@ enum Harm {
     /// no harm: another context
     Mark(u32),
     Busy,
+    HalfWay(usize, Failing),
     Refuse(u8),
 }
 
@@ -54,7 +56,8 @@ fn harms() -> impl Strategy<Value = Vec<(u64, Harm)>> {
 }
 
 fn faults() -> impl Strategy<Value = Vec<(u64, Harm)>> {
-    let fault = prop_oneof![2 => Just(Harm::Busy), 1 => (0..6u8).prop_map(Harm::Refuse)];
+    let half_way = half_way().prop_map(|(operations, error)| Harm::HalfWay(operations, error));
+    let fault = prop_oneof![2 => Just(Harm::Busy), 2 => half_way, 1 => (0..6u8).prop_map(Harm::Refuse)];
     prop::collection::vec((0..3000u64, fault), 0..4)
 }
 
@@ -102,6 +105,9 @@ fn hurt(memory: &mut MemoryKernel<Toy>, harm: &Harm) {
         Harm::Flush => memory.flush(),
         Harm::Mark(_) => {}
         Harm::Busy => memory.faults.push_back(Fault::Busy),
+        Harm::HalfWay(operations, error) => {
+            memory.faults.push_back(Fault::HalfWay { operations: *operations, error: *error });
+        }
         Harm::Refuse(vip) => memory.faults.push_back(Fault::Refuse(vec![ToyKey::Frontend(*vip)])),
     }
 }

@@ -226,6 +226,8 @@ mod tests {
             ("9007199254.740993s", 9_007_199_254_740_993_000),
             ("9223372036854775807ns", i64::MAX),
             ("-9223372036854775808ns", i64::MIN),
+            ("9223372036854775806ns1ns", i64::MAX),
+            ("-9223372036854775807ns1ns", i64::MIN),
             ("0.100000000000000000000h", 360_000_000_000),
             ("0.830103483285477580700h", 2_988_372_539_827),
         ] {
@@ -253,9 +255,18 @@ mod tests {
             ("3000000h", r#"time: invalid duration "3000000h""#),
             ("-9223372036854775809ns", r#"time: invalid duration "-9223372036854775809ns""#),
             ("99999999999999999999s", r#"time: invalid duration "99999999999999999999s""#),
+            ("9223372036854775807ns1ns", r#"time: invalid duration "9223372036854775807ns1ns""#),
+            ("-9223372036854775808ns1ns", r#"time: invalid duration "-9223372036854775808ns1ns""#),
         ] {
             assert_eq!(text.parse::<GoDuration>().unwrap_err().to_string(), message);
         }
+    }
+
+    /// Two terms of 2^63 add up to 0 in 64 bits, for which Go takes them.
+    #[test]
+    fn a_sum_that_wraps_is_refused() {
+        let text = "-9223372036854775808ns9223372036854775808ns";
+        assert_eq!(text.parse::<GoDuration>(), Err(DurationError::Invalid(text.to_owned())));
     }
 
     #[test]

@@ -417,12 +417,27 @@ const VALIDATION: &[(&str, &str)] = &[
     ),
     ("nftables: {masqueradeBit: -1}", ""),
     (
+        "iptables: {masqueradeBit: 32}",
+        "KubeProxyIPTablesConfiguration.MasqueradeBit: Invalid value: 32: must be within the range [0, 31]",
+    ),
+    (
+        "mode: nftables\nnftables: {masqueradeBit: 32}",
+        "KubeProxyNFTablesConfiguration.MasqueradeBit: Invalid value: 32: must be within the range [0, 31]",
+    ),
+    ("mode: nftables\nnftables: {masqueradeBit: 31}\niptables: {masqueradeBit: 0}", ""),
+    ("mode: nftables\nnftables: {masqueradeBit: 0}\niptables: {masqueradeBit: 31}", ""),
+    (
         "iptables: {syncPeriod: -1s, minSyncPeriod: -2s}",
         "[SyncPeriod: Invalid value: \"-1s\": must be greater than 0, MinSyncPeriod: Invalid value: \"-2s\": must be greater than or equal to 0]",
     ),
     (
         "iptables: {syncPeriod: 30s, minSyncPeriod: 1m}",
         "SyncPeriod: Invalid value: \"1m0s\": must be greater than or equal to KubeProxyConfiguration.MinSyncPeriod",
+    ),
+    ("iptables: {syncPeriod: 30s, minSyncPeriod: 30s}", ""),
+    (
+        "iptables: {syncPeriod: 30s, minSyncPeriod: 30.000000001s}",
+        "SyncPeriod: Invalid value: \"30.000000001s\": must be greater than or equal to KubeProxyConfiguration.MinSyncPeriod",
     ),
     ("mode: ipvs\niptables: {syncPeriod: 30s, minSyncPeriod: 1m}", ""),
     ("configSyncPeriod: -1s", "ConfigSyncPeriod: Invalid value: \"-1s\": must be greater than 0"),

@@ -12,13 +12,13 @@ mod service_cidr;
 mod uid;
 
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 pub use dns::{is_dns_label, is_dns_subdomain};
 pub use endpoint_slice::{
     AddressType, Conditions, EndpointSlice, EndpointSliceBuilder, Hints, SliceEndpoint, SlicePort,
 };
+pub use ferry_family::Family;
 pub use ipnet::IpNet;
 pub use node::{AddressKind, Node, NodeAddress};
 pub use service::{
@@ -82,15 +82,6 @@ pub enum Protocol {
     Udp,
     /// IP protocol 132
     Sctp,
-}
-
-/// An IP family; the proxy runs one independent instance of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// IPv4
-    V4,
-    /// IPv6
-    V6,
 }
 
 // === impl ObjectName ===
@@ -207,32 +198,6 @@ impl fmt::Display for Protocol {
             Self::Tcp => "TCP",
             Self::Udp => "UDP",
             Self::Sctp => "SCTP",
-        })
-    }
-}
-
-// === impl Family ===
-
-impl Family {
-    /// Both, IPv4 first.
-    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
-
-    /// The family of an address.
-    pub fn of(address: IpAddr) -> Self {
-        if address.is_ipv4() { Self::V4 } else { Self::V6 }
-    }
-
-    /// The family of a network.
-    pub fn of_net(net: IpNet) -> Self {
-        Self::of(net.addr())
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::V4 => "IPv4",
-            Self::V6 => "IPv6",
         })
     }
 }

@@ -336,6 +336,8 @@ fn forms_of_files() {
         (format!("\u{feff}%YAML 1.1\n---\n{SERVICE}").replace('\n', "\r\n"), &["Service default/web"]),
         ("apiVersion: apps/v1\nkind: Deployment\nmetadata: 5\nspec: {ports: x}\nitems: {a: b}\n".to_owned(), &["(Deployment)"]),
         ("apiVersion: serving.knative.dev/v1\nkind: Service\nspec: {ports: x}\n".to_owned(), &["(Service)"]),
+        ("apiVersion: example.com/discovery.k8s.io\nkind: EndpointSlice\n".to_owned(), &["(EndpointSlice)"]),
+        ("apiVersion: discovery.k8s.io/v1\nkind: EndpointSliceSet\n".to_owned(), &["(EndpointSliceSet)"]),
         (
             format!("apiVersion: v1\nkind: List\nitems:\n- {item}\n- {{apiVersion: v1, kind: Pod, spec: 5}}\n- {item}\n"),
             &["Service default/b", "(Pod)", "Service default/b"],
@@ -420,6 +422,17 @@ const BROKEN: &[(&str, &str, &str)] = &[
         "",
         "apiVersion: v1\nkind: EndpointSlice",
         "line 1, column 1: apiVersion v1 of EndpointSlice can't be read, only discovery.k8s.io/v1",
+    ),
+    // Kubernetes' own groups have no other kind of that name; see `(Service)` for those of others.
+    (
+        "",
+        "apiVersion: discovery.k8s.io/v1\nkind: Service",
+        "line 1, column 1: apiVersion discovery.k8s.io/v1 of Service can't be read, only v1",
+    ),
+    (
+        "",
+        "apiVersion: networking.k8s.io/v1\nkind: EndpointSlice",
+        "line 1, column 1: apiVersion networking.k8s.io/v1 of EndpointSlice can't be read, only discovery.k8s.io/v1",
     ),
     ("", "apiVersion: v2\nkind: List", "line 1, column 1: apiVersion v2 of List can't be read, only v1"),
     ("", "apiVersion: v1\nkind: Service\nmetadata: {}", "line 1, column 1: metadata.name is missing"),

@@ -2,8 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{Family, wire};
-use crate::netlink::{Attributes, Malformed, Writer};
+use ferry_family::Family;
+
+use super::wire;
+use crate::netlink::{Attributes, Malformed, Writer, nfnetlink};
 
 /// A flow of a protocol with ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -82,7 +84,7 @@ impl Tuple {
 
     /// The family of both addresses; that of the destination, should they differ.
     pub fn family(&self) -> Family {
-        if self.destination.is_ipv4() { Family::Ip } else { Family::Ip6 }
+        Family::of(self.destination)
     }
 
     /// Writes it as this attribute of an entry.
@@ -161,7 +163,7 @@ impl Parts {
 /// # Errors
 /// [`Malformed`] if it is no entry.
 pub fn decode_entry(payload: &[u8]) -> Result<Option<Entry>, Malformed> {
-    let attributes = payload.get(wire::HEADER_LEN..).ok_or(Malformed("short message about an entry"))?;
+    let attributes = payload.get(nfnetlink::HEADER_LEN..).ok_or(Malformed("short message about an entry"))?;
     let mut attributes = Attributes::new(attributes);
     let (mut original, mut reply) = (Parts::default(), Parts::default());
     let (mut status, mut id, mut zone) = (Status::default(), None, None);

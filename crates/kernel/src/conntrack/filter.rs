@@ -2,8 +2,10 @@
 
 use std::net::IpAddr;
 
+use ferry_family::Family;
+
 use super::entry::address;
-use super::{Entry, Family, Status, wire};
+use super::{Entry, Status, wire};
 use crate::netlink::Writer;
 
 /// Which entries are wanted. The kernel leaves out what it can, so that they need not be written and read: by family always,
@@ -41,7 +43,7 @@ impl Filter {
     /// at least). The ports of SCTP they don't compare.
     pub(super) fn encode(&self, writer: &mut Writer) {
         use wire::{filter, tuple};
-        let destination = self.destination.filter(|address| self.family == Family::Ip && address.is_ipv4());
+        let destination = self.destination.filter(|address| self.family == Family::V4 && address.is_ipv4());
         let mut flags = filter::F_PROTOCOL;
         let nest = writer.nest(wire::TUPLE_ORIGINAL);
         if let Some(destination) = destination {

@@ -14,7 +14,6 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use crate::nft::Family;
 pub use entry::{Entry, Status, Tuple, decode_entry};
 pub use filter::Filter;
 pub use proc::decode_line;

@@ -140,8 +140,8 @@ fn parse<T: std::str::FromStr>(text: &str) -> Result<T, Malformed> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Family;
     use super::*;
+    use ferry_family::Family;
 
     const UDP: &str = "ipv4     2 udp      17 29 src=10.0.0.9 dst=10.96.0.1 sport=4000 dport=53 [UNREPLIED] src=10.1.0.2 \
                        dst=10.0.0.9 sport=5353 dport=4000 mark=0 zone=0 use=2";
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_too_long_or_has_zones_is_left_to_netlink() {
-        let filter = Filter { family: Family::Ip, protocol: 17, destination: None, port: None, unanswered: false };
+        let filter = Filter { family: Family::V4, protocol: 17, destination: None, port: None, unanswered: false };
         let lines = |line: &str, count| format!("{line}\n").repeat(count);
         assert_eq!(read(lines(UDP, 7).as_bytes(), &filter).unwrap().unwrap().len(), 7);
         assert_eq!(read(lines(TCP, 7).as_bytes(), &filter).unwrap(), Some(Vec::new()));

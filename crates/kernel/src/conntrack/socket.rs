@@ -6,7 +6,8 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::wire::{self, msg};
 use super::{Entry, Filter, decode_entry, proc};
-use crate::netlink::{self, Messages, Reply, Writer, control, decode_reply, flag};
+use crate::errno::ErrorClass;
+use crate::netlink::{Answer, End, Interrupted, Malformed, Session, Writer, flag, nfnetlink};
 
 /// So many entries [`Socket::delete`] removes by one send: their errors, should all fail, fit into a receive buffer of the
 /// size that everybody may have.
@@ -19,11 +20,7 @@ const ASKED_AT_ONCE: usize = 32;
 /// anything but the kernel's own work.
 #[derive(Debug)]
 pub struct Socket {
-    socket: netlink::Socket,
-    sequence: u32,
-    datagram: Vec<u8>,
-    /// a dialogue was broken off: answers may still arrive
-    dirty: bool,
+    session: Session,
 }
 
 /// Why a list is not whole, or an entry still there, by what to do next.
@@ -56,20 +53,17 @@ pub struct Deletion {
 
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
-        match error.raw_os_error() {
-            // EBUSY: kernels up to 5.12 keep flows that are offloaded
-            Some(libc::EINTR | libc::ENOBUFS | libc::EAGAIN | libc::ENOMEM | libc::EBUSY) => Self::Interrupted(error),
-            Some(libc::EPERM | libc::EACCES | libc::EPROTONOSUPPORT | libc::EAFNOSUPPORT | libc::EOPNOTSUPP) => {
-                Self::Unusable(error)
-            }
-            _ if error.kind() == io::ErrorKind::Interrupted => Self::Interrupted(error),
+        match ErrorClass::of(&error) {
+            // in use: kernels up to 5.12 keep flows that are offloaded
+            class if class.is_temporary() => Self::Interrupted(error),
+            class if class.is_unusable() => Self::Unusable(error),
             _ => Self::Io(error),
         }
     }
 }
 
-impl From<netlink::Malformed> for Error {
-    fn from(malformed: netlink::Malformed) -> Self {
+impl From<Malformed> for Error {
+    fn from(malformed: Malformed) -> Self {
         io::Error::from(malformed).into()
     }
 }
@@ -82,8 +76,7 @@ impl Socket {
     /// # Errors
     /// What the system says.
     pub fn open() -> Result<Self, Error> {
-        let socket = netlink::Socket::open(NETLINK_NETFILTER)?;
-        Ok(Self { socket, sequence: 0, datagram: Vec::new(), dirty: false })
+        Ok(Self { session: Session::open(NETLINK_NETFILTER)? })
     }
 
     /// Shows all entries that match, one after the other; none is kept. An entry that comes or goes meanwhile may be among
@@ -94,9 +87,7 @@ impl Socket {
     pub fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {
         match self.list(filter, true, each) {
             // a kernel that knows filters, but not this one, says so before it lists anything
-            Err(Error::Unusable(error) | Error::Io(error))
-                if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) =>
-            {
+            Err(Error::Unusable(error) | Error::Io(error)) if ErrorClass::of(&error).lacks_subsystem() => {
                 self.list(filter, false, each).map_err(without_tracking)
             }
             listed => listed,
@@ -104,42 +95,24 @@ impl Socket {
     }
 
     fn list(&mut self, filter: &Filter, in_kernel: bool, each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {
-        let sequence = self.next_sequence();
-        let mut writer = Writer::new();
-        let flags = flag::REQUEST | flag::DUMP;
-        let mark = wire::begin(&mut writer, msg::GET, filter.family.number(), flags, sequence);
-        if in_kernel {
-            filter.encode(&mut writer);
-        }
-        writer.end_message(mark);
-        self.settle();
-        self.dirty = true;
-        self.socket.send(writer.bytes())?;
-        let mut interrupted = false;
-        while self.socket.receive(&mut self.datagram)? {
-            for message in Messages::new(&self.datagram) {
-                let message = message?;
-                if message.sequence != sequence {
-                    continue;
-                }
-                interrupted |= message.flags & flag::DUMP_INTR != 0;
-                if let control::DONE | control::ERROR = message.kind {
-                    self.dirty = false;
-                    return match decode_reply(&message)? {
-                        Some(Reply::Refused(refusal)) => Err(io::Error::from(refusal).into()),
-                        _ if interrupted => Err(Error::Interrupted(io::ErrorKind::Interrupted.into())),
-                        _ => Ok(()),
-                    };
-                }
-                if message.kind != wire::kind(msg::NEW) {
-                    continue;
-                }
-                if let Some(entry) = decode_entry(message.payload)?.filter(|entry| filter.matches(entry)) {
-                    each(&entry);
-                }
+        let fill = |writer: &mut Writer| {
+            nfnetlink::header(writer, filter.family.number());
+            if in_kernel {
+                filter.encode(writer);
             }
+        };
+        let listed = self.session.list(wire::kind(msg::GET), fill, &mut |message| {
+            if message.kind == wire::kind(msg::NEW)
+                && let Some(entry) = decode_entry(message.payload)?.filter(|entry| filter.matches(entry))
+            {
+                each(&entry);
+            }
+            Ok::<_, Error>(())
+        });
+        match listed? {
+            Interrupted(false) => Ok(()),
+            Interrupted(true) => Err(Error::Interrupted(io::ErrorKind::Interrupted.into())),
         }
-        Err(Error::Interrupted(io::Error::other("the kernel did not answer to the end")))
     }
 
     /// As [`Self::dump`], where the table is small and the calling thread is in the socket's namespace: in a fraction of the time.
@@ -163,42 +136,26 @@ impl Socket {
 
     /// Asks for single entries, by the tuples of their answers. Those that are gone are left out.
     fn ask(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {
-        let mut writer = Writer::new();
+        let mut requests = self.session.requests();
         for entry in entries {
-            let sequence = self.next_sequence();
-            let mark = wire::begin(&mut writer, msg::GET, entry.reply.family().number(), flag::REQUEST, sequence);
-            entry.reply.encode(&mut writer, wire::TUPLE_REPLY, entry.protocol);
-            writer.end_message(mark);
+            requests.add(wire::kind(msg::GET), 0, |writer| {
+                nfnetlink::header(writer, entry.reply.family().number());
+                entry.reply.encode(writer, wire::TUPLE_REPLY, entry.protocol);
+            });
         }
-        let last = self.sequence;
-        self.settle();
-        self.dirty = true;
-        self.socket.send(writer.bytes())?;
-        while self.socket.receive(&mut self.datagram)? {
-            for message in Messages::new(&self.datagram) {
-                let message = message?;
-                match decode_reply(&message)? {
-                    Some(Reply::Refused(refusal)) => {
-                        let error = io::Error::from(refusal);
-                        if error.raw_os_error() != Some(libc::ENOENT) {
-                            return Err(error.into());
-                        }
-                    }
-                    Some(Reply::Done(_)) => {}
-                    None if message.kind == wire::kind(msg::NEW) => {
-                        if let Some(entry) = decode_entry(message.payload)? {
-                            each(&entry);
-                        }
-                    }
-                    None => {} // nobody has asked for it
+        self.session.exchange(&requests, End::Any, &mut |answer| match answer {
+            Answer::Object(message) if message.kind == wire::kind(msg::NEW) => {
+                if let Some(entry) = decode_entry(message.payload)? {
+                    each(&entry);
                 }
-                if message.sequence == last {
-                    self.dirty = false;
-                    return Ok(());
-                }
+                Ok(())
             }
-        }
-        Err(Error::Interrupted(io::Error::other("the kernel did not answer")))
+            Answer::Object(_) => Ok(()),
+            Answer::Refused(refusal) => {
+                let error = io::Error::from(refusal);
+                if ErrorClass::of(&error) == ErrorClass::Missing { Ok(()) } else { Err(error.into()) }
+            }
+        })
     }
 
     /// Removes these entries, each only as long as it is the same: with the same tuples and the same number.
@@ -218,49 +175,21 @@ impl Socket {
 
     /// One send. Only its last message asks for an answer; the others are answered if they fail.
     fn delete_some(&mut self, entries: &[Entry], all: &mut Deletion) -> Result<(), Error> {
-        let mut writer = Writer::new();
-        let mut last = 0;
+        let mut requests = self.session.requests();
         for (n, entry) in entries.iter().enumerate() {
             let acknowledge = if n + 1 == entries.len() { flag::ACK } else { 0 };
-            last = self.next_sequence();
-            encode_deletion(&mut writer, entry, flag::REQUEST | acknowledge, last);
+            requests.add(wire::kind(msg::DELETE), acknowledge, |writer| encode_deletion(writer, entry));
         }
-        self.settle();
-        self.dirty = true;
-        self.socket.send(writer.bytes())?;
         let mut failed = 0;
-        while self.socket.receive(&mut self.datagram)? {
-            for message in Messages::new(&self.datagram) {
-                let Some(reply) = decode_reply(&message?)? else { continue };
-                let sequence = match reply {
-                    Reply::Done(sequence) => sequence,
-                    Reply::Refused(refusal) => {
-                        let sequence = refusal.sequence;
-                        failed += 1;
-                        all.note(refusal.into());
-                        sequence
-                    }
-                };
-                if sequence == last {
-                    self.dirty = false;
-                    all.deleted += entries.len().saturating_sub(failed);
-                    return Ok(());
-                }
+        self.session.exchange(&requests, End::Reply, &mut |answer| {
+            if let Answer::Refused(refusal) = answer {
+                failed += 1;
+                all.note(refusal.into());
             }
-        }
-        Err(Error::Interrupted(io::Error::other("the kernel did not answer")))
-    }
-
-    fn next_sequence(&mut self) -> u32 {
-        self.sequence = self.sequence.wrapping_add(1);
-        self.sequence
-    }
-
-    /// Forgets what is left of a dialogue that was broken off.
-    fn settle(&mut self) {
-        if std::mem::take(&mut self.dirty) {
-            self.socket.drain(&mut self.datagram);
-        }
+            Ok::<_, Error>(())
+        })?;
+        all.deleted += entries.len().saturating_sub(failed);
+        Ok(())
     }
 }
 
@@ -268,7 +197,7 @@ impl Socket {
 
 impl Deletion {
     fn note(&mut self, error: io::Error) {
-        if error.raw_os_error() == Some(libc::ENOENT) {
+        if ErrorClass::of(&error) == ErrorClass::Missing {
             self.gone += 1;
         } else {
             self.error.get_or_insert(error.into());
@@ -284,20 +213,19 @@ impl Deletion {
 ///
 /// A tuple must be there, or else the kernel would remove everything; and a filter must not, for which newer kernels would
 /// remove all that match.
-fn encode_deletion(writer: &mut Writer, entry: &Entry, flags: u16, sequence: u32) {
-    let mark = wire::begin(writer, msg::DELETE, entry.reply.family().number(), flags, sequence);
+fn encode_deletion(writer: &mut Writer, entry: &Entry) {
+    nfnetlink::header(writer, entry.reply.family().number());
     entry.reply.encode(writer, wire::TUPLE_REPLY, entry.protocol);
     if entry.zone != 0 {
         writer.attribute(wire::ZONE, &entry.zone.to_be_bytes());
     }
     writer.be_u32(wire::ID, entry.id);
-    writer.end_message(mark);
 }
 
 /// A kernel that refuses even the simplest list has no connection tracking that could be listed.
 fn without_tracking(error: Error) -> Error {
     match error {
-        Error::Io(error) if error.raw_os_error() == Some(libc::EINVAL) => Error::Unusable(error),
+        Error::Io(error) if ErrorClass::of(&error) == ErrorClass::Invalid => Error::Unusable(error),
         error => error,
     }
 }

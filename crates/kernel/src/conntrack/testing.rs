@@ -7,7 +7,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::wire::{self, msg};
 use super::{Entry, decode_entry};
-use crate::netlink::{self, Messages, Reply, Writer, control, decode_reply, flag};
+use crate::netlink::{Answer, End, Messages, Notifications, Session, flag, nfnetlink};
 
 const TIMEOUT: u16 = 7;
 /// the bit of the status that every entry has which can be found
@@ -22,8 +22,7 @@ const RECEIVE_BYTES: usize = 16 << 20;
 /// that were made while nobody listened may end unheard.
 #[derive(Debug)]
 pub struct Endings {
-    socket: netlink::Socket,
-    datagram: Vec<u8>,
+    notifications: Notifications,
 }
 
 // === impl Endings ===
@@ -34,10 +33,10 @@ impl Endings {
     /// # Errors
     /// What the system says.
     pub fn open() -> io::Result<Self> {
-        let socket = netlink::Socket::open(NETLINK_NETFILTER)?;
-        socket.set_receive_buffer(RECEIVE_BYTES)?;
-        socket.join(GROUP_DESTROY)?;
-        Ok(Self { socket, datagram: Vec::new() })
+        let notifications = Notifications::open(NETLINK_NETFILTER)?;
+        notifications.set_receive_buffer(RECEIVE_BYTES)?;
+        notifications.join(GROUP_DESTROY)?;
+        Ok(Self { notifications })
     }
 
     /// The entries that have ended since the last call.
@@ -46,15 +45,16 @@ impl Endings {
     /// What the system says; `ENOBUFS` if some are missing.
     pub fn read(&mut self) -> io::Result<Vec<Entry>> {
         let mut ended = Vec::new();
-        while self.socket.receive(&mut self.datagram)? {
-            for message in Messages::new(&self.datagram) {
+        let overrun = self.notifications.read(&mut |datagram| {
+            for message in Messages::new(datagram) {
                 let message = message?;
                 if message.kind == wire::kind(msg::DELETE) {
                     ended.extend(decode_entry(message.payload)?);
                 }
             }
-        }
-        Ok(ended)
+            Ok(())
+        })?;
+        if overrun.0 { Err(io::Error::from_raw_os_error(libc::ENOBUFS)) } else { Ok(ended) }
     }
 }
 
@@ -64,43 +64,27 @@ impl Endings {
 /// # Errors
 /// What the kernel says, for example that there is such an entry.
 pub fn create(entries: impl IntoIterator<Item = Entry>, timeout: Duration) -> io::Result<()> {
-    let mut socket = netlink::Socket::open(NETLINK_NETFILTER)?;
+    let mut session = Session::open(NETLINK_NETFILTER)?;
     let mut entries = entries.into_iter().peekable();
     let seconds = u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX);
-    let mut sequence = 0;
     while entries.peek().is_some() {
-        let mut writer = Writer::new();
+        let mut requests = session.requests();
         for entry in entries.by_ref().take(AT_ONCE) {
-            sequence += 1;
-            let flags = flag::REQUEST | flag::CREATE | flag::ACK;
-            let mark = wire::begin(&mut writer, msg::NEW, entry.original.family().number(), flags, sequence);
-            entry.original.encode(&mut writer, wire::TUPLE_ORIGINAL, entry.protocol);
-            entry.reply.encode(&mut writer, wire::TUPLE_REPLY, entry.protocol);
-            writer.be_u32(TIMEOUT, seconds);
-            writer.be_u32(wire::STATUS, entry.status.0 | CONFIRMED);
-            if entry.zone != 0 {
-                writer.attribute(wire::ZONE, &entry.zone.to_be_bytes());
-            }
-            writer.end_message(mark);
+            requests.add(wire::kind(msg::NEW), flag::CREATE | flag::ACK, |writer| {
+                nfnetlink::header(writer, entry.original.family().number());
+                entry.original.encode(writer, wire::TUPLE_ORIGINAL, entry.protocol);
+                entry.reply.encode(writer, wire::TUPLE_REPLY, entry.protocol);
+                writer.be_u32(TIMEOUT, seconds);
+                writer.be_u32(wire::STATUS, entry.status.0 | CONFIRMED);
+                if entry.zone != 0 {
+                    writer.attribute(wire::ZONE, &entry.zone.to_be_bytes());
+                }
+            });
         }
-        socket.send(writer.bytes())?;
-        answers(&socket, sequence)?;
+        session.exchange(&requests, End::Reply, &mut |answer| match answer {
+            Answer::Refused(refusal) => Err(io::Error::from(refusal)),
+            Answer::Object(_) => Ok(()),
+        })?;
     }
     Ok(())
-}
-
-/// Reads answers up to the one of this number.
-fn answers(socket: &netlink::Socket, last: u32) -> io::Result<()> {
-    let mut datagram = Vec::new();
-    while socket.receive(&mut datagram)? {
-        for message in Messages::new(&datagram) {
-            let message = message?;
-            match (message.kind, decode_reply(&message)?) {
-                (control::ERROR, Some(Reply::Refused(refusal))) => return Err(refusal.into()),
-                _ if message.sequence == last => return Ok(()),
-                _ => {} // an acknowledgement of one before
-            }
-        }
-    }
-    Err(io::Error::other("the kernel did not answer"))
 }

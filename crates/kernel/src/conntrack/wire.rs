@@ -1,11 +1,9 @@
 //! Numbers of `linux/netfilter/nfnetlink_conntrack.h`, and of the kernel's own `nf_internals.h` for filters.
 
-use crate::netlink::{MessageMark, Writer};
+use crate::netlink::nfnetlink;
 
 /// nfnetlink's subsystem of connection tracking, in the high byte of a message type
 const SUBSYSTEM: u8 = 1;
-/// the header that follows the netlink header: family, version, resource
-pub(super) const HEADER_LEN: usize = 4;
 
 /// message types
 pub(super) mod msg {
@@ -47,12 +45,5 @@ pub(super) mod filter {
 
 /// The type of a message about connection tracking.
 pub(super) const fn kind(message: u8) -> u16 {
-    u16::from_be_bytes([SUBSYSTEM, message])
-}
-
-/// Begins a message.
-pub(super) fn begin(writer: &mut Writer, message: u8, family: u8, flags: u16, sequence: u32) -> MessageMark {
-    let mark = writer.message(kind(message), flags, sequence);
-    writer.raw(&[family, 0, 0, 0]);
-    mark
+    nfnetlink::kind(SUBSYSTEM, message)
 }

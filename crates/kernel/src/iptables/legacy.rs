@@ -3,9 +3,10 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
+use ferry_family::Family;
 use rustix::net::{AddressFamily, SocketType};
 
-use super::{Family, Table};
+use super::Table;
 
 /// `IPT_SO_GET_INFO` in linux/netfilter_ipv4/ip_tables.h, `IP6T_SO_GET_INFO` in linux/netfilter_ipv6/ip6_tables.h
 const GET_INFO: libc::c_int = 64;

@@ -20,6 +20,6 @@ mod tests;
 pub use failure::Failure;
 pub use lines::{Garbage, Line, read_lines};
 pub use restore::Restore;
-pub use rule::{ChainName, CtStates, Family, Input, Match, Protocol, Rule, Side, Table, Target};
+pub use rule::{ChainName, CtStates, Input, Match, Protocol, Rule, Side, Table, Target};
 pub use tool::{Environment, Run, Stdin, Tool};
 pub use version::{Backend, Version};

@@ -2,7 +2,10 @@
 
 use std::io;
 
-use super::{Family, Table};
+use ferry_family::Family;
+
+use super::Table;
+use crate::errno::ErrorClass;
 use crate::nft::Socket;
 
 /// A chain of one of these tables.
@@ -24,7 +27,7 @@ pub fn chains(family: Family) -> io::Result<Vec<Chain>> {
     let mut found = Vec::new();
     let read = Socket::open().and_then(|mut socket| {
         for table in Table::ALL {
-            match socket.chains(in_kernel(family), table.name()) {
+            match socket.chains(family, table.name()) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 chains => found.extend(chains?.into_iter().map(|chain| Chain {
                     table,
@@ -36,10 +39,7 @@ pub fn chains(family: Family) -> io::Result<Vec<Chain>> {
         Ok(())
     });
     match read {
-        // Netlink has nobody who would answer.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT)) => {
-            Ok(Vec::new())
-        }
+        Err(error) if ErrorClass::of(&error).lacks_subsystem() => Ok(Vec::new()),
         read => read.map(|()| found),
     }
 }
@@ -49,15 +49,8 @@ pub fn chains(family: Family) -> io::Result<Vec<Chain>> {
 /// # Errors
 /// As for [`chains`]; `NotFound` if the table is gone.
 pub fn has_rules(family: Family, chain: &Chain) -> io::Result<bool> {
-    let rules = Socket::open()?.rules(in_kernel(family), chain.table.name(), Some(&chain.name))?;
+    let rules = Socket::open()?.rules(family, chain.table.name(), Some(&chain.name))?;
     Ok(!rules.is_empty())
-}
-
-fn in_kernel(family: Family) -> crate::nft::Family {
-    match family {
-        Family::V4 => crate::nft::Family::Ip,
-        Family::V6 => crate::nft::Family::Ip6,
-    }
 }
 
 #[cfg(test)]

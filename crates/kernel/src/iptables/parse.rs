@@ -3,10 +3,12 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
+use ferry_family::Family;
 use ipnet::IpNet;
 
 use super::print::probability;
-use super::rule::{ChainName, CtStates, Family, Input, Match, Protocol, Rule, Side, Target};
+use super::print::{full_mask, port_unreachable};
+use super::rule::{ChainName, CtStates, Input, Match, Protocol, Rule, Side, Target};
 
 /// A rule that is being read.
 struct Reader<'a> {
@@ -155,7 +157,7 @@ impl Reader<'_> {
                 ("--rsource", false) => {} // also what it is when nothing says so
                 ("--seconds", false) => set(&mut found.seconds, number(&self.words.value()?)?)?,
                 ("--name", false) => set(&mut found.list, ChainName::new(&self.words.value()?)?)?,
-                ("--mask", false) if self.words.value()? == self.family.full_mask() => {}
+                ("--mask", false) if self.words.value()? == full_mask(self.family) => {}
                 _ => return None,
             }
         }
@@ -190,7 +192,7 @@ impl Reader<'_> {
             "RETURN" => Some(Target::Return),
             "REJECT" => {
                 let with = self.words.plain("--reject-with")?;
-                (with == self.family.port_unreachable()).then_some(Target::Reject)
+                (with == port_unreachable(self.family)).then_some(Target::Reject)
             }
             "MARK" => {
                 let (value, mask) = masked(&self.words.plain("--set-xmark")?)?;

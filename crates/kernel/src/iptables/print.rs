@@ -3,7 +3,9 @@
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::rule::{CtStates, Family, Match, Rule, Side, Target};
+use ferry_family::Family;
+
+use super::rule::{CtStates, Match, Rule, Side, Target};
 
 /// Bytes of a comment, at most: `XT_MAX_COMMENT_LEN` in linux/netfilter/xt_comment.h, less its final zero.
 const COMMENT_MAX: usize = 255;
@@ -152,7 +154,7 @@ impl Words<'_> {
 
     fn recent_list(&mut self, name: &str, family: Family) {
         self.option(false, "--name", format_args!("{name}"));
-        self.option(false, "--mask", format_args!("{}", family.full_mask()));
+        self.option(false, "--mask", format_args!("{}", full_mask(family)));
         self.put("--rsource");
     }
 
@@ -165,7 +167,7 @@ impl Words<'_> {
             Target::Drop => self.put("-j DROP"),
             Target::Reject => {
                 self.put("-j REJECT --reject-with");
-                self.put(family.port_unreachable());
+                self.put(port_unreachable(family));
             }
             Target::SetXmark { value, mask } => {
                 self.put("-j MARK");
@@ -271,22 +273,18 @@ impl CtStates {
     }
 }
 
-// === impl Family ===
-
-impl Family {
-    /// The mask of all bits of an address, as `-m recent` prints it.
-    pub(super) fn full_mask(self) -> &'static str {
-        match self {
-            Self::V4 => "255.255.255.255",
-            Self::V6 => "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
-        }
+/// The mask of all bits of an address, as `-m recent` prints it.
+pub(super) fn full_mask(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "255.255.255.255",
+        Family::V6 => "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
     }
+}
 
-    /// What `-j REJECT` says when nothing else is asked for.
-    pub(super) fn port_unreachable(self) -> &'static str {
-        match self {
-            Self::V4 => "icmp-port-unreachable",
-            Self::V6 => "icmp6-port-unreachable",
-        }
+/// The answer of `-j REJECT` without options.
+pub(super) fn port_unreachable(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "icmp-port-unreachable",
+        Family::V6 => "icmp6-port-unreachable",
     }
 }

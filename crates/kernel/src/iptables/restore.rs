@@ -1,6 +1,8 @@
 //! What `iptables-restore --noflush` is given.
 
-use super::{ChainName, Family, Rule, Table};
+use ferry_family::Family;
+
+use super::{ChainName, Rule, Table};
 
 /// A text for `iptables-restore --noflush`, line by line. Each method that adds a line returns its number, from 1: errors
 /// of the tool name it.

@@ -6,15 +6,6 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-/// Whose tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// `iptables`
-    V4,
-    /// `ip6tables`
-    V6,
-}
-
 /// A table, in the order in which they are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {
@@ -168,17 +159,6 @@ pub enum Target {
     },
     /// the destination becomes this one
     Dnat(SocketAddr),
-}
-
-// === impl Family ===
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::V4 => "IPv4",
-            Self::V6 => "IPv6",
-        })
-    }
 }
 
 // === impl Table ===

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use ferry_family::Family;
 use rustix::fs::{Access, access};
 
 use super::failure::{Complaint, shortened};
 use super::lock::Lock;
 use super::run::{Ended, Process};
-use super::{Backend, ChainName, Failure, Family, Line, Table, Version, legacy, nft, read_lines};
+use super::{Backend, ChainName, Failure, Line, Table, Version, legacy, nft, read_lines};
 use crate::capability;
 
 /// Where the lock is that everybody takes.

@@ -1,9 +1,13 @@
-//! Netlink: messages and attributes to and from bytes, the socket, and what the kernel answers.
+//! Netlink: messages and attributes to and from bytes, the socket, requests and their answers, and notifications.
 //!
 //! [`Writer`] appends to one growing buffer and notes what is too long for the format. [`Messages`] and [`Attributes`] read without copying and without trusting any length.
+//! A protocol is a [`Session`] for requests and [`Notifications`] for what the kernel reports unasked; both work over any [`Transport`].
 
 mod error;
+pub(crate) mod nfnetlink;
+mod notifications;
 mod reader;
+mod session;
 mod socket;
 mod writer;
 
@@ -11,7 +15,9 @@ mod writer;
 mod tests;
 
 pub use error::{Malformed, MessageError, Reply, decode_reply};
+pub use notifications::{Notifications, Overrun};
 pub use reader::{Attribute, Attributes, Message, Messages};
+pub use session::{Answer, End, Interrupted, Objects, Requests, Session, Transport, Unanswered};
 pub use socket::Socket;
 pub use writer::{MessageMark, NestMark, Writer};
 

@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use netlink_sys::SocketAddr;
 
+use super::Transport;
+
 /// The largest datagram the kernel sends: dumps fill at most 32 KiB, and one large object may need more.
 const RECEIVE_BYTES: usize = 64 * 1024;
 
@@ -37,47 +39,6 @@ impl Socket {
     /// The address of this socket: what the kernel notes as the maker of its changes.
     pub fn port_id(&self) -> u32 {
         self.port_id
-    }
-
-    /// Sends one datagram, with a send buffer large enough for it.
-    ///
-    /// # Errors
-    /// What the system says; `EMSGSIZE` without the right to enlarge the buffer.
-    pub fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
-        if datagram.len() > self.send_bytes {
-            self.set_buffer(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, datagram.len())?;
-            self.send_bytes = datagram.len();
-        }
-        retry(|| self.inner.send(datagram, 0))
-            .and_then(|sent| if sent == datagram.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) })
-    }
-
-    /// Reads one datagram into `buffer`, in place of what it held. `false`: there is none.
-    ///
-    /// # Errors
-    /// `ENOBUFS` if the kernel had to throw datagrams away; `InvalidData` if one is larger than any that is known.
-    pub fn receive(&self, buffer: &mut Vec<u8>) -> io::Result<bool> {
-        buffer.clear();
-        buffer.reserve(RECEIVE_BYTES);
-        let room = buffer.capacity();
-        match retry(|| self.inner.recv(buffer, libc::MSG_TRUNC)) {
-            Ok(length) if length > room => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, "netlink datagram too large"))
-            }
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Reads and forgets everything that is there.
-    pub(crate) fn drain(&self, buffer: &mut Vec<u8>) {
-        const MOST: usize = 1 << 16; // an overrun is an error once and the reading goes on; other errors may stay
-        for _ in 0..MOST {
-            if matches!(self.receive(buffer), Ok(false)) {
-                break;
-            }
-        }
     }
 
     /// Sets how many bytes of unread datagrams the kernel keeps, without regard to the system's limit where we may.
@@ -119,6 +80,33 @@ impl Socket {
             libc::setsockopt(self.inner.as_raw_fd(), libc::SOL_SOCKET, name, (&raw const value).cast(), size)
         };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl Transport for Socket {
+    /// With a send buffer large enough for the datagram; `EMSGSIZE` without the right to enlarge the buffer.
+    fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
+        if datagram.len() > self.send_bytes {
+            self.set_buffer(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, datagram.len())?;
+            self.send_bytes = datagram.len();
+        }
+        retry(|| self.inner.send(datagram, 0))
+            .and_then(|sent| if sent == datagram.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) })
+    }
+
+    /// `InvalidData` if the datagram is larger than any that is known.
+    fn receive(&mut self, datagram: &mut Vec<u8>) -> io::Result<bool> {
+        datagram.clear();
+        datagram.reserve(RECEIVE_BYTES);
+        let room = datagram.capacity();
+        match retry(|| self.inner.recv(datagram, libc::MSG_TRUNC)) {
+            Ok(length) if length > room => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, "netlink datagram too large"))
+            }
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -4,16 +4,14 @@ use std::io;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use crate::netlink::{self, Messages, Reply, Writer, control, decode_reply, flag};
+use crate::errno::ErrorClass;
+use crate::netlink::{Attributes, Malformed, Session, flag, nfnetlink};
 
 #[cfg(test)]
 mod tests;
 
 /// nfnetlink's subsystem of these counters, in the high byte of a message type.
 const SUBSYSTEM: u8 = 7;
-/// The header that follows the netlink header: family, version, resource.
-const HEADER_LEN: usize = 4;
-const SEQUENCE: u32 = 1;
 
 /// Numbers of `linux/netfilter/nfnetlink_acct.h`.
 mod msg {
@@ -34,7 +32,7 @@ mod attribute {
 pub fn create(name: &str) -> io::Result<()> {
     match ask(msg::NEW, flag::CREATE, name) {
         Ok(_) => Ok(()),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => Ok(()),
+        Err(error) if matches!(ErrorClass::of(&error), ErrorClass::InUse | ErrorClass::Exists) => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -46,48 +44,25 @@ pub fn create(name: &str) -> io::Result<()> {
 pub fn packets(name: &str) -> io::Result<Option<u64>> {
     match ask(msg::GET, 0, name) {
         Ok(found) => Ok(found),
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(error) if ErrorClass::of(&error) == ErrorClass::Missing => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-const fn kind(message: u8) -> u16 {
-    u16::from_be_bytes([SUBSYSTEM, message])
-}
-
-/// One message and what is answered: the count of the counter that the answer is about, if it is about one.
+/// Sends one message and returns the count of the counter that the answer is about, if it is about one.
 fn ask(message: u8, flags: u16, name: &str) -> io::Result<Option<u64>> {
-    let mut writer = Writer::new();
-    let mark = writer.message(kind(message), flag::REQUEST | flag::ACK | flags, SEQUENCE);
-    writer.raw(&[0; HEADER_LEN]);
-    writer.text(attribute::NAME, name);
-    writer.end_message(mark);
-    let mut socket = netlink::Socket::open(NETLINK_NETFILTER)?;
-    socket.send(writer.bytes())?;
-    let (mut datagram, mut found) = (Vec::new(), None);
-    while socket.receive(&mut datagram)? {
-        for message in Messages::new(&datagram) {
-            let message = message?;
-            if message.sequence != SEQUENCE {
-                continue;
-            }
-            if message.kind == control::ERROR {
-                return match decode_reply(&message)? {
-                    Some(Reply::Refused(refusal)) => Err(refusal.into()),
-                    Some(Reply::Done(_)) | None => Ok(found),
-                };
-            }
-            if message.kind == kind(msg::NEW) {
-                found = count(message.payload)?;
-            }
-        }
-    }
-    Err(io::Error::other("the kernel did not answer"))
+    let mut session = Session::open(NETLINK_NETFILTER)?;
+    let answer = session.request(nfnetlink::kind(SUBSYSTEM, message), flags, |writer| {
+        nfnetlink::header(writer, 0);
+        writer.text(attribute::NAME, name);
+    })?;
+    let counter = answer.of(nfnetlink::kind(SUBSYSTEM, msg::NEW)).last();
+    Ok(counter.map(count).transpose()?.flatten())
 }
 
 /// The packets of a counter.
-fn count(payload: &[u8]) -> Result<Option<u64>, netlink::Malformed> {
-    let attributes = payload.get(HEADER_LEN..).ok_or(netlink::Malformed("short nfnetlink_acct header"))?;
-    let packets = netlink::Attributes::new(attributes).find(attribute::PACKETS)?;
+fn count(payload: &[u8]) -> Result<Option<u64>, Malformed> {
+    let attributes = payload.get(nfnetlink::HEADER_LEN..).ok_or(Malformed("short nfnetlink_acct header"))?;
+    let packets = Attributes::new(attributes).find(attribute::PACKETS)?;
     packets.map(|packets| packets.be_u64()).transpose()
 }

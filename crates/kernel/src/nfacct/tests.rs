@@ -55,8 +55,8 @@ fn what_is_cut_short_is_an_error() {
     let whole = [0, 0, 0, 0, 12, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 2];
     assert_eq!(count(&whole), Ok(Some(0x102)));
     for end in 0..whole.len() {
-        assert!(count(&whole[..end]).is_err() || end == HEADER_LEN, "{end}");
+        assert!(count(&whole[..end]).is_err() || end == nfnetlink::HEADER_LEN, "{end}");
     }
-    assert_eq!(count(&whole[..HEADER_LEN]), Ok(None));
+    assert_eq!(count(&whole[..nfnetlink::HEADER_LEN]), Ok(None));
     assert!(count(&[0, 0, 0, 0, 8, 0, 2, 0, 0, 0, 0, 1]).is_err(), "a count of four bytes");
 }

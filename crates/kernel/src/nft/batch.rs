@@ -3,8 +3,11 @@
 use std::io;
 use std::ops::Range;
 
+use ferry_family::Family;
+
 use super::wire::{self, msg};
-use super::{Chain, ElementData, Expr, Family, Set, encode, userdata};
+use super::{Chain, ElementData, Expr, Set, encode, userdata};
+use crate::errno::ErrorClass;
 use crate::netlink::{MessageError, MessageMark, NestMark, Writer, flag};
 
 /// Where a message with elements is full: a list is limited to 65,535 bytes by its 16-bit length.
@@ -53,7 +56,7 @@ pub struct CommitStats {
     pub messages: usize,
 }
 
-/// Why nothing was committed.
+/// Why a batch was not committed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitFailure {
     /// the kernel refused these operations, in the order of the batch; never empty
@@ -62,6 +65,9 @@ pub enum CommitFailure {
     /// the batch as a whole did not get through: no permission, no nf_tables, no memory
     #[error(transparent)]
     Io(io::Error),
+    /// sending failed, or the answer was lost: the batch is in force as a whole, or not at all
+    #[error("no answer of the kernel: {0}")]
+    Lost(#[source] io::Error),
 }
 
 /// One refused operation.
@@ -270,6 +276,27 @@ impl Batch {
             self.writer.end_nest(open.list);
             self.writer.end_message(open.message);
         }
+    }
+}
+
+// === impl CommitFailure ===
+
+impl CommitFailure {
+    /// The class of the error; of several refusals, that of the first.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Io(error) | Self::Lost(error) => ErrorClass::of(error),
+            Self::Messages(errors) => errors.first().map_or(ErrorClass::Other, BatchError::class),
+        }
+    }
+}
+
+// === impl BatchError ===
+
+impl BatchError {
+    /// The class of the kernel's error.
+    pub fn class(&self) -> ErrorClass {
+        ErrorClass::of(&self.error.error)
     }
 }
 

@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
+use ferry_family::Family;
+
 use super::wire::{self, chain, element, msg, rule, set, table};
-use super::{BaseHook, Chain, ChainKind, Changed, Element, Event, Expr, Family, Hook, Octets, OwnedData, Rule, Set};
+use super::{BaseHook, Chain, ChainKind, Changed, Element, Event, Expr, Hook, Octets, OwnedData, Rule, Set};
 use super::{SetData, SetFlags, Table, Verdict, data_type, expr_decode, userdata};
-use crate::netlink::{Attribute, Attributes, Malformed, Messages};
+use crate::netlink::{Attribute, Attributes, Malformed, Messages, nfnetlink};
 
 const NF_ACCEPT: u32 = 1;
 
 /// The family number of a payload and its attributes.
 pub(super) fn open(payload: &[u8]) -> Result<(u8, Attributes<'_>), Malformed> {
-    let (header, attributes) = payload.split_at_checked(wire::HEADER_LEN).ok_or(Malformed("short nfnetlink header"))?;
+    let (header, attributes) =
+        payload.split_at_checked(nfnetlink::HEADER_LEN).ok_or(Malformed("short nfnetlink header"))?;
     Ok((header.first().copied().unwrap_or(0), Attributes::new(attributes)))
 }
 

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use ferry_family::Family;
+
 use super::wire::{self, chain, expr, set};
 use super::{Chain, ChainKind, VerdictRef, data_type};
-use super::{CmpOp, CtKey, DynsetOp, ElementData, Expr, Family, FibOf, MetaKey, PayloadBase, Reg, Set, SetData};
+use super::{CmpOp, CtKey, DynsetOp, ElementData, Expr, FibOf, MetaKey, PayloadBase, Reg, Set, SetData};
 use crate::netlink::Writer;
 
 /// Writes the attributes of a chain behind its table's name.

@@ -1,8 +1,8 @@
 //! The expressions that rules consist of.
 
-use std::time::Duration;
+use ferry_family::Family;
 
-use super::Family;
+use std::time::Duration;
 
 /// A register: 0 is the verdict's, 8 to 23 are sixteen of four bytes each. The kernel also knows the first, fifth,
 /// ninth and thirteenth as 1 to 4, of sixteen bytes; what is read back says 8, 12, 16 and 20.

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use ferry_family::Family;
+
 use super::decode::decode_verdict;
 use super::wire::{self, expr};
-use super::{CmpOp, CtKey, DynsetOp, Expr, Family, FibOf, MetaKey, PayloadBase, Reg, encode};
+use super::{CmpOp, CtKey, DynsetOp, Expr, FibOf, MetaKey, PayloadBase, Reg, encode};
 use crate::netlink::{Attribute, Attributes, Malformed};
 
 /// More than the highest attribute number of any expression.

@@ -1,4 +1,5 @@
-//! nf_tables: typed objects, the transaction that writes them, the socket that reads them back, and the monitor.
+//! nf_tables: typed objects, the transaction that writes them, the socket that reads them back, and notifications: the monitor of all
+//! changes, and the listener that tells foreign changes from those of this process.
 //!
 //! Layouts and numbers are those of `linux/netfilter/nf_tables.h`. Only what is written here is typed; whatever else
 //! is found in the kernel comes back as [`Expr::Opaque`], [`ChainKind::Other`] or [`OwnedData::Other`], so that it is
@@ -10,9 +11,11 @@ mod element;
 mod encode;
 mod expr;
 mod expr_decode;
+mod listener;
 mod monitor;
 mod object;
 mod octets;
+mod settling;
 mod socket;
 pub mod userdata;
 mod wire;
@@ -27,8 +30,9 @@ pub use decode::{
 };
 pub use element::{Element, ElementData, OwnedData, VerdictRef};
 pub use expr::{CmpOp, CtKey, DynsetOp, Expr, FibOf, MetaKey, PayloadBase, Reg, Verdict};
-pub use monitor::{Changed, Event, Monitor, Overrun};
-pub use object::{BaseHook, Chain, ChainKind, Family, Hook, Rule, Set, SetData, SetFlags, Table};
+pub use listener::{Accounting, ForeignChanges, Listener};
+pub use monitor::{Changed, Event, Monitor};
+pub use object::{BaseHook, Chain, ChainKind, Hook, Rule, Set, SetData, SetFlags, Table};
 pub use octets::Octets;
 pub use socket::Socket;
 

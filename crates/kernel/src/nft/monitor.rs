@@ -3,10 +3,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use ferry_family::Family;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use super::{Element, Family, decode_events, wire};
-use crate::netlink;
+use super::{Element, decode_events, wire};
+use crate::netlink::{Notifications, Overrun};
 
 /// What the monitor keeps unread at most. Each of the kernel's datagrams counts with its overhead.
 const RECEIVE_BYTES: usize = 4 << 20;
@@ -17,8 +18,7 @@ const RECEIVE_BYTES: usize = 4 << 20;
 /// commit of one's own, and compare afterwards what others may have done meanwhile.
 #[derive(Debug)]
 pub struct Monitor {
-    socket: netlink::Socket,
-    datagram: Vec<u8>,
+    notifications: Notifications,
 }
 
 /// One change.
@@ -59,14 +59,6 @@ pub enum Changed {
     Other,
 }
 
-/// Whether notifications were lost: anything may have changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub struct Overrun(
-    /// whether
-    pub bool,
-);
-
 // === impl Monitor ===
 
 impl Monitor {
@@ -75,9 +67,9 @@ impl Monitor {
     /// # Errors
     /// What the system says.
     pub fn open() -> io::Result<Self> {
-        let socket = netlink::Socket::open(NETLINK_NETFILTER)?;
-        socket.set_receive_buffer(RECEIVE_BYTES)?;
-        Ok(Self { socket, datagram: Vec::new() })
+        let notifications = Notifications::open(NETLINK_NETFILTER)?;
+        notifications.set_receive_buffer(RECEIVE_BYTES)?;
+        Ok(Self { notifications })
     }
 
     /// Sets how many bytes of unread notifications the kernel keeps, overhead included, before it reports an overrun.
@@ -85,7 +77,7 @@ impl Monitor {
     /// # Errors
     /// What the system says.
     pub fn set_receive_buffer(&mut self, bytes: usize) -> io::Result<()> {
-        self.socket.set_receive_buffer(bytes)
+        self.notifications.set_receive_buffer(bytes)
     }
 
     /// Starts to listen. Changes from here on are seen.
@@ -93,7 +85,7 @@ impl Monitor {
     /// # Errors
     /// What the system says; `EPERM` without `CAP_NET_ADMIN`.
     pub fn join(&mut self) -> io::Result<()> {
-        self.socket.join(wire::GROUP)
+        self.notifications.join(wire::GROUP)
     }
 
     /// Stops listening. What had been notified by then can still be read.
@@ -101,12 +93,12 @@ impl Monitor {
     /// # Errors
     /// What the system says.
     pub fn leave(&mut self) -> io::Result<()> {
-        self.socket.leave(wire::GROUP)
+        self.notifications.leave(wire::GROUP)
     }
 
     /// The address of this socket.
     pub fn port_id(&self) -> u32 {
-        self.socket.port_id()
+        self.notifications.port_id()
     }
 
     /// Reads all that is there, without waiting. A notification that cannot be decoded counts as lost.
@@ -114,22 +106,13 @@ impl Monitor {
     /// # Errors
     /// What the system says, an overrun excepted.
     pub fn read(&mut self, each: &mut dyn FnMut(Event)) -> io::Result<Overrun> {
-        let mut overrun = Overrun(false);
-        loop {
-            match self.socket.receive(&mut self.datagram) {
-                Ok(false) => return Ok(overrun),
-                Ok(true) => overrun.0 |= decode_events(&self.datagram, each).is_err(),
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => overrun.0 = true,
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => overrun.0 = true,
-                Err(error) => return Err(error),
-            }
-        }
+        self.notifications.read(&mut |datagram| decode_events(datagram, each))
     }
 }
 
 impl AsFd for Monitor {
     /// To wait for it to be readable.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.notifications.as_fd()
     }
 }

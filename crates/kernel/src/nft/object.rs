@@ -4,15 +4,6 @@ use std::time::Duration;
 
 use super::Expr;
 
-/// The address family of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// `ip`
-    Ip,
-    /// `ip6`
-    Ip6,
-}
-
 /// A table, as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
@@ -131,27 +122,6 @@ pub struct Rule {
     pub comment: Option<String>,
     /// the kernel's number for it; 0: not read from the kernel
     pub handle: u64,
-}
-
-// === impl Family ===
-
-impl Family {
-    /// The protocol number, `NFPROTO_…`.
-    pub const fn number(self) -> u8 {
-        match self {
-            Self::Ip => 2,
-            Self::Ip6 => 10,
-        }
-    }
-
-    /// The family of this number, if it is one of ours.
-    pub const fn from_number(number: u8) -> Option<Self> {
-        match number {
-            2 => Some(Self::Ip),
-            10 => Some(Self::Ip6),
-            _ => None,
-        }
-    }
 }
 
 // === impl Hook ===

@@ -1,11 +1,9 @@
 //! Numbers of `linux/netfilter/nf_tables.h` and `nfnetlink.h`.
 
-use crate::netlink::{MessageMark, Writer};
+use crate::netlink::{MessageMark, Writer, nfnetlink};
 
 /// nfnetlink's subsystem of nf_tables, in the high byte of a message type
 const SUBSYSTEM: u8 = 10;
-/// the header that follows the netlink header: family, version, resource
-pub(super) const HEADER_LEN: usize = 4;
 /// nfnetlink's multicast group of nf_tables
 pub(super) const GROUP: u32 = 7;
 
@@ -131,7 +129,7 @@ pub(super) mod element {
 
 /// The type of an nf_tables message.
 pub(super) const fn kind(message: u8) -> u16 {
-    u16::from_be_bytes([SUBSYSTEM, message])
+    nfnetlink::kind(SUBSYSTEM, message)
 }
 
 /// The nf_tables message of this type, if it is one.
@@ -142,10 +140,10 @@ pub(super) const fn message_of(kind: u16) -> Option<u8> {
     }
 }
 
-/// Begins an nf_tables message.
+/// Begins an nf_tables message of a batch.
 pub(super) fn begin(writer: &mut Writer, message: u8, family: u8, flags: u16, sequence: u32) -> MessageMark {
     let mark = writer.message(kind(message), flags, sequence);
-    writer.raw(&[family, 0, 0, 0]);
+    nfnetlink::header(writer, family);
     mark
 }
 

@@ -18,7 +18,6 @@ mod proxy;
 mod tls;
 mod transport;
 mod verify;
-mod x509;
 
 #[cfg(test)]
 mod tests;

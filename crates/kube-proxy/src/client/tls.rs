@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use ferry_api::kubeconfig::{Chosen, Content};
+use ferry_api::x509;
 use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
@@ -13,8 +14,8 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ConfigBuilder, Error, InconsistentKeys, WantsVerifier};
 
 use super::access::{Settings, read_named};
+use super::authorities;
 use super::verify::{AnyServer, KnownServer};
-use super::{authorities, x509};
 
 /// Tickets to remember: there is one server.
 const SESSIONS: usize = 4;

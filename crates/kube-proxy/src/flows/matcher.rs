@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ferry_api::object::{Family, Protocol};
-use ferry_kernel::conntrack::{self, Entry, Filter, Status};
+use ferry_kernel::conntrack::{Entry, Filter, Status};
 use ferry_model::state::{Endpoint, FrontendAddr, NodePortAddresses, Pool};
 use ferry_model::{Flow, RightFlows};
 
@@ -97,10 +97,7 @@ impl Matcher {
     pub(super) fn filter(&self) -> Filter {
         let destination = all_same(self.addresses.keys().map(SocketAddr::ip)).filter(|_| self.ports.is_empty());
         Filter {
-            family: match self.family {
-                Family::V4 => conntrack::Family::Ip,
-                Family::V6 => conntrack::Family::Ip6,
-            },
+            family: self.family,
             protocol: self.protocol.number(),
             destination,
             port: all_same(self.addresses.keys().map(SocketAddr::port).chain(self.ports.keys().copied())),

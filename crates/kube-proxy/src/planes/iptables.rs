@@ -11,7 +11,7 @@ use ferry_kernel::iptables::{Backend, Failure, Table, Tool};
 use ferry_kernel::{nfacct, sysctl};
 use ferry_model::{NodePortSelection, Settings};
 use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
-use ferry_plane_iptables::{Counters, Features, Turn, backend, names, tables};
+use ferry_plane_iptables::{Counters, Features, Turn, backend, names};
 use ipnet::IpNet;
 
 use super::{Engines, Leftovers, RetireError};
@@ -119,7 +119,7 @@ impl Shared {
 }
 
 fn find(family: Family, backend: Backend) -> Result<Tool, Failure> {
-    let tool = Tool::find(tables(family), Some(backend))?;
+    let tool = Tool::find(family, Some(backend))?;
     tracing::debug!(%family, variant = %tool.backend(), version = %tool.version(), "Found the tool");
     Ok(tool)
 }

@@ -7,6 +7,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use ferry_api::object::Family;
 use ferry_kernel::link::{self, AddressMonitor};
 use ferry_kernel::{capability, conntrack, sysctl};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -124,13 +125,8 @@ pub fn track_liberally() -> anyhow::Result<()> {
     let written = sysctl::write(TCP_BE_LIBERAL, "1").or_else(|error| match error.kind() {
         // Nobody has needed connection tracking yet. Whoever asks it something has it loaded.
         io::ErrorKind::NotFound => {
-            let nothing = conntrack::Filter {
-                family: conntrack::Family::Ip,
-                protocol: 0,
-                destination: None,
-                port: None,
-                unanswered: false,
-            };
+            let nothing =
+                conntrack::Filter { family: Family::V4, protocol: 0, destination: None, port: None, unanswered: false };
             conntrack::Socket::open()
                 .and_then(|mut table| table.dump(&nothing, &mut |_| {}))
                 .map_err(io::Error::other)?;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ferry_kernel::conntrack::testing::Endings;
-use ferry_kernel::conntrack::{self, Entry, Filter, Socket};
+use ferry_kernel::conntrack::{Entry, Filter, Socket};
 use ferry_testkit::proxy::{Config, NFTABLES};
 use ferry_testkit::stage::until;
 use ferry_testkit::{Client, Family, Lab, Manifests, Outcome, Place, Protocol, Stage};
@@ -98,10 +98,7 @@ impl<'a> Asker<'a> {
     pub(crate) fn entry(&self, lab: &Lab) -> Option<Entry> {
         let (source, to) = (self.source, self.to);
         let filter = Filter {
-            family: match Family::of(to.ip()) {
-                Family::V4 => conntrack::Family::Ip,
-                Family::V6 => conntrack::Family::Ip6,
-            },
+            family: Family::of(to.ip()),
             protocol: self.protocol.number(),
             destination: Some(to.ip()),
             port: Some(to.port()),

@@ -130,6 +130,15 @@ fn what_came_before_the_first_endpoint_goes() {
     }
 }
 
+/// Another owner may have had the address, and its flows in the conntrack table.
+#[test]
+fn a_new_frontend_that_refuses_leaves_no_flow() {
+    for protocol in [Protocol::Udp, Protocol::Sctp] {
+        let empty = service(protocol, &[], &[], &[VIP]);
+        assert_eq!(verdicts(None, Some(&empty), protocol, &[A, VIP]), (true, vec![false, false]));
+    }
+}
+
 #[test]
 fn tcp_loses_only_what_nobody_translated_or_answered() {
     let empty = service(Protocol::Tcp, &[], &[], &[VIP, "30053"]);
@@ -151,8 +160,12 @@ fn tcp_loses_only_what_nobody_translated_or_answered() {
 
 #[test]
 fn nothing_is_due_without_a_change() {
-    let state = service(Protocol::Udp, &[A, B], &[C], &[VIP, "30053"]);
-    assert!(flow_rules(Some(&state), Some(&state.clone())).iter().all(|rule| !rule.due));
+    for state in
+        [service(Protocol::Udp, &[A, B], &[C], &[VIP, "30053"]), service(Protocol::Udp, &[], &[], &[VIP, "30053"])]
+    {
+        let due: Vec<bool> = flow_rules(Some(&state), Some(&state.clone())).iter().map(|rule| rule.due).collect();
+        assert_eq!(due, [false, false], "a rule replaces the queued one of each frontend");
+    }
 }
 
 #[test]

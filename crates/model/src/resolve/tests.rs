@@ -79,6 +79,15 @@ fn pools_follow_what_the_policies_ask_for() {
         (external(TrafficPolicy::Local), (&cluster, &local)),
         // without an external address the external policy asks for nothing
         (Service { external_policy: TrafficPolicy::Local, ..internal(TrafficPolicy::Cluster) }, (&cluster, &pool(&[]))),
+        (
+            // a load balancer that waits for its address and has no node ports
+            Service {
+                kind: ServiceType::LoadBalancer,
+                external_policy: TrafficPolicy::Local,
+                ..internal(TrafficPolicy::Cluster)
+            },
+            (&cluster, &pool(&[])),
+        ),
         (Service { internal_policy: TrafficPolicy::Local, ..with_everything() }, (&cluster, &local)),
     ] {
         let (state, _) = resolved(&store([service.clone()], [here_and_there()]), "web", Family::V4);

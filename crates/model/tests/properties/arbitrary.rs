@@ -7,31 +7,16 @@ use ferry_api::object::{
     LoadBalancerIngress, Node, NodeAddress, ObjectName, Parsed, Protocol, Service, ServiceCidr, ServicePort,
     ServiceType, SlicePort, Timestamp, TrafficPolicy,
 };
-use ferry_model::{DetectLocal, NodePortSelection, Packet, Settings};
+use ferry_model::{DetectLocal, NodePortSelection, Packet, Profile, Settings};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-const ADDRESSES: [&str; 17] = [
-    "10.96.0.1",
-    "10.96.0.2",
-    "203.0.113.9",
-    "192.0.2.10",
-    "10.244.1.1",
-    "10.244.2.1",
-    "127.0.0.1",
-    "fd00:10:96::1",
-    "fd00:10:96::2",
-    "2001:db8::10",
-    "fd00:10:244::1",
-    "::1",
-    "169.254.169.254",
-    "224.0.0.1",
-    "255.255.255.255",
-    "fe80::1",
-    "ff02::1",
-];
+const ADDRESSES_V4: [&str; 6] = ["10.96.0.1", "10.96.0.2", "203.0.113.9", "192.0.2.10", "10.244.1.1", "10.244.2.1"];
+const ADDRESSES_V6: [&str; 5] = ["fd00:10:96::1", "fd00:10:96::2", "2001:db8::10", "fd00:10:244::1", "fd00:10:244::2"];
+const SPECIAL: [&str; 7] =
+    ["127.0.0.1", "::1", "169.254.169.254", "224.0.0.1", "255.255.255.255", "fe80::1", "ff02::1"];
 const NETS: [&str; 9] = [
     "10.0.0.0/8",
     "10.244.0.0/16",
@@ -51,8 +36,19 @@ pub(crate) fn local_addresses() -> Vec<IpAddr> {
     ["127.0.0.1", "::1", "192.0.2.10", "2001:db8::10"].map(|text| text.parse().unwrap()).to_vec()
 }
 
+fn one_of(addresses: &'static [&'static str]) -> impl Strategy<Value = IpAddr> {
+    select(addresses).prop_map(|text| text.parse().unwrap())
+}
+
+fn address_of(family: Family) -> BoxedStrategy<IpAddr> {
+    match family {
+        Family::V4 => one_of(&ADDRESSES_V4).boxed(),
+        Family::V6 => one_of(&ADDRESSES_V6).boxed(),
+    }
+}
+
 fn address() -> impl Strategy<Value = IpAddr> {
-    select(&ADDRESSES[..]).prop_map(|text| text.parse().unwrap())
+    prop_oneof![6 => one_of(&ADDRESSES_V4), 4 => one_of(&ADDRESSES_V6), 1 => one_of(&SPECIAL)]
 }
 
 fn net() -> impl Strategy<Value = IpNet> {
@@ -60,19 +56,19 @@ fn net() -> impl Strategy<Value = IpNet> {
 }
 
 fn mostly<T: Clone + std::fmt::Debug + 'static>(good: impl Strategy<Value = T> + 'static) -> BoxedStrategy<Parsed<T>> {
-    prop_oneof![9 => good.prop_map(Ok), 1 => Just(Err("bad".into()))].boxed()
+    prop_oneof![29 => good.prop_map(Ok), 1 => Just(Err("bad".into()))].boxed()
 }
 
 fn number() -> impl Strategy<Value = u16> {
-    prop_oneof![9 => select(&PORTS[..]), 1 => Just(0)]
+    prop_oneof![29 => select(&PORTS[..]), 1 => Just(0)]
 }
 
 fn protocol() -> impl Strategy<Value = Protocol> {
-    select(&Protocol::ALL[..])
+    prop_oneof![1 => Just(Protocol::Tcp), 3 => Just(Protocol::Udp), 1 => Just(Protocol::Sctp)]
 }
 
 fn port_name() -> impl Strategy<Value = Box<str>> {
-    prop_oneof![19 => select(&["", "http", "dns"][..]), 1 => Just("web:http")].prop_map(Box::from)
+    prop_oneof![12 => Just(""), 6 => Just("http"), 1 => Just("dns"), 1 => Just("web:http")].prop_map(Box::from)
 }
 
 fn name() -> impl Strategy<Value = ObjectName> {
@@ -101,19 +97,29 @@ fn ingress() -> impl Strategy<Value = LoadBalancerIngress> {
     (mostly(address()), prop::bool::weighted(0.2)).prop_map(|(ip, proxy_mode)| LoadBalancerIngress { ip, proxy_mode })
 }
 
+/// clusterIP, clusterIPs and ipFamilies.
+type ClusterIps = (Option<Parsed<IpAddr>>, Vec<Parsed<IpAddr>>, Vec<Family>);
+
+/// Mostly as an API server has them, so that something is served; or anything.
+fn cluster_ips() -> impl Strategy<Value = ClusterIps> {
+    use Family::{V4, V6};
+    const FAMILIES: [&[Family]; 4] = [&[V4], &[V6], &[V4, V6], &[V6, V4]];
+    let families = select(&FAMILIES[..]);
+    let consistent = (families, address_of(V4), address_of(V6)).prop_map(|(families, v4, v6)| {
+        let of = |family: &Family| Ok(if *family == V4 { v4 } else { v6 });
+        (families.first().map(of), families.iter().map(of).collect(), families.to_vec())
+    });
+    let anything =
+        (option::weighted(0.9, mostly(address())), vec(mostly(address()), 0..3), vec(select(&Family::ALL[..]), 0..3));
+    prop_oneof![4 => consistent, 1 => anything]
+}
+
 fn service() -> impl Strategy<Value = Service> {
-    let addresses = (
-        option::weighted(0.9, mostly(address())),
-        vec(mostly(address()), 0..3),
-        vec(select(&Family::ALL[..]), 0..3),
-        vec(mostly(address()), 0..3),
-        vec(ingress(), 0..3),
-        vec(mostly(net()), 0..3),
-    );
+    let addresses = (cluster_ips(), vec(mostly(address()), 0..3), vec(ingress(), 0..3), vec(mostly(net()), 0..3));
     let rest = (
         name(),
         option::of((0i64..3).prop_map(|seconds| Timestamp { seconds, nanoseconds: 0 })),
-        prop::bool::weighted(0.1),
+        prop::bool::weighted(0.05),
         kind(),
         vec(service_port(), 0..4),
         option::of(0u32..3),
@@ -122,7 +128,7 @@ fn service() -> impl Strategy<Value = Service> {
         number(),
     );
     (addresses, rest).prop_map(|(addresses, rest)| {
-        let (cluster_ip, cluster_ips, families, external_ips, ingress, source_ranges) = addresses;
+        let ((cluster_ip, cluster_ips, families), external_ips, ingress, source_ranges) = addresses;
         let (name, created, foreign_proxy, kind, ports, affinity_seconds, internal, external, health) = rest;
         Service {
             name,
@@ -160,13 +166,21 @@ fn hints() -> impl Strategy<Value = Hints> {
 }
 
 fn slice() -> impl Strategy<Value = EndpointSlice> {
-    let port = (option::weighted(0.9, port_name()), mostly(protocol()), option::weighted(0.9, mostly(number())))
+    let port = (option::weighted(0.95, port_name()), mostly(protocol()), option::weighted(0.95, mostly(number())))
         .prop_map(|(name, protocol, port)| SlicePort { name, protocol, port });
-    let types = select(&[AddressType::Ipv4, AddressType::Ipv6, AddressType::Other][..]);
-    let endpoints = vec((mostly(address()), conditions(), option::of(select(&NODES[..])), hints()), 0..6);
+    let types = prop_oneof![
+        6 => Just((AddressType::Ipv4, Family::V4)),
+        6 => Just((AddressType::Ipv6, Family::V6)),
+        1 => Just((AddressType::Other, Family::V4)),
+    ];
+    let endpoints = types.prop_flat_map(|(address_type, family)| {
+        let address = prop_oneof![8 => address_of(family), 1 => address()];
+        (Just(address_type), vec((mostly(address), conditions(), option::of(select(&NODES[..])), hints()), 0..6))
+    });
     let name = select(&["s", "t", "u", "v"][..]).prop_map(|name| ObjectName::new("default", name));
-    (name, option::weighted(0.9, self::name()), types, vec(port, 0..3), endpoints, prop::bool::weighted(0.1)).prop_map(
-        |(name, service, address_type, ports, endpoints, headless)| {
+    let service = option::weighted(0.95, self::name());
+    (name, service, endpoints, vec(port, 1..6), prop::bool::weighted(0.1)).prop_map(
+        |(name, service, (address_type, endpoints), ports, headless)| {
             let mut builder = EndpointSliceBuilder::default();
             for (address, conditions, node, hints) in endpoints {
                 builder.push(address, conditions, node, hints);
@@ -202,10 +216,29 @@ fn service_cidr() -> impl Strategy<Value = ServiceCidr> {
 pub(crate) fn object() -> impl Strategy<Value = KubeObject> {
     prop_oneof![
         6 => service().prop_map(KubeObject::Service),
-        6 => slice().prop_map(KubeObject::EndpointSlice),
+        10 => slice().prop_map(KubeObject::EndpointSlice),
         1 => node().prop_map(KubeObject::Node),
         1 => service_cidr().prop_map(KubeObject::ServiceCidr),
     ]
+}
+
+/// Each fact on its own: the model may not rely on those that the modes of today have in common.
+pub(crate) fn profile() -> impl Strategy<Value = Profile> {
+    let any_facts = any::<[bool; 8]>().prop_map(|facts| {
+        let [short_circuit, local_falls_back, masquerades_host_on_local, rejects_unknown_ports, ..] = facts;
+        let [.., rejects_host_to_external, filters_sources_before_reject, refuses_by_hook, serves_localhost] = facts;
+        Profile {
+            short_circuit,
+            local_falls_back,
+            masquerades_host_on_local,
+            rejects_unknown_ports,
+            rejects_host_to_external,
+            filters_sources_before_reject,
+            refuses_by_hook,
+            serves_localhost,
+        }
+    });
+    prop_oneof![Just(Profile::NFTABLES), Just(Profile::IPTABLES), any_facts]
 }
 
 pub(crate) fn settings() -> impl Strategy<Value = Settings> {
@@ -216,8 +249,10 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
         Just(DetectLocal::InterfacePrefix("veth".to_owned())),
     ];
     let node_ports = prop_oneof![Just(NodePortSelection::Primary), vec(net(), 0..3).prop_map(NodePortSelection::Cidrs)];
-    (option::weighted(0.2, address()), detect_local, any::<bool>(), 0u8..32, node_ports, prop::bool::weighted(0.9))
-        .prop_map(|(bind_address, detect_local, masquerade_all, masquerade_bit, node_port_addresses, external_ips)| {
+    let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.9));
+    (option::weighted(0.2, address()), detect_local, 0u8..32, node_ports, flags).prop_map(
+        |(bind_address, detect_local, masquerade_bit, node_port_addresses, flags)| {
+            let (masquerade_all, localhost_node_ports, external_ips) = flags;
             Settings {
                 node_name: "here".to_owned(),
                 bind_address,
@@ -225,11 +260,11 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
                 masquerade_all,
                 masquerade_bit,
                 node_port_addresses,
-                // it makes no difference to the profile of these tests
-                localhost_node_ports: true,
+                localhost_node_ports,
                 external_ips,
             }
-        })
+        },
+    )
 }
 
 pub(crate) fn packet() -> impl Strategy<Value = Packet> {

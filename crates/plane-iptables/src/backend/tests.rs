@@ -101,7 +101,7 @@ fn only(backend: Backend) -> impl Fn(&Folder) -> Environment + Sync {
     move |folder| folder.link(&format!("-{backend}"), backend).own()
 }
 
-fn present(family: object::Family) -> Vec<Backend> {
+fn present(family: Family) -> Vec<Backend> {
     Backend::ALL.into_iter().filter(|backend| holds(*backend, family).unwrap()).collect()
 }
 
@@ -120,9 +120,9 @@ fn looking_makes_no_table() {
     let folder = Folder::new();
     let run = || {
         choose_in(&folder.all()).unwrap();
-        assert_eq!(object::Family::ALL.map(present), [vec![], vec![]]);
-        assert_eq!(FAMILIES.map(|family| legacy::tables(family).unwrap()), [Vec::<String>::new(), vec![]]);
-        assert_eq!(FAMILIES.map(|family| nft::chains(family).unwrap()), [vec![], vec![]]);
+        assert_eq!(Family::ALL.map(present), [vec![], vec![]]);
+        assert_eq!(Family::ALL.map(|family| legacy::tables(family).unwrap()), [Vec::<String>::new(), vec![]]);
+        assert_eq!(Family::ALL.map(|family| nft::chains(family).unwrap()), [vec![], vec![]]);
     };
     Namespace::new().unwrap().run(run).unwrap();
 }
@@ -231,7 +231,7 @@ fn chains_of_ours_are_present() {
     let run = |commands: &[(&str, &str)]| {
         let run = || {
             commands.iter().for_each(|(program, arguments)| folder.run(program, arguments));
-            object::Family::ALL.map(present)
+            Family::ALL.map(present)
         };
         Namespace::new().unwrap().run(run).unwrap()
     };

@@ -1,7 +1,8 @@
 use std::net::IpAddr;
 
+use ferry_api::object::Family;
 use ferry_api::object::Protocol as Of;
-use ferry_kernel::iptables::{Backend, Family, Match, Protocol, Side};
+use ferry_kernel::iptables::{Backend, Match, Protocol, Side};
 use ferry_plane::{Batch, Object};
 
 use super::*;
@@ -9,7 +10,6 @@ use crate::base;
 use crate::mirror::{Lines, Mirror};
 use crate::names;
 use crate::object::EntryKey;
-use crate::undo::undo;
 
 const V4: Family = Family::V4;
 
@@ -307,46 +307,6 @@ fn lines_tell_their_operation() {
 }
 
 #[test]
-fn sections_that_were_committed_have_a_text_that_takes_them_back() {
-    let forward = id(Table::Filter, "KUBE-FORWARD");
-    let there = vec![
-        IptObject::Place(refusing()),
-        own(forward, &[Target::Return]),
-        vip(refusing(), 1, 80, Target::Drop),
-        vip(refusing(), 2, 80, Target::Drop),
-    ];
-    let mirror = after(there);
-    let nodes = id(Table::Filter, "KUBE-NODEPORTS");
-    let input = ChainId { table: Table::Filter, name: base::INPUT };
-    let batch = Batch {
-        create: vec![IptObject::Place(nodes), vip(refusing(), 3, 80, Target::Drop), jump(input, nodes.name)],
-        replace: vec![own(forward, &[Target::Accept]), vip(refusing(), 1, 80, Target::Reject)],
-        delete: Vec::new(),
-    };
-    let plan = Plan::new(V4, Backend::Nft, &batch, &mirror, true);
-    let script = Script::new(&plan, &Progress::default());
-    assert!(undo(&plan, &script, 0).unwrap().text.text().is_empty());
-    let rule =
-        |last: u8, target: &str| format!("KUBE-SERVICES -d 10.96.0.{last}/32 -p tcp -m tcp --dport 80 -j {target}");
-    assert_eq!(
-        undo(&plan, &script, 1).unwrap().text.text(),
-        format!(
-            "*filter\n:KUBE-FORWARD - [0:0]\n-D {}\n-D INPUT -j KUBE-NODEPORTS\n-D {}\n-A KUBE-FORWARD -m comment --comment x \
-             -j RETURN\n-I {}\nCOMMIT\n*filter\n:KUBE-NODEPORTS - [0:0]\n-X KUBE-NODEPORTS\nCOMMIT\n",
-            rule(3, "DROP"),
-            rule(1, "REJECT --reject-with icmp-port-unreachable"),
-            rule(1, "DROP"),
-        )
-    );
-    // What a chain of a service was isn't known.
-    let chain = endpoint_chain(1);
-    let mirror = after(vec![own(chain, &[Target::Return])]);
-    let batch = Batch { replace: vec![own(chain, &[Target::Accept])], ..Batch::default() };
-    let plan = Plan::new(V4, Backend::Nft, &batch, &mirror, true);
-    assert!(undo(&plan, &Script::new(&plan, &Progress::default()), 1).is_none());
-}
-
-#[test]
 fn what_is_there_already_is_not_written_and_what_is_not_there_does_not_go() {
     let objects = vec![
         IptObject::Place(services()),
@@ -356,6 +316,103 @@ fn what_is_there_already_is_not_written_and_what_is_not_there_does_not_go() {
     ];
     assert_eq!(text(Backend::Nft, &create(objects.clone()), &after(objects.clone())), "");
     assert_eq!(text(Backend::Nft, &delete(objects), &Mirror::empty()), "");
+}
+
+/// Two rules of one owner, such as a counter and the drop behind it.
+fn counted(last: u8, first: Target, second: Target) -> IptObject {
+    let (IptObject::Entry(key, one), IptObject::Entry(_, two)) =
+        (vip(refusing(), last, 80, first), vip(refusing(), last, 80, second))
+    else {
+        panic!()
+    };
+    IptObject::Entry(key, [one, two].concat().into())
+}
+
+#[test]
+fn rules_of_one_entry_keep_their_order_in_a_place_that_is_not_empty() {
+    let mirror = after(vec![IptObject::Place(refusing()), vip(refusing(), 9, 80, Target::Drop)]);
+    let rule = |target: &str| format!("KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 80 -j {target}");
+    // Each is put in front of the chain.
+    let script = text(Backend::Nft, &create(vec![counted(1, Target::Return, Target::Drop)]), &mirror);
+    assert_eq!(script, format!("*filter\n-I {}\n-I {}\nCOMMIT\n", rule("DROP"), rule("RETURN")));
+    let script = text(
+        Backend::Nft,
+        &create(vec![IptObject::Place(refusing()), counted(1, Target::Return, Target::Drop)]),
+        &Mirror::empty(),
+    );
+    let written = format!("-A {}\n-A {}\nCOMMIT\n", rule("RETURN"), rule("DROP"));
+    assert_eq!(script, format!("*filter\n:KUBE-SERVICES - [0:0]\n{written}"));
+}
+
+#[test]
+fn comments_are_left_out_beyond_a_thousand_endpoints() {
+    let chains = |range: std::ops::Range<usize>| range.map(|number| own(endpoint_chain(number), &[Target::Return]));
+    let commented = |batch: &Batch<IptObject>, mirror: &Mirror| text(Backend::Nft, batch, mirror).contains("--comment");
+    assert!(commented(&create(chains(0..1000).collect()), &Mirror::empty()));
+    assert!(!commented(&create(chains(0..1001).collect()), &Mirror::empty()));
+    // One that changes counts once, wherever it stands in the batch, and one that goes not at all.
+    let there = after(chains(0..999).collect());
+    let changed = || own(endpoint_chain(7), &[Target::Accept]);
+    let batch = |new: usize, gone: usize| Batch {
+        create: chains(2000..2000 + new).collect(),
+        replace: vec![changed()],
+        delete: chains(0..gone).collect(),
+    };
+    for (new, gone, wanted) in [(0, 0, true), (1, 0, true), (2, 0, false), (2, 1, true), (3, 1, false)] {
+        assert_eq!(commented(&batch(new, gone), &there), wanted, "999, {new} more, {gone} less");
+    }
+    assert!(commented(&create(vec![changed(), own(endpoint_chain(2000), &[Target::Return])]), &there));
+    // A chain to delete that isn't there doesn't count.
+    let absent =
+        Batch { create: chains(2000..2002).collect(), delete: chains(3000..3001).collect(), ..Batch::default() };
+    assert!(!commented(&absent, &there));
+}
+
+#[test]
+fn only_comments_that_repeat_names_are_left_out() {
+    let many = after((0..1001).map(|number| own(endpoint_chain(number), &[Target::Return])).collect());
+    let hash = &endpoint_chain(7).name.as_str()["KUBE-SEP-".len()..].to_owned();
+    let (endpoint, mark) = (Target::Jump(endpoint_chain(7).name), Target::Jump(names::MARK_MASQ));
+    for (class, target, wanted) in [
+        ("KUBE-SEP-", mark, false),
+        ("KUBE-SVC-", endpoint, false),
+        ("KUBE-SVL-", endpoint, false),
+        ("KUBE-SVC-", mark, true),
+        ("KUBE-SVL-", mark, true),
+        ("KUBE-EXT-", mark, true),
+        ("KUBE-FW-", Target::Drop, true),
+    ] {
+        let batch = create(vec![own(id(Table::Nat, &format!("{class}{hash}")), &[target])]);
+        assert_eq!(text(Backend::Nft, &batch, &many).contains("--comment"), wanted, "{class} {target:?}");
+    }
+}
+
+#[test]
+fn a_place_counts_the_rules_of_its_entries() {
+    let mut mirror = after(vec![IptObject::Place(refusing()), counted(1, Target::Return, Target::Drop)]);
+    let rules = |mirror: &Mirror| (mirror.place(refusing()).unwrap().rules(), mirror.size(Table::Filter).rules);
+    assert_eq!(rules(&mirror), (2, 2));
+    let batch = Batch {
+        create: vec![counted(2, Target::Return, Target::Drop)],
+        replace: vec![vip(refusing(), 1, 80, Target::Drop)],
+        ..Batch::default()
+    };
+    mirror.apply(V4, &batch, &BTreeSet::new());
+    assert_eq!(rules(&mirror), (3, 3), "one became shorter, one came");
+    mirror.apply(V4, &delete(vec![counted(2, Target::Return, Target::Drop)]), &BTreeSet::new());
+    assert_eq!(rules(&mirror), (1, 1));
+}
+
+#[test]
+fn chains_of_either_mirror_alone_differ() {
+    let [same, changed, lost, foreign] = [1, 2, 3, 4].map(endpoint_chain);
+    let ours = after([same, changed, lost].map(|chain| own(chain, &[Target::Return])).into());
+    let found =
+        after(vec![own(same, &[Target::Return]), own(changed, &[Target::Accept]), own(foreign, &[Target::Return])]);
+    let unlike: BTreeSet<ChainId> = ours.chains_unlike(&found).collect();
+    assert_eq!(unlike, [changed, lost, foreign].into());
+    assert_eq!(ours.chains_unlike(&found).count(), unlike.len(), "each once");
+    assert_eq!(ours.chains_unlike(&ours).count(), 0);
 }
 
 #[test]
@@ -368,7 +425,7 @@ fn the_mirror_counts() {
     ]);
     let sizes = |mirror: &Mirror| Table::ALL.map(|table| (mirror.size(table).chains, mirror.size(table).rules));
     assert_eq!((sizes(&mirror), mirror.endpoints()), ([(0, 0), (1, 1), (2, 3)], 1));
-    mirror.put_chain(endpoint_chain(1), &OwnRules(vec![Rule::default(); 5].into()), None);
+    mirror.put_chain(endpoint_chain(1), &OwnRules(vec![Rule::default(); 5].into()));
     assert_eq!((sizes(&mirror), mirror.endpoints()), ([(0, 0), (1, 1), (2, 6)], 1));
     let gone = delete(vec![own(endpoint_chain(1), &[]), node_ports(), IptObject::Place(services())]);
     mirror.apply(V4, &gone, &BTreeSet::new());
@@ -398,7 +455,9 @@ fn pieces_together_are_the_whole() {
         assert_eq!(pieces.concat(), whole.text());
         assert_eq!(outline.commits, whole.outline().commits);
         assert_eq!((outline.bytes, outline.written), (whole.text().len(), whole.outline().written));
-        assert_eq!(Outline::of(whole.text()).commits, outline.commits);
+        let lines = (1..).zip(whole.text().lines());
+        let commits: Vec<usize> = lines.filter(|(_, line)| *line == "COMMIT").map(|(number, _)| number).collect();
+        assert_eq!(commits, outline.commits);
         let stopped = Script::stream(&plan, &Progress::default(), &mut |_| Err(io::ErrorKind::TimedOut.into()));
         assert_eq!(stopped.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }

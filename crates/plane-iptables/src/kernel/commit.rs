@@ -5,14 +5,13 @@ use std::io;
 
 use ferry_kernel::iptables::{Backend, Failure, Match, Run, Stdin, Table};
 use ferry_kernel::nfacct;
-use ferry_plane::{Batch, CommitError, Object as _};
+use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Object as _};
 
 use super::IptablesKernel;
 use crate::encode::{Outline, Progress, Script, Whole};
 use crate::mirror::at;
 use crate::object::{ChainId, IptKey, IptObject};
-use crate::plan::{Item, Plan};
-use crate::undo::undo;
+use crate::plan::Plan;
 use crate::verdict::{of_io, of_script};
 use crate::watch::all_entries;
 
@@ -39,12 +38,21 @@ enum Written {
 // === impl Written ===
 
 impl Written {
-    fn part(plan: &Plan<'_>, progress: &Progress, items: &BTreeSet<Item>) -> Self {
+    /// After a run that failed, and committed so many sections before that.
+    fn part(plan: &Plan<'_>, progress: &Progress, sections: usize) -> Self {
+        let items = plan.items_in(sections);
         if items.is_empty() {
             return Self::Nothing;
         }
-        let batch = plan.batch_of(items);
+        let batch = plan.batch_of(&items);
         Self::Part { stuck: progress.stuck_in(&batch), batch }
+    }
+
+    fn applied(&self) -> Applied {
+        match self {
+            Self::Nothing => Applied::Nothing,
+            Self::All { .. } | Self::Part { .. } | Self::Unknown => Applied::Unknown,
+        }
     }
 }
 
@@ -52,25 +60,24 @@ impl Written {
 
 impl IptablesKernel {
     /// Writes a batch. After an error the mirror has what is in force of it, or is unknown.
-    pub(super) fn write(&mut self, batch: &Batch<IptObject>) -> Result<(), CommitError> {
+    pub(super) fn write(&mut self, batch: &Batch<IptObject>) -> Result<(), CommitFailure> {
         let is_legacy = self.tool.backend() == Backend::Legacy;
         self.hear()?;
         // Chains of one unit are flushed or deleted whatever they hold; only edits depend on their rules.
         let tables = self.legacy.take(&places(batch).map(|place| place.table).collect());
         self.look_closer(tables)?;
         if !self.mirror.known() {
-            return Err(CommitError::Drifted {
-                object: "what others have done, or a run that did not end well".to_owned(),
-            });
+            let object = "what others have done, or a run that did not end well".to_owned();
+            return Err(CommitError::Drifted { object }.into());
         }
         // Rules in these would be there twice, or be missing when they are to be deleted: another writer may have made the same change.
         if let Some(chain) = places(batch).find(|chain| self.unread.contains(chain)) {
-            return Err(CommitError::Drifted { object: format!("{} {}", chain.table, chain.name) });
+            return Err(CommitError::Drifted { object: format!("{} {}", chain.table, chain.name) }.into());
         }
         let mut mirror = std::mem::take(&mut self.mirror);
         let plan = Plan::new(self.family(), self.tool.backend(), batch, &mirror, self.edits);
         let edited = plan.has_edits();
-        let (result, written) = self.write_plan(&plan);
+        let (mut result, written) = self.write_plan(&plan);
         // A failed edit is foreign drift or a rejected rule: the next try, without edits, tells which.
         self.edits = result.is_ok() || self.edits && !edited;
         let before = all_entries(&mirror);
@@ -83,11 +90,7 @@ impl IptablesKernel {
                     self.owed.extend(stuck.iter().copied().map(IptKey::Chain));
                 }
             }
-            Written::Part { batch, stuck } => {
-                mirror.apply(self.family(), batch, stuck);
-                // The acknowledged state has none of these: the engine compares them, unless its next commit completes them.
-                self.owed.extend(keys(batch));
-            }
+            Written::Part { batch, stuck } => mirror.apply(self.family(), batch, stuck),
             Written::Unknown => {
                 mirror.doubt();
                 self.told = false;
@@ -100,14 +103,14 @@ impl IptablesKernel {
         self.mirror = mirror;
         self.count_rules();
         if is_legacy {
-            match &written {
+            let accounted = match &written {
                 Written::All { .. } => self.legacy.account(self.family(), before, &self.mirror, strays(batch)),
                 Written::Part { batch, .. } => self.legacy.account(self.family(), before, &self.mirror, strays(batch)),
                 Written::Nothing | Written::Unknown => self.legacy.look(self.family()),
-            }
-            .map_err(of_io)?;
+            };
+            result = result.and(accounted.map_err(of_io));
         }
-        result
+        result.map_err(|error| CommitFailure { error, applied: written.applied() })
     }
 
     /// Writes a plan. Returns its error and, in either case, the part of the batch that is in force.
@@ -142,51 +145,13 @@ impl IptablesKernel {
                 progress.sections += committed;
                 continue;
             }
-            let written = self.take_back(plan, &progress, &script, &failure, committed);
+            let written = in_force(plan, &progress, &script, &failure, committed);
             return (Err(of_script(failure, &self.tool, plan, &script, self.fresh)), written);
         }
         for (count, table) in written.iter().zip(Table::ALL) {
             self.counters.set_written(table, *count);
         }
         (Ok(()), Written::All { stuck: progress.stuck_in(plan.batch) })
-    }
-
-    /// Takes back what the sections before the failed one had committed. Where the text that they replaced isn't kept, they
-    /// stay in force.
-    fn take_back(
-        &mut self,
-        plan: &Plan<'_>,
-        progress: &Progress,
-        script: &Whole,
-        failure: &Failure,
-        committed: Option<usize>,
-    ) -> Written {
-        let committed = match failure {
-            // Not run, or nothing read of what it was given.
-            Failure::Missing { .. }
-            | Failure::TooOld { .. }
-            | Failure::NoPermission { .. }
-            | Failure::NoLockFile { .. }
-            | Failure::Locked { .. } => 0,
-            Failure::Refused { .. } | Failure::NoTable { .. } | Failure::Exhausted { .. } => match committed {
-                Some(committed) => committed,
-                None if script.outline().sections() == 1 => 0,
-                None => return Written::Unknown,
-            },
-            Failure::TimedOut { .. } | Failure::Killed { .. } | Failure::Garbage { .. } | Failure::Io { .. } => {
-                return Written::Unknown;
-            }
-        };
-        let sections = progress.sections + committed;
-        let undo = if progress.sections == 0 { undo(plan, script, committed) } else { None };
-        let Some(undo) = undo else { return Written::part(plan, progress, &plan.items_in(sections)) };
-        let text = undo.text.text();
-        let write = |stdin: &mut Stdin<'_>| stdin.write(text).map(|()| Outline::of(text));
-        if text.is_empty() || self.run(undo.text.lines(), write).0.is_ok() {
-            Written::part(plan, progress, &undo.left)
-        } else {
-            Written::Unknown
-        }
     }
 
     /// Runs the tool with a text of about so many lines.
@@ -223,6 +188,33 @@ impl IptablesKernel {
         }
         (result, outline)
     }
+}
+
+/// A run that failed in a section leaves the sections before it in force.
+fn in_force(
+    plan: &Plan<'_>,
+    progress: &Progress,
+    script: &Whole,
+    failure: &Failure,
+    committed: Option<usize>,
+) -> Written {
+    let committed = match failure {
+        // Not run, or nothing read of what it was given.
+        Failure::Missing { .. }
+        | Failure::TooOld { .. }
+        | Failure::NoPermission { .. }
+        | Failure::NoLockFile { .. }
+        | Failure::Locked { .. } => 0,
+        Failure::Refused { .. } | Failure::NoTable { .. } | Failure::Exhausted { .. } => match committed {
+            Some(committed) => committed,
+            None if script.outline().sections() == 1 => 0,
+            None => return Written::Unknown,
+        },
+        Failure::TimedOut { .. } | Failure::Killed { .. } | Failure::Garbage { .. } | Failure::Io { .. } => {
+            return Written::Unknown;
+        }
+    };
+    Written::part(plan, progress, progress.sections + committed)
 }
 
 /// Makes the counters that rules of a batch name, and that may be there; false if there are none.

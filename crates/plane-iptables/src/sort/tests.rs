@@ -97,6 +97,26 @@ fn chains_of_services_are_whole_without_comments_and_with_what_is_strange() {
     assert_eq!(rules[1].target, Target::Jump(STRANGE));
 }
 
+/// Upstream writes them in the order of the Service; this mode sorts them.
+#[test]
+fn source_ranges_are_the_same_in_any_order() {
+    let chain = "KUBE-FW-XPGD46QRK7WJZT7O";
+    let range = |net: &str| format!("\n{chain} -s {net} -j KUBE-EXT-XPGD46QRK7WJZT7O");
+    let [low, high, host] = ["10.0.0.0/8", "192.0.2.0/24", "203.0.113.7/32"].map(range);
+    let bare = format!("\n{chain} -j KUBE-EXT-XPGD46QRK7WJZT7O");
+    let objects = |rules: &str| sorted(Table::Nat, &format!(":{chain}{rules}")).0;
+    let wanted = objects(&format!("{low}{high}{host}{bare}"));
+    let [IptObject::Chain(_, OwnRules(rules))] = wanted.as_slice() else { panic!("{wanted:?}") };
+    assert_eq!(rules.iter().filter(|rule| rule.source.is_some()).count(), 3);
+    assert!(rules.iter().rev().skip(1).all(|rule| rule.source.is_some()), "the one for every source is last");
+    for other in [[&bare, &host, &low, &high], [&host, &high, &low, &bare], [&high, &bare, &low, &host]] {
+        assert_eq!(objects(&other.map(String::as_str).concat()), wanted);
+    }
+    // In other chains the order matters.
+    let balancing = |rules: &str| sorted(Table::Nat, &format!(":{chain}{rules}").replace("KUBE-FW", "KUBE-SVC")).0;
+    assert_ne!(balancing(&format!("{low}{high}")), balancing(&format!("{high}{low}")));
+}
+
 #[test]
 fn a_rule_of_a_chain_that_was_not_named_is_no_listing() {
     let mut sorter = Sorter::new(Family::V4);

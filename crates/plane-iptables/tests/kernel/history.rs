@@ -44,6 +44,16 @@ fn lose(machine: &Machine, object: &IptObject) {
     }
 }
 
+/// Once, the tool commits the first section and reports a failure in the line behind it.
+const FAILS_AFTER_FIRST_SECTION: &str = r#"
+rm $FOLDER/fault-restore
+sed '/^COMMIT$/q' > $FOLDER/first
+$REAL "$@" < $FOLDER/first || exit
+cat > /dev/null
+echo "iptables-restore: line $(($(wc -l < $FOLDER/first) + 1)) failed" >&2
+exit 1
+"#;
+
 fn step(
     machine: &Machine,
     wrapper: &Wrapper,
@@ -58,6 +68,7 @@ fn step(
     match step {
         // Killed, once, when the first section is committed.
         Step::Busy => wrapper.fault("rm $FOLDER/fault-restore\nsed '/^COMMIT$/q' | $REAL \"$@\"\nkill -9 $$\n"),
+        Step::HalfWay(..) => wrapper.fault(FAILS_AFTER_FIRST_SECTION),
         Step::Lose(index) => {
             let objects = wanted(engine);
             if let Some(object) = objects.get(index % objects.len().max(1)) {

@@ -50,7 +50,7 @@ fn started(machine: &Machine, now: Instant) -> IptablesEngine {
 }
 
 fn sizes(machine: &Machine) -> Vec<Option<legacy::Info>> {
-    Table::ALL.iter().map(|table| legacy::info(machine.tables(), *table).unwrap()).collect()
+    Table::ALL.iter().map(|table| legacy::info(machine.family, *table).unwrap()).collect()
 }
 
 /// The first rule that is printed so: its chain, and its text.

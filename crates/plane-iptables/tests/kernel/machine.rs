@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
-use ferry_kernel::iptables::{self, Backend, Environment, Tool};
+use ferry_kernel::iptables::{Backend, Environment, Tool};
 use ferry_kernel::netns::Namespace;
 use ferry_kernel::nft::Socket;
 use ferry_plane::{Extent, Kernel, Object, SyncEngine};
@@ -68,15 +68,8 @@ impl Machine {
         &self.folder
     }
 
-    pub(crate) fn tables(&self) -> iptables::Family {
-        match self.family {
-            Family::V4 => iptables::Family::V4,
-            Family::V6 => iptables::Family::V6,
-        }
-    }
-
     pub(crate) fn tool(&self) -> Tool {
-        Tool::find_in(&self.environment, self.tables(), Some(self.backend)).expect("both variants are needed")
+        Tool::find_in(&self.environment, self.family, Some(self.backend)).expect("both variants are needed")
     }
 
     pub(crate) fn engine(&self) -> IptablesEngine {

@@ -1,12 +1,9 @@
 //! The iptables mode, as the tests of every mode see it.
 
-#[path = "../well_made/mod.rs"]
-mod well_made;
-
 use ferry_api::object::Family;
 use ferry_modekit::Mode;
 use ferry_model::{Packet, Verdict};
-use ferry_plane_iptables::{Features, IptKey, IptObject, Iptables, Tracer, render};
+use ferry_plane_iptables::{Features, IptKey, IptObject, Iptables, Tracer, render, testing};
 
 pub(crate) enum ThisMode {}
 
@@ -48,7 +45,7 @@ impl Mode for ThisMode {
     }
 
     fn well_made(objects: &[IptObject], name: &str) {
-        well_made::well_made(objects, name);
+        testing::well_made(objects, name);
     }
 }
 

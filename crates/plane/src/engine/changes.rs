@@ -1,16 +1,20 @@
 //! Incremental sync: from the acknowledged state to the pending units.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
 use ferry_model::Context;
 
-use super::{BatchOf, Engine, Purpose};
+use super::{BatchOf, Engine, Purpose, unverified};
 use crate::attempt::{Change, halves, held_back, owners};
 use crate::diff::{Remembered, difference};
-use crate::{Acked, Acknowledged, Before, CommitError, Compile, Kernel, Object, Outcome, Unit, UnitId};
+use crate::{
+    Acked, Acknowledged, Applied, Before, CommitError, CommitFailure, Compile, Kernel, Object, Outcome, Unit, UnitId,
+};
+
+/// Units without resources one after the other after which the whole kernel counts as short of them.
+const MOST_STARVED: usize = 8;
 
 /// Whether this only adds, and so can be torn apart: no frontend passes from one unit to another.
 pub(super) fn only_adds(group: &[Change]) -> bool {
@@ -54,6 +58,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         self.place_pending(&[], None);
         let mut groups = portions(self.changes(context, now), self.portion);
         while let Some(mut group) = groups.pop() {
+            if self.unverified.is_all() {
+                return self.sync_all(context, now, Purpose::Conflict, outcome);
+            }
             self.hold_back(context, &mut group, now);
             if group.is_empty() {
                 continue;
@@ -63,9 +70,12 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             group.iter().for_each(|change| self.compile_change(context, change, &mut before, &mut after));
             let remembered = self.remembered(&group);
             let uniform = remembered.uniform;
-            let batch = difference(before, after, &remembered);
+            let mut batch = difference(before, after, &remembered);
+            self.keep_shared(&mut batch);
             // A foreign change of the same objects, mostly a second proxy's that made the same change first.
-            let result = if uniform && self.suspects.concern(super::keys(&batch)) {
+            let result = if !self.unverified.is_empty() {
+                Err(unverified::unknown())
+            } else if uniform && self.suspects.concern(super::keys(&batch)) {
                 Err(CommitError::Drifted { object: "what another writer has just changed".to_owned() })
             } else {
                 self.commit(&batch, outcome)
@@ -76,9 +86,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                     Ok(Vec::new())
                 }
                 Err(CommitError::Drifted { .. }) if uniform => self.reconcile(context, &group, now, outcome),
-                Err(error) if self.blames_units(&error, &group) => {
-                    Ok(self.set_apart(context, group, &batch, error, now))
-                }
+                Err(error) if self.blames_units(&error, &group) => self.set_apart(context, group, &batch, error, now),
                 Err(error) => Err(error),
             };
             match left {
@@ -86,7 +94,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 left => groups.extend(left?),
             }
         }
-        Ok(())
+        self.revert(context, now, outcome)
     }
 
     /// Who waits, or was not reached, is left behind by a new context.
@@ -203,8 +211,14 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
 
     /// Commits, unless there is nothing to do.
     pub(super) fn commit(&mut self, batch: &BatchOf<C>, outcome: &mut Outcome) -> Result<(), CommitError> {
-        if !batch.is_empty() {
-            self.kernel.commit(batch)?;
+        if !batch.is_empty()
+            && let Err(CommitFailure { error, applied }) = self.kernel.commit(batch)
+        {
+            if applied == Applied::Unknown {
+                self.unverified.failed(batch);
+                self.references.forget_parked(super::keys(batch).collect::<Vec<_>>().iter());
+            }
+            return Err(error);
         }
         outcome.ops += batch.len();
         Ok(())
@@ -272,7 +286,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             None => drop(self.acked.remove(&change.id)),
         }
         self.pending.remove(&change.id);
+        self.starved = 0;
         self.quarantine.release(&change.id);
+        self.unverified.accepted(&change.id);
         outcome.acked.push(Acknowledged {
             id: change.id.clone(),
             before: change.before.as_ref().map(|acked| Arc::clone(&acked.unit)),
@@ -280,21 +296,21 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         });
     }
 
-    /// True if a failed commit is the fault of some of its units. An object that is in use (`EBUSY`) may be free at the next
-    /// try; if it isn't, or if a unit was rejected before, the group is split as by a refusal that names nothing. So an object
-    /// that can't be deleted holds up no other unit.
+    /// True if a failed commit is the fault of some of its units. An object that is in use may be free at the next try, and
+    /// memory, too; if not, or if a unit was rejected before, the group is split as by a refusal that names nothing. So an
+    /// object that can't be deleted, or a unit that is too large, holds up no other unit.
     pub(super) fn blames_units(&self, error: &CommitError, group: &[Change]) -> bool {
         match error {
             CommitError::Refused(_) => true,
-            CommitError::Busy(error) => {
-                error.kind() == io::ErrorKind::ResourceBusy
-                    && (self.failures > 0 || group.iter().any(|change| self.quarantine.holds(&change.id)))
+            CommitError::Resources(_) => {
+                self.failures > 0 || group.iter().any(|change| self.quarantine.holds(&change.id))
             }
-            CommitError::Drifted { .. } | CommitError::Unusable(_) => false,
+            CommitError::Drifted { .. } | CommitError::Busy(_) | CommitError::Unusable(_) => false,
         }
     }
 
-    /// Quarantines the units that a failed commit is about; returns the others as groups to try.
+    /// Quarantines the units that a failed commit is about; returns the others as groups to try. Fails with the error if the
+    /// kernel as a whole is short of resources.
     pub(super) fn set_apart(
         &mut self,
         context: &Context,
@@ -302,15 +318,22 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         batch: &BatchOf<C>,
         error: CommitError,
         now: Instant,
-    ) -> Vec<Vec<Change>> {
+    ) -> Result<Vec<Vec<Change>>, CommitError> {
+        self.starved += usize::from(group.len() == 1 && matches!(error, CommitError::Resources(_)));
+        if self.starved > MOST_STARVED {
+            return Err(error);
+        }
         let mut refused = match &error {
             CommitError::Refused(refusals) => owners(&self.compile, context, &group, batch, refusals),
-            CommitError::Busy(_) | CommitError::Drifted { .. } | CommitError::Unusable(_) => BTreeSet::new(),
+            CommitError::Resources(_)
+            | CommitError::Busy(_)
+            | CommitError::Drifted { .. }
+            | CommitError::Unusable(_) => BTreeSet::new(),
         };
         if refused.is_empty() {
             let (first, second) = halves(&self.compile, context, group);
             if !second.is_empty() {
-                return vec![first, second];
+                return Ok(vec![first, second]);
             }
             refused.extend(first.iter().map(|change| change.id.clone()));
             group = first;
@@ -320,6 +343,6 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             self.quarantine.put(id.clone(), Arc::clone(&error), now);
         }
         group.retain(|change| !refused.contains(&change.id));
-        vec![group]
+        Ok(vec![group])
     }
 }

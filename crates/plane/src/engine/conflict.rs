@@ -24,19 +24,29 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     ) -> Result<Vec<Vec<Change>>, CommitError> {
         let units: BTreeSet<UnitId> = group.iter().map(|change| change.id.clone()).collect();
         let (before, after) = self.compile_group(context, group);
-        let keys: HashSet<KeyOf<C>> = before.iter().chain(&after).map(Object::key).collect();
+        let mut keys: HashSet<KeyOf<C>> = before.iter().chain(&after).map(Object::key).collect();
+        // What a commit that failed half-way left of other units goes back to the acknowledged state.
+        let others = self.unverified.without(&keys);
+        keys.extend(others.iter().cloned());
         let actual = self.read_sorted(&keys)?;
         self.follow(&actual, Some(&units));
         self.place_pending(&actual, Some(&units));
         let mut group = self.changes(context, now);
         group.retain(|change| units.contains(&change.id));
         let (before, after) = self.compile_group(context, &group);
-        let wanted = wanted_after(before, after, &self.remembered(&group));
+        let mut wanted = wanted_after(before, after, &self.remembered(&group));
+        if !others.is_empty() {
+            wanted.extend(self.wanted(context, &others).objects);
+        }
         let mut batch = difference_to_kernel(actual, wanted.into_iter());
         let foreign = self.drift_in(context, &group, &batch);
         leave_out(&mut batch, &foreign);
+        self.keep_found(context, &group.iter().map(|change| &change.id).collect(), &mut batch);
+        let reverted = batch.delete.iter().filter(|object| others.contains(&object.key()));
+        outcome.unserved.extend(reverted.filter_map(Object::serves));
         match self.commit(&batch, outcome) {
             Ok(()) => {
+                self.unverified.clear();
                 for change in &group {
                     self.acknowledge(context, change, outcome);
                 }
@@ -45,17 +55,21 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 self.suspects.found(Some(&keys), foreign, now);
                 Ok(Vec::new())
             }
-            Err(error) if self.blames_units(&error, &group) => Ok(self.set_apart(context, group, &batch, error, now)),
+            // Perhaps it is the way back of other units: a full sync tells.
+            Err(error) if super::keys(&batch).any(|key| others.contains(&key)) && self.blames_units(&error, &group) => {
+                Err(CommitError::Drifted { object: error.to_string() })
+            }
+            Err(error) if self.blames_units(&error, &group) => self.set_apart(context, group, &batch, error, now),
             Err(error) => Err(error),
         }
     }
 
-    /// Operations of a batch to what the kernel holds that no pending change explains: it neither makes them nor wants
-    /// their objects.
+    /// Operations of a batch to what the kernel holds that no pending change explains, nor a commit that failed half-way: it
+    /// neither makes them nor wants their objects.
     pub(super) fn drift_in(&self, context: &Context, group: &[Change], batch: &BatchOf<C>) -> HashSet<KeyOf<C>> {
         let (before, after) = self.compile_group(context, group);
         let mut own: HashSet<KeyOf<C>> = after.iter().map(Object::key).collect();
         own.extend(super::keys(&difference(before, after, &self.remembered(group))));
-        super::keys(batch).filter(|key| !own.contains(key)).collect()
+        super::keys(batch).filter(|key| !own.contains(key) && !self.unverified.contains(key)).collect()
     }
 }

@@ -20,8 +20,8 @@ pub(super) enum Scale {
 }
 
 /// What accepted units want under some keys.
-struct Wanted<O> {
-    objects: Vec<O>,
+pub(super) struct Wanted<O> {
+    pub(super) objects: Vec<O>,
     owners: BTreeSet<UnitId>,
 }
 
@@ -42,8 +42,10 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         match drift {
             Extent::All => self.sync_all(context, now, purpose, outcome),
             Extent::Keys(keys) => {
-                let keys: HashSet<KeyOf<C>> =
-                    keys.into_iter().filter(|key| !self.rivals.holds(&Some(key.clone()), now)).collect();
+                let keys: HashSet<KeyOf<C>> = keys
+                    .into_iter()
+                    .filter(|key| !self.rivals.holds(&Some(key.clone()), now) && !self.unverified.contains(key))
+                    .collect();
                 self.mend_keys(context, keys, now, purpose, outcome)
             }
         }
@@ -86,7 +88,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     ) -> Result<(), CommitError> {
         if !keys.is_empty() {
             self.references.forget_parked(keys.iter());
-            let batch = match self.difference_at(context, keys, now) {
+            let batch = match self.difference_at(context, keys.clone(), now) {
                 // More is damaged than these keys.
                 Err(CommitError::Drifted { .. }) => return self.sync_all(context, now, purpose, outcome),
                 batch => batch?,
@@ -99,11 +101,60 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 Err(CommitError::Drifted { .. } | CommitError::Refused(_)) => {
                     return self.sync_all(context, now, purpose, outcome);
                 }
-                Err(error @ (CommitError::Busy(_) | CommitError::Unusable(_))) => return Err(error),
+                Err(CommitError::Resources(_)) if self.failures > 0 => {
+                    let groups = self.by_owner(context, keys);
+                    return self.mend_apart(context, groups, now, outcome);
+                }
+                Err(error @ (CommitError::Resources(_) | CommitError::Busy(_) | CommitError::Unusable(_))) => {
+                    return Err(error);
+                }
             }
         }
         self.suspects.clear_due(now);
         Ok(())
+    }
+
+    /// Mends groups of keys in smaller parts, so that one that can't be mended holds up no other. Its keys stay due.
+    fn mend_apart(
+        &mut self,
+        context: &Context,
+        mut groups: Vec<HashSet<KeyOf<C>>>,
+        now: Instant,
+        outcome: &mut Outcome,
+    ) -> Result<(), CommitError> {
+        let keys: HashSet<KeyOf<C>> = groups.iter().flatten().cloned().collect();
+        let batch = self.difference_at(context, keys.clone(), now)?;
+        let (mended, staying) = (self::keys(&batch).collect(), staying(&batch));
+        match self.commit(&batch, outcome) {
+            Ok(()) => {
+                self.count_repairs(mended, &staying, Scale::Keys, now, outcome);
+                self.suspects.found(Some(&keys), HashSet::new(), now);
+                Ok(())
+            }
+            Err(CommitError::Resources(_)) if groups.len() > 1 => {
+                let second = groups.split_off(groups.len() / 2);
+                let first = self.mend_apart(context, groups, now, outcome);
+                self.mend_apart(context, second, now, outcome).and(first)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Keys by the unit that wants them; those that no unit wants together, since they may refer to each other.
+    fn by_owner(&self, context: &Context, mut keys: HashSet<KeyOf<C>>) -> Vec<HashSet<KeyOf<C>>> {
+        let mut groups = Vec::new();
+        let mut objects = Vec::new();
+        for (_, context, unit) in self.accepted(context, &BTreeSet::new()) {
+            self.compile.compile(context, unit, &mut objects);
+            let own: HashSet<KeyOf<C>> = objects.drain(..).filter_map(|object| keys.take(&object.key())).collect();
+            if !own.is_empty() {
+                groups.push(own);
+            }
+        }
+        if !keys.is_empty() {
+            groups.push(keys);
+        }
+        groups
     }
 
     /// What the kernel holds under these keys otherwise than it should.
@@ -115,7 +166,8 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     ) -> Result<BatchOf<C>, CommitError> {
         let actual = self.read_sorted(&keys)?;
         let Wanted { objects, owners } = self.wanted(context, &keys);
-        let batch = difference_to_kernel(actual, objects.into_iter());
+        let mut batch = difference_to_kernel(actual, objects.into_iter());
+        self.keep_shared(&mut batch);
         if batch.is_empty() {
             return Ok(batch);
         }
@@ -123,12 +175,14 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         let mut wider = self.wanted(context, &self.keys_of(&owners));
         wider.objects.retain(|object| {
             let key = object.key();
-            !self.suspects.waits(&key, now) && !self.rivals.holds(&Some(key), now)
+            !self.suspects.waits(&key, now) && !self.unverified.contains(&key) && !self.rivals.holds(&Some(key), now)
         });
         let keys: HashSet<KeyOf<C>> = wider.objects.iter().map(Object::key).chain(keys).collect();
         let actual = self.read_sorted(&keys)?;
         self.follow(&actual, Some(&owners));
-        Ok(difference_to_kernel(actual, self.wanted(context, &keys).objects.into_iter()))
+        let mut batch = difference_to_kernel(actual, self.wanted(context, &keys).objects.into_iter());
+        self.keep_shared(&mut batch);
+        Ok(batch)
     }
 
     pub(super) fn read_sorted(&mut self, keys: &HashSet<KeyOf<C>>) -> Result<Vec<C::Object>, CommitError> {
@@ -138,7 +192,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     }
 
     /// What accepted units want under these keys, and which ones do.
-    fn wanted(&self, context: &Context, keys: &HashSet<KeyOf<C>>) -> Wanted<C::Object> {
+    pub(super) fn wanted(&self, context: &Context, keys: &HashSet<KeyOf<C>>) -> Wanted<C::Object> {
         let mut wanted = Wanted { objects: Vec::new(), owners: BTreeSet::new() };
         let mut objects = Vec::new();
         for (id, context, unit) in self.accepted(context, &BTreeSet::new()) {

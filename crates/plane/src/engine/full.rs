@@ -1,7 +1,6 @@
 //! Full sync: from the actual to the whole desired state.
 
 use std::collections::{BTreeSet, HashSet};
-use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +11,7 @@ use super::drift::Scale;
 use super::{BatchOf, Engine, KeyOf, Purpose, Stage, leave_out, staying};
 use crate::attempt::{Change, halves, owners};
 use crate::diff::difference_showing;
-use crate::{Acked, Batch, CommitError, Compile, Extent, Kernel, Object, Op, Outcome, Served, Unit, UnitId};
+use crate::{Acked, Batch, CommitError, Compile, Extent, Kernel, Object, Outcome, Refusal, Served, Unit, UnitId};
 
 /// What a comparison with the whole kernel comes to.
 struct Draft<O: Object> {
@@ -40,12 +39,17 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         outcome.full = true;
         let mut postponed = BTreeSet::new();
         let mut drifted = false;
+        let mut keeps = false;
         loop {
             let Draft { group, more, mut batch, replaced, mut foreign, spare } =
                 self.compare_all(context, &postponed, purpose, now)?;
             // If our own changes meet resistance once more, they need the rest mended.
             let unconfirmed = purpose == Purpose::Conflict && !drifted;
-            let later = if unconfirmed { std::mem::take(&mut foreign) } else { HashSet::new() };
+            let mut later = if unconfirmed { std::mem::take(&mut foreign) } else { HashSet::new() };
+            if keeps {
+                later.extend(batch.delete.iter().map(Object::key));
+                foreign.retain(|key| !later.contains(key));
+            }
             leave_out(&mut batch, &later);
             let staying = staying(&batch);
             // Before the commit: where the kernel can't do all or nothing, some may be gone after an error.
@@ -54,6 +58,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             match self.commit(&batch, outcome) {
                 Ok(()) => {
                     self.count_repairs(foreign.into_iter().collect(), &staying, Scale::Everything, now, outcome);
+                    self.unverified.clear();
                     self.adopt(context, &group, spare, outcome);
                     self.suspects.found(None, later, now);
                     return if postponed.is_empty() && !more {
@@ -65,9 +70,13 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 Err(error @ CommitError::Drifted { .. }) if drifted => return Err(error),
                 Err(CommitError::Drifted { .. }) => drifted = true,
                 // Perhaps for want of what was left out.
-                Err(CommitError::Refused(_)) if !later.is_empty() => drifted = true,
-                Err(CommitError::Refused(refusals)) => {
-                    self.set_apart_all(context, &group, &batch, refusals, &mut postponed, now)?;
+                Err(CommitError::Refused(_)) if unconfirmed && !later.is_empty() => drifted = true,
+                // It may be free in a moment.
+                Err(error @ CommitError::Resources(_)) if self.failures == 0 => return Err(error),
+                // An object that can't be deleted stays, and holds up nothing else.
+                Err(CommitError::Resources(_)) if !batch.delete.is_empty() => keeps = true,
+                Err(error @ (CommitError::Refused(_) | CommitError::Resources(_))) => {
+                    self.set_apart_all(context, &group, &batch, error, &mut postponed, now)?;
                 }
                 Err(error @ (CommitError::Busy(_) | CommitError::Unusable(_))) => return Err(error),
             }
@@ -129,11 +138,17 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             let lost = before.serves().filter(|served| after.serves().as_ref() != Some(served));
             replaced.extend(lost.map(|served| (before.key(), served)));
         });
-        if !batch.delete.is_empty() {
-            let protected = self.wanted_by_waiting(context, &changing);
-            batch.delete.retain(|object| !protected.contains(&object.key()));
-        }
+        self.keep_found(context, &changing, &mut batch);
         batch
+    }
+
+    /// Takes out of a batch the deletions of what waiting units want and found there.
+    pub(super) fn keep_found(&self, context: &Context, changing: &BTreeSet<&UnitId>, batch: &mut BatchOf<C>) {
+        if !batch.delete.is_empty() {
+            let protected = self.wanted_by_waiting(context, changing);
+            batch.delete.retain(|object| !protected.contains(&object.key()));
+            self.keep_shared(batch);
+        }
     }
 
     /// The objects of the group as it shall be, and those of every other unit as it was accepted.
@@ -166,18 +181,24 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             .map(|(id, acked)| (id, &*acked.context, &*acked.unit))
     }
 
-    /// Keys of units that are pending, not in the kernel as far as we know, and not part of this try.
+    /// Keys of units that are pending, not in the kernel as far as we know, and not part of this try; without what a failed
+    /// commit has made of a unit of which nothing was there before.
     fn wanted_by_waiting(&self, context: &Context, changing: &BTreeSet<&UnitId>) -> HashSet<KeyOf<C>> {
-        let mut objects = Vec::new();
+        let mut protected = HashSet::new();
         for (id, unit) in &self.pending {
             if let Some(unit) = unit
                 && !changing.contains(id)
                 && !self.acked.contains_key(id)
             {
+                let mut objects = Vec::new();
                 self.compile.compile(context, unit, &mut objects);
+                let found = |object: &C::Object| object.shared().is_none() && self.unverified.was_there(&object.key());
+                let mixed = objects.iter().any(found);
+                let keys = objects.iter().map(Object::key);
+                protected.extend(keys.filter(|key| mixed || !self.unverified.may_have_created(key)));
             }
         }
-        objects.iter().map(Object::key).collect()
+        protected
     }
 
     /// After a full batch the kernel holds exactly the target, and the spare parts that were there.
@@ -201,13 +222,14 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         context: &Context,
         group: &[Change],
         batch: &BatchOf<C>,
-        refusals: Vec<(Op, usize, io::Error)>,
+        error: CommitError,
         postponed: &mut BTreeSet<UnitId>,
         now: Instant,
     ) -> Result<(), CommitError> {
-        let mut refused = owners(&self.compile, context, group, batch, &refusals);
+        let refusals: &[_] = if let CommitError::Refused(refusals) = &error { refusals } else { &[] };
+        let mut refused = owners(&self.compile, context, group, batch, refusals);
         if refused.is_empty() {
-            refused = self.demote_owners(context, group, batch, &refusals);
+            refused = self.demote_owners(context, group, batch, refusals);
         }
         if refused.is_empty() {
             let (first, second) = halves(&self.compile, context, group.to_vec());
@@ -219,9 +241,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
         if refused.is_empty() {
             // What was accepted before is refused now: nobody to set apart.
-            return Err(CommitError::Refused(refusals));
+            return Err(error);
         }
-        let error = Arc::new(CommitError::Refused(refusals));
+        let error = Arc::new(error);
         for id in refused {
             self.quarantine.put(id, Arc::clone(&error), now);
         }
@@ -235,7 +257,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         context: &Context,
         group: &[Change],
         batch: &BatchOf<C>,
-        refusals: &[(Op, usize, io::Error)],
+        refusals: &[Refusal],
     ) -> BTreeSet<UnitId> {
         if refusals.is_empty() {
             return BTreeSet::new();
@@ -254,6 +276,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         let refused = owners(&self.compile, context, &staying, batch, refusals);
         for id in &refused {
             if let Some(acked) = self.acked.remove(id) {
+                self.unverified.demoted(id);
                 // What is left of it in the kernel isn't known.
                 let mut objects = Vec::new();
                 self.compile.compile(&acked.context, &acked.unit, &mut objects);

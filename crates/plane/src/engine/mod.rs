@@ -5,16 +5,19 @@
 //! | ok | the units are acknowledged and no longer pending |
 //! | drifted | commit the pending units by what is read back of them; again: of everything; again: all that differs; then as busy |
 //! | refused | the units of the named objects keep their last good state and wait; the others go on |
+//! | no resources | as busy; again: split the group, until the unit that is too large or whose object is in use waits alone |
 //! | busy | everything stays pending; again after a while |
 //! | unusable | as busy, more slowly; at start the caller decides whether to go on without this family |
 //!
-//! Pending work is dropped only when it is acknowledged.
+//! Pending work is dropped only when it is acknowledged. After a commit that failed half-way the engine reads back what it
+//! was about before it commits anything else.
 
 mod changes;
 mod conflict;
 mod drift;
 mod full;
 mod suspects;
+mod unverified;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -23,6 +26,7 @@ use std::time::{Duration, Instant};
 use ferry_model::Context;
 
 use self::suspects::Suspects;
+use self::unverified::Unverified;
 use crate::diff::References;
 use crate::quarantine::Quarantine;
 use crate::rivals::Rivals;
@@ -49,10 +53,14 @@ pub struct Engine<C: Compile, K> {
     stage: Stage,
     /// what somebody else may have changed
     suspects: Suspects<KeyOf<C>>,
+    /// what commits that failed half-way may have left in force
+    unverified: Unverified<KeyOf<C>>,
     /// what is acknowledged was made to follow the kernel's order, and what that leaves to write is not committed yet
     ahead: bool,
     /// so many units that are new go in together
     portion: usize,
+    /// units set apart for want of resources since the last success of this turn
+    starved: usize,
     /// turns that failed in a row
     failures: u32,
     /// when the plane wants its time
@@ -107,8 +115,10 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             rivals: Rivals::default(),
             stage: Stage::New,
             suspects: Suspects::default(),
+            unverified: Unverified::default(),
             ahead: false,
             portion: C::PORTION,
+            starved: 0,
             failures: 0,
             wake: None,
         }
@@ -156,6 +166,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     ) -> Outcome {
         let mut outcome = Outcome::default();
         let Some(context) = self.context.clone() else { return outcome };
+        self.starved = 0;
         let result = self.prepared().and_then(|()| work(self, &context, &mut outcome));
         self.note_outdated(&context);
         match result {
@@ -190,9 +201,10 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     fn retry_after(&self, error: &CommitError) -> Duration {
         match error {
             CommitError::Unusable(_) => UNUSABLE_RETRY,
-            CommitError::Drifted { .. } | CommitError::Refused(_) | CommitError::Busy(_) => {
-                RETRY.saturating_mul(1 << self.failures.min(16)).min(LONGEST_RETRY)
-            }
+            CommitError::Drifted { .. }
+            | CommitError::Refused(_)
+            | CommitError::Resources(_)
+            | CommitError::Busy(_) => RETRY.saturating_mul(1 << self.failures.min(16)).min(LONGEST_RETRY),
         }
     }
 
@@ -313,7 +325,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         served.extend(self.kernel.foreign_serves());
         let objects = delete.len();
         if objects > 0 {
-            self.kernel.commit(&Batch { delete, ..Batch::default() })?;
+            self.kernel.commit(&Batch { delete, ..Batch::default() }).map_err(|failure| failure.error)?;
         }
         Ok(objects)
     }
@@ -321,7 +333,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
 
 /// The keys of all operations of a batch.
 fn keys<O: Object>(batch: &Batch<O>) -> impl Iterator<Item = O::Key> {
-    batch.create.iter().chain(&batch.replace).chain(&batch.delete).map(Object::key)
+    batch.operations().map(|(_, _, object)| object.key())
 }
 
 /// The keys of what a batch makes or mends and not even clean-up removes.

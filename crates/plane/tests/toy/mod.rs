@@ -1,5 +1,7 @@
 //! A small mode: frontends that refer to a pick chain per count, and host entries shared by services.
 
+pub(crate) mod world;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 

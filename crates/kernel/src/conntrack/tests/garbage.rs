@@ -2,7 +2,7 @@
 
 use super::wire::msg;
 use super::*;
-use crate::netlink::{self, Messages, Writer};
+use crate::netlink::{self, Messages, Writer, nfnetlink};
 
 fn decode_everything(bytes: &[u8]) {
     for message in Messages::new(bytes).map_while(Result::ok) {
@@ -14,7 +14,8 @@ fn decode_everything(bytes: &[u8]) {
 /// A message about an entry, as the kernel writes it.
 fn message(entry: &Entry) -> Vec<u8> {
     let mut writer = Writer::new();
-    let mark = wire::begin(&mut writer, msg::NEW, entry.original.family().number(), 0, 7);
+    let mark = writer.message(wire::kind(msg::NEW), 0, 7);
+    nfnetlink::header(&mut writer, entry.original.family().number());
     entry.original.encode(&mut writer, wire::TUPLE_ORIGINAL, entry.protocol);
     entry.reply.encode(&mut writer, wire::TUPLE_REPLY, entry.protocol);
     writer.be_u32(wire::STATUS, entry.status.0);

@@ -4,7 +4,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::wire::msg;
 use super::*;
-use crate::netlink::{self, Messages, Writer, control, flag};
+use crate::netlink::{Interrupted, Session, Writer, nfnetlink};
 
 /// Flows of both families and all protocols with ports, no two with the same answer to all questions of a filter.
 fn samples() -> Vec<Entry> {
@@ -29,7 +29,7 @@ fn samples() -> Vec<Entry> {
 /// Every filter that asks for some of this address, this port and answers.
 fn filters(destination: IpAddr, port: u16) -> Vec<Filter> {
     let mut filters = Vec::new();
-    for (family, protocol) in [UDP, TCP, SCTP].iter().flat_map(|p| [(Family::Ip, *p), (Family::Ip6, *p)]) {
+    for (family, protocol) in [UDP, TCP, SCTP].iter().flat_map(|p| [(Family::V4, *p), (Family::V6, *p)]) {
         for asked in 0..8_u8 {
             filters.push(Filter {
                 destination: (asked & 1 != 0).then_some(destination),
@@ -44,19 +44,17 @@ fn filters(destination: IpAddr, port: u16) -> Vec<Filter> {
 
 /// How many entries the kernel sends for this request: what it does not leave out.
 fn sent_by_the_kernel(filter: &Filter) -> usize {
-    let mut writer = Writer::new();
-    let mark = wire::begin(&mut writer, msg::GET, filter.family.number(), flag::REQUEST | flag::DUMP, 1);
-    filter.encode(&mut writer);
-    writer.end_message(mark);
-    let mut socket = netlink::Socket::open(NETLINK_NETFILTER).unwrap();
-    socket.send(writer.bytes()).unwrap();
-    let (mut datagram, mut count) = (Vec::new(), 0);
-    while socket.receive(&mut datagram).unwrap() {
-        for message in Messages::new(&datagram).map(Result::unwrap) {
-            assert_ne!(message.kind, control::ERROR);
-            count += usize::from(message.kind == wire::kind(msg::NEW));
-        }
-    }
+    let mut session = Session::open(NETLINK_NETFILTER).unwrap();
+    let fill = |writer: &mut Writer| {
+        nfnetlink::header(writer, filter.family.number());
+        filter.encode(writer);
+    };
+    let mut count = 0;
+    let listed = session.list::<std::io::Error>(wire::kind(msg::GET), fill, &mut |message| {
+        count += usize::from(message.kind == wire::kind(msg::NEW));
+        Ok(())
+    });
+    assert_eq!(listed.unwrap(), Interrupted(false));
     count
 }
 
@@ -66,7 +64,7 @@ fn entries_come_back_as_they_were_made() {
         create(samples(), LONG).unwrap();
         let mut socket = Socket::open().unwrap();
         let mut found = Vec::new();
-        for (family, protocol) in [UDP, TCP, SCTP].iter().flat_map(|p| [(Family::Ip, *p), (Family::Ip6, *p)]) {
+        for (family, protocol) in [UDP, TCP, SCTP].iter().flat_map(|p| [(Family::V4, *p), (Family::V6, *p)]) {
             found.extend(listed(&mut socket, &all(family, protocol)));
         }
         assert_eq!(plain(&found), plain(&samples()));
@@ -91,7 +89,7 @@ fn a_list_holds_what_matches_and_the_kernel_leaves_the_rest_out() {
                 assert_eq!(plain(&listed(&mut socket, &filter)), plain(&expected), "{filter:?}");
                 // what the kernel is not asked for, or does not do: see `Filter::encode`
                 let mut loose = filter;
-                loose.destination = loose.destination.filter(|a| filter.family == Family::Ip && a.is_ipv4());
+                loose.destination = loose.destination.filter(|a| filter.family == Family::V4 && a.is_ipv4());
                 loose.port = loose.port.filter(|_| filter.protocol != SCTP);
                 let loosely = samples().into_iter().filter(|sample| loose.matches(sample)).count();
                 assert_eq!(sent_by_the_kernel(&filter), loosely, "{filter:?}");
@@ -111,7 +109,7 @@ fn a_small_table_is_read_without_a_list() {
             found.sort();
             read.then_some(found)
         };
-        assert_eq!(few(&all(Family::Ip, UDP)), Some(Vec::new()));
+        assert_eq!(few(&all(Family::V4, UDP)), Some(Vec::new()));
         create(samples(), LONG).unwrap();
         let mut lists = Socket::open().unwrap();
         for destination in ["10.96.0.1", "fd00:96::1"].map(|address| address.parse::<IpAddr>().unwrap()) {
@@ -124,7 +122,7 @@ fn a_small_table_is_read_without_a_list() {
             let flows = ports.map(|port| flow(UDP, &format!("10.0.0.7:{port}"), "10.96.0.7:53", "10.1.0.7:5353"));
             create(flows, LONG).unwrap();
         };
-        let filter = Filter { destination: Some("10.96.0.7".parse().unwrap()), ..all(Family::Ip, UDP) };
+        let filter = Filter { destination: Some("10.96.0.7".parse().unwrap()), ..all(Family::V4, UDP) };
         more(1000..1500);
         assert_eq!(few(&filter), Some(listed(&mut lists, &filter)));
         assert_eq!(lists.delete(&few(&filter).unwrap()).deleted, 500);
@@ -139,21 +137,21 @@ fn only_the_named_are_removed() {
         let mut endings = Endings::open().unwrap();
         create(samples(), LONG).unwrap();
         let mut socket = Socket::open().unwrap();
-        let found = listed(&mut socket, &all(Family::Ip, UDP));
+        let found = listed(&mut socket, &all(Family::V4, UDP));
         let (these, those) = found.split_at(2);
         let deletion = socket.delete(these);
         assert_eq!((deletion.deleted, deletion.gone), (2, 0));
         assert!(deletion.error.is_none());
         assert_eq!(plain(&endings.read().unwrap()), plain(these));
-        assert_eq!(listed(&mut socket, &all(Family::Ip, UDP)), those);
+        assert_eq!(listed(&mut socket, &all(Family::V4, UDP)), those);
         let deletion = socket.delete(&found);
         assert_eq!((deletion.deleted, deletion.gone), (those.len(), 2), "who is gone already is no error");
         assert!(deletion.error.is_none());
         assert_eq!(plain(&endings.read().unwrap()), plain(those));
-        assert_eq!(listed(&mut socket, &all(Family::Ip, TCP)).len(), 4);
-        assert_eq!(listed(&mut socket, &all(Family::Ip6, UDP)).len(), 3);
+        assert_eq!(listed(&mut socket, &all(Family::V4, TCP)).len(), 4);
+        assert_eq!(listed(&mut socket, &all(Family::V6, UDP)).len(), 3);
         assert_eq!(socket.delete(&[]).deleted, 0);
-        assert_eq!(listed(&mut socket, &all(Family::Ip6, UDP)).len(), 3, "to remove nothing removes nothing");
+        assert_eq!(listed(&mut socket, &all(Family::V6, UDP)).len(), 3, "to remove nothing removes nothing");
     });
 }
 
@@ -166,16 +164,16 @@ fn another_flow_with_the_same_tuple_stays() {
         let mut same_number = 0;
         for _ in 0..20 {
             create([sample], LONG).unwrap();
-            let old = listed(&mut socket, &all(Family::Ip, UDP));
+            let old = listed(&mut socket, &all(Family::V4, UDP));
             let other_number: Vec<_> = old.iter().map(|old| Entry { id: old.id.wrapping_add(1), ..*old }).collect();
             let deletion = socket.delete(&other_number);
             assert_eq!((deletion.deleted, deletion.gone, deletion.error.is_none()), (0, 1, true));
             assert_eq!(socket.delete(&old).deleted, 1);
             create([newer], LONG).unwrap();
-            let new = listed(&mut socket, &all(Family::Ip, UDP));
+            let new = listed(&mut socket, &all(Family::V4, UDP));
             same_number += u32::from(new[0].id == old[0].id);
             assert_eq!(socket.delete(&old).gone, 1, "it leads elsewhere");
-            assert_eq!(listed(&mut socket, &all(Family::Ip, UDP)), new);
+            assert_eq!(listed(&mut socket, &all(Family::V4, UDP)), new);
             assert_eq!(socket.delete(&new).deleted, 1);
         }
         println!("{same_number} of 20 had the number of the flow before");
@@ -188,14 +186,14 @@ fn zones_are_told_apart() {
         let sample = flow(UDP, "10.0.0.1:1000", "10.96.0.1:53", "10.1.0.1:5353");
         create([sample, Entry { zone: 7, ..sample }], LONG).unwrap();
         let mut socket = Socket::open().unwrap();
-        let found = listed(&mut socket, &all(Family::Ip, UDP));
+        let found = listed(&mut socket, &all(Family::V4, UDP));
         assert_eq!(found.iter().map(|entry| entry.zone).collect::<Vec<_>>().len(), 2);
         let zoned: Vec<_> = found.iter().copied().filter(|entry| entry.zone == 7).collect();
         assert_eq!(zoned.len(), 1);
         let wrong_zone: Vec<_> = zoned.iter().map(|entry| Entry { zone: 8, ..*entry }).collect();
         assert_eq!(socket.delete(&wrong_zone).gone, 1);
         assert_eq!(socket.delete(&zoned).deleted, 1);
-        let left = listed(&mut socket, &all(Family::Ip, UDP));
+        let left = listed(&mut socket, &all(Family::V4, UDP));
         assert_eq!(left.iter().map(|entry| entry.zone).collect::<Vec<_>>(), [0]);
     });
 }
@@ -209,13 +207,13 @@ fn many_entries_are_listed_and_removed() {
         create((0..MANY).map(|n| flow(UDP, &client(n), "10.96.0.1:53", "10.1.0.1:53")), LONG).unwrap();
         create((0..100).map(|n| flow(UDP, &client(n), "10.96.0.2:53", "10.1.0.2:53")), LONG).unwrap();
         let mut socket = Socket::open().unwrap();
-        let filter = Filter { destination: Some("10.96.0.1".parse().unwrap()), ..all(Family::Ip, UDP) };
+        let filter = Filter { destination: Some("10.96.0.1".parse().unwrap()), ..all(Family::V4, UDP) };
         let found = listed(&mut socket, &filter);
         assert_eq!(found.len(), usize::from(MANY));
         assert_eq!(socket.delete(&found[..10]).deleted, 10);
         let deletion = socket.delete(&found);
         assert_eq!((deletion.deleted, deletion.gone), (usize::from(MANY) - 10, 10));
-        assert_eq!(listed(&mut socket, &all(Family::Ip, UDP)).len(), 100);
+        assert_eq!(listed(&mut socket, &all(Family::V4, UDP)).len(), 100);
     });
 }
 
@@ -227,9 +225,9 @@ fn what_is_left_of_a_broken_dialogue_is_forgotten() {
             .unwrap();
         let mut socket = Socket::open().unwrap();
         let broken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            socket.dump(&all(Family::Ip, UDP), &mut |_| panic!("enough"))
+            socket.dump(&all(Family::V4, UDP), &mut |_| panic!("enough"))
         }));
         assert!(broken.is_err());
-        assert_eq!(listed(&mut socket, &all(Family::Ip, UDP)).len(), 2000);
+        assert_eq!(listed(&mut socket, &all(Family::V4, UDP)).len(), 2000);
     });
 }

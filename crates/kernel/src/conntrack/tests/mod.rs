@@ -7,6 +7,8 @@ mod packets;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use ferry_family::Family;
+
 use super::testing::{Endings, create};
 use super::*;
 use crate::netns::Namespace;

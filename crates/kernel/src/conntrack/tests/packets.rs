@@ -31,7 +31,7 @@ fn a_translated_flow_is_seen_as_such() {
         let client = UdpSocket::bind("127.0.0.1:4000").unwrap();
         client.send_to(b"question", "192.0.2.1:53").unwrap();
         let mut socket = Socket::open().unwrap();
-        let filter = Filter { port: Some(53), unanswered: true, ..all(Family::Ip, UDP) };
+        let filter = Filter { port: Some(53), unanswered: true, ..all(Family::V4, UDP) };
         let asked = listed(&mut socket, &filter);
         assert_eq!(asked.len(), 1);
         assert_eq!(asked[0].original, tuple("127.0.0.1:4000", "192.0.2.1:53"));
@@ -43,14 +43,14 @@ fn a_translated_flow_is_seen_as_such() {
         let (length, from) = server.recv_from(&mut bytes).unwrap();
         server.send_to(&bytes[..length], from).unwrap();
         assert_eq!(listed(&mut socket, &filter), []);
-        let answered = listed(&mut socket, &all(Family::Ip, UDP));
+        let answered = listed(&mut socket, &all(Family::V4, UDP));
         assert_eq!(answered.len(), 1);
         assert!(answered[0].status.contains(Status::SEEN_REPLY));
         assert_eq!(answered[0].id, asked[0].id, "the number stays");
         assert!(run("conntrack", &["-L", "-p", "udp", "-o", "id"]).contains(&format!("id={}", asked[0].id)));
 
         assert_eq!(socket.delete(&answered).deleted, 1);
-        assert_eq!(listed(&mut socket, &all(Family::Ip, UDP)), []);
+        assert_eq!(listed(&mut socket, &all(Family::V4, UDP)), []);
         client.send_to(b"again", "192.0.2.1:53").unwrap();
         assert_eq!(listed(&mut socket, &filter).len(), 1);
     });
@@ -67,7 +67,7 @@ fn echo_requests_are_left_out() {
         let request = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];
         rustix::net::sendto(&raw, &request, SendFlags::empty(), &to).unwrap();
         assert!(run("conntrack", &["-L", "-p", "icmp"]).contains("icmp"));
-        assert_eq!(listed(&mut Socket::open().unwrap(), &all(Family::Ip, 1)), []);
+        assert_eq!(listed(&mut Socket::open().unwrap(), &all(Family::V4, 1)), []);
     });
 }
 
@@ -83,7 +83,7 @@ fn without_the_right_to_it_is_not_usable() {
             },
         )
         .unwrap();
-        let error = Socket::open().and_then(|mut socket| socket.dump(&all(Family::Ip, UDP), &mut |_| {}));
+        let error = Socket::open().and_then(|mut socket| socket.dump(&all(Family::V4, UDP), &mut |_| {}));
         assert!(matches!(error, Err(Error::Unusable(_))), "{error:?}");
     });
 }

@@ -6,7 +6,7 @@ use crate::iptables::legacy::{info, tables};
 
 #[test]
 fn a_table_is_there_when_it_was_asked_for_and_changes_show() {
-    for family in FAMILIES {
+    for family in Family::ALL {
         let tools = Tools::new(family, "legacy");
         let look = |table| tools.run(move || info(family, table)).unwrap();
         assert_eq!((look(Table::Nat), look(Table::Filter)), (None, None));

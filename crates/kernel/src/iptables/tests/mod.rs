@@ -1,5 +1,7 @@
 //! Rules and texts: against upstream's own rulesets, against the real tools, and against each other.
 
+use ferry_family::Family;
+
 use super::*;
 
 mod fixtures;
@@ -11,8 +13,6 @@ mod restore;
 mod samples;
 mod text;
 mod tools;
-
-const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 fn name(text: &str) -> ChainName {
     ChainName::new(text).unwrap()

@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn samples_print_and_parse() {
-    for family in FAMILIES {
+    for family in Family::ALL {
         for (rule, text) in samples::rules(family) {
             assert_eq!(printed(family, &rule), text);
             assert_eq!(parsed(family, &text), rule, "{text}");

@@ -85,7 +85,7 @@ impl Drop for Tools {
 
 /// All tools here, and what they are.
 fn each(mut test: impl FnMut(Family, &Tools)) {
-    for family in FAMILIES {
+    for family in Family::ALL {
         for variant in VARIANTS {
             test(family, &Tools::new(family, variant));
         }

@@ -10,7 +10,7 @@ fn prepared() -> Socket {
         data: Some(SetData::Value { data_type: data_type::IPV4_ADDR, len: 4 }),
         ..plain_set("map", data_type::IPV4_ADDR, 4)
     };
-    commit(&mut socket, Family::Ip, |batch| {
+    commit(&mut socket, Family::V4, |batch| {
         batch.add_table(None);
         batch.add_set(&plain_set("addresses", data_type::IPV4_ADDR, 4));
         batch.add_set(&map);
@@ -42,7 +42,7 @@ fn in_the_middle_of_a_message_of_500_elements() {
     isolated(|| {
         let mut socket = prepared();
         let mut positions = Vec::new();
-        let result = commit(&mut socket, Family::Ip, |batch| {
+        let result = commit(&mut socket, Family::V4, |batch| {
             for n in 0..500_u32 {
                 positions.push(batch.position());
                 match n {
@@ -57,7 +57,7 @@ fn in_the_middle_of_a_message_of_500_elements() {
         assert_eq!(errno(&errors[0]), Some(libc::EEXIST));
         assert!(errors[0].error.offset.is_some());
         assert_eq!(index_of(&errors[0], &positions), 250);
-        assert_eq!(elements(&mut socket, Family::Ip, "map").len(), 1, "nothing of the batch was done");
+        assert_eq!(elements(&mut socket, Family::V4, "map").len(), 1, "nothing of the batch was done");
     });
 }
 
@@ -67,7 +67,7 @@ fn at_the_edges_of_several_messages() {
         let mut socket = prepared();
         for bad in [&[0][..], &[4999], &[0, 2500, 4999], &[7, 8]] {
             let mut positions = Vec::new();
-            let errors = refused(commit(&mut socket, Family::Ip, |batch| {
+            let errors = refused(commit(&mut socket, Family::V4, |batch| {
                 for n in 0..5000_u32 {
                     positions.push(batch.position());
                     if bad.contains(&n) {
@@ -93,7 +93,7 @@ fn every_refused_message_is_told() {
     isolated(|| {
         let mut socket = prepared();
         let mut positions = Vec::new();
-        let result = commit(&mut socket, Family::Ip, |batch| {
+        let result = commit(&mut socket, Family::V4, |batch| {
             for n in 0..300 {
                 positions.push(batch.position());
                 if n % 3 == 0 { batch.delete_chain("missing") } else { batch.add_chain(&chain(&format!("c{n}"))) }
@@ -106,7 +106,7 @@ fn every_refused_message_is_told() {
             assert_eq!(error.message_start, positions[index]);
             assert_eq!(error.message_end, positions[index + 1]);
         }
-        assert_eq!(socket.chains(Family::Ip, TABLE).unwrap(), []);
+        assert_eq!(socket.chains(Family::V4, TABLE).unwrap(), []);
     });
 }
 
@@ -114,28 +114,28 @@ fn every_refused_message_is_told() {
 fn identical_again_is_accepted_and_missing_is_not() {
     isolated(|| {
         let mut socket = prepared();
-        commit(&mut socket, Family::Ip, |batch| {
+        commit(&mut socket, Family::V4, |batch| {
             batch.add_element("map", &[192, 0, 2, 1], None, ElementData::Value(&[1, 1, 1, 1]));
             batch.add_element("addresses", &[192, 0, 2, 1], None, ElementData::None);
         })
         .unwrap();
-        let other = commit(&mut socket, Family::Ip, |batch| {
+        let other = commit(&mut socket, Family::V4, |batch| {
             batch.add_element("map", &[192, 0, 2, 1], None, ElementData::Value(&[2, 2, 2, 2]));
         });
         assert_eq!(errno(&refused(other)[0]), Some(libc::EEXIST));
-        commit(&mut socket, Family::Ip, |batch| {
+        commit(&mut socket, Family::V4, |batch| {
             batch.delete_element("map", &[192, 0, 2, 1], None);
             batch.add_element("map", &[192, 0, 2, 1], None, ElementData::Value(&[2, 2, 2, 2]));
         })
         .unwrap();
         let missing = [
-            commit(&mut socket, Family::Ip, |batch| batch.delete_element("map", &[9, 9, 9, 9], None)),
-            commit(&mut socket, Family::Ip, |batch| batch.delete_set("missing")),
-            commit(&mut socket, Family::Ip, |batch| batch.delete_chain("missing")),
-            commit(&mut socket, Family::Ip, |batch| batch.flush_chain("missing")),
-            commit(&mut socket, Family::Ip, |batch| batch.add_rule("missing", &[Expr::Verdict(Verdict::Drop)])),
-            commit(&mut socket, Family::Ip, |batch| batch.add_element("missing", &[1], None, ElementData::None)),
-            commit(&mut socket, Family::Ip6, Batch::delete_table),
+            commit(&mut socket, Family::V4, |batch| batch.delete_element("map", &[9, 9, 9, 9], None)),
+            commit(&mut socket, Family::V4, |batch| batch.delete_set("missing")),
+            commit(&mut socket, Family::V4, |batch| batch.delete_chain("missing")),
+            commit(&mut socket, Family::V4, |batch| batch.flush_chain("missing")),
+            commit(&mut socket, Family::V4, |batch| batch.add_rule("missing", &[Expr::Verdict(Verdict::Drop)])),
+            commit(&mut socket, Family::V4, |batch| batch.add_element("missing", &[1], None, ElementData::None)),
+            commit(&mut socket, Family::V6, Batch::delete_table),
         ];
         for result in missing {
             assert_eq!(errno(&refused(result)[0]), Some(libc::ENOENT));
@@ -182,7 +182,7 @@ fn a_loop_of_chains_is_refused() {
         let mut socket = prepared();
         let jump = |to: &str| [Expr::Verdict(Verdict::Jump(to.to_owned()))];
         let mut positions = Vec::new();
-        let result = commit(&mut socket, Family::Ip, |batch| {
+        let result = commit(&mut socket, Family::V4, |batch| {
             batch.add_chain(&ruleset::base_chain("base", ChainKind::Nat, Hook::Output, 0));
             batch.add_chain(&chain("a"));
             batch.add_chain(&chain("b"));
@@ -204,7 +204,7 @@ fn without_the_right_it_is_no_fault_of_the_batch() {
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective.remove(rustix::thread::CapabilitySet::NET_ADMIN);
         rustix::thread::set_capabilities(None, sets).unwrap();
-        match commit(&mut socket, Family::Ip, |batch| batch.add_table(None)) {
+        match commit(&mut socket, Family::V4, |batch| batch.add_table(None)) {
             Err(CommitFailure::Io(error)) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
             other => panic!("{other:?}"),
         }
@@ -228,7 +228,7 @@ fn names_and_data_that_are_too_long_are_refused() {
         ];
         for (index, operation) in operations.iter().enumerate() {
             let mut positions = Vec::new();
-            let errors = refused(commit(&mut socket, Family::Ip, |batch| {
+            let errors = refused(commit(&mut socket, Family::V4, |batch| {
                 positions.push(batch.position());
                 batch.add_chain(&chain("c"));
                 positions.push(batch.position());
@@ -243,12 +243,12 @@ fn names_and_data_that_are_too_long_are_refused() {
         }
         // longer than any register or name, but expressible: the kernel's to refuse
         let moderate = "x".repeat(300);
-        refused(commit(&mut socket, Family::Ip, |batch| batch.add_chain(&chain(&moderate))));
-        refused(commit(&mut socket, Family::Ip, |batch| {
+        refused(commit(&mut socket, Family::V4, |batch| batch.add_chain(&chain(&moderate))));
+        refused(commit(&mut socket, Family::V4, |batch| {
             batch.add_element("addresses", moderate.as_bytes(), None, ElementData::None);
         }));
-        assert_eq!(socket.chains(Family::Ip, TABLE).unwrap(), []);
-        let error = socket.element(Family::Ip, TABLE, "addresses", long.as_bytes()).unwrap_err();
+        assert_eq!(socket.chains(Family::V4, TABLE).unwrap(), []);
+        let error = socket.element(Family::V4, TABLE, "addresses", long.as_bytes()).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     });
 }
@@ -258,12 +258,12 @@ fn a_socket_serves_on_after_errors() {
     isolated(|| {
         let mut socket = prepared();
         for n in 0..50_u8 {
-            refused(commit(&mut socket, Family::Ip, |batch| batch.delete_chain("missing")));
-            commit(&mut socket, Family::Ip, |batch| {
+            refused(commit(&mut socket, Family::V4, |batch| batch.delete_chain("missing")));
+            commit(&mut socket, Family::V4, |batch| {
                 batch.add_element("addresses", &[10, 0, 0, n], None, ElementData::None)
             })
             .unwrap();
-            assert_eq!(elements(&mut socket, Family::Ip, "addresses").len(), usize::from(n) + 2);
+            assert_eq!(elements(&mut socket, Family::V4, "addresses").len(), usize::from(n) + 2);
         }
     });
 }

@@ -43,7 +43,7 @@ fn samples() -> Vec<Vec<u8>> {
 #[test]
 fn requests_decode_as_answers() {
     let ruleset = V4.ruleset();
-    let mut batch = Batch::new(Family::Ip, TABLE);
+    let mut batch = Batch::new(Family::V4, TABLE);
     batch.add_table(Some("comment"));
     write(&mut batch, &ruleset);
     let count = batch.messages();

@@ -2,6 +2,7 @@
 
 mod errors;
 mod garbage;
+mod listener;
 mod monitor;
 mod round_trip;
 mod ruleset;
@@ -9,7 +10,10 @@ mod tool;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ferry_family::Family;
+
 use super::*;
+use crate::netlink::Overrun;
 use crate::netns::Namespace;
 use ruleset::Ruleset;
 

@@ -17,7 +17,7 @@ fn foreign_changes_are_told_from_our_own() {
         let mut monitor = Monitor::open().unwrap();
         monitor.join().unwrap();
         assert_eq!(events(&mut monitor), []);
-        commit(&mut socket, Family::Ip, |batch| {
+        commit(&mut socket, Family::V4, |batch| {
             batch.add_table(None);
             batch.add_chain(&chain("c"));
             batch.add_set(&plain_set("addresses", data_type::IPV4_ADDR, 4));
@@ -25,7 +25,7 @@ fn foreign_changes_are_told_from_our_own() {
         })
         .unwrap();
         let own = events(&mut monitor);
-        let of = |what| Event { port_id: socket.port_id(), family: Some(Family::Ip), table: TABLE.to_owned(), what };
+        let of = |what| Event { port_id: socket.port_id(), family: Some(Family::V4), table: TABLE.to_owned(), what };
         let element = |last: u8| Element {
             key: Octets::new(&[192, 0, 2, last]).unwrap(),
             key_end: None,
@@ -45,7 +45,7 @@ fn foreign_changes_are_told_from_our_own() {
         ));
         let foreign = events(&mut monitor);
         assert!(foreign.iter().all(|event| event.port_id != socket.port_id() && event.port_id != 0));
-        let ours = foreign.iter().filter(|event| event.table == TABLE && event.family == Some(Family::Ip));
+        let ours = foreign.iter().filter(|event| event.table == TABLE && event.family == Some(Family::V4));
         let what: Vec<_> = ours.map(|event| event.what.clone()).collect();
         let wanted = [changed(1), changed(2), Changed::Rule { chain: "c".to_owned() }, Changed::Other];
         assert_eq!(what.iter().filter(|what| wanted.contains(what)).count(), wanted.len(), "{what:?}");
@@ -79,7 +79,7 @@ fn an_overrun_is_reported_once() {
         let mut monitor = Monitor::open().unwrap();
         monitor.set_receive_buffer(4096).unwrap();
         monitor.join().unwrap();
-        commit(&mut socket, Family::Ip, |batch| {
+        commit(&mut socket, Family::V4, |batch| {
             batch.add_table(None);
             batch.add_set(&plain_set("addresses", data_type::IPV4_ADDR, 4));
             (0..1000_u32).for_each(|n| batch.add_element("addresses", &n.to_be_bytes(), None, ElementData::None));

@@ -41,19 +41,19 @@ fn ipv6() {
 fn tables() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
-        assert_eq!(socket.table(Family::Ip, TABLE).unwrap(), None);
-        assert_eq!(socket.tables(Family::Ip).unwrap(), Vec::<String>::new());
-        commit(&mut socket, Family::Ip, |batch| batch.add_table(Some("layout 1 – ü"))).unwrap();
-        commit(&mut socket, Family::Ip6, |batch| batch.add_table(None)).unwrap();
-        let table = socket.table(Family::Ip, TABLE).unwrap().unwrap();
+        assert_eq!(socket.table(Family::V4, TABLE).unwrap(), None);
+        assert_eq!(socket.tables(Family::V4).unwrap(), Vec::<String>::new());
+        commit(&mut socket, Family::V4, |batch| batch.add_table(Some("layout 1 – ü"))).unwrap();
+        commit(&mut socket, Family::V6, |batch| batch.add_table(None)).unwrap();
+        let table = socket.table(Family::V4, TABLE).unwrap().unwrap();
         let comment = Some("layout 1 – ü".to_owned());
         assert_eq!(table, Table { name: TABLE.to_owned(), comment, dormant: false, owner: None });
-        assert_eq!(socket.table(Family::Ip6, TABLE).unwrap().unwrap().comment, None);
-        assert_eq!(socket.tables(Family::Ip6).unwrap(), [TABLE]);
-        let stats = commit(&mut socket, Family::Ip, Batch::delete_table).unwrap();
+        assert_eq!(socket.table(Family::V6, TABLE).unwrap().unwrap().comment, None);
+        assert_eq!(socket.tables(Family::V6).unwrap(), [TABLE]);
+        let stats = commit(&mut socket, Family::V4, Batch::delete_table).unwrap();
         assert_eq!(stats.messages, 1);
-        assert_eq!(socket.table(Family::Ip, TABLE).unwrap(), None);
-        assert_eq!(socket.tables(Family::Ip6).unwrap(), [TABLE]);
+        assert_eq!(socket.table(Family::V4, TABLE).unwrap(), None);
+        assert_eq!(socket.tables(Family::V6).unwrap(), [TABLE]);
     });
 }
 
@@ -61,19 +61,19 @@ fn tables() {
 fn other_tables_stay_out() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
-        let mut other = Batch::new(Family::Ip, "another");
+        let mut other = Batch::new(Family::V4, "another");
         other.add_table(None);
         write(&mut other, &V4.ruleset());
         socket.commit(other).unwrap();
-        commit(&mut socket, Family::Ip, |batch| {
+        commit(&mut socket, Family::V4, |batch| {
             batch.add_table(None);
             batch.add_chain(&chain("services"));
         })
         .unwrap();
-        assert_eq!(socket.chains(Family::Ip, TABLE).unwrap(), [chain("services")]);
-        assert_eq!(socket.sets(Family::Ip, TABLE).unwrap(), []);
-        assert_eq!(socket.rules(Family::Ip, TABLE, None).unwrap(), []);
-        assert_eq!(socket.rules(Family::Ip, TABLE, Some("services")).unwrap(), []);
+        assert_eq!(socket.chains(Family::V4, TABLE).unwrap(), [chain("services")]);
+        assert_eq!(socket.sets(Family::V4, TABLE).unwrap(), []);
+        assert_eq!(socket.rules(Family::V4, TABLE, None).unwrap(), []);
+        assert_eq!(socket.rules(Family::V4, TABLE, Some("services")).unwrap(), []);
     });
 }
 
@@ -83,7 +83,7 @@ fn deletions_and_one_chains_rules() {
         let mut socket = Socket::open().unwrap();
         let accept = [Expr::Verdict(Verdict::Accept)];
         let drop = [Expr::Verdict(Verdict::Drop)];
-        commit(&mut socket, Family::Ip, |batch| {
+        commit(&mut socket, Family::V4, |batch| {
             batch.add_table(None);
             batch.add_chain(&chain("one"));
             batch.add_chain(&chain("two"));
@@ -94,10 +94,10 @@ fn deletions_and_one_chains_rules() {
             batch.add_element("set", &[1, 2, 3, 4], None, ElementData::None);
         })
         .unwrap();
-        let of_two = socket.rules(Family::Ip, TABLE, Some("two")).unwrap();
+        let of_two = socket.rules(Family::V4, TABLE, Some("two")).unwrap();
         let exprs: Vec<_> = of_two.iter().map(|(chain, rule)| (chain.as_str(), rule.exprs.as_slice())).collect();
         assert_eq!(exprs, [("two", &accept[..]), ("two", &drop[..])]);
-        commit(&mut socket, Family::Ip, |batch| {
+        commit(&mut socket, Family::V4, |batch| {
             batch.flush_chain("two");
             batch.add_rule("two", &drop);
             batch.flush_chain("one");
@@ -106,7 +106,7 @@ fn deletions_and_one_chains_rules() {
             batch.delete_set("set");
         })
         .unwrap();
-        let left = read_back(&mut socket, Family::Ip);
+        let left = read_back(&mut socket, Family::V4);
         assert_eq!(left.chains, BTreeSet::from([chain("two")]));
         assert_eq!(left.sets, BTreeSet::new());
         assert_eq!(left.rules["two"], [Rule { exprs: drop.to_vec(), comment: None, handle: 0 }]);
@@ -118,18 +118,18 @@ fn replacing_a_whole_table_is_one_transaction() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
         let ruleset = V4.ruleset();
-        commit(&mut socket, Family::Ip, |batch| {
+        commit(&mut socket, Family::V4, |batch| {
             batch.add_table(None);
             batch.add_chain(&base_chain("nat-prerouting", ChainKind::Filter, Hook::Input, 7));
         })
         .unwrap();
-        commit(&mut socket, Family::Ip, |batch| {
+        commit(&mut socket, Family::V4, |batch| {
             batch.delete_table();
             batch.add_table(Some("new"));
             write(batch, &ruleset);
         })
         .unwrap();
-        assert_eq!(read_back(&mut socket, Family::Ip), expected(&ruleset));
+        assert_eq!(read_back(&mut socket, Family::V4), expected(&ruleset));
     });
 }
 
@@ -138,22 +138,22 @@ fn the_generation_moves_and_guards() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
         let first = socket.generation().unwrap();
-        commit(&mut socket, Family::Ip, |batch| batch.add_table(None)).unwrap();
+        commit(&mut socket, Family::V4, |batch| batch.add_table(None)).unwrap();
         let second = socket.generation().unwrap();
         assert_ne!(first, second);
-        let stale = commit(&mut socket, Family::Ip, |batch| {
+        let stale = commit(&mut socket, Family::V4, |batch| {
             batch.add_chain(&chain("stale"));
             batch.set_generation(first);
         });
         let CommitFailure::Messages(errors) = stale.unwrap_err() else { panic!("not refused as a batch") };
         assert_eq!(errors[0].error.error.raw_os_error(), Some(libc::ERESTART));
         assert_eq!(errors[0].position, 0);
-        commit(&mut socket, Family::Ip, |batch| {
+        commit(&mut socket, Family::V4, |batch| {
             batch.set_generation(second);
             batch.add_chain(&chain("fresh"));
         })
         .unwrap();
-        assert_eq!(socket.chains(Family::Ip, TABLE).unwrap(), [chain("fresh")]);
+        assert_eq!(socket.chains(Family::V4, TABLE).unwrap(), [chain("fresh")]);
     });
 }
 
@@ -162,7 +162,7 @@ fn empty_batches_cost_nothing() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
         let before = socket.generation().unwrap();
-        assert_eq!(commit(&mut socket, Family::Ip, |_| {}).unwrap(), CommitStats::default());
+        assert_eq!(commit(&mut socket, Family::V4, |_| {}).unwrap(), CommitStats::default());
         assert_eq!(socket.generation().unwrap(), before);
     });
 }
@@ -172,7 +172,7 @@ fn catch_all_elements() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
         let map = Set { data: Some(SetData::Verdict), ..plain_set("map", data_type::IPV4_ADDR, 4) };
-        commit(&mut socket, Family::Ip, |batch| {
+        commit(&mut socket, Family::V4, |batch| {
             batch.add_table(None);
             batch.add_set(&map);
             batch.add_element("map", &[], None, ElementData::Verdict(VerdictRef::Drop));
@@ -184,9 +184,9 @@ fn catch_all_elements() {
             data: OwnedData::Verdict(Verdict::Drop),
             interval_end: false,
         };
-        assert_eq!(elements(&mut socket, Family::Ip, "map"), BTreeSet::from([any]));
-        commit(&mut socket, Family::Ip, |batch| batch.delete_element("map", &[], None)).unwrap();
-        assert_eq!(elements(&mut socket, Family::Ip, "map"), BTreeSet::new());
+        assert_eq!(elements(&mut socket, Family::V4, "map"), BTreeSet::from([any]));
+        commit(&mut socket, Family::V4, |batch| batch.delete_element("map", &[], None)).unwrap();
+        assert_eq!(elements(&mut socket, Family::V4, "map"), BTreeSet::new());
     });
 }
 
@@ -201,7 +201,7 @@ fn a_hundred_thousand_elements() {
         let keys: Vec<Vec<u8>> = (0..COUNT).map(key).collect();
         let value = [V6.address(2), port(8080).to_vec()].concat();
         let started = Instant::now();
-        let mut batch = Batch::new(Family::Ip6, TABLE);
+        let mut batch = Batch::new(Family::V6, TABLE);
         batch.add_table(None);
         batch.add_set(&ruleset.sets[0]);
         keys.iter().for_each(|key| batch.add_element("endpoints", key, None, ElementData::Value(&value)));
@@ -218,14 +218,14 @@ fn a_hundred_thousand_elements() {
             assert_eq!(element.data, OwnedData::Value(Octets::new(&value).unwrap()));
             assert!(!std::mem::replace(&mut seen[slot as usize], true), "{slot} twice");
         };
-        socket.elements(Family::Ip6, TABLE, "endpoints", each).unwrap();
+        socket.elements(Family::V6, TABLE, "endpoints", each).unwrap();
         println!("read in {:?}", started.elapsed());
         assert!(seen.iter().all(|seen| *seen));
-        let rest = commit(&mut socket, Family::Ip6, |batch| {
+        let rest = commit(&mut socket, Family::V6, |batch| {
             keys.iter().skip(1).for_each(|key| batch.delete_element("endpoints", key, None));
         });
         assert!(rest.unwrap().messages > 1);
-        assert_eq!(elements(&mut socket, Family::Ip6, "endpoints").len(), 1);
+        assert_eq!(elements(&mut socket, Family::V6, "endpoints").len(), 1);
     });
 }
 
@@ -241,7 +241,7 @@ fn listing_beside_a_busy_neighbour() {
                 let mut socket = Socket::open().unwrap();
                 while !stop.load(Ordering::Relaxed) {
                     for add in [true, false] {
-                        let mut batch = Batch::new(Family::Ip, "noise");
+                        let mut batch = Batch::new(Family::V4, "noise");
                         if add {
                             batch.add_table(None)
                         } else {
@@ -256,7 +256,7 @@ fn listing_beside_a_busy_neighbour() {
         let listed = namespace.run(|| {
             let mut socket = Socket::open().unwrap();
             let set = plain_set("set", data_type::IPV4_ADDR, 4);
-            commit(&mut socket, Family::Ip, |batch| {
+            commit(&mut socket, Family::V4, |batch| {
                 batch.add_table(None);
                 batch.add_set(&set);
                 (0..20_000_u32).for_each(|n| batch.add_element("set", &n.to_be_bytes(), None, ElementData::None));
@@ -265,7 +265,7 @@ fn listing_beside_a_busy_neighbour() {
             while !running.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
-            let listed: Vec<usize> = (0..5).map(|_| elements(&mut socket, Family::Ip, "set").len()).collect();
+            let listed: Vec<usize> = (0..5).map(|_| elements(&mut socket, Family::V4, "set").len()).collect();
             stop.store(true, Ordering::Relaxed);
             listed
         });
@@ -279,7 +279,7 @@ fn missing_tables_and_sets_are_not_found() {
     use std::io::ErrorKind::NotFound;
     isolated(|| {
         let mut socket = Socket::open().unwrap();
-        let family = Family::Ip;
+        let family = Family::V4;
         for exists in [false, true] {
             let none = &mut |_| panic!("an element of nothing");
             assert_eq!(socket.elements(family, TABLE, "set", none).unwrap_err().kind(), NotFound);
@@ -311,7 +311,7 @@ fn what_is_not_ours_to_write_reads_back_as_such() {
              }}"
         ));
         let mut socket = Socket::open().unwrap();
-        let found = read_back(&mut socket, Family::Ip);
+        let found = read_back(&mut socket, Family::V4);
         let hooks: Vec<_> = found.chains.iter().map(|chain| (chain.name.as_str(), chain.hook)).collect();
         let other = |hook, priority| Some(BaseHook { kind: ChainKind::Other, hook, priority });
         assert_eq!(hooks, [("c", None), ("dropping", other(Hook::Input, 0)), ("routing", other(Hook::Output, 5))]);
@@ -323,7 +323,7 @@ fn what_is_not_ours_to_write_reads_back_as_such() {
         assert_eq!(rules[0].exprs.last(), Some(&Expr::Verdict(Verdict::Drop)));
         assert!(rules[1].exprs.iter().any(|expr| matches!(expr, Expr::Opaque { .. })), "{rules:?}");
         tool::nft(&format!("add table ip {TABLE} {{ flags dormant; }}"));
-        assert!(socket.table(Family::Ip, TABLE).unwrap().unwrap().dormant);
+        assert!(socket.table(Family::V4, TABLE).unwrap().unwrap().dormant);
     });
 }
 
@@ -331,7 +331,7 @@ fn what_is_not_ours_to_write_reads_back_as_such() {
 fn a_rule_that_refers_to_a_set_of_the_same_batch() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
-        commit(&mut socket, Family::Ip, |batch| {
+        commit(&mut socket, Family::V4, |batch| {
             batch.add_table(None);
             batch.add_set(&Set {
                 data: Some(SetData::Verdict),
@@ -345,7 +345,7 @@ fn a_rule_that_refers_to_a_set_of_the_same_batch() {
             batch.add_rule("c", &[&V4.service_key()[..], &[lookup("map", Some(0))]].concat());
         })
         .unwrap();
-        let rules = socket.rules(Family::Ip, TABLE, Some("c")).unwrap();
+        let rules = socket.rules(Family::V4, TABLE, Some("c")).unwrap();
         assert_eq!(rules[0].1.exprs.last(), Some(&lookup("map", Some(0))));
     });
 }

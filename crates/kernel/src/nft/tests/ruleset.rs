@@ -1,5 +1,7 @@
 //! A ruleset that holds every kind of set, chain, expression and element, built as the `nft` tool would.
 
+use ferry_family::Family;
+
 use std::time::Duration;
 
 use crate::nft::userdata::{self, PayloadField, SetNotes, TypeofExpr};
@@ -27,9 +29,9 @@ pub(super) struct Layout {
 }
 
 pub(super) const V4: Layout =
-    Layout { family: Family::Ip, address_type: IPV4_ADDR, address_len: 4, source_at: 12, destination_at: 16 };
+    Layout { family: Family::V4, address_type: IPV4_ADDR, address_len: 4, source_at: 12, destination_at: 16 };
 pub(super) const V6: Layout =
-    Layout { family: Family::Ip6, address_type: IPV6_ADDR, address_len: 16, source_at: 8, destination_at: 24 };
+    Layout { family: Family::V6, address_type: IPV6_ADDR, address_len: 16, source_at: 8, destination_at: 24 };
 
 /// A set without anything that is not said.
 pub(super) fn plain_set(name: &str, key_type: u32, key_len: u32) -> Set {
@@ -116,8 +118,8 @@ impl Layout {
 
     pub(super) fn address(self, last: u8) -> Vec<u8> {
         match self.family {
-            Family::Ip => vec![192, 0, 2, last],
-            Family::Ip6 => [&[0x20, 1, 0x0d, 0xb8], &[0; 11][..], &[last]].concat(),
+            Family::V4 => vec![192, 0, 2, last],
+            Family::V6 => [&[0x20, 1, 0x0d, 0xb8], &[0; 11][..], &[last]].concat(),
         }
     }
 
@@ -138,8 +140,8 @@ impl Layout {
 
     fn fields(self) -> (TypeofExpr, TypeofExpr) {
         let address = match self.family {
-            Family::Ip => PayloadField::IpDaddr,
-            Family::Ip6 => PayloadField::Ip6Daddr,
+            Family::V4 => PayloadField::IpDaddr,
+            Family::V6 => PayloadField::Ip6Daddr,
         };
         (TypeofExpr::Payload(address), TypeofExpr::Payload(PayloadField::ThDport))
     }
@@ -214,8 +216,8 @@ impl Layout {
     fn service_rules(self) -> Vec<Vec<Expr>> {
         let behind = 8 + self.words();
         let loopback = match self.family {
-            Family::Ip => vec![127],
-            Family::Ip6 => [&[0; 15][..], &[1]].concat(),
+            Family::V4 => vec![127],
+            Family::V6 => [&[0; 15][..], &[1]].concat(),
         };
         let loopback_len = u32::try_from(loopback.len()).unwrap();
         let local = 2_u32.to_ne_bytes();
@@ -251,8 +253,8 @@ impl Layout {
 
     fn learn_rules(self) -> Vec<Vec<Expr>> {
         let original = match self.family {
-            Family::Ip => CtKey::DstIp,
-            Family::Ip6 => CtKey::DstIp6,
+            Family::V4 => CtKey::DstIp,
+            Family::V6 => CtKey::DstIp6,
         };
         let tcp = [meta(MetaKey::L4Proto, 8), cmp(&[TCP])];
         let behind = 8 + self.words();
@@ -316,8 +318,8 @@ impl Layout {
 
     fn chains(self) -> Vec<(Chain, Vec<Vec<Expr>>)> {
         let unreachable = match self.family {
-            Family::Ip => 3,
-            Family::Ip6 => 4,
+            Family::V4 => 3,
+            Family::V6 => 4,
         };
         let dnat = {
             let bit = 32_u32.to_ne_bytes().to_vec();

@@ -82,7 +82,7 @@ fn ipv6_lists_with_the_rule_that_changes_a_map() {
     isolated(|| {
         let mut ruleset = V6.ruleset();
         ruleset.chains.iter_mut().find(|(chain, _)| chain.name == "learn").unwrap().1.push(V6.update_rule());
-        commit(&mut Socket::open().unwrap(), Family::Ip6, |batch| {
+        commit(&mut Socket::open().unwrap(), Family::V6, |batch| {
             batch.add_table(None);
             write(batch, &ruleset);
         })
@@ -136,10 +136,10 @@ fn the_notes_of_maps_are_the_tools() {
 fn the_notes_of_tables_are_the_tools() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
-        commit(&mut socket, Family::Ip, |batch| batch.add_table(Some("from us"))).unwrap();
+        commit(&mut socket, Family::V4, |batch| batch.add_table(Some("from us"))).unwrap();
         assert!(list().contains("comment \"from us\""));
         nft(&format!("table ip6 {TABLE} {{ comment \"from the tool\"; }}"));
-        let table = socket.table(Family::Ip6, TABLE).unwrap().unwrap();
+        let table = socket.table(Family::V6, TABLE).unwrap().unwrap();
         assert_eq!(table.comment.as_deref(), Some("from the tool"));
     });
 }
@@ -150,7 +150,7 @@ fn elements_from_the_tool_are_the_same() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
         let ruleset = V4.ruleset();
-        commit(&mut socket, Family::Ip, |batch| {
+        commit(&mut socket, Family::V4, |batch| {
             batch.add_table(None);
             ruleset.sets.iter().for_each(|set| batch.add_set(set));
         })
@@ -167,7 +167,7 @@ fn elements_from_the_tool_are_the_same() {
             ("source-ranges", of("source-ranges").next()),
             ("hairpin", of("hairpin").next()),
         ] {
-            assert_eq!(elements(&mut socket, Family::Ip, set).iter().next(), element, "{set}");
+            assert_eq!(elements(&mut socket, Family::V4, set).iter().next(), element, "{set}");
         }
     });
 }

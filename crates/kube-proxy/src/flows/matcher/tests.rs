@@ -198,7 +198,7 @@ fn the_kernel_is_asked_for_as_little_as_covers_all_rules() {
     let filter = |at: &[FrontendAddr]| {
         let all: Vec<_> = at.iter().map(|at| (Protocol::Udp, *at, to(&[]))).collect();
         let filter = matcher(Protocol::Udp, &rules(&NodePortAddresses::All, &all)).filter();
-        assert_eq!((filter.family, filter.protocol, filter.unanswered), (conntrack::Family::Ip, 17, false));
+        assert_eq!((filter.family, filter.protocol, filter.unanswered), (Family::V4, 17, false));
         (filter.destination.map(|address| address.to_string()), filter.port)
     };
     let one = || Some("10.96.0.1".to_owned());

@@ -1,8 +1,8 @@
-//! What is read from a certificate's DER: when it begins and ends, and the key of those that the TLS library doesn't read.
+//! Decodes two facts of a certificate's DER: its validity, and the public key of versions that TLS libraries refuse.
 
 use std::time::{Duration, SystemTime};
 
-use ferry_api::wire::parse_timestamp;
+use crate::wire::parse_timestamp;
 
 const SEQUENCE: u8 = 0x30;
 const EXPLICIT_VERSION: u8 = 0xa0;
@@ -13,7 +13,7 @@ const GENERALIZED_TIME: u8 = 0x18;
 const VERSION_3: &[u8] = &[2];
 
 /// notBefore and notAfter of a certificate; `None` if it isn't one.
-pub(super) fn validity(certificate: &[u8]) -> Option<(SystemTime, SystemTime)> {
+pub fn validity(certificate: &[u8]) -> Option<(SystemTime, SystemTime)> {
     let (_, rest) = from_validity(certificate)?;
     let (tag, validity, _) = element(rest)?;
     if tag != SEQUENCE {
@@ -25,7 +25,7 @@ pub(super) fn validity(certificate: &[u8]) -> Option<(SystemTime, SystemTime)> {
 }
 
 /// The DER of the public key (SubjectPublicKeyInfo) of a certificate of version 1 or 2; `None` for all others.
-pub(super) fn old_public_key(certificate: &[u8]) -> Option<&[u8]> {
+pub fn old_public_key(certificate: &[u8]) -> Option<&[u8]> {
     let (version, mut rest) = from_validity(certificate)?;
     if version.is_some_and(|version| version >= VERSION_3) {
         return None;
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn times() {
+    fn both_forms_of_time() {
         assert_eq!(seconds(UTC_TIME, "240501120000Z"), Some(1_714_564_800));
         assert_eq!(seconds(UTC_TIME, "700101000001Z"), Some(1));
         assert_eq!(seconds(GENERALIZED_TIME, "20500101000000Z"), Some(2_524_608_000));
@@ -109,6 +109,72 @@ mod tests {
         for bytes in [&[][..], &[0x30], &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff], &[0x30, 0x80], &[0x30, 2, 0x30, 0]] {
             assert_eq!(validity(bytes), None);
             assert_eq!(old_public_key(bytes), None);
+        }
+    }
+
+    fn encode(tag: u8, content: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(content.len()).unwrap();
+        let head = if length < 0x80 {
+            vec![tag, length.to_be_bytes()[1]]
+        } else {
+            [&[tag, 0x82][..], &length.to_be_bytes()].concat()
+        };
+        [head, content.to_vec()].concat()
+    }
+
+    const BEGIN: &[u8] = b"240501120000Z";
+    const END: &[u8] = b"20500101000000Z";
+
+    fn public_key() -> Vec<u8> {
+        encode(SEQUENCE, &[7; 300])
+    }
+
+    /// Without the signature behind tbsCertificate, whose last field is the issuer's identifier.
+    fn certificate(version: Option<u8>, times: &[u8]) -> Vec<u8> {
+        certificate_with(version, times, &public_key())
+    }
+
+    fn certificate_with(version: Option<u8>, times: &[u8], key: &[u8]) -> Vec<u8> {
+        let version = version.map(|version| encode(EXPLICIT_VERSION, &encode(2, &[version]))).unwrap_or_default();
+        let (serial, algorithm, name) = (encode(2, &[1]), encode(SEQUENCE, &[5, 0]), encode(SEQUENCE, &[]));
+        let validity = encode(SEQUENCE, times);
+        let identifier = encode(0x81, &[0, 1]);
+        let content = [version, serial, algorithm, name.clone(), validity, name, key.to_vec(), identifier].concat();
+        encode(SEQUENCE, &encode(SEQUENCE, &content))
+    }
+
+    fn times() -> Vec<u8> {
+        [encode(UTC_TIME, BEGIN), encode(GENERALIZED_TIME, END)].concat()
+    }
+
+    #[test]
+    fn a_certificate_of_any_version_has_its_validity() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        for version in [None, Some(0), Some(1), Some(2)] {
+            let found = validity(&certificate(version, &times()));
+            assert_eq!(found, Some((at(1_714_564_800), at(2_524_608_000))), "{version:?}");
+        }
+    }
+
+    #[test]
+    fn only_certificates_before_version_3_give_their_key() {
+        for version in [None, Some(0), Some(1)] {
+            assert_eq!(old_public_key(&certificate(version, &times())), Some(&*public_key()), "{version:?}");
+        }
+        assert_eq!(old_public_key(&certificate(Some(2), &times())), None);
+        let other = encode(4, &public_key());
+        assert_eq!(old_public_key(&certificate_with(None, &times(), &other)), None, "no SubjectPublicKeyInfo");
+    }
+
+    #[test]
+    fn a_certificate_that_is_cut_off_or_has_other_times_is_none() {
+        let whole = certificate(Some(1), &times());
+        for end in 0..whole.len() {
+            assert_eq!((validity(&whole[..end]), old_public_key(&whole[..end])), (None, None), "{end} bytes");
+        }
+        let begin = encode(UTC_TIME, BEGIN);
+        for times in [vec![], begin.clone(), [begin, encode(4, END)].concat()] {
+            assert_eq!(validity(&certificate(None, &times)), None);
         }
     }
 }

@@ -1,14 +1,19 @@
-//! What holds for the objects of any state.
+//! Checks of what holds for the objects of any state, for the tests of this crate and the fuzz targets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ferry_kernel::iptables::{Rule, Target};
 use ferry_plane::Object;
-use ferry_plane_iptables::object::{ChainId, IptKey};
-use ferry_plane_iptables::{IptObject, names};
 
-/// Keys are those of one object each, and what rules lead to is there, and of lower rank.
-pub(crate) fn well_made(objects: &[IptObject], name: &str) {
+use crate::names;
+use crate::object::{ChainId, IptKey, IptObject};
+
+/// Checks that each key is one object's, that rules lead to chains that are there and of lower rank, and that a rule leads to
+/// each chain. `name` tells where the objects come from.
+///
+/// # Panics
+/// If one of these doesn't hold.
+pub fn well_made(objects: &[IptObject], name: &str) {
     let mut keys = BTreeSet::new();
     let mut ranks: BTreeMap<ChainId, u8> = BTreeMap::new();
     for object in objects {

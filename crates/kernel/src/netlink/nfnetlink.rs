@@ -1,0 +1,16 @@
+//! The header that all netfilter subsystems share, `struct nfgenmsg` in linux/netfilter/nfnetlink.h.
+
+use super::Writer;
+
+/// Bytes of the header that follows the netlink header: family, version, resource.
+pub(crate) const HEADER_LEN: usize = 4;
+
+/// The type of a subsystem's message.
+pub(crate) const fn kind(subsystem: u8, message: u8) -> u16 {
+    u16::from_be_bytes([subsystem, message])
+}
+
+/// Writes the header of a message about this family; 0: about none.
+pub(crate) fn header(writer: &mut Writer, family: u8) {
+    writer.raw(&[family, 0, 0, 0]);
+}

@@ -1,0 +1,354 @@
+//! Requests and their answers, for all netlink protocols: sequence numbers, acknowledgements, dumps and their retries, and
+//! recovery after a dialogue that was broken off.
+
+use std::io;
+use std::ops::RangeInclusive;
+
+use super::{Message, MessageError, Messages, Reply, Socket, Writer, decode_reply, flag};
+
+#[cfg(test)]
+mod tests;
+
+/// A netlink socket that sends requests and reads their answers, never both at once. The kernel answers within the call that
+/// sends, so nothing here waits.
+///
+/// | Method | Sends | Used for |
+/// |---|---|---|
+/// | [`request`](Self::request) | one acknowledged message | reading one object, changing one |
+/// | [`list`](Self::list) | one dump, its objects handed over as they are read | lists too long to keep |
+/// | [`dump`](Self::dump) | one dump, repeated until it is whole | lists that have to be complete |
+/// | [`exchange`](Self::exchange) | many messages in one datagram | bulk reads and writes, each message refused on its own |
+/// | [`transact`](Self::transact) | one datagram with numbers of its own | an nf_tables transaction |
+///
+/// **Generic netlink** (IPVS, for example) needs nothing more: open `NETLINK_GENERIC`; ask the controller (message type
+/// `GENL_ID_CTRL`, 16) with [`request`](Self::request) for the family of a name, whose number is `CTRL_ATTR_FAMILY_ID` of the
+/// one object that comes back; that number is the message type, `kind`, of everything after. The protocol header, four bytes
+/// `[command, version, 0, 0]`, is what `fill` writes first ([`Writer::raw`]), and what comes first in the payload of every
+/// object. A command is a [`request`](Self::request), a list a [`dump`](Self::dump), many commands at once an
+/// [`exchange`](Self::exchange); [`ErrorClass`](crate::errno::ErrorClass) classifies refusals.
+#[derive(Debug)]
+pub struct Session<T = Socket> {
+    transport: T,
+    /// of the last message that was sent
+    sequence: u32,
+    datagram: Vec<u8>,
+    /// a dialogue was broken off: its answers may still be unread
+    broken_off: bool,
+}
+
+/// The socket below a session, or a script in tests.
+pub trait Transport {
+    /// Sends one datagram.
+    ///
+    /// # Errors
+    /// The system's.
+    fn send(&mut self, datagram: &[u8]) -> io::Result<()>;
+
+    /// Reads one datagram into `datagram`, in place of its content. False if there is none.
+    ///
+    /// # Errors
+    /// `ENOBUFS` if datagrams were lost; others of the system.
+    fn receive(&mut self, datagram: &mut Vec<u8>) -> io::Result<bool>;
+}
+
+/// Messages of one datagram, numbered as a session expects them.
+#[derive(Debug)]
+pub struct Requests {
+    writer: Writer,
+    first: u32,
+    count: u32,
+}
+
+/// The message that ends the answers to a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// the acknowledgement or the error of the last message, or the end of its dump
+    Reply,
+    /// any message with the number of the last one: it reads one object and isn't acknowledged, which would be a datagram more
+    Any,
+}
+
+/// A message of an answer. Acknowledgements and ends of dumps are not shown.
+#[derive(Debug)]
+pub enum Answer<'a> {
+    /// an object
+    Object(Message<'a>),
+    /// a refused request
+    Refused(MessageError),
+}
+
+/// The objects of an answer, in the kernel's order.
+#[derive(Clone, Debug, Default)]
+pub struct Objects {
+    /// payloads, one behind the other
+    bytes: Vec<u8>,
+    /// message type and end of each payload
+    ends: Vec<(u16, usize)>,
+    /// True if the list changed while the kernel wrote it: objects may be missing or come twice.
+    pub interrupted: bool,
+}
+
+/// True if a list changed while the kernel wrote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Interrupted(
+    /// true if so
+    pub bool,
+);
+
+/// The kernel sent no answer, or not all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the kernel did not answer")]
+pub struct Unanswered;
+
+/// The numbers of the messages of one datagram.
+#[derive(Clone, Copy, Debug)]
+struct Numbers {
+    first: u32,
+    last: u32,
+}
+
+// === impl Session ===
+
+impl Session {
+    /// Opens a session of a netlink protocol (`netlink_sys::protocols`) in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// The system's, for example for an unknown protocol.
+    pub fn open(protocol: isize) -> io::Result<Self> {
+        Socket::open(protocol).map(Self::new)
+    }
+
+    /// The socket's address, noted by the kernel as the origin of changes.
+    pub fn port_id(&self) -> u32 {
+        self.transport.port_id()
+    }
+
+    /// Sets how many bytes of unread answers the kernel keeps.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<()> {
+        self.transport.set_receive_buffer(bytes)
+    }
+}
+
+impl<T: Transport> Session<T> {
+    /// A session over this transport.
+    pub fn new(transport: T) -> Self {
+        Self { transport, sequence: 0, datagram: Vec::new(), broken_off: false }
+    }
+
+    /// An empty datagram for [`Self::exchange`].
+    pub fn requests(&self) -> Requests {
+        Requests { writer: Writer::new(), first: self.sequence.wrapping_add(1), count: 0 }
+    }
+
+    /// Sends one message of this type, acknowledged, and returns the objects of its answer. `fill` writes the protocol's header
+    /// and the attributes.
+    ///
+    /// # Errors
+    /// The kernel's refusal; `InvalidInput` if an attribute is too long for the format; [`Unanswered`].
+    pub fn request(&mut self, kind: u16, flags: u16, fill: impl FnOnce(&mut Writer)) -> io::Result<Objects> {
+        self.collect(kind, flags | flag::ACK, fill)
+    }
+
+    /// Lists objects once, handing each to `each`.
+    ///
+    /// # Errors
+    /// As [`Self::request`], and those of `each`. The objects shown until then are right, but not all.
+    pub fn list<E: From<io::Error>>(
+        &mut self,
+        kind: u16,
+        fill: impl FnOnce(&mut Writer),
+        each: &mut dyn FnMut(&Message<'_>) -> Result<(), E>,
+    ) -> Result<Interrupted, E> {
+        self.ask(kind, flag::DUMP, fill, each)
+    }
+
+    /// Lists objects until `is_whole` accepts a list, `attempts` times at most.
+    ///
+    /// # Errors
+    /// As [`Self::request`]; `Interrupted` if no attempt was whole.
+    pub fn dump(
+        &mut self,
+        kind: u16,
+        attempts: u32,
+        fill: &dyn Fn(&mut Writer),
+        is_whole: &mut dyn FnMut(&Objects) -> io::Result<bool>,
+    ) -> io::Result<Objects> {
+        for _ in 0..attempts {
+            match self.collect(kind, flag::DUMP, fill) {
+                Ok(objects) if is_whole(&objects)? => return Ok(objects),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::ErrorKind::Interrupted.into())
+    }
+
+    /// Sends several messages in one datagram and shows their answers, until the last one is answered. A message is refused on its
+    /// own; the others take effect.
+    ///
+    /// # Errors
+    /// As [`Self::request`], refusals excepted, and those of `each`, which end the dialogue.
+    pub fn exchange<E: From<io::Error>>(
+        &mut self,
+        requests: &Requests,
+        end: End,
+        each: &mut dyn FnMut(Answer<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(numbers) = requests.numbers() else { return Ok(()) };
+        self.sequence = numbers.last;
+        self.converse(requests.bytes()?, numbers, end, each).map(drop)
+    }
+
+    /// Sends a datagram whose messages the caller has numbered, and shows the answers until the last number is acknowledged or
+    /// refused.
+    ///
+    /// # Errors
+    /// As [`Self::exchange`].
+    pub fn transact<E: From<io::Error>>(
+        &mut self,
+        datagram: &[u8],
+        numbers: RangeInclusive<u32>,
+        each: &mut dyn FnMut(Answer<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let numbers = Numbers { first: *numbers.start(), last: *numbers.end() };
+        self.converse(datagram, numbers, End::Reply, each).map(drop)
+    }
+
+    fn collect(&mut self, kind: u16, flags: u16, fill: impl FnOnce(&mut Writer)) -> io::Result<Objects> {
+        let mut objects = Objects::default();
+        let interrupted = self.ask::<io::Error>(kind, flags, fill, &mut |object| {
+            objects.push(object.kind, object.payload);
+            Ok(())
+        })?;
+        objects.interrupted = interrupted.0;
+        Ok(objects)
+    }
+
+    fn ask<E: From<io::Error>>(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        fill: impl FnOnce(&mut Writer),
+        each: &mut dyn FnMut(&Message<'_>) -> Result<(), E>,
+    ) -> Result<Interrupted, E> {
+        let mut requests = self.requests();
+        requests.add(kind, flags, fill);
+        let numbers = Numbers { first: requests.first, last: requests.first };
+        self.sequence = numbers.last;
+        self.converse(requests.bytes()?, numbers, End::Reply, &mut |answer| match answer {
+            Answer::Object(object) => each(&object),
+            Answer::Refused(refusal) => Err(io::Error::from(refusal).into()),
+        })
+    }
+
+    fn converse<E: From<io::Error>>(
+        &mut self,
+        datagram: &[u8],
+        numbers: Numbers,
+        end: End,
+        each: &mut dyn FnMut(Answer<'_>) -> Result<(), E>,
+    ) -> Result<Interrupted, E> {
+        if std::mem::replace(&mut self.broken_off, true) {
+            self.drain();
+        }
+        self.transport.send(datagram)?;
+        let mut interrupted = Interrupted(false);
+        while self.transport.receive(&mut self.datagram)? {
+            for message in Messages::new(&self.datagram) {
+                let message = message.map_err(io::Error::from)?;
+                if !numbers.contain(message.sequence) {
+                    continue;
+                }
+                interrupted.0 |= message.flags & flag::DUMP_INTR != 0;
+                let reply = decode_reply(&message).map_err(io::Error::from)?;
+                let ends = message.sequence == numbers.last && (reply.is_some() || end == End::Any);
+                self.broken_off = !ends;
+                match reply {
+                    None => each(Answer::Object(message))?,
+                    Some(Reply::Refused(refusal)) => each(Answer::Refused(refusal))?,
+                    Some(Reply::Done(_)) => {}
+                }
+                if ends {
+                    return Ok(interrupted);
+                }
+            }
+        }
+        Err(io::Error::from(Unanswered).into())
+    }
+
+    /// Reads and drops everything that is there.
+    fn drain(&mut self) {
+        const MOST: usize = 1 << 16; // an overrun is an error once and the reading goes on; other errors may stay
+        for _ in 0..MOST {
+            if matches!(self.transport.receive(&mut self.datagram), Ok(false)) {
+                break;
+            }
+        }
+    }
+}
+
+// === impl Requests ===
+
+impl Requests {
+    /// Adds a message of this type. `fill` writes the protocol's header and the attributes.
+    pub fn add(&mut self, kind: u16, flags: u16, fill: impl FnOnce(&mut Writer)) {
+        let mark = self.writer.message(kind, flag::REQUEST | flags, self.first.wrapping_add(self.count));
+        fill(&mut self.writer);
+        self.writer.end_message(mark);
+        self.count = self.count.wrapping_add(1);
+    }
+
+    /// `None` if there is no message.
+    fn numbers(&self) -> Option<Numbers> {
+        let last = self.first.wrapping_add(self.count.checked_sub(1)?);
+        Some(Numbers { first: self.first, last })
+    }
+
+    fn bytes(&self) -> io::Result<&[u8]> {
+        match self.writer.overflow() {
+            None => Ok(self.writer.bytes()),
+            Some(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "names or keys of more than 65,535 bytes")),
+        }
+    }
+}
+
+// === impl Objects ===
+
+impl Objects {
+    /// The payloads of the objects of this message type.
+    pub fn of(&self, kind: u16) -> impl Iterator<Item = &[u8]> {
+        self.iter().filter(move |(of, _)| *of == kind).map(|(_, payload)| payload)
+    }
+
+    /// The message type and the payload of each object.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &[u8])> {
+        let starts = std::iter::once(0).chain(self.ends.iter().map(|(_, end)| *end));
+        starts.zip(&self.ends).map(|(start, (kind, end))| (*kind, self.bytes.get(start..*end).unwrap_or_default()))
+    }
+
+    pub(crate) fn push(&mut self, kind: u16, payload: &[u8]) {
+        self.bytes.extend_from_slice(payload);
+        self.ends.push((kind, self.bytes.len()));
+    }
+}
+
+// === impl Unanswered ===
+
+impl From<Unanswered> for io::Error {
+    fn from(unanswered: Unanswered) -> Self {
+        Self::other(unanswered)
+    }
+}
+
+// === impl Numbers ===
+
+impl Numbers {
+    fn contain(self, sequence: u32) -> bool {
+        sequence.wrapping_sub(self.first) <= self.last.wrapping_sub(self.first)
+    }
+}

@@ -1,0 +1,220 @@
+//! The listener separates foreign changes from own ones, by sender and by generation.
+
+use super::ruleset::chain;
+use super::tool::nft;
+use super::*;
+
+/// Names of tables in which something changed, and what else happened.
+#[derive(Debug, Default, PartialEq)]
+struct Seen {
+    tables: Vec<String>,
+    lost: usize,
+    /// the subscription was, too
+    errors: usize,
+    unobserved: usize,
+}
+
+impl ForeignChanges for Seen {
+    fn record(&mut self, event: &Event) {
+        self.tables.push(event.table.clone());
+    }
+
+    fn lost(&mut self, error: Option<&std::io::Error>) {
+        self.lost += 1;
+        self.errors += usize::from(error.is_some());
+    }
+
+    fn unobserved(&mut self) {
+        self.unobserved += 1;
+    }
+
+    fn merge(&mut self, later: Self) {
+        self.tables.extend(later.tables);
+        self.lost += later.lost;
+        self.errors += later.errors;
+        self.unobserved += later.unobserved;
+    }
+}
+
+/// A listener that has joined, and the socket that it asks for the generation.
+fn listener() -> (Listener<Seen>, Socket) {
+    let mut listener = Listener::default();
+    listener.join().unwrap();
+    (listener, Socket::open().unwrap())
+}
+
+fn taken(listener: &mut Listener<Seen>) -> Seen {
+    std::mem::take(listener.changes().unwrap())
+}
+
+fn tables<const N: usize>(names: [&str; N]) -> Seen {
+    Seen { tables: names.map(str::to_owned).into(), ..Seen::default() }
+}
+
+fn unobserved() -> Seen {
+    Seen { unobserved: 1, ..Seen::default() }
+}
+
+/// Creates tables by an unregistered socket, one commit each.
+fn add(names: &[&str]) {
+    let mut socket = Socket::open().unwrap();
+    for name in names {
+        let mut batch = Batch::new(Family::V4, name);
+        batch.add_table(None);
+        socket.commit(batch).unwrap();
+    }
+}
+
+#[test]
+fn commits_of_own_sockets_are_no_foreign_changes() {
+    isolated(|| {
+        let (mut listener, mut socket) = listener();
+        listener.own(&socket);
+        commit(&mut socket, Family::V4, |batch| batch.add_table(None)).unwrap();
+        assert_eq!(taken(&mut listener), Seen::default());
+        add(&["foreign"]);
+        commit(&mut socket, Family::V4, |batch| batch.add_chain(&chain("c"))).unwrap();
+        nft("add table ip6 tool");
+        assert_eq!(taken(&mut listener), tables(["foreign", "tool"]));
+        assert_eq!(taken(&mut listener), Seen::default(), "taken");
+    });
+}
+
+#[test]
+fn a_change_by_another_socket_is_own_if_the_generation_moved_by_as_many() {
+    isolated(|| {
+        let (mut listener, mut socket) = listener();
+        add(&["before"]);
+        let result = listener.around(Accounting::ByGeneration, &mut socket, |_| add(&["own", "two"]), |()| Some(2));
+        result.unwrap();
+        add(&["after"]);
+        assert_eq!(taken(&mut listener), tables(["before", "after"]));
+        let nothing = listener.around(Accounting::ByGeneration, &mut socket, |_| "result", |_| Some(0)).unwrap();
+        assert_eq!((nothing, taken(&mut listener)), ("result", Seen::default()));
+    });
+}
+
+#[test]
+fn all_changes_are_foreign_if_the_generation_moved_by_more_less_or_an_unknown_number() {
+    isolated(|| {
+        let (mut listener, mut socket) = listener();
+        for (n, commits) in [Some(1), Some(3), Some(0), None].into_iter().enumerate() {
+            let names = [format!("own-{n}"), format!("foreign-{n}")];
+            let names = [names[0].as_str(), names[1].as_str()];
+            listener.around(Accounting::ByGeneration, &mut socket, |_| add(&names), |()| commits).unwrap();
+            assert_eq!(taken(&mut listener), tables(names), "{commits:?}");
+        }
+    });
+}
+
+#[test]
+fn a_quiet_change_is_not_notified_and_a_foreign_one_beside_it_is_suspected() {
+    isolated(|| {
+        let (mut listener, mut socket) = listener();
+        add(&["before"]);
+        let own = |name: &'static str| {
+            move |socket: &mut Socket| {
+                let mut batch = Batch::new(Family::V4, name);
+                batch.add_table(None);
+                socket.commit(batch)
+            }
+        };
+        let commits = |result: &Result<CommitStats, CommitFailure>| Some(u32::from(result.is_ok()));
+        listener.around(Accounting::Quiet, &mut socket, own("own"), commits).unwrap().unwrap();
+        assert_eq!(taken(&mut listener), tables(["before"]));
+        let beside = |socket: &mut Socket| {
+            add(&["beside"]);
+            own("second")(socket)
+        };
+        listener.around(Accounting::Quiet, &mut socket, beside, commits).unwrap().unwrap();
+        assert_eq!(taken(&mut listener), unobserved());
+        // A refused transaction doesn't move the generation.
+        let refused = |socket: &mut Socket| commit(socket, Family::V4, |batch| batch.delete_chain("missing"));
+        listener.around(Accounting::Quiet, &mut socket, refused, commits).unwrap().unwrap_err();
+        assert_eq!(taken(&mut listener), Seen::default());
+        listener.around(Accounting::Quiet, &mut socket, |_| add(&["unknown"]), |()| None).unwrap();
+        add(&["later"]);
+        assert_eq!(taken(&mut listener), Seen { unobserved: 1, ..tables(["later"]) }, "the subscription is back");
+    });
+}
+
+#[test]
+fn lost_notifications_are_reported_once() {
+    isolated(|| {
+        let (mut listener, mut socket) = listener();
+        listener.set_receive_buffer(4096).unwrap();
+        let names: Vec<String> = (0..200).map(|n| format!("table-{n}")).collect();
+        add(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        let seen = taken(&mut listener);
+        assert_eq!((seen.lost, seen.errors), (1, 0));
+        assert_eq!(taken(&mut listener), Seen::default());
+        // Those of a change of our own are lost without harm if the generation is right, and with it if it isn't.
+        for (commits, lost) in [(200, 0), (199, 1)] {
+            let replace = |_: &mut Socket| names.iter().for_each(|name| replace(name));
+            listener.around(Accounting::ByGeneration, &mut socket, replace, |()| Some(commits)).unwrap();
+            assert_eq!(taken(&mut listener).lost, lost);
+        }
+    });
+}
+
+/// Replaces a table by one commit of an unregistered socket.
+fn replace(name: &str) {
+    let mut batch = Batch::new(Family::V4, name);
+    batch.delete_table();
+    batch.add_table(None);
+    Socket::open().unwrap().commit(batch).unwrap();
+}
+
+#[test]
+fn without_a_subscription_changes_are_made_and_everything_counts_as_lost_once() {
+    isolated(|| {
+        let mut listener = Listener::<Seen>::default();
+        let mut socket = Socket::open().unwrap();
+        listener.around(Accounting::Quiet, &mut socket, |_| add(&["quiet"]), |()| Some(1)).unwrap();
+        listener.around(Accounting::ByGeneration, &mut socket, |_| add(&["loud"]), |()| Some(1)).unwrap();
+        assert_eq!(taken(&mut listener), Seen { lost: 1, ..Seen::default() });
+        add(&["later"]);
+        assert_eq!(taken(&mut listener), tables(["later"]));
+    });
+}
+
+/// Gives this thread the right to ask nf_tables for anything, or takes it away.
+fn permit(permitted: bool) {
+    let mut sets = rustix::thread::capabilities(None).unwrap();
+    sets.effective.set(rustix::thread::CapabilitySet::NET_ADMIN, permitted);
+    rustix::thread::set_capabilities(None, sets).unwrap();
+}
+
+#[test]
+fn a_subscription_that_cannot_be_accounted_for_is_dropped_and_renewed() {
+    isolated(|| {
+        let (mut listener, mut socket) = listener();
+        // Neither the generation nor the subscription can be had after such a change.
+        let change = |_: &mut Socket| {
+            add(&["own"]);
+            permit(false);
+        };
+        for accounting in [Accounting::Quiet, Accounting::ByGeneration] {
+            listener.around(accounting, &mut socket, change, |()| Some(1)).unwrap();
+            assert!(listener.changes().is_err(), "not renewed while it is forbidden");
+            permit(true);
+            assert_eq!(taken(&mut listener), Seen { lost: 2, errors: 1, ..Seen::default() }, "{accounting:?}");
+            add(&["later"]);
+            assert_eq!(taken(&mut listener), tables(["later"]));
+            nft("flush ruleset");
+            drop(taken(&mut listener));
+        }
+    });
+}
+
+#[test]
+fn nothing_is_changed_if_the_generation_cannot_be_read_before() {
+    isolated(|| {
+        let (mut listener, mut socket) = listener();
+        permit(false);
+        let mut made = false;
+        listener.around(Accounting::Quiet, &mut socket, |_| made = true, |()| Some(0)).unwrap_err();
+        listener.around(Accounting::ByGeneration, &mut socket, |_| made = true, |()| Some(0)).unwrap_err();
+        assert!(!made);
+    });
+}

@@ -1,0 +1,139 @@
+//! Commits that failed half-way: reads back the objects whose state is unknown, and completes or reverts them.
+
+use std::collections::{BTreeSet, HashSet};
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ferry_model::Context;
+
+use super::{BatchOf, Engine, Purpose, keys};
+use crate::diff::difference_to_kernel;
+use crate::{Batch, CommitError, Compile, Kernel, Object, Outcome, UnitId};
+
+/// Keys of failed batches of which some operations may be in force.
+#[derive(Debug)]
+pub(super) struct Unverified<K> {
+    keys: HashSet<K>,
+    /// those of them that the batches were to create
+    created: HashSet<K>,
+    /// any object may differ
+    all: bool,
+    /// units of which the kernel refused to take back even the acknowledged state: some attempted state may be in force
+    strays: BTreeSet<UnitId>,
+}
+
+/// With more keys than this, everything is compared.
+const MOST_KEYS: usize = 10_000;
+
+// === impl Unverified ===
+
+impl<K> Default for Unverified<K> {
+    fn default() -> Self {
+        Self { keys: HashSet::new(), created: HashSet::new(), all: false, strays: BTreeSet::new() }
+    }
+}
+
+impl<K: Eq + Hash + Clone> Unverified<K> {
+    /// A batch failed half-way.
+    pub(super) fn failed<O: Object<Key = K>>(&mut self, batch: &Batch<O>) {
+        self.keys.extend(keys(batch));
+        self.created.extend(batch.create.iter().map(Object::key));
+    }
+
+    /// True if the actual state of every object is known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.is_empty() && !self.all
+    }
+
+    /// True if everything is to be compared.
+    pub(super) fn is_all(&self) -> bool {
+        self.all || self.keys.len() > MOST_KEYS
+    }
+
+    /// True if the object, if it is there, may be this engine's, and wasn't there before.
+    pub(super) fn may_have_created(&self, key: &K) -> bool {
+        self.created.contains(key)
+    }
+
+    /// True if a failed commit was to change the object, and not to create it.
+    pub(super) fn was_there(&self, key: &K) -> bool {
+        self.keys.contains(key) && !self.created.contains(key)
+    }
+
+    /// True if the object may differ from the acknowledged state by a commit of this engine.
+    pub(super) fn contains(&self, key: &K) -> bool {
+        self.all || self.keys.contains(key)
+    }
+
+    /// The keys that are none of these.
+    pub(super) fn without(&self, keys: &HashSet<K>) -> HashSet<K> {
+        self.keys.difference(keys).cloned().collect()
+    }
+
+    /// Every object has been read back, and is as acknowledged.
+    pub(super) fn clear(&mut self) {
+        self.keys = HashSet::new();
+        self.created = HashSet::new();
+        self.all = false;
+    }
+
+    /// The unit has no acknowledged state any more.
+    pub(super) fn demoted(&mut self, id: &UnitId) {
+        if !self.is_empty() {
+            self.strays.insert(id.clone());
+        }
+    }
+
+    /// The unit has an acknowledged state. After the last stray one, everything is to be compared: shared objects were kept.
+    pub(super) fn accepted(&mut self, id: &UnitId) {
+        self.all |= self.strays.remove(id) && self.strays.is_empty();
+    }
+}
+
+impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
+    /// Takes deletions of shared objects out of a batch as long as a stray unit may refer to them.
+    pub(super) fn keep_shared(&self, batch: &mut BatchOf<C>) {
+        if !self.unverified.strays.is_empty() {
+            batch.delete.retain(|object| object.shared().is_none());
+        }
+    }
+
+    /// Reverts what failed commits left in force and no pending unit has completed since: to the acknowledged state.
+    pub(super) fn revert(
+        &mut self,
+        context: &Arc<Context>,
+        now: Instant,
+        outcome: &mut Outcome,
+    ) -> Result<(), CommitError> {
+        if self.unverified.is_empty() {
+            return Ok(());
+        }
+        outcome.worked = true;
+        let result = if self.unverified.is_all() { Err(unknown()) } else { self.revert_keys(context, outcome) };
+        match result {
+            // More differs, or the kernel refuses to take back what it had accepted.
+            Err(CommitError::Resources(error)) if self.failures == 0 => Err(CommitError::Resources(error)),
+            Err(CommitError::Drifted { .. } | CommitError::Refused(_) | CommitError::Resources(_)) => {
+                self.sync_all(context, now, Purpose::Rescue, outcome)
+            }
+            result => result,
+        }
+    }
+
+    fn revert_keys(&mut self, context: &Context, outcome: &mut Outcome) -> Result<(), CommitError> {
+        let keys = self.unverified.keys.clone();
+        let actual = self.read_sorted(&keys)?;
+        let mut batch = difference_to_kernel(actual, self.wanted(context, &keys).objects.into_iter());
+        self.keep_found(context, &BTreeSet::new(), &mut batch);
+        outcome.unserved.extend(batch.delete.iter().filter_map(Object::serves));
+        self.commit(&batch, outcome)?;
+        self.unverified.clear();
+        Ok(())
+    }
+}
+
+/// The reason to read back before a commit.
+pub(super) fn unknown() -> CommitError {
+    CommitError::Drifted { object: "what a commit that failed half-way was about".to_owned() }
+}

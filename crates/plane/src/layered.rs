@@ -1,0 +1,191 @@
+//! Several kernels under one engine: a mode whose objects live in more than one subsystem, such as an nft table, virtual
+//! servers and the addresses of a device.
+
+use std::io;
+use std::time::Instant;
+
+use crate::{Applied, Batch, CommitError, CommitFailure, Extent, Kernel, Object, Op, Refusal, Served, Tended};
+
+/// One subsystem of a mode.
+pub trait Layer<O: Object>: Send {
+    /// True if the objects of this key live here.
+    fn holds(&self, key: &O::Key) -> bool;
+    /// The kernel half of the subsystem.
+    fn kernel(&mut self) -> &mut dyn Kernel<O>;
+}
+
+/// The layers of a mode, bottom first. An object refers only to objects of its own layer and of those below.
+///
+/// A batch goes up the layers with its creations and replacements, and comes down with its deletions, so that the order of
+/// [`Batch::operations`] holds across layers, too. The first failure stops it.
+pub struct Layered<O: Object> {
+    layers: Vec<Box<dyn Layer<O>>>,
+    /// foreign changes that a layer reported before another one failed to
+    unreported: Option<Extent<O::Key>>,
+}
+
+/// The operations of a batch that concern one layer.
+struct Part<O> {
+    batch: Batch<O>,
+    /// their indices in the whole batch, by list
+    indices: [Vec<usize>; 3],
+}
+
+// === impl Layered ===
+
+impl<O: Object> Layered<O> {
+    /// Of these layers, bottom first. Each key is held by exactly one.
+    pub fn new(layers: Vec<Box<dyn Layer<O>>>) -> Self {
+        Self { layers, unreported: None }
+    }
+
+    fn layer_of(&self, key: &O::Key) -> Option<usize> {
+        self.layers.iter().position(|layer| layer.holds(key))
+    }
+
+    /// A part for each layer.
+    fn split(&self, batch: &Batch<O>) -> Result<Vec<Part<O>>, CommitError> {
+        let mut parts: Vec<Part<O>> = self.layers.iter().map(|_| Part::default()).collect();
+        let mut homeless: Vec<Refusal> = Vec::new();
+        for (op, index, object) in batch.operations() {
+            match self.layer_of(&object.key()).and_then(|layer| parts.get_mut(layer)) {
+                Some(part) => part.push(op, index, object.clone()),
+                None => homeless.push((op, index, io::Error::other("no layer holds it"))),
+            }
+        }
+        if homeless.is_empty() { Ok(parts) } else { Err(CommitError::Refused(homeless)) }
+    }
+
+    /// Commits a part to its layer; `written` tells if some of the whole batch is in force already, and is set.
+    fn commit_part(&mut self, layer: usize, part: &Part<O>, written: &mut bool) -> Result<(), CommitFailure> {
+        if part.batch.is_empty() {
+            return Ok(());
+        }
+        let Some(layer) = self.layers.get_mut(layer) else { return Ok(()) };
+        match layer.kernel().commit(&part.batch) {
+            Ok(()) => {
+                *written = true;
+                Ok(())
+            }
+            Err(CommitFailure { error, applied }) => {
+                let applied = if *written { Applied::Unknown } else { applied };
+                Err(CommitFailure { error: part.whole(error), applied })
+            }
+        }
+    }
+}
+
+impl<O: Object> std::fmt::Debug for Layered<O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Layered").field("layers", &self.layers.len()).finish_non_exhaustive()
+    }
+}
+
+impl<O: Object> Kernel<O> for Layered<O> {
+    fn prepare(&mut self) -> Result<(), CommitError> {
+        self.layers.iter_mut().try_for_each(|layer| layer.kernel().prepare())
+    }
+
+    fn read_back(&mut self, extent: &Extent<O::Key>) -> Result<Vec<O>, CommitError> {
+        let mut objects = Vec::new();
+        for layer in &mut self.layers {
+            let extent = match extent {
+                Extent::All => Extent::All,
+                Extent::Keys(keys) => Extent::Keys(keys.iter().filter(|key| layer.holds(key)).cloned().collect()),
+            };
+            if !matches!(&extent, Extent::Keys(keys) if keys.is_empty()) {
+                objects.extend(layer.kernel().read_back(&extent)?);
+            }
+        }
+        Ok(objects)
+    }
+
+    fn foreign_serves(&mut self) -> Vec<Served> {
+        self.layers.iter_mut().flat_map(|layer| layer.kernel().foreign_serves()).collect()
+    }
+
+    fn news(&mut self) -> Result<Option<Extent<O::Key>>, CommitError> {
+        for layer in &mut self.layers {
+            let news = layer.kernel().news()?;
+            self.unreported = union(self.unreported.take(), news);
+        }
+        Ok(self.unreported.take())
+    }
+
+    fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitFailure> {
+        let mut parts = self.split(batch)?;
+        let last = parts.iter().rposition(|part| !part.batch.is_empty()).unwrap_or_default();
+        let mut written = false;
+        let mut downwards = Vec::new();
+        for (layer, part) in parts.iter_mut().enumerate() {
+            // The topmost layer is left with its deletions as it is entered: one commit.
+            if layer < last {
+                downwards.push((layer, part.take_deletions()));
+            }
+            self.commit_part(layer, part, &mut written)?;
+        }
+        downwards.iter().rev().try_for_each(|(layer, part)| self.commit_part(*layer, part, &mut written))
+    }
+
+    fn tend(&mut self, now: Instant) -> Result<Tended<O::Key>, CommitError> {
+        let mut first = None;
+        for layer in &mut self.layers {
+            let Tended { wake, drift } = layer.kernel().tend(now)?;
+            first = first.into_iter().chain(wake).min();
+            self.unreported = union(self.unreported.take(), drift);
+        }
+        Ok(Tended { wake: first, drift: self.unreported.take() })
+    }
+}
+
+/// Both extents.
+fn union<K>(one: Option<Extent<K>>, other: Option<Extent<K>>) -> Option<Extent<K>> {
+    match (one, other) {
+        (None, extent) | (extent, None) => extent,
+        (Some(Extent::Keys(mut keys)), Some(Extent::Keys(more))) => {
+            keys.extend(more);
+            Some(Extent::Keys(keys))
+        }
+        (Some(Extent::All), Some(_)) | (Some(_), Some(Extent::All)) => Some(Extent::All),
+    }
+}
+
+// === impl Part ===
+
+impl<O> Default for Part<O> {
+    fn default() -> Self {
+        Self { batch: Batch::default(), indices: Default::default() }
+    }
+}
+
+impl<O> Part<O> {
+    fn push(&mut self, op: Op, index: usize, object: O) {
+        let [create, replace, delete] = &mut self.indices;
+        let (objects, indices) = match op {
+            Op::Create => (&mut self.batch.create, create),
+            Op::Replace => (&mut self.batch.replace, replace),
+            Op::Delete => (&mut self.batch.delete, delete),
+        };
+        objects.push(object);
+        indices.push(index);
+    }
+
+    fn take_deletions(&mut self) -> Self {
+        let [_, _, indices] = &mut self.indices;
+        let batch = Batch { delete: std::mem::take(&mut self.batch.delete), ..Batch::default() };
+        Self { batch, indices: [Vec::new(), Vec::new(), std::mem::take(indices)] }
+    }
+
+    /// An error about operations of the whole batch.
+    fn whole(&self, error: CommitError) -> CommitError {
+        let CommitError::Refused(refusals) = error else { return error };
+        let [create, replace, delete] = &self.indices;
+        let index_of = |op, index: usize| match op {
+            Op::Create => create.get(index),
+            Op::Replace => replace.get(index),
+            Op::Delete => delete.get(index),
+        };
+        let whole = refusals.into_iter().filter_map(|(op, index, error)| Some((op, *index_of(op, index)?, error)));
+        CommitError::Refused(whole.collect())
+    }
+}

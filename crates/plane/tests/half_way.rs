@@ -1,0 +1,199 @@
+//! Commits that fail half-way: what was there before stays, other units go on, and nothing of it is taken for foreign.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::indexing_slicing,
+    clippy::panic,
+    dead_code,
+    reason = "a test may look at the clock, to have a first instant, and fail by panic; it needs a part of the toy"
+)]
+
+mod toy;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferry_plane::engine::Engine;
+use ferry_plane::memory::{Failing, Fault, MemoryKernel};
+use ferry_plane::{Delta, SyncEngine, Unit, UnitId};
+use toy::{Toy, ToyCompile, ToyKey, base, context, served, service};
+
+type ToyEngine = Engine<ToyCompile, MemoryKernel<Toy>>;
+
+/// Services: a number, the last octets of the VIPs and those of the endpoints.
+type Services<'a> = &'a [(u8, &'a [u8], &'a [u8])];
+
+const MS: Duration = Duration::from_millis(1);
+
+fn units(services: Services<'_>) -> impl Iterator<Item = (UnitId, Option<Arc<Unit>>)> {
+    services.iter().map(|(index, vips, endpoints)| {
+        let (name, unit) = service(*index, vips, endpoints);
+        (UnitId::Service(name), unit.map(Arc::new))
+    })
+}
+
+fn offer(engine: &mut ToyEngine, services: Services<'_>) {
+    engine.offer(Delta { context: None, units: units(services).collect() });
+}
+
+/// An engine that has committed these.
+fn started(services: Services<'_>, now: Instant) -> ToyEngine {
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
+    let base = (UnitId::Base, Some(Arc::new(base())));
+    engine.offer(Delta { context: Some(Arc::new(context(1))), units: units(services).chain([base]).collect() });
+    assert!(engine.sync(now).error.is_none());
+    engine
+}
+
+/// A new engine over what an earlier one committed, and the base offered.
+fn restarted(services: Services<'_>, now: Instant) -> ToyEngine {
+    let objects = std::mem::take(&mut started(services, now).kernel_mut().objects);
+    let mut engine = Engine::new(ToyCompile, MemoryKernel { objects, ..MemoryKernel::default() });
+    let base = (UnitId::Base, Some(Arc::new(base())));
+    engine.offer(Delta { context: Some(Arc::new(context(1))), units: [base].into() });
+    engine
+}
+
+fn fails(engine: &mut ToyEngine, operations: usize, error: Failing) {
+    engine.kernel_mut().faults.push_back(Fault::HalfWay { operations, error });
+}
+
+fn is_there(engine: &ToyEngine, vip: u8) -> bool {
+    engine.kernel().objects.contains_key(&ToyKey::Frontend(vip))
+}
+
+fn assert_in_order(engine: &ToyEngine) {
+    assert_eq!(engine.kernel().violations, Vec::<String>::new());
+}
+
+#[test]
+fn what_an_earlier_run_left_of_a_refused_unit_stays() {
+    let now = Instant::now();
+    let mut engine = restarted(&[(1, &[1], &[7])], now);
+    engine.kernel_mut().refused = vec![ToyKey::Frontend(1)];
+    offer(&mut engine, &[(1, &[1], &[7, 8])]);
+    assert_eq!(engine.sync(now).quarantined.len(), 1);
+    engine.kernel_mut().refused.clear();
+    fails(&mut engine, 1, Failing::RefusedSilently);
+    fails(&mut engine, 1, Failing::RefusedSilently);
+    for second in 1..3 {
+        assert_eq!(engine.sync(now + second * 1000 * MS).unserved, []);
+        assert!(is_there(&engine, 1), "it serves on");
+    }
+    assert_in_order(&engine);
+}
+
+#[test]
+fn what_was_made_stays_while_what_was_there_refers_to_it() {
+    for error in [Failing::Refused, Failing::RefusedSilently] {
+        for operations in 0..6 {
+            let now = Instant::now();
+            let mut engine = restarted(&[(1, &[1, 2], &[7])], now);
+            offer(&mut engine, &[(1, &[1, 2], &[7, 8])]);
+            fails(&mut engine, operations, error);
+            engine.sync(now);
+            assert!(is_there(&engine, 1) && is_there(&engine, 2));
+            assert_in_order(&engine);
+        }
+    }
+}
+
+#[test]
+fn a_leftover_that_cannot_be_deleted_holds_up_nobody() {
+    let now = Instant::now();
+    let mut engine = started(&[(1, &[1], &[1]), (2, &[2], &[1])], now);
+    // The host is made, and stays in use; the frontend is refused.
+    offer(&mut engine, &[(1, &[1], &[9])]);
+    engine.kernel_mut().in_use = vec![ToyKey::Host(9)];
+    fails(&mut engine, 1, Failing::Refused);
+    engine.sync(now);
+    engine.kernel_mut().refused = vec![ToyKey::Frontend(1)];
+    engine.tend(now + 250 * MS);
+    offer(&mut engine, &[(2, &[2], &[5]), (3, &[3], &[1])]);
+    let turn = (2..20).find(|turn| {
+        engine.tend(now + *turn * 250 * MS);
+        is_there(&engine, 3)
+    });
+    assert!(turn.is_some());
+}
+
+#[test]
+fn a_way_back_that_is_refused_costs_its_own_unit_only() {
+    let now = Instant::now();
+    let mut engine = started(&[(1, &[1], &[1]), (2, &[2], &[1])], now);
+    offer(&mut engine, &[(1, &[1], &[2])]);
+    fails(&mut engine, 2, Failing::RefusedSilently);
+    engine.kernel_mut().faults.push_back(Fault::Busy);
+    let outcome = engine.sync(now);
+    assert!(outcome.error.is_some() && outcome.quarantined.len() == 1, "{outcome:?}");
+    engine.kernel_mut().refused = vec![ToyKey::Frontend(1)];
+    offer(&mut engine, &[(2, &[2], &[3]), (3, &[3], &[3]), (4, &[4], &[3]), (5, &[5], &[3])]);
+    let outcome = engine.sync(now + 50 * MS);
+    assert!(outcome.quarantined.len() <= 1, "{outcome:?}");
+    assert!((3..6).all(|vip| is_there(&engine, vip)));
+}
+
+#[test]
+fn a_way_back_that_is_refused_without_a_name_costs_its_own_unit_only() {
+    let now = Instant::now();
+    let vips: Vec<[u8; 1]> = (1..31).map(|vip| [vip]).collect();
+    let all = |endpoints: &'static [u8]| -> Vec<(u8, &[u8], &[u8])> {
+        vips.iter().map(|vip| (vip[0], &vip[..], endpoints)).collect()
+    };
+    let mut engine = started(&all(&[1]), now);
+    offer(&mut engine, &all(&[2]));
+    fails(&mut engine, 2, Failing::RefusedSilently);
+    engine.kernel_mut().faults.push_back(Fault::RefuseSilently(vec![ToyKey::Frontend(1)]));
+    let outcome = engine.sync(now);
+    assert!(outcome.quarantined.len() <= 1, "{outcome:?}");
+}
+
+#[test]
+fn own_changes_are_no_repair() {
+    let now = Instant::now();
+    let mut engine = started(&[(1, &[1, 2], &[1])], now);
+    engine.kernel_mut().lose(&ToyKey::Frontend(2));
+    engine.tend(now + 10 * MS);
+    offer(&mut engine, &[(1, &[1, 2], &[1, 3])]);
+    fails(&mut engine, 4, Failing::Busy);
+    let outcome = engine.tend(now + 400 * MS);
+    assert!(outcome.repairs <= 1, "{outcome:?}");
+}
+
+#[test]
+fn a_kernel_without_memory_that_fails_half_way_is_not_asked_for_each_unit() {
+    let now = Instant::now();
+    let vips: Vec<[u8; 1]> = (20..220).map(|vip| [vip]).collect();
+    let all: Vec<(u8, &[u8], &[u8])> = vips.iter().map(|vip| (vip[0], &vip[..], &[1_u8][..])).collect();
+    let mut engine = started(&[], now);
+    offer(&mut engine, &all);
+    (0..3000).for_each(|_| fails(&mut engine, 0, Failing::Resources));
+    assert!(engine.sync(now).error.is_some());
+    let before = engine.kernel().attempts;
+    assert!(engine.sync(now + 50 * MS).error.is_some());
+    let attempts = engine.kernel().attempts - before;
+    assert!(attempts < 60, "{attempts}");
+}
+
+#[test]
+fn repairs_in_parts_keep_the_order() {
+    for _ in 0..20 {
+        let now = Instant::now();
+        let mut engine = restarted(&[(1, &[1], &[1]), (2, &[2], &[7, 8]), (3, &[3], &[9])], now);
+        engine.kernel_mut().in_use = vec![ToyKey::Frontend(3)];
+        offer(&mut engine, &[(1, &[1], &[1])]);
+        assert!(engine.sync(now).error.is_some());
+        (1..20).for_each(|turn| drop(engine.tend(now + turn * 100 * MS)));
+        assert_in_order(&engine);
+    }
+}
+
+#[test]
+fn a_frontend_that_was_made_and_is_taken_back_is_reported_as_unserved() {
+    let now = Instant::now();
+    let mut engine = started(&[(1, &[1], &[1])], now);
+    offer(&mut engine, &[(2, &[2, 3], &[1])]);
+    fails(&mut engine, 1, Failing::Refused);
+    let outcome = engine.sync(now);
+    assert_eq!(outcome.unserved, [served(2)], "connections may have used it");
+}

@@ -1,0 +1,224 @@
+//! Three kernels under one engine, each with faults of its own: any history ends in the state of one full build, and at no
+//! step an object refers to one that is missing, in whatever layer.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::indexing_slicing,
+    clippy::panic,
+    dead_code,
+    reason = "a test may look at the clock, to have a first instant, and fail by panic; it needs a part of the toy"
+)]
+
+mod toy;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferry_modekit::memory::{half_way, rest};
+use ferry_plane::engine::Engine;
+use ferry_plane::layered::{Layer, Layered};
+use ferry_plane::memory::{Failing, Fault, MemoryKernel};
+use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Extent, Kernel, Object, Op, SyncEngine, Tended};
+use proptest::prelude::*;
+use toy::world::{Change, World, changes};
+use toy::{Toy, ToyCompile, ToyKey};
+
+/// One layer: a view on a memory that all share, so that references between layers are checked, with faults of its own.
+#[derive(Clone)]
+struct View {
+    memory: Arc<Mutex<MemoryKernel<Toy>>>,
+    faults: Arc<Mutex<VecDeque<Fault<ToyKey>>>>,
+    touched: Arc<Mutex<Vec<ToyKey>>>,
+    rank: u8,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn rank(key: &ToyKey) -> u8 {
+    match key {
+        ToyKey::Base => 0,
+        ToyKey::Pick(_) | ToyKey::Host(_) => 1,
+        ToyKey::Frontend(_) => 2,
+    }
+}
+
+impl Kernel<Toy> for View {
+    fn prepare(&mut self) -> Result<(), CommitError> {
+        Ok(())
+    }
+
+    fn read_back(&mut self, extent: &Extent<ToyKey>) -> Result<Vec<Toy>, CommitError> {
+        let mut objects = locked(&self.memory).read_back(extent)?;
+        objects.retain(|object| object.rank() == self.rank);
+        Ok(objects)
+    }
+
+    fn commit(&mut self, batch: &Batch<Toy>) -> Result<(), CommitFailure> {
+        assert!(batch.operations().all(|(_, _, object)| object.rank() == self.rank), "{batch:?}");
+        let mut memory = locked(&self.memory);
+        std::mem::swap(&mut memory.faults, &mut locked(&self.faults));
+        let result = memory.commit(batch);
+        std::mem::swap(&mut memory.faults, &mut locked(&self.faults));
+        result
+    }
+
+    fn tend(&mut self, _: Instant) -> Result<Tended<ToyKey>, CommitError> {
+        let touched = std::mem::take(&mut *locked(&self.touched));
+        Ok(Tended { wake: None, drift: (!touched.is_empty()).then_some(Extent::Keys(touched)) })
+    }
+}
+
+impl Layer<Toy> for View {
+    fn holds(&self, key: &ToyKey) -> bool {
+        rank(key) == self.rank
+    }
+
+    fn kernel(&mut self) -> &mut dyn Kernel<Toy> {
+        self
+    }
+}
+
+fn views() -> [View; 3] {
+    let memory = Arc::new(Mutex::new(MemoryKernel::default()));
+    [0, 1, 2].map(|rank| View { memory: Arc::clone(&memory), faults: Arc::default(), touched: Arc::default(), rank })
+}
+
+fn layered(views: &[View; 3]) -> Layered<Toy> {
+    Layered::new(views.iter().cloned().map(|view| Box::new(view) as Box<dyn Layer<Toy>>).collect())
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    World(Change),
+    Fails { layer: usize, operations: usize, error: Failing },
+    Lose(u8),
+    Sync,
+    Tend,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        9 => changes().prop_map(Step::World),
+        3 => (0..3usize, half_way())
+            .prop_map(|(layer, (operations, error))| Step::Fails { layer, operations, error }),
+        1 => any::<u8>().prop_map(Step::Lose),
+        4 => Just(Step::Sync),
+        2 => Just(Step::Tend),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+type LayeredEngine = Engine<ToyCompile, Layered<Toy>>;
+
+fn settle(engine: &mut LayeredEngine, views: &[View; 3], now: Instant) {
+    views.iter().for_each(|view| locked(&view.faults).clear());
+    rest(engine, now);
+}
+
+/// The wanted objects that are there, without the order of slots.
+fn settled(engine: &LayeredEngine, views: &[View; 3]) -> Vec<Toy> {
+    let wanted: Vec<ToyKey> = engine.objects().iter().map(Object::key).collect();
+    let memory = locked(&views[0].memory);
+    let objects = memory.objects.values().cloned();
+    objects.filter(|object| wanted.contains(&object.key()) || !object.is_pick()).map(Toy::sorted).collect()
+}
+
+fn built_from_nothing(world: &World, now: Instant) -> (LayeredEngine, [View; 3]) {
+    let views = views();
+    let mut engine = Engine::new(ToyCompile, layered(&views));
+    engine.offer(world.delta());
+    assert!(engine.sync(now).error.is_none());
+    (engine, views)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_history_ends_in_the_state_of_one_full_build(history in steps()) {
+        let mut world = World::new();
+        let mut now = Instant::now();
+        let (mut engine, views) = built_from_nothing(&world, now);
+        let mut damaged = false;
+        for one in history {
+            now += Duration::from_millis(300);
+            match one {
+                Step::World(change) => world.apply(change),
+                Step::Fails { layer, operations, error } => {
+                    locked(&views[layer].faults).push_back(Fault::HalfWay { operations, error });
+                }
+                Step::Lose(vip) => {
+                    let key = ToyKey::Frontend(vip % 8);
+                    damaged |= locked(&views[2].memory).objects.remove(&key).is_some();
+                    locked(&views[2].touched).push(key);
+                }
+                Step::Sync => drop(engine.sync(now)),
+                Step::Tend => drop(engine.tend(now)),
+            }
+            engine.offer(world.delta());
+            if !damaged {
+                prop_assert_eq!(&locked(&views[0].memory).violations, &Vec::<String>::new());
+            }
+        }
+        settle(&mut engine, &views, now);
+        let (fresh, other) = built_from_nothing(&world, now);
+        prop_assert_eq!(settled(&engine, &views), settled(&fresh, &other));
+    }
+}
+
+#[test]
+fn a_batch_goes_up_with_what_is_made_and_comes_down_with_what_is_deleted() {
+    let views = views();
+    let mut layered = layered(&views);
+    let first = Batch {
+        create: vec![
+            Toy::Base,
+            Toy::Pick { count: 1, mark: 1 },
+            Toy::Host(1),
+            Toy::Frontend { vip: 0, slots: vec![1] },
+        ],
+        ..Batch::default()
+    };
+    layered.commit(&first).unwrap();
+    let second = Batch {
+        create: vec![Toy::Host(2)],
+        replace: vec![Toy::Frontend { vip: 0, slots: vec![2] }],
+        delete: vec![Toy::Host(1)],
+    };
+    layered.commit(&second).unwrap();
+    let memory = locked(&views[0].memory);
+    assert_eq!(memory.violations, Vec::<String>::new());
+    assert_eq!(memory.commits, 6, "one for each layer, and the middle one twice as it is entered and left");
+    assert!(!memory.objects.contains_key(&ToyKey::Host(1)));
+}
+
+#[test]
+fn a_failure_stops_the_batch_and_names_the_operations_of_the_whole() {
+    let views = views();
+    let mut layered = layered(&views);
+    let create = vec![Toy::Base, Toy::Host(1), Toy::Host(2), Toy::Frontend { vip: 0, slots: vec![99] }];
+    let batch = Batch { create, ..Batch::default() };
+    let refuse = |key| Fault::Refuse(vec![key]);
+    locked(&views[0].faults).push_back(refuse(ToyKey::Base));
+    assert_eq!(layered.commit(&batch).unwrap_err().applied, Applied::Nothing);
+    locked(&views[1].faults).push_back(refuse(ToyKey::Host(2)));
+    let failure = layered.commit(&batch).unwrap_err();
+    assert_eq!(failure.applied, Applied::Unknown, "the layer below has written");
+    let CommitError::Refused(refusals) = failure.error else { panic!("{failure}") };
+    assert_eq!(refusals.iter().map(|(op, index, _)| (*op, *index)).collect::<Vec<_>>(), [(Op::Create, 2)]);
+    assert!(!locked(&views[0].memory).objects.contains_key(&ToyKey::Frontend(0)));
+}
+
+#[test]
+fn what_no_layer_holds_is_refused_and_nothing_is_written() {
+    let views = views();
+    let mut layered = Layered::new(vec![Box::new(views[0].clone()) as Box<dyn Layer<Toy>>]);
+    let batch = Batch { create: vec![Toy::Base, Toy::Host(1)], ..Batch::default() };
+    let failure = layered.commit(&batch).unwrap_err();
+    assert_eq!(failure.applied, Applied::Nothing);
+    assert!(matches!(&failure.error, CommitError::Refused(list) if list.len() == 1 && list[0].1 == 1), "{failure:?}");
+    assert!(locked(&views[0].memory).objects.is_empty());
+}
