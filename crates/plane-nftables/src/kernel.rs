@@ -228,8 +228,9 @@ impl Kernel<NftObject> for NftablesKernel {
     }
 
     fn news(&mut self) -> Result<Option<Extent<NftKey>>, CommitError> {
-        // While the other family has the turn, what it hears is kept for `tend`.
-        self.turn.try_take().map_or(Ok(None), |mut watch| watch.news(self.family).map_err(of_io))
+        // A commit follows, and would wait for the other family as well. Without the wait, a change that another proxy has made
+        // meanwhile would be overwritten in part: the kernel replaces an element of a map whatever it maps to.
+        self.turn.take().news(self.family).map_err(of_io)
     }
 
     fn commit(&mut self, batch: &Batch<NftObject>) -> Result<(), CommitFailure> {

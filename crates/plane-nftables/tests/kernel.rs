@@ -89,6 +89,14 @@ fn with_ranges(family: Family, name: &str, networks: &[IpNet]) -> Delta {
     delta
 }
 
+/// As the tool names it.
+fn table(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ip kube-proxy",
+        Family::V6 => "ip6 kube-proxy",
+    }
+}
+
 fn generation() -> u32 {
     Socket::open().unwrap().generation().unwrap()
 }
@@ -196,10 +204,7 @@ fn damage_is_noticed_and_mended() {
         let mut engine = started(family);
         let now = Instant::now();
         assert!(!good(engine.tend(now)).worked, "our own commits are no drift");
-        let table = match family {
-            Family::V4 => "ip kube-proxy",
-            Family::V6 => "ip6 kube-proxy",
-        };
+        let table = table(family);
         let vip = states::address(family, 96, 1);
         let endpoint = states::address(family, 244, 9);
         let sources = format!("sources-{}", restricted_to(&ranges(family)));
@@ -262,10 +267,7 @@ fn other_tables_are_none_of_our_business() {
 #[test]
 fn a_foreign_table_is_replaced_in_one_transaction() {
     inside(|family| {
-        let table = match family {
-            Family::V4 => "ip kube-proxy",
-            Family::V6 => "ip6 kube-proxy",
-        };
+        let table = table(family);
         let upstreams = "comment \"rules for kube-proxy\"; chain filter-input { };";
         // Ids of 64 bits.
         let layout_1 = "comment \"kube-proxy by Ferry, layout 1\"; chain restricted { }; chain learn-2a90fe6d2f83c9ed { }; \
@@ -371,10 +373,7 @@ fn units_go_without_a_trace_but_spare_parts() {
 fn a_memory_forgets_an_endpoint_that_goes() {
     inside(|family| {
         let mut engine = started(family);
-        let table = match family {
-            Family::V4 => "ip kube-proxy",
-            Family::V6 => "ip6 kube-proxy",
-        };
+        let table = table(family);
         let id = PortId::new(&ferry_api::object::ObjectName::new("demo", "sticky"), Protocol::Tcp, "http");
         let (stays, goes) = (states::address(family, 244, 2), states::address(family, 244, 3));
         let clients = [states::address(family, 1, 1), states::address(family, 1, 2)];
@@ -546,10 +545,7 @@ fn a_set_that_cannot_be_deleted_holds_up_its_service_alone() {
 #[test]
 fn leftovers_go_from_a_table_that_another_has_taken_over() {
     inside(|family| {
-        let table = match family {
-            Family::V4 => "ip kube-proxy",
-            Family::V6 => "ip6 kube-proxy",
-        };
+        let table = table(family);
         assert_eq!(leftovers::remove(family).unwrap(), Leftovers::NoTable);
         drop(started(family));
         assert_eq!(leftovers::remove(family).unwrap(), Leftovers::NotTakenOver);
@@ -595,6 +591,28 @@ fn after_a_flush_a_vip_passes_between_portions() {
         let mut wanted = engine.objects();
         wanted.dedup();
         assert_same(&read_back(family), &wanted, "all of it");
+    });
+}
+
+/// The other family's engine may be committing just then.
+#[test]
+fn foreign_changes_are_heard_of_before_a_commit_while_the_other_family_has_the_turn() {
+    inside(|family| {
+        started(family);
+        let turn = CommitTurn::default();
+        let mut kernel = NftablesKernel::open(family, turn.clone()).unwrap();
+        kernel.prepare().unwrap();
+        nft(&format!("flush chain {} services", table(family)), &["-f", "-"]);
+        let (taken, has_taken) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _other = turn.take();
+                taken.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(100));
+            });
+            has_taken.recv().unwrap();
+            assert!(kernel.news().unwrap().is_some());
+        });
     });
 }
 
