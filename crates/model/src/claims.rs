@@ -18,7 +18,7 @@ use ferry_api::object::{Family, ObjectName, Protocol, Service, Timestamp};
 use crate::state::{FrontendAddr, FrontendKind};
 use crate::visible::{Visible, valid_ports};
 
-/// Which service owns a frontend. Incremental: a change costs as much as the service has frontends.
+/// Ownership of frontends by services. Incremental: the cost of a change is proportional to the service's frontends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
     owners: HashMap<Key, Arc<Claimant>>,
@@ -30,7 +30,7 @@ pub struct Claims {
     vips: HashMap<(Family, Protocol, u16), usize>,
 }
 
-/// What can be owned only once.
+/// A frontend key with exactly one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Key {
     at: FrontendAddr,
@@ -39,7 +39,7 @@ struct Key {
     family: Family,
 }
 
-/// A service that wants frontends; the least wins. One allocation for all frontends of a service that have one rank.
+/// A service that claims frontends; the least wins. One allocation for all frontends of a service that have one rank.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claimant {
     rank: Rank,
@@ -56,7 +56,7 @@ enum Rank {
     ExternalIp,
 }
 
-/// How a service stands that claims a frontend.
+/// The outcome of a service's claim to a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing<'a> {
     /// it has the frontend
@@ -69,11 +69,11 @@ pub(crate) enum Standing<'a> {
     NodePortToo,
 }
 
-/// So many of those who lose a frontend are told who has it: the first in line. If all were, ten thousand Services that
-/// name one address would have to be decided about again whenever the first of them goes.
+/// Losers of a frontend whose diagnostic names the owner: the first in line. With all of them named, ten thousand Services that
+/// claim one address would all be resolved again whenever the owner is deleted.
 const NAMED: usize = 8;
 
-/// When a service was made that doesn't say so: after all others.
+/// Creation time of a service without one: later than all others.
 const UNDATED: Timestamp = Timestamp { seconds: i64::MAX, nanoseconds: u32::MAX };
 
 const _: () = assert!(size_of::<(Key, Arc<Claimant>)>() <= 32, "there are several of these per service");
@@ -103,7 +103,7 @@ impl Claims {
         }
     }
 
-    /// How a service stands that claims a frontend.
+    /// The outcome of a service's claim to a frontend.
     pub(crate) fn standing(
         &self,
         name: &ObjectName,
@@ -123,8 +123,8 @@ impl Claims {
         if told.any(|told| told.name == *name) { Standing::LosesTo(&winner.name) } else { Standing::Loses }
     }
 
-    /// Where a node port of a service isn't its own: an address of this node that is another's cluster IP or load balancer
-    /// address, with that service.
+    /// A node address where the service's node port is shadowed, because it is another service's cluster IP or load balancer
+    /// address; with that service.
     pub(crate) fn shadow(
         &self,
         name: &ObjectName,
@@ -322,7 +322,7 @@ impl Claimant {
     }
 }
 
-/// The owner, and those who are told its name.
+/// The owner, and the losers whose diagnostic names it.
 fn first(all: &BTreeSet<Arc<Claimant>>) -> impl Iterator<Item = &Arc<Claimant>> {
     all.iter().take(NAMED + 1)
 }

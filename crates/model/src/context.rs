@@ -22,7 +22,7 @@ pub struct Context {
     pub masquerade_mark: u32,
 }
 
-/// How "comes from a pod of this node" is known: what detectLocalMode becomes once the ranges are known.
+/// The detector of traffic from this node's pods: detectLocalMode with its ranges resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalDetector {
     /// the source is in this range

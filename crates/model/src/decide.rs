@@ -12,8 +12,8 @@ use crate::state::{
 };
 use ferry_api::object::{Family, Protocol};
 
-/// What becomes of the first packet of a connection. `states` and `base` are those of the packet's family, resolved with
-/// this profile.
+/// Decides the verdict on the first packet of a connection. `states` and `base` are those of the packet's family, resolved
+/// with this profile.
 ///
 /// A VIP is looked up first, then a nodePort; what is neither, but goes to a cluster IP or into the ranges of cluster
 /// IPs, is rejected or dropped where the mode can. To an address that this node has (such as that of a DNS cache bound to a
@@ -45,7 +45,7 @@ pub fn decide<'a>(
     }
 }
 
-/// Whose frontends a packet asks for.
+/// The frontends that match a packet's destination.
 #[derive(Default)]
 struct Asked<'a> {
     by_vip: Option<(&'a PortState, &'a Frontend)>,
@@ -84,8 +84,8 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// What becomes of a packet that nobody translates, in the hooks that it passes: a frontend refuses it there by what it
-    /// does to those whom it doesn't know as pods or as the node. Health checks are let in at the node before that.
+    /// The verdict on an untranslated packet in the hooks that it passes: a frontend refuses it there by its treatment of
+    /// sources that are neither pods nor the node. Health checks are accepted at the node before that.
     fn refused_by_hook(&self, packet: &Packet) -> Verdict {
         let (input, output) = (packet.destination_local, packet.interface.is_none());
         let refusal = |(_, frontend): (&PortState, &Frontend)| {
@@ -112,8 +112,8 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Where node ports are served on loopback, the kernel would let neighbours reach all that listens there: whoever isn't
-/// translated and comes from elsewhere is dropped before anything else.
+/// With node ports on loopback (`route_localnet`), neighbours could reach every listener on 127.0.0.1: untranslated packets
+/// from elsewhere are dropped before anything else.
 fn is_guarded(base: &BaseState, packet: &Packet) -> bool {
     let passes_a_guard = packet.destination_local || packet.interface.is_none();
     base.localhost && passes_a_guard && packet.destination.is_loopback() && !packet.source.is_loopback()
@@ -136,7 +136,7 @@ fn is_at(frontend: &Frontend, address: IpAddr) -> bool {
     }
 }
 
-/// Whether the source may use the frontend.
+/// True if the frontend's source ranges admit the source.
 fn admits(frontend: &Frontend, packet: &Packet) -> bool {
     match &frontend.sources {
         SourceRanges::Any => true,
@@ -170,7 +170,7 @@ fn at_frontend(port: &PortState, frontend: &Frontend, packet: &Packet, context: 
     }
 }
 
-/// Whether the connection comes from a pod of this node, as far as can be told.
+/// True if the local detector attributes the connection to a pod of this node.
 fn is_from_pod(packet: &Packet, context: &Context) -> bool {
     match context.local.of(Family::of(packet.destination)) {
         None => false,

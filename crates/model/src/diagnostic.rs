@@ -1,4 +1,4 @@
-//! What is wrong with an object, for its owner.
+//! Diagnostics: problems of an object, addressed to its owner.
 
 use std::fmt;
 

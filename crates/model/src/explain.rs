@@ -1,7 +1,7 @@
-//! What was decided, as stable text for people and for comparing.
+//! Renders resolved states as stable text, for people and for comparison.
 //!
-//! A frontend's line says what happens to a new connection by where it comes from: `pod=cluster` is forwarded to the
-//! Cluster pool with its source kept, `host=cluster+masquerade` with its source replaced.
+//! A frontend's line gives the treatment of new connections by their source: `pod=cluster` is forwarded to the Cluster pool
+//! with its source kept, `host=cluster+masquerade` with its source replaced.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,7 +27,7 @@ pub fn explain(settings: &Settings, local_addresses: &[IpAddr], store: &Store, p
     let mut store = store.clone();
     store.serve_node_ports_at(node_port_addresses(settings, &context, local_addresses));
     let mut text = context.to_string();
-    // What both families find wrong is said once.
+    // A diagnostic of both families is printed once.
     let mut diagnostics: BTreeSet<_> = store.orphans().collect();
     for family in Family::ALL {
         let (base, found) = base(settings, &context, local_addresses, &store, profile, family);

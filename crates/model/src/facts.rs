@@ -22,7 +22,7 @@ use crate::store::Store;
 /// The feature gate that, switched off, leaves spec.externalIPs unserved.
 const GATE_EXTERNAL_IPS: &str = "AllowServiceExternalIPs";
 
-/// What the configuration says about traffic.
+/// The settings of the configuration that affect traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// this node's name
@@ -43,7 +43,7 @@ pub struct Settings {
     pub external_ips: bool,
 }
 
-/// How a connection from a pod of this node is known.
+/// The configured detector of traffic from this node's pods (detectLocalMode).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DetectLocal {
     /// its source is in the family's first of these ranges; a family without one detects nothing
@@ -56,7 +56,7 @@ pub enum DetectLocal {
     InterfacePrefix(String),
 }
 
-/// Which addresses serve nodePorts, as the configuration says.
+/// The addresses that serve node ports, as configured (nodePortAddresses).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodePortSelection {
     /// the node's primary addresses
@@ -68,8 +68,8 @@ pub enum NodePortSelection {
 // === impl Settings ===
 
 impl Settings {
-    /// What a configuration says about traffic, once it is valid and the platform's defaults are in it: a text that is
-    /// no address or range is left out, and a detectLocalMode that doesn't exist counts as ClusterCIDR.
+    /// Extracts the settings from a valid configuration with platform defaults applied: malformed addresses and ranges are
+    /// left out, and an unknown detectLocalMode counts as ClusterCIDR.
     pub fn from_config(config: &KubeProxyConfiguration, node_name: &str) -> Self {
         let effective = config.effective();
         let detect = &config.detect_local;
@@ -128,7 +128,7 @@ pub fn node_port_addresses(settings: &Settings, context: &Context, local_address
     local_addresses.iter().filter(serves).copied().collect()
 }
 
-/// What belongs to no service in one family. `local_addresses` are those of the machine's interfaces.
+/// Resolves one family's state outside of services. `local_addresses` are those of the machine's interfaces.
 pub fn base(
     settings: &Settings,
     context: &Context,
@@ -194,7 +194,7 @@ fn check_node(node: &Node, diagnostics: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Says what the Node has lost that stays in force.
+/// Reports facts that the Node has lost and that stay in force.
 fn check_retained(node: &Node, settings: &Settings, store: &Store, family: Family, diagnostics: &mut Vec<Diagnostic>) {
     let retained = store.retained();
     let mut report = |field: &str, what: &str| {
@@ -209,7 +209,7 @@ fn check_retained(node: &Node, settings: &Settings, store: &Store, family: Famil
     }
 }
 
-/// Which addresses of a family the configuration selects for node ports.
+/// One family's addresses that the configuration selects for node ports.
 enum Selected {
     All,
     Within(Vec<IpNet>),

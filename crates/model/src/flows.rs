@@ -12,7 +12,7 @@ use ferry_api::object::Protocol;
 
 use crate::state::{Action, Endpoint, FrontendAddr, Pool, PortState, ServiceState};
 
-/// Which flows to one frontend are right, and which are stale.
+/// The criterion by which conntrack entries of one frontend are current or stale.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRule {
     /// the flows' protocol

@@ -2,9 +2,9 @@
 //!
 //! Pure: no clock, file, environment or log. What is wrong with an object becomes a [`Diagnostic`].
 //!
-//! Read `state` first, then `resolve`. Events change the [`Store`], which names the services to resolve anew;
-//! [`resolve()`] makes the state of one service in one family, [`base`] what belongs to no service, and
-//! [`decide()`] says what a state means for a packet.
+//! Read `state` first, then `resolve`. Events change the [`Store`], which returns the services to resolve again;
+//! [`resolve()`] computes the state of one service in one family, [`base`] the state outside of services, and
+//! [`decide()`] gives the verdict of a state on a packet.
 
 pub mod claims;
 pub mod context;

@@ -26,14 +26,14 @@ pub struct Packet {
     pub port: u16,
 }
 
-/// What becomes of a connection.
+/// The verdict on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// to one of these, each as likely as the others; how its source address fares, hairpin included
     Forward(BTreeMap<Endpoint, Snat>),
     /// no answer
     Drop,
-    /// an answer that says so
+    /// refused with an answer (TCP reset or ICMP error)
     Reject,
     /// not ours
     Pass,

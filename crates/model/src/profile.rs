@@ -1,6 +1,6 @@
-//! What a mode can express: the only place where modes differ.
+//! Profiles: the capabilities of each mode, and the only place where modes differ in the model.
 
-/// Where modes differ, and nothing else.
+/// The capabilities in which modes differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// pods and the host ignore policy Local on the way to an external frontend (not ipvs)
@@ -18,7 +18,7 @@ pub struct Profile {
     /// only what no frontend has translated is refused, and each kind of frontend refuses in some hooks only: a cluster IP
     /// in forward and output, the others in input and forward; a node port on every address of the node (iptables)
     pub refuses_by_hook: bool,
-    /// node ports are served on 127.0.0.1 too, if the configuration wants it (iptables)
+    /// node ports are served on 127.0.0.1 too, if configured (iptables)
     pub serves_localhost: bool,
 }
 

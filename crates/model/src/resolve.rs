@@ -1,4 +1,4 @@
-//! Objects in, decision out: the one pure function that says what the kernel must do for a Service.
+//! Resolves a Service: a pure function from API objects to the desired state of one Service in one IP family.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ use crate::visible::{
     is_external_local, is_proxied, valid_ports,
 };
 
-/// Decides about one Service in one IP family, and says what of it is not served as written.
+/// Resolves one Service in one IP family, with diagnostics for everything that is not served as specified.
 ///
 /// Total: a malformed value costs itself only. A service that the family doesn't see gives a state without ports. The
 /// same objects, claims and context give the same state.
@@ -87,7 +87,7 @@ pub fn resolve(
 /// to [`MAX_COPIES`] frontends of a port its endpoints again.
 const MAX_WEIGHT: usize = 1 << 20;
 
-/// What all ports of a service share.
+/// Inputs shared by all ports of a service.
 struct Resolver<'a> {
     visible: Visible<'a>,
     claims: &'a Claims,
@@ -204,7 +204,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Whether this address is ours to serve, and not served already.
+    /// True if the service owns the frontend and this address has not been served yet.
     fn owns(&mut self, address: &Address, protocol: Protocol) -> bool {
         if self.is_load_balancer_too(address) {
             // As a load balancer address it may have source ranges, and otherwise the treatment is the same.

@@ -1,5 +1,5 @@
-//! Which endpoints a port uses under policy Cluster and under policy Local: readiness, fallback to terminating ones,
-//! topology hints.
+//! Selects a port's endpoints under traffic policies Cluster and Local: readiness, fallback to terminating endpoints, topology
+//! hints.
 
 use ferry_api::object::Protocol;
 
@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::slices::Row;
 use crate::state::{Endpoint, MAX_ENDPOINTS, Pool};
 
-/// Which policies a port's frontends ask for.
+/// The traffic policies that a port's frontends need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Uses {
     pub(crate) cluster: bool,
@@ -25,7 +25,7 @@ pub(crate) struct Selection {
     pub(crate) beyond: usize,
 }
 
-/// Which ready endpoints policy Cluster prefers.
+/// The preference of policy Cluster among ready endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Topology<'a> {
     All,

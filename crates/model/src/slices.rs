@@ -35,7 +35,7 @@ pub(crate) struct Row<'a> {
 // === impl PortIndex ===
 
 impl<'a> PortIndex<'a> {
-    /// Takes the slices that the family uses, ordered by name, and says what is wrong with them.
+    /// Collects the slices of the family, ordered by name, and reports malformed ones.
     pub(crate) fn new(slices: &[&'a EndpointSlice], family: Family, diagnostics: &mut Vec<Diagnostic>) -> Self {
         let mut ports = Vec::new();
         for slice in slices.iter().filter(|slice| is_of(slice, family)) {
@@ -60,8 +60,8 @@ impl<'a> PortIndex<'a> {
     /// Fills `rows` with the endpoints of a service port, sorted by address and port, each once. Gives
     /// how many there were to look at; more than `most` are not, and `rows` means nothing then.
     ///
-    /// Where an endpoint is listed twice, the later copy counts, unless it is terminating: the address of a pod that
-    /// ends may have been given to a new one. Nothing is mixed from two copies.
+    /// Of an endpoint listed twice, the later copy counts, unless it is terminating: the address of a terminating pod may
+    /// have been given to a new one. Copies are never mixed.
     pub(crate) fn endpoints(&self, name: &str, protocol: Protocol, most: usize, rows: &mut Vec<Row<'a>>) -> usize {
         rows.clear();
         let start = self.ports.partition_point(|port| port.key() < (name, protocol));
@@ -105,7 +105,7 @@ impl<'a> IndexedPort<'a> {
 // === impl Row ===
 
 impl Row<'_> {
-    /// Whether it is on this node. One without a node is on none.
+    /// True if the endpoint is on this node. One without a node name is on none.
     pub(crate) fn is_on(&self, node: &str) -> bool {
         !node.is_empty() && self.slice.node_of(self.of_slice) == Some(node)
     }

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 /// The kind of a special address, which no Service and no endpoint may have; `None` for all others. The list of the API
 /// server's `ValidateNonSpecialIP`, all of multicast, and broadcast. An IPv4-mapped address counts as the one it holds.
 ///
-/// Where `route_localnet` is set, a translation to 127.0.0.1 exposes the node's loopback-only services to clients, and a
-/// frontend there takes the node's own connections.
+/// With `route_localnet` set, DNAT to 127.0.0.1 would expose the node's loopback-only services to clients, and a frontend
+/// there would take the node's own connections.
 pub(crate) fn special(address: IpAddr) -> Option<&'static str> {
     let of = |unspecified, loopback, link_local, multicast, broadcast| match () {
         () if unspecified => Some("the unspecified address"),

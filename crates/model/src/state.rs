@@ -1,4 +1,4 @@
-//! What `resolve` decides: for one Service in one IP family, every frontend with its decision table.
+//! The desired state: for one Service in one IP family, every frontend with its treatment by source.
 
 use std::net::IpAddr;
 use std::num::{NonZeroU16, NonZeroU32};
@@ -58,8 +58,8 @@ pub struct Affinity {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pool(pub Arc<[Endpoint]>);
 
-/// So many endpoints a pool has at most: some planes have a number of 16 bits for each. What is beyond, by address and
-/// port, gets no connections, and a diagnostic says so.
+/// Most endpoints of a pool: some planes number them with 16 bits. Endpoints beyond it, by address and port, get no
+/// connections, with a diagnostic.
 pub const MAX_ENDPOINTS: usize = 65_536;
 
 /// Up to this many frontends of a port have a copy of the endpoints each; more frontends share one, so that a Service with
@@ -101,7 +101,7 @@ pub enum FrontendKind {
     NodePort,
 }
 
-/// Where a frontend listens.
+/// The address and port that clients use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrontendAddr {
     /// a virtual address and a port
@@ -120,8 +120,8 @@ pub enum SourceRanges {
     Only(Arc<[IpNet]>),
 }
 
-/// What happens to a new connection, by where it comes from. `pod`: matched by the local detector; `host`: the source
-/// is an address of this node; `other`: anything else. Without a detector nothing is a pod.
+/// The treatment of new connections by their source. `pod`: matched by the local detector; `host`: the source is an address
+/// of this node; `other`: anything else. Without a detector no source is a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Treatment {
     /// from a pod of this node
@@ -132,7 +132,7 @@ pub struct Treatment {
     pub other: Action,
 }
 
-/// What happens to a packet.
+/// The verdict for one class of sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// to one of the scope's endpoints, whose pool is not empty
@@ -144,7 +144,7 @@ pub enum Action {
     },
     /// no answer
     Drop,
-    /// an answer that says so
+    /// refused with an answer (TCP reset or ICMP error)
     Reject,
     /// the packet is left alone
     Pass,
@@ -159,7 +159,7 @@ pub enum Scope {
     Local,
 }
 
-/// What becomes of the source address. A hairpin connection is masqueraded whatever this says.
+/// The source address of forwarded connections. A hairpin connection is always masqueraded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Snat {
     /// kept
@@ -168,7 +168,7 @@ pub enum Snat {
     Masquerade,
 }
 
-/// What a plane needs in one family besides the services: made by the core from the context and from all states.
+/// One family's state outside of services: computed by the core from the context and from all states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BaseState {
     /// addresses that serve nodePorts
@@ -181,7 +181,7 @@ pub struct BaseState {
     pub affinity: bool,
 }
 
-/// Which of the node's addresses serve nodePorts; loopback does only where [`BaseState::localhost`] says so.
+/// The node's addresses that serve node ports; loopback addresses only if [`BaseState::localhost`] is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodePortAddresses {
     /// every local address but loopback
@@ -218,12 +218,12 @@ impl Pool {
         Self(endpoints.into())
     }
 
-    /// Whether there is no endpoint.
+    /// True without endpoints.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many endpoints there are.
+    /// Number of endpoints.
     pub fn len(&self) -> usize {
         self.0.len()
     }

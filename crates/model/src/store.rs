@@ -11,7 +11,7 @@ use crate::diagnostic::{Cause, Diagnostic};
 use crate::node::{self, Retained};
 use crate::visible::has_affinity;
 
-/// What a source tells about the objects of the cluster.
+/// An event from a source: an object added, changed or deleted, or a list complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// a new initial list of this kind begins; what is known stays in force until it is complete
@@ -26,7 +26,7 @@ pub enum Event {
     Synced(Kind),
 }
 
-/// What has to be decided anew.
+/// The services to resolve again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dirty {
     /// services to resolve again; one that is no longer in the store is gone
@@ -37,8 +37,8 @@ pub struct Dirty {
     pub service_cidrs: bool,
 }
 
-/// All objects that a source has delivered, as compact as they come. Objects that must not be proxied are kept too:
-/// `resolve` knows what they are.
+/// All objects that a source has delivered, in compact form. Objects that must not be proxied are kept too: `resolve` skips
+/// them.
 ///
 /// The base state depends on [`Store::uses_affinity`] besides what [`Dirty`] names; asking is free.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ pub struct Store {
     load: Load,
 }
 
-/// What a store holds at most, whoever fills it: a source that never ends must not take the node's memory.
+/// Limits of a store, for every source: an endless source must not exhaust the node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// objects of one kind
@@ -68,7 +68,7 @@ pub struct Limits {
     pub bytes: usize,
 }
 
-/// What it holds.
+/// Contents of the store, counted against its limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Load {
     services: usize,
@@ -94,7 +94,7 @@ struct Entry {
     slices: Vec<EndpointSlice>,
 }
 
-/// How far the list of a kind has come.
+/// Progress of the list of one kind.
 #[derive(Clone, Debug, Default)]
 struct List {
     /// it was complete at least once
@@ -106,7 +106,7 @@ struct List {
 // === impl Dirty ===
 
 impl Dirty {
-    /// Whether nothing has to be decided.
+    /// True if nothing has to be resolved.
     pub fn is_empty(&self) -> bool {
         self.services.is_empty() && !self.node && !self.service_cidrs
     }
@@ -154,15 +154,15 @@ impl Store {
         }
     }
 
-    /// The same store, still empty, which keeps external addresses of Services only if they are served: what nobody serves
+    /// The same store, still empty, which keeps external addresses of Services only if they are served: an unserved address
     /// contests nothing.
     #[must_use]
     pub fn serving_external_ips(self, served: bool) -> Self {
         Self { external_ips: served, ..self }
     }
 
-    /// Takes an event and says what it made dirty. What doesn't change anything dirties nothing, and of Nodes only
-    /// our own counts.
+    /// Applies an event and returns the services to resolve again: none without a change, and of Nodes only this node's
+    /// counts.
     pub fn apply(&mut self, event: Event) -> Dirty {
         let mut dirty = Dirty::default();
         match event {
@@ -203,13 +203,13 @@ impl Store {
         self.services.iter().filter(|(_, entry)| entry.service.is_some()).map(|(name, _)| name)
     }
 
-    /// The addresses of this machine that serve node ports are these from now on. Says which services have to be decided
-    /// about anew, since they contest them ([`Claims`]).
+    /// Replaces the addresses of this machine that serve node ports. Returns the services to resolve again, since they
+    /// contest them ([`Claims`]).
     pub fn serve_node_ports_at(&mut self, addresses: BTreeSet<IpAddr>) -> BTreeSet<ObjectName> {
         self.claims.serve_node_ports_at(addresses)
     }
 
-    /// Which facts of [`Store::node`] are the last that it had.
+    /// The facts of [`Store::node`] that are retained from an earlier version.
     pub fn retained(&self) -> Retained {
         self.retained
     }
@@ -224,22 +224,22 @@ impl Store {
         self.service_cidrs.values()
     }
 
-    /// Whether the initial list of this kind has been complete at least once.
+    /// True once the initial list of this kind has been complete.
     pub fn synced(&self, kind: Kind) -> bool {
         self.lists.get(&kind).is_some_and(|list| list.synced)
     }
 
-    /// How many objects, or newer states of some, found no room since the start.
+    /// Objects, or newer versions of some, dropped since the start for want of room.
     pub fn left_out(&self) -> usize {
         self.load.left_out
     }
 
-    /// Who owns which frontend.
+    /// Owners of frontends.
     pub fn claims(&self) -> &Claims {
         &self.claims
     }
 
-    /// Whether some service that this family sees has session affinity.
+    /// True if some service visible to this family has session affinity.
     pub fn uses_affinity(&self, family: Family) -> bool {
         *self.with_affinity.of(family) > 0
     }
@@ -360,12 +360,12 @@ impl Store {
         dirty.service_cidrs = true;
     }
 
-    /// Whether there is room for so many bytes in the place of those.
+    /// True if `after` bytes have room in the place of `before` bytes.
     fn has_room(&self, before: usize, after: usize) -> bool {
         after <= before || self.load.bytes - before + after <= self.limits.bytes
     }
 
-    /// Whether there is room for a slice in the place of what is known under its name.
+    /// True if the slice has room in the place of its stored version.
     fn has_room_for(&self, slice: &EndpointSlice) -> bool {
         let owner = self.owners.get(&slice.name);
         let known = owner.and_then(Option::as_ref).and_then(|owner| self.services.get(owner)?.slice(&slice.name));

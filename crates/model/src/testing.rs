@@ -83,7 +83,7 @@ pub(crate) fn hinted_slice<'a>(
     builder.build(name(slice), Some(name(service)), AddressType::Ipv4, vec![slice_port("", 8080)])
 }
 
-/// Node `here` in zone `z1`, which knows its pods by their range.
+/// Node `here` in zone `z1`, which detects its pods by their range.
 pub(crate) fn context() -> Context {
     let cidr = |text: &str| Some(LocalDetector::Cidr(text.parse().unwrap()));
     Context {

@@ -5,7 +5,7 @@ use crate::profile::Profile;
 use crate::select::Selection;
 use crate::state::{Action, FrontendKind, Scope, Snat, Treatment};
 
-/// What the treatment of a frontend depends on, besides the kind of frontend.
+/// Inputs of a frontend's treatment besides its kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix<'a> {
     pub(crate) profile: &'a Profile,
@@ -38,7 +38,7 @@ impl Matrix<'_> {
         }
     }
 
-    /// What happens to new connections to a frontend of this kind.
+    /// The treatment of new connections to a frontend of this kind.
     pub(crate) fn treatment(&self, kind: FrontendKind) -> Treatment {
         let treatment = match kind {
             FrontendKind::ClusterIp => self.internal(),
@@ -47,7 +47,7 @@ impl Matrix<'_> {
             }
             FrontendKind::ExternalIp | FrontendKind::LoadBalancer | FrontendKind::NodePort => self.external(),
         };
-        // Where pods can't be told from others, they are others.
+        // Without a detector, pods count as other sources.
         if self.detects_pods { treatment } else { Treatment { pod: treatment.other, ..treatment } }
     }
 

@@ -1,4 +1,4 @@
-//! What of a Service one IP family sees: its cluster IP, its other addresses and its ports, without what is malformed.
+//! The view of a Service in one IP family: its cluster IP, other addresses and ports, without malformed ones.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -28,8 +28,8 @@ pub(crate) struct ValidPort<'a> {
     pub(crate) node_port: Option<u16>,
 }
 
-/// So many frontends a Service has at most in one family: each port has each address, and an object of a megabyte could
-/// name ten thousand of both.
+/// Most frontends of a Service in one family: each port has each address, and an object of a megabyte could name ten
+/// thousand of both.
 pub(crate) const MAX_FRONTENDS: usize = 16_384;
 
 /// The frontends of a Service in one family.
@@ -50,7 +50,7 @@ pub(crate) struct Address {
     pub(crate) at: FrontendAddr,
 }
 
-/// Whether a service proxy serves this Service at all: it has a cluster IP, isn't a mere name, and isn't another proxy's.
+/// True if a service proxy serves this Service: it has a cluster IP, is no ExternalName, and isn't labelled for another proxy.
 pub(crate) fn is_proxied(service: &Service) -> bool {
     !service.foreign_proxy && service.kind != ServiceType::ExternalName && service.cluster_ip.is_some()
 }
@@ -60,18 +60,18 @@ pub(crate) fn affinity(service: &Service) -> Option<Affinity> {
     service.affinity_seconds.and_then(Affinity::new)
 }
 
-/// Whether this family serves the Service: [`resolve`](crate::resolve()) gives it ports then, whatever its endpoints are.
+/// True if this family serves the Service: [`resolve`](crate::resolve()) gives it ports then, whatever its endpoints are.
 pub fn serves(service: &Service, family: Family) -> bool {
     is_proxied(service) && Visible::of(service, family).is_some() && !valid_ports(service, &mut |_, _, _| {}).is_empty()
 }
 
-/// Whether this family serves the Service with session affinity.
+/// True if this family serves the Service with session affinity.
 pub(crate) fn has_affinity(service: &Service, family: Family) -> bool {
     affinity(service).is_some() && Visible::of(service, family).is_some()
 }
 
-/// Whether externalTrafficPolicy Local counts: only for Services that have external addresses by their type, or by
-/// externalIPs of either family.
+/// True if externalTrafficPolicy Local applies: only to Services with external addresses by their type, or by externalIPs of
+/// either family.
 pub(crate) fn is_external_local(service: &Service) -> bool {
     service.external_policy == TrafficPolicy::Local
         && match service.kind {
@@ -158,7 +158,7 @@ fn cluster_ip(service: &Service, family: Family) -> Option<(Option<usize>, &Pars
     Some((Some(index), service.cluster_ips.get(index)?))
 }
 
-/// Says what is wrong with the cluster IP that a family sees.
+/// Reports a malformed cluster IP of a family.
 pub(crate) fn check_cluster_ip(service: &Service, family: Family, report: &mut Report<'_>) {
     let Some((index, address)) = cluster_ip(service, family) else { return };
     let field = index.map_or(Field::plain("spec.clusterIP"), |index| Field::at("spec.clusterIPs", index, ""));

@@ -132,7 +132,7 @@ fn a_service_shares_one_allocation_however_it_grows() {
     assert!(claims.owners.values().all(|owner| Arc::ptr_eq(owner, first)));
 }
 
-/// Every service that is told something else than before is named, and never many of them.
+/// Every service whose diagnostics change is returned, and never many of them.
 #[test]
 fn a_change_concerns_the_first_in_line() {
     let services: Vec<Service> =
@@ -226,7 +226,7 @@ fn at_the_node(node: [u8; 4]) -> [Service; 7] {
     ]
 }
 
-/// What each service that is there would be told, of what it claims only.
+/// The diagnostics of each stored service about its own claims.
 fn told_at(
     claims: &Claims,
     services: &[Service],

@@ -209,7 +209,7 @@ fn each_kind_is_refused_in_its_hooks() {
         assert_eq!(by_hook(&state, &nowhere, &at_node(forwarded(address, 30_080))), "reject");
     }
     assert_eq!(decided(forwarded(NODE, 30_080)), "pass");
-    // other ports of a cluster IP, and other addresses of its range, are nobody's
+    // other ports of a cluster IP, and other addresses of its range, belong to no service
     assert_eq!(decided(forwarded(VIP, 81)), "pass");
     assert_eq!(decided(from_host("10.96.0.99", 80)), "pass");
 }

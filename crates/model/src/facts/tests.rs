@@ -218,7 +218,7 @@ fn settings_from_a_configuration() {
     }
 }
 
-/// What a Node has lost stays: `primary` never becomes every address.
+/// Lost facts of a Node stay in force: `primary` never becomes every address.
 #[test]
 fn a_node_that_loses_an_address_or_a_range_keeps_the_last() {
     use AddressKind::Internal;

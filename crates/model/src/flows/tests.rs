@@ -100,7 +100,7 @@ fn the_last_endpoint_the_frontend_and_the_service_take_all_flows_along() {
     assert!(!rules[0].right.allows(&flow(Protocol::Udp, A, true)));
 }
 
-/// The node itself may reach whoever has the address outside of the cluster.
+/// The node itself may reach a host outside of the cluster that has the address.
 #[test]
 fn what_passes_by_a_service_without_endpoints_stays_until_there_are_some() {
     let mut empty = service(Protocol::Udp, &[], &[], &[VIP]);

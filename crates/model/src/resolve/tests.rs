@@ -530,7 +530,7 @@ fn a_service_has_no_more_frontends_than_there_is_room_for() {
     assert_eq!(state.ports.len(), MAX_FRONTENDS.div_ceil(201));
     assert_eq!(diagnostics.len(), 1);
     assert!(diagnostics[0].starts_with("spec.ports[81]: the service has more than 16384 frontends"), "{diagnostics:?}");
-    // What isn't served isn't claimed either.
+    // A frontend that isn't served isn't claimed either.
     let owner = |address: u8, port| {
         store.claims().owner(Family::V4, FrontendAddr::Vip([198, 51, 100, address].into(), port), Protocol::Tcp)
     };
@@ -660,7 +660,7 @@ fn what_comes_first_where_a_node_port_is_served() {
         let served = frontends(store, name).0.into_iter();
         served.map(|text| text.split(": ").next().unwrap().to_owned()).collect()
     };
-    // An external IP loses, however old it is, and is told.
+    // An external IP loses, however old it is, and gets a diagnostic.
     let store = at_node([external("192.0.2.10"), with_node_port("web", "10.96.0.10")]);
     assert_eq!(kinds(&store, "external"), ["clusterIP 10.96.0.11:30080"]);
     assert_eq!(
@@ -674,7 +674,7 @@ fn what_comes_first_where_a_node_port_is_served() {
     // At an address that serves no node ports it is its own.
     let store = at_node([external("192.0.2.11"), with_node_port("web", "10.96.0.10")]);
     assert_eq!(kinds(&store, "external"), ["clusterIP 10.96.0.11:30080", "externalIP 192.0.2.11:30080"]);
-    // A load balancer address wins there, and the node port is told.
+    // A load balancer address wins there, and the node port gets a diagnostic.
     let balanced = at_30080(Service { ingress: [ingress("192.0.2.10")].into(), ..service("balanced", "10.96.0.12") });
     let store = at_node([balanced, external("192.0.2.10"), with_node_port("web", "10.96.0.10")]);
     assert_eq!(kinds(&store, "balanced"), ["clusterIP 10.96.0.12:30080", "loadBalancer 192.0.2.10:30080"]);
