@@ -1,8 +1,8 @@
-//! What configuration files and manifests share: documents of a YAML stream, limits of the parser, places of errors.
+//! Shared by configuration files and manifests: documents of a YAML stream, limits of the parser, places of errors.
 
 use serde_saphyr::{Budget, DefaultMessageFormatter, DuplicateKeyPolicy, Error, MessageFormatter as _, Options};
 
-/// How many parser events anchors may add to a document. Nobody writes more by hand; an alias bomb ends here.
+/// Most parser events that anchors may add to a document: far more than written by hand, and the end of an alias bomb.
 const REPLAYED: usize = 100_000;
 
 /// A document of a YAML stream.
@@ -14,7 +14,7 @@ pub(crate) struct Chunk<'a> {
     pub(crate) lines_before: usize,
 }
 
-/// Where a document is wrong, and how.
+/// An error of a document, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     /// 1-based line and column within the stream, where known
@@ -38,7 +38,7 @@ impl Chunk<'_> {
         Fault { place, message: message(error) }
     }
 
-    /// Where the content begins.
+    /// The position where the content begins.
     fn first_line(&self) -> Option<(usize, usize)> {
         let is_content = |line: &str| !is_filler(line) && !is_marker(line, "---");
         let line = self.text.lines().position(is_content)?;
@@ -46,7 +46,7 @@ impl Chunk<'_> {
     }
 }
 
-/// What is wrong, without the place, in words for those who write manifests.
+/// The error without the place, in words for authors of manifests.
 fn message(error: &Error) -> String {
     match error.without_snippet() {
         Error::AliasError { error, .. } => message(error),
@@ -115,7 +115,7 @@ fn is_marker(line: &str, marker: &str) -> bool {
     line.strip_prefix(marker).is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
 }
 
-/// Whether a line can stand before a document without being one.
+/// True if the line can stand before a document without being one.
 fn is_filler(line: &str) -> bool {
     let line = line.trim_start_matches('\u{feff}');
     line.starts_with('%')

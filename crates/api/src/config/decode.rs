@@ -16,10 +16,10 @@ const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 const KIND: &str = "KubeProxyConfiguration";
 /// Ferry's own settings, which upstream doesn't read.
 const OWN_KIND: &str = "FerryConfiguration";
-/// How deep a document may be nested; the deepest field there is has four levels. Each level costs the decoder about
-/// 50 KiB of stack in a build without optimisation, and threads have 2 MiB.
+/// Deepest nesting of a document; the deepest known field has four levels. Each level costs the decoder about 50 KiB of stack
+/// in a build without optimisation, and threads have 2 MiB.
 const DEPTH: usize = 20;
-/// How much of a file an error may repeat, in characters.
+/// Longest quotation from a file in an error, in characters.
 const QUOTED: usize = 200;
 
 /// A configuration file that could be read.
@@ -101,7 +101,7 @@ fn placed(place: Option<(usize, usize)>, message: String) -> DecodeError {
     DecodeError::Decode { line, column, message }
 }
 
-/// Whether this is what upstream's scheme knows.
+/// Checks apiVersion and kind as upstream's scheme does.
 fn check_kind(root: &Node, chunk: Chunk<'_>) -> Result<(), DecodeError> {
     let missing = |what: &str| {
         let quoted: String = chunk.text.chars().take(QUOTED).collect();
@@ -167,7 +167,7 @@ fn strict_error(chunk: Chunk<'_>, duplicates: &[Duplicate], mut unknown: Vec<Str
     })
 }
 
-/// Whether a later document holds Ferry's own settings. One that is no YAML doesn't.
+/// True if a later document holds Ferry's own settings. A document that is no YAML doesn't.
 fn is_own(chunk: Chunk<'_>) -> bool {
     parse(chunk).is_ok_and(|root| {
         root.value.get("kind").is_some_and(|kind| matches!(&kind.value, Value::Text(text) if text == OWN_KIND))

@@ -17,15 +17,15 @@ const HEALTHZ_PORT: u16 = 10256;
 const METRICS_PORT: u16 = 10249;
 
 impl KubeProxyConfiguration {
-    /// What an empty configuration file means on Linux, platform defaults included. The mode stays blank.
+    /// The configuration of an empty file on Linux, platform defaults included. The mode stays blank.
     pub fn default_for_linux() -> Self {
         let mut config = Self::default();
         config.apply_platform_defaults();
         config
     }
 
-    /// Applies what upstream sets at start-up on Linux rather than on reading: detectLocalMode, and nodePortAddresses
-    /// in mode nftables. A blank mode stays blank: it is the caller's to say what that means.
+    /// Applies the defaults that upstream sets at start-up on Linux rather than on reading: detectLocalMode, and
+    /// nodePortAddresses in mode nftables. A blank mode stays blank: the caller chooses its default.
     pub fn apply_platform_defaults(&mut self) {
         if self.detect_local_mode.is_empty() {
             self.detect_local_mode = LOCAL_MODE_CLUSTER_CIDR.to_owned();
@@ -98,7 +98,7 @@ impl KubeProxyConfiguration {
 
     fn default_addresses(&mut self) {
         default_text(&mut self.bind_address, "0.0.0.0");
-        // What doesn't parse counts as IPv6; validation refuses it anyway.
+        // A malformed address counts as IPv6; validation refuses it anyway.
         let v4 = parse_ip(&self.bind_address).is_some_and(|address| address.is_ipv4());
         let (healthz, metrics) = if v4 { ("0.0.0.0", "127.0.0.1") } else { ("[::]", "[::1]") };
         default_bind_address(&mut self.healthz_bind_address, healthz, HEALTHZ_PORT);
@@ -107,7 +107,7 @@ impl KubeProxyConfiguration {
 }
 
 impl Default for KubeProxyConfiguration {
-    /// What an empty configuration file means, before platform defaults.
+    /// The configuration of an empty file, before platform defaults.
     fn default() -> Self {
         let mut config = Self::unread();
         config.apply_api_defaults();

@@ -64,7 +64,7 @@ impl GoDuration {
         self.0
     }
 
-    /// Whether it is no time at all, which many fields read as "not set".
+    /// True for zero, which many fields read as "not set".
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -157,8 +157,8 @@ fn digits(text: &str) -> (&str, &str) {
     text.split_at_checked(end).unwrap_or((text, ""))
 }
 
-/// What the digits behind the point are worth in nanoseconds. Computed in floating point like Go, so that the last
-/// nanosecond is the same; digits that an i64 can't hold are left out.
+/// The value of the digits behind the point in nanoseconds. Computed in floating point like Go, so that the last nanosecond
+/// is the same; digits that an i64 can't hold are left out.
 fn fraction_of(digits: &str, unit: u64) -> u64 {
     let mut value = 0u64;
     let mut scale = 1f64;

@@ -1,5 +1,5 @@
-//! Which field of a document goes where. Each function names the fields of one section; what a section doesn't name is
-//! unknown and only reported, what has the wrong type is an error in the words of Go's JSON decoder.
+//! Maps a document's fields to the configuration. Each function names the fields of one section; others are unknown and only
+//! reported, a wrong type is an error in the words of Go's JSON decoder.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ struct Section<'a> {
     entries: BTreeMap<&'a str, &'a Node>,
 }
 
-/// Reads a whole document; `unknown` receives the paths of the fields nobody asked for.
+/// Reads a whole document; `unknown` receives the paths of unknown fields.
 pub(super) fn read(
     root: &Node,
     config: &mut KubeProxyConfiguration,
@@ -179,7 +179,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// What is left was asked for by nobody.
+    /// Reports the fields that are left as unknown.
     fn finish(self, unknown: &mut Vec<String>) {
         unknown.extend(self.entries.keys().map(|name| join(&self.path, name)));
     }

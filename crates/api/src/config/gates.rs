@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{DecodeError, KubeProxyConfiguration};
 
-/// How far a gate has come in the version we compare with (1.36).
+/// Maturity of a feature gate in upstream 1.36.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// may be switched without comment

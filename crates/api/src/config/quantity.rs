@@ -5,7 +5,7 @@ const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
 /// The powers of 1024, from the first on.
 const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
-/// Whether a text is a quantity: a signed decimal number, then a binary, decimal or exponent suffix or none.
+/// True if the text is a quantity: a signed decimal number, then a binary, decimal or exponent suffix or none.
 pub(super) fn is_valid(text: &str) -> bool {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
@@ -14,7 +14,7 @@ pub(super) fn is_valid(text: &str) -> bool {
     is_number && is_suffix(suffix)
 }
 
-/// Whether a quantity is none at all; what is no quantity is not zero.
+/// True if the quantity is zero; a malformed one is not.
 pub(super) fn is_zero(text: &str) -> bool {
     let digits = text.trim_start_matches(['-', '+']);
     is_valid(text)

@@ -6,7 +6,7 @@ mod tests;
 
 /// Beyond this column a blank becomes a line break.
 const WIDTH: usize = 80;
-/// What one level is indented by.
+/// Indentation of one level.
 pub(super) const INDENT: usize = 2;
 
 /// A page that is written from top to bottom.
@@ -17,7 +17,7 @@ pub(super) struct Page {
     column: usize,
 }
 
-/// How a text is written.
+/// YAML style of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Style {
     Plain,
@@ -26,7 +26,7 @@ enum Style {
     Literal,
 }
 
-/// What a text consists of, as far as styles depend on it.
+/// Properties of a text that its style depends on.
 #[derive(Debug, Default)]
 struct Traits {
     /// begins, or goes on, with what means something else in YAML
@@ -42,7 +42,7 @@ struct Traits {
 // === impl Page ===
 
 impl Page {
-    /// What was written.
+    /// Returns the written text.
     pub(super) fn finish(mut self) -> String {
         if self.column > 0 {
             self.break_line();
@@ -251,8 +251,8 @@ fn style(text: &str) -> Style {
     if traits.indicators || traits.edges { Style::SingleQuoted } else { Style::Plain }
 }
 
-/// Whether the character may stand for itself. The separators of lines and paragraphs may in YAML 1.1, where they are
-/// line breaks; they are escaped all the same, since YAML 1.2 takes them for letters.
+/// True if the character needs no escape. YAML 1.1 allows the separators of lines and paragraphs, as line breaks; they are
+/// escaped all the same, since YAML 1.2 takes them for letters.
 fn is_printable(c: char) -> bool {
     match c {
         '\n' | ' '..='~' => true,
@@ -266,7 +266,7 @@ fn needs_escape(c: char) -> bool {
     !is_printable(c) || matches!(c, '\n' | '"' | '\\')
 }
 
-/// Whether the text means itself where it stands plain, and nothing else that Go's library knows of YAML 1.1.
+/// True if the plain text reads as a string, and as no other type of YAML 1.1 in Go's library.
 fn reads_as_text(text: &str) -> bool {
     match text.as_bytes().first() {
         None => false,

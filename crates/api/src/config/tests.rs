@@ -27,7 +27,7 @@ fn refusal(body: &str) -> String {
     decode(&format!("{HEAD}{body}")).unwrap_err().to_string()
 }
 
-/// What validation says, platform defaults applied; empty if all is well.
+/// The errors of validation, platform defaults applied; empty if valid.
 fn findings(body: &str) -> String {
     let mut config = read(body);
     config.apply_platform_defaults();
@@ -405,7 +405,7 @@ fn feature_gates() {
     assert_eq!(config.validate().unwrap_err().to_string(), wanted);
 }
 
-/// A file, and what validation says; every path begins with `KubeProxyConfiguration.`, which the table leaves out.
+/// A file, and the errors of its validation; every path begins with `KubeProxyConfiguration.`, which the table leaves out.
 const VALIDATION: &[(&str, &str)] = &[
     (
         "iptables: {masqueradeBit: 40}",

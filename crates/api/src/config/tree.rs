@@ -37,7 +37,7 @@ struct ValueVisitor;
 // === impl Value ===
 
 impl Value {
-    /// What Go's JSON decoder calls this.
+    /// The type's name in errors of Go's JSON decoder.
     pub(super) fn json_kind(&self) -> String {
         match self {
             Self::Null => "null".to_owned(),

@@ -156,7 +156,7 @@ pub struct Ipvs {
     pub min_sync_period: GoDuration,
     /// scheduler; blank means rr
     pub scheduler: String,
-    /// excludeCIDRs: virtual servers in these ranges are somebody else's
+    /// excludeCIDRs: virtual servers in these ranges are foreign
     pub exclude_cidrs: Vec<String>,
     /// strictARP
     pub strict_arp: bool,
@@ -224,7 +224,7 @@ pub struct Conntrack {
     pub udp_stream_timeout: GoDuration,
 }
 
-/// What holds in the configured mode, where a setting exists once per mode.
+/// The effective values of settings that exist once per mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effective {
     /// how long an error or a foreign change may wait for another try

@@ -267,8 +267,8 @@ fn validate_host_port(path: &str, text: &str, found: &mut Findings) {
     }
 }
 
-/// Whether an interface can have this name, or a name that begins so. Upstream doesn't ask; what can't be would never
-/// match, and every pod would be taken for a stranger.
+/// True if an interface can have this name, or one with this prefix. Upstream doesn't check; an impossible name would never
+/// match, and no pod would be detected.
 fn can_name_interface(name: &str) -> bool {
     const LONGEST: usize = 15;
     let fits = |c: char| !c.is_whitespace() && !c.is_control() && !['"', '\'', '*', '/', ':', '\\'].contains(&c);

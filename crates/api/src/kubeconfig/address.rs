@@ -20,8 +20,8 @@ pub struct ServerAddress {
 // === impl ServerAddress ===
 
 impl ServerAddress {
-    /// Reads a URL, or `host` and `host:port`, whose scheme depends on what else is known: https where
-    /// `default_tls`. `Err` says what is wrong, without credentials that the text may hold.
+    /// Reads a URL, or `host` and `host:port`, whose scheme is https if `default_tls`. The error leaves out credentials that
+    /// the text may hold.
     pub fn parse(text: &str, default_tls: bool) -> Result<Self, String> {
         Self::read(text, default_tls).map_err(|why| {
             // A password may be what looks like a host, a port or a path.
@@ -77,7 +77,7 @@ pub fn without_credentials(url: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whether this can be a URL's scheme.
+/// True if this can be a URL's scheme.
 pub(super) fn is_scheme(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }

@@ -1,4 +1,4 @@
-//! From a file to what its current context says.
+//! Resolves the current context of a kubeconfig.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +7,7 @@ use super::KubeconfigError::{self, Invalid};
 use super::address::{is_scheme, without_credentials};
 use super::{Authorization, Chosen, Content, Exec, Impersonate, Secret, ServerAddress, User, raw};
 
-/// The extension that plugins are told.
+/// The extension that is passed to plugins.
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
 const EXEC_V1: &str = "client.authentication.k8s.io/v1";
 const EXEC_V1BETA1: &str = "client.authentication.k8s.io/v1beta1";
@@ -75,7 +75,7 @@ fn check_kind(config: &raw::Config) -> Result<()> {
     known.then_some(()).ok_or_else(|| Invalid(format!("no kind {kind:?} is registered for version {version:?}")))
 }
 
-/// Two entries of one name: nobody can tell which is meant.
+/// Rejects two entries of one name, which are ambiguous.
 fn check_names(config: &raw::Config) -> Result<()> {
     fn unique<'a>(field: &str, names: impl Iterator<Item = Option<&'a str>>) -> Result<()> {
         let mut seen = std::collections::HashSet::new();
@@ -129,7 +129,7 @@ fn check_proxy(url: &str) -> std::result::Result<(), String> {
         return Err(format!("unsupported scheme {scheme:?}, must be http, https, or socks5"));
     }
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    // What looks like a host and a port would be the beginning of a password.
+    // A part that looks like a host and a port would be the beginning of a password.
     if path.contains('@') {
         return Err("an @ behind its host: what is special in URLs needs per cent signs in a password".to_owned());
     }
@@ -248,7 +248,7 @@ fn impersonation(owner: Owner<'_>, user: &mut raw::User) -> Result<Option<Impers
     Ok(Some(impersonate))
 }
 
-/// A text that isn't empty: the API can't tell empty from absent.
+/// Treats an empty text as absent, as the API does.
 fn given(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }

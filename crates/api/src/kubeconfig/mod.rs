@@ -1,5 +1,5 @@
-//! Kubeconfig files: which server, which authorities, which credentials. [`decode`] reads one and chooses what its
-//! current context says; files that it names are read by whoever connects.
+//! Kubeconfig files: server, certificate authorities, client credentials. [`decode`] resolves the current context; the files
+//! that it names are read at each connection.
 
 mod address;
 mod choose;
@@ -13,7 +13,7 @@ use thiserror::Error;
 
 pub use address::{ServerAddress, without_credentials};
 
-/// What the current context of a kubeconfig says, checked as far as that goes without reading further files.
+/// The resolved current context of a kubeconfig, validated as far as possible without reading further files.
 #[derive(Clone, PartialEq)]
 pub struct Chosen {
     /// the server
@@ -28,13 +28,13 @@ pub struct Chosen {
     pub proxy: Option<String>,
     /// `disable-compression`
     pub disable_compression: bool,
-    /// who asks; nobody for a server without TLS, which gets no credentials
+    /// client credentials; none for a server without TLS
     pub user: User,
-    /// the cluster's extension `client.authentication.k8s.io/exec`, which plugins are told
+    /// the cluster's extension `client.authentication.k8s.io/exec`, which is passed to plugins
     pub exec_config: Option<serde_json::Value>,
 }
 
-/// Who asks.
+/// Client credentials.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct User {
     /// its name in the kubeconfig; empty if there is none
@@ -47,8 +47,7 @@ pub struct User {
     pub impersonate: Option<Impersonate>,
 }
 
-/// Where the header Authorization comes from. Of a token file and a token the file counts, of either and a plugin
-/// the plugin doesn't.
+/// Source of the header Authorization. A token file takes precedence over a token, and both over a plugin.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Authorization {
     /// no such header
@@ -82,7 +81,7 @@ pub struct Exec {
     pub api_version: String,
     /// what to do where it isn't installed
     pub install_hint: String,
-    /// whether it is told about the cluster
+    /// true if the plugin gets the cluster's data
     pub provide_cluster_info: bool,
 }
 
@@ -108,7 +107,7 @@ pub enum Content {
     File(String),
 }
 
-/// What no log may show.
+/// A secret, which no log may show.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -138,14 +137,13 @@ fn place(line: Option<usize>, column: Option<usize>) -> String {
     }
 }
 
-/// Reads a kubeconfig, YAML or JSON, and chooses what its current context says. `master` stands in for the server,
-/// and `tls-server-name` doesn't count then.
-/// Fields that aren't known are passed over, as upstream does.
+/// Decodes a kubeconfig, YAML or JSON, and resolves its current context. `master` replaces the server, and `tls-server-name`
+/// is ignored then. Unknown fields are ignored, as upstream does.
 pub fn decode(text: &str, master: Option<&str>) -> Result<Chosen, KubeconfigError> {
     choose::choose(raw::parse(text)?, master)
 }
 
-/// What a server alone gives: no credentials, the system's authorities.
+/// The context of a bare server address: no credentials, the system's authorities.
 pub fn of_master(master: &str) -> Result<Chosen, KubeconfigError> {
     choose::choose(raw::Config::default(), Some(master))
 }

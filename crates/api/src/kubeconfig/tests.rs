@@ -18,7 +18,7 @@ fn user(fields: &str) -> Result<User, String> {
     of("server: 'https://a'", fields).map(|chosen| chosen.user).map_err(|error| error.to_string())
 }
 
-/// What stands behind `invalid configuration: `.
+/// The error's text behind `invalid configuration: `.
 fn invalid(result: Result<Chosen, KubeconfigError>) -> String {
     result.unwrap_err().to_string().strip_prefix("invalid configuration: ").unwrap().to_owned()
 }
@@ -268,7 +268,7 @@ fn forms_of_authorization() {
         provide_cluster_info: true,
     };
     assert_eq!(authorization(exec), Authorization::Exec(Box::new(wanted)));
-    // What stands in the file wins over a plugin.
+    // Credentials in the file win over a plugin.
     assert_eq!(authorization(&format!("token: t, {exec}")), Authorization::Token(Secret::new("t")));
 }
 
@@ -366,7 +366,7 @@ fn no_password_of_a_url_is_shown() {
     let chosen = of("server: 'https://a', proxy-url: 'http://me:secret@p'", "").unwrap();
     assert_eq!(chosen.proxy.as_deref(), Some("http://me:secret@p"));
     assert!(!format!("{chosen:?}").contains("secret"), "{chosen:?}");
-    // What isn't a URL's authority may be a path all the same.
+    // A text that isn't a URL's authority may be a path all the same.
     let chosen = of("server: 'https://1:2/secret@a'", "").unwrap();
     assert_eq!(chosen.server.to_string(), "https://1:2/secret@a");
     assert!(!format!("{chosen:?}").contains("secret"), "{chosen:?}");

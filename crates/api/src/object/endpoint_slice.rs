@@ -158,7 +158,7 @@ impl FromIterator<Box<str>> for Names {
         let (mut text, mut ends) = (String::new(), Vec::new());
         for name in names {
             text.push_str(&name);
-            // Where a text of over 4 GiB would end, its names have no end and are not found.
+            // Names beyond 4 GiB have no end and are not found.
             ends.push(u32::try_from(text.len()).unwrap_or(u32::MAX));
         }
         Self { text: text.into(), ends: ends.into() }
@@ -176,8 +176,8 @@ impl Default for Conditions {
 // === impl EndpointSliceBuilder ===
 
 impl EndpointSliceBuilder {
-    /// Adds one endpoint; `address` is the first of its addresses. At most 65,535 distinct nodes and hints are told
-    /// apart per slice (the API allows 1,000 endpoints); what is beyond has none.
+    /// Adds one endpoint; `address` is the first of its addresses. At most 65,535 distinct nodes and hints are kept per slice
+    /// (the API allows 1,000 endpoints); further endpoints have none.
     pub fn push(&mut self, address: Parsed<IpAddr>, conditions: Conditions, node: Option<&str>, hints: Hints) {
         let address = match address {
             Ok(address) => address,

@@ -47,7 +47,7 @@ pub struct Timestamp {
     pub nanoseconds: u32,
 }
 
-/// Which API objects there are, for events about a whole collection.
+/// Kinds of API objects, for events about a whole collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// core/v1 Service
@@ -123,7 +123,7 @@ impl fmt::Debug for ObjectName {
 // === impl Kind ===
 
 impl Kind {
-    /// Whether its objects have no namespace.
+    /// True if its objects have no namespace.
     pub fn is_cluster_wide(self) -> bool {
         match self {
             Self::Service | Self::EndpointSlice => false,
@@ -146,7 +146,7 @@ impl fmt::Display for Kind {
 // === impl KubeObject ===
 
 impl KubeObject {
-    /// Which kind of object this is.
+    /// The object's kind.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Service(_) => Kind::Service,

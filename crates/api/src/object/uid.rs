@@ -12,7 +12,7 @@ pub struct Uid {
     low: u64,
 }
 
-/// Where the hyphens stand.
+/// Positions of the hyphens.
 const HYPHENS: [usize; 4] = [8, 13, 18, 23];
 
 impl Uid {

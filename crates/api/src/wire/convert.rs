@@ -19,11 +19,11 @@ use crate::object::{
 /// The taint of a node that is about to go.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// Says of a name that it isn't one, and what would be.
+/// The rule for names, in errors about malformed ones.
 const LABEL: &str = "at most 63 lower-case letters, digits and '-', with a letter or digit at both ends";
 const SUBDOMAIN: &str = "lower-case letters, digits, '-' and '.', with a letter or digit at the ends of all parts";
 
-/// Makes a Service, or says why it has no usable name.
+/// Makes a Service. Fails if it has no usable name.
 pub(super) fn service(raw: RawService<'_>) -> Result<Service, String> {
     let meta = raw.metadata.unwrap_or_default();
     let spec = raw.spec.unwrap_or_default();
@@ -59,7 +59,7 @@ pub(super) fn service(raw: RawService<'_>) -> Result<Service, String> {
     })
 }
 
-/// Makes an EndpointSlice, or says why it has no usable name.
+/// Makes an EndpointSlice. Fails if it has no usable name.
 pub(super) fn endpoint_slice(raw: RawEndpointSlice<'_>) -> Result<EndpointSlice, String> {
     let meta = raw.metadata.unwrap_or_default();
     let name = namespaced(Kind::EndpointSlice, &meta)?;
@@ -86,7 +86,7 @@ pub(super) fn endpoint_slice(raw: RawEndpointSlice<'_>) -> Result<EndpointSlice,
     Ok(slice)
 }
 
-/// Makes a Node, or says why it has no usable name.
+/// Makes a Node. Fails if it has no usable name.
 pub(super) fn node(raw: RawNode<'_>) -> Result<Node, String> {
     let meta = raw.metadata.unwrap_or_default();
     let spec = raw.spec.unwrap_or_default();
@@ -103,7 +103,7 @@ pub(super) fn node(raw: RawNode<'_>) -> Result<Node, String> {
     })
 }
 
-/// Makes a ServiceCIDR, or says why it has no usable name.
+/// Makes a ServiceCIDR. Fails if it has no usable name.
 pub(super) fn service_cidr(raw: RawServiceCidr<'_>) -> Result<ServiceCidr, String> {
     let meta = raw.metadata.unwrap_or_default();
     let cidrs = raw.spec.and_then(|spec| spec.cidrs);
@@ -184,7 +184,7 @@ fn family(text: &str) -> Option<Family> {
     }
 }
 
-/// Whether a clusterIP asks for an address at all.
+/// True if a clusterIP is an address, and neither empty nor `None`.
 fn is_address(text: &str) -> bool {
     !text.is_empty() && text != "None"
 }

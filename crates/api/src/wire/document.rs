@@ -10,11 +10,11 @@ use super::scalar::LooseText;
 use super::{Document, WireError, convert};
 use crate::object::{Kind, KubeObject, ObjectName};
 
-/// So many broken items of a List are passed over. Each costs another look at the whole document, since a decoder can't
-/// go on behind an error.
+/// Most malformed items of a List that are skipped. Each costs another pass over the whole document, since a decoder can't go on
+/// behind an error.
 const BROKEN_ITEMS: usize = 16;
 
-/// What has been read of one document, and what is being read, for errors.
+/// Progress in one document, for errors.
 pub(super) struct Progress<'r> {
     read: &'r mut Vec<Result<Document, WireError>>,
     title: Option<String>,
@@ -52,8 +52,8 @@ struct ListVisitor<'h, 'a, 'r> {
 
 struct ItemsSeed<'h, 'a, 'r>(ListVisitor<'h, 'a, 'r>);
 
-/// Reads one document with a decoder, whose errors `describe` tells with their place. What is wrong with an item of a
-/// List costs that item only.
+/// Reads one document with a decoder; `describe` gives its errors with their place. A malformed item of a List costs that
+/// item only.
 pub(super) fn read_document<E>(
     head: &Head<'_>,
     read: &mut Vec<Result<Document, WireError>>,
@@ -81,7 +81,7 @@ pub(super) fn read_document<E>(
     }
 }
 
-/// Reads one document that shows what it is, or says that it has to be looked at more closely.
+/// Reads one document whose kind is evident, or returns that it needs a second pass.
 pub(super) fn try_document<E>(
     head: &Head<'_>,
     read: &mut Vec<Result<Document, WireError>>,

@@ -9,7 +9,7 @@ use super::convert;
 use super::scalar::{LooseText, Text};
 use crate::object::{Kind, ObjectName};
 
-/// What a document says of itself. Nothing here is an error: a kind that we don't read may have any shape.
+/// Type and metadata of a document. Nothing here is an error: an unknown kind may have any shape.
 #[derive(Debug, Default)]
 pub(super) struct Head<'a> {
     pub(super) shape: Shape,
@@ -34,11 +34,11 @@ pub(super) enum Shape {
     Other,
 }
 
-/// How a document is to be read.
+/// The decoder for a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reading {
     Object(Kind),
-    /// the kind of the items, where the List's own says it
+    /// the kind of the items, if the List's own kind implies it
     List(Option<Kind>),
     Ignored(String),
 }
@@ -47,10 +47,10 @@ struct HeadVisitor {
     with_items: bool,
 }
 
-/// The head of an item, whose own items nobody asks for: so a hostile file can't nest heads.
+/// The head of an item, without items of its own: a hostile file can't nest heads.
 struct ItemHead<'a>(Head<'a>);
 
-/// Which keys of a map have been there.
+/// Keys of a map seen so far.
 #[derive(Default)]
 struct Seen {
     /// one bit for each key
@@ -106,15 +106,15 @@ macro_rules! scalars_are_other {
 // === impl Head ===
 
 impl<'a> Head<'a> {
-    /// The head of what says its apiVersion and kind elsewhere; empty ones are absent.
+    /// The head of an object whose apiVersion and kind stand elsewhere; empty ones are absent.
     pub(super) fn typed(api_version: &'a str, kind: &'a str) -> Self {
         let text = |text: &'a str| Some(Cow::Borrowed(text)).filter(|text| !text.is_empty());
         Self { shape: Shape::Map, api_version: text(api_version), kind: text(kind), ..Self::default() }
     }
 
-    /// Guesses the head of a YAML document from lines that say `apiVersion: …` and `kind: …` without indentation, so that
-    /// it needn't be parsed twice. A guess may be wrong ([`Self::is_of`] tells), and Lists aren't guessed: the heads of
-    /// their items are needed.
+    /// Guesses the head of a YAML document from lines `apiVersion: …` and `kind: …` without indentation, so that it needn't be
+    /// parsed twice. A guess may be wrong (see [`Self::is_of`]), and Lists aren't guessed: the heads of their items are
+    /// needed.
     pub(super) fn guess(text: &'a str) -> Option<Self> {
         let field = |name: &str| {
             let mut values = text.lines().filter_map(|line| line.strip_prefix(name));
@@ -125,13 +125,12 @@ impl<'a> Head<'a> {
         matches!(head.reading(None), Ok(Reading::Object(_))).then_some(head)
     }
 
-    /// Whether the object that was read has the apiVersion and kind of this head.
+    /// True if the decoded object has the apiVersion and kind of this head.
     pub(super) fn is_of(&self, api_version: &Option<Text<'_>>, kind: &Option<Text<'_>>) -> bool {
         self.api_version.as_deref() == api_version.as_deref() && self.kind.as_deref() == kind.as_deref()
     }
 
-    /// How to read this document, or why it can't be read. `listed` is the kind that a List has given to its items;
-    /// they needn't repeat it.
+    /// Chooses the decoder of this document. `listed` is the kind that a List gives to its items; they needn't repeat it.
     pub(super) fn reading(&self, listed: Option<Kind>) -> Result<Reading, String> {
         if self.shape != Shape::Map {
             return Err("expected an object with apiVersion and kind".to_owned());
@@ -165,18 +164,18 @@ impl<'a> Head<'a> {
         Ok(reading)
     }
 
-    /// Whether it is a List that can be read.
+    /// True for a List of a known kind.
     pub(super) fn is_list(&self) -> bool {
         matches!(self.reading(None), Ok(Reading::List(_)))
     }
 
-    /// Which object this would be, even where it can't be read; `None` where that isn't clear.
+    /// The object's identity, even if the object is malformed; `None` if it is ambiguous.
     pub(super) fn object(&self, listed: Option<Kind>) -> Option<(Kind, ObjectName)> {
         let (kind, namespace, name) = self.key(listed)?;
         Some((kind, convert::name_of(kind, namespace, name)?))
     }
 
-    /// Whether it is clear which object this would be, but none can have its name.
+    /// True if the object's identity is clear, but its name is invalid.
     pub(super) fn is_misnamed(&self, listed: Option<Kind>) -> bool {
         self.key(listed).is_some_and(|(kind, namespace, name)| {
             !name.is_empty() && convert::name_of(kind, namespace, name).is_none()
@@ -217,7 +216,7 @@ fn listed_object(listed: Option<Kind>, kind: &str) -> Reading {
     listed.map_or_else(|| Reading::Ignored(kind.to_owned()), Reading::Object)
 }
 
-/// How a kind is read, with its group and versions.
+/// The decoder of a kind, with its group and versions.
 fn known(kind: &str) -> Option<(Reading, &'static str, &'static [&'static str])> {
     if kind == "List" {
         return Some((Reading::List(None), "", &["v1"]));

@@ -5,7 +5,7 @@
 //! kept as text and harms its field only; a wrong *type* (a text for a list) is an error with its place, and harms its
 //! object only.
 //!
-//! What an API server sends, in JSON or protobuf, as lists and as watches, is read by [`stream`].
+//! [`stream`] decodes lists and watches of an API server, in JSON or protobuf.
 
 pub mod address;
 mod convert;
@@ -39,7 +39,7 @@ pub enum Document {
     },
 }
 
-/// What stands in a manifest.
+/// The contents of a manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
     /// every document and every item of a List, in order: what was read, or why that can't be
@@ -84,7 +84,7 @@ fn sentence(title: Option<String>, message: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
-/// What one decoder makes of a text.
+/// The result of one decoder for a text.
 #[derive(Default)]
 struct Decoded {
     documents: Vec<Result<Document, WireError>>,
@@ -96,7 +96,7 @@ struct Decoded {
 /// without content are left out. The defaults of the API server are applied to what is absent: namespace `default`,
 /// protocol TCP, affinity timeout 10,800 s, policies Cluster, an empty port name, clusterIPs of clusterIP.
 ///
-/// What is no YAML costs its document; what is no JSON, all from there on.
+/// Malformed YAML costs its document; malformed JSON, everything from there on.
 pub fn decode_manifest(text: &str) -> Manifest {
     if !text.trim_start().starts_with(['{', '[']) {
         return Manifest { documents: yaml::decode(text).documents };

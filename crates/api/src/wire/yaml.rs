@@ -8,8 +8,8 @@ use super::head::{Head, Shape};
 use super::{Decoded, WireError, sentence};
 use crate::yaml::{Chunk, documents, options};
 
-/// How deep a document may be nested. Each level costs the decoder about 20 KiB of stack in a build without
-/// optimisation (a quarter of it with), and threads have 2 MiB.
+/// Deepest nesting of a document. Each level costs the decoder about 20 KiB of stack in a build without optimisation (a quarter
+/// of it with), and threads have 2 MiB.
 const DEPTH: usize = 64;
 
 /// Reads all documents; those without content are left out. What one document has wrong leaves the others alone: the

@@ -1,4 +1,4 @@
-//! What is written reads as what it was, and looks as upstream's does.
+//! Written configurations load back to the same values, in upstream's format.
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::{DetectLocal, MODE_IPTABLES, decode};
 
-/// What upstream 1.36 writes without a file or flag.
+/// Output of upstream 1.36 without a file or flag.
 const DEFAULT: &str = "\
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 bindAddress: 0.0.0.0
@@ -218,7 +218,7 @@ prop_compose! {
 prop_compose! {
     fn any_config()(
         config in sections(), logging in log(), flags in any::<[bool; 2]>(), texts in vec(text(), 6),
-        // What is empty is filled by defaults.
+        // An empty field is filled by defaults.
         filled in vec(text().prop_filter("not empty", |text| !text.is_empty()), 4),
         qps in any::<f32>().prop_filter("finite, not zero", |qps| qps.is_finite() && *qps != 0.0),
         burst in 1..i32::MAX, score: i32,
@@ -246,7 +246,7 @@ prop_compose! {
     }
 }
 
-/// What is left of the sections of other modes.
+/// The configuration without the sections of other modes.
 fn kept(mut config: KubeProxyConfiguration) -> KubeProxyConfiguration {
     let default = KubeProxyConfiguration::default();
     let (iptables, ipvs, nftables) = (&default.iptables, &default.ipvs, &default.nftables);

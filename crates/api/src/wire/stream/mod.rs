@@ -1,5 +1,5 @@
-//! What an API server sends: the answer to a list and the events of a watch, in protobuf or JSON, decoded as their
-//! bytes arrive. Nothing is kept of a body but the object that isn't whole yet.
+//! Decodes the API server's answers: lists and events of a watch, in protobuf or JSON, as their bytes arrive. Of a body only the
+//! incomplete object is kept.
 //!
 //! However the bytes are cut, the result is the same. An object that can't be read costs itself only; what can't be
 //! cut into objects is an error, and its decoder gives the same error from then on.
@@ -19,7 +19,7 @@ use crate::object::{Kind, KubeObject, ObjectName};
 /// The largest frame, item or other piece of an answer that is read, in bytes. What is kept of a stream never exceeds it.
 pub const MAX_OBJECT_BYTES: usize = 16 << 20;
 
-/// How the server writes its answers.
+/// Encoding of the server's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     /// `application/json`
@@ -41,7 +41,7 @@ pub struct Unreadable {
     pub message: String,
 }
 
-/// What a server says instead of an answer: a `Status` of meta/v1.
+/// The server's error instead of an answer: a `Status` of meta/v1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// the HTTP status; 0 where there is none
@@ -54,7 +54,7 @@ pub struct Status {
     pub retry_after_seconds: Option<u32>,
 }
 
-/// What an event of a watch says.
+/// The content of a watch event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// ADDED or MODIFIED
@@ -139,7 +139,7 @@ enum Watch {
     Protobuf(protobuf::Watch),
 }
 
-/// How two resource versions relate: they are decimal numbers of any length. `None` for anything else.
+/// Compares two resource versions: decimal numbers of any length. `None` for anything else.
 pub fn compare_versions(one: &str, other: &str) -> Option<Ordering> {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits(one) || !digits(other) {
@@ -149,7 +149,7 @@ pub fn compare_versions(one: &str, other: &str) -> Option<Ordering> {
     Some(one.len().cmp(&other.len()).then_with(|| one.cmp(other)))
 }
 
-/// Reads a body that says why a request failed; `None` where it is no `Status`.
+/// Decodes the body of a failed request; `None` if it is no `Status`.
 pub fn decode_status(encoding: Encoding, body: &[u8]) -> Option<Status> {
     match encoding {
         Encoding::Json => json::status(body),
@@ -172,7 +172,7 @@ impl ListDecoder {
     /// Takes the next bytes of the body, and adds each item that they complete.
     ///
     /// # Errors
-    /// When the body isn't a list of this kind: [`StreamError::Malformed`], [`StreamError::TooLarge`], or
+    /// If the body isn't a list of this kind: [`StreamError::Malformed`], [`StreamError::TooLarge`], or
     /// [`StreamError::Status`]. Items before that have been added.
     pub fn push(&mut self, bytes: &[u8], items: &mut Vec<Result<KubeObject, Unreadable>>) -> Result<(), StreamError> {
         if let Some(error) = &self.failed {
@@ -197,8 +197,8 @@ impl ListDecoder {
     /// The body has ended.
     ///
     /// # Errors
-    /// [`StreamError::Truncated`] when it isn't complete, what [`Self::push`] has given, or
-    /// [`StreamError::Malformed`] when it doesn't say its kind or resource version.
+    /// [`StreamError::Truncated`] if it isn't complete, the error of [`Self::push`], or [`StreamError::Malformed`] without a kind
+    /// or resource version.
     pub fn finish(self) -> Result<ListEnd, StreamError> {
         match (self.failed, self.inner) {
             (Some(error), _) => Err(error),

@@ -16,12 +16,12 @@ const TEXT_BYTES: usize = 16 << 10;
 /// The longest reason why an object can't be read: it may quote the object.
 const MESSAGE_BYTES: usize = 512;
 
-/// So many parts (in JSON texts, lists and objects, in protobuf entries of lists) of an object are read: the largest
-/// that the API allows, a slice of 1,000 endpoints with 100 addresses each, has some 150,000. It bounds the memory that
-/// an object of tiny parts takes while it is read.
+/// Most parts of an object (in JSON texts, lists and objects, in protobuf entries of lists): the largest object that the API
+/// allows, a slice of 1,000 endpoints with 100 addresses each, has some 150,000. It bounds the memory that an object of tiny
+/// parts takes while it is decoded.
 pub(super) const MAX_PARTS: u32 = 1 << 18;
 
-/// Said of an object with more than that.
+/// The error for an object with more than that.
 pub(super) const TOO_MANY_PARTS: &str = "it has more parts than any object may have";
 
 /// An object as it is written.
@@ -38,14 +38,14 @@ pub(super) struct Decoded<'a> {
     pub(super) resource_version: Option<Cow<'a, str>>,
 }
 
-/// Which object of a list was written last.
+/// The newest object of a list.
 #[derive(Debug, Default)]
 pub(super) struct Newest {
     version: Box<str>,
     name: Option<ObjectName>,
 }
 
-/// What an object that can't be read shows of itself.
+/// Identity and version of a malformed object.
 #[derive(Default)]
 pub(super) struct Remains<'a> {
     pub(super) name: Option<ObjectName>,
@@ -61,7 +61,7 @@ pub(super) enum EventType {
     Error,
 }
 
-/// Checks that something is an object of this kind, if it says what it is.
+/// Checks apiVersion and kind, if they are set.
 pub(super) fn check_object(kind: Kind, api_version: &str, stated: &str) -> Result<(), String> {
     match Head::typed(api_version, stated).reading(Some(kind))? {
         Reading::Object(found) if found == kind => Ok(()),
@@ -96,7 +96,7 @@ pub(super) fn convert<'a, R: RawObject<'a>>(kind: Kind, mut raw: R) -> Decoded<'
     Decoded { object, resource_version }
 }
 
-/// The end of a list, of what its metadata says.
+/// The end of a list, from its metadata.
 pub(super) fn list_end(resource_version: &str, continue_token: &str, newest: Newest) -> Result<ListEnd, StreamError> {
     if resource_version.is_empty() {
         return Err(malformed("the list has no resourceVersion"));
@@ -197,7 +197,7 @@ impl Newest {
 // === impl Remains ===
 
 impl Remains<'_> {
-    /// The event that says the object is gone.
+    /// The event of the object's deletion.
     pub(super) fn delete(self, kind: Kind) -> WatchEvent {
         let change = self.name.map_or_else(
             || {
@@ -210,7 +210,7 @@ impl Remains<'_> {
     }
 }
 
-/// A resource version, which nobody needs when it is empty or endless.
+/// A resource version; none if it is empty or overlong.
 fn version(text: &str) -> Option<Box<str>> {
     (!text.is_empty() && text.len() <= TEXT_BYTES).then(|| text.into())
 }

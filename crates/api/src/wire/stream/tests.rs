@@ -33,7 +33,7 @@ const LISTS: [(Kind, Bodies); 5] = [
 
 type Items = Vec<Result<KubeObject, Unreadable>>;
 
-/// What a list in such pieces gives, up to its first error.
+/// Decodes a list in such pieces, up to its first error.
 fn list<'b>(
     kind: Kind,
     encoding: Encoding,
@@ -50,7 +50,7 @@ fn list<'b>(
     (items, decoder.finish())
 }
 
-/// What a watch in such pieces gives, up to its first error.
+/// Decodes a watch in such pieces, up to its first error.
 fn watch<'b>(
     kind: Kind,
     encoding: Encoding,
@@ -604,7 +604,7 @@ fn damage_in_a_frame() {
 
 #[test]
 fn protobuf_as_others_may_write_it() {
-    // Fields that nobody knows, in all types; a message in two parts; the last value counts; a long zero.
+    // Unknown fields of all types; a message in two parts; the last value counts; a long zero.
     let item = [
         number(1000, u64::MAX),
         vec![0xf9, 0x3e, 1, 2, 3, 4, 5, 6, 7, 8],

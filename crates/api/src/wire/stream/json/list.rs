@@ -16,7 +16,7 @@ pub(in super::super) struct List {
     head: Head,
 }
 
-/// What stands in a list beside its items.
+/// A list's fields beside its items.
 #[derive(Debug)]
 struct Head {
     kind: Kind,
@@ -26,7 +26,7 @@ struct Head {
     resource_version: Box<str>,
     continue_token: Box<str>,
     newest: Newest,
-    /// what it says if it is a Status
+    /// its fields if it is a Status
     status: StatusFields,
 }
 

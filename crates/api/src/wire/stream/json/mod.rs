@@ -20,7 +20,7 @@ use scan::{Members, Sink};
 pub(super) use list::List;
 pub(super) use watch::Watch;
 
-/// What an object shows of itself, even if it can't be read.
+/// Type and name of an object, even if the object is malformed.
 #[derive(Default)]
 struct Look {
     api_version: Option<String>,
@@ -30,7 +30,7 @@ struct Look {
     unclear: bool,
 }
 
-/// What its metadata shows.
+/// The names in its metadata.
 struct Names {
     name: Option<String>,
     namespace: Option<String>,
@@ -110,16 +110,16 @@ fn object(kind: Kind, bytes: &[u8], parts: u32) -> Decoded<'_> {
     }
 }
 
-/// What is wrong, without the place in the object, which changes with everything before it.
+/// The error without the place in the object, which changes with everything before it.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message).to_owned()
 }
 
-/// Looks for the name in an object, as far as that can be read; an error says that it is no object of this kind.
+/// Looks for the name in a malformed object. Fails if it is no object of this kind.
 fn remains(kind: Kind, bytes: &[u8]) -> Result<Remains<'static>, String> {
     let mut look = Look::default();
-    // What can't be cut into members may have shown its name before.
+    // The name may stand before the syntax error.
     let _whole = Members::new(None).push(bytes, &mut look);
     let (api_version, stated) = (look.api_version.unwrap_or_default(), look.kind.unwrap_or_default());
     check_object(kind, &api_version, &stated)?;

@@ -1,4 +1,4 @@
-//! Where a value of JSON ends, and which members an object has, from bytes that come in any pieces.
+//! Incremental JSON scanner: finds the end of a value and the members of an object, from bytes in any pieces.
 //!
 //! This looks at brackets and quotes only; what stands between them is left to the decoder of what is cut out.
 
@@ -8,7 +8,7 @@ use super::super::object::malformed;
 use super::super::pending::Pending;
 use super::super::{MAX_OBJECT_BYTES, StreamError};
 
-/// The longest key that is told apart from others; the ones we know are shorter.
+/// The longest key that is distinguished from others; the known ones are shorter.
 const KEY_BYTES: usize = 64;
 
 /// Takes what stands in objects, one after another.
@@ -37,7 +37,7 @@ pub(super) struct Members {
     seen: usize,
 }
 
-/// What comes next, behind blanks.
+/// The next token, behind blanks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Object,
@@ -90,7 +90,7 @@ impl Members {
         }
     }
 
-    /// Whether what was read last is whole.
+    /// True if no object is incomplete.
     pub(super) fn is_between_objects(&self) -> bool {
         self.at == At::Object
     }
@@ -212,8 +212,8 @@ impl At {
 // === impl ValueScan ===
 
 impl ValueScan {
-    /// How many of these bytes belong to the value, which begins with the first it was ever given; `None` if all do and
-    /// it may go on.
+    /// The number of these bytes that belong to the value, which begins with the first byte of the first call; `None` if all
+    /// do and it may go on.
     fn end(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
@@ -258,7 +258,7 @@ impl ValueScan {
     }
 }
 
-/// Whether a number, true, false or null ends before this byte.
+/// True if a number, true, false or null ends before this byte.
 fn ends_scalar(byte: u8) -> bool {
     byte.is_ascii_whitespace() || matches!(byte, b',' | b':' | b'"' | b'{' | b'}' | b'[' | b']')
 }

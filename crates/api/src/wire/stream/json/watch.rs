@@ -13,7 +13,7 @@ pub(in super::super) struct Watch {
     frame: Frame,
 }
 
-/// What is known of the event that is being read.
+/// The parts read so far of the current event.
 #[derive(Debug)]
 struct Frame {
     kind: Kind,

@@ -9,8 +9,8 @@ use super::super::object::TOO_MANY_PARTS;
 /// Why a message can't be read.
 pub(super) type Damage = &'static str;
 
-/// A message that is filled field by field. What has been read before an error stays; a field that is there again
-/// replaces the one before, or is merged with it if it is a message, as protobuf wants it.
+/// A message that is filled field by field. Fields read before an error stay; a repeated field replaces the one before, or is
+/// merged with it if it is a message, as protobuf requires.
 pub(super) trait Message<'a>: Default {
     /// Takes one field, or leaves it if it isn't known.
     fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage>;
@@ -33,14 +33,14 @@ pub(super) enum Wire<'a> {
     Fixed,
 }
 
-/// What stands before a field.
+/// A field's tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) number: u32,
     pub(super) wire_type: WireType,
 }
 
-/// How a field's value is written. Groups aren't read: nothing in the API has them.
+/// Wire type of a field. Groups aren't decoded: the API has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WireType {
     Varint,

@@ -17,14 +17,14 @@ pub(in super::super) struct List {
     /// of the field's key, length or number that isn't whole
     varint: Varint,
     level: Level,
-    /// what the body says it is
+    /// apiVersion and kind of the body
     body: Option<Body>,
     resource_version: Box<str>,
     continue_token: Box<str>,
     newest: Newest,
 }
 
-/// What comes next.
+/// The next part of the body.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Magic,
@@ -42,7 +42,7 @@ enum Step {
     },
 }
 
-/// Which message the fields belong to.
+/// The message that the fields belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
     /// what the list is wrapped in, before the list
@@ -172,7 +172,7 @@ impl List {
         Ok(Step::Bytes { field: 0, length: checked_length(length)? })
     }
 
-    /// What comes behind the length of a field.
+    /// The step behind the length of a field.
     fn enter(&mut self, field: u32, length: u64) -> Result<Step, StreamError> {
         match (self.level, field, self.body) {
             (Level::After, 2, _) => Err(malformed("a second list behind the first")),

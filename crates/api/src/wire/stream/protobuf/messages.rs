@@ -1,9 +1,9 @@
 //! The messages of the API: only the fields we read, with the numbers of the `generated.proto` files of
 //! `k8s.io/api` (core/v1, discovery/v1, networking/v1) and `k8s.io/apimachinery` (meta/v1, runtime).
 //!
-//! What is nil in JSON isn't written here either: a server writes every plain field, also an empty text and a zero,
-//! but a pointer only when it is set. So a field that is there is `Some`, whatever its value. One thing is different:
-//! a time without content is the zero time, which JSON calls null.
+//! A field that is nil in JSON is absent here too: a server writes every plain field, also an empty text and a zero, but a
+//! pointer only when it is set. So a present field is `Some`, whatever its value. One thing is different: a time without
+//! content is the zero time, which JSON calls null.
 
 use serde::de::IgnoredAny;
 
@@ -170,7 +170,7 @@ impl<'a> Message<'a> for RawMeta<'a> {
 impl<'a> Message<'a> for Time {
     fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
         self.is_set = true;
-        // The nanoseconds don't count, for upstream neither: JSON can't say them.
+        // The nanoseconds don't count, as in upstream: JSON times have none.
         if number == 1 {
             self.seconds = value.int64()?;
         }

@@ -21,7 +21,7 @@ use messages::{Event, MetaOnly, RawStatus, Unknown};
 
 pub(super) use list::List;
 
-/// What the bodies and objects in protobuf begin with.
+/// Prefix of bodies and objects in protobuf.
 const MAGIC: &[u8] = b"k8s\0";
 
 /// Cuts a watch into frames and reads their events.
@@ -89,7 +89,7 @@ fn remains(kind: Kind, bytes: &[u8]) -> Remains<'_> {
     let whole = merge(&mut object, bytes, &Cell::new(MAX_PARTS)).is_ok();
     let meta = object.metadata.unwrap_or_default();
     let namespace = meta.namespace.as_deref().unwrap_or("");
-    // A server always says the namespace, so that without it it may be what can't be read.
+    // A server always writes the namespace: without it, it may be in the malformed part.
     let known = whole || kind.is_cluster_wide() || !namespace.is_empty();
     let name = meta.name.as_deref().filter(|_| known).and_then(|name| name_of(kind, namespace, name));
     Remains { name, resource_version: meta.resource_version.and_then(|LooseText(text)| text) }
