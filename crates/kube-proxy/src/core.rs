@@ -3,6 +3,7 @@
 mod complaints;
 mod desk;
 mod gate;
+mod local_node;
 #[cfg(test)]
 mod tests;
 
@@ -23,29 +24,11 @@ use self::complaints::{Complaints, Topic};
 pub use self::desk::{Applied, Desk};
 pub use self::gate::NodeWait;
 use self::gate::{Gate, Passage};
+use self::local_node::{LocalNode, preferred_first};
 use crate::events::{self, Recorder};
-use crate::report::{Changes, Pulse};
-use crate::source::local_node::{LocalNode, preferred_first};
-
-/// What the core is told.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Input {
-    /// a source's batch; it is applied as a whole before anything is decided
-    Events(Vec<Event>),
-    /// all addresses of the machine's interfaces, after one changed
-    Addresses(Vec<IpAddr>),
-    /// nothing new: what has been applied can't be decided yet, or never
-    Undecided,
-    /// so many files are there that could not be read once since the start: nobody knows what they hold
-    Unreadable(usize),
-    /// the health checks of a Service can't be answered
-    HealthCheckFailed {
-        /// the Service
-        service: ObjectName,
-        /// what is wrong
-        note: String,
-    },
-}
+use crate::health::Pulse;
+use crate::input::Input;
+use crate::report::Changes;
 
 /// What the core is made with.
 #[derive(Debug)]

@@ -9,7 +9,8 @@ use ferry_plane::mailbox::{Receiver, Taken};
 use ferry_plane::{Delta, Next, Outcome, SyncEngine, UnitId};
 
 use crate::flows::Witness;
-use crate::report::{Pulse, Report, Reports, Turn};
+use crate::health::Pulse;
+use crate::report::{Report, Reports, Turn};
 
 /// How often an engine looks after the kernel when nothing happens.
 const TEND: Duration = Duration::from_millis(250);

@@ -1,8 +1,23 @@
-//! The pieces of the kube-proxy executable: edges and wiring. Start reading in [`app`].
+//! The kube-proxy executable: where objects come from, what is made of them, and what others see of it.
 //!
-//! Threads: the main one has the edges (HTTP, reports), `source` follows manifests, `addresses` the machine's own
-//! addresses, `core` decides, `sync-v4` and `sync-v6` each drive an engine, and `flows` removes what the kernel remembers of
-//! rules that are gone. After a change of mode `handover` removes what the other left, and ends.
+//! A tour, in the direction of the data:
+//!
+//! - [`cli`] and [`commands`] read flags and configuration; [`app`] wires everything below and starts its threads. Start reading there.
+//! - [`origin`] chooses where objects come from: [`source::api`], through the [`client`] of the API server, or [`source::directory`],
+//!   a directory of manifests. [`platform`] adds the machine's own addresses.
+//! - An [`input`] goes to the [`core`], which keeps all objects, resolves Services and hands changed units to each IP family's
+//!   engine.
+//! - [`engine_loop`] drives an engine of the mode that [`planes`] has chosen. [`flows`] deletes stale conntrack entries after rule
+//!   changes, [`handover`] removes the rules of other modes once ours are in force.
+//! - [`report`] turns what engines report into [`metrics`] and log lines; [`health`] holds what probes are answered from; [`events`]
+//!   writes Events to the API server; [`serve`] answers over HTTP, health checks of Services included.
+//! - [`logging`] prints klog's format; [`version`] names the build.
+//!
+//! Threads: the main one serves HTTP and follows reports, `source` reads objects, `addresses` the machine's addresses, `core` decides,
+//! `sync-v4` and `sync-v6` each drive an engine, `flows` reads the connection table, and `handover` runs while rules of another mode
+//! are left.
+//!
+//! Folders import each other in one direction only; `cargo xt layers` checks it.
 
 pub mod app;
 mod backoff;
@@ -14,7 +29,10 @@ pub mod engine_loop;
 pub mod events;
 pub mod flows;
 pub mod handover;
+pub mod health;
+pub mod input;
 pub mod logging;
+pub mod metrics;
 pub mod origin;
 pub mod planes;
 pub mod platform;

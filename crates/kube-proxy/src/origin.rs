@@ -10,12 +10,12 @@ use ferry_model::Settings;
 use crate::client::{self, Access, Client};
 use crate::core::{NodeFacts, NodeWait};
 use crate::events::{self, Recorder};
+use crate::health::Freshness;
+use crate::metrics::Metrics;
 use crate::platform;
-use crate::serve::metrics::Metrics;
 use crate::source::Sink;
 use crate::source::api::{self, ApiSource};
 use crate::source::directory::Directory;
-use crate::source::freshness::Freshness;
 
 /// Where objects come from.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use ferry_kernel::errno::ErrorClass;
 use ferry_model::{Profile, Settings};
 use ferry_plane::{CommitError, Served, SyncEngine};
 
-use crate::serve::mode_metrics::Register;
+use crate::metrics::mode::Register;
 
 /// What came of opening the engine of one family.
 pub type Opened = (Family, Result<Box<dyn SyncEngine>, CommitError>);

@@ -4,7 +4,6 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ferry_api::kubeconfig::{
     self, Authorization, Chosen, Content, Impersonate, ServerAddress, User, without_credentials,
@@ -13,16 +12,15 @@ use hyper::Uri;
 
 use super::authorities::Authorities;
 use super::credentials;
-use super::error::{AccessError, opening};
+use super::error::AccessError;
+use super::file;
 use super::proxy::Proxy;
+use super::settings::{Http2, Settings};
 use super::tls::{self, Material};
 use crate::platform::reason;
 
 /// Where a pod finds its account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Kubeconfigs, certificates, keys and tokens are smaller; more isn't read.
-pub(super) const MAX_FILE_BYTES: u64 = 4 << 20;
-
 /// What a kubeconfig, `--master` or the pod's environment says about the server and who asks. All that it names is
 /// read and checked when it is loaded; no connection is made.
 #[derive(Clone)]
@@ -30,30 +28,6 @@ pub struct Access {
     pub(super) settings: Arc<Settings>,
     /// what was read at the start
     pub(super) material: Material,
-}
-
-/// What stays as it is.
-pub(super) struct Settings {
-    pub(super) chosen: Chosen,
-    /// the kubeconfig's path, for messages
-    pub(super) origin: String,
-    /// the server's URL, for messages: without credentials
-    pub(super) shown: String,
-    pub(super) proxy: Option<Proxy>,
-    /// the system's, read at most once
-    pub(super) authorities: Authorities,
-    pub(super) http2: Http2,
-}
-
-/// HTTP/2 settings of the environment, in the variables of client-go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Http2 {
-    /// false if `DISABLE_HTTP2` is set
-    pub(super) enabled: bool,
-    /// `HTTP2_READ_IDLE_TIMEOUT_SECONDS`: when a silent connection is pinged; 0 for never
-    pub(super) ping_after: Option<Duration>,
-    /// `HTTP2_PING_TIMEOUT_SECONDS`
-    pub(super) ping_within: Option<Duration>,
 }
 
 // === impl Access ===
@@ -114,30 +88,6 @@ impl fmt::Debug for Access {
     }
 }
 
-/// The longest time that the environment may set, a day.
-const LONGEST_SECONDS: u64 = 86_400;
-
-// === impl Http2 ===
-
-impl Http2 {
-    fn of_environment(env: &dyn Fn(&str) -> Option<String>) -> Self {
-        let seconds = |name: &str| {
-            let text = env(name)?;
-            let seconds = text.parse().ok().filter(|seconds| *seconds <= LONGEST_SECONDS).map(Duration::from_secs);
-            if seconds.is_none() {
-                tracing::warn!(name, value = %text.escape_debug(), "Not a number of seconds up to a day, using the default");
-            }
-            seconds
-        };
-        Self {
-            enabled: env("DISABLE_HTTP2").is_none_or(|value| value.is_empty()),
-            ping_after: seconds("HTTP2_READ_IDLE_TIMEOUT_SECONDS"),
-            // A ping that may take no time would end every connection.
-            ping_within: seconds("HTTP2_PING_TIMEOUT_SECONDS").filter(|within| !within.is_zero()),
-        }
-    }
-}
-
 fn of_file(path: &str, master: Option<&str>) -> Result<Chosen, AccessError> {
     let fail = |action, reason| AccessError::File { action, path: path.to_owned(), reason };
     fs::metadata(path).map_err(|error| fail("stat", reason(&error)))?;
@@ -151,23 +101,7 @@ fn of_file(path: &str, master: Option<&str>) -> Result<Chosen, AccessError> {
 
 /// The content of a file, or why it can't be had, without its path.
 fn read(path: &Path) -> Result<Vec<u8>, String> {
-    read_bounded(path).map_err(|error| reason(&error))
-}
-
-fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
-    use std::io::Read as _;
-    let mut bytes = Vec::new();
-    fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(std::io::Error::other(format!("it is larger than {MAX_FILE_BYTES} bytes")));
-    }
-    Ok(bytes)
-}
-
-/// The content of a file that a field names; the error has its path.
-pub(super) fn read_named(path: &str) -> Result<Vec<u8>, String> {
-    let path = Path::new(path);
-    read_bounded(path).map_err(|error| opening(path, &error))
+    file::read(path).map_err(|error| reason(&error))
 }
 
 /// Relative paths begin at the kubeconfig's folder; so does a plugin's if it has more than a name.

@@ -20,9 +20,9 @@ use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
 use super::Timing;
-use super::access::Settings;
 use super::error::chain;
 use super::proxy::{Proxy, Scheme};
+use super::settings::Settings;
 use super::tls::HTTP2;
 
 /// A stream of bytes, of whatever layers.

@@ -10,22 +10,12 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use super::Timing;
-use super::access::{Settings, read_named};
+use super::credential::{Credential, bearer, sensitive};
 use super::error::CallError;
 use super::exec::Plugin;
-use super::tls::Pair;
-use crate::serve::rest_metrics::RestMetrics;
-
-/// What one request is sent with.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Credential {
-    /// the header Authorization
-    pub(super) header: Option<HeaderValue>,
-    /// the client's certificate, where a plugin gave one
-    pub(super) pair: Option<Arc<Pair>>,
-    /// which run of the plugin gave it
-    pub(super) run: u64,
-}
+use super::file::read_named;
+use super::settings::Settings;
+use crate::metrics::client::RestMetrics;
 
 /// Where credentials come from.
 #[derive(Debug)]
@@ -107,21 +97,6 @@ fn escape(key: &str) -> String {
         }
     }
     out
-}
-
-/// The header for a token. Line breaks around it are no part of it.
-pub(super) fn bearer(token: &str) -> Result<HeaderValue, String> {
-    let token = token.trim();
-    if token.is_empty() {
-        return Err("the token is empty".to_owned());
-    }
-    sensitive(&format!("Bearer {token}")).ok_or_else(|| "the token has characters that can't be sent".to_owned())
-}
-
-fn sensitive(value: &str) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(value).ok()?;
-    value.set_sensitive(true);
-    Some(value)
 }
 
 fn read_token(path: &str) -> Result<HeaderValue, String> {

@@ -6,15 +6,18 @@ mod answer;
 mod authorities;
 mod body;
 mod connect;
+mod credential;
 mod credentials;
 mod error;
 mod exec;
+mod file;
 mod gate;
 mod gzip;
 mod headers;
 mod limit;
 mod pool;
 mod proxy;
+mod settings;
 mod tls;
 mod transport;
 mod verify;
@@ -34,7 +37,7 @@ use hyper::header::{
 use hyper::{Method, Request, Response, Uri};
 use tokio::time::Instant;
 
-use crate::serve::rest_metrics::RestMetrics;
+use crate::metrics::client::RestMetrics;
 
 pub use access::Access;
 pub use answer::Answer;
@@ -43,7 +46,8 @@ pub use error::{AccessError, CallError};
 pub use headers::user_agent;
 
 use body::Purpose;
-use credentials::{Credential, Credentials};
+use credential::Credential;
+use credentials::Credentials;
 use limit::RateLimit;
 use pool::Running;
 use transport::Transports;

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ferry_testkit::api::{ApiServer, objects};
 
 use super::*;
-use crate::serve::metrics::Metrics;
+use crate::metrics::Metrics;
 
 /// A folder of its own for a test.
 struct Folder(PathBuf);

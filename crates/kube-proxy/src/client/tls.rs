@@ -13,8 +13,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ConfigBuilder, Error, InconsistentKeys, WantsVerifier};
 
-use super::access::{Settings, read_named};
 use super::authorities;
+use super::file::read_named;
+use super::settings::Settings;
 use super::verify::{AnyServer, KnownServer};
 
 /// Tickets to remember: there is one server.

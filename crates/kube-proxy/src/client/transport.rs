@@ -7,15 +7,16 @@ use hyper::Uri;
 use tokio::time::Instant;
 
 use super::Timing;
-use super::access::{Access, Settings};
+use super::access::Access;
 use super::connect::Connector;
-use super::credentials::Credential;
+use super::credential::Credential;
 use super::error::CallError;
 use super::gate::Gate;
 use super::pool::{Lease, Link, Pings, Pool};
 use super::proxy::Scheme;
+use super::settings::Settings;
 use super::tls::{self, Fault, Material, Pair};
-use crate::serve::rest_metrics::RestMetrics;
+use crate::metrics::client::RestMetrics;
 
 /// The transport in use.
 pub(super) struct Transports {

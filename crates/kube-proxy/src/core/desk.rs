@@ -6,7 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::{Core, Input, NeverReady};
+use super::{Core, NeverReady};
+use crate::input::Input;
 
 /// Shared access to the core.
 #[derive(Clone, Debug)]

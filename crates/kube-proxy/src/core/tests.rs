@@ -8,8 +8,8 @@ use ferry_plane::mailbox::{Mailbox, Receiver, Taken};
 
 use super::*;
 use crate::events::{Event as Told, Inbox, Level, Regarding};
+use crate::metrics::Metrics;
 use crate::report::{Report, Reports};
-use crate::serve::metrics::Metrics;
 
 struct Bench {
     core: Core,
@@ -286,7 +286,10 @@ fn changes_are_counted() {
     assert_eq!(total(&bench), (2, 1));
     bench.upsert(&triggered);
     assert_eq!(total(&bench), (2, 1));
-    let [Report::Triggered { service, family, .. }] = &bench.reports.take()[..] else { panic!("no report") };
+    let reports = bench.reports.take();
+    let [Report::Changed { services: 1, slices: 1 }, Report::Triggered { service, family, .. }] = &reports[..] else {
+        panic!("{reports:?}")
+    };
     assert_eq!((service, *family), (&ObjectName::new("default", "a"), Family::V4));
     bench.upsert(&triggered.replace("2999", "1999"));
     assert!(bench.reports.take().is_empty());

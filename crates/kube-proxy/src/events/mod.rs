@@ -5,7 +5,6 @@
 //! (`series`), what the server can't take now is tried again, and nothing grows without bound.
 
 mod event;
-mod health_checks;
 mod outbox;
 mod recorder;
 mod series;
@@ -16,7 +15,6 @@ mod writer;
 use std::time::Duration;
 
 pub use event::{Event, Level, NOTE_BYTES, Regarding};
-pub use health_checks::HealthCheckReports;
 pub use recorder::Recorder;
 #[cfg(test)]
 pub(crate) use recorder::{Inbox, open as open_queue};

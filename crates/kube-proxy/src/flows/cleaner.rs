@@ -17,7 +17,7 @@ use super::pace::Pace;
 use super::queue::Rules;
 use super::shared::Shared;
 use super::table::Table;
-use crate::serve::metrics::Metrics;
+use crate::metrics::Metrics;
 
 /// Maximum number of stale flows taken from one list, which bounds memory: 1.4 MB. If there are more, the list is repeated
 /// after these are deleted.

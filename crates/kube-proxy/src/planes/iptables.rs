@@ -15,8 +15,8 @@ use ferry_plane_iptables::{Counters, Features, Turn, backend, names};
 use ipnet::IpNet;
 
 use super::{Engines, Leftovers, RetireError};
+use crate::metrics::mode::{IptablesCounts, IptablesFamilyCounts, IptablesMetrics};
 use crate::platform::TCP_BE_LIBERAL;
-use crate::serve::mode_metrics::{IptablesCounts, IptablesFamilyCounts, IptablesMetrics};
 
 /// What the tables of the two variants are called.
 pub(super) const NFT: &str = "iptables-nft";

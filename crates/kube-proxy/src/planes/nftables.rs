@@ -8,7 +8,7 @@ use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
 use ferry_plane_nftables::{CommitTurn, NftablesEngine, leftovers};
 
 use super::{Engines, Leftovers, RetireError};
-use crate::serve::mode_metrics::NftablesMetrics;
+use crate::metrics::mode::NftablesMetrics;
 
 /// What the tables are called, in both families.
 pub(super) const TABLES: &str = "kube-proxy";

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::core::Input;
+use crate::input::Input;
 
 /// Addresses often change several at a time.
 const SETTLE: Duration = Duration::from_millis(20);

@@ -7,8 +7,8 @@ use ferry_api::object::{AddressType, Family, Kind, KubeObject, ObjectName, Times
 use ferry_model::store::Event;
 
 use super::queue::Reports;
-use super::turns::Report;
-use crate::serve::metrics::Metrics;
+use super::turns::{Report, unix_seconds};
+use crate::metrics::Metrics;
 
 /// What the core thread tells about changes.
 #[derive(Debug)]
@@ -76,11 +76,11 @@ impl Changes {
         match noted.counted {
             Counted::Service => {
                 metrics.service_changes_total.inc_by(self.families.len() as u64);
-                metrics.service_changes_pending.inc();
+                self.reports.send(Report::Changed { services: 1, slices: 0 });
             }
             Counted::Slice(family) if family.is_none_or(|family| self.families.contains(&family)) => {
                 metrics.endpoint_changes_total.inc();
-                metrics.endpoint_changes_pending.inc();
+                self.reports.send(Report::Changed { services: 0, slices: 1 });
             }
             Counted::Slice(_) | Counted::Nothing => {}
         }
@@ -101,11 +101,6 @@ impl Changes {
         let gauge = self.metrics.no_local_endpoints.with_label_values(&[label.as_str(), policy]);
         gauge.set(i64::try_from(services).unwrap_or(i64::MAX));
     }
-}
-
-/// Seconds since 1970.
-pub(super) fn unix_seconds(time: SystemTime) -> f64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
 fn timestamp(time: SystemTime) -> Timestamp {

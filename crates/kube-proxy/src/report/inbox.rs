@@ -40,6 +40,7 @@ impl Inbox {
                     self.turns.push_back(turn);
                 }
                 Report::Triggered { service, family, time } => self.reporter.triggered(service, family, time),
+                Report::Changed { services, slices } => self.reporter.changed(services, slices),
             }
         }
     }

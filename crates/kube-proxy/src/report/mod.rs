@@ -1,13 +1,11 @@
-//! What engines did, told to people: metrics, logs, health.
+//! Turns reports of engines and of the core into metrics and log lines, on the main thread.
 
 mod changes;
 mod inbox;
-mod pulse;
 mod queue;
 mod turns;
 
 pub use changes::Changes;
 pub use inbox::{Inbox, SharedInbox};
-pub use pulse::{Pulse, Pulses};
 pub use queue::Reports;
 pub use turns::{Report, Reporter, Turn};

@@ -31,9 +31,15 @@ pub(super) const GATHERING: Duration = Duration::from_secs(1);
 impl Reports {
     /// Adds a report; never blocks.
     pub fn send(&self, report: Report) {
-        let urgent = report.is_urgent();
-        self.lock().push(report);
-        if self.0.idle.swap(false, Ordering::AcqRel) || urgent {
+        let (urgent, wakes) = (report.is_urgent(), report.wakes());
+        let mut waiting = self.lock();
+        let apart = match waiting.last_mut() {
+            Some(last) => last.merge(report),
+            None => Some(report),
+        };
+        waiting.extend(apart);
+        drop(waiting);
+        if wakes && (self.0.idle.swap(false, Ordering::AcqRel) || urgent) {
             self.0.wake.notify_one();
         }
     }
@@ -50,7 +56,7 @@ impl Reports {
             () = sleep_until(gathered) => {}
         }
         self.0.idle.store(true, Ordering::Release);
-        if self.lock().is_empty() {
+        if !self.lock().iter().any(Report::wakes) {
             self.0.wake.notified().await;
         }
         // Reports from now on are batched again.
@@ -150,6 +156,28 @@ mod tests {
             reports.send(turn(Outcome { error, ..Outcome::default() }));
             assert_eq!(waited(&reports, Instant::now() + GATHERING).await, Duration::ZERO);
             assert_eq!(reports.take().len(), 2, "in their order");
+        });
+    }
+
+    #[test]
+    fn changes_wake_nobody_and_are_added_up() {
+        run(async {
+            let reports = Reports::default();
+            for _ in 0..1000 {
+                reports.send(Report::Changed { services: 1, slices: 2 });
+            }
+            let reader = reports.clone();
+            let reader = tokio::spawn(async move { waited(&reader, Instant::now()).await });
+            tokio::task::yield_now().await;
+            reports.send(Report::Changed { services: 0, slices: 1 });
+            sleep_until(Instant::now() + 5 * GATHERING).await;
+            reports.send(turn(Outcome::default()));
+            assert_eq!(reader.await.unwrap(), 5 * GATHERING, "only the turn wakes");
+            let taken = reports.take();
+            assert!(
+                matches!(taken[..], [Report::Changed { services: 1000, slices: 2001 }, Report::Turn(_)]),
+                "{taken:?}"
+            );
         });
     }
 

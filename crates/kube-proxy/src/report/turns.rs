@@ -7,8 +7,7 @@ use std::time::SystemTime;
 use ferry_api::object::{Family, ObjectName, Timestamp};
 use ferry_plane::{Outcome, Unit, UnitId};
 
-use super::changes::unix_seconds;
-use crate::serve::metrics::Metrics;
+use crate::metrics::Metrics;
 
 /// What the other threads tell the edges thread.
 #[derive(Debug)]
@@ -23,6 +22,13 @@ pub enum Report {
         family: Family,
         /// when it happened
         time: Timestamp,
+    },
+    /// objects changed since the report before it
+    Changed {
+        /// changes of Services
+        services: u32,
+        /// changes of EndpointSlices
+        slices: u32,
     },
 }
 
@@ -66,7 +72,24 @@ impl Report {
     pub(super) fn is_urgent(&self) -> bool {
         match self {
             Self::Turn(turn) => turn.is_urgent(),
-            Self::Triggered { .. } => false,
+            Self::Triggered { .. } | Self::Changed { .. } => false,
+        }
+    }
+
+    /// True for reports that wait for another one, or for a scrape: waking a thread costs more than a change of the core.
+    pub(super) fn wakes(&self) -> bool {
+        !matches!(self, Self::Changed { .. })
+    }
+
+    /// Adds a report that follows this one to it, so that a long queue of changes takes no memory; returns it where that can't be.
+    pub(super) fn merge(&mut self, next: Self) -> Option<Self> {
+        match (self, next) {
+            (Self::Changed { services, slices }, Self::Changed { services: further, slices: further_slices }) => {
+                *services = services.saturating_add(further);
+                *slices = slices.saturating_add(further_slices);
+                None
+            }
+            (_, next) => Some(next),
         }
     }
 }
@@ -103,6 +126,12 @@ impl Reporter {
         if times.len() < TRIGGERS {
             times.push(time);
         }
+    }
+
+    /// Counts changes as pending, until a sync ends.
+    pub fn changed(&self, services: u32, slices: u32) {
+        self.metrics.service_changes_pending.add(services.into());
+        self.metrics.endpoint_changes_pending.add(slices.into());
     }
 
     /// Turns one turn into metrics and logs.
@@ -224,6 +253,11 @@ impl Reporter {
     }
 }
 
+/// Seconds since 1970.
+pub(super) fn unix_seconds(time: SystemTime) -> f64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
 #[cfg(test)]
 mod tests {
     use std::io;
@@ -232,7 +266,7 @@ mod tests {
     use ferry_plane::{Acknowledged, CommitError};
 
     use super::*;
-    use crate::serve::mode_metrics::NftablesMetrics;
+    use crate::metrics::mode::NftablesMetrics;
 
     fn turn(outcome: Outcome) -> Turn {
         Turn { family: Family::V4, outcome, pending: 0, synced: true, settled: false, ended: SystemTime::now() }
@@ -246,7 +280,8 @@ mod tests {
     fn a_turn_becomes_metrics() {
         let metrics = Arc::new(Metrics::new().unwrap());
         let mut reporter = Reporter::new("nftables", Arc::clone(&metrics));
-        metrics.endpoint_changes_pending.set(3);
+        reporter.changed(2, 3);
+        assert_eq!((metrics.service_changes_pending.get(), metrics.endpoint_changes_pending.get()), (2, 3));
         reporter.triggered(ObjectName::new("default", "a"), Family::V4, Timestamp { seconds: 1, nanoseconds: 0 });
         let elapsed = Duration::from_millis(1);
         reporter.turn(&turn(Outcome { acked: vec![service("b")], ops: 7, repairs: 2, elapsed, ..Outcome::default() }));
@@ -288,7 +323,7 @@ mod tests {
         let metrics = Arc::new(Metrics::new().unwrap());
         metrics.add_mode(Box::new(NftablesMetrics::register)).unwrap();
         let mut reporter = Reporter::new("nftables", Arc::clone(&metrics));
-        metrics.service_changes_pending.set(3);
+        reporter.changed(3, 0);
         let error = Some(Arc::new(CommitError::Busy(io::Error::other("lock"))));
         reporter.turn(&turn(Outcome { error, ..Outcome::default() }));
         assert_eq!(metrics.service_changes_pending.get(), 3);

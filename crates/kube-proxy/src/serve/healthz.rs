@@ -9,9 +9,8 @@ use hyper::StatusCode;
 use jiff::Timestamp;
 
 use super::http::{Answer, Routes};
-use super::metrics::Metrics;
-use crate::report::Pulses;
-use crate::source::freshness::{Fresh, Freshness};
+use crate::health::{Fresh, Freshness, Pulses};
+use crate::metrics::Metrics;
 
 /// What probes are answered from.
 #[derive(Clone, Debug)]
@@ -108,7 +107,7 @@ mod tests {
     use ferry_api::object::Family;
 
     use super::*;
-    use crate::report::Pulse;
+    use crate::health::Pulse;
 
     const LIMIT: Duration = Duration::from_secs(60);
 

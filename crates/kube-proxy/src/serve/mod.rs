@@ -1,11 +1,6 @@
-//! What the process tells over HTTP.
+//! HTTP servers: probes, metrics, and the health checks of Services.
 
 pub mod healthz;
 pub mod http;
-pub mod metrics;
-pub mod mode_metrics;
-pub mod process;
-pub mod rest_metrics;
 pub mod service_health;
-pub mod source_metrics;
 pub mod status;

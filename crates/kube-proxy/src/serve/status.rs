@@ -6,10 +6,9 @@ use std::time::{Instant, SystemTime};
 use hyper::StatusCode;
 
 use super::http::{Answer, Routes};
-use super::metrics::Metrics;
-use super::process;
+use crate::health::Freshness;
+use crate::metrics::{Metrics, process};
 use crate::report::SharedInbox;
-use crate::source::freshness::Freshness;
 
 /// What the metrics server answers from.
 #[derive(Debug)]

@@ -4,8 +4,6 @@
 
 pub mod api;
 pub mod directory;
-pub mod freshness;
-pub mod local_node;
 
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
@@ -13,7 +11,8 @@ use std::time::Duration;
 use ferry_api::object::Kind;
 use ferry_model::store::Event;
 
-use crate::core::{Applied, Desk, Input};
+use crate::core::{Applied, Desk};
+use crate::input::Input;
 
 /// The way to the core. When the core is slow, delivering waits.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use ferry_api::wire::parse_timestamp;
 use hyper::header::HeaderValue;
 use serde::Deserialize;
 
-use crate::client::credentials::bearer;
+use crate::client::credential::bearer;
 use crate::client::tls::Pair;
 
 /// Credentials that a plugin gave: a token, a certificate, or both.

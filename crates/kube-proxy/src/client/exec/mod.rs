@@ -15,11 +15,11 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::Timing;
-use super::access::Settings;
-use super::credentials::Credential;
+use super::credential::Credential;
 use super::error::CallError;
+use super::settings::Settings;
 use super::tls::Material;
-use crate::serve::rest_metrics::RestMetrics;
+use crate::metrics::client::RestMetrics;
 
 pub(super) use answer::Answer;
 use run::Outcome;

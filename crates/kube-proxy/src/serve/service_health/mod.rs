@@ -5,6 +5,7 @@
 
 mod answer;
 mod book;
+mod events;
 mod listeners;
 
 use std::cell::RefCell;
@@ -19,14 +20,10 @@ use self::answer::answer;
 use self::book::{Book, Plan};
 use self::listeners::{Failure, Listeners};
 use super::http::{Answer, RETRY, Routes};
-use crate::report::{Pulses, Turn};
+use crate::health::Pulses;
+use crate::report::Turn;
 
-/// Told when a service's health checks can't be answered.
-pub trait HealthEvents {
-    /// Something for an Event about the Service, each time that it changes: type Warning, reason
-    /// `FailedToStartServiceHealthcheck`, action `Listen`.
-    fn failed_to_start(&self, service: &ObjectName, note: String);
-}
+pub use self::events::{HealthCheckReports, HealthEvents};
 
 /// The servers of all services. Belongs on a `LocalSet`.
 pub struct ServiceHealth {

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::task::LocalSet;
 
 use super::*;
-use crate::report::Pulse;
+use crate::health::Pulse;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 

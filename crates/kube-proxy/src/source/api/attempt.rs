@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::failure::{Cause, Failure};
-use super::plan::Step;
+use super::step::Step;
 
 /// Progress of one step.
 #[derive(Clone, Copy, Debug, Default)]

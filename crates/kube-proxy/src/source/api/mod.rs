@@ -13,6 +13,7 @@ mod plan;
 mod reflector;
 mod report;
 mod resource;
+mod step;
 #[cfg(test)]
 mod testing;
 mod timing;
@@ -33,11 +34,11 @@ use self::report::Report;
 use self::resource::Resource;
 pub use self::timing::Timing;
 use self::turns::Turns;
-use super::freshness::Freshness;
 use super::{Closed, Sink};
 use crate::backoff::Dice;
 use crate::client::Client;
 use crate::events::Writer;
+use crate::health::Freshness;
 
 /// Every kind that is asked for. The Node comes first, since nothing can be decided without it.
 pub const KINDS: [Kind; 4] = [Kind::Node, Kind::Service, Kind::EndpointSlice, Kind::ServiceCidr];

@@ -6,29 +6,15 @@
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
-use ferry_api::object::ObjectName;
 use ferry_api::wire::stream::compare_versions;
 
 use super::attempt::Attempt;
 use super::failure::{Cause, Failure};
 use super::history::{Finding, History, Witnesses};
 use super::resource::Recency;
+use super::step::Step;
 use super::timing::Timing;
 use crate::backoff::{Backoff, Dice};
-
-/// What to ask for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// everything, then what changes, in one stream of so many seconds
-    StreamingList { recency: Recency, seconds: u64 },
-    /// everything, in pages
-    List(Recency),
-    /// one object, as it is at this version or later, to see whether the server's history goes on; any object that a cluster
-    /// has where none of the kind is known
-    Check { name: Option<ObjectName>, version: Box<str> },
-    /// what changes after a version, in a stream of so many seconds
-    Watch { version: Box<str>, seconds: u64 },
-}
 
 /// What follows from an attempt's end.
 #[derive(Debug)]

@@ -11,14 +11,15 @@ use tokio::time::{sleep, timeout};
 use super::failure::{Cause, Failure};
 use super::history::Witnesses;
 use super::outlet::Outlet;
-use super::plan::{Plan, Step, Verdict};
+use super::plan::{Plan, Verdict};
 use super::report::Report;
 use super::resource::Resource;
+use super::step::Step;
 use super::timing::Timing;
 use super::turns::{Back, Outcome, Turn, Turns};
 use crate::client::{Answer, Body, Call, CallError, Client, Verb};
+use crate::health::Freshness;
 use crate::source::Closed;
-use crate::source::freshness::Freshness;
 
 /// Follows one kind.
 #[derive(Debug)]

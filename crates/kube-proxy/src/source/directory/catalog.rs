@@ -13,12 +13,10 @@ use std::sync::Arc;
 use ferry_api::object::{Kind, KubeObject, ObjectName};
 use ferry_model::store::Event;
 
-use super::file::{Broken, Contents};
+use super::file::{Broken, Contents, Key};
 
 /// A file's name within the directory.
 pub(super) type FileName = Arc<OsStr>;
-/// What makes it the same object.
-pub(super) type Key = (Kind, ObjectName);
 
 /// Which file holds which object.
 #[derive(Debug, Default)]

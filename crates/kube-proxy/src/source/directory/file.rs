@@ -8,10 +8,11 @@ use std::path::Path;
 use std::string::FromUtf8Error;
 use std::time::SystemTime;
 
-use ferry_api::object::KubeObject;
+use ferry_api::object::{Kind, KubeObject, ObjectName};
 use ferry_api::wire::{Document, WireError, decode_manifest};
 
-use super::catalog::Key;
+/// What makes it the same object.
+pub(super) type Key = (Kind, ObjectName);
 
 /// More than this isn't read: ten thousand services take some 30 MiB.
 const MAX_BYTES: u64 = 512 * 1024 * 1024;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ferry_api::object::{KubeObject, ObjectName};
 
 use super::*;
-use crate::core::Input;
+use crate::input::Input;
 
 /// A directory of its own for a test, and what its objects would be in a store.
 struct Bench {

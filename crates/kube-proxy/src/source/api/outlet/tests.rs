@@ -4,7 +4,7 @@ use ferry_api::object::{Node, ServiceCidr};
 
 use super::super::testing::logged;
 use super::*;
-use crate::core::Input;
+use crate::input::Input;
 
 /// An outlet and its other end.
 struct Bench {

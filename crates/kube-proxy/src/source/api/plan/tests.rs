@@ -1,3 +1,5 @@
+use ferry_api::object::ObjectName;
+
 use super::super::history::Witness;
 use super::*;
 

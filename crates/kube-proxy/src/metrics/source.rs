@@ -4,9 +4,9 @@ use std::time::{Instant, SystemTime};
 
 use prometheus::{GaugeVec, IntGaugeVec, Registry};
 
-use super::metrics::MetricKind::Gauge;
-use super::metrics::{Row, row};
-use crate::source::freshness::Freshness;
+use super::row::MetricKind::Gauge;
+use super::row::{Row, row};
+use crate::health::Freshness;
 
 const KIND: &[&str] = &["kind"];
 
@@ -44,7 +44,7 @@ impl SourceMetrics {
     }
 
     /// Takes over how things are, at a moment that both clocks show.
-    pub(super) fn note(&self, freshness: &Freshness, now: Instant, clock: SystemTime) {
+    pub(crate) fn note(&self, freshness: &Freshness, now: Instant, clock: SystemTime) {
         for (kind, fresh) in freshness.now(now) {
             let label = kind.to_string();
             let labels = [label.as_str()];
@@ -64,7 +64,7 @@ mod tests {
     use ferry_api::object::Kind;
 
     use super::*;
-    use crate::serve::metrics::Metrics;
+    use crate::metrics::Metrics;
 
     #[test]
     fn freshness_becomes_gauges() {

@@ -7,7 +7,7 @@ use ferry_model::store::Event;
 
 /// Stands in for our Node until the source has one, and again when the source's is gone.
 #[derive(Debug)]
-pub struct LocalNode {
+pub(super) struct LocalNode {
     name: ObjectName,
     /// node addresses, the preferred one of each family first
     addresses: Vec<IpAddr>,
@@ -23,12 +23,12 @@ pub struct LocalNode {
 
 impl LocalNode {
     /// A stand-in of this name; `addresses` as from [`preferred_first`].
-    pub fn new(node_name: &str, addresses: Vec<IpAddr>) -> Self {
+    pub(super) fn new(node_name: &str, addresses: Vec<IpAddr>) -> Self {
         Self { name: ObjectName::cluster_wide(node_name), addresses, given: false, synced: false, stands_in: false }
     }
 
     /// Completes what a source delivers.
-    pub fn complete(&mut self, events: Vec<Event>) -> Vec<Event> {
+    pub(super) fn complete(&mut self, events: Vec<Event>) -> Vec<Event> {
         let mut out = Vec::with_capacity(events.len() + 1);
         for event in events {
             match &event {
@@ -60,7 +60,7 @@ impl LocalNode {
     }
 
     /// The machine's addresses changed; the event that follows from it, if there is one.
-    pub fn readdress(&mut self, addresses: Vec<IpAddr>) -> Option<Event> {
+    pub(super) fn readdress(&mut self, addresses: Vec<IpAddr>) -> Option<Event> {
         if self.addresses == addresses {
             return None;
         }
@@ -84,7 +84,7 @@ impl LocalNode {
 
 /// The addresses that may be a node's, in an order that depends on nothing but them and the routes: what the default
 /// route leaves by comes first.
-pub fn preferred_first(addresses: &[IpAddr]) -> Vec<IpAddr> {
+pub(super) fn preferred_first(addresses: &[IpAddr]) -> Vec<IpAddr> {
     let mut list: Vec<IpAddr> = addresses.iter().copied().filter(|address| !is_confined(address)).collect();
     list.sort_unstable();
     list.dedup();

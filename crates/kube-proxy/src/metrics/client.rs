@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use prometheus::{Gauge, Histogram, HistogramVec, IntCounterVec, IntGauge, Registry};
 
-use super::metrics::Buckets::{CertificateAge, RequestSeconds, RequestSize};
-use super::metrics::MetricKind::{Counter, Gauge as GaugeKind, Histogram as HistogramKind};
-use super::metrics::{Row, row};
+use super::row::Buckets::{CertificateAge, RequestSeconds, RequestSize};
+use super::row::MetricKind::{Counter, Gauge as GaugeKind, Histogram as HistogramKind};
+use super::row::{Row, row};
 
 const VERB_HOST: &[&str] = &["verb", "host"];
 

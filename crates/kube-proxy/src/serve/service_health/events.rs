@@ -5,8 +5,14 @@ use std::time::Duration;
 
 use ferry_api::object::ObjectName;
 
-use crate::core::Input;
-use crate::serve::service_health::HealthEvents;
+use crate::input::Input;
+
+/// Told when a service's health checks can't be answered.
+pub trait HealthEvents {
+    /// Something for an Event about the Service, each time that it changes: type Warning, reason
+    /// `FailedToStartServiceHealthcheck`, action `Listen`.
+    fn failed_to_start(&self, service: &ObjectName, note: String);
+}
 
 /// Passes failures on to the core, which knows the Services' uids. Belongs on a `LocalSet`.
 #[derive(Debug)]

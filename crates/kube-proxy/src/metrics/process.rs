@@ -98,7 +98,7 @@ pub(super) fn append(page: &mut String) {
 }
 
 /// When the process started, in whole Unix seconds; 0 if that can't be read.
-pub(super) fn start_time() -> u64 {
+pub(crate) fn start_time() -> u64 {
     let reading = Reading::take();
     let value = TABLE.iter().find(|row| row.name == "process_start_time_seconds").and_then(|row| (row.value)(&reading));
     value.map_or(0, |seconds| seconds as u64)

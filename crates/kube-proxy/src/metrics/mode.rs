@@ -6,8 +6,8 @@ use std::time::Duration;
 use ferry_api::object::Family;
 use prometheus::{CounterVec, IntCounterVec, IntGaugeVec, Registry};
 
-use super::metrics::MetricKind::{Counter, Gauge};
-use super::metrics::{ENGINE, FAMILY, Row, row};
+use super::row::MetricKind::{Counter, Gauge};
+use super::row::{ENGINE, FAMILY, Row, row};
 
 /// The metrics of a mode.
 pub trait ModeMetrics: fmt::Debug + Send + Sync {
@@ -242,7 +242,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::serve::metrics::Metrics;
+    use crate::metrics::Metrics;
 
     #[test]
     fn each_mode_shows_its_own() {

@@ -1,0 +1,56 @@
+//! Settings of a client that stay as they are: the chosen entries of the kubeconfig, proxy, authorities, HTTP/2.
+
+use std::time::Duration;
+
+use ferry_api::kubeconfig::Chosen;
+
+use super::authorities::Authorities;
+use super::proxy::Proxy;
+
+/// What stays as it is.
+pub(super) struct Settings {
+    pub(super) chosen: Chosen,
+    /// the kubeconfig's path, for messages
+    pub(super) origin: String,
+    /// the server's URL, for messages: without credentials
+    pub(super) shown: String,
+    pub(super) proxy: Option<Proxy>,
+    /// the system's, read at most once
+    pub(super) authorities: Authorities,
+    pub(super) http2: Http2,
+}
+
+/// HTTP/2 settings of the environment, in the variables of client-go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Http2 {
+    /// false if `DISABLE_HTTP2` is set
+    pub(super) enabled: bool,
+    /// `HTTP2_READ_IDLE_TIMEOUT_SECONDS`: when a silent connection is pinged; 0 for never
+    pub(super) ping_after: Option<Duration>,
+    /// `HTTP2_PING_TIMEOUT_SECONDS`
+    pub(super) ping_within: Option<Duration>,
+}
+
+/// The longest time that the environment may set, a day.
+const LONGEST_SECONDS: u64 = 86_400;
+
+// === impl Http2 ===
+
+impl Http2 {
+    pub(super) fn of_environment(env: &dyn Fn(&str) -> Option<String>) -> Self {
+        let seconds = |name: &str| {
+            let text = env(name)?;
+            let seconds = text.parse().ok().filter(|seconds| *seconds <= LONGEST_SECONDS).map(Duration::from_secs);
+            if seconds.is_none() {
+                tracing::warn!(name, value = %text.escape_debug(), "Not a number of seconds up to a day, using the default");
+            }
+            seconds
+        };
+        Self {
+            enabled: env("DISABLE_HTTP2").is_none_or(|value| value.is_empty()),
+            ping_after: seconds("HTTP2_READ_IDLE_TIMEOUT_SECONDS"),
+            // A ping that may take no time would end every connection.
+            ping_within: seconds("HTTP2_PING_TIMEOUT_SECONDS").filter(|within| !within.is_zero()),
+        }
+    }
+}
