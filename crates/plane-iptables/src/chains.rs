@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, HashSet};
 use ferry_kernel::iptables::{ChainName, Match, Rule, Table, Target};
 use ferry_model::{Endpoint, Frontend, FrontendAddr, FrontendKind, PortState, Scope, SourceRanges};
 
-use crate::compile::Port;
 use crate::dispatch;
 use crate::names;
 use crate::object::{ChainId, IptObject, OwnRules};
 use crate::place;
+use crate::port::Port;
 use crate::rules::{self, RuleWriter};
 use crate::shape::{External, Masquerade, Shape};
 

@@ -3,12 +3,13 @@
 
 use ferry_api::object::Family;
 use ferry_kernel::iptables::{Rule, Table};
-use ferry_model::{Context, Frontend, LocalDetector, PortState, Profile, ServiceState};
+use ferry_model::{Context, Frontend, PortState, Profile, ServiceState};
 use ferry_plane::{Before, Compile, Unit};
 
 use crate::features::Features;
 use crate::names::{self, PortNames};
 use crate::object::{ChainId, EntryKey, IptObject, Owner};
+use crate::port::Port;
 use crate::shape::{External, Shape};
 use crate::{base, chains, dispatch, place};
 
@@ -17,20 +18,6 @@ use crate::{base, chains, dispatch, place};
 pub struct Iptables {
     family: Family,
     features: Features,
-}
-
-/// One port of a Service, as its chains are written.
-pub(crate) struct Port<'a> {
-    pub(crate) names: PortNames,
-    pub(crate) state: &'a PortState,
-    pub(crate) family: Family,
-    pub(crate) detector: Option<&'a LocalDetector>,
-    /// connections to node ports by way of loopback are counted
-    pub(crate) counts_localhost: bool,
-    /// what becomes of packets to the external frontends; the same for all that lead anywhere
-    pub(crate) external: Option<External>,
-    /// the port on the other side of a change that is about its endpoints only: what both have is left out
-    pub(crate) beside: Option<&'a PortState>,
 }
 
 // === impl Iptables ===

@@ -4,9 +4,9 @@ use ferry_api::object::{Family, ObjectName, Protocol};
 use ferry_kernel::iptables::{ChainName, Match, Rule, Table, Target};
 use ferry_model::{Frontend, FrontendAddr, FrontendKind, Scope, SourceRanges};
 
-use crate::compile::Port;
 use crate::names::{self, PortNames};
 use crate::object::{ChainId, EntryKey, IptObject, Owner};
+use crate::port::Port;
 use crate::rules::{self, RuleWriter};
 use crate::shape::{Refusal, Shape};
 

@@ -8,7 +8,8 @@ use ferry_plane::Extent;
 use crate::base;
 use crate::mirror::{Kind, Mirror};
 use crate::object::{ChainId, EntryKey, IptKey, IptObject, Owner};
-use crate::read::{self, Found};
+use crate::read;
+use crate::sort::Found;
 
 /// Beyond so many, everything is compared.
 const KEYS: usize = 1024;

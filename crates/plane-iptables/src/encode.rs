@@ -8,8 +8,8 @@ use ferry_plane::Batch;
 
 use crate::edits::Edit;
 use crate::mirror::at;
-use crate::names::{self, Class};
-use crate::object::{ChainId, IptObject, OwnRules, Owner};
+use crate::names::Class;
+use crate::object::{self, ChainId, IptObject, OwnRules, Owner};
 use crate::plan::{Item, Part, Plan, Steps, Task, Work, is_last};
 
 /// The text, and which operation stands where in it.
@@ -56,7 +56,7 @@ impl Progress {
     /// Chains that this batch deletes and that are there still, without rules.
     pub(crate) fn stuck_in(&self, batch: &Batch<IptObject>) -> BTreeSet<ChainId> {
         let deleted = batch.delete.iter().filter_map(|object| match object {
-            IptObject::Chain(id, _) | IptObject::Place(id) if !names::is_shared(object) => Some(*id),
+            IptObject::Chain(id, _) | IptObject::Place(id) if !object::is_shared(object) => Some(*id),
             _ => None,
         });
         deleted.filter(|id| self.all_stuck || self.stuck.contains(id)).collect()

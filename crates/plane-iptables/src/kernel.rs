@@ -17,7 +17,8 @@ use crate::counters::Counters;
 use crate::drift;
 use crate::mirror::{Kind, Mirror};
 use crate::object::{ChainId, IptKey, IptObject};
-use crate::read::{self, Found};
+use crate::read;
+use crate::sort::Found;
 use crate::verdict::{of_failure, of_io};
 use crate::watch::{Heard, LegacyWatch, Turn};
 

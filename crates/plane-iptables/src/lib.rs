@@ -3,7 +3,7 @@
 //! - `object`: what is put into the kernel; `names`: how it is called there; `features`: what the machine can
 //! - `backend`: which variant of the tool
 //! - `base`: chains of the base, and what leads to ours; `compile`: a service, of which `shape` says how its frontends are
-//!   served, `dispatch` how they are found or refused, and `chains` what serves them, in an order that `place` keeps; `rules`: how rules are written
+//!   served, `port` is what the next two need, `dispatch` how they are found or refused, and `chains` what serves them, in an order that `place` keeps; `rules`: how rules are written
 //! - `kernel`: what touches the tables; `mirror`: what is there, and `plan` what a batch comes to against it, `edits` of long chains, `encode` as the
 //!   tool's input; `read`, `sort`: what the tool prints, as objects; `watch`, `drift`: what others do; `verdict`: what
 //!   failures mean; `counters`: for metrics
@@ -27,6 +27,7 @@ pub mod names;
 pub mod object;
 mod place;
 mod plan;
+mod port;
 mod read;
 #[cfg(feature = "testing")]
 mod refers;

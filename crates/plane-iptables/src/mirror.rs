@@ -11,7 +11,7 @@ use ferry_plane::Batch;
 use crate::base;
 use crate::edits::Sequence;
 use crate::names::{self, Class};
-use crate::object::{ChainId, EntryKey, IptObject, OwnRules, Owner};
+use crate::object::{self, ChainId, EntryKey, IptObject, OwnRules, Owner};
 
 /// The tables of one family.
 #[derive(Debug, Default)]
@@ -318,7 +318,7 @@ impl Mirror {
                 IptObject::RouteLocalnet | IptObject::Stray(..) => {}
             }
         }
-        for object in batch.delete.iter().filter(|object| !names::is_shared(object)) {
+        for object in batch.delete.iter().filter(|object| !object::is_shared(object)) {
             match object {
                 IptObject::Chain(id, _) => self.take_chain(*id),
                 IptObject::Place(id) => self.take_place(*id),

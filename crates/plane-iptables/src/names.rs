@@ -4,8 +4,6 @@ use ferry_api::object::{ObjectName, Protocol};
 use ferry_kernel::iptables::{ChainName, Table};
 use sha2::{Digest, Sha256};
 
-use crate::object::{EntryKey, IptObject, Owner};
-
 /// The accounting object that counts packets of no known connection, which are dropped.
 pub const INVALID_DROPPED: &str = "ct_state_invalid_dropped_pkts";
 
@@ -173,18 +171,7 @@ pub fn rank(name: ChainName) -> u8 {
     }
 }
 
-/// Whether the kubelet, or whoever needs the guard of loopback, may rely on this too: it is never removed, as upstream
-/// never does. Without the guard, `route_localnet` would let neighbours reach what listens on loopback (CVE-2020-8558).
-pub fn is_shared(object: &IptObject) -> bool {
-    match object {
-        IptObject::RouteLocalnet => true,
-        IptObject::Place(id) => id.name == FIREWALL,
-        IptObject::Entry(EntryKey { owner, .. }, _) => matches!(owner, Owner::Guard | Owner::Jump(FIREWALL)),
-        IptObject::Chain(..) | IptObject::Stray(..) => false,
-    }
-}
-
-/// What stands for a Service in [`Owner::HealthCheck`]. No chain has this name.
+/// What stands for a Service in [`Owner::HealthCheck`](crate::object::Owner::HealthCheck). No chain has this name.
 pub fn of_service(service: &ObjectName) -> ChainName {
     service_called(&printed_service(service))
 }

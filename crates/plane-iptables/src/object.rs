@@ -3,7 +3,6 @@
 
 use std::cmp::Ordering;
 use std::convert::Infallible;
-use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
@@ -11,6 +10,8 @@ use ferry_api::object::Protocol;
 use ferry_kernel::iptables::{ChainName, Match, Rule, Table};
 use ferry_model::FrontendAddr;
 use ferry_plane::{Object, Served};
+
+use crate::names;
 
 /// A chain of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -206,7 +207,7 @@ impl Object for IptObject {
     fn rank(&self) -> u8 {
         match self {
             // Chains of services refer to each other: crate::names knows the order.
-            Self::Chain(id, _) => crate::names::rank(id.name),
+            Self::Chain(id, _) => names::rank(id.name),
             Self::Place(_) => 10,
             Self::Entry(EntryKey { owner: Owner::Jump(_), .. }, _) => 12,
             Self::Entry(..) | Self::Stray(..) => 11,
@@ -216,7 +217,7 @@ impl Object for IptObject {
     }
 
     fn spare(&self) -> bool {
-        crate::names::is_shared(self)
+        is_shared(self)
     }
 
     fn stays(&self) -> bool {
@@ -234,9 +235,14 @@ impl Object for IptObject {
     }
 }
 
-impl fmt::Display for IptObject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        crate::render::object(self, f)
+/// Whether the kubelet, or whoever needs the guard of loopback, may rely on this too: it is never removed, as upstream
+/// never does. Without the guard, `route_localnet` would let neighbours reach what listens on loopback (CVE-2020-8558).
+pub fn is_shared(object: &IptObject) -> bool {
+    match object {
+        IptObject::RouteLocalnet => true,
+        IptObject::Place(id) => id.name == names::FIREWALL,
+        IptObject::Entry(EntryKey { owner, .. }, _) => matches!(owner, Owner::Guard | Owner::Jump(names::FIREWALL)),
+        IptObject::Chain(..) | IptObject::Stray(..) => false,
     }
 }
 
@@ -255,7 +261,7 @@ mod tests {
         assert_ne!(rules(&said), rules(&said[..2]));
         assert_ne!(rules(&said), OwnRules([rule(&said)].into()));
         let entry = |comment: &str| {
-            let place = ChainId { table: Table::Nat, name: crate::names::SERVICES };
+            let place = ChainId { table: Table::Nat, name: names::SERVICES };
             IptObject::Entry(EntryKey { place, owner: Owner::Guard }, [rule(&[Match::comment(comment)])].into())
         };
         assert_ne!(entry("a"), entry("b"), "in shared chains rules are deleted by their text");

@@ -11,8 +11,8 @@ use ferry_plane::{Batch, Op};
 use crate::base;
 use crate::edits::Edit;
 use crate::mirror::{Kind, Lines, Mirror, at};
-use crate::names::{self, Class};
-use crate::object::{ChainId, EntryKey, IptObject, Owner};
+use crate::names::Class;
+use crate::object::{self, ChainId, EntryKey, IptObject, Owner};
 
 /// Chains that one section removes, at most.
 pub(crate) const PIECE_CHAINS: usize = 500;
@@ -133,7 +133,7 @@ impl<'a> Plan<'a> {
                 plan.note_written(Item { op, index }, object);
             }
         }
-        for (index, object) in batch.delete.iter().enumerate().filter(|(_, object)| !names::is_shared(object)) {
+        for (index, object) in batch.delete.iter().enumerate().filter(|(_, object)| !object::is_shared(object)) {
             plan.note_gone(Item { op: Op::Delete, index }, object, &removed);
         }
         plan.finish_tasks();
@@ -436,7 +436,7 @@ pub(crate) fn is_last(owner: Owner) -> bool {
 /// The place that goes as a whole when this does.
 fn removed_place(object: &IptObject) -> Option<ChainId> {
     match object {
-        IptObject::Place(id) if !names::is_shared(object) => Some(*id),
+        IptObject::Place(id) if !object::is_shared(object) => Some(*id),
         _ => None,
     }
 }

@@ -11,7 +11,7 @@ use crate::base;
 use crate::mirror::{Kind, Mirror, few_chains};
 use crate::names::Class;
 use crate::object::{ChainId, EntryKey, IptKey, IptObject};
-use crate::sort::Sorter;
+use crate::sort::{Found, Sorter};
 
 /// Beyond so many chains, reading the whole table is cheaper.
 const SINGLE_READS: usize = 16;
@@ -28,16 +28,6 @@ const LISTED: usize = 300;
 
 /// What the tool says of a table, or of a chain, that holds what it can't show.
 const HIDDEN: &str = "is incompatible";
-
-/// What was read.
-#[derive(Debug)]
-pub(crate) struct Found {
-    pub(crate) objects: Vec<IptObject>,
-    /// the same, as the next change needs it
-    pub(crate) mirror: Mirror,
-    /// the chains of services were not looked into
-    pub(crate) blind: bool,
-}
 
 /// Reads all three tables.
 pub(crate) fn all(tool: &Tool) -> Result<Found, Failure> {

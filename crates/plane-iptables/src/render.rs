@@ -46,14 +46,17 @@ fn is_builtin(id: &ChainId) -> bool {
     [INPUT, FORWARD, OUTPUT, PREROUTING, POSTROUTING].contains(&id.name)
 }
 
-/// One object in one line.
-pub(crate) fn object(object: &IptObject, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    match object {
-        IptObject::Chain(id, rules) => write!(f, "chain {id} {{{} }}", Lines(&rules.0)),
-        IptObject::Entry(key, rules) => write!(f, "{} {{{} }}", IptKey::Entry(*key), Lines(rules)),
-        IptObject::Place(id) => write!(f, "{}", IptKey::Place(*id)),
-        IptObject::RouteLocalnet => write!(f, "{} = 1", IptKey::RouteLocalnet),
-        IptObject::Stray(id, text) => write!(f, "foreign rule in {id} {{ {text} }}"),
+// === impl IptObject ===
+
+impl fmt::Display for IptObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Chain(id, rules) => write!(f, "chain {id} {{{} }}", Lines(&rules.0)),
+            Self::Entry(key, rules) => write!(f, "{} {{{} }}", IptKey::Entry(*key), Lines(rules)),
+            Self::Place(id) => write!(f, "{}", IptKey::Place(*id)),
+            Self::RouteLocalnet => write!(f, "{} = 1", IptKey::RouteLocalnet),
+            Self::Stray(id, text) => write!(f, "foreign rule in {id} {{ {text} }}"),
+        }
     }
 }
 

@@ -11,7 +11,6 @@ use crate::base;
 use crate::mirror::{Kind, Lines, Mirror};
 use crate::names::{self, Class};
 use crate::object::{ChainId, EntryKey, IptObject, OwnRules, Owner};
-use crate::read::Found;
 
 /// The target of a rule that can't be understood: of none that this mode wants.
 const STRANGE: ChainName = ChainName::literal("?");
@@ -44,6 +43,16 @@ struct Entries {
     strays: Vec<Box<str>>,
     /// a rule stands behind those that must be last
     overtaken: bool,
+}
+
+/// What was read.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) objects: Vec<IptObject>,
+    /// the same, as the next change needs it
+    pub(crate) mirror: Mirror,
+    /// the chains of services were not looked into
+    pub(crate) blind: bool,
 }
 
 // === impl Sorter ===

@@ -7,10 +7,10 @@ use std::time::Duration;
 use ferry_api::object::{Family, Protocol};
 use ferry_model::{Affinity, Context, LocalDetector, Scope};
 
-use crate::compile::first_of_scope;
 use crate::names::{ChainName, FixedSet, Pick, PortId, SetName, SourcesId};
 use crate::object::{NodePortMap, Rule, Rules, VipMap};
 use crate::rules::{Field, NODE_PORT, RuleWriter, VIP};
+use crate::shape::first_of_scope;
 
 /// Makes chains for one family. Pick chains are kept: every service with as many endpoints wants the same one.
 #[derive(Debug)]

@@ -10,11 +10,12 @@ use ferry_kernel::nft;
 use ferry_plane::{Batch, Op};
 
 use crate::ahead::Ahead;
-use crate::base;
+use crate::fields::{address_bytes, endpoint_bytes};
+use crate::layout;
 use crate::names::{ChainName, SetName, TABLE, TABLE_COMMENT};
 use crate::object::{ElementKey, NftObject, Rules, Table, Value};
 use crate::sources::Ranges;
-use crate::wire::{address_bytes, endpoint_bytes, key_bytes};
+use crate::wire::key_bytes;
 
 /// The transaction, and which operation stands where in it.
 pub(crate) struct Encoded {
@@ -94,7 +95,7 @@ impl Encoded {
         for (op, list) in lists {
             self.each(op, list, |batch, object| match object {
                 NftObject::Table(Table::Ours) => batch.add_table(Some(TABLE_COMMENT)),
-                NftObject::Set(name) => batch.add_set(&base::shape(*name, family)),
+                NftObject::Set(name) => batch.add_set(&layout::shape(*name, family)),
                 NftObject::Ranges(id, _) if ahead.made.contains(id) => {}
                 NftObject::Ranges(id, ranges) => fill_set(batch, family, SetName::Sources(*id), ranges),
                 NftObject::Chain(name, _) if op == Op::Create => batch.add_chain(&name.chain()),
@@ -163,7 +164,7 @@ fn fill(batch: &mut nft::Batch, name: ChainName, rules: &Rules) {
 /// Writes a set of source ranges. Whatever is there under its name goes first, so that nothing overlaps. The kernel finds
 /// the place of an interval fastest when they come in their order.
 fn fill_set(batch: &mut nft::Batch, family: Family, name: SetName, ranges: &Ranges) {
-    let shape = base::shape(name, family);
+    let shape = layout::shape(name, family);
     batch.add_set(&shape);
     batch.flush_set(&shape.name);
     for (first, end) in ranges.keys() {

@@ -5,10 +5,12 @@
 //! So a changed endpoint is a changed element, whatever else there is.
 //!
 //! - `object`: what is put into the kernel; `names`: how it is called there
-//! - `base`: table, sets, fixed chains; `compile`: a service; `chains` and `rules`: how rules are written
+//! - `base`: table, sets, fixed chains; `layout`: keys and values of sets and maps
+//! - `compile`: a service, of which `shape` says how its frontends are served; `chains` and `rules`: how rules are written
 //! - `sources`: the source ranges of a load balancer, as a set of their own
 //! - `place`: which endpoint stands in which slot
-//! - `kernel`: commits and reads back; `ahead`: what a commit needs before it; `retired`: what is deleted after it; `watch`: what others do; `wire`: elements as bytes
+//! - `kernel`: commits and reads back; `ahead`: what a commit needs before it; `retired`: what is deleted after it; `watch`: what others do; `verdict`: what failures mean;
+//!   `wire`: elements as bytes, of which `fields` are the parts
 //! - `in_use`: whether an earlier run's rules serve; `serves`: which frontends elements stand for; `leftovers`: what is ours in a table of upstream's proxy
 //! - `trace`: what the objects do with a packet; `render`: the objects as `nft` text
 
@@ -17,8 +19,10 @@ pub mod base;
 mod chains;
 pub mod compile;
 mod encode;
+mod fields;
 mod in_use;
 pub mod kernel;
+mod layout;
 pub mod leftovers;
 mod memory;
 pub mod names;
@@ -32,8 +36,10 @@ pub mod render;
 mod retired;
 mod rules;
 mod serves;
+mod shape;
 mod sources;
 mod trace;
+mod verdict;
 mod watch;
 mod wire;
 

@@ -11,6 +11,7 @@ use ferry_api::object::Family;
 use ferry_kernel::nft::{self, CommitFailure, OwnedData, Socket};
 use ferry_model::{Endpoint, Scope};
 
+use crate::fields;
 use crate::names::{PortId, SetName, TABLE};
 use crate::object::{ElementKey, NftObject};
 use crate::watch::CommitTurn;
@@ -86,7 +87,7 @@ pub(crate) fn stale(
     let mut stale = Vec::new();
     socket.elements(family, TABLE, &memory.to_string(), &mut |element| {
         let OwnedData::Value(value) = &element.data else { return };
-        if wire::endpoint(family, value).is_none_or(|endpoint| !members.contains(&endpoint)) {
+        if fields::endpoint(family, value).is_none_or(|endpoint| !members.contains(&endpoint)) {
             stale.push((memory, element.key));
         }
     })?;
@@ -139,7 +140,7 @@ mod tests {
     fn teach(socket: &mut Socket, last: &[u8]) {
         let mut batch = nft::Batch::new(FAMILY, TABLE);
         for last in last {
-            let value = wire::endpoint_bytes(endpoint(*last));
+            let value = fields::endpoint_bytes(endpoint(*last));
             let value = nft::ElementData::Value(value.as_slice());
             batch.add_element(&SetName::Memory(port_id(), SCOPE).to_string(), &[192, 0, 2, *last], None, value);
         }

@@ -5,14 +5,13 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ferry_api::object::{Family, Protocol};
+use ferry_api::object::Protocol;
 use ferry_kernel::nft;
 use ferry_model::{Endpoint, Scope};
 use ferry_plane::{Object, Served};
 
 use crate::names::{ChainName, FixedChain, FixedSet, Pick, PortId, SetName, SourcesId, TABLE, TABLE_COMMENT};
 use crate::sources::Ranges;
-use crate::wire;
 
 /// One thing we own in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -215,11 +214,6 @@ const _: () = assert!(size_of::<NftKey>() <= 48);
 // === impl NftObject ===
 
 impl NftObject {
-    /// Reads an element back. `None`: its key is none that we ever write.
-    pub fn from_element(set: SetName, family: Family, element: &nft::Element) -> Option<Self> {
-        wire::element(set, family, element).map(|(key, value)| Self::Element(key, value))
-    }
-
     /// The key alone.
     fn key_of(&self) -> NftKey {
         match self {
@@ -267,13 +261,7 @@ impl Object for NftObject {
     }
 
     fn serves(&self) -> Option<Served> {
-        match self {
-            Self::Element(key, _) => key.serves(),
-            Self::Chain(ChainName::Fixed(FixedChain::Services), rules) => {
-                crate::base::finds_node_ports_everywhere(rules).then_some(Served::NodePortsEverywhere)
-            }
-            Self::Table(_) | Self::Set(_) | Self::Ranges(..) | Self::Chain(..) => None,
-        }
+        self.served()
     }
 }
 
@@ -364,11 +352,6 @@ impl fmt::Display for Rule {
 // === impl ElementKey ===
 
 impl ElementKey {
-    /// The key as the kernel holds it.
-    pub fn octets(&self) -> Vec<u8> {
-        wire::key_bytes(self).as_slice().to_vec()
-    }
-
     /// The set or map that it belongs to.
     pub fn set(&self) -> SetName {
         let fixed = match self {

@@ -8,9 +8,9 @@ use ferry_api::object::{ObjectName, Protocol};
 use ferry_model::{Endpoint, Frontend, FrontendAddr, Pool, PortState, Scope, ServiceState};
 use ferry_plane::{Before, Unit};
 
-use crate::compile::{Shape, first_of_scope, is_pooled};
 use crate::names::{LOCAL_SLOTS, PortId};
 use crate::object::{ElementKey, NftObject, Value};
+use crate::shape::{Shape, first_of_scope, is_pooled};
 
 /// Orders the pools of a service by what was there before.
 pub(crate) fn place(next: &mut ServiceState, before: Before<'_, NftObject>) {

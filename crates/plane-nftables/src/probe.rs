@@ -10,9 +10,10 @@ use ferry_plane::CommitError;
 
 use crate::base;
 use crate::chains::Chains;
-use crate::kernel::of_io;
+use crate::layout;
 use crate::names::{ChainName, FixedSet, Pick, PortId, SetName, SourcesId};
 use crate::object::{NftObject, Rules};
+use crate::verdict::of_io;
 
 /// The table of the probe. It never outlives its transaction.
 const PROBE_TABLE: &str = "kube-proxy-probe";
@@ -49,7 +50,7 @@ fn transaction(family: Family) -> (nft::Batch, Vec<(usize, String)>) {
     let own = [memory, members, SetName::Pool(id), SetName::Sources(sources)];
     for set in FixedSet::ALL.iter().map(|set| SetName::Fixed(*set)).chain(own) {
         steps.push((batch.position(), format!("the set or map {set}")));
-        batch.add_set(&base::shape(set, family));
+        batch.add_set(&layout::shape(set, family));
     }
     let chains = chains(family, id, sources);
     for (name, _) in &chains {

@@ -7,7 +7,7 @@ use ferry_api::object::Family;
 use ferry_kernel::nft::{self, Socket};
 use ferry_plane::{Extent, Object as _};
 
-use crate::base;
+use crate::layout;
 use crate::names::{ChainName, SetName, SourcesId, TABLE, TABLE_COMMENT};
 use crate::object::{ElementKey, NftKey, NftObject, Rule, Rules, Table};
 use crate::sources::Ranges;
@@ -89,7 +89,7 @@ impl Reader<'_> {
         let family = self.family;
         let ours = |mut set: nft::Set| {
             let name = SetName::parse(&set.name)?;
-            let shape = base::shape(name, family);
+            let shape = layout::shape(name, family);
             // Notes for the nft tool, which writes its own when it loads a ruleset.
             set.userdata.clone_from(&shape.userdata);
             (set == shape).then_some(name)

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use ferry_api::object::Family;
 
-use crate::base::{self, Data, Layout, Part};
+use crate::layout::{self, Data, Layout, Part};
 use crate::names::{ChainName, SLOTS, SetName, TABLE, TABLE_COMMENT};
 use crate::object::{ElementKey, NftObject, Rules, Value};
 use crate::sources::Ranges;
@@ -53,7 +53,7 @@ fn set(text: &mut String, family: Family, name: SetName, elements: Vec<String>) 
     if layout.interval {
         lines.push("flags interval".to_owned());
     }
-    if let Some(size) = base::shape(name, family).size {
+    if let Some(size) = layout::shape(name, family).size {
         lines.push(format!("size {size}"));
     }
     if matches!(name, SetName::Memory(..)) {

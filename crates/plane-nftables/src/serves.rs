@@ -5,12 +5,25 @@ use ferry_kernel::nft::Socket;
 use ferry_model::FrontendAddr;
 use ferry_plane::Served;
 
-use crate::names::{FixedSet, SetName, TABLE};
-use crate::object::{ElementKey, NodePortMap, VipMap};
-use crate::wire;
+use crate::names::{ChainName, FixedChain, FixedSet, SetName, TABLE};
+use crate::object::{ElementKey, NftObject, NodePortMap, VipMap};
+use crate::{base, wire};
 
 /// Upstream's names, and its keys.
 const SETS: [FixedSet; 3] = [FixedSet::ServiceIps, FixedSet::ServiceNodePorts, FixedSet::NodePortIps];
+
+impl NftObject {
+    /// The frontend, or the node ports, that packets find by it.
+    pub(crate) fn served(&self) -> Option<Served> {
+        match self {
+            Self::Element(key, _) => key.serves(),
+            Self::Chain(ChainName::Fixed(FixedChain::Services), rules) => {
+                base::finds_node_ports_everywhere(rules).then_some(Served::NodePortsEverywhere)
+            }
+            Self::Table(_) | Self::Set(_) | Self::Ranges(..) | Self::Chain(..) => None,
+        }
+    }
+}
 
 impl ElementKey {
     /// The frontend that packets find by it.

@@ -12,8 +12,8 @@ use ferry_api::object::{Family, IpNet};
 use ferry_kernel::nft::{Element, OwnedData};
 use sha2::{Digest, Sha256};
 
+use crate::fields;
 use crate::names::SourcesId;
-use crate::wire;
 
 /// The addresses from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,7 +91,7 @@ impl Ranges {
         let mut begins = BTreeMap::new();
         for element in elements {
             let plain = element.data == OwnedData::None && element.key_end.is_none();
-            let key = wire::address(family, &element.key).filter(|_| plain)?;
+            let key = fields::address(family, &element.key).filter(|_| plain)?;
             *begins.entry(key).or_insert(false) |= !element.interval_end;
         }
         let mut ranges = Vec::new();

@@ -9,6 +9,7 @@ use ferry_model::{Context, Endpoint, Packet, Snat, Verdict};
 use ferry_plane::Trace;
 
 use crate::compile::Nftables;
+use crate::fields;
 use crate::names::{ChainName, SetName};
 use crate::object::{NftObject, Rules, Value};
 use crate::rules::octets;
@@ -137,7 +138,7 @@ impl<'a> World<'a> {
 
     fn lookup(&self, set: &str, key: &[u8]) -> Option<Data> {
         if let Some(ranges) = self.ranges.get(set) {
-            let address = wire::address(self.family, key)?;
+            let address = fields::address(self.family, key)?;
             return contains(ranges, address).then_some(Data::None);
         }
         self.elements.get(&(set.to_owned(), key.to_vec())).cloned()
@@ -171,7 +172,7 @@ impl Data {
     fn of(value: &Value) -> Self {
         match value {
             Value::None | Value::Foreign => Self::None,
-            Value::Endpoint(endpoint) => Self::Value(wire::endpoint_bytes(*endpoint).as_slice().to_vec()),
+            Value::Endpoint(endpoint) => Self::Value(fields::endpoint_bytes(*endpoint).as_slice().to_vec()),
             Value::Drop => Self::Go(Go::Drop),
             Value::Goto(chain) => Self::Go(Go::Goto(chain.to_string())),
         }

@@ -7,64 +7,22 @@ use ferry_api::object::{Family, Protocol};
 use ferry_kernel::nft::{Element, OwnedData, Verdict};
 use ferry_model::Endpoint;
 
-use crate::base::{Data, Layout, Part};
+use crate::fields::{Bytes, Reader, endpoint};
+use crate::layout::{Data, Layout, Part};
 use crate::names::{ChainName, FixedSet, SetName};
-use crate::object::{ElementKey, NodePortMap, Value, VipMap};
+use crate::object::{ElementKey, NftObject, NodePortMap, Value, VipMap};
 
-/// The longest key: an IPv6 address, a protocol, a port and a slot.
-const KEY_BYTES: usize = 28;
-
-/// The bytes of a key or value, held inline.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bytes {
-    bytes: [u8; KEY_BYTES],
-    len: usize,
+impl NftObject {
+    /// Reads an element back. `None`: its key is none that we ever write.
+    pub fn from_element(set: SetName, family: Family, element: &Element) -> Option<Self> {
+        self::element(set, family, element).map(|(key, value)| Self::Element(key, value))
+    }
 }
 
-// === impl Bytes ===
-
-impl Bytes {
-    fn new() -> Self {
-        Self { bytes: [0; KEY_BYTES], len: 0 }
-    }
-
-    /// Appends and pads. What doesn't fit is left out: the longest key does.
-    fn push(mut self, bytes: &[u8]) -> Self {
-        let end = self.len + bytes.len();
-        if let Some(room) = self.bytes.get_mut(self.len..end) {
-            room.copy_from_slice(bytes);
-            self.len = end.next_multiple_of(4);
-        }
-        self
-    }
-
-    fn address(self, address: IpAddr) -> Self {
-        match address {
-            IpAddr::V4(address) => self.push(&address.octets()),
-            IpAddr::V6(address) => self.push(&address.octets()),
-        }
-    }
-
-    fn protocol(self, protocol: Protocol) -> Self {
-        self.push(&[protocol.number()])
-    }
-
-    fn port(self, port: u16) -> Self {
-        self.push(&port.to_be_bytes())
-    }
-
-    fn slot(self, slot: u32) -> Self {
-        self.push(&slot.to_ne_bytes())
-    }
-
-    /// A key of one field isn't padded.
-    fn unpadded(mut self, len: usize) -> Self {
-        self.len = len;
-        self
-    }
-
-    pub(crate) fn as_slice(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
+impl ElementKey {
+    /// The key as the kernel holds it.
+    pub fn octets(&self) -> Vec<u8> {
+        key_bytes(self).as_slice().to_vec()
     }
 }
 
@@ -87,16 +45,6 @@ pub(crate) fn key_bytes(key: &ElementKey) -> Bytes {
     }
 }
 
-/// The bytes of an address as a key of its own.
-pub(crate) fn address_bytes(address: IpAddr) -> Bytes {
-    Bytes::new().address(address)
-}
-
-/// The bytes of an endpoint in a map.
-pub(crate) fn endpoint_bytes(endpoint: Endpoint) -> Bytes {
-    Bytes::new().address(endpoint.address).port(endpoint.port)
-}
-
 /// Reads an element back. `None`: its key is none that we ever write.
 pub(crate) fn element(set: SetName, family: Family, element: &Element) -> Option<(ElementKey, Value)> {
     let key = key(set, family, element)?;
@@ -112,25 +60,12 @@ pub(crate) fn element(set: SetName, family: Family, element: &Element) -> Option
     Some((key, value))
 }
 
-/// The endpoint in the value of a map.
-pub(crate) fn endpoint(family: Family, bytes: &[u8]) -> Option<Endpoint> {
-    let mut reader = Reader { family, bytes };
-    let endpoint = Endpoint { address: reader.address()?, port: reader.port()? };
-    reader.bytes.is_empty().then_some(endpoint)
-}
-
 /// The key of an element. `None`: none that we ever write.
 pub(crate) fn key(set: SetName, family: Family, element: &Element) -> Option<ElementKey> {
     if element.key_end.is_some() {
         return None;
     }
     Fields::read(set, family, &element.key)?.key(set)
-}
-
-/// An address that is a key of its own.
-pub(crate) fn address(family: Family, key: &[u8]) -> Option<IpAddr> {
-    let mut reader = Reader { family, bytes: key };
-    reader.address().filter(|_| reader.bytes.is_empty())
 }
 
 /// The fields of a key, each at most once but for octets.
@@ -142,11 +77,6 @@ struct Fields {
     slot: Option<u32>,
     octet: Option<u8>,
     second_octet: Option<u8>,
-}
-
-struct Reader<'a> {
-    family: Family,
-    bytes: &'a [u8],
 }
 
 // === impl Fields ===
@@ -214,42 +144,6 @@ impl Fields {
     }
 }
 
-// === impl Reader ===
-
-impl<'a> Reader<'a> {
-    /// The next field, without the padding behind it. The last field of a key of one field has none.
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (field, rest) = self.bytes.split_at_checked(len)?;
-        let padding = len.next_multiple_of(4) - len;
-        self.bytes = if rest.is_empty() { rest } else { rest.get(padding..)? };
-        Some(field)
-    }
-
-    fn address(&mut self) -> Option<IpAddr> {
-        match self.family {
-            Family::V4 => self.take(4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(IpAddr::from),
-            Family::V6 => self.take(16).and_then(|bytes| <[u8; 16]>::try_from(bytes).ok()).map(IpAddr::from),
-        }
-    }
-
-    fn octet(&mut self) -> Option<u8> {
-        self.take(1)?.first().copied()
-    }
-
-    fn protocol(&mut self) -> Option<Protocol> {
-        let number = self.octet()?;
-        Protocol::ALL.into_iter().find(|protocol| protocol.number() == number)
-    }
-
-    fn port(&mut self) -> Option<u16> {
-        self.take(2).and_then(|bytes| <[u8; 2]>::try_from(bytes).ok()).map(u16::from_be_bytes)
-    }
-
-    fn slot(&mut self) -> Option<u32> {
-        self.take(4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(u32::from_ne_bytes)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use ferry_api::object::ObjectName;
@@ -257,7 +151,8 @@ mod tests {
     use ferry_model::Scope;
 
     use super::*;
-    use crate::base;
+    use crate::fields::endpoint_bytes;
+    use crate::layout::shape;
     use crate::names::{FixedChain, LOCAL_SLOTS, PortId};
 
     const PROTOCOL: Protocol = Protocol::Sctp;
@@ -310,7 +205,7 @@ mod tests {
             for at in keys {
                 let bytes = key_bytes(&at);
                 let len = u32::try_from(bytes.as_slice().len()).unwrap();
-                assert_eq!(len, base::shape(at.set(), family).key_len, "{at:?}");
+                assert_eq!(len, shape(at.set(), family).key_len, "{at:?}");
                 assert_eq!(key(at.set(), family, &plain(bytes.as_slice())), Some(at));
             }
         }
@@ -368,13 +263,5 @@ mod tests {
             let read = Element { data, ..plain(key_bytes(&at).as_slice()) };
             assert_eq!(element(at.set(), Family::V4, &read), Some((at, value)), "{read:?}");
         }
-    }
-
-    #[test]
-    fn an_address_is_one_of_the_family_and_nothing_else() {
-        let bytes = address_bytes(address_of(Family::V4));
-        assert_eq!(address(Family::V4, bytes.as_slice()), Some(address_of(Family::V4)));
-        assert_eq!(address(Family::V6, bytes.as_slice()), None);
-        assert_eq!(address(Family::V4, address_bytes(address_of(Family::V6)).as_slice()), None);
     }
 }

@@ -2,8 +2,8 @@
 //! upstream goes on with a warning.
 
 use serde_saphyr::DuplicateKeyPolicy;
-use thiserror::Error;
 
+use super::error::DecodeError;
 use super::fields;
 use super::gates;
 use super::tree::{Duplicate, Node, Value};
@@ -33,32 +33,6 @@ pub struct Decoded {
     pub warnings: Vec<String>,
     /// how many documents follow the first; upstream ignores them
     pub other_documents: usize,
-}
-
-/// A configuration file that can't be used. The texts are upstream's, without the `failed complete: ` that the program
-/// puts before them.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum DecodeError {
-    /// no YAML, not a KubeProxyConfiguration, or a field of the wrong type
-    #[error("failed to decode: {message}{}", at(*.line, *.column))]
-    Decode {
-        /// 1-based line, where known
-        line: Option<usize>,
-        /// 1-based column, where known
-        column: Option<usize>,
-        /// what is wrong
-        message: String,
-    },
-    /// a feature gate that can't be set to this value any more
-    #[error("cannot set feature gate {name} to {value}, feature is locked to {locked}")]
-    Gate {
-        /// the gate
-        name: String,
-        /// the value asked for
-        value: bool,
-        /// the only value it can have
-        locked: bool,
-    },
 }
 
 /// Reads the first document of a configuration file, YAML or JSON, and applies the API's defaults. Unknown fields and
@@ -172,12 +146,4 @@ fn is_own(chunk: Chunk<'_>) -> bool {
     parse(chunk).is_ok_and(|root| {
         root.value.get("kind").is_some_and(|kind| matches!(&kind.value, Value::Text(text) if text == OWN_KIND))
     })
-}
-
-fn at(line: Option<usize>, column: Option<usize>) -> String {
-    match (line, column) {
-        (Some(line), Some(column)) => format!(" (line {line}, column {column})"),
-        (Some(line), None) => format!(" (line {line})"),
-        (None, _) => String::new(),
-    }
 }

@@ -8,6 +8,7 @@
 mod decode;
 mod default;
 mod duration;
+mod error;
 mod fields;
 mod gates;
 mod quantity;
@@ -20,8 +21,9 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{DecodeError, Decoded, decode};
+pub use decode::{Decoded, decode};
 pub use duration::{DurationError, GoDuration};
+pub use error::DecodeError;
 pub use quantity::canonical_quantity;
 pub use types::{
     ClientConnection, Conntrack, DetectLocal, Effective, IpTables, Ipvs, KubeProxyConfiguration,

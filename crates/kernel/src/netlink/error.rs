@@ -3,18 +3,10 @@
 use std::fmt;
 use std::io;
 
-use super::{Attributes, Message, control, flag};
+use super::{Attributes, Malformed, Message, control, flag};
 
 const ATTR_TEXT: u16 = 1;
 const ATTR_OFFSET: u16 = 2;
-
-/// Bytes that are no netlink message, or not the one they say they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("malformed netlink message: {0}")]
-pub struct Malformed(
-    /// what is wrong with it
-    pub &'static str,
-);
 
 /// The kernel's refusal of one message.
 #[derive(Debug)]
@@ -37,14 +29,6 @@ pub enum Reply {
     Done(u32),
     /// refused
     Refused(MessageError),
-}
-
-// === impl Malformed ===
-
-impl From<Malformed> for io::Error {
-    fn from(malformed: Malformed) -> Self {
-        Self::new(io::ErrorKind::InvalidData, malformed)
-    }
 }
 
 // === impl MessageError ===

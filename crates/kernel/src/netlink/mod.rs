@@ -9,16 +9,18 @@ mod notifications;
 mod reader;
 mod session;
 mod socket;
+mod transport;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
-pub use error::{Malformed, MessageError, Reply, decode_reply};
+pub use error::{MessageError, Reply, decode_reply};
 pub use notifications::{Notifications, Overrun};
-pub use reader::{Attribute, Attributes, Message, Messages};
-pub use session::{Answer, End, Interrupted, Objects, Requests, Session, Transport, Unanswered};
+pub use reader::{Attribute, Attributes, Malformed, Message, Messages};
+pub use session::{Answer, End, Interrupted, Objects, Requests, Session, Unanswered};
 pub use socket::Socket;
+pub use transport::Transport;
 pub use writer::{MessageMark, NestMark, Writer};
 
 /// Bytes of a message header.

@@ -1,12 +1,21 @@
 //! Bytes to messages and attributes.
 
 use std::borrow::Cow;
+use std::io;
 
-use super::{HEADER_LEN, Malformed, align};
+use super::{HEADER_LEN, align};
 
 const ATTRIBUTE_HEADER_LEN: usize = 4;
 /// the two high bits say "nested" and "network byte order"
 const KIND_MASK: u16 = 0x3fff;
+
+/// Bytes that are no netlink message, or not the one they say they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed netlink message: {0}")]
+pub struct Malformed(
+    /// what is wrong with it
+    pub &'static str,
+);
 
 /// One message of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +51,14 @@ pub struct Attribute<'a> {
 #[derive(Clone, Debug)]
 pub struct Attributes<'a> {
     rest: &'a [u8],
+}
+
+// === impl Malformed ===
+
+impl From<Malformed> for io::Error {
+    fn from(malformed: Malformed) -> Self {
+        Self::new(io::ErrorKind::InvalidData, malformed)
+    }
 }
 
 // === impl Message ===

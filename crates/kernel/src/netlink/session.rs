@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::RangeInclusive;
 
-use super::{Message, MessageError, Messages, Reply, Socket, Writer, decode_reply, flag};
+use super::{Message, MessageError, Messages, Reply, Socket, Transport, Writer, decode_reply, flag};
 
 #[cfg(test)]
 mod tests;
@@ -34,21 +34,6 @@ pub struct Session<T = Socket> {
     datagram: Vec<u8>,
     /// a dialogue was broken off: its answers may still be unread
     broken_off: bool,
-}
-
-/// The socket below a session, or a script in tests.
-pub trait Transport {
-    /// Sends one datagram.
-    ///
-    /// # Errors
-    /// The system's.
-    fn send(&mut self, datagram: &[u8]) -> io::Result<()>;
-
-    /// Reads one datagram into `datagram`, in place of its content. False if there is none.
-    ///
-    /// # Errors
-    /// `ENOBUFS` if datagrams were lost; others of the system.
-    fn receive(&mut self, datagram: &mut Vec<u8>) -> io::Result<bool>;
 }
 
 /// Messages of one datagram, numbered as a session expects them.

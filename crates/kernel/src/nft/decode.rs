@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use ferry_family::Family;
-
-use super::wire::{self, chain, element, msg, rule, set, table};
-use super::{BaseHook, Chain, ChainKind, Changed, Element, Event, Expr, Hook, Octets, OwnedData, Rule, Set};
-use super::{SetData, SetFlags, Table, Verdict, data_type, expr_decode, userdata};
-use crate::netlink::{Attribute, Attributes, Malformed, Messages, nfnetlink};
+use super::wire::{self, chain, element, rule, set, table};
+use super::{BaseHook, Chain, ChainKind, Element, Expr, Hook, Octets, OwnedData, Rule, Set};
+use super::{SetData, SetFlags, Table, data_type, expr_decode, userdata};
+use crate::netlink::{Attribute, Attributes, Malformed, nfnetlink};
 
 const NF_ACCEPT: u32 = 1;
 
@@ -269,32 +267,14 @@ fn decode_data(mut attributes: Attributes<'_>) -> Result<OwnedData, Malformed> {
                 return Ok(OwnedData::Value(value));
             }
             wire::DATA_VERDICT => {
-                return Ok(decode_verdict(attribute.nested())?.map_or(OwnedData::Other, OwnedData::Verdict));
+                return Ok(
+                    expr_decode::decode_verdict(attribute.nested())?.map_or(OwnedData::Other, OwnedData::Verdict)
+                );
             }
             _ => {} // nothing else is known
         }
     }
     Err(Malformed("data without a value"))
-}
-
-/// Reads a verdict; `None`: one that this crate doesn't write.
-pub(super) fn decode_verdict(mut attributes: Attributes<'_>) -> Result<Option<Verdict>, Malformed> {
-    let (mut code, mut chain) = (None, None);
-    while let Some(attribute) = attributes.next_attribute()? {
-        match attribute.kind {
-            wire::VERDICT_CODE => code = Some(attribute.be_u32()?.cast_signed()),
-            wire::VERDICT_CHAIN => chain = Some(attribute.text().into_owned()),
-            _ => {} // chain id, only in requests
-        }
-    }
-    Ok(match (code, chain) {
-        (Some(wire::verdict::ACCEPT), _) => Some(Verdict::Accept),
-        (Some(wire::verdict::DROP), _) => Some(Verdict::Drop),
-        (Some(wire::verdict::RETURN), _) => Some(Verdict::Return),
-        (Some(wire::verdict::JUMP), Some(chain)) => Some(Verdict::Jump(chain)),
-        (Some(wire::verdict::GOTO), Some(chain)) => Some(Verdict::Goto(chain)),
-        _ => None,
-    })
 }
 
 /// Reads the number of the present generation.
@@ -304,41 +284,4 @@ pub(super) fn decode_verdict(mut attributes: Attributes<'_>) -> Result<Option<Ve
 pub fn decode_generation(payload: &[u8]) -> Result<u32, Malformed> {
     let (_, attributes) = open(payload)?;
     attributes.find(wire::GENERATION_ID)?.ok_or(Malformed("generation without a number"))?.be_u32()
-}
-
-/// Reads the notifications of one datagram. Those of new generations and of packet traces are left out.
-///
-/// # Errors
-/// [`Malformed`] if lengths do not fit or a name is missing; `each` has seen the ones before it.
-pub fn decode_events(datagram: &[u8], each: &mut dyn FnMut(Event)) -> Result<(), Malformed> {
-    for message in Messages::new(datagram) {
-        let message = message?;
-        let Some(kind) = wire::message_of(message.kind) else { continue };
-        let (family, mut attributes) = open(message.payload)?;
-        let Some(what) = decode_change(kind, message.payload)? else { continue };
-        // every object but a generation names its table first
-        let table = attributes.next_attribute()?.map(|table| table.text().into_owned()).unwrap_or_default();
-        each(Event { port_id: message.port_id, family: Family::from_number(family), table, what });
-    }
-    Ok(())
-}
-
-fn decode_change(message: u8, payload: &[u8]) -> Result<Option<Changed>, Malformed> {
-    let name = |kind| -> Result<String, Malformed> {
-        let (_, attributes) = open(payload)?;
-        Ok(attributes.find(kind)?.ok_or(Malformed("object without a name"))?.text().into_owned())
-    };
-    Ok(Some(match message {
-        msg::NEW_TABLE | msg::DEL_TABLE => Changed::Table,
-        msg::NEW_SET | msg::DEL_SET => Changed::Set(name(set::NAME)?),
-        msg::NEW_CHAIN | msg::DEL_CHAIN => Changed::Chain(name(chain::NAME)?),
-        msg::NEW_RULE | msg::DEL_RULE => Changed::Rule { chain: name(rule::CHAIN)? },
-        msg::NEW_ELEMENT | msg::DEL_ELEMENT => {
-            let mut elements = Vec::new();
-            let (_, set) = decode_elements(payload, &mut |element| elements.push(element))?;
-            Changed::Elements { set, elements }
-        }
-        msg::NEW_OBJECT | msg::DEL_OBJECT | msg::NEW_FLOWTABLE | msg::DEL_FLOWTABLE => Changed::Other,
-        _ => return Ok(None), // new generations and packet traces
-    }))
 }

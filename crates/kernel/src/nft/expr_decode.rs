@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use ferry_family::Family;
 
-use super::decode::decode_verdict;
 use super::wire::{self, expr};
-use super::{CmpOp, CtKey, DynsetOp, Expr, FibOf, MetaKey, PayloadBase, Reg, encode};
+use super::{CmpOp, CtKey, DynsetOp, Expr, FibOf, MetaKey, PayloadBase, Reg, Verdict, encode};
 use crate::netlink::{Attribute, Attributes, Malformed};
 
 /// More than the highest attribute number of any expression.
@@ -253,4 +252,24 @@ fn immediate(fields: &Fields<'_>) -> Option<Expr> {
     }
     let verdict = fields.get(expr::immediate::DATA)?.nested().find(wire::DATA_VERDICT).ok()??;
     decode_verdict(verdict.nested()).ok().flatten().map(Expr::Verdict)
+}
+
+/// Reads a verdict; `None`: one that this crate doesn't write.
+pub(super) fn decode_verdict(mut attributes: Attributes<'_>) -> Result<Option<Verdict>, Malformed> {
+    let (mut code, mut chain) = (None, None);
+    while let Some(attribute) = attributes.next_attribute()? {
+        match attribute.kind {
+            wire::VERDICT_CODE => code = Some(attribute.be_u32()?.cast_signed()),
+            wire::VERDICT_CHAIN => chain = Some(attribute.text().into_owned()),
+            _ => {} // chain id, only in requests
+        }
+    }
+    Ok(match (code, chain) {
+        (Some(wire::verdict::ACCEPT), _) => Some(Verdict::Accept),
+        (Some(wire::verdict::DROP), _) => Some(Verdict::Drop),
+        (Some(wire::verdict::RETURN), _) => Some(Verdict::Return),
+        (Some(wire::verdict::JUMP), Some(chain)) => Some(Verdict::Jump(chain)),
+        (Some(wire::verdict::GOTO), Some(chain)) => Some(Verdict::Goto(chain)),
+        _ => None,
+    })
 }

@@ -9,6 +9,7 @@ mod batch;
 mod decode;
 mod element;
 mod encode;
+mod event;
 mod expr;
 mod expr_decode;
 mod listener;
@@ -25,13 +26,13 @@ mod tests;
 
 pub use batch::{Batch, BatchError, CommitFailure, CommitStats};
 pub use decode::{
-    decode_chain, decode_elements, decode_events, decode_expression, decode_generation, decode_rule, decode_set,
-    decode_table,
+    decode_chain, decode_elements, decode_expression, decode_generation, decode_rule, decode_set, decode_table,
 };
 pub use element::{Element, ElementData, OwnedData, VerdictRef};
+pub use event::{Changed, Event, decode_events};
 pub use expr::{CmpOp, CtKey, DynsetOp, Expr, FibOf, MetaKey, PayloadBase, Reg, Verdict};
 pub use listener::{Accounting, ForeignChanges, Listener};
-pub use monitor::{Changed, Event, Monitor};
+pub use monitor::Monitor;
 pub use object::{BaseHook, Chain, ChainKind, Hook, Rule, Set, SetData, SetFlags, Table};
 pub use octets::Octets;
 pub use socket::Socket;

@@ -3,10 +3,9 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use ferry_family::Family;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use super::{Element, decode_events, wire};
+use super::{Event, decode_events, wire};
 use crate::netlink::{Notifications, Overrun};
 
 /// What the monitor keeps unread at most. Each of the kernel's datagrams counts with its overhead.
@@ -19,44 +18,6 @@ const RECEIVE_BYTES: usize = 4 << 20;
 #[derive(Debug)]
 pub struct Monitor {
     notifications: Notifications,
-}
-
-/// One change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// whose socket made it, see [`super::Socket::port_id`]
-    pub port_id: u32,
-    /// `None`: a family other than these
-    pub family: Option<Family>,
-    /// the table
-    pub table: String,
-    /// what in it
-    pub what: Changed,
-}
-
-/// What was made, changed or removed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Changed {
-    /// the table itself
-    Table,
-    /// a set or map
-    Set(String),
-    /// a chain
-    Chain(String),
-    /// a rule
-    Rule {
-        /// in this chain
-        chain: String,
-    },
-    /// elements
-    Elements {
-        /// of this set or map
-        set: String,
-        /// in no order
-        elements: Vec<Element>,
-    },
-    /// something that this crate does not write: a named object, a flow table
-    Other,
 }
 
 // === impl Monitor ===

@@ -1,5 +1,6 @@
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_kernel::iptables::Match;
+use ferry_model::LocalDetector;
 use ferry_model::{
     Action, Affinity, Endpoint, Frontend, FrontendAddr, FrontendKind, HealthCheck, PerFamily, Pool, Scope, Snat,
     SourceRanges, Treatment,

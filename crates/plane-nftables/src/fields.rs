@@ -1,0 +1,149 @@
+//! Fields of keys and values as the kernel holds them: each padded to four bytes, but for a key of one field.
+
+use std::net::IpAddr;
+
+use ferry_api::object::{Family, Protocol};
+use ferry_model::Endpoint;
+
+/// The longest key: an IPv6 address, a protocol, a port and a slot.
+const KEY_BYTES: usize = 28;
+
+/// The bytes of a key or value, held inline.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bytes {
+    bytes: [u8; KEY_BYTES],
+    len: usize,
+}
+
+/// Reads the fields of a key or value one by one.
+pub(crate) struct Reader<'a> {
+    pub(crate) family: Family,
+    /// unread
+    pub(crate) bytes: &'a [u8],
+}
+
+// === impl Bytes ===
+
+impl Bytes {
+    pub(crate) fn new() -> Self {
+        Self { bytes: [0; KEY_BYTES], len: 0 }
+    }
+
+    /// Appends and pads. What doesn't fit is left out: the longest key does.
+    pub(crate) fn push(mut self, bytes: &[u8]) -> Self {
+        let end = self.len + bytes.len();
+        if let Some(room) = self.bytes.get_mut(self.len..end) {
+            room.copy_from_slice(bytes);
+            self.len = end.next_multiple_of(4);
+        }
+        self
+    }
+
+    pub(crate) fn address(self, address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => self.push(&address.octets()),
+            IpAddr::V6(address) => self.push(&address.octets()),
+        }
+    }
+
+    pub(crate) fn protocol(self, protocol: Protocol) -> Self {
+        self.push(&[protocol.number()])
+    }
+
+    pub(crate) fn port(self, port: u16) -> Self {
+        self.push(&port.to_be_bytes())
+    }
+
+    pub(crate) fn slot(self, slot: u32) -> Self {
+        self.push(&slot.to_ne_bytes())
+    }
+
+    /// A key of one field isn't padded.
+    pub(crate) fn unpadded(mut self, len: usize) -> Self {
+        self.len = len;
+        self
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
+// === impl Reader ===
+
+impl<'a> Reader<'a> {
+    /// The next field, without the padding behind it. The last field of a key of one field has none.
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (field, rest) = self.bytes.split_at_checked(len)?;
+        let padding = len.next_multiple_of(4) - len;
+        self.bytes = if rest.is_empty() { rest } else { rest.get(padding..)? };
+        Some(field)
+    }
+
+    pub(crate) fn address(&mut self) -> Option<IpAddr> {
+        match self.family {
+            Family::V4 => self.take(4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(IpAddr::from),
+            Family::V6 => self.take(16).and_then(|bytes| <[u8; 16]>::try_from(bytes).ok()).map(IpAddr::from),
+        }
+    }
+
+    pub(crate) fn octet(&mut self) -> Option<u8> {
+        self.take(1)?.first().copied()
+    }
+
+    pub(crate) fn protocol(&mut self) -> Option<Protocol> {
+        let number = self.octet()?;
+        Protocol::ALL.into_iter().find(|protocol| protocol.number() == number)
+    }
+
+    pub(crate) fn port(&mut self) -> Option<u16> {
+        self.take(2).and_then(|bytes| <[u8; 2]>::try_from(bytes).ok()).map(u16::from_be_bytes)
+    }
+
+    pub(crate) fn slot(&mut self) -> Option<u32> {
+        self.take(4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(u32::from_ne_bytes)
+    }
+}
+
+/// The bytes of an address as a key of its own.
+pub(crate) fn address_bytes(address: IpAddr) -> Bytes {
+    Bytes::new().address(address)
+}
+
+/// The bytes of an endpoint in a map.
+pub(crate) fn endpoint_bytes(endpoint: Endpoint) -> Bytes {
+    Bytes::new().address(endpoint.address).port(endpoint.port)
+}
+
+/// The endpoint in the value of a map.
+pub(crate) fn endpoint(family: Family, bytes: &[u8]) -> Option<Endpoint> {
+    let mut reader = Reader { family, bytes };
+    let endpoint = Endpoint { address: reader.address()?, port: reader.port()? };
+    reader.bytes.is_empty().then_some(endpoint)
+}
+
+/// An address that is a key of its own.
+pub(crate) fn address(family: Family, key: &[u8]) -> Option<IpAddr> {
+    let mut reader = Reader { family, bytes: key };
+    reader.address().filter(|_| reader.bytes.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address_of(family: Family) -> IpAddr {
+        match family {
+            Family::V4 => "10.96.0.1".parse().unwrap(),
+            Family::V6 => "fd00:10:96::1".parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn an_address_is_one_of_the_family_and_nothing_else() {
+        let bytes = address_bytes(address_of(Family::V4));
+        assert_eq!(address(Family::V4, bytes.as_slice()), Some(address_of(Family::V4)));
+        assert_eq!(address(Family::V6, bytes.as_slice()), None);
+        assert_eq!(address(Family::V4, address_bytes(address_of(Family::V6)).as_slice()), None);
+    }
+}

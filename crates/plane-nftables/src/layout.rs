@@ -1,0 +1,191 @@
+//! The layout of sets and maps: fields of the key, kind of value, size, flags, and the notes that the `nft` tool prints by.
+
+use ferry_api::object::Family;
+use ferry_kernel::nft::userdata::{self, PayloadField, SetNotes, TypeofExpr};
+use ferry_kernel::nft::{self, SetData, SetFlags, concat_type, data_type};
+
+use crate::names::{FixedSet, SLOTS, SetName};
+
+/// One part of a key.
+#[derive(Clone, Copy)]
+pub(crate) enum Part {
+    Address,
+    Protocol,
+    Port,
+    Slot,
+    Octet,
+}
+
+/// What a map's values are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Data {
+    None,
+    Verdict,
+    Endpoint,
+}
+
+/// How a set or map is made up.
+pub(crate) struct Layout {
+    pub(crate) key: &'static [Part],
+    pub(crate) data: Data,
+    pub(crate) interval: bool,
+    memory: bool,
+}
+
+/// The most clients that one memory holds.
+const MEMORY_SIZE: u32 = 65_536;
+/// The elements of `same-octet`: with their number the kernel chooses a table that never grows.
+const OCTETS: u32 = 256;
+
+// === impl Part ===
+
+impl Part {
+    fn data_type(self, family: Family) -> u32 {
+        match (self, family) {
+            (Self::Address, Family::V4) => data_type::IPV4_ADDR,
+            (Self::Address, Family::V6) => data_type::IPV6_ADDR,
+            (Self::Protocol, _) => data_type::INET_PROTO,
+            (Self::Port, _) => data_type::INET_SERVICE,
+            (Self::Slot | Self::Octet, _) => data_type::INTEGER,
+        }
+    }
+
+    /// Bytes without padding.
+    fn len(self, family: Family) -> u32 {
+        match (self, family) {
+            (Self::Address, Family::V4) | (Self::Slot, _) => 4,
+            (Self::Address, Family::V6) => 16,
+            (Self::Protocol | Self::Octet, _) => 1,
+            (Self::Port, _) => 2,
+        }
+    }
+}
+
+// === impl Layout ===
+
+impl Layout {
+    pub(crate) fn of(name: SetName) -> Self {
+        use Part::{Address, Octet, Port, Protocol, Slot};
+        let (key, data): (&'static [Part], Data) = match name {
+            SetName::Memory(..) => (&[Address], Data::Endpoint),
+            SetName::Members(..) => (&[Address, Port], Data::None),
+            SetName::Pool(_) => (&[Slot], Data::Endpoint),
+            SetName::Sources(_) => (&[Address], Data::None),
+            SetName::Fixed(fixed) => match fixed {
+                FixedSet::Endpoints => (&[Address, Protocol, Port, Slot], Data::Endpoint),
+                FixedSet::NodePortEndpoints => (&[Protocol, Port, Slot], Data::Endpoint),
+                FixedSet::ServiceIps
+                | FixedSet::RestrictedIps
+                | FixedSet::LocalIps
+                | FixedSet::ClusterPolicyIps
+                | FixedSet::AffinityPick
+                | FixedSet::AffinityPickLocal => (&[Address, Protocol, Port], Data::Verdict),
+                FixedSet::ServiceNodePorts
+                | FixedSet::LocalNodePorts
+                | FixedSet::ClusterPolicyNodePorts
+                | FixedSet::AffinityPickNodePorts
+                | FixedSet::AffinityPickLocalNodePorts => (&[Protocol, Port], Data::Verdict),
+                FixedSet::LearnTcp | FixedSet::LearnUdp | FixedSet::LearnSctp => (&[Address, Port], Data::Verdict),
+                FixedSet::LearnNodePortsTcp | FixedSet::LearnNodePortsUdp | FixedSet::LearnNodePortsSctp => {
+                    (&[Port], Data::Verdict)
+                }
+                FixedSet::ClusterIps | FixedSet::NodePortIps => (&[Address], Data::None),
+                FixedSet::SameOctet => (&[Octet, Octet], Data::None),
+            },
+        };
+        Self { key, data, interval: matches!(name, SetName::Sources(_)), memory: matches!(name, SetName::Memory(..)) }
+    }
+}
+
+/// The shape of a set or map.
+pub(crate) fn shape(name: SetName, family: Family) -> nft::Set {
+    let layout = Layout::of(name);
+    let fields: Vec<u32> = layout.key.iter().map(|field| field.data_type(family)).collect();
+    let lens: Vec<u32> = layout.key.iter().map(|field| field.len(family)).collect();
+    let address = Part::Address;
+    let endpoint_type = concat_type(&[address.data_type(family), data_type::INET_SERVICE]);
+    nft::Set {
+        name: name.to_string(),
+        key_type: concat_type(&fields),
+        key_len: match lens.as_slice() {
+            [len] => *len,
+            lens => lens.iter().map(|len| len.next_multiple_of(4)).sum(),
+        },
+        data: match layout.data {
+            Data::None => None,
+            Data::Verdict => Some(SetData::Verdict),
+            Data::Endpoint => Some(SetData::Value { data_type: endpoint_type, len: address.len(family) + 4 }),
+        },
+        flags: SetFlags {
+            interval: layout.interval,
+            // A concatenation would have the kernel keep intervals in another way, which is slow beyond some thousand.
+            concat: false,
+            timeout: layout.memory,
+            dynamic: layout.memory,
+        },
+        field_lens: Vec::new(),
+        size: match name {
+            SetName::Memory(..) => Some(MEMORY_SIZE),
+            SetName::Fixed(FixedSet::SameOctet) => Some(OCTETS),
+            SetName::Fixed(_) | SetName::Members(..) | SetName::Pool(_) | SetName::Sources(_) => None,
+        },
+        timeout: None,
+        userdata: declared_types(name, family),
+    }
+}
+
+/// Notes by which the `nft` tool prints numbers in keys and loads them again: these have no plain type there.
+fn declared_types(name: SetName, family: Family) -> Vec<u8> {
+    if name == SetName::Fixed(FixedSet::SameOctet) {
+        // Any field of one octet without names for its values will do.
+        let octet = || match family {
+            Family::V4 => TypeofExpr::Payload(PayloadField::IpTtl),
+            Family::V6 => TypeofExpr::Payload(PayloadField::Ip6Hoplimit),
+        };
+        let key = Some(TypeofExpr::Concat(vec![octet(), octet()]));
+        return userdata::set(&SetNotes { key, ..SetNotes::default() });
+    }
+    let daddr = match family {
+        Family::V4 => PayloadField::IpDaddr,
+        Family::V6 => PayloadField::Ip6Daddr,
+    };
+    let port = || TypeofExpr::Payload(PayloadField::ThDport);
+    let slot = TypeofExpr::Numgen { random: true, modulus: SLOTS, offset: 0 };
+    let key = match name {
+        SetName::Fixed(FixedSet::Endpoints) => {
+            TypeofExpr::Concat(vec![TypeofExpr::Payload(daddr), TypeofExpr::L4Proto, port(), slot])
+        }
+        SetName::Fixed(FixedSet::NodePortEndpoints) => TypeofExpr::Concat(vec![TypeofExpr::L4Proto, port(), slot]),
+        SetName::Pool(_) => slot,
+        SetName::Fixed(_) | SetName::Memory(..) | SetName::Members(..) | SetName::Sources(_) => return Vec::new(),
+    };
+    userdata::set(&SetNotes {
+        key: Some(key),
+        data: Some(TypeofExpr::Concat(vec![TypeofExpr::Payload(daddr), port()])),
+        comment: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_memories_expire_and_only_source_ranges_are_intervals() {
+        use ferry_api::object::{ObjectName, Protocol};
+        use ferry_model::Scope;
+
+        use crate::names::{PortId, SourcesId};
+        let id = PortId::new(&ObjectName::new("demo", "web"), Protocol::Tcp, "http");
+        let sources = SetName::Sources(SourcesId::of_digest(&[7; 32]));
+        let memory = SetName::Memory(id, Scope::Local);
+        let more = [sources, memory, SetName::Members(id, Scope::Local), SetName::Pool(id)];
+        for name in FixedSet::ALL.iter().map(|set| SetName::Fixed(*set)).chain(more) {
+            for family in Family::ALL {
+                let flags = shape(name, family).flags;
+                assert_eq!((flags.timeout, flags.dynamic), (name == memory, name == memory), "{name}");
+                assert_eq!((flags.interval, flags.concat), (name == sources, false), "{name}");
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What the kernel's answers to a transaction mean for the engine.
+
+use std::io;
+
+use ferry_kernel::errno::ErrorClass;
+use ferry_kernel::nft;
+use ferry_plane::{Batch, CommitError, CommitFailure, Object as _, Op};
+
+use crate::encode::{Encoded, Marks};
+use crate::object::NftObject;
+
+/// An error of the whole exchange.
+pub(crate) fn of_io(error: io::Error) -> CommitError {
+    match ErrorClass::of(&error) {
+        ErrorClass::Denied | ErrorClass::Unsupported => CommitError::Unusable(error),
+        ErrorClass::Short => CommitError::Resources(error),
+        _ => CommitError::Busy(error),
+    }
+}
+
+/// What the kernel's answers to a transaction mean. An operation that is refused makes later ones fail for want of what
+/// it would have made, so a refusal outweighs what is missing.
+pub(crate) fn verdict(failure: nft::CommitFailure, marks: &Marks, objects: &Batch<NftObject>) -> CommitFailure {
+    match failure {
+        nft::CommitFailure::Io(error) => of_io(error).into(),
+        nft::CommitFailure::Lost(error) => CommitFailure::unknown(of_io(error)),
+        nft::CommitFailure::Messages(errors) => of_messages(&errors, marks, objects).into(),
+    }
+}
+
+fn of_messages(errors: &[nft::BatchError], marks: &Marks, objects: &Batch<NftObject>) -> CommitError {
+    if let Some(error) = errors.iter().find(|error| error.class() == ErrorClass::Denied) {
+        return CommitError::Unusable(copy(error));
+    }
+    if let Some(error) = errors.iter().find(|error| error.class() == ErrorClass::Transient) {
+        return CommitError::Busy(copy(error));
+    }
+    if let Some(error) = errors.iter().find(|error| error.class().is_temporary()) {
+        return CommitError::Resources(copy(error));
+    }
+    let refused: Vec<&nft::BatchError> =
+        errors.iter().filter(|error| !matches!(error.class(), ErrorClass::Missing | ErrorClass::Exists)).collect();
+    if refused.is_empty() {
+        let first = errors.first().and_then(|error| Encoded::operations(marks, error).first().copied());
+        let object = first.and_then(|(op, index)| object_of(objects, op, index)).map(|object| object.key().to_string());
+        return CommitError::Drifted { object: object.unwrap_or_else(|| "the table".to_owned()) };
+    }
+    let mut refusals = Vec::new();
+    for error in refused {
+        let operations = Encoded::operations(marks, error);
+        if operations.len() != 1 {
+            // The kernel names a message of many elements and not which.
+            return CommitError::Refused(Vec::new());
+        }
+        refusals.extend(operations.into_iter().map(|(op, index)| (op, index, copy(error))));
+    }
+    CommitError::Refused(refusals)
+}
+
+fn object_of(objects: &Batch<NftObject>, op: Op, index: usize) -> Option<&NftObject> {
+    match op {
+        Op::Create => objects.create.get(index),
+        Op::Replace => objects.replace.get(index),
+        Op::Delete => objects.delete.get(index),
+    }
+}
+
+/// The kernel's error with its own words, where it has some.
+fn copy(error: &nft::BatchError) -> io::Error {
+    io::Error::new(error.error.error.kind(), error.error.to_string())
+}
