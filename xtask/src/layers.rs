@@ -1,7 +1,7 @@
-//! `cargo xt layers`: the borders between crates, which the compiler alone does not hold.
+//! `cargo xt layers`: the borders between crates and between modules, which the compiler alone does not hold.
 
 use crate::shell::{Metadata, Package, no_arguments};
-use crate::sources;
+use crate::{circles, sources};
 use anyhow::{Context, Result, ensure};
 
 /// Which crates of the workspace a crate may use in what is shipped: `api <- model <- plane <- plane-* <- kube-proxy`, and
@@ -41,6 +41,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         faults.extend(arrows(package));
         faults.extend(lints(package)?);
     }
+    faults.extend(circles::faults(&metadata, |package| !TOOLS.contains(&package.name.as_str()))?);
     faults.extend(sources::faults(&metadata)?);
     for fault in &faults {
         println!("{fault}");

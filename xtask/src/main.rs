@@ -4,6 +4,7 @@
 mod bench;
 mod binaries;
 mod check;
+mod circles;
 mod demo;
 mod deny;
 mod fuzz;
@@ -22,7 +23,7 @@ use std::process::ExitCode;
 const USAGE: &str = "cargo xt COMMAND
 
   check                  fmt, clippy, doc, layers, deny: everything that needs no privilege and runs nothing
-  layers                 the allowed dependencies between crates, where unsafe may stand, sizes of files
+  layers                 the allowed dependencies between crates, circles between modules, where unsafe may stand, sizes of files
   deny                   licences, sources and duplicates of all dependencies, by deny.toml
   test [--setup]         everything that can fail: check, all tests, fuzz, demo (root); ends with `N passed, N failed`;
                          with --setup installs missing packages first (Debian, Ubuntu, Fedora) and prints their names

@@ -1,0 +1,196 @@
+//! The part of `cargo xt layers` that reads paths: modules that import each other.
+//!
+//! The arrows go between modules of one parent, each with everything below it: between the folders of a crate, and between the
+//! files of a folder. Read are `crate::…`, `super::…` and `self::…`, in `use` and in code, followed through the `use`s of the modules
+//! on their way. Modules for tests only are left out. Methods are not seen: whose they are, only the compiler knows.
+
+mod rust;
+
+use crate::shell::{Metadata, Package};
+use anyhow::{Context, Result};
+use rust::Source;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// A module's path from the crate's root, which is the empty one.
+type Module = Vec<String>;
+
+/// All modules of a crate.
+type Modules = BTreeMap<Module, Source>;
+
+/// The most `use`s that a name is followed through.
+const REEXPORTS: usize = 8;
+
+/// The circles between modules of the packages that are shipped.
+///
+/// # Errors
+/// When a source file cannot be read.
+pub(crate) fn faults(metadata: &Metadata, is_shipped: impl Fn(&Package) -> bool) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    for package in metadata.packages.iter().filter(|package| is_shipped(package)) {
+        let root = package.folder().join("src");
+        if root.join("lib.rs").is_file() {
+            let mut modules = Modules::new();
+            read(&root.join("lib.rs"), &root, Module::new(), &mut modules)?;
+            faults.extend(circles(&modules).into_iter().map(|circle| format!("{}: {circle}", package.name)));
+        }
+    }
+    Ok(faults)
+}
+
+/// Reads a module's file and those of its children, which are in this folder.
+fn read(file: &Path, folder: &Path, name: Module, modules: &mut Modules) -> Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    let source = Source::read(&text);
+    for child in &source.children {
+        let below = folder.join(child);
+        let beside = folder.join(format!("{child}.rs"));
+        let file = if beside.is_file() { beside } else { below.join("mod.rs") };
+        read(&file, &below, [name.as_slice(), std::slice::from_ref(child)].concat(), modules)?;
+    }
+    modules.insert(name, source);
+    Ok(())
+}
+
+/// Every circle, with an example of each of its arrows.
+fn circles(modules: &Modules) -> Vec<String> {
+    let mut parents: BTreeMap<Module, Arrows> = BTreeMap::new();
+    for (from, source) in modules {
+        for path in &source.paths {
+            let to = target(modules, from, path, REEXPORTS);
+            let shared = from.iter().zip(&to).take_while(|(one, other)| one == other).count();
+            if let (Some(one), Some(other)) = (from.get(shared), to.get(shared)) {
+                let arrows = parents.entry(from[..shared].to_vec()).or_default();
+                let example = format!("{} -> {}", from.join("::"), to.join("::"));
+                arrows.entry(one.clone()).or_default().entry(other.clone()).or_insert(example);
+            }
+        }
+    }
+    parents.values().flat_map(|arrows| around(arrows)).collect()
+}
+
+/// From child to child, each with an example.
+type Arrows = BTreeMap<String, BTreeMap<String, String>>;
+
+/// The circles of one parent's children: all arrows between two that reach each other.
+fn around(arrows: &Arrows) -> Vec<String> {
+    let mut done = BTreeSet::new();
+    let mut faults = Vec::new();
+    for start in arrows.keys() {
+        let knot: BTreeSet<String> =
+            reached(arrows, start).into_iter().filter(|other| reached(arrows, other).contains(start)).collect();
+        if knot.is_empty() || !done.insert(knot.clone()) {
+            continue;
+        }
+        let examples = knot.iter().filter_map(|from| arrows.get(from)).flatten();
+        let examples: Vec<&str> =
+            examples.filter(|(to, _)| knot.contains(*to)).map(|(_, example)| example.as_str()).collect();
+        faults.push(format!("modules in a circle: {}", examples.join(", ")));
+    }
+    faults
+}
+
+/// What can be reached from a module by one arrow or more.
+fn reached(arrows: &Arrows, start: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![start.to_owned()];
+    while let Some(from) = open.pop() {
+        for to in arrows.get(&from).into_iter().flat_map(BTreeMap::keys) {
+            if found.insert(to.clone()) {
+                open.push(to.clone());
+            }
+        }
+    }
+    found
+}
+
+/// The module that a path leads to from here: as far as modules go, and through the `use`s of the last.
+fn target(modules: &Modules, from: &[String], path: &[String], reexports: usize) -> Module {
+    let mut at = from.to_vec();
+    for (index, segment) in path.iter().enumerate() {
+        match segment.as_str() {
+            "crate" => at.clear(),
+            "self" => {}
+            "super" => drop(at.pop()),
+            name => {
+                let child = [at.as_slice(), &[name.to_owned()]].concat();
+                if modules.contains_key(&child) {
+                    at = child;
+                    continue;
+                }
+                let source = modules.get(&at).filter(|_| reexports > 0 && at.as_slice() != from);
+                let Some(import) = source.and_then(|source| source.imports.get(name)) else { return at };
+                let rest = [import.as_slice(), path.get(index + 1..).unwrap_or_default()].concat();
+                return target(modules, &at, &rest, reexports - 1);
+            }
+        }
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(sources: &[(&str, &str)], wanted: &[&str]) {
+        let module = |name: &str| name.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect();
+        let modules = sources.iter().map(|(name, text)| (module(name), Source::read(text))).collect();
+        assert_eq!(circles(&modules), wanted);
+    }
+
+    #[test]
+    fn arrows_one_way_and_to_parents_are_none() {
+        check(
+            &[
+                ("", "mod a; mod b; pub use a::Thing;"),
+                ("a", "use crate::Other; mod x; use x::Y;"),
+                ("a::x", "use super::Thing; use crate::b::Deep;"),
+                ("b", "fn f() -> crate::c::D {}"),
+                ("c", ""),
+            ],
+            &[],
+        );
+    }
+
+    #[test]
+    fn folders_that_import_each_other_are_found() {
+        check(
+            &[
+                ("", "mod a; mod b;"),
+                ("a", "mod x;"),
+                ("a::x", "use crate::{b::B, c};"),
+                ("b", "fn f() { super::a::g(); }"),
+                ("c", ""),
+            ],
+            &["modules in a circle: a::x -> b, b -> a"],
+        );
+    }
+
+    #[test]
+    fn files_of_a_folder_are_siblings_too_and_imports_are_followed() {
+        check(
+            &[
+                ("", "mod a;"),
+                ("a", "mod x; mod y; pub use y::{Y as Z, more};"),
+                ("a::x", "use super::Z;"),
+                ("a::y", "use crate::a::x::X;"),
+            ],
+            &["modules in a circle: a::x -> a::y, a::y -> a::x"],
+        );
+    }
+
+    #[test]
+    fn longer_ways_round_are_found_once() {
+        check(
+            &[
+                ("", "mod a; mod b; mod c; mod d;"),
+                ("a", "use crate::b;"),
+                ("b", "use crate::c::C; use crate::d;"),
+                ("c", "type A = crate::a::A;"),
+                ("d", ""),
+            ],
+            &["modules in a circle: a -> b, b -> c, c -> a"],
+        );
+    }
+}
