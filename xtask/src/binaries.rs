@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 pub(crate) struct Binary {
     /// The folder of its package, where it runs.
     folder: PathBuf,
-    /// The name of the target, such as `churn` for `tests/churn/main.rs`.
+    /// The name of the target, such as `churn` for `tests/e2e/churn/main.rs`.
     target: String,
     /// True for a target of its own in `tests`; false for the unit tests of a library or a program.
     is_test: bool,

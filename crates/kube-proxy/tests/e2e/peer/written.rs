@@ -9,8 +9,8 @@ use ferry_testkit::kubernetes;
 use super::{EXECUTABLE, folder};
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
-const EVERY_FIELD: &str = include_str!("../../../api/testdata/every-field.yaml");
-const KUBEADM: &str = include_str!("../../../api/testdata/kubeadm.yaml");
+const EVERY_FIELD: &str = include_str!("../../../../api/testdata/every-field.yaml");
+const KUBEADM: &str = include_str!("../../../../api/testdata/kubeadm.yaml");
 
 /// What both are given.
 struct Case {

@@ -2,7 +2,7 @@
 //! kernel, and real connections show what came of it.
 //!
 //! One API server serves all tests, one after another; each begins with an empty namespace and no rules. Needs Go,
-//! openssl, curl and python3, as `tests/peer` does.
+//! openssl, curl and python3, as `tests/e2e/peer` does.
 #![expect(
     clippy::expect_used,
     clippy::print_stdout,
