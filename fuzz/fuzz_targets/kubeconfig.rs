@@ -3,7 +3,7 @@
 //! Most of what a fuzzer writes has no context, so that each text is also tried as the fields of a cluster and a user.
 #![no_main]
 
-use ferry_api::kubeconfig::{Chosen, ServerAddress, decode, of_master};
+use ferry_client::kubeconfig::{Chosen, ServerAddress, decode, of_master};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use ferry_api::x509::{old_public_key, validity};
+use ferry_client::x509::{old_public_key, validity};
 use libfuzzer_sys::fuzz_target;
 
 const SEQUENCE: u8 = 0x30;

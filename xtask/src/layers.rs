@@ -10,10 +10,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("ferry-family", &[]),
     ("ferry-api", &["ferry-family"]),
     ("ferry-kernel", &["ferry-family"]),
+    ("ferry-client", &["ferry-api", "ferry-kernel"]),
     ("ferry-model", &["ferry-api"]),
     ("ferry-plane", &["ferry-api", "ferry-model"]),
     (PLANES, &["ferry-api", "ferry-model", "ferry-plane", "ferry-kernel"]),
-    ("ferry-kube-proxy", &["ferry-api", "ferry-model", "ferry-plane", "ferry-kernel", PLANES]),
+    ("ferry-kube-proxy", &["ferry-api", "ferry-client", "ferry-model", "ferry-plane", "ferry-kernel", PLANES]),
 ];
 
 /// Stands for every crate whose name begins so; none of them may use another.

@@ -7,33 +7,33 @@ const REPLAYED: usize = 100_000;
 
 /// A document of a YAML stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Chunk<'a> {
+pub struct Chunk<'a> {
     /// its text, from its `---` on
-    pub(crate) text: &'a str,
+    pub text: &'a str,
     /// how many lines of the stream stand before it
-    pub(crate) lines_before: usize,
+    pub lines_before: usize,
 }
 
 /// An error of a document, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub struct Fault {
     /// 1-based line and column within the stream, where known
-    pub(crate) place: Option<(usize, usize)>,
+    pub place: Option<(usize, usize)>,
     /// what is wrong, without the place
-    pub(crate) message: String,
+    pub message: String,
 }
 
 // === impl Chunk ===
 
 impl Chunk<'_> {
     /// A place within this document as a place within the stream.
-    pub(crate) fn place(&self, location: serde_saphyr::Location) -> Option<(usize, usize)> {
+    pub fn place(&self, location: serde_saphyr::Location) -> Option<(usize, usize)> {
         let line = usize::try_from(location.line()).ok().filter(|line| *line > 0)?;
         Some((line + self.lines_before, usize::try_from(location.column()).unwrap_or(0)))
     }
 
     /// An error of the parser within this document. One that has no place of its own is about the whole document.
-    pub(crate) fn fault(&self, error: &Error) -> Fault {
+    pub fn fault(&self, error: &Error) -> Fault {
         let place = error.location().and_then(|location| self.place(location)).or_else(|| self.first_line());
         Fault { place, message: message(error) }
     }
@@ -61,7 +61,7 @@ fn message(error: &Error) -> String {
 /// Splits a stream at the lines that begin with `---`, or end a document with `...`. YAML keeps both free for that:
 /// they can't stand in a block or a quoted text. What holds nothing but comments, blank lines and directives before a
 /// `---` belongs to the document behind it.
-pub(crate) fn documents(stream: &str) -> Vec<Chunk<'_>> {
+pub fn documents(stream: &str) -> Vec<Chunk<'_>> {
     let mut chunks = Vec::new();
     let mut begin = 0;
     let mut lines_before = 0;
@@ -87,7 +87,7 @@ pub(crate) fn documents(stream: &str) -> Vec<Chunk<'_>> {
 }
 
 /// The parser's options for a document of this length, nested no deeper than `depth`: the decoder recurses.
-pub(crate) fn options(length: usize, depth: usize, duplicate_keys: DuplicateKeyPolicy) -> Options {
+pub fn options(length: usize, depth: usize, duplicate_keys: DuplicateKeyPolicy) -> Options {
     // Without anchors no document has more events than bytes, so the limits stand for what anchors add.
     let events = length.saturating_add(REPLAYED);
     serde_saphyr::options! {

@@ -1,6 +1,7 @@
-//! Makes text that others chose safe to print: tools, plugins, tenants.
+//! Text for operators: text of tools, plugins and tenants made safe to print, and the system's words for errors.
 
 use std::fmt::Write as _;
+use std::io;
 
 /// True if a terminal shows the character and does nothing else: no control character of C0 or C1, no line or paragraph
 /// separator, none of the format characters that reorder or hide their neighbours (Unicode UAX 9, UTS 39).
@@ -38,6 +39,16 @@ pub fn in_one_line(text: &str) -> String {
         push_escaped(&mut joined, line);
     }
     joined
+}
+
+/// The system's words for the errors that are met most, as Go prints them.
+pub fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        io::ErrorKind::IsADirectory => "is a directory".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 #[cfg(test)]

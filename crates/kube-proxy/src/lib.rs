@@ -3,7 +3,7 @@
 //! A tour, in the direction of the data:
 //!
 //! - [`cli`] and [`commands`] read flags and configuration; [`app`] wires everything below and starts its threads. Start reading there.
-//! - [`origin`] chooses where objects come from: [`source::api`], through the [`client`] of the API server, or [`source::directory`],
+//! - [`origin`] chooses where objects come from: [`source::api`], through the client of the API server ([`ferry_client`]), or [`source::directory`],
 //!   a directory of manifests. [`platform`] adds the machine's own addresses.
 //! - An [`input`] goes to the [`core`], which keeps all objects, resolves Services and hands changed units to each IP family's
 //!   engine.
@@ -20,9 +20,7 @@
 //! Folders import each other in one direction only; `cargo xt layers` checks it.
 
 pub mod app;
-mod backoff;
 pub mod cli;
-pub mod client;
 pub mod commands;
 pub mod core;
 pub mod engine_loop;

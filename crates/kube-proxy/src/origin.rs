@@ -7,7 +7,6 @@ use std::time::Instant;
 use anyhow::Context as _;
 use ferry_model::Settings;
 
-use crate::client::{self, Access, Client};
 use crate::core::{NodeFacts, NodeWait};
 use crate::events::{self, Recorder};
 use crate::health::Freshness;
@@ -16,6 +15,7 @@ use crate::platform;
 use crate::source::Sink;
 use crate::source::api::{self, ApiSource};
 use crate::source::directory::Directory;
+use ferry_client::{self as client, Access, Client};
 
 /// Where objects come from.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Origin {
             Self::Cluster { access, options } => {
                 let freshness = Arc::new(Freshness::new(Instant::now(), &api::KINDS));
                 let server = access.server().to_owned();
-                let client = Client::new(*access, *options, Arc::clone(&metrics.rest))?;
+                let client = Client::new(*access, *options, metrics.rest.clone())?;
                 // With a limit of their own, as for upstream: a storm of events holds up no list.
                 let own = client.with_own_limit();
                 let (recorder, writer) = events::open(own, &platform::machine_name(), events::Timing::default());

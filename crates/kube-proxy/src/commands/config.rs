@@ -5,7 +5,8 @@ use std::fs;
 
 use anyhow::{Context as _, bail};
 use ferry_api::config::{KubeProxyConfiguration, decode};
-use ferry_api::kubeconfig::without_credentials;
+use ferry_client::kubeconfig::without_credentials;
+use ferry_kernel::text::reason;
 
 use crate::cli::{self, Effect, Flags};
 use crate::platform;
@@ -85,8 +86,7 @@ pub fn complete(flags: &Flags) -> anyhow::Result<Configured> {
 }
 
 fn read(path: &str, notices: &mut Vec<Notice>) -> anyhow::Result<KubeProxyConfiguration> {
-    let text =
-        fs::read_to_string(path).map_err(|error| anyhow::anyhow!("open {path}: {}", platform::reason(&error)))?;
+    let text = fs::read_to_string(path).map_err(|error| anyhow::anyhow!("open {path}: {}", reason(&error)))?;
     let decoded = decode(&text)?;
     notices.extend(decoded.strict_error.map(Notice::Lenient));
     notices.extend(decoded.warnings.into_iter().map(Notice::Odd));

@@ -6,9 +6,10 @@ use ferry_model::Settings;
 
 use super::Configured;
 use crate::app::{self, Plan};
-use crate::client::{self, Access};
 use crate::origin::Origin;
 use crate::planes::Plane;
+use crate::version;
+use ferry_client::{self as client, Access};
 
 pub(super) fn run(configured: &Configured) -> anyhow::Result<()> {
     let config = &configured.config;
@@ -42,7 +43,7 @@ fn origin(configured: &Configured) -> anyhow::Result<Origin> {
         accept_content_types: connection.accept_content_types.clone(),
         qps: connection.qps,
         burst: connection.burst,
-        user_agent: client::user_agent(&program),
+        user_agent: client::user_agent(&program, version::UPSTREAM, &version::platform()),
         timing: client::Timing::default(),
     };
     Ok(Origin::Cluster { access: Box::new(access), options: Box::new(options) })

@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::anyhow;
 use ferry_api::config::{KubeProxyConfiguration, MODE_IPTABLES};
 
-use crate::platform::reason;
+use ferry_kernel::text::reason;
 
 /// Writes the configuration as upstream writes it; a blank mode is upstream's default, iptables.
 pub(super) fn write(config: &KubeProxyConfiguration, file: &str) -> anyhow::Result<()> {

@@ -20,7 +20,7 @@ pub use recorder::Recorder;
 pub(crate) use recorder::{Inbox, open as open_queue};
 pub use writer::Writer;
 
-use crate::client::Client;
+use ferry_client::Client;
 
 /// Times and bounds. The default is upstream's; tests shorten it.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use super::event::CONTROLLER;
 use super::outbox::{Outbox, Outcome, Waiting, is_harmless, text};
 use super::recorder::Inbox;
 use super::series::{Series, Write};
-use crate::client::{Call, Client, Verb};
+use ferry_client::{Call, Client, Verb};
 
 /// Brings to the API server what recorders are told, one request after another.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use ferry_client::Observe;
 use prometheus::{Gauge, Histogram, HistogramVec, IntCounterVec, IntGauge, Registry};
 
 use super::row::Buckets::{CertificateAge, RequestSeconds, RequestSize};
@@ -160,20 +161,18 @@ impl RestMetrics {
             }
         }));
     }
+}
 
-    /// A request got this status, or `<error>`.
-    pub(crate) fn answered(&self, code: &str, method: &str, host: &str) {
+impl Observe for RestMetrics {
+    fn answered(&self, code: &str, method: &str, host: &str) {
         self.requests.with_label_values(&[code, method, host]).inc();
     }
 
-    /// A request waited for its turn.
-    pub(crate) fn waited(&self, method: &str, host: &str, time: Duration) {
+    fn waited(&self, method: &str, host: &str, time: Duration) {
         self.limiter.with_label_values(&[method, host]).observe(time.as_secs_f64());
     }
 
-    /// An answer was read to its end, or to where it broke off. Sizes are of the bodies, in bytes; that of the answer is
-    /// `None` where nothing came. Watches aren't observed: they have no end.
-    pub(crate) fn ended(&self, method: &str, host: &str, took: Duration, (sent, came): (u64, Option<u64>)) {
+    fn ended(&self, method: &str, host: &str, took: Duration, (sent, came): (u64, Option<u64>)) {
         self.duration.with_label_values(&[method, host]).observe(took.as_secs_f64());
         self.request_size.with_label_values(&[method, host]).observe(sent as f64);
         if let Some(size) = came {
@@ -181,34 +180,71 @@ impl RestMetrics {
         }
     }
 
-    /// A request is sent once more after this status, or `<error>` where no server looked at it.
-    pub(crate) fn retried(&self, code: &str, method: &str, host: &str) {
+    fn retried(&self, code: &str, method: &str, host: &str) {
         self.retries.with_label_values(&[code, method, host]).inc();
     }
 
-    /// An attempt to connect came to this.
-    pub(crate) fn connected(&self, result: &str) {
+    fn connected(&self, result: &str) {
         self.connections.with_label_values(&[result]).inc();
     }
 
-    /// A plugin ended so, with this exit code.
-    pub(crate) fn plugin_call(&self, status: &str, code: i32) {
+    fn plugin_call(&self, status: &str, code: i32) {
         self.plugin_calls.with_label_values(&[code.to_string().as_str(), status]).inc();
     }
 
-    /// A plugin's certificate is in use that ends then.
-    pub(crate) fn plugin_certificate(&self, expiry: Option<SystemTime>) {
+    fn plugin_certificate(&self, expiry: Option<SystemTime>) {
         *self.plugin_expiry.lock().unwrap_or_else(PoisonError::into_inner) = expiry;
     }
 
-    /// A plugin's certificate was replaced after this time.
-    pub(crate) fn plugin_certificate_replaced(&self, age: Duration) {
+    fn plugin_certificate_replaced(&self, age: Duration) {
         self.plugin_age.observe(age.as_secs_f64());
     }
 
-    /// A transport was made; it is the only one in use.
-    pub(crate) fn transport_created(&self) {
+    fn transport_created(&self) {
         self.transports.with_label_values(&["miss"]).inc();
         self.transport_entries.set(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+
+    #[test]
+    fn what_the_client_reports_stands_on_the_page() {
+        const HOST: &str = "10.0.0.1:6443";
+        let metrics = Metrics::new().unwrap();
+        assert!(metrics.encode().contains("\nrest_client_exec_plugin_ttl_seconds +Inf\n"));
+        let client: &dyn Observe = &*metrics.rest;
+        client.answered("200", "GET", HOST);
+        client.waited("GET", HOST, Duration::from_secs(3));
+        client.ended("GET", HOST, Duration::from_secs(2), (5, Some(70)));
+        client.ended("POST", HOST, Duration::from_secs(2), (5, None));
+        client.retried("401", "GET", HOST);
+        client.connected("h2");
+        client.plugin_call("plugin_execution_error", 3);
+        client.plugin_certificate(Some(SystemTime::now() + Duration::from_secs(100)));
+        client.plugin_certificate_replaced(Duration::from_secs(9));
+        client.transport_created();
+        let page = metrics.encode();
+        for line in [
+            "rest_client_requests_total{code=\"200\",host=\"10.0.0.1:6443\",method=\"GET\"} 1",
+            "rest_client_rate_limiter_duration_seconds_sum{host=\"10.0.0.1:6443\",verb=\"GET\"} 3",
+            "rest_client_request_duration_seconds_sum{host=\"10.0.0.1:6443\",verb=\"GET\"} 2",
+            "rest_client_request_size_bytes_sum{host=\"10.0.0.1:6443\",verb=\"POST\"} 5",
+            "rest_client_response_size_bytes_sum{host=\"10.0.0.1:6443\",verb=\"GET\"} 70",
+            "rest_client_request_retries_total{code=\"401\",host=\"10.0.0.1:6443\",verb=\"GET\"} 1",
+            "kubeproxy_source_connections_total{result=\"h2\"} 1",
+            "rest_client_exec_plugin_call_total{call_status=\"plugin_execution_error\",code=\"3\"} 1",
+            "rest_client_exec_plugin_certificate_rotation_age_sum 9",
+            "rest_client_transport_create_calls_total{result=\"miss\"} 1",
+            "rest_client_transport_cache_entries 1",
+        ] {
+            assert!(page.lines().any(|each| each == line), "{line}");
+        }
+        assert!(!page.contains("rest_client_response_size_bytes_sum{host=\"10.0.0.1:6443\",verb=\"POST\"}"));
+        let left = page.lines().find_map(|line| line.strip_prefix("rest_client_exec_plugin_ttl_seconds "));
+        assert!((90.0..=100.0).contains(&left.unwrap().parse::<f64>().unwrap()), "{left:?}");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ferry_api::object::Kind;
-use ferry_kube_proxy::client;
+use ferry_client as client;
 use ferry_kube_proxy::source::api::KINDS;
 use ferry_testkit::api::{Action, Form, Options, Rule};
 

@@ -13,8 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Kind, KubeObject, ObjectName};
+use ferry_client::{self as client, Access, Client};
 use ferry_kernel::netns::Namespace;
-use ferry_kube_proxy::client::{self, Access, Client};
 use ferry_kube_proxy::events::{self, Recorder};
 use ferry_kube_proxy::health::{Fresh, Freshness};
 use ferry_kube_proxy::input::Input;

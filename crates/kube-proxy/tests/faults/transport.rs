@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Kind, ObjectName};
-use ferry_kube_proxy::client;
+use ferry_client as client;
 use ferry_kube_proxy::events::{Event, Level, Regarding};
 use ferry_kube_proxy::source::api::{KINDS, Timing};
 use ferry_testkit::api::{Action, Authority, Form, Options, Rule, Seen, Validity};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ferry_api::wire::stream::{Status, StreamError};
 
-use crate::client::CallError;
+use ferry_client::CallError;
 
 /// A failure of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]

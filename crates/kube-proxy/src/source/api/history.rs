@@ -12,7 +12,7 @@ use ferry_api::object::ObjectName;
 use ferry_api::wire::stream::compare_versions;
 
 use super::timing::Timing;
-use crate::backoff::Dice;
+use ferry_client::backoff::Dice;
 
 /// An object's last change.
 #[derive(Clone, Debug, PartialEq, Eq)]

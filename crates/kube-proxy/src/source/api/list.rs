@@ -9,7 +9,7 @@ use super::failure::{Cause, Failure};
 use super::history::Witnesses;
 use super::reflector::{Reflector, Stop};
 use super::resource::Recency;
-use crate::client::Verb;
+use ferry_client::Verb;
 
 /// Empty pages that may follow each other. Even a server that filters after paging doesn't send many.
 const MOST_EMPTY_PAGES: usize = 3;

@@ -35,10 +35,10 @@ use self::resource::Resource;
 pub use self::timing::Timing;
 use self::turns::Turns;
 use super::{Closed, Sink};
-use crate::backoff::Dice;
-use crate::client::Client;
 use crate::events::Writer;
 use crate::health::Freshness;
+use ferry_client::Client;
+use ferry_client::backoff::Dice;
 
 /// Every kind that is asked for. The Node comes first, since nothing can be decided without it.
 pub const KINDS: [Kind; 4] = [Kind::Node, Kind::Service, Kind::EndpointSlice, Kind::ServiceCidr];
@@ -104,7 +104,7 @@ impl Setup {
             client: self.client.clone(),
             timing: self.timing.clone(),
             freshness: Arc::clone(&self.freshness),
-            plan: Plan::new(self.timing.clone(), Dice::new()),
+            plan: Plan::new(self.timing.clone(), Dice::random()),
             outlet: Outlet::new(kind, &self.node_name, sink),
             report: Report::new(resource.name, self.server.as_str().into()),
             failures: 0,

@@ -14,7 +14,7 @@ use super::history::{Finding, History, Witnesses};
 use super::resource::Recency;
 use super::step::Step;
 use super::timing::Timing;
-use crate::backoff::{Backoff, Dice};
+use ferry_client::backoff::{Backoff, Dice};
 
 /// What follows from an attempt's end.
 #[derive(Debug)]

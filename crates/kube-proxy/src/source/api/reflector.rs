@@ -17,9 +17,9 @@ use super::resource::Resource;
 use super::step::Step;
 use super::timing::Timing;
 use super::turns::{Back, Outcome, Turn, Turns};
-use crate::client::{Answer, Body, Call, CallError, Client, Verb};
 use crate::health::Freshness;
 use crate::source::Closed;
+use ferry_client::{Answer, Body, Call, CallError, Client, Verb};
 
 /// Follows one kind.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::failure::{Cause, Failure};
-use crate::client::Verb;
+use ferry_client::Verb;
 
 /// What has been said about one kind since it last worked.
 #[derive(Debug)]

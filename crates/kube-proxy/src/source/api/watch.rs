@@ -6,7 +6,7 @@ use ferry_api::wire::stream::{Change, WatchDecoder, WatchEvent};
 use super::failure::{Cause, Failure};
 use super::history::{Witness, Witnesses};
 use super::reflector::{Reflector, Stop};
-use crate::client::Verb;
+use ferry_client::Verb;
 
 /// What one chunk of bytes brought beside objects.
 #[derive(Debug, Default)]

@@ -16,7 +16,7 @@ use super::pool::{Lease, Link, Pings, Pool};
 use super::proxy::Scheme;
 use super::settings::Settings;
 use super::tls::{self, Fault, Material, Pair};
-use crate::metrics::client::RestMetrics;
+use crate::observe::Observe;
 
 /// The transport in use.
 pub(super) struct Transports {
@@ -24,7 +24,7 @@ pub(super) struct Transports {
     /// scheme and authority
     server: Uri,
     timing: Timing,
-    metrics: Arc<RestMetrics>,
+    metrics: Arc<dyn Observe>,
     gate: Gate,
     state: Mutex<State>,
     /// counts up when the client's certificate changes
@@ -50,7 +50,7 @@ impl Transports {
         access: &Access,
         server: Uri,
         timing: &Timing,
-        metrics: &Arc<RestMetrics>,
+        metrics: &Arc<dyn Observe>,
     ) -> Result<Self, Fault> {
         let settings = Arc::clone(&access.settings);
         let material = access.material.clone();

@@ -7,15 +7,15 @@ use ferry_api::wire::parse_timestamp;
 use hyper::header::HeaderValue;
 use serde::Deserialize;
 
-use crate::client::credential::bearer;
-use crate::client::tls::Pair;
+use crate::credential::bearer;
+use crate::tls::Pair;
 
 /// Credentials that a plugin gave: a token, a certificate, or both.
-pub(in crate::client) struct Answer {
-    pub(in crate::client) header: Option<HeaderValue>,
-    pub(in crate::client) pair: Option<Pair>,
+pub(crate) struct Answer {
+    pub(crate) header: Option<HeaderValue>,
+    pub(crate) pair: Option<Pair>,
     /// when to ask again
-    pub(in crate::client) expires: Option<SystemTime>,
+    pub(crate) expires: Option<SystemTime>,
 }
 
 #[derive(Deserialize)]

@@ -120,7 +120,7 @@ fn a_server_without_tls_gets_no_credentials_and_no_file_is_read() {
     let folder = Folder::new();
     let user = "client-certificate: nothing, client-key: nothing, tokenFile: nothing";
     let access = folder.access("server: 'http://a', certificate-authority: nothing", user).unwrap();
-    assert_eq!(access.settings.chosen.user, ferry_api::kubeconfig::User::default());
+    assert_eq!(access.settings.chosen.user, kubeconfig::User::default());
 }
 
 #[test]

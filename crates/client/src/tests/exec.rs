@@ -72,8 +72,7 @@ async fn a_token_of_a_plugin_is_used_until_it_is_refused() {
     let all = tokio::join!(setup.status(), setup.status(), setup.status(), setup.status());
     assert_eq!(all, (Ok(200), Ok(200), Ok(200), Ok(200)));
     assert_eq!(bench.runs(), 1);
-    let calls = "rest_client_exec_plugin_call_total{call_status=\"no_error\",code=\"0\"}";
-    assert_eq!(setup.metric(calls).as_deref(), Some("1"));
+    assert_eq!(setup.count("plugin no_error 0"), Some(1));
     tokio::time::sleep(Duration::from_millis(250)).await;
     bench.folder.write("token", &credential("\"token\": \"open\""));
     bench.server.accept_token(Some("open"));
@@ -131,7 +130,7 @@ async fn a_plugin_is_told_what_it_asks_for() {
 fn what_a_working_plugin_writes_to_its_standard_error_is_one_line_of_the_log() {
     let forged = "login expires soon\\nE1121 08:17:33.714186   25767 run.go:72] \\033[1Aforged\\n";
     let script = format!("printf '{forged}' >&2; head -c 100000 /dev/zero >&2\n{}", printing("\"token\": \"sesame\""));
-    let text = crate::logging::logged(0, || {
+    let text = logged(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let bench = Bench::new();
@@ -187,8 +186,7 @@ async fn failing_plugins_say_why_and_show_no_secret() {
     }
     let setup = bench.client("exit 3", "");
     refused(&setup).await;
-    let calls = "rest_client_exec_plugin_call_total{call_status=\"plugin_execution_error\",code=\"3\"}";
-    assert_eq!(setup.metric(calls).as_deref(), Some("1"));
+    assert_eq!(setup.count("plugin plugin_execution_error 3"), Some(1));
     let setup = bench.client_of("no-such-program-anywhere", ", installHint: get it");
     let error = refused(&setup).await;
     assert_eq!(error, "exec plugin no-such-program-anywhere: it can't be started: no such file or directory; get it");
@@ -239,8 +237,9 @@ async fn a_certificate_of_a_plugin() {
     bench.folder.write("answer", &answer(&first));
     let setup = bench.client(&format!("cat {}", bench.folder.path("answer")), "");
     assert_eq!(setup.status().await, Ok(200));
-    let left: f64 = setup.metric("rest_client_exec_plugin_ttl_seconds").unwrap().parse().unwrap();
-    assert!((7000.0..=7200.0).contains(&left), "{left}");
+    let expiry = setup.observed.expiry.lock().unwrap().unwrap();
+    let left = expiry.duration_since(SystemTime::now()).unwrap().as_secs();
+    assert!((7000..=7200).contains(&left), "{left}");
     // The same again is no change; another one is, and it gets connections of its own.
     tokio::time::sleep(Duration::from_millis(250)).await;
     assert_eq!(setup.status().await, Ok(200));
@@ -249,5 +248,5 @@ async fn a_certificate_of_a_plugin() {
     tokio::time::sleep(Duration::from_millis(250)).await;
     assert_eq!(setup.status().await, Ok(200));
     assert_eq!(bench.server.connections(), 2);
-    assert_eq!(setup.metric("rest_client_exec_plugin_certificate_rotation_age_count").as_deref(), Some("1"));
+    assert_eq!(setup.count("plugin certificate replaced"), Some(1));
 }

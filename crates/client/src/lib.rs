@@ -1,9 +1,17 @@
-//! The client of the API server: kubeconfig, TLS, credentials, rate limit. It asks and hands back bodies as they come;
-//! what they hold is [`ferry_api::wire::stream`]'s matter, and when to ask again the matter of who asks.
+//! A client of the Kubernetes API server: kubeconfig, credentials, TLS, rate limit, HTTP. Requests are paths, answers are bytes.
+//!
+//! - [`Access`] is what a kubeconfig, `--master` or a pod's environment determines: [`kubeconfig`] decodes the file, `settings` keeps the
+//!   outcome, `credentials` and `exec` provide tokens and certificates (`credential`), `authorities`, `tls`, `verify` and [`x509`] trust.
+//! - [`Client`] sends requests and returns an [`Answer`] with a [`Body`] to read: `limit` is the rate limit, `transport` holds the
+//!   connections of one identity, `pool` shares them, `connect` and `proxy` make them, `gate` paces attempts while the server is away.
+//! - [`Observe`] receives what happens, for metrics; [`backoff`] paces retries, here and in callers.
+//!
+//! Decoding of bodies is [`ferry_api::wire::stream`]'s task, repeating requests the caller's.
 
 mod access;
 mod answer;
 mod authorities;
+pub mod backoff;
 mod body;
 mod connect;
 mod credential;
@@ -14,13 +22,16 @@ mod file;
 mod gate;
 mod gzip;
 mod headers;
+pub mod kubeconfig;
 mod limit;
+mod observe;
 mod pool;
 mod proxy;
 mod settings;
 mod tls;
 mod transport;
 mod verify;
+pub mod x509;
 
 #[cfg(test)]
 mod tests;
@@ -37,13 +48,12 @@ use hyper::header::{
 use hyper::{Method, Request, Response, Uri};
 use tokio::time::Instant;
 
-use crate::metrics::client::RestMetrics;
-
 pub use access::Access;
 pub use answer::Answer;
 pub use body::Body;
 pub use error::{AccessError, CallError};
 pub use headers::user_agent;
+pub use observe::Observe;
 
 use body::Purpose;
 use credential::Credential;
@@ -117,7 +127,7 @@ struct Inner {
     limit: RateLimit,
     credentials: Arc<Credentials>,
     transports: Arc<Transports>,
-    metrics: Arc<RestMetrics>,
+    metrics: Arc<dyn Observe>,
 }
 
 /// The head of an answer and where it came from.
@@ -215,7 +225,7 @@ impl Verb {
 
 impl Client {
     /// A client for this access. Tells once about content types that can't be decoded here.
-    pub fn new(access: Access, options: Options, metrics: Arc<RestMetrics>) -> Result<Self, AccessError> {
+    pub fn new(access: Access, options: Options, metrics: Arc<dyn Observe>) -> Result<Self, AccessError> {
         let settings = &access.settings;
         let unusable = |what: &str, reason: String| AccessError::Content {
             origin: settings.origin.clone(),

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use crate::kubeconfig::Exec;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ferry_api::kubeconfig::Exec;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use super::credential::Credential;
 use super::error::CallError;
 use super::settings::Settings;
 use super::tls::Material;
-use crate::metrics::client::RestMetrics;
+use crate::observe::Observe;
 
 pub(super) use answer::Answer;
 use run::Outcome;
@@ -34,7 +34,7 @@ pub(super) struct Plugin {
     limit: Duration,
     /// how long what it said counts in any case, failures and refusals included
     pause: Duration,
-    metrics: Arc<RestMetrics>,
+    metrics: Arc<dyn Observe>,
     state: Mutex<State>,
     /// the run whose credentials the server refused
     refused: AtomicU64,
@@ -57,7 +57,7 @@ struct State {
 // === impl Plugin ===
 
 impl Plugin {
-    pub(super) fn new(exec: &Exec, settings: &Settings, timing: &Timing, metrics: Arc<RestMetrics>) -> Self {
+    pub(super) fn new(exec: &Exec, settings: &Settings, timing: &Timing, metrics: Arc<dyn Observe>) -> Self {
         Self {
             about: about(exec, settings),
             exec: exec.clone(),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::wire::parse_timestamp;
+use ferry_api::wire::parse_timestamp;
 
 const SEQUENCE: u8 = 0x30;
 const EXPLICIT_VERSION: u8 = 0xa0;

@@ -5,19 +5,23 @@ mod calls;
 mod exec;
 mod http2;
 mod identity;
+mod observed;
 mod pair;
 mod proxy;
 mod token;
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::SystemTime;
 
 use ferry_testkit::api::{ApiServer, objects};
 
 use super::*;
-use crate::metrics::Metrics;
+use observed::Observed;
 
 /// A folder of its own for a test.
 struct Folder(PathBuf);
@@ -25,7 +29,7 @@ struct Folder(PathBuf);
 /// A client and what it counts.
 struct Setup {
     client: Client,
-    metrics: Metrics,
+    observed: Arc<Observed>,
 }
 
 // === impl Folder ===
@@ -94,13 +98,13 @@ impl Setup {
             accept_content_types: String::new(),
             qps: -1.0,
             burst: 0,
-            user_agent: user_agent("/bin/kube-proxy"),
+            user_agent: user_agent("/bin/kube-proxy", "v1.36.2", "linux/amd64"),
             timing: Timing::default(),
         };
         change(&mut options);
-        let metrics = Metrics::new().unwrap();
-        let client = Client::new(access, options, Arc::clone(&metrics.rest)).unwrap();
-        Self { client, metrics }
+        let observed = Arc::new(Observed::default());
+        let client = Client::new(access, options, observed.clone()).unwrap();
+        Self { client, observed }
     }
 
     /// A list to its end: its status and body.
@@ -112,10 +116,9 @@ impl Setup {
         self.list().await.map(|(status, _)| status)
     }
 
-    /// A line of the metrics' page that begins so, without that.
-    fn metric(&self, name: &str) -> Option<String> {
-        let page = self.metrics.encode();
-        page.lines().find_map(|line| line.strip_prefix(name).map(|rest| rest.trim().to_owned()))
+    /// The count of what the client reported under this name.
+    fn count(&self, name: &str) -> Option<u64> {
+        self.observed.count(name)
     }
 }
 
@@ -167,4 +170,26 @@ fn filled(options: ferry_testkit::api::Options, count: usize) -> ApiServer {
     let server = ApiServer::start(options);
     server.load(objects::services(count));
     server
+}
+
+/// Runs this and returns what was logged meanwhile.
+fn logged(work: impl FnOnce()) -> String {
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+    tracing::subscriber::with_default(subscriber, work);
+    String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()
 }

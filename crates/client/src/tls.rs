@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use ferry_api::kubeconfig::{Chosen, Content};
-use ferry_api::x509;
+use crate::kubeconfig::{Chosen, Content};
+use crate::x509;
 use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;

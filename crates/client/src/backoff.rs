@@ -5,24 +5,25 @@ use std::time::Duration;
 
 /// Waits that double.
 #[derive(Clone, Debug)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     first: Duration,
     doublings: u32,
 }
 
 /// Chance: the generator splitmix64, since nothing here has to be a secret.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub struct Dice(u64);
 
 // === impl Backoff ===
 
 impl Backoff {
-    pub(crate) fn new(first: Duration) -> Self {
+    /// A sequence of waits that begins with this one.
+    pub fn new(first: Duration) -> Self {
         Self { first, doublings: 0 }
     }
 
     /// The next wait: the doubled one, at most `limit`, times something from 1 to 2.
-    pub(crate) fn next(&mut self, limit: Duration, dice: &mut Dice) -> Duration {
+    pub fn next(&mut self, limit: Duration, dice: &mut Dice) -> Duration {
         let base = self.first.saturating_mul(2_u32.saturating_pow(self.doublings)).min(limit);
         // Far beyond any limit, and it never overflows.
         self.doublings = (self.doublings + 1).min(16);
@@ -30,7 +31,7 @@ impl Backoff {
     }
 
     /// The next wait is the first one.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.doublings = 0;
     }
 }
@@ -38,13 +39,14 @@ impl Backoff {
 // === impl Dice ===
 
 impl Dice {
-    pub(crate) fn new() -> Self {
+    /// Rolls that differ in each process.
+    pub fn random() -> Self {
         // The keys of a hasher are the one source of chance in the standard library.
         Self(RandomState::new().hash_one(0))
     }
 
-    #[cfg(test)]
-    pub(crate) fn seeded(seed: u64) -> Self {
+    /// Rolls that can be repeated.
+    pub fn seeded(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -57,12 +59,12 @@ impl Dice {
     }
 
     /// From 0 to 1, without 1.
-    pub(crate) fn fraction(&mut self) -> f64 {
+    pub fn fraction(&mut self) -> f64 {
         f64::from((self.roll() >> 32) as u32) / (f64::from(u32::MAX) + 1.0)
     }
 
     /// One of a range; its start if it is empty.
-    pub(crate) fn among(&mut self, range: &std::ops::Range<u64>) -> u64 {
+    pub fn among(&mut self, range: &std::ops::Range<u64>) -> u64 {
         let width = range.end.saturating_sub(range.start).max(1);
         range.start + self.roll() % width
     }
@@ -96,7 +98,7 @@ mod tests {
 
     #[test]
     fn chance_spreads() {
-        let mut dice = Dice::new();
+        let mut dice = Dice::random();
         let rolls: Vec<u64> = (0..1000).map(|_| dice.among(&(300..600))).collect();
         assert!(rolls.iter().all(|roll| (300..600).contains(roll)));
         assert!(rolls.iter().any(|roll| *roll < 400) && rolls.iter().any(|roll| *roll >= 500));

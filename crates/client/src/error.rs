@@ -5,10 +5,10 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use ferry_api::kubeconfig::KubeconfigError;
+use crate::kubeconfig::KubeconfigError;
 use thiserror::Error;
 
-use crate::platform::reason;
+use ferry_kernel::text::reason;
 
 /// There is no usable way to an API server: the start ends. No message holds a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -4,13 +4,13 @@ use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use ferry_api::kubeconfig::Exec;
+use crate::kubeconfig::Exec;
 use ferry_kernel::text::in_one_line;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
 
-use crate::platform::reason;
+use ferry_kernel::text::reason;
 
 /// Credentials are a few kilobytes.
 const MAX_OUTPUT_BYTES: u64 = 1 << 20;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ferry_api::kubeconfig::Chosen;
+use crate::kubeconfig::Chosen;
 
 use super::authorities::Authorities;
 use super::proxy::Proxy;

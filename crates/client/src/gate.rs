@@ -49,7 +49,7 @@ impl Gate {
             next: None,
             failing: Backoff::new(timing.backoff),
             absent: 0,
-            dice: Dice::new(),
+            dice: Dice::random(),
         };
         Self {
             turn: tokio::sync::Mutex::new(()),

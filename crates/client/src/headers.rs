@@ -6,18 +6,16 @@ use std::time::Duration;
 use ferry_api::wire::stream::Encoding;
 use hyper::header::{HeaderMap, RETRY_AFTER};
 
-use crate::version;
-
 const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// `kube-proxy/v1.36.2 (linux/amd64) kubernetes/unknown`, as upstream's from a build that doesn't know its commit. `program`
 /// is what the process was called as.
-pub fn user_agent(program: &str) -> String {
+pub fn user_agent(program: &str, version: &str, platform: &str) -> String {
     let name = Path::new(program).file_name().map_or_else(|| program.into(), |name| name.to_string_lossy());
     // What no header may hold is no name of a program either.
     let name: String = name.chars().filter(char::is_ascii_graphic).collect();
-    format!("{name}/{} ({}) kubernetes/unknown", version::UPSTREAM, version::platform())
+    format!("{name}/{version} ({platform}) kubernetes/unknown")
 }
 
 /// The header Accept: `acceptContentTypes`, or `contentType` and anything, without the types that can't be decoded here.
@@ -90,10 +88,9 @@ mod tests {
 
     #[test]
     fn the_user_agent_has_upstreams_shape() {
-        let agent = user_agent("/usr/local/bin/kube-proxy");
-        assert!(agent.starts_with("kube-proxy/v1.36.") && agent.ends_with(") kubernetes/unknown"), "{agent}");
-        assert!(agent.contains(" (linux/"));
-        assert!(user_agent("a\nb").starts_with("ab/"));
+        let agent = user_agent("/usr/local/bin/kube-proxy", "v1.36.2", "linux/amd64");
+        assert_eq!(agent, "kube-proxy/v1.36.2 (linux/amd64) kubernetes/unknown");
+        assert!(user_agent("a\nb", "v1", "linux/amd64").starts_with("ab/v1 "));
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::kubeconfig::{Authorization, Impersonate, User};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ferry_api::kubeconfig::{Authorization, Impersonate, User};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
@@ -15,7 +15,7 @@ use super::error::CallError;
 use super::exec::Plugin;
 use super::file::read_named;
 use super::settings::Settings;
-use crate::metrics::client::RestMetrics;
+use crate::observe::Observe;
 
 /// Where credentials come from.
 #[derive(Debug)]
@@ -108,7 +108,7 @@ fn read_token(path: &str) -> Result<HeaderValue, String> {
 // === impl Credentials ===
 
 impl Credentials {
-    pub(super) fn new(settings: &Settings, timing: &Timing, metrics: &Arc<RestMetrics>) -> Self {
+    pub(super) fn new(settings: &Settings, timing: &Timing, metrics: &Arc<dyn Observe>) -> Self {
         match &settings.chosen.user.authorization {
             Authorization::None => Self::Fixed(None),
             Authorization::Token(token) => Self::Fixed(bearer(token.expose()).ok()),

@@ -20,9 +20,7 @@ async fn a_renewed_token_is_used_at_once_when_the_old_one_is_refused() {
     folder.write("token", "two");
     server.accept_token(Some("two"));
     assert_eq!(setup.status().await, Ok(200));
-    let retries =
-        format!("rest_client_request_retries_total{{code=\"401\",host=\"{}\",verb=\"GET\"}}", server.address());
-    assert_eq!(setup.metric(&retries).as_deref(), Some("1"));
+    assert_eq!(setup.count(&format!("retried 401 GET {}", server.address())), Some(1));
     // The same token again isn't tried again.
     server.accept_token(Some("three"));
     server.forget_requests();

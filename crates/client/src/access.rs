@@ -5,9 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use ferry_api::kubeconfig::{
-    self, Authorization, Chosen, Content, Impersonate, ServerAddress, User, without_credentials,
-};
+use crate::kubeconfig::{self, Authorization, Chosen, Content, Impersonate, ServerAddress, User, without_credentials};
 use hyper::Uri;
 
 use super::authorities::Authorities;
@@ -17,7 +15,7 @@ use super::file;
 use super::proxy::Proxy;
 use super::settings::{Http2, Settings};
 use super::tls::{self, Material};
-use crate::platform::reason;
+use ferry_kernel::text::reason;
 
 /// Where a pod finds its account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferry_api::x509;
+use crate::x509;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};

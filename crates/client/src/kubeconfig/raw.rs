@@ -7,7 +7,7 @@ use serde_path_to_error::Path;
 use serde_saphyr::{DuplicateKeyPolicy, with_deserializer_from_str_with_options};
 
 use super::KubeconfigError;
-use crate::yaml::{self, Fault};
+use ferry_api::yaml::{self, Fault};
 
 /// Deepest nesting of a kubeconfig; the extension for plugins may hold anything.
 const DEPTH: usize = 32;
