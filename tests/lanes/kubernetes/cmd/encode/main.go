@@ -1,5 +1,5 @@
-// Encode writes in protobuf, with upstream's own serializer, what it reads in JSON: an object, a list or a Status as the
-// body of an answer; {"type": …, "object": …} as a frame of a watch. Several of them may follow one another.
+// Encode converts JSON on standard input to protobuf with upstream's own serializer: an object, a list or a Status to the
+// body of a response; {"type": …, "object": …} to a watch frame. The input may hold several of them.
 package main
 
 import (
