@@ -60,13 +60,13 @@ fn circles(modules: &Modules) -> Vec<String> {
             let to = target(modules, from, path, REEXPORTS);
             let shared = from.iter().zip(&to).take_while(|(one, other)| one == other).count();
             if let (Some(one), Some(other)) = (from.get(shared), to.get(shared)) {
-                let arrows = parents.entry(from[..shared].to_vec()).or_default();
+                let arrows = parents.entry(from.iter().take(shared).cloned().collect()).or_default();
                 let example = format!("{} -> {}", from.join("::"), to.join("::"));
                 arrows.entry(one.clone()).or_default().entry(other.clone()).or_insert(example);
             }
         }
     }
-    parents.values().flat_map(|arrows| around(arrows)).collect()
+    parents.values().flat_map(around).collect()
 }
 
 /// From child to child, each with an example.

@@ -292,7 +292,8 @@ fn changes_are_counted() {
     };
     assert_eq!((service, *family), (&ObjectName::new("default", "a"), Family::V4));
     bench.upsert(&triggered.replace("2999", "1999"));
-    assert!(bench.reports.take().is_empty());
+    // Triggered before this process began.
+    assert!(matches!(bench.reports.take()[..], [Report::Changed { services: 0, slices: 1 }]));
 }
 
 #[test]
