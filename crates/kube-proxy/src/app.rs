@@ -167,7 +167,7 @@ fn engines(plan: &Plan, metrics: &Metrics, flows: &Arc<Shared>) -> anyhow::Resul
     if engines.is_empty() {
         bail!("mode {mode} can't be used on this machine: {}", reasons.join("; "));
     }
-    let mut handover = Handover::new(opened.tables, Arc::clone(flows));
+    let mut handover = Handover::new(opened.domains, Arc::clone(flows));
     if !families.contains(&Family::V6) {
         handover.abandon(Family::V6);
     }

@@ -1,6 +1,6 @@
-//! After a change of mode, or of the variant of iptables: what is elsewhere of a family is removed, once everything of it is in
-//! force here. Until then that serves. Now and then it is looked for again: a proxy of the other mode that still runs writes
-//! its rules anew, and leaves them behind when it ends. It happens beside all else, on a thread for each look.
+//! Hand-over from another mode, or variant of iptables: once a family's rules are in force in the domains of this run's engines,
+//! removes that family's rules from all other domains. Until then those serve. Looks again now and then: a proxy of the other
+//! mode that still runs writes its rules anew, and leaves them behind when it ends. Each look has a thread of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,13 +13,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
 use crate::flows::Shared;
-use crate::planes::{RetireError, SITES, Site};
+use crate::planes::{self, RetireError, RuleDomain};
 use crate::report::Turn;
 
-/// Where else rules may be, and when that is looked at.
+/// The domains of other modes and variants, and when each family is looked for there.
 #[derive(Debug)]
 pub struct Handover {
-    others: Vec<Site>,
+    /// all domains but those of the engines
+    others: Vec<RuleDomain>,
     flows: Arc<Shared>,
     /// families that are looked after
     begun: BTreeSet<Family>,
@@ -33,7 +34,7 @@ pub struct Handover {
 #[derive(Clone, Debug)]
 struct Look {
     family: Family,
-    sites: Vec<Site>,
+    domains: Vec<RuleDomain>,
     /// nothing was left there once
     cleared: BTreeSet<&'static str>,
     /// the failures that were said last
@@ -42,13 +43,13 @@ struct Look {
     removed: bool,
     /// what those rules served
     served: Vec<Served>,
-    /// what rules served that an attempt met which failed, by tables: it may have removed some of them
+    /// what rules served that an attempt met which failed, by domain: it may have removed some of them
     attempted: BTreeMap<&'static str, Vec<Served>>,
     /// until the next
     pause: Duration,
 }
 
-/// What came of one place.
+/// What came of one domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
@@ -69,9 +70,11 @@ const LONGEST: Duration = Duration::from_secs(300);
 // === impl Handover ===
 
 impl Handover {
-    /// To these tables, from all others. The flows are looked at that others' rules may have led.
-    pub fn new(tables: &str, flows: Arc<Shared>) -> Self {
-        let others = SITES.iter().filter(|site| site.tables != tables).copied().collect();
+    /// To these domains, which the engines live in and which it never touches, from all others. Flows that the others' rules
+    /// may have sent to wrong endpoints are checked.
+    pub fn new(own: &[RuleDomain], flows: Arc<Shared>) -> Self {
+        let is_own = |domain: &RuleDomain| own.iter().any(|own| own.name == domain.name);
+        let others = planes::domains().filter(|domain| !is_own(domain)).collect();
         let (sender, made) = unbounded_channel();
         Self { others, flows, begun: BTreeSet::new(), waiting: Vec::new(), sender, made }
     }
@@ -86,7 +89,7 @@ impl Handover {
     /// Removes all rules of a family that is switched off, of all modes: nobody would keep them up to date.
     pub fn abandon(&mut self, family: Family) {
         if self.begun.insert(family) {
-            self.begin(Look::new(family, SITES.to_vec()));
+            self.begin(Look::new(family, planes::domains().collect()));
         }
     }
 
@@ -129,10 +132,10 @@ impl Handover {
 // === impl Look ===
 
 impl Look {
-    fn new(family: Family, sites: Vec<Site>) -> Self {
+    fn new(family: Family, domains: Vec<RuleDomain>) -> Self {
         Self {
             family,
-            sites,
+            domains,
             cleared: BTreeSet::new(),
             said: BTreeMap::new(),
             removed: false,
@@ -146,7 +149,7 @@ impl Look {
     fn start(mut self, made: UnboundedSender<Self>) -> io::Result<()> {
         let thread = thread::Builder::new().name("handover".to_owned()).stack_size(STACK_BYTES);
         thread.spawn(move || {
-            let found: Vec<Found> = self.sites.clone().iter().map(|site| self.at(site)).collect();
+            let found: Vec<Found> = self.domains.clone().into_iter().map(|domain| self.at(domain)).collect();
             self.pause = pause(&found, self.pause);
             if found.iter().any(|found| *found != Found::Nothing) {
                 // What was read may have been large.
@@ -158,15 +161,15 @@ impl Look {
         Ok(())
     }
 
-    fn at(&mut self, site: &Site) -> Found {
-        let mut served = self.attempted.remove(site.tables).unwrap_or_default();
-        let result = site.retire(self.family, &mut served);
-        let found = self.tell(site, result);
+    fn at(&mut self, domain: RuleDomain) -> Found {
+        let mut served = self.attempted.remove(domain.name).unwrap_or_default();
+        let result = domain.retire(self.family, &mut served);
+        let found = self.tell(domain, result);
         if found == Found::Kept {
             // The next attempt may find none of these any more.
             served.sort_unstable();
             served.dedup();
-            self.attempted.insert(site.tables, served);
+            self.attempted.insert(domain.name, served);
         } else {
             self.removed |= found != Found::Nothing || !served.is_empty();
             self.served.extend(served);
@@ -175,26 +178,26 @@ impl Look {
     }
 
     /// Says what is new.
-    fn tell(&mut self, site: &Site, result: Result<usize, RetireError>) -> Found {
-        let (family, Site { mode, tables, .. }) = (self.family, site);
+    fn tell(&mut self, domain: RuleDomain, result: Result<usize, RetireError>) -> Found {
+        let (family, RuleDomain { mode, name: domain, .. }) = (self.family, domain);
         let error = match result {
             Ok(objects) => {
-                self.said.remove(tables);
-                let first = self.cleared.insert(tables);
+                self.said.remove(domain);
+                let first = self.cleared.insert(domain);
                 return match objects {
                     0 => {
-                        tracing::debug!(%family, mode, tables, "Nothing is there");
+                        tracing::debug!(%family, mode, domain, "Nothing is there");
                         Found::Nothing
                     }
                     _ if first => {
-                        tracing::info!(%family, mode, tables, objects, "Removed an earlier run's rules");
+                        tracing::info!(%family, mode, domain, objects, "Removed an earlier run's rules");
                         Found::Removed
                     }
                     _ => {
                         tracing::warn!(
                             %family,
                             mode,
-                            tables,
+                            domain,
                             objects,
                             "Removed rules that another proxy had written meanwhile: is one of this mode still running?"
                         );
@@ -203,20 +206,20 @@ impl Look {
                 };
             }
             Err(RetireError::Absent(error)) => {
-                tracing::debug!(%family, mode, tables, err = %error, "The mode has no rules here");
+                tracing::debug!(%family, mode, domain, err = %error, "The mode has no rules here");
                 return Found::Nothing;
             }
             Err(RetireError::Failed(error)) => format!("{error:#}"),
         };
-        if self.said.get(tables) != Some(&error) {
+        if self.said.get(domain) != Some(&error) {
             tracing::warn!(
                 %family,
                 mode,
-                tables,
+                domain,
                 err = error,
                 "Rules of an earlier run may still be there and win over ours, trying again"
             );
-            self.said.insert(tables, error);
+            self.said.insert(domain, error);
         }
         Found::Kept
     }
@@ -236,12 +239,27 @@ mod tests {
 
     use super::*;
 
+    const SOME: RuleDomain = RuleDomain { mode: "some", name: "somewhere", retire: |_, _| Ok(0) };
+
+    /// A mode may live in several domains, and leaves others of its own that it doesn't use in this run.
+    #[test]
+    fn the_domains_of_the_engines_are_left_alone() {
+        let all: Vec<RuleDomain> = planes::domains().collect();
+        for used in 0..1_usize << all.len() {
+            let (own, others): (Vec<_>, Vec<_>) = all.iter().enumerate().partition(|(at, _)| used & 1 << at != 0);
+            let own: Vec<RuleDomain> = own.into_iter().map(|(_, domain)| *domain).collect();
+            let handover = Handover::new(&own, Arc::default());
+            let cleared: Vec<&str> = handover.others.iter().map(|domain| domain.name).collect();
+            assert_eq!(cleared, others.iter().map(|(_, domain)| domain.name).collect::<Vec<_>>());
+        }
+    }
+
     #[test]
     fn what_is_new_is_said() {
         let mut look = Look::new(Family::V4, Vec::new());
         let mut says = |result| {
             let mut found = None;
-            let text = crate::logging::logged(4, || found = Some(look.tell(&SITES[0], result)));
+            let text = crate::logging::logged(4, || found = Some(look.tell(SOME, result)));
             (found.unwrap(), text)
         };
         let failed = |why: &'static str| Err(RetireError::Failed(anyhow::Error::msg(why)));
@@ -275,19 +293,19 @@ mod tests {
             served.push(SERVED[2]);
             Ok(1)
         }
-        let site = |retire| Site { retire, ..SITES[0] };
-        for (last, expected) in [(site(the_rest), &SERVED[..]), (site(|_, _| Ok(0)), &SERVED[..2])] {
+        let domain = |retire| RuleDomain { retire, ..SOME };
+        for (last, expected) in [(domain(the_rest), &SERVED[..]), (domain(|_, _| Ok(0)), &SERVED[..2])] {
             let mut look = Look::new(Family::V4, Vec::new());
             for _ in 0..3 {
-                assert_eq!(look.at(&site(half_way)), Found::Kept);
+                assert_eq!(look.at(domain(half_way)), Found::Kept);
                 assert!(!look.removed && look.served.is_empty(), "the rules may be in force still");
             }
-            look.at(&last);
+            look.at(last);
             assert!(look.removed && look.attempted.is_empty());
             assert_eq!(look.served, expected);
         }
         let mut look = Look::new(Family::V4, Vec::new());
-        look.at(&site(|_, _| Ok(0)));
+        look.at(domain(|_, _| Ok(0)));
         assert!(!look.removed);
     }
 

@@ -1,11 +1,11 @@
-//! Mode name → engines: the only place that tells modes apart.
+//! Every mode of this build, and the rule domains of each: the only place that tells modes apart. A mode is a file below.
 
 mod iptables;
 mod nftables;
 
 use std::io;
 
-use ferry_api::config::{KubeProxyConfiguration, MODE_IPTABLES, MODE_NFTABLES};
+use ferry_api::config::{KubeProxyConfiguration, MODE_IPTABLES};
 use ferry_api::object::Family;
 use ferry_kernel::errno::ErrorClass;
 use ferry_model::{Profile, Settings};
@@ -16,7 +16,7 @@ use crate::metrics::mode::Register;
 /// What came of opening the engine of one family.
 pub type Opened = (Family, Result<Box<dyn SyncEngine>, CommitError>);
 
-/// A mode of this build.
+/// A mode of this build, a row of [`PLANES`].
 #[derive(Clone, Copy, Debug)]
 pub struct Plane {
     /// its name in the configuration
@@ -25,6 +25,8 @@ pub struct Plane {
     pub profile: Profile,
     /// a sync costs a process, however little it changes
     pub paced: bool,
+    /// every domain that can hold its rules, in whatever variant; no other mode has any of them
+    pub domains: &'static [RuleDomain],
     open: fn(&[Family], &Settings) -> anyhow::Result<Engines>,
     remove_leftovers: fn(Family) -> io::Result<Leftovers>,
     in_use: fn(Family) -> io::Result<bool>,
@@ -36,17 +38,19 @@ pub struct Engines {
     pub families: Vec<Opened>,
     /// what they count
     pub metrics: Register,
-    /// where they work: [`Site::tables`]
-    pub tables: &'static str,
+    /// the domains that they write to, some or all of the mode's. Hand-over leaves these alone
+    pub domains: &'static [RuleDomain],
 }
 
-/// One place where rules of a mode can be.
+/// A part of the kernel that holds rules of one mode, in both families: the tables that one tool writes, an nf_tables table of
+/// its own, the virtual servers. Two modes may have domains of the same sort, such as tables of different names, never the
+/// same domain.
 #[derive(Clone, Copy, Debug)]
-pub struct Site {
+pub struct RuleDomain {
     /// the mode
     pub mode: &'static str,
-    /// the tables, as people call them; no other site has them
-    pub tables: &'static str,
+    /// identifies it among all domains, and stands in the log
+    pub name: &'static str,
     pub(crate) retire: fn(Family, &mut Vec<Served>) -> Result<usize, RetireError>,
 }
 
@@ -82,37 +86,13 @@ pub struct NoPlane {
     mode: String,
 }
 
-/// Every mode of this build.
-pub const PLANES: &[Plane] = &[
-    Plane {
-        mode: MODE_IPTABLES,
-        profile: Profile::IPTABLES,
-        paced: true,
-        open: iptables::open,
-        remove_leftovers: iptables::remove_leftovers,
-        in_use: ferry_plane_iptables::in_use,
-    },
-    Plane {
-        mode: MODE_NFTABLES,
-        profile: Profile::NFTABLES,
-        paced: false,
-        open: nftables::open,
-        remove_leftovers: nftables::remove_leftovers,
-        in_use: ferry_plane_nftables::in_use,
-    },
-];
+/// The list of modes.
+pub const PLANES: &[Plane] = &[iptables::PLANE, nftables::PLANE];
 
-/// Everywhere that rules of some mode can be.
-pub const SITES: &[Site] = &[
-    Site { mode: MODE_IPTABLES, tables: iptables::NFT, retire: iptables::retire_nft },
-    Site { mode: MODE_IPTABLES, tables: iptables::LEGACY, retire: iptables::retire_legacy },
-    Site { mode: MODE_NFTABLES, tables: nftables::TABLES, retire: nftables::retire },
-];
+// === impl RuleDomain ===
 
-// === impl Site ===
-
-impl Site {
-    /// Removes all rules of one family that are there, whoever made them; returns the number of objects.
+impl RuleDomain {
+    /// Removes all rules of one family from it, whoever wrote them; returns the number of objects.
     ///
     /// # Errors
     /// When some may be left. What they served is added to `served` all the same, since some may be gone.
@@ -151,6 +131,11 @@ impl Plane {
     }
 }
 
+/// The rule domains of all modes.
+pub fn domains() -> impl Iterator<Item = RuleDomain> {
+    PLANES.iter().flat_map(|plane| plane.domains).copied()
+}
+
 /// Whether rules of some mode, of an earlier run or another program, send packets of some service anywhere in this family.
 /// Changes nothing.
 ///
@@ -173,4 +158,23 @@ pub fn in_use(family: Family) -> io::Result<bool> {
 fn names() -> String {
     let names: Vec<&str> = PLANES.iter().map(|plane| plane.mode).collect();
     names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_modes_share_a_name_or_a_domain() {
+        let modes: BTreeSet<&str> = PLANES.iter().map(|plane| plane.mode).collect();
+        assert_eq!(modes.len(), PLANES.len());
+        let names: BTreeSet<&str> = domains().map(|domain| domain.name).collect();
+        assert_eq!(names.len(), domains().count());
+        for plane in PLANES {
+            assert!(!plane.domains.is_empty(), "{}: no domain to clean up", plane.mode);
+            assert!(plane.domains.iter().all(|domain| domain.mode == plane.mode), "{}", plane.mode);
+        }
+    }
 }

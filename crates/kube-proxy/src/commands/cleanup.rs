@@ -3,16 +3,16 @@
 use anyhow::bail;
 use ferry_api::object::Family;
 
-use crate::planes::{Leftovers, PLANES, RetireError, SITES, Site};
+use crate::planes::{self, Leftovers, PLANES, RetireError, RuleDomain};
 use crate::platform;
 
 /// Removes everything that is ours, of every mode and family, wherever it can be. Goes on after an error.
 pub(super) fn all() -> anyhow::Result<()> {
     platform::require_net_admin()?;
     let mut failed = false;
-    for site in SITES {
+    for domain in planes::domains() {
         for family in Family::ALL {
-            failed |= report(site, family, site.retire(family, &mut Vec::new()));
+            failed |= report(domain, family, domain.retire(family, &mut Vec::new()));
         }
     }
     if failed {
@@ -51,22 +51,22 @@ pub(super) fn leftovers() -> anyhow::Result<()> {
 }
 
 /// Logs what became of it; whether it failed.
-fn report(site: &Site, family: Family, result: Result<usize, RetireError>) -> bool {
-    let Site { mode, tables, .. } = site;
+fn report(domain: RuleDomain, family: Family, result: Result<usize, RetireError>) -> bool {
+    let RuleDomain { mode, name: domain, .. } = domain;
     match result {
-        Ok(0) => tracing::info!(mode, %family, tables, "There is nothing to remove"),
-        Ok(objects) => tracing::info!(mode, %family, tables, objects, "Removed the rules"),
+        Ok(0) => tracing::info!(mode, %family, domain, "There is nothing to remove"),
+        Ok(objects) => tracing::info!(mode, %family, domain, objects, "Removed the rules"),
         Err(RetireError::Absent(error)) => {
             tracing::info!(
                 mode,
                 %family,
-                tables,
+                domain,
                 err = %error,
                 "The mode can't be used here, so there is nothing to remove"
             );
         }
         Err(RetireError::Failed(error)) => {
-            tracing::error!(mode, %family, tables, err = format!("{error:#}"), "Cleaning up failed");
+            tracing::error!(mode, %family, domain, err = format!("{error:#}"), "Cleaning up failed");
             return true;
         }
     }

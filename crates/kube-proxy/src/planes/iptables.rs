@@ -9,18 +9,29 @@ use ferry_api::config::MODE_IPTABLES;
 use ferry_api::object::Family;
 use ferry_kernel::iptables::{Backend, Failure, Table, Tool};
 use ferry_kernel::{nfacct, sysctl};
-use ferry_model::{NodePortSelection, Settings};
+use ferry_model::{NodePortSelection, Profile, Settings};
 use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
 use ferry_plane_iptables::{Counters, Features, Turn, backend, names};
 use ipnet::IpNet;
 
-use super::{Engines, Leftovers, RetireError};
+use super::{Engines, Leftovers, Plane, RetireError, RuleDomain};
 use crate::metrics::mode::{IptablesCounts, IptablesFamilyCounts, IptablesMetrics};
 use crate::platform::TCP_BE_LIBERAL;
 
-/// What the tables of the two variants are called.
-pub(super) const NFT: &str = "iptables-nft";
-pub(super) const LEGACY: &str = "iptables-legacy";
+pub(super) const PLANE: Plane = Plane {
+    mode: MODE_IPTABLES,
+    profile: Profile::IPTABLES,
+    paced: true,
+    domains: &[NFT, LEGACY],
+    open,
+    remove_leftovers,
+    in_use: ferry_plane_iptables::in_use,
+};
+
+/// The tables of the nft variant of the tool.
+const NFT: RuleDomain = RuleDomain { mode: MODE_IPTABLES, name: "iptables-nft", retire: retire_nft };
+/// Those of the legacy variant.
+const LEGACY: RuleDomain = RuleDomain { mode: MODE_IPTABLES, name: "iptables-legacy", retire: retire_legacy };
 /// Whether packets of 127.0.0.1 may be led elsewhere.
 const ROUTE_LOCALNET: &str = "net.ipv4.conf.all.route_localnet";
 
@@ -31,7 +42,7 @@ struct Shared {
     turn: Turn,
 }
 
-pub(super) fn open(families: &[Family], settings: &Settings) -> anyhow::Result<Engines> {
+fn open(families: &[Family], settings: &Settings) -> anyhow::Result<Engines> {
     let localhost = families.contains(&Family::V4) && serves_localhost(settings);
     if localhost {
         may_route_localhost()?;
@@ -61,18 +72,18 @@ pub(super) fn open(families: &[Family], settings: &Settings) -> anyhow::Result<E
     let metrics = Box::new(move |registry: &_| {
         IptablesMetrics::register(MODE_IPTABLES, move || read(&counters, features), registry)
     });
-    let called = match choice.backend {
-        Backend::Nft => NFT,
-        Backend::Legacy => LEGACY,
+    let domains: &[RuleDomain] = match choice.backend {
+        Backend::Nft => &[NFT],
+        Backend::Legacy => &[LEGACY],
     };
-    Ok(Engines { families, metrics, tables: called })
+    Ok(Engines { families, metrics, domains })
 }
 
-pub(super) fn retire_nft(family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+fn retire_nft(family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
     retire((family, served), Backend::Nft, "chains of kube-proxy are there")
 }
 
-pub(super) fn retire_legacy(family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+fn retire_legacy(family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
     retire((family, served), Backend::Legacy, "there are rules, whose they are only the tool can tell")
 }
 
@@ -95,7 +106,7 @@ fn retire(
 }
 
 /// Upstream's proxy has the same names and makes all of them its own, so it leaves nothing of ours over.
-pub(super) fn remove_leftovers(family: Family) -> io::Result<Leftovers> {
+fn remove_leftovers(family: Family) -> io::Result<Leftovers> {
     for backend in Backend::ALL {
         if backend::holds(backend, family)? {
             return Ok(Leftovers::Adopted);

@@ -2,18 +2,29 @@
 
 use std::io;
 
+use ferry_api::config::MODE_NFTABLES;
 use ferry_api::object::Family;
-use ferry_model::Settings;
+use ferry_model::{Profile, Settings};
 use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
 use ferry_plane_nftables::{CommitTurn, NftablesEngine, leftovers};
 
-use super::{Engines, Leftovers, RetireError};
+use super::{Engines, Leftovers, Plane, RetireError, RuleDomain};
 use crate::metrics::mode::NftablesMetrics;
 
-/// What the tables are called, in both families.
-pub(super) const TABLES: &str = "kube-proxy";
+pub(super) const PLANE: Plane = Plane {
+    mode: MODE_NFTABLES,
+    profile: Profile::NFTABLES,
+    paced: false,
+    domains: DOMAINS,
+    open,
+    remove_leftovers,
+    in_use: ferry_plane_nftables::in_use,
+};
 
-pub(super) fn open(families: &[Family], _: &Settings) -> anyhow::Result<Engines> {
+/// The table of each family.
+const DOMAINS: &[RuleDomain] = &[RuleDomain { mode: MODE_NFTABLES, name: "nft table kube-proxy", retire }];
+
+fn open(families: &[Family], _: &Settings) -> anyhow::Result<Engines> {
     let turn = CommitTurn::default();
     let open = |family| -> Result<Box<dyn SyncEngine>, CommitError> {
         let mut engine = engine(family, &turn)?;
@@ -22,7 +33,7 @@ pub(super) fn open(families: &[Family], _: &Settings) -> anyhow::Result<Engines>
         Ok(Box::new(engine))
     };
     let families = families.iter().map(|family| (*family, open(*family))).collect();
-    Ok(Engines { families, metrics: Box::new(NftablesMetrics::register), tables: TABLES })
+    Ok(Engines { families, metrics: Box::new(NftablesMetrics::register), domains: DOMAINS })
 }
 
 fn engine(family: Family, turn: &CommitTurn) -> Result<NftablesEngine, CommitError> {
@@ -30,7 +41,7 @@ fn engine(family: Family, turn: &CommitTurn) -> Result<NftablesEngine, CommitErr
 }
 
 /// Not prepared, so that it works on whatever machine.
-pub(super) fn retire(family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+fn retire(family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
     let engine = engine(family, &CommitTurn::default());
     let result = engine.and_then(|engine| SyncEngine::retire(Box::new(engine), served));
     result.map_err(|error| match &error {
@@ -42,7 +53,7 @@ pub(super) fn retire(family: Family, served: &mut Vec<Served>) -> Result<usize, 
     })
 }
 
-pub(super) fn remove_leftovers(family: Family) -> io::Result<Leftovers> {
+fn remove_leftovers(family: Family) -> io::Result<Leftovers> {
     Ok(match leftovers::remove(family)? {
         leftovers::Leftovers::NoTable => Leftovers::None,
         leftovers::Leftovers::NotTakenOver => Leftovers::InUse,

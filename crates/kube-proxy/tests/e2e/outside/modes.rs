@@ -162,7 +162,7 @@ fn a_change_of_mode_leaves_nothing_of_the_other_one() {
         running.until("the map", |_| machine.serves("ip", "10.96.0.1") && machine.serves("ip6", "fd00:96::1"));
         running.until("end of the chains", |_| ours(&machine, variant).is_empty());
         for family in ["IPv4", "IPv6"] {
-            let removed = format!("{REMOVED}\"{family}\" mode=\"iptables\" tables=\"iptables-{variant}\" objects=");
+            let removed = format!("{REMOVED}\"{family}\" mode=\"iptables\" domain=\"iptables-{variant}\" objects=");
             running.until("word of it", |running| running.log().contains(&removed));
         }
         for (family, before) in ["iptables", "ip6tables"].iter().zip(&before) {
@@ -181,7 +181,7 @@ fn a_change_of_mode_leaves_nothing_of_the_other_one() {
         let mut running = machine.start_as(IPTABLES);
         until_translated(&mut running, &machine, variant);
         running.until("end of the tables", |_| !machine.tables().iter().any(|table| table.ends_with("kube-proxy")));
-        let removed = format!("{REMOVED}\"IPv6\" mode=\"nftables\" tables=\"kube-proxy\" objects=");
+        let removed = format!("{REMOVED}\"IPv6\" mode=\"nftables\" domain=\"nft table kube-proxy\" objects=");
         running.until("word of it", |running| running.log().contains(&removed));
         assert!(translates(&machine, variant));
     }
@@ -465,7 +465,7 @@ fn cleanup_removes_both_variants() {
     assert!(VARIANTS.iter().all(|variant| translates(&machine, variant)));
     let text = succeeded(&machine.output(&["--cleanup"]));
     for variant in VARIANTS {
-        assert!(text.contains(&format!("tables=\"iptables-{variant}\" objects=")), "{text}");
+        assert!(text.contains(&format!("domain=\"iptables-{variant}\" objects=")), "{text}");
         assert_eq!(ours(&machine, variant), [""; 0]);
     }
     for (variant, before) in VARIANTS.iter().zip(before) {
