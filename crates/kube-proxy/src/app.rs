@@ -7,16 +7,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
+use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
 use ferry_kernel::{memory, sysctl};
 use ferry_model::Settings;
 use ferry_plane::SyncEngine;
 use ferry_plane::mailbox::Mailbox;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::LocalSet;
 
 use crate::core::{Core, Desk, NodeFacts, Seat};
@@ -28,13 +27,14 @@ use crate::health::{Pulse, Pulses};
 use crate::input::Input;
 use crate::metrics::Metrics;
 use crate::origin::{Opened, Origin};
-use crate::planes::Plane;
+use crate::planes::{Opening, Plane};
 use crate::report::{Changes, Inbox, Reporter, Reports, SharedInbox};
 use crate::serve::healthz::Health;
 use crate::serve::http::{self, Routes};
 use crate::serve::service_health::{HealthCheckReports, ServiceHealth};
 use crate::serve::status::Status;
 use crate::source::Sink;
+use crate::threads::{STACK_BYTES, ThreadEnds, Threads};
 use crate::{core, planes, platform, version};
 
 /// What to run.
@@ -42,22 +42,18 @@ use crate::{core, planes, platform, version};
 pub struct Plan {
     /// the mode
     pub plane: Plane,
+    /// valid, with all defaults
+    pub config: KubeProxyConfiguration,
     /// what the configuration says about traffic
     pub settings: Settings,
     /// where /healthz and /livez are served
     pub healthz: SocketAddr,
     /// where /metrics is served
     pub metrics: SocketAddr,
-    /// failing to bind one of the two is fatal
-    pub hard_fail: bool,
     /// half of what a change may wait before the family is unhealthy
     pub sync_period: Duration,
     /// least time between two syncs of a family
     pub min_sync_period: Duration,
-    /// oomScoreAdj
-    pub oom_score: i32,
-    /// conntrack.tcpBeLiberal: packets outside of a connection's window are none of an invalid connection
-    pub tcp_be_liberal: bool,
 }
 
 /// One for each family that is served.
@@ -65,8 +61,6 @@ type Engines = Vec<(Family, Box<dyn SyncEngine>)>;
 
 /// Batches that may wait for the core before the source has to.
 const INPUTS: usize = 64;
-/// Enough for what the threads call; only what is touched costs memory.
-const STACK_BYTES: usize = 1024 * 1024;
 /// Manifests may nest deeply.
 const SOURCE_STACK_BYTES: usize = 8 * 1024 * 1024;
 
@@ -74,19 +68,19 @@ const SOURCE_STACK_BYTES: usize = 8 * 1024 * 1024;
 pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     let (version, mode, node) = (version::full(), plan.plane.mode, &*plan.settings.node_name);
     tracing::info!(version, mode, node, "Starting kube-proxy");
-    platform::set_oom_score(plan.oom_score);
+    platform::set_oom_score(plan.config.oom_score_adj);
     platform::raise_open_files();
     platform::require_net_admin()?;
-    if plan.tcp_be_liberal {
+    if plan.config.conntrack.tcp_be_liberal {
         platform::track_liberally()?;
     }
     // Before the first thread: a hundred thousand endpoints are decoded on one and kept by others.
     memory::share_one_arena();
     let metrics = Arc::new(Metrics::new()?);
     let Opened { source, node, freshness, recorder } = origin.open(&plan.settings, &metrics)?;
-    let (ended, end) = unbounded_channel();
-    let flows = start_flows(&metrics, &ended)?;
-    let (engines, handover) = engines(&plan, &metrics, &flows)?;
+    let (threads, ends) = Threads::new();
+    let flows = start_flows(&metrics, &threads)?;
+    let (engines, handover) = engines(&plan, &threads, &metrics, &flows)?;
     let families: Vec<Family> = engines.iter().map(|(family, _)| *family).collect();
 
     // A node that the cluster doesn't know yet is none that load balancers should send to.
@@ -99,10 +93,10 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
         families.iter().map(|family| (*family, Arc::new(Pulse::new(epoch)))).collect();
     let mut seats = Vec::new();
     for ((family, engine), (_, pulse)) in engines.into_iter().zip(&pulses) {
-        seats.push(start_engine(&plan, engine, flows.witness(family), pulse, &reports, &ended)?);
+        seats.push(start_engine(&plan, engine, flows.witness(family), pulse, &reports, &threads)?);
     }
     let (inputs, input) = mpsc::sync_channel(INPUTS);
-    let addresses = platform::addresses().context("listing local addresses")?;
+    let addresses = platform::addresses(&planes::devices()).context("listing local addresses")?;
     let core = Core::new(core::Setup {
         settings: plan.settings.clone(),
         profile: plan.plane.profile,
@@ -115,11 +109,11 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
         in_use: planes::in_use,
     });
     let desk = Desk::new(core);
-    start_core(desk.clone(), input, &ended)?;
-    start_addresses(addresses, &inputs, &ended)?;
+    start_core(desk.clone(), input, &threads)?;
+    start_addresses(addresses, &inputs, &threads)?;
     let health_events = Rc::new(HealthCheckReports::new(inputs.clone()));
     let sink = Sink::direct(desk, inputs);
-    spawn("source", SOURCE_STACK_BYTES, &ended, move || source.run(&sink))?;
+    threads.spawn("source", SOURCE_STACK_BYTES, move || source.run(&sink))?;
     recorder.record(Event::starting(&plan.settings.node_name));
 
     let pulses = Pulses { families: pulses, limit: plan.sync_period * 2 };
@@ -132,12 +126,17 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     let _clock = runtime.enter();
     let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
     let status = Status { mode: plan.plane.mode, freshness, metrics, inbox: Rc::clone(&inbox) };
-    let edges = edges(&plan, health, status, follow(inbox, service_health, handover), end);
+    let edges = edges(&plan, health, status, follow(inbox, service_health, handover), ends);
     match LocalSet::new().block_on(&runtime, edges)? {}
 }
 
 /// The engines of all families that this machine has, and what removes what is elsewhere.
-fn engines(plan: &Plan, metrics: &Metrics, flows: &Arc<Shared>) -> anyhow::Result<(Engines, Handover)> {
+fn engines(
+    plan: &Plan,
+    threads: &Threads,
+    metrics: &Metrics,
+    flows: &Arc<Shared>,
+) -> anyhow::Result<(Engines, Handover)> {
     let mode = plan.plane.mode;
     let mut reasons = Vec::new();
     let mut families = vec![Family::V4];
@@ -148,7 +147,8 @@ fn engines(plan: &Plan, metrics: &Metrics, flows: &Arc<Shared>) -> anyhow::Resul
         reasons.push(format!("{}: switched off in the kernel", Family::V6));
     }
     let mut engines = Vec::new();
-    let opened = plan.plane.engines(&families, &plan.settings)?;
+    let opening = Opening { families: &families, config: &plan.config, settings: &plan.settings, threads };
+    let opened = plan.plane.engines(&opening)?;
     metrics.add_mode(opened.metrics)?;
     for (family, opened) in opened.families {
         match opened {
@@ -180,7 +180,7 @@ fn start_engine(
     flows: Witness,
     pulse: &Arc<Pulse>,
     reports: &Reports,
-    ended: &UnboundedSender<anyhow::Error>,
+    threads: &Threads,
 ) -> anyhow::Result<Seat> {
     let (sender, mailbox) = Mailbox::new();
     let family = flows.family();
@@ -197,24 +197,23 @@ fn start_engine(
         Family::V4 => "sync-v4",
         Family::V6 => "sync-v6",
     };
-    spawn(name, STACK_BYTES, ended, move || engine_loop::run(setup, engine))?;
+    threads.spawn(name, STACK_BYTES, move || engine_loop::run(setup, engine))?;
     Ok(Seat::new(family, sender, Arc::clone(pulse)))
 }
 
 /// The cleaner of the connection table, and where engines tell it what they did.
-fn start_flows(metrics: &Arc<Metrics>, ended: &UnboundedSender<anyhow::Error>) -> anyhow::Result<Arc<Shared>> {
+fn start_flows(metrics: &Arc<Metrics>, threads: &Threads) -> anyhow::Result<Arc<Shared>> {
     let flows = Arc::new(Shared::default());
-    let cleaner = Cleaner::new(Arc::clone(&flows), Arc::clone(metrics));
-    spawn("flows", STACK_BYTES, ended, move || cleaner.run())?;
+    let cleaner = Cleaner::new(Arc::clone(&flows), Arc::clone(metrics), planes::devices());
+    threads.spawn("flows", STACK_BYTES, move || cleaner.run())?;
     Ok(flows)
 }
 
-fn start_core(desk: Desk, inputs: mpsc::Receiver<Input>, ended: &UnboundedSender<anyhow::Error>) -> anyhow::Result<()> {
-    let failed = ended.clone();
-    spawn("core", STACK_BYTES, ended, move || {
+fn start_core(desk: Desk, inputs: mpsc::Receiver<Input>, threads: &Threads) -> anyhow::Result<()> {
+    let failed = threads.clone();
+    threads.spawn("core", STACK_BYTES, move || {
         if let Err(error) = desk.run(&inputs) {
-            // Without a receiver the program is ending anyway.
-            let _ = failed.send(error.into());
+            failed.fail(error.into());
         }
     })
 }
@@ -222,42 +221,10 @@ fn start_core(desk: Desk, inputs: mpsc::Receiver<Input>, ended: &UnboundedSender
 fn start_addresses(
     known: Vec<std::net::IpAddr>,
     core: &mpsc::SyncSender<Input>,
-    ended: &UnboundedSender<anyhow::Error>,
+    threads: &Threads,
 ) -> anyhow::Result<()> {
     let core = core.clone();
-    spawn("addresses", STACK_BYTES, ended, move || platform::follow_addresses(known, &core))
-}
-
-/// Starts a thread whose end is told.
-fn spawn(
-    name: &'static str,
-    stack_bytes: usize,
-    ended: &UnboundedSender<anyhow::Error>,
-    work: impl FnOnce() + Send + 'static,
-) -> anyhow::Result<()> {
-    let guard = Ended { name, sender: ended.clone() };
-    thread::Builder::new()
-        .name(name.to_owned())
-        .stack_size(stack_bytes)
-        .spawn(move || {
-            let _guard = guard;
-            work();
-        })
-        .with_context(|| format!("starting the thread {name}"))?;
-    Ok(())
-}
-
-/// Tells that its thread has ended, when it is dropped.
-struct Ended {
-    name: &'static str,
-    sender: UnboundedSender<anyhow::Error>,
-}
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        // Without a receiver the program is ending anyway.
-        let _ = self.sender.send(anyhow!("the thread {} has ended", self.name));
-    }
+    threads.spawn("addresses", STACK_BYTES, move || platform::follow_addresses(known, &planes::devices(), &core))
 }
 
 /// HTTP and reports, until one of them fails.
@@ -266,18 +233,18 @@ async fn edges(
     health: Health,
     status: Status,
     follow: impl Future<Output = Infallible>,
-    mut end: UnboundedReceiver<anyhow::Error>,
+    mut ends: ThreadEnds,
 ) -> anyhow::Result<Infallible> {
     let (health, status): (Rc<dyn Routes>, Rc<dyn Routes>) = (Rc::new(health), Rc::new(status));
     tokio::select! {
-        error = http::serve("healthz", plan.healthz, plan.hard_fail, health) => {
+        error = http::serve("healthz", plan.healthz, plan.config.bind_address_hard_fail, health) => {
             error.with_context(|| format!("healthz server failed: failed to start proxy healthz on {}", plan.healthz))
         }
-        error = http::serve("metrics", plan.metrics, plan.hard_fail, status) => {
+        error = http::serve("metrics", plan.metrics, plan.config.bind_address_hard_fail, status) => {
             error.context("starting metrics server failed")
         }
         code = platform::asked_to_end() => std::process::exit(code.context("asking for signals")?),
-        reason = end.recv() => Err(reason.unwrap_or_else(|| anyhow!("all threads have ended"))),
+        error = ends.first() => Err(error),
         never = follow => match never {},
     }
 }

@@ -15,7 +15,7 @@
 //!
 //! Threads: the main one serves HTTP and follows reports, `source` reads objects, `addresses` the machine's addresses, `core` decides,
 //! `sync-v4` and `sync-v6` each drive an engine, `flows` reads the connection table, and `handover` runs while rules of another mode
-//! are left.
+//! are left. A mode may start more, by [`threads`].
 //!
 //! Folders import each other in one direction only; `cargo xt layers` checks it.
 
@@ -37,4 +37,5 @@ pub mod platform;
 pub mod report;
 pub mod serve;
 pub mod source;
+pub mod threads;
 pub mod version;

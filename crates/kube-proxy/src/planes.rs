@@ -12,6 +12,7 @@ use ferry_model::{Profile, Settings};
 use ferry_plane::{CommitError, Served, SyncEngine};
 
 use crate::metrics::mode::Register;
+use crate::threads::Threads;
 
 /// What came of opening the engine of one family.
 pub type Opened = (Family, Result<Box<dyn SyncEngine>, CommitError>);
@@ -27,9 +28,24 @@ pub struct Plane {
     pub paced: bool,
     /// every domain that can hold its rules, in whatever variant; no other mode has any of them
     pub domains: &'static [RuleDomain],
-    open: fn(&[Family], &Settings) -> anyhow::Result<Engines>,
+    /// names of network devices that the mode makes for itself: their addresses are none of the node
+    pub devices: &'static [&'static str],
+    open: fn(&Opening<'_>) -> anyhow::Result<Engines>,
     remove_leftovers: fn(Family) -> io::Result<Leftovers>,
     in_use: fn(Family) -> io::Result<bool>,
+}
+
+/// What a mode is opened with.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening<'a> {
+    /// those that the kernel has
+    pub families: &'a [Family],
+    /// valid, with all defaults: a mode reads its own section
+    pub config: &'a KubeProxyConfiguration,
+    /// what the configuration says about traffic, the same for every mode
+    pub settings: &'a Settings,
+    /// starts what a mode runs beside its engines, such as a relay
+    pub threads: &'a Threads,
 }
 
 /// What runs a mode.
@@ -114,12 +130,12 @@ impl Plane {
         plane.copied().ok_or_else(|| NoPlane { mode: config.mode.clone() })
     }
 
-    /// Engines of these families.
+    /// Opens the engines of all families.
     ///
     /// # Errors
     /// What no family can go on with.
-    pub fn engines(&self, families: &[Family], settings: &Settings) -> anyhow::Result<Engines> {
-        (self.open)(families, settings)
+    pub fn engines(&self, opening: &Opening<'_>) -> anyhow::Result<Engines> {
+        (self.open)(opening)
     }
 
     /// Deletes what this mode left of its own in places that somebody else has taken over.
@@ -134,6 +150,11 @@ impl Plane {
 /// The rule domains of all modes.
 pub fn domains() -> impl Iterator<Item = RuleDomain> {
     PLANES.iter().flat_map(|plane| plane.domains).copied()
+}
+
+/// The devices of all modes, since those of an earlier run may still be there.
+pub fn devices() -> Vec<&'static str> {
+    PLANES.iter().flat_map(|plane| plane.devices).copied().collect()
 }
 
 /// Whether rules of some mode, of an earlier run or another program, send packets of some service anywhere in this family.

@@ -20,12 +20,10 @@ pub(super) fn run(configured: &Configured) -> anyhow::Result<()> {
         settings: Settings::from_config(config, &configured.node_name),
         healthz: address(&config.healthz_bind_address)?,
         metrics: address(&config.metrics_bind_address)?,
-        hard_fail: config.bind_address_hard_fail,
         sync_period: effective.sync_period,
         min_sync_period: effective.min_sync_period,
-        oom_score: config.oom_score_adj,
-        tcp_be_liberal: config.conntrack.tcp_be_liberal,
         plane,
+        config: config.clone(),
     };
     app::run(plan, origin(configured)?)
 }

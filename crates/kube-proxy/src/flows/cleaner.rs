@@ -31,6 +31,8 @@ const LARGE: usize = 2048;
 pub struct Cleaner {
     shared: Arc<Shared>,
     metrics: Arc<Metrics>,
+    /// names of devices whose addresses are none of the node
+    own_devices: Vec<&'static str>,
     pace: Pace,
     /// from one pass to the next: when a socket of netfilter is closed, the kernel keeps the lock of all commits of nf_tables
     /// until what the last one has removed is freed, which takes a grace period of RCU. After a failure it is opened anew
@@ -57,6 +59,7 @@ struct Look<'a> {
     family: Family,
     rules: Rules,
     local: Vec<IpAddr>,
+    own_devices: &'a [&'static str],
     table: &'a mut dyn Table,
     /// number of deleted flows
     deleted: &'a mut usize,
@@ -73,9 +76,10 @@ impl Failure {
 // === impl Cleaner ===
 
 impl Cleaner {
-    /// A cleaner for these reports.
-    pub fn new(shared: Arc<Shared>, metrics: Arc<Metrics>) -> Self {
-        Self { shared, metrics, pace: Pace::new(Instant::now()), socket: None, said: PerFamily::default() }
+    /// A cleaner for these reports. The addresses of devices that a mode makes for itself are none of the node.
+    pub fn new(shared: Arc<Shared>, metrics: Arc<Metrics>, own_devices: Vec<&'static str>) -> Self {
+        let pace = Pace::new(Instant::now());
+        Self { shared, metrics, own_devices, pace, socket: None, said: PerFamily::default() }
     }
 
     /// Never ends.
@@ -98,6 +102,7 @@ impl Cleaner {
                 family,
                 rules,
                 local: Vec::new(),
+                own_devices: &self.own_devices,
                 table: &mut table,
                 deleted: &mut deleted,
             };
@@ -151,7 +156,7 @@ impl Cleaner {
 impl Look<'_> {
     fn everywhere(mut self) -> Result<(), Failure> {
         if need_local_addresses(&self.rules) {
-            self.local = self.table.local_addresses().map_err(Failure::Addresses)?;
+            self.local = self.table.local_addresses(self.own_devices).map_err(Failure::Addresses)?;
         }
         for protocol in protocols(&self.rules) {
             while self.once(protocol)? {}

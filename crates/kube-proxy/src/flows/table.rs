@@ -8,8 +8,8 @@ use ferry_kernel::link;
 
 /// The conntrack table, and this machine's addresses.
 pub(super) trait Table {
-    /// This machine's addresses, without those of loopback.
-    fn local_addresses(&mut self) -> io::Result<Vec<IpAddr>>;
+    /// The node's addresses, without those of loopback and of these devices.
+    fn local_addresses(&mut self, own_devices: &[&str]) -> io::Result<Vec<IpAddr>>;
     /// Lists all entries that match.
     fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), Error>;
     /// Deletes exactly these entries.
@@ -17,8 +17,12 @@ pub(super) trait Table {
 }
 
 impl Table for Socket {
-    fn local_addresses(&mut self) -> io::Result<Vec<IpAddr>> {
-        Ok(link::addresses()?.into_iter().filter(|local| !local.loopback).map(|local| local.address).collect())
+    fn local_addresses(&mut self, own_devices: &[&str]) -> io::Result<Vec<IpAddr>> {
+        Ok(link::addresses(own_devices)?
+            .into_iter()
+            .filter(|local| !local.loopback)
+            .map(|local| local.address)
+            .collect())
     }
 
     fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {

@@ -14,7 +14,7 @@ use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
 use ferry_plane_iptables::{Counters, Features, Turn, backend, names};
 use ipnet::IpNet;
 
-use super::{Engines, Leftovers, Plane, RetireError, RuleDomain};
+use super::{Engines, Leftovers, Opening, Plane, RetireError, RuleDomain};
 use crate::metrics::mode::{IptablesCounts, IptablesFamilyCounts, IptablesMetrics};
 use crate::platform::TCP_BE_LIBERAL;
 
@@ -23,6 +23,7 @@ pub(super) const PLANE: Plane = Plane {
     profile: Profile::IPTABLES,
     paced: true,
     domains: &[NFT, LEGACY],
+    devices: &[],
     open,
     remove_leftovers,
     in_use: ferry_plane_iptables::in_use,
@@ -42,8 +43,9 @@ struct Shared {
     turn: Turn,
 }
 
-fn open(families: &[Family], settings: &Settings) -> anyhow::Result<Engines> {
-    let localhost = families.contains(&Family::V4) && serves_localhost(settings);
+fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
+    let families = opening.families;
+    let localhost = families.contains(&Family::V4) && serves_localhost(opening.settings);
     if localhost {
         may_route_localhost()?;
     }

@@ -4,11 +4,11 @@ use std::io;
 
 use ferry_api::config::MODE_NFTABLES;
 use ferry_api::object::Family;
-use ferry_model::{Profile, Settings};
+use ferry_model::Profile;
 use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
 use ferry_plane_nftables::{CommitTurn, NftablesEngine, leftovers};
 
-use super::{Engines, Leftovers, Plane, RetireError, RuleDomain};
+use super::{Engines, Leftovers, Opening, Plane, RetireError, RuleDomain};
 use crate::metrics::mode::NftablesMetrics;
 
 pub(super) const PLANE: Plane = Plane {
@@ -16,6 +16,7 @@ pub(super) const PLANE: Plane = Plane {
     profile: Profile::NFTABLES,
     paced: false,
     domains: DOMAINS,
+    devices: &[],
     open,
     remove_leftovers,
     in_use: ferry_plane_nftables::in_use,
@@ -24,7 +25,7 @@ pub(super) const PLANE: Plane = Plane {
 /// The table of each family.
 const DOMAINS: &[RuleDomain] = &[RuleDomain { mode: MODE_NFTABLES, name: "nft table kube-proxy", retire }];
 
-fn open(families: &[Family], _: &Settings) -> anyhow::Result<Engines> {
+fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     let turn = CommitTurn::default();
     let open = |family| -> Result<Box<dyn SyncEngine>, CommitError> {
         let mut engine = engine(family, &turn)?;
@@ -32,7 +33,7 @@ fn open(families: &[Family], _: &Settings) -> anyhow::Result<Engines> {
         engine.kernel_mut().prepare()?;
         Ok(Box::new(engine))
     };
-    let families = families.iter().map(|family| (*family, open(*family))).collect();
+    let families = opening.families.iter().map(|family| (*family, open(*family))).collect();
     Ok(Engines { families, metrics: Box::new(NftablesMetrics::register), domains: DOMAINS })
 }
 

@@ -57,18 +57,18 @@ pub async fn asked_to_end() -> io::Result<i32> {
     Ok(128 + kind.as_raw_value())
 }
 
-/// All addresses of the interfaces, ordered.
-pub fn addresses() -> io::Result<Vec<IpAddr>> {
-    let mut addresses: Vec<IpAddr> = link::addresses()?.into_iter().map(|local| local.address).collect();
+/// All addresses of the node's devices, ordered; without those of the devices of these names.
+pub fn addresses(own_devices: &[&str]) -> io::Result<Vec<IpAddr>> {
+    let mut addresses: Vec<IpAddr> = link::addresses(own_devices)?.into_iter().map(|local| local.address).collect();
     addresses.sort_unstable();
     addresses.dedup();
     Ok(addresses)
 }
 
 /// Tells the core about every change from `known` on, until the core ends.
-pub fn follow_addresses(mut known: Vec<IpAddr>, core: &SyncSender<Input>) {
+pub fn follow_addresses(mut known: Vec<IpAddr>, own_devices: &[&str], core: &SyncSender<Input>) {
     loop {
-        if let Err(error) = follow(&mut known, core) {
+        if let Err(error) = follow(&mut known, own_devices, core) {
             if error.kind() == io::ErrorKind::BrokenPipe {
                 return;
             }
@@ -79,10 +79,10 @@ pub fn follow_addresses(mut known: Vec<IpAddr>, core: &SyncSender<Input>) {
 }
 
 /// Fails with `BrokenPipe` when the core has ended.
-fn follow(known: &mut Vec<IpAddr>, core: &SyncSender<Input>) -> io::Result<()> {
-    let mut monitor = AddressMonitor::open()?;
+fn follow(known: &mut Vec<IpAddr>, own_devices: &[&str], core: &SyncSender<Input>) -> io::Result<()> {
+    let mut monitor = AddressMonitor::open(own_devices)?;
     loop {
-        let now = addresses()?;
+        let now = addresses(own_devices)?;
         if now != *known {
             tracing::debug!(addresses = now.len(), "Local addresses changed");
             known.clone_from(&now);
