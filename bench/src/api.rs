@@ -13,10 +13,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ferry_kernel::iptables::Backend;
+use ferry_testkit::Mode;
 
 use self::proxy::{PATIENCE, Program, Proxy, Start};
 use self::site::{Shape, Site, at};
-pub(crate) use self::tools::Mode;
 use crate::pipeline::Empty;
 use crate::process::megabytes;
 use crate::stats;
@@ -57,16 +57,16 @@ struct Memory {
 pub(crate) fn run(mode: Mode, services: usize, upstream: Option<&Path>) -> anyhow::Result<()> {
     let (ours, few) = (Program::ours()?, Shape::of(mode, services)?);
     // Upstream syncs at most once a second, and neither runs the tool without a rest.
-    let rested = Series { count: if mode == Mode::Nftables { 20 } else { 40 }, pause: Duration::from_millis(1500) };
+    let rested = Series { count: if mode.backend.is_none() { 20 } else { 40 }, pause: Duration::from_millis(1500) };
     let dense = Series { count: 1000, pause: Duration::from_millis(2) };
-    whole(&ours, few, if mode == Mode::Nftables { dense } else { rested })?;
-    if mode == Mode::Nftables {
+    whole(&ours, few, if mode.backend.is_none() { dense } else { rested })?;
+    if mode.backend.is_none() {
         forms(&ours, few)?;
     }
     if let Some(path) = upstream {
         let upstream = Program { name: "upstream's", path: path.to_owned() };
         whole(&upstream, few, rested)?;
-        if mode == Mode::Nftables {
+        if mode.backend.is_none() {
             started(&upstream, Shape { content_type: JSON, ..few })?;
         }
     }
@@ -176,10 +176,10 @@ fn give_up(what: &str, proxy: &Proxy) -> anyhow::Result<()> {
 
 fn print_start(what: &str, start: &Start, site: &Site) {
     let (commits, runs) = (start.steps.commits, start.steps.runs);
-    let steps = match site.shape.mode {
-        Mode::Nftables => format!("{commits} commits"),
-        Mode::Iptables(Backend::Nft) => format!("{commits} commits, iptables-restore started {runs} times"),
-        Mode::Iptables(Backend::Legacy) => format!("iptables-restore started {runs} times"),
+    let steps = match site.shape.mode.backend {
+        None => format!("{commits} commits"),
+        Some(Backend::Nft) => format!("{commits} commits, iptables-restore started {runs} times"),
+        Some(Backend::Legacy) => format!("iptables-restore started {runs} times"),
     };
     println!(
         "{what:44} {:8.1} ms wall, {:.0} ms cpu in all (user {:.0}, system {:.0}), of it {:.0} the proxy's own, {steps}",

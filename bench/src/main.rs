@@ -26,8 +26,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 use ferry_kernel::netns::Namespace;
-
-use self::api::Mode;
+use ferry_testkit::Mode;
 
 /// Sizes when none are given.
 const SIZES: [&str; 3] = ["1000", "5000", "10000"];
@@ -46,7 +45,7 @@ fn main() -> anyhow::Result<()> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let (mode, rest) = match arguments.as_slice() {
         ["--mode", mode, rest @ ..] => (mode.parse()?, rest),
-        rest => (Mode::Nftables, rest),
+        rest => (Mode::NFTABLES, rest),
     };
     match rest {
         ["--pipeline", services] => inside(size(services)?, pipeline::run),
@@ -79,16 +78,14 @@ fn inside(services: usize, part: impl FnOnce(usize) -> anyhow::Result<()> + Send
 }
 
 fn churn(mode: Mode, services: &str, upstream: Option<&Path>) -> anyhow::Result<()> {
-    match mode {
-        Mode::Iptables(variant) => api::churn::run(variant, size(services)?, upstream),
-        Mode::Nftables => anyhow::bail!("--churn is measured in mode iptables or iptables-legacy"),
-    }
+    anyhow::ensure!(mode.backend.is_some(), "--churn is measured in modes that run a tool");
+    api::churn::run(mode, size(services)?, upstream)
 }
 
 /// Measures each size in processes of its own.
 fn parts(mode: Mode, sizes: &[&str], upstream: Option<&str>) -> anyhow::Result<()> {
     let program = std::env::current_exe()?;
-    let parts: &[&str] = if mode == Mode::Nftables { &["--pipeline", "--process", "--api"] } else { &["--api"] };
+    let parts: &[&str] = if mode == Mode::NFTABLES { &["--pipeline", "--process", "--api"] } else { &["--api"] };
     for size in if sizes.is_empty() { &SIZES } else { sizes } {
         println!("\n== {size} services x {} endpoints, one family", objects::ENDPOINTS);
         for part in parts {
@@ -98,12 +95,12 @@ fn parts(mode: Mode, sizes: &[&str], upstream: Option<&str>) -> anyhow::Result<(
             anyhow::ensure!(status.success(), "{part} {size}: {status}");
         }
     }
-    if mode != Mode::Nftables {
+    if mode.backend.is_some() {
         let mut command = Command::new(&program);
         let status = command.args(["--mode", &mode.to_string(), "--churn", CHURNING]).args(upstream).status()?;
         anyhow::ensure!(status.success(), "--churn {CHURNING}: {status}");
     }
-    if mode == Mode::Nftables {
+    if mode == Mode::NFTABLES {
         for part in ["--wide", "--ranges"] {
             println!("\n== {part}, {BESIDE} other services");
             let status = Command::new(&program).args([part, BESIDE]).status()?;

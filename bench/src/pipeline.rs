@@ -17,15 +17,15 @@ use ferry_kube_proxy::health::Pulse;
 use ferry_kube_proxy::input::Input;
 use ferry_kube_proxy::metrics::Metrics;
 use ferry_kube_proxy::report::{Changes, Reports};
+use ferry_model::Settings;
 use ferry_model::store::Event;
-use ferry_model::{Profile, Settings};
 use ferry_plane::SyncEngine;
 use ferry_plane::mailbox::{Mailbox, Receiver as MailReceiver, Taken};
 use ferry_plane_iptables::{Counters, Features, IptablesEngine, Turn as ToolTurn};
 use ferry_plane_nftables::kernel::Written;
 use ferry_plane_nftables::{CommitTurn, NftablesEngine, engine};
+use ferry_testkit::Mode;
 
-use crate::api::Mode;
 use crate::objects::{self, ENDPOINTS};
 use crate::stats::{self, memory_mib, stat_cpu, thread_cpu};
 
@@ -53,7 +53,7 @@ pub(crate) struct Pipe {
 }
 
 pub(crate) fn run(services: usize) -> anyhow::Result<()> {
-    let mut pipe = Pipe::start(Mode::Nftables)?;
+    let mut pipe = Pipe::start(Mode::NFTABLES)?;
     load(&mut pipe, services)?;
     let mut empty = Empty::open()?;
     let mut replaced = Vec::new();
@@ -179,7 +179,7 @@ fn context(pipe: &mut Pipe) -> anyhow::Result<()> {
 
 /// A second engine over what the first left, with the same objects.
 fn restart(services: usize) -> anyhow::Result<()> {
-    let mut pipe = Pipe::start(Mode::Nftables)?;
+    let mut pipe = Pipe::start(Mode::NFTABLES)?;
     let node = "apiVersion: v1\nkind: Node\nmetadata: {name: bench}\nspec: {podCIDRs: [10.245.0.0/16]}\n";
     let mut events = decode(node)?;
     for (_, text) in objects::files(services) {
@@ -220,26 +220,27 @@ impl Pipe {
     pub(crate) fn start(mode: Mode) -> anyhow::Result<Self> {
         let (sender, mailbox) = Mailbox::new();
         let (said, turns) = sync_channel(16);
-        let engine: Box<dyn Measured> = match mode {
-            Mode::Nftables => {
+        let engine: Box<dyn Measured> = match mode.backend {
+            None if mode == Mode::NFTABLES => {
                 Box::new(engine(Family::V4, CommitTurn::default()).context("opening the engine needs root")?)
             }
-            Mode::Iptables(variant) => {
+            Some(variant) => {
                 let tool = Tool::find(Family::V4, Some(variant))?;
                 let turn = ToolTurn::default();
                 Box::new(ferry_plane_iptables::engine(Features::default(), tool, turn, Arc::new(Counters::default())))
             }
+            None => bail!("mode {mode} is not measured inside one process"),
         };
         std::thread::Builder::new().name("sync-v4".to_owned()).spawn(move || drive(engine, &mailbox, &said))?;
         let now = Instant::now();
         let metrics = Arc::new(Metrics::new()?);
         let mut config = KubeProxyConfiguration::default();
-        mode.configured().clone_into(&mut config.mode);
+        mode.name.clone_into(&mut config.mode);
         "NodeCIDR".clone_into(&mut config.detect_local_mode);
         config.apply_platform_defaults();
         let setup = Setup {
             settings: Settings::from_config(&config, "bench"),
-            profile: if mode == Mode::Nftables { Profile::NFTABLES } else { Profile::IPTABLES },
+            profile: mode.profile,
             addresses: Vec::new(),
             node: NodeFacts::Local,
             seats: vec![Seat::new(Family::V4, sender, Arc::new(Pulse::new(now)))],

@@ -8,8 +8,8 @@ use anyhow::Context as _;
 
 use ferry_api::object::Kind;
 use ferry_model::store::Event;
+use ferry_testkit::Mode;
 
-use crate::api::Mode;
 use crate::objects;
 use crate::pipeline::{Empty, Pipe, Turn, decode, load, slice};
 use crate::stats::{self, children_cpu, memory_mib, slab_mib};
@@ -141,7 +141,7 @@ impl Bench {
 
     /// Processes of the tool take their time, and writing very many rules takes minutes.
     fn blocks(&self) -> usize {
-        if self.mode == Mode::Nftables { 5 } else { 1 }
+        if self.mode.backend.is_none() { 5 } else { 1 }
     }
 
     fn write(&mut self, size: u32) -> anyhow::Result<(Duration, Turn)> {

@@ -6,8 +6,8 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use ferry_model::store::Event;
+use ferry_testkit::Mode;
 
-use crate::api::Mode;
 use crate::objects;
 use crate::pipeline::{Pipe, Turn, decode, load, slice};
 use crate::stats::{self, memory_mib, slab_mib, thread_cpu};
@@ -22,7 +22,7 @@ const ROUNDS: u32 = 40;
 const FEW_ROUNDS: u32 = 8;
 
 pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
-    let rounds = if mode == Mode::Nftables { ROUNDS } else { FEW_ROUNDS };
+    let rounds = if mode.backend.is_none() { ROUNDS } else { FEW_ROUNDS };
     let mut pipe = Pipe::start(mode)?;
     load(&mut pipe, services)?;
     println!("\n-- one more service: {PORTS} ports x {} addresses x {ENDPOINTS} endpoints", EXTERNAL_IPS + 1);

@@ -8,6 +8,7 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub use ferry_api::config::{MODE_IPTABLES as IPTABLES, MODE_NFTABLES as NFTABLES};
 use ferry_api::object::Family;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -15,10 +16,6 @@ use crate::host::Host;
 use crate::lab::{NODE_NAME, POD_RANGES};
 use crate::stage::slowly;
 
-/// The mode of [`Config::default`].
-pub const NFTABLES: &str = "nftables";
-/// The mode of [`Config::iptables`].
-pub const IPTABLES: &str = "iptables";
 /// Where the metrics are, in the proxy's namespace.
 const METRICS: u16 = 10249;
 /// Where the health is.

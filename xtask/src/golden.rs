@@ -1,7 +1,11 @@
 //! `cargo xt golden`: the case folders of `testdata/cases` against what they expect.
 
-use crate::shell::{cargo, no_arguments, run as run_command};
+use crate::layers::is_plane;
+use crate::shell::{Metadata, cargo, no_arguments, run as run_command};
 use anyhow::Result;
+
+/// Its expected files are those of the decisions; each plane has its own of the rules.
+const MODEL: &str = "ferry-model";
 
 /// Runs the case-folder tests; with `--accept` they write their expected files instead of comparing.
 ///
@@ -11,15 +15,12 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let accept = arguments.first().is_some_and(|argument| argument == "--accept");
     no_arguments(arguments.get(usize::from(accept)..).unwrap_or_default())?;
     let mut command = cargo();
-    command.args([
-        "test",
-        "--package",
-        "ferry-model",
-        "--package",
-        "ferry-plane-nftables",
-        "--package",
-        "ferry-plane-iptables",
-    ]);
+    command.arg("test");
+    let metadata = Metadata::load()?;
+    let compared = metadata.packages.iter().filter(|package| package.name == MODEL || is_plane(&package.name));
+    for package in compared {
+        command.args(["--package", &package.name]);
+    }
     command.args(["--no-fail-fast", "--test", "cases"]);
     if accept {
         command.env("FERRY_ACCEPT", "1");

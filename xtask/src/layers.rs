@@ -74,6 +74,11 @@ fn arrows(package: &Package) -> Vec<String> {
     faults
 }
 
+/// True for the crate of a mode.
+pub(crate) fn is_plane(name: &str) -> bool {
+    stands_for(PLANES, name)
+}
+
 /// Whether the name of a layer means this crate.
 fn stands_for(layer: &str, name: &str) -> bool {
     layer.strip_suffix('*').map_or(layer == name, |start| name.starts_with(start))

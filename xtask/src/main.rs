@@ -32,7 +32,7 @@ const USAGE: &str = "cargo xt COMMAND
                          each fuzz target for that long, two at a time
   vm [--kernel SERIES] [PROGRAM ...]
                          the tests that depend on the kernel, on Linux 6.1 and 6.12 in emulated machines (root); or a program there
-  bench [--mode nftables|iptables|iptables-legacy] [--upstream KUBE-PROXY] [SERVICES ...]
+  bench [--mode MODE] [--upstream KUBE-PROXY] [SERVICES ...]
                          builds the shipped profile and prints measurements
   bench fleet [--nodes 50] [--services 200] [--endpoints 10] [--changes 1000] [--phases start,churn,unavailable,certificates,restart]
         [--sides alone,ours,upstream] [--upstream KUBE-PROXY] [--cluster 5000] [--keep]

@@ -17,12 +17,13 @@ use ferry_api::object::{ObjectName, Protocol};
 use ferry_kernel::iptables::Backend;
 use ferry_kernel::nft::{Changed, Monitor};
 use ferry_plane_iptables::names::PortNames;
+use ferry_testkit::Mode;
 use ferry_testkit::api::objects;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::proxy::{Program, Proxy};
 use super::site::{Shape, Site, at};
-use super::tools::{Mode, Tools};
+use super::tools::Tools;
 use super::{STEADY, Used, give_up};
 use crate::objects::ENDPOINTS;
 use crate::stats;
@@ -75,10 +76,9 @@ struct Seen {
 }
 
 /// Measures ours, and upstream's if there is one, in turns.
-pub(crate) fn run(variant: Backend, services: usize, upstream: Option<&Path>) -> anyhow::Result<()> {
+pub(crate) fn run(mode: Mode, services: usize, upstream: Option<&Path>) -> anyhow::Result<()> {
     let mut programs = vec![Program::ours()?];
     programs.extend(upstream.map(|path| Program { name: "upstream's", path: path.to_owned() }));
-    let mode = Mode::Iptables(variant);
     let shape = Shape::of(mode, services)?;
     println!("\n== churn: {services} services x {ENDPOINTS} endpoints, {RATE} changes a second, {mode}");
     let mut seen: Vec<Seen> = programs.iter().map(|_| Seen::default()).collect();
@@ -175,8 +175,8 @@ impl Seen {
     fn round(&mut self, proxy: &Proxy, site: &Site) -> anyhow::Result<()> {
         let Some(tools) = &site.tools else { return Ok(()) };
         let (waiting, ended) = (Mutex::new(Waiting::default()), AtomicBool::new(false));
-        let monitor = match site.shape.mode {
-            Mode::Iptables(Backend::Nft) => Some(Monitor::open()?),
+        let monitor = match site.shape.mode.backend {
+            Some(Backend::Nft) => Some(Monitor::open()?),
             _ => None,
         };
         tools.ended()?;

@@ -3,15 +3,14 @@
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use ferry_api::object::Family;
-use ferry_kernel::iptables::Backend;
 use ferry_kernel::nft::Monitor;
 use ferry_testkit::api::Told;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::site::Site;
-use super::tools::{Mode, Tools};
+use super::tools::Tools;
 
 /// The longest that a change may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -65,10 +64,10 @@ fn told(site: &Site, version: u64) -> anyhow::Result<Told> {
 
 impl<'a> Listener<'a> {
     fn new(site: &'a Site) -> anyhow::Result<Self> {
-        let table = match (site.shape.mode, &site.tools) {
-            (Mode::Iptables(Backend::Legacy), Some(tools)) => return Ok(Self::Tool(tools)),
-            (Mode::Iptables(_), _) => "nat",
-            (Mode::Nftables, _) => "kube-proxy",
+        let table = match (site.shape.mode.table, &site.tools) {
+            (Some(table), _) => table,
+            (None, Some(tools)) => return Ok(Self::Tool(tools)),
+            (None, None) => bail!("nothing shows changes in mode {}", site.shape.mode),
         };
         let mut monitor = Monitor::open()?;
         monitor.join()?;

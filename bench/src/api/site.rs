@@ -6,10 +6,11 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use ferry_kernel::netns::Namespace;
+use ferry_testkit::Mode;
 use ferry_testkit::api::{ApiServer, Options, Told, objects};
 
 use super::PROTOBUF;
-use super::tools::{Mode, Tools};
+use super::tools::Tools;
 use crate::objects::ENDPOINTS;
 
 /// The name of the node.
@@ -67,9 +68,9 @@ impl Site {
         }
         let folder = std::env::temp_dir().join(format!("ferry-bench-api-{}", std::process::id()));
         fs::create_dir_all(&folder)?;
-        let tools = match shape.mode {
-            Mode::Nftables => None,
-            Mode::Iptables(variant) => Some(Tools::new(folder.join("tools"), variant)?),
+        let tools = match shape.mode.backend {
+            None => None,
+            Some(variant) => Some(Tools::new(folder.join("tools"), variant)?),
         };
         let site = Self { shape, tools, server, folder, changes: Cell::new(0) };
         site.server.kubeconfig(&site.file("kubeconfig"));
@@ -79,7 +80,7 @@ impl Site {
              clusterCIDR: 10.244.0.0/16\nhostnameOverride: {NODE}\nhealthzBindAddress: 127.0.0.1:10256\n\
              metricsBindAddress: 127.0.0.1:10249\nclientConnection: {{kubeconfig: {}, contentType: {}}}\n\
              conntrack: {{maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}\n",
-            shape.mode.configured(),
+            shape.mode.name,
             site.file("kubeconfig").display(),
             shape.content_type
         );

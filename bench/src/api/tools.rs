@@ -3,7 +3,6 @@
 //! A run is noticed when the copy of the tool is closed, which the kernel does when the process ends: that costs the
 //! proxy nothing, is the same for each, and legacy tables tell nobody of their changes.
 
-use std::fmt;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -11,7 +10,6 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -21,15 +19,6 @@ use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
 
 /// Where a kubelet's chain says which variant the machine uses.
 const HINT: &str = "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n";
-
-/// How rules get into the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// over netlink, or by `nft`
-    Nftables,
-    /// by this variant of `iptables-restore`
-    Iptables(Backend),
-}
 
 /// The tools of one place, first in the proxy's `PATH`.
 pub(super) struct Tools {
@@ -45,41 +34,6 @@ pub(super) struct Count {
     pub(super) dispatched: usize,
     /// destinations that are translated to
     pub(super) translated: usize,
-}
-
-// === impl Mode ===
-
-impl Mode {
-    /// With the word for each.
-    const ALL: [(&str, Self); 3] = [
-        ("nftables", Self::Nftables),
-        ("iptables", Self::Iptables(Backend::Nft)),
-        ("iptables-legacy", Self::Iptables(Backend::Legacy)),
-    ];
-
-    /// The mode of the configuration.
-    pub(crate) fn configured(self) -> &'static str {
-        match self {
-            Self::Nftables => "nftables",
-            Self::Iptables(_) => "iptables",
-        }
-    }
-}
-
-impl FromStr for Mode {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.into_iter().find(|(word, _)| *word == text);
-        found.map(|(_, mode)| mode).with_context(|| format!("there is no mode {text}"))
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = Self::ALL.into_iter().find(|(_, mode)| mode == self);
-        f.write_str(found.map_or("", |(word, _)| word))
-    }
 }
 
 // === impl Tools ===

@@ -12,6 +12,7 @@ use ferry_model::{Profile, Settings};
 use ferry_plane::{CommitError, Served, SyncEngine};
 
 use crate::metrics::mode::Register;
+use crate::metrics::Row;
 use crate::threads::Threads;
 
 /// What came of opening the engine of one family.
@@ -28,6 +29,8 @@ pub struct Plane {
     pub paced: bool,
     /// every domain that can hold its rules, in whatever variant; no other mode has any of them
     pub domains: &'static [RuleDomain],
+    /// what it counts besides what all modes count
+    pub metrics: &'static [Row],
     /// names of network devices that the mode makes for itself: their addresses are none of the node
     pub devices: &'static [&'static str],
     open: fn(&Opening<'_>) -> anyhow::Result<Engines>,
@@ -102,7 +105,7 @@ pub struct NoPlane {
     mode: String,
 }
 
-/// The list of modes.
+/// The list of modes. Everything else that has a row for each mode is compared with it by a test.
 pub const PLANES: &[Plane] = &[iptables::PLANE, nftables::PLANE];
 
 // === impl RuleDomain ===
@@ -184,6 +187,9 @@ fn names() -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use ferry_testkit::Mode;
 
     use super::*;
 
@@ -196,6 +202,23 @@ mod tests {
         for plane in PLANES {
             assert!(!plane.domains.is_empty(), "{}: no domain to clean up", plane.mode);
             assert!(plane.domains.iter().all(|domain| domain.mode == plane.mode), "{}", plane.mode);
+        }
+    }
+
+    #[test]
+    fn every_mode_is_tested_and_documented() {
+        assert_eq!(Mode::names(), PLANES.iter().map(|plane| plane.mode).collect::<Vec<_>>(), "rows of the lab");
+        for mode in Mode::ALL {
+            let plane = PLANES.iter().find(|plane| plane.mode == mode.name).unwrap();
+            assert_eq!(plane.profile, mode.profile, "{mode}");
+        }
+        let profiles: Vec<Profile> = PLANES.iter().map(|plane| plane.profile).collect();
+        assert_eq!(profiles, Profile::ALL);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+        for Plane { mode, .. } in PLANES {
+            assert!(root.join(format!("docs/modes/{mode}.md")).is_file(), "docs/modes/{mode}.md");
+            assert!(readme.contains(&format!("docs/modes/{mode}.md")), "README.md has no link to docs/modes/{mode}.md");
         }
     }
 }

@@ -90,7 +90,7 @@ mod tests {
     fn the_end_of_a_thread_is_reported_with_its_name() {
         let (threads, ends) = Threads::new();
         let (go_on, stays) = std::sync::mpsc::channel::<()>();
-        threads.spawn("stays", STACK_BYTES, move || drop(stays.recv())).unwrap();
+        threads.spawn("stays", STACK_BYTES, move || assert!(stays.recv().is_err())).unwrap();
         threads.spawn("relay", STACK_BYTES, || assert_eq!(thread::current().name(), Some("relay"))).unwrap();
         assert_eq!(first(ends), "the thread relay has ended");
         drop(go_on);

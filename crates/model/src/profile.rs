@@ -23,6 +23,9 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// Of every mode.
+    pub const ALL: &[Self] = &[Self::IPTABLES, Self::NFTABLES];
+
     /// The nftables mode.
     pub const NFTABLES: Self = Self {
         short_circuit: true,

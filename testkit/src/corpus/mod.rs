@@ -16,29 +16,12 @@ mod stage;
 mod terrain;
 mod trial;
 
-use ferry_model::{Profile, Store};
-
-use crate::iptables::Backend;
+use ferry_model::Store;
 
 pub use plan::{edges, written};
 pub use remember::Remembers;
 pub use stage::Corpus;
 pub use terrain::Terrain;
-
-/// A mode of the executable.
-#[derive(Clone, Copy, Debug)]
-pub struct Mode {
-    /// as the configuration calls it
-    pub name: &'static str,
-    /// the section of the configuration that holds its settings
-    pub section: &'static str,
-    /// how it differs from others
-    pub profile: Profile,
-    /// how session affinity works
-    pub remembers: Remembers,
-    /// the variant of iptables that the machine's kubelet uses, if the mode goes by it
-    pub backend: Option<Backend>,
-}
 
 /// What a proxy knows.
 #[derive(Debug)]
@@ -60,28 +43,4 @@ pub struct Findings {
     pub connections: usize,
     /// what was not as decided, with what was
     pub faults: Vec<String>,
-}
-
-// === impl Mode ===
-
-impl Mode {
-    /// The nftables mode.
-    pub const NFTABLES: Self = Self {
-        name: "nftables",
-        section: "nftables",
-        profile: Profile::NFTABLES,
-        remembers: Remembers::ByPolicy,
-        backend: None,
-    };
-
-    /// The iptables mode beside a kubelet with this variant.
-    pub const fn iptables(backend: Backend) -> Self {
-        Self {
-            name: "iptables",
-            section: "iptables",
-            profile: Profile::IPTABLES,
-            remembers: Remembers::ByEndpoint,
-            backend: Some(backend),
-        }
-    }
 }

@@ -9,11 +9,11 @@ use ferry_model::{
     SourceRanges, Store, Verdict, decide, facts, resolve,
 };
 
-use super::Mode;
 use super::ask::Ask;
 use super::icmp::Ping;
 use super::terrain::{Addresses, interface, is_special};
 use crate::lab::Place;
+use crate::mode::Mode;
 
 /// A situation as the model sees it on the lab's node.
 pub(super) struct Decided {

@@ -17,9 +17,10 @@ use super::served::{self, Served};
 use super::server::Servers;
 use super::terrain::{Addresses, Terrain};
 use super::trial::{Fault, try_all};
-use super::{Findings, Mode, Situation};
+use super::{Findings, Situation};
 use crate::iptables;
 use crate::lab::{NODE_NAME, Place};
+use crate::mode::Mode;
 use crate::probe::Client;
 use crate::proxy::Proxy;
 

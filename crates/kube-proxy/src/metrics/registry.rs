@@ -295,12 +295,14 @@ fn build_info(registry: &Registry) -> Result<(), prometheus::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::mode::{IPTABLES_TABLE, NFTABLES_TABLE, NftablesMetrics};
+    use crate::metrics::mode::NftablesMetrics;
     use crate::metrics::{client, source};
+    use crate::planes::PLANES;
 
     /// Everything that is registered in some mode, in the order of the documentation.
     fn rows() -> impl Iterator<Item = &'static Row> {
-        [TABLE, NFTABLES_TABLE, IPTABLES_TABLE, source::TABLE, client::TABLE].into_iter().flatten()
+        let of_modes = PLANES.iter().flat_map(|plane| plane.metrics);
+        TABLE.iter().chain(of_modes).chain(source::TABLE).chain(client::TABLE)
     }
 
     #[test]

@@ -15,7 +15,7 @@ use ferry_plane_iptables::{Counters, Features, Turn, backend, names};
 use ipnet::IpNet;
 
 use super::{Engines, Leftovers, Opening, Plane, RetireError, RuleDomain};
-use crate::metrics::mode::{IptablesCounts, IptablesFamilyCounts, IptablesMetrics};
+use crate::metrics::mode::{self, IptablesCounts, IptablesFamilyCounts, IptablesMetrics};
 use crate::platform::TCP_BE_LIBERAL;
 
 pub(super) const PLANE: Plane = Plane {
@@ -23,6 +23,7 @@ pub(super) const PLANE: Plane = Plane {
     profile: Profile::IPTABLES,
     paced: true,
     domains: &[NFT, LEGACY],
+    metrics: mode::IPTABLES_TABLE,
     devices: &[],
     open,
     remove_leftovers,

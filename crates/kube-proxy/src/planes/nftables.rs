@@ -9,13 +9,14 @@ use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
 use ferry_plane_nftables::{CommitTurn, NftablesEngine, leftovers};
 
 use super::{Engines, Leftovers, Opening, Plane, RetireError, RuleDomain};
-use crate::metrics::mode::NftablesMetrics;
+use crate::metrics::mode::{self, NftablesMetrics};
 
 pub(super) const PLANE: Plane = Plane {
     mode: MODE_NFTABLES,
     profile: Profile::NFTABLES,
     paced: false,
     domains: DOMAINS,
+    metrics: mode::NFTABLES_TABLE,
     devices: &[],
     open,
     remove_leftovers,

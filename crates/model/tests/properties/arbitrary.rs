@@ -238,7 +238,7 @@ pub(crate) fn profile() -> impl Strategy<Value = Profile> {
             serves_localhost,
         }
     });
-    prop_oneof![Just(Profile::NFTABLES), Just(Profile::IPTABLES), any_facts]
+    prop_oneof![2 => select(Profile::ALL), 1 => any_facts]
 }
 
 pub(crate) fn settings() -> impl Strategy<Value = Settings> {

@@ -19,9 +19,8 @@ use std::time::{Duration, Instant};
 use ferry_modekit::cluster::happens;
 use ferry_modekit::{Case, Cluster, Random};
 use ferry_model::Profile;
-use ferry_testkit::corpus::{Corpus, Findings, Mode, Situation, Terrain};
-use ferry_testkit::iptables::Backend;
-use ferry_testkit::kubernetes;
+use ferry_testkit::corpus::{Corpus, Findings, Situation, Terrain};
+use ferry_testkit::{Mode, kubernetes};
 
 /// The program under test.
 const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
@@ -54,18 +53,13 @@ const SEEDS: std::ops::Range<u64> = 0..20;
 const MOMENTS: usize = 2;
 const CHANGES: usize = 8;
 
-const NFTABLES: usize = 0;
-const IPTABLES: usize = 1;
-const LEGACY: usize = 2;
-/// The labs: one of each mode, and of each variant of its tool.
-const LABS: [Mode; 3] = [Mode::NFTABLES, Mode::iptables(Backend::Nft), Mode::iptables(Backend::Legacy)];
-
 /// The machines of a mode, built once, with its proxy; tests take turns.
-fn corpus(lab: usize) -> MutexGuard<'static, Corpus<'static>> {
-    static CORPORA: [OnceLock<Mutex<Corpus<'static>>>; LABS.len()] = [const { OnceLock::new() }; LABS.len()];
-    let corpus = CORPORA[lab].get_or_init(|| {
+fn corpus(mode: Mode) -> MutexGuard<'static, Corpus<'static>> {
+    static CORPORA: [OnceLock<Mutex<Corpus<'static>>>; Mode::ALL.len()] = [const { OnceLock::new() }; Mode::ALL.len()];
+    let row = Mode::ALL.iter().position(|row| *row == mode).unwrap();
+    let corpus = CORPORA[row].get_or_init(|| {
         let terrain: &Terrain = Box::leak(Box::new(Terrain::new()));
-        Mutex::new(Corpus::new(terrain, EXECUTABLE, &folder(&lab.to_string()), LABS[lab]))
+        Mutex::new(Corpus::new(terrain, EXECUTABLE, &folder(mode.word), mode))
     });
     corpus.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -82,34 +76,36 @@ fn folder(name: &str) -> PathBuf {
     all.join(std::process::id().to_string()).join(name)
 }
 
-#[test]
-fn real_connections_meet_what_each_case_wants() {
-    try_all(&mut corpus(NFTABLES), "cases", cases());
+/// A module of tests for each row of the modes, and a test that none is missing.
+macro_rules! every_mode {
+    ($($name:ident: $mode:expr),+ $(,)?) => {
+        const TRIED: &[Mode] = &[$($mode),+];
+
+        $(mod $name {
+            use super::*;
+
+            #[test]
+            fn real_connections_meet_what_each_case_wants() {
+                try_all(&mut corpus($mode), "cases", cases());
+            }
+
+            #[test]
+            fn real_connections_meet_what_is_decided_in_any_cluster() {
+                try_all(&mut corpus($mode), "clusters", clusters());
+            }
+        })+
+    };
+}
+
+every_mode! {
+    iptables: Mode::IPTABLES,
+    iptables_legacy: Mode::IPTABLES_LEGACY,
+    nftables: Mode::NFTABLES,
 }
 
 #[test]
-fn real_connections_meet_what_each_case_wants_by_iptables() {
-    try_all(&mut corpus(IPTABLES), "cases", cases());
-}
-
-#[test]
-fn real_connections_meet_what_each_case_wants_by_legacy_iptables() {
-    try_all(&mut corpus(LEGACY), "cases", cases());
-}
-
-#[test]
-fn real_connections_meet_what_is_decided_in_any_cluster() {
-    try_all(&mut corpus(NFTABLES), "clusters", clusters());
-}
-
-#[test]
-fn real_connections_meet_what_is_decided_in_any_cluster_by_iptables() {
-    try_all(&mut corpus(IPTABLES), "clusters", clusters());
-}
-
-#[test]
-fn real_connections_meet_what_is_decided_in_any_cluster_by_legacy_iptables() {
-    try_all(&mut corpus(LEGACY), "clusters", clusters());
+fn every_mode_is_tried() {
+    assert_eq!(TRIED, Mode::ALL);
 }
 
 /// The model is right about the mode, whoever writes the rules. It takes longest: by its name it begins early.
@@ -117,7 +113,7 @@ fn real_connections_meet_what_is_decided_in_any_cluster_by_legacy_iptables() {
 fn all_that_is_decided_of_iptables_is_what_upstream_does() {
     kubernetes::build();
     let (terrain, upstream) = (Terrain::new(), kubernetes::upstream());
-    let mut corpus = Corpus::of_upstream(&terrain, &upstream, &folder("upstream"), Mode::iptables(Backend::Nft));
+    let mut corpus = Corpus::of_upstream(&terrain, &upstream, &folder("upstream"), Mode::IPTABLES);
     let differs = |situation: &Situation| DIFFERS.iter().any(|part| situation.name.contains(part));
     let cases = cases().into_iter().filter(|situation| !differs(situation)).collect();
     try_all(&mut corpus, "cases of upstream", cases);
@@ -152,7 +148,7 @@ fn moments(seed: u64) -> Vec<Situation> {
 fn a_decision_that_is_not_what_the_rules_do_is_noticed() {
     let right = Profile::NFTABLES;
     notices(
-        &mut corpus(NFTABLES),
+        &mut corpus(Mode::NFTABLES),
         right,
         &[
             ("external-local-node-port", Profile { short_circuit: false, ..right }),
@@ -166,7 +162,7 @@ fn a_decision_that_is_not_what_the_rules_do_is_noticed() {
 fn a_decision_that_is_not_what_the_rules_of_iptables_do_is_noticed() {
     let right = Profile::IPTABLES;
     notices(
-        &mut corpus(IPTABLES),
+        &mut corpus(Mode::IPTABLES),
         right,
         &[
             ("external-local-node-port", Profile { short_circuit: false, ..right }),

@@ -10,7 +10,7 @@ use ferry_testkit::lab::node_addresses;
 use ferry_testkit::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_testkit::proxy::{Config, IPTABLES, NFTABLES};
 use ferry_testkit::stage::until;
-use ferry_testkit::{Family, Lab, Manifests, Outcome, Place, Protocol, Service};
+use ferry_testkit::{Family, Lab, Manifests, Mode, Outcome, Place, Protocol, Service};
 
 use crate::support::{Asker, Ear, LIMIT, looks, removed, rest, stage_in, stage_with};
 
@@ -219,14 +219,14 @@ fn node_ports_leave_an_address((from, before): (&'static str, Serving), mode: &'
 
 #[test]
 fn a_node_port_that_leaves_an_address_leaves_its_flows() {
-    for mode in [NFTABLES, IPTABLES] {
+    for mode in Mode::names() {
         node_ports_leave_an_address((mode, Serving::Both), mode, Protocol::Udp);
     }
 }
 
 #[test]
 fn node_ports_that_every_address_served_leave_their_flows() {
-    for mode in [NFTABLES, IPTABLES] {
+    for mode in Mode::names() {
         for protocol in [Protocol::Udp, Protocol::Sctp] {
             node_ports_leave_an_address((mode, Serving::All), mode, protocol);
         }
@@ -235,7 +235,9 @@ fn node_ports_that_every_address_served_leave_their_flows() {
 
 #[test]
 fn node_ports_that_every_address_served_leave_their_flows_after_a_change_of_mode() {
-    for (before, after) in [(NFTABLES, IPTABLES), (IPTABLES, NFTABLES)] {
-        node_ports_leave_an_address((before, Serving::All), after, Protocol::Udp);
+    for before in Mode::names() {
+        for after in Mode::names().into_iter().filter(|after| *after != before) {
+            node_ports_leave_an_address((before, Serving::All), after, Protocol::Udp);
+        }
     }
 }

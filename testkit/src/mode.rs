@@ -1,0 +1,99 @@
+//! The modes that are tested and measured: one row per mode, and per variant of its tool.
+
+use std::fmt;
+use std::str::FromStr;
+
+use ferry_api::config::{MODE_IPTABLES, MODE_NFTABLES};
+use ferry_model::Profile;
+
+use crate::corpus::Remembers;
+use crate::iptables::Backend;
+
+/// A mode of the executable, in one variant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode {
+    /// identifies the row, on command lines and in folders
+    pub word: &'static str,
+    /// the configuration's name of it
+    pub name: &'static str,
+    /// the section of the configuration that holds its settings
+    pub section: &'static str,
+    /// where it differs from others
+    pub profile: Profile,
+    /// how session affinity works
+    pub remembers: Remembers,
+    /// the variant of iptables that the machine's kubelet uses, if the mode runs that tool
+    pub backend: Option<Backend>,
+    /// the nf_tables table, of each family, in which a change of a Service shows; `None`: it shows in none
+    pub table: Option<&'static str>,
+}
+
+/// No mode has this word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownMode(String);
+
+// === impl Mode ===
+
+impl Mode {
+    /// Mode nftables.
+    pub const NFTABLES: Self = Self {
+        word: "nftables",
+        name: MODE_NFTABLES,
+        section: "nftables",
+        profile: Profile::NFTABLES,
+        remembers: Remembers::ByPolicy,
+        backend: None,
+        table: Some("kube-proxy"),
+    };
+
+    /// Mode iptables beside a kubelet with the nft variant.
+    pub const IPTABLES: Self = Self {
+        word: "iptables",
+        name: MODE_IPTABLES,
+        section: "iptables",
+        profile: Profile::IPTABLES,
+        remembers: Remembers::ByEndpoint,
+        backend: Some(Backend::Nft),
+        table: Some("nat"),
+    };
+
+    /// Mode iptables beside a kubelet with the legacy variant.
+    pub const IPTABLES_LEGACY: Self =
+        Self { word: "iptables-legacy", backend: Some(Backend::Legacy), table: None, ..Self::IPTABLES };
+
+    /// Every row, the modes in the order of the executable's list.
+    pub const ALL: &[Self] = &[Self::IPTABLES, Self::IPTABLES_LEGACY, Self::NFTABLES];
+
+    /// The names of the modes, each once.
+    pub fn names() -> Vec<&'static str> {
+        let mut names: Vec<&str> = Self::ALL.iter().map(|mode| mode.name).collect();
+        names.dedup();
+        names
+    }
+}
+
+impl FromStr for Mode {
+    type Err = UnknownMode;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.iter().find(|mode| mode.word == text);
+        found.copied().ok_or_else(|| UnknownMode(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word)
+    }
+}
+
+// === impl UnknownMode ===
+
+impl fmt::Display for UnknownMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words: Vec<&str> = Mode::ALL.iter().map(|mode| mode.word).collect();
+        write!(f, "there is no mode {}, only {}", self.0, words.join(", "))
+    }
+}
+
+impl std::error::Error for UnknownMode {}
