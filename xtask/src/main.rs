@@ -11,6 +11,7 @@ mod fuzz;
 mod golden;
 mod lanes;
 mod layers;
+mod mutants;
 mod setup;
 mod shell;
 mod sources;
@@ -30,6 +31,8 @@ const USAGE: &str = "cargo xt COMMAND
   golden [--accept]      the case folders; with --accept their expected files are written anew
   fuzz [--seconds 20] [TARGET ...]
                          each fuzz target for that long, two at a time
+  mutants [--crate CRATE] [--shard K/N] [--file GLOB]
+                         the share of small changes that tests notice, in the pure crates and the pure files of the modes; hours
   vm [--kernel SERIES] [PROGRAM ...]
                          the tests that depend on the kernel, on Linux 6.1 and 6.12 in emulated machines (root); or a program there
   bench [--mode MODE] [--upstream KUBE-PROXY] [SERVICES ...]
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         "test" => test::run(rest),
         "golden" => golden::run(rest),
         "fuzz" => fuzz::run(rest),
+        "mutants" => mutants::run(rest),
         "vm" => vm::run(rest),
         "bench" => bench::run(rest),
         "demo" => demo::run(rest),

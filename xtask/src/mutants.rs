@@ -1,0 +1,352 @@
+//! `cargo xt mutants`: cargo-mutants on the crates and files that are pure, with the share of mutants that tests kill.
+//!
+//! A mutant is one small change of the code, such as another operator or a constant for a function's value. If no test fails with
+//! it, it survives: what it changed is not tested. Survivors that can't be killed, since they change nothing that can be observed, stand
+//! with their reasons in a file, and count neither way.
+
+use crate::layers::is_plane;
+use crate::shell::{Metadata, Package, cargo, install_subcommand};
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The crates whose every file is pure.
+const PURE: &[&str] = &["ferry-api", "ferry-model", "ferry-plane"];
+
+/// Files, as globs below a crate's `src`, that are no part of it: kernel halves, whose tests need a kernel and minutes, and what
+/// only tests use.
+const LEFT_OUT: &[(&str, &[&str])] = &[
+    ("ferry-plane", &["memory.rs"]),
+    (
+        "ferry-plane-iptables",
+        &[
+            "backend.rs",
+            "counters.rs",
+            "in_use.rs",
+            "kernel.rs",
+            "kernel/**",
+            "read.rs",
+            "refers.rs",
+            "testing.rs",
+            "variant/**",
+            "watch.rs",
+        ],
+    ),
+    (
+        "ferry-plane-nftables",
+        &[
+            "ahead.rs",
+            "in_use.rs",
+            "kernel.rs",
+            "leftovers.rs",
+            "memory.rs",
+            "probe.rs",
+            "read.rs",
+            "refers.rs",
+            "watch.rs",
+        ],
+    ),
+];
+
+/// Test binaries of a plane that need no kernel.
+const TESTS_OF_PLANES: &[&str] = &["--lib", "--test", "cases", "--test", "clusters"];
+
+/// Survivors that are accepted: `PATH: MUTANT // REASON`, one line for each.
+const ACCEPTED: &str = "docs/surviving-mutants.txt";
+
+/// The least share of mutants that must be killed in each crate.
+const PER_CENT: usize = 90;
+
+/// What is asked for on the command line.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Options {
+    /// one crate; otherwise all
+    package: Option<String>,
+    /// `K/N`: the part K, counted from 0, of N
+    shard: Option<String>,
+    /// only files that fit this glob
+    file: Option<String>,
+}
+
+/// What became of the mutants of a crate.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    killed: usize,
+    /// the tests came to no end, which is noticed, too
+    timeout: usize,
+    /// survivors without those that are accepted
+    missed: Vec<String>,
+    accepted: usize,
+}
+
+/// Runs cargo-mutants, which is built first where it is absent, and prints what became of the mutants.
+///
+/// # Errors
+/// When it fails, or in a crate fewer mutants are killed than must be.
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    let options = Options::parse(arguments)?;
+    install_subcommand("mutants")?;
+    let metadata = Metadata::load()?;
+    let accepted = metadata.workspace_root.join(ACCEPTED);
+    let accepted = fs::read_to_string(&accepted).with_context(|| format!("reading {}", accepted.display()))?;
+    let mut accepted = Accepted::parse(&accepted)?;
+    let mut faults = Vec::new();
+    let packages: Vec<&Package> = metadata.packages.iter().filter(|package| options.wants(&package.name)).collect();
+    ensure!(!packages.is_empty(), "mutants are made in {} and the crates of the modes", PURE.join(", "));
+    for package in packages {
+        let folder = folder(&metadata, package, &options)?;
+        mutate(&metadata, package, &options, &folder)?;
+        let shards = if options.file.is_some() { vec![folder] } else { shards(&folder)? };
+        let outcome = Outcome::read(&shards, &mut accepted)?;
+        outcome.print(&package.name, shards.len());
+        if outcome.per_cent() < PER_CENT {
+            faults.push(format!(
+                "{}: {} % of the mutants are killed, less than {PER_CENT} %",
+                package.name,
+                outcome.per_cent()
+            ));
+        }
+    }
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    Ok(())
+}
+
+/// The folder of a run's results. Those of runs with other shards go.
+fn folder(metadata: &Metadata, package: &Package, options: &Options) -> Result<PathBuf> {
+    let all = metadata.target_directory.join("mutants").join(&package.name);
+    if options.file.is_some() {
+        return Ok(all.join("file"));
+    }
+    let shard = options.shard.as_deref().unwrap_or("0/1").replace('/', "-of-");
+    let end = shard.trim_start_matches(|c: char| c.is_ascii_digit()).to_owned();
+    for old in subfolders(&all)?.into_iter().filter(|old| !old.to_string_lossy().ends_with(&end)) {
+        fs::remove_dir_all(&old).with_context(|| format!("removing {}", old.display()))?;
+    }
+    Ok(all.join(shard))
+}
+
+/// The folders of results beside this one, and this one.
+fn shards(folder: &Path) -> Result<Vec<PathBuf>> {
+    let all = subfolders(folder.parent().unwrap_or(folder))?;
+    Ok(all.into_iter().filter(|folder| !folder.ends_with("file")).collect())
+}
+
+fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
+    let listed = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        listed => listed.with_context(|| format!("listing {}", folder.display()))?,
+    };
+    let mut folders: Vec<PathBuf> = listed.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    folders.retain(|path| path.is_dir());
+    folders.sort();
+    Ok(folders)
+}
+
+/// Runs cargo-mutants on one crate, with the crate's own tests.
+fn mutate(metadata: &Metadata, package: &Package, options: &Options, output: &Path) -> Result<()> {
+    fs::create_dir_all(output).with_context(|| format!("creating {}", output.display()))?;
+    let source = package.folder().strip_prefix(&metadata.workspace_root)?.join("src");
+    let below = |glob: &str| source.join(glob).display().to_string();
+    let mut command = cargo();
+    command.current_dir(&metadata.workspace_root);
+    command.args(["mutants", "--package", &package.name, "--no-shuffle", "--colors", "never", "--output"]).arg(output);
+    for glob in LEFT_OUT.iter().filter(|(name, _)| *name == package.name).flat_map(|(_, globs)| *globs) {
+        command.args(["--exclude", &below(glob)]);
+    }
+    if let Some(shard) = &options.shard {
+        command.args(["--shard", shard]);
+    }
+    if let Some(file) = &options.file {
+        command.args(["--file", &below(file)]);
+    }
+    if is_plane(&package.name) {
+        command.arg("--").args(TESTS_OF_PLANES);
+    }
+    let status = command.status().context("starting cargo mutants")?;
+    match status.code() {
+        // 2: survivors, 3: timeouts; both are counted from its files.
+        Some(0 | 2 | 3) => Ok(()),
+        Some(4) => bail!("{}: the tests fail without any mutant", package.name),
+        _ => bail!("cargo mutants in {}: {status}", package.name),
+    }
+}
+
+// === impl Options ===
+
+impl Options {
+    fn parse(arguments: &[String]) -> Result<Self> {
+        let mut options = Self::default();
+        for pair in arguments.chunks(2) {
+            let [option, value] = pair else { bail!("{} needs a value", pair.join(" ")) };
+            let place = match option.as_str() {
+                "--crate" => &mut options.package,
+                "--shard" => &mut options.shard,
+                "--file" => &mut options.file,
+                other => bail!("unexpected argument {other}"),
+            };
+            ensure!(place.replace(value.clone()).is_none(), "{option} is there twice");
+        }
+        if let Some(package) = options.package.take() {
+            let full = if package.starts_with("ferry-") { package } else { format!("ferry-{package}") };
+            ensure!(is_mutated(&full), "no mutants are made in {full}");
+            options.package = Some(full);
+        }
+        Ok(options)
+    }
+
+    fn wants(&self, package: &str) -> bool {
+        is_mutated(package) && self.package.as_ref().is_none_or(|wanted| wanted == package)
+    }
+}
+
+fn is_mutated(package: &str) -> bool {
+    PURE.contains(&package) || is_plane(package)
+}
+
+/// How many survivors of each description are accepted, and not met yet.
+#[derive(Debug, Default)]
+struct Accepted(BTreeMap<String, usize>);
+
+// === impl Accepted ===
+
+impl Accepted {
+    fn parse(text: &str) -> Result<Self> {
+        let mut accepted = Self::default();
+        for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let (mutant, reason) =
+                line.split_once(" // ").with_context(|| format!("{ACCEPTED}: no reason in {line:?}"))?;
+            ensure!(!reason.trim().is_empty(), "{ACCEPTED}: no reason in {line:?}");
+            *accepted.0.entry(mutant.trim().to_owned()).or_default() += 1;
+        }
+        Ok(accepted)
+    }
+
+    /// True if this survivor is accepted. Each line accepts one.
+    fn accept(&mut self, mutant: &str) -> bool {
+        let Some(left) = self.0.get_mut(&without_place(mutant)).filter(|left| **left > 0) else { return false };
+        *left -= 1;
+        true
+    }
+}
+
+/// `PATH:LINE:COLUMN: MUTANT` without line and column, which every change of the file moves.
+fn without_place(mutant: &str) -> String {
+    let mut parts = mutant.splitn(4, ':');
+    match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some(path), Some(line), Some(column), Some(what)) if is_number(line) && is_number(column) => {
+            format!("{path}:{what}")
+        }
+        _ => mutant.to_owned(),
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// Adds up the lists that cargo-mutants wrote into these folders.
+    fn read(folders: &[PathBuf], accepted: &mut Accepted) -> Result<Self> {
+        let mut outcome = Self::default();
+        for folder in folders {
+            let list = |name: &str| {
+                let path = folder.join("mutants.out").join(name);
+                fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+            };
+            outcome.killed += list("caught.txt")?.lines().count();
+            outcome.timeout += list("timeout.txt")?.lines().count();
+            let missed = list("missed.txt")?;
+            let (known, new): (Vec<&str>, Vec<&str>) = missed.lines().partition(|mutant| accepted.accept(mutant));
+            outcome.accepted += known.len();
+            outcome.missed.extend(new.into_iter().map(str::to_owned));
+        }
+        Ok(outcome)
+    }
+
+    /// The share that tests notice, rounded down. Of no mutants all are noticed.
+    fn per_cent(&self) -> usize {
+        let noticed = self.killed + self.timeout;
+        (noticed * 100).checked_div(noticed + self.missed.len()).unwrap_or(100)
+    }
+
+    fn print(&self, package: &str, shards: usize) {
+        for mutant in &self.missed {
+            println!("survived: {mutant}");
+        }
+        let Self { killed, timeout, missed, accepted } = self;
+        println!(
+            "{package}: {} % ({killed} killed, {timeout} timeouts, {} missed, {accepted} accepted; {shards} shards)",
+            self.per_cent(),
+            missed.len()
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &str) -> Result<Options> {
+        Options::parse(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_name_a_crate_a_shard_and_a_file() {
+        assert_eq!(parse("").unwrap(), Options::default());
+        let options = parse("--crate model --shard 1/8 --file node.rs").unwrap();
+        assert_eq!(options.package.as_deref(), Some("ferry-model"));
+        assert_eq!((options.shard.as_deref(), options.file.as_deref()), (Some("1/8"), Some("node.rs")));
+        assert!(options.wants("ferry-model") && !options.wants("ferry-api"));
+        let all = Options::default();
+        assert!(all.wants("ferry-plane-nftables") && all.wants("ferry-api") && !all.wants("ferry-kernel"));
+        for wrong in ["--crate", "--crate kernel", "--carte model", "--crate api --crate model"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn each_line_accepts_one_survivor_wherever_it_stands() {
+        let text = "# why\n\ncrates/a/src/b.rs: replace + with - in f // the sum is never used\n";
+        let mut accepted = Accepted::parse(text).unwrap();
+        assert!(!accepted.accept("crates/a/src/b.rs:1:2: replace + with * in f"));
+        assert!(accepted.accept("crates/a/src/b.rs:12:34: replace + with - in f"));
+        assert!(!accepted.accept("crates/a/src/b.rs:13:34: replace + with - in f"), "a second one is new");
+        assert!(Accepted::parse("crates/a/src/b.rs: replace + with - in f").is_err());
+        assert!(Accepted::parse("crates/a/src/b.rs: replace + with - in f //  ").is_err());
+    }
+
+    #[test]
+    fn timeouts_are_noticed_and_accepted_survivors_count_neither_way() {
+        let of = |killed, timeout, missed: usize| Outcome {
+            killed,
+            timeout,
+            missed: vec![String::new(); missed],
+            accepted: 7,
+        };
+        assert_eq!(of(8, 1, 1).per_cent(), 90);
+        assert_eq!(of(889, 10, 101).per_cent(), 89);
+        assert_eq!(of(0, 0, 0).per_cent(), 100);
+    }
+
+    #[test]
+    fn results_of_all_shards_are_added_up() {
+        let folder = std::env::temp_dir().join(format!("xtask-mutants-{}", std::process::id()));
+        let shards = ["0-of-2", "1-of-2"].map(|shard| folder.join(shard));
+        for (number, shard) in (1..).zip(&shards) {
+            let results = shard.join("mutants.out");
+            fs::create_dir_all(&results).unwrap();
+            fs::write(results.join("caught.txt"), "a\n".repeat(number)).unwrap();
+            fs::write(results.join("timeout.txt"), "").unwrap();
+            fs::write(results.join("missed.txt"), format!("a.rs:{number}:1: replace f with ()\n")).unwrap();
+        }
+        let mut accepted = Accepted::parse("a.rs: replace f with () // nobody asks").unwrap();
+        let outcome = Outcome::read(&super::shards(&shards[0]).unwrap(), &mut accepted).unwrap();
+        let missed = vec!["a.rs:2:1: replace f with ()".to_owned()];
+        assert_eq!(outcome, Outcome { killed: 3, timeout: 0, missed, accepted: 1 });
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
