@@ -11,8 +11,8 @@ use ferry_kernel::errno::ErrorClass;
 use ferry_model::{Profile, Settings};
 use ferry_plane::{CommitError, Served, SyncEngine};
 
-use crate::metrics::mode::Register;
 use crate::metrics::Row;
+use crate::metrics::mode::Register;
 use crate::threads::Threads;
 
 /// What came of opening the engine of one family.

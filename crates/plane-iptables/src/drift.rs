@@ -2,25 +2,28 @@
 
 use std::collections::BTreeSet;
 
-use ferry_kernel::iptables::{Failure, Table, Tool};
+use ferry_kernel::iptables::{Failure, Table};
 use ferry_plane::Extent;
 
 use crate::base;
 use crate::mirror::{Kind, Mirror};
 use crate::object::{ChainId, EntryKey, IptKey, IptObject, Owner};
-use crate::read;
 use crate::sort::Found;
 
 /// Beyond so many, everything is compared.
 const KEYS: usize = 1024;
 
-/// Looks at chains that somebody has touched, where that must be known to say which objects are meant.
-pub(crate) fn keys(tool: &Tool, mirror: &Mirror, touched: &BTreeSet<ChainId>) -> Result<Vec<IptKey>, Failure> {
+/// Keys of chains that others have touched. Shared ones are read by `read`, since only their content tells which objects differ.
+pub(crate) fn keys(
+    mirror: &Mirror,
+    touched: &BTreeSet<ChainId>,
+    read: impl FnOnce(&BTreeSet<ChainId>) -> Result<Found, Failure>,
+) -> Result<Vec<IptKey>, Failure> {
     let (own, shared): (BTreeSet<ChainId>, BTreeSet<ChainId>) =
         touched.iter().partition(|id| Kind::of(**id) == Some(Kind::Own));
     let mut keys: Vec<IptKey> = own.into_iter().map(IptKey::Chain).collect();
     if !shared.is_empty() {
-        let found = read::chains(tool, &shared)?;
+        let found = read(&shared)?;
         keys.extend(differing(mirror, &found, &shared));
     }
     Ok(keys)

@@ -4,7 +4,8 @@
 //! - `backend`: which variant of the tool
 //! - `base`: chains of the base, and what leads to ours; `compile`: a service, of which `shape` says how its frontends are
 //!   served, `port` is what the next two need, `dispatch` how they are found or refused, and `chains` what serves them, in an order that `place` keeps; `rules`: how rules are written
-//! - `kernel`: what touches the tables; `mirror`: what is there, and `plan` what a batch comes to against it, `edits` of long chains, `encode` as the
+//! - `kernel`: what touches the tables; `variant`: how the two variants of the tool differ in that; `mirror`: what is there, `knowledge` how far that
+//!   can be relied on, and `plan` what a batch comes to against it, `edits` of long chains, `encode` as the
 //!   tool's input; `read`, `sort`: what the tool prints, as objects; `watch`, `drift`: what others do; `verdict`: what
 //!   failures mean; `counters`: for metrics
 //! - `ruleset`: objects as the chains of a kernel; `trace`: what they do with a packet; `render`: as text; `testing`: what holds for
@@ -22,6 +23,7 @@ mod encode;
 pub mod features;
 mod in_use;
 mod kernel;
+mod knowledge;
 mod mirror;
 pub mod names;
 pub mod object;
@@ -39,6 +41,7 @@ mod sort;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod trace;
+mod variant;
 mod verdict;
 mod watch;
 

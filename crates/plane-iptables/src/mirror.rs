@@ -13,11 +13,9 @@ use crate::edits::Sequence;
 use crate::names::{self, Class};
 use crate::object::{self, ChainId, EntryKey, IptObject, OwnRules, Owner};
 
-/// The tables of one family.
+/// The tables of one family; by default, without anything of ours.
 #[derive(Debug, Default)]
 pub(crate) struct Mirror {
-    /// false: what was written last may be there or not
-    known: bool,
     places: BTreeMap<ChainId, Place>,
     /// chains that are one unit's
     chains: HashMap<ChainId, Content>,
@@ -187,21 +185,6 @@ impl Place {
 // === impl Mirror ===
 
 impl Mirror {
-    /// Of tables in which there is nothing yet.
-    pub(crate) fn empty() -> Self {
-        Self { known: true, ..Self::default() }
-    }
-
-    /// Whether it can be relied on.
-    pub(crate) fn known(&self) -> bool {
-        self.known
-    }
-
-    /// It can't be relied on until everything has been read.
-    pub(crate) fn doubt(&mut self) {
-        self.known = false;
-    }
-
     /// How much of this table is ours.
     pub(crate) fn size(&self, table: Table) -> Size {
         self.sizes.get(at(table)).copied().unwrap_or_default()

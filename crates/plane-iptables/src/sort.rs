@@ -51,8 +51,8 @@ pub(crate) struct Found {
     pub(crate) objects: Vec<IptObject>,
     /// the same, as the next change needs it
     pub(crate) mirror: Mirror,
-    /// the chains of services were not looked into
-    pub(crate) blind: bool,
+    /// the rules of chains of services could not be shown
+    pub(crate) unreadable: bool,
 }
 
 // === impl Sorter ===
@@ -63,7 +63,7 @@ impl Sorter {
             family,
             table: Table::Mangle,
             objects: Vec::new(),
-            mirror: Mirror::empty(),
+            mirror: Mirror::default(),
             empty: HashSet::new(),
             open: None,
         }
@@ -130,7 +130,7 @@ impl Sorter {
 
     /// What came.
     pub(crate) fn found(self) -> Found {
-        Found { objects: self.objects, mirror: self.mirror, blind: false }
+        Found { objects: self.objects, mirror: self.mirror, unreadable: false }
     }
 
     fn opened(&mut self, name: ChainName) -> Option<Open> {

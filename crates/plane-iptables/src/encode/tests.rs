@@ -75,7 +75,7 @@ fn delete(objects: Vec<IptObject>) -> Batch<IptObject> {
 
 /// What is there when this was written to empty tables.
 fn after(objects: Vec<IptObject>) -> Mirror {
-    let mut mirror = Mirror::empty();
+    let mut mirror = Mirror::default();
     mirror.apply(V4, &create(objects), &BTreeSet::new());
     mirror
 }
@@ -157,7 +157,7 @@ fn node_ports_are_the_last_whatever_comes() {
     let all = || {
         vec![IptObject::Place(services()), node_ports(), vip(services(), 1, 80, target), vip(services(), 2, 80, target)]
     };
-    let script = text(Backend::Nft, &create(all()), &Mirror::empty());
+    let script = text(Backend::Nft, &create(all()), &Mirror::default());
     assert!(script.ends_with("-A KUBE-SERVICES -j KUBE-NODEPORTS\nCOMMIT\n"), "{script}");
     // one more
     let script = text(Backend::Nft, &create(vec![vip(services(), 3, 80, target)]), &after(all()));
@@ -209,7 +209,7 @@ fn jumps_come_in_their_order_and_the_kubelets_chain_is_never_emptied() {
         jump(input, names::NODE_PORTS),
     ];
     assert_eq!(
-        text(Backend::Nft, &create(objects.clone()), &Mirror::empty()),
+        text(Backend::Nft, &create(objects.clone()), &Mirror::default()),
         "*filter\n-N KUBE-FIREWALL\n-I INPUT -j KUBE-EXTERNAL-SERVICES\n-I INPUT -j KUBE-NODEPORTS\n\
          -I INPUT -j KUBE-PROXY-FIREWALL\n-I INPUT -j KUBE-FIREWALL\nCOMMIT\n"
     );
@@ -228,7 +228,7 @@ fn many_chains_come_in_sections_where_that_is_faster() {
         vip(services(), 1, 80, Target::Jump(endpoint_chain(7).name)),
     ]);
     let sections = |text: &str| text.matches("COMMIT\n").count();
-    let (nothing, batch) = (Mirror::empty(), create(all.clone()));
+    let (nothing, batch) = (Mirror::default(), create(all.clone()));
     let script = text(Backend::Nft, &batch, &nothing);
     assert_eq!(sections(&script), 3, "sections of a thousand names");
     assert!(script.rsplit("*nat").next().unwrap().contains("-A KUBE-SERVICES"), "what leads there comes last");
@@ -250,9 +250,9 @@ fn balancing(number: usize, endpoints: std::ops::Range<usize>) -> IptObject {
 #[test]
 fn targets_of_jumps_count_as_names_of_a_section() {
     let all: Vec<IptObject> = (0..50).map(|number| balancing(number, 100..199)).collect();
-    let script = text(Backend::Nft, &create(all.clone()), &Mirror::empty());
+    let script = text(Backend::Nft, &create(all.clone()), &Mirror::default());
     assert_eq!(script.matches("COMMIT\n").count(), 5, "ten chains with a hundred names each");
-    assert_eq!(text(Backend::Legacy, &create(all), &Mirror::empty()).matches("COMMIT\n").count(), 1);
+    assert_eq!(text(Backend::Legacy, &create(all), &Mirror::default()).matches("COMMIT\n").count(), 1);
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn lines_tell_their_operation() {
         IptObject::Place(services()),
         vip(services(), 1, 80, Target::Jump(chain.name)),
     ]);
-    let mirror = Mirror::empty();
+    let mirror = Mirror::default();
     let plan = Plan::new(V4, Backend::Nft, &batch, &mirror, true);
     let script = Script::new(&plan, &Progress::default());
     for (number, line) in (1..).zip(script.text().lines()) {
@@ -315,7 +315,7 @@ fn what_is_there_already_is_not_written_and_what_is_not_there_does_not_go() {
         IptObject::Chain(id(Table::Mangle, "KUBE-PROXY-CANARY"), OwnRules::default()),
     ];
     assert_eq!(text(Backend::Nft, &create(objects.clone()), &after(objects.clone())), "");
-    assert_eq!(text(Backend::Nft, &delete(objects), &Mirror::empty()), "");
+    assert_eq!(text(Backend::Nft, &delete(objects), &Mirror::default()), "");
 }
 
 /// Two rules of one owner, such as a counter and the drop behind it.
@@ -338,7 +338,7 @@ fn rules_of_one_entry_keep_their_order_in_a_place_that_is_not_empty() {
     let script = text(
         Backend::Nft,
         &create(vec![IptObject::Place(refusing()), counted(1, Target::Return, Target::Drop)]),
-        &Mirror::empty(),
+        &Mirror::default(),
     );
     let written = format!("-A {}\n-A {}\nCOMMIT\n", rule("RETURN"), rule("DROP"));
     assert_eq!(script, format!("*filter\n:KUBE-SERVICES - [0:0]\n{written}"));
@@ -348,8 +348,8 @@ fn rules_of_one_entry_keep_their_order_in_a_place_that_is_not_empty() {
 fn comments_are_left_out_beyond_a_thousand_endpoints() {
     let chains = |range: std::ops::Range<usize>| range.map(|number| own(endpoint_chain(number), &[Target::Return]));
     let commented = |batch: &Batch<IptObject>, mirror: &Mirror| text(Backend::Nft, batch, mirror).contains("--comment");
-    assert!(commented(&create(chains(0..1000).collect()), &Mirror::empty()));
-    assert!(!commented(&create(chains(0..1001).collect()), &Mirror::empty()));
+    assert!(commented(&create(chains(0..1000).collect()), &Mirror::default()));
+    assert!(!commented(&create(chains(0..1001).collect()), &Mirror::default()));
     // One that changes counts once, wherever it stands in the batch, and one that goes not at all.
     let there = after(chains(0..999).collect());
     let changed = || own(endpoint_chain(7), &[Target::Accept]);
@@ -430,7 +430,7 @@ fn the_mirror_counts() {
     let gone = delete(vec![own(endpoint_chain(1), &[]), node_ports(), IptObject::Place(services())]);
     mirror.apply(V4, &gone, &BTreeSet::new());
     assert_eq!((sizes(&mirror), mirror.endpoints()), ([(0, 0), (1, 1), (0, 0)], 0));
-    let mut read = Mirror::empty();
+    let mut read = Mirror::default();
     read.put_place(services());
     read.put_entry(EntryKey { place: services(), owner: Owner::NodePorts(None) }, Lines::new("a\nb".to_owned()));
     mirror.renew(&[services(), id(Table::Filter, "KUBE-FORWARD")].into(), read);
@@ -441,7 +441,7 @@ fn the_mirror_counts() {
 fn pieces_together_are_the_whole() {
     let mut all: Vec<IptObject> = (0..3000).map(|number| own(endpoint_chain(number), &[Target::Return])).collect();
     all.extend([IptObject::Place(services()), node_ports(), IptObject::Place(refusing())]);
-    let (batch, mirror) = (create(all), Mirror::empty());
+    let (batch, mirror) = (create(all), Mirror::default());
     for backend in [Backend::Nft, Backend::Legacy] {
         let plan = Plan::new(V4, backend, &batch, &mirror, true);
         let whole = Script::new(&plan, &Progress::default());

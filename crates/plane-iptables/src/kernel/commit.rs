@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use ferry_kernel::iptables::{Backend, Failure, Match, Run, Stdin, Table};
+use ferry_kernel::iptables::{Failure, Match, Stdin, Table};
 use ferry_kernel::nfacct;
 use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Object as _};
 
 use super::IptablesKernel;
 use crate::encode::{Outline, Progress, Script, Whole};
+use crate::knowledge::Knowledge;
 use crate::mirror::at;
 use crate::object::{ChainId, IptKey, IptObject};
 use crate::plan::Plan;
+use crate::variant::{Change, Restored, line_of};
 use crate::verdict::{of_io, of_script};
 use crate::watch::all_entries;
 
@@ -48,6 +50,15 @@ impl Written {
         Self::Part { stuck: progress.stuck_in(&batch), batch }
     }
 
+    /// What is in force of a batch, and the chains that are empty and could not be removed; `None`: nothing, or that isn't known.
+    fn in_force<'a>(&'a self, whole: &'a Batch<IptObject>) -> Option<(&'a Batch<IptObject>, &'a BTreeSet<ChainId>)> {
+        match self {
+            Self::All { stuck } => Some((whole, stuck)),
+            Self::Part { batch, stuck } => Some((batch, stuck)),
+            Self::Nothing | Self::Unknown => None,
+        }
+    }
+
     fn applied(&self) -> Applied {
         match self {
             Self::Nothing => Applied::Nothing,
@@ -61,60 +72,46 @@ impl Written {
 impl IptablesKernel {
     /// Writes a batch. After an error the mirror has what is in force of it, or is unknown.
     pub(super) fn write(&mut self, batch: &Batch<IptObject>) -> Result<(), CommitFailure> {
-        let is_legacy = self.tool.backend() == Backend::Legacy;
-        self.hear()?;
+        self.note_changes()?;
         // Chains of one unit are flushed or deleted whatever they hold; only edits depend on their rules.
-        let tables = self.legacy.take(&places(batch).map(|place| place.table).collect());
+        let tables = self.variant.take_changed(&places(batch).map(|place| place.table).collect());
         self.look_closer(tables)?;
-        if !self.mirror.known() {
+        let Some(mut known) = self.knowledge.take() else {
             let object = "what others have done, or a run that did not end well".to_owned();
             return Err(CommitError::Drifted { object }.into());
-        }
+        };
         // Rules in these would be there twice, or be missing when they are to be deleted: another writer may have made the same change.
-        if let Some(chain) = places(batch).find(|chain| self.unread.contains(chain)) {
+        if let Some(chain) = places(batch).find(|chain| known.suspects.stale_chains.contains(chain)) {
+            self.knowledge = Knowledge::Known(known);
             return Err(CommitError::Drifted { object: format!("{} {}", chain.table, chain.name) }.into());
         }
-        let mut mirror = std::mem::take(&mut self.mirror);
-        let plan = Plan::new(self.family(), self.tool.backend(), batch, &mirror, self.edits);
+        let plan = Plan::new(self.family(), self.tool.backend(), batch, &known.mirror, self.edits);
         let edited = plan.has_edits();
-        let (mut result, written) = self.write_plan(&plan);
+        let (mut result, written) = self.write_plan(&plan, known.fresh);
         // A failed edit is foreign drift or a rejected rule: the next try, without edits, tells which.
         self.edits = result.is_ok() || self.edits && !edited;
-        let before = all_entries(&mirror);
-        match &written {
-            Written::Nothing => {}
-            Written::All { stuck } => {
-                mirror.apply(self.family(), batch, stuck);
-                if edited {
-                    // A foreign change may have shifted the positions: the rule that jumps there is left.
-                    self.owed.extend(stuck.iter().copied().map(IptKey::Chain));
-                }
-            }
-            Written::Part { batch, stuck } => mirror.apply(self.family(), batch, stuck),
-            Written::Unknown => {
-                mirror.doubt();
-                self.told = false;
-            }
-        }
-        if matches!(written, Written::All { .. } | Written::Part { .. }) {
+        let before = all_entries(&known.mirror);
+        if let Some((batch, stuck)) = written.in_force(batch) {
             self.wrote = true;
-            self.fresh = false;
+            known.written(self.family(), batch, stuck);
+            if edited && result.is_ok() {
+                // A foreign change may have shifted the positions: the rule that jumps there is left.
+                known.suspects.unreported.extend(stuck.iter().copied().map(IptKey::Chain));
+            }
         }
-        self.mirror = mirror;
+        let strays = written.in_force(batch).map(|(batch, _)| strays(batch));
+        let change = strays.map(|strays| Change { before, after: &known.mirror, strays });
+        let accounted = self.variant.account(self.family(), change.as_ref());
+        if !matches!(written, Written::Unknown) {
+            self.knowledge = Knowledge::Known(known);
+        }
         self.count_rules();
-        if is_legacy {
-            let accounted = match &written {
-                Written::All { .. } => self.legacy.account(self.family(), before, &self.mirror, strays(batch)),
-                Written::Part { batch, .. } => self.legacy.account(self.family(), before, &self.mirror, strays(batch)),
-                Written::Nothing | Written::Unknown => self.legacy.look(self.family()),
-            };
-            result = result.and(accounted.map_err(of_io));
-        }
+        result = result.and(accounted.map_err(of_io));
         result.map_err(|error| CommitFailure { error, applied: written.applied() })
     }
 
     /// Writes a plan. Returns its error and, in either case, the part of the batch that is in force.
-    fn write_plan(&mut self, plan: &Plan<'_>) -> (Result<(), CommitError>, Written) {
+    fn write_plan(&mut self, plan: &Plan<'_>, fresh: bool) -> (Result<(), CommitError>, Written) {
         let (mut progress, mut counted) = (Progress::default(), false);
         if plan.parts.is_empty() {
             return (Ok(()), Written::Nothing);
@@ -146,7 +143,7 @@ impl IptablesKernel {
                 continue;
             }
             let written = in_force(plan, &progress, &script, &failure, committed);
-            return (Err(of_script(failure, &self.tool, plan, &script, self.fresh)), written);
+            return (Err(of_script(failure, &self.tool, plan, &script, fresh)), written);
         }
         for (count, table) in written.iter().zip(Table::ALL) {
             self.counters.set_written(table, *count);
@@ -155,28 +152,13 @@ impl IptablesKernel {
     }
 
     /// Runs the tool with a text of about so many lines.
-    fn run(
-        &mut self,
-        lines: usize,
-        mut write: impl FnMut(&mut Stdin<'_>) -> io::Result<Outline>,
-    ) -> (Result<Run, Failure>, Outline) {
+    fn run(&mut self, lines: usize, mut write: impl FnMut(&mut Stdin<'_>) -> io::Result<Outline>) -> Restored {
         let mut restore = || {
             let mut outline = Outline::default();
             let result = self.tool.restore_by(&mut |stdin| write(stdin).map(|of| outline = of));
             (result, outline)
         };
-        let committed = |(result, outline): &(Result<Run, Failure>, Outline)| match result {
-            Ok(_) => Some(outline.sections()),
-            Err(failure) => line_of(failure).map(|line| outline.sections_before(line)),
-        };
-        let done = match self.tool.backend() {
-            Backend::Nft => self.turn.take().around(lines, restore, committed),
-            Backend::Legacy => {
-                // Without it, a family would wait for the other's lock and report it as another program's.
-                let _turn = self.turn.take();
-                Ok(restore())
-            }
-        };
+        let done = self.variant.run(lines, &mut restore);
         let (result, outline) = done.unwrap_or_else(|error| {
             (Err(Failure::Io { tool: "iptables-restore".to_owned(), error }), Outline::default())
         });
@@ -234,14 +216,6 @@ fn make_counters(batch: &Batch<IptObject>) -> bool {
     // If one can't be created, the next run fails with the same error.
     names.iter().for_each(|name| drop(nfacct::create(name)));
     !names.is_empty()
-}
-
-/// The line at which the tool failed.
-fn line_of(failure: &Failure) -> Option<usize> {
-    match failure {
-        Failure::Refused { line, .. } | Failure::Exhausted { line, .. } => *line,
-        _ => None,
-    }
 }
 
 /// The chains that can't be deleted since foreign rules jump to them.

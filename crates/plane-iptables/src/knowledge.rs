@@ -1,0 +1,242 @@
+//! The state machine of what is known about one family's tables, between reads, commits and changes by others.
+//!
+//! ```text
+//! Unknown ── everything read ──> Known ── a commit whose outcome is uncertain ──> Unknown
+//!                                Known ── changes by others ──> Known with suspects ── compared with the mirror ──> Known
+//! ```
+
+use std::collections::{BTreeSet, HashSet};
+
+use ferry_api::object::Family;
+use ferry_kernel::iptables::Table;
+use ferry_plane::Batch;
+
+use crate::base;
+use crate::mirror::{Kind, Mirror, Size};
+use crate::object::{ChainId, IptKey, IptObject};
+use crate::watch::Heard;
+
+/// What is known about the tables of one family.
+#[derive(Debug)]
+pub(crate) enum Knowledge {
+    /// Nothing: everything must be read before the next commit.
+    Unknown {
+        /// the engine knows
+        reported: bool,
+    },
+    /// What the mirror holds, but for the suspects.
+    Known(Box<Known>),
+}
+
+/// The tables as they were read and written last, and what may be different since.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) mirror: Mirror,
+    pub(crate) depth: Depth,
+    /// nothing was written since everything was read: what a refused rule refers to was never there
+    pub(crate) fresh: bool,
+    pub(crate) suspects: Suspects,
+}
+
+/// How much of the tables the tool showed when everything was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// every rule
+    Whole,
+    /// not the rules of chains of services. Reading everything again shows no more of them
+    Unreadable,
+}
+
+/// What may differ from the mirror.
+#[derive(Debug, Default)]
+pub(crate) struct Suspects {
+    /// touched by others and not compared with the mirror yet
+    pub(crate) touched: Heard,
+    /// shared chains that others touched, whose rules aren't known
+    pub(crate) stale_chains: BTreeSet<ChainId>,
+    /// found to differ, and not reported to the engine yet
+    pub(crate) unreported: BTreeSet<IptKey>,
+}
+
+// === impl Knowledge ===
+
+impl Knowledge {
+    /// At the start: the engine reads everything without being asked.
+    pub(crate) const START: Self = Self::Unknown { reported: true };
+    /// After a commit whose outcome is uncertain.
+    pub(crate) const UNCERTAIN: Self = Self::Unknown { reported: false };
+
+    /// Everything was read.
+    pub(crate) fn of_all(mirror: Mirror, unreadable: bool) -> Self {
+        let depth = if unreadable { Depth::Unreadable } else { Depth::Whole };
+        Self::Known(Box::new(Known { mirror, depth, fresh: true, suspects: Suspects::default() }))
+    }
+
+    /// What is known, if anything.
+    pub(crate) fn known(&mut self) -> Option<&mut Known> {
+        match self {
+            Self::Known(known) => Some(known),
+            Self::Unknown { .. } => None,
+        }
+    }
+
+    /// Takes what is known for the time of a commit. Until it is put back, nothing is known.
+    pub(crate) fn take(&mut self) -> Option<Box<Known>> {
+        match std::mem::replace(self, Self::UNCERTAIN) {
+            Self::Known(known) => Some(known),
+            unknown @ Self::Unknown { .. } => {
+                *self = unknown;
+                None
+            }
+        }
+    }
+
+    /// True once after the tables became unknown: the engine must be asked to read everything.
+    pub(crate) fn report(&mut self) -> bool {
+        match self {
+            Self::Unknown { reported } => !std::mem::replace(reported, true),
+            Self::Known(_) => false,
+        }
+    }
+
+    /// How much of a table is ours; `None` if that isn't known.
+    pub(crate) fn size(&self, table: Table) -> Option<Size> {
+        match self {
+            Self::Known(known) => Some(known.mirror.size(table)),
+            Self::Unknown { .. } => None,
+        }
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    /// Others have touched these.
+    pub(crate) fn touch(&mut self, touched: Heard) {
+        if touched.everything || touched.unheard {
+            self.suspects.stale_chains.extend(base::shared_chains());
+            self.mirror.forget_sequences();
+        }
+        touched.chains.iter().for_each(|id| self.mirror.forget_sequence(*id));
+        let shared = touched.chains.iter().filter(|id| Kind::of(**id) != Some(Kind::Own));
+        self.suspects.stale_chains.extend(shared);
+        self.suspects.touched.merge(touched);
+    }
+
+    /// These differ.
+    pub(crate) fn differ(&mut self, keys: Vec<IptKey>) {
+        self.suspects.stale_chains.extend(keys.iter().filter_map(IptKey::place));
+        self.suspects.unreported.extend(keys);
+    }
+
+    /// The shared chains among these were compared with the mirror, and these keys differ.
+    pub(crate) fn compared(&mut self, chains: &BTreeSet<ChainId>, differing: Vec<IptKey>) {
+        let places: HashSet<ChainId> = differing.iter().filter_map(IptKey::place).collect();
+        self.suspects.stale_chains.retain(|chain| !chains.contains(chain) || places.contains(chain));
+        self.suspects.unreported.extend(differing);
+    }
+
+    /// These chains were read: what differs there apart from what was asked for is still to be reported.
+    pub(crate) fn renew(&mut self, chains: &BTreeSet<ChainId>, read: Mirror, differing: Vec<IptKey>, asked: &[IptKey]) {
+        let asked: HashSet<&IptKey> = asked.iter().collect();
+        self.suspects.unreported.extend(differing.into_iter().filter(|key| !asked.contains(key)));
+        self.mirror.renew(chains, read);
+        self.suspects.stale_chains.retain(|chain| !chains.contains(chain));
+    }
+
+    /// So much of a batch is in force; these chains are empty and could not be removed.
+    pub(crate) fn written(&mut self, family: Family, batch: &Batch<IptObject>, stuck: &BTreeSet<ChainId>) {
+        self.mirror.apply(family, batch, stuck);
+        self.fresh = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names;
+
+    fn shared() -> ChainId {
+        ChainId { table: Table::Nat, name: names::SERVICES }
+    }
+
+    fn known(knowledge: &mut Knowledge) -> &mut Known {
+        knowledge.known().unwrap()
+    }
+
+    fn touched(chains: &[ChainId]) -> Heard {
+        Heard { chains: chains.iter().copied().collect(), ..Heard::default() }
+    }
+
+    #[test]
+    fn that_nothing_is_known_is_reported_once() {
+        let mut knowledge = Knowledge::START;
+        assert!(!knowledge.report(), "the engine reads everything at its start anyway");
+        knowledge = Knowledge::of_all(Mirror::default(), false);
+        assert!(!knowledge.report());
+        knowledge = Knowledge::UNCERTAIN;
+        assert!(knowledge.report());
+        assert!(!knowledge.report());
+        assert!(knowledge.take().is_none() && !knowledge.report(), "taking nothing changes nothing");
+    }
+
+    #[test]
+    fn what_is_taken_and_not_put_back_is_unknown() {
+        let mut knowledge = Knowledge::of_all(Mirror::default(), false);
+        let known = knowledge.take().unwrap();
+        assert!(knowledge.known().is_none() && knowledge.size(Table::Nat).is_none());
+        knowledge = Knowledge::Known(known);
+        assert!(knowledge.size(Table::Nat).is_some());
+    }
+
+    #[test]
+    fn a_write_ends_freshness_and_makes_nothing_readable() {
+        for (unreadable, depth) in [(false, Depth::Whole), (true, Depth::Unreadable)] {
+            let mut knowledge = Knowledge::of_all(Mirror::default(), unreadable);
+            let known = known(&mut knowledge);
+            assert!(known.fresh && known.depth == depth);
+            let batch = Batch { create: vec![IptObject::Place(shared())], ..Batch::default() };
+            known.written(Family::V4, &batch, &BTreeSet::new());
+            assert!(!known.fresh && known.depth == depth);
+            assert!(known.mirror.place(shared()).is_some());
+        }
+    }
+
+    #[test]
+    fn a_touched_chain_is_stale_until_it_was_compared_or_read() {
+        let mut knowledge = Knowledge::of_all(Mirror::default(), false);
+        let known = known(&mut knowledge);
+        let (chain, key) = (shared(), IptKey::Place(shared()));
+        known.touch(touched(&[chain]));
+        assert!(known.suspects.stale_chains.contains(&chain));
+        known.compared(&[chain].into(), vec![key.clone()]);
+        assert!(known.suspects.stale_chains.contains(&chain), "it differs");
+        assert!(known.suspects.unreported.contains(&key));
+        known.compared(&[chain].into(), Vec::new());
+        assert!(known.suspects.stale_chains.is_empty());
+        known.touch(touched(&[chain]));
+        known.renew(&[chain].into(), Mirror::default(), Vec::new(), &[]);
+        assert!(known.suspects.stale_chains.is_empty());
+    }
+
+    #[test]
+    fn after_unobserved_commits_every_shared_chain_is_stale() {
+        let mut knowledge = Knowledge::of_all(Mirror::default(), false);
+        let known = known(&mut knowledge);
+        known.touch(Heard { unheard: true, ..Heard::default() });
+        let all: BTreeSet<ChainId> = base::shared_chains().collect();
+        assert_eq!(known.suspects.stale_chains, all);
+    }
+
+    #[test]
+    fn what_was_asked_for_is_not_reported_again() {
+        let mut knowledge = Knowledge::of_all(Mirror::default(), false);
+        let known = known(&mut knowledge);
+        let other = ChainId { table: Table::Filter, ..shared() };
+        let (asked, besides) = (IptKey::Place(shared()), IptKey::Place(other));
+        let chains = [shared(), other].into();
+        let differing = vec![asked.clone(), besides.clone()];
+        known.renew(&chains, Mirror::default(), differing, &[asked]);
+        assert_eq!(known.suspects.unreported, [besides].into());
+    }
+}

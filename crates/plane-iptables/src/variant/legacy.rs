@@ -1,0 +1,85 @@
+//! The legacy variant: each table is one blob, read and replaced as a whole, and nobody is notified of changes.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::time::{Duration, Instant};
+
+use ferry_api::object::Family;
+use ferry_kernel::iptables::{Failure, Table, Tool};
+
+use super::{Change, Observation, Restored, Variant};
+use crate::mirror::Mirror;
+use crate::object::{ChainId, IptKey};
+use crate::read;
+use crate::sort::Found;
+use crate::watch::{Heard, LegacyWatch, Turn};
+
+/// One family's tables, and how they looked last.
+#[derive(Debug)]
+pub(super) struct Legacy {
+    turn: Turn,
+    watch: LegacyWatch,
+}
+
+// === impl Legacy ===
+
+impl Legacy {
+    pub(super) fn new(turn: Turn) -> Self {
+        Self { turn, watch: LegacyWatch::default() }
+    }
+}
+
+impl Variant for Legacy {
+    fn listen(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn changes(&mut self, family: Family) -> io::Result<Heard> {
+        self.watch.look(family)?;
+        Ok(Heard::default())
+    }
+
+    fn tend(&mut self, family: Family, now: Instant) -> io::Result<Observation> {
+        self.watch.look(family)?;
+        Ok(Observation { tables: self.watch.due(now), ..Observation::default() })
+    }
+
+    fn take_changed(&mut self, tables: &BTreeSet<Table>) -> BTreeSet<Table> {
+        self.watch.take(tables)
+    }
+
+    fn put_back(&mut self, tables: BTreeSet<Table>) {
+        self.watch.suspect(tables);
+    }
+
+    fn was_read(&mut self, tables: &BTreeSet<Table>, took: Duration) {
+        self.watch.read(tables, took);
+    }
+
+    fn tables(&self, tool: &Tool, wanted: &[Table]) -> Result<Found, Failure> {
+        read::each_table(tool, wanted, |sorter, table| read::save(tool, sorter, table, |each| tool.save(table, each)))
+    }
+
+    /// The tool fetches the whole table, whatever it is asked for.
+    fn chains(&self, tool: &Tool, wanted: &BTreeSet<ChainId>) -> Result<Found, Failure> {
+        read::chains_in_tables(wanted, |tables| self.tables(tool, tables))
+    }
+
+    /// None: the tool shows everything.
+    fn lost(&self, _: &Tool, _: &Mirror) -> Result<Vec<IptKey>, Failure> {
+        Ok(Vec::new())
+    }
+
+    fn run(&mut self, _: usize, restore: &mut dyn FnMut() -> Restored) -> io::Result<Restored> {
+        // Without it, a family would wait for the other's lock and report it as another program's.
+        let _turn = self.turn.take();
+        Ok(restore())
+    }
+
+    fn account(&mut self, family: Family, change: Option<&Change<'_>>) -> io::Result<()> {
+        match change {
+            Some(change) => self.watch.account(family, change.before, change.after, change.strays),
+            None => self.watch.look(family),
+        }
+    }
+}
