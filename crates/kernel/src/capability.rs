@@ -1,13 +1,13 @@
-//! What this process may do.
+//! Capabilities of the calling thread.
 
 use std::io;
 
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Whether the calling thread may change the network: `CAP_NET_ADMIN` is effective.
+/// True if `CAP_NET_ADMIN`, the right to change the network, is effective for the calling thread.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn net_admin() -> io::Result<bool> {
     Ok(capabilities(None)?.effective.contains(CapabilitySet::NET_ADMIN))
 }
@@ -18,9 +18,9 @@ mod tests {
     use rustix::thread::set_capabilities;
 
     #[test]
-    fn a_dropped_capability_is_seen() {
+    fn a_dropped_capability_is_detected() {
         assert!(net_admin().unwrap(), "the tests of this crate need root");
-        // of this thread only, which ends here
+        // capabilities are per thread, and this one ends here
         let after = std::thread::spawn(|| {
             let mut sets = capabilities(None).unwrap();
             sets.effective.remove(CapabilitySet::NET_ADMIN);

@@ -11,9 +11,9 @@ pub enum ErrorClass {
     Denied,
     /// this kernel lacks the subsystem or the operation: `EOPNOTSUPP`, `EPROTONOSUPPORT`, `EAFNOSUPPORT`, `ENOSYS`
     Unsupported,
-    /// not a request that this kernel understands: `EINVAL`, also nfnetlink's answer where it lacks a subsystem
+    /// this kernel does not understand the request: `EINVAL`, also nfnetlink's answer if it lacks a subsystem
     Invalid,
-    /// passes: `EINTR`, `EAGAIN`, `ERESTART`, a missing answer
+    /// goes away on a retry: `EINTR`, `EAGAIN`, `ERESTART`, a missing answer
     Transient,
     /// memory or buffer space is short, for the moment or for this request: `ENOMEM`, `ENOBUFS`, `EMSGSIZE`
     Short,
@@ -23,14 +23,14 @@ pub enum ErrorClass {
     Missing,
     /// the object exists: `EEXIST`
     Exists,
-    /// a refusal of what was asked for, or anything else
+    /// the request itself was refused, or any other error
     Other,
 }
 
 // === impl ErrorClass ===
 
 impl ErrorClass {
-    /// The class of an error: by its number, also that of a [`MessageError`] within; by its kind if it has none.
+    /// Classifies an error by its number, also that of an inner [`MessageError`]; by its kind if it has none.
     pub fn of(error: &io::Error) -> Self {
         if let Some(refusal) = inner::<MessageError>(error) {
             return Self::of(&refusal.error);
@@ -42,7 +42,7 @@ impl ErrorClass {
         }
     }
 
-    /// True if nothing of the kind works here: no permission, or no such subsystem.
+    /// True if the subsystem cannot be used at all: no permission, or absent from this kernel.
     pub const fn is_unusable(self) -> bool {
         matches!(self, Self::Denied | Self::Unsupported)
     }
@@ -52,8 +52,8 @@ impl ErrorClass {
         matches!(self, Self::Transient | Self::Short | Self::InUse)
     }
 
-    /// True if the kernel was built or loaded without what the request is about, as an answer to a request that is valid
-    /// elsewhere.
+    /// True if the kernel lacks the subsystem (not built, or module not loaded), as an answer to a request that is valid on
+    /// other kernels.
     pub const fn lacks_subsystem(self) -> bool {
         matches!(self, Self::Unsupported | Self::Invalid)
     }
@@ -72,7 +72,7 @@ impl ErrorClass {
         }
     }
 
-    /// Of errors that were made in this process.
+    /// Classifies errors that this process created.
     const fn of_kind(kind: io::ErrorKind) -> Self {
         match kind {
             io::ErrorKind::PermissionDenied => Self::Denied,

@@ -1,8 +1,8 @@
-//! Talks to the kernel: netlink, nf_tables, iptables, connection tracking, addresses, network namespaces, sysctls. Knows nothing of
-//! the program above.
+//! Kernel interfaces: netlink, nf_tables, iptables, connection tracking, addresses, network namespaces, sysctls. Independent of
+//! Kubernetes and of the program above.
 //!
-//! The only crate with `unsafe` code. Everything is synchronous; what comes from the kernel is decoded with bounds
-//! checks throughout, so that no byte sequence ends the program.
+//! The only crate with `unsafe` code. Everything is synchronous; messages of the kernel are decoded with bounds checks
+//! throughout, so that no byte sequence causes a panic.
 
 pub mod capability;
 pub mod conntrack;

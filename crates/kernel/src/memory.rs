@@ -1,47 +1,49 @@
-//! The memory of this process, and its place in the queue when the machine has none left.
+//! Process memory: heap arenas, trimming, resident size, and the OOM score.
 
 use std::io;
 
-/// Gives memory that was freed back to the system. Only glibc keeps it in the first place.
+/// Returns freed heap memory to the system. Needed with glibc, which keeps it.
 #[expect(unsafe_code, reason = "the C library's function")]
 #[cfg(target_env = "gnu")]
 pub fn trim() {
-    // SAFETY: takes no pointer, and locks what it works on itself.
+    // SAFETY: takes no pointer, and locks the heap internally.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Gives memory that was freed back to the system. This C library does so by itself.
+/// Returns freed heap memory to the system. This C library does so by itself.
 #[cfg(not(target_env = "gnu"))]
 pub fn trim() {}
 
-/// Has all threads allocate from one place, to be called before there are any. glibc gives each a place of its own, and
-/// what one thread frees there stays where others can't use it.
+/// Makes all threads allocate from one arena; to be called before threads are started. By default glibc gives each thread an
+/// arena of its own, whose freed memory other threads cannot use.
 #[expect(unsafe_code, reason = "the C library's function")]
 #[cfg(target_env = "gnu")]
 pub fn share_one_arena() {
-    // SAFETY: takes no pointer, and locks what it works on itself.
+    // SAFETY: takes no pointer, and locks the heap internally.
     unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
 }
 
-/// Has all threads allocate from one place. This C library knows no other way.
+/// Makes all threads allocate from one arena. This C library has only one.
 #[cfg(not(target_env = "gnu"))]
 pub fn share_one_arena() {}
 
-/// How many bytes of this process are resident.
+/// Returns the resident set size of this process, in bytes.
 ///
 /// # Errors
-/// What the system says when it is asked for `/proc/self/statm`.
+/// The system's error when `/proc/self/statm` is read; any error if its format is unexpected.
 pub fn resident_bytes() -> io::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/statm")?;
     let pages = text.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
     let page = u64::try_from(rustix::param::page_size()).unwrap_or(0);
-    pages.map(|pages| pages.saturating_mul(page)).ok_or_else(|| io::Error::other("/proc/self/statm has another form"))
+    pages
+        .map(|pages| pages.saturating_mul(page))
+        .ok_or_else(|| io::Error::other("/proc/self/statm has an unexpected format"))
 }
 
-/// Sets how readily the kernel ends this process when memory runs out: -1000 never, 1000 first.
+/// Sets the OOM score adjustment of this process: from -1000 (never killed) to 1000 (killed first).
 ///
 /// # Errors
-/// What the system says; lowering it needs a privilege.
+/// The system's error; lowering it needs `CAP_SYS_RESOURCE`.
 pub fn set_oom_score_adj(score: i16) -> io::Result<()> {
     std::fs::write("/proc/self/oom_score_adj", score.to_string())
 }

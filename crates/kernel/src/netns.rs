@@ -9,10 +9,10 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 use crate::link;
 
-/// The loopback interface is always the first of a namespace.
+/// The loopback interface is always the first one of a namespace.
 const LOOPBACK_INDEX: u32 = 1;
 
-/// A network namespace, held by a descriptor. A fresh one is gone when this is dropped and nothing runs in it.
+/// A network namespace, kept alive by a file descriptor. A new one ends when this is dropped and no thread runs in it.
 #[derive(Debug)]
 pub struct Namespace {
     fd: OwnedFd,
@@ -21,10 +21,10 @@ pub struct Namespace {
 // === impl Namespace ===
 
 impl Namespace {
-    /// Makes a fresh network namespace, with only a loopback interface that is down. The calling thread stays where it is.
+    /// Creates a network namespace whose only interface is loopback, down. The calling thread stays in its own.
     ///
     /// # Errors
-    /// What the system says; `PermissionDenied` without `CAP_SYS_ADMIN`.
+    /// The system's error; `PermissionDenied` without `CAP_SYS_ADMIN`.
     pub fn new() -> io::Result<Self> {
         on_a_thread(|| {
             unshare_network()?;
@@ -32,11 +32,11 @@ impl Namespace {
         })?
     }
 
-    /// Runs this on a thread within the namespace and waits for it. Threads and processes that are started there inherit
-    /// the namespace. A panic there goes on here.
+    /// Runs `action` on a new thread within the namespace and waits for it. Threads and processes started there inherit the
+    /// namespace. A panic of the action is resumed on the calling thread.
     ///
     /// # Errors
-    /// What the system says if the namespace cannot be entered.
+    /// The system's error if the namespace cannot be entered.
     pub fn run<T: Send>(&self, action: impl FnOnce() -> T + Send) -> io::Result<T> {
         on_a_thread(|| {
             self.enter()?;
@@ -44,10 +44,10 @@ impl Namespace {
         })?
     }
 
-    /// Moves the calling thread into the namespace, for good.
+    /// Moves the calling thread into the namespace, permanently.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn enter(&self) -> io::Result<()> {
         Ok(move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
@@ -55,7 +55,7 @@ impl Namespace {
     /// Brings the loopback interface up.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn raise_loopback(&self) -> io::Result<()> {
         self.run(|| link::raise(LOOPBACK_INDEX))?
     }
@@ -67,18 +67,21 @@ impl AsFd for Namespace {
     }
 }
 
-/// The network namespace of the calling thread.
+/// Returns the network namespace of the calling thread.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn current() -> io::Result<Namespace> {
     Ok(Namespace { fd: File::open("/proc/thread-self/ns/net")?.into() })
 }
 
-#[expect(unsafe_code, reason = "unsharing may take from other threads what they share; here it does not")]
+#[expect(
+    unsafe_code,
+    reason = "unsharing descriptors or memory would affect other threads; a network namespace does not"
+)]
 fn unshare_network() -> io::Result<()> {
     // SAFETY: only the network namespace is unshared, which is a property of the calling thread alone; neither file
-    // descriptors nor memory change hands.
+    // descriptors nor memory are unshared.
     Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?)
 }
 
@@ -99,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_fresh_and_the_caller_stays() {
+    fn a_namespace_is_new_and_the_caller_stays() {
         let before = name_of_current();
         let (first, second) = (Namespace::new().unwrap(), Namespace::new().unwrap());
         let names = [first.run(name_of_current).unwrap(), second.run(name_of_current).unwrap()];

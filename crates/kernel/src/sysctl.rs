@@ -1,4 +1,4 @@
-//! Kernel parameters under `/proc/sys`. Those of the network are of the calling thread's network namespace.
+//! Kernel parameters under `/proc/sys`. Those under `net` are per network namespace: that of the calling thread applies.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 /// Reads a parameter, without the final line end.
 ///
 /// # Errors
-/// What the system says; `NotFound` if this kernel has no such parameter; `InvalidInput` if it is no name.
+/// The system's error; `NotFound` if this kernel has no such parameter; `InvalidInput` if the name is malformed.
 pub fn read(name: &str) -> io::Result<String> {
     std::fs::read_to_string(path(name)?).map(|text| text.trim_end().to_owned())
 }
@@ -14,28 +14,28 @@ pub fn read(name: &str) -> io::Result<String> {
 /// Writes a parameter.
 ///
 /// # Errors
-/// What the system says; `NotFound` if this kernel has no such parameter; `InvalidInput` if it is no name.
+/// The system's error; `NotFound` if this kernel has no such parameter; `InvalidInput` if the name is malformed.
 pub fn write(name: &str, value: &str) -> io::Result<()> {
     let path = path(name)?;
-    // `write` would try to create a parameter that does not exist, and then say "permission denied"
+    // `std::fs::write` would try to create a missing parameter, and fail with "permission denied"
     let mut file = std::fs::OpenOptions::new().write(true).open(path)?;
     io::Write::write_all(&mut file, value.as_bytes())
 }
 
-/// Whether IPv6 exists in the calling thread's network namespace and is not switched off there.
+/// True if the kernel has IPv6 and it is not disabled in the calling thread's network namespace.
 pub fn ipv6_available() -> bool {
-    // `/proc/net` is that of the process's first thread
+    // `/proc/net` shows the namespace of the process's main thread
     Path::new("/proc/thread-self/net/if_inet6").exists()
         && read("net/ipv6/conf/all/disable_ipv6").is_ok_and(|disabled| disabled != "1")
 }
 
-/// `net.ipv4.ip_forward` or, where a part of the name has dots, `net/ipv4/conf/eth0.5/forwarding`.
+/// The file of `net.ipv4.ip_forward` or, if a part of the name has dots, of `net/ipv4/conf/eth0.5/forwarding`.
 fn path(name: &str) -> io::Result<PathBuf> {
     let relative = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
     let relative = Path::new(&relative);
     let plain = |component| matches!(component, Component::Normal(_));
     if relative.as_os_str().is_empty() || !relative.components().all(plain) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("no name of a kernel parameter: {name:?}")));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("not a kernel parameter name: {name:?}")));
     }
     Ok(Path::new("/proc/sys").join(relative))
 }
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_switched_off_is_seen() {
+    fn disabled_ipv6_is_detected() {
         let (before, after) = Namespace::new()
             .unwrap()
             .run(|| {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io;
 
-/// True if a terminal shows the character and does nothing else: no control character of C0 or C1, no line or paragraph
+/// True if a terminal shows the character without any other effect: no control character of C0 or C1, no line or paragraph
 /// separator, none of the format characters that reorder or hide their neighbours (Unicode UAX 9, UTS 39).
 pub fn is_printable(character: char) -> bool {
     !character.is_control()
@@ -14,7 +14,7 @@ pub fn is_printable(character: char) -> bool {
         )
 }
 
-/// Appends a text in which each character that isn't printable is escaped as Go's `%q` does: `\x1b`, `\u202e`.
+/// Appends a text, with non-printable characters escaped as by Go's `%q`: `\x1b`, `\u202e`.
 pub fn push_escaped(out: &mut String, text: &str) {
     for character in text.chars() {
         let code = u32::from(character);
@@ -31,7 +31,7 @@ pub fn push_escaped(out: &mut String, text: &str) {
     }
 }
 
-/// The lines of a text in one, escaped, with `; ` between them. Lines of white space are left out.
+/// Joins the lines of a text with `; `, escaped. Lines of white space are left out.
 pub fn in_one_line(text: &str) -> String {
     let mut joined = String::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_moves_a_terminals_cursor_is_escaped() {
+    fn control_and_format_characters_are_escaped() {
         for (text, wanted) in [
             ("plain äöü 漢字 \"quoted\" \\", "plain äöü 漢字 \"quoted\" \\"),
             ("\u{1b}[2J\u{7}\u{7f}\0", "\\x1b[2J\\x07\\x7f\\x00"),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_become_one() {
+    fn lines_are_joined() {
         assert_eq!(in_one_line("\n one\r\n\n two \u{1b}c\n"), "one; two \\x1bc");
         assert_eq!(in_one_line(" \n"), "");
     }

@@ -1,4 +1,4 @@
-//! What the kernel remembers of one flow.
+//! Conntrack entries: the tuples, status, id and zone of one flow.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -7,44 +7,44 @@ use ferry_family::Family;
 use super::wire;
 use crate::netlink::{Attributes, Malformed, Writer, nfnetlink};
 
-/// A flow of a protocol with ports.
+/// A conntrack entry: a flow of a protocol with ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Entry {
-    /// how its packets look before anything is translated
+    /// tuple of the original direction, before any translation
     pub original: Tuple,
-    /// how those of the answers look: their source is where the flow was led
+    /// tuple of the reply direction: its source is the endpoint that the flow was translated to
     pub reply: Tuple,
     /// the IP protocol
     pub protocol: u8,
-    /// what happened to it
+    /// status bits
     pub status: Status,
-    /// the kernel's number for it, made of its place in memory and its original tuple
+    /// the kernel's id (`CTA_ID`), computed from the entry's memory address and original tuple
     pub id: u32,
-    /// its zone, of one direction if it has only one; 0 unless somebody makes zones
+    /// conntrack zone, also one of a single direction; 0 unless zones are configured
     pub zone: u16,
 }
 
 /// One direction of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tuple {
-    /// who sends
+    /// source address
     pub source: IpAddr,
-    /// to whom
+    /// destination address
     pub destination: IpAddr,
-    /// the sender's port
+    /// source port
     pub source_port: u16,
-    /// the port it is sent to
+    /// destination port
     pub destination_port: u16,
 }
 
-/// Bits that say what happened to a flow, `IPS_…` in `linux/netfilter/nf_conntrack_common.h`.
+/// Status bits of a flow, `IPS_…` in `linux/netfilter/nf_conntrack_common.h`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Status(
     /// the bits
     pub u32,
 );
 
-/// The parts of a tuple as they are read.
+/// The parts of a tuple while it is decoded.
 #[derive(Default)]
 struct Parts {
     source: Option<IpAddr>,
@@ -58,12 +58,12 @@ struct Parts {
 // === impl Status ===
 
 impl Status {
-    /// a packet of the other direction was seen
+    /// a packet of the reply direction was seen
     pub const SEEN_REPLY: Self = Self(1 << 1);
     /// the destination was translated
     pub const DST_NAT: Self = Self(1 << 5);
 
-    /// Whether all these bits are set.
+    /// True if all these bits are set.
     pub const fn contains(self, bits: Self) -> bool {
         self.0 & bits.0 == bits.0
     }
@@ -72,22 +72,22 @@ impl Status {
 // === impl Tuple ===
 
 impl Tuple {
-    /// Address and port of the sender.
+    /// Source address and port.
     pub fn from(&self) -> SocketAddr {
         SocketAddr::new(self.source, self.source_port)
     }
 
-    /// Address and port of the receiver.
+    /// Destination address and port.
     pub fn to(&self) -> SocketAddr {
         SocketAddr::new(self.destination, self.destination_port)
     }
 
-    /// The family of both addresses; that of the destination, should they differ.
+    /// The IP family of both addresses; that of the destination if they differ.
     pub fn family(&self) -> Family {
         Family::of(self.destination)
     }
 
-    /// Writes it as this attribute of an entry.
+    /// Writes the tuple as this attribute of an entry.
     pub(super) fn encode(&self, writer: &mut Writer, kind: u16, protocol: u8) {
         use wire::tuple;
         let nest = writer.nest(kind);
@@ -142,7 +142,7 @@ impl Parts {
                 wire::tuple::PROTOCOL => self.protocol = Some(octets::<1>(attribute.value)?[0]),
                 wire::tuple::SOURCE_PORT => self.source_port = Some(be_u16(attribute.value)?),
                 wire::tuple::DESTINATION_PORT => self.destination_port = Some(be_u16(attribute.value)?),
-                _ => {} // what protocols without ports have in their place
+                _ => {} // attributes of protocols without ports, such as ICMP ids
             }
         }
         Ok(())
@@ -158,12 +158,12 @@ impl Parts {
     }
 }
 
-/// Reads the payload of a message about an entry; `None` if its protocol has no ports.
+/// Decodes the payload of a message about an entry; `None` if its protocol has no ports.
 ///
 /// # Errors
-/// [`Malformed`] if it is no entry.
+/// [`Malformed`] if the payload is no entry.
 pub fn decode_entry(payload: &[u8]) -> Result<Option<Entry>, Malformed> {
-    let attributes = payload.get(nfnetlink::HEADER_LEN..).ok_or(Malformed("short message about an entry"))?;
+    let attributes = payload.get(nfnetlink::HEADER_LEN..).ok_or(Malformed("short conntrack message"))?;
     let mut attributes = Attributes::new(attributes);
     let (mut original, mut reply) = (Parts::default(), Parts::default());
     let (mut status, mut id, mut zone) = (Status::default(), None, None);
@@ -174,17 +174,17 @@ pub fn decode_entry(payload: &[u8]) -> Result<Option<Entry>, Malformed> {
             wire::STATUS => status = Status(attribute.be_u32()?),
             wire::ID => id = Some(attribute.be_u32()?),
             wire::ZONE => zone = Some(be_u16(attribute.value)?),
-            _ => {} // counters, times, marks: nothing that we look at
+            _ => {} // counters, timeouts, marks: not used
         }
     }
-    let protocol = original.protocol.ok_or(Malformed("an entry without a protocol"))?;
+    let protocol = original.protocol.ok_or(Malformed("conntrack entry without a protocol"))?;
     let zone = zone.or(original.zone).or(reply.zone).unwrap_or(0);
     let (Some(original), Some(reply)) = (original.tuple(), reply.tuple()) else { return Ok(None) };
-    let id = id.ok_or(Malformed("an entry without a number"))?;
+    let id = id.ok_or(Malformed("conntrack entry without an id"))?;
     Ok(Some(Entry { original, reply, protocol, status, id, zone }))
 }
 
-/// Writes an address; `kinds`: as which attribute, by family.
+/// Writes an address; `kinds`: the attribute types for IPv4 and IPv6.
 pub(super) fn address(writer: &mut Writer, address: IpAddr, kinds: [u16; 2]) {
     let [v4, v6] = kinds;
     match address {
@@ -194,7 +194,7 @@ pub(super) fn address(writer: &mut Writer, address: IpAddr, kinds: [u16; 2]) {
 }
 
 fn octets<const N: usize>(value: &[u8]) -> Result<[u8; N], Malformed> {
-    value.try_into().map_err(|_| Malformed("size of an attribute of a tuple"))
+    value.try_into().map_err(|_| Malformed("size of a tuple attribute"))
 }
 
 fn be_u16(value: &[u8]) -> Result<u16, Malformed> {

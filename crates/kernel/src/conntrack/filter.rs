@@ -1,4 +1,4 @@
-//! Which entries are listed.
+//! Filters of conntrack dumps.
 
 use std::net::IpAddr;
 
@@ -8,26 +8,26 @@ use super::entry::address;
 use super::{Entry, Status, wire};
 use crate::netlink::Writer;
 
-/// Which entries are wanted. The kernel leaves out what it can, so that they need not be written and read: by family always,
-/// by the rest since Linux 5.8. What it lets through is looked at once more.
+/// The entries that a dump returns. The kernel filters as far as it can, which saves writing and reading the others: by family
+/// always, by the rest since Linux 5.8. The entries that it sends are filtered once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// of this family
+    /// IP family
     pub family: Family,
-    /// of this IP protocol
+    /// IP protocol
     pub protocol: u8,
-    /// sent to this address, before it was translated
+    /// original destination address, before translation
     pub destination: Option<IpAddr>,
-    /// sent to this port, before it was translated
+    /// original destination port, before translation
     pub port: Option<u16>,
-    /// only those that nobody has answered
+    /// only unreplied entries, without [`Status::SEEN_REPLY`]
     pub unanswered: bool,
 }
 
 // === impl Filter ===
 
 impl Filter {
-    /// Whether this is one of the wanted.
+    /// True if the filter admits the entry.
     pub fn matches(&self, entry: &Entry) -> bool {
         entry.protocol == self.protocol
             && entry.original.family() == self.family
@@ -36,11 +36,11 @@ impl Filter {
             && !(self.unanswered && entry.status.contains(Status::SEEN_REPLY))
     }
 
-    /// Writes the attributes of a request by which the kernel filters. Flags say which parts of the tuple count; a part
-    /// that counts must be there, and ports count only with the protocol.
+    /// Writes the attributes of a request by which the kernel filters. Flags select the parts of the tuple to compare; a
+    /// selected part must be present, and ports are compared only together with the protocol.
     ///
-    /// Not the address in IPv6: kernels compare it the wrong way round and leave out just what is asked for (from 5.8 to 6.18
-    /// at least). The ports of SCTP they don't compare.
+    /// IPv6 addresses are not written: kernels (5.8 to 6.18 at least) invert the comparison and leave out exactly the requested
+    /// entries. SCTP ports are not compared by kernels.
     pub(super) fn encode(&self, writer: &mut Writer) {
         use wire::{filter, tuple};
         let destination = self.destination.filter(|address| self.family == Family::V4 && address.is_ipv4());

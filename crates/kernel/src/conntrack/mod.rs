@@ -1,7 +1,7 @@
-//! Connection tracking: what the kernel remembers of each flow, a filtered list of it, and the removal of single entries.
+//! Connection tracking over netlink: filtered dumps of the conntrack table, and deletion of single entries.
 //!
-//! Layouts and numbers are those of `linux/netfilter/nfnetlink_conntrack.h`. There is no way to empty the table: the
-//! kernel takes a removal that names no entry for one, and none is ever written.
+//! Layouts and numbers are those of `linux/netfilter/nfnetlink_conntrack.h`. No function empties the table: the kernel takes a
+//! deletion that names no entry as a flush, and such a message is never written.
 
 mod entry;
 mod filter;

@@ -1,10 +1,10 @@
 //! Reads small conntrack tables from `/proc/net/nf_conntrack`.
 //!
-//! A dump by netlink takes the lock of every bucket, empty or not: 10 ms of CPU time for 262,144 of them. The file skips empty
+//! A netlink dump takes the lock of every bucket, empty or not: 10 ms of CPU time for 262,144 of them. The file skips empty
 //! buckets without a lock, in 0.2 ms, and costs 2.2 µs for each entry, so that it is slower from 4,500 entries on. Kernels
-//! whose read of a page begins at the first entry again reach that point earlier, and an entry at the border of two pages is
-//! left out if one before it ends in between: so only small tables are read here, by callers that repeat the check. The file
-//! has no ids ([`Entry::id`]); they are requested by netlink.
+//! that start at the first entry again for each page reach that point earlier, and an entry at the border of two pages is
+//! missed if an entry before it ends in between: so only small tables are read from the file, by callers that repeat the check.
+//! The file has no ids ([`Entry::id`]); they are requested over netlink.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -15,11 +15,11 @@ use crate::netlink::Malformed;
 use crate::sysctl;
 
 /// Maximum number of entries of a small table.
-pub(super) const FEW: usize = 2000;
-/// That of the calling thread's namespace; `/proc/net` is that of the process's first thread.
+pub(super) const SMALL_TABLE: usize = 2000;
+/// The table of the calling thread's namespace; `/proc/net` shows that of the process's main thread.
 const FILE: &str = "/proc/thread-self/net/nf_conntrack";
 
-/// The fields of a line, as far as they were seen.
+/// The fields of a line while it is parsed.
 #[derive(Default)]
 struct Fields<'a> {
     sources: Pair<IpAddr>,
@@ -28,11 +28,11 @@ struct Fields<'a> {
     destination_ports: Pair<u16>,
     zone: u16,
     unanswered: bool,
-    /// what is none of `key=value`, in order
+    /// words other than `key=value`, in order
     words: Vec<&'a str>,
 }
 
-/// Of the original tuple, then of the reply's.
+/// One field of both tuples: original, then reply.
 struct Pair<T>(Option<T>, Option<T>);
 
 // === impl Fields ===
@@ -58,7 +58,7 @@ impl<'a> Fields<'a> {
         Ok(fields)
     }
 
-    /// Both tuples; `None` if one has no ports.
+    /// The original and the reply tuple; `None` if one has no ports.
     fn tuples(&self) -> Option<(Tuple, Tuple)> {
         let original = Tuple {
             source: self.sources.0?,
@@ -92,35 +92,35 @@ impl<T: std::str::FromStr> Pair<T> {
     }
 }
 
-/// Reads a line of `/proc/net/nf_conntrack`, which has no number: that of the entry is 0. `None` if its protocol has no ports.
+/// Parses a line of `/proc/net/nf_conntrack`. It has no id: that of the entry is 0. `None` if the protocol has no ports.
 ///
 /// # Errors
-/// [`Malformed`] if it is no entry.
+/// [`Malformed`] if the line is no entry.
 pub fn decode_line(line: &str) -> Result<Option<Entry>, Malformed> {
     let fields = Fields::read(line)?;
     // `ipv4 2 udp 17 29 …`
-    let protocol = fields.words.get(3).ok_or(Malformed("a line without a protocol"))?;
+    let protocol = fields.words.get(3).ok_or(Malformed("conntrack line without a protocol"))?;
     let protocol = parse(protocol)?;
     let Some((original, reply)) = fields.tuples() else { return Ok(None) };
     let status = if fields.unanswered { Status::default() } else { Status::SEEN_REPLY };
     Ok(Some(Entry { original, reply, protocol, status, id: 0, zone: fields.zone }))
 }
 
-/// The entries that match, without their numbers. `None` if the table is not small, can't be read here, or holds what only
-/// netlink can tell.
+/// Reads the matching entries, without ids. `None` if the table is not small, the file can't be read, or a matching entry is in
+/// a conntrack zone: these cases are left to netlink.
 pub(super) fn entries(filter: &Filter) -> Option<Vec<Entry>> {
     let count = sysctl::read("net.netfilter.nf_conntrack_count").ok()?.parse::<usize>().ok()?;
-    if count > FEW {
+    if count > SMALL_TABLE {
         return None;
     }
     read(BufReader::with_capacity(16 * 1024, File::open(FILE).ok()?), filter).ok()?
 }
 
-/// `None` if there are more lines than the kernel has counted, by far, or a zone.
+/// `None` if the file has far more lines than the kernel has counted, or a matching entry is in a zone.
 fn read(file: impl io::BufRead, filter: &Filter) -> io::Result<Option<Vec<Entry>>> {
     let mut found = Vec::new();
     let (mut file, mut line) = (file, String::new());
-    for _ in 0..FEW * 2 {
+    for _ in 0..SMALL_TABLE * 2 {
         line.clear();
         if file.read_line(&mut line)? == 0 {
             return Ok(Some(found));
@@ -135,7 +135,7 @@ fn read(file: impl io::BufRead, filter: &Filter) -> io::Result<Option<Vec<Entry>
 }
 
 fn parse<T: std::str::FromStr>(text: &str) -> Result<T, Malformed> {
-    text.parse().map_err(|_| Malformed("a field of a line about an entry"))
+    text.parse().map_err(|_| Malformed("invalid field in a conntrack line"))
 }
 
 #[cfg(test)]
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_ports_is_passed_over_and_what_is_no_entry_refused() {
+    fn lines_without_ports_are_skipped_and_malformed_lines_refused() {
         let ping = "ipv4     2 icmp     1 29 src=10.0.0.9 dst=10.0.0.1 type=8 code=0 id=7 src=10.0.0.1 dst=10.0.0.9 type=0 \
                     code=0 id=7 mark=0 use=2";
         assert_eq!(decode_line(ping).unwrap(), None);
@@ -179,12 +179,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_too_long_or_has_zones_is_left_to_netlink() {
+    fn files_too_long_or_with_zones_are_left_to_netlink() {
         let filter = Filter { family: Family::V4, protocol: 17, destination: None, port: None, unanswered: false };
         let lines = |line: &str, count| format!("{line}\n").repeat(count);
         assert_eq!(read(lines(UDP, 7).as_bytes(), &filter).unwrap().unwrap().len(), 7);
         assert_eq!(read(lines(TCP, 7).as_bytes(), &filter).unwrap(), Some(Vec::new()));
-        assert_eq!(read(lines(UDP, FEW * 2).as_bytes(), &filter).unwrap(), None);
+        assert_eq!(read(lines(UDP, SMALL_TABLE * 2).as_bytes(), &filter).unwrap(), None);
         assert_eq!(read(lines(&UDP.replace("zone=0", "zone=1"), 1).as_bytes(), &filter).unwrap(), None);
         assert!(read(lines("nonsense", 1).as_bytes(), &filter).is_err());
     }

@@ -1,4 +1,4 @@
-//! Lists and removals.
+//! Dumps and deletions of conntrack entries.
 
 use std::io;
 
@@ -9,27 +9,27 @@ use super::{Entry, Filter, decode_entry, proc};
 use crate::errno::ErrorClass;
 use crate::netlink::{Answer, End, Interrupted, Malformed, Session, Writer, flag, nfnetlink};
 
-/// So many entries [`Socket::delete`] removes by one send: their errors, should all fail, fit into a receive buffer of the
-/// size that everybody may have.
+/// Maximum number of entries that [`Socket::delete`] deletes with one `send`: should all fail, their errors fit into a receive
+/// buffer of a size that needs no privilege.
 pub const AT_ONCE: usize = 128;
 
-/// So many single entries are asked for by one send: the answers fit, too.
-const ASKED_AT_ONCE: usize = 32;
+/// Maximum number of single entries queried with one `send`, so that their answers fit, too.
+const QUERIES_PER_SEND: usize = 32;
 
-/// A connection to connection tracking in the network namespace of the thread that opened it. Nothing here waits for
-/// anything but the kernel's own work.
+/// A netlink socket for the conntrack table of the network namespace in which it was opened. No method waits for anything but
+/// the kernel's own work.
 #[derive(Debug)]
 pub struct Socket {
     session: Session,
 }
 
-/// Why a list is not whole, or an entry still there, by what to do next.
+/// Causes of incomplete dumps and failed deletions, by the caller's next step.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// do it again: the list changed under the kernel's hands, an answer got lost, or memory was short
+    /// retry: the table changed during the dump, an answer was lost, or memory was short
     #[error("interrupted: {0}")]
     Interrupted(#[source] io::Error),
-    /// nothing can be done: no permission, or no connection tracking in this kernel
+    /// permanent: no permission, or this kernel has no connection tracking
     #[error("not usable here: {0}")]
     Unusable(#[source] io::Error),
     /// anything else
@@ -37,15 +37,15 @@ pub enum Error {
     Io(io::Error),
 }
 
-/// What became of a removal.
+/// The result of a deletion.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Deletion {
-    /// how many were removed
+    /// number of deleted entries
     pub deleted: usize,
-    /// how many were gone already, or are other flows by now
+    /// number of entries that had ended already, or whose tuple belongs to another flow by now
     pub gone: usize,
-    /// why others are still there; the first reason
+    /// the first error, if entries could not be deleted
     pub error: Option<Error>,
 }
 
@@ -54,7 +54,7 @@ pub struct Deletion {
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
         match ErrorClass::of(&error) {
-            // in use: kernels up to 5.12 keep flows that are offloaded
+            // EBUSY: kernels up to 5.12 refuse to delete offloaded flows
             class if class.is_temporary() => Self::Interrupted(error),
             class if class.is_unusable() => Self::Unusable(error),
             _ => Self::Io(error),
@@ -71,24 +71,24 @@ impl From<Malformed> for Error {
 // === impl Socket ===
 
 impl Socket {
-    /// Opens a connection.
+    /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open() -> Result<Self, Error> {
         Ok(Self { session: Session::open(NETLINK_NETFILTER)? })
     }
 
-    /// Shows all entries that match, one after the other; none is kept. An entry that comes or goes meanwhile may be among
-    /// them or not; all others are.
+    /// Dumps all matching entries, passing each to `each` without keeping any. Entries that start or end during the dump may be
+    /// included or not; all others are.
     ///
     /// # Errors
-    /// [`Error`]; what was shown until then is right, but not all.
+    /// [`Error`]; entries passed on until then are valid, but incomplete.
     pub fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {
         match self.list(filter, true, each) {
-            // a kernel that knows filters, but not this one, says so before it lists anything
+            // a kernel that supports filters, but not this one, refuses before it lists anything
             Err(Error::Unusable(error) | Error::Io(error)) if ErrorClass::of(&error).lacks_subsystem() => {
-                self.list(filter, false, each).map_err(without_tracking)
+                self.list(filter, false, each).map_err(unusable_if_invalid)
             }
             listed => listed,
         }
@@ -115,27 +115,27 @@ impl Socket {
         }
     }
 
-    /// As [`Self::dump`], where the table is small and the calling thread is in the socket's namespace: in a fraction of the time.
-    /// One entry may be missing if another ends meanwhile. False if nothing was shown since the table is not small, or the
-    /// kernel doesn't show it in `/proc`.
+    /// As [`Self::dump`], for small tables, if the calling thread is in the socket's namespace: takes a fraction of the time. An
+    /// entry may be missed if another one ends during the read. False, without any entry, if the table is not small or the kernel
+    /// doesn't show it in `/proc`.
     ///
     /// # Errors
-    /// [`Error`]; what was shown until then is right, but not all.
+    /// [`Error`]; entries passed on until then are valid, but incomplete.
     pub fn dump_few(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<bool, Error> {
         let Some(found) = proc::entries(filter) else { return Ok(false) };
-        for some in found.chunks(ASKED_AT_ONCE) {
-            self.ask(some, &mut |entry| {
+        for some in found.chunks(QUERIES_PER_SEND) {
+            self.query(some, &mut |entry| {
                 if filter.matches(entry) && some.iter().any(|known| known.original == entry.original) {
                     each(entry);
                 }
             })
-            .map_err(without_tracking)?;
+            .map_err(unusable_if_invalid)?;
         }
         Ok(true)
     }
 
-    /// Asks for single entries, by the tuples of their answers. Those that are gone are left out.
-    fn ask(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {
+    /// Queries single entries by their reply tuples. Entries that have ended are left out.
+    fn query(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {
         let mut requests = self.session.requests();
         for entry in entries {
             requests.add(wire::kind(msg::GET), 0, |writer| {
@@ -158,7 +158,7 @@ impl Socket {
         })
     }
 
-    /// Removes these entries, each only as long as it is the same: with the same tuples and the same number.
+    /// Deletes these entries, each only if it is still the same flow: with the same tuples and the same id.
     pub fn delete(&mut self, entries: &[Entry]) -> Deletion {
         let mut all = Deletion::default();
         for some in entries.chunks(AT_ONCE) {
@@ -173,7 +173,7 @@ impl Socket {
         all
     }
 
-    /// One send. Only its last message asks for an answer; the others are answered if they fail.
+    /// Deletes entries with one `send`. Only its last message requests an acknowledgement; the others are answered if they fail.
     fn delete_some(&mut self, entries: &[Entry], all: &mut Deletion) -> Result<(), Error> {
         let mut requests = self.session.requests();
         for (n, entry) in entries.iter().enumerate() {
@@ -205,14 +205,14 @@ impl Deletion {
     }
 }
 
-/// The removal of one entry.
+/// Writes the deletion of one entry.
 ///
-/// It is looked for by the tuple of its answers, and the number must be the same. The number alone does not tell it from
-/// a newer flow: the kernel makes it of the entry's place in memory, which is used again at once, and of the original
-/// tuple. The tuple of the answers says where the flow leads.
+/// The kernel looks the entry up by its reply tuple, and its id must match. The id alone does not distinguish it from a newer
+/// flow: the kernel computes it from the entry's memory address, which is reused at once, and from the original tuple. The
+/// reply tuple identifies the endpoint.
 ///
-/// A tuple must be there, or else the kernel would remove everything; and a filter must not, for which newer kernels would
-/// remove all that match.
+/// The message must have a tuple, or the kernel would flush the table; and it must not have a filter, or newer kernels would
+/// delete all matching entries.
 fn encode_deletion(writer: &mut Writer, entry: &Entry) {
     nfnetlink::header(writer, entry.reply.family().number());
     entry.reply.encode(writer, wire::TUPLE_REPLY, entry.protocol);
@@ -222,8 +222,8 @@ fn encode_deletion(writer: &mut Writer, entry: &Entry) {
     writer.be_u32(wire::ID, entry.id);
 }
 
-/// A kernel that refuses even the simplest list has no connection tracking that could be listed.
-fn without_tracking(error: Error) -> Error {
+/// `EINVAL` to even the simplest dump means that this kernel has no conntrack netlink.
+fn unusable_if_invalid(error: Error) -> Error {
     match error {
         Error::Io(error) if ErrorClass::of(&error) == ErrorClass::Invalid => Error::Unusable(error),
         error => error,

@@ -1,4 +1,4 @@
-//! For tests and benchmarks: entries that no packet has made, and what becomes of them.
+//! Support of tests and benchmarks: creates conntrack entries without packets, and reports their end.
 
 use std::io;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use super::{Entry, decode_entry};
 use crate::netlink::{Answer, End, Messages, Notifications, Session, flag, nfnetlink};
 
 const TIMEOUT: u16 = 7;
-/// the bit of the status that every entry has which can be found
+/// `IPS_CONFIRMED`, the status bit of every entry in the table
 const CONFIRMED: u32 = 1 << 3;
-/// nfnetlink's multicast group of entries that end
+/// `NFNLGRP_CONNTRACK_DESTROY`, nfnetlink's multicast group for the end of entries
 const GROUP_DESTROY: u32 = 3;
-/// Entries of one send.
+/// Maximum number of entries created with one `send`.
 const AT_ONCE: usize = 128;
 const RECEIVE_BYTES: usize = 16 << 20;
 
-/// A listener to the end of entries, by removal or by time, in the network namespace of the thread that opened it. Entries
-/// that were made while nobody listened may end unheard.
+/// A subscription to the end of entries, by deletion or timeout, in the network namespace in which it was opened. The end of
+/// entries that were created without any subscription may not be reported.
 #[derive(Debug)]
 pub struct Endings {
     notifications: Notifications,
@@ -28,10 +28,10 @@ pub struct Endings {
 // === impl Endings ===
 
 impl Endings {
-    /// Starts to listen.
+    /// Subscribes.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open() -> io::Result<Self> {
         let notifications = Notifications::open(NETLINK_NETFILTER)?;
         notifications.set_receive_buffer(RECEIVE_BYTES)?;
@@ -39,10 +39,10 @@ impl Endings {
         Ok(Self { notifications })
     }
 
-    /// The entries that have ended since the last call.
+    /// Returns the entries that have ended since the last call.
     ///
     /// # Errors
-    /// What the system says; `ENOBUFS` if some are missing.
+    /// The system's error; `ENOBUFS` if notifications were lost.
     pub fn read(&mut self) -> io::Result<Vec<Entry>> {
         let mut ended = Vec::new();
         let overrun = self.notifications.read(&mut |datagram| {
@@ -58,11 +58,11 @@ impl Endings {
     }
 }
 
-/// Makes entries with these tuples, this protocol and this zone; the kernel gives the numbers, and the status is that of a
-/// flow that nobody has answered, with the bits that may be set from outside (`SEEN_REPLY`).
+/// Creates entries with these tuples, protocols and zones. The kernel assigns the ids, and the status is that of an unreplied
+/// flow plus those bits of the given one that the kernel accepts (`SEEN_REPLY`).
 ///
 /// # Errors
-/// What the kernel says, for example that there is such an entry.
+/// The kernel's error, for example for an entry that exists.
 pub fn create(entries: impl IntoIterator<Item = Entry>, timeout: Duration) -> io::Result<()> {
     let mut session = Session::open(NETLINK_NETFILTER)?;
     let mut entries = entries.into_iter().peekable();

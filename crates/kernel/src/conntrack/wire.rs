@@ -2,7 +2,7 @@
 
 use crate::netlink::nfnetlink;
 
-/// nfnetlink's subsystem of connection tracking, in the high byte of a message type
+/// `NFNL_SUBSYS_CTNETLINK`, the high byte of a message type
 const SUBSYSTEM: u8 = 1;
 
 /// message types
@@ -35,7 +35,7 @@ pub(super) mod tuple {
     pub(in crate::conntrack) const DESTINATION_PORT: u16 = 3;
 }
 
-/// which parts of the original tuple a list is filtered by
+/// flags for the parts of the original tuple by which a dump is filtered
 pub(super) mod filter {
     pub(in crate::conntrack) const ORIGINAL_FLAGS: u16 = 1;
     pub(in crate::conntrack) const F_DESTINATION: u32 = 1 << 1;

@@ -1,4 +1,4 @@
-//! What the kernel answers to a message.
+//! Acknowledgements and errors with which the kernel answers a netlink message.
 
 use std::fmt;
 use std::io;
@@ -13,8 +13,8 @@ const ATTR_OFFSET: u16 = 2;
 pub struct MessageError {
     /// sequence number of the refused message
     pub sequence: u32,
-    /// where in the message the offending attribute starts, in bytes from the message's header; older kernels do not
-    /// say it for every error
+    /// start of the offending attribute, in bytes from the message's header (`NLMSGERR_ATTR_OFFS`); older kernels do not
+    /// report it for every error
     pub offset: Option<u32>,
     /// the error number
     pub error: io::Error,
@@ -25,9 +25,9 @@ pub struct MessageError {
 /// An acknowledgement or the end of a dump.
 #[derive(Debug)]
 pub enum Reply {
-    /// done; the sequence number of the request
+    /// success; the sequence number of the request
     Done(u32),
-    /// refused
+    /// an error
     Refused(MessageError),
 }
 
@@ -49,7 +49,7 @@ impl std::error::Error for MessageError {
 }
 
 impl From<MessageError> for io::Error {
-    /// Keeps the kind; the text of the extended acknowledgement goes into the message.
+    /// Keeps the error kind; the text of the extended acknowledgement becomes part of the message.
     fn from(refusal: MessageError) -> Self {
         match refusal.text {
             None => refusal.error,
@@ -65,7 +65,7 @@ impl From<MessageError> for io::Error {
 pub fn decode_reply(message: &Message<'_>) -> Result<Option<Reply>, Malformed> {
     let code = message.payload.first_chunk().map(|code| i32::from_ne_bytes(*code));
     let (code, attributes) = match message.kind {
-        // an end without a code is one without an error
+        // a DONE message without a code reports success
         control::DONE => (code.unwrap_or(0), message.payload.get(4..).unwrap_or_default()),
         control::ERROR => (code.ok_or(Malformed("short error"))?, error_attributes(message)),
         _ => return Ok(None),
@@ -81,7 +81,7 @@ pub fn decode_reply(message: &Message<'_>) -> Result<Option<Reply>, Malformed> {
             match attribute.kind {
                 ATTR_TEXT => refusal.text = Some(attribute.text().into_owned()).filter(|text| !text.is_empty()),
                 ATTR_OFFSET => refusal.offset = Some(attribute.native_u32()?),
-                _ => {} // the policy dump and the missing attribute's type say nothing that we print
+                _ => {} // the policy dump and the type of a missing attribute are not printed
             }
         }
     }

@@ -1,7 +1,8 @@
-//! Netlink: messages and attributes to and from bytes, the socket, requests and their answers, and notifications.
+//! Netlink: encoding and decoding of messages and attributes, sockets, requests with their answers, and notifications.
 //!
-//! [`Writer`] appends to one growing buffer and notes what is too long for the format. [`Messages`] and [`Attributes`] read without copying and without trusting any length.
-//! A protocol is a [`Session`] for requests and [`Notifications`] for what the kernel reports unasked; both work over any [`Transport`].
+//! [`Writer`] appends to one growing buffer and records attributes that are too long for the format. [`Messages`] and
+//! [`Attributes`] read without copying and without trusting any length. A protocol uses a [`Session`] for requests and
+//! [`Notifications`] for multicast messages; both work over any [`Transport`].
 
 mod error;
 pub(crate) mod nfnetlink;
@@ -28,25 +29,25 @@ pub const HEADER_LEN: usize = 16;
 
 /// Message and request flags, `linux/netlink.h`.
 pub mod flag {
-    /// it is a request
+    /// the message is a request
     pub const REQUEST: u16 = 0x1;
-    /// answer even a success
+    /// acknowledge success, too
     pub const ACK: u16 = 0x4;
-    /// a dump that something changed under
+    /// the listed objects changed during the dump
     pub const DUMP_INTR: u16 = 0x10;
-    /// all objects, not one
+    /// list all objects instead of one
     pub const DUMP: u16 = 0x300;
-    /// make it if it is not there
+    /// create the object if it does not exist
     pub const CREATE: u16 = 0x400;
-    /// behind the others
+    /// add the object after the existing ones
     pub const APPEND: u16 = 0x800;
-    /// an answer that leaves the request's payload out
+    /// the answer does not echo the request's payload
     pub(crate) const CAPPED: u16 = 0x100;
-    /// an answer with extended-acknowledgement attributes
+    /// the answer has extended-acknowledgement attributes
     pub(crate) const ACK_TLVS: u16 = 0x200;
 }
 
-/// Message types below the protocols' own, `linux/netlink.h`.
+/// Message types common to all protocols, `linux/netlink.h`.
 pub mod control {
     /// an acknowledgement or an error
     pub const ERROR: u16 = 2;
@@ -54,7 +55,7 @@ pub mod control {
     pub const DONE: u16 = 3;
 }
 
-/// Rounds up to the four bytes at which messages and attributes are aligned.
+/// Rounds a length up to the alignment of messages and attributes, four bytes.
 pub(crate) fn align(length: usize) -> usize {
     length.saturating_add(3) & !3
 }

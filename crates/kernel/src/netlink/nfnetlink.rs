@@ -1,16 +1,16 @@
-//! The header that all netfilter subsystems share, `struct nfgenmsg` in linux/netfilter/nfnetlink.h.
+//! The message header common to all netfilter subsystems, `struct nfgenmsg` in linux/netfilter/nfnetlink.h.
 
 use super::Writer;
 
-/// Bytes of the header that follows the netlink header: family, version, resource.
+/// Bytes of the header, which follows the netlink header: family, version, resource.
 pub(crate) const HEADER_LEN: usize = 4;
 
-/// The type of a subsystem's message.
+/// The netlink message type of a subsystem's message.
 pub(crate) const fn kind(subsystem: u8, message: u8) -> u16 {
     u16::from_be_bytes([subsystem, message])
 }
 
-/// Writes the header of a message about this family; 0: about none.
+/// Writes the header of a message about this family; 0 (`NFPROTO_UNSPEC`): about no family.
 pub(crate) fn header(writer: &mut Writer, family: u8) {
     writer.raw(&[family, 0, 0, 0]);
 }

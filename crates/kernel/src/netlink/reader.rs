@@ -1,4 +1,4 @@
-//! Bytes to messages and attributes.
+//! Decodes messages and attributes.
 
 use std::borrow::Cow;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 use super::{HEADER_LEN, align};
 
 const ATTRIBUTE_HEADER_LEN: usize = 4;
-/// the two high bits say "nested" and "network byte order"
+/// the two high bits are flags: `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`
 const KIND_MASK: u16 = 0x3fff;
 
 /// Bytes that are no netlink message, or not the one they say they are.
@@ -20,19 +20,19 @@ pub struct Malformed(
 /// One message of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// type, without meaning across protocols
+    /// type; its meaning depends on the protocol
     pub kind: u16,
     /// see [`flag`](super::flag)
     pub flags: u16,
-    /// of the request that it answers
+    /// sequence number of the request that the message answers
     pub sequence: u32,
-    /// of the socket that caused it; 0: the kernel itself
+    /// port id of the socket that caused the message; 0: the kernel itself
     pub port_id: u32,
-    /// what follows the header
+    /// the bytes after the header
     pub payload: &'a [u8],
 }
 
-/// The messages of one datagram. After an error there are no more.
+/// Iterates over the messages of one datagram. Ends after an error.
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
     rest: &'a [u8],
@@ -47,7 +47,7 @@ pub struct Attribute<'a> {
     pub value: &'a [u8],
 }
 
-/// A list of attributes. After an error there are no more.
+/// Iterates over a list of attributes. Ends after an error.
 #[derive(Clone, Debug)]
 pub struct Attributes<'a> {
     rest: &'a [u8],
@@ -80,7 +80,7 @@ impl Message<'_> {
 // === impl Messages ===
 
 impl<'a> Messages<'a> {
-    /// Reads the messages of this datagram, or of several behind each other.
+    /// Iterates over the messages of a datagram, or of several concatenated ones.
     pub fn new(datagram: &'a [u8]) -> Self {
         Self { rest: datagram }
     }
@@ -106,36 +106,36 @@ impl<'a> Iterator for Messages<'a> {
 // === impl Attribute ===
 
 impl<'a> Attribute<'a> {
-    /// Its value as text, without the final NUL; what is no UTF-8 is replaced.
+    /// The value as text, without the final NUL; invalid UTF-8 is replaced.
     pub fn text(&self) -> Cow<'a, str> {
         String::from_utf8_lossy(self.value.split(|byte| *byte == 0).next().unwrap_or_default())
     }
 
-    /// Its value as a number in network byte order.
+    /// The value as a number in network byte order.
     ///
     /// # Errors
-    /// [`Malformed`] if it has another size.
+    /// [`Malformed`] if the value has another size.
     pub fn be_u32(&self) -> Result<u32, Malformed> {
         self.value.try_into().map(u32::from_be_bytes).map_err(|_| Malformed("size of a 32-bit attribute"))
     }
 
-    /// Its value as a number in network byte order.
+    /// The value as a number in network byte order.
     ///
     /// # Errors
-    /// [`Malformed`] if it has another size.
+    /// [`Malformed`] if the value has another size.
     pub fn be_u64(&self) -> Result<u64, Malformed> {
         self.value.try_into().map(u64::from_be_bytes).map_err(|_| Malformed("size of a 64-bit attribute"))
     }
 
-    /// Its value as a number in the machine's byte order.
+    /// The value as a number in host byte order.
     ///
     /// # Errors
-    /// [`Malformed`] if it has another size.
+    /// [`Malformed`] if the value has another size.
     pub fn native_u32(&self) -> Result<u32, Malformed> {
         self.value.try_into().map(u32::from_ne_bytes).map_err(|_| Malformed("size of a 32-bit attribute"))
     }
 
-    /// The attributes within it.
+    /// Iterates over the attributes nested in the value.
     pub fn nested(&self) -> Attributes<'a> {
         Attributes::new(self.value)
     }
@@ -144,15 +144,15 @@ impl<'a> Attribute<'a> {
 // === impl Attributes ===
 
 impl<'a> Attributes<'a> {
-    /// Reads the attributes in these bytes.
+    /// Iterates over the attributes in these bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// The next attribute; `None` at the end.
+    /// Reads the next attribute; `None` at the end.
     ///
     /// # Errors
-    /// [`Malformed`] if its length does not fit.
+    /// [`Malformed`] if its length exceeds the remaining bytes or is less than its header.
     pub fn next_attribute(&mut self) -> Result<Option<Attribute<'a>>, Malformed> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -165,7 +165,7 @@ impl<'a> Attributes<'a> {
         Ok(Some(Attribute { kind: u16::from_ne_bytes([k0, k1]) & KIND_MASK, value }))
     }
 
-    /// The first attribute of this type, if there is one.
+    /// Finds the first attribute of this type.
     ///
     /// # Errors
     /// [`Malformed`] as [`Self::next_attribute`].

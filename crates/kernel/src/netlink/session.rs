@@ -1,5 +1,5 @@
-//! Requests and their answers, for all netlink protocols: sequence numbers, acknowledgements, dumps and their retries, and
-//! recovery after a dialogue that was broken off.
+//! Request and answer over netlink, for all protocols: sequence numbers, acknowledgements, dumps and their retries, and recovery
+//! after an exchange that was aborted.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -9,31 +9,31 @@ use super::{Message, MessageError, Messages, Reply, Socket, Transport, Writer, d
 #[cfg(test)]
 mod tests;
 
-/// A netlink socket that sends requests and reads their answers, never both at once. The kernel answers within the call that
-/// sends, so nothing here waits.
+/// A netlink socket that sends requests and reads their answers, one exchange at a time. The kernel answers within the `send`
+/// call, so no method waits.
 ///
 /// | Method | Sends | Used for |
 /// |---|---|---|
 /// | [`request`](Self::request) | one acknowledged message | reading one object, changing one |
-/// | [`list`](Self::list) | one dump, its objects handed over as they are read | lists too long to keep |
-/// | [`dump`](Self::dump) | one dump, repeated until it is whole | lists that have to be complete |
+/// | [`list`](Self::list) | one dump, its objects passed on as they are read | lists too long to keep |
+/// | [`dump`](Self::dump) | one dump, repeated until it is consistent | lists that have to be complete |
 /// | [`exchange`](Self::exchange) | many messages in one datagram | bulk reads and writes, each message refused on its own |
-/// | [`transact`](Self::transact) | one datagram with numbers of its own | an nf_tables transaction |
+/// | [`transact`](Self::transact) | one datagram with the caller's sequence numbers | an nf_tables transaction |
 ///
-/// **Generic netlink** (IPVS, for example) needs nothing more: open `NETLINK_GENERIC`; ask the controller (message type
-/// `GENL_ID_CTRL`, 16) with [`request`](Self::request) for the family of a name, whose number is `CTRL_ATTR_FAMILY_ID` of the
-/// one object that comes back; that number is the message type, `kind`, of everything after. The protocol header, four bytes
-/// `[command, version, 0, 0]`, is what `fill` writes first ([`Writer::raw`]), and what comes first in the payload of every
-/// object. A command is a [`request`](Self::request), a list a [`dump`](Self::dump), many commands at once an
+/// **Generic netlink** (IPVS, for example) needs nothing more: open `NETLINK_GENERIC`; look a family up by its name at the
+/// controller (message type `GENL_ID_CTRL`, 16) with [`request`](Self::request): its number is `CTRL_ATTR_FAMILY_ID` of the
+/// single object in the answer, and is the message type, `kind`, of all further messages. `fill` writes the protocol header
+/// first ([`Writer::raw`]), four bytes `[command, version, 0, 0]`; every object's payload begins with it. A command is a
+/// [`request`](Self::request), a list a [`dump`](Self::dump), many commands at once an
 /// [`exchange`](Self::exchange); [`ErrorClass`](crate::errno::ErrorClass) classifies refusals.
 #[derive(Debug)]
 pub struct Session<T = Socket> {
     transport: T,
-    /// of the last message that was sent
+    /// sequence number of the last message that was sent
     sequence: u32,
     datagram: Vec<u8>,
-    /// a dialogue was broken off: its answers may still be unread
-    broken_off: bool,
+    /// the last exchange was aborted: some of its answers may still be unread
+    aborted: bool,
 }
 
 /// Messages of one datagram, numbered as a session expects them.
@@ -49,11 +49,12 @@ pub struct Requests {
 pub enum End {
     /// the acknowledgement or the error of the last message, or the end of its dump
     Reply,
-    /// any message with the number of the last one: it reads one object and isn't acknowledged, which would be a datagram more
+    /// any message with the sequence number of the last one: it reads one object and isn't acknowledged, which would cost
+    /// another datagram
     Any,
 }
 
-/// A message of an answer. Acknowledgements and ends of dumps are not shown.
+/// A message of an answer. Acknowledgements and ends of dumps are not passed on.
 #[derive(Debug)]
 pub enum Answer<'a> {
     /// an object
@@ -65,11 +66,11 @@ pub enum Answer<'a> {
 /// The objects of an answer, in the kernel's order.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
-    /// payloads, one behind the other
+    /// concatenated payloads
     bytes: Vec<u8>,
     /// message type and end of each payload
     ends: Vec<(u16, usize)>,
-    /// True if the list changed while the kernel wrote it: objects may be missing or come twice.
+    /// True if the list changed while the kernel wrote it: objects may be missing or duplicated.
     pub interrupted: bool,
 }
 
@@ -77,16 +78,16 @@ pub struct Objects {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Interrupted(
-    /// true if so
+    /// true if the list changed
     pub bool,
 );
 
-/// The kernel sent no answer, or not all of it.
+/// The kernel sent no answer, or an incomplete one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the kernel did not answer")]
 pub struct Unanswered;
 
-/// The numbers of the messages of one datagram.
+/// The sequence numbers of the messages of one datagram.
 #[derive(Clone, Copy, Debug)]
 struct Numbers {
     first: u32,
@@ -99,62 +100,62 @@ impl Session {
     /// Opens a session of a netlink protocol (`netlink_sys::protocols`) in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// The system's, for example for an unknown protocol.
+    /// The system's error, for example for an unknown protocol.
     pub fn open(protocol: isize) -> io::Result<Self> {
         Socket::open(protocol).map(Self::new)
     }
 
-    /// The socket's address, noted by the kernel as the origin of changes.
+    /// The socket's port id, which the kernel reports as the originator of its changes.
     pub fn port_id(&self) -> u32 {
         self.transport.port_id()
     }
 
-    /// Sets how many bytes of unread answers the kernel keeps.
+    /// Sets the size of the receive buffer, in bytes of unread answers.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<()> {
         self.transport.set_receive_buffer(bytes)
     }
 }
 
 impl<T: Transport> Session<T> {
-    /// A session over this transport.
+    /// Creates a session over this transport.
     pub fn new(transport: T) -> Self {
-        Self { transport, sequence: 0, datagram: Vec::new(), broken_off: false }
+        Self { transport, sequence: 0, datagram: Vec::new(), aborted: false }
     }
 
-    /// An empty datagram for [`Self::exchange`].
+    /// Creates an empty datagram for [`Self::exchange`].
     pub fn requests(&self) -> Requests {
         Requests { writer: Writer::new(), first: self.sequence.wrapping_add(1), count: 0 }
     }
 
-    /// Sends one message of this type, acknowledged, and returns the objects of its answer. `fill` writes the protocol's header
-    /// and the attributes.
+    /// Sends one message of this type, with an acknowledgement, and returns the objects of its answer. `fill` writes the
+    /// protocol's header and the attributes.
     ///
     /// # Errors
-    /// The kernel's refusal; `InvalidInput` if an attribute is too long for the format; [`Unanswered`].
+    /// The kernel's error; `InvalidInput` if an attribute is too long for the format; [`Unanswered`].
     pub fn request(&mut self, kind: u16, flags: u16, fill: impl FnOnce(&mut Writer)) -> io::Result<Objects> {
         self.collect(kind, flags | flag::ACK, fill)
     }
 
-    /// Lists objects once, handing each to `each`.
+    /// Lists objects once and passes each to `each`.
     ///
     /// # Errors
-    /// As [`Self::request`], and those of `each`. The objects shown until then are right, but not all.
+    /// As [`Self::request`], and those of `each`. Objects passed on until then are valid, but incomplete.
     pub fn list<E: From<io::Error>>(
         &mut self,
         kind: u16,
         fill: impl FnOnce(&mut Writer),
         each: &mut dyn FnMut(&Message<'_>) -> Result<(), E>,
     ) -> Result<Interrupted, E> {
-        self.ask(kind, flag::DUMP, fill, each)
+        self.send_one(kind, flag::DUMP, fill, each)
     }
 
-    /// Lists objects until `is_whole` accepts a list, `attempts` times at most.
+    /// Lists objects until `is_whole` accepts a list, at most `attempts` times.
     ///
     /// # Errors
-    /// As [`Self::request`]; `Interrupted` if no attempt was whole.
+    /// As [`Self::request`]; `Interrupted` if no list was accepted.
     pub fn dump(
         &mut self,
         kind: u16,
@@ -173,11 +174,11 @@ impl<T: Transport> Session<T> {
         Err(io::ErrorKind::Interrupted.into())
     }
 
-    /// Sends several messages in one datagram and shows their answers, until the last one is answered. A message is refused on its
-    /// own; the others take effect.
+    /// Sends several messages in one datagram and passes on their answers until the last one is answered. Each message is refused
+    /// on its own; the others take effect.
     ///
     /// # Errors
-    /// As [`Self::request`], refusals excepted, and those of `each`, which end the dialogue.
+    /// As [`Self::request`], except refusals, which are passed to `each`; and those of `each`, which abort the exchange.
     pub fn exchange<E: From<io::Error>>(
         &mut self,
         requests: &Requests,
@@ -186,10 +187,10 @@ impl<T: Transport> Session<T> {
     ) -> Result<(), E> {
         let Some(numbers) = requests.numbers() else { return Ok(()) };
         self.sequence = numbers.last;
-        self.converse(requests.bytes()?, numbers, end, each).map(drop)
+        self.run_exchange(requests.bytes()?, numbers, end, each).map(drop)
     }
 
-    /// Sends a datagram whose messages the caller has numbered, and shows the answers until the last number is acknowledged or
+    /// Sends a datagram with the caller's sequence numbers and passes on the answers until the last number is acknowledged or
     /// refused.
     ///
     /// # Errors
@@ -201,12 +202,12 @@ impl<T: Transport> Session<T> {
         each: &mut dyn FnMut(Answer<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let numbers = Numbers { first: *numbers.start(), last: *numbers.end() };
-        self.converse(datagram, numbers, End::Reply, each).map(drop)
+        self.run_exchange(datagram, numbers, End::Reply, each).map(drop)
     }
 
     fn collect(&mut self, kind: u16, flags: u16, fill: impl FnOnce(&mut Writer)) -> io::Result<Objects> {
         let mut objects = Objects::default();
-        let interrupted = self.ask::<io::Error>(kind, flags, fill, &mut |object| {
+        let interrupted = self.send_one::<io::Error>(kind, flags, fill, &mut |object| {
             objects.push(object.kind, object.payload);
             Ok(())
         })?;
@@ -214,7 +215,7 @@ impl<T: Transport> Session<T> {
         Ok(objects)
     }
 
-    fn ask<E: From<io::Error>>(
+    fn send_one<E: From<io::Error>>(
         &mut self,
         kind: u16,
         flags: u16,
@@ -225,20 +226,20 @@ impl<T: Transport> Session<T> {
         requests.add(kind, flags, fill);
         let numbers = Numbers { first: requests.first, last: requests.first };
         self.sequence = numbers.last;
-        self.converse(requests.bytes()?, numbers, End::Reply, &mut |answer| match answer {
+        self.run_exchange(requests.bytes()?, numbers, End::Reply, &mut |answer| match answer {
             Answer::Object(object) => each(&object),
             Answer::Refused(refusal) => Err(io::Error::from(refusal).into()),
         })
     }
 
-    fn converse<E: From<io::Error>>(
+    fn run_exchange<E: From<io::Error>>(
         &mut self,
         datagram: &[u8],
         numbers: Numbers,
         end: End,
         each: &mut dyn FnMut(Answer<'_>) -> Result<(), E>,
     ) -> Result<Interrupted, E> {
-        if std::mem::replace(&mut self.broken_off, true) {
+        if std::mem::replace(&mut self.aborted, true) {
             self.drain();
         }
         self.transport.send(datagram)?;
@@ -252,7 +253,7 @@ impl<T: Transport> Session<T> {
                 interrupted.0 |= message.flags & flag::DUMP_INTR != 0;
                 let reply = decode_reply(&message).map_err(io::Error::from)?;
                 let ends = message.sequence == numbers.last && (reply.is_some() || end == End::Any);
-                self.broken_off = !ends;
+                self.aborted = !ends;
                 match reply {
                     None => each(Answer::Object(message))?,
                     Some(Reply::Refused(refusal)) => each(Answer::Refused(refusal))?,
@@ -266,9 +267,9 @@ impl<T: Transport> Session<T> {
         Err(io::Error::from(Unanswered).into())
     }
 
-    /// Reads and drops everything that is there.
+    /// Reads and drops all unread datagrams.
     fn drain(&mut self) {
-        const MOST: usize = 1 << 16; // an overrun is an error once and the reading goes on; other errors may stay
+        const MOST: usize = 1 << 16; // an overrun is reported once, then reading continues; other errors may persist
         for _ in 0..MOST {
             if matches!(self.transport.receive(&mut self.datagram), Ok(false)) {
                 break;
@@ -280,7 +281,7 @@ impl<T: Transport> Session<T> {
 // === impl Requests ===
 
 impl Requests {
-    /// Adds a message of this type. `fill` writes the protocol's header and the attributes.
+    /// Appends a message of this type. `fill` writes the protocol's header and the attributes.
     pub fn add(&mut self, kind: u16, flags: u16, fill: impl FnOnce(&mut Writer)) {
         let mark = self.writer.message(kind, flag::REQUEST | flags, self.first.wrapping_add(self.count));
         fill(&mut self.writer);
@@ -297,7 +298,7 @@ impl Requests {
     fn bytes(&self) -> io::Result<&[u8]> {
         match self.writer.overflow() {
             None => Ok(self.writer.bytes()),
-            Some(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "names or keys of more than 65,535 bytes")),
+            Some(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "attribute longer than 65,535 bytes")),
         }
     }
 }

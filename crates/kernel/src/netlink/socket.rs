@@ -7,11 +7,11 @@ use netlink_sys::SocketAddr;
 
 use super::Transport;
 
-/// The largest datagram the kernel sends: dumps fill at most 32 KiB, and one large object may need more.
+/// Receive buffer for one datagram: dumps fill at most 32 KiB, a single large object may need more.
 const RECEIVE_BYTES: usize = 64 * 1024;
 
-/// A netlink socket, bound and with extended acknowledgements on. Never blocks: the kernel answers within the call that
-/// asks, so that there is an answer to read, or none will come.
+/// A bound netlink socket with extended acknowledgements enabled. Never blocks: the kernel answers within the `send` call, so
+/// an answer is either there to read or will not come.
 #[derive(Debug)]
 pub struct Socket {
     inner: netlink_sys::Socket,
@@ -25,7 +25,7 @@ impl Socket {
     /// Opens a socket of a netlink protocol (`netlink_sys::protocols`).
     ///
     /// # Errors
-    /// What the system says, for example that the protocol is unknown.
+    /// The system's error, for example for an unknown protocol.
     pub fn open(protocol: isize) -> io::Result<Self> {
         let mut inner = netlink_sys::Socket::new(protocol)?;
         inner.set_non_blocking(true)?;
@@ -36,15 +36,16 @@ impl Socket {
         Ok(Self { inner, port_id, send_bytes: 0 })
     }
 
-    /// The address of this socket: what the kernel notes as the maker of its changes.
+    /// The socket's port id, which the kernel reports as the originator of its changes.
     pub fn port_id(&self) -> u32 {
         self.port_id
     }
 
-    /// Sets how many bytes of unread datagrams the kernel keeps, without regard to the system's limit where we may.
+    /// Sets the size of the receive buffer, in bytes of unread datagrams; beyond the system's limit (`rmem_max`) if the process
+    /// has `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<()> {
         self.set_buffer(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, bytes)
     }
@@ -52,15 +53,15 @@ impl Socket {
     /// Subscribes to a multicast group.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn join(&self, group: u32) -> io::Result<()> {
         self.inner.add_membership(group)
     }
 
-    /// Ends a subscription.
+    /// Unsubscribes from a multicast group.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn leave(&self, group: u32) -> io::Result<()> {
         self.inner.drop_membership(group)
     }
@@ -71,7 +72,7 @@ impl Socket {
         self.set_option(forced, bytes).or_else(|_| self.set_option(limited, bytes))
     }
 
-    #[expect(unsafe_code, reason = "no safe wrapper knows the FORCE options")]
+    #[expect(unsafe_code, reason = "no safe wrapper has the FORCE options")]
     fn set_option(&self, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
         let size = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or(0);
         // SAFETY: the descriptor is open while `self` lives; the pointer is to an int that outlives the call, and
@@ -84,7 +85,7 @@ impl Socket {
 }
 
 impl Transport for Socket {
-    /// With a send buffer large enough for the datagram; `EMSGSIZE` without the right to enlarge the buffer.
+    /// Enlarges the send buffer if the datagram needs it; fails with `EMSGSIZE` without the right to do so.
     fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
         if datagram.len() > self.send_bytes {
             self.set_buffer(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, datagram.len())?;
@@ -94,7 +95,7 @@ impl Transport for Socket {
             .and_then(|sent| if sent == datagram.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) })
     }
 
-    /// `InvalidData` if the datagram is larger than any that is known.
+    /// Fails with `InvalidData` if the datagram is larger than the receive buffer, which no known one is.
     fn receive(&mut self, datagram: &mut Vec<u8>) -> io::Result<bool> {
         datagram.clear();
         datagram.reserve(RECEIVE_BYTES);

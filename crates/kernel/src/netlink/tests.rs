@@ -1,4 +1,4 @@
-//! Bytes that the kernel never sends, and answers as it does.
+//! Decoding of answers in the kernel's format, and of malformed bytes.
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn explained(writer: &mut Writer) {
 }
 
 #[test]
-fn messages_are_read_as_written() {
+fn written_messages_are_decoded() {
     let mut writer = Writer::new();
     for n in 1..=3_u32 {
         let mark = writer.message(100, flag::REQUEST, n);
@@ -62,7 +62,7 @@ fn messages_are_read_as_written() {
 }
 
 #[test]
-fn an_error_has_its_place_and_text() {
+fn an_error_has_its_offset_and_text() {
     let header = &[0; HEADER_LEN];
     let payload = error_payload(-libc::EEXIST, header, explained);
     let error = refusal(&message(control::ERROR, flag::CAPPED | flag::ACK_TLVS, &payload));
@@ -103,21 +103,21 @@ fn acknowledgements_and_ends_of_dumps() {
 }
 
 #[test]
-fn what_is_cut_short_is_malformed_or_without_explanation() {
+fn truncated_answers_are_malformed_or_lack_the_explanation() {
     let payload = error_payload(-libc::EEXIST, &[0; HEADER_LEN], explained);
     let whole = message(control::ERROR, flag::CAPPED | flag::ACK_TLVS, &payload);
     for end in 1..whole.len() {
         assert_eq!(Messages::new(&whole[..end]).next().map(|message| message.is_ok()), Some(false), "{end}");
     }
     for end in 0..payload.len() {
-        // whatever comes out, it comes out
+        // cut anywhere, decoding returns
         let cut = message(control::ERROR, flag::CAPPED | flag::ACK_TLVS, &payload[..end]);
         assert_eq!(reply(&cut).is_err(), end == 0 || attributes_are_cut(&payload, end), "{end}");
     }
     assert!(reply(&message(control::ERROR, flag::ACK_TLVS, &[255; 40])).is_ok(), "an echo longer than the message");
 }
 
-/// Padding is added by `message`, so that only cuts at multiples of four are seen as such.
+/// True if the attributes are cut. `message` adds padding, so only cuts at multiples of four are detected.
 fn attributes_are_cut(payload: &[u8], end: usize) -> bool {
     let start = 4 + HEADER_LEN;
     let end = align(end);
@@ -133,7 +133,7 @@ fn attributes_are_cut(payload: &[u8], end: usize) -> bool {
 }
 
 #[test]
-fn after_a_malformed_message_there_are_no_more() {
+fn decoding_ends_at_a_malformed_message() {
     let mut bytes = message(100, 0, &[1, 2, 3, 4]);
     bytes.extend([3, 0, 0, 0]);
     bytes.extend([0; 40]);

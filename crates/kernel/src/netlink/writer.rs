@@ -1,11 +1,11 @@
-//! Messages and attributes to bytes.
+//! Encodes messages and attributes.
 
 use super::{HEADER_LEN, align};
 
 const NESTED: u16 = 0x8000;
 const FLAGS_AT: usize = 6;
 
-/// Messages, one behind the other, in one buffer.
+/// A buffer of consecutive messages.
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -30,22 +30,22 @@ impl Writer {
         Self::default()
     }
 
-    /// What was written so far.
+    /// The bytes written so far.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// How many bytes were written so far.
+    /// Number of bytes written so far.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether nothing was written yet.
+    /// True if nothing has been written yet.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Begins a message; the caller's protocol header comes next ([`Self::raw`]).
+    /// Begins a message; the caller writes the protocol's header next ([`Self::raw`]).
     pub fn message(&mut self, kind: u16, flags: u16, sequence: u32) -> MessageMark {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 4]);
@@ -70,14 +70,14 @@ impl Writer {
         self.patch(at, &(now.unwrap_or(0) | flags).to_ne_bytes());
     }
 
-    /// Overwrites bytes that were written before; a range that was not is left alone.
+    /// Overwrites bytes at this offset; does nothing if the range is not written yet.
     pub(crate) fn patch(&mut self, at: usize, value: &[u8]) {
         if let Some(place) = self.bytes.get_mut(at..at.saturating_add(value.len())) {
             place.copy_from_slice(value);
         }
     }
 
-    /// Appends bytes as they are, padded to four.
+    /// Appends bytes without an attribute header, padded to four bytes.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         self.pad();
@@ -90,7 +90,7 @@ impl Writer {
         self.pad();
     }
 
-    /// Appends an attribute of text that ends with NUL.
+    /// Appends a text attribute, with a final NUL.
     pub fn text(&mut self, kind: u16, value: &str) {
         self.header(kind, value.len().saturating_add(1));
         self.bytes.extend_from_slice(value.as_bytes());
@@ -98,17 +98,17 @@ impl Writer {
         self.pad();
     }
 
-    /// Appends a number in network byte order.
+    /// Appends an attribute whose value is a number in network byte order.
     pub fn be_u32(&mut self, kind: u16, value: u32) {
         self.attribute(kind, &value.to_be_bytes());
     }
 
-    /// Appends a number in network byte order.
+    /// Appends an attribute whose value is a number in network byte order.
     pub fn be_u64(&mut self, kind: u16, value: u64) {
         self.attribute(kind, &value.to_be_bytes());
     }
 
-    /// Appends an attribute that holds one attribute.
+    /// Appends a nested attribute with a single attribute in it.
     pub fn nested_attribute(&mut self, kind: u16, inner: u16, value: &[u8]) {
         const HEADER: usize = 4;
         let at = self.bytes.len();
@@ -121,31 +121,31 @@ impl Writer {
         self.pad();
     }
 
-    /// Begins an attribute that holds attributes.
+    /// Begins a nested attribute.
     pub fn nest(&mut self, kind: u16) -> NestMark {
         let start = self.bytes.len();
         self.header(kind | NESTED, 0);
         NestMark(start)
     }
 
-    /// Ends it. One of more than 65,535 bytes is an [`Self::overflow`].
+    /// Ends a nested attribute. One of more than 65,535 bytes is an [`Self::overflow`].
     pub fn end_nest(&mut self, mark: NestMark) {
         let length = self.length(mark.0, self.bytes.len().saturating_sub(mark.0));
         self.patch(mark.0, &length);
     }
 
-    /// How long an unfinished nested attribute is by now, in bytes.
+    /// Current length of an unfinished nested attribute, in bytes.
     pub(crate) fn nest_len(&self, mark: NestMark) -> usize {
         self.bytes.len().saturating_sub(mark.0)
     }
 
-    /// Gives the buffer away.
+    /// Returns the buffer.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// Where the first attribute stands whose length the format cannot express. What was written then must not be sent:
-    /// the kernel may take it for something else.
+    /// Offset of the first attribute that is too long for the format's 16-bit length. The messages must not be sent then: the
+    /// kernel could misinterpret them.
     pub fn overflow(&self) -> Option<usize> {
         self.overflow
     }

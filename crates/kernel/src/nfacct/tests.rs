@@ -8,7 +8,7 @@ fn run<T: Send>(namespace: &Namespace, action: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn counters_are_of_a_namespace_and_stay() {
+fn counters_are_per_namespace_and_persist() {
     let (one, other) = (Namespace::new().unwrap(), Namespace::new().unwrap());
     assert_eq!(run(&one, || packets(NAME)).unwrap(), None);
     run(&one, || create(NAME)).unwrap();
@@ -16,7 +16,7 @@ fn counters_are_of_a_namespace_and_stay() {
     assert_eq!(run(&other, || packets(NAME)).unwrap(), None);
 }
 
-/// Counts with a rule, and goes on where it was when it is made again.
+/// A rule counts packets; creating the counter again keeps its count.
 #[test]
 fn packets_are_counted() {
     let namespace = Namespace::new().unwrap();
@@ -26,11 +26,11 @@ fn packets_are_counted() {
         let status = std::process::Command::new("iptables-nft")
             .args(["-A", "OUTPUT", "-p", "udp", "--dport", "9", "-m", "nfacct", "--nfacct-name", NAME])
             .status()
-            .expect("the tools of iptables are needed");
+            .expect("iptables-nft must be installed");
         assert!(status.success());
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         for count in 1..=3 {
-            // the one before may have been answered by "port unreachable", which fails the next
+            // the previous datagram may have been answered by "port unreachable", which fails the next send
             let sent = || socket.send_to(b"x", "127.0.0.1:9");
             sent().or_else(|_| sent()).unwrap();
             create(NAME).unwrap();
@@ -40,7 +40,7 @@ fn packets_are_counted() {
 }
 
 #[test]
-fn names_that_are_none() {
+fn malformed_names_are_refused() {
     let namespace = Namespace::new().unwrap();
     for name in ["", &"x".repeat(32)] {
         assert!(run(&namespace, || create(name)).is_err(), "{name:?}");
@@ -51,7 +51,7 @@ fn names_that_are_none() {
 }
 
 #[test]
-fn what_is_cut_short_is_an_error() {
+fn truncated_answers_are_errors() {
     let whole = [0, 0, 0, 0, 12, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 2];
     assert_eq!(count(&whole), Ok(Some(0x102)));
     for end in 0..whole.len() {

@@ -1,4 +1,4 @@
-//! No byte sequence ends the program; what is cut short is refused or read as far as it goes.
+//! No byte sequence makes a decoder panic; truncated messages are refused or decoded as far as possible.
 
 use super::wire::msg;
 use super::*;
@@ -11,7 +11,7 @@ fn decode_everything(bytes: &[u8]) {
     let _ = decode_entry(bytes);
 }
 
-/// A message about an entry, as the kernel writes it.
+/// A message about an entry in the kernel's format.
 fn message(entry: &Entry) -> Vec<u8> {
     let mut writer = Writer::new();
     let mark = writer.message(wire::kind(msg::NEW), 0, 7);
@@ -34,7 +34,7 @@ fn samples() -> [Entry; 2] {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_entries_are_decoded() {
     for sample in samples() {
         let bytes = message(&sample);
         let read = Messages::new(&bytes).next().unwrap().unwrap();
@@ -43,7 +43,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn every_prefix_is_refused_or_read() {
+fn every_prefix_is_refused_or_decoded() {
     for sample in samples() {
         let bytes = message(&sample);
         for end in 0..bytes.len() {
@@ -56,7 +56,7 @@ fn every_prefix_is_refused_or_read() {
 }
 
 #[test]
-fn every_changed_byte_is_refused_or_read() {
+fn every_changed_byte_is_refused_or_decoded() {
     for sample in samples() {
         let bytes = message(&sample);
         for at in 0..bytes.len() {
@@ -70,7 +70,7 @@ fn every_changed_byte_is_refused_or_read() {
 }
 
 #[test]
-fn an_entry_without_ports_is_none_and_one_without_a_number_malformed() {
+fn an_entry_without_ports_is_none_and_one_without_an_id_malformed() {
     let mut writer = Writer::new();
     writer.raw(&[2, 0, 0, 0]);
     let nest = writer.nest(wire::TUPLE_ORIGINAL);

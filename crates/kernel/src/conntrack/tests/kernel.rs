@@ -1,4 +1,4 @@
-//! What the kernel lists and removes.
+//! Dumps and deletions against the running kernel.
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
@@ -6,7 +6,7 @@ use super::wire::msg;
 use super::*;
 use crate::netlink::{Interrupted, Session, Writer, nfnetlink};
 
-/// Flows of both families and all protocols with ports, no two with the same answer to all questions of a filter.
+/// Flows of both families and all protocols with ports, no two of which match exactly the same filters.
 fn samples() -> Vec<Entry> {
     let mut samples = Vec::new();
     for protocol in [UDP, TCP, SCTP] {
@@ -26,15 +26,15 @@ fn samples() -> Vec<Entry> {
     samples
 }
 
-/// Every filter that asks for some of this address, this port and answers.
+/// Every combination of filters by this address, by this port and by missing replies.
 fn filters(destination: IpAddr, port: u16) -> Vec<Filter> {
     let mut filters = Vec::new();
     for (family, protocol) in [UDP, TCP, SCTP].iter().flat_map(|p| [(Family::V4, *p), (Family::V6, *p)]) {
-        for asked in 0..8_u8 {
+        for bits in 0..8_u8 {
             filters.push(Filter {
-                destination: (asked & 1 != 0).then_some(destination),
-                port: (asked & 2 != 0).then_some(port),
-                unanswered: asked & 4 != 0,
+                destination: (bits & 1 != 0).then_some(destination),
+                port: (bits & 2 != 0).then_some(port),
+                unanswered: bits & 4 != 0,
                 ..all(family, protocol)
             });
         }
@@ -42,7 +42,7 @@ fn filters(destination: IpAddr, port: u16) -> Vec<Filter> {
     filters
 }
 
-/// How many entries the kernel sends for this request: what it does not leave out.
+/// Number of entries that the kernel sends for this request, after its own filtering.
 fn sent_by_the_kernel(filter: &Filter) -> usize {
     let mut session = Session::open(NETLINK_NETFILTER).unwrap();
     let fill = |writer: &mut Writer| {
@@ -59,7 +59,7 @@ fn sent_by_the_kernel(filter: &Filter) -> usize {
 }
 
 #[test]
-fn entries_come_back_as_they_were_made() {
+fn created_entries_are_listed_unchanged() {
     isolated(|| {
         create(samples(), LONG).unwrap();
         let mut socket = Socket::open().unwrap();
@@ -74,12 +74,12 @@ fn entries_come_back_as_they_were_made() {
             assert_eq!(status.contains(Status::SEEN_REPLY), sample.status == Status::SEEN_REPLY, "{sample:?}");
         }
         let ids: std::collections::BTreeSet<_> = found.iter().map(|entry| entry.id).collect();
-        assert_eq!(ids.len(), found.len(), "each has a number of its own");
+        assert_eq!(ids.len(), found.len(), "ids are unique");
     });
 }
 
 #[test]
-fn a_list_holds_what_matches_and_the_kernel_leaves_the_rest_out() {
+fn a_dump_returns_matching_entries_and_the_kernel_filters() {
     isolated(|| {
         create(samples(), LONG).unwrap();
         let mut socket = Socket::open().unwrap();
@@ -87,7 +87,7 @@ fn a_list_holds_what_matches_and_the_kernel_leaves_the_rest_out() {
             for filter in filters(destination, 53) {
                 let expected: Vec<_> = samples().into_iter().filter(|sample| filter.matches(sample)).collect();
                 assert_eq!(plain(&listed(&mut socket, &filter)), plain(&expected), "{filter:?}");
-                // what the kernel is not asked for, or does not do: see `Filter::encode`
+                // filters that are not sent to the kernel, or that it ignores: see `Filter::encode`
                 let mut loose = filter;
                 loose.destination = loose.destination.filter(|a| filter.family == Family::V4 && a.is_ipv4());
                 loose.port = loose.port.filter(|_| filter.protocol != SCTP);
@@ -98,9 +98,9 @@ fn a_list_holds_what_matches_and_the_kernel_leaves_the_rest_out() {
     });
 }
 
-/// What `/proc` and then single questions say is what a list says, numbers included.
+/// Entries read from `/proc` and queried one by one equal those of a dump, ids included.
 #[test]
-fn a_small_table_is_read_without_a_list() {
+fn a_small_table_is_read_without_a_dump() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
         let mut few = |filter: &Filter| {
@@ -117,7 +117,7 @@ fn a_small_table_is_read_without_a_list() {
                 assert_eq!(few(&filter), Some(listed(&mut lists, &filter)), "{filter:?}");
             }
         }
-        // more than are asked for at once, and then more than a small table has
+        // more than are queried at once, and then more than a small table has
         let more = |ports: std::ops::Range<u16>| {
             let flows = ports.map(|port| flow(UDP, &format!("10.0.0.7:{port}"), "10.96.0.7:53", "10.1.0.7:5353"));
             create(flows, LONG).unwrap();
@@ -132,7 +132,7 @@ fn a_small_table_is_read_without_a_list() {
 }
 
 #[test]
-fn only_the_named_are_removed() {
+fn only_the_given_entries_are_deleted() {
     isolated(|| {
         let mut endings = Endings::open().unwrap();
         create(samples(), LONG).unwrap();
@@ -145,13 +145,13 @@ fn only_the_named_are_removed() {
         assert_eq!(plain(&endings.read().unwrap()), plain(these));
         assert_eq!(listed(&mut socket, &all(Family::V4, UDP)), those);
         let deletion = socket.delete(&found);
-        assert_eq!((deletion.deleted, deletion.gone), (those.len(), 2), "who is gone already is no error");
+        assert_eq!((deletion.deleted, deletion.gone), (those.len(), 2), "entries that have ended are no error");
         assert!(deletion.error.is_none());
         assert_eq!(plain(&endings.read().unwrap()), plain(those));
         assert_eq!(listed(&mut socket, &all(Family::V4, TCP)).len(), 4);
         assert_eq!(listed(&mut socket, &all(Family::V6, UDP)).len(), 3);
         assert_eq!(socket.delete(&[]).deleted, 0);
-        assert_eq!(listed(&mut socket, &all(Family::V6, UDP)).len(), 3, "to remove nothing removes nothing");
+        assert_eq!(listed(&mut socket, &all(Family::V6, UDP)).len(), 3, "an empty deletion deletes nothing");
     });
 }
 
@@ -161,27 +161,27 @@ fn another_flow_with_the_same_tuple_stays() {
         let sample = flow(UDP, "10.0.0.1:1000", "10.96.0.1:53", "10.1.0.1:5353");
         let newer = flow(UDP, "10.0.0.1:1000", "10.96.0.1:53", "10.1.0.2:5353");
         let mut socket = Socket::open().unwrap();
-        let mut same_number = 0;
+        let mut same_id = 0;
         for _ in 0..20 {
             create([sample], LONG).unwrap();
             let old = listed(&mut socket, &all(Family::V4, UDP));
-            let other_number: Vec<_> = old.iter().map(|old| Entry { id: old.id.wrapping_add(1), ..*old }).collect();
-            let deletion = socket.delete(&other_number);
+            let other_id: Vec<_> = old.iter().map(|old| Entry { id: old.id.wrapping_add(1), ..*old }).collect();
+            let deletion = socket.delete(&other_id);
             assert_eq!((deletion.deleted, deletion.gone, deletion.error.is_none()), (0, 1, true));
             assert_eq!(socket.delete(&old).deleted, 1);
             create([newer], LONG).unwrap();
             let new = listed(&mut socket, &all(Family::V4, UDP));
-            same_number += u32::from(new[0].id == old[0].id);
-            assert_eq!(socket.delete(&old).gone, 1, "it leads elsewhere");
+            same_id += u32::from(new[0].id == old[0].id);
+            assert_eq!(socket.delete(&old).gone, 1, "another endpoint");
             assert_eq!(listed(&mut socket, &all(Family::V4, UDP)), new);
             assert_eq!(socket.delete(&new).deleted, 1);
         }
-        println!("{same_number} of 20 had the number of the flow before");
+        println!("{same_id} of 20 had the id of the previous flow");
     });
 }
 
 #[test]
-fn zones_are_told_apart() {
+fn zones_are_distinguished() {
     isolated(|| {
         let sample = flow(UDP, "10.0.0.1:1000", "10.96.0.1:53", "10.1.0.1:5353");
         create([sample, Entry { zone: 7, ..sample }], LONG).unwrap();
@@ -198,9 +198,9 @@ fn zones_are_told_apart() {
     });
 }
 
-/// More than one datagram, and more than one send of removals.
+/// A dump of more than one datagram, and deletions with more than one `send`.
 #[test]
-fn many_entries_are_listed_and_removed() {
+fn many_entries_are_listed_and_deleted() {
     const MANY: u16 = 3000;
     isolated(|| {
         let client = |n: u16| format!("10.0.0.1:{}", 1000 + n);
@@ -217,9 +217,9 @@ fn many_entries_are_listed_and_removed() {
     });
 }
 
-/// A dialogue that its owner has left is no answer to the next.
+/// The unread rest of an aborted dump is not taken as an answer to the next request.
 #[test]
-fn what_is_left_of_a_broken_dialogue_is_forgotten() {
+fn the_unread_rest_of_an_aborted_dump_is_dropped() {
     isolated(|| {
         create((0..2000).map(|n| flow(UDP, &format!("10.0.0.1:{}", 1000 + n), "10.96.0.1:53", "10.1.0.1:53")), LONG)
             .unwrap();

@@ -1,4 +1,4 @@
-//! Entries to the kernel and back, each test in a network namespace of its own. They need root.
+//! Conntrack entries written to the kernel and read back, each test in a network namespace of its own. Needs root.
 
 mod garbage;
 mod kernel;
@@ -35,7 +35,7 @@ fn tuple(source: &str, destination: &str) -> Tuple {
     }
 }
 
-/// A flow from a client to an address, led to an endpoint. The number is the kernel's to give.
+/// A flow from a client to an address, translated to an endpoint. The kernel assigns the id.
 fn flow(protocol: u8, client: &str, to: &str, endpoint: &str) -> Entry {
     let (original, reply) = (tuple(client, to), tuple(endpoint, client));
     Entry { original, reply, protocol, status: Status::default(), id: 0, zone: 0 }
@@ -45,7 +45,7 @@ fn all(family: Family, protocol: u8) -> Filter {
     Filter { family, protocol, destination: None, port: None, unanswered: false }
 }
 
-/// What is listed, sorted.
+/// The dumped entries, sorted.
 fn listed(socket: &mut Socket, filter: &Filter) -> Vec<Entry> {
     let mut found = Vec::new();
     socket.dump(filter, &mut |entry| found.push(*entry)).unwrap();
@@ -53,7 +53,7 @@ fn listed(socket: &mut Socket, filter: &Filter) -> Vec<Entry> {
     found
 }
 
-/// What distinguishes flows, without what the kernel adds.
+/// The identity of flows, without the id and the status that the kernel adds.
 fn plain(entries: &[Entry]) -> Vec<(u8, Tuple, Tuple, u16)> {
     let mut plain: Vec<_> = entries.iter().map(|e| (e.protocol, e.original, e.reply, e.zone)).collect();
     plain.sort();

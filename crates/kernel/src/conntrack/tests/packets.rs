@@ -1,4 +1,4 @@
-//! Entries that packets have made.
+//! Conntrack entries created by packets.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketType};
 
 use super::*;
 
-/// The kernel tracks where a rule translates.
+/// The kernel tracks connections only in namespaces with a rule that needs it, such as DNAT.
 const RULES: &str = "table ip t {
     chain c {
         type nat hook output priority -100
@@ -21,9 +21,9 @@ fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A datagram that a rule translates, its answer, and one that nobody translates or answers.
+/// A datagram that a rule translates, its answer, and one more after the entry was deleted.
 #[test]
-fn a_translated_flow_is_seen_as_such() {
+fn a_translated_flow_has_its_status_bits() {
     isolated(|| {
         run("ip", &["address", "add", "192.0.2.9/24", "dev", "lo"]);
         run("nft", &[RULES]);
@@ -32,12 +32,12 @@ fn a_translated_flow_is_seen_as_such() {
         client.send_to(b"question", "192.0.2.1:53").unwrap();
         let mut socket = Socket::open().unwrap();
         let filter = Filter { port: Some(53), unanswered: true, ..all(Family::V4, UDP) };
-        let asked = listed(&mut socket, &filter);
-        assert_eq!(asked.len(), 1);
-        assert_eq!(asked[0].original, tuple("127.0.0.1:4000", "192.0.2.1:53"));
-        assert_eq!(asked[0].reply, tuple("127.0.0.1:5353", "127.0.0.1:4000"));
-        assert!(asked[0].status.contains(Status::DST_NAT));
-        assert!(!asked[0].status.contains(Status::SEEN_REPLY));
+        let unreplied = listed(&mut socket, &filter);
+        assert_eq!(unreplied.len(), 1);
+        assert_eq!(unreplied[0].original, tuple("127.0.0.1:4000", "192.0.2.1:53"));
+        assert_eq!(unreplied[0].reply, tuple("127.0.0.1:5353", "127.0.0.1:4000"));
+        assert!(unreplied[0].status.contains(Status::DST_NAT));
+        assert!(!unreplied[0].status.contains(Status::SEEN_REPLY));
 
         let mut bytes = [0; 16];
         let (length, from) = server.recv_from(&mut bytes).unwrap();
@@ -46,8 +46,8 @@ fn a_translated_flow_is_seen_as_such() {
         let answered = listed(&mut socket, &all(Family::V4, UDP));
         assert_eq!(answered.len(), 1);
         assert!(answered[0].status.contains(Status::SEEN_REPLY));
-        assert_eq!(answered[0].id, asked[0].id, "the number stays");
-        assert!(run("conntrack", &["-L", "-p", "udp", "-o", "id"]).contains(&format!("id={}", asked[0].id)));
+        assert_eq!(answered[0].id, unreplied[0].id, "the id stays");
+        assert!(run("conntrack", &["-L", "-p", "udp", "-o", "id"]).contains(&format!("id={}", unreplied[0].id)));
 
         assert_eq!(socket.delete(&answered).deleted, 1);
         assert_eq!(listed(&mut socket, &all(Family::V4, UDP)), []);
@@ -56,9 +56,9 @@ fn a_translated_flow_is_seen_as_such() {
     });
 }
 
-/// What has no ports is not listed.
+/// Entries of protocols without ports are not listed.
 #[test]
-fn echo_requests_are_left_out() {
+fn icmp_entries_are_left_out() {
     isolated(|| {
         run("nft", &[RULES]);
         let icmp = Some(rustix::net::ipproto::ICMP);
@@ -72,7 +72,7 @@ fn echo_requests_are_left_out() {
 }
 
 #[test]
-fn without_the_right_to_it_is_not_usable() {
+fn without_capabilities_conntrack_is_unusable() {
     isolated(|| {
         rustix::thread::set_capabilities(
             None,

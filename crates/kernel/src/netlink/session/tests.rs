@@ -1,4 +1,4 @@
-//! Sessions over scripted answers, and over the generic netlink of this kernel.
+//! Sessions with scripted answers, and with generic netlink of the running kernel.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::netlink::{Attributes, control};
 const KIND: u16 = 100;
 const OTHER: u16 = 101;
 
-/// The scripted reply to one datagram: answers, each a datagram or an error.
+/// Scripted replies: for each sent datagram its answers, each a datagram or an error.
 type Script = VecDeque<Vec<io::Result<Vec<u8>>>>;
 
 #[derive(Default)]
@@ -23,7 +23,7 @@ struct Scripted {
 impl Transport for Scripted {
     fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
         self.sent.push(datagram.to_vec());
-        self.unread.extend(self.script.pop_front().expect("a datagram too many"));
+        self.unread.extend(self.script.pop_front().expect("more datagrams sent than scripted"));
         Ok(())
     }
 
@@ -70,7 +70,7 @@ fn payloads(objects: &Objects) -> Vec<&[u8]> {
 
 fn no_attributes(_: &mut Writer) {}
 
-/// As most protocols: interrupted lists are not whole.
+/// The usual criterion of protocols: a list is complete if it was not interrupted.
 fn uninterrupted(objects: &Objects) -> io::Result<bool> {
     Ok(!objects.interrupted)
 }
@@ -93,16 +93,16 @@ fn a_request_is_numbered_and_acknowledged_and_collects_its_objects() {
 }
 
 #[test]
-fn a_refusal_is_an_error_and_ends_the_dialogue() {
+fn a_refusal_is_an_error_and_ends_the_exchange() {
     let mut session = session([vec![Ok(reply(1, libc::ENOENT))], vec![Ok(reply(2, 0))]]);
     let error = session.request(KIND, 0, no_attributes).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
-    assert!(!session.broken_off);
+    assert!(!session.aborted);
     session.request(KIND, 0, no_attributes).unwrap();
 }
 
 #[test]
-fn answers_to_other_requests_are_passed_over() {
+fn answers_to_other_requests_are_skipped() {
     let mut session = session([vec![
         Ok([object(7, b"late"), reply(7, libc::EPERM), object(0, b"news"), object(1, b"mine")].concat()),
         Ok(reply(1, 0)),
@@ -111,8 +111,8 @@ fn answers_to_other_requests_are_passed_over() {
 }
 
 #[test]
-fn what_a_broken_dialogue_left_is_drained_before_the_next() {
-    // the rest of the first answer is read after the overrun, errors among it
+fn unread_answers_of_an_aborted_exchange_are_drained_before_the_next() {
+    // after the overrun, the rest of the first answer is drained, errors included
     let mut session = session([
         vec![Ok(object(1, b"some")), errno(libc::ENOBUFS), Ok(reply(1, libc::EPERM)), errno(libc::ENOMEM)],
         vec![Ok(reply(2, 0))],
@@ -133,7 +133,7 @@ fn an_answer_that_is_missing_or_malformed_is_an_error() {
         assert!(error.get_ref().unwrap().is::<Unanswered>());
     }
     assert_eq!(session.request(KIND, 0, no_attributes).unwrap_err().kind(), io::ErrorKind::InvalidData);
-    assert!(session.broken_off);
+    assert!(session.aborted);
 }
 
 #[test]
@@ -145,9 +145,9 @@ fn an_attribute_that_is_too_long_is_not_sent() {
 }
 
 #[test]
-fn a_list_is_shown_object_by_object_and_says_when_it_was_interrupted() {
+fn a_list_is_passed_on_object_by_object_and_reports_an_interruption() {
     for (flags, interrupted) in [(0, false), (flag::DUMP_INTR, true)] {
-        // the flag may be at any message of the list, also at its end
+        // the flag may be set on any message of the list, also on its end
         for at in 0..2 {
             let flags = |place| if at == place { flags } else { 0 };
             let mut session = session([vec![
@@ -167,17 +167,17 @@ fn a_list_is_shown_object_by_object_and_says_when_it_was_interrupted() {
 }
 
 #[test]
-fn an_error_of_the_caller_breaks_the_dialogue_off() {
+fn an_error_of_the_caller_aborts_the_exchange() {
     let mut session = session([vec![Ok([object(1, b"aaaa"), done(1)].concat())], vec![Ok(done(2))]]);
     let error = session.list(KIND, no_attributes, &mut |_| Err(io::Error::other("enough"))).unwrap_err();
     assert_eq!(error.to_string(), "enough");
-    assert!(session.broken_off);
+    assert!(session.aborted);
     assert_eq!(session.list::<io::Error>(KIND, no_attributes, &mut |_| Ok(())).unwrap(), Interrupted(false));
-    assert!(!session.broken_off);
+    assert!(!session.aborted);
 }
 
 #[test]
-fn a_dump_is_repeated_until_it_is_whole() {
+fn a_dump_is_repeated_until_it_is_complete() {
     let mut session = session([
         vec![Ok([message(KIND, flag::DUMP_INTR, 1, b"part"), done(1)].concat())],
         vec![Ok(object(2, b"part")), Ok(message(control::DONE, 0, 2, &(-libc::EINTR).to_ne_bytes()))],
@@ -189,7 +189,7 @@ fn a_dump_is_repeated_until_it_is_whole() {
 }
 
 #[test]
-fn a_dump_that_is_never_whole_ends() {
+fn a_dump_that_is_never_complete_ends() {
     let interrupted = |n| vec![Ok([message(KIND, flag::DUMP_INTR, n, b"part"), done(n)].concat())];
     let mut session = session([interrupted(1), interrupted(2)]);
     let error = session.dump(KIND, 2, &no_attributes, &mut uninterrupted).unwrap_err();
@@ -204,7 +204,7 @@ fn a_dump_is_not_repeated_after_other_errors() {
     assert_eq!(session.transport.sent.len(), 1);
 }
 
-/// Numbers and errors of the refused messages of a datagram of three.
+/// Sends a datagram of three messages; returns the sequence numbers and errors of the refused ones, and the number of objects.
 fn refused(session: &mut Session<Scripted>, end: End) -> io::Result<(Vec<(u32, i32)>, usize)> {
     let mut requests = session.requests();
     for flags in [0, 0, flag::ACK] {
@@ -233,7 +233,7 @@ fn several_requests_are_sent_at_once_and_refused_on_their_own() {
     assert_eq!(numbers, [1, 2, 3]);
     assert_eq!(refused(&mut session, End::Reply).unwrap(), (vec![(5, libc::ENOENT), (6, libc::EBUSY)], 0));
     refused(&mut session, End::Reply).unwrap_err();
-    assert!(session.broken_off);
+    assert!(session.aborted);
     let none = session.requests();
     session.exchange::<io::Error>(&none, End::Reply, &mut |_| panic!()).unwrap();
     assert_eq!(session.transport.sent.len(), 3, "nothing to send");
@@ -244,12 +244,12 @@ fn the_last_object_ends_an_exchange_without_acknowledgement() {
     let answers = |first| vec![Ok(object(first, b"aaaa")), Ok(object(first + 2, b"cccc"))];
     let mut session = session([answers(1), answers(4)]);
     assert_eq!(refused(&mut session, End::Any).unwrap(), (vec![], 2));
-    assert!(!session.broken_off);
+    assert!(!session.aborted);
     assert_eq!(refused(&mut session, End::Reply).unwrap_err().to_string(), "the kernel did not answer");
 }
 
 #[test]
-fn a_transaction_has_numbers_of_its_own() {
+fn a_transaction_uses_the_callers_sequence_numbers() {
     let mut session = session([
         vec![Ok(reply(1, 0))],
         vec![Ok([reply(1, libc::EEXIST), reply(9, libc::EPERM), reply(2, 0)].concat())],
@@ -272,7 +272,7 @@ fn a_transaction_has_numbers_of_its_own() {
 }
 
 #[test]
-fn numbers_start_again_at_zero() {
+fn sequence_numbers_wrap_to_zero() {
     let mut session = session([vec![Ok(reply(u32::MAX, libc::EBUSY)), Ok(reply(0, libc::ENOENT)), Ok(reply(1, 0))]]);
     session.sequence = u32::MAX - 1;
     let wanted = (vec![(u32::MAX, libc::EBUSY), (0, libc::ENOENT)], 0);
@@ -280,9 +280,9 @@ fn numbers_start_again_at_zero() {
     assert_eq!(session.sequence, 1);
 }
 
-/// The dialogue that a family of generic netlink begins with, as the documentation of [`Session`] describes it.
+/// Looks up a family of generic netlink, as described in the documentation of [`Session`].
 #[test]
-fn generic_netlink_is_spoken_as_it_is() {
+fn generic_netlink_needs_no_special_support() {
     const GENL_ID_CTRL: u16 = 16;
     const CTRL_CMD_GETFAMILY: u8 = 3;
     const CTRL_ATTR_FAMILY_ID: u16 = 1;
