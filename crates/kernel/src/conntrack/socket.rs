@@ -43,7 +43,7 @@ pub enum Error {
 pub struct Deletion {
     /// number of deleted entries
     pub deleted: usize,
-    /// number of entries that had ended already, or whose tuple belongs to another flow by now
+    /// number of entries that no longer exist, or whose tuple belongs to another flow now
     pub gone: usize,
     /// the first error, if entries could not be deleted
     pub error: Option<Error>,

@@ -1,4 +1,4 @@
-//! Why the tool did not do it, by what the caller does next: read from what it prints.
+//! Failures of the iptables tools, classified by the caller's next step from exit status and standard error.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,149 +7,149 @@ use std::time::Duration;
 use super::Version;
 use crate::text::is_printable;
 
-/// Characters of the tool's own words that are kept.
-const TEXT: usize = 500;
+/// Maximum number of characters kept of the tool's message.
+const MESSAGE_MAX: usize = 500;
 
-/// Why nothing was read or written.
+/// Causes of a failed run.
 ///
-/// `tool` is always the name of the program that was run, or that was looked for.
+/// `tool` is always the name of the program that was run, or searched for.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// it is not installed: no folder of `PATH` has it
-    #[error("there is no {tool} in PATH")]
+    /// the tool is not installed: no directory of `PATH` has it
+    #[error("{tool} not found in PATH")]
     Missing {
-        /// what was looked for
+        /// the program, or programs, searched for
         tool: String,
     },
-    /// it cannot do what is needed of it
-    #[error("{tool} is of version {version}, and {needs} is the first that can be used")]
+    /// the tool lacks features that are required
+    #[error("{tool} {version} is too old: {needs} or later is required")]
     TooOld {
-        /// which
+        /// the program
         tool: String,
         /// its version
         version: Version,
-        /// at least this
+        /// the minimum version
         needs: Version,
     },
-    /// this process may not: the tool says so, or it says that there is no table, and the process has no `CAP_NET_ADMIN`
+    /// this process lacks the right: the tool reports it, or reports a missing table while the process has no `CAP_NET_ADMIN`
     #[error("{tool}: permission denied: CAP_NET_ADMIN and, to load modules, CAP_NET_RAW or root are needed")]
     NoPermission {
-        /// which
+        /// the program
         tool: String,
     },
-    /// the kernel has none, by the tool's words. "unable to initialize table" without a cause is taken for this; with that of
-    /// too little memory it is [`Failure::Exhausted`]
+    /// the kernel lacks the table, according to the tool's message. "unable to initialize table" without a cause counts as this;
+    /// with lack of memory as its cause it is [`Failure::Exhausted`]
     #[error("{tool}: this kernel has no {table}: is its module loaded?")]
     NoTable {
-        /// which
+        /// the program
         tool: String,
-        /// `table nat`, or `nf_tables`
+        /// the missing table or subsystem: `table nat`, or `nf_tables`
         table: String,
     },
-    /// the lock file of the legacy variant cannot be made or opened
+    /// the lock file of the legacy variant cannot be created or opened
     #[error(
-        "the lock file {path} of iptables cannot be opened: {error}: its folder must exist and be writable, or XTABLES_LOCKFILE \
-         must name another file that all programs use"
+        "cannot open the iptables lock file {path}: {error}: its directory must exist and be writable, or XTABLES_LOCKFILE must \
+         name another file that all programs use"
     )]
     NoLockFile {
-        /// where
+        /// the lock file
         path: PathBuf,
-        /// why
+        /// the system's error
         #[source]
         error: io::Error,
     },
-    /// somebody else has held the lock all the time
+    /// another process held the lock for the whole wait
     #[error("another program has held the lock {path} for {bound:?}")]
     Locked {
-        /// the file
+        /// the lock file
         path: PathBuf,
-        /// how long this was waited for
+        /// the time waited
         bound: Duration,
     },
-    /// it took too long, and was killed. What it had committed until then stays
-    #[error("{tool} was not done within {after:?} and was killed")]
+    /// the run exceeded its deadline and was killed. Sections committed before stay in force
+    #[error("{tool} timed out after {after:?} and was killed")]
     TimedOut {
-        /// which
+        /// the program
         tool: String,
-        /// the bound, of a run that reads nothing: see `Environment::run_time`
+        /// the limit of a run without input: see `Environment::run_time`
         after: Duration,
     },
-    /// somebody killed it. What it had committed until then stays
+    /// another process, or the kernel, killed the tool. Sections committed before stay in force
     #[error("{tool} was killed by signal {signal}")]
     Killed {
-        /// which
+        /// the program
         tool: String,
-        /// by what
+        /// the signal number
         signal: i32,
     },
-    /// it printed something that is no rule set
-    #[error("{tool} printed what cannot be understood, in line {line}: {text}")]
+    /// the tool's output is no ruleset
+    #[error("{tool}: unexpected output in line {line}: {text}")]
     Garbage {
-        /// which
+        /// the program
         tool: String,
-        /// from 1
+        /// line number, from 1
         line: usize,
-        /// the beginning of the line, or what is wrong with all
+        /// the beginning of the line, or the defect of the output
         text: String,
     },
-    /// the kernel lacks memory, or changed under the tool's hands: do it again
+    /// temporary: memory is short, or the ruleset changed during the run; the caller retries
     #[error("{tool}: {text}")]
     Exhausted {
-        /// which
+        /// the program
         tool: String,
-        /// of the text that it was given, from 1, where it names one: sections that were committed before stay
+        /// line of the input, from 1, if the tool names one: sections committed before stay in force
         line: Option<usize>,
-        /// its words
+        /// the tool's message
         text: String,
     },
-    /// the tool or the kernel does not take what was given. Sections that were committed before stay
+    /// the tool or the kernel refused the input. Sections committed before stay in force
     #[error("{tool} refused: {text}")]
     Refused {
-        /// which
+        /// the program
         tool: String,
-        /// of the text that it was given, from 1; that of a COMMIT if the kernel does not say which rule it was
+        /// line of the input, from 1; that of the COMMIT if the kernel does not report which rule it refused
         line: Option<usize>,
-        /// all that it names, the first one included: the nft variant says what the kernel did not take at once
+        /// all lines that the tool names, the first one included: the nft variant names all that the kernel refused in one commit
         lines: Vec<usize>,
-        /// its words
+        /// the tool's message
         text: String,
-        /// a chain, rule or object that is named there does not exist. The legacy variant seldom says it
+        /// a chain, rule or object that the input refers to does not exist. The legacy variant seldom reports it
         missing: bool,
     },
-    /// it could not be run
+    /// the tool could not be run
     #[error("{tool} cannot be run: {error}")]
     Io {
-        /// which
+        /// the program
         tool: String,
-        /// why
+        /// the system's error
         #[source]
         error: io::Error,
     },
 }
 
-/// What the tool printed to standard error when it failed, and what else tells why.
+/// The evidence about a failed run: standard error, exit status and privileges.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Complaint<'a> {
-    /// its name
+pub(super) struct FailedRun<'a> {
+    /// name of the program
     pub(super) tool: &'a str,
-    /// all, or the beginning
+    /// standard error, or its beginning
     pub(super) text: &'a str,
-    /// of it, if it ended by itself
+    /// exit status, if the tool was not killed
     pub(super) code: Option<i32>,
-    /// whether this process may change the network: the legacy variant does not say it
+    /// true if this process has `CAP_NET_ADMIN`: the legacy variant does not report missing permission
     pub(super) privileged: bool,
 }
 
-// === impl Complaint ===
+// === impl FailedRun ===
 
-impl<'a> Complaint<'a> {
-    /// The failure that this tells of.
-    pub(super) fn failure(self) -> Failure {
+impl<'a> FailedRun<'a> {
+    /// Classifies the failure.
+    pub(super) fn classify(self) -> Failure {
         let tool = self.tool.to_owned();
         let has = |words: &[&str]| words.iter().any(|words| self.text.contains(words));
-        // What a shell and the dynamic loader end with: the tool itself has not run. Its lock is a pipe of its own.
+        // 126 and 127: a shell or the dynamic loader failed, the tool itself did not run. The tool's lock is its stdin.
         if matches!(self.code, Some(126 | 127)) || has(&["can't open lock file"]) {
-            return Failure::Io { tool, error: io::Error::other(self.words()) };
+            return Failure::Io { tool, error: io::Error::other(self.message()) };
         }
         if has(&["Permission denied", "you must be root", "Operation not permitted"]) {
             return Failure::NoPermission { tool };
@@ -157,7 +157,7 @@ impl<'a> Complaint<'a> {
         let exhausted = [
             "Resource temporarily unavailable",
             "Cannot allocate memory",
-            // libip4tc's words for the same
+            // libip4tc's message for ENOMEM
             "Memory allocation problem",
             "No buffer space available",
             "Interrupted system call",
@@ -165,9 +165,9 @@ impl<'a> Complaint<'a> {
             "holding the xtables lock",
         ];
         if has(&exhausted) {
-            return Failure::Exhausted { tool, line: self.named().first().copied(), text: self.words() };
+            return Failure::Exhausted { tool, line: self.line_numbers().first().copied(), text: self.message() };
         }
-        if let Some(table) = self.table() {
+        if let Some(table) = self.missing_table() {
             return if self.privileged { Failure::NoTable { tool, table } } else { Failure::NoPermission { tool } };
         }
         let missing = has(&[
@@ -176,12 +176,12 @@ impl<'a> Complaint<'a> {
             "does a matching rule exist in that chain",
             "Couldn't load target `",
         ]) || (has(&["Chain '"]) && has(&["' does not exist"]));
-        let lines = self.named();
-        Failure::Refused { tool, line: lines.first().copied(), lines, text: self.words(), missing }
+        let lines = self.line_numbers();
+        Failure::Refused { tool, line: lines.first().copied(), lines, text: self.message(), missing }
     }
 
-    /// What the kernel does not have.
-    fn table(self) -> Option<String> {
+    /// The table or subsystem that the kernel lacks, if the message is about that.
+    fn missing_table(self) -> Option<String> {
         let quoted = |before: &str, close: char, after: &str| {
             let (_, rest) = self.text.split_once(before)?;
             let (name, rest) = rest.split_once(close)?;
@@ -199,15 +199,15 @@ impl<'a> Complaint<'a> {
         named.or_else(nameless).or_else(without)
     }
 
-    /// The lines that say something, without the tool's name and version before them.
+    /// The relevant lines of the message, without the tool's name and version in front.
     fn lines(self) -> impl Iterator<Item = &'a str> {
         let noise = ["# Warning: ", "Try `", "Perhaps "];
-        let telling = move |line: &&str| !line.is_empty() && !noise.iter().any(|noise| line.starts_with(noise));
-        self.text.lines().map(without_name).filter(telling)
+        let relevant = move |line: &&str| !line.is_empty() && !noise.iter().any(|noise| line.starts_with(noise));
+        self.text.lines().map(without_name).filter(relevant)
     }
 
-    /// The lines of the input that the tool names.
-    fn named(self) -> Vec<usize> {
+    /// The line numbers of the input that the tool names.
+    fn line_numbers(self) -> Vec<usize> {
         let number = |line: &str| {
             let before = ["Error occurred at line: ", "COMMIT expected at line ", "Bad line ", "line "];
             let rest = before.iter().find_map(|before| line.strip_prefix(before))?;
@@ -216,21 +216,21 @@ impl<'a> Complaint<'a> {
         self.lines().filter_map(number).collect()
     }
 
-    /// All that it says, in one line.
-    fn words(self) -> String {
+    /// The tool's message in one line, or the exit status without one.
+    fn message(self) -> String {
         let mut words = String::new();
         for line in self.lines() {
             words.push_str(if words.is_empty() { "" } else { "; " });
             words.push_str(line);
         }
         if words.is_empty() {
-            words = self.code.map_or_else(|| "it failed".to_owned(), |code| format!("it ended with status {code}"));
+            words = self.code.map_or_else(|| "no message".to_owned(), |code| format!("exit status {code}, no message"));
         }
         shortened(&words)
     }
 }
 
-/// The text of a line behind `iptables-restore: ` and `iptables-restore v1.8.9 (legacy): `, which may both stand there.
+/// Strips the prefixes `iptables-restore: ` and `iptables-restore v1.8.9 (legacy): ` from a line, which may have both.
 fn without_name(line: &str) -> &str {
     let mut rest = line.trim();
     while let Some((name, words)) = rest.split_once(':') {
@@ -245,9 +245,9 @@ fn without_name(line: &str) -> &str {
     rest
 }
 
-/// The first characters, with those replaced that a terminal would interpret instead of showing.
+/// Truncates a text and replaces characters that a terminal would interpret instead of showing.
 pub(super) fn shortened(text: &str) -> String {
-    text.chars().take(TEXT).map(|c| if is_printable(c) { c } else { '\u{fffd}' }).collect()
+    text.chars().take(MESSAGE_MAX).map(|c| if is_printable(c) { c } else { '\u{fffd}' }).collect()
 }
 
 #[cfg(test)]
@@ -255,12 +255,12 @@ mod tests {
     use super::*;
 
     fn failure(text: &str) -> Failure {
-        Complaint { tool: "iptables-restore", text, code: Some(1), privileged: true }.failure()
+        FailedRun { tool: "iptables-restore", text, code: Some(1), privileged: true }.classify()
     }
 
-    /// Words of several releases; those of this machine's are tested where the tool is run.
+    /// Messages of several releases; those of the installed release are tested by running the tool.
     #[test]
-    fn refusals_have_lines_and_words() {
+    fn refusals_have_lines_and_messages() {
         for (text, line, words, missing) in [
             (
                 "iptables-restore v1.8.7 (nf_tables): \nline 4: RULE_APPEND failed (No such file or directory): rule in chain A\n",
@@ -299,24 +299,24 @@ mod tests {
                 true,
             ),
             ("iptables-restore: COMMIT expected at line 9\n", Some(9), "COMMIT expected at line 9", false),
-            ("", None, "it ended with status 1", false),
+            ("", None, "exit status 1, no message", false),
             ("\u{1b}[1mline: x\0\n", None, "\u{fffd}[1mline: x\u{fffd}", false),
             ("line 7 failed\r\u{9b}2J\u{202e}\n", Some(7), "line 7 failed\u{fffd}\u{fffd}2J\u{fffd}", false),
             ("line 99999999999999999999 failed", None, "line 99999999999999999999 failed", false),
         ] {
             match failure(text) {
-                Failure::Refused { line: at, text: said, missing: is, .. } => {
-                    assert_eq!((at, said.as_str(), is), (line, words, missing));
+                Failure::Refused { line: at, text: found, missing: is, .. } => {
+                    assert_eq!((at, found.as_str(), is), (line, words, missing));
                 }
                 other => panic!("{text}: {other:?}"),
             }
         }
         let Failure::Refused { text, .. } = failure(&"ä".repeat(4000)) else { panic!() };
-        assert_eq!(text.chars().count(), TEXT);
+        assert_eq!(text.chars().count(), MESSAGE_MAX);
     }
 
     #[test]
-    fn tables_that_the_kernel_lacks_are_told_from_missing_permission() {
+    fn missing_tables_are_distinguished_from_missing_permission() {
         for (text, table) in [
             (
                 "iptables v1.8.9 (legacy): can't initialize iptables table `nat': Table does not exist (do you need to insmod?)\n\
@@ -346,7 +346,7 @@ mod tests {
                 Failure::NoTable { table: named, .. } => assert_eq!(named, table),
                 other => panic!("{text}: {other:?}"),
             }
-            let unprivileged = Complaint { tool: "iptables", text, code: Some(3), privileged: false }.failure();
+            let unprivileged = FailedRun { tool: "iptables", text, code: Some(3), privileged: false }.classify();
             assert!(matches!(unprivileged, Failure::NoPermission { .. }));
         }
         for text in [
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_told_from_what_stays() {
+    fn temporary_failures_are_distinguished_from_permanent_ones() {
         for text in [
             "iptables-restore v1.8.9 (nf_tables): Could not fetch rule set generation id: Resource temporarily unavailable",
             "iptables-restore v1.8.9 (nf_tables): \nline 7: RULE_APPEND failed (Cannot allocate memory): rule in chain A",

@@ -1,4 +1,4 @@
-//! The tables of the legacy variant (`ip_tables`, `ip6_tables`), as the kernel tells of them.
+//! Queries to the kernel about the tables of the legacy variant (`ip_tables`, `ip6_tables`).
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -11,12 +11,12 @@ use super::Table;
 /// `IPT_SO_GET_INFO` in linux/netfilter_ipv4/ip_tables.h, `IP6T_SO_GET_INFO` in linux/netfilter_ipv6/ip6_tables.h
 const GET_INFO: libc::c_int = 64;
 
-/// How large a table is.
+/// The size of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// rules, and the heads and ends of chains
+    /// number of entries: rules, and the heads and ends of chains
     pub entries: u32,
-    /// bytes that they take
+    /// size of the entries in bytes
     pub bytes: u32,
 }
 
@@ -31,13 +31,13 @@ struct GetInfo {
     bytes: u32,
 }
 
-/// The names of the tables that there are in the calling thread's network namespace: those that a tool of the legacy
-/// variant has asked for once. None if this kernel has no such tables.
+/// Lists the names of the tables in the calling thread's network namespace: the kernel creates a table when a legacy tool first
+/// requests it. Empty if this kernel has no legacy tables.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn tables(family: Family) -> io::Result<Vec<String>> {
-    // `/proc/net` is that of the process's first thread
+    // `/proc/net` shows the namespace of the process's main thread
     let path = match family {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",
         Family::V6 => "/proc/thread-self/net/ip6_tables_names",
@@ -49,7 +49,7 @@ pub fn tables(family: Family) -> io::Result<Vec<String>> {
     }
 }
 
-/// Entries of a table that is as the kernel makes it: the policy of each of its own chains, and the table's end.
+/// Number of entries of a newly created table: the policy of each built-in chain, and the table's end.
 pub fn empty(table: Table) -> u32 {
     match table {
         Table::Filter => 4,
@@ -58,11 +58,11 @@ pub fn empty(table: Table) -> u32 {
     }
 }
 
-/// How large a table is in the calling thread's network namespace; `None` if it is not there, which this does not change:
-/// to ask the kernel for a table makes it.
+/// Reads the size of a table in the calling thread's network namespace; `None` if it does not exist. The kernel would create a
+/// missing table on this query, so existence is checked first.
 ///
 /// # Errors
-/// What the system says; `PermissionDenied` without `CAP_NET_ADMIN`.
+/// The system's error; `PermissionDenied` without `CAP_NET_ADMIN`.
 pub fn info(family: Family, table: Table) -> io::Result<Option<Info>> {
     if !tables(family)?.iter().any(|name| name == table.name()) {
         return Ok(None);
@@ -74,7 +74,7 @@ pub fn info(family: Family, table: Table) -> io::Result<Option<Info>> {
     }
 }
 
-#[expect(unsafe_code, reason = "no safe wrapper knows this option")]
+#[expect(unsafe_code, reason = "no safe wrapper has this option")]
 fn get_info(family: Family, table: Table) -> io::Result<GetInfo> {
     let (address_family, level) = match family {
         Family::V4 => (AddressFamily::INET, libc::SOL_IP),

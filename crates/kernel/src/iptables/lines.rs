@@ -1,44 +1,44 @@
-//! What `iptables-save` prints, line by line, and what `iptables -S` prints of one chain.
+//! Splits the output of `iptables-save`, or of `iptables -S` for one chain, into typed lines.
 
 use std::borrow::Cow;
 use std::io::BufRead;
 
-/// A line.
+/// A line of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line<'a> {
-    /// `*filter`: what follows is of this table
+    /// `*filter`: the following lines belong to this table
     Table(&'a str),
-    /// `:CHAIN - [0:0]`, `-N CHAIN`: there is this chain
+    /// `:CHAIN - [0:0]`, `-N CHAIN`: the chain exists
     Chain {
         /// its name
         name: &'a str,
-        /// it has a policy, as only the table's own chains have one
+        /// it has a policy, which only built-in chains have
         builtin: bool,
     },
     /// `-A CHAIN …`
     Rule {
-        /// the chain it stands in
+        /// the rule's chain
         chain: &'a str,
-        /// what follows: nothing for a rule that says nothing
+        /// the rest of the line: empty for a rule without matches and target
         text: &'a str,
     },
     /// `COMMIT`: the table's end
     Commit,
-    /// a comment, or nothing
+    /// a comment, or an empty line
     Other,
 }
 
-/// What was read is not what these tools print.
+/// Output that is not in the format of these tools.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {text}")]
 pub struct Garbage {
-    /// which one, from 1
+    /// line number, from 1
     pub line: usize,
-    /// the line, as far as it can be shown, or why there is none
+    /// the printable beginning of the line, or the defect of the output
     pub text: String,
 }
 
-/// Bytes of a line that are shown.
+/// Maximum number of bytes of a line that are kept.
 const SHOWN: usize = 200;
 
 // === impl Garbage ===
@@ -50,11 +50,11 @@ impl Garbage {
     }
 }
 
-/// Reads to the end, one line at a time. What is no UTF-8 (in somebody's comment) is replaced.
+/// Reads to the end, one line at a time. Invalid UTF-8 (in foreign comments) is replaced.
 ///
 /// # Errors
-/// [`Garbage`] at the first line that is none of these, when a table is not ended, when the nft variant says that a table
-/// is not for it, and when there is an error of the reader, with its text. What was shown until then is right, but not all.
+/// [`Garbage`] at the first line of none of these kinds, if a table is not ended by COMMIT, if the nft variant reports a table
+/// as incompatible, and for an error of the reader, with its text. Lines passed on until then are valid, but incomplete.
 pub fn read_lines(mut reader: impl BufRead, each: &mut dyn FnMut(Line<'_>)) -> Result<(), Garbage> {
     let mut bytes = Vec::new();
     let (mut number, mut open) = (0, false);
@@ -62,13 +62,13 @@ pub fn read_lines(mut reader: impl BufRead, each: &mut dyn FnMut(Line<'_>)) -> R
         bytes.clear();
         number += 1;
         match reader.read_until(b'\n', &mut bytes) {
-            Ok(0) if open => return Err(Garbage::new(number, "the end, within a table")),
+            Ok(0) if open => return Err(Garbage::new(number, "end of output within a table")),
             Ok(0) => return Ok(()),
             Ok(_) => {}
             Err(error) => return Err(Garbage::new(number, &error.to_string())),
         }
         let bytes = bytes.trim_ascii_end();
-        // this is many times faster than to look for what has to be replaced
+        // many times faster than a lossy conversion
         let text = std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
         let line = line(&text).ok_or_else(|| Garbage::new(number, &text))?;
         match line {
@@ -86,7 +86,7 @@ fn line(text: &str) -> Option<Line<'_>> {
     let (first, rest) = text.split_once(' ').unwrap_or((text, ""));
     match first {
         "" | "#" => {
-            // nothing else says that rules are hidden from the tool
+            // the only indication that the tool cannot show all rules
             let hidden = rest.starts_with("Table ") && rest.contains(" is incompatible");
             (!hidden).then_some(Line::Other)
         }

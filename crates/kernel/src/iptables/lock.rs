@@ -1,4 +1,4 @@
-//! The lock that all programs take which change tables by way of the legacy variant: a file, locked with flock(2).
+//! The xtables lock: a file, locked with flock(2) by all programs that change tables of the legacy variant.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,10 +13,10 @@ use rustix::io::{Errno, FdFlags, fcntl_setfd};
 
 use super::Failure;
 
-/// How often it is tried.
+/// Interval between attempts.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// The lock, until this is dropped. No child process inherits it but those it is [lent](Lock::lend) to.
+/// The held lock, released when dropped. Only child processes that it is [lent](Lock::lend) to inherit it.
 #[derive(Debug)]
 pub(super) struct Lock {
     file: OwnedFd,
@@ -25,14 +25,14 @@ pub(super) struct Lock {
 // === impl Lock ===
 
 impl Lock {
-    /// Waits for it, and says how long that took: nothing at all if it was free.
+    /// Takes the lock and returns the time waited for it, zero if it was free.
     ///
     /// # Errors
-    /// [`Failure::NoLockFile`]; [`Failure::Locked`] if somebody else had it all the time.
+    /// [`Failure::NoLockFile`]; [`Failure::Locked`] if another process held the lock for the whole `bound`.
     pub(super) fn take(path: &Path, bound: Duration) -> Result<(Self, Duration), Failure> {
         let cannot = |error: Errno| Failure::NoLockFile { path: path.to_owned(), error: error.into() };
         let begin = Instant::now();
-        // As the tool opens it: only to read, so that one which exists can be opened on a read-only file system.
+        // As in the tool: read-only, so that an existing file can be opened on a read-only file system.
         let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC;
         let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(cannot)?;
         let mut waited = Duration::ZERO;
@@ -50,11 +50,11 @@ impl Lock {
         }
     }
 
-    /// The child of this command holds the lock, too: if this process dies, the lock is free only when the child is gone,
-    /// which may be in the middle of a write. While this process lives, it alone gives the lock up.
+    /// Makes the child of this command hold the lock, too: if this process dies, the lock is released only after the child, which
+    /// may be in the middle of a write, has ended. While this process lives, only it releases the lock.
     ///
     /// # Errors
-    /// The error of the system call.
+    /// The system's error.
     #[expect(unsafe_code, reason = "a descriptor that is to be inherited by one child alone is made so in that child")]
     pub(super) fn lend(&self, command: &mut Command) -> io::Result<()> {
         let file = self.file.try_clone()?;
@@ -68,8 +68,8 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing isn't enough: what the tool has left behind may have a copy, and would hold the lock for as long as it
-        // lives. It can't fail with a descriptor that is locked.
+        // Closing isn't enough: processes that the tool has left behind may have a copy of the descriptor, and would hold the
+        // lock until they end. Unlocking cannot fail with a descriptor that is locked.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }

@@ -1,5 +1,5 @@
-//! The tables of `iptables`, by way of its tool: rules as text, the tool as a child process, the lock that its legacy variant
-//! shares with everybody, and what the kernel says of legacy tables.
+//! Tables of `iptables`, read and written by its tools: rules as text, the tools as child processes, the lock file of the legacy
+//! variant, and queries to the kernel about the tables of each variant.
 
 mod failure;
 pub mod legacy;

@@ -1,4 +1,4 @@
-//! The tables of the nft variant, as nf_tables tells of them: which chains they have, however many rules there are.
+//! Queries to nf_tables about the tables of the nft variant: their chains, at a cost independent of the number of rules.
 
 use std::io;
 
@@ -8,21 +8,21 @@ use super::Table;
 use crate::errno::ErrorClass;
 use crate::nft::Socket;
 
-/// A chain of one of these tables.
+/// A chain of a table of the nft variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     /// the table
     pub table: Table,
     /// its name
     pub name: String,
-    /// it is hooked into the packets' way, as only the table's own chains are
+    /// it has a hook, as only built-in chains have
     pub builtin: bool,
 }
 
-/// All chains of all these tables in the calling thread's network namespace. None if this kernel has no nf_tables.
+/// Lists the chains of [`Table::ALL`] in the calling thread's network namespace. Empty if this kernel has no nf_tables.
 ///
 /// # Errors
-/// What the system says; `PermissionDenied` without `CAP_NET_ADMIN`; `Interrupted` if others change them all the time.
+/// The system's error; `PermissionDenied` without `CAP_NET_ADMIN`; `Interrupted` if other programs keep changing the tables.
 pub fn chains(family: Family) -> io::Result<Vec<Chain>> {
     let mut found = Vec::new();
     let read = Socket::open().and_then(|mut socket| {
@@ -44,7 +44,7 @@ pub fn chains(family: Family) -> io::Result<Vec<Chain>> {
     }
 }
 
-/// Whether a chain has any rules.
+/// True if a chain has rules.
 ///
 /// # Errors
 /// As for [`chains`]; `NotFound` if the table is gone.

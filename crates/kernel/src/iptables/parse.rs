@@ -1,4 +1,4 @@
-//! Text to rules: what `iptables-save` prints, of the rules that this program writes.
+//! Parses rules in the format of `iptables-save`, as far as this program writes such rules.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -10,16 +10,15 @@ use super::print::probability;
 use super::print::{full_mask, port_unreachable};
 use super::rule::{ChainName, CtStates, Input, Match, Protocol, Rule, Side, Target};
 
-/// A rule that is being read.
+/// A rule while it is parsed.
 struct Reader<'a> {
     words: Words<'a>,
     family: Family,
-    /// the protocol of `-m tcp` and the like, which must be the rule's
+    /// the protocol of `-m tcp`, `-m udp` or `-m sctp`, which must equal the rule's
     ports: Option<Protocol>,
 }
 
-/// The words of a line. In quotation marks a word may have blanks, and `\` stands before any character that is to be taken
-/// as it is.
+/// The words of a line. A word in quotation marks may have blanks, and `\` escapes the next character.
 #[derive(Clone, Copy)]
 struct Words<'a> {
     rest: &'a str,
@@ -29,7 +28,7 @@ struct Words<'a> {
 #[derive(Clone, Copy)]
 struct Name<'a> {
     text: &'a str,
-    /// there was a `!` before it
+    /// preceded by `!`
     inverted: bool,
 }
 
@@ -46,10 +45,10 @@ struct Recent {
 // === impl Rule ===
 
 impl Rule {
-    /// Reads a rule, from behind `-A CHAIN`. Options of the rule and of one match may come in any order, `!` may stand
-    /// before or behind an option, as older tools print it, and blanks may be many. The matches keep their order.
+    /// Parses a rule, the text after `-A CHAIN`. Options of the rule and of one match may be in any order, `!` may precede or
+    /// follow an option (older tools print it after), and blanks may be repeated. The matches keep their order.
     ///
-    /// `None`: it is no rule, or one of a kind that this program does not write.
+    /// `None` for text that is no rule, or a kind of rule that this program does not write.
     pub fn parse(family: Family, text: &str) -> Option<Self> {
         let words = Words { rest: text };
         let mut matches = Vec::with_capacity(words.count("-m"));
@@ -66,7 +65,8 @@ impl Rule {
                 _ => return None,
             }
         }
-        (rule.source, rule.destination) = (rule.source.filter(Side::is_said), rule.destination.filter(Side::is_said));
+        (rule.source, rule.destination) =
+            (rule.source.filter(Side::is_condition), rule.destination.filter(Side::is_condition));
         rule.matches = matches.into_boxed_slice();
         let right = reader.words.is_done() && (reader.ports.is_none() || reader.ports == rule.protocol);
         right.then_some(rule)
@@ -91,16 +91,16 @@ impl Reader<'_> {
     }
 
     fn input(&mut self, inverted: bool) -> Option<Box<Input>> {
-        /// `IFNAMSIZ` in linux/if.h, less its final zero
+        /// `IFNAMSIZ` in linux/if.h, without its final NUL
         const MAX: usize = 15;
         let (inverted, name) = self.words.invertible(inverted)?;
-        // the tools print a name as it is: with any of these the line says something else
+        // the tools print names unescaped: with any of these characters the line would have another meaning
         let misread = |character: char| character.is_whitespace() || character.is_control() || character == '"';
         let fits = (1..=MAX).contains(&name.len()) && !name.contains(misread) && name != "!";
         fits.then(|| Box::new(Input { name: name.into(), inverted }))
     }
 
-    /// A match, from behind `-m`.
+    /// Parses a match, the text after `-m`.
     fn extension(&mut self) -> Option<Match> {
         match &*self.words.value()? {
             "comment" => self.words.plain("--comment").and_then(|text| comment(&text)),
@@ -154,7 +154,7 @@ impl Reader<'_> {
                 ("--set", false) => found.set = true,
                 ("--rcheck", false) => found.check = true,
                 ("--reap", false) => found.reap = true,
-                ("--rsource", false) => {} // also what it is when nothing says so
+                ("--rsource", false) => {} // the default
                 ("--seconds", false) => set(&mut found.seconds, number(&self.words.value()?)?)?,
                 ("--name", false) => set(&mut found.list, ChainName::new(&self.words.value()?)?)?,
                 ("--mask", false) if self.words.value()? == full_mask(self.family) => {}
@@ -184,7 +184,7 @@ impl Reader<'_> {
         units.filter(|_| random).map(Match::Random)
     }
 
-    /// A target, from behind `-j`.
+    /// Parses a target, the text after `-j`.
     fn target(&mut self) -> Option<Target> {
         match &*self.words.value()? {
             "ACCEPT" => Some(Target::Accept),
@@ -206,7 +206,7 @@ impl Reader<'_> {
                 Some(_) => None,
             },
             "DNAT" => self.endpoint().map(Target::Dnat),
-            // other targets are told from chains by their options, which are nothing that follows a chain
+            // other targets are distinguished from chains by their options, which cannot follow a chain
             chain => ChainName::new(chain).map(Target::Jump),
         }
     }
@@ -225,8 +225,8 @@ impl Reader<'_> {
 // === impl Words ===
 
 impl<'a> Words<'a> {
-    /// The next word, and whether it was in quotation marks. `None` at the end, and where there is no word: then this is
-    /// not [done](Self::is_done).
+    /// The next word, and true if it was in quotation marks. `None` at the end, and for a malformed word: then
+    /// [`is_done`](Self::is_done) is false.
     fn next(&mut self) -> Option<(Cow<'a, str>, bool)> {
         let start = self.rest.bytes().position(|byte| !is_blank(byte))?;
         let text = self.rest.get(start..)?;
@@ -245,7 +245,7 @@ impl<'a> Words<'a> {
         self.rest.bytes().all(is_blank)
     }
 
-    /// How many times this word is there.
+    /// Number of occurrences of this word.
     fn count(mut self, word: &str) -> usize {
         let mut count = 0;
         while let Some((next, quoted)) = self.next() {
@@ -254,7 +254,7 @@ impl<'a> Words<'a> {
         count
     }
 
-    /// An option's name; nothing is taken if there is none.
+    /// Consumes an option's name, if one follows.
     fn name(&mut self) -> Option<Name<'a>> {
         let mut ahead = *self;
         let mut text = ahead.bare()?;
@@ -266,7 +266,7 @@ impl<'a> Words<'a> {
         Some(Name { text, inverted })
     }
 
-    /// An option's name of the match or target that is being read; nothing is taken if what follows is none.
+    /// Consumes the name of an option of the current match or target, if one follows.
     fn extension_name(&mut self) -> Option<Name<'a>> {
         let mut ahead = *self;
         let name = ahead.name().filter(|name| name.text.starts_with("--"))?;
@@ -285,13 +285,13 @@ impl<'a> Words<'a> {
         self.next().map(|(word, _)| word)
     }
 
-    /// The value of this option, which must be the next.
+    /// Consumes this option, which must be next, and returns its value.
     fn plain(&mut self, option: &str) -> Option<Cow<'a, str>> {
         self.extension_name().filter(|name| name.text == option && !name.inverted)?;
         self.value()
     }
 
-    /// A value, and whether all but it is meant: with `!` before it or, as it is known already, before its option.
+    /// A value, and true if it is inverted: by `!` before the value or, as `inverted` states, before its option.
     fn invertible(&mut self, inverted: bool) -> Option<(bool, Cow<'a, str>)> {
         match self.next()? {
             (word, false) if word == "!" => (!inverted).then_some(())?,
@@ -305,7 +305,7 @@ fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// A word in quotation marks, from behind the first, and what follows the second.
+/// Splits the text after an opening quotation mark into the quoted word and the text after the closing mark.
 fn quoted_word(text: &str) -> Option<(Cow<'_, str>, &str)> {
     let end = text.bytes().position(|byte| matches!(byte, b'"' | b'\\'))?;
     if text.get(end..)?.starts_with('"') {
@@ -327,7 +327,7 @@ fn quoted_word(text: &str) -> Option<(Cow<'_, str>, &str)> {
 impl CtStates {
     const ALL: [Self; 4] = [Self::New, Self::Invalid, Self::RelatedEstablished, Self::RelatedEstablishedDnat];
 
-    /// A list in any order.
+    /// Parses a list of states in any order.
     fn parse(text: &str) -> Option<Self> {
         let bits = |list: &str| {
             list.split(',').try_fold(0_u8, |bits, state| {
@@ -340,7 +340,7 @@ impl CtStates {
     }
 }
 
-/// Sets what was not set before.
+/// Sets a value; `None` if it is set already.
 fn set<T>(place: &mut Option<T>, value: T) -> Option<()> {
     place.is_none().then(|| *place = Some(value))
 }
@@ -351,7 +351,7 @@ fn comment(text: &str) -> Option<Match> {
 }
 
 fn account(name: &str) -> Option<Match> {
-    /// `NFACCT_NAME_MAX` in linux/netfilter/nfnetlink_acct.h, less its final zero
+    /// `NFACCT_NAME_MAX` in linux/netfilter/nfnetlink_acct.h, without its final NUL
     const MAX: usize = 31;
     let fits = (1..=MAX).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic());
     fits.then(|| Match::Account(name.into()))
@@ -371,13 +371,13 @@ fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|_| text.starts_with(|first: char| first.is_ascii_digit()))
 }
 
-/// `value/mask`, or a value of all bits.
+/// `value/mask`, or a value with a mask of all bits.
 fn masked(text: &str) -> Option<(u32, u32)> {
     let (value, mask) = text.split_once('/').map_or((text, None), |(value, mask)| (value, Some(mask)));
     Some((bits(value)?, mask.map_or(Some(u32::MAX), bits)?))
 }
 
-/// A number, mostly in base 16.
+/// A number, hexadecimal with `0x`, else decimal.
 fn bits(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(digits) if !digits.starts_with('+') => u32::from_str_radix(digits, 16).ok(),

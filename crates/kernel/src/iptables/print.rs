@@ -1,4 +1,4 @@
-//! Rules to text: as `iptables-save` prints them, and so that `iptables-restore` takes them.
+//! Prints rules in the format of `iptables-save`, which `iptables-restore` accepts.
 
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,9 +7,9 @@ use ferry_family::Family;
 
 use super::rule::{CtStates, Match, Rule, Side, Target};
 
-/// Bytes of a comment, at most: `XT_MAX_COMMENT_LEN` in linux/netfilter/xt_comment.h, less its final zero.
+/// Maximum length of a comment in bytes: `XT_MAX_COMMENT_LEN` in linux/netfilter/xt_comment.h, without its final NUL.
 const COMMENT_MAX: usize = 255;
-/// What a probability is counted in: `xt_statistic_info` has 31 bits for it.
+/// Units of a probability of 1: `xt_statistic_info` has 31 bits for it.
 const PROBABILITY_UNITS: f64 = 2_147_483_648.0;
 
 /// An address in the C library's notation, which differs from Rust's for `::a.b.c.d`.
@@ -18,7 +18,7 @@ struct Address(IpAddr);
 /// `address:port`, `[address]:port`.
 struct Endpoint(SocketAddr);
 
-/// Words with blanks between.
+/// Writes words separated by blanks.
 struct Words<'a> {
     out: &'a mut String,
     start: usize,
@@ -27,10 +27,10 @@ struct Words<'a> {
 // === impl Rule ===
 
 impl Rule {
-    /// Appends the rule as `iptables-save` (`ip6tables-save`) prints it behind `-A CHAIN`, without a blank before it. Tools
-    /// up to 1.8.9 and later ones differ in one place, the blanks before the name of `-m nfacct`: here it is one. `-s` or
-    /// `-d` of everybody are left out, as the tools do. Of what no rule may have, control characters in a comment become
-    /// `?`, and ports without a protocol are left out.
+    /// Appends the rule as `iptables-save` (`ip6tables-save`) prints it after `-A CHAIN`, without a leading blank. Tools up to
+    /// 1.8.9 and later ones differ in one place, the number of blanks before the name of `-m nfacct`: one is printed. `-s` or
+    /// `-d` of all addresses is omitted, as by the tools. Of invalid rules, control characters in a comment become `?`, and
+    /// ports without a protocol are omitted.
     pub fn print(&self, family: Family, out: &mut String) {
         self.write(family, out, true);
     }
@@ -89,12 +89,12 @@ impl Words<'_> {
     }
 
     fn side(&mut self, name: &str, side: Option<Side>) {
-        let Some(side) = side.filter(Side::is_said) else { return };
+        let Some(side) = side.filter(Side::is_condition) else { return };
         let net = side.net.trunc();
         self.option(side.inverted, name, format_args!("{}/{}", Address(net.addr()), net.prefix_len()));
     }
 
-    /// A name or a text: in quotation marks if it has anything but letters, digits, `-` and `_`.
+    /// Appends a name or a text, in quotation marks if it has characters other than letters, digits, `-` and `_`.
     fn text(&mut self, text: &str) {
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')) {
             return self.put(text);
@@ -115,7 +115,7 @@ impl Words<'_> {
                 self.put("-m comment --comment");
                 self.text(text);
             }
-            Match::Port(_) => {} // the caller's: it needs the rule's protocol
+            Match::Port(_) => {} // printed by the caller, because it needs the rule's protocol
             Match::CtState { inverted, states } => {
                 self.put("-m conntrack");
                 self.option(*inverted, "--ctstate", format_args!("{}", states.name()));
@@ -206,7 +206,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// The low half of an address with 96 zeros before it; not that of `::`, `::1` and others with 112 zeros.
+/// The last 32 bits of an address that begins with 96 zero bits; `None` for `::`, `::1` and others with 112 leading zero bits.
 fn dotted(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let low = u32::try_from(address.to_bits()).ok()?;
     (low > u32::from(u16::MAX)).then(|| Ipv4Addr::from_bits(low))
@@ -215,7 +215,7 @@ fn dotted(address: Ipv6Addr) -> Option<Ipv4Addr> {
 // === impl Match ===
 
 impl Match {
-    /// A comment: cut at 255 bytes, with `?` for control characters.
+    /// A comment match: truncated to 255 bytes, control characters replaced by `?`.
     pub fn comment(text: &str) -> Self {
         let text = text.get(..text.floor_char_boundary(COMMENT_MAX)).unwrap_or_default();
         Self::Comment(if text.contains(char::is_control) {
@@ -225,7 +225,7 @@ impl Match {
         })
     }
 
-    /// One packet of this many, as the tool rounds `1/n` that was written with ten decimals. 0 is taken for 1.
+    /// Matches one packet in `n`, with the probability as the tool rounds `1/n` written with ten decimals. 0 counts as 1.
     pub fn one_of(n: u32) -> Self {
         const DECIMALS: f64 = 1e10;
         Self::Random(units((DECIMALS / f64::from(n.max(1))).round_ties_even() / DECIMALS))
@@ -236,20 +236,20 @@ fn printable(character: char) -> char {
     if character.is_control() { '?' } else { character }
 }
 
-/// A probability from its text to units of 1/2^31; `None` if it is not from 0 to 1.
+/// Parses a probability into units of 1/2^31; `None` if it is not from 0 to 1.
 pub(super) fn probability(text: &str) -> Option<u32> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     text.parse::<f64>().ok().filter(|value| plain && (0.0..=1.0).contains(value)).map(units)
 }
 
-/// A probability from 0 to 1 in units of 1/2^31.
+/// Converts a probability from 0 to 1 to units of 1/2^31.
 fn units(probability: f64) -> u32 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 2^31")]
     let units = (probability * PROBABILITY_UNITS).round() as u32;
     units
 }
 
-/// Units of 1/2^31 to a decimal number with eleven decimals, half a unit of the last to the even one, as the C library does.
+/// Converts units of 1/2^31 to a decimal number with eleven decimals, rounding half to even, as the C library does.
 fn decimals(units: u32) -> (u64, u64) {
     const SCALE: u64 = 100_000_000_000;
     let exact = u128::from(units) * u128::from(SCALE);
@@ -273,7 +273,7 @@ impl CtStates {
     }
 }
 
-/// The mask of all bits of an address, as `-m recent` prints it.
+/// The full mask of an address, as `-m recent` prints it.
 pub(super) fn full_mask(family: Family) -> &'static str {
     match family {
         Family::V4 => "255.255.255.255",
@@ -281,7 +281,7 @@ pub(super) fn full_mask(family: Family) -> &'static str {
     }
 }
 
-/// The answer of `-j REJECT` without options.
+/// The ICMP type of `-j REJECT` without options.
 pub(super) fn port_unreachable(family: Family) -> &'static str {
     match family {
         Family::V4 => "icmp-port-unreachable",

@@ -1,11 +1,11 @@
-//! What `iptables-restore --noflush` is given.
+//! Builds the input of `iptables-restore --noflush`.
 
 use ferry_family::Family;
 
 use super::{ChainName, Rule, Table};
 
-/// A text for `iptables-restore --noflush`, line by line. Each method that adds a line returns its number, from 1: errors
-/// of the tool name it.
+/// Input of `iptables-restore --noflush`, built line by line. Each method that adds a line returns its number, from 1, by which
+/// the tool's errors refer to it.
 #[derive(Clone, Debug)]
 pub struct Restore {
     family: Family,
@@ -16,7 +16,7 @@ pub struct Restore {
 // === impl Restore ===
 
 impl Restore {
-    /// An empty text, for the tool of this family.
+    /// Creates an empty text, for the tool of this family.
     pub fn new(family: Family) -> Self {
         Self { family, text: String::new(), lines: 0 }
     }
@@ -26,12 +26,12 @@ impl Restore {
         &self.text
     }
 
-    /// How many lines it has.
+    /// Number of lines.
     pub fn lines(&self) -> usize {
         self.lines
     }
 
-    /// Forgets all lines, and keeps the room.
+    /// Removes all lines, keeping the capacity.
     pub fn clear(&mut self) {
         self.text.clear();
         self.lines = 0;
@@ -44,7 +44,7 @@ impl Restore {
         self.end()
     }
 
-    /// The chain is there, and empty. Not for chains with a policy.
+    /// Creates the chain or flushes an existing one. Not for built-in chains, which have a policy.
     pub fn declare(&mut self, chain: ChainName) -> usize {
         self.text.push(':');
         self.text.push_str(chain.as_str());
@@ -52,59 +52,59 @@ impl Restore {
         self.end()
     }
 
-    /// Makes a chain; one that is there is an error.
+    /// Creates a chain; it is an error if it exists.
     pub fn create(&mut self, chain: ChainName) -> usize {
         self.command("-N", chain);
         self.end()
     }
 
-    /// Adds a rule as the last one.
+    /// Appends a rule to a chain.
     pub fn append(&mut self, chain: ChainName, rule: &Rule) -> usize {
         self.rule("-A", chain, |family, text| rule.print(family, text))
     }
 
-    /// Adds a rule as the last one, without its comment.
+    /// Appends a rule to a chain, without its comment.
     pub fn append_uncommented(&mut self, chain: ChainName, rule: &Rule) -> usize {
         self.rule("-A", chain, |family, text| rule.print_uncommented(family, text))
     }
 
-    /// Adds a rule as the last one; it must be one line, as the tool prints it.
+    /// Appends a rule to a chain; its text must be one line in the tool's format.
     pub fn append_text(&mut self, chain: ChainName, rule: &str) -> usize {
         self.rule("-A", chain, |_, text| text.push_str(rule))
     }
 
-    /// Adds a rule as the first one; it must be one line, as the tool prints it.
+    /// Inserts a rule at the start of a chain; its text must be one line in the tool's format.
     pub fn insert_text(&mut self, chain: ChainName, rule: &str) -> usize {
         self.rule("-I", chain, |_, text| text.push_str(rule))
     }
 
-    /// Removes the first rule that is equal; it must be one line, as the tool prints it. That there is none is an error.
+    /// Deletes the first rule equal to this one; its text must be one line in the tool's format. It is an error if there is none.
     pub fn delete_text(&mut self, chain: ChainName, rule: &str) -> usize {
         self.rule("-D", chain, |_, text| text.push_str(rule))
     }
 
-    /// Adds a rule before the one at this position, counted from 1; it must be one line, as the tool prints it.
+    /// Inserts a rule before the one at this position, counted from 1; its text must be one line in the tool's format.
     pub fn insert_text_at(&mut self, chain: ChainName, position: usize, rule: &str) -> usize {
         self.rule("-I", chain, |_, text| text.push_str(&format!("{position} {rule}")))
     }
 
-    /// Replaces the rule at this position, counted from 1, by one that must be one line, as the tool prints it.
+    /// Replaces the rule at this position, counted from 1; the new rule's text must be one line in the tool's format.
     pub fn replace_text_at(&mut self, chain: ChainName, position: usize, rule: &str) -> usize {
         self.rule("-R", chain, |_, text| text.push_str(&format!("{position} {rule}")))
     }
 
-    /// Removes the rule at this position, counted from 1.
+    /// Deletes the rule at this position, counted from 1.
     pub fn delete_at(&mut self, chain: ChainName, position: usize) -> usize {
         self.rule("-D", chain, |_, text| text.push_str(&position.to_string()))
     }
 
-    /// Removes a chain, which must be empty and not be led to.
+    /// Deletes a chain, which must be empty and not be the target of any rule.
     pub fn remove(&mut self, chain: ChainName) -> usize {
         self.command("-X", chain);
         self.end()
     }
 
-    /// Ends the section: the kernel takes all of it or nothing.
+    /// Ends the section, which the kernel commits as a whole or not at all.
     pub fn commit(&mut self) -> usize {
         self.text.push_str("COMMIT");
         self.end()

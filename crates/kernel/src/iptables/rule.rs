@@ -1,4 +1,4 @@
-//! Rules as this program writes them, and as the tool prints them.
+//! Typed rules, tables and chain names of iptables, as far as this program writes them.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-/// A table, in the order in which they are looked at.
+/// A table; the order is that in which tables are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {
     /// `mangle`
@@ -18,21 +18,21 @@ pub enum Table {
 }
 
 /// A chain's name: 1 to 28 bytes of printable ASCII without blanks (`XT_EXTENSION_MAXNAMELEN` in
-/// linux/netfilter/x_tables.h, with its final zero).
+/// linux/netfilter/x_tables.h, which includes the final NUL).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChainName {
     bytes: [u8; Self::MAX],
     length: u8,
 }
 
-/// One rule of a chain. What it matches stands in the order in which it is written, which the kernel keeps.
+/// One rule of a chain. Its matches are in the order in which they are written, which the kernel preserves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rule {
     /// `-s`
     pub source: Option<Side>,
     /// `-d`
     pub destination: Option<Side>,
-    /// `-i`; in a box because few rules have it, and there may be many rules
+    /// `-i`; boxed because few of many rules have it
     pub input: Option<Box<Input>>,
     /// `-p`
     pub protocol: Option<Protocol>,
@@ -42,19 +42,19 @@ pub struct Rule {
     pub target: Target,
 }
 
-/// Addresses that a packet's source or destination is compared with.
+/// A condition on a packet's source or destination address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Side {
     /// without host bits
     pub net: IpNet,
-    /// `!`: everybody else
+    /// `!`: all other addresses
     pub inverted: bool,
 }
 
-/// The interface that a packet came in through.
+/// A condition on a packet's input interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Input {
-    /// its name; one that ends in `+` stands for all that begin so
+    /// its name; a final `+` matches all names with this prefix
     pub name: Box<str>,
     /// `!`: any other
     pub inverted: bool,
@@ -82,7 +82,7 @@ pub enum Match {
     CtState {
         /// `!`: none of them
         inverted: bool,
-        /// which
+        /// the states
         states: CtStates,
     },
     /// `-m addrtype --src-type LOCAL`
@@ -93,30 +93,30 @@ pub enum Match {
     Mark {
         /// `!`: any other
         inverted: bool,
-        /// these bits are set
+        /// expected value of the masked bits
         value: u32,
-        /// of these
+        /// bits to compare
         mask: u32,
     },
     /// `-m nfacct --nfacct-name`: at most 31 bytes of printable ASCII without blanks
     Account(Box<str>),
     /// `-m recent --rcheck --seconds … --reap --name … --rsource`, with a mask of all bits
     RecentlySeen {
-        /// how long ago at most: from 1 to 2^31 - 1, the tools print others with a sign
+        /// maximum age in seconds: from 1 to 2^31 - 1, because the tools print larger ones with a sign
         seconds: u32,
-        /// of the list
+        /// name of the list
         list: Box<ChainName>,
     },
     /// `-m recent --set --name … --rsource`, with a mask of all bits
     SeeNow {
-        /// the list
+        /// name of the list
         list: Box<ChainName>,
     },
     /// `-m statistic --mode random --probability`, in units of 1/2^31
     Random(u32),
 }
 
-/// Which states of a connection.
+/// A set of connection states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CtStates {
     /// `NEW`
@@ -129,45 +129,45 @@ pub enum CtStates {
     RelatedEstablishedDnat,
 }
 
-/// What becomes of a packet that matches.
+/// The target: the action on a packet that matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
-    /// nothing: the next rule
+    /// no target: evaluation continues with the next rule
     #[default]
     None,
-    /// on to another chain, and back from its end
+    /// evaluates another chain, and returns from its end
     Jump(ChainName),
-    /// back to where the chain was called from
+    /// returns to the calling chain
     Return,
-    /// through
+    /// accepts the packet
     Accept,
-    /// no answer
+    /// drops the packet without an answer
     Drop,
-    /// an ICMP (ICMPv6) message: port unreachable
+    /// rejects the packet with an ICMP (ICMPv6) message: port unreachable
     Reject,
-    /// `MARK --set-xmark value/mask`: the bits of the mask are cleared, then those of the value flipped
+    /// `MARK --set-xmark value/mask`: clears the bits of the mask, then flips those of the value
     SetXmark {
-        /// flipped
+        /// bits to flip
         value: u32,
-        /// cleared
+        /// bits to clear
         mask: u32,
     },
-    /// the source becomes this machine's address
+    /// translates the source to an address of the outgoing interface
     Masquerade {
         /// `--random-fully`
         random_fully: bool,
     },
-    /// the destination becomes this one
+    /// translates the destination to this address and port
     Dnat(SocketAddr),
 }
 
 // === impl Table ===
 
 impl Table {
-    /// All of these.
+    /// All tables.
     pub const ALL: [Self; 3] = [Self::Mangle, Self::Filter, Self::Nat];
 
-    /// As the tool calls it.
+    /// The tool's name for the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mangle => "mangle",
@@ -186,10 +186,10 @@ impl fmt::Display for Table {
 // === impl ChainName ===
 
 impl ChainName {
-    /// Bytes in a name, at most.
+    /// Maximum length in bytes.
     pub const MAX: usize = 28;
 
-    /// A name; `None` if the text is none.
+    /// Validates a name; `None` if the text is not a valid one.
     pub fn new(text: &str) -> Option<Self> {
         let fits = (1..=Self::MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
         let mut bytes = [0; Self::MAX];
@@ -197,10 +197,10 @@ impl ChainName {
         Some(Self { bytes, length: u8::try_from(text.len()).ok()? })
     }
 
-    /// A name that is written in the program.
+    /// A name that is a constant of the program.
     ///
     /// # Panics
-    /// If the text is none; in a constant that is an error of compilation.
+    /// If the text is not a valid name; in a constant that is a compile-time error.
     pub const fn literal(text: &'static str) -> Self {
         let text = text.as_bytes();
         assert!(!text.is_empty() && text.len() <= Self::MAX, "too long or too short");
@@ -231,19 +231,19 @@ impl fmt::Debug for ChainName {
 // === impl Side ===
 
 impl Side {
-    /// These addresses, without their host bits; `None` for all addresses, for which the tools print nothing.
+    /// Matches these addresses, without their host bits; `None` for all addresses, for which the tools print nothing.
     pub fn only(net: IpNet) -> Option<Self> {
         (net.prefix_len() > 0).then(|| Self { net: net.trunc(), inverted: false })
     }
 
-    /// All but these addresses, without their host bits. `None` for all but all: no packet has such an address, and the
-    /// tool's nft variant refuses the rule.
+    /// Matches all but these addresses, without their host bits. `None` if these are all addresses: no packet would match, and
+    /// the tool's nft variant refuses the rule.
     pub fn except(net: IpNet) -> Option<Self> {
         (net.prefix_len() > 0).then(|| Self { net: net.trunc(), inverted: true })
     }
 
-    /// Whether it says anything: all addresses are no condition.
-    pub(super) fn is_said(&self) -> bool {
+    /// True unless it matches all addresses, which is no condition.
+    pub(super) fn is_condition(&self) -> bool {
         self.inverted || self.net.prefix_len() > 0
     }
 }
@@ -251,7 +251,7 @@ impl Side {
 // === impl Protocol ===
 
 impl Protocol {
-    /// As the tool calls it, and the extension with its ports.
+    /// The tool's name for the protocol and for the match extension with its ports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",

@@ -1,7 +1,6 @@
-//! A child process with its pipes, and a bound on its time.
+//! Runs a child process with pipes and a deadline.
 //!
-//! One thread serves all three pipes, so that neither side ever waits for the other for good, and nothing that the child
-//! does is waited for beyond the bound.
+//! One thread serves all three pipes, so that parent and child never deadlock, and no wait for the child exceeds its deadline.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,68 +14,68 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, waitpgid};
 
-/// Bytes of standard error that are kept; the tool's complaints are a few lines.
-const COMPLAINTS: usize = 8 << 10;
+/// Maximum number of bytes kept of standard error; the tool's error messages are a few lines.
+const STDERR_MAX: usize = 8 << 10;
 
-/// Bytes that are read at a time from what is thrown away or complained.
-const PIECE: usize = 4 << 10;
+/// Bytes per read of standard error and of discarded output.
+const READ_BYTES: usize = 4 << 10;
 
-/// Bytes in a line of what it prints, at most: a rule has less than a thousand.
-const LINE: usize = 64 << 10;
+/// Maximum length of a line of standard output in bytes: a rule has less than a thousand.
+const LINE_MAX: usize = 64 << 10;
 
-/// How often it is looked whether the child is gone while somebody else, its own child perhaps, holds its pipes.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval of checks for the child's exit while its pipes are open: another process, such as its own child, may hold them.
+const EXIT_POLL: Duration = Duration::from_millis(50);
 
-/// How often it is looked whether the child is gone when its pipes are closed: it ends just then.
-const REAP: Duration = Duration::from_micros(200);
+/// Interval of checks for the child's exit once its pipes are closed, which happens when it exits.
+const REAP_INTERVAL: Duration = Duration::from_micros(200);
 
-/// How much longer it may take for each byte that it is given: 1 s for 200 KB.
-const PER_BYTE: Duration = Duration::from_micros(5);
+/// Extension of the deadline per byte that the child reads: 1 s for 200 KB.
+const TIME_PER_BYTE: Duration = Duration::from_micros(5);
 
-/// How long a group that was killed is waited for: somebody in it may be within the kernel, or in a state of which nobody
-/// but the machine's first process can relieve him.
-const GONE: Duration = Duration::from_secs(1);
+/// Maximum wait for a killed process group: a member may be in an uninterruptible system call, or a zombie that only the init
+/// process can reap.
+const GROUP_EXIT_WAIT: Duration = Duration::from_secs(1);
 
-/// The tool reads and writes 4 KiB at a time. Whoever looks for each of them spends ten times the time; after this time it is
-/// some tens of KiB, and a pipe holds 64.
-const PACE: Duration = Duration::from_millis(1);
+/// Pause between accesses to a pipe. The tool reads and writes 4 KiB at a time, and polling for each of them costs ten times as
+/// much CPU time; after this pause it is some tens of KiB, and a pipe holds 64.
+const PIPE_PAUSE: Duration = Duration::from_millis(1);
 
-/// What the child prints until it counts as much, in bytes.
-const MUCH: usize = 64 << 10;
+/// Bytes of standard output after which reads are paced.
+const PACED_AFTER: usize = 64 << 10;
 
-/// A child process, in a process group of its own. If it has not ended by itself when this is dropped, all of the group is
-/// killed and waited for: the tool may be a script that runs the real one.
+/// A child process, in a process group of its own. If it has not exited when this is dropped, the whole group is killed and
+/// waited for: the tool may be a script that runs the real one.
 ///
-/// As a reader, it is what the child prints.
+/// [`Read`] reads the child's standard output.
 #[derive(Debug)]
 pub(super) struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
-    complaints: Vec<u8>,
-    /// it has said more than is kept
-    cut: bool,
-    /// bytes that it has printed
+    stderr_bytes: Vec<u8>,
+    /// standard error was longer than the part that is kept
+    stderr_truncated: bool,
+    /// bytes of standard output so far
     printed: usize,
-    /// since the last end of a line
+    /// bytes of standard output since the last line end
     line: usize,
     deadline: Instant,
-    ended: Option<ExitStatus>,
-    /// why reading has failed: who reads may not hand it on
-    trouble: Option<io::Error>,
+    exited: Option<ExitStatus>,
+    /// the first error of a read, kept because a reader may not pass it on
+    read_error: Option<io::Error>,
 }
 
-/// How a child ended by itself.
+/// The exit of a child that was not killed by this process.
 #[derive(Debug)]
-pub(super) struct Ended {
-    /// its status
+pub(super) struct Exit {
+    /// its exit status
     pub(super) status: ExitStatus,
-    /// the beginning of its standard error, in whole lines if there are several
-    pub(super) complaints: String,
+    /// its standard error, truncated at a line end if too long
+    pub(super) stderr: String,
 }
 
-/// Which pipes can be served.
+/// The pipes that are ready for reading or writing.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ready {
     stdin: bool,
@@ -87,64 +86,64 @@ struct Ready {
 // === impl Process ===
 
 impl Process {
-    /// Starts it, in the network namespace of this thread. It must be done within the bound.
+    /// Starts a child in the network namespace of this thread, with a deadline after `bound`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(super) fn start(command: &mut Command, bound: Duration) -> io::Result<Self> {
         let deadline = Instant::now() + bound;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.process_group(0).spawn()?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        // From here on it is ended when anything fails.
+        // From here on the child is killed on every error.
         let process = Self {
             child,
             stdin,
             stdout,
             stderr,
-            complaints: Vec::new(),
-            cut: false,
+            stderr_bytes: Vec::new(),
+            stderr_truncated: false,
             printed: 0,
             line: 0,
             deadline,
-            ended: None,
-            trouble: None,
+            exited: None,
+            read_error: None,
         };
-        process.stdin.iter().try_for_each(never_block)?;
-        process.stdout.iter().try_for_each(never_block)?;
-        process.stderr.iter().try_for_each(never_block)?;
+        process.stdin.iter().try_for_each(set_nonblocking)?;
+        process.stdout.iter().try_for_each(set_nonblocking)?;
+        process.stderr.iter().try_for_each(set_nonblocking)?;
         Ok(process)
     }
 
-    /// Writes to its standard input. A child that does not read it all is no error: it says why itself. The bound moves with
-    /// what it reads.
+    /// Writes to standard input. It is no error if the child does not read it all: it reports the cause itself. The deadline is
+    /// extended for each byte that it reads.
     ///
     /// # Errors
-    /// What the system says; `TimedOut` at the bound.
+    /// The system's error; `TimedOut` at the deadline.
     pub(super) fn write(&mut self, mut input: &[u8]) -> io::Result<()> {
         while !input.is_empty() {
             let ready = self.wait()?;
             if ready.stderr {
-                self.listen()?;
+                self.read_stderr()?;
             }
             if ready.stdout {
-                self.discard()?;
+                self.discard_stdout()?;
             }
-            let Some(stdin) = self.stdin.as_mut().filter(|_| self.ended.is_none()) else { return Ok(()) };
+            let Some(stdin) = self.stdin.as_mut().filter(|_| self.exited.is_none()) else { return Ok(()) };
             if ready.stdin {
                 match stdin.write(input) {
                     Ok(written) => {
                         input = input.get(written..).unwrap_or_default();
-                        self.deadline += PER_BYTE.saturating_mul(u32::try_from(written).unwrap_or(u32::MAX));
+                        self.deadline += TIME_PER_BYTE.saturating_mul(u32::try_from(written).unwrap_or(u32::MAX));
                         if !input.is_empty() {
-                            sleep(PACE);
+                            sleep(PIPE_PAUSE);
                         }
                     }
                     Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                         self.stdin = None;
                         return Ok(());
                     }
-                    Err(error) if later(&error) => {}
+                    Err(error) if would_block(&error) => {}
                     Err(error) => return Err(error),
                 }
             }
@@ -152,7 +151,7 @@ impl Process {
         Ok(())
     }
 
-    /// Writes to its standard input, and closes that.
+    /// Writes to standard input, and closes it.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -162,24 +161,24 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for its end. What it still prints is not looked at.
+    /// Waits for the child's exit, discarding the rest of its output.
     ///
     /// # Errors
-    /// What the system says, also to a reader before; `TimedOut` at the bound, when it is killed.
-    pub(super) fn finish(mut self) -> io::Result<Ended> {
-        if let Some(error) = self.trouble.take() {
+    /// The system's error, also one of an earlier read; `TimedOut` at the deadline, when the child is killed.
+    pub(super) fn finish(mut self) -> io::Result<Exit> {
+        if let Some(error) = self.read_error.take() {
             return Err(error);
         }
         self.stdin = None;
         while self.stdout.is_some() || self.stderr.is_some() {
             let ready = self.wait()?;
             if ready.stdout {
-                self.discard()?;
+                self.discard_stdout()?;
             }
             if ready.stderr {
-                self.listen()?;
+                self.read_stderr()?;
             }
-            if self.ended.is_some() && !ready.stdout && !ready.stderr {
+            if self.exited.is_some() && !ready.stdout && !ready.stderr {
                 break;
             }
         }
@@ -187,47 +186,47 @@ impl Process {
             match self.status()? {
                 Some(status) => break status,
                 None if Instant::now() >= self.deadline => return Err(io::ErrorKind::TimedOut.into()),
-                None => sleep(REAP),
+                None => sleep(REAP_INTERVAL),
             }
         };
-        Ok(Ended { status, complaints: self.complaints() })
+        Ok(Exit { status, stderr: self.stderr_text() })
     }
 
-    /// What it complains. Half a line is left out: half a number would be another one.
-    fn complaints(&self) -> String {
-        let last = self.complaints.iter().rposition(|byte| *byte == b'\n').filter(|_| self.cut);
-        let whole = last.map_or(&*self.complaints, |last| self.complaints.get(..last).unwrap_or_default());
+    /// Its standard error. A truncated line is left out, because a truncated number would be a different one.
+    fn stderr_text(&self) -> String {
+        let last = self.stderr_bytes.iter().rposition(|byte| *byte == b'\n').filter(|_| self.stderr_truncated);
+        let whole = last.map_or(&*self.stderr_bytes, |last| self.stderr_bytes.get(..last).unwrap_or_default());
         String::from_utf8_lossy(whole).into_owned()
     }
 
-    /// Why reading has failed, if it has.
-    pub(super) fn trouble(&mut self) -> Option<io::Error> {
-        self.trouble.take()
+    /// Takes the first error of a read.
+    pub(super) fn take_read_error(&mut self) -> Option<io::Error> {
+        self.read_error.take()
     }
 
-    /// Gives it no longer than this from now on.
-    pub(super) fn hurry(&mut self, bound: Duration) {
+    /// Shortens the deadline to this time from now.
+    pub(super) fn shorten_deadline(&mut self, bound: Duration) {
         self.deadline = self.deadline.min(Instant::now() + bound);
     }
 
-    /// Waits until a pipe can be served, or until the child is gone and nothing is left in its pipes.
+    /// Waits until a pipe is ready, or until the child has exited and its pipes are empty.
     fn wait(&mut self) -> io::Result<Ready> {
         loop {
             let left = self.deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            let ended = self.ended.is_some();
-            let patience = if ended { Duration::ZERO } else { left.min(LOOK) };
-            let ready = self.poll(patience)?;
-            if ended || ready.stdin || ready.stdout || ready.stderr {
+            let exited = self.exited.is_some();
+            let timeout = if exited { Duration::ZERO } else { left.min(EXIT_POLL) };
+            let ready = self.poll(timeout)?;
+            if exited || ready.stdin || ready.stdout || ready.stderr {
                 return Ok(ready);
             }
             self.status()?;
         }
     }
 
-    fn poll(&self, patience: Duration) -> io::Result<Ready> {
+    fn poll(&self, timeout: Duration) -> io::Result<Ready> {
         let ends: [(Option<BorrowedFd<'_>>, PollFlags); 3] = [
             (self.stdin.as_ref().map(AsFd::as_fd), PollFlags::OUT),
             (self.stdout.as_ref().map(AsFd::as_fd), PollFlags::IN),
@@ -235,12 +234,12 @@ impl Process {
         ];
         let open = |(end, flags)| Some(PollFd::from_borrowed_fd(end?, flags));
         let mut fds: Vec<PollFd<'_>> = ends.into_iter().filter_map(open).collect();
-        let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
-        match poll(&mut fds, Some(&patience)) {
+        let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
+        match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // in the order above, without those that are closed
+        // in the order above, without closed pipes
         let mut events = fds.iter().map(|fd| !fd.revents().is_empty());
         let mut next = |open: bool| open && events.next().unwrap_or_default();
         Ok(Ready {
@@ -250,32 +249,32 @@ impl Process {
         })
     }
 
-    /// Its status, once it is gone.
+    /// Its exit status, once it has exited.
     fn status(&mut self) -> io::Result<Option<ExitStatus>> {
-        if self.ended.is_none() {
-            self.ended = self.child.try_wait()?;
+        if self.exited.is_none() {
+            self.exited = self.child.try_wait()?;
         }
-        Ok(self.ended)
+        Ok(self.exited)
     }
 
-    /// Reads what it complains.
-    fn listen(&mut self) -> io::Result<()> {
-        let mut piece = [0; PIECE];
-        match read_once(&mut self.stderr, &mut piece)? {
+    /// Reads from standard error.
+    fn read_stderr(&mut self) -> io::Result<()> {
+        let mut bytes = [0; READ_BYTES];
+        match read_once(&mut self.stderr, &mut bytes)? {
             Some(0) => self.stderr = None,
             Some(read) => {
-                let room = COMPLAINTS.saturating_sub(self.complaints.len());
-                self.cut |= read > room;
-                self.complaints.extend(piece.iter().take(read.min(room)));
+                let room = STDERR_MAX.saturating_sub(self.stderr_bytes.len());
+                self.stderr_truncated |= read > room;
+                self.stderr_bytes.extend(bytes.iter().take(read.min(room)));
             }
             None => {}
         }
         Ok(())
     }
 
-    /// Reads what it prints, for nobody.
-    fn discard(&mut self) -> io::Result<()> {
-        if read_once(&mut self.stdout, &mut [0; PIECE])? == Some(0) {
+    /// Reads and discards standard output.
+    fn discard_stdout(&mut self) -> io::Result<()> {
+        if read_once(&mut self.stdout, &mut [0; READ_BYTES])? == Some(0) {
             self.stdout = None;
         }
         Ok(())
@@ -283,12 +282,12 @@ impl Process {
 
     fn read_stdout(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.stdout.is_some() && !buffer.is_empty() {
-            if self.printed > MUCH {
-                sleep(PACE);
+            if self.printed > PACED_AFTER {
+                sleep(PIPE_PAUSE);
             }
             let ready = self.wait()?;
             if ready.stderr {
-                self.listen()?;
+                self.read_stderr()?;
             }
             if ready.stdout {
                 match read_once(&mut self.stdout, buffer)? {
@@ -296,22 +295,22 @@ impl Process {
                     Some(read) => return self.count(buffer.get(..read).unwrap_or_default()),
                     None => {}
                 }
-            } else if self.ended.is_some() && !ready.stderr {
+            } else if self.exited.is_some() && !ready.stderr {
                 break;
             }
         }
         Ok(0)
     }
 
-    /// Lines are held by who reads them.
+    /// Counts output and limits the length of a line, which the reader holds in memory.
     fn count(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.printed = self.printed.saturating_add(bytes.len());
         match bytes.iter().rposition(|byte| *byte == b'\n') {
             Some(last) => self.line = bytes.len() - last - 1,
             None => self.line += bytes.len(),
         }
-        if self.line > LINE {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a line without an end"));
+        if self.line > LINE_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a line longer than 64 KiB"));
         }
         Ok(bytes.len())
     }
@@ -320,50 +319,50 @@ impl Process {
 impl Read for Process {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.read_stdout(buffer).map_err(|error| {
-            let told = io::Error::new(error.kind(), error.to_string());
-            self.trouble.get_or_insert(error);
-            told
+            let copy = io::Error::new(error.kind(), error.to_string());
+            self.read_error.get_or_insert(error);
+            copy
         })
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if self.ended.is_none() {
-            // These fail only if it is gone already. A child within the kernel, which cannot be interrupted there, may still
-            // write: nobody else should before it is gone. So nothing bounds this wait.
+        if self.exited.is_none() {
+            // These fail only if the child has exited already. A child in an uninterruptible system call may still write to the
+            // kernel, and no other writer may start before it has exited: so this wait has no bound.
             let group = Pid::from_child(&self.child);
             let _ = kill_process_group(group, Signal::KILL);
             let _ = self.child.wait();
-            until_gone(group);
+            wait_for_group(group);
         }
     }
 }
 
-/// Waits for the children of a child, which are not ours.
-fn until_gone(group: Pid) {
+/// Waits for the end of a process group: processes that the child has started, which are no children of this process.
+fn wait_for_group(group: Pid) {
     let begin = Instant::now();
-    while test_kill_process_group(group).is_ok() && begin.elapsed() < GONE {
-        // But they have become ours if this is the machine's first process, as in a container.
+    while test_kill_process_group(group).is_ok() && begin.elapsed() < GROUP_EXIT_WAIT {
+        // They are reparented to this process if it is the init process, as in a container.
         let _ = waitpgid(group, WaitOptions::NOHANG);
-        sleep(REAP);
+        sleep(REAP_INTERVAL);
     }
 }
 
-fn never_block(end: &impl AsFd) -> io::Result<()> {
+fn set_nonblocking(end: &impl AsFd) -> io::Result<()> {
     let flags = fcntl_getfl(end)?;
     Ok(fcntl_setfl(end, flags | OFlags::NONBLOCK)?)
 }
 
-fn later(error: &io::Error) -> bool {
+fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// `None`: nothing is there yet.
+/// `None` if nothing can be read yet.
 fn read_once(end: &mut Option<impl Read>, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     match end.as_mut().map_or(Ok(0), |end| end.read(buffer)) {
         Ok(read) => Ok(Some(read)),
-        Err(error) if later(&error) => Ok(None),
+        Err(error) if would_block(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }

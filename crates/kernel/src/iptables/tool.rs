@@ -1,4 +1,4 @@
-//! The tool: which one is installed, and its runs.
+//! Finds the installed iptables tools and runs them.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufReader, Read};
@@ -10,44 +10,45 @@ use std::time::Duration;
 use ferry_family::Family;
 use rustix::fs::{Access, access};
 
-use super::failure::{Complaint, shortened};
+use super::failure::{FailedRun, shortened};
 use super::lock::Lock;
-use super::run::{Ended, Process};
+use super::run::{Exit, Process};
 use super::{Backend, ChainName, Failure, Line, Table, Version, legacy, nft, read_lines};
 use crate::capability;
 
-/// Where the lock is that everybody takes.
+/// The default lock file.
 const LOCK_FILE: &str = "/run/xtables.lock";
 
-/// Its name in the environment. The tool, too, reads it.
+/// The environment variable that names another lock file, also read by the tool.
 const LOCK_FILE_VARIABLE: &str = "XTABLES_LOCKFILE";
 
-/// What the tool is told to lock while this process has the real lock: its own standard input, a pipe that nobody else has.
+/// The lock file that the tool gets while this process holds the real lock: its own standard input, a pipe that no other process
+/// locks.
 const OWN_LOCK: &str = "/proc/self/fd/0";
 
-/// Bytes that are read at a time from a list.
+/// Bytes per read of a listing.
 const BUFFER: usize = 64 << 10;
 
-/// Bytes that are read of a version.
-const SAID: u64 = 1 << 10;
+/// Maximum number of bytes read of the version.
+const VERSION_BYTES: u64 = 1 << 10;
 
-/// A tool that prints garbage has this long to say why.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Maximum wait for the exit and the error message of a tool after unexpected output.
+const ERROR_WAIT: Duration = Duration::from_secs(1);
 
-/// What runs depend on beside the network namespace.
+/// The environment of runs, besides the network namespace.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    /// where programs are looked for: absolute folders, with `:` between them
+    /// search path of programs: absolute directories, separated by `:`
     pub path: OsString,
-    /// what is locked while the legacy variant writes
+    /// the file that is locked while the legacy variant writes
     pub lock_file: PathBuf,
-    /// how long the lock is waited for
+    /// maximum wait for the lock
     pub lock_wait: Duration,
-    /// how long a run may take, whatever it prints; each byte that it reads adds 5 µs to that
+    /// maximum time of a run, regardless of its output; each byte of input extends it by 5 µs
     pub run_time: Duration,
 }
 
-/// The tool of one family, in one variant: the programs that restore, that save, and that list a single chain.
+/// The tools of one IP family and one variant: the programs that restore, save, and list a single chain.
 ///
 /// Each run is a child process in the network namespace of the thread that starts it.
 #[derive(Clone, Debug)]
@@ -61,24 +62,24 @@ pub struct Tool {
     plain: PathBuf,
 }
 
-/// What the tool reads.
+/// The tool's standard input.
 #[derive(Debug)]
 pub struct Stdin<'a>(&'a mut Process);
 
-/// How a restore went.
+/// The result of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
-    /// how long the lock was waited for; nothing in the nft variant, which has none
+    /// time waited for the lock; zero with the nft variant, which has none
     pub lock_wait: Duration,
 }
 
 // === impl Stdin ===
 
 impl Stdin<'_> {
-    /// Writes a part of the text. A tool that does not read it all is no error here: it says why itself.
+    /// Writes a part of the text. It is no error here if the tool does not read it all: it reports the cause itself.
     ///
     /// # Errors
-    /// What the system says; `TimedOut` at the bound.
+    /// The system's error; `TimedOut` at the deadline.
     pub fn write(&mut self, text: &str) -> io::Result<()> {
         self.0.write(text.as_bytes())
     }
@@ -87,8 +88,8 @@ impl Stdin<'_> {
 // === impl Environment ===
 
 impl Environment {
-    /// This process's: `PATH` and `XTABLES_LOCKFILE`, `/run/xtables.lock` by default. The lock is waited for 5 s, and a run
-    /// may take 60 s and what its text adds.
+    /// The environment of this process: `PATH` and `XTABLES_LOCKFILE`, by default `/run/xtables.lock`. The wait for the lock is
+    /// at most 5 s, a run at most 60 s plus the extension for its input.
     pub fn of_process() -> Self {
         let lock_file = std::env::var_os(LOCK_FILE_VARIABLE).filter(|name| !name.is_empty());
         Self {
@@ -99,7 +100,7 @@ impl Environment {
         }
     }
 
-    /// The program of that name. Folders that are not absolute do not count.
+    /// Finds the program of that name. Relative directories are ignored.
     fn program(&self, name: &str) -> Option<PathBuf> {
         let folders = std::env::split_paths(&self.path).filter(|folder| folder.is_absolute());
         folders.map(|folder| folder.join(name)).find(|file| file.is_file() && access(file, Access::EXEC_OK).is_ok())
@@ -109,19 +110,19 @@ impl Environment {
 // === impl Tool ===
 
 impl Tool {
-    /// Looks for the programs of a family in the environment of this process: see [`Tool::find_in`].
+    /// Finds the programs of a family in the environment of this process: see [`Tool::find_in`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Tool::find_in`].
     pub fn find(family: Family, backend: Option<Backend>) -> Result<Self, Failure> {
         Self::find_in(&Environment::of_process(), family, backend)
     }
 
-    /// Looks for the programs of a family. Those that have the variant's name come first, then those with plain names if
-    /// they are of the variant. Any variant: those with plain names, then those of nft, then those of legacy.
+    /// Finds the programs of a family. For a given variant, programs with the variant in their name are tried first, then those
+    /// with plain names, if they are of the variant. For any variant: plain names, then nft, then legacy.
     ///
     /// # Errors
-    /// [`Failure::Missing`], [`Failure::TooOld`], and whatever else goes wrong when they are asked for their version.
+    /// [`Failure::Missing`], [`Failure::TooOld`], and every other failure of querying their versions.
     pub fn find_in(environment: &Environment, family: Family, backend: Option<Backend>) -> Result<Self, Failure> {
         let (stem, plain) = match family {
             Family::V4 => ("iptables", "iptables".to_owned()),
@@ -132,23 +133,23 @@ impl Tool {
             Some(backend) => vec![named(backend), plain],
             None => vec![plain, named(Backend::Nft), named(Backend::Legacy)],
         };
-        let mut worst = None;
+        let mut failed = None;
         for name in &names {
             match Self::probe(environment, family, name) {
                 Ok(tool) if backend.is_none_or(|backend| backend == tool.backend) => return Ok(tool),
-                // of the other variant
+                // not installed, or of the other variant
                 Ok(_) | Err(Failure::Missing { .. }) => {}
-                Err(failure) => worst = worst.or(Some(failure)),
+                Err(failure) => failed = failed.or(Some(failure)),
             }
         }
-        Err(worst.unwrap_or_else(|| {
+        Err(failed.unwrap_or_else(|| {
             let of = backend.map(|backend| format!(" of the {backend} variant")).unwrap_or_default();
             let all: Vec<String> = names.iter().flat_map(|name| programs(name)).collect();
             Failure::Missing { tool: format!("{stem}-restore{of} (looked for {})", all.join(", ")) }
         }))
     }
 
-    /// The tool whose programs have names that begin so.
+    /// Checks the programs whose names begin with `name`.
     fn probe(environment: &Environment, family: Family, name: &str) -> Result<Self, Failure> {
         let find = |name: String| environment.program(&name).ok_or(Failure::Missing { tool: name });
         let [restore, save, plain] = programs(name).map(find);
@@ -157,7 +158,7 @@ impl Tool {
         for other in [&save, &plain] {
             let (_, its) = ask_version(environment, other)?;
             if its != backend {
-                let text = format!("it is of the {its} variant, and {} of the {backend} variant", name_of(&restore));
+                let text = format!("it is of the {its} variant, but {} of the {backend} variant", name_of(&restore));
                 return Err(Failure::Garbage { tool: name_of(other), line: 1, text });
             }
         }
@@ -167,7 +168,7 @@ impl Tool {
         Ok(Self { family, backend, version, environment: environment.clone(), restore, save, plain })
     }
 
-    /// Whose tables.
+    /// The IP family of its tables.
     pub fn family(&self) -> Family {
         self.family
     }
@@ -177,18 +178,18 @@ impl Tool {
         self.backend
     }
 
-    /// The release.
+    /// The version of the tool.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Does what a text says that is made while it is written, one section after the other, and leaves everything else alone.
+    /// Runs the tool on a text that `write` generates, section by section, without changes to anything else (`--noflush`).
     ///
-    /// The legacy variant's lock is held meanwhile, by this process, so that the wait has an exact bound and is known, and by
-    /// the tool, which may outlive this process: it gets another file to lock by itself.
+    /// During the run the legacy variant's lock is held by this process, so that the wait has an exact bound and is measured, and
+    /// by the tool, which may outlive this process; the tool's own locking is directed to another file.
     ///
     /// # Errors
-    /// [`Failure`]. All sections before the line that it names are done; which ones is not known if it names none, or if the
+    /// [`Failure`]. All sections before the line that it names are committed; which ones is unknown if it names none, or if the
     /// tool was killed.
     pub fn restore_by(&self, write: &mut dyn FnMut(&mut Stdin<'_>) -> io::Result<()>) -> Result<Run, Failure> {
         let (lock, lock_wait) = match self.backend {
@@ -200,34 +201,34 @@ impl Tool {
         };
         let call = Call { lock: lock.as_ref(), ..Call::new(&self.environment, &self.restore) };
         let ended = call.run(&["--noflush"], |process| write(&mut Stdin(process)))?;
-        call.judge(&ended)?;
+        call.check_exit(&ended)?;
         Ok(Run { lock_wait })
     }
 
-    /// Gives the tool a text that changes nothing, to see whether it can do anything with this table.
+    /// Tests whether the tool can use this table, with a run that changes nothing.
     ///
     /// # Errors
-    /// [`Failure`], [`Failure::NoTable`] and [`Failure::NoPermission`] above all.
+    /// [`Failure`], in particular [`Failure::NoTable`] and [`Failure::NoPermission`].
     pub fn try_table(&self, table: Table) -> Result<(), Failure> {
         let text = format!("*{}\nCOMMIT\n", table.name());
         let call = Call::new(&self.environment, &self.restore);
         let ended = call.run(&["--noflush", "--test"], |process| process.feed(text.as_bytes()))?;
-        call.judge(&ended)
+        call.check_exit(&ended)
     }
 
-    /// Shows a table as the tool saves it, line by line. A table that the kernel does not have has no lines.
+    /// Reads a table with `-save` and passes it on line by line. A table that does not exist has no lines.
     ///
     /// # Errors
-    /// [`Failure`]; what was shown until then is right, but not all.
+    /// [`Failure`]; lines passed on until then are valid, but incomplete.
     pub fn save(&self, table: Table, each: &mut dyn FnMut(Line<'_>)) -> Result<(), Failure> {
         self.save_within(self.environment.run_time, table, each)
     }
 
-    /// As [`Tool::save`], with a bound of its own if that is shorter: the nft variant begins anew whenever somebody commits to
-    /// nf_tables meanwhile, and so may never come to an end.
+    /// As [`Tool::save`], with a shorter time limit: the nft variant starts again after each concurrent commit to nf_tables, and
+    /// so may never finish.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Tool::save`].
     pub fn save_within(&self, bound: Duration, table: Table, each: &mut dyn FnMut(Line<'_>)) -> Result<(), Failure> {
         let environment = Environment { run_time: bound.min(self.environment.run_time), ..self.environment.clone() };
         let call = Call::new(&environment, &self.save);
@@ -237,10 +238,10 @@ impl Tool {
         call.lines(&["-t", table.name()], each)
     }
 
-    /// Shows a chain as the tool lists it; whether there is one.
+    /// Reads a chain with `-S` and passes it on line by line. False if the chain does not exist.
     ///
     /// # Errors
-    /// [`Failure`]; what was shown until then is right, but not all.
+    /// [`Failure`]; lines passed on until then are valid, but incomplete.
     pub fn list(&self, table: Table, chain: ChainName, each: &mut dyn FnMut(Line<'_>)) -> Result<bool, Failure> {
         let call = Call::new(&self.environment, &self.plain);
         if self.lacks(&call, table)? {
@@ -249,7 +250,7 @@ impl Tool {
         match call.lines(&["-t", table.name(), "-S", chain.as_str()], each) {
             Ok(()) => Ok(true),
             Err(Failure::Refused { missing: true, .. }) => Ok(false),
-            // What 1.8.9 says of a chain that does not exist, too.
+            // 1.8.9 also reports this for a chain that does not exist.
             Err(Failure::Refused { text, .. })
                 if text.contains("is incompatible") && !self.has_nft_chain(&call, table, chain)? =>
             {
@@ -259,8 +260,8 @@ impl Tool {
         }
     }
 
-    /// Whether a chain holds this rule, also where it holds others that the tool can't show; the rule is one line, as the
-    /// tool prints it.
+    /// True if a chain has this rule, given as one line in the tool's format. Works also if the chain has other rules that the
+    /// tool can't show.
     ///
     /// # Errors
     /// [`Failure`]
@@ -272,14 +273,14 @@ impl Tool {
         let words = words(rule);
         let mut arguments = vec!["-t", table.name(), "-C", chain.as_str()];
         arguments.extend(words.iter().map(String::as_str));
-        match call.run(&arguments, |process| process.feed(&[])).and_then(|ended| call.judge(&ended)) {
+        match call.run(&arguments, |process| process.feed(&[])).and_then(|ended| call.check_exit(&ended)) {
             Ok(()) => Ok(true),
             Err(Failure::Refused { .. }) => Ok(false),
             Err(failure) => Err(failure),
         }
     }
 
-    /// Whether the table does not exist; the legacy variant would create it.
+    /// True if the table does not exist. Only checked for the legacy variant, whose tools would create it.
     fn lacks(&self, call: &Call<'_>, table: Table) -> Result<bool, Failure> {
         match self.backend {
             Backend::Nft => Ok(false),
@@ -296,7 +297,7 @@ impl Tool {
     }
 }
 
-/// The words of a rule as the tool prints it: some are in quotes, with a backslash before what would end them.
+/// Splits a rule in the tool's format into words: some are in quotes, with backslashes as escapes.
 fn words(rule: &str) -> Vec<String> {
     let (mut words, mut quoted, mut open) = (Vec::new(), false, false);
     let mut characters = rule.chars();
@@ -321,12 +322,12 @@ fn words(rule: &str) -> Vec<String> {
     words
 }
 
-/// A program that is run.
+/// One run of a program.
 #[derive(Debug)]
 struct Call<'a> {
     environment: &'a Environment,
     program: &'a Path,
-    /// held by the child, too
+    /// the lock that the child holds, too
     lock: Option<&'a Lock>,
 }
 
@@ -337,8 +338,8 @@ impl<'a> Call<'a> {
         Self { environment, program, lock: None }
     }
 
-    /// Starts it, serves it and waits for its end.
-    fn run(&self, arguments: &[&str], serve: impl FnOnce(&mut Process) -> io::Result<()>) -> Result<Ended, Failure> {
+    /// Starts the program, serves its pipes and waits for its exit.
+    fn run(&self, arguments: &[&str], serve: impl FnOnce(&mut Process) -> io::Result<()>) -> Result<Exit, Failure> {
         let mut process = self.start(arguments)?;
         serve(&mut process).and_then(|()| process.finish()).map_err(|error| self.io(error))
     }
@@ -354,28 +355,28 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Runs it and shows what it prints.
+    /// Runs the program and passes on its output line by line.
     fn lines(&self, arguments: &[&str], each: &mut dyn FnMut(Line<'_>)) -> Result<(), Failure> {
         let mut process = self.start(arguments)?;
         process.feed(&[]).map_err(|error| self.io(error))?;
         let Err(garbage) = read_lines(BufReader::with_capacity(BUFFER, &mut process), each) else {
-            return self.judge(&process.finish().map_err(|error| self.io(error))?);
+            return self.check_exit(&process.finish().map_err(|error| self.io(error))?);
         };
-        if let Some(error) = process.trouble().filter(|error| error.kind() != io::ErrorKind::InvalidData) {
+        if let Some(error) = process.take_read_error().filter(|error| error.kind() != io::ErrorKind::InvalidData) {
             return Err(self.io(error));
         }
-        // It may have been killed in the middle of a line, or say why it stopped there.
-        process.hurry(LAST_WORDS);
+        // It may have been killed in the middle of a line, or report why it stopped there.
+        process.shorten_deadline(ERROR_WAIT);
         match process.finish() {
-            Ok(ended) => self.judge(&ended)?,
+            Ok(ended) => self.check_exit(&ended)?,
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
             Err(error) => return Err(self.io(error)),
         }
         Err(Failure::Garbage { tool: self.name(), line: garbage.line, text: garbage.text })
     }
 
-    /// What became of it.
-    fn judge(&self, ended: &Ended) -> Result<(), Failure> {
+    /// Converts an unsuccessful exit to a failure.
+    fn check_exit(&self, ended: &Exit) -> Result<(), Failure> {
         if ended.status.success() {
             return Ok(());
         }
@@ -385,7 +386,7 @@ impl<'a> Call<'a> {
         let privileged = capability::net_admin().unwrap_or(true);
         let tool = self.name();
         let code = ended.status.code();
-        Err(Complaint { tool: &tool, text: &ended.complaints, code, privileged }.failure())
+        Err(FailedRun { tool: &tool, text: &ended.stderr, code, privileged }.classify())
     }
 
     fn io(&self, error: io::Error) -> Failure {
@@ -401,7 +402,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Restores, saves, and lists a chain.
+/// The names of the programs that restore, save, and list a chain.
 fn programs(name: &str) -> [String; 3] {
     [format!("{name}-restore"), format!("{name}-save"), name.to_owned()]
 }
@@ -412,13 +413,13 @@ fn name_of(program: &Path) -> String {
 
 fn ask_version(environment: &Environment, program: &Path) -> Result<(Version, Backend), Failure> {
     let call = Call::new(environment, program);
-    let mut said = String::new();
+    let mut output = String::new();
     let ended = call.run(&["--version"], |process| {
         process.feed(&[])?;
-        process.take(SAID).read_to_string(&mut said).map(|_| ())
+        process.take(VERSION_BYTES).read_to_string(&mut output).map(|_| ())
     })?;
-    call.judge(&ended)?;
-    Version::read(&said).ok_or_else(|| Failure::Garbage { tool: call.name(), line: 1, text: shortened(&said) })
+    call.check_exit(&ended)?;
+    Version::parse(&output).ok_or_else(|| Failure::Garbage { tool: call.name(), line: 1, text: shortened(&output) })
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! The variants of the tool, and its releases.
+//! Variants and versions of the iptables tools.
 
 use std::fmt;
 
 /// The first release of the legacy variant that takes the lock file's name from its environment.
 const LEGACY_NEEDS: Version = Version([1, 8, 6]);
 
-/// The first release of the nft variant that can be relied on: those before deny rules that exist, and say that they have
-/// done what they have not.
+/// The first reliable release of the nft variant: earlier ones deny the existence of rules that exist, and report success for
+/// changes that they have not made.
 const NFT_NEEDS: Version = Version([1, 8, 4]);
 
-/// By which of the kernel's interfaces the tool works. The tables of one are not those of the other.
+/// The variant of the tool: the kernel interface that it uses. The variants have separate tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Backend {
     /// nf_tables: `iptables-nft`
@@ -28,10 +28,10 @@ pub struct Version(
 // === impl Backend ===
 
 impl Backend {
-    /// Both.
+    /// Both variants.
     pub const ALL: [Self; 2] = [Self::Nft, Self::Legacy];
 
-    /// As it stands in the names of programs.
+    /// The variant's name, as in the names of programs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nft => "nft",
@@ -39,7 +39,7 @@ impl Backend {
         }
     }
 
-    /// The first release that serves.
+    /// The minimum version.
     pub(super) fn needs(self) -> Version {
         match self {
             Self::Nft => NFT_NEEDS,
@@ -57,8 +57,8 @@ impl fmt::Display for Backend {
 // === impl Version ===
 
 impl Version {
-    /// Reads `iptables v1.8.9 (nf_tables)`. Releases before 1.8, which have only one variant, do not name it.
-    pub(super) fn read(text: &str) -> Option<(Self, Backend)> {
+    /// Parses `iptables v1.8.9 (nf_tables)`. Releases before 1.8, which have only the legacy variant, do not name it.
+    pub(super) fn parse(text: &str) -> Option<(Self, Backend)> {
         let mut words = text.lines().next()?.split(' ');
         let number = words.by_ref().nth(1)?.strip_prefix('v')?;
         let mut parts = [0; 3];

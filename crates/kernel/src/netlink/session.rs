@@ -20,7 +20,7 @@ mod tests;
 /// | [`exchange`](Self::exchange) | many messages in one datagram | bulk reads and writes, each message refused on its own |
 /// | [`transact`](Self::transact) | one datagram with the caller's sequence numbers | an nf_tables transaction |
 ///
-/// **Generic netlink** (IPVS, for example) needs nothing more: open `NETLINK_GENERIC`; look a family up by its name at the
+/// **Generic netlink** (IPVS, for example) needs nothing more: open `NETLINK_GENERIC`; look up a family by its name at the
 /// controller (message type `GENL_ID_CTRL`, 16) with [`request`](Self::request): its number is `CTRL_ATTR_FAMILY_ID` of the
 /// single object in the answer, and is the message type, `kind`, of all further messages. `fill` writes the protocol header
 /// first ([`Writer::raw`]), four bytes `[command, version, 0, 0]`; every object's payload begins with it. A command is a
@@ -152,7 +152,7 @@ impl<T: Transport> Session<T> {
         self.send_one(kind, flag::DUMP, fill, each)
     }
 
-    /// Lists objects until `is_whole` accepts a list, at most `attempts` times.
+    /// Lists objects until `is_complete` accepts a list, at most `attempts` times.
     ///
     /// # Errors
     /// As [`Self::request`]; `Interrupted` if no list was accepted.
@@ -161,11 +161,11 @@ impl<T: Transport> Session<T> {
         kind: u16,
         attempts: u32,
         fill: &dyn Fn(&mut Writer),
-        is_whole: &mut dyn FnMut(&Objects) -> io::Result<bool>,
+        is_complete: &mut dyn FnMut(&Objects) -> io::Result<bool>,
     ) -> io::Result<Objects> {
         for _ in 0..attempts {
             match self.collect(kind, flag::DUMP, fill) {
-                Ok(objects) if is_whole(&objects)? => return Ok(objects),
+                Ok(objects) if is_complete(&objects)? => return Ok(objects),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

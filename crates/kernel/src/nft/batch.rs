@@ -1,4 +1,4 @@
-//! One transaction, as bytes.
+//! Encodes one nf_tables transaction, and maps its errors to operations.
 
 use std::io;
 use std::ops::Range;
@@ -10,36 +10,36 @@ use super::{Chain, ElementData, Expr, Set, encode, userdata};
 use crate::errno::ErrorClass;
 use crate::netlink::{MessageError, MessageMark, NestMark, Writer, flag};
 
-/// Where a message with elements is full: a list is limited to 65,535 bytes by its 16-bit length.
+/// Size at which a message with elements is full: a list's 16-bit length limits it to 65,535 bytes.
 const FULL_BYTES: usize = 60_000;
-/// More than an element takes besides its keys and its data.
+/// Upper bound for an element's bytes without its keys and its data.
 const ELEMENT_BYTES: usize = 96;
-/// The value of the generation within the message that opens the batch, the first: two headers, one attribute's header.
+/// Offset of the generation in the batch, whose first message opens it: after two headers and one attribute header.
 const GENERATION_AT: usize = 16 + 4 + 4;
 
-/// Bytes of one transaction, grown message by message. Operations take place in their order, all or none.
+/// One transaction, encoded message by message. The kernel applies its operations in order, all or none.
 #[derive(Clone, Debug)]
 pub struct Batch {
     writer: Writer,
     family: Family,
     table: String,
-    /// where each message starts; a message's sequence number is its index here plus one
+    /// start offset of each message; a message's sequence number is its index here plus one
     starts: Vec<usize>,
     open: Option<OpenElements>,
     sets: u32,
 }
 
-/// A message whose list of elements still takes some.
+/// A message whose list of elements can still grow.
 #[derive(Clone, Debug)]
 struct OpenElements {
     message: MessageMark,
     list: NestMark,
     kind: u8,
-    /// where the name of the set stands
+    /// offsets of the set's name in the buffer
     set: Range<usize>,
 }
 
-/// A batch to be sent.
+/// A complete batch, ready to be sent.
 pub(super) struct ClosedBatch {
     pub(super) bytes: Vec<u8>,
     starts: Vec<usize>,
@@ -47,64 +47,65 @@ pub(super) struct ClosedBatch {
     pub(super) last: u32,
 }
 
-/// What a commit took.
+/// The size of a committed batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommitStats {
-    /// the whole batch
+    /// bytes of the whole batch
     pub bytes: usize,
-    /// without those that open and close the batch
+    /// messages without those that open and close the batch
     pub messages: usize,
 }
 
-/// Why a batch was not committed.
+/// Causes of a failed commit.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitFailure {
-    /// the kernel refused these operations, in the order of the batch; never empty
+    /// the kernel refused these operations, in batch order; never empty
     #[error("{}", summary(.0))]
     Messages(Vec<BatchError>),
-    /// the batch as a whole did not get through: no permission, no nf_tables, no memory
+    /// the batch as a whole failed: no permission, no nf_tables, no memory
     #[error(transparent)]
     Io(io::Error),
-    /// sending failed, or the answer was lost: the batch is in force as a whole, or not at all
-    #[error("no answer of the kernel: {0}")]
+    /// sending failed, or the answer was lost: the batch is committed as a whole, or not at all
+    #[error("no answer from the kernel: {0}")]
     Lost(#[source] io::Error),
 }
 
 /// One refused operation.
 #[derive(Debug)]
 pub struct BatchError {
-    /// the start of the refused operation: with [`Batch::position`] noted before each operation, it belongs to the last
-    /// one that was noted at this position or before. 0: the batch as a whole, as when its generation is not the
-    /// kernel's (`ERESTART`) or when the commit itself fails
+    /// offset of the refused operation: if the caller records [`Batch::position`] before each operation, the error belongs to
+    /// the last one recorded at this position or before. 0: the batch as a whole, for example if its generation is not the
+    /// kernel's (`ERESTART`) or if the commit itself fails
     pub position: usize,
-    /// where its message starts
+    /// start offset of the operation's message
     pub message_start: usize,
-    /// where its message ends. An older kernel does not say which element of a message it refuses ([`MessageError::offset`]
-    /// is `None`, and [`Self::position`] is the message's start): then it is one of the operations up to here
+    /// end offset of the operation's message. Older kernels do not report which element of a message they refuse
+    /// ([`MessageError::offset`] is `None`, and [`Self::position`] is the message's start): then it is one of the operations
+    /// up to here
     pub message_end: usize,
-    /// what it said
+    /// the kernel's error
     pub error: MessageError,
 }
 
 // === impl Batch ===
 
 impl Batch {
-    /// An empty transaction on one table.
+    /// Creates an empty transaction on one table.
     pub fn new(family: Family, table: &str) -> Self {
         let mut writer = Writer::new();
         let begin = wire::begin_batch(&mut writer, wire::BATCH_BEGIN, 1);
-        writer.be_u32(wire::BATCH_GENERATION, 0); // the kernel takes 0 as "any"
+        writer.be_u32(wire::BATCH_GENERATION, 0); // 0: any generation
         writer.end_message(begin);
         Self { writer, family, table: table.to_owned(), starts: vec![0], open: None, sets: 0 }
     }
 
-    /// Has the kernel refuse the batch with `ERESTART` at [`BatchError::position`] 0 unless its generation is this one:
-    /// nobody else has committed in this network namespace since it was asked for.
+    /// Makes the commit conditional on this generation: the kernel refuses the batch with `ERESTART` at
+    /// [`BatchError::position`] 0 if another commit in this network namespace has changed the generation since it was read.
     pub fn set_generation(&mut self, generation: u32) {
         self.writer.patch(GENERATION_AT, &generation.to_be_bytes());
     }
 
-    /// Creates the table; one that exists is left as it is, comment included.
+    /// Creates the table; an existing one is left unchanged, including its comment.
     pub fn add_table(&mut self, comment: Option<&str>) {
         let table = std::mem::take(&mut self.table);
         self.message(msg::NEW_TABLE, flag::CREATE, |w| {
@@ -116,14 +117,14 @@ impl Batch {
         self.table = table;
     }
 
-    /// Deletes the table with all that it holds. It has to exist.
+    /// Deletes the table with its content. The table must exist.
     pub fn delete_table(&mut self) {
         let table = std::mem::take(&mut self.table);
         self.message(msg::DEL_TABLE, 0, |w| w.text(wire::table::NAME, &table));
         self.table = table;
     }
 
-    /// Creates a set or map. One that exists must be the same.
+    /// Creates a set or map. An existing one of the name must have the same definition.
     pub fn add_set(&mut self, set: &Set) {
         self.sets = self.sets.wrapping_add(1);
         let id = self.sets;
@@ -135,12 +136,12 @@ impl Batch {
         self.object(msg::DEL_SET, 0, |w| w.text(wire::set::NAME, name));
     }
 
-    /// Creates a chain without rules. One that exists must be the same.
+    /// Creates a chain without rules. An existing one of the name must have the same definition.
     pub fn add_chain(&mut self, chain: &Chain) {
         self.object(msg::NEW_CHAIN, flag::CREATE, |w| encode::chain(w, chain));
     }
 
-    /// Deletes a chain. It must be empty, and nothing may lead there.
+    /// Deletes a chain. It must be empty and not be the target of any jump or goto.
     pub fn delete_chain(&mut self, name: &str) {
         self.object(msg::DEL_CHAIN, 0, |w| w.text(wire::chain::NAME, name));
     }
@@ -160,13 +161,13 @@ impl Batch {
         });
     }
 
-    /// Adds an element. The same element again is accepted; the same key with other data is refused (`EEXIST`).
+    /// Adds an element. An identical element is accepted; an existing key with different data is refused (`EEXIST`).
     /// An empty key is the catch-all element.
     pub fn add_element(&mut self, set: &str, key: &[u8], key_end: Option<&[u8]>, data: ElementData<'_>) {
         self.element(msg::NEW_ELEMENT, set, key, key_end, data);
     }
 
-    /// Deletes an element, whatever its data. A missing one is refused (`ENOENT`). An empty key is the catch-all
+    /// Deletes an element, regardless of its data. A missing one is refused (`ENOENT`). An empty key is the catch-all
     /// element.
     pub fn delete_element(&mut self, set: &str, key: &[u8], key_end: Option<&[u8]>) {
         self.element(msg::DEL_ELEMENT, set, key, key_end, ElementData::None);
@@ -177,25 +178,25 @@ impl Batch {
         self.object(msg::DEL_ELEMENT, 0, |w| w.text(wire::element::SET, name));
     }
 
-    /// Where the next operation will stand, in bytes from the start; see [`BatchError::position`].
+    /// Offset of the next operation, in bytes from the start; see [`BatchError::position`].
     pub fn position(&self) -> usize {
         self.writer.len()
     }
 
-    /// Whether it does nothing.
+    /// True if the batch has no operations.
     pub fn is_empty(&self) -> bool {
         self.messages() == 0
     }
 
-    /// How many messages it has, without those that open and close it. Elements share messages.
+    /// Number of messages, without those that open and close the batch. Elements share messages.
     pub fn messages(&self) -> usize {
         self.starts.len().saturating_sub(1)
     }
 
-    /// Asks for an acknowledgement of the last message and closes the batch.
+    /// Requests an acknowledgement of the last message and closes the batch.
     ///
     /// # Errors
-    /// The operation that holds more than 65,535 bytes of names or data, if there is one.
+    /// If an operation has a name or data longer than 65,535 bytes: that operation.
     pub(super) fn close(mut self) -> Result<ClosedBatch, BatchError> {
         self.close_elements();
         if let Some(last) = self.starts.last() {
@@ -229,9 +230,9 @@ impl Batch {
         self.writer.end_message(mark);
     }
 
-    /// A message about something within the table.
+    /// Appends a message about an object within the table.
     fn object(&mut self, kind: u8, flags: u16, fill: impl FnOnce(&mut Writer)) {
-        /// the attribute of the table's name, the same for chains, rules, sets and elements
+        /// the table name's attribute, the same for chains, rules, sets and elements
         const TABLE: u16 = 1;
         const { assert!(wire::chain::TABLE == TABLE && wire::rule::TABLE == TABLE && wire::set::TABLE == TABLE) };
         let mark = self.begin(kind, flags);
@@ -303,8 +304,8 @@ impl BatchError {
 // === impl ClosedBatch ===
 
 impl ClosedBatch {
-    /// Places the kernel's error.
-    pub(super) fn place(&self, error: MessageError) -> BatchError {
+    /// Maps a kernel error to the operation that it refuses.
+    pub(super) fn locate(&self, error: MessageError) -> BatchError {
         let index = usize::try_from(error.sequence).ok().and_then(|sequence| sequence.checked_sub(1));
         let start_of = |index: usize| self.starts.get(index).copied();
         let message_start = index.and_then(start_of).unwrap_or(0);
@@ -316,11 +317,11 @@ impl ClosedBatch {
     fn too_long(&self, at: usize) -> BatchError {
         let message = self.starts.partition_point(|start| *start <= at);
         let start = self.starts.get(message.saturating_sub(1)).copied().unwrap_or(0);
-        self.place(MessageError {
+        self.locate(MessageError {
             sequence: u32::try_from(message).unwrap_or(u32::MAX),
             offset: u32::try_from(at.saturating_sub(start)).ok(),
             error: io::Error::from_raw_os_error(libc::EMSGSIZE),
-            text: Some("names or data of more than 65,535 bytes".to_owned()),
+            text: Some("name or data longer than 65,535 bytes".to_owned()),
         })
     }
 }

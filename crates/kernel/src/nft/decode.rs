@@ -1,4 +1,4 @@
-//! Messages to objects. Each function takes a message's payload: the family's header and attributes.
+//! Decodes nf_tables objects. Each function takes a message's payload: the nfnetlink header and attributes.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use crate::netlink::{Attribute, Attributes, Malformed, nfnetlink};
 
 const NF_ACCEPT: u32 = 1;
 
-/// The family number of a payload and its attributes.
+/// Splits a payload into its family number and its attributes.
 pub(super) fn open(payload: &[u8]) -> Result<(u8, Attributes<'_>), Malformed> {
     let (header, attributes) =
         payload.split_at_checked(nfnetlink::HEADER_LEN).ok_or(Malformed("short nfnetlink header"))?;
     Ok((header.first().copied().unwrap_or(0), Attributes::new(attributes)))
 }
 
-/// Reads a table.
+/// Decodes a table.
 ///
 /// # Errors
-/// [`Malformed`] if lengths do not fit or the name is missing.
+/// [`Malformed`] if a length is invalid or the name is missing.
 pub fn decode_table(payload: &[u8]) -> Result<Table, Malformed> {
     let (_, mut attributes) = open(payload)?;
     let mut name = None;
@@ -37,10 +37,10 @@ pub fn decode_table(payload: &[u8]) -> Result<Table, Malformed> {
     Ok(found)
 }
 
-/// Reads a chain and the name of its table. `None`: one that is made and removed with a rule.
+/// Decodes a chain and the name of its table. `None` for a chain bound to a rule, which exists only with that.
 ///
 /// # Errors
-/// [`Malformed`] if lengths do not fit or a name is missing.
+/// [`Malformed`] if a length is invalid or a name is missing.
 pub fn decode_chain(payload: &[u8]) -> Result<Option<(String, Chain)>, Malformed> {
     let (_, mut attributes) = open(payload)?;
     let (mut table, mut name, mut hook, mut flags, mut policy) = (None, None, None, 0, NF_ACCEPT);
@@ -82,16 +82,16 @@ fn decode_hook(mut attributes: Attributes<'_>) -> Result<(Option<Hook>, i32), Ma
         match attribute.kind {
             chain::HOOK_NUMBER => hook = Hook::from_number(attribute.be_u32()?),
             chain::HOOK_PRIORITY => priority = attribute.be_u32()?.cast_signed(),
-            _ => hook = None, // bound to devices: no hook of ours
+            _ => hook = None, // bound to devices: not one of our hooks
         }
     }
     Ok((hook, priority))
 }
 
-/// Reads a set and the name of its table. `None`: one that is made and removed with a rule.
+/// Decodes a set and the name of its table. `None` for an anonymous set, which exists only with its rule.
 ///
 /// # Errors
-/// [`Malformed`] if lengths do not fit or a name is missing.
+/// [`Malformed`] if a length is invalid or a name is missing.
 pub fn decode_set(payload: &[u8]) -> Result<Option<(String, Set)>, Malformed> {
     let (_, mut attributes) = open(payload)?;
     let (mut table, mut flags, mut data_type, mut data_len) = (None, 0, None, 0);
@@ -147,16 +147,16 @@ fn set_description(mut attributes: Attributes<'_>) -> Result<(Option<u32>, Vec<u
                     field_lens.push(length.be_u32()?);
                 }
             }
-            _ => {} // nothing else is known
+            _ => {} // attributes of later kernels
         }
     }
     Ok((size, field_lens))
 }
 
-/// Reads a rule and the names of its table and chain.
+/// Decodes a rule and the names of its table and chain.
 ///
 /// # Errors
-/// [`Malformed`] if lengths do not fit or a name is missing.
+/// [`Malformed`] if a length is invalid or a name is missing.
 pub fn decode_rule(payload: &[u8]) -> Result<(String, String, Rule), Malformed> {
     let (_, mut attributes) = open(payload)?;
     let (mut table, mut chain) = (None, None);
@@ -180,18 +180,18 @@ pub fn decode_rule(payload: &[u8]) -> Result<(String, String, Rule), Malformed> 
     Ok((table, chain, found))
 }
 
-/// Reads one expression: its name and its attributes. Whatever this crate doesn't write becomes [`Expr::Opaque`].
+/// Decodes one expression: its name and its attributes. Expressions that this crate doesn't write become [`Expr::Opaque`].
 ///
 /// # Errors
-/// [`Malformed`] if lengths do not fit.
+/// [`Malformed`] if a length is invalid.
 pub fn decode_expression(bytes: &[u8]) -> Result<Expr, Malformed> {
     expr_decode::expression(Attributes::new(bytes))
 }
 
-/// Reads a list of elements, one by one, and the names of their table and set.
+/// Decodes a list of elements one by one, and returns the names of their table and set.
 ///
 /// # Errors
-/// [`Malformed`] if lengths do not fit, a name is missing, or a key is longer than any register.
+/// [`Malformed`] if a length is invalid, a name is missing, or a key is longer than the registers.
 pub fn decode_elements(payload: &[u8], each: &mut dyn FnMut(Element)) -> Result<(String, String), Malformed> {
     let (_, mut attributes) = open(payload)?;
     let (mut table, mut set) = (None, None);
@@ -211,7 +211,7 @@ pub fn decode_elements(payload: &[u8], each: &mut dyn FnMut(Element)) -> Result<
     table.zip(set).ok_or(Malformed("elements without a set"))
 }
 
-/// Hands over the bytes that tell each element of a list from the others: everything but its lifetime and its counters.
+/// Passes on the identifying bytes of each element of a list: all attributes but its lifetime and its counters.
 pub(super) fn element_identities(payload: &[u8], each: &mut dyn FnMut(&[u8])) -> Result<(), Malformed> {
     let (_, attributes) = open(payload)?;
     let Some(list) = attributes.find(element::LIST)? else { return Ok(()) };
@@ -271,7 +271,7 @@ fn decode_data(mut attributes: Attributes<'_>) -> Result<OwnedData, Malformed> {
                     expr_decode::decode_verdict(attribute.nested())?.map_or(OwnedData::Other, OwnedData::Verdict)
                 );
             }
-            _ => {} // nothing else is known
+            _ => {} // attributes of later kernels
         }
     }
     Err(Malformed("data without a value"))
@@ -280,7 +280,7 @@ fn decode_data(mut attributes: Attributes<'_>) -> Result<OwnedData, Malformed> {
 /// Reads the number of the present generation.
 ///
 /// # Errors
-/// [`Malformed`] if lengths do not fit or the number is missing.
+/// [`Malformed`] if a length is invalid or the number is missing.
 pub fn decode_generation(payload: &[u8]) -> Result<u32, Malformed> {
     let (_, attributes) = open(payload)?;
     attributes.find(wire::GENERATION_ID)?.ok_or(Malformed("generation without a number"))?.be_u32()

@@ -2,64 +2,64 @@
 
 use super::{Octets, Verdict};
 
-/// What a map holds for a key, borrowed, to be written.
+/// The data of an element to be written, borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementData<'a> {
-    /// a set's element
+    /// no data: an element of a set
     None,
-    /// of a set with intervals whose key is no concatenation: the first key after an interval
+    /// the first key after an interval, in interval sets whose key is no concatenation
     IntervalEnd,
-    /// a map's
+    /// a map's value
     Value(&'a [u8]),
-    /// a verdict map's
+    /// a verdict map's verdict
     Verdict(VerdictRef<'a>),
 }
 
 /// A verdict, borrowed, to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerdictRef<'a> {
-    /// let the packet pass this hook
+    /// accept the packet at this hook
     Accept,
-    /// throw the packet away
+    /// drop the packet
     Drop,
-    /// go on in the chain that jumped here
+    /// return to the calling chain
     Return,
-    /// go to this chain, and come back
+    /// continue in this chain, and return from it
     Jump(&'a str),
-    /// go to this chain for good
+    /// continue in this chain without return
     Goto(&'a str),
 }
 
-/// What a map holds for a key, as it was read.
+/// The data of an element that was read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OwnedData {
-    /// a set's element
+    /// no data: an element of a set
     None,
-    /// a map's
+    /// a map's value
     Value(Octets),
-    /// a verdict map's
+    /// a verdict map's verdict
     Verdict(Verdict),
     /// a verdict or a named object that this crate does not write
     Other,
 }
 
-/// An element as it was read. Timeouts, comments and counters of it are left out.
+/// An element that was read, without its timeout, comment and counters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Element {
     /// the key, each field of a concatenation padded to four bytes; empty: the catch-all element `*`
     pub key: Octets,
     /// the last key of a range, in sets of concatenated intervals
     pub key_end: Option<Octets>,
-    /// what it maps to
+    /// its data
     pub data: OwnedData,
-    /// the first key behind a range, in interval sets of one field
+    /// the key is the first one after an interval, in interval sets of one field
     pub interval_end: bool,
 }
 
 // === impl VerdictRef ===
 
 impl<'a> VerdictRef<'a> {
-    /// Where it leads.
+    /// The target chain of a jump or goto.
     pub fn chain(self) -> Option<&'a str> {
         match self {
             Self::Jump(chain) | Self::Goto(chain) => Some(chain),
@@ -83,7 +83,7 @@ impl<'a> From<&'a Verdict> for VerdictRef<'a> {
 // === impl OwnedData ===
 
 impl OwnedData {
-    /// To be written again; [`OwnedData::Other`] cannot be.
+    /// Borrows the data for writing; `None` for [`OwnedData::Other`], which cannot be written.
     pub fn borrow(&self) -> Option<ElementData<'_>> {
         match self {
             Self::None => Some(ElementData::None),

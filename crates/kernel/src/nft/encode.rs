@@ -1,4 +1,4 @@
-//! Objects to attributes.
+//! Encodes nf_tables objects as attributes.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{Chain, ChainKind, VerdictRef, data_type};
 use super::{CmpOp, CtKey, DynsetOp, ElementData, Expr, FibOf, MetaKey, PayloadBase, Reg, Set, SetData};
 use crate::netlink::Writer;
 
-/// Writes the attributes of a chain behind its table's name.
+/// Writes the attributes of a chain that follow its table's name.
 pub(super) fn chain(writer: &mut Writer, wanted: &Chain) {
     writer.text(chain::NAME, &wanted.name);
     let Some(base) = &wanted.hook else { return };
@@ -22,12 +22,12 @@ pub(super) fn chain(writer: &mut Writer, wanted: &Chain) {
         match base.kind {
             ChainKind::Nat => "nat",
             ChainKind::Filter => "filter",
-            ChainKind::Other => "", // never made by us; the kernel knows no such type
+            ChainKind::Other => "", // never written by us; the kernel refuses the type
         },
     );
 }
 
-/// Writes the attributes of a set behind its table's name. `id` tells it from the other new sets of the transaction.
+/// Writes the attributes of a set that follow its table's name. `id` distinguishes the new sets of a transaction.
 pub(super) fn set(writer: &mut Writer, wanted: &Set, id: u32) {
     let flags = [
         (wanted.flags.interval, set::F_INTERVAL),

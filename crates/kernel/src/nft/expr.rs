@@ -1,47 +1,47 @@
-//! The expressions that rules consist of.
+//! Expressions, the parts of a rule.
 
 use ferry_family::Family;
 
 use std::time::Duration;
 
-/// A register: 0 is the verdict's, 8 to 23 are sixteen of four bytes each. The kernel also knows the first, fifth,
-/// ninth and thirteenth as 1 to 4, of sixteen bytes; what is read back says 8, 12, 16 and 20.
+/// A register: 0 is the verdict register, 8 to 23 are sixteen registers of four bytes each. The kernel also numbers the first,
+/// fifth, ninth and thirteenth as 1 to 4, of sixteen bytes; in rules that are read, they are 8, 12, 16 and 20.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reg(
     /// its number
     pub u32,
 );
 
-/// What becomes of the packet, or where the evaluation goes on.
+/// The verdict on a packet, or the chain in which evaluation continues.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
-    /// let the packet pass this hook
+    /// accept the packet at this hook
     Accept,
-    /// throw the packet away
+    /// drop the packet
     Drop,
-    /// go on in the chain that jumped here
+    /// return to the calling chain
     Return,
-    /// go to this chain, and come back
+    /// continue in this chain, and return from it
     Jump(String),
-    /// go to this chain for good
+    /// continue in this chain without return
     Goto(String),
 }
 
-/// From where [`Expr::Payload`] counts.
+/// The header from which [`Expr::Payload`] counts its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PayloadBase {
-    /// the start of the IP header
+    /// the IP header
     Network,
-    /// the start of the TCP, UDP or SCTP header
+    /// the TCP, UDP or SCTP header
     Transport,
 }
 
 /// A property of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MetaKey {
-    /// its mark, in the machine's byte order
+    /// its mark, in host byte order
     Mark,
-    /// the name of the interface it came in by, 16 bytes
+    /// the name of its input interface, 16 bytes
     IifName,
     /// its transport protocol, one byte
     L4Proto,
@@ -49,41 +49,41 @@ pub enum MetaKey {
     NfProto,
 }
 
-/// How [`Expr::Cmp`] compares.
+/// The comparison of [`Expr::Cmp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CmpOp {
-    /// go on if equal
+    /// matches if equal
     Eq,
-    /// go on if not equal
+    /// matches if not equal
     Neq,
 }
 
-/// What [`Expr::Dynset`] does.
+/// The operation of [`Expr::Dynset`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DynsetOp {
-    /// add it if it is not there
+    /// add the element if it does not exist
     Add,
-    /// add it, or renew its timeout
+    /// add the element, or renew its timeout
     Update,
-    /// take it away
+    /// delete the element
     Delete,
 }
 
-/// Which address [`Expr::Fib`] looks up.
+/// The address that [`Expr::Fib`] looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FibOf {
-    /// the source
+    /// the source address
     Source,
-    /// the destination
+    /// the destination address
     Destination,
 }
 
 /// A property of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CtKey {
-    /// bits: invalid 1, established 2, related 4, new 8, untracked 64
+    /// state bits: invalid 1, established 2, related 4, new 8, untracked 64
     State,
-    /// bits, `IPS_…`
+    /// status bits, `IPS_…`
     Status,
     /// the destination address of a direction, 4 bytes
     DstIp,
@@ -93,14 +93,14 @@ pub enum CtKey {
     ProtoDst,
 }
 
-/// One expression of a rule. A rule is evaluated left to right and ends at the first that does not match.
+/// One expression of a rule. A rule is evaluated left to right and ends at the first expression that does not match.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Expr {
     /// loads bytes of the packet
     Payload {
-        /// to
+        /// destination register
         dreg: Reg,
-        /// counted from
+        /// the header at which the offset starts
         base: PayloadBase,
         /// in bytes
         offset: u32,
@@ -109,115 +109,115 @@ pub enum Expr {
     },
     /// loads a property of the packet
     Meta {
-        /// which
+        /// the property
         key: MetaKey,
-        /// to
+        /// destination register
         dreg: Reg,
     },
     /// sets a property of the packet
     SetMeta {
-        /// which
+        /// the property
         key: MetaKey,
-        /// from
+        /// source register
         sreg: Reg,
     },
     /// compares
     Cmp {
-        /// what was loaded
+        /// source register
         sreg: Reg,
-        /// how
+        /// the comparison
         op: CmpOp,
-        /// with what
+        /// the value to compare with
         data: Vec<u8>,
     },
     /// `dreg = sreg & mask ^ xor`
     Bitwise {
-        /// from
+        /// source register
         sreg: Reg,
-        /// to
+        /// destination register
         dreg: Reg,
-        /// as long as the value
+        /// as long as the source value
         mask: Vec<u8>,
-        /// as long as the value
+        /// as long as the source value
         xor: Vec<u8>,
     },
-    /// looks a key up, goes on if it is there
+    /// looks up a key, matches if it exists
     Lookup {
-        /// where
+        /// name of the set or map
         set: String,
-        /// the key
+        /// register of the key
         sreg: Reg,
-        /// where a map's value goes; [`Reg`] 0 for a verdict map
+        /// register for a map's value; [`Reg::VERDICT`] for a verdict map
         dreg: Option<Reg>,
-        /// goes on if it is not there
+        /// matches if the key does not exist
         invert: bool,
     },
-    /// changes a set from the packet's way
+    /// changes a set while a packet is evaluated
     Dynset {
-        /// which
+        /// name of the set or map
         set: String,
-        /// how
+        /// the operation
         op: DynsetOp,
-        /// the key
+        /// register of the key
         key: Reg,
-        /// a map's value
+        /// register of a map's value
         data: Option<Reg>,
-        /// `None`: the set's
+        /// timeout of the element; `None`: the set's
         timeout: Option<Duration>,
     },
-    /// loads a number from `offset` to `offset + modulus - 1`, in the machine's byte order
+    /// loads a number from `offset` to `offset + modulus - 1`, in host byte order
     Numgen {
-        /// to
+        /// destination register
         dreg: Reg,
-        /// how many numbers
+        /// number of distinct values
         modulus: u32,
-        /// else they come in order
+        /// random, else incremental
         random: bool,
-        /// the lowest
+        /// the lowest value
         offset: u32,
     },
     /// translates the destination
     Dnat {
-        /// of the address
+        /// family of the new address
         family: Family,
-        /// the new address
+        /// register of the new address
         address: Reg,
-        /// the new port
+        /// register of the new port
         port: Option<Reg>,
     },
-    /// translates the source to an address of this machine
+    /// translates the source to an address of the outgoing interface
     Masquerade {
-        /// with a random port
+        /// chooses the source port at random (`fully-random`)
         fully_random: bool,
     },
     /// answers with a TCP reset
     RejectTcpReset,
     /// answers with an ICMP destination unreachable, of the table's family
     RejectIcmp {
-        /// ICMP's
+        /// the ICMP code
         code: u8,
     },
-    /// loads the type of an address, `RTN_…`, in the machine's byte order
+    /// loads the type of an address, `RTN_…`, in host byte order
     Fib {
-        /// to
+        /// destination register
         dreg: Reg,
-        /// of which address
+        /// the address to look up
         of: FibOf,
     },
     /// loads a property of the connection
     Ct {
-        /// which
+        /// the property
         key: CtKey,
-        /// of the original direction; the keys that have a direction exist only with it here
+        /// for the original direction, the only one supported for keys that have a direction
         original: bool,
-        /// to
+        /// destination register
         dreg: Reg,
     },
     /// the verdict
     Verdict(Verdict),
-    /// anything else that was read back
+    /// any other expression that was read
     Opaque {
-        /// of the expression
+        /// name of the expression
         name: String,
         /// its attributes
         data: Vec<u8>,
@@ -230,7 +230,7 @@ impl Reg {
     /// The verdict register.
     pub const VERDICT: Self = Self(0);
 
-    /// From the number that the kernel reports.
+    /// Converts the register number that the kernel reports.
     pub(crate) fn from_kernel(number: u32) -> Self {
         match number {
             1..=4 => Self(4 + 4 * number),

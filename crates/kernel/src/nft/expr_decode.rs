@@ -1,4 +1,4 @@
-//! Attributes to expressions. What this crate would not write comes back as [`Expr::Opaque`].
+//! Decodes expressions. An expression that this crate would not write becomes [`Expr::Opaque`].
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::wire::{self, expr};
 use super::{CmpOp, CtKey, DynsetOp, Expr, FibOf, MetaKey, PayloadBase, Reg, Verdict, encode};
 use crate::netlink::{Attribute, Attributes, Malformed};
 
-/// More than the highest attribute number of any expression.
+/// Upper bound (exclusive) of attribute numbers of the known expressions.
 const KINDS: usize = 12;
 
-/// The attributes of an expression by their number; `None` of all of them if one is there that we don't know.
+/// The attributes of an expression by number. An unknown attribute makes the expression opaque.
 struct Fields<'a> {
     by_kind: [Option<Attribute<'a>>; KINDS],
 }
@@ -59,18 +59,18 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Reads one expression.
+/// Decodes one expression.
 pub(super) fn expression(mut attributes: Attributes<'_>) -> Result<Expr, Malformed> {
     let (mut name, mut data) = (None, None);
     while let Some(attribute) = attributes.next_attribute()? {
         match attribute.kind {
             wire::EXPR_NAME => name = Some(attribute.text()),
             wire::EXPR_DATA => data = Some(attribute),
-            _ => {} // nothing else is known
+            _ => {} // attributes of later kernels
         }
     }
     let name = name.ok_or(Malformed("expression without a name"))?;
-    // `notrack` and its like have no data
+    // `notrack` and similar expressions have no data
     let attributes = data.map(|data| data.nested()).unwrap_or(Attributes::new(&[]));
     match known(&name, attributes)? {
         Some(expression) => Ok(expression),
@@ -177,7 +177,7 @@ fn dynset(fields: &Fields<'_>) -> Option<Expr> {
         op,
         key: fields.register(expr::dynset::KEY)?,
         data: fields.register(expr::dynset::DATA),
-        // the kernel reports the absence as 0
+        // the kernel reports a missing timeout as 0
         timeout: (timeout != 0).then(|| Duration::from_millis(timeout)),
     })
 }
@@ -196,7 +196,7 @@ fn numgen(fields: &Fields<'_>) -> Option<Expr> {
     })
 }
 
-/// Only what [`Expr::Dnat`] says: one address, at most one port, and no flag but those the kernel sets itself.
+/// Decodes only NAT that [`Expr::Dnat`] can express: one address, at most one port, and no flags but the kernel's own.
 fn nat(fields: &Fields<'_>) -> Option<Expr> {
     let family = u8::try_from(fields.number(expr::nat::FAMILY)?).ok().and_then(Family::from_number)?;
     let address = fields.register(expr::nat::ADDRESS_MIN)?;

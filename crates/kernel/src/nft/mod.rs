@@ -1,11 +1,12 @@
-//! nf_tables: typed objects, the transaction that writes them, the socket that reads them back, and notifications: the monitor of all
-//! changes, and the listener that tells foreign changes from those of this process.
+//! nf_tables: typed objects, transactions that write them, a socket that reads them back, and notifications: a monitor of all
+//! changes, and a listener that separates foreign changes from those of this process.
 //!
-//! Layouts and numbers are those of `linux/netfilter/nf_tables.h`. Only what is written here is typed; whatever else
-//! is found in the kernel comes back as [`Expr::Opaque`], [`ChainKind::Other`] or [`OwnedData::Other`], so that it is
-//! seen to differ.
+//! Layouts and numbers are those of `linux/netfilter/nf_tables.h`. Only objects that this program writes are typed; all other
+//! objects are decoded as [`Expr::Opaque`], [`ChainKind::Other`] or [`OwnedData::Other`], so that a comparison with the desired
+//! state finds the difference.
 
 mod batch;
+mod consistency;
 mod decode;
 mod element;
 mod encode;
@@ -16,7 +17,6 @@ mod listener;
 mod monitor;
 mod object;
 mod octets;
-mod settling;
 mod socket;
 pub mod userdata;
 mod wire;
@@ -37,9 +37,9 @@ pub use object::{BaseHook, Chain, ChainKind, Hook, Rule, Set, SetData, SetFlags,
 pub use octets::Octets;
 pub use socket::Socket;
 
-/// Data types of keys and values. The kernel only keeps them; the `nft` tool prints by them.
+/// Data types of keys and values. The kernel only stores them; the `nft` tool formats values by them.
 pub mod data_type {
-    /// a number in the machine's byte order
+    /// a number in host byte order
     pub const INTEGER: u32 = 4;
     /// four bytes
     pub const IPV4_ADDR: u32 = 7;
@@ -49,13 +49,13 @@ pub mod data_type {
     pub const INET_PROTO: u32 = 12;
     /// a port in network byte order, two bytes
     pub const INET_SERVICE: u32 = 13;
-    /// a packet mark in the machine's byte order
+    /// a packet mark in host byte order
     pub const MARK: u32 = 19;
     /// the value of a verdict map
     pub const VERDICT: u32 = 0xffff_ff00;
 }
 
-/// The type of a concatenation: six bits per field, the first field highest. At most five fields fit.
+/// The type of a concatenation: six bits per field, the first field in the highest bits. At most five fields fit.
 pub const fn concat_type(fields: &[u32]) -> u32 {
     match fields {
         [] => 0,

@@ -1,56 +1,56 @@
-//! Tables, sets, chains and rules.
+//! nf_tables objects: tables, sets, chains and rules.
 
 use std::time::Duration;
 
 use super::Expr;
 
-/// A table, as it was read.
+/// A table that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     /// its name
     pub name: String,
-    /// its comment, where tables of several makers are told apart
+    /// its comment, by which the owner of a table is recognized
     pub comment: Option<String>,
-    /// switched off: none of its chains sees a packet
+    /// disabled: none of its chains sees a packet
     pub dormant: bool,
-    /// the only socket that may change it
+    /// port id of the only socket that may change the table
     pub owner: Option<u32>,
 }
 
-/// What a base chain is for.
+/// The type of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChainKind {
     /// `type nat`: sees the first packet of a connection
     Nat,
     /// `type filter`: sees every packet
     Filter,
-    /// read back only: another type, hook or flag than this crate writes, or a policy other than accept
+    /// only in chains that were read: a type, hook or flag that this crate doesn't write, or a policy other than accept
     Other,
 }
 
-/// Where a base chain is hooked into the packet's way.
+/// The netfilter hook of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hook {
-    /// arriving, before routing
+    /// incoming packets, before routing
     Prerouting,
-    /// for this machine
+    /// packets to this host
     Input,
-    /// for another machine
+    /// packets to other hosts
     Forward,
-    /// from this machine
+    /// packets of this host
     Output,
-    /// leaving, after routing
+    /// outgoing packets, after routing
     Postrouting,
 }
 
-/// What makes a chain a base chain. Its policy is accept.
+/// The hook that makes a chain a base chain. Its policy is accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BaseHook {
     /// its type
     pub kind: ChainKind,
     /// its hook
     pub hook: Hook,
-    /// its place among the chains of the hook, lowest first
+    /// its order among the chains of the hook, lowest first
     pub priority: i32,
 }
 
@@ -59,11 +59,11 @@ pub struct BaseHook {
 pub struct Chain {
     /// its name
     pub name: String,
-    /// `None`: only jumped to
+    /// `None`: a regular chain, reached only by jumps
     pub hook: Option<BaseHook>,
 }
 
-/// What a map's values are.
+/// The values of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SetData {
     /// verdicts
@@ -77,12 +77,12 @@ pub enum SetData {
     },
 }
 
-/// How a set is kept.
+/// The flags of a set or map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SetFlags {
     /// elements are ranges
     pub interval: bool,
-    /// with `interval`: the key is a concatenation, whose fields [`Set::field_lens`] lists; hash sets don't say it
+    /// with `interval`: the key is a concatenation, with the fields in [`Set::field_lens`]; hash sets do not have the flag
     pub concat: bool,
     /// elements expire
     pub timeout: bool,
@@ -101,26 +101,26 @@ pub struct Set {
     pub key_len: u32,
     /// `Some` makes it a map
     pub data: Option<SetData>,
-    /// how it is kept
+    /// its flags
     pub flags: SetFlags,
-    /// of a concatenation of intervals: the bytes of each field, without padding; else empty
+    /// of a concatenation of intervals: the length of each field in bytes, without padding; else empty
     pub field_lens: Vec<u32>,
-    /// the most elements that it takes
+    /// maximum number of elements
     pub size: Option<u32>,
-    /// how long an element lives if it doesn't say itself
+    /// timeout of elements without one of their own
     pub timeout: Option<Duration>,
-    /// notes for the `nft` tool, see [`userdata`](super::userdata)
+    /// annotations for the `nft` tool, see [`userdata`](super::userdata)
     pub userdata: Vec<u8>,
 }
 
-/// A rule. Compared without its handle.
+/// A rule. Comparisons ignore its handle.
 #[derive(Clone, Debug, Eq)]
 pub struct Rule {
-    /// what it does, left to right
+    /// its expressions, evaluated left to right
     pub exprs: Vec<Expr>,
     /// its comment
     pub comment: Option<String>,
-    /// the kernel's number for it; 0: not read from the kernel
+    /// the handle that the kernel assigned; 0: not read from the kernel
     pub handle: u64,
 }
 

@@ -1,11 +1,11 @@
-//! A key or a value, held inline.
+//! Keys and values of elements, stored inline.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
-/// Up to 64 bytes (the most that a key or a value has), held inline: a dump brings 100,000 of them.
+/// Up to 64 bytes (the maximum of a key or a value), stored inline to avoid allocations: a dump returns 100,000 of them.
 #[derive(Clone, Copy)]
 pub struct Octets {
     length: u8,
@@ -15,10 +15,10 @@ pub struct Octets {
 // === impl Octets ===
 
 impl Octets {
-    /// The most bytes that it holds, as many as the kernel's registers.
+    /// Capacity in bytes: the size of the kernel's registers.
     pub const MAX: usize = 64;
 
-    /// Copies these bytes; `None` if there are more than [`Self::MAX`].
+    /// Copies these bytes; `None` for more than [`Self::MAX`].
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let mut octets = Self { length: u8::try_from(bytes.len()).ok()?, bytes: [0; Self::MAX] };
         octets.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);

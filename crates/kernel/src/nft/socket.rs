@@ -1,25 +1,25 @@
-//! Commits and queries.
+//! Commits transactions and reads objects back.
 
 use std::io;
 
 use ferry_family::Family;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use super::settling::Settling;
+use super::consistency::DumpAttempts;
 use super::wire::{self, msg};
 use super::{Batch, Chain, CommitFailure, CommitStats, Element, Octets, Rule, Set, Table, decode};
 use crate::errno::ErrorClass;
 use crate::netlink::{Answer, Malformed, MessageError, Objects, Session, Writer, nfnetlink};
 
-/// For the errors of a batch of many refused messages.
+/// Receive buffer, for the errors of a batch with many refused messages.
 const RECEIVE_BYTES: usize = 4 << 20;
-/// How often a dump is tried that others' commits interrupt.
+/// Maximum number of attempts at a dump that commits of other programs interrupt.
 const DUMP_ATTEMPTS: u32 = 16;
 /// `NFPROTO_UNSPEC`
 const NO_FAMILY: u8 = 0;
 
-/// A connection to nf_tables in the network namespace of the thread that opened it. Nothing here waits for anything but
-/// the kernel's own work.
+/// A netlink socket for nf_tables of the network namespace in which it was opened. No method waits for anything but the
+/// kernel's own work.
 #[derive(Debug)]
 pub struct Socket {
     session: Session,
@@ -28,25 +28,25 @@ pub struct Socket {
 // === impl Socket ===
 
 impl Socket {
-    /// Opens a connection.
+    /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open() -> io::Result<Self> {
         let session = Session::open(NETLINK_NETFILTER)?;
         session.set_receive_buffer(RECEIVE_BYTES)?;
         Ok(Self { session })
     }
 
-    /// Its address: what [`super::Event::port_id`] says of changes made here.
+    /// The socket's port id, which is [`super::Event::port_id`] of its own changes.
     pub fn port_id(&self) -> u32 {
         self.session.port_id()
     }
 
-    /// Commits a batch as one transaction. An empty one costs nothing.
+    /// Commits a batch as one transaction. An empty batch is not sent.
     ///
     /// # Errors
-    /// [`CommitFailure`]; nothing of the batch was done then, except perhaps with [`CommitFailure::Lost`].
+    /// [`CommitFailure`]; no operation of the batch is in force then, except possibly after [`CommitFailure::Lost`].
     pub fn commit(&mut self, batch: Batch) -> Result<CommitStats, CommitFailure> {
         if batch.is_empty() {
             return Ok(CommitStats::default());
@@ -60,24 +60,24 @@ impl Socket {
             }
             Ok(())
         });
-        if let Some(position) = refusals.iter().position(is_of_the_whole) {
+        if let Some(position) = refusals.iter().position(refuses_whole_batch) {
             return Err(CommitFailure::Io(refusals.swap_remove(position).into()));
         }
         match answered {
             Ok(()) if refusals.is_empty() => Ok(CommitStats { bytes: batch.bytes.len(), messages }),
-            // The kernel may have made it before the answer was lost.
+            // The kernel may have committed before the answer was lost.
             Err(error) if refusals.is_empty() => Err(CommitFailure::Lost(error)),
-            // an error: refused as a whole, or before its end
+            // the batch was refused as a whole, or not read to its end
             Ok(()) | Err(_) => {
-                Err(CommitFailure::Messages(refusals.into_iter().map(|refusal| batch.place(refusal)).collect()))
+                Err(CommitFailure::Messages(refusals.into_iter().map(|refusal| batch.locate(refusal)).collect()))
             }
         }
     }
 
-    /// A table; `None` if there is none of this name.
+    /// Reads a table; `None` if there is none of this name.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn table(&mut self, family: Family, name: &str) -> io::Result<Option<Table>> {
         let answer = self.query(msg::GET_TABLE, family.number(), &|w| w.text(wire::table::NAME, name));
         let answer = match answer {
@@ -87,16 +87,16 @@ impl Socket {
         Ok(of(&answer, msg::NEW_TABLE).next().map(decode::decode_table).transpose()?)
     }
 
-    /// The names of all tables of a family.
+    /// Lists the names of all tables of a family.
     ///
     /// # Errors
-    /// What the kernel says; `Interrupted` as [`Self::elements`].
+    /// The kernel's error; `Interrupted` as [`Self::elements`].
     pub fn tables(&mut self, family: Family) -> io::Result<Vec<String>> {
         let answer = self.dump(msg::GET_TABLE, family.number(), &|_| {})?;
         of(&answer, msg::NEW_TABLE).map(|table| Ok(decode::decode_table(table)?.name)).collect()
     }
 
-    /// The sets and maps of a table, without their elements; not the nameless ones of rules.
+    /// Lists the sets and maps of a table, without their elements; anonymous ones are left out.
     ///
     /// # Errors
     /// `NotFound` if there is no such table; `Interrupted` as [`Self::elements`].
@@ -106,10 +106,10 @@ impl Socket {
         for message in of(&answer, msg::NEW_SET) {
             sets.extend(decode::decode_set(message)?.filter(|(of, _)| of == table).map(|(_, set)| set));
         }
-        self.unless_missing(family, table, sets)
+        self.require_table_if_empty(family, table, sets)
     }
 
-    /// The chains of a table, without their rules; not the nameless ones of rules.
+    /// Lists the chains of a table, without their rules; anonymous ones are left out.
     ///
     /// # Errors
     /// `NotFound` if there is no such table; `Interrupted` as [`Self::elements`].
@@ -121,11 +121,11 @@ impl Socket {
             let chain = decode::decode_chain(message)?;
             chains.extend(chain.filter(|(of, _)| of == table).map(|(_, chain)| chain));
         }
-        self.unless_missing(family, table, chains)
+        self.require_table_if_empty(family, table, chains)
     }
 
-    /// The rules of a table or of one chain, each with its chain's name, in the order of evaluation within each chain.
-    /// A chain that does not exist has no rules.
+    /// Lists the rules of a table or of one chain, each with its chain's name, in the order of evaluation within each chain.
+    /// For a chain that does not exist the list is empty.
     ///
     /// # Errors
     /// `NotFound` if there is no such table; `Interrupted` as [`Self::elements`].
@@ -143,14 +143,14 @@ impl Socket {
                 rules.push((within, rule));
             }
         }
-        self.unless_missing(family, table, rules)
+        self.require_table_if_empty(family, table, rules)
     }
 
-    /// The elements of a set or map, in no order.
+    /// Lists the elements of a set or map, in no order. `each` is called only after all have been read.
     ///
     /// # Errors
-    /// `NotFound` if there is no such set; `Interrupted` if others kept committing while the kernel listed, and no two
-    /// attempts in a row came out the same. `each` is called only when all has been read.
+    /// `NotFound` if there is no such set; `Interrupted` if other programs kept committing during the dump, and no two attempts
+    /// in a row were identical.
     pub fn elements(
         &mut self,
         family: Family,
@@ -168,7 +168,7 @@ impl Socket {
         Ok(())
     }
 
-    /// One element of a set or map without intervals; `None` if it is not there.
+    /// Reads one element of a set or map without intervals; `None` if it does not exist.
     ///
     /// # Errors
     /// `NotFound` if there is no such set.
@@ -181,7 +181,7 @@ impl Socket {
             w.end_nest(list);
         });
         let answer = match answer {
-            // the element, or the set?
+            // either the element or the set is missing
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.require_set(family, table, set)?;
                 return Ok(None);
@@ -200,10 +200,10 @@ impl Socket {
         Ok(found)
     }
 
-    /// The number of the present generation: it changes with each commit of anybody in this network namespace.
+    /// Reads the current generation number, which changes with each commit in this network namespace, by any program.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn generation(&mut self) -> io::Result<u32> {
         let answer = self.query(msg::GET_GENERATION, NO_FAMILY, &|_| {})?;
         let message = of(&answer, msg::NEW_GENERATION).next().ok_or(Malformed("no generation"))?;
@@ -218,22 +218,22 @@ impl Socket {
         .map(drop)
     }
 
-    /// Some kernels answer a query about a missing table with nothing.
-    fn unless_missing<T>(&mut self, family: Family, table: &str, found: Vec<T>) -> io::Result<Vec<T>> {
+    /// `NotFound` if an empty list is due to a missing table: some kernels answer a query about it without an error.
+    fn require_table_if_empty<T>(&mut self, family: Family, table: &str, found: Vec<T>) -> io::Result<Vec<T>> {
         if found.is_empty() && self.table(family, table)?.is_none() {
             return Err(io::ErrorKind::NotFound.into());
         }
         Ok(found)
     }
 
-    /// Lists what one request names until the list is whole, see [`Settling`].
+    /// Dumps objects until the dump is consistent, see [`DumpAttempts`].
     fn dump(&mut self, message: u8, family: u8, fill: &dyn Fn(&mut Writer)) -> io::Result<Objects> {
-        let mut settling = Settling::default();
+        let mut attempts = DumpAttempts::default();
         let fill = |writer: &mut Writer| {
             nfnetlink::header(writer, family);
             fill(writer);
         };
-        self.session.dump(wire::kind(message), DUMP_ATTEMPTS, &fill, &mut |objects| settling.is_whole(objects))
+        self.session.dump(wire::kind(message), DUMP_ATTEMPTS, &fill, &mut |objects| attempts.is_consistent(objects))
     }
 
     fn query(&mut self, message: u8, family: u8, fill: &dyn Fn(&mut Writer)) -> io::Result<Objects> {
@@ -244,13 +244,13 @@ impl Socket {
     }
 }
 
-/// The objects of this message of an answer.
+/// The objects of an answer that have this message type.
 fn of(objects: &Objects, message: u8) -> impl Iterator<Item = &[u8]> {
     objects.of(wire::kind(message))
 }
 
-/// True if nf_tables can't be used at all, rather than refusing something in the batch.
-fn is_of_the_whole(refusal: &MessageError) -> bool {
+/// True if a refusal concerns nf_tables as a whole rather than an operation of the batch.
+fn refuses_whole_batch(refusal: &MessageError) -> bool {
     const FIRST: u32 = 1;
     refusal.sequence == FIRST && ErrorClass::of(&refusal.error).is_unusable()
 }

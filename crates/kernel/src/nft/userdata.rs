@@ -1,8 +1,8 @@
-//! The notes that the `nft` tool keeps beside objects, and that the kernel hands back unread: comments, and of which
-//! expressions the key and the value of a map were declared (`typeof`). Without the latter the tool lists a map whose key
-//! holds a number of no type of its own, but cannot load what it listed.
+//! User data of nf_tables objects: annotations for the `nft` tool, opaque to the kernel. They are comments, and the expressions
+//! by which the key and the value of a map were declared (`typeof`). Without the latter the tool can list a map with an untyped
+//! number in its key, but cannot load the listing.
 //!
-//! Records of a type byte, a length byte and the value; numbers are in the machine's byte order.
+//! The format is a list of records: a type byte, a length byte and the value; numbers are in host byte order.
 
 /// An expression of a `typeof` declaration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,12 +15,12 @@ pub enum TypeofExpr {
     Numgen {
         /// `random`, else `inc`
         random: bool,
-        /// how many numbers
+        /// number of distinct values
         modulus: u32,
-        /// the lowest; the tool leaves out 0
+        /// the lowest value; the tool omits 0
         offset: u32,
     },
-    /// several, joined by dots
+    /// a concatenation, written with dots
     Concat(Vec<TypeofExpr>),
 }
 
@@ -45,8 +45,8 @@ pub enum PayloadField {
     ThDport,
 }
 
-/// What [`set`] notes; the default notes nothing. A declaration that does not fit the set's types makes the tool end in an
-/// assertion when it lists the set.
+/// The annotations of a set or map; none by default. A declaration that does not fit the set's types makes the tool abort with
+/// a failed assertion when it lists the set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetNotes<'a> {
     /// the key's declaration
@@ -72,7 +72,7 @@ mod set_record {
     pub(super) const COMMENT: u8 = 7;
 }
 
-/// records of a `typeof`, and the tool's numbers of its expressions
+/// records of a `typeof`, and the tool's numbers for its expressions
 mod typeof_record {
     pub(super) const EXPRESSION: u8 = 0;
     pub(super) const DATA: u8 = 1;
@@ -82,34 +82,34 @@ mod typeof_record {
     pub(super) const NUMGEN: u32 = 23;
 }
 
-/// A value of no byte order of its own, as a concatenation is.
+/// The byte order of values without one, such as concatenations.
 const NO_BYTE_ORDER: u32 = 0;
-/// What the record of a comment holds at most, its final NUL included.
+/// Maximum length of a comment's record, including the final NUL.
 const COMMENT_BYTES: usize = 255;
 
-/// The notes of a table.
+/// Encodes the user data of a table.
 pub fn table(comment: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     record_text(&mut bytes, TABLE_COMMENT, comment);
     bytes
 }
 
-/// The comment among the notes of a table.
+/// Finds the comment in a table's user data.
 pub fn table_comment(notes: &[u8]) -> Option<String> {
     find_text(notes, TABLE_COMMENT)
 }
 
-/// The comment among the notes of a rule.
+/// Finds the comment in a rule's user data.
 pub fn rule_comment(notes: &[u8]) -> Option<String> {
     find_text(notes, RULE_COMMENT)
 }
 
-/// The comment among the notes of a set or map.
+/// Finds the comment in a set's or map's user data.
 pub fn set_comment(notes: &[u8]) -> Option<String> {
     find_text(notes, set_record::COMMENT)
 }
 
-/// The notes of a set or map. A declaration of more than 255 bytes cannot be noted and is left out.
+/// Encodes the user data of a set or map. A declaration longer than 255 bytes cannot be encoded and is left out.
 pub fn set(notes: &SetNotes<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if notes.key.is_some() || notes.data.is_some() {
@@ -143,7 +143,7 @@ fn byte_order(of: Option<&TypeofExpr>) -> u32 {
     }
 }
 
-/// The kind of expression, and what is to be said of it.
+/// Encodes an expression: its number, and the data of its type.
 fn declaration(of: &TypeofExpr) -> Vec<u8> {
     use typeof_record::{CONCAT, DATA, EXPRESSION, META, NUMGEN, PAYLOAD};
     const L4PROTO: u32 = 16; // NFT_META_L4PROTO
@@ -213,7 +213,7 @@ fn find_text(notes: &[u8], wanted: u8) -> Option<String> {
 // === impl PayloadField ===
 
 impl PayloadField {
-    /// The tool's numbers of the header and of its field.
+    /// The tool's numbers for the header and its field.
     const fn numbers(self) -> (u32, u32) {
         const IP: u32 = 12;
         const IP6: u32 = 13;

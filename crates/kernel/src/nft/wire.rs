@@ -2,9 +2,9 @@
 
 use crate::netlink::{MessageMark, Writer, nfnetlink};
 
-/// nfnetlink's subsystem of nf_tables, in the high byte of a message type
+/// `NFNL_SUBSYS_NFTABLES`, the high byte of a message type
 const SUBSYSTEM: u8 = 10;
-/// nfnetlink's multicast group of nf_tables
+/// `NFNLGRP_NFTABLES`, nfnetlink's multicast group of nf_tables
 pub(super) const GROUP: u32 = 7;
 
 pub(super) const BATCH_BEGIN: u16 = 0x10;
@@ -46,7 +46,7 @@ pub(super) const EXPR_NAME: u16 = 1;
 pub(super) const EXPR_DATA: u16 = 2;
 pub(super) const GENERATION_ID: u16 = 1;
 
-/// verdicts, as the kernel's signed numbers in 32 bits
+/// verdict codes: the kernel's signed numbers as 32 bits
 pub(super) mod verdict {
     pub(in crate::nft) const DROP: i32 = 0;
     pub(in crate::nft) const ACCEPT: i32 = 1;
@@ -76,7 +76,7 @@ pub(super) mod chain {
     pub(in crate::nft) const HOOK_PRIORITY: u16 = 2;
     /// base chain
     pub(in crate::nft) const F_BASE: u32 = 1;
-    /// made and removed with a rule, without a name of its own
+    /// anonymous: bound to a rule, created and deleted with it
     pub(in crate::nft) const F_BINDING: u32 = 4;
 }
 
@@ -155,9 +155,9 @@ pub(super) fn begin_batch(writer: &mut Writer, kind: u16, sequence: u32) -> Mess
     mark
 }
 
-/// expressions: their names, their attributes, and (`ATTRIBUTES`) those of them that a typed expression may have
+/// expressions: their names, their attributes, and (`ATTRIBUTES`) those that a typed expression may have
 pub(super) mod expr {
-    /// loads (or, with `SREG`, writes) bytes of the packet
+    /// payload: loads (or, with `SREG`, writes) bytes of the packet
     pub(in crate::nft) mod payload {
         pub(in crate::nft) const NAME: &str = "payload";
         pub(in crate::nft) const ATTRIBUTES: &[u16] = &[DREG, BASE, OFFSET, LEN];
@@ -208,7 +208,7 @@ pub(super) mod expr {
         pub(in crate::nft) const FLAGS: u16 = 5;
         pub(in crate::nft) const F_INVERT: u32 = 1;
     }
-    /// change of a set by a packet
+    /// change of a set during evaluation of a packet
     pub(in crate::nft) mod dynset {
         pub(in crate::nft) const NAME: &str = "dynset";
         pub(in crate::nft) const ATTRIBUTES: &[u16] = &[SET, OP, KEY, DATA, TIMEOUT, PAD, FLAGS];
@@ -247,7 +247,7 @@ pub(super) mod expr {
         pub(in crate::nft) const PORT_MAX: u16 = 6;
         pub(in crate::nft) const FLAGS: u16 = 7;
         pub(in crate::nft) const DNAT: u32 = 1;
-        /// set by the kernel itself: an address is given, a port is given
+        /// set by the kernel itself: the address is mapped, the port is specified
         pub(in crate::nft) const F_KERNELS: u32 = 1 | 2;
     }
     /// masquerading
@@ -257,7 +257,7 @@ pub(super) mod expr {
         pub(in crate::nft) const FLAGS: u16 = 1;
         pub(in crate::nft) const F_FULLY_RANDOM: u32 = 1 << 4;
     }
-    /// answers that refuse
+    /// rejection with an answer
     pub(in crate::nft) mod reject {
         pub(in crate::nft) const NAME: &str = "reject";
         pub(in crate::nft) const ATTRIBUTES: &[u16] = &[TYPE, CODE];
@@ -286,7 +286,7 @@ pub(super) mod expr {
         pub(in crate::nft) const DIRECTION: u16 = 3;
         pub(in crate::nft) const ORIGINAL: u8 = 0;
     }
-    /// a constant into a register
+    /// loads a constant into a register
     pub(in crate::nft) mod immediate {
         pub(in crate::nft) const NAME: &str = "immediate";
         pub(in crate::nft) const ATTRIBUTES: &[u16] = &[DREG, DATA];

@@ -218,7 +218,7 @@ fn a_tool_that_hangs_is_given_up() {
         let mut engine = started(machine);
         wrapper.fault("exec sleep 1000\n");
         engine.offer(change(machine.family));
-        failed(&engine.sync(Instant::now()), &["-restore", &format!("was not done within {bound:?}")]);
+        failed(&engine.sync(Instant::now()), &["-restore", &format!("timed out after {bound:?}")]);
         wrapper.well();
         settle(&mut engine, Instant::now());
         assert_same(&machine.read_back(), &wanted(&engine), "recovered");

@@ -1,4 +1,4 @@
-//! Upstream's own rulesets.
+//! Upstream's rulesets parse and print unchanged.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn every_rule_is_one_of_ours() {
         read_lines(text.as_bytes(), &mut |line| match line {
             Line::Rule { chain, text } => {
                 rules += 1;
-                // the tool of that time wrote two blanks there
+                // the tool's release of that time printed two blanks there
                 let normal = text.replace("--nfacct-name  ", "--nfacct-name ");
                 assert_eq!(printed(family, &parsed(family, text)), normal, "-A {chain}");
                 let mut uncommented = String::new();

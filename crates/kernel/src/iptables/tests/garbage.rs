@@ -1,4 +1,4 @@
-//! No text ends the program; what is taken for a rule is one.
+//! No text makes the parser panic; every accepted rule is equal after printing and parsing.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn check(family: Family, text: &str) {
 }
 
 #[test]
-fn cut_at_every_character() {
+fn truncated_at_every_character() {
     for family in Family::ALL {
         for (_, text) in samples::rules(family) {
             text.char_indices().for_each(|(end, _)| check(family, &text[..end]));

@@ -1,10 +1,10 @@
-//! Lines.
+//! Splitting of output into lines.
 
 use std::io::{self, BufReader, Read};
 
 use super::*;
 
-/// The lines, in words.
+/// The lines, in debug format.
 fn read(text: &[u8]) -> (Vec<String>, Result<(), Garbage>) {
     let mut lines = Vec::new();
     let result = read_lines(text, &mut |line| lines.push(format!("{line:?}")));
@@ -39,7 +39,7 @@ fn a_save_and_a_list() {
 }
 
 #[test]
-fn garbage_is_named() {
+fn unexpected_lines_are_reported() {
     let cases: [(&[u8], usize, &str); 16] = [
         (b"hello\n", 1, "hello"),
         (b"*nat\n:X\nCOMMIT\n", 2, ":X"),
@@ -53,7 +53,7 @@ fn garbage_is_named() {
         (b"-N a b\n", 1, "-N a b"),
         (b"-P\n", 1, "-P"),
         (b"[0:0]\n", 1, "[0:0]"),
-        (b"*nat\n:INPUT ACCEPT [0:0]\n", 3, "the end, within a table"),
+        (b"*nat\n:INPUT ACCEPT [0:0]\n", 3, "end of output within a table"),
         (b"\x01\x02\n", 1, "??"),
         (b"# Table `nat' is incompatible, use 'nft' tool.\n", 1, "# Table `nat' is incompatible, use 'nft' tool."),
         (b"\xff\n", 1, "\u{fffd}"),
@@ -66,7 +66,7 @@ fn garbage_is_named() {
     assert_eq!(long.to_string(), format!("line 1: {}", "é".repeat(100)));
 }
 
-/// The tool says so when the table has other base chains too; what it can list, it lists.
+/// The tool reports a table with additional base chains, but lists the rest.
 #[test]
 fn a_table_with_other_base_chains_is_listed() {
     let text = b"# Table `nat' contains incompatible base-chains, use 'nft' tool to list them.\n*nat\nCOMMIT\n";
@@ -74,14 +74,14 @@ fn a_table_with_other_base_chains_is_listed() {
 }
 
 #[test]
-fn other_peoples_bytes_do_no_harm() {
+fn invalid_utf8_is_replaced() {
     let (lines, result) = read(b"*nat\n-A X -m comment --comment \"\xe9\"\nCOMMIT\n");
     assert_eq!(result, Ok(()));
     assert_eq!(lines[1], "Rule { chain: \"X\", text: \"-m comment --comment \\\"\u{fffd}\\\"\" }");
 }
 
 #[test]
-fn an_error_of_the_reader_is_told() {
+fn an_error_of_the_reader_is_returned() {
     struct Broken;
     impl Read for Broken {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {

@@ -1,4 +1,4 @@
-//! Rules and texts: against upstream's own rulesets, against the real tools, and against each other.
+//! Printing and parsing of rules: compared with upstream's rulesets, with the real tools, and with each other.
 
 use ferry_family::Family;
 
@@ -25,5 +25,5 @@ fn printed(family: Family, rule: &Rule) -> String {
 }
 
 fn parsed(family: Family, text: &str) -> Rule {
-    Rule::parse(family, text).unwrap_or_else(|| panic!("no rule of ours: {text}"))
+    Rule::parse(family, text).unwrap_or_else(|| panic!("not parsed as a rule: {text}"))
 }

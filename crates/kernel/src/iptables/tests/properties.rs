@@ -1,4 +1,4 @@
-//! Any rule, as text and back.
+//! Arbitrary rules are equal after printing and parsing.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +12,7 @@ use super::*;
 fn address(family: Family) -> BoxedStrategy<IpAddr> {
     match family {
         Family::V4 => any::<[u8; 4]>().prop_map(IpAddr::from).boxed(),
-        // with zeros, so that they are shortened
+        // with zeros, so that the printed addresses are shortened
         Family::V6 => (any::<[u16; 8]>(), any::<u8>())
             .prop_map(|(mut groups, zeros)| {
                 (0..8).filter(|at| zeros & 1 << at != 0).for_each(|at| groups[at] = 0);
@@ -106,9 +106,9 @@ proptest! {
         prop_assert_eq!(Rule::parse(family, &text), Some(Rule { matches, ..rule }));
     }
 
-    /// The order in which an address, an interface and a protocol are told means nothing.
+    /// The number and kind of blanks outside of quotation marks is insignificant.
     #[test]
-    fn blanks_mean_nothing((family, rule) in family_and_rule(), blanks in "[ \t]{1,3}") {
+    fn blanks_are_insignificant((family, rule) in family_and_rule(), blanks in "[ \t]{1,3}") {
         let spread: Vec<_> = printed(family, &rule).split('"').enumerate()
             .map(|(at, part)| if at == 0 { part.replace(' ', &blanks) } else { part.to_owned() })
             .collect();

@@ -1,4 +1,4 @@
-//! What the tool is given.
+//! The input of the tool.
 
 use super::*;
 

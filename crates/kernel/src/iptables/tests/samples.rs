@@ -1,14 +1,14 @@
-//! At least one rule of each kind that this program writes, and its text.
+//! Samples: at least one rule of each kind that this program writes, with its text.
 
 use super::*;
 
 const JUMP: &str = "-j KUBE-SVC-7AEEELSGPX43WHBU";
-const SAID: &str = r#"-m comment --comment "ns/svc:http cluster IP""#;
+const COMMENT: &str = r#"-m comment --comment "ns/svc:http cluster IP""#;
 
-/// A rule, and what the tools print of it.
+/// A rule, and its text as printed by the tools.
 type Sample = (Rule, String);
 
-/// All of them.
+/// All samples of a family.
 pub(super) fn rules(family: Family) -> Vec<Sample> {
     let both_ways = [false, true].into_iter().flat_map(invertible);
     [comments(), addresses(family), extensions(family), targets(family)]
@@ -34,7 +34,7 @@ fn comments() -> Vec<Sample> {
     let long = "x y".repeat(85);
     vec![
         (Rule::default(), String::new()),
-        (rule([comment()], Target::None), SAID.to_owned()),
+        (rule([comment()], Target::None), COMMENT.to_owned()),
         (rule([Match::comment("plain_-09")], chain()), format!("-m comment --comment plain_-09 {JUMP}")),
         (rule([Match::comment("")], chain()), format!(r#"-m comment --comment "" {JUMP}"#)),
         (
@@ -60,11 +60,11 @@ fn addresses(family: Family) -> Vec<Sample> {
     };
     let local = rule([comment(), Match::DestinationLocal], Target::Accept);
     vec![
-        (frontend, format!("! -s {pods} -d {one} -p tcp {SAID} -m tcp --dport 80 {JUMP}")),
-        (Rule { source: only(one), ..rule([comment()], Target::Return) }, format!("-s {one} {SAID} -j RETURN")),
+        (frontend, format!("! -s {pods} -d {one} -p tcp {COMMENT} -m tcp --dport 80 {JUMP}")),
+        (Rule { source: only(one), ..rule([comment()], Target::Return) }, format!("-s {one} {COMMENT} -j RETURN")),
         (
             Rule { destination: except(loopback), ..local },
-            format!("! -d {loopback} {SAID} -m addrtype --dst-type LOCAL -j ACCEPT"),
+            format!("! -d {loopback} {COMMENT} -m addrtype --dst-type LOCAL -j ACCEPT"),
         ),
     ]
 }
@@ -77,10 +77,10 @@ fn extensions(family: Family) -> Vec<Sample> {
     };
     let node_port = rule([Match::Port(Some(65_535)), account("localhost_nps_accepted_pkts")], chain());
     vec![
-        (rule([comment(), Match::SourceLocal], chain()), format!("{SAID} -m addrtype --src-type LOCAL {JUMP}")),
+        (rule([comment(), Match::SourceLocal], chain()), format!("{COMMENT} -m addrtype --src-type LOCAL {JUMP}")),
         (
             rule([Match::CtState { inverted: false, states: CtStates::New }, comment()], chain()),
-            format!("-m conntrack --ctstate NEW {SAID} {JUMP}"),
+            format!("-m conntrack --ctstate NEW {COMMENT} {JUMP}"),
         ),
         (
             rule([Match::Random(1 << 30)], chain()),
@@ -88,7 +88,7 @@ fn extensions(family: Family) -> Vec<Sample> {
         ),
         (
             rule([comment(), Match::RecentlySeen { seconds: 10_800, list: list() }], chain()),
-            format!("{SAID} -m recent --rcheck --seconds 10800 --reap {recent} {JUMP}"),
+            format!("{COMMENT} -m recent --rcheck --seconds 10800 --reap {recent} {JUMP}"),
         ),
         (rule([Match::SeeNow { list: list() }], Target::Accept), format!("-m recent --set {recent} -j ACCEPT")),
         (
@@ -142,7 +142,7 @@ fn invertible(inverted: bool) -> Vec<Sample> {
     );
     let inputs = ["cali+", "eth0.100"].map(|interface| {
         let input = Some(Box::new(Input { name: interface.into(), inverted }));
-        (Rule { input, ..rule([comment()], chain()) }, format!("{prefix}-i {interface} {SAID} {JUMP}"))
+        (Rule { input, ..rule([comment()], chain()) }, format!("{prefix}-i {interface} {COMMENT} {JUMP}"))
     });
     states.into_iter().chain(marks).chain(inputs).collect()
 }
@@ -151,15 +151,15 @@ fn account(name: &str) -> Match {
     Match::Account(name.into())
 }
 
-/// The counters that the samples count with.
+/// The counters used by the samples.
 pub(super) const COUNTERS: [&str; 2] = ["localhost_nps_accepted_pkts", "a.counter"];
 
-/// Whether a table has the rule's target or match.
+/// True if the rule's target and matches are allowed in a table.
 pub(super) fn belongs(table: Table, rule: &Rule) -> bool {
     match rule.target {
         Target::Dnat(_) | Target::Masquerade { .. } => table == Table::Nat,
         Target::Reject => table == Table::Filter,
-        Target::Drop => table != Table::Nat, // which the tools forbid
+        Target::Drop => table != Table::Nat, // refused by the tools
         Target::SetXmark { .. } => table != Table::Filter,
         _ => true,
     }

@@ -1,4 +1,4 @@
-//! Text and rules, without a tool.
+//! Printing and parsing of rules, without a tool.
 
 use std::mem::size_of;
 
@@ -14,7 +14,7 @@ fn samples_print_and_parse() {
     }
 }
 
-/// A hundred and sixty-five thousand are held at a restart in a large cluster.
+/// 165,000 rules are in memory at a restart in a large cluster.
 #[test]
 fn rules_are_small() {
     assert_eq!((size_of::<Rule>(), size_of::<Match>()), (96, 24));
@@ -29,7 +29,7 @@ fn appended_to_what_is_there() {
     assert_eq!(text, "-A X -m comment --comment a -j ACCEPT-j ACCEPT");
 }
 
-/// What other versions of the tools print, or people write.
+/// Variants of rules that other releases of the tools print, or people write.
 #[test]
 fn variants() {
     let same = [
@@ -82,7 +82,7 @@ fn addresses_as_the_c_library_prints_them() {
     }
 }
 
-/// One a line.
+/// Rules that this program does not write, one per line.
 const OTHERS: &str = r#"
 -s 10.0.0.0/255.0.255.0
 -s 10.0.0.0/33
@@ -191,7 +191,7 @@ x
 "#;
 
 #[test]
-fn what_is_not_ours() {
+fn unsupported_rules_are_none() {
     let others: Vec<_> = OTHERS.lines().filter(|line| !line.is_empty()).collect();
     assert!(others.len() > 90);
     for text in others.into_iter().chain(["-m comment --comment \"a\tb\""]) {
@@ -203,7 +203,7 @@ fn what_is_not_ours() {
 }
 
 #[test]
-fn comments_are_made_fit() {
+fn comments_are_sanitized() {
     let text = |text: &str| match Match::comment(text) {
         Match::Comment(text) => text.to_string(),
         other => panic!("{other:?}"),
@@ -216,7 +216,7 @@ fn comments_are_made_fit() {
 }
 
 #[test]
-fn everybody_is_not_printed() {
+fn all_addresses_are_not_printed() {
     let all: ipnet::IpNet = "0.0.0.0/0".parse().unwrap();
     assert_eq!((Side::only(all), Side::except(all)), (None, None));
     let rule = Rule { source: Some(Side { net: all, inverted: false }), target: Target::Accept, ..Rule::default() };

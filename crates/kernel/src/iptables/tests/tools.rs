@@ -1,4 +1,4 @@
-//! The real tools, of both variants, in network namespaces.
+//! Comparison with the real tools of both variants, in network namespaces.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,7 +15,7 @@ use crate::nfacct;
 
 const VARIANTS: [&str; 2] = ["nft", "legacy"];
 
-/// The tools of a variant and a family, in a namespace of their own and with a lock file of their own.
+/// The tools of a variant and a family, with a namespace and a lock file of their own.
 pub(super) struct Tools {
     namespace: Namespace,
     lock: PathBuf,
@@ -45,7 +45,7 @@ impl Tools {
         let mut command = self.command("-restore");
         command.args(["--noflush", "-w", "5"]).stdin(Stdio::piped()).stderr(Stdio::piped());
         let output = self.run(|| {
-            let mut child = command.spawn().expect("the tools of iptables are needed");
+            let mut child = command.spawn().expect("the iptables tools must be installed");
             child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
             child.wait_with_output().unwrap()
         });
@@ -64,7 +64,7 @@ impl Tools {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The rules of each chain that has any, with its table before its name.
+    /// The rules of each non-empty chain, by table and chain name.
     fn rules(&self, text: &str) -> BTreeMap<String, Vec<String>> {
         let (mut rules, mut table) = (BTreeMap::<_, Vec<_>>::new(), String::new());
         read_lines(text.as_bytes(), &mut |line| match line {
@@ -79,11 +79,11 @@ impl Tools {
 
 impl Drop for Tools {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.lock); // the nft variant makes none
+        let _ = std::fs::remove_file(&self.lock); // the nft variant creates none
     }
 }
 
-/// All tools here, and what they are.
+/// Runs a test with the tools of each family and variant.
 fn each(mut test: impl FnMut(Family, &Tools)) {
     for family in Family::ALL {
         for variant in VARIANTS {
@@ -92,7 +92,7 @@ fn each(mut test: impl FnMut(Family, &Tools)) {
     }
 }
 
-/// The blanks of the tools up to 1.8.9.
+/// Normalizes the blanks of tools up to 1.8.9.
 fn normal(text: &str) -> String {
     text.replace("--nfacct-name  ", "--nfacct-name ")
 }
@@ -128,7 +128,7 @@ fn every_sample_is_printed_as_we_print_it() {
     });
 }
 
-/// Each rule is found by its own text, among all the others.
+/// Each rule is found by its text, among all others.
 #[test]
 fn every_sample_is_deleted_by_its_text() {
     each(|family, tools| {
@@ -158,9 +158,9 @@ fn every_sample_is_deleted_by_its_text() {
     });
 }
 
-/// As upstream writes probabilities, with ten decimals.
+/// Probabilities written with ten decimals, as by upstream.
 #[test]
-fn probabilities_are_what_the_tools_make_of_them() {
+fn probabilities_are_rounded_as_by_the_tools() {
     each(|family, tools| {
         let chain = name("KUBE-TEST");
         let mut restore = Restore::new(family);
@@ -183,7 +183,7 @@ fn probabilities_are_what_the_tools_make_of_them() {
     });
 }
 
-/// An address that the C library prints in a way of its own.
+/// Addresses that the C library prints differently from Rust.
 #[test]
 fn addresses_with_dots_are_printed_as_we_print_them() {
     for variant in VARIANTS {
@@ -213,8 +213,8 @@ fn addresses_with_dots_are_printed_as_we_print_them() {
     }
 }
 
-/// What any rule has to be so that the tools take it.
-fn takeable(rule: Rule) -> Rule {
+/// Restricts an arbitrary rule to one that the tools accept.
+fn acceptable(rule: Rule) -> Rule {
     let fit = |each: Match| match each {
         Match::Account(_) => Match::Account(samples::COUNTERS[0].into()),
         Match::RecentlySeen { seconds, list } => Match::RecentlySeen { seconds: seconds >> 1 | 1, list },
@@ -240,7 +240,7 @@ fn any_rule_is_printed_as_we_print_it() {
         let mut runner = TestRunner::deterministic();
         let rules: Vec<_> =
             std::iter::repeat_with(|| properties::rule(family).new_tree(&mut runner).unwrap().current())
-                .map(takeable)
+                .map(acceptable)
                 .take(1000)
                 .collect();
         let mut restore = Restore::new(family);

@@ -1,4 +1,4 @@
-//! Both variants in network namespaces, and small scripts in their stead for what goes wrong.
+//! Both variants in network namespaces, and small scripts in place of the tools for failures.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::netns::Namespace;
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
-/// A folder for programs and a lock file, gone with the value.
+/// A directory for programs and a lock file, removed when dropped.
 struct Folder(PathBuf);
 
 // === impl Folder ===
@@ -28,17 +28,18 @@ impl Folder {
         Self(folder)
     }
 
-    /// Real programs, own lock.
+    /// The real programs, with a lock file of its own.
     fn real(&self) -> Environment {
         Environment { lock_file: self.0.join("lock"), ..Environment::of_process() }
     }
 
-    /// Only programs of this folder.
+    /// Only programs of this directory.
     fn own(&self) -> Environment {
         Environment { path: self.0.clone().into(), ..self.real() }
     }
 
-    /// A script. Another process writes it, or else one that is started just then could hold it open, and nobody run it.
+    /// Writes a script. Another process writes it: otherwise a process started at the same time could inherit the open file,
+    /// and executing it would fail (`ETXTBSY`).
     fn script(&self, name: &str, text: &str) -> &Self {
         let mut install = Command::new("install");
         install.args(["-m", "755", "/dev/stdin"]).arg(self.0.join(name)).stdin(Stdio::piped());
@@ -48,7 +49,7 @@ impl Folder {
         self
     }
 
-    /// Programs that know their version, and do this otherwise.
+    /// Writes programs that print their version, and otherwise run this script.
     fn programs(&self, stem: &str, version: &str, text: &str) -> &Self {
         for name in programs(stem) {
             let version = format!("[ \"$1\" = --version ] && echo '{name} {version}' && exit 0");
@@ -57,7 +58,7 @@ impl Folder {
         self
     }
 
-    /// A tool that does this.
+    /// A tool that runs this script.
     fn tool(&self, backend: Backend, text: &str) -> Tool {
         let version = match backend {
             Backend::Nft => "v1.8.9 (nf_tables)",
@@ -67,7 +68,7 @@ impl Folder {
         Tool::find_in(&self.own(), Family::V4, Some(backend)).unwrap()
     }
 
-    /// A tool that does this without end, and does not get much time.
+    /// A tool that runs this endless script, with a short time limit.
     fn endless(&self, backend: Backend, text: &str) -> Tool {
         let mut tool = self.tool(backend, text);
         tool.environment.run_time = Duration::from_millis(400);
@@ -88,7 +89,7 @@ fn tools(folder: &Folder) -> impl Iterator<Item = Tool> {
         .flat_map(move |family| Backend::ALL.map(|backend| Tool::find_in(&environment, family, Some(backend)).unwrap()))
 }
 
-/// Runs this with each of the four tools, in a namespace of its own.
+/// Runs a test with each of the four tools, in a namespace of its own.
 fn with_each(test: impl Fn(&Tool) + Sync) {
     let folder = Folder::new();
     for tool in tools(&folder) {
@@ -130,11 +131,11 @@ fn refusal(tool: &Tool, text: &str) -> (Option<usize>, String, bool) {
 const SOME: &str = "*nat\n:ONE - [0:0]\n:TWO - [0:0]\n-A ONE -p tcp -j TWO\n-A TWO -j RETURN\nCOMMIT\n";
 
 #[test]
-fn what_is_restored_is_listed_and_saved() {
+fn restored_rules_are_listed_and_saved() {
     with_each(|tool| {
         assert_eq!(listed(tool, Table::Nat, "ONE"), None, "{tool:?}");
         let run = restore(tool, SOME).unwrap();
-        assert_eq!(run.lock_wait, Duration::ZERO, "nobody else had it");
+        assert_eq!(run.lock_wait, Duration::ZERO, "the lock was free");
         assert_eq!(listed(tool, Table::Nat, "ONE").unwrap(), ["-p tcp -j TWO"], "{tool:?}");
         assert_eq!(listed(tool, Table::Nat, "TWO").unwrap(), ["-j RETURN"]);
         assert_eq!(listed(tool, Table::Nat, "THREE"), None);
@@ -143,7 +144,7 @@ fn what_is_restored_is_listed_and_saved() {
         for line in ["Table(\"nat\")", "Chain { name: \"ONE\", builtin: false }", "Commit"] {
             assert!(lines.iter().any(|found| found == line), "{line} in {lines:?}");
         }
-        // Others' chains stay.
+        // Other chains stay.
         restore(tool, "*nat\n:THREE - [0:0]\nCOMMIT\n").unwrap();
         assert_eq!(listed(tool, Table::Nat, "ONE").unwrap(), ["-p tcp -j TWO"]);
         assert_eq!(listed(tool, Table::Nat, "THREE").unwrap(), [""; 0]);
@@ -162,7 +163,7 @@ fn runs_are_of_the_threads_namespace() {
 }
 
 #[test]
-fn reading_makes_no_table() {
+fn reading_creates_no_table() {
     with_each(|tool| {
         for table in Table::ALL {
             saved(tool, table);
@@ -174,7 +175,7 @@ fn reading_makes_no_table() {
 }
 
 #[test]
-fn what_the_tool_does_not_understand_is_refused_with_its_line() {
+fn syntax_errors_are_refused_with_their_line() {
     with_each(|tool| {
         let of_rule = |rule: &str| refusal(tool, &format!("*nat\n:ONE - [0:0]\n-A ONE {rule}\nCOMMIT\n"));
         for (rule, words) in [
@@ -196,20 +197,20 @@ fn what_the_tool_does_not_understand_is_refused_with_its_line() {
 }
 
 #[test]
-fn what_is_not_there_is_refused_with_its_line() {
+fn missing_objects_are_refused_with_their_line() {
     with_each(|tool| {
         restore(tool, SOME).unwrap();
-        // The legacy variant says no more than the line.
+        // The legacy variant reports only the line.
         let says_more = tool.backend() == Backend::Nft;
         for line in ["-A THREE -j RETURN", "-I THREE -j RETURN", "-D ONE -p udp -j TWO", "-X THREE"] {
             let (at, text, missing) = refusal(tool, &format!("*nat\n:FOUR - [0:0]\n{line}\nCOMMIT\n"));
             assert_eq!((at, missing), (Some(3), says_more), "{line} of {tool:?}: {text}");
         }
-        // The chain is not looked for before the end, or for an extension of this name.
+        // The target chain is resolved only at COMMIT, or is taken for an extension of this name.
         let (at, text, missing) = refusal(tool, "*nat\n:FOUR - [0:0]\n-A FOUR -j THREE\nCOMMIT\n");
         assert_eq!((at, missing), (Some(if says_more { 4 } else { 3 }), true), "{text}");
         assert!(text.contains("THREE"), "{text}");
-        // In use. The legacy variant says nothing of what the kernel refuses but the line of the COMMIT.
+        // The chain is in use. Of errors of the kernel the legacy variant reports only the line of the COMMIT.
         let (at, ..) = refusal(tool, "*nat\n:ONE - [0:0]\n-A ONE -p tcp -j TWO\n-X TWO\nCOMMIT\n");
         assert_eq!(at, Some(4), "{tool:?}");
         assert_eq!(listed(tool, Table::Nat, "FOUR"), None, "no section is done in part");
@@ -217,13 +218,13 @@ fn what_is_not_there_is_refused_with_its_line() {
 }
 
 #[test]
-fn what_the_kernel_refuses_has_a_line() {
+fn errors_of_the_kernel_have_a_line() {
     with_each(|tool| {
         let loops = "*nat\n:ONE - [0:0]\n:TWO - [0:0]\n-A ONE -j TWO\n-A TWO -j ONE\n-A PREROUTING -j ONE\nCOMMIT\n";
         let (at, text, missing) = refusal(tool, loops);
         assert!(!missing, "{text}");
         assert!(at.is_some_and(|line| (4..=7).contains(&line)), "{at:?}: {text}");
-        // A section before it is done.
+        // The previous section is committed.
         let (at, ..) = refusal(tool, "*filter\n:ONE - [0:0]\nCOMMIT\n*nat\n-A THREE -j RETURN\nCOMMIT\n");
         assert_eq!(at, Some(5));
         assert_eq!(listed(tool, Table::Filter, "ONE").unwrap(), [""; 0]);
@@ -231,10 +232,10 @@ fn what_the_kernel_refuses_has_a_line() {
 }
 
 #[test]
-fn without_the_capability_there_is_no_permission() {
+fn without_the_capability_the_failure_is_no_permission() {
     with_each(|tool| {
         restore(tool, SOME).unwrap();
-        // Of this thread and of what it starts.
+        // For this thread and the processes that it starts.
         remove_capability_from_bounding_set(CapabilitySet::NET_ADMIN).unwrap();
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective.remove(CapabilitySet::NET_ADMIN);
@@ -247,7 +248,7 @@ fn without_the_capability_there_is_no_permission() {
 }
 
 #[test]
-fn what_only_nft_can_show_is_not_taken_for_nothing() {
+fn rules_that_only_nft_can_show_are_a_failure() {
     let folder = Folder::new();
     let tool = Tool::find_in(&folder.real(), Family::V4, Some(Backend::Nft)).unwrap();
     let run = || {
@@ -264,7 +265,7 @@ fn what_only_nft_can_show_is_not_taken_for_nothing() {
 }
 
 #[test]
-fn the_locks_wait_is_known_and_bounded() {
+fn the_wait_for_the_lock_is_measured_and_bounded() {
     let folder = Folder::new();
     let environment = folder.real();
     for backend in Backend::ALL {
@@ -276,7 +277,7 @@ fn the_locks_wait_is_known_and_bounded() {
             let began = Instant::now();
             let result = restore(&tool, SOME);
             if backend == Backend::Nft {
-                // It has none.
+                // The nft variant has no lock.
                 assert_eq!(result.unwrap().lock_wait, Duration::ZERO);
                 return;
             }
@@ -287,7 +288,7 @@ fn the_locks_wait_is_known_and_bounded() {
                 }
                 other => panic!("{other:?}"),
             }
-            assert_eq!(legacy::tables(Family::V4).unwrap(), Vec::<String>::new(), "nothing was run");
+            assert_eq!(legacy::tables(Family::V4).unwrap(), Vec::<String>::new(), "no tool was run");
             tool.environment.lock_wait = Duration::from_secs(20);
             let waited = std::thread::scope(|scope| {
                 let namespace = crate::netns::current().unwrap();
@@ -310,7 +311,7 @@ fn the_lock_is_held_for_the_run_and_no_longer() {
     let folder = Folder::new();
     let lock = folder.0.join("lock");
     let free = |lock: &Path| Lock::take(lock, Duration::ZERO).is_ok();
-    // The child has the lock, and no other descriptor of ours. The one that it leaves behind doesn't keep it.
+    // The child has the lock and no other descriptor of ours. A process that it leaves behind doesn't keep the lock.
     let text = |files: &str| {
         format!(
             "cat >/dev/null; flock -n '{0}' true && echo free >&2\n\
@@ -320,20 +321,20 @@ fn the_lock_is_held_for_the_run_and_no_longer() {
         )
     };
     for (files, count) in [("", "1"), ("-v", "0")] {
-        let (_, said, _) = refusal(&folder.tool(Backend::Legacy, &text(files)), SOME);
-        assert_eq!(said, count, "the lock was free, or files were open");
+        let (_, output, _) = refusal(&folder.tool(Backend::Legacy, &text(files)), SOME);
+        assert_eq!(output, count, "the lock was free, or files were open");
         assert!(free(&lock));
     }
-    // The nft variant has none.
-    let (_, said, _) = refusal(&folder.tool(Backend::Nft, &text("").replace("flock", ": flock")), SOME);
-    assert!(said.ends_with("0"), "{said}");
-    // Also when it is killed.
+    // The nft variant has no lock.
+    let (_, output, _) = refusal(&folder.tool(Backend::Nft, &text("").replace("flock", ": flock")), SOME);
+    assert!(output.ends_with("0"), "{output}");
+    // The lock is also released when the tool is killed.
     let tool = folder.endless(Backend::Legacy, "exec sleep 1000");
     assert!(matches!(restore(&tool, SOME), Err(Failure::TimedOut { .. })));
     assert!(free(&lock));
 }
 
-/// Where the test below runs itself once more: what is killed there must be a process.
+/// Environment variable with which the test below runs itself as a process, because it has to be killed.
 const VICTIM: &str = "FERRY_TEST_LOCK_VICTIM";
 
 #[test]
@@ -377,14 +378,14 @@ fn the_lock_outlives_this_process_with_the_child_that_writes() {
 }
 
 #[test]
-fn a_lock_file_that_cannot_be_is_named() {
+fn a_lock_file_that_cannot_be_created_is_named() {
     let folder = Folder::new();
     let mut environment = folder.real();
     environment.lock_file = folder.0.join("no/such/folder/lock");
     let tool = Tool::find_in(&environment, Family::V4, Some(Backend::Legacy)).unwrap();
     let failure = restore(&tool, SOME).unwrap_err();
     assert!(matches!(&failure, Failure::NoLockFile { path, .. } if *path == environment.lock_file));
-    assert!(failure.to_string().contains("/no/such/folder/lock of iptables cannot be opened"), "{failure}");
+    assert!(failure.to_string().contains("iptables lock file /no/such/folder/lock"), "{failure}");
 }
 
 #[test]
@@ -406,7 +407,7 @@ fn missing_programs_are_named() {
         assert!(matches!(failure, Failure::Missing { .. }), "{failure:?}");
         assert!(failure.to_string().contains(names), "{failure}");
     }
-    // All three are needed, and can be run.
+    // All three programs must exist and be executable.
     folder.programs("ip6tables", "v1.8.9 (legacy)", "");
     assert!(matches!(find(Some(Backend::Nft)), Failure::Missing { .. }), "of the other variant");
     assert_eq!(Tool::find_in(&folder.own(), Family::V6, None).unwrap().backend(), Backend::Legacy);
@@ -414,14 +415,14 @@ fn missing_programs_are_named() {
     assert!(matches!(find(None), Failure::Missing { .. }));
     fs::write(folder.0.join("ip6tables-save"), "no program").unwrap();
     assert!(matches!(find(None), Failure::Missing { .. }));
-    // Gone after it was found.
+    // Deleted after it was found.
     let tool = folder.tool(Backend::Nft, "");
     fs::remove_file(folder.0.join("iptables-restore")).unwrap();
     assert!(matches!(restore(&tool, SOME), Err(Failure::Missing { tool }) if tool == "iptables-restore"));
 }
 
 #[test]
-fn versions_decide() {
+fn old_versions_are_refused() {
     let find = |version: &str, backend| {
         let folder = Folder::new();
         folder.programs("iptables", version, "");
@@ -435,8 +436,8 @@ fn versions_decide() {
     {
         let (failure, needs) = (find(version, None).unwrap_err(), backend.needs());
         assert!(matches!(&failure, Failure::TooOld { needs: it, .. } if *it == needs), "{version}: {failure:?}");
-        let said = failure.to_string();
-        assert!(said.contains(&format!("and {needs} is the first")), "{said}");
+        let message = failure.to_string();
+        assert!(message.contains(&format!("{needs} or later is required")), "{message}");
     }
     for version in ["", "1.8.9", "v1.x (legacy)", "v1.8.9 (quantum)"] {
         assert!(matches!(find(version, None), Err(Failure::Garbage { .. })), "{version}");
@@ -444,21 +445,21 @@ fn versions_decide() {
 }
 
 #[test]
-fn programs_that_do_not_belong_together_are_not_used() {
+fn programs_of_different_variants_are_not_used_together() {
     let folder = Folder::new();
     folder.programs("iptables", "v1.8.9 (legacy)", "");
     folder.script("iptables-save", "echo iptables-save 'v1.8.9 (nf_tables)'");
     for backend in [None, Some(Backend::Legacy)] {
         let failure = Tool::find_in(&folder.own(), Family::V4, backend).unwrap_err();
         assert!(
-            failure.to_string().contains("it is of the nft variant, and iptables-restore of the legacy"),
+            failure.to_string().contains("it is of the nft variant, but iptables-restore of the legacy"),
             "{failure}"
         );
     }
 }
 
 #[test]
-fn a_tool_that_hangs_is_killed_and_leaves_nothing() {
+fn a_hanging_tool_is_killed_and_leaves_no_process() {
     let folder = Folder::new();
     let note = folder.0.join("pid");
     let tool = folder.endless(Backend::Nft, &format!("echo $$ >'{}'; exec sleep 1000", note.display()));
@@ -467,10 +468,10 @@ fn a_tool_that_hangs_is_killed_and_leaves_nothing() {
         assert!(!Path::new("/proc").join(pid.trim()).exists(), "process {pid} is still there, or a zombie");
     };
     let begin = Instant::now();
-    // More than a pipe holds: it is not read.
+    // More than a pipe holds: the tool does not read it.
     let much = "#\n".repeat(100_000);
     let failure = restore(&tool, &much).unwrap_err();
-    assert_eq!(failure.to_string(), "iptables-restore was not done within 400ms and was killed");
+    assert_eq!(failure.to_string(), "iptables-restore timed out after 400ms and was killed");
     gone();
     assert!(matches!(tool.save(Table::Nat, &mut |_| {}), Err(Failure::TimedOut { .. })));
     gone();
@@ -479,16 +480,16 @@ fn a_tool_that_hangs_is_killed_and_leaves_nothing() {
     assert!(begin.elapsed() < Duration::from_secs(10));
 }
 
-/// A script that waits for what it runs.
+/// A script that waits for its child.
 #[test]
-fn what_a_tool_that_hangs_has_started_is_killed_with_it() {
+fn children_of_a_hanging_tool_are_killed_with_it() {
     let folder = Folder::new();
     let note = folder.0.join("pid");
     let text = format!("sh -c 'echo $$ >{}; cat >/dev/null; exec sleep 1000' <&0; exit $?", note.display());
     let gone = || {
         let pid = fs::read_to_string(&note).unwrap();
         let status = fs::read_to_string(Path::new("/proc").join(pid.trim()).join("status")).unwrap_or_default();
-        // Whose parent is gone is waited for by the machine's first process, when it pleases.
+        // An orphan is reaped by the init process, at any later time.
         assert!(status.is_empty() || status.contains("State:\tZ"), "process {pid} goes on: {status}");
         fs::remove_file(&note).unwrap();
     };
@@ -504,7 +505,7 @@ fn what_a_tool_that_hangs_has_started_is_killed_with_it() {
 }
 
 #[test]
-fn a_tool_that_prints_without_end_is_killed() {
+fn a_tool_with_endless_output_is_killed() {
     let folder = Folder::new();
     for text in ["exec yes -- -A ONE", "exec yes >&2", "exec >&- 2>&-; exec sleep 1000"] {
         let tool = folder.endless(Backend::Nft, text);
@@ -515,7 +516,7 @@ fn a_tool_that_prints_without_end_is_killed() {
 }
 
 #[test]
-fn a_tool_that_is_killed_is_told_from_one_that_fails() {
+fn a_killed_tool_is_distinguished_from_a_failing_one() {
     let folder = Folder::new();
     let tool = folder.tool(Backend::Nft, "printf '*nat\\n:ONE - [0:0]\\n-A ON'; kill -9 $$");
     assert!(matches!(restore(&tool, SOME), Err(Failure::Killed { signal: 9, .. })));
@@ -524,7 +525,7 @@ fn a_tool_that_is_killed_is_told_from_one_that_fails() {
 }
 
 #[test]
-fn a_tool_that_reads_nothing_says_why() {
+fn a_tool_that_reads_nothing_reports_the_cause() {
     let folder = Folder::new();
     let much = "#\n".repeat(1_000_000);
     for text in ["echo 'iptables: no mood' >&2; exit 3", "exec <&-; echo 'iptables: no mood' >&2; exit 3"] {
@@ -532,17 +533,17 @@ fn a_tool_that_reads_nothing_says_why() {
         assert_eq!(refusal(&tool, &much), (None, "no mood".to_owned(), false));
     }
     let tool = folder.tool(Backend::Nft, "exit 3");
-    assert_eq!(refusal(&tool, &much).1, "it ended with status 3");
-    // The loader's, and the shell's.
+    assert_eq!(refusal(&tool, &much).1, "exit status 3, no message");
+    // The status of the dynamic loader, and that of a shell.
     let tool = folder.tool(Backend::Nft, "echo error while loading shared libraries >&2; exit 127");
     assert!(matches!(restore(&tool, &much), Err(Failure::Io { .. })));
 }
 
-/// The nft variant names every rule that is refused.
+/// The nft variant names every refused rule.
 #[test]
-fn a_complaint_that_is_cut_names_no_other_line() {
+fn a_truncated_message_names_no_wrong_line() {
     let folder = Folder::new();
-    // Lines of 93 bytes: what is kept ends within a number.
+    // Lines of 93 bytes: the kept part ends within a number.
     let text = "cat >/dev/null; seq 1000 1199 | while read line; do printf 'line %d: %-81s\\n' $line \
                 'RULE_APPEND failed (No such file or directory): rule in chain KUBE-SVC-X'; done >&2; exit 1";
     match restore(&folder.tool(Backend::Nft, text), SOME).unwrap_err() {
@@ -552,7 +553,7 @@ fn a_complaint_that_is_cut_names_no_other_line() {
         }
         other => panic!("{other:?}"),
     }
-    // What is shorter is whole, with or without an end.
+    // Shorter output is kept whole, with or without a final line end.
     let tool = folder.tool(Backend::Nft, "printf 'line 12: no\\nline 345: no' >&2; exit 1");
     let Failure::Refused { lines, .. } = restore(&tool, SOME).unwrap_err() else { panic!() };
     assert_eq!(lines, [12, 345]);
@@ -567,7 +568,7 @@ fn all_of_a_long_text_arrives() {
 }
 
 #[test]
-fn garbage_is_named() {
+fn unexpected_output_is_reported() {
     let folder = Folder::new();
     for (text, line) in [
         ("echo '*nat'; head -c 100000 /dev/zero; echo", 2),
@@ -585,13 +586,13 @@ fn garbage_is_named() {
             other => panic!("{text}: {other:?}"),
         }
     }
-    // It says itself why it stops.
+    // The tool reports itself why it stops.
     let tool = folder.tool(Backend::Nft, "echo '*nat'; echo 'iptables: Cannot allocate memory' >&2; exit 4");
     assert!(matches!(tool.save(Table::Nat, &mut |_| {}), Err(Failure::Exhausted { .. })));
 }
 
 #[test]
-fn what_the_tools_child_keeps_open_is_not_waited_for() {
+fn pipes_held_by_a_child_of_the_tool_are_not_waited_for() {
     let folder = Folder::new();
     let tool = folder.tool(Backend::Nft, "sleep 30 & echo '*nat'; echo COMMIT; exit 0");
     let begin = Instant::now();

@@ -1,9 +1,9 @@
-//! What the kernel refuses is found at the operation that it refuses.
+//! Errors of the kernel are mapped to the operations that it refuses.
 
 use super::ruleset::{V4, V6, chain, plain_set};
 use super::*;
 
-/// Writes a table with a set and a map of addresses, and 192.0.2.1 in both.
+/// Writes a table with a set and a map of addresses, both with the element 192.0.2.1.
 fn prepared() -> Socket {
     let mut socket = Socket::open().unwrap();
     let map = Set {
@@ -28,7 +28,7 @@ fn refused(result: Result<CommitStats, CommitFailure>) -> Vec<BatchError> {
     }
 }
 
-/// The index of the operation at which the error lies, given where each began.
+/// The index of the refused operation, given the position of each.
 fn index_of(error: &BatchError, positions: &[usize]) -> usize {
     positions.partition_point(|position| *position <= error.position) - 1
 }
@@ -38,7 +38,7 @@ fn errno(error: &BatchError) -> Option<i32> {
 }
 
 #[test]
-fn in_the_middle_of_a_message_of_500_elements() {
+fn an_error_in_the_middle_of_500_elements_is_located() {
     isolated(|| {
         let mut socket = prepared();
         let mut positions = Vec::new();
@@ -57,12 +57,12 @@ fn in_the_middle_of_a_message_of_500_elements() {
         assert_eq!(errno(&errors[0]), Some(libc::EEXIST));
         assert!(errors[0].error.offset.is_some());
         assert_eq!(index_of(&errors[0], &positions), 250);
-        assert_eq!(elements(&mut socket, Family::V4, "map").len(), 1, "nothing of the batch was done");
+        assert_eq!(elements(&mut socket, Family::V4, "map").len(), 1, "no operation of the batch is in force");
     });
 }
 
 #[test]
-fn at_the_edges_of_several_messages() {
+fn errors_at_the_edges_of_messages_are_located() {
     isolated(|| {
         let mut socket = prepared();
         for bad in [&[0][..], &[4999], &[0, 2500, 4999], &[7, 8]] {
@@ -80,7 +80,7 @@ fn at_the_edges_of_several_messages() {
             }));
             let found: Vec<_> =
                 errors.iter().map(|error| u32::try_from(index_of(error, &positions)).unwrap()).collect();
-            // two bad ones in one message: the kernel stops at the first
+            // two refused elements in one message: the kernel stops at the first
             let wanted: &[u32] = if bad == [7, 8] { &[7] } else { bad };
             assert_eq!(found, wanted);
             assert!(errors.iter().all(|error| errno(error) == Some(libc::EEXIST)));
@@ -89,7 +89,7 @@ fn at_the_edges_of_several_messages() {
 }
 
 #[test]
-fn every_refused_message_is_told() {
+fn every_refused_message_is_reported() {
     isolated(|| {
         let mut socket = prepared();
         let mut positions = Vec::new();
@@ -111,7 +111,7 @@ fn every_refused_message_is_told() {
 }
 
 #[test]
-fn identical_again_is_accepted_and_missing_is_not() {
+fn identical_objects_are_accepted_and_missing_ones_refused() {
     isolated(|| {
         let mut socket = prepared();
         commit(&mut socket, Family::V4, |batch| {
@@ -198,7 +198,7 @@ fn a_loop_of_chains_is_refused() {
 }
 
 #[test]
-fn without_the_right_it_is_no_fault_of_the_batch() {
+fn without_capabilities_the_error_is_not_of_an_operation() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
         let mut sets = rustix::thread::capabilities(None).unwrap();
@@ -211,7 +211,7 @@ fn without_the_right_it_is_no_fault_of_the_batch() {
     });
 }
 
-/// What the format cannot express is not sent: the kernel would read something else, or nothing, and say yes.
+/// Attributes that the format cannot express are not sent: the kernel would misread or skip them, and accept the message.
 #[test]
 fn names_and_data_that_are_too_long_are_refused() {
     isolated(|| {
@@ -241,7 +241,7 @@ fn names_and_data_that_are_too_long_are_refused() {
             let end = errors[0].message_end;
             assert!(errors[0].message_start <= errors[0].position && errors[0].position < end, "{index}");
         }
-        // longer than any register or name, but expressible: the kernel's to refuse
+        // longer than any register or name, but expressible: refused by the kernel
         let moderate = "x".repeat(300);
         refused(commit(&mut socket, Family::V4, |batch| batch.add_chain(&chain(&moderate))));
         refused(commit(&mut socket, Family::V4, |batch| {
@@ -254,7 +254,7 @@ fn names_and_data_that_are_too_long_are_refused() {
 }
 
 #[test]
-fn a_socket_serves_on_after_errors() {
+fn a_socket_is_usable_after_errors() {
     isolated(|| {
         let mut socket = prepared();
         for n in 0..50_u8 {

@@ -1,10 +1,10 @@
-//! No byte sequence ends the program; what is cut short is refused or read as far as it goes.
+//! No byte sequence makes a decoder panic; truncated messages are refused or decoded as far as possible.
 
 use super::ruleset::{V4, V6};
 use super::*;
 use crate::netlink::{Messages, decode_reply};
 
-/// Every decoder on the same bytes.
+/// Runs every decoder on the same bytes.
 fn decode_everything(bytes: &[u8]) {
     for message in Messages::new(bytes).map_while(Result::ok) {
         let _ = decode_reply(&message);
@@ -25,7 +25,7 @@ fn decode_payload(payload: &[u8]) {
     let _ = userdata::table_comment(payload);
 }
 
-/// Real messages, small enough to be cut at each byte.
+/// Real messages, small enough to be truncated at each byte.
 fn samples() -> Vec<Vec<u8>> {
     [V4, V6]
         .into_iter()
@@ -39,7 +39,7 @@ fn samples() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// What is written decodes to what it was made of, without a kernel between.
+/// Encoded requests decode to the objects that were encoded, without a kernel in between.
 #[test]
 fn requests_decode_as_answers() {
     let ruleset = V4.ruleset();
@@ -71,7 +71,7 @@ fn requests_decode_as_answers() {
 }
 
 #[test]
-fn cut_at_every_byte() {
+fn truncated_at_every_byte() {
     for sample in samples() {
         for message in Messages::new(&sample).map(Result::unwrap) {
             (0..message.payload.len()).for_each(|end| decode_payload(&message.payload[..end]));
@@ -112,7 +112,7 @@ fn noise() {
 }
 
 #[test]
-fn lengths_that_do_not_fit_are_errors() {
+fn invalid_lengths_are_errors() {
     let family_header = [2, 0, 0, 0];
     let with = |attributes: &[u8]| [&family_header[..], attributes].concat();
     assert!(decode_table(&[2, 0]).is_err());

@@ -4,7 +4,7 @@ use super::ruleset::chain;
 use super::tool::nft;
 use super::*;
 
-/// Names of tables in which something changed, and what else happened.
+/// Records of the listener: names of changed tables, losses and unobserved changes.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     tables: Vec<String>,
@@ -36,7 +36,7 @@ impl ForeignChanges for Seen {
     }
 }
 
-/// A listener that has joined, and the socket that it asks for the generation.
+/// A subscribed listener, and the socket by which it reads the generation.
 fn listener() -> (Listener<Seen>, Socket) {
     let mut listener = Listener::default();
     listener.join().unwrap();
@@ -178,7 +178,7 @@ fn without_a_subscription_changes_are_made_and_everything_counts_as_lost_once() 
     });
 }
 
-/// Gives this thread the right to ask nf_tables for anything, or takes it away.
+/// Grants or drops this thread's capability to query nf_tables.
 fn permit(permitted: bool) {
     let mut sets = rustix::thread::capabilities(None).unwrap();
     sets.effective.set(rustix::thread::CapabilitySet::NET_ADMIN, permitted);
@@ -189,7 +189,7 @@ fn permit(permitted: bool) {
 fn a_subscription_that_cannot_be_accounted_for_is_dropped_and_renewed() {
     isolated(|| {
         let (mut listener, mut socket) = listener();
-        // Neither the generation nor the subscription can be had after such a change.
+        // After this change neither the generation nor the subscription is permitted.
         let change = |_: &mut Socket| {
             add(&["own"]);
             permit(false);

@@ -1,4 +1,4 @@
-//! Objects to the kernel and back, each test in a network namespace of its own. They need root.
+//! Objects written to the kernel and read back, each test in a network namespace of its own. Needs root.
 
 mod errors;
 mod garbage;
@@ -19,7 +19,7 @@ use ruleset::Ruleset;
 
 const TABLE: &str = "kernel-test";
 
-/// Everything in a table, in an order of its own.
+/// The content of a table, in canonical order.
 #[derive(Debug, PartialEq)]
 struct ReadBack {
     sets: BTreeSet<Set>,
@@ -69,7 +69,7 @@ fn elements(socket: &mut Socket, family: Family, set: &str) -> BTreeSet<Element>
     elements
 }
 
-/// What reading back the ruleset should bring.
+/// The expected result of reading the ruleset back.
 fn expected(ruleset: &Ruleset) -> ReadBack {
     let rule = |exprs: &Vec<Expr>| Rule { exprs: exprs.clone(), comment: None, handle: 0 };
     let mut elements: BTreeMap<String, BTreeSet<Element>> =

@@ -1,4 +1,4 @@
-//! Changes by others are told from our own.
+//! The monitor distinguishes foreign changes from our own.
 
 use super::ruleset::{chain, plain_set};
 use super::tool::nft;

@@ -1,4 +1,4 @@
-//! Typed, to bytes, to the kernel, and back: equal.
+//! Typed objects are equal after encoding, a commit to the kernel and reading back.
 
 use std::time::Instant;
 
@@ -58,7 +58,7 @@ fn tables() {
 }
 
 #[test]
-fn other_tables_stay_out() {
+fn objects_of_other_tables_are_left_out() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
         let mut other = Batch::new(Family::V4, "another");
@@ -134,7 +134,7 @@ fn replacing_a_whole_table_is_one_transaction() {
 }
 
 #[test]
-fn the_generation_moves_and_guards() {
+fn a_commit_is_conditional_on_the_generation() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
         let first = socket.generation().unwrap();
@@ -158,7 +158,7 @@ fn the_generation_moves_and_guards() {
 }
 
 #[test]
-fn empty_batches_cost_nothing() {
+fn empty_batches_are_not_sent() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
         let before = socket.generation().unwrap();
@@ -229,9 +229,9 @@ fn a_hundred_thousand_elements() {
     });
 }
 
-/// A neighbour who keeps committing interrupts every listing; what is listed stays the same, so it succeeds.
+/// Another program that keeps committing interrupts every dump; the dumped table doesn't change, so the dump succeeds.
 #[test]
-fn listing_beside_a_busy_neighbour() {
+fn dumps_during_concurrent_commits() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let (stop, running) = (AtomicBool::new(false), AtomicBool::new(false));
     let namespace = Namespace::new().unwrap();
@@ -298,9 +298,9 @@ fn missing_tables_and_sets_are_not_found() {
     });
 }
 
-/// What somebody else may have put in our place is seen to differ.
+/// Foreign objects in place of our own decode to different values.
 #[test]
-fn what_is_not_ours_to_write_reads_back_as_such() {
+fn foreign_objects_decode_as_such() {
     isolated(|| {
         tool::nft(&format!(
             "table ip {TABLE} {{ chain dropping {{ type filter hook input priority 0; policy drop; }}

@@ -1,4 +1,4 @@
-//! A ruleset that holds every kind of set, chain, expression and element, built as the `nft` tool would.
+//! A ruleset with every kind of set, chain, expression and element, in the encoding of the `nft` tool.
 
 use ferry_family::Family;
 
@@ -11,7 +11,7 @@ use data_type::{INET_PROTO, INET_SERVICE, INTEGER, IPV4_ADDR, IPV6_ADDR};
 
 pub(super) const TCP: u8 = 6;
 
-/// What a ruleset consists of, in the order in which it can be written.
+/// The objects of a ruleset, in the order in which they can be written.
 pub(super) struct Ruleset {
     pub(super) sets: Vec<Set>,
     pub(super) chains: Vec<(Chain, Vec<Vec<Expr>>)>,
@@ -33,7 +33,7 @@ pub(super) const V4: Layout =
 pub(super) const V6: Layout =
     Layout { family: Family::V6, address_type: IPV6_ADDR, address_len: 16, source_at: 8, destination_at: 24 };
 
-/// A set without anything that is not said.
+/// A set with defaults for everything else.
 pub(super) fn plain_set(name: &str, key_type: u32, key_len: u32) -> Set {
     Set {
         name: name.to_owned(),
@@ -56,7 +56,7 @@ pub(super) fn base_chain(name: &str, kind: ChainKind, hook: Hook, priority: i32)
     Chain { name: name.to_owned(), hook: Some(BaseHook { kind, hook, priority }) }
 }
 
-/// A port in a field of a key.
+/// A port as a field of a key.
 pub(super) fn port(port: u16) -> [u8; 4] {
     let [high, low] = port.to_be_bytes();
     [high, low, 0, 0]
@@ -111,7 +111,7 @@ fn set_mark() -> [Expr; 3] {
 // === impl Layout ===
 
 impl Layout {
-    /// How many registers an address takes.
+    /// Number of registers of an address.
     fn words(self) -> u32 {
         self.address_len / 4
     }
@@ -146,7 +146,7 @@ impl Layout {
         (TypeofExpr::Payload(address), TypeofExpr::Payload(PayloadField::ThDport))
     }
 
-    /// The declaration of the map of endpoints, by service address or, without it, by node port.
+    /// The declaration of the map of endpoints, keyed by service address or, if not `by_address`, by node port.
     pub(super) fn endpoints_notes(self, by_address: bool) -> SetNotes<'static> {
         let (address, port) = self.fields();
         let slot = TypeofExpr::Numgen { random: true, modulus: 131_072, offset: 0 };
@@ -285,7 +285,7 @@ impl Layout {
         ]
     }
 
-    /// `meta nfproto … accept`, which the tool lists but does not load in tables of one family.
+    /// `meta nfproto … accept`, which the tool lists but refuses to load in tables of one family.
     pub(super) fn family_rule(self) -> Vec<Expr> {
         vec![meta(MetaKey::NfProto, 8), cmp(&[self.family.number()]), Expr::Verdict(Verdict::Accept)]
     }
@@ -393,7 +393,7 @@ impl Layout {
         ]
     }
 
-    /// Everything, the rule excepted that the tool cannot load in IPv6.
+    /// The whole ruleset, except the rule that the tool cannot load in IPv6.
     pub(super) fn ruleset(self) -> Ruleset {
         Ruleset { sets: self.sets(), chains: self.chains(), elements: self.elements() }
     }

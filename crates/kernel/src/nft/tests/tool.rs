@@ -1,4 +1,4 @@
-//! The `nft` tool as a witness: it lists what we write, loads what it lists, and writes the same notes.
+//! Comparison with the `nft` tool: it lists our rulesets, loads its listings, and writes the same user data.
 
 use std::process::{Command, Output, Stdio};
 
@@ -6,7 +6,7 @@ use super::ruleset::{Layout, V4, V6};
 use super::userdata::{SetNotes, TypeofExpr};
 use super::*;
 
-/// Runs commands of the tool in the present namespace.
+/// Runs commands of the tool in the current namespace.
 pub(super) fn nft(commands: &str) {
     let output = run_nft(commands);
     assert!(output.status.success(), "{}\n{commands}", String::from_utf8_lossy(&output.stderr));
@@ -18,20 +18,20 @@ fn run_nft(commands: &str) -> Output {
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("the tool nft is needed");
+        .expect("the tool nft must be installed");
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), commands.as_bytes()).unwrap();
     child.wait_with_output().unwrap()
 }
 
 fn list() -> String {
-    let output = Command::new("nft").args(["list", "ruleset"]).output().expect("the tool nft is needed");
+    let output = Command::new("nft").args(["list", "ruleset"]).output().expect("the tool nft must be installed");
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The tool notes more than we do for sets that need no declaration, and it converts the byte order of one byte, which
-/// does nothing, in front of a lookup in an interval set.
-fn without_the_tools_habits(mut found: ReadBack) -> ReadBack {
+/// Removes two additions of the tool: user data of sets that need no declaration, and a conversion of the byte order of one
+/// byte, without effect, before a lookup in an interval set.
+fn without_additions_of_the_tool(mut found: ReadBack) -> ReadBack {
     let declared = |set: &Set| ["endpoints", "nodeport-endpoints"].contains(&set.name.as_str());
     let strip = |set: Set| if declared(&set) { set } else { Set { userdata: Vec::new(), ..set } };
     found.sets = std::mem::take(&mut found.sets).into_iter().map(strip).collect();
@@ -57,7 +57,7 @@ fn lists_and_loads(layout: Layout, with_update: bool) {
     commit(&mut socket, family, Batch::delete_table).unwrap();
     nft(&text);
     assert_eq!(list(), text);
-    let found = without_the_tools_habits(read_back(&mut socket, family));
+    let found = without_additions_of_the_tool(read_back(&mut socket, family));
     let wanted = expected(&ruleset);
     for (name, rules) in &wanted.rules {
         assert_eq!(found.rules.get(name), Some(rules), "{name} in\n{text}");
@@ -71,7 +71,7 @@ fn ipv4_lists_and_loads() {
     isolated(|| lists_and_loads(V4, true));
 }
 
-/// Without the rule that changes a map keyed by 16 bytes: version 1.0.6 cannot load that.
+/// Without the rule that changes a map with keys of 16 bytes: version 1.0.6 cannot load it.
 #[test]
 fn ipv6_lists_and_loads() {
     isolated(|| lists_and_loads(V6, false));
@@ -93,7 +93,7 @@ fn ipv6_lists_with_the_rule_that_changes_a_map() {
 }
 
 #[test]
-fn the_notes_of_maps_are_the_tools() {
+fn the_user_data_of_maps_equals_the_tools() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
         for (layout, name) in [(V4, "ip"), (V6, "ip6")] {
@@ -133,7 +133,7 @@ fn the_notes_of_maps_are_the_tools() {
 }
 
 #[test]
-fn the_notes_of_tables_are_the_tools() {
+fn the_user_data_of_tables_equals_the_tools() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
         commit(&mut socket, Family::V4, |batch| batch.add_table(Some("from us"))).unwrap();
@@ -144,9 +144,9 @@ fn the_notes_of_tables_are_the_tools() {
     });
 }
 
-/// Elements that the tool adds have the form of ours.
+/// Elements added by the tool have the same encoding as ours.
 #[test]
-fn elements_from_the_tool_are_the_same() {
+fn elements_of_the_tool_are_identical() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
         let ruleset = V4.ruleset();

@@ -1,4 +1,4 @@
-//! Decides when a list of nf_tables is whole although others commit.
+//! Decides whether an nf_tables dump is consistent despite concurrent commits.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
@@ -8,36 +8,37 @@ use super::decode;
 use super::wire::{self, msg};
 use crate::netlink::{Objects, nfnetlink};
 
-/// Growth of the wait from attempt to attempt, while the kernel moves a set.
-const MOVING_PAUSE: Duration = Duration::from_millis(2);
+/// Increment of the wait between attempts while the kernel resizes a set.
+const REHASH_PAUSE: Duration = Duration::from_millis(2);
 
-/// The attempts at one list.
+/// The attempts at one dump.
 ///
-/// One attempt must be undisturbed, or two in a row come out the same: a busy neighbour changes the generation, but not
-/// the list. And no element may come twice: the kernel continues a list by skipping as many as it gave before, so that elements are
-/// missed, and as many come twice, while a hash set that has just grown is moved to a larger table.
+/// A dump is consistent if it was not interrupted, or if two in a row are identical: commits of other programs change the
+/// generation, but not the dumped table. And no element may occur twice: the kernel continues a dump by skipping as many
+/// elements as it has sent, so that elements are missed, and as many are duplicated, while a hash set that has just grown is
+/// rehashed into a larger table.
 #[derive(Debug, Default)]
-pub(super) struct Settling {
+pub(super) struct DumpAttempts {
     attempts: u32,
-    before: Option<u64>,
+    previous: Option<u64>,
 }
 
-// === impl Settling ===
+// === impl DumpAttempts ===
 
-impl Settling {
-    /// True if this attempt is whole. Waits a moment after one with an element that came twice.
-    pub(super) fn is_whole(&mut self, objects: &Objects) -> io::Result<bool> {
+impl DumpAttempts {
+    /// True if this attempt is consistent. Waits a moment after an attempt with a duplicated element.
+    pub(super) fn is_consistent(&mut self, objects: &Objects) -> io::Result<bool> {
         let attempt = self.attempts;
         self.attempts += 1;
         if has_duplicates(objects)? {
-            std::thread::sleep(MOVING_PAUSE.saturating_mul(attempt));
+            std::thread::sleep(REHASH_PAUSE.saturating_mul(attempt));
             return Ok(false);
         }
         if !objects.interrupted {
             return Ok(true);
         }
         let digest = digest(objects);
-        Ok(self.before.replace(digest) == Some(digest))
+        Ok(self.previous.replace(digest) == Some(digest))
     }
 }
 
@@ -56,7 +57,7 @@ fn has_duplicates(objects: &Objects) -> io::Result<bool> {
     Ok(keys.len() < count)
 }
 
-/// Of the content: without the headers, which carry generation numbers.
+/// A hash of the content without the headers, which have generation numbers.
 fn digest(objects: &Objects) -> u64 {
     let mut hasher = DefaultHasher::new();
     for (_, payload) in objects.iter() {
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
     use crate::netlink::Writer;
 
-    /// A list of elements with these keys, in one message, as of a generation.
+    /// A dump of elements with these keys, in one message of this generation.
     fn elements(generation: u8, interrupted: bool, keys: &[u8]) -> Objects {
         let mut writer = Writer::new();
         writer.raw(&[2, 0, 0, generation]);
@@ -85,27 +86,27 @@ mod tests {
     }
 
     #[test]
-    fn an_undisturbed_list_is_whole() {
-        assert!(Settling::default().is_whole(&elements(1, false, &[1, 2])).unwrap());
-        assert!(Settling::default().is_whole(&Objects::default()).unwrap());
+    fn an_uninterrupted_dump_is_consistent() {
+        assert!(DumpAttempts::default().is_consistent(&elements(1, false, &[1, 2])).unwrap());
+        assert!(DumpAttempts::default().is_consistent(&Objects::default()).unwrap());
     }
 
     #[test]
-    fn a_disturbed_list_is_whole_when_it_comes_out_the_same_twice_in_a_row() {
-        let mut settling = Settling::default();
+    fn an_interrupted_dump_is_consistent_if_identical_twice_in_a_row() {
+        let mut attempts = DumpAttempts::default();
         for (generation, keys, whole) in
             [(1, &[1, 2][..], false), (2, &[1, 2, 3], false), (3, &[1, 2], false), (4, &[1, 2], true)]
         {
-            assert_eq!(settling.is_whole(&elements(generation, true, keys)).unwrap(), whole, "{generation}");
+            assert_eq!(attempts.is_consistent(&elements(generation, true, keys)).unwrap(), whole, "{generation}");
         }
     }
 
     #[test]
-    fn an_element_that_comes_twice_spoils_a_list() {
-        let mut settling = Settling::default();
+    fn a_dump_with_a_duplicated_element_is_inconsistent() {
+        let mut attempts = DumpAttempts::default();
         for interrupted in [false, true, true] {
-            assert!(!settling.is_whole(&elements(1, interrupted, &[1, 2, 1])).unwrap());
+            assert!(!attempts.is_consistent(&elements(1, interrupted, &[1, 2, 1])).unwrap());
         }
-        assert!(settling.is_whole(&elements(1, false, &[1, 2])).unwrap());
+        assert!(attempts.is_consistent(&elements(1, false, &[1, 2])).unwrap());
     }
 }
