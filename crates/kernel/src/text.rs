@@ -1,4 +1,4 @@
-//! Text for operators: text of tools, plugins and tenants made safe to print, and the system's words for errors.
+//! Text for operators: escapes untrusted text (of tools, plugins, tenants), and describes system errors as Go does.
 
 use std::fmt::Write as _;
 use std::io;
@@ -41,7 +41,7 @@ pub fn in_one_line(text: &str) -> String {
     joined
 }
 
-/// The system's words for the errors that are met most, as Go prints them.
+/// Describes a system error; the most frequent ones in the wording of Go.
 pub fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "no such file or directory".to_owned(),

@@ -8,7 +8,7 @@ use super::{Attributes, Malformed, Message, control, flag};
 const ATTR_TEXT: u16 = 1;
 const ATTR_OFFSET: u16 = 2;
 
-/// The kernel's refusal of one message.
+/// An error answer of the kernel to one message.
 #[derive(Debug)]
 pub struct MessageError {
     /// sequence number of the refused message

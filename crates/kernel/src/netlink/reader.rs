@@ -9,11 +9,11 @@ const ATTRIBUTE_HEADER_LEN: usize = 4;
 /// the two high bits are flags: `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`
 const KIND_MASK: u16 = 0x3fff;
 
-/// Bytes that are no netlink message, or not the one they say they are.
+/// Bytes that are no netlink message, or not one of the type in their header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed netlink message: {0}")]
 pub struct Malformed(
-    /// what is wrong with it
+    /// the defect
     pub &'static str,
 );
 

@@ -36,7 +36,7 @@ pub struct Session<T = Socket> {
     aborted: bool,
 }
 
-/// Messages of one datagram, numbered as a session expects them.
+/// The messages of one datagram, with the session's next sequence numbers.
 #[derive(Debug)]
 pub struct Requests {
     writer: Writer,

@@ -277,7 +277,7 @@ fn decode_data(mut attributes: Attributes<'_>) -> Result<OwnedData, Malformed> {
     Err(Malformed("data without a value"))
 }
 
-/// Reads the number of the present generation.
+/// Decodes the number of the current generation.
 ///
 /// # Errors
 /// [`Malformed`] if a length is invalid or the number is missing.

@@ -1,4 +1,4 @@
-//! Notifications of changes, from the bytes of a datagram.
+//! Decodes notifications of nf_tables changes.
 
 use ferry_family::Family;
 
@@ -7,55 +7,55 @@ use super::decode::{decode_elements, open};
 use super::wire::{self, chain, msg, rule, set};
 use crate::netlink::{Malformed, Messages};
 
-/// One change.
+/// A notification of one change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// whose socket made it, see [`super::Socket::port_id`]
+    /// port id of the socket that made the change, see [`super::Socket::port_id`]
     pub port_id: u32,
-    /// `None`: a family other than these
+    /// `None` for a family other than IPv4 and IPv6
     pub family: Option<Family>,
-    /// the table
+    /// name of the table
     pub table: String,
-    /// what in it
+    /// the changed object
     pub what: Changed,
 }
 
-/// What was made, changed or removed.
+/// The object that was created, changed or deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Changed {
     /// the table itself
     Table,
-    /// a set or map
+    /// the set or map of this name
     Set(String),
-    /// a chain
+    /// the chain of this name
     Chain(String),
     /// a rule
     Rule {
-        /// in this chain
+        /// name of its chain
         chain: String,
     },
     /// elements
     Elements {
-        /// of this set or map
+        /// name of their set or map
         set: String,
-        /// in no order
+        /// the elements, in no order
         elements: Vec<Element>,
     },
-    /// something that this crate does not write: a named object, a flow table
+    /// an object of a kind that this crate does not write: a named object, a flow table
     Other,
 }
 
-/// Reads the notifications of one datagram. Those of new generations and of packet traces are left out.
+/// Decodes the notifications of one datagram. Those of new generations and of packet traces are left out.
 ///
 /// # Errors
-/// [`Malformed`] if lengths do not fit or a name is missing; `each` has seen the ones before it.
+/// [`Malformed`] if a length is invalid or a name is missing; earlier notifications were passed to `each`.
 pub fn decode_events(datagram: &[u8], each: &mut dyn FnMut(Event)) -> Result<(), Malformed> {
     for message in Messages::new(datagram) {
         let message = message?;
         let Some(kind) = wire::message_of(message.kind) else { continue };
         let (family, mut attributes) = open(message.payload)?;
         let Some(what) = decode_change(kind, message.payload)? else { continue };
-        // every object but a generation names its table first
+        // the table's name is the first attribute of every object but a generation
         let table = attributes.next_attribute()?.map(|table| table.text().into_owned()).unwrap_or_default();
         each(Event { port_id: message.port_id, family: Family::from_number(family), table, what });
     }

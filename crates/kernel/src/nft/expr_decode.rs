@@ -254,7 +254,7 @@ fn immediate(fields: &Fields<'_>) -> Option<Expr> {
     decode_verdict(verdict.nested()).ok().flatten().map(Expr::Verdict)
 }
 
-/// Reads a verdict; `None`: one that this crate doesn't write.
+/// Decodes a verdict; `None` for one that this crate doesn't write.
 pub(super) fn decode_verdict(mut attributes: Attributes<'_>) -> Result<Option<Verdict>, Malformed> {
     let (mut code, mut chain) = (None, None);
     while let Some(attribute) = attributes.next_attribute()? {
