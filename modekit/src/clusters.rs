@@ -5,12 +5,14 @@ use std::collections::BTreeSet;
 
 use ferry_api::object::{Family, Protocol};
 use ferry_model::{FrontendAddr, Packet};
-use ferry_plane::Compile;
+use ferry_plane::{Compile, Delta};
 use proptest::prelude::*;
 
 use crate::case::Case;
 use crate::cases::of_this_mode;
 use crate::cluster::{Cluster, Random, happens};
+use crate::costs::assert_found;
+use crate::decided::Decided;
 use crate::matrix;
 use crate::mode::{Mode, ObjectOf};
 use crate::proxy::Proxy;
@@ -60,6 +62,13 @@ fn the_rules_do_what_is_decided<M: Mode>(
     }
 }
 
+fn hints_lead_to_the_units<M: Mode>(decided: &Decided) {
+    let compiler = M::compiler(decided.family, decided.base.localhost);
+    for (id, unit) in decided.delta(&Delta::default()).units {
+        assert_found(&compiler, &decided.context, &id, &unit.unwrap());
+    }
+}
+
 /// Of 48 clusters, 2,000 packets in each family.
 pub fn the_rules_do_what_the_model_decides<M: Mode>() {
     proptest!(config(), |(seed in any::<u64>())| {
@@ -70,22 +79,27 @@ pub fn the_rules_do_what_the_model_decides<M: Mode>() {
             let proxy = fresh::<M>(family, &case, &cluster);
             let objects = proxy.decided().compiled::<M>();
             M::well_made(&objects, &case.name);
+            hints_lead_to_the_units::<M>(&proxy.decided());
             the_rules_do_what_is_decided(&proxy, &case, &objects, 2_000, &mut random);
         }
     });
 }
 
-/// 48 histories; what they end in does to packets what is decided, too.
+/// 48 histories, in half of which commits fail half-way; what they end in does to packets what is decided, too.
 pub fn any_history_ends_as_one_full_build_does<M: Mode>() {
     proptest!(config(), |(seed in any::<u64>(), moments in 1..60usize)| {
         for family in Family::ALL {
             let mut cluster = Cluster::random(seed);
+            let fails = seed % 2 == 0;
             let mut random = Random::new(seed);
             let case = case_of::<M>(&cluster, seed);
             let mut proxy = fresh::<M>(family, &case, &cluster);
             for _ in 0..moments {
                 let key = happens(&mut cluster, &mut random);
                 proxy.apply(cluster.event(&key));
+                if fails && random.chance(30) {
+                    proxy.fail_half_way(&mut random);
+                }
                 // Some changes meet in one transaction.
                 if random.chance(60) {
                     proxy.sync();

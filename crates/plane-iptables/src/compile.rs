@@ -7,8 +7,9 @@ use ferry_model::{Context, Frontend, PortState, Profile, ServiceState};
 use ferry_plane::{Before, Compile, Unit};
 
 use crate::features::Features;
+use crate::hint::{self, Hint};
 use crate::names::{self, PortNames};
-use crate::object::{ChainId, EntryKey, IptObject, Owner};
+use crate::object::{ChainId, EntryKey, IptKey, IptObject, Owner};
 use crate::port::Port;
 use crate::shape::{External, Shape};
 use crate::{base, chains, dispatch, place};
@@ -36,7 +37,9 @@ impl Iptables {
 
 impl Compile for Iptables {
     type Object = IptObject;
+    type Hint = Hint;
     const PROFILE: Profile = Profile::IPTABLES;
+    const PLACES: bool = true;
     // In the tool's nft variant the kernel checks all that is reachable at every commit that adds a rule, which takes long
     // once there are many services: so all new chains come before the first rule that leads to them, in one portion.
     const PORTION: usize = 10_000;
@@ -65,6 +68,14 @@ impl Compile for Iptables {
                 self.compile(context, new, after);
             }
         }
+    }
+
+    fn hints(&self, key: &IptKey, hints: &mut Vec<Hint>) {
+        hint::of_key(key, hints);
+    }
+
+    fn may_want(&self, unit: &Unit, asked: &dyn Fn(&Hint) -> bool) -> bool {
+        hint::may_want(unit, asked)
     }
 
     fn place(&self, next: &mut Unit, before: Before<'_, IptObject>) {

@@ -3,7 +3,8 @@
 //! - `object`: what is put into the kernel; `names`: how it is called there; `features`: what the machine can
 //! - `backend`: which variant of the tool
 //! - `base`: chains of the base, and what leads to ours; `compile`: a service, of which `shape` says how its frontends are
-//!   served, `port` is what the next two need, `dispatch` how they are found or refused, and `chains` what serves them, in an order that `place` keeps; `rules`: how rules are written
+//!   served, `port` is what the next two need, `dispatch` how they are found or refused, and `chains` what serves them, in an order that `place` keeps;
+//!   `hint`: which units may want a key; `rules`: how rules are written
 //! - `kernel`: what touches the tables; `variant`: how the two variants of the tool differ in that; `mirror`: what is there, `knowledge` how far that
 //!   can be relied on, and `plan` what a batch comes to against it, `edits` of long chains, `encode` as the
 //!   tool's input; `read`, `sort`: what the tool prints, as objects; `watch`, `drift`: what others do; `verdict`: what
@@ -21,6 +22,7 @@ mod drift;
 mod edits;
 mod encode;
 pub mod features;
+mod hint;
 mod in_use;
 mod kernel;
 mod knowledge;

@@ -11,8 +11,9 @@ use ferry_model::{
 use ferry_plane::{Before, Compile, Unit};
 
 use crate::chains::Chains;
+use crate::hint::{self, Hint};
 use crate::names::{ChainName, FixedChain, LOCAL_SLOTS, Pick, PortId, SetName, SourcesId};
-use crate::object::{ElementKey, NftObject, NodePortMap, Rules, Value, VipMap};
+use crate::object::{ElementKey, NftKey, NftObject, NodePortMap, Rules, Value, VipMap};
 use crate::shape::{Shape, first_of_scope, is_pooled};
 use crate::sources::Ranges;
 use crate::{base, place};
@@ -101,7 +102,9 @@ impl Nftables {
 
 impl Compile for Nftables {
     type Object = NftObject;
+    type Hint = Hint;
     const PROFILE: Profile = Profile::NFTABLES;
+    const PLACES: bool = true;
 
     fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<NftObject>) {
         let service = match unit {
@@ -129,6 +132,14 @@ impl Compile for Nftables {
         }
     }
 
+    fn hints(&self, key: &NftKey, hints: &mut Vec<Hint>) {
+        hint::of_key(key, hints);
+    }
+
+    fn may_want(&self, unit: &Unit, asked: &dyn Fn(&Hint) -> bool) -> bool {
+        hint::may_want(unit, asked)
+    }
+
     fn place(&self, next: &mut Unit, before: Before<'_, NftObject>) {
         if let Unit::Service(service) = next {
             place::place(service, before);
@@ -140,6 +151,11 @@ impl Compile for Nftables {
 fn leads_alike(one: &PortState, other: &PortState) -> bool {
     let named = |port: &PortState| (port.protocol, port.affinity, port.frontends.len());
     named(one) == named(other) && one.name == other.name && one.frontends == other.frontends
+}
+
+/// The number of slots that a pool fills.
+pub(crate) fn count(pool: &Pool) -> u32 {
+    u32::try_from(pool.len()).unwrap_or(LOCAL_SLOTS).min(LOCAL_SLOTS)
 }
 
 // === impl PortWriter ===
@@ -232,7 +248,7 @@ impl PortWriter<'_> {
     }
 
     fn count(&self, scope: Scope) -> u32 {
-        u32::try_from(self.state.pool(scope).len()).unwrap_or(LOCAL_SLOTS).min(LOCAL_SLOTS)
+        count(self.state.pool(scope))
     }
 
     /// The verdict that picks an endpoint; with affinity, after a look into the memory.

@@ -8,7 +8,7 @@
 //! - `base`: table, sets, fixed chains; `layout`: keys and values of sets and maps
 //! - `compile`: a service, of which `shape` says how its frontends are served; `chains` and `rules`: how rules are written
 //! - `sources`: the source ranges of a load balancer, as a set of their own
-//! - `place`: which endpoint stands in which slot
+//! - `place`: which endpoint stands in which slot; `hint`: which units may want a key
 //! - `kernel`: commits and reads back; `ahead`: what a commit needs before it; `retired`: what is deleted after it; `watch`: what others do; `verdict`: what failures mean;
 //!   `wire`: elements as bytes, of which `fields` are the parts
 //! - `in_use`: whether an earlier run's rules serve; `serves`: which frontends elements stand for; `leftovers`: what is ours in a table of upstream's proxy
@@ -20,6 +20,7 @@ mod chains;
 pub mod compile;
 mod encode;
 mod fields;
+mod hint;
 mod in_use;
 pub mod kernel;
 mod layout;

@@ -119,6 +119,11 @@ pub trait Compile {
     const PROFILE: Profile;
     /// So many units that come at once and are new are committed together; more take more memory, and serve later.
     const PORTION: usize = 1000;
+    /// Whether [`Compile::place`] does anything: where it doesn't, no unit is copied to be placed.
+    const PLACES: bool = false;
+    /// What a key and the units that may want it have in common, and a unit shows without being compiled: a frontend, a
+    /// chain's name.
+    type Hint: Eq + Hash;
     /// The objects of a unit. Total and deterministic: no I/O, clock or failure.
     fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<Self::Object>);
     /// The objects of a unit before and after a change, both under this context. Objects that are equal in both may be left
@@ -133,8 +138,19 @@ pub trait Compile {
         self.compile(context, units.0, before);
         self.compile(context, units.1, after);
     }
+    /// Adds hints to the units that may want the object of this key. A key without a hint may be any unit's: to find it the
+    /// engine compiles one unit after the other.
+    fn hints(&self, key: &<Self::Object as Object>::Key, hints: &mut Vec<Self::Hint>) {
+        let _ = (key, hints);
+    }
+    /// False if the unit, under any context, wants no object of a key with hints of which all are `asked` for. A repair
+    /// calls this for every unit, and compiles those for which it is true.
+    fn may_want(&self, unit: &Unit, asked: &dyn Fn(&Self::Hint) -> bool) -> bool {
+        let _ = (unit, asked);
+        true
+    }
     /// Where a mode cares for the order of a pool (nftables: slots), it carries it over here, from the unit in force
-    /// or, at start, from the objects read back. The engine keeps the placed unit.
+    /// or, at start, from the objects read back. The engine keeps the placed unit. Called only with [`Compile::PLACES`].
     fn place(&self, next: &mut Unit, before: Before<'_, Self::Object>) {
         let _ = (next, before);
     }

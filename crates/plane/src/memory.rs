@@ -268,6 +268,10 @@ impl<O: Refers> Kernel<O> for MemoryKernel<O> {
 // === impl Failing ===
 
 impl Failing {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Refused, Self::RefusedSilently, Self::Drifted, Self::Resources, Self::Busy, Self::Unusable];
+
     /// After so many operations of a batch.
     fn error<O>(self, batch: &Batch<O>, operations: usize) -> CommitError {
         match self {

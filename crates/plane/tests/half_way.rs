@@ -197,3 +197,23 @@ fn a_frontend_that_was_made_and_is_taken_back_is_reported_as_unserved() {
     let outcome = engine.sync(now);
     assert_eq!(outcome.unserved, [served(2)], "connections may have used it");
 }
+
+#[test]
+fn without_a_base_everything_waits() {
+    for (fault, refused) in [(Failing::Refused, 0), (Failing::RefusedSilently, 1), (Failing::RefusedSilently, 0)] {
+        let now = Instant::now();
+        let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
+        let base = (UnitId::Base, Some(Arc::new(base())));
+        let services: Services<'_> = &[(1, &[1], &[1]), (2, &[2], &[1]), (3, &[3], &[1, 2])];
+        engine.offer(Delta { context: Some(Arc::new(context(1))), units: units(services).chain([base]).collect() });
+        engine.kernel_mut().refused = vec![ToyKey::Base; refused];
+        (0..8).for_each(|_| fails(&mut engine, 0, fault));
+        let outcome = engine.sync(now);
+        assert_eq!(outcome.quarantined.iter().map(|(id, _)| id.clone()).collect::<Vec<_>>(), [UnitId::Base]);
+        assert!(engine.acked().is_empty());
+        engine.kernel_mut().faults.clear();
+        engine.kernel_mut().refused.clear();
+        assert_eq!(engine.sync(now + 1000 * MS).acked.len(), 4);
+        assert_in_order(&engine);
+    }
+}

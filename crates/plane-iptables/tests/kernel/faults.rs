@@ -320,6 +320,7 @@ enum Spoiling {
 
 impl Compile for Spoilt {
     type Object = IptObject;
+    type Hint = std::convert::Infallible;
     const PROFILE: Profile = Iptables::PROFILE;
 
     fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<IptObject>) {

@@ -62,7 +62,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 return self.sync_all(context, now, Purpose::Conflict, outcome);
             }
             self.hold_back(context, &mut group, now);
-            if group.is_empty() {
+            if group.is_empty() || self.lacks_base(&group) {
                 continue;
             }
             outcome.worked = true;
@@ -148,6 +148,13 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         changes
     }
 
+    /// True if the group needs a base and there is none: the kernel rejected it. Everything else waits with it.
+    pub(super) fn lacks_base(&self, group: &[Change]) -> bool {
+        let is_wanted = self.pending.get(&UnitId::Base).is_some_and(Option::is_some);
+        let is_there = self.found_base == Some(true) || self.acked.contains_key(&UnitId::Base);
+        is_wanted && !is_there && group.iter().all(|change| change.id != UnitId::Base)
+    }
+
     /// Takes out of the group who wants a key that a waiting unit still holds: they wait or go together.
     pub(super) fn hold_back(&mut self, context: &Context, group: &mut Vec<Change>, now: Instant) {
         if self.quarantine.is_empty() {
@@ -170,6 +177,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     /// Carries the order of pools over from what is in force to what is pending, in its place: nobody else holds it, so
     /// nothing is copied. All units, or these.
     pub(super) fn place_pending(&mut self, read_back: &[C::Object], only: Option<&BTreeSet<UnitId>>) {
+        if !C::PLACES {
+            return;
+        }
         for (id, unit) in &mut self.pending {
             let Some(unit) = unit.as_mut().filter(|_| only.is_none_or(|only| only.contains(id))) else { continue };
             let before = match self.acked.get(id) {
@@ -191,7 +201,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         only: Option<&BTreeSet<UnitId>>,
     ) -> Vec<(UnitId, Arc<Unit>)> {
         let mut replaced = Vec::new();
-        if read_back.is_empty() {
+        if read_back.is_empty() || !C::PLACES {
             return replaced;
         }
         for (id, acked) in &mut self.acked {

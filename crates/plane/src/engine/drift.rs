@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use ferry_model::Context;
 
-use super::{BatchOf, Engine, KeyOf, Purpose, keys, staying};
+use super::owners::Search;
+use super::{BatchOf, Engine, KeyOf, Purpose, keys, leave_out, staying};
 use crate::diff::difference_to_kernel;
 use crate::{CommitError, Compile, Extent, Kernel, Object, Outcome, UnitId};
 
@@ -141,18 +142,18 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     }
 
     /// Keys by the unit that wants them; those that no unit wants together, since they may refer to each other.
-    fn by_owner(&self, context: &Context, mut keys: HashSet<KeyOf<C>>) -> Vec<HashSet<KeyOf<C>>> {
+    fn by_owner(&self, context: &Context, keys: HashSet<KeyOf<C>>) -> Vec<HashSet<KeyOf<C>>> {
         let mut groups = Vec::new();
-        let mut objects = Vec::new();
+        let mut search = Search::new(&self.compile, keys);
         for (_, context, unit) in self.accepted(context, &BTreeSet::new()) {
-            self.compile.compile(context, unit, &mut objects);
-            let own: HashSet<KeyOf<C>> = objects.drain(..).filter_map(|object| keys.take(&object.key())).collect();
+            let own = search.look(context, unit, |_| {});
             if !own.is_empty() {
                 groups.push(own);
             }
         }
-        if !keys.is_empty() {
-            groups.push(keys);
+        let nobodys = search.missing();
+        if !nobodys.is_empty() {
+            groups.push(nobodys);
         }
         groups
     }
@@ -171,18 +172,22 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         if batch.is_empty() {
             return Ok(batch);
         }
-        // The same endpoints in another order show only in the units as a whole.
-        let mut wider = self.wanted(context, &self.keys_of(&owners));
-        wider.objects.retain(|object| {
-            let key = object.key();
-            !self.suspects.waits(&key, now) && !self.unverified.contains(&key) && !self.rivals.holds(&Some(key), now)
-        });
-        let keys: HashSet<KeyOf<C>> = wider.objects.iter().map(Object::key).chain(keys).collect();
-        let actual = self.read_sorted(&keys)?;
+        // The same endpoints in another order show only in the units as a whole, with what is not to be mended yet.
+        let whole: HashSet<KeyOf<C>> = self.keys_of(&owners).into_iter().chain(keys.iter().cloned()).collect();
+        let actual = self.read_sorted(&whole)?;
         self.follow(&actual, Some(&owners));
-        let mut batch = difference_to_kernel(actual, self.wanted(context, &keys).objects.into_iter());
+        let mut batch = difference_to_kernel(actual, self.wanted(context, &whole).objects.into_iter());
         self.keep_shared(&mut batch);
+        let is_left = |key: &KeyOf<C>| !keys.contains(key) && self.is_left_alone(key, now);
+        let left = self::keys(&batch).filter(is_left).collect();
+        leave_out(&mut batch, &left);
         Ok(batch)
+    }
+
+    /// True if an object that differs is not to be mended now: it waits for its second look, is a rival's, or is one that a commit
+    /// which failed half-way was about.
+    fn is_left_alone(&self, key: &KeyOf<C>, now: Instant) -> bool {
+        self.suspects.waits(key, now) || self.unverified.contains(key) || self.rivals.holds(&Some(key.clone()), now)
     }
 
     pub(super) fn read_sorted(&mut self, keys: &HashSet<KeyOf<C>>) -> Result<Vec<C::Object>, CommitError> {
@@ -191,15 +196,13 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         Ok(actual)
     }
 
-    /// What accepted units want under these keys, and which ones do.
+    /// What accepted units want under these keys, and which ones do; of several that want an object, the first one.
     pub(super) fn wanted(&self, context: &Context, keys: &HashSet<KeyOf<C>>) -> Wanted<C::Object> {
         let mut wanted = Wanted { objects: Vec::new(), owners: BTreeSet::new() };
-        let mut objects = Vec::new();
+        let mut search = Search::new(&self.compile, keys.clone());
         for (id, context, unit) in self.accepted(context, &BTreeSet::new()) {
-            self.compile.compile(context, unit, &mut objects);
-            let before = wanted.objects.len();
-            wanted.objects.extend(objects.drain(..).filter(|object| keys.contains(&object.key())));
-            if wanted.objects.len() > before {
+            let own = search.look(context, unit, |object| wanted.objects.push(object));
+            if !own.is_empty() {
                 wanted.owners.insert(id.clone());
             }
         }

@@ -105,6 +105,12 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
         // Only now, so that a portion that is refused as a whole shrinks.
         group.retain(|change| !postponed.contains(&change.id));
+        if self.found_base.is_none() {
+            self.found_base = Some(self.finds_base(context, &actual));
+        }
+        if self.lacks_base(&group) {
+            group.clear();
+        }
         let spare = actual.iter().filter(|object| object.spare()).cloned().collect();
         let mut replaced = Vec::new();
         let batch = self.full_batch(context, &group, actual, &mut replaced);
@@ -113,6 +119,15 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             Purpose::Repair | Purpose::Rescue | Purpose::Conflict => self.drift_in(context, &group, &batch),
         };
         Ok(Draft { group, more, batch, replaced, foreign, spare })
+    }
+
+    /// True if some of the base that is pending is there.
+    fn finds_base(&self, context: &Context, actual: &[C::Object]) -> bool {
+        let Some(Some(base)) = self.pending.get(&UnitId::Base) else { return false };
+        let mut objects = Vec::new();
+        self.compile.compile(context, base, &mut objects);
+        let keys: HashSet<KeyOf<C>> = objects.iter().filter(|object| !object.stays()).map(Object::key).collect();
+        actual.iter().any(|object| keys.contains(&object.key()))
     }
 
     /// Frontends that the deleted objects served and that no unit in force names.
@@ -182,7 +197,8 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     }
 
     /// Keys of units that are pending, not in the kernel as far as we know, and not part of this try; without what a failed
-    /// commit has made of a unit of which nothing was there before.
+    /// commit has made of a Service of which nothing was there before. A base serves nothing by itself, and spare parts refer
+    /// to it.
     fn wanted_by_waiting(&self, context: &Context, changing: &BTreeSet<&UnitId>) -> HashSet<KeyOf<C>> {
         let mut protected = HashSet::new();
         for (id, unit) in &self.pending {
@@ -193,7 +209,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 let mut objects = Vec::new();
                 self.compile.compile(context, unit, &mut objects);
                 let found = |object: &C::Object| object.shared().is_none() && self.unverified.was_there(&object.key());
-                let mixed = objects.iter().any(found);
+                let mixed = *id == UnitId::Base || objects.iter().any(found);
                 let keys = objects.iter().map(Object::key);
                 protected.extend(keys.filter(|key| mixed || !self.unverified.may_have_created(key)));
             }
@@ -277,6 +293,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         for id in &refused {
             if let Some(acked) = self.acked.remove(id) {
                 self.unverified.demoted(id);
+                if *id == UnitId::Base {
+                    self.found_base = Some(true);
+                }
                 // What is left of it in the kernel isn't known.
                 let mut objects = Vec::new();
                 self.compile.compile(&acked.context, &acked.unit, &mut objects);

@@ -16,6 +16,7 @@ mod changes;
 mod conflict;
 mod drift;
 mod full;
+mod owners;
 mod suspects;
 mod unverified;
 
@@ -51,6 +52,9 @@ pub struct Engine<C: Compile, K> {
     quarantine: Quarantine,
     rivals: Rivals<KeyOf<C>>,
     stage: Stage,
+    /// whether some base is in force though this engine's is not acknowledged: an earlier run's, or one that the kernel has
+    /// rejected since; `None` until the first look at everything
+    found_base: Option<bool>,
     /// what somebody else may have changed
     suspects: Suspects<KeyOf<C>>,
     /// what commits that failed half-way may have left in force
@@ -114,6 +118,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             quarantine: Quarantine::default(),
             rivals: Rivals::default(),
             stage: Stage::New,
+            found_base: None,
             suspects: Suspects::default(),
             unverified: Unverified::default(),
             ahead: false,

@@ -32,6 +32,14 @@ pub(crate) enum ToyKey {
 #[derive(Debug)]
 pub(crate) struct ToyCompile;
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ToyHint {
+    Base,
+    Endpoints(usize),
+    Endpoint(u8),
+    Vip(u8),
+}
+
 impl Toy {
     pub(crate) fn is_pick(&self) -> bool {
         matches!(self, Self::Pick { .. })
@@ -121,7 +129,31 @@ impl fmt::Display for ToyKey {
 
 impl Compile for ToyCompile {
     type Object = Toy;
+    type Hint = ToyHint;
     const PROFILE: Profile = Profile::NFTABLES;
+    const PLACES: bool = true;
+
+    fn hints(&self, key: &ToyKey, hints: &mut Vec<ToyHint>) {
+        hints.push(match *key {
+            ToyKey::Base => ToyHint::Base,
+            ToyKey::Pick(count) => ToyHint::Endpoints(count),
+            ToyKey::Host(host) => ToyHint::Endpoint(host),
+            ToyKey::Frontend(vip) => ToyHint::Vip(vip),
+        });
+    }
+
+    fn may_want(&self, unit: &Unit, asked: &dyn Fn(&ToyHint) -> bool) -> bool {
+        let Unit::Service(state) = unit else { return asked(&ToyHint::Base) };
+        state.ports.iter().any(|port| {
+            let mut endpoints = port.cluster.0.iter().map(|endpoint| last_byte(endpoint.address));
+            asked(&ToyHint::Endpoints(port.cluster.len()))
+                || endpoints.any(|host| asked(&ToyHint::Endpoint(host)))
+                || port.frontends.iter().any(|frontend| match frontend.at {
+                    FrontendAddr::Vip(vip, _) => asked(&ToyHint::Vip(last_byte(vip))),
+                    FrontendAddr::NodePort(_) => panic!("no node ports here"),
+                })
+        })
+    }
 
     fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<Toy>) {
         let Unit::Service(state) = unit else { return out.push(Toy::Base) };

@@ -1,0 +1,74 @@
+//! What the key of an object says about the units that may want it, so that a repair compiles few of them.
+
+use ferry_api::object::Protocol;
+use ferry_kernel::iptables::ChainName;
+use ferry_model::{FrontendAddr, PortState, Scope, ServiceState};
+use ferry_plane::Unit;
+
+use crate::names::{Class, PortNames};
+use crate::object::{EntryKey, IptKey, Owner};
+use crate::place;
+
+/// Something that a key and the units that may want its object have in common. A key of a Service's chain has two hints, so that
+/// hashes are computed only where one is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hint {
+    /// the base; also of what no unit wants
+    Base,
+    /// a frontend
+    Frontend(Protocol, FrontendAddr),
+    /// health checks on this port
+    HealthCheck(u16),
+    /// a chain of a Service's port
+    OfPort,
+    /// a chain of an endpoint
+    OfEndpoint,
+    /// this one
+    Chain(ChainName),
+}
+
+/// Adds the hints of a key.
+pub(crate) fn of_key(key: &IptKey, hints: &mut Vec<Hint>) {
+    match key {
+        IptKey::Chain(id) => match Class::of(id.name) {
+            Some(Class::Cluster | Class::Local | Class::External | Class::Firewall) => {
+                hints.extend([Hint::OfPort, Hint::Chain(id.name)]);
+            }
+            Some(Class::Endpoint) => hints.extend([Hint::OfEndpoint, Hint::Chain(id.name)]),
+            Some(Class::Fixed | Class::Place) | None => hints.push(Hint::Base),
+        },
+        IptKey::Entry(EntryKey { owner, .. }) => hints.push(match *owner {
+            Owner::Vip(address, port, protocol) => Hint::Frontend(protocol, FrontendAddr::Vip(address, port)),
+            Owner::NodePort(port, protocol) => Hint::Frontend(protocol, FrontendAddr::NodePort(port)),
+            Owner::HealthCheck(port, _) => Hint::HealthCheck(port),
+            Owner::NodePorts(_) | Owner::Jump(_) | Owner::Guard => Hint::Base,
+        }),
+        IptKey::Place(_) | IptKey::RouteLocalnet | IptKey::Stray(..) => hints.push(Hint::Base),
+    }
+}
+
+/// True if the unit may want an object with hints that are asked for.
+pub(crate) fn may_want(unit: &Unit, asked: &dyn Fn(&Hint) -> bool) -> bool {
+    match unit {
+        Unit::Base(_) => asked(&Hint::Base),
+        Unit::Service(service) => {
+            service.health_check.is_some_and(|check| asked(&Hint::HealthCheck(check.port.get())))
+                || service.ports.iter().any(|port| of_port(service, port, asked))
+        }
+    }
+}
+
+fn of_port(service: &ServiceState, port: &PortState, asked: &dyn Fn(&Hint) -> bool) -> bool {
+    if port.frontends.iter().any(|frontend| asked(&Hint::Frontend(port.protocol, frontend.at))) {
+        return true;
+    }
+    let (of_port, of_endpoint) = (asked(&Hint::OfPort), asked(&Hint::OfEndpoint));
+    if !of_port && !of_endpoint {
+        return false;
+    }
+    let names = PortNames::new(&service.name, &port.name, port.protocol);
+    let is_asked = |chain: ChainName| asked(&Hint::Chain(chain));
+    let mut endpoints = [Scope::Cluster, Scope::Local].into_iter().flat_map(|scope| port.pool(scope).0.iter());
+    of_port && [names.cluster(), names.local(), names.external(), names.firewall()].into_iter().any(is_asked)
+        || of_endpoint && endpoints.any(|endpoint| is_asked(names.endpoint(&place::text(endpoint))))
+}

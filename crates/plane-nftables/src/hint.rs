@@ -1,0 +1,110 @@
+//! What the key of an object says about the units that may want it, so that a repair compiles few of them.
+
+use std::net::IpAddr;
+
+use ferry_api::object::Protocol;
+use ferry_model::{FrontendAddr, FrontendKind, PortState, Scope, ServiceState, SourceRanges};
+use ferry_plane::Unit;
+
+use crate::compile::count;
+use crate::names::{ChainName, Pick, PortId, SetName, SourcesId};
+use crate::object::{ElementKey, NftKey};
+use crate::shape::{Shape, is_pooled};
+use crate::sources::Ranges;
+
+/// Something that a key and the units that may want its object have in common. A key of what has a hash in its name has two
+/// hints, so that hashes are computed only where one is asked for; and so with what takes longer to find out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hint {
+    /// the base
+    Base,
+    /// a frontend
+    Frontend(Protocol, FrontendAddr),
+    /// a cluster IP
+    ClusterIp(IpAddr),
+    /// a pool of so many endpoints
+    Endpoints(u32),
+    /// the chain that picks one of so many in this way
+    Pick(Pick, u32),
+    /// a port with chains or sets of its own
+    OwnNames,
+    /// this one
+    Port(PortId),
+    /// source ranges
+    SourceRanges,
+    /// these
+    Sources(SourcesId),
+}
+
+/// Adds the hints of a key.
+pub(crate) fn of_key(key: &NftKey, hints: &mut Vec<Hint>) {
+    let port = |id: PortId| [Hint::OwnNames, Hint::Port(id)];
+    let sources = |id: SourcesId| [Hint::SourceRanges, Hint::Sources(id)];
+    match *key {
+        NftKey::Table | NftKey::Set(SetName::Fixed(_)) | NftKey::Chain(ChainName::Fixed(_)) => hints.push(Hint::Base),
+        NftKey::Set(SetName::Memory(id, _) | SetName::Members(id, _) | SetName::Pool(id))
+        | NftKey::Chain(ChainName::Pool(_, _, id) | ChainName::Remember(_, _, id) | ChainName::Learn(id)) => {
+            hints.extend(port(id));
+        }
+        NftKey::Set(SetName::Sources(id)) | NftKey::Chain(ChainName::Restricted(id)) => hints.extend(sources(id)),
+        NftKey::Chain(ChainName::Pick(pick, count)) => {
+            hints.extend([Hint::Endpoints(count), Hint::Pick(pick, count)]);
+        }
+        NftKey::Element(element) => match element {
+            ElementKey::PoolSlot { id, .. } | ElementKey::Member { id, .. } => hints.extend(port(id)),
+            ElementKey::Slot { vip, protocol, port, .. }
+            | ElementKey::Vip { vip, protocol, port, .. }
+            | ElementKey::Learn { protocol, vip, port } => {
+                hints.push(Hint::Frontend(protocol, FrontendAddr::Vip(vip, port)));
+            }
+            ElementKey::NodePortSlot { protocol, port, .. }
+            | ElementKey::NodePort { protocol, port, .. }
+            | ElementKey::LearnNodePort { protocol, port } => {
+                hints.push(Hint::Frontend(protocol, FrontendAddr::NodePort(port)));
+            }
+            ElementKey::ClusterIp(address) => hints.push(Hint::ClusterIp(address)),
+            ElementKey::NodePortIp(_) | ElementKey::SameOctet(_) => hints.push(Hint::Base),
+        },
+    }
+}
+
+/// True if the unit may want an object with hints that are asked for.
+pub(crate) fn may_want(unit: &Unit, asked: &dyn Fn(&Hint) -> bool) -> bool {
+    match unit {
+        Unit::Base(_) => asked(&Hint::Base),
+        Unit::Service(service) => service.ports.iter().any(|port| of_port(service, port, asked)),
+    }
+}
+
+fn of_port(service: &ServiceState, port: &PortState, asked: &dyn Fn(&Hint) -> bool) -> bool {
+    let has_names = port.affinity.is_some() || is_pooled(port);
+    let own = || asked(&Hint::Port(PortId::new(&service.name, port.protocol, &port.name)));
+    let sources = |ranges: &SourceRanges| match ranges {
+        SourceRanges::Any => false,
+        SourceRanges::Only(networks) => asked(&Hint::Sources(Ranges::new(networks).id())),
+    };
+    let is_cluster_ip = |at| matches!(at, FrontendAddr::Vip(vip, _) if asked(&Hint::ClusterIp(vip)));
+    has_names && asked(&Hint::OwnNames) && own()
+        || port.frontends.iter().any(|frontend| {
+            asked(&Hint::Frontend(port.protocol, frontend.at))
+                || frontend.kind == FrontendKind::ClusterIp && is_cluster_ip(frontend.at)
+        })
+        || asked(&Hint::SourceRanges) && port.frontends.iter().any(|frontend| sources(&frontend.sources))
+        || [Scope::Cluster, Scope::Local].into_iter().any(|scope| picks(port, scope, asked))
+}
+
+/// True if a chain is asked for that picks from the pool of this scope.
+fn picks(port: &PortState, scope: Scope, asked: &dyn Fn(&Hint) -> bool) -> bool {
+    let count = count(port.pool(scope));
+    let is_asked = |pick: Pick| {
+        asked(&Hint::Pick(if port.affinity.is_some() { pick.without_mark() } else { pick }, count))
+    };
+    !is_pooled(port)
+        && asked(&Hint::Endpoints(count))
+        && port.frontends.iter().any(|frontend| match (Shape::of(frontend), scope) {
+            (Shape::One(pick, _), _) => is_asked(pick),
+            (Shape::Split { .. }, Scope::Cluster) => is_asked(Pick::Forward) || is_asked(Pick::NodePortForward),
+            (Shape::Split { .. }, Scope::Local) => is_asked(Pick::Local) || is_asked(Pick::NodePortLocal),
+            (Shape::Refuse(_) | Shape::Pass, _) => false,
+        })
+}

@@ -1,0 +1,131 @@
+//! Tests of what a repair costs: it compiles the units that it is about, and few others.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ferry_api::object::{Family, Protocol};
+use ferry_model::{Context, FrontendAddr, FrontendKind, Profile};
+use ferry_plane::engine::Engine;
+use ferry_plane::memory::{MemoryKernel, Refers};
+use ferry_plane::{Before, Compile, Delta, Object, SyncEngine, Unit, UnitId};
+
+use crate::memory::good;
+use crate::mode::{KeyOf, Mode};
+use crate::states::{self, everything};
+
+/// A compiler that counts the units that it compiles.
+#[derive(Debug)]
+pub struct Counting<C> {
+    compile: C,
+    compiled: Arc<AtomicUsize>,
+}
+
+/// An engine whose compiler counts.
+pub type CountingEngine<C> = Engine<Counting<C>, MemoryKernel<<C as Compile>::Object>>;
+
+impl<C: Compile> Compile for Counting<C> {
+    type Object = C::Object;
+    type Hint = C::Hint;
+    const PROFILE: Profile = C::PROFILE;
+    const PORTION: usize = C::PORTION;
+    const PLACES: bool = C::PLACES;
+
+    fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<C::Object>) {
+        self.compiled.fetch_add(1, Ordering::Relaxed);
+        self.compile.compile(context, unit, out);
+    }
+
+    fn hints(&self, key: &<C::Object as Object>::Key, hints: &mut Vec<C::Hint>) {
+        self.compile.hints(key, hints);
+    }
+
+    fn may_want(&self, unit: &Unit, asked: &dyn Fn(&C::Hint) -> bool) -> bool {
+        self.compile.may_want(unit, asked)
+    }
+
+    fn place(&self, next: &mut Unit, before: Before<'_, C::Object>) {
+        self.compile.place(next, before);
+    }
+}
+
+/// Each object that is lost, one after the other, and the number of units compiled to repair it.
+pub fn compiled_to_repair<C>(
+    compile: C,
+    delta: Delta,
+    is_lost: impl Fn(&<C::Object as Object>::Key) -> bool,
+) -> Vec<(<C::Object as Object>::Key, usize)>
+where
+    C: Compile<Object: Refers<Key: Send> + Send> + Send,
+{
+    let compiled = Arc::new(AtomicUsize::new(0));
+    let compile = Counting { compile, compiled: Arc::clone(&compiled) };
+    let mut engine: CountingEngine<C> = Engine::new(compile, MemoryKernel::default());
+    let mut now = Instant::now();
+    engine.offer(delta);
+    good(engine.sync(now));
+    let keys: Vec<_> = engine.kernel().objects.keys().filter(|key| is_lost(key)).cloned().collect();
+    let repair = |key: &<C::Object as Object>::Key| {
+        engine.kernel_mut().lose(key);
+        compiled.store(0, Ordering::Relaxed);
+        let mut repairs = 0;
+        for _ in 0..4 {
+            now += Duration::from_millis(200);
+            repairs += good(engine.tend(now)).repairs;
+        }
+        assert!(repairs == 1 && engine.kernel().objects.contains_key(key), "{key} is repaired");
+        compiled.load(Ordering::Relaxed)
+    };
+    let costs: Vec<usize> = keys.iter().map(repair).collect();
+    keys.into_iter().zip(costs).collect()
+}
+
+/// A service of every kind, and so many alike.
+fn many(family: Family, services: u16) -> Delta {
+    let mut delta = everything(family);
+    for index in 0..services {
+        let at = FrontendAddr::Vip(states::address(family, 97, 1), 1000 + index);
+        let frontend = states::frontend(FrontendKind::ClusterIp, at, states::INTERNAL);
+        let [cluster, local] = [&[1, 2, 3][..], &[]].map(|last| states::pool(family, last));
+        let (id, unit) =
+            states::service(&format!("alike-{index}"), vec![states::port(Protocol::Tcp, cluster, local, vec![frontend])]);
+        delta.units.insert(id, unit);
+    }
+    delta
+}
+
+/// However many services there are: those that the key could be of are compiled a few times.
+pub fn a_repair_of_one_key_compiles_few_units<M: Mode>() {
+    for family in Family::ALL {
+        let compiled =
+            compiled_to_repair(M::compiler(family, false), many(family, 300), |key: &KeyOf<M>| M::is_leaf(key));
+        assert!(compiled.len() > 300, "{} keys", compiled.len());
+        assert!(compiled.iter().all(|(_, units)| *units <= 10), "{:?}", compiled.iter().max_by_key(|(_, units)| units));
+    }
+}
+
+/// By the hints of each of its objects every unit is found, and the hints of a key are never none.
+pub fn hints_lead_to_the_units<M: Mode>() {
+    for family in Family::ALL {
+        let compiler = M::compiler(family, true);
+        let delta = everything(family);
+        let context = delta.context.unwrap();
+        for (id, unit) in &delta.units {
+            assert_found(&compiler, &context, id, unit.as_ref().unwrap());
+        }
+    }
+}
+
+/// By the hints of each of its objects the unit is found.
+pub fn assert_found<C: Compile>(compiler: &C, context: &Context, id: &UnitId, unit: &Unit) {
+    let mut objects = Vec::new();
+    compiler.compile(context, unit, &mut objects);
+    let keys: BTreeSet<_> = objects.iter().map(Object::key).collect();
+    for key in keys {
+        let mut hints = Vec::new();
+        compiler.hints(&key, &mut hints);
+        assert!(!hints.is_empty(), "{key}");
+        assert!(compiler.may_want(unit, &|asked| hints.contains(asked)), "{id}: {key}");
+    }
+}
