@@ -15,15 +15,7 @@ pub type MemoryEngine<M> = Engine<<M as Mode>::Compiler, MemoryKernel<ObjectOf<M
 
 /// Commits that fail half-way: after so many operations, with this error.
 pub fn half_way() -> impl Strategy<Value = (usize, Failing)> {
-    let errors = vec![
-        Failing::Refused,
-        Failing::RefusedSilently,
-        Failing::Drifted,
-        Failing::Resources,
-        Failing::Busy,
-        Failing::Unusable,
-    ];
-    (prop_oneof![3 => 0..8usize, 1 => 0..200usize], prop::sample::select(errors))
+    (prop_oneof![3 => 0..8usize, 1 => 0..200usize], prop::sample::select(&Failing::ALL[..]))
 }
 
 /// Without an error.

@@ -9,9 +9,10 @@ use ferry_model::{
     BaseState, Context, Event, ServiceState, Settings, Store, base, context, node_port_addresses, resolve,
 };
 use ferry_plane::engine::Engine;
-use ferry_plane::memory::MemoryKernel;
+use ferry_plane::memory::{Failing, Fault, MemoryKernel};
 use ferry_plane::{Compile, Delta, SyncEngine, Unit, UnitId};
 
+use crate::cluster::Random;
 use crate::decided::Decided;
 use crate::memory::{MemoryEngine, good, settle, settled};
 use crate::mode::{Mode, ObjectOf};
@@ -27,6 +28,8 @@ pub struct Proxy<M: Mode> {
     local_addresses: Vec<IpAddr>,
     context: Context,
     now: Instant,
+    /// commits were made to fail since everything was settled
+    troubled: bool,
 }
 
 // === impl Proxy ===
@@ -42,6 +45,7 @@ impl<M: Mode> Proxy<M> {
             local_addresses: local_addresses.to_vec(),
             context: context(settings, None),
             now: Instant::now(),
+            troubled: false,
         };
         proxy.place_node_ports();
         proxy.offer(&[], true);
@@ -73,10 +77,25 @@ impl<M: Mode> Proxy<M> {
         self.store.serve_node_ports_at(addresses).into_iter().collect()
     }
 
-    /// What is pending is committed, in an order in which nothing refers to what does not exist.
+    /// The next commit fails half-way, and perhaps some more that follow.
+    pub fn fail_half_way(&mut self, random: &mut Random) {
+        self.troubled = true;
+        for _ in 0..=random.below(3) {
+            // Most batches are short.
+            let operations = if random.chance(75) { random.below(12) } else { random.below(200) };
+            let fault = Fault::HalfWay { operations, error: random.pick(&Failing::ALL) };
+            self.engine.kernel_mut().faults.push_back(fault);
+        }
+    }
+
+    /// What is pending is committed, in an order in which nothing refers to what does not exist. Nothing goes wrong but what
+    /// was made to.
     pub fn sync(&mut self) {
         self.now += Duration::from_millis(300);
-        good(self.engine.sync(self.now));
+        let outcome = self.engine.sync(self.now);
+        if !self.troubled {
+            good(outcome);
+        }
         assert_eq!(self.engine.kernel().violations, Vec::<String>::new());
     }
 
@@ -84,6 +103,8 @@ impl<M: Mode> Proxy<M> {
     pub fn settle(&mut self) -> Vec<ObjectOf<M>> {
         self.sync();
         self.now = settle(&mut self.engine, self.now);
+        self.troubled = false;
+        assert_eq!(self.engine.kernel().violations, Vec::<String>::new());
         settled::<M>(&self.engine)
     }
 

@@ -5,6 +5,7 @@ use ferry_model::Event;
 
 use crate::case::{Case, objects};
 use crate::cases::of_this_mode;
+use crate::cluster::Random;
 use crate::mode::{Mode, ObjectOf};
 use crate::proxy::Proxy;
 
@@ -58,7 +59,7 @@ fn shaped(shape: &str) -> Event {
     Event::Upsert(objects("shape", &text).pop().unwrap())
 }
 
-/// From every shape to every other, with endpoints of two of the ports' names and of an earlier one.
+/// From every shape to every other, half of the times by commits that fail half-way; with endpoints of two of the ports' names and of an earlier one.
 pub fn a_service_leaves_nothing_of_what_it_was<M: Mode>() {
     let config = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables";
     let case = Case::of("shapes", &of_this_mode::<M>(config), &[]);
@@ -79,12 +80,16 @@ pub fn a_service_leaves_nothing_of_what_it_was<M: Mode>() {
         let settled = proxy.settle();
         (proxy, settled)
     };
+    let mut random = Random::new(7);
     for family in Family::ALL {
         let wanted: Vec<(Proxy<M>, Vec<ObjectOf<M>>)> = SHAPES.iter().map(|shape| fresh(family, shape)).collect();
         let mut proxy = fresh(family, SHAPES[0]).0;
         for (at, from) in SHAPES.iter().enumerate() {
             for (to, (_, wanted)) in SHAPES.iter().zip(&wanted) {
                 proxy.apply(shaped(to));
+                if random.chance(50) {
+                    proxy.fail_half_way(&mut random);
+                }
                 assert_eq!(proxy.settle(), *wanted, "{family}: from {from} to {to}");
                 proxy.apply(shaped(from));
                 proxy.sync();

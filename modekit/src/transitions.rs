@@ -36,7 +36,7 @@ fn transition(from: &Case, to: &Case, random: &mut Random) -> Vec<Event> {
 }
 
 /// Most cases are about a service default/web, so one after the other they change its type, ports, addresses, policies and
-/// endpoints in every direction.
+/// endpoints in every direction. Half of the commits fail half-way.
 pub fn any_case_may_follow_any_other<M: Mode>() {
     let all = cases::all::<M>();
     let mut groups: Vec<(&Settings, Vec<&Case>)> = Vec::new();
@@ -60,6 +60,9 @@ pub fn any_case_may_follow_any_other<M: Mode>() {
                 proxy.apply(Event::Delete(Kind::Node, ObjectName::cluster_wide(&settings.node_name)));
                 events.into_iter().for_each(|event| proxy.apply(event));
                 proxy.readdress(&to.local_addresses);
+                if random.chance(50) {
+                    proxy.fail_half_way(&mut random);
+                }
                 let mut wanted = Proxy::<M>::new(family, settings, &to.local_addresses);
                 new.into_iter().for_each(|event| wanted.apply(event));
                 assert_eq!(proxy.settle(), wanted.settle(), "{family}: from {} to {}", from.name, to.name);
