@@ -83,14 +83,15 @@ fn empty(settings: &Settings) -> Store {
 }
 
 fn place_node_ports(settings: &Settings, store: &mut Store) -> BTreeSet<ObjectName> {
-    let context = context(settings, store.node());
-    store.serve_node_ports_at(node_port_addresses(settings, &context, &local()))
+    store.serve_node_ports_at(node_port_addresses(settings, store.node(), &local()))
 }
 
 fn states(settings: &Settings, store: &Store) -> States {
-    let context = context(settings, store.node());
-    let of =
-        |family, name: &ObjectName| resolve(&store.objects(name), store.claims(), &context, &Profile::NFTABLES, family);
+    let profile = &Profile::NFTABLES;
+    let of = |family, name: &ObjectName| {
+        let context = context(settings, store.node(), &local(), profile, family);
+        resolve(&store.objects(name), store.claims(), &context, profile, family)
+    };
     let names = |family| store.service_names().map(move |name| ((family, name.clone()), of(family, name)));
     Family::ALL.into_iter().flat_map(names).collect()
 }
@@ -167,9 +168,9 @@ fn is_special(address: IpAddr) -> bool {
 }
 
 fn check(settings: &Settings, store: &Store, profile: &Profile) {
-    let context = context(settings, store.node());
-    let node_ports = node_port_addresses(settings, &context, &local());
+    let node_ports = node_port_addresses(settings, store.node(), &local());
     for family in Family::ALL {
+        let context = context(settings, store.node(), &local(), profile, family);
         let (base, _) = base(settings, &context, &local(), store, profile, family);
         let resolved = |name| resolve(&store.objects(name), store.claims(), &context, profile, family).0;
         let states: Vec<ServiceState> = store.service_names().map(resolved).collect();

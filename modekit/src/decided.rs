@@ -28,9 +28,9 @@ impl Decided {
     /// What is decided of a case in this mode.
     pub fn of<M: Mode>(case: &Case, family: Family) -> Self {
         let profile = &M::Compiler::PROFILE;
-        let context = facts::context(&case.settings, case.store.node());
+        let context = facts::context(&case.settings, case.store.node(), &case.local_addresses, profile, family);
         let mut store = case.store.clone();
-        store.serve_node_ports_at(facts::node_port_addresses(&case.settings, &context, &case.local_addresses));
+        store.serve_node_ports_at(facts::node_port_addresses(&case.settings, case.store.node(), &case.local_addresses));
         let (base, _) = facts::base(&case.settings, &context, &case.local_addresses, &store, profile, family);
         let resolved = store
             .service_names()

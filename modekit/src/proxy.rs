@@ -43,7 +43,7 @@ impl<M: Mode> Proxy<M> {
             store: Store::new(&settings.node_name).serving_external_ips(settings.external_ips),
             settings: settings.clone(),
             local_addresses: local_addresses.to_vec(),
-            context: context(settings, None),
+            context: context(settings, None, local_addresses, &M::Compiler::PROFILE, family),
             now: Instant::now(),
             troubled: false,
         };
@@ -56,24 +56,38 @@ impl<M: Mode> Proxy<M> {
     pub fn apply(&mut self, event: Event) {
         let dirty = self.store.apply(event);
         let mut services: Vec<ObjectName> = dirty.services.into_iter().collect();
+        let renewed = dirty.node && self.renew_context();
         if dirty.node {
-            services = self.store.service_names().chain(&services).cloned().collect();
-            self.context = context(&self.settings, self.store.node());
-            self.place_node_ports();
+            services.extend(self.place_node_ports());
         }
-        self.offer(&services, dirty.node);
+        if renewed {
+            services.extend(self.store.service_names().cloned());
+        }
+        self.offer(&services, renewed);
     }
 
     /// The node gets other addresses.
     pub fn readdress(&mut self, local_addresses: &[IpAddr]) {
         self.local_addresses = local_addresses.to_vec();
-        let services = self.place_node_ports();
-        self.offer(&services, false);
+        let mut services = self.place_node_ports();
+        let renewed = self.renew_context();
+        if renewed {
+            services.extend(self.store.service_names().cloned());
+        }
+        self.offer(&services, renewed);
+    }
+
+    /// True if the context is another one now.
+    fn renew_context(&mut self) -> bool {
+        let profile = &M::Compiler::PROFILE;
+        let next = context(&self.settings, self.store.node(), &self.local_addresses, profile, self.family);
+        let before = std::mem::replace(&mut self.context, next);
+        before != self.context
     }
 
     /// Services that win or lose because other addresses serve node ports.
     fn place_node_ports(&mut self) -> Vec<ObjectName> {
-        let addresses = node_port_addresses(&self.settings, &self.context, &self.local_addresses);
+        let addresses = node_port_addresses(&self.settings, self.store.node(), &self.local_addresses);
         self.store.serve_node_ports_at(addresses).into_iter().collect()
     }
 

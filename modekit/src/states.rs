@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ferry_api::object::{Family, IpNet, ObjectName, Protocol};
 use ferry_model::{
     Action, Affinity, BaseState, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, LocalDetector,
-    NodePortAddresses, PerFamily, Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
+    NodePortAddresses, Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
 };
 use ferry_plane::{Delta, Unit, UnitId};
 
@@ -32,8 +32,9 @@ pub fn context(family: Family) -> Context {
     Context {
         node_name: "node-a".into(),
         zone: None,
-        node_ips: PerFamily::default(),
-        local: PerFamily::from_fn(|_| Some(pods.clone())),
+        node_ip: None,
+        node_addresses: [].into(),
+        local: Some(pods),
         masquerade_all: false,
         masquerade_mark: 0x4000,
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ferry_api::object::Family;
-use ferry_model::{Affinity, Context, LocalDetector, PerFamily, ServiceState};
+use ferry_model::{Affinity, Context, LocalDetector, ServiceState};
 use ferry_plane::{Delta, Unit, UnitId};
 
 use crate::states::{base, context, everything, pool};
@@ -20,7 +20,7 @@ fn context_number(family: Family, number: u8) -> Context {
         2 => Some(LocalDetector::InterfacePrefix("veth".into())),
         _ => Some(LocalDetector::Bridge("cni0".into())),
     };
-    Context { local: PerFamily::from_fn(|_| detector.clone()), ..marked }
+    Context { local: detector, ..marked }
 }
 
 /// What the engine shall make of everything so far.

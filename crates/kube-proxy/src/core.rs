@@ -73,7 +73,8 @@ pub struct Seat {
     family: Family,
     mailbox: Sender,
     pulse: Arc<Pulse>,
-    /// as it was last handed over
+    /// as they were last handed over; `None` before the first time
+    context: Option<Arc<Context>>,
     base: Option<BaseState>,
     /// services with internal, external policy Local that have endpoints, none of them here
     without_local: [BTreeSet<ObjectName>; 2],
@@ -97,8 +98,8 @@ pub struct Core {
     unreadable: usize,
     /// it has been said that nothing is handed over because of them
     held_back: bool,
-    /// as it was last handed over; `None` before the first time
-    context: Option<Arc<Context>>,
+    /// everything was handed over once
+    started: bool,
     complaints: Complaints,
     /// not decided yet
     dirty: Dirty,
@@ -122,7 +123,7 @@ const POLICIES: [&str; 2] = ["internal", "external"];
 impl Seat {
     /// A seat for the engine at the other end of the mailbox.
     pub fn new(family: Family, mailbox: Sender, pulse: Arc<Pulse>) -> Self {
-        Self { family, mailbox, pulse, base: None, without_local: Default::default() }
+        Self { family, mailbox, pulse, context: None, base: None, without_local: Default::default() }
     }
 
     /// There is a change.
@@ -165,7 +166,7 @@ impl Core {
             in_use: setup.in_use,
             unreadable: 0,
             held_back: false,
-            context: None,
+            started: false,
             complaints: Complaints::default(),
             dirty: Dirty::default(),
             redefined: BTreeSet::new(),
@@ -177,7 +178,7 @@ impl Core {
 
     /// Whether nothing was handed over yet.
     fn is_starting(&self) -> bool {
-        self.context.is_none()
+        !self.started
     }
 
     /// Applies an input, without deciding anything.
@@ -221,7 +222,7 @@ impl Core {
             self.changes.count(noted);
         }
         // Before the first hand-over no engine has anything.
-        if !of_slice && self.context.is_some() {
+        if !of_slice && self.started {
             self.redefined.extend(dirty.services.iter().cloned());
         }
         self.dirty.merge(dirty);
@@ -242,7 +243,7 @@ impl Core {
         if self.dirty.node {
             self.note_eligibility();
         }
-        if self.context.is_none() {
+        if !self.started {
             let serving = || any_in_use(self.in_use, &self.seats);
             match self.gate.passage(&self.store, Instant::now(), serving) {
                 Passage::Open if self.hold_back() => return Ok(None),
@@ -268,32 +269,17 @@ impl Core {
         let mut dirty = std::mem::take(&mut self.dirty);
         let redefined = std::mem::take(&mut self.redefined);
         let readdressed = std::mem::take(&mut self.readdressed);
-        if self.context.is_some() && dirty.is_empty() && !readdressed {
+        if self.started && dirty.is_empty() && !readdressed {
             return;
         }
-        let fresh = self.fresh_context(&dirty);
-        if let Some(context) = &fresh {
-            self.context = Some(Arc::clone(context));
-        }
-        let Some(context) = self.context.clone() else { return };
-        if fresh.is_some() || readdressed {
-            let addresses = facts::node_port_addresses(&self.settings, &context, &self.addresses);
+        let fresh = if !self.started || dirty.node || readdressed { self.renew_contexts() } else { BTreeSet::new() };
+        self.started = true;
+        if !fresh.is_empty() || readdressed {
+            let addresses = facts::node_port_addresses(&self.settings, self.store.node(), &self.addresses);
             dirty.services.extend(self.store.serve_node_ports_at(addresses));
         }
-        let names: Vec<ObjectName> = match fresh {
-            // Every service depends on the context. What is gone is dirty anyway.
-            Some(_) => self
-                .store
-                .service_names()
-                .chain(&dirty.services)
-                .cloned()
-                .collect::<BTreeSet<_>>()
-                .into_iter()
-                .collect(),
-            None => dirty.services.iter().cloned().collect(),
-        };
-        let base_dirty = fresh.is_some() || dirty.node || dirty.service_cidrs || readdressed;
-        self.hand_over(&context, fresh, (&names, &redefined), base_dirty);
+        let base_dirty = !fresh.is_empty() || dirty.node || dirty.service_cidrs || readdressed;
+        self.hand_over(&fresh, (&dirty.services, &redefined), base_dirty);
     }
 
     /// Whether the first hand-over has to wait. It would remove the rules of objects that an earlier run had read from
@@ -314,33 +300,42 @@ impl Core {
         holds
     }
 
-    /// The context, if it isn't what the engines have.
-    fn fresh_context(&self, dirty: &Dirty) -> Option<Arc<Context>> {
-        if self.context.is_some() && !dirty.node {
-            return None;
+    /// The families whose context is another one than what their engine has.
+    fn renew_contexts(&mut self) -> BTreeSet<Family> {
+        let mut fresh = BTreeSet::new();
+        for seat in &mut self.seats {
+            let node = self.store.node();
+            let context = facts::context(&self.settings, node, &self.addresses, &self.profile, seat.family);
+            if seat.context.as_deref() != Some(&context) {
+                seat.context = Some(Arc::new(context));
+                fresh.insert(seat.family);
+            }
         }
-        let context = facts::context(&self.settings, self.store.node());
-        (self.context.as_deref() != Some(&context)).then(|| Arc::new(context))
+        fresh
     }
 
-    /// `redefined`: of the names, those whose Service itself may have changed.
+    /// `fresh`: families with a new context; `redefined`: services that may have changed themselves.
     fn hand_over(
         &mut self,
-        context: &Context,
-        fresh: Option<Arc<Context>>,
-        (names, redefined): (&[ObjectName], &BTreeSet<ObjectName>),
+        fresh: &BTreeSet<Family>,
+        (dirty, redefined): (&BTreeSet<ObjectName>, &BTreeSet<ObjectName>),
         base_dirty: bool,
     ) {
+        // Every service of a family depends on its context. What is gone is dirty anyway.
+        let others = self.store.service_names().filter(|_| !fresh.is_empty());
+        let names: BTreeSet<ObjectName> = others.chain(dirty).cloned().collect();
         let families: Vec<Family> = self.seats.iter().map(|seat| seat.family).collect();
         let mut said: BTreeMap<&ObjectName, Vec<Diagnostic>> = BTreeMap::new();
         let mut base_said = Vec::new();
         let mut base_checked = false;
         for seat in &mut self.seats {
-            let mut delta = Delta { context: fresh.clone(), units: BTreeMap::new() };
+            let Some(context) = seat.context.clone() else { continue };
+            let is_fresh = fresh.contains(&seat.family);
+            let mut delta = Delta { context: is_fresh.then(|| Arc::clone(&context)), units: BTreeMap::new() };
             let affinity = seat.base.as_ref().map(|base| base.affinity);
             if base_dirty || affinity != Some(self.store.uses_affinity(seat.family)) {
                 let (base, diagnostics) =
-                    facts::base(&self.settings, context, &self.addresses, &self.store, &self.profile, seat.family);
+                    facts::base(&self.settings, &context, &self.addresses, &self.store, &self.profile, seat.family);
                 base_checked = true;
                 base_said.extend(diagnostics);
                 if seat.base.as_ref() != Some(&base) {
@@ -348,12 +343,16 @@ impl Core {
                     seat.base = Some(base);
                 }
             }
-            for name in names {
+            for name in &names {
                 let objects = self.store.objects(name);
-                let (state, diagnostics) = resolve(&objects, self.store.claims(), context, &self.profile, seat.family);
+                let (state, diagnostics) = resolve(&objects, self.store.claims(), &context, &self.profile, seat.family);
                 seat.count_local(name, &objects, &state);
                 if !diagnostics.is_empty() {
                     said.entry(name).or_default().extend(diagnostics);
+                }
+                // Another family's context is new: here the service is only resolved for its diagnostics.
+                if !is_fresh && !dirty.contains(name) {
+                    continue;
                 }
                 let unit = (!state.ports.is_empty()).then(|| Arc::new(Unit::Service(state)));
                 // The engine doesn't have it and need not wake up for what concerns another family.
@@ -369,7 +368,7 @@ impl Core {
         if base_checked && base_dirty {
             self.complaints.replace(Topic::Base, base_said);
         }
-        for name in names {
+        for name in &names {
             let diagnostics = said.remove(name).unwrap_or_default();
             let fresh = self.complaints.replace(Topic::Service(name.clone()), diagnostics);
             let events = fresh.iter().filter_map(|fresh| events::Event::not_served(name, self.uid(name), fresh));

@@ -1,10 +1,11 @@
-//! Node facts and policy, read by `resolve` and by compilers.
+//! Node facts and policy in one IP family, read by `resolve` and by compilers.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ferry_api::object::{Family, IpNet};
 
-/// Node facts and policy that decide about services. What only the base objects of a plane depend on is in
+/// Node facts and policy that decide about services in one IP family. What only the base objects of a plane depend on is in
 /// [`BaseState`](crate::BaseState).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Context {
@@ -12,10 +13,13 @@ pub struct Context {
     pub node_name: String,
     /// this node's zone
     pub zone: Option<String>,
-    /// this node's primary address of each family: does a source range hold it?
-    pub node_ips: PerFamily<Option<IpAddr>>,
+    /// this node's primary address: does a source range hold it?
+    pub node_ip: Option<IpAddr>,
+    /// the addresses of the machine that serve node ports, sorted; empty unless the profile
+    /// [lists them](crate::Profile::lists_node_addresses)
+    pub node_addresses: Arc<[IpAddr]>,
     /// how a packet from a pod of this node is known; `None`: not at all
-    pub local: PerFamily<Option<LocalDetector>>,
+    pub local: Option<LocalDetector>,
     /// every connection to a cluster IP is masqueraded
     pub masquerade_all: bool,
     /// the one bit of the packet mark that asks for masquerading

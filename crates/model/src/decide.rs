@@ -10,7 +10,7 @@ use crate::state::{
     Action, BaseState, Frontend, FrontendAddr, FrontendKind, NodePortAddresses, PortState, ServiceState, Snat,
     SourceRanges,
 };
-use ferry_api::object::{Family, Protocol};
+use ferry_api::object::Protocol;
 
 /// Decides the verdict on the first packet of a connection. `states` and `base` are those of the packet's family, resolved
 /// with this profile.
@@ -172,7 +172,7 @@ fn at_frontend(port: &PortState, frontend: &Frontend, packet: &Packet, context: 
 
 /// True if the local detector attributes the connection to a pod of this node.
 fn is_from_pod(packet: &Packet, context: &Context) -> bool {
-    match context.local.of(Family::of(packet.destination)) {
+    match &context.local {
         None => false,
         Some(LocalDetector::Cidr(cidr)) => cidr.contains(&packet.source),
         Some(LocalDetector::Bridge(name)) => packet.interface.as_ref() == Some(name),

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use ferry_api::object::Family;
 
-use crate::context::{Context, LocalDetector};
+use crate::context::{Context, LocalDetector, PerFamily};
 use crate::facts::{Settings, base, context, node_port_addresses};
 use crate::packet::Verdict;
 use crate::profile::Profile;
@@ -23,18 +23,20 @@ use crate::store::Store;
 /// Decides about everything in the store and prints it: the context, then per family the base state and each service,
 /// then what is not served as written.
 pub fn explain(settings: &Settings, local_addresses: &[IpAddr], store: &Store, profile: &Profile) -> String {
-    let context = context(settings, store.node());
+    let contexts =
+        PerFamily::from_fn(|family| context(settings, store.node(), local_addresses, profile, family));
     let mut store = store.clone();
-    store.serve_node_ports_at(node_port_addresses(settings, &context, local_addresses));
-    let mut text = context.to_string();
+    store.serve_node_ports_at(node_port_addresses(settings, store.node(), local_addresses));
+    let mut text = node_text(&contexts);
     // A diagnostic of both families is printed once.
     let mut diagnostics: BTreeSet<_> = store.orphans().collect();
     for family in Family::ALL {
-        let (base, found) = base(settings, &context, local_addresses, &store, profile, family);
+        let context = contexts.of(family);
+        let (base, found) = base(settings, context, local_addresses, &store, profile, family);
         diagnostics.extend(found);
         text += &format!("\n{family}\n{base}");
         for name in store.service_names() {
-            let (state, found) = resolve(&store.objects(name), store.claims(), &context, profile, family);
+            let (state, found) = resolve(&store.objects(name), store.claims(), context, profile, family);
             diagnostics.extend(found);
             text += &state.to_string();
         }
@@ -59,21 +61,18 @@ impl<T: fmt::Display> fmt::Display for Row<'_, T> {
     }
 }
 
-impl fmt::Display for Context {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let zone = self.zone.as_deref().unwrap_or("-");
-        writeln!(f, "node {} zone {zone}", self.node_name)?;
-        for family in Family::ALL {
-            let address = self.node_ips.of(family).map_or_else(|| "-".to_owned(), |address| address.to_string());
-            write!(f, "  {family} address {address}, pods ")?;
-            match self.local.of(family) {
-                Some(detector) => writeln!(f, "{detector}")?,
-                None => writeln!(f, "not known")?,
-            }
-        }
-        let all = if self.masquerade_all { ", every connection to a cluster IP" } else { "" };
-        writeln!(f, "  masquerade mark {:#x}{all}", self.masquerade_mark)
+/// The facts of both families.
+fn node_text(contexts: &PerFamily<Context>) -> String {
+    let any = &contexts.v4;
+    let mut text = format!("node {} zone {}\n", any.node_name, any.zone.as_deref().unwrap_or("-"));
+    for family in Family::ALL {
+        let context = contexts.of(family);
+        let address = context.node_ip.map_or_else(|| "-".to_owned(), |address| address.to_string());
+        let pods = context.local.as_ref().map_or_else(|| "not known".to_owned(), ToString::to_string);
+        text += &format!("  {family} address {address}, pods {pods}\n");
     }
+    let all = if any.masquerade_all { ", every connection to a cluster IP" } else { "" };
+    text + &format!("  masquerade mark {:#x}{all}\n", any.masquerade_mark)
 }
 
 impl fmt::Display for LocalDetector {

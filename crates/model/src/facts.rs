@@ -104,16 +104,27 @@ impl NodePortSelection {
     }
 }
 
-/// The facts that services are resolved with.
+/// The facts that services are resolved with in one family. `local_addresses` are those of the machine's interfaces.
 ///
 /// A node address is the bind address, else the first InternalIP of the family, else its first ExternalIP, else
 /// loopback.
-pub fn context(settings: &Settings, node: Option<&Node>) -> Context {
+pub fn context(
+    settings: &Settings,
+    node: Option<&Node>,
+    local_addresses: &[IpAddr],
+    profile: &Profile,
+    family: Family,
+) -> Context {
+    let serving = || {
+        let all = node_port_addresses(settings, node, local_addresses);
+        all.into_iter().filter(|address| Family::of(*address) == family).collect()
+    };
     Context {
         node_name: settings.node_name.clone(),
         zone: node.and_then(|node| node.zone.as_deref()).map(str::to_owned),
-        node_ips: PerFamily::from_fn(|family| Some(node_ip(settings, node, family))),
-        local: PerFamily::from_fn(|family| detector(settings, node, family)),
+        node_ip: Some(node_ip(settings, node, family)),
+        node_addresses: if profile.lists_node_addresses { serving() } else { [].into() },
+        local: detector(settings, node, family),
         masquerade_all: settings.masquerade_all,
         masquerade_mark: 1 << (settings.masquerade_bit % 32),
     }
@@ -121,8 +132,12 @@ pub fn context(settings: &Settings, node: Option<&Node>) -> Context {
 
 /// The addresses of this machine that serve node ports in any mode, as [`Store::serve_node_ports_at`] takes them: those that
 /// the configuration selects, but none that no Service can have.
-pub fn node_port_addresses(settings: &Settings, context: &Context, local_addresses: &[IpAddr]) -> BTreeSet<IpAddr> {
-    let selected = PerFamily::from_fn(|family| Selected::of(settings, context, family));
+pub fn node_port_addresses(
+    settings: &Settings,
+    node: Option<&Node>,
+    local_addresses: &[IpAddr],
+) -> BTreeSet<IpAddr> {
+    let selected = PerFamily::from_fn(|family| Selected::of(settings, Some(node_ip(settings, node, family)), family));
     let serves =
         |address: &&IpAddr| special(**address).is_none() && selected.of(Family::of(**address)).holds(**address);
     local_addresses.iter().filter(serves).copied().collect()
@@ -216,11 +231,11 @@ enum Selected {
 }
 
 impl Selected {
-    fn of(settings: &Settings, context: &Context, family: Family) -> Self {
+    fn of(settings: &Settings, node_ip: Option<IpAddr>, family: Family) -> Self {
         match &settings.node_port_addresses {
             // An address that isn't known shows as loopback. Then it is none, and not all.
             NodePortSelection::Primary => {
-                let known = context.node_ips.of(family).filter(|address| !address.is_loopback());
+                let known = node_ip.filter(|address| !address.is_loopback());
                 Self::Within(known.into_iter().map(IpNet::from).collect())
             }
             NodePortSelection::Cidrs(cidrs) => {
@@ -248,7 +263,7 @@ fn serving_addresses(
     (family, may_serve_localhost): (Family, bool),
     diagnostics: &mut Vec<Diagnostic>,
 ) -> (NodePortAddresses, bool) {
-    let Selected::Within(cidrs) = Selected::of(settings, context, family) else {
+    let Selected::Within(cidrs) = Selected::of(settings, context.node_ip, family) else {
         return (NodePortAddresses::All, may_serve_localhost);
     };
     let mut report = |message: String| {

@@ -20,6 +20,8 @@ pub struct Profile {
     pub refuses_by_hook: bool,
     /// node ports are served on 127.0.0.1 too, if configured (iptables)
     pub serves_localhost: bool,
+    /// a node port is an object for each address that serves it, so the context carries those addresses (ipvs)
+    pub lists_node_addresses: bool,
 }
 
 impl Profile {
@@ -36,6 +38,7 @@ impl Profile {
         filters_sources_before_reject: true,
         refuses_by_hook: false,
         serves_localhost: false,
+        lists_node_addresses: false,
     };
 
     /// The iptables mode.
@@ -48,5 +51,6 @@ impl Profile {
         filters_sources_before_reject: false,
         refuses_by_hook: true,
         serves_localhost: true,
+        lists_node_addresses: false,
     };
 }

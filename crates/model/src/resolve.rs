@@ -125,7 +125,7 @@ impl<'a> Resolver<'a> {
             profile,
             internal_local: service.internal_policy == TrafficPolicy::Local,
             external_local: is_external_local(service),
-            detects_pods: context.local.of(visible.family).is_some(),
+            detects_pods: context.local.is_some(),
             masquerade_all: context.masquerade_all,
             any: false,
             has_cluster: false,

@@ -24,8 +24,8 @@ pub(crate) fn source_ranges(visible: &Visible<'_>, vips: &BTreeSet<IpAddr>, cont
     if ranges.iter().any(|range| range.prefix_len() == 0) {
         return SourceRanges::Any;
     }
-    if let Some(node) = context.node_ips.of(visible.family)
-        && ranges.iter().any(|range| range.contains(node))
+    if let Some(node) = context.node_ip
+        && ranges.iter().any(|range| range.contains(&node))
     {
         ranges.extend(vips.iter().map(|vip| IpNet::from(*vip)));
     }

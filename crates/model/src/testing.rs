@@ -7,7 +7,7 @@ use ferry_api::object::{
     Protocol, Service, ServicePort, ServiceType, SlicePort, Timestamp, TrafficPolicy,
 };
 
-use crate::context::{Context, LocalDetector, PerFamily};
+use crate::context::{Context, LocalDetector};
 use crate::state::{Endpoint, Pool};
 
 pub(crate) const READY: Conditions = Conditions { ready: true, serving: true, terminating: false };
@@ -83,14 +83,23 @@ pub(crate) fn hinted_slice<'a>(
     builder.build(name(slice), Some(name(service)), AddressType::Ipv4, vec![slice_port("", 8080)])
 }
 
-/// Node `here` in zone `z1`, which detects its pods by their range.
+/// Node `here` in zone `z1`, which detects its pods by their range, in IPv4.
 pub(crate) fn context() -> Context {
-    let cidr = |text: &str| Some(LocalDetector::Cidr(text.parse().unwrap()));
+    context_of(Family::V4)
+}
+
+/// The same in any family.
+pub(crate) fn context_of(family: Family) -> Context {
+    let (address, pods) = match family {
+        Family::V4 => ("192.0.2.10", "10.244.0.0/16"),
+        Family::V6 => ("2001:db8::10", "fd00:10:244::/56"),
+    };
     Context {
         node_name: "here".to_owned(),
         zone: Some("z1".to_owned()),
-        node_ips: PerFamily { v4: Some(ip("192.0.2.10")), v6: Some(ip("2001:db8::10")) },
-        local: PerFamily { v4: cidr("10.244.0.0/16"), v6: cidr("fd00:10:244::/56") },
+        node_ip: Some(ip(address)),
+        node_addresses: [].into(),
+        local: Some(LocalDetector::Cidr(pods.parse().unwrap())),
         masquerade_all: false,
         masquerade_mark: 0x4000,
     }

@@ -104,7 +104,7 @@ impl Iptables {
                 names: PortNames::new(&service.name, &state.name, state.protocol),
                 state,
                 family: self.family,
-                detector: context.local.of(self.family).as_ref(),
+                detector: context.local.as_ref(),
                 counts_localhost: self.features.counts_localhost && self.family == Family::V4,
                 external: state.frontends.iter().filter(|frontend| chains::admits(frontend)).find_map(external),
             };

@@ -109,7 +109,7 @@ pub(crate) fn finds_node_ports_everywhere(rules: &Rules) -> bool {
 
 /// Policy Local of an external frontend: pods and the node itself use all endpoints, others the Local ones.
 fn local_policy(family: Family, context: &Context, key: &[Field], all: FixedSet, local: FixedSet) -> Vec<Rule> {
-    let pods = context.local.of(family).as_ref().and_then(|pods| RuleWriter::new(family).pods(pods, true));
+    let pods = context.local.as_ref().and_then(|pods| RuleWriter::new(family).pods(pods, true));
     let mut rules: Vec<Rule> = pods.map(|rule| rule.verdict_map(key, all)).into_iter().collect();
     let host = RuleWriter::new(family).address_is_local(FibOf::Source, true).set_mark(context.masquerade_mark);
     rules.push(host.verdict_map(key, all));

@@ -38,7 +38,7 @@ impl Chains {
 
     /// Picks one of `count` slots and translates to what stands there.
     pub(crate) fn pick(&self, context: &Context, pick: Pick, count: u32) -> Rules {
-        let pods = context.local.of(self.family);
+        let pods = &context.local;
         let mut kept = self.kept.borrow_mut();
         let serves = |kept: &Kept| kept.pods == *pods && kept.mark == context.masquerade_mark;
         let found = kept.iter().find(|kept| serves(kept)).and_then(|kept| kept.picks.get(&(pick, count)));
@@ -91,7 +91,7 @@ impl Chains {
     fn mark(&self, context: &Context, pick: Pick) -> Option<Rule> {
         let rule = RuleWriter::new(self.family);
         let rule = match pick {
-            Pick::Internal => rule.pods(context.local.of(self.family).as_ref()?, false)?,
+            Pick::Internal => rule.pods(context.local.as_ref()?, false)?,
             Pick::External | Pick::NodePort => rule,
             Pick::Forward | Pick::Local | Pick::NodePortForward | Pick::NodePortLocal => return None,
         };

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use ferry_api::object::{Family, ObjectName, Protocol};
 use ferry_kernel::nft::{self, CommitFailure, Socket};
-use ferry_model::{Affinity, BaseState, Context, LocalDetector, NodePortAddresses, PerFamily, Scope};
+use ferry_model::{Affinity, BaseState, Context, LocalDetector, NodePortAddresses, Scope};
 use ferry_plane::CommitError;
 
 use crate::base;
@@ -73,8 +73,9 @@ fn chains(family: Family, id: PortId, sources: SourcesId) -> Vec<(ChainName, Rul
     let context = Context {
         node_name: String::new(),
         zone: None,
-        node_ips: PerFamily::default(),
-        local: PerFamily::from_fn(|_| Some(LocalDetector::InterfacePrefix("veth".to_owned()))),
+        node_ip: None,
+        node_addresses: [].into(),
+        local: Some(LocalDetector::InterfacePrefix("veth".to_owned())),
         masquerade_all: false,
         masquerade_mark: 1 << 14,
     };

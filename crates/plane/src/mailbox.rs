@@ -136,7 +136,7 @@ impl Delta {
 #[expect(clippy::disallowed_methods, reason = "a test needs a thread")]
 mod tests {
     use ferry_api::object::ObjectName;
-    use ferry_model::{BaseState, Context, NodePortAddresses, PerFamily};
+    use ferry_model::{BaseState, Context, NodePortAddresses};
 
     use super::*;
     use crate::{Unit, UnitId};
@@ -169,8 +169,9 @@ mod tests {
             Arc::new(Context {
                 node_name: "node".into(),
                 zone: None,
-                node_ips: PerFamily::default(),
-                local: PerFamily::default(),
+                node_ip: None,
+                node_addresses: [].into(),
+                local: None,
                 masquerade_all: false,
                 masquerade_mark,
             })

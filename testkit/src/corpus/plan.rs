@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_model::{
-    BaseState, Context, Frontend, FrontendAddr, NodePortAddresses, Packet, PortState, Profile, ServiceState, Settings,
+    BaseState, Context, Frontend, FrontendAddr, NodePortAddresses, Packet, PerFamily, PortState, Profile, ServiceState, Settings,
     SourceRanges, Store, Verdict, decide, facts, resolve,
 };
 
@@ -17,7 +17,7 @@ use crate::mode::Mode;
 
 /// A situation as the model sees it on the lab's node.
 pub(super) struct Decided {
-    context: Context,
+    contexts: PerFamily<Context>,
     profile: Profile,
     families: [(Family, BaseState, Vec<ServiceState>); 2],
     written: BTreeSet<(SocketAddr, Protocol)>,
@@ -83,17 +83,18 @@ const LASTING: u32 = 60;
 impl Decided {
     /// What the model makes of the objects on a machine with these addresses.
     pub(super) fn new(settings: &Settings, store: &Store, mode: &Mode, addresses: &Addresses) -> Self {
-        let context = facts::context(settings, store.node());
+        let (local, profile) = (addresses.local(), &mode.profile);
+        let contexts = PerFamily::from_fn(|family| facts::context(settings, store.node(), &local, profile, family));
         let mut store = store.clone();
-        store.serve_node_ports_at(facts::node_port_addresses(settings, &context, &addresses.local()));
+        store.serve_node_ports_at(facts::node_port_addresses(settings, store.node(), &local));
         let families = Family::ALL.map(|family| {
-            let (base, _) = facts::base(settings, &context, &addresses.local(), &store, &mode.profile, family);
+            let (base, _) = facts::base(settings, contexts.of(family), &local, &store, profile, family);
             let states = store
                 .service_names()
-                .map(|name| resolve(&store.objects(name), store.claims(), &context, &mode.profile, family).0);
+                .map(|name| resolve(&store.objects(name), store.claims(), contexts.of(family), profile, family).0);
             (family, base, states.collect())
         });
-        Self { context, families, profile: mode.profile, written: written(&store) }
+        Self { contexts, families, profile: mode.profile, written: written(&store) }
     }
 
     /// Endpoints of all pools: where a server has to be.
@@ -150,7 +151,7 @@ impl Decided {
             protocol: destination.protocol,
             port: destination.to.port(),
         };
-        let verdict = decide(states, base, &packet, &self.context, &self.profile);
+        let verdict = decide(states, base, &packet, self.contexts.of(Family::of(packet.destination)), &self.profile);
         let memory = destination.served.and_then(|served| memory(&served, source, &verdict));
         // the node refuses what it doesn't serve, but not where a raw socket takes in all SCTP
         let ignored = verdict == Verdict::Pass

@@ -229,26 +229,78 @@ fn a_context_change_reaches_every_service() {
     assert!(bench.taken().iter().all(Option::is_none));
 }
 
+/// A Node with these addresses and pod ranges.
+fn node_of(addresses: &[&str], ranges: &str) -> String {
+    let addresses: Vec<String> =
+        addresses.iter().map(|address| format!("{{type: InternalIP, address: '{address}'}}")).collect();
+    format!("{NODE}spec: {{podCIDRs: [{ranges}]}}\nstatus: {{addresses: [{}]}}\n", addresses.join(", "))
+}
+
+/// A dual-stack Service.
+fn dual(name: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n  clusterIP: 10.96.0.1\n  \
+         clusterIPs: [10.96.0.1, 'fd00:96::1']\n  ipFamilies: [IPv4, IPv6]\n  ports: [{{port: 80}}]\n---\n"
+    )
+}
+
 #[test]
-fn pod_ranges_are_followed() {
-    let mut bench = Bench::started(&service("a", "10.96.0.1", ""));
+fn pod_ranges_are_followed_in_their_family() {
+    let mut bench = Bench::started(&dual("a"));
     bench.core.settings.detect_local = DetectLocal::NodeCidr;
-    for (ranges, v4, v6) in [
-        ("10.244.1.0/24", Some("10.244.1.0/24"), None),
-        ("10.244.1.0/24, 'fd00:10:244:1::/64'", Some("10.244.1.0/24"), Some("fd00:10:244:1::/64")),
-        ("10.244.2.0/24, 'fd00:10:244:1::/64'", Some("10.244.2.0/24"), Some("fd00:10:244:1::/64")),
+    let [v4, other_v4, v6] = ["10.244.1.0/24", "10.244.2.0/24", "fd00:10:244:1::/64"];
+    for (ranges, wanted) in [
+        (format!("{v4}"), [Some(v4), None]),
+        (format!("{v4}, '{v6}'"), [None, Some(v6)]),
+        (format!("{other_v4}, '{v6}'"), [Some(other_v4), None]),
     ] {
-        let spec = format!(
-            "spec: {{podCIDRs: [{ranges}]}}\nstatus: {{addresses: [{{type: InternalIP, address: 10.0.0.9}}]}}\n"
-        );
-        bench.upsert(&(NODE.to_owned() + &spec));
-        let taken = bench.taken();
-        let delta = taken[0].as_ref().unwrap();
-        let local = &delta.context.as_ref().unwrap().local;
-        let range = |text: Option<&str>| text.map(|text| LocalDetector::Cidr(text.parse().unwrap()));
-        assert_eq!([local.of(Family::V4), local.of(Family::V6)], [&range(v4), &range(v6)]);
+        bench.upsert(&node_of(&["10.0.0.9"], &ranges));
+        for (delta, range) in bench.taken().iter().zip(wanted) {
+            let found = delta.as_ref().map(|delta| delta.context.as_ref().unwrap().local.clone().unwrap());
+            assert_eq!(found, range.map(|range| LocalDetector::Cidr(range.parse().unwrap())), "{ranges}");
+            assert_eq!(ids(delta.as_ref()), range.map(|_| id("a")).into_iter().collect::<Vec<_>>(), "{ranges}");
+        }
+    }
+}
+
+#[test]
+fn an_address_of_one_family_is_nothing_to_the_other() {
+    let mut bench = Bench::started(&(dual("a") + &node_of(&["10.0.0.9", "2001:db8::9"], "")));
+    bench.upsert(&node_of(&["10.0.0.9", "2001:db8::8"], ""));
+    let [None, Some(v6)] = &bench.taken()[..] else { panic!("for IPv6 alone") };
+    assert_eq!(v6.context.as_ref().unwrap().node_ip, Some("2001:db8::8".parse().unwrap()));
+    assert_eq!(ids(Some(v6)), [id("a")]);
+    bench.upsert(&node_of(&["10.0.0.8", "2001:db8::8"], ""));
+    let [Some(v4), None] = &bench.taken()[..] else { panic!("for IPv4 alone") };
+    assert_eq!(v4.context.as_ref().unwrap().node_ip, Some("10.0.0.8".parse().unwrap()));
+    assert_eq!(ids(Some(v4)), [id("a")]);
+}
+
+#[test]
+fn node_addresses_come_to_a_profile_that_lists_them() {
+    let mut bench = Bench::started(&(dual("a") + &node_of(&["10.0.0.9"], "")));
+    bench.core.profile.lists_node_addresses = true;
+    let addresses = |list: &[&str]| -> Vec<IpAddr> { list.iter().map(|address| address.parse().unwrap()).collect() };
+    bench.input(Input::Addresses(addresses(&["10.0.0.9", "10.0.0.7", "2001:db8::9", "127.0.0.1"])));
+    for (delta, wanted) in bench.taken().iter().zip([&["10.0.0.7", "10.0.0.9"][..], &["2001:db8::9"]]) {
+        let delta = delta.as_ref().unwrap();
+        assert_eq!(*delta.context.as_ref().unwrap().node_addresses, *addresses(wanted));
         assert_eq!(ids(Some(delta)), [id("a")]);
     }
+    bench.input(Input::Addresses(addresses(&["10.0.0.9", "10.0.0.7", "127.0.0.1"])));
+    let [None, Some(v6)] = &bench.taken()[..] else { panic!("for IPv6 alone") };
+    assert!(v6.context.as_ref().unwrap().node_addresses.is_empty());
+}
+
+#[test]
+fn what_is_wrong_in_one_family_stays_known_when_the_other_changes() {
+    let contested = contested("old", "10.96.0.10", 1) + "---\n" + &contested("young", "10.96.0.11", 3) + "---\n";
+    let mut bench = Bench::started(&(contested + &node_of(&["10.0.0.9"], "")));
+    assert_eq!(bench.told.waiting().len(), 1);
+    bench.upsert(&node_of(&["10.0.0.9", "2001:db8::8"], ""));
+    assert!(bench.taken()[0].is_none());
+    bench.upsert(&slice("young", "10.244.1.1", "node"));
+    assert_eq!(bench.told.waiting(), [], "it was told before");
 }
 
 #[test]
@@ -257,7 +309,7 @@ fn local_addresses_change_the_stand_in_and_the_base() {
     bench.input(Input::Addresses(vec!["10.0.0.8".parse().unwrap()]));
     let taken = bench.taken();
     let delta = taken[0].as_ref().unwrap();
-    assert_eq!(delta.context.as_ref().unwrap().node_ips.v4, Some("10.0.0.8".parse().unwrap()));
+    assert_eq!(delta.context.as_ref().unwrap().node_ip, Some("10.0.0.8".parse().unwrap()));
     assert_eq!(ids(Some(delta)), [UnitId::Base, id("a")]);
     bench.input(Input::Addresses(vec!["10.0.0.8".parse().unwrap()]));
     assert!(bench.taken().iter().all(Option::is_none));
@@ -347,7 +399,7 @@ fn the_node_of_a_cluster_is_waited_for() {
     bench.upsert(&format!("{NODE}status: {{addresses: [{{type: InternalIP, address: 10.0.0.1}}]}}\n"));
     let taken = bench.taken();
     let context = taken[0].as_ref().and_then(|delta| delta.context.clone()).unwrap();
-    assert_eq!(*context.node_ips.of(Family::V4), Some("10.0.0.1".parse().unwrap()));
+    assert_eq!(context.node_ip, Some("10.0.0.1".parse().unwrap()));
 }
 
 #[test]

@@ -1,7 +1,6 @@
 use ferry_api::object::{ObjectName, Protocol};
 
 use super::*;
-use crate::context::PerFamily;
 use crate::state::{Affinity, Endpoint, Pool, Scope, Treatment};
 use crate::testing::{context, ip, name, pool};
 
@@ -143,7 +142,7 @@ fn a_vip_on_the_node_comes_before_its_node_port() {
 #[test]
 fn other_detectors() {
     let on = |detector: Option<LocalDetector>, interface: Option<&str>| {
-        let context = Context { local: PerFamily::from_fn(|_| detector.clone()), ..context() };
+        let context = Context { local: detector.clone(), ..context() };
         let packet = Packet { interface: interface.map(str::to_owned), ..packet(CLIENT, VIP, 80) };
         matches!(decide([&state()], &base(), &packet, &context, &Profile::NFTABLES), Verdict::Forward(endpoints) if endpoints.len() == 2)
     };

@@ -36,9 +36,14 @@ fn node(addresses: &[(AddressKind, &str)], pod_cidrs: &[&str]) -> Node {
     }
 }
 
+/// For a profile that doesn't list node addresses.
+fn of_node(settings: &Settings, node: Option<&Node>, family: Family) -> Context {
+    context(settings, node, &[], &Profile::NFTABLES, family)
+}
+
+
 fn node_ips(settings: &Settings, node: Option<&Node>) -> [String; 2] {
-    let ips = context(settings, node).node_ips;
-    [ips.v4, ips.v6].map(|address| address.unwrap().to_string())
+    Family::ALL.map(|family| of_node(settings, node, family).node_ip.unwrap().to_string())
 }
 
 #[test]
@@ -65,8 +70,9 @@ fn internal_addresses_come_before_external_ones_and_the_bind_address_before_both
 fn each_family_has_its_detector() {
     let node = node(&[], &["bad", "10.244.3.7/24", "fd00:10:244:3::/64"]);
     let local = |detect_local, node| {
-        let local = context(&Settings { detect_local, ..settings() }, node).local;
-        [local.v4, local.v6].map(|detector| detector.map_or_else(|| "-".to_owned(), |detector| detector.to_string()))
+        let settings = Settings { detect_local, ..settings() };
+        let detector = |family| of_node(&settings, node, family).local;
+        Family::ALL.map(|family| detector(family).map_or_else(|| "-".to_owned(), |detector| detector.to_string()))
     };
     let cidrs = |list| DetectLocal::ClusterCidr(nets(list));
     assert_eq!(local(DetectLocal::NodeCidr, Some(&node)), ["from 10.244.3.0/24", "from fd00:10:244:3::/64"]);
@@ -79,7 +85,8 @@ fn each_family_has_its_detector() {
 
 #[test]
 fn the_rest_of_the_context() {
-    let context = context(&Settings { masquerade_all: true, masquerade_bit: 31, ..settings() }, Some(&node(&[], &[])));
+    let settings = Settings { masquerade_all: true, masquerade_bit: 31, ..settings() };
+    let context = of_node(&settings, Some(&node(&[], &[])), Family::V6);
     assert_eq!((context.masquerade_all, context.masquerade_mark, context.zone.as_deref()), (true, 1 << 31, Some("z1")));
     assert_eq!(context.node_name, "here");
 }
@@ -90,7 +97,7 @@ fn node_port_addresses() {
     let local = ["127.0.0.1", "::1", "192.0.2.77", "192.0.2.10", "192.0.2.10", "10.244.0.1", "2001:db8::10"].map(ip);
     let of = |node_port_addresses, node, family| {
         let settings = Settings { node_port_addresses, ..settings() };
-        let context = context(&settings, node);
+        let context = of_node(&settings, node, family);
         let (base, diagnostics) = base(&settings, &context, &local, &Store::new("here"), &Profile::NFTABLES, family);
         (base.node_ports.to_string(), diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>())
     };
@@ -128,7 +135,7 @@ fn node_ports_on_loopback() {
     let node = node(&[(AddressKind::Internal, "192.0.2.10"), (AddressKind::Internal, "2001:db8::10")], &[]);
     let of = |node_port_addresses, localhost_node_ports, profile, family| {
         let settings = Settings { node_port_addresses, localhost_node_ports, ..settings() };
-        let context = context(&settings, Some(&node));
+        let context = of_node(&settings, Some(&node), family);
         let (base, diagnostics) = base(&settings, &context, &local, &Store::new("here"), profile, family);
         (base.node_ports.to_string(), base.localhost, diagnostics.len())
     };
@@ -165,8 +172,8 @@ fn service_cidrs_and_what_is_wrong_with_objects() {
     }
     store.apply(Event::Upsert(KubeObject::Node(node(&[(AddressKind::Internal, "1.2.3")], &["10.0.0.0/8", "none"]))));
     let settings = Settings { node_port_addresses: NodePortSelection::Cidrs(Vec::new()), ..settings() };
-    let context = context(&settings, store.node());
-    let (four, diagnostics) = base(&settings, &context, &[], &store, &Profile::NFTABLES, Family::V4);
+    let context = |family| of_node(&settings, store.node(), family);
+    let (four, diagnostics) = base(&settings, &context(Family::V4), &[], &store, &Profile::NFTABLES, Family::V4);
     assert_eq!(four.service_cidrs, nets(&["10.7.0.0/16", "10.96.0.0/12"]));
     assert_eq!(
         diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -177,7 +184,7 @@ fn service_cidrs_and_what_is_wrong_with_objects() {
         ]
     );
     assert_eq!(
-        base(&settings, &context, &[], &store, &Profile::NFTABLES, Family::V6).0.service_cidrs,
+        base(&settings, &context(Family::V6), &[], &store, &Profile::NFTABLES, Family::V6).0.service_cidrs,
         nets(&["fd00:10:96::/112"])
     );
 }
@@ -226,10 +233,10 @@ fn a_node_that_loses_an_address_or_a_range_keeps_the_last() {
     let mut store = Store::new("here");
     let mut tell = |addresses: &[(AddressKind, &str)], ranges: &[&str]| {
         let dirty = store.apply(Event::Upsert(KubeObject::Node(node(addresses, ranges))));
-        let context = context(&settings(), store.node());
         let found = Family::ALL.map(|family| {
+            let context = of_node(&settings(), store.node(), family);
             let (base, diagnostics) = base(&settings(), &context, &local, &store, &Profile::NFTABLES, family);
-            let pods = context.local.of(family).as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
+            let pods = context.local.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
             (
                 base.node_ports.to_string(),
                 pods,
@@ -271,12 +278,30 @@ fn the_addresses_that_serve_node_ports() {
     let node = node(&[(AddressKind::Internal, "192.0.2.10")], &[]);
     let of = |node_port_addresses, bind_address| {
         let settings = Settings { node_port_addresses, bind_address, ..settings() };
-        let context = context(&settings, Some(&node));
-        let addresses = super::node_port_addresses(&settings, &context, &local);
+        let addresses = super::node_port_addresses(&settings, Some(&node), &local);
         addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
     };
     assert_eq!(of(NodePortSelection::Primary, None), "192.0.2.10");
     assert_eq!(of(NodePortSelection::Primary, Some(ip("127.0.0.1"))), "");
     assert_eq!(of(NodePortSelection::Cidrs(Vec::new()), None), "192.0.2.10 192.0.2.77 2001:db8::10");
     assert_eq!(of(NodePortSelection::Cidrs(nets(&["127.0.0.0/8", "192.0.2.77/32"])), None), "192.0.2.77 2001:db8::10");
+}
+
+/// A profile that lists them gets its family's in the context.
+#[test]
+fn the_context_lists_node_addresses_for_who_asks() {
+    let local = ["127.0.0.1", "192.0.2.77", "192.0.2.10", "192.0.2.10", "2001:db8::10", "fe80::1"].map(ip);
+    let node = node(&[(AddressKind::Internal, "192.0.2.10")], &[]);
+    let of = |node_port_addresses, lists_node_addresses, family| {
+        let settings = Settings { node_port_addresses, ..settings() };
+        let profile = Profile { lists_node_addresses, ..Profile::NFTABLES };
+        let listed = context(&settings, Some(&node), &local, &profile, family).node_addresses;
+        listed.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    };
+    let all = || NodePortSelection::Cidrs(Vec::new());
+    assert_eq!(of(all(), true, Family::V4), "192.0.2.10 192.0.2.77");
+    assert_eq!(of(all(), true, Family::V6), "2001:db8::10");
+    assert_eq!(of(NodePortSelection::Primary, true, Family::V4), "192.0.2.10");
+    assert_eq!(of(NodePortSelection::Primary, true, Family::V6), "", "not known");
+    assert_eq!(of(all(), false, Family::V4), "");
 }

@@ -10,7 +10,7 @@ use crate::flows::{RightFlows, flow_rules};
 use crate::state::{Action, Affinity, Treatment};
 use crate::store::{Event, Store};
 use crate::testing::{
-    DRAINING, ENDED, READY, UNREADY, context, hinted_slice, ingress, ip, name, pool, port, service, slice, slice_port,
+    DRAINING, ENDED, READY, UNREADY, context, context_of, hinted_slice, ingress, ip, name, pool, port, service, slice, slice_port,
 };
 
 fn store(services: impl IntoIterator<Item = Service>, slices: impl IntoIterator<Item = EndpointSlice>) -> Store {
@@ -26,7 +26,7 @@ fn store(services: impl IntoIterator<Item = Service>, slices: impl IntoIterator<
 
 fn resolved(store: &Store, service: &str, family: Family) -> (ServiceState, Vec<String>) {
     let objects = store.objects(&name(service));
-    let (state, diagnostics) = resolve(&objects, store.claims(), &context(), &Profile::NFTABLES, family);
+    let (state, diagnostics) = resolve(&objects, store.claims(), &context_of(family), &Profile::NFTABLES, family);
     let found = diagnostics.iter().map(|found| found.to_string());
     (state, found.map(|text| text.split_once(": ").unwrap().1.to_owned()).collect())
 }

@@ -224,9 +224,10 @@ pub(crate) fn object() -> impl Strategy<Value = KubeObject> {
 
 /// Each fact on its own: the model may not rely on those that the modes of today have in common.
 pub(crate) fn profile() -> impl Strategy<Value = Profile> {
-    let any_facts = any::<[bool; 8]>().prop_map(|facts| {
+    let any_facts = any::<[bool; 9]>().prop_map(|facts| {
         let [short_circuit, local_falls_back, masquerades_host_on_local, rejects_unknown_ports, ..] = facts;
-        let [.., rejects_host_to_external, filters_sources_before_reject, refuses_by_hook, serves_localhost] = facts;
+        let [.., rejects_host_to_external, filters_sources_before_reject, refuses_by_hook, _, _] = facts;
+        let [.., serves_localhost, lists_node_addresses] = facts;
         Profile {
             short_circuit,
             local_falls_back,
@@ -236,6 +237,7 @@ pub(crate) fn profile() -> impl Strategy<Value = Profile> {
             filters_sources_before_reject,
             refuses_by_hook,
             serves_localhost,
+            lists_node_addresses,
         }
     });
     prop_oneof![2 => select(Profile::ALL), 1 => any_facts]

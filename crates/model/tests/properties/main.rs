@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use ferry_api::object::{Family, Kind, KubeObject, ObjectName, Protocol};
 use ferry_model::{
     Action, BaseState, Context, Diagnostic, Event, FrontendAddr, FrontendKind, Pool, Profile, ServiceState, Settings,
-    SourceRanges, Store, Verdict, base, context, decide, node_port_addresses, resolve,
+    PerFamily, SourceRanges, Store, Verdict, base, context, decide, node_port_addresses, resolve,
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -31,19 +31,25 @@ fn resolve_one(
     resolve(&store.objects(name), store.claims(), context, profile, family)
 }
 
-fn resolve_all(store: &Store, context: &Context, profile: &Profile) -> States {
+/// The facts of both families.
+fn contexts(settings: &Settings, store: &Store, profile: &Profile) -> PerFamily<Context> {
+    let local = arbitrary::local_addresses();
+    PerFamily::from_fn(|family| context(settings, store.node(), &local, profile, family))
+}
+
+fn resolve_all(store: &Store, contexts: &PerFamily<Context>, profile: &Profile) -> States {
     let names = || store.service_names().cloned();
     let all = Family::ALL.into_iter().flat_map(|family| names().map(move |name| (family, name)));
-    all.map(|(family, name)| ((family, name.clone()), resolve_one(store, context, profile, &name, family))).collect()
+    all.map(|(family, name)| ((family, name.clone()), resolve_one(store, contexts.of(family), profile, &name, family))).collect()
 }
 
-fn bases(store: &Store, settings: &Settings, context: &Context, profile: &Profile) -> [BaseState; 2] {
+fn bases(store: &Store, settings: &Settings, contexts: &PerFamily<Context>, profile: &Profile) -> [BaseState; 2] {
     let local = arbitrary::local_addresses();
-    Family::ALL.map(|family| base(settings, context, &local, store, profile, family).0)
+    Family::ALL.map(|family| base(settings, contexts.of(family), &local, store, profile, family).0)
 }
 
-fn place_node_ports(store: &mut Store, settings: &Settings, context: &Context) {
-    store.serve_node_ports_at(node_port_addresses(settings, context, &arbitrary::local_addresses()));
+fn place_node_ports(store: &mut Store, settings: &Settings) {
+    store.serve_node_ports_at(node_port_addresses(settings, store.node(), &arbitrary::local_addresses()));
 }
 
 /// A proxy that resolves only what it is told is dirty.
@@ -51,31 +57,31 @@ struct Follower {
     settings: Settings,
     profile: Profile,
     store: Store,
-    context: Context,
+    contexts: PerFamily<Context>,
     states: States,
 }
 
 impl Follower {
     fn new(settings: Settings, profile: Profile) -> Self {
         let store = Store::new(&settings.node_name).serving_external_ips(settings.external_ips);
-        let context = context(&settings, None);
-        let mut follower = Self { settings, profile, store, context, states: States::new() };
-        place_node_ports(&mut follower.store, &follower.settings, &follower.context);
+        let contexts = contexts(&settings, &store, &profile);
+        let mut follower = Self { settings, profile, store, contexts, states: States::new() };
+        place_node_ports(&mut follower.store, &follower.settings);
         follower
     }
 
     fn apply(&mut self, event: Event) {
         let dirty = self.store.apply(event);
         if dirty.node {
-            self.context = context(&self.settings, self.store.node());
-            place_node_ports(&mut self.store, &self.settings, &self.context);
-            self.states = resolve_all(&self.store, &self.context, &self.profile);
+            self.contexts = contexts(&self.settings, &self.store, &self.profile);
+            place_node_ports(&mut self.store, &self.settings);
+            self.states = resolve_all(&self.store, &self.contexts, &self.profile);
         }
         for name in dirty.services {
             for family in Family::ALL {
                 let key = (family, name.clone());
                 if self.store.objects(&name).service.is_some() {
-                    let resolved = resolve_one(&self.store, &self.context, &self.profile, &name, family);
+                    let resolved = resolve_one(&self.store, self.contexts.of(family), &self.profile, &name, family);
                     self.states.insert(key, resolved);
                 } else {
                     self.states.remove(&key);
@@ -106,15 +112,15 @@ fn compare(follower: &Follower, wanted: &mut Store) -> Result<(), TestCaseError>
         wanted.apply(Event::Delete(Kind::Node, ObjectName::cluster_wide(&follower.settings.node_name)));
         node.into_iter().for_each(|node| drop(wanted.apply(Event::Upsert(KubeObject::Node(node)))));
     }
-    place_node_ports(wanted, &follower.settings, &follower.context);
+    place_node_ports(wanted, &follower.settings);
     let wanted = &*wanted;
-    let wanted_context = context(&follower.settings, wanted.node());
-    prop_assert_eq!(&follower.context, &wanted_context);
-    prop_assert_eq!(&follower.states, &resolve_all(wanted, &wanted_context, &follower.profile));
+    let wanted_contexts = contexts(&follower.settings, wanted, &follower.profile);
+    prop_assert_eq!(&follower.contexts, &wanted_contexts);
+    prop_assert_eq!(&follower.states, &resolve_all(wanted, &wanted_contexts, &follower.profile));
     prop_assert_eq!(follower.store.claims(), wanted.claims());
     prop_assert_eq!(
-        bases(&follower.store, &follower.settings, &follower.context, &follower.profile),
-        bases(wanted, &follower.settings, &wanted_context, &follower.profile)
+        bases(&follower.store, &follower.settings, &follower.contexts, &follower.profile),
+        bases(wanted, &follower.settings, &wanted_contexts, &follower.profile)
     );
     prop_assert!(follower.store.orphans().eq(wanted.orphans()));
     Ok(())
@@ -176,8 +182,8 @@ fn the_objects_lead_to_endpoints() {
     for _ in 0..512 {
         let (settings, objects) = strategy.new_tree(&mut runner).unwrap().current();
         let store = fresh(objects, &settings);
-        let context = context(&settings, store.node());
-        let states = resolve_all(&store, &context, &Profile::NFTABLES);
+        let contexts = contexts(&settings, &store, &Profile::NFTABLES);
+        let states = resolve_all(&store, &contexts, &Profile::NFTABLES);
         for port in states.values().flat_map(|(state, _)| &state.ports) {
             served += usize::from(!port.cluster.is_empty());
             split += usize::from(!port.local.is_empty());
@@ -253,10 +259,10 @@ proptest! {
         packets in prop::collection::vec(arbitrary::packet(), 16),
     ) {
         let mut store = fresh(objects, &settings);
-        let context = context(&settings, store.node());
-        place_node_ports(&mut store, &settings, &context);
-        let bases = bases(&store, &settings, &context, &profile);
-        let states = resolve_all(&store, &context, &profile);
+        let contexts = contexts(&settings, &store, &profile);
+        place_node_ports(&mut store, &settings);
+        let bases = bases(&store, &settings, &contexts, &profile);
+        let states = resolve_all(&store, &contexts, &profile);
         for (family, base) in Family::ALL.into_iter().zip(&bases) {
             let of_family = || states.iter().filter(|((of, _), _)| *of == family).map(|(_, resolved)| resolved);
             let mut owners = BTreeMap::new();
@@ -273,7 +279,7 @@ proptest! {
                 }
             }
             // Before an external IP comes a node port wherever that is served.
-            let node_ports = node_port_addresses(&settings, &context, &arbitrary::local_addresses());
+            let node_ports = node_port_addresses(&settings, store.node(), &arbitrary::local_addresses());
             for (state, port) in of_family().flat_map(|(state, _)| state.ports.iter().map(move |port| (state, port))) {
                 for frontend in port.frontends.iter().filter(|frontend| frontend.kind == FrontendKind::ExternalIp) {
                     let FrontendAddr::Vip(address, number) = frontend.at else { continue };
@@ -283,7 +289,7 @@ proptest! {
                 }
             }
             for packet in packets.iter().filter(|packet| Family::of(packet.destination) == family) {
-                let verdict = decide(of_family().map(|(state, _)| state), base, packet, &context, &profile);
+                let verdict = decide(of_family().map(|(state, _)| state), base, packet, contexts.of(family), &profile);
                 let vip = FrontendAddr::Vip(packet.destination, packet.port);
                 let node_port = FrontendAddr::NodePort(packet.port);
                 let is_ours = |at| owners.contains_key(&(at, packet.protocol));

@@ -15,8 +15,9 @@ fn text(family: Family, features: Features, mark: u32, base: &BaseState) -> Stri
     let context = Context {
         node_name: "node-a".into(),
         zone: None,
-        node_ips: PerFamily::default(),
-        local: PerFamily::default(),
+        node_ip: None,
+        node_addresses: [].into(),
+        local: None,
         masquerade_all: false,
         masquerade_mark: mark,
     };

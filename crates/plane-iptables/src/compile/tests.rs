@@ -2,7 +2,7 @@ use ferry_api::object::{ObjectName, Protocol};
 use ferry_kernel::iptables::Match;
 use ferry_model::LocalDetector;
 use ferry_model::{
-    Action, Affinity, Endpoint, Frontend, FrontendAddr, FrontendKind, HealthCheck, PerFamily, Pool, Scope, Snat,
+    Action, Affinity, Endpoint, Frontend, FrontendAddr, FrontendKind, HealthCheck, Pool, Scope, Snat,
     SourceRanges, Treatment,
 };
 use proptest::prelude::*;
@@ -25,8 +25,9 @@ fn context(detector: Option<LocalDetector>) -> Context {
     Context {
         node_name: "node-a".into(),
         zone: None,
-        node_ips: PerFamily::default(),
-        local: PerFamily::from_fn(|_| detector.clone()),
+        node_ip: None,
+        node_addresses: [].into(),
+        local: detector.clone(),
         masquerade_all: false,
         masquerade_mark: 0x4000,
     }

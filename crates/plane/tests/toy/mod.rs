@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_model::{
-    Action, BaseState, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, NodePortAddresses, PerFamily, Pool,
+    Action, BaseState, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, NodePortAddresses, Pool,
     PortState, Profile, Scope, ServiceState, Snat, SourceRanges, Treatment,
 };
 use ferry_plane::memory::Refers;
@@ -225,8 +225,9 @@ pub(crate) fn context(mark: u32) -> Context {
     Context {
         node_name: "node-a".into(),
         zone: None,
-        node_ips: PerFamily::default(),
-        local: PerFamily::default(),
+        node_ip: None,
+        node_addresses: [].into(),
+        local: None,
         masquerade_all: false,
         masquerade_mark: mark,
     }

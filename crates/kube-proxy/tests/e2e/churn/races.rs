@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use ferry_api::object::{IpNet, ObjectName, Protocol};
 use ferry_model::{
     Action, Affinity, BaseState, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, LocalDetector,
-    NodePortAddresses, PerFamily, Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
+    NodePortAddresses, Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
 };
 use ferry_plane::{Delta, SyncEngine, Unit, UnitId};
 use ferry_plane_nftables::{CommitTurn, engine};
@@ -269,8 +269,9 @@ fn delta(family: Family, like: &Like, commit: u64) -> Delta {
     let context = Context {
         node_name: "node-a".into(),
         zone: None,
-        node_ips: PerFamily::default(),
-        local: PerFamily::from_fn(|family| Some(LocalDetector::Cidr(net(if family == Family::V4 { v4 } else { v6 })))),
+        node_ip: None,
+        node_addresses: [].into(),
+        local: Some(LocalDetector::Cidr(net(if family == Family::V4 { v4 } else { v6 }))),
         masquerade_all: false,
         masquerade_mark: 0x4000,
     };
