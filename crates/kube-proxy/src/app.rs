@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
 use ferry_kernel::{memory, sysctl};
-use ferry_model::Settings;
+use ferry_model::{ReplyOwner, Settings};
 use ferry_plane::SyncEngine;
 use ferry_plane::mailbox::Mailbox;
 use tokio::task::LocalSet;
@@ -79,7 +79,7 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::new()?);
     let Opened { source, node, freshness, recorder } = origin.open(&plan.settings, &metrics)?;
     let (threads, ends) = Threads::new();
-    let flows = start_flows(&metrics, &threads)?;
+    let flows = start_flows(plan.plane.profile.reply_owner, &metrics, &threads)?;
     let (engines, handover) = engines(&plan, &threads, &metrics, &flows)?;
     let families: Vec<Family> = engines.iter().map(|(family, _)| *family).collect();
 
@@ -202,9 +202,9 @@ fn start_engine(
 }
 
 /// The cleaner of the connection table, and where engines tell it what they did.
-fn start_flows(metrics: &Arc<Metrics>, threads: &Threads) -> anyhow::Result<Arc<Shared>> {
+fn start_flows(replies: ReplyOwner, metrics: &Arc<Metrics>, threads: &Threads) -> anyhow::Result<Arc<Shared>> {
     let flows = Arc::new(Shared::default());
-    let cleaner = Cleaner::new(Arc::clone(&flows), Arc::clone(metrics), planes::devices());
+    let cleaner = Cleaner::new(Arc::clone(&flows), Arc::clone(metrics), planes::devices(), replies);
     threads.spawn("flows", STACK_BYTES, move || cleaner.run())?;
     Ok(flows)
 }

@@ -23,8 +23,7 @@ use crate::store::Store;
 /// Decides about everything in the store and prints it: the context, then per family the base state and each service,
 /// then what is not served as written.
 pub fn explain(settings: &Settings, local_addresses: &[IpAddr], store: &Store, profile: &Profile) -> String {
-    let contexts =
-        PerFamily::from_fn(|family| context(settings, store.node(), local_addresses, profile, family));
+    let contexts = PerFamily::from_fn(|family| context(settings, store.node(), local_addresses, profile, family));
     let mut store = store.clone();
     store.serve_node_ports_at(node_port_addresses(settings, store.node(), local_addresses));
     let mut text = node_text(&contexts);

@@ -132,11 +132,7 @@ pub fn context(
 
 /// The addresses of this machine that serve node ports in any mode, as [`Store::serve_node_ports_at`] takes them: those that
 /// the configuration selects, but none that no Service can have.
-pub fn node_port_addresses(
-    settings: &Settings,
-    node: Option<&Node>,
-    local_addresses: &[IpAddr],
-) -> BTreeSet<IpAddr> {
+pub fn node_port_addresses(settings: &Settings, node: Option<&Node>, local_addresses: &[IpAddr]) -> BTreeSet<IpAddr> {
     let selected = PerFamily::from_fn(|family| Selected::of(settings, Some(node_ip(settings, node, family)), family));
     let serves =
         |address: &&IpAddr| special(**address).is_none() && selected.of(Family::of(**address)).holds(**address);

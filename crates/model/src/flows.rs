@@ -5,11 +5,12 @@
 //! endpoint. And a packet that arrived before its rule has left an entry that keeps later packets from the rule.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ferry_api::object::Protocol;
 
+use crate::profile::ReplyOwner;
 use crate::state::{Action, Endpoint, FrontendAddr, Pool, PortState, ServiceState};
 
 /// The criterion by which conntrack entries of one frontend are current or stale.
@@ -97,6 +98,19 @@ impl Flow {
     fn leads_to(&self, pools: &[Pool]) -> bool {
         let endpoint = Endpoint { address: self.answers_from.ip(), port: self.answers_from.port() };
         pools.iter().any(|pool| pool.0.contains(&endpoint))
+    }
+}
+
+// === impl ReplyOwner ===
+
+impl ReplyOwner {
+    /// True if the proxy itself answers this flow: such a flow is never stale. `is_local` is true for the addresses of this
+    /// machine, those of loopback among them. A flow that leads elsewhere was translated by another mode's rules.
+    pub fn keeps(self, flow: &Flow, is_local: impl FnOnce(IpAddr) -> bool) -> bool {
+        match self {
+            Self::Endpoint => false,
+            Self::Proxy => flow.is_translated() && is_local(flow.answers_from.ip()),
+        }
     }
 }
 

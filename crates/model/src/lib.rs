@@ -37,7 +37,7 @@ pub use facts::{DetectLocal, NodePortSelection, Settings, base, context, node_po
 pub use flows::{Flow, FlowRule, RightFlows, flow_rules};
 pub use node::Retained;
 pub use packet::{Packet, Verdict};
-pub use profile::Profile;
+pub use profile::{Profile, ReplyOwner};
 pub use resolve::resolve;
 pub use slices::may_serve;
 pub use state::{

@@ -1,5 +1,14 @@
 //! Profiles: the capabilities of each mode, and the only place where modes differ in the model.
 
+/// Where the answers of a translated flow come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyOwner {
+    /// from the endpoint: packets are translated by rules
+    Endpoint,
+    /// from a socket of the proxy, which relays them and ends its flows itself (userspace)
+    Proxy,
+}
+
 /// The capabilities in which modes differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
@@ -22,6 +31,8 @@ pub struct Profile {
     pub serves_localhost: bool,
     /// a node port is an object for each address that serves it, so the context carries those addresses (ipvs)
     pub lists_node_addresses: bool,
+    /// where the answers of a translated flow come from
+    pub reply_owner: ReplyOwner,
 }
 
 impl Profile {
@@ -39,6 +50,7 @@ impl Profile {
         refuses_by_hook: false,
         serves_localhost: false,
         lists_node_addresses: false,
+        reply_owner: ReplyOwner::Endpoint,
     };
 
     /// The iptables mode.
@@ -52,5 +64,6 @@ impl Profile {
         refuses_by_hook: true,
         serves_localhost: true,
         lists_node_addresses: false,
+        reply_owner: ReplyOwner::Endpoint,
     };
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::conntrack::{AT_ONCE, Entry, Error, Socket};
 use ferry_kernel::memory;
-use ferry_model::PerFamily;
+use ferry_model::{PerFamily, ReplyOwner};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -33,6 +33,7 @@ pub struct Cleaner {
     metrics: Arc<Metrics>,
     /// names of devices whose addresses are none of the node
     own_devices: Vec<&'static str>,
+    replies: ReplyOwner,
     pace: Pace,
     /// from one pass to the next: when a socket of netfilter is closed, the kernel keeps the lock of all commits of nf_tables
     /// until what the last one has removed is freed, which takes a grace period of RCU. After a failure it is opened anew
@@ -58,6 +59,7 @@ struct Look<'a> {
     shared: &'a Shared,
     family: Family,
     rules: Rules,
+    replies: ReplyOwner,
     local: Vec<IpAddr>,
     own_devices: &'a [&'static str],
     table: &'a mut dyn Table,
@@ -76,10 +78,16 @@ impl Failure {
 // === impl Cleaner ===
 
 impl Cleaner {
-    /// A cleaner for these reports. The addresses of devices that a mode makes for itself are none of the node.
-    pub fn new(shared: Arc<Shared>, metrics: Arc<Metrics>, own_devices: Vec<&'static str>) -> Self {
+    /// A cleaner for these reports. The addresses of devices that a mode makes for itself are none of the node. `replies`: where
+    /// the answers of translated flows come from in this mode.
+    pub fn new(
+        shared: Arc<Shared>,
+        metrics: Arc<Metrics>,
+        own_devices: Vec<&'static str>,
+        replies: ReplyOwner,
+    ) -> Self {
         let pace = Pace::new(Instant::now());
-        Self { shared, metrics, own_devices, pace, socket: None, said: PerFamily::default() }
+        Self { shared, metrics, own_devices, replies, pace, socket: None, said: PerFamily::default() }
     }
 
     /// Never ends.
@@ -101,6 +109,7 @@ impl Cleaner {
                 shared: &self.shared,
                 family,
                 rules,
+                replies: self.replies,
                 local: Vec::new(),
                 own_devices: &self.own_devices,
                 table: &mut table,
@@ -155,7 +164,7 @@ impl Cleaner {
 
 impl Look<'_> {
     fn everywhere(mut self) -> Result<(), Failure> {
-        if need_local_addresses(&self.rules) {
+        if need_local_addresses(&self.rules, self.replies) {
             self.local = self.table.local_addresses(self.own_devices).map_err(Failure::Addresses)?;
         }
         for protocol in protocols(&self.rules) {
@@ -211,7 +220,7 @@ impl Look<'_> {
     }
 
     fn matcher(&self, protocol: Protocol) -> Matcher {
-        Matcher::new(self.family, protocol, &self.rules, &self.local)
+        Matcher::new(self.family, protocol, &self.rules, (&self.local, self.replies))
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::conntrack::{Entry, Filter, Status};
 use ferry_model::state::{Endpoint, FrontendAddr, NodePortAddresses, Pool};
-use ferry_model::{Flow, RightFlows};
+use ferry_model::{Flow, ReplyOwner, RightFlows};
 
 use super::queue::{Key, Rules};
 
@@ -30,6 +30,9 @@ pub(super) struct Matcher {
     left_nodes: HashSet<IpAddr>,
     /// loopback does too
     localhost: bool,
+    replies: ReplyOwner,
+    /// addresses of this machine, without those of loopback
+    local: HashSet<IpAddr>,
 }
 
 /// Rule of one frontend.
@@ -58,7 +61,12 @@ enum Right {
 impl Matcher {
     /// For these rules, as far as they are about the protocol; `local`: this machine's addresses, without those of
     /// loopback.
-    pub(super) fn new(family: Family, protocol: Protocol, rules: &Rules, local: &[IpAddr]) -> Self {
+    pub(super) fn new(
+        family: Family,
+        protocol: Protocol,
+        rules: &Rules,
+        (local, replies): (&[IpAddr], ReplyOwner),
+    ) -> Self {
         let mut matcher = Self {
             family,
             protocol,
@@ -71,6 +79,8 @@ impl Matcher {
             left_ports: HashMap::new(),
             left_nodes: HashSet::new(),
             localhost: rules.localhost && rules.node_ports == NodePortAddresses::All,
+            replies,
+            local: local.iter().copied().collect(),
         };
         matcher.left_nodes = local.iter().filter(|address| !matcher.nodes.contains(address)).copied().collect();
         // Frontends of one port of a Service share their pools, and so the set made of them.
@@ -125,6 +135,9 @@ impl Matcher {
             return false;
         }
         let flow = self.flow(entry);
+        if self.replies.keeps(&flow, |address| address.is_loopback() || self.local.contains(&address)) {
+            return false;
+        }
         match at_address {
             // New flows find the node port, if there is one.
             Some(rule) if rule.passes_some() => rule.forbids(&flow) && at_port().is_none_or(|port| port.forbids(&flow)),
@@ -200,10 +213,12 @@ pub(super) fn protocols(rules: &Rules) -> Vec<Protocol> {
     protocols
 }
 
-/// True if some of these rules apply to node ports on every local address.
-pub(super) fn need_local_addresses(rules: &Rules) -> bool {
+/// True if some of these rules apply to node ports on every local address, or flows to local addresses are the proxy's.
+pub(super) fn need_local_addresses(rules: &Rules, replies: ReplyOwner) -> bool {
     let of_all = rules.node_ports == NodePortAddresses::All;
-    !rules.left.is_empty() || of_all && rules.right.keys().any(|key| port_of_nodes(key).is_some())
+    replies == ReplyOwner::Proxy
+        || !rules.left.is_empty()
+        || of_all && rules.right.keys().any(|key| port_of_nodes(key).is_some())
 }
 
 fn port_of_nodes((_, at): &Key) -> Option<u16> {

@@ -41,7 +41,6 @@ fn of_node(settings: &Settings, node: Option<&Node>, family: Family) -> Context 
     context(settings, node, &[], &Profile::NFTABLES, family)
 }
 
-
 fn node_ips(settings: &Settings, node: Option<&Node>) -> [String; 2] {
     Family::ALL.map(|family| of_node(settings, node, family).node_ip.unwrap().to_string())
 }

@@ -174,3 +174,19 @@ fn slots_may_be_ordered_anew() {
     let after = service(Protocol::Udp, &[C, A, B], &[], &[VIP]);
     assert!(!verdicts(Some(&before), Some(&after), Protocol::Udp, &[A, B, C]).0);
 }
+
+#[test]
+fn flows_that_the_proxy_answers_are_its_own() {
+    const NODE: &str = "192.0.2.10:40000";
+    let node = address(NODE).ip();
+    let is_local = |address: IpAddr| address.is_loopback() || address == node;
+    for protocol in Protocol::ALL {
+        for (answers_from, own) in [(NODE, true), ("127.0.0.1:40000", true), (A, false), (VIP, false)] {
+            let flow = flow(protocol, answers_from, true);
+            assert_eq!(ReplyOwner::Proxy.keeps(&flow, is_local), own, "{answers_from}");
+            assert!(!ReplyOwner::Endpoint.keeps(&flow, is_local), "an endpoint may be on this machine");
+        }
+        let untranslated = Flow { destination: address(NODE), ..flow(protocol, NODE, false) };
+        assert!(!ReplyOwner::Proxy.keeps(&untranslated, is_local), "no rule has led it to the proxy");
+    }
+}

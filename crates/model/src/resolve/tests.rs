@@ -10,7 +10,8 @@ use crate::flows::{RightFlows, flow_rules};
 use crate::state::{Action, Affinity, Treatment};
 use crate::store::{Event, Store};
 use crate::testing::{
-    DRAINING, ENDED, READY, UNREADY, context, context_of, hinted_slice, ingress, ip, name, pool, port, service, slice, slice_port,
+    DRAINING, ENDED, READY, UNREADY, context, context_of, hinted_slice, ingress, ip, name, pool, port, service, slice,
+    slice_port,
 };
 
 fn store(services: impl IntoIterator<Item = Service>, slices: impl IntoIterator<Item = EndpointSlice>) -> Store {

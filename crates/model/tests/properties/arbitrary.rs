@@ -7,7 +7,7 @@ use ferry_api::object::{
     LoadBalancerIngress, Node, NodeAddress, ObjectName, Parsed, Protocol, Service, ServiceCidr, ServicePort,
     ServiceType, SlicePort, Timestamp, TrafficPolicy,
 };
-use ferry_model::{DetectLocal, NodePortSelection, Packet, Profile, Settings};
+use ferry_model::{DetectLocal, NodePortSelection, Packet, Profile, ReplyOwner, Settings};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -224,10 +224,10 @@ pub(crate) fn object() -> impl Strategy<Value = KubeObject> {
 
 /// Each fact on its own: the model may not rely on those that the modes of today have in common.
 pub(crate) fn profile() -> impl Strategy<Value = Profile> {
-    let any_facts = any::<[bool; 9]>().prop_map(|facts| {
+    let any_facts = any::<[bool; 10]>().prop_map(|facts| {
         let [short_circuit, local_falls_back, masquerades_host_on_local, rejects_unknown_ports, ..] = facts;
-        let [.., rejects_host_to_external, filters_sources_before_reject, refuses_by_hook, _, _] = facts;
-        let [.., serves_localhost, lists_node_addresses] = facts;
+        let [.., rejects_host_to_external, filters_sources_before_reject, refuses_by_hook, _, _, _] = facts;
+        let [.., serves_localhost, lists_node_addresses, relays] = facts;
         Profile {
             short_circuit,
             local_falls_back,
@@ -238,6 +238,7 @@ pub(crate) fn profile() -> impl Strategy<Value = Profile> {
             refuses_by_hook,
             serves_localhost,
             lists_node_addresses,
+            reply_owner: if relays { ReplyOwner::Proxy } else { ReplyOwner::Endpoint },
         }
     });
     prop_oneof![2 => select(Profile::ALL), 1 => any_facts]

@@ -10,8 +10,8 @@ use std::net::IpAddr;
 
 use ferry_api::object::{Family, Kind, KubeObject, ObjectName, Protocol};
 use ferry_model::{
-    Action, BaseState, Context, Diagnostic, Event, FrontendAddr, FrontendKind, Pool, Profile, ServiceState, Settings,
-    PerFamily, SourceRanges, Store, Verdict, base, context, decide, node_port_addresses, resolve,
+    Action, BaseState, Context, Diagnostic, Event, FrontendAddr, FrontendKind, PerFamily, Pool, Profile, ServiceState,
+    Settings, SourceRanges, Store, Verdict, base, context, decide, node_port_addresses, resolve,
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -40,7 +40,8 @@ fn contexts(settings: &Settings, store: &Store, profile: &Profile) -> PerFamily<
 fn resolve_all(store: &Store, contexts: &PerFamily<Context>, profile: &Profile) -> States {
     let names = || store.service_names().cloned();
     let all = Family::ALL.into_iter().flat_map(|family| names().map(move |name| (family, name)));
-    all.map(|(family, name)| ((family, name.clone()), resolve_one(store, contexts.of(family), profile, &name, family))).collect()
+    all.map(|(family, name)| ((family, name.clone()), resolve_one(store, contexts.of(family), profile, &name, family)))
+        .collect()
 }
 
 fn bases(store: &Store, settings: &Settings, contexts: &PerFamily<Context>, profile: &Profile) -> [BaseState; 2] {

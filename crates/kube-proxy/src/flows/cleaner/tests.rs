@@ -106,7 +106,8 @@ fn pass(shared: &Shared, table: &mut Fake<'_>) -> (Result<(), Failure>, usize) {
     let rules = shared.take(Family::V4, Instant::now());
     let mut deleted = 0;
     let look =
-        Look { shared, family: Family::V4, rules, local: Vec::new(), own_devices: &[], table, deleted: &mut deleted };
+        Look { shared, family: Family::V4, rules, replies: ReplyOwner::Endpoint,
+        local: Vec::new(), own_devices: &[], table, deleted: &mut deleted };
     (look.everywhere(), deleted)
 }
 
@@ -216,7 +217,7 @@ fn what_an_interrupted_list_brought_is_removed_and_the_list_made_again() {
 
 #[test]
 fn an_error_is_said_once_until_it_changes() {
-    let mut cleaner = Cleaner::new(Arc::default(), Arc::new(Metrics::new().unwrap()), Vec::new());
+    let mut cleaner = Cleaner::new(Arc::default(), Arc::new(Metrics::new().unwrap()), Vec::new(), ReplyOwner::Endpoint);
     let mut says = |error: Option<i32>| {
         let failure = error.map(|number| Failure::Table(io::Error::from_raw_os_error(number).into()));
         crate::logging::logged(4, || cleaner.say(Family::V4, failure))

@@ -65,7 +65,7 @@ const LOCAL: &[&str] = &["192.0.2.1", "192.0.2.2"];
 
 fn matcher(protocol: Protocol, rules: &Rules) -> Matcher {
     let local: Vec<IpAddr> = LOCAL.iter().map(|text| text.parse().unwrap()).collect();
-    Matcher::new(Family::V4, protocol, rules, &local)
+    Matcher::new(Family::V4, protocol, rules, (&local, ReplyOwner::Endpoint))
 }
 
 #[test]
@@ -98,11 +98,11 @@ fn flows_to_a_frontend_must_lead_to_its_endpoints() {
 fn node_ports_are_those_of_the_nodes_addresses() {
     let at_port = [(Protocol::Udp, FrontendAddr::NodePort(30053), to(&["10.1.0.1:53"]))];
     let everywhere = rules(&NodePortAddresses::All, &at_port);
-    assert!(need_local_addresses(&everywhere));
+    assert!(need_local_addresses(&everywhere, ReplyOwner::Endpoint));
     let some = rules(&NodePortAddresses::Only(vec!["192.0.2.2".parse().unwrap()]), &at_port);
     let mut loopback_too = everywhere.clone();
     loopback_too.localhost = true;
-    assert!(!need_local_addresses(&some));
+    assert!(!need_local_addresses(&some, ReplyOwner::Endpoint));
     for (to, endpoint, anywhere, second) in [
         ("192.0.2.1:30053", "10.1.0.2:53", true, false),
         ("192.0.2.2:30053", "10.1.0.2:53", true, true),
@@ -287,8 +287,8 @@ fn node_ports_leave_the_local_addresses_that_are_not_listed() {
             queue.take(now);
             queue.done();
             let rules = queue.take(now + AGAIN);
-            assert!(need_local_addresses(&rules) || !leaves);
-            let matcher = Matcher::new(Family::V4, protocol, &rules, &local);
+            assert!(need_local_addresses(&rules, ReplyOwner::Endpoint) || !leaves);
+            let matcher = Matcher::new(Family::V4, protocol, &rules, (&local, ReplyOwner::Endpoint));
             let is_wrong = |to: &str, endpoint: &str| {
                 let entry = entry(protocol, "10.0.0.9:4000", to, endpoint);
                 assert!(matcher.filter().matches(&entry), "{entry:?}");
@@ -300,5 +300,33 @@ fn node_ports_leave_the_local_addresses_that_are_not_listed() {
             assert_eq!(is_wrong("192.0.2.2:30053", "192.0.2.2:30053"), serves, "past the proxy");
             assert!(!is_wrong("198.51.100.7:30053", "10.1.0.2:53"), "no address of ours");
         }
+    }
+}
+
+#[test]
+fn what_the_proxy_answers_is_left_alone() {
+    let pooled = (Protocol::Udp, vip("10.96.0.1:53"), to(&["10.1.0.1:53"]));
+    let gone = (Protocol::Udp, vip("10.96.0.2:53"), RightFlows::Untranslated);
+    let refusing = (Protocol::Udp, FrontendAddr::NodePort(30053), to(&[]));
+    let rules = rules(&NodePortAddresses::All, &[pooled, gone, refusing]);
+    assert!(need_local_addresses(&rules, ReplyOwner::Proxy));
+    let local: Vec<IpAddr> = LOCAL.iter().map(|text| text.parse().unwrap()).collect();
+    let [of_endpoints, of_proxy] = [ReplyOwner::Endpoint, ReplyOwner::Proxy]
+        .map(|replies| Matcher::new(Family::V4, Protocol::Udp, &rules, (&local, replies)));
+    for (to, answers_from, wrong_by_rules, wrong) in [
+        ("10.96.0.1:53", "192.0.2.1:40000", true, false),
+        ("10.96.0.1:53", "127.0.0.1:40000", true, false),
+        ("10.96.0.2:53", "192.0.2.2:40000", true, false),
+        ("192.0.2.1:30053", "192.0.2.1:40000", true, false),
+        // By rules of another mode, and by none.
+        ("10.96.0.1:53", "10.1.0.1:53", false, false),
+        ("10.96.0.1:53", "10.1.0.2:53", true, true),
+        ("10.96.0.2:53", "10.1.0.1:53", true, true),
+        ("10.96.0.1:53", "10.96.0.1:53", true, true),
+        ("192.0.2.1:30053", "192.0.2.1:30053", true, true),
+    ] {
+        let entry = udp(to, answers_from);
+        assert_eq!(of_endpoints.is_wrong(&entry), wrong_by_rules, "{to} {answers_from}");
+        assert_eq!(of_proxy.is_wrong(&entry), wrong, "{to} {answers_from}");
     }
 }
