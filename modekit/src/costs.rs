@@ -88,8 +88,10 @@ fn many(family: Family, services: u16) -> Delta {
         let at = FrontendAddr::Vip(states::address(family, 97, 1), 1000 + index);
         let frontend = states::frontend(FrontendKind::ClusterIp, at, states::INTERNAL);
         let [cluster, local] = [&[1, 2, 3][..], &[]].map(|last| states::pool(family, last));
-        let (id, unit) =
-            states::service(&format!("alike-{index}"), vec![states::port(Protocol::Tcp, cluster, local, vec![frontend])]);
+        let (id, unit) = states::service(
+            &format!("alike-{index}"),
+            vec![states::port(Protocol::Tcp, cluster, local, vec![frontend])],
+        );
         delta.units.insert(id, unit);
     }
     delta

@@ -96,9 +96,8 @@ fn of_port(service: &ServiceState, port: &PortState, asked: &dyn Fn(&Hint) -> bo
 /// True if a chain is asked for that picks from the pool of this scope.
 fn picks(port: &PortState, scope: Scope, asked: &dyn Fn(&Hint) -> bool) -> bool {
     let count = count(port.pool(scope));
-    let is_asked = |pick: Pick| {
-        asked(&Hint::Pick(if port.affinity.is_some() { pick.without_mark() } else { pick }, count))
-    };
+    let is_asked =
+        |pick: Pick| asked(&Hint::Pick(if port.affinity.is_some() { pick.without_mark() } else { pick }, count));
     !is_pooled(port)
         && asked(&Hint::Endpoints(count))
         && port.frontends.iter().any(|frontend| match (Shape::of(frontend), scope) {

@@ -12,7 +12,7 @@ use ferry_kernel::netns::Namespace;
 use ferry_kernel::nft::Socket;
 use ferry_modekit::good;
 use ferry_modekit::states::{self, everything, pool, service};
-use ferry_model::{Context, FrontendAddr, FrontendKind, LocalDetector, PerFamily, Pool, SourceRanges};
+use ferry_model::{Context, FrontendAddr, FrontendKind, LocalDetector, Pool, SourceRanges};
 use ferry_plane::{CommitError, Delta, Extent, Kernel, Served, SyncEngine, Unit, UnitId};
 use ferry_plane_nftables::leftovers::{self, Leftovers};
 use ferry_plane_nftables::names::{PortId, SourcesId};
@@ -335,7 +335,7 @@ fn what_a_table_served_is_told_when_it_goes() {
 fn a_new_context_reaches_every_rule_that_depends_on_it() {
     inside(|family| {
         let mut engine = started(family);
-        let detector = PerFamily::from_fn(|_| Some(LocalDetector::InterfacePrefix("veth".into())));
+        let detector = Some(LocalDetector::InterfacePrefix("veth".into()));
         let context = Context { local: detector, masquerade_mark: 0x8000, ..states::context(family) };
         engine.offer(Delta { context: Some(Arc::new(context.clone())), ..Delta::default() });
         good(engine.sync(Instant::now()));

@@ -217,3 +217,32 @@ fn without_a_base_everything_waits() {
         assert_in_order(&engine);
     }
 }
+
+#[test]
+fn what_only_found_objects_refer_to_stays_with_them() {
+    for silently in [false, true] {
+        let now = Instant::now();
+        let mut engine = restarted(&[(1, &[1], &[7]), (2, &[2], &[5]), (3, &[3], &[6])], now);
+        let holds = |engine: &ToyEngine, host| engine.kernel().objects.contains_key(&ToyKey::Host(host));
+        offer(&mut engine, &[(1, &[1], &[8]), (3, &[3], &[6, 4])]);
+        if silently {
+            engine.kernel_mut().faults.push_back(Fault::RefuseSilently(vec![ToyKey::Frontend(1)]));
+        } else {
+            engine.kernel_mut().refused = vec![ToyKey::Frontend(1)];
+        }
+        assert_eq!(engine.sync(now).quarantined.len(), 1);
+        assert!(is_there(&engine, 1) && holds(&engine, 7), "it serves on");
+        assert!(!is_there(&engine, 2), "nobody wants this");
+        assert_in_order(&engine);
+        // Others go on.
+        offer(&mut engine, &[(3, &[3], &[4])]);
+        assert_eq!(engine.sync(now + 10 * MS).acked.len(), 1);
+        assert_in_order(&engine);
+        engine.kernel_mut().refused.clear();
+        engine.kernel_mut().faults.clear();
+        assert_eq!(engine.sync(now + 1000 * MS).acked.len(), 1);
+        assert!(is_there(&engine, 1) && holds(&engine, 8));
+        assert!([5, 6, 7].iter().all(|host| !holds(&engine, *host)), "what was kept for it goes with it");
+        assert_in_order(&engine);
+    }
+}

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_model::{
-    BaseState, Context, Frontend, FrontendAddr, NodePortAddresses, Packet, PerFamily, PortState, Profile, ServiceState, Settings,
-    SourceRanges, Store, Verdict, decide, facts, resolve,
+    BaseState, Context, Frontend, FrontendAddr, NodePortAddresses, Packet, PerFamily, PortState, Profile, ServiceState,
+    Settings, SourceRanges, Store, Verdict, decide, facts, resolve,
 };
 
 use super::ask::Ask;

@@ -65,6 +65,8 @@ impl Socket {
         }
         match answered {
             Ok(()) if refusals.is_empty() => Ok(CommitStats { bytes: batch.bytes.len(), messages }),
+            // The datagram exceeds the send buffer: nothing was sent.
+            Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => Err(CommitFailure::Io(error)),
             // The kernel may have committed before the answer was lost.
             Err(error) if refusals.is_empty() => Err(CommitFailure::Lost(error)),
             // the batch was refused as a whole, or not read to its end

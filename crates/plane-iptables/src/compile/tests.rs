@@ -2,8 +2,8 @@ use ferry_api::object::{ObjectName, Protocol};
 use ferry_kernel::iptables::Match;
 use ferry_model::LocalDetector;
 use ferry_model::{
-    Action, Affinity, Endpoint, Frontend, FrontendAddr, FrontendKind, HealthCheck, Pool, Scope, Snat,
-    SourceRanges, Treatment,
+    Action, Affinity, Endpoint, Frontend, FrontendAddr, FrontendKind, HealthCheck, Pool, Scope, Snat, SourceRanges,
+    Treatment,
 };
 use proptest::prelude::*;
 

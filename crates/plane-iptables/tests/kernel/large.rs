@@ -12,7 +12,7 @@ use ferry_api::object::{Family, Protocol};
 use ferry_kernel::iptables::Backend;
 use ferry_modekit::good;
 use ferry_modekit::states::{self, service};
-use ferry_model::{Action, Context, Endpoint, FrontendAddr, FrontendKind, LocalDetector, PerFamily, Pool, Treatment};
+use ferry_model::{Action, Context, Endpoint, FrontendAddr, FrontendKind, LocalDetector, Pool, Treatment};
 use ferry_plane::{Applied, Batch, CommitError, Compile, Delta, Extent, Kernel, Object, SyncEngine, Unit, UnitId};
 use ferry_plane_iptables::{IptObject, Iptables, IptablesEngine};
 
@@ -85,7 +85,7 @@ fn many_services_come_change_and_go() {
             assert!(services.lines().last().unwrap().ends_with("-j KUBE-NODEPORTS"), "{services}");
         }
         // every chain of all services
-        let local = PerFamily::from_fn(|_| Some(LocalDetector::InterfacePrefix("veth".into())));
+        let local = Some(LocalDetector::InterfacePrefix("veth".into()));
         let context = Context { local, masquerade_mark: 0x8000, ..states::context(family) };
         engine.offer(Delta { context: Some(Arc::new(context)), ..Delta::default() });
         good(engine.sync(Instant::now()));

@@ -111,6 +111,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         if self.lacks_base(&group) {
             group.clear();
         }
+        self.note_found(context, &group, &actual);
         let spare = actual.iter().filter(|object| object.spare()).cloned().collect();
         let mut replaced = Vec::new();
         let batch = self.full_batch(context, &group, actual, &mut replaced);
@@ -119,6 +120,22 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             Purpose::Repair | Purpose::Rescue | Purpose::Conflict => self.drift_in(context, &group, &batch),
         };
         Ok(Draft { group, more, batch, replaced, foreign, spare })
+    }
+
+    /// Notes the units that wait and have no acknowledged state, but objects that were there before this engine wrote.
+    fn note_found(&mut self, context: &Context, group: &[Change], actual: &[C::Object]) {
+        let changing: BTreeSet<&UnitId> = group.iter().map(|change| &change.id).collect();
+        let mut objects = Vec::new();
+        for (id, unit) in self.pending.iter().filter(|(id, _)| !changing.contains(id)) {
+            let Some(unit) = unit.as_ref().filter(|_| !self.acked.contains_key(id)) else { continue };
+            objects.clear();
+            self.compile.compile(context, unit, &mut objects);
+            let own = objects.iter().filter(|object| object.shared().is_none()).map(Object::key);
+            let is_there = |key: &KeyOf<C>| actual.binary_search_by(|object| object.key().cmp(key)).is_ok();
+            if own.filter(|key| !self.unverified.may_have_created(key)).any(|key| is_there(&key)) {
+                self.unverified.found(id);
+            }
+        }
     }
 
     /// True if some of the base that is pending is there.
@@ -163,6 +180,10 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             let protected = self.wanted_by_waiting(context, changing);
             batch.delete.retain(|object| !protected.contains(&object.key()));
             self.keep_shared(batch);
+            if self.unverified.keeps_referred() {
+                // Nothing refers to what serves a frontend or node ports.
+                batch.delete.retain(|object| object.serves().is_some());
+            }
         }
     }
 

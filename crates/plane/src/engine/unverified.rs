@@ -21,6 +21,8 @@ pub(super) struct Unverified<K> {
     all: bool,
     /// units of which the kernel refused to take back even the acknowledged state: some attempted state may be in force
     strays: BTreeSet<UnitId>,
+    /// units that wait since a start, whose objects of an earlier run were found and may refer to any others of it
+    found: BTreeSet<UnitId>,
 }
 
 /// With more keys than this, everything is compared.
@@ -30,7 +32,13 @@ const MOST_KEYS: usize = 10_000;
 
 impl<K> Default for Unverified<K> {
     fn default() -> Self {
-        Self { keys: HashSet::new(), created: HashSet::new(), all: false, strays: BTreeSet::new() }
+        Self {
+            keys: HashSet::new(),
+            created: HashSet::new(),
+            all: false,
+            strays: BTreeSet::new(),
+            found: BTreeSet::new(),
+        }
     }
 }
 
@@ -85,16 +93,27 @@ impl<K: Eq + Hash + Clone> Unverified<K> {
         }
     }
 
-    /// The unit has an acknowledged state. After the last stray one, everything is to be compared: shared objects were kept.
+    /// The unit waits and has no acknowledged state, but objects of it were found.
+    pub(super) fn found(&mut self, id: &UnitId) {
+        self.found.insert(id.clone());
+    }
+
+    /// True if found objects of waiting units may refer to others that no unit wants.
+    pub(super) fn keeps_referred(&self) -> bool {
+        !self.found.is_empty()
+    }
+
+    /// The unit has an acknowledged state. After the last one that had none, everything is to be compared: objects were kept.
     pub(super) fn accepted(&mut self, id: &UnitId) {
         self.all |= self.strays.remove(id) && self.strays.is_empty();
+        self.all |= self.found.remove(id) && self.found.is_empty();
     }
 }
 
 impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
-    /// Takes deletions of shared objects out of a batch as long as a stray unit may refer to them.
+    /// Takes deletions of shared objects out of a batch as long as a stray or found unit may refer to them.
     pub(super) fn keep_shared(&self, batch: &mut BatchOf<C>) {
-        if !self.unverified.strays.is_empty() {
+        if !self.unverified.strays.is_empty() || self.unverified.keeps_referred() {
             batch.delete.retain(|object| object.shared().is_none());
         }
     }

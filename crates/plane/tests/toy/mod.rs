@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_model::{
-    Action, BaseState, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, NodePortAddresses, Pool,
-    PortState, Profile, Scope, ServiceState, Snat, SourceRanges, Treatment,
+    Action, BaseState, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, NodePortAddresses, Pool, PortState,
+    Profile, Scope, ServiceState, Snat, SourceRanges, Treatment,
 };
 use ferry_plane::memory::Refers;
 use ferry_plane::{Before, Compile, Object, Served, Unit};
