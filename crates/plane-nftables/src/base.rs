@@ -143,12 +143,12 @@ fn postrouting(family: Family, context: &Context, base: &BaseState) -> Vec<Rule>
 #[cfg(test)]
 mod tests {
     use ferry_modekit::states;
-    use ferry_model::{LocalDetector, PerFamily};
+    use ferry_model::LocalDetector;
 
     use super::*;
 
     fn context(pods: Option<&str>) -> Context {
-        let local = PerFamily::from_fn(|_| pods.map(|net| LocalDetector::Cidr(net.parse().unwrap())));
+        let local = pods.map(|net| LocalDetector::Cidr(net.parse().unwrap()));
         Context { local, ..states::context(Family::V4) }
     }
 

@@ -148,13 +148,11 @@ impl Chains {
 #[cfg(test)]
 mod tests {
     use ferry_modekit::states;
-    use ferry_model::PerFamily;
 
     use super::*;
 
     fn context(pods: Option<&str>, mark: u32) -> Context {
-        let pods = pods.map(|net| LocalDetector::Cidr(net.parse().unwrap()));
-        let local = PerFamily::from_fn(|_| pods.clone());
+        let local = pods.map(|net| LocalDetector::Cidr(net.parse().unwrap()));
         Context { local, masquerade_mark: mark, ..states::context(Family::V4) }
     }
 

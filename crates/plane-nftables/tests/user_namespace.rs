@@ -1,6 +1,8 @@
 //! In a user namespace the send buffer of a netlink socket can't exceed the system's limit (`net.core.wmem_max`), so a
 //! transaction that is larger fails with EMSGSIZE. The engine splits it, and sets apart a Service that alone is too large.
 
+#![expect(clippy::expect_used, clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panic")]
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::time::{Duration, Instant};

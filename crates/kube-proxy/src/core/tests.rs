@@ -250,7 +250,7 @@ fn pod_ranges_are_followed_in_their_family() {
     bench.core.settings.detect_local = DetectLocal::NodeCidr;
     let [v4, other_v4, v6] = ["10.244.1.0/24", "10.244.2.0/24", "fd00:10:244:1::/64"];
     for (ranges, wanted) in [
-        (format!("{v4}"), [Some(v4), None]),
+        (v4.to_owned(), [Some(v4), None]),
         (format!("{v4}, '{v6}'"), [None, Some(v6)]),
         (format!("{other_v4}, '{v6}'"), [Some(other_v4), None]),
     ] {

@@ -1,5 +1,3 @@
-use ferry_model::PerFamily;
-
 use super::*;
 use crate::render;
 
