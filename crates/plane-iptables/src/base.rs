@@ -6,7 +6,7 @@ use ferry_model::{BaseState, Context, NodePortAddresses};
 
 use crate::features::Features;
 use crate::names;
-use crate::object::{ChainId, EntryKey, IptObject, OwnRules, Owner};
+use crate::object::{ChainId, ChainRules, IptObject, OwnedRulesKey, Owner};
 use crate::rules::{self, RuleWriter};
 
 /// Says what must not be forgotten when a rule is added behind it.
@@ -62,7 +62,7 @@ pub const JUMPS: [Jump; 14] = [
 ];
 
 /// The chains that hold other units' rules.
-pub const PLACES: [ChainId; 7] = [
+pub const SHARED_CHAINS: [ChainId; 7] = [
     ChainId { table: Table::Filter, name: names::SERVICES },
     ChainId { table: Table::Filter, name: names::EXTERNAL_SERVICES },
     ChainId { table: Table::Filter, name: names::NODE_PORTS },
@@ -74,7 +74,7 @@ pub const PLACES: [ChainId; 7] = [
 
 /// All chains that several have rules in: [`PLACES`], and those that lead there.
 pub fn shared_chains() -> impl Iterator<Item = ChainId> {
-    PLACES.into_iter().chain(JUMPS.iter().map(|jump| jump.key().place))
+    SHARED_CHAINS.into_iter().chain(JUMPS.iter().map(|jump| jump.key().chain))
 }
 
 // === impl Jump ===
@@ -89,8 +89,8 @@ impl Jump {
     }
 
     /// Which one it is.
-    pub fn key(&self) -> EntryKey {
-        EntryKey { place: ChainId { table: self.table, name: self.from }, owner: Owner::Jump(self.to) }
+    pub fn key(&self) -> OwnedRulesKey {
+        OwnedRulesKey { chain: ChainId { table: self.table, name: self.from }, owner: Owner::Jump(self.to) }
     }
 
     /// What it is made of.
@@ -108,7 +108,7 @@ impl Jump {
 
 /// Where among the jumps this one comes, in the order in which they are put at the head of their chains; `None`: none of
 /// ours.
-pub fn turn_of(key: &EntryKey) -> Option<usize> {
+pub fn jump_position(key: &OwnedRulesKey) -> Option<usize> {
     JUMPS.iter().position(|jump| jump.key() == *key)
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn compile(
     base: &BaseState,
     out: &mut Vec<IptObject>,
 ) {
-    let chain = |table, name, rules: Vec<Rule>| IptObject::Chain(ChainId { table, name }, OwnRules(rules.into()));
+    let chain = |table, name, rules: Vec<Rule>| IptObject::Chain(ChainId { table, name }, ChainRules(rules.into()));
     let tables = Table::ALL.into_iter().filter(|table| *table != Table::Mangle || !features.lacks_mangle);
     out.extend(tables.map(|table| chain(table, names::CANARY, Vec::new())));
     let mark = context.masquerade_mark;
@@ -128,8 +128,8 @@ pub(crate) fn compile(
     out.push(chain(Table::Nat, names::MARK_MASQ, vec![ask]));
     out.push(chain(Table::Nat, names::POSTROUTING, masquerading(mark)));
     out.push(chain(Table::Filter, names::FORWARD, forwarding(mark, features)));
-    out.extend(PLACES.map(IptObject::Place));
-    out.extend(JUMPS.iter().map(|jump| IptObject::Entry(jump.key(), [jump.rule()].into())));
+    out.extend(SHARED_CHAINS.map(IptObject::SharedChain));
+    out.extend(JUMPS.iter().map(|jump| IptObject::OwnedRules(jump.key(), [jump.rule()].into())));
     node_ports(family, base, out);
     if family == Family::V4 && (base.localhost || features.guards_loopback) {
         out.push(guard());
@@ -177,10 +177,10 @@ fn forwarding(mark: u32, features: Features) -> Vec<Rule> {
 
 /// What leads to the chain of node ports.
 fn node_ports(family: Family, base: &BaseState, out: &mut Vec<IptObject>) {
-    let place = ChainId { table: Table::Nat, name: names::SERVICES };
-    let mut entry = |address, rule: RuleWriter| {
+    let chain = ChainId { table: Table::Nat, name: names::SERVICES };
+    let mut push = |address, rule: RuleWriter| {
         let rule = rule.jump(names::NODE_PORTS);
-        out.push(IptObject::Entry(EntryKey { place, owner: Owner::NodePorts(address) }, [rule].into()));
+        out.push(IptObject::OwnedRules(OwnedRulesKey { chain, owner: Owner::NodePorts(address) }, [rule].into()));
     };
     match &base.node_ports {
         NodePortAddresses::All => {
@@ -188,13 +188,13 @@ fn node_ports(family: Family, base: &BaseState, out: &mut Vec<IptObject>) {
             if family == Family::V6 || !base.localhost {
                 rule = rule.not_to(rules::loopback(family));
             }
-            entry(None, rule.comment(NODE_PORTS).matching(Match::DestinationLocal));
+            push(None, rule.comment(NODE_PORTS).matching(Match::DestinationLocal));
         }
         NodePortAddresses::Only(addresses) => {
             let serves =
                 |address: &&std::net::IpAddr| !address.is_loopback() || (base.localhost && family == Family::V4);
             for address in addresses.iter().filter(serves) {
-                entry(Some(*address), RuleWriter::new().to(rules::host(*address)).comment(NODE_PORTS));
+                push(Some(*address), RuleWriter::new().to(rules::host(*address)).comment(NODE_PORTS));
             }
         }
     }
@@ -209,8 +209,8 @@ pub(crate) fn guard() -> IptObject {
         .comment("block incoming localnet connections")
         .matching(Match::CtState { inverted: true, states: CtStates::RelatedEstablishedDnat })
         .target(Target::Drop);
-    let place = ChainId { table: Table::Filter, name: names::FIREWALL };
-    IptObject::Entry(EntryKey { place, owner: Owner::Guard }, [rule].into())
+    let chain = ChainId { table: Table::Filter, name: names::FIREWALL };
+    IptObject::OwnedRules(OwnedRulesKey { chain, owner: Owner::Guard }, [rule].into())
 }
 
 #[cfg(test)]

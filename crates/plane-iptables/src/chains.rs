@@ -7,7 +7,7 @@ use ferry_model::{Endpoint, Frontend, FrontendAddr, FrontendKind, PortState, Sco
 
 use crate::dispatch;
 use crate::names;
-use crate::object::{ChainId, IptObject, OwnRules};
+use crate::object::{ChainId, ChainRules, IptObject};
 use crate::place;
 use crate::port::Port;
 use crate::rules::{self, RuleWriter};
@@ -57,7 +57,7 @@ pub(crate) fn admits(frontend: &Frontend) -> bool {
 }
 
 fn chain(name: ChainName, rules: Vec<Rule>) -> IptObject {
-    IptObject::Chain(ChainId { table: Table::Nat, name }, OwnRules(rules.into()))
+    IptObject::Chain(ChainId { table: Table::Nat, name }, ChainRules(rules.into()))
 }
 
 /// The endpoints of these scopes by their text.

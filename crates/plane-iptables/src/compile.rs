@@ -9,7 +9,7 @@ use ferry_plane::{Before, Compile, Unit};
 use crate::features::Features;
 use crate::hint::{self, Hint};
 use crate::names::{self, PortNames};
-use crate::object::{ChainId, EntryKey, IptKey, IptObject, Owner};
+use crate::object::{ChainId, IptKey, IptObject, OwnedRulesKey, Owner};
 use crate::port::Port;
 use crate::shape::{External, Shape};
 use crate::{base, chains, dispatch, place};
@@ -128,9 +128,9 @@ impl Iptables {
         // Upstream writes them in no order.
         rules.sort();
         rules.dedup();
-        let place = ChainId { table: Table::Filter, name: names::NODE_PORTS };
+        let chain = ChainId { table: Table::Filter, name: names::NODE_PORTS };
         let owner = Owner::HealthCheck(number, names::of_service(&service.name));
-        out.push(IptObject::Entry(EntryKey { place, owner }, rules.into()));
+        out.push(IptObject::OwnedRules(OwnedRulesKey { chain, owner }, rules.into()));
     }
 }
 

@@ -5,7 +5,7 @@ use ferry_kernel::iptables::{ChainName, Match, Rule, Table, Target};
 use ferry_model::{Frontend, FrontendAddr, FrontendKind, Scope, SourceRanges};
 
 use crate::names::{self, PortNames};
-use crate::object::{ChainId, EntryKey, IptObject, Owner};
+use crate::object::{ChainId, IptObject, OwnedRulesKey, Owner};
 use crate::port::Port;
 use crate::rules::{self, RuleWriter};
 use crate::shape::{Refusal, Shape};
@@ -70,13 +70,13 @@ impl Entrance<'_> {
         }
     }
 
-    fn entry(&self, table: Table, name: ChainName, rules: impl Into<Box<[Rule]>>) -> IptObject {
+    fn owned_rules(&self, table: Table, name: ChainName, rules: impl Into<Box<[Rule]>>) -> IptObject {
         let protocol = self.port.state.protocol;
         let owner = match self.frontend.at {
             FrontendAddr::Vip(vip, port) => Owner::Vip(vip, port, protocol),
             FrontendAddr::NodePort(port) => Owner::NodePort(port, protocol),
         };
-        IptObject::Entry(EntryKey { place: ChainId { table, name }, owner }, rules.into())
+        IptObject::OwnedRules(OwnedRulesKey { chain: ChainId { table, name }, owner }, rules.into())
     }
 
     fn find(&self, chain: ChainName) -> IptObject {
@@ -89,17 +89,17 @@ impl Entrance<'_> {
                 rules.push(counted.matching(Match::Account(names::LOCALHOST_ACCEPTED.into())).jump(chain));
             }
             rules.push(everywhere.jump(chain));
-            return self.entry(Table::Nat, names::NODE_PORTS, rules);
+            return self.owned_rules(Table::Nat, names::NODE_PORTS, rules);
         }
         let rule = self.rule(&comment(printed, self.frontend.kind), None).jump(chain);
-        self.entry(Table::Nat, names::SERVICES, [rule])
+        self.owned_rules(Table::Nat, names::SERVICES, [rule])
     }
 
     /// Whom the source ranges don't hold isn't translated, and dropped for that.
     fn keep_out(&self) -> IptObject {
         let names = &self.port.names;
         let comment = format!("{} traffic not accepted by {}", names.printed, names.firewall());
-        self.entry(Table::Filter, names::PROXY_FIREWALL, [self.rule(&comment, None).target(Target::Drop)])
+        self.owned_rules(Table::Filter, names::PROXY_FIREWALL, [self.rule(&comment, None).target(Target::Drop)])
     }
 
     fn refuse(&self, refusal: Refusal) -> IptObject {
@@ -112,11 +112,11 @@ impl Entrance<'_> {
             FrontendAddr::NodePort(_) => Some(Match::DestinationLocal),
         };
         let rule = self.rule(&format!("{} {what}", self.port.names.printed), local).target(target);
-        let place = match self.frontend.kind {
+        let chain = match self.frontend.kind {
             FrontendKind::ClusterIp => names::SERVICES,
             FrontendKind::ExternalIp | FrontendKind::LoadBalancer | FrontendKind::NodePort => names::EXTERNAL_SERVICES,
         };
-        self.entry(Table::Filter, place, [rule])
+        self.owned_rules(Table::Filter, chain, [rule])
     }
 }
 

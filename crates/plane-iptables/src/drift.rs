@@ -7,7 +7,7 @@ use ferry_plane::Extent;
 
 use crate::base;
 use crate::mirror::{Kind, Mirror};
-use crate::object::{ChainId, EntryKey, IptKey, IptObject, Owner};
+use crate::object::{ChainId, IptKey, IptObject, OwnedRulesKey, Owner};
 use crate::sort::Found;
 
 /// Beyond so many, everything is compared.
@@ -59,19 +59,19 @@ pub(crate) fn differing(mirror: &Mirror, found: &Found, chains: &BTreeSet<ChainI
 
 /// The entries that differ, and the rules that are not ours.
 fn compare(id: ChainId, mirror: &Mirror, found: &Found, keys: &mut Vec<IptKey>) {
-    let (before, now) = (mirror.place(id), found.mirror.place(id));
+    let (before, now) = (mirror.shared_chain(id), found.mirror.shared_chain(id));
     if before.is_some() != now.is_some() && Kind::of(id) != Some(Kind::BuiltIn) {
-        keys.push(IptKey::Place(id));
+        keys.push(IptKey::SharedChain(id));
     }
-    let entries = |place: Option<&crate::mirror::Place>| -> BTreeSet<(Owner, String)> {
-        let all = place.iter().flat_map(|place| place.entries());
+    let owned = |chain: Option<&crate::mirror::SharedChain>| -> BTreeSet<(Owner, String)> {
+        let all = chain.iter().flat_map(|chain| chain.owned());
         all.map(|(owner, lines)| (*owner, lines.iter().collect::<Vec<_>>().join("\n"))).collect()
     };
-    let (before, now) = (entries(before), entries(now));
+    let (before, now) = (owned(before), owned(now));
     let owners: BTreeSet<Owner> = before.symmetric_difference(&now).map(|(owner, _)| *owner).collect();
-    keys.extend(owners.into_iter().map(|owner| IptKey::Entry(EntryKey { place: id, owner })));
+    keys.extend(owners.into_iter().map(|owner| IptKey::OwnedRules(OwnedRulesKey { chain: id, owner })));
     keys.extend(found.objects.iter().filter_map(|object| match object {
-        IptObject::Stray(of, text) if *of == id => Some(IptKey::Stray(id, text.clone())),
+        IptObject::ForeignRule(of, text) if *of == id => Some(IptKey::ForeignRule(id, text.clone())),
         _ => None,
     }));
 }

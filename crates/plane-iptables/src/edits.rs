@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use ferry_kernel::iptables::{ChainName, Table};
 
 use crate::names::Class;
-use crate::object::{ChainId, OwnRules};
+use crate::object::{ChainId, ChainRules};
 
 /// Chains with fewer rules are written as a whole.
 pub(crate) const LONG: usize = 16;
@@ -37,14 +37,14 @@ pub(crate) enum Edit {
 impl Sequence {
     /// Of a chain that balances between many endpoints; `None` for all others. The rules of other chains are not in the kernel's
     /// order where they are read back.
-    pub(crate) fn of(id: ChainId, rules: &OwnRules) -> Option<Self> {
+    pub(crate) fn of(id: ChainId, rules: &ChainRules) -> Option<Self> {
         let balances = id.table == Table::Nat && is_balancing(id.name);
         (balances && rules.0.len() >= LONG).then(|| Self(rules.hashes().collect()))
     }
 
     /// The edits that turn the chain's rules into these; `None` if writing the chain as a whole is cheaper. Edits come from the
     /// end of the chain to its beginning, so that each refers to a rule that the kernel held before the first one.
-    pub(crate) fn edits(&self, rules: &OwnRules) -> Option<Vec<Edit>> {
+    pub(crate) fn edits(&self, rules: &ChainRules) -> Option<Vec<Edit>> {
         let next: Vec<u64> = rules.hashes().collect();
         let (old_set, next_set): (HashSet<u64>, HashSet<u64>) =
             (self.0.iter().copied().collect(), next.iter().copied().collect());
@@ -90,9 +90,9 @@ mod tests {
 
     use super::*;
 
-    fn rules(numbers: &[u32]) -> OwnRules {
+    fn rules(numbers: &[u32]) -> ChainRules {
         let rule = |number: &u32| Rule { matches: [Match::Random(*number)].into(), ..Rule::default() };
-        OwnRules(numbers.iter().map(rule).collect())
+        ChainRules(numbers.iter().map(rule).collect())
     }
 
     fn sequence(numbers: &[u32]) -> Sequence {

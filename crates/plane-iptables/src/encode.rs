@@ -9,7 +9,7 @@ use ferry_plane::Batch;
 use crate::edits::Edit;
 use crate::mirror::at;
 use crate::names::Class;
-use crate::object::{self, ChainId, IptObject, OwnRules, Owner};
+use crate::object::{self, ChainId, ChainRules, IptObject, Owner};
 use crate::plan::{Item, Part, Plan, Steps, Task, Work, is_last};
 
 /// The text, and which operation stands where in it.
@@ -17,10 +17,10 @@ pub(crate) struct Script<'a> {
     /// what was not handed on yet
     restore: Restore,
     /// so many lines were handed on
-    handed: usize,
+    flushed: usize,
     /// where the text goes, piece by piece. Without it, it stays, and so does what stands where in it
     sink: Option<&'a mut Sink<'a>>,
-    trouble: io::Result<()>,
+    write_result: io::Result<()>,
     /// from which line on which operation is written, if any
     marks: Vec<(usize, Option<Item>)>,
     outline: Outline,
@@ -56,7 +56,7 @@ impl Progress {
     /// Chains that this batch deletes and that are there still, without rules.
     pub(crate) fn stuck_in(&self, batch: &Batch<IptObject>) -> BTreeSet<ChainId> {
         let deleted = batch.delete.iter().filter_map(|object| match object {
-            IptObject::Chain(id, _) | IptObject::Place(id) if !object::is_shared(object) => Some(*id),
+            IptObject::Chain(id, _) | IptObject::SharedChain(id) if !object::is_shared(object) => Some(*id),
             _ => None,
         });
         deleted.filter(|id| self.all_stuck || self.stuck.contains(id)).collect()
@@ -105,13 +105,13 @@ impl<'a> Script<'a> {
     pub(crate) fn stream(plan: &Plan<'_>, progress: &Progress, sink: &'a mut Sink<'a>) -> io::Result<Outline> {
         let mut script = Self::begin(plan, Some(sink));
         script.parts(plan, progress);
-        script.hand_on();
-        script.trouble.map(|()| script.outline)
+        script.flush();
+        script.write_result.map(|()| script.outline)
     }
 
     fn begin(plan: &Plan<'_>, sink: Option<&'a mut Sink<'a>>) -> Self {
         let restore = Restore::new(plan.family);
-        Self { restore, handed: 0, sink, trouble: Ok(()), marks: Vec::new(), outline: Outline::default() }
+        Self { restore, flushed: 0, sink, write_result: Ok(()), marks: Vec::new(), outline: Outline::default() }
     }
 
     fn parts(&mut self, plan: &Plan<'_>, progress: &Progress) {
@@ -145,13 +145,13 @@ impl<'a> Script<'a> {
         Table::ALL.into_iter().find(|table| table.name() == name)
     }
 
-    fn hand_on(&mut self) {
+    fn flush(&mut self) {
         let Some(sink) = &mut self.sink else { return };
-        if self.trouble.is_ok() {
-            self.trouble = sink(self.restore.text());
+        if self.write_result.is_ok() {
+            self.write_result = sink(self.restore.text());
         }
         self.outline.bytes += self.restore.text().len();
-        self.handed += self.restore.lines();
+        self.flushed += self.restore.lines();
         self.restore.clear();
     }
 
@@ -178,7 +178,7 @@ impl<'a> Script<'a> {
             }
         }
         self.mark(None);
-        let line = self.handed + self.restore.commit();
+        let line = self.flushed + self.restore.commit();
         self.outline.commits.push(line);
     }
 
@@ -189,30 +189,30 @@ impl<'a> Script<'a> {
         if steps.remove() {
             self.declare(plan, &work.gone);
         }
-        for (id, task) in &work.places {
-            self.declare_place(*id, task, steps);
+        for (id, task) in &work.shared_chains {
+            self.declare_shared_chain(*id, task, steps);
         }
-        for (id, task) in &work.places {
+        for (id, task) in &work.shared_chains {
             self.take(plan, *id, task, steps);
         }
         if steps.add() {
             self.fill(plan, table, &work.written);
             self.edit(plan, table, &work.edited);
         }
-        for (id, task) in &work.places {
+        for (id, task) in &work.shared_chains {
             self.put(plan, *id, task, steps);
         }
         if steps.remove() {
             self.remove(plan, &work.gone, progress);
-            let places: Vec<Item> = work.places.values().filter_map(|task| task.gone).collect();
-            self.remove(plan, &places, progress);
+            let chains: Vec<Item> = work.shared_chains.values().filter_map(|task| task.gone).collect();
+            self.remove(plan, &chains, progress);
         }
     }
 
     fn mark(&mut self, item: Option<Item>) {
         if self.sink.is_some() {
             if self.restore.text().len() >= FLUSH_BYTES {
-                self.hand_on();
+                self.flush();
             }
             return;
         }
@@ -235,10 +235,10 @@ impl<'a> Script<'a> {
 
     fn fill(&mut self, plan: &Plan<'_>, table: Table, items: &[Item]) {
         for item in items {
-            if let Some(IptObject::Chain(id, OwnRules(rules))) = plan.object(*item) {
+            if let Some(IptObject::Chain(id, ChainRules(rules))) = plan.object(*item) {
                 self.mark(Some(*item));
                 for rule in rules {
-                    if plan.large && is_told_by_name(id.name, rule) {
+                    if plan.large && is_comment_implied(id.name, rule) {
                         self.restore.append_uncommented(id.name, rule);
                     } else {
                         self.restore.append(id.name, rule);
@@ -257,7 +257,7 @@ impl<'a> Script<'a> {
             let text = |index: usize| {
                 let mut text = String::new();
                 if let Some(rule) = rules.get(index) {
-                    if plan.large && is_told_by_name(id.name, rule) {
+                    if plan.large && is_comment_implied(id.name, rule) {
                         rule.print_uncommented(plan.family, &mut text);
                     } else {
                         rule.print(plan.family, &mut text);
@@ -288,7 +288,7 @@ impl<'a> Script<'a> {
 
     // --- places
 
-    fn declare_place(&mut self, id: ChainId, task: &Task, steps: Steps) {
+    fn declare_shared_chain(&mut self, id: ChainId, task: &Task, steps: Steps) {
         let made = task.made.filter(|_| steps.add());
         let gone = task.gone.filter(|_| steps.remove());
         let fresh = task.fresh && steps.add();
@@ -326,7 +326,7 @@ impl<'a> Script<'a> {
             return;
         }
         for item in &task.put {
-            let Some((key, lines)) = plan.entry(*item) else { continue };
+            let Some((key, lines)) = plan.owned(*item) else { continue };
             self.mark(Some(*item));
             if task.fresh || is_last(key.owner) {
                 for line in lines.iter() {
@@ -343,9 +343,9 @@ impl<'a> Script<'a> {
 
     /// Writes all that a place is to hold.
     fn rewrite(&mut self, plan: &Plan<'_>, id: ChainId, task: &Task, steps: Steps) {
-        let Some(place) = plan.mirror.place(id) else { return };
+        let Some(chain) = plan.mirror.shared_chain(id) else { return };
         let owner_of = |item: &Item| match plan.object(*item) {
-            Some(IptObject::Entry(key, _)) => Some(key.owner),
+            Some(IptObject::OwnedRules(key, _)) => Some(key.owner),
             _ => None,
         };
         let gone: BTreeSet<Owner> = task.take.iter().filter(|_| steps.remove()).filter_map(owner_of).collect();
@@ -355,7 +355,7 @@ impl<'a> Script<'a> {
             let list = if owner_of(item).is_some_and(is_last) { &mut last } else { &mut others };
             list.push(*item);
         }
-        let mut kept: Vec<_> = place.entries().iter().filter(|(owner, _)| !changed.contains(owner)).collect();
+        let mut kept: Vec<_> = chain.owned().iter().filter(|(owner, _)| !changed.contains(owner)).collect();
         kept.retain(|(owner, _)| !gone.contains(owner));
         self.append_items(plan, id, &others);
         self.mark(None);
@@ -370,7 +370,7 @@ impl<'a> Script<'a> {
 
     fn append_items(&mut self, plan: &Plan<'_>, id: ChainId, items: &[Item]) {
         for item in items {
-            if let Some((_, lines)) = plan.entry(*item) {
+            if let Some((_, lines)) = plan.owned(*item) {
                 self.mark(Some(*item));
                 for line in lines.iter() {
                     self.restore.append_text(id.name, line);
@@ -388,7 +388,7 @@ impl<'a> Script<'a> {
 }
 
 /// Whether the comment of a rule says nothing that names don't.
-fn is_told_by_name(chain: ChainName, rule: &Rule) -> bool {
+fn is_comment_implied(chain: ChainName, rule: &Rule) -> bool {
     match Class::of(chain) {
         Some(Class::Endpoint) => true,
         Some(Class::Cluster | Class::Local) => {

@@ -125,13 +125,13 @@ impl Known {
 
     /// These differ.
     pub(crate) fn differ(&mut self, keys: Vec<IptKey>) {
-        self.suspects.stale_chains.extend(keys.iter().filter_map(IptKey::place));
+        self.suspects.stale_chains.extend(keys.iter().filter_map(IptKey::shared_chain));
         self.suspects.unreported.extend(keys);
     }
 
     /// The shared chains among these were compared with the mirror, and these keys differ.
     pub(crate) fn compared(&mut self, chains: &BTreeSet<ChainId>, differing: Vec<IptKey>) {
-        let places: HashSet<ChainId> = differing.iter().filter_map(IptKey::place).collect();
+        let places: HashSet<ChainId> = differing.iter().filter_map(IptKey::shared_chain).collect();
         self.suspects.stale_chains.retain(|chain| !chains.contains(chain) || places.contains(chain));
         self.suspects.unreported.extend(differing);
     }
@@ -195,10 +195,10 @@ mod tests {
             let mut knowledge = Knowledge::of_all(Mirror::default(), unreadable);
             let known = known(&mut knowledge);
             assert!(known.fresh && known.depth == depth);
-            let batch = Batch { create: vec![IptObject::Place(shared())], ..Batch::default() };
+            let batch = Batch { create: vec![IptObject::SharedChain(shared())], ..Batch::default() };
             known.written(Family::V4, &batch, &BTreeSet::new());
             assert!(!known.fresh && known.depth == depth);
-            assert!(known.mirror.place(shared()).is_some());
+            assert!(known.mirror.shared_chain(shared()).is_some());
         }
     }
 
@@ -206,7 +206,7 @@ mod tests {
     fn a_touched_chain_is_stale_until_it_was_compared_or_read() {
         let mut knowledge = Knowledge::of_all(Mirror::default(), false);
         let known = known(&mut knowledge);
-        let (chain, key) = (shared(), IptKey::Place(shared()));
+        let (chain, key) = (shared(), IptKey::SharedChain(shared()));
         known.touch(touched(&[chain]));
         assert!(known.suspects.stale_chains.contains(&chain));
         known.compared(&[chain].into(), vec![key.clone()]);
@@ -233,7 +233,7 @@ mod tests {
         let mut knowledge = Knowledge::of_all(Mirror::default(), false);
         let known = known(&mut knowledge);
         let other = ChainId { table: Table::Filter, ..shared() };
-        let (asked, besides) = (IptKey::Place(shared()), IptKey::Place(other));
+        let (asked, besides) = (IptKey::SharedChain(shared()), IptKey::SharedChain(other));
         let chains = [shared(), other].into();
         let differing = vec![asked.clone(), besides.clone()];
         known.renew(&chains, Mirror::default(), differing, &[asked]);

@@ -11,12 +11,12 @@ use ferry_plane::Batch;
 use crate::base;
 use crate::edits::Sequence;
 use crate::names::{self, Class};
-use crate::object::{self, ChainId, EntryKey, IptObject, OwnRules, Owner};
+use crate::object::{self, ChainId, ChainRules, IptObject, OwnedRulesKey, Owner};
 
 /// The tables of one family; by default, without anything of ours.
 #[derive(Debug, Default)]
 pub(crate) struct Mirror {
-    places: BTreeMap<ChainId, Place>,
+    shared_chains: BTreeMap<ChainId, SharedChain>,
     /// chains that are one unit's
     chains: HashMap<ChainId, Content>,
     /// the order of rules in long chains without foreign changes
@@ -36,9 +36,9 @@ pub(crate) struct Content {
 
 /// A chain with rules of several owners.
 #[derive(Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct SharedChain {
     exists: bool,
-    entries: BTreeMap<Owner, Lines>,
+    owned: BTreeMap<Owner, Lines>,
     rules: usize,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum Kind {
     /// one unit's: written whole, or edited by position if it is long
     Own,
     /// holds entries, and nothing else
-    Place,
+    Shared,
     /// `KUBE-FIREWALL`: the kubelet's, too
     Firewall,
     /// the table's own, where others have rules
@@ -85,7 +85,7 @@ impl Kind {
             return (id.table == Table::Filter).then_some(Self::Firewall);
         }
         names::is_ours(id.table, id.name).then(|| match Class::of(id.name) {
-            Some(Class::Place) => Self::Place,
+            Some(Class::Shared) => Self::Shared,
             _ => Self::Own,
         })
     }
@@ -143,7 +143,7 @@ impl Lines {
 
 impl Content {
     /// Of these rules.
-    pub(crate) fn of(rules: &OwnRules) -> Self {
+    pub(crate) fn of(rules: &ChainRules) -> Self {
         let mut hasher = DefaultHasher::new();
         rules.hash(&mut hasher);
         let [.., a, b, c, d] = hasher.finish().to_ne_bytes();
@@ -157,10 +157,10 @@ impl Content {
 
 // === impl Place ===
 
-impl Place {
+impl SharedChain {
     /// The rules of each owner; those of [`Owner::NodePorts`] behind all others.
-    pub(crate) fn entries(&self) -> &BTreeMap<Owner, Lines> {
-        &self.entries
+    pub(crate) fn owned(&self) -> &BTreeMap<Owner, Lines> {
+        &self.owned
     }
 
     /// How many rules there are.
@@ -170,13 +170,13 @@ impl Place {
 
     fn put(&mut self, owner: Owner, lines: Lines) -> (usize, usize) {
         let added = lines.count();
-        let removed = self.entries.insert(owner, lines).map_or(0, |before| before.count());
+        let removed = self.owned.insert(owner, lines).map_or(0, |before| before.count());
         self.rules = self.rules + added - removed;
         (added, removed)
     }
 
     fn take(&mut self, owner: Owner) -> usize {
-        let removed = self.entries.remove(&owner).map_or(0, |before| before.count());
+        let removed = self.owned.remove(&owner).map_or(0, |before| before.count());
         self.rules -= removed;
         removed
     }
@@ -230,18 +230,18 @@ impl Mirror {
     }
 
     /// A chain with entries, where there is one.
-    pub(crate) fn place(&self, id: ChainId) -> Option<&Place> {
-        self.places.get(&id).filter(|place| place.exists || Kind::of(id) == Some(Kind::BuiltIn))
+    pub(crate) fn shared_chain(&self, id: ChainId) -> Option<&SharedChain> {
+        self.shared_chains.get(&id).filter(|place| place.exists || Kind::of(id) == Some(Kind::BuiltIn))
     }
 
     /// The rules of an entry.
-    pub(crate) fn entry(&self, key: &EntryKey) -> Option<&Lines> {
-        self.place(key.place)?.entries.get(&key.owner)
+    pub(crate) fn owned(&self, key: &OwnedRulesKey) -> Option<&Lines> {
+        self.shared_chain(key.chain)?.owned.get(&key.owner)
     }
 
     // --- changes
 
-    pub(crate) fn put_chain(&mut self, id: ChainId, rules: &OwnRules) {
+    pub(crate) fn put_chain(&mut self, id: ChainId, rules: &ChainRules) {
         self.take_chain(id);
         self.put_content(id, Content::of(rules));
         self.sequences.extend(Sequence::of(id, rules).map(|sequence| (id, sequence)));
@@ -266,29 +266,29 @@ impl Mirror {
         });
     }
 
-    pub(crate) fn put_place(&mut self, id: ChainId) {
-        let place = self.places.entry(id).or_default();
+    pub(crate) fn put_shared_chain(&mut self, id: ChainId) {
+        let place = self.shared_chains.entry(id).or_default();
         if !std::mem::replace(&mut place.exists, true) {
             self.resize(id.table, |size| size.chains += 1);
         }
     }
 
-    fn take_place(&mut self, id: ChainId) {
-        let Some(place) = self.places.remove(&id) else { return };
+    fn take_shared_chain(&mut self, id: ChainId) {
+        let Some(place) = self.shared_chains.remove(&id) else { return };
         self.resize(id.table, |size| {
             size.chains -= usize::from(place.exists);
             size.rules -= place.rules;
         });
     }
 
-    pub(crate) fn put_entry(&mut self, key: EntryKey, lines: Lines) {
-        let (added, removed) = self.places.entry(key.place).or_default().put(key.owner, lines);
-        self.resize(key.place.table, |size| size.rules = size.rules + added - removed);
+    pub(crate) fn put_owned(&mut self, key: OwnedRulesKey, lines: Lines) {
+        let (added, removed) = self.shared_chains.entry(key.chain).or_default().put(key.owner, lines);
+        self.resize(key.chain.table, |size| size.rules = size.rules + added - removed);
     }
 
-    fn take_entry(&mut self, key: &EntryKey) {
-        let removed = self.places.get_mut(&key.place).map_or(0, |place| place.take(key.owner));
-        self.resize(key.place.table, |size| size.rules -= removed);
+    fn take_owned(&mut self, key: &OwnedRulesKey) {
+        let removed = self.shared_chains.get_mut(&key.chain).map_or(0, |place| place.take(key.owner));
+        self.resize(key.chain.table, |size| size.rules -= removed);
     }
 
     /// The batch was written; these chains are empty, but could not be removed.
@@ -296,23 +296,23 @@ impl Mirror {
         for object in batch.create.iter().chain(&batch.replace) {
             match object {
                 IptObject::Chain(id, rules) => self.put_chain(*id, rules),
-                IptObject::Place(id) => self.put_place(*id),
-                IptObject::Entry(key, rules) => self.put_entry(*key, Lines::of(family, rules)),
-                IptObject::RouteLocalnet | IptObject::Stray(..) => {}
+                IptObject::SharedChain(id) => self.put_shared_chain(*id),
+                IptObject::OwnedRules(key, rules) => self.put_owned(*key, Lines::of(family, rules)),
+                IptObject::RouteLocalnet | IptObject::ForeignRule(..) => {}
             }
         }
         for object in batch.delete.iter().filter(|object| !object::is_shared(object)) {
             match object {
                 IptObject::Chain(id, _) => self.take_chain(*id),
-                IptObject::Place(id) => self.take_place(*id),
-                IptObject::Entry(key, _) => self.take_entry(key),
-                IptObject::RouteLocalnet | IptObject::Stray(..) => {}
+                IptObject::SharedChain(id) => self.take_shared_chain(*id),
+                IptObject::OwnedRules(key, _) => self.take_owned(key),
+                IptObject::RouteLocalnet | IptObject::ForeignRule(..) => {}
             }
         }
         for id in stuck {
             match Kind::of(*id) {
-                Some(Kind::Own) => self.put_chain(*id, &OwnRules::default()),
-                Some(Kind::Place) => self.put_place(*id),
+                Some(Kind::Own) => self.put_chain(*id, &ChainRules::default()),
+                Some(Kind::Shared) => self.put_shared_chain(*id),
                 Some(Kind::Firewall | Kind::BuiltIn) | None => {}
             }
         }
@@ -322,17 +322,17 @@ impl Mirror {
     pub(crate) fn renew(&mut self, chains: &BTreeSet<ChainId>, mut read: Self) {
         for id in chains {
             self.take_chain(*id);
-            self.take_place(*id);
+            self.take_shared_chain(*id);
             if let Some(content) = read.chains.get(id).copied() {
                 self.put_content(*id, content);
                 self.sequences.extend(read.sequences.remove(id).map(|sequence| (*id, sequence)));
             }
-            let Some(place) = read.places.remove(id) else { continue };
+            let Some(place) = read.shared_chains.remove(id) else { continue };
             if place.exists {
-                self.put_place(*id);
+                self.put_shared_chain(*id);
             }
-            for (owner, lines) in place.entries {
-                self.put_entry(EntryKey { place: *id, owner }, lines);
+            for (owner, lines) in place.owned {
+                self.put_owned(OwnedRulesKey { chain: *id, owner }, lines);
             }
         }
     }

@@ -54,7 +54,7 @@ pub enum Class {
     /// `KUBE-FORWARD`
     Fixed,
     /// one of the base that holds the rules of many: `KUBE-SERVICES` and its like
-    Place,
+    Shared,
     /// `KUBE-SEP-…`: to one endpoint
     Endpoint,
     /// `KUBE-SVC-…`: to one of all endpoints
@@ -131,7 +131,7 @@ impl Class {
     pub fn of(name: ChainName) -> Option<Self> {
         match name {
             CANARY | MARK_MASQ | POSTROUTING | FORWARD => return Some(Self::Fixed),
-            SERVICES | EXTERNAL_SERVICES | NODE_PORTS | PROXY_FIREWALL | FIREWALL => return Some(Self::Place),
+            SERVICES | EXTERNAL_SERVICES | NODE_PORTS | PROXY_FIREWALL | FIREWALL => return Some(Self::Shared),
             _ => {}
         }
         let of_prefix = |(class, prefix): &(Self, &str)| {
@@ -144,7 +144,7 @@ impl Class {
 
     /// Whether it belongs to one Service.
     pub fn is_of_service(self) -> bool {
-        !matches!(self, Self::Fixed | Self::Place)
+        !matches!(self, Self::Fixed | Self::Shared)
     }
 }
 
@@ -163,7 +163,7 @@ pub fn is_ours(table: Table, name: ChainName) -> bool {
 /// The rank of a chain with rules of its own: it refers to chains of lower ranks only.
 pub fn rank(name: ChainName) -> u8 {
     match Class::of(name) {
-        Some(Class::Fixed | Class::Place) | None => 0,
+        Some(Class::Fixed | Class::Shared) | None => 0,
         Some(Class::Endpoint) => 1,
         Some(Class::Cluster | Class::Local) => 2,
         Some(Class::External) => 3,

@@ -26,21 +26,21 @@ pub struct ChainId {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IptObject {
     /// a chain that one unit has for itself, with all its rules
-    Chain(ChainId, OwnRules),
+    Chain(ChainId, ChainRules),
     /// a chain whose rules are [`IptObject::Entry`]s: that it exists
-    Place(ChainId),
+    SharedChain(ChainId),
     /// the rules that one owner has in a place, or in a built-in chain; next to each other
-    Entry(EntryKey, Box<[Rule]>),
+    OwnedRules(OwnedRulesKey, Box<[Rule]>),
     /// net.ipv4.conf.all.route_localnet is 1, so that 127.0.0.1 can be led elsewhere
     RouteLocalnet,
     /// a rule of somebody else in a place of ours, as the tool prints it after the chain's name; only ever read back
-    Stray(ChainId, Box<str>),
+    ForeignRule(ChainId, Box<str>),
 }
 
 /// The rules of a chain that is one unit's. What its comments say follows from the chain's name, and in large clusters some
 /// are left out, so rules are equal whatever their comments are.
 #[derive(Clone, Debug, Default)]
-pub struct OwnRules(pub Box<[Rule]>);
+pub struct ChainRules(pub Box<[Rule]>);
 
 /// What stays the same when the content of an object changes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,20 +48,20 @@ pub enum IptKey {
     /// [`IptObject::Chain`]
     Chain(ChainId),
     /// [`IptObject::Place`]
-    Place(ChainId),
+    SharedChain(ChainId),
     /// [`IptObject::Entry`]
-    Entry(EntryKey),
+    OwnedRules(OwnedRulesKey),
     /// [`IptObject::RouteLocalnet`]
     RouteLocalnet,
     /// [`IptObject::Stray`]
-    Stray(ChainId, Box<str>),
+    ForeignRule(ChainId, Box<str>),
 }
 
 /// Whose rules, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EntryKey {
+pub struct OwnedRulesKey {
     /// the chain they stand in
-    pub place: ChainId,
+    pub chain: ChainId,
     /// whose they are
     pub owner: Owner,
 }
@@ -87,10 +87,10 @@ pub enum Owner {
 
 impl IptKey {
     /// The chain in which an object's rules stand next to others'.
-    pub fn place(&self) -> Option<ChainId> {
+    pub fn shared_chain(&self) -> Option<ChainId> {
         match self {
-            Self::Entry(key) => Some(key.place),
-            Self::Place(id) | Self::Stray(id, _) => Some(*id),
+            Self::OwnedRules(key) => Some(key.chain),
+            Self::SharedChain(id) | Self::ForeignRule(id, _) => Some(*id),
             Self::Chain(_) | Self::RouteLocalnet => None,
         }
     }
@@ -99,14 +99,14 @@ impl IptKey {
     pub fn chain(&self) -> Option<ChainId> {
         match self {
             Self::Chain(id) => Some(*id),
-            other => other.place(),
+            other => other.shared_chain(),
         }
     }
 }
 
 // === impl OwnRules ===
 
-impl OwnRules {
+impl ChainRules {
     /// A hash of each rule without its comments.
     pub(crate) fn hashes(&self) -> impl Iterator<Item = u64> + '_ {
         self.0.iter().map(|rule| {
@@ -160,27 +160,27 @@ impl Hash for Uncommented<'_> {
     }
 }
 
-impl PartialEq for OwnRules {
+impl PartialEq for ChainRules {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for OwnRules {}
+impl Eq for ChainRules {}
 
-impl PartialOrd for OwnRules {
+impl PartialOrd for ChainRules {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for OwnRules {
+impl Ord for ChainRules {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.iter().map(without_comments).cmp(other.0.iter().map(without_comments))
     }
 }
 
-impl Hash for OwnRules {
+impl Hash for ChainRules {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.len().hash(state);
         self.0.iter().for_each(|rule| without_comments(rule).hash(state));
@@ -197,10 +197,10 @@ impl Object for IptObject {
     fn key(&self) -> IptKey {
         match self {
             Self::Chain(id, _) => IptKey::Chain(*id),
-            Self::Place(id) => IptKey::Place(*id),
-            Self::Entry(key, _) => IptKey::Entry(*key),
+            Self::SharedChain(id) => IptKey::SharedChain(*id),
+            Self::OwnedRules(key, _) => IptKey::OwnedRules(*key),
             Self::RouteLocalnet => IptKey::RouteLocalnet,
-            Self::Stray(id, text) => IptKey::Stray(*id, text.clone()),
+            Self::ForeignRule(id, text) => IptKey::ForeignRule(*id, text.clone()),
         }
     }
 
@@ -208,9 +208,9 @@ impl Object for IptObject {
         match self {
             // Chains of services refer to each other: crate::names knows the order.
             Self::Chain(id, _) => names::rank(id.name),
-            Self::Place(_) => 10,
-            Self::Entry(EntryKey { owner: Owner::Jump(_), .. }, _) => 12,
-            Self::Entry(..) | Self::Stray(..) => 11,
+            Self::SharedChain(_) => 10,
+            Self::OwnedRules(OwnedRulesKey { owner: Owner::Jump(_), .. }, _) => 12,
+            Self::OwnedRules(..) | Self::ForeignRule(..) => 11,
             // Not before the guard stands.
             Self::RouteLocalnet => 13,
         }
@@ -225,7 +225,9 @@ impl Object for IptObject {
     }
 
     fn serves(&self) -> Option<Served> {
-        let Self::Entry(EntryKey { place: ChainId { table: Table::Nat, .. }, owner }, _) = self else { return None };
+        let Self::OwnedRules(OwnedRulesKey { chain: ChainId { table: Table::Nat, .. }, owner }, _) = self else {
+            return None;
+        };
         match *owner {
             Owner::Vip(address, port, protocol) => Some(Served::Frontend(protocol, FrontendAddr::Vip(address, port))),
             Owner::NodePort(port, protocol) => Some(Served::Frontend(protocol, FrontendAddr::NodePort(port))),
@@ -240,9 +242,11 @@ impl Object for IptObject {
 pub fn is_shared(object: &IptObject) -> bool {
     match object {
         IptObject::RouteLocalnet => true,
-        IptObject::Place(id) => id.name == names::FIREWALL,
-        IptObject::Entry(EntryKey { owner, .. }, _) => matches!(owner, Owner::Guard | Owner::Jump(names::FIREWALL)),
-        IptObject::Chain(..) | IptObject::Stray(..) => false,
+        IptObject::SharedChain(id) => id.name == names::FIREWALL,
+        IptObject::OwnedRules(OwnedRulesKey { owner, .. }, _) => {
+            matches!(owner, Owner::Guard | Owner::Jump(names::FIREWALL))
+        }
+        IptObject::Chain(..) | IptObject::ForeignRule(..) => false,
     }
 }
 
@@ -253,16 +257,19 @@ mod tests {
     #[test]
     fn rules_of_a_chain_are_the_same_whatever_their_comments_say() {
         let rule = |matches: &[Match]| Rule { matches: matches.into(), ..Rule::default() };
-        let rules = |matches: &[Match]| OwnRules([rule(&[]), rule(matches)].into());
+        let rules = |matches: &[Match]| ChainRules([rule(&[]), rule(matches)].into());
         let said = [Match::comment("a"), Match::SourceLocal, Match::Random(7)];
         assert_eq!(rules(&said), rules(&[Match::SourceLocal, Match::comment("b"), Match::Random(7)]));
         assert_eq!(rules(&said), rules(&said[1..]));
         assert_ne!(rules(&said), rules(&[Match::Random(7), Match::SourceLocal]));
         assert_ne!(rules(&said), rules(&said[..2]));
-        assert_ne!(rules(&said), OwnRules([rule(&said)].into()));
+        assert_ne!(rules(&said), ChainRules([rule(&said)].into()));
         let entry = |comment: &str| {
-            let place = ChainId { table: Table::Nat, name: names::SERVICES };
-            IptObject::Entry(EntryKey { place, owner: Owner::Guard }, [rule(&[Match::comment(comment)])].into())
+            let chain = ChainId { table: Table::Nat, name: names::SERVICES };
+            IptObject::OwnedRules(
+                OwnedRulesKey { chain, owner: Owner::Guard },
+                [rule(&[Match::comment(comment)])].into(),
+            )
         };
         assert_ne!(entry("a"), entry("b"), "in shared chains rules are deleted by their text");
     }

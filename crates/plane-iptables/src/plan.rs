@@ -12,7 +12,7 @@ use crate::base;
 use crate::edits::Edit;
 use crate::mirror::{Kind, Lines, Mirror, at};
 use crate::names::Class;
-use crate::object::{self, ChainId, EntryKey, IptObject, Owner};
+use crate::object::{self, ChainId, IptObject, OwnedRulesKey, Owner};
 
 /// Chains that one section removes, at most.
 pub(crate) const PIECE_CHAINS: usize = 500;
@@ -52,7 +52,7 @@ pub(crate) struct Work {
     /// chains of which a few rules change
     pub(crate) edited: Vec<(Item, Vec<Edit>)>,
     pub(crate) gone: Vec<Item>,
-    pub(crate) places: BTreeMap<ChainId, Task>,
+    pub(crate) shared_chains: BTreeMap<ChainId, Task>,
 }
 
 /// What is to be done in one place.
@@ -127,7 +127,7 @@ impl<'a> Plan<'a> {
         let works = Default::default();
         let mut plan = Self { family, batch, mirror, large: false, edits, works, parts: Vec::new() };
         plan.large = plan.endpoints_after() > LARGE;
-        let removed: BTreeSet<ChainId> = batch.delete.iter().filter_map(removed_place).collect();
+        let removed: BTreeSet<ChainId> = batch.delete.iter().filter_map(removed_shared_chain).collect();
         for (op, list) in [(Op::Create, &batch.create), (Op::Replace, &batch.replace)] {
             for (index, object) in list.iter().enumerate() {
                 plan.note_written(Item { op, index }, object);
@@ -153,9 +153,9 @@ impl<'a> Plan<'a> {
         let rules = |objects: &[IptObject]| -> usize {
             let of = |object: &IptObject| match object {
                 IptObject::Chain(_, rules) => 1 + rules.0.len(),
-                IptObject::Entry(_, rules) => rules.len(),
-                IptObject::Place(id) => 1 + self.mirror.place(*id).map_or(0, |place| place.rules()),
-                IptObject::Stray(..) | IptObject::RouteLocalnet => 1,
+                IptObject::OwnedRules(_, rules) => rules.len(),
+                IptObject::SharedChain(id) => 1 + self.mirror.shared_chain(*id).map_or(0, |chain| chain.rules()),
+                IptObject::ForeignRule(..) | IptObject::RouteLocalnet => 1,
             };
             objects.iter().map(of).sum()
         };
@@ -210,15 +210,15 @@ impl<'a> Plan<'a> {
     /// The chain that an operation is about, where it is about a chain as a whole.
     pub(crate) fn chain(&self, item: Item) -> Option<ChainId> {
         match self.object(item)? {
-            IptObject::Chain(id, _) | IptObject::Place(id) => Some(*id),
-            IptObject::Entry(..) | IptObject::Stray(..) | IptObject::RouteLocalnet => None,
+            IptObject::Chain(id, _) | IptObject::SharedChain(id) => Some(*id),
+            IptObject::OwnedRules(..) | IptObject::ForeignRule(..) | IptObject::RouteLocalnet => None,
         }
     }
 
     /// What an entry is to be.
-    pub(crate) fn entry(&self, item: Item) -> Option<(EntryKey, Lines)> {
+    pub(crate) fn owned(&self, item: Item) -> Option<(OwnedRulesKey, Lines)> {
         match self.object(item)? {
-            IptObject::Entry(key, rules) => Some((*key, Lines::of(self.family, rules))),
+            IptObject::OwnedRules(key, rules) => Some((*key, Lines::of(self.family, rules))),
             _ => None,
         }
     }
@@ -226,16 +226,16 @@ impl<'a> Plan<'a> {
     /// Rules that must go from a place before new ones come: what an entry was, if there was one, or a stray one.
     pub(crate) fn old(&self, item: Item) -> Option<Lines> {
         match self.object(item)? {
-            IptObject::Entry(key, _) => self.mirror.entry(key).cloned(),
-            IptObject::Stray(_, text) => Some(Lines::new(text.to_string())),
+            IptObject::OwnedRules(key, _) => self.mirror.owned(key).cloned(),
+            IptObject::ForeignRule(_, text) => Some(Lines::new(text.to_string())),
             _ => None,
         }
     }
 
     /// Whether a rule of others goes with all that was in its place, earlier on.
     pub(crate) fn went_before(&self, task: &Task, item: Item, steps: Steps) -> bool {
-        let is_stray = matches!(self.object(item), Some(IptObject::Stray(..)));
-        is_stray && steps == Steps::Remove && task.rewrites(Steps::Add)
+        let is_foreign = matches!(self.object(item), Some(IptObject::ForeignRule(..)));
+        is_foreign && steps == Steps::Remove && task.rewrites(Steps::Add)
     }
 
     fn work_mut(&mut self, table: Table) -> &mut Work {
@@ -248,7 +248,7 @@ impl<'a> Plan<'a> {
     }
 
     fn task(&mut self, id: ChainId) -> &mut Task {
-        self.work_mut(id.table).places.entry(id).or_default()
+        self.work_mut(id.table).shared_chains.entry(id).or_default()
     }
 
     fn note_written(&mut self, item: Item, object: &IptObject) {
@@ -264,51 +264,51 @@ impl<'a> Plan<'a> {
                     None => self.work_mut(id.table).written.push(item),
                 }
             }
-            IptObject::Place(id) if self.mirror.place(*id).is_none() => self.task(*id).made = Some(item),
-            IptObject::Entry(key, rules) => {
-                if self.mirror.entry(key) != Some(&Lines::of(self.family, rules)) {
-                    self.task(key.place).put.push(item);
+            IptObject::SharedChain(id) if self.mirror.shared_chain(*id).is_none() => self.task(*id).made = Some(item),
+            IptObject::OwnedRules(key, rules) => {
+                if self.mirror.owned(key) != Some(&Lines::of(self.family, rules)) {
+                    self.task(key.chain).put.push(item);
                 }
             }
-            IptObject::Place(_) | IptObject::RouteLocalnet | IptObject::Stray(..) => {}
+            IptObject::SharedChain(_) | IptObject::RouteLocalnet | IptObject::ForeignRule(..) => {}
         }
     }
 
     fn note_gone(&mut self, item: Item, object: &IptObject, removed: &BTreeSet<ChainId>) {
         match object {
             IptObject::Chain(id, _) if self.mirror.chain(*id).is_some() => self.work_mut(id.table).gone.push(item),
-            IptObject::Place(id) if self.mirror.place(*id).is_some() => self.task(*id).gone = Some(item),
-            IptObject::Entry(key, _) if !removed.contains(&key.place) && self.mirror.entry(key).is_some() => {
-                self.task(key.place).take.push(item);
+            IptObject::SharedChain(id) if self.mirror.shared_chain(*id).is_some() => self.task(*id).gone = Some(item),
+            IptObject::OwnedRules(key, _) if !removed.contains(&key.chain) && self.mirror.owned(key).is_some() => {
+                self.task(key.chain).take.push(item);
             }
-            IptObject::Stray(id, _) if !removed.contains(id) => self.task(*id).take.push(item),
+            IptObject::ForeignRule(id, _) if !removed.contains(id) => self.task(*id).take.push(item),
             IptObject::Chain(..)
-            | IptObject::Place(_)
-            | IptObject::Entry(..)
-            | IptObject::Stray(..)
+            | IptObject::SharedChain(_)
+            | IptObject::OwnedRules(..)
+            | IptObject::ForeignRule(..)
             | IptObject::RouteLocalnet => {}
         }
     }
 
     fn finish_tasks(&mut self) {
         let (family, mirror, batch) = (self.family, self.mirror, self.batch);
-        for (id, task) in self.works.iter_mut().flat_map(|work| &mut work.places) {
-            let is_empty = mirror.place(*id).is_none_or(|place| place.rules() == 0);
+        for (id, task) in self.works.iter_mut().flat_map(|work| &mut work.shared_chains) {
+            let is_empty = mirror.shared_chain(*id).is_none_or(|chain| chain.rules() == 0);
             task.fresh =
-                Kind::of(*id) == Some(Kind::Place) && is_empty && !(task.put.is_empty() && task.made.is_none());
+                Kind::of(*id) == Some(Kind::Shared) && is_empty && !(task.put.is_empty() && task.made.is_none());
             if task.fresh {
                 // Whatever stands there goes when the place is emptied.
                 task.take.clear();
             }
             task.put.sort_by_key(|item| match object(batch, *item) {
-                Some(IptObject::Entry(key, _)) => (is_last(key.owner), base::turn_of(key)),
+                Some(IptObject::OwnedRules(key, _)) => (is_last(key.owner), base::jump_position(key)),
                 _ => (false, None),
             });
-            if Kind::of(*id) == Some(Kind::Place) && !task.fresh && task.gone.is_none() {
+            if Kind::of(*id) == Some(Kind::Shared) && !task.fresh && task.gone.is_none() {
                 let old =
                     |items: &[Item]| Old::of(family, mirror, items.iter().filter_map(|item| object(batch, *item)));
                 (task.replaced, task.taken) = (old(&task.put), old(&task.take));
-                task.length = Some(mirror.place(*id).map_or(0, |place| place.rules()));
+                task.length = Some(mirror.shared_chain(*id).map_or(0, |chain| chain.rules()));
             }
         }
     }
@@ -333,11 +333,11 @@ impl<'a> Plan<'a> {
 impl Work {
     fn adds(&self) -> bool {
         !(self.written.is_empty() && self.edited.is_empty())
-            || self.places.values().any(|task| task.made.is_some() || !task.put.is_empty())
+            || self.shared_chains.values().any(|task| task.made.is_some() || !task.put.is_empty())
     }
 
     fn removes(&self) -> bool {
-        !self.gone.is_empty() || self.places.values().any(|task| task.gone.is_some() || !task.take.is_empty())
+        !self.gone.is_empty() || self.shared_chains.values().any(|task| task.gone.is_some() || !task.take.is_empty())
     }
 
     /// The operations of these steps.
@@ -348,7 +348,7 @@ impl Work {
         if steps.remove() {
             items.extend(&self.gone);
         }
-        for task in self.places.values() {
+        for task in self.shared_chains.values() {
             if steps.add() {
                 items.extend(task.made.iter().chain(&task.put));
             }
@@ -362,8 +362,8 @@ impl Work {
     /// iptables-nft-restore fetches the rules of all chains that the section names, those that it fills or removes included.
     fn splits(&self) -> bool {
         let deletes = |task: &Task| task.gone.is_none() && !task.take.is_empty();
-        let removes = self.places.values().any(deletes) || !(self.edited.is_empty() || self.gone.is_empty());
-        removes && !self.places.values().any(|task| task.rewrites(Steps::Both))
+        let removes = self.shared_chains.values().any(deletes) || !(self.edited.is_empty() || self.gone.is_empty());
+        removes && !self.shared_chains.values().any(|task| task.rewrites(Steps::Both))
     }
 }
 
@@ -390,16 +390,16 @@ impl Old {
         let mut old = Self::default();
         for object in objects {
             match object {
-                IptObject::Entry(key, _) => {
-                    let lines = mirror.entry(key);
+                IptObject::OwnedRules(key, _) => {
+                    let lines = mirror.owned(key);
                     old.count += lines.map_or(0, Lines::count);
                     old.stubborn |= lines.is_some_and(|lines| lines.iter().any(is_garbled));
                 }
-                IptObject::Stray(_, text) => {
+                IptObject::ForeignRule(_, text) => {
                     old.count += 1;
                     old.stubborn |= is_stubborn(family, text);
                 }
-                IptObject::Chain(..) | IptObject::Place(_) | IptObject::RouteLocalnet => {}
+                IptObject::Chain(..) | IptObject::SharedChain(_) | IptObject::RouteLocalnet => {}
             }
         }
         old
@@ -434,9 +434,9 @@ pub(crate) fn is_last(owner: Owner) -> bool {
 }
 
 /// The place that goes as a whole when this does.
-fn removed_place(object: &IptObject) -> Option<ChainId> {
+fn removed_shared_chain(object: &IptObject) -> Option<ChainId> {
     match object {
-        IptObject::Place(id) if !object::is_shared(object) => Some(*id),
+        IptObject::SharedChain(id) if !object::is_shared(object) => Some(*id),
         _ => None,
     }
 }

@@ -17,7 +17,7 @@ pub(crate) fn chains_of(keys: &[IptKey]) -> BTreeSet<ChainId> {
 /// Of what was read, what stands under these keys; and what doesn't belong into the chains that were read for them.
 pub(crate) fn only(objects: &mut Vec<IptObject>, keys: &[IptKey]) {
     let keys: HashSet<&IptKey> = keys.iter().collect();
-    objects.retain(|object| matches!(object, IptObject::Stray(..)) || keys.contains(&object.key()));
+    objects.retain(|object| matches!(object, IptObject::ForeignRule(..)) || keys.contains(&object.key()));
 }
 
 /// Reads these tables one after another by `read`, the one with the many chains first.

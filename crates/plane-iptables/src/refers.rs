@@ -10,11 +10,11 @@ impl Refers for IptObject {
     fn refers_to(&self) -> Vec<IptKey> {
         match self {
             Self::Chain(id, rules) => rules.0.iter().filter_map(|rule| target(id.table, rule)).collect(),
-            Self::Place(_) | Self::RouteLocalnet | Self::Stray(..) => Vec::new(),
-            Self::Entry(key, rules) => {
+            Self::SharedChain(_) | Self::RouteLocalnet | Self::ForeignRule(..) => Vec::new(),
+            Self::OwnedRules(key, rules) => {
                 // Built-in chains are always there.
-                let place = (!matches!(key.owner, Owner::Jump(_))).then_some(IptKey::Place(key.place));
-                place.into_iter().chain(rules.iter().filter_map(|rule| target(key.place.table, rule))).collect()
+                let chain = (!matches!(key.owner, Owner::Jump(_))).then_some(IptKey::SharedChain(key.chain));
+                chain.into_iter().chain(rules.iter().filter_map(|rule| target(key.chain.table, rule))).collect()
             }
         }
     }
@@ -24,5 +24,5 @@ impl Refers for IptObject {
 fn target(table: Table, rule: &Rule) -> Option<IptKey> {
     let Target::Jump(name) = rule.target else { return None };
     let id = ChainId { table, name };
-    Some(if Class::of(name) == Some(Class::Place) { IptKey::Place(id) } else { IptKey::Chain(id) })
+    Some(if Class::of(name) == Some(Class::Shared) { IptKey::SharedChain(id) } else { IptKey::Chain(id) })
 }

@@ -29,7 +29,7 @@ pub fn ruleset(family: Family, objects: &[IptObject]) -> String {
                 text += &format!("-A {} ", id.name);
                 match line {
                     Line::Ours(rule) => rule.print(family, &mut text),
-                    Line::Stray(stray) => text += stray,
+                    Line::Foreign(stray) => text += stray,
                 }
                 text.push('\n');
             }
@@ -52,10 +52,10 @@ impl fmt::Display for IptObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Chain(id, rules) => write!(f, "chain {id} {{{} }}", Lines(&rules.0)),
-            Self::Entry(key, rules) => write!(f, "{} {{{} }}", IptKey::Entry(*key), Lines(rules)),
-            Self::Place(id) => write!(f, "{}", IptKey::Place(*id)),
+            Self::OwnedRules(key, rules) => write!(f, "{} {{{} }}", IptKey::OwnedRules(*key), Lines(rules)),
+            Self::SharedChain(id) => write!(f, "{}", IptKey::SharedChain(*id)),
             Self::RouteLocalnet => write!(f, "{} = 1", IptKey::RouteLocalnet),
-            Self::Stray(id, text) => write!(f, "foreign rule in {id} {{ {text} }}"),
+            Self::ForeignRule(id, text) => write!(f, "foreign rule in {id} {{ {text} }}"),
         }
     }
 }
@@ -112,10 +112,10 @@ impl fmt::Display for Owner {
 impl fmt::Display for IptKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Chain(id) | Self::Place(id) => write!(f, "chain {id}"),
-            Self::Entry(key) => write!(f, "rules in {} for {}", key.place, key.owner),
+            Self::Chain(id) | Self::SharedChain(id) => write!(f, "chain {id}"),
+            Self::OwnedRules(key) => write!(f, "rules in {} for {}", key.chain, key.owner),
             Self::RouteLocalnet => f.write_str("net.ipv4.conf.all.route_localnet"),
-            Self::Stray(id, text) => write!(f, "foreign rule in {id}: {text}"),
+            Self::ForeignRule(id, text) => write!(f, "foreign rule in {id}: {text}"),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ferry_kernel::iptables::Rule;
 
 use crate::base;
-use crate::object::{ChainId, EntryKey, IptObject, Owner};
+use crate::object::{ChainId, IptObject, OwnedRulesKey, Owner};
 
 /// The rules of each chain, in order.
 pub(crate) type Chains<'a> = BTreeMap<ChainId, Vec<Line<'a>>>;
@@ -17,7 +17,7 @@ pub(crate) enum Line<'a> {
     /// one of ours
     Ours(&'a Rule),
     /// somebody else's, as the tool prints it
-    Stray(&'a str),
+    Foreign(&'a str),
 }
 
 /// Where in its chain an entry stands: jumps at the head, the last one made first; then what finds frontends, in any order,
@@ -26,16 +26,16 @@ pub(crate) enum Line<'a> {
 enum Position {
     Jump(Reverse<Option<usize>>),
     Frontend(Owner),
-    Stray,
+    Foreign,
     Last(Owner),
 }
 
 // === impl Position ===
 
 impl Position {
-    fn of(key: &EntryKey) -> Self {
+    fn of(key: &OwnedRulesKey) -> Self {
         match key.owner {
-            Owner::Jump(_) => Self::Jump(Reverse(base::turn_of(key))),
+            Owner::Jump(_) => Self::Jump(Reverse(base::jump_position(key))),
             Owner::NodePorts(_) | Owner::Guard => Self::Last(key.owner),
             Owner::Vip(..) | Owner::NodePort(..) | Owner::HealthCheck(..) => Self::Frontend(key.owner),
         }
@@ -45,26 +45,26 @@ impl Position {
 /// The chains that these objects make up. Built-in ones are there if a rule stands in them.
 pub(crate) fn chains(objects: &[IptObject]) -> Chains<'_> {
     let mut chains: Chains<'_> = BTreeMap::new();
-    let mut entries: BTreeMap<ChainId, Vec<(Position, Vec<Line<'_>>)>> = BTreeMap::new();
+    let mut shared: BTreeMap<ChainId, Vec<(Position, Vec<Line<'_>>)>> = BTreeMap::new();
     for object in objects {
         match object {
             IptObject::Chain(id, rules) => {
                 chains.entry(*id).or_default().extend(rules.0.iter().map(Line::Ours));
             }
-            IptObject::Place(id) => drop(chains.entry(*id).or_default()),
-            IptObject::Entry(key, rules) => {
+            IptObject::SharedChain(id) => drop(chains.entry(*id).or_default()),
+            IptObject::OwnedRules(key, rules) => {
                 let lines = rules.iter().map(Line::Ours).collect();
-                entries.entry(key.place).or_default().push((Position::of(key), lines));
+                shared.entry(key.chain).or_default().push((Position::of(key), lines));
             }
-            IptObject::Stray(id, text) => {
-                entries.entry(*id).or_default().push((Position::Stray, vec![Line::Stray(text)]));
+            IptObject::ForeignRule(id, text) => {
+                shared.entry(*id).or_default().push((Position::Foreign, vec![Line::Foreign(text)]));
             }
             IptObject::RouteLocalnet => {}
         }
     }
-    for (id, mut entries) in entries {
-        entries.sort_by(|(one, _), (other, _)| one.cmp(other));
-        chains.entry(id).or_default().extend(entries.into_iter().flat_map(|(_, lines)| lines));
+    for (id, mut shared) in shared {
+        shared.sort_by(|(one, _), (other, _)| one.cmp(other));
+        chains.entry(id).or_default().extend(shared.into_iter().flat_map(|(_, lines)| lines));
     }
     chains
 }

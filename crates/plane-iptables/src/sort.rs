@@ -10,10 +10,10 @@ use ferry_kernel::iptables::{ChainName, Match, Protocol, Rule, Table, Target};
 use crate::base;
 use crate::mirror::{Kind, Lines, Mirror};
 use crate::names::{self, Class};
-use crate::object::{ChainId, EntryKey, IptObject, OwnRules, Owner};
+use crate::object::{ChainId, ChainRules, IptObject, OwnedRulesKey, Owner};
 
 /// The target of a rule that can't be understood: of none that this mode wants.
-const STRANGE: ChainName = ChainName::literal("?");
+const UNPARSABLE: ChainName = ChainName::literal("?");
 
 /// Takes lines, and makes objects of them.
 #[derive(Debug)]
@@ -31,16 +31,16 @@ pub(crate) struct Sorter {
 #[derive(Debug)]
 enum Open {
     Own(Vec<Rule>),
-    Entries(Kind, Entries),
+    Shared(Kind, RulesByOwner),
     /// none of our business
     Foreign,
 }
 
 /// Rules of several owners.
 #[derive(Debug, Default)]
-struct Entries {
+struct RulesByOwner {
     owners: BTreeMap<Owner, (Vec<Rule>, String)>,
-    strays: Vec<Box<str>>,
+    foreign: Vec<Box<str>>,
     /// a rule stands behind those that must be last
     overtaken: bool,
 }
@@ -79,9 +79,9 @@ impl Sorter {
         let id = ChainId { table: self.table, name };
         match Kind::of(id) {
             Some(Kind::Own) => drop(self.empty.insert(name)),
-            Some(Kind::Place | Kind::Firewall) => {
-                self.mirror.put_place(id);
-                self.objects.push(IptObject::Place(id));
+            Some(Kind::Shared | Kind::Firewall) => {
+                self.mirror.put_shared_chain(id);
+                self.objects.push(IptObject::SharedChain(id));
             }
             Some(Kind::BuiltIn) | None => {}
         }
@@ -97,21 +97,21 @@ impl Sorter {
         let (family, id) = (self.family, ChainId { table: self.table, name });
         match self.open.as_mut().map(|(_, open)| open) {
             Some(Open::Own(rules)) => rules.push(own_rule(family, text)),
-            Some(Open::Entries(kind, entries)) => entries.rule(family, id, *kind, text),
+            Some(Open::Shared(kind, shared)) => shared.rule(family, id, *kind, text),
             Some(Open::Foreign) | None => {}
         }
         true
     }
 
     /// There is this chain, and nobody can show what is in it, except for these entries.
-    pub(crate) fn hidden(&mut self, name: ChainName, entries: Vec<(EntryKey, Rule)>) {
+    pub(crate) fn hidden(&mut self, name: ChainName, shared: Vec<(OwnedRulesKey, Rule)>) {
         if Kind::of(ChainId { table: self.table, name }) == Some(Kind::Own) {
-            return self.own(name, vec![strange()]);
+            return self.own(name, vec![unparsable()]);
         }
         self.chain(name);
-        for (key, rule) in entries {
-            self.mirror.put_entry(key, Lines::of(self.family, std::slice::from_ref(&rule)));
-            self.objects.push(IptObject::Entry(key, [rule].into()));
+        for (key, rule) in shared {
+            self.mirror.put_owned(key, Lines::of(self.family, std::slice::from_ref(&rule)));
+            self.objects.push(IptObject::OwnedRules(key, [rule].into()));
         }
     }
 
@@ -136,7 +136,7 @@ impl Sorter {
     fn opened(&mut self, name: ChainName) -> Option<Open> {
         match Kind::of(ChainId { table: self.table, name }) {
             Some(Kind::Own) => self.empty.remove(&name).then(|| Open::Own(Vec::new())),
-            Some(kind) => Some(Open::Entries(kind, Entries::default())),
+            Some(kind) => Some(Open::Shared(kind, RulesByOwner::default())),
             None => Some(Open::Foreign),
         }
     }
@@ -144,7 +144,7 @@ impl Sorter {
     fn close(&mut self) {
         match self.open.take() {
             Some((name, Open::Own(rules))) => self.own(name, rules),
-            Some((name, Open::Entries(_, entries))) => self.entries(name, entries),
+            Some((name, Open::Shared(_, shared))) => self.close_shared(name, shared),
             Some((_, Open::Foreign)) | None => {}
         }
     }
@@ -155,58 +155,58 @@ impl Sorter {
             rules.sort_by_key(|rule| (rule.source.is_none(), rule.source));
         }
         let id = ChainId { table: self.table, name };
-        let rules = OwnRules(rules.into());
+        let rules = ChainRules(rules.into());
         self.mirror.put_chain(id, &rules);
         self.objects.push(IptObject::Chain(id, rules));
     }
 
-    fn entries(&mut self, name: ChainName, mut entries: Entries) {
-        let place = ChainId { table: self.table, name };
-        if entries.overtaken {
-            entries.unseat();
+    fn close_shared(&mut self, name: ChainName, mut shared: RulesByOwner) {
+        let chain = ChainId { table: self.table, name };
+        if shared.overtaken {
+            shared.misplace_last();
         }
-        for (owner, (mut rules, lines)) in entries.owners {
-            let key = EntryKey { place, owner };
+        for (owner, (mut rules, lines)) in shared.owners {
+            let key = OwnedRulesKey { chain, owner };
             if matches!(owner, Owner::HealthCheck(..)) {
                 rules.sort_unstable();
             }
-            self.mirror.put_entry(key, Lines::new(lines));
-            self.objects.push(IptObject::Entry(key, rules.into()));
+            self.mirror.put_owned(key, Lines::new(lines));
+            self.objects.push(IptObject::OwnedRules(key, rules.into()));
         }
-        self.objects.extend(entries.strays.into_iter().map(|text| IptObject::Stray(place, text)));
+        self.objects.extend(shared.foreign.into_iter().map(|text| IptObject::ForeignRule(chain, text)));
     }
 }
 
 // === impl Entries ===
 
-impl Entries {
+impl RulesByOwner {
     fn rule(&mut self, family: Family, id: ChainId, kind: Kind, text: &str) {
         let rule = Rule::parse(family, text);
         let owned = rule.and_then(|rule| Some((owner(id, &rule)?, rule)));
         let Some((owner, rule)) = owned else {
-            if kind == Kind::Place {
-                self.strays.push(text.into());
+            if kind == Kind::Shared {
+                self.foreign.push(text.into());
             }
             return;
         };
-        let seated = matches!(owner, Owner::NodePorts(_));
-        self.overtaken |= !seated && self.owners.keys().any(|owner| matches!(owner, Owner::NodePorts(_)));
+        let is_last = matches!(owner, Owner::NodePorts(_));
+        self.overtaken |= !is_last && self.owners.keys().any(|owner| matches!(owner, Owner::NodePorts(_)));
         let (rules, lines) = self.owners.entry(owner).or_default();
         if !rules.contains(&rule) {
             push_line(lines, text);
             rules.push(rule);
         } else if !is_kubelets(owner) {
-            self.strays.push(text.into());
+            self.foreign.push(text.into());
         }
     }
 
     /// What must be last and isn't is in the wrong place.
-    fn unseat(&mut self) {
+    fn misplace_last(&mut self) {
         let (last, others) =
             std::mem::take(&mut self.owners).into_iter().partition(|(owner, _)| matches!(owner, Owner::NodePorts(_)));
         self.owners = others;
         let last: BTreeMap<Owner, (Vec<Rule>, String)> = last;
-        self.strays.extend(last.values().flat_map(|(_, lines)| lines.split('\n').map(Box::from)));
+        self.foreign.extend(last.values().flat_map(|(_, lines)| lines.split('\n').map(Box::from)));
     }
 }
 
@@ -222,35 +222,35 @@ fn push_line(lines: &mut String, text: &str) {
     lines.push_str(text);
 }
 
-fn strange() -> Rule {
-    Rule { target: Target::Jump(STRANGE), ..Rule::default() }
+fn unparsable() -> Rule {
+    Rule { target: Target::Jump(UNPARSABLE), ..Rule::default() }
 }
 
 /// A rule of a chain that is one unit's. Comments don't count there, and take room.
 fn own_rule(family: Family, text: &str) -> Rule {
     let Some(mut rule) = Rule::parse(family, text) else {
-        return strange();
+        return unparsable();
     };
     if rule.matches.iter().any(|each| matches!(each, Match::Comment(_))) {
-        let told = |each: &Match| !matches!(each, Match::Comment(_));
-        rule.matches = Vec::from(rule.matches).into_iter().filter(told).collect();
+        let is_kept = |each: &Match| !matches!(each, Match::Comment(_));
+        rule.matches = Vec::from(rule.matches).into_iter().filter(is_kept).collect();
     }
     rule
 }
 
 /// Whose rule this is, in this place; `None`: of none that this mode knows.
-fn owner(place: ChainId, rule: &Rule) -> Option<Owner> {
-    match Kind::of(place)? {
+fn owner(chain: ChainId, rule: &Rule) -> Option<Owner> {
+    match Kind::of(chain)? {
         Kind::Own => None,
         Kind::Firewall => is_guard(rule).then_some(Owner::Guard),
         Kind::BuiltIn => {
             let Target::Jump(to) = rule.target else { return None };
-            let id = ChainId { table: place.table, name: to };
+            let id = ChainId { table: chain.table, name: to };
             // To the kubelet's chain others may lead some packets of their own.
             let is_ours = names::is_ours(id.table, to) || (Kind::of(id) == Some(Kind::Firewall) && is_bare(rule));
             is_ours.then_some(Owner::Jump(to))
         }
-        Kind::Place => match (place.table, place.name, rule.target) {
+        Kind::Shared => match (chain.table, chain.name, rule.target) {
             (Table::Nat, names::SERVICES, Target::Jump(names::NODE_PORTS)) => Some(Owner::NodePorts(host(rule))),
             (Table::Nat, names::SERVICES, Target::Jump(_)) => vip(rule),
             (Table::Nat, names::NODE_PORTS, Target::Jump(_)) => node_port(rule),
@@ -273,7 +273,7 @@ fn is_bare(rule: &Rule) -> bool {
 
 /// The one rule that this mode, upstream's proxy and the kubelet make alike. Any other one is somebody else's.
 fn is_guard(rule: &Rule) -> bool {
-    matches!(base::guard(), IptObject::Entry(_, rules) if rules.contains(rule))
+    matches!(base::guard(), IptObject::OwnedRules(_, rules) if rules.contains(rule))
 }
 
 fn vip(rule: &Rule) -> Option<Owner> {

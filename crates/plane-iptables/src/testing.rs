@@ -18,15 +18,15 @@ pub fn well_made(objects: &[IptObject], name: &str) {
     let mut ranks: BTreeMap<ChainId, u8> = BTreeMap::new();
     for object in objects {
         assert!(keys.insert(object.key()), "{name}: {object} is there twice");
-        if let IptKey::Chain(id) | IptKey::Place(id) = object.key() {
+        if let IptKey::Chain(id) | IptKey::SharedChain(id) = object.key() {
             assert!(ranks.insert(id, object.rank()).is_none(), "{name}: {object}");
         }
     }
     for object in objects {
         let (table, rules) = match object {
             IptObject::Chain(id, rules) => (id.table, &rules.0),
-            IptObject::Entry(key, rules) => (key.place.table, rules),
-            IptObject::Place(_) | IptObject::RouteLocalnet | IptObject::Stray(..) => continue,
+            IptObject::OwnedRules(key, rules) => (key.chain.table, rules),
+            IptObject::SharedChain(_) | IptObject::RouteLocalnet | IptObject::ForeignRule(..) => continue,
         };
         for rule in rules {
             let Target::Jump(chain) = rule.target else { continue };
@@ -39,8 +39,8 @@ pub fn well_made(objects: &[IptObject], name: &str) {
         let leads = |rules: &[Rule]| rules.iter().any(|rule| rule.target == Target::Jump(id.name));
         let is_led_to = objects.iter().any(|object| match object {
             IptObject::Chain(from, rules) => from.table == id.table && leads(&rules.0),
-            IptObject::Entry(key, rules) => key.place.table == id.table && leads(rules),
-            IptObject::Place(_) | IptObject::RouteLocalnet | IptObject::Stray(..) => false,
+            IptObject::OwnedRules(key, rules) => key.chain.table == id.table && leads(rules),
+            IptObject::SharedChain(_) | IptObject::RouteLocalnet | IptObject::ForeignRule(..) => false,
         });
         assert!(is_led_to || [names::CANARY, names::MARK_MASQ].contains(&id.name), "{name}: {id}");
     }

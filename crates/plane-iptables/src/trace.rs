@@ -58,7 +58,7 @@ impl<'a> Tracer<'a> {
     pub fn new(objects: &'a [IptObject]) -> Self {
         let ours = |line: Line<'a>| match line {
             Line::Ours(rule) => Some(rule),
-            Line::Stray(_) => None,
+            Line::Foreign(_) => None,
         };
         let chains = ruleset::chains(objects);
         Self {

@@ -86,7 +86,7 @@ impl Refusal<'_> {
 
     fn leads_on(&self, item: Item) -> bool {
         let jumps = |rule: &Rule| matches!(rule.target, Target::Jump(_));
-        matches!(self.plan.object(item), Some(IptObject::Entry(_, rules)) if rules.iter().any(jumps))
+        matches!(self.plan.object(item), Some(IptObject::OwnedRules(_, rules)) if rules.iter().any(jumps))
     }
 
     fn error(&self) -> io::Error {
@@ -117,16 +117,16 @@ impl Refusal<'_> {
 
     /// Whether a chain may have been there until a moment ago.
     fn remembers(&self, id: ChainId) -> bool {
-        !self.fresh || self.plan.mirror.chain(id).is_some() || self.plan.mirror.place(id).is_some()
+        !self.fresh || self.plan.mirror.chain(id).is_some() || self.plan.mirror.shared_chain(id).is_some()
     }
 
     /// Whether the chain of a rule, or the one that it leads to, was there and is no more.
     fn lacks(&self, tool: &Tool, line: &str) -> bool {
         let Some(table) = self.script.table(self.line) else { return false };
         let mut words = line.split(' ').skip(1);
-        let place = words.next().and_then(ChainName::new);
+        let chain = words.next().and_then(ChainName::new);
         let target = line.rsplit_once(" -j ").and_then(|(_, target)| ChainName::new(target));
-        [place, target].into_iter().flatten().any(|name| {
+        [chain, target].into_iter().flatten().any(|name| {
             let id = ChainId { table, name };
             self.remembers(id) && matches!(tool.list(table, name, &mut |_| {}), Ok(false))
         })

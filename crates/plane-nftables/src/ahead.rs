@@ -22,7 +22,7 @@ pub(crate) struct Ahead {
     /// elements that are deleted already
     pub(crate) deleted: HashSet<ElementKey>,
     /// keys of memories that are to be forgotten
-    pub(crate) forget: Vec<(SetName, nft::Octets)>,
+    pub(crate) stale_affinity: Vec<(SetName, nft::Octets)>,
 }
 
 /// The sets of source ranges that the batch makes in a table that stays.
@@ -40,14 +40,14 @@ pub(crate) fn members(batch: &Batch<NftObject>) -> (Vec<NftObject>, HashSet<(Por
     for object in batch.delete.iter().chain(&batch.replace) {
         match object {
             NftObject::Table(Table::Ours | Table::Foreign) => return (Vec::new(), HashSet::new()),
-            NftObject::Set(SetName::Memory(id, scope)) => drop(going.insert((*id, *scope))),
+            NftObject::Set(SetName::Affinity(id, scope)) => drop(going.insert((*id, *scope))),
             NftObject::Set(_) | NftObject::Ranges(..) | NftObject::Chain(..) | NftObject::Element(..) => {}
         }
     }
-    let mut memories = HashSet::new();
+    let mut maps = HashSet::new();
     let members = batch.delete.iter().filter(|object| match object {
         NftObject::Element(ElementKey::Member { id, scope, .. }, _) if !going.contains(&(*id, *scope)) => {
-            memories.insert((*id, *scope));
+            maps.insert((*id, *scope));
             true
         }
         NftObject::Element(..)
@@ -57,7 +57,7 @@ pub(crate) fn members(batch: &Batch<NftObject>) -> (Vec<NftObject>, HashSet<(Por
         | NftObject::Chain(..) => false,
     });
     let members = members.cloned().collect();
-    (members, memories)
+    (members, maps)
 }
 
 /// A batch that only adds and deletes these.
@@ -94,8 +94,8 @@ mod tests {
         NftObject::Element(ElementKey::Member { id: port_id(service), scope, endpoint }, Value::None)
     }
 
-    fn memory(service: &str, scope: Scope) -> NftObject {
-        NftObject::Set(SetName::Memory(port_id(service), scope))
+    fn map(service: &str, scope: Scope) -> NftObject {
+        NftObject::Set(SetName::Affinity(port_id(service), scope))
     }
 
     fn batch(create: &[NftObject], replace: &[NftObject], delete: &[NftObject]) -> Batch<NftObject> {
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn new_sets_of_source_ranges_are_made_ahead_and_nothing_else_is() {
         let (old, new, other) = (sources("10.0.0.0/8"), sources("192.0.2.0/24"), restricted("192.0.2.0/24"));
-        let same = batch(&[new.clone(), other.clone(), memory("web", Scope::Cluster)], &[other], &[old]);
+        let same = batch(&[new.clone(), other.clone(), map("web", Scope::Cluster)], &[other], &[old]);
         assert_eq!(ranges(&same), [new]);
     }
 
@@ -121,13 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_leave_first_where_the_memory_stays() {
+    fn endpoints_leave_first_where_the_affinity_map_stays() {
         let (cluster, local) = (member("web", Scope::Cluster, 1), member("web", Scope::Local, 1));
         let other = member("dns", Scope::Local, 2);
-        let going = [memory("web", Scope::Local), cluster.clone(), local, other.clone()];
-        let (members, memories) = members(&batch(&[member("web", Scope::Cluster, 9)], &[], &going));
+        let going = [map("web", Scope::Local), cluster.clone(), local, other.clone()];
+        let (members, maps) = members(&batch(&[member("web", Scope::Cluster, 9)], &[], &going));
         assert_eq!(members, [cluster, other]);
-        assert_eq!(memories, [(port_id("web"), Scope::Cluster), (port_id("dns"), Scope::Local)].into());
+        assert_eq!(maps, [(port_id("web"), Scope::Cluster), (port_id("dns"), Scope::Local)].into());
     }
 
     #[test]
@@ -135,11 +135,11 @@ mod tests {
         let others = [
             NftObject::Element(ElementKey::SameOctet(7), Value::None),
             NftObject::Set(SetName::Members(port_id("web"), Scope::Cluster)),
-            NftObject::Chain(ChainName::Fixed(FixedChain::Learn), Rules([].into())),
+            NftObject::Chain(ChainName::Fixed(FixedChain::Record), Rules([].into())),
             sources("10.0.0.0/8"),
         ];
-        let (members, memories) = members(&batch(&[], &[], &others));
-        assert!(members.is_empty() && memories.is_empty(), "{members:?} {memories:?}");
+        let (members, maps) = members(&batch(&[], &[], &others));
+        assert!(members.is_empty() && maps.is_empty(), "{members:?} {maps:?}");
     }
 
     #[test]

@@ -19,7 +19,12 @@ impl FixedChain {
             Self::NatOutputLate => (Hook::Output, -90),
             Self::NatInput => (Hook::Input, 100),
             Self::NatPostrouting => (Hook::Postrouting, 100),
-            Self::Reject | Self::Services | Self::ExternalLocal | Self::NodePortLocal | Self::Unknown | Self::Learn => {
+            Self::Reject
+            | Self::Services
+            | Self::ExternalLocal
+            | Self::NodePortLocal
+            | Self::Unknown
+            | Self::Record => {
                 return None;
             }
         };
@@ -32,7 +37,7 @@ impl ChainName {
     pub(crate) fn chain(self) -> nft::Chain {
         let hook = match self {
             Self::Fixed(fixed) => fixed.hook(),
-            Self::Pick(..) | Self::Pool(..) | Self::Remember(..) | Self::Learn(_) | Self::Restricted(_) => None,
+            Self::Pick(..) | Self::Pool(..) | Self::Affinity(..) | Self::Record(_) | Self::Restricted(_) => None,
         };
         nft::Chain { name: self.to_string(), hook }
     }
@@ -43,8 +48,8 @@ pub(crate) fn compile(family: Family, context: &Context, base: &BaseState, out: 
     out.push(NftObject::Table(Table::Ours));
     out.extend(FixedSet::ALL.iter().map(|set| NftObject::Set(SetName::Fixed(*set))));
     for chain in FixedChain::ALL {
-        let learning = matches!(chain, FixedChain::Learn | FixedChain::NatInput);
-        if base.affinity || !learning {
+        let recording = matches!(chain, FixedChain::Record | FixedChain::NatInput);
+        if base.affinity || !recording {
             let rules = Rules(rules(*chain, family, context, base).into());
             out.push(NftObject::Chain(ChainName::Fixed(*chain), rules));
         }
@@ -76,7 +81,7 @@ fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState)
             let unallocated = base.service_cidrs.iter().map(unallocated);
             std::iter::once(known).chain(unallocated).collect()
         }
-        FixedChain::Learn => Protocol::ALL.into_iter().flat_map(|protocol| learn(family, protocol)).collect(),
+        FixedChain::Record => Protocol::ALL.into_iter().flat_map(|protocol| record(family, protocol)).collect(),
         FixedChain::NatPrerouting | FixedChain::NatOutput => vec![services],
         // The late chains look again: a transaction between two lookups of a packet leaves it with a verdict of the old
         // state that leads nowhere in the new one, or with one of the new state that leads to a chain which the packet,
@@ -86,7 +91,7 @@ fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState)
             vec![services, rule().address_is_local(FibOf::Destination, false).jump(fixed(FixedChain::Unknown))]
         }
         FixedChain::NatOutputLate => vec![services, rule().jump(fixed(FixedChain::Unknown))],
-        FixedChain::NatInput => vec![rule().translated().jump(fixed(FixedChain::Learn))],
+        FixedChain::NatInput => vec![rule().translated().jump(fixed(FixedChain::Record))],
         FixedChain::NatPostrouting => postrouting(family, context, base),
     }
 }
@@ -117,18 +122,18 @@ fn local_policy(family: Family, context: &Context, key: &[Field], all: FixedSet,
     rules
 }
 
-fn learn(family: Family, protocol: Protocol) -> [Rule; 2] {
+fn record(family: Family, protocol: Protocol) -> [Rule; 2] {
     let rule = || RuleWriter::new(family).protocol(protocol);
     [
-        rule().verdict_map(&[Field::OriginalDestination, Field::OriginalPort], FixedSet::learn(protocol)),
-        rule().verdict_map(&[Field::OriginalPort], FixedSet::learn_node_ports(protocol)),
+        rule().verdict_map(&[Field::OriginalDestination, Field::OriginalPort], FixedSet::record(protocol)),
+        rule().verdict_map(&[Field::OriginalPort], FixedSet::record_node_ports(protocol)),
     ]
 }
 
 fn postrouting(family: Family, context: &Context, base: &BaseState) -> Vec<Rule> {
     let rule = || RuleWriter::new(family);
     let mark = context.masquerade_mark;
-    let learn = base.affinity.then(|| rule().translated().jump(ChainName::Fixed(FixedChain::Learn)));
+    let record = base.affinity.then(|| rule().translated().jump(ChainName::Fixed(FixedChain::Record)));
     let rest = [
         // Only what was translated: a plain connection of the node to itself is no hairpin. And not what others redirect on
         // loopback, which would get another source there.
@@ -137,7 +142,7 @@ fn postrouting(family: Family, context: &Context, base: &BaseState) -> Vec<Rule>
         rule().flip_mark(mark).end(),
         rule().masquerade(),
     ];
-    learn.into_iter().chain(rest).collect()
+    record.into_iter().chain(rest).collect()
 }
 
 #[cfg(test)]
@@ -188,9 +193,9 @@ mod tests {
     fn memories_are_taught_only_where_some_service_has_affinity() {
         let (with, without) = (state(true, NodePortAddresses::All), state(false, NodePortAddresses::All));
         for chain in FixedChain::ALL {
-            let learning = [FixedChain::Learn, FixedChain::NatInput].contains(chain);
+            let recording = [FixedChain::Record, FixedChain::NatInput].contains(chain);
             assert!(has(&objects(&with), *chain), "{chain:?}");
-            assert_eq!(has(&objects(&without), *chain), !learning, "{chain:?}");
+            assert_eq!(has(&objects(&without), *chain), !recording, "{chain:?}");
         }
         let postrouting = |base| text(FixedChain::NatPostrouting, &context(None), base);
         assert_eq!(postrouting(&with)[1..], postrouting(&without)[..]);

@@ -100,12 +100,12 @@ impl Chains {
 
     /// Translates to the endpoint that the client is remembered with; other clients go on to pick one: from the
     /// pool of the port, if it has one.
-    pub(crate) fn remember(
+    pub(crate) fn affinity(
         &self,
         context: &Context,
         protocol: Protocol,
         pick: Pick,
-        memory: (PortId, Scope),
+        owner: (PortId, Scope),
         pool: Option<PortId>,
     ) -> Rules {
         let (key, map) = match pick {
@@ -116,8 +116,8 @@ impl Chains {
         };
         let rule = || RuleWriter::new(self.family);
         let mut rules: Vec<Rule> = self.mark(context, pick).into_iter().collect();
-        let (id, scope) = memory;
-        rules.push(rule().protocol(protocol).translate(&[Field::Source], SetName::Memory(id, scope)));
+        let (id, scope) = owner;
+        rules.push(rule().protocol(protocol).translate(&[Field::Source], SetName::Affinity(id, scope)));
         rules.push(match pool {
             Some(pool) => rule().goto(ChainName::Pool(pick.without_mark(), scope, pool)),
             None => rule().verdict_map(key, map),
@@ -135,11 +135,11 @@ impl Chains {
 
     /// Teaches the memories of a service port that this endpoint may stand in. The timeout is the rule's and not the
     /// memory's, so that a new one needs no new memory.
-    pub(crate) fn learn(&self, id: PortId, scopes: &[Scope], affinity: Affinity) -> Rules {
+    pub(crate) fn record(&self, id: PortId, scopes: &[Scope], affinity: Affinity) -> Rules {
         let timeout = Duration::from_secs(affinity.timeout_seconds.get().into());
         let rule = |scope: &Scope| {
             let rule = RuleWriter::new(self.family).member(SetName::Members(id, *scope));
-            rule.update(SetName::Memory(id, *scope), timeout).end()
+            rule.update(SetName::Affinity(id, *scope), timeout).end()
         };
         Rules(scopes.iter().map(rule).collect())
     }

@@ -30,7 +30,7 @@ struct PortWriter<'a> {
     context: &'a Context,
     state: &'a PortState,
     /// the id of its memories, if it has affinity
-    memory: Option<PortId>,
+    affinity: Option<PortId>,
     /// the id of its pool, if its frontends share one
     pool: Option<PortId>,
     /// the kinds of chains that lead to the pool
@@ -41,7 +41,7 @@ struct PortWriter<'a> {
 
 /// Where a frontend's elements stand.
 #[derive(Clone, Copy)]
-struct Place {
+struct FrontendKey {
     at: FrontendAddr,
     protocol: Protocol,
 }
@@ -89,7 +89,7 @@ impl Nftables {
                 chains: &self.chains,
                 context,
                 state,
-                memory: state.affinity.map(|_| id()),
+                affinity: state.affinity.map(|_| id()),
                 pool,
                 used: BTreeSet::new(),
                 restrictions: &mut *restrictions,
@@ -172,12 +172,12 @@ impl PortWriter<'_> {
         }
         let used = |scope: &Scope| self.state.frontends.iter().any(|frontend| Shape::of(frontend).uses(*scope));
         let scopes: Vec<Scope> = [Scope::Cluster, Scope::Local].into_iter().filter(used).collect();
-        self.memories(&scopes);
+        self.affinity_maps(&scopes);
         self.pool(&scopes);
     }
 
     fn frontend(&mut self, frontend: &Frontend) {
-        let at = Place { at: frontend.at, protocol: self.state.protocol };
+        let at = FrontendKey { at: frontend.at, protocol: self.state.protocol };
         if let (FrontendKind::ClusterIp, FrontendAddr::Vip(vip, _)) = (frontend.kind, frontend.at) {
             self.out.push(NftObject::Element(ElementKey::ClusterIp(vip), Value::None));
         }
@@ -186,11 +186,11 @@ impl PortWriter<'_> {
             Shape::Refuse(verdict) => verdict,
             Shape::One(pick, scope) => {
                 self.slots(at, scope, 0);
-                self.teach(at);
+                self.record_affinity(at);
                 self.forward(at, pick, scope, NodePortMap::AffinityPick)
             }
             Shape::Split { served } => {
-                self.teach(at);
+                self.record_affinity(at);
                 self.split(at, served)
             }
         };
@@ -222,7 +222,7 @@ impl PortWriter<'_> {
         Value::Goto(chain)
     }
 
-    fn split(&mut self, at: Place, served: bool) -> Value {
+    fn split(&mut self, at: FrontendKey, served: bool) -> Value {
         let (all, local, chain) = match at.at {
             FrontendAddr::Vip(..) => (Pick::Forward, Pick::Local, FixedChain::ExternalLocal),
             FrontendAddr::NodePort(_) => (Pick::NodePortForward, Pick::NodePortLocal, FixedChain::NodePortLocal),
@@ -240,7 +240,7 @@ impl PortWriter<'_> {
     }
 
     /// The slots of a frontend, unless it shares those of the port.
-    fn slots(&mut self, at: Place, scope: Scope, first: u32) {
+    fn slots(&mut self, at: FrontendKey, scope: Scope, first: u32) {
         if self.pool.is_none() {
             let keys = (first..first + LOCAL_SLOTS).map(|slot| at.slot(slot));
             fill(self.state.pool(scope), keys, self.out);
@@ -252,20 +252,20 @@ impl PortWriter<'_> {
     }
 
     /// The verdict that picks an endpoint; with affinity, after a look into the memory.
-    fn forward(&mut self, at: Place, pick: Pick, scope: Scope, unremembered: NodePortMap) -> Value {
+    fn forward(&mut self, at: FrontendKey, pick: Pick, scope: Scope, unrecorded: NodePortMap) -> Value {
         if let Some(pool) = self.pool {
             let pick = pick.of_pool();
             self.used.insert((pick, scope));
-            let chain = |memory| ChainName::Remember(pick, scope, memory);
-            return Value::Goto(self.memory.map_or(ChainName::Pool(pick, scope, pool), chain));
+            let chain = |affinity| ChainName::Affinity(pick, scope, affinity);
+            return Value::Goto(self.affinity.map_or(ChainName::Pool(pick, scope, pool), chain));
         }
         let count = self.count(scope);
-        let Some(id) = self.memory else { return self.pick(pick, count) };
+        let Some(id) = self.affinity else { return self.pick(pick, count) };
         // The chain in front of it has set the mark already.
         let verdict = self.pick(pick.without_mark(), count);
-        self.out.push(at.verdict(unremembered, verdict));
-        let name = ChainName::Remember(pick, scope, id);
-        let rules = self.chains.remember(self.context, self.state.protocol, pick, (id, scope), None);
+        self.out.push(at.verdict(unrecorded, verdict));
+        let name = ChainName::Affinity(pick, scope, id);
+        let rules = self.chains.affinity(self.context, self.state.protocol, pick, (id, scope), None);
         self.out.push(NftObject::Chain(name, rules));
         Value::Goto(name)
     }
@@ -276,9 +276,9 @@ impl PortWriter<'_> {
         Value::Goto(name)
     }
 
-    fn teach(&mut self, at: Place) {
-        if let Some(id) = self.memory {
-            self.out.push(at.learn(id));
+    fn record_affinity(&mut self, at: FrontendKey) {
+        if let Some(id) = self.affinity {
+            self.out.push(at.recorder(id));
         }
     }
 
@@ -293,11 +293,11 @@ impl PortWriter<'_> {
         }
         let used = std::mem::take(&mut self.used);
         let mut picks: BTreeSet<(Pick, Scope)> = used.iter().map(|(_, scope)| (Pick::Forward, *scope)).collect();
-        match self.memory {
-            Some(memory) => self.out.extend(used.into_iter().map(|(pick, scope)| {
+        match self.affinity {
+            Some(affinity) => self.out.extend(used.into_iter().map(|(pick, scope)| {
                 let protocol = self.state.protocol;
-                let rules = self.chains.remember(self.context, protocol, pick, (memory, scope), Some(pool));
-                NftObject::Chain(ChainName::Remember(pick, scope, memory), rules)
+                let rules = self.chains.affinity(self.context, protocol, pick, (affinity, scope), Some(pool));
+                NftObject::Chain(ChainName::Affinity(pick, scope, affinity), rules)
             })),
             None => picks.extend(used),
         }
@@ -308,19 +308,19 @@ impl PortWriter<'_> {
     }
 
     /// The memories of a port with affinity: one for each scope that some frontend uses.
-    fn memories(&mut self, scopes: &[Scope]) {
-        let (Some(id), Some(affinity)) = (self.memory, self.state.affinity) else { return };
+    fn affinity_maps(&mut self, scopes: &[Scope]) {
+        let (Some(id), Some(settings)) = (self.affinity, self.state.affinity) else { return };
         if scopes.is_empty() {
             return;
         }
         for scope in scopes.iter().copied() {
-            self.out.push(NftObject::Set(SetName::Memory(id, scope)));
+            self.out.push(NftObject::Set(SetName::Affinity(id, scope)));
             self.out.push(NftObject::Set(SetName::Members(id, scope)));
             self.out.extend(self.state.pool(scope).0.iter().map(|endpoint| {
                 NftObject::Element(ElementKey::Member { id, scope, endpoint: *endpoint }, Value::None)
             }));
         }
-        self.out.push(NftObject::Chain(ChainName::Learn(id), self.chains.learn(id, scopes, affinity)));
+        self.out.push(NftObject::Chain(ChainName::Record(id), self.chains.record(id, scopes, settings)));
     }
 }
 
@@ -347,7 +347,7 @@ impl Restrictions {
 
 // === impl Place ===
 
-impl Place {
+impl FrontendKey {
     /// A slot of its own.
     fn slot(self, slot: u32) -> ElementKey {
         let protocol = self.protocol;
@@ -367,12 +367,12 @@ impl Place {
         NftObject::Element(key, verdict)
     }
 
-    fn learn(self, id: PortId) -> NftObject {
+    fn recorder(self, id: PortId) -> NftObject {
         let protocol = self.protocol;
         let key = match self.at {
-            FrontendAddr::Vip(vip, port) => ElementKey::Learn { protocol, vip, port },
-            FrontendAddr::NodePort(port) => ElementKey::LearnNodePort { protocol, port },
+            FrontendAddr::Vip(vip, port) => ElementKey::Record { protocol, vip, port },
+            FrontendAddr::NodePort(port) => ElementKey::RecordNodePort { protocol, port },
         };
-        NftObject::Element(key, Value::Goto(ChainName::Learn(id)))
+        NftObject::Element(key, Value::Goto(ChainName::Record(id)))
     }
 }

@@ -83,8 +83,8 @@ impl Encoded {
             // Retired sets of source ranges are deleted by a transaction of their own, see `Retired`.
             NftObject::Ranges(..) | NftObject::Chain(..) | NftObject::Table(_) | NftObject::Element(..) => {}
         });
-        for (memory, key) in &ahead.forget {
-            encoded.batch.delete_element(&memory.to_string(), key.as_slice(), None);
+        for (map, key) in &ahead.stale_affinity {
+            encoded.batch.delete_element(&map.to_string(), key.as_slice(), None);
         }
         encoded
     }
@@ -259,7 +259,7 @@ mod tests {
         let objects = Batch {
             create: vec![pool(), chain(2), slot(1)],
             replace: vec![chain(3), slot(2)],
-            delete: vec![slot(3), chain(4), NftObject::Set(SetName::Memory(pool_id(), Scope::Cluster))],
+            delete: vec![slot(3), chain(4), NftObject::Set(SetName::Affinity(pool_id(), Scope::Cluster))],
         };
         let wanted = [
             (Op::Delete, 0),
@@ -293,7 +293,10 @@ mod tests {
         let ahead = Ahead {
             made: [ranges.id()].into(),
             deleted: [slot_key(1)].into(),
-            forget: vec![(SetName::Memory(pool_id(), Scope::Cluster), nft::Octets::new(&[10, 0, 0, 1]).unwrap())],
+            stale_affinity: vec![(
+                SetName::Affinity(pool_id(), Scope::Cluster),
+                nft::Octets::new(&[10, 0, 0, 1]).unwrap(),
+            )],
         };
         let (marks, messages) = order(&objects, ChainRelease::Now, &ahead);
         assert_eq!(marks, [(Op::Delete, 1), (Op::Create, 1)]);

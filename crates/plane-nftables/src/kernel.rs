@@ -9,13 +9,13 @@ use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::nft::{self, Socket};
 use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Extent, Kernel, Served, Tended};
 
+use crate::affinity::{self, PURGES, SuspectMaps, TRIES};
 use crate::ahead::{self, Ahead};
 use crate::encode::{ChainRelease, Encoded};
-use crate::memory::{self, LOOKS, Memories, TRIES};
 use crate::names::TABLE;
 use crate::object::{NftKey, NftObject, Table};
 use crate::probe;
-use crate::read::{Found, Reader, Whose};
+use crate::read::{Found, Reader, TableOwner};
 use crate::retired::Retired;
 use crate::serves;
 use crate::verdict::{of_io, verdict};
@@ -28,7 +28,7 @@ pub struct NftablesKernel {
     socket: Socket,
     turn: CommitTurn,
     prepared: bool,
-    memories: Memories,
+    suspect_maps: SuspectMaps,
     release: ChainRelease,
     retired: Retired,
     /// the table was another maker's when everything was read the last time
@@ -66,7 +66,7 @@ impl NftablesKernel {
             socket: Socket::open()?,
             turn,
             prepared: false,
-            memories: Memories::default(),
+            suspect_maps: SuspectMaps::default(),
             release: ChainRelease::Now,
             retired: Retired::default(),
             strange: false,
@@ -121,7 +121,7 @@ impl NftablesKernel {
 
     /// Commits so that nobody who is remembered with an endpoint that goes is sent there any more.
     fn exchange_and_forget(&mut self, batch: &Batch<NftObject>, mut ahead: Ahead) -> Result<(), CommitFailure> {
-        let (members, memories) = ahead::members(batch);
+        let (members, maps) = ahead::members(batch);
         let untaught = ahead::step(Vec::new(), members);
         let first = if untaught.is_empty() { None } else { Some(self.try_commit(&untaught, &Ahead::default())) };
         if !matches!(first, Some(Ok(()))) {
@@ -130,7 +130,7 @@ impl NftablesKernel {
                 true => CommitFailure::unknown(failure.error),
                 false => failure,
             })?;
-            self.memories.doubt(&memories, LOOKS);
+            self.suspect_maps.suspect(&maps, PURGES);
             return Ok(());
         }
         let deleted = untaught.delete.iter().filter_map(|object| match object {
@@ -139,19 +139,19 @@ impl NftablesKernel {
         });
         ahead.deleted = deleted.collect();
         for _ in 0..TRIES {
-            let stale = memories.iter().map(|(id, scope)| memory::stale(&mut self.socket, self.family, *id, *scope));
+            let stale = maps.iter().map(|(id, scope)| affinity::stale(&mut self.socket, self.family, *id, *scope));
             let Ok(stale) = stale.collect::<io::Result<Vec<_>>>() else { break };
-            ahead.forget = stale.into_iter().flatten().collect();
+            ahead.stale_affinity = stale.into_iter().flatten().collect();
             if self.exchange(batch, &ahead).is_ok() {
-                self.memories.doubt(&memories, LOOKS - 1);
+                self.suspect_maps.suspect(&maps, PURGES - 1);
                 return Ok(());
             }
         }
         // Entries expire while they are deleted; or it is the batch that the kernel doesn't want.
-        ahead.forget.clear();
+        ahead.stale_affinity.clear();
         // The members' deletion is in force.
         self.exchange(batch, &ahead).map_err(|failure| CommitFailure::unknown(failure.error))?;
-        self.memories.doubt(&memories, LOOKS);
+        self.suspect_maps.suspect(&maps, PURGES);
         Ok(())
     }
 
@@ -200,7 +200,7 @@ impl Kernel<NftObject> for NftablesKernel {
         }
         self.turn.take().join(&self.socket).map_err(of_io)?;
         let mut reader = Reader { socket: &mut self.socket, family: self.family };
-        if !matches!(reader.whose().map_err(of_io)?, Whose::Ours) {
+        if !matches!(reader.table_owner().map_err(of_io)?, TableOwner::Ours) {
             probe::probe(&mut self.socket, self.family)?;
         }
         self.prepared = true;
@@ -211,14 +211,14 @@ impl Kernel<NftObject> for NftablesKernel {
         let mut reader = Reader { socket: &mut self.socket, family: self.family };
         let mut objects = match (reader.read(extent).map_err(of_io)?, extent) {
             (Found::Objects(objects), _) => objects,
-            (Found::Strange, Extent::All) => vec![NftObject::Table(Table::Foreign)],
-            (Found::Strange, Extent::Keys(_)) => {
+            (Found::Foreign, Extent::All) => vec![NftObject::Table(Table::Foreign)],
+            (Found::Foreign, Extent::Keys(_)) => {
                 return Err(CommitError::Drifted { object: NftKey::Table.to_string() });
             }
         };
         objects.retain(|object| !self.retired.holds(object));
         if *extent == Extent::All {
-            self.memories.doubt_all(&objects);
+            self.suspect_maps.suspect_all(&objects);
             self.strange = matches!(objects.first(), Some(NftObject::Table(Table::Foreign)));
         }
         Ok(objects)
@@ -243,7 +243,7 @@ impl Kernel<NftObject> for NftablesKernel {
 
     fn tend(&mut self, now: Instant) -> Result<Tended<NftKey>, CommitError> {
         self.delete_retired(now);
-        self.memories.purge(&mut self.socket, &self.turn, self.family);
+        self.suspect_maps.purge(&mut self.socket, &self.turn, self.family);
         let mut wake = self.retired.wake(now);
         let drift = match self.turn.try_take() {
             Some(mut watch) => watch.news(self.family).map_err(of_io)?,

@@ -29,11 +29,11 @@ pub(crate) struct Layout {
     pub(crate) key: &'static [Part],
     pub(crate) data: Data,
     pub(crate) interval: bool,
-    memory: bool,
+    expires: bool,
 }
 
 /// The most clients that one memory holds.
-const MEMORY_SIZE: u32 = 65_536;
+const AFFINITY_SIZE: u32 = 65_536;
 /// The elements of `same-octet`: with their number the kernel chooses a table that never grows.
 const OCTETS: u32 = 256;
 
@@ -67,7 +67,7 @@ impl Layout {
     pub(crate) fn of(name: SetName) -> Self {
         use Part::{Address, Octet, Port, Protocol, Slot};
         let (key, data): (&'static [Part], Data) = match name {
-            SetName::Memory(..) => (&[Address], Data::Endpoint),
+            SetName::Affinity(..) => (&[Address], Data::Endpoint),
             SetName::Members(..) => (&[Address, Port], Data::None),
             SetName::Pool(_) => (&[Slot], Data::Endpoint),
             SetName::Sources(_) => (&[Address], Data::None),
@@ -85,15 +85,20 @@ impl Layout {
                 | FixedSet::ClusterPolicyNodePorts
                 | FixedSet::AffinityPickNodePorts
                 | FixedSet::AffinityPickLocalNodePorts => (&[Protocol, Port], Data::Verdict),
-                FixedSet::LearnTcp | FixedSet::LearnUdp | FixedSet::LearnSctp => (&[Address, Port], Data::Verdict),
-                FixedSet::LearnNodePortsTcp | FixedSet::LearnNodePortsUdp | FixedSet::LearnNodePortsSctp => {
+                FixedSet::RecordTcp | FixedSet::RecordUdp | FixedSet::RecordSctp => (&[Address, Port], Data::Verdict),
+                FixedSet::RecordNodePortsTcp | FixedSet::RecordNodePortsUdp | FixedSet::RecordNodePortsSctp => {
                     (&[Port], Data::Verdict)
                 }
                 FixedSet::ClusterIps | FixedSet::NodePortIps => (&[Address], Data::None),
                 FixedSet::SameOctet => (&[Octet, Octet], Data::None),
             },
         };
-        Self { key, data, interval: matches!(name, SetName::Sources(_)), memory: matches!(name, SetName::Memory(..)) }
+        Self {
+            key,
+            data,
+            interval: matches!(name, SetName::Sources(_)),
+            expires: matches!(name, SetName::Affinity(..)),
+        }
     }
 }
 
@@ -120,12 +125,12 @@ pub(crate) fn shape(name: SetName, family: Family) -> nft::Set {
             interval: layout.interval,
             // A concatenation would have the kernel keep intervals in another way, which is slow beyond some thousand.
             concat: false,
-            timeout: layout.memory,
-            dynamic: layout.memory,
+            timeout: layout.expires,
+            dynamic: layout.expires,
         },
         field_lens: Vec::new(),
         size: match name {
-            SetName::Memory(..) => Some(MEMORY_SIZE),
+            SetName::Affinity(..) => Some(AFFINITY_SIZE),
             SetName::Fixed(FixedSet::SameOctet) => Some(OCTETS),
             SetName::Fixed(_) | SetName::Members(..) | SetName::Pool(_) | SetName::Sources(_) => None,
         },
@@ -157,7 +162,7 @@ fn declared_types(name: SetName, family: Family) -> Vec<u8> {
         }
         SetName::Fixed(FixedSet::NodePortEndpoints) => TypeofExpr::Concat(vec![TypeofExpr::L4Proto, port(), slot]),
         SetName::Pool(_) => slot,
-        SetName::Fixed(_) | SetName::Memory(..) | SetName::Members(..) | SetName::Sources(_) => return Vec::new(),
+        SetName::Fixed(_) | SetName::Affinity(..) | SetName::Members(..) | SetName::Sources(_) => return Vec::new(),
     };
     userdata::set(&SetNotes {
         key: Some(key),
@@ -178,12 +183,12 @@ mod tests {
         use crate::names::{PortId, SourcesId};
         let id = PortId::new(&ObjectName::new("demo", "web"), Protocol::Tcp, "http");
         let sources = SetName::Sources(SourcesId::of_digest(&[7; 32]));
-        let memory = SetName::Memory(id, Scope::Local);
-        let more = [sources, memory, SetName::Members(id, Scope::Local), SetName::Pool(id)];
+        let affinity = SetName::Affinity(id, Scope::Local);
+        let more = [sources, affinity, SetName::Members(id, Scope::Local), SetName::Pool(id)];
         for name in FixedSet::ALL.iter().map(|set| SetName::Fixed(*set)).chain(more) {
             for family in Family::ALL {
                 let flags = shape(name, family).flags;
-                assert_eq!((flags.timeout, flags.dynamic), (name == memory, name == memory), "{name}");
+                assert_eq!((flags.timeout, flags.dynamic), (name == affinity, name == affinity), "{name}");
                 assert_eq!((flags.interval, flags.concat), (name == sources, false), "{name}");
             }
         }

@@ -114,7 +114,7 @@ mod tests {
         let id = PortId::new(&ObjectName::new("demo", "web"), Protocol::Tcp, "http");
         let sources = SourcesId::of_digest(&[7; 32]);
         let sets = [
-            SetName::Memory(id, Scope::Cluster),
+            SetName::Affinity(id, Scope::Cluster),
             SetName::Members(id, Scope::Local),
             SetName::Pool(id),
             SetName::Sources(sources),
@@ -123,8 +123,8 @@ mod tests {
         let chains = [
             ChainName::Pick(Pick::Internal, 3),
             ChainName::Pool(Pick::Forward, Scope::Local, id),
-            ChainName::Remember(Pick::Forward, Scope::Local, id),
-            ChainName::Learn(id),
+            ChainName::Affinity(Pick::Forward, Scope::Local, id),
+            ChainName::Record(id),
             ChainName::Restricted(sources),
         ];
         assert!(chains.into_iter().all(only_ours_chain));

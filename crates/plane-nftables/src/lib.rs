@@ -14,6 +14,7 @@
 //! - `in_use`: whether an earlier run's rules serve; `serves`: which frontends elements stand for; `leftovers`: what is ours in a table of upstream's proxy
 //! - `trace`: what the objects do with a packet; `render`: the objects as `nft` text
 
+mod affinity;
 mod ahead;
 pub mod base;
 mod chains;
@@ -25,7 +26,6 @@ mod in_use;
 pub mod kernel;
 mod layout;
 pub mod leftovers;
-mod memory;
 pub mod names;
 pub mod object;
 mod place;

@@ -32,7 +32,7 @@ pub enum SetName {
     /// one that is always there
     Fixed(FixedSet),
     /// client → endpoint of one service port and scope, written by rules
-    Memory(PortId, Scope),
+    Affinity(PortId, Scope),
     /// the endpoints that may be remembered there
     Members(PortId, Scope),
     /// slot → endpoint of one service port with many frontends; slots from [`LOCAL_SLOTS`] serve the Local policy
@@ -51,9 +51,9 @@ pub enum ChainName {
     /// picks from the pool of a scope of a service port with many frontends
     Pool(Pick, Scope, PortId),
     /// looks into the memory of a scope, then picks
-    Remember(Pick, Scope, PortId),
+    Affinity(Pick, Scope, PortId),
     /// teaches the memories of a service port
-    Learn(PortId),
+    Record(PortId),
     /// drops what comes from outside these source ranges
     Restricted(SourcesId),
 }
@@ -129,17 +129,17 @@ names! {
         /// who is not remembered and reads the Local slots of a nodePort
         AffinityPickLocalNodePorts = "affinity-pick-local-nodeports",
         /// original TCP destination → the memories to teach
-        LearnTcp = "learn-tcp",
+        RecordTcp = "learn-tcp",
         /// original UDP destination → the memories to teach
-        LearnUdp = "learn-udp",
+        RecordUdp = "learn-udp",
         /// original SCTP destination → the memories to teach
-        LearnSctp = "learn-sctp",
+        RecordSctp = "learn-sctp",
         /// original TCP nodePort → the memories to teach
-        LearnNodePortsTcp = "learn-nodeports-tcp",
+        RecordNodePortsTcp = "learn-nodeports-tcp",
         /// original UDP nodePort → the memories to teach
-        LearnNodePortsUdp = "learn-nodeports-udp",
+        RecordNodePortsUdp = "learn-nodeports-udp",
         /// original SCTP nodePort → the memories to teach
-        LearnNodePortsSctp = "learn-nodeports-sctp",
+        RecordNodePortsSctp = "learn-nodeports-sctp",
         /// every cluster IP
         ClusterIps = "cluster-ips",
         /// every octet, paired with itself: addresses are equal if all their octets are
@@ -163,7 +163,7 @@ names! {
         /// a cluster IP without such a port, or an address of a service range without a service
         Unknown = "unknown",
         /// finds the memory to teach
-        Learn = "learn",
+        Record = "learn",
         /// what arrives
         NatPrerouting = "nat-prerouting",
         /// what this node sends
@@ -255,7 +255,7 @@ impl SetName {
         }
         let (rest, scope) = split_scope(name);
         if let Some(id) = rest.strip_prefix("affinity-") {
-            return Some(Self::Memory(PortId::parse(id)?, scope));
+            return Some(Self::Affinity(PortId::parse(id)?, scope));
         }
         if let Some(id) = name.strip_prefix("pool-") {
             return Some(Self::Pool(PortId::parse(id)?));
@@ -271,7 +271,7 @@ impl fmt::Display for SetName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fixed(fixed) => f.write_str(fixed.name()),
-            Self::Memory(id, scope) => write!(f, "affinity-{id}{}", suffix(*scope)),
+            Self::Affinity(id, scope) => write!(f, "affinity-{id}{}", suffix(*scope)),
             Self::Members(id, scope) => write!(f, "endpoints-{id}{}", suffix(*scope)),
             Self::Pool(id) => write!(f, "pool-{id}"),
             Self::Sources(id) => write!(f, "sources-{id}"),
@@ -281,20 +281,20 @@ impl fmt::Display for SetName {
 
 impl FixedSet {
     /// The map that finds the memories to teach from a VIP.
-    pub fn learn(protocol: Protocol) -> Self {
+    pub fn record(protocol: Protocol) -> Self {
         match protocol {
-            Protocol::Tcp => Self::LearnTcp,
-            Protocol::Udp => Self::LearnUdp,
-            Protocol::Sctp => Self::LearnSctp,
+            Protocol::Tcp => Self::RecordTcp,
+            Protocol::Udp => Self::RecordUdp,
+            Protocol::Sctp => Self::RecordSctp,
         }
     }
 
     /// The map that finds the memories to teach from a nodePort.
-    pub fn learn_node_ports(protocol: Protocol) -> Self {
+    pub fn record_node_ports(protocol: Protocol) -> Self {
         match protocol {
-            Protocol::Tcp => Self::LearnNodePortsTcp,
-            Protocol::Udp => Self::LearnNodePortsUdp,
-            Protocol::Sctp => Self::LearnNodePortsSctp,
+            Protocol::Tcp => Self::RecordNodePortsTcp,
+            Protocol::Udp => Self::RecordNodePortsUdp,
+            Protocol::Sctp => Self::RecordNodePortsSctp,
         }
     }
 }
@@ -308,7 +308,7 @@ impl ChainName {
             return Some(Self::Fixed(fixed));
         }
         if let Some(id) = name.strip_prefix("learn-") {
-            return Some(Self::Learn(PortId::parse(id)?));
+            return Some(Self::Record(PortId::parse(id)?));
         }
         if let Some(id) = name.strip_prefix("restricted-") {
             return Some(Self::Restricted(SourcesId::parse(id)?));
@@ -325,7 +325,7 @@ impl ChainName {
             return Some(Self::Pick(pick, count)).filter(|parsed| parsed.to_string() == name);
         };
         let (id, scope) = split_scope(rest);
-        Some(Self::Remember(pick, scope, PortId::parse(id)?))
+        Some(Self::Affinity(pick, scope, PortId::parse(id)?))
     }
 }
 
@@ -335,8 +335,8 @@ impl fmt::Display for ChainName {
             Self::Fixed(fixed) => f.write_str(fixed.name()),
             Self::Pick(pick, count) => write!(f, "{}-{count}", pick.prefix()),
             Self::Pool(pick, scope, id) => write!(f, "{}-pool-{id}{}", pick.prefix(), suffix(*scope)),
-            Self::Remember(pick, scope, id) => write!(f, "{}-affinity-{id}{}", pick.prefix(), suffix(*scope)),
-            Self::Learn(id) => write!(f, "learn-{id}"),
+            Self::Affinity(pick, scope, id) => write!(f, "{}-affinity-{id}{}", pick.prefix(), suffix(*scope)),
+            Self::Record(id) => write!(f, "learn-{id}"),
             Self::Restricted(id) => write!(f, "restricted-{id}"),
         }
     }
@@ -422,12 +422,12 @@ mod tests {
     fn names_read_back() {
         let id = PortId::new(&ObjectName::new("demo", "web"), Protocol::Tcp, "http");
         for scope in [Scope::Cluster, Scope::Local] {
-            for set in [SetName::Memory(id, scope), SetName::Members(id, scope), SetName::Pool(id)] {
+            for set in [SetName::Affinity(id, scope), SetName::Members(id, scope), SetName::Pool(id)] {
                 assert_eq!(SetName::parse(&set.to_string()), Some(set));
             }
             for pick in Pick::ALL {
                 let chains =
-                    [ChainName::Pick(pick, 17), ChainName::Pool(pick, scope, id), ChainName::Remember(pick, scope, id)];
+                    [ChainName::Pick(pick, 17), ChainName::Pool(pick, scope, id), ChainName::Affinity(pick, scope, id)];
                 for chain in chains {
                     assert_eq!(ChainName::parse(&chain.to_string()), Some(chain));
                 }
@@ -441,7 +441,7 @@ mod tests {
         }
         let sources = SourcesId::of_digest(&[0xa5; 32]);
         assert_eq!(SetName::parse(&SetName::Sources(sources).to_string()), Some(SetName::Sources(sources)));
-        for chain in [ChainName::Learn(id), ChainName::Restricted(sources)] {
+        for chain in [ChainName::Record(id), ChainName::Restricted(sources)] {
             assert_eq!(ChainName::parse(&chain.to_string()), Some(chain));
         }
     }
@@ -475,7 +475,7 @@ mod tests {
     fn no_name_of_ours_looks_like_a_service_chain_of_upstream() {
         // Upstream deletes chains whose name holds a slash when it does not know them, and sets named affinity-….
         let id = PortId::new(&ObjectName::new("a/b", "c"), Protocol::Sctp, "");
-        assert!(!ChainName::Learn(id).to_string().contains('/'));
+        assert!(!ChainName::Record(id).to_string().contains('/'));
     }
 
     #[test]

@@ -129,7 +129,7 @@ pub enum ElementKey {
         port: u16,
     },
     /// `learn-tcp` and its like
-    Learn {
+    Record {
         /// the protocol
         protocol: Protocol,
         /// the VIP
@@ -138,7 +138,7 @@ pub enum ElementKey {
         port: u16,
     },
     /// `learn-nodeports-tcp` and its like
-    LearnNodePort {
+    RecordNodePort {
         /// the protocol
         protocol: Protocol,
         /// the nodePort
@@ -359,8 +359,8 @@ impl ElementKey {
             Self::NodePortSlot { .. } => FixedSet::NodePortEndpoints,
             Self::Vip { map, .. } => map.set(),
             Self::NodePort { map, .. } => map.set(),
-            Self::Learn { protocol, .. } => FixedSet::learn(*protocol),
-            Self::LearnNodePort { protocol, .. } => FixedSet::learn_node_ports(*protocol),
+            Self::Record { protocol, .. } => FixedSet::record(*protocol),
+            Self::RecordNodePort { protocol, .. } => FixedSet::record_node_ports(*protocol),
             Self::ClusterIp(_) => FixedSet::ClusterIps,
             Self::NodePortIp(_) => FixedSet::NodePortIps,
             Self::SameOctet(_) => FixedSet::SameOctet,
@@ -379,8 +379,8 @@ impl fmt::Display for ElementKey {
             Self::PoolSlot { slot, .. } => write!(f, "{slot}"),
             Self::Vip { vip, protocol, port, .. } => write!(f, "{vip} . {} . {port}", protocol.lower()),
             Self::NodePort { protocol, port, .. } => write!(f, "{} . {port}", protocol.lower()),
-            Self::Learn { vip, port, .. } => write!(f, "{vip} . {port}"),
-            Self::LearnNodePort { port, .. } => write!(f, "{port}"),
+            Self::Record { vip, port, .. } => write!(f, "{vip} . {port}"),
+            Self::RecordNodePort { port, .. } => write!(f, "{port}"),
             Self::ClusterIp(address) | Self::NodePortIp(address) => write!(f, "{address}"),
             Self::SameOctet(octet) => write!(f, "{octet} . {octet}"),
             Self::Member { endpoint, .. } => write!(f, "{} . {}", endpoint.address, endpoint.port),

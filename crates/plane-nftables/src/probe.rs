@@ -46,8 +46,8 @@ fn transaction(family: Family) -> (nft::Batch, Vec<(usize, String)>) {
     batch.add_table(None);
     let id = PortId::new(&ObjectName::new("", "probe"), Protocol::Tcp, "");
     let sources = SourcesId::of_digest(&[]);
-    let (memory, members) = (SetName::Memory(id, Scope::Cluster), SetName::Members(id, Scope::Cluster));
-    let own = [memory, members, SetName::Pool(id), SetName::Sources(sources)];
+    let (affinity_map, members) = (SetName::Affinity(id, Scope::Cluster), SetName::Members(id, Scope::Cluster));
+    let own = [affinity_map, members, SetName::Pool(id), SetName::Sources(sources)];
     for set in FixedSet::ALL.iter().map(|set| SetName::Fixed(*set)).chain(own) {
         steps.push((batch.position(), format!("the set or map {set}")));
         batch.add_set(&layout::shape(set, family));
@@ -96,11 +96,11 @@ fn chains(family: Family, id: PortId, sources: SourcesId) -> Vec<(ChainName, Rul
     }
     let pool = ChainName::Pool(Pick::Forward, Scope::Local, id);
     all.push((pool, chains.pool(&context, Protocol::Tcp, Pick::Forward, (id, Scope::Local), 1)));
-    let memory = (id, Scope::Cluster);
-    let remember = chains.remember(&context, Protocol::Tcp, Pick::Internal, memory, None);
-    all.push((ChainName::Remember(Pick::Internal, Scope::Cluster, id), remember));
-    let learn = chains.learn(id, &[Scope::Cluster], Affinity { timeout_seconds: NonZeroU32::MIN });
-    all.push((ChainName::Learn(id), learn));
+    let map = (id, Scope::Cluster);
+    let affinity = chains.affinity(&context, Protocol::Tcp, Pick::Internal, map, None);
+    all.push((ChainName::Affinity(Pick::Internal, Scope::Cluster, id), affinity));
+    let record = chains.record(id, &[Scope::Cluster], Affinity { timeout_seconds: NonZeroU32::MIN });
+    all.push((ChainName::Record(id), record));
     all.push((ChainName::Restricted(sources), chains.restricted(sources)));
     all
 }

@@ -17,8 +17,8 @@ use crate::wire;
 const SINGLE_READS: usize = 64;
 
 /// What there is of the table.
-pub(crate) enum Whose {
-    Nobodys,
+pub(crate) enum TableOwner {
+    None,
     Ours,
     Foreign,
 }
@@ -27,7 +27,7 @@ pub(crate) enum Whose {
 pub(crate) enum Found {
     Objects(Vec<NftObject>),
     /// the table is not ours, or holds what we never make: it can only be replaced as a whole
-    Strange,
+    Foreign,
 }
 
 /// Reads objects of one family.
@@ -39,11 +39,11 @@ pub(crate) struct Reader<'a> {
 impl Reader<'_> {
     /// Reads all, or what stands under these keys.
     pub(crate) fn read(&mut self, extent: &Extent<NftKey>) -> io::Result<Found> {
-        match (self.whose()?, extent) {
-            (Whose::Nobodys, _) => Ok(Found::Objects(Vec::new())),
-            (Whose::Foreign, _) => Ok(Found::Strange),
-            (Whose::Ours, Extent::Keys(keys)) if keys.len() <= SINGLE_READS => self.keys(keys),
-            (Whose::Ours, Extent::Keys(keys)) => {
+        match (self.table_owner()?, extent) {
+            (TableOwner::None, _) => Ok(Found::Objects(Vec::new())),
+            (TableOwner::Foreign, _) => Ok(Found::Foreign),
+            (TableOwner::Ours, Extent::Keys(keys)) if keys.len() <= SINGLE_READS => self.keys(keys),
+            (TableOwner::Ours, Extent::Keys(keys)) => {
                 let mut found = self.all()?;
                 if let Found::Objects(objects) = &mut found {
                     let keys: HashSet<&NftKey> = keys.iter().collect();
@@ -51,33 +51,33 @@ impl Reader<'_> {
                 }
                 Ok(found)
             }
-            (Whose::Ours, Extent::All) => self.all(),
+            (TableOwner::Ours, Extent::All) => self.all(),
         }
     }
 
-    pub(crate) fn whose(&mut self) -> io::Result<Whose> {
+    pub(crate) fn table_owner(&mut self) -> io::Result<TableOwner> {
         Ok(match self.socket.table(self.family, TABLE)? {
-            None => Whose::Nobodys,
-            Some(table) if table.comment.as_deref() == Some(TABLE_COMMENT) && !table.dormant => Whose::Ours,
-            Some(_) => Whose::Foreign,
+            None => TableOwner::None,
+            Some(table) if table.comment.as_deref() == Some(TABLE_COMMENT) && !table.dormant => TableOwner::Ours,
+            Some(_) => TableOwner::Foreign,
         })
     }
 
     fn all(&mut self) -> io::Result<Found> {
-        let Some(sets) = self.sets()? else { return Ok(Found::Strange) };
-        let Some(chains) = self.chains()? else { return Ok(Found::Strange) };
+        let Some(sets) = self.sets()? else { return Ok(Found::Foreign) };
+        let Some(chains) = self.chains()? else { return Ok(Found::Foreign) };
         let mut objects = vec![NftObject::Table(Table::Ours)];
         objects.extend(chains);
         for set in sets {
             let known = match set {
                 SetName::Sources(id) => self.ranges(id, &mut objects)?,
-                SetName::Fixed(_) | SetName::Memory(..) | SetName::Members(..) | SetName::Pool(_) => {
+                SetName::Fixed(_) | SetName::Affinity(..) | SetName::Members(..) | SetName::Pool(_) => {
                     objects.push(NftObject::Set(set));
-                    matches!(set, SetName::Memory(..)) || self.elements(set, &mut objects)?
+                    matches!(set, SetName::Affinity(..)) || self.elements(set, &mut objects)?
                 }
             };
             if !known {
-                return Ok(Found::Strange);
+                return Ok(Found::Foreign);
             }
         }
         Ok(Found::Objects(objects))
@@ -141,13 +141,13 @@ impl Reader<'_> {
     fn keys(&mut self, keys: &[NftKey]) -> io::Result<Found> {
         let mut objects = Vec::new();
         let mut elements: BTreeMap<SetName, Vec<ElementKey>> = BTreeMap::new();
-        let (Some(sets), Some(chains)) = (self.sets()?, self.chains()?) else { return Ok(Found::Strange) };
+        let (Some(sets), Some(chains)) = (self.sets()?, self.chains()?) else { return Ok(Found::Foreign) };
         for key in keys {
             match key {
                 NftKey::Table => objects.push(NftObject::Table(Table::Ours)),
                 NftKey::Set(SetName::Sources(id)) => {
                     if sets.contains(&SetName::Sources(*id)) && !self.ranges(*id, &mut objects)? {
-                        return Ok(Found::Strange);
+                        return Ok(Found::Foreign);
                     }
                 }
                 NftKey::Set(name) => objects.extend(sets.contains(name).then_some(NftObject::Set(*name))),

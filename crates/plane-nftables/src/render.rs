@@ -56,7 +56,7 @@ fn set(text: &mut String, family: Family, name: SetName, elements: Vec<String>) 
     if let Some(size) = layout::shape(name, family).size {
         lines.push(format!("size {size}"));
     }
-    if matches!(name, SetName::Memory(..)) {
+    if matches!(name, SetName::Affinity(..)) {
         lines.push("flags dynamic,timeout".to_owned());
     }
     // Writing to a String can't fail.

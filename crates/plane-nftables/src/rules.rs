@@ -211,18 +211,18 @@ impl RuleWriter {
     }
 
     /// Remembers the endpoint that the packet goes to, for its source.
-    pub(crate) fn update(mut self, memory: SetName, timeout: Duration) -> Self {
+    pub(crate) fn update(mut self, map: SetName, timeout: Duration) -> Self {
         self.load(&[Field::Source], FIRST.0);
         self.load(&[Field::Destination, Field::Port], SECOND.0);
         self.exprs.push(Expr::Dynset {
-            set: memory.to_string(),
+            set: map.to_string(),
             op: DynsetOp::Update,
             key: FIRST,
             data: Some(SECOND),
             timeout: Some(timeout),
         });
         let (family, seconds) = (self.keyword(), timeout.as_secs());
-        self.say(format_args!("update @{memory} {{ {family} saddr timeout {seconds}s : {family} daddr . th dport }}"))
+        self.say(format_args!("update @{map} {{ {family} saddr timeout {seconds}s : {family} daddr . th dport }}"))
     }
 
     // --- ends

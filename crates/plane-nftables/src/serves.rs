@@ -41,8 +41,8 @@ impl ElementKey {
             | Self::Slot { .. }
             | Self::NodePortSlot { .. }
             | Self::PoolSlot { .. }
-            | Self::Learn { .. }
-            | Self::LearnNodePort { .. }
+            | Self::Record { .. }
+            | Self::RecordNodePort { .. }
             | Self::ClusterIp(_)
             | Self::SameOctet(_)
             | Self::Member { .. } => None,

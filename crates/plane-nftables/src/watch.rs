@@ -100,7 +100,7 @@ fn keys_of(family: Family, what: &Changed) -> Option<Vec<NftKey>> {
         Changed::Rule { chain } => Some(vec![NftKey::Chain(ChainName::parse(chain)?)]),
         Changed::Elements { set, elements } => {
             let set = SetName::parse(set)?;
-            if matches!(set, SetName::Memory(..)) {
+            if matches!(set, SetName::Affinity(..)) {
                 // What clients are remembered with is the packets' to write.
                 return Some(Vec::new());
             }

@@ -37,8 +37,8 @@ pub(crate) fn key_bytes(key: &ElementKey) -> Bytes {
         ElementKey::NodePortSlot { protocol, port, slot } => bytes.protocol(*protocol).port(*port).slot(*slot),
         ElementKey::Vip { vip, protocol, port, .. } => bytes.address(*vip).protocol(*protocol).port(*port),
         ElementKey::NodePort { protocol, port, .. } => bytes.protocol(*protocol).port(*port),
-        ElementKey::Learn { vip, port, .. } => bytes.address(*vip).port(*port),
-        ElementKey::LearnNodePort { port, .. } => bytes.port(*port).unpadded(2),
+        ElementKey::Record { vip, port, .. } => bytes.address(*vip).port(*port),
+        ElementKey::RecordNodePort { port, .. } => bytes.port(*port).unpadded(2),
         ElementKey::ClusterIp(address) | ElementKey::NodePortIp(address) => bytes.address(*address),
         ElementKey::SameOctet(octet) => bytes.push(&[*octet]).push(&[*octet]),
         ElementKey::Member { endpoint, .. } => bytes.address(endpoint.address).port(endpoint.port),
@@ -107,7 +107,7 @@ impl Fields {
                 return Some(ElementKey::Member { id, scope, endpoint });
             }
             SetName::Pool(id) => return Some(ElementKey::PoolSlot { id, slot: self.slot? }),
-            SetName::Memory(..) | SetName::Sources(_) => return None,
+            SetName::Affinity(..) | SetName::Sources(_) => return None,
         };
         if let Some(map) = VipMap::ALL.into_iter().find(|map| map.set() == fixed) {
             return Some(ElementKey::Vip { map, vip: self.address?, protocol: self.protocol?, port: self.port? });
@@ -116,11 +116,11 @@ impl Fields {
             return Some(ElementKey::NodePort { map, protocol: self.protocol?, port: self.port? });
         }
         for protocol in Protocol::ALL {
-            if fixed == FixedSet::learn(protocol) {
-                return Some(ElementKey::Learn { protocol, vip: self.address?, port: self.port? });
+            if fixed == FixedSet::record(protocol) {
+                return Some(ElementKey::Record { protocol, vip: self.address?, port: self.port? });
             }
-            if fixed == FixedSet::learn_node_ports(protocol) {
-                return Some(ElementKey::LearnNodePort { protocol, port: self.port? });
+            if fixed == FixedSet::record_node_ports(protocol) {
+                return Some(ElementKey::RecordNodePort { protocol, port: self.port? });
             }
         }
         self.key_of_one(fixed)
@@ -183,8 +183,8 @@ mod tests {
         keys.extend(VipMap::ALL.map(|map| ElementKey::Vip { map, vip, protocol, port }));
         keys.extend(NodePortMap::ALL.map(|map| ElementKey::NodePort { map, protocol, port }));
         for protocol in Protocol::ALL {
-            keys.push(ElementKey::Learn { protocol, vip, port });
-            keys.push(ElementKey::LearnNodePort { protocol, port });
+            keys.push(ElementKey::Record { protocol, vip, port });
+            keys.push(ElementKey::RecordNodePort { protocol, port });
         }
         let endpoint = Endpoint { address: vip, port };
         keys.extend([Scope::Cluster, Scope::Local].map(|scope| ElementKey::Member { id, scope, endpoint }));
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(read(FixedSet::SameOctet.into(), &[7, 0, 0, 0, 8, 0, 0, 0]), None);
         // ICMP
         assert_eq!(read(FixedSet::ServiceNodePorts.into(), &[1, 0, 0, 0, 0, 80, 0, 0]), None);
-        assert_eq!(read(SetName::Memory(port_id(), Scope::Cluster), &[10, 0, 0, 1]), None);
+        assert_eq!(read(SetName::Affinity(port_id(), Scope::Cluster), &[10, 0, 0, 1]), None);
     }
 
     #[test]

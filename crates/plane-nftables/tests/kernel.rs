@@ -370,7 +370,7 @@ fn units_go_without_a_trace_but_spare_parts() {
 }
 
 #[test]
-fn a_memory_forgets_an_endpoint_that_goes() {
+fn an_affinity_map_forgets_an_endpoint_that_goes() {
     inside(|family| {
         let mut engine = started(family);
         let table = table(family);

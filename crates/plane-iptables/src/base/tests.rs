@@ -155,8 +155,8 @@ fn where_node_ports_are_served() {
 #[test]
 fn each_jump_has_its_turn() {
     for (index, jump) in JUMPS.iter().enumerate() {
-        assert_eq!(turn_of(&jump.key()), Some(index));
+        assert_eq!(jump_position(&jump.key()), Some(index));
     }
-    let other = EntryKey { owner: Owner::Guard, ..JUMPS[0].key() };
-    assert_eq!(turn_of(&other), None);
+    let other = OwnedRulesKey { owner: Owner::Guard, ..JUMPS[0].key() };
+    assert_eq!(jump_position(&other), None);
 }

@@ -166,8 +166,8 @@ fn the_longest_names_that_a_server_lets_through_are_not_cut() {
 fn comments(objects: &[IptObject]) -> Vec<String> {
     let rules = objects.iter().flat_map(|object| match object {
         IptObject::Chain(_, rules) => rules.0.iter(),
-        IptObject::Entry(_, rules) => rules.iter(),
-        IptObject::Place(_) | IptObject::RouteLocalnet | IptObject::Stray(..) => [].iter(),
+        IptObject::OwnedRules(_, rules) => rules.iter(),
+        IptObject::SharedChain(_) | IptObject::RouteLocalnet | IptObject::ForeignRule(..) => [].iter(),
     });
     let matches = rules.flat_map(|rule| &rule.matches);
     matches

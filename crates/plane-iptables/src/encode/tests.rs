@@ -9,7 +9,7 @@ use super::*;
 use crate::base;
 use crate::mirror::{Lines, Mirror};
 use crate::names;
-use crate::object::EntryKey;
+use crate::object::OwnedRulesKey;
 
 const V4: Family = Family::V4;
 
@@ -28,7 +28,7 @@ fn endpoint_chain(number: usize) -> ChainId {
 
 fn own(id: ChainId, targets: &[Target]) -> IptObject {
     let rule = |target: &Target| Rule { target: *target, matches: [Match::comment("x")].into(), ..Rule::default() };
-    IptObject::Chain(id, OwnRules(targets.iter().map(rule).collect()))
+    IptObject::Chain(id, ChainRules(targets.iter().map(rule).collect()))
 }
 
 fn vip(place: ChainId, last: u8, port: u16, target: Target) -> IptObject {
@@ -40,17 +40,17 @@ fn vip(place: ChainId, last: u8, port: u16, target: Target) -> IptObject {
         target,
         ..Rule::default()
     };
-    IptObject::Entry(EntryKey { place, owner: Owner::Vip(address, port, Of::Tcp) }, [rule].into())
+    IptObject::OwnedRules(OwnedRulesKey { chain: place, owner: Owner::Vip(address, port, Of::Tcp) }, [rule].into())
 }
 
 fn node_ports() -> IptObject {
     let rule = Rule { target: Target::Jump(names::NODE_PORTS), ..Rule::default() };
-    IptObject::Entry(EntryKey { place: services(), owner: Owner::NodePorts(None) }, [rule].into())
+    IptObject::OwnedRules(OwnedRulesKey { chain: services(), owner: Owner::NodePorts(None) }, [rule].into())
 }
 
 fn jump(from: ChainId, to: ChainName) -> IptObject {
     let rule = Rule { target: Target::Jump(to), ..Rule::default() };
-    IptObject::Entry(EntryKey { place: from, owner: Owner::Jump(to) }, [rule].into())
+    IptObject::OwnedRules(OwnedRulesKey { chain: from, owner: Owner::Jump(to) }, [rule].into())
 }
 
 fn services() -> ChainId {
@@ -89,7 +89,7 @@ fn what_refuses_comes_before_what_translates_goes_and_goes_after_it_has_come() {
     let chain = endpoint_chain(1);
     let serve = vip(services(), 1, 80, Target::Jump(chain.name));
     let refuse = vip(refusing(), 1, 80, Target::Reject);
-    let places = || vec![IptObject::Place(services()), IptObject::Place(refusing()), node_ports()];
+    let places = || vec![IptObject::SharedChain(services()), IptObject::SharedChain(refusing()), node_ports()];
     let own = own(chain, &[Target::Return]);
     // it loses its endpoint
     let mirror = after([places(), vec![own.clone(), serve.clone()]].concat());
@@ -123,7 +123,7 @@ fn rules_are_deleted_in_a_section_of_their_own_after_all_others() {
     let [kept, new, old] = chains.map(|chain| chain.name);
     let target = |chain: ChainName| Target::Jump(chain);
     let mirror = after(vec![
-        IptObject::Place(services()),
+        IptObject::SharedChain(services()),
         node_ports(),
         own(chains[0], &[Target::Return]),
         own(chains[2], &[Target::Return]),
@@ -155,7 +155,12 @@ fn node_ports_are_the_last_whatever_comes() {
     let target = Target::Jump(endpoint_chain(1).name);
     // all at once
     let all = || {
-        vec![IptObject::Place(services()), node_ports(), vip(services(), 1, 80, target), vip(services(), 2, 80, target)]
+        vec![
+            IptObject::SharedChain(services()),
+            node_ports(),
+            vip(services(), 1, 80, target),
+            vip(services(), 2, 80, target),
+        ]
     };
     let script = text(Backend::Nft, &create(all()), &Mirror::default());
     assert!(script.ends_with("-A KUBE-SERVICES -j KUBE-NODEPORTS\nCOMMIT\n"), "{script}");
@@ -164,7 +169,7 @@ fn node_ports_are_the_last_whatever_comes() {
     assert!(script.starts_with("*nat\n-I KUBE-SERVICES -d 10.96.0.3/32"), "{script}");
     // changed
     let mut changed = node_ports();
-    if let IptObject::Entry(_, rules) = &mut changed {
+    if let IptObject::OwnedRules(_, rules) = &mut changed {
         rules[0].matches = [Match::DestinationLocal].into();
     }
     let many = || all().into_iter().chain((10..250).map(|last| vip(services(), last, 80, target))).collect::<Vec<_>>();
@@ -186,7 +191,7 @@ fn a_few_go_one_by_one_and_many_by_writing_the_rest() {
     let entry = |number: u16| vip(services(), 1, number, target);
     let there = |length: u16| {
         let entries = (0..length).map(entry);
-        after(entries.chain([IptObject::Place(services())]).collect())
+        after(entries.chain([IptObject::SharedChain(services())]).collect())
     };
     for (length, few, many) in [(1000, 80, 100), (5000, 110, 130), (100, 20, 40)] {
         let mirror = there(length);
@@ -202,7 +207,7 @@ fn jumps_come_in_their_order_and_the_kubelets_chain_is_never_emptied() {
     let input = ChainId { table: Table::Filter, name: base::INPUT };
     let firewall = ChainId { table: Table::Filter, name: names::FIREWALL };
     let objects = vec![
-        IptObject::Place(firewall),
+        IptObject::SharedChain(firewall),
         jump(input, names::PROXY_FIREWALL),
         jump(input, names::FIREWALL),
         jump(input, names::EXTERNAL_SERVICES),
@@ -223,7 +228,7 @@ fn many_chains_come_in_sections_where_that_is_faster() {
     let chains: Vec<IptObject> = (0..1201).map(|number| own(endpoint_chain(number), &[Target::Return])).collect();
     let mut all = chains.clone();
     all.extend([
-        IptObject::Place(services()),
+        IptObject::SharedChain(services()),
         node_ports(),
         vip(services(), 1, 80, Target::Jump(endpoint_chain(7).name)),
     ]);
@@ -285,7 +290,7 @@ fn lines_tell_their_operation() {
     let chain = endpoint_chain(1);
     let batch = create(vec![
         own(chain, &[Target::Return, Target::Accept]),
-        IptObject::Place(services()),
+        IptObject::SharedChain(services()),
         vip(services(), 1, 80, Target::Jump(chain.name)),
     ]);
     let mirror = Mirror::default();
@@ -309,10 +314,10 @@ fn lines_tell_their_operation() {
 #[test]
 fn what_is_there_already_is_not_written_and_what_is_not_there_does_not_go() {
     let objects = vec![
-        IptObject::Place(services()),
+        IptObject::SharedChain(services()),
         node_ports(),
         vip(services(), 1, 80, Target::Return),
-        IptObject::Chain(id(Table::Mangle, "KUBE-PROXY-CANARY"), OwnRules::default()),
+        IptObject::Chain(id(Table::Mangle, "KUBE-PROXY-CANARY"), ChainRules::default()),
     ];
     assert_eq!(text(Backend::Nft, &create(objects.clone()), &after(objects.clone())), "");
     assert_eq!(text(Backend::Nft, &delete(objects), &Mirror::default()), "");
@@ -320,24 +325,24 @@ fn what_is_there_already_is_not_written_and_what_is_not_there_does_not_go() {
 
 /// Two rules of one owner, such as a counter and the drop behind it.
 fn counted(last: u8, first: Target, second: Target) -> IptObject {
-    let (IptObject::Entry(key, one), IptObject::Entry(_, two)) =
+    let (IptObject::OwnedRules(key, one), IptObject::OwnedRules(_, two)) =
         (vip(refusing(), last, 80, first), vip(refusing(), last, 80, second))
     else {
         panic!()
     };
-    IptObject::Entry(key, [one, two].concat().into())
+    IptObject::OwnedRules(key, [one, two].concat().into())
 }
 
 #[test]
 fn rules_of_one_entry_keep_their_order_in_a_place_that_is_not_empty() {
-    let mirror = after(vec![IptObject::Place(refusing()), vip(refusing(), 9, 80, Target::Drop)]);
+    let mirror = after(vec![IptObject::SharedChain(refusing()), vip(refusing(), 9, 80, Target::Drop)]);
     let rule = |target: &str| format!("KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 80 -j {target}");
     // Each is put in front of the chain.
     let script = text(Backend::Nft, &create(vec![counted(1, Target::Return, Target::Drop)]), &mirror);
     assert_eq!(script, format!("*filter\n-I {}\n-I {}\nCOMMIT\n", rule("DROP"), rule("RETURN")));
     let script = text(
         Backend::Nft,
-        &create(vec![IptObject::Place(refusing()), counted(1, Target::Return, Target::Drop)]),
+        &create(vec![IptObject::SharedChain(refusing()), counted(1, Target::Return, Target::Drop)]),
         &Mirror::default(),
     );
     let written = format!("-A {}\n-A {}\nCOMMIT\n", rule("RETURN"), rule("DROP"));
@@ -389,8 +394,8 @@ fn only_comments_that_repeat_names_are_left_out() {
 
 #[test]
 fn a_place_counts_the_rules_of_its_entries() {
-    let mut mirror = after(vec![IptObject::Place(refusing()), counted(1, Target::Return, Target::Drop)]);
-    let rules = |mirror: &Mirror| (mirror.place(refusing()).unwrap().rules(), mirror.size(Table::Filter).rules);
+    let mut mirror = after(vec![IptObject::SharedChain(refusing()), counted(1, Target::Return, Target::Drop)]);
+    let rules = |mirror: &Mirror| (mirror.shared_chain(refusing()).unwrap().rules(), mirror.size(Table::Filter).rules);
     assert_eq!(rules(&mirror), (2, 2));
     let batch = Batch {
         create: vec![counted(2, Target::Return, Target::Drop)],
@@ -418,21 +423,21 @@ fn chains_of_either_mirror_alone_differ() {
 #[test]
 fn the_mirror_counts() {
     let mut mirror = after(vec![
-        IptObject::Place(services()),
+        IptObject::SharedChain(services()),
         node_ports(),
         own(endpoint_chain(1), &[Target::Return, Target::Accept]),
         own(id(Table::Filter, "KUBE-FORWARD"), &[Target::Return]),
     ]);
     let sizes = |mirror: &Mirror| Table::ALL.map(|table| (mirror.size(table).chains, mirror.size(table).rules));
     assert_eq!((sizes(&mirror), mirror.endpoints()), ([(0, 0), (1, 1), (2, 3)], 1));
-    mirror.put_chain(endpoint_chain(1), &OwnRules(vec![Rule::default(); 5].into()));
+    mirror.put_chain(endpoint_chain(1), &ChainRules(vec![Rule::default(); 5].into()));
     assert_eq!((sizes(&mirror), mirror.endpoints()), ([(0, 0), (1, 1), (2, 6)], 1));
-    let gone = delete(vec![own(endpoint_chain(1), &[]), node_ports(), IptObject::Place(services())]);
+    let gone = delete(vec![own(endpoint_chain(1), &[]), node_ports(), IptObject::SharedChain(services())]);
     mirror.apply(V4, &gone, &BTreeSet::new());
     assert_eq!((sizes(&mirror), mirror.endpoints()), ([(0, 0), (1, 1), (0, 0)], 0));
     let mut read = Mirror::default();
-    read.put_place(services());
-    read.put_entry(EntryKey { place: services(), owner: Owner::NodePorts(None) }, Lines::new("a\nb".to_owned()));
+    read.put_shared_chain(services());
+    read.put_owned(OwnedRulesKey { chain: services(), owner: Owner::NodePorts(None) }, Lines::new("a\nb".to_owned()));
     mirror.renew(&[services(), id(Table::Filter, "KUBE-FORWARD")].into(), read);
     assert_eq!(sizes(&mirror), [(0, 0), (0, 0), (1, 2)]);
 }
@@ -440,7 +445,7 @@ fn the_mirror_counts() {
 #[test]
 fn pieces_together_are_the_whole() {
     let mut all: Vec<IptObject> = (0..3000).map(|number| own(endpoint_chain(number), &[Target::Return])).collect();
-    all.extend([IptObject::Place(services()), node_ports(), IptObject::Place(refusing())]);
+    all.extend([IptObject::SharedChain(services()), node_ports(), IptObject::SharedChain(refusing())]);
     let (batch, mirror) = (create(all), Mirror::default());
     for backend in [Backend::Nft, Backend::Legacy] {
         let plan = Plan::new(V4, backend, &batch, &mirror, true);
@@ -468,16 +473,16 @@ fn pieces_together_are_the_whole() {
 fn what_can_not_be_named_goes_with_its_place() {
     let comment = "-p tcp -m comment --comment \"\u{fffd}\" -m tcp --dport 80 -j DROP";
     assert!(Rule::parse(V4, comment).is_some());
-    let stray = || IptObject::Stray(refusing(), comment.into());
-    let others = vec![IptObject::Place(refusing()), vip(refusing(), 2, 80, Target::Drop)];
+    let stray = || IptObject::ForeignRule(refusing(), comment.into());
+    let others = vec![IptObject::SharedChain(refusing()), vip(refusing(), 2, 80, Target::Drop)];
     let kept = "-A KUBE-SERVICES -d 10.96.0.2/32 -p tcp -m tcp --dport 80 -j DROP\n";
     let script = text(Backend::Nft, &delete(vec![stray()]), &after(others.clone()));
     assert_eq!(script, format!("*filter\n:KUBE-SERVICES - [0:0]\n{kept}COMMIT\n"));
     // Likewise what an entry was.
     let mut mirror = after(others);
     let entry = vip(refusing(), 1, 80, Target::Reject);
-    let IptObject::Entry(key, _) = &entry else { panic!() };
-    mirror.put_entry(*key, Lines::new(format!("-d 10.96.0.1/32 {comment}")));
+    let IptObject::OwnedRules(key, _) = &entry else { panic!() };
+    mirror.put_owned(*key, Lines::new(format!("-d 10.96.0.1/32 {comment}")));
     let script = text(Backend::Nft, &Batch { replace: vec![entry.clone()], ..Batch::default() }, &mirror);
     let rule =
         "-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable\n";
@@ -489,8 +494,8 @@ fn what_can_not_be_named_goes_with_its_place() {
 #[test]
 fn what_goes_with_its_place_does_not_go_again() {
     let all = |target: Target| (1..8).map(move |last| vip(refusing(), last, 80, target));
-    let mirror = after(all(Target::Drop).chain([IptObject::Place(refusing())]).collect());
-    let stray = IptObject::Stray(refusing(), "-j RETURN".into());
+    let mirror = after(all(Target::Drop).chain([IptObject::SharedChain(refusing())]).collect());
+    let stray = IptObject::ForeignRule(refusing(), "-j RETURN".into());
     let batch = Batch { create: Vec::new(), replace: all(Target::Reject).collect(), delete: vec![stray.clone()] };
     let script = text(Backend::Nft, &batch, &mirror);
     assert!(script.contains(":KUBE-SERVICES") && !script.contains("-D "), "{script}");

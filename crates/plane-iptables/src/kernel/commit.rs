@@ -203,8 +203,8 @@ fn in_force(
 fn make_counters(batch: &Batch<IptObject>) -> bool {
     let rules = batch.create.iter().chain(&batch.replace).flat_map(|object| match object {
         IptObject::Chain(_, rules) => &*rules.0,
-        IptObject::Entry(_, rules) => rules,
-        IptObject::Place(_) | IptObject::RouteLocalnet | IptObject::Stray(..) => &[],
+        IptObject::OwnedRules(_, rules) => rules,
+        IptObject::SharedChain(_) | IptObject::RouteLocalnet | IptObject::ForeignRule(..) => &[],
     });
     let names: BTreeSet<&str> = rules
         .flat_map(|rule| &rule.matches)
@@ -233,14 +233,14 @@ fn keys(batch: &Batch<IptObject>) -> impl Iterator<Item = IptKey> {
 
 /// The chains in which a batch adds or removes single rules.
 fn places(batch: &Batch<IptObject>) -> impl Iterator<Item = ChainId> {
-    keys(batch).filter_map(|key| key.place())
+    keys(batch).filter_map(|key| key.shared_chain())
 }
 
 /// Number of foreign rules that a batch deletes from each table.
 fn strays(batch: &Batch<IptObject>) -> [i64; 3] {
     let mut strays = [0; 3];
     for object in &batch.delete {
-        if let IptObject::Stray(id, _) = object
+        if let IptObject::ForeignRule(id, _) = object
             && let Some(count) = strays.get_mut(at(id.table))
         {
             *count += 1;

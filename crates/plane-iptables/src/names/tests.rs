@@ -77,7 +77,7 @@ fn classes() {
         assert_eq!((Class::of(name), rank(name)), (Some(Class::Fixed), 0));
     }
     for name in [SERVICES, EXTERNAL_SERVICES, NODE_PORTS, PROXY_FIREWALL, FIREWALL] {
-        assert_eq!(Class::of(name), Some(Class::Place));
+        assert_eq!(Class::of(name), Some(Class::Shared));
     }
     let tables = |chain| Table::ALL.into_iter().filter(|table| is_ours(*table, chain)).collect::<Vec<_>>();
     assert_eq!(tables(CANARY), [Table::Mangle, Table::Filter, Table::Nat]);

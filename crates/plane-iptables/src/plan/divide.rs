@@ -39,7 +39,7 @@ impl Plan<'_> {
         let goes = |task: &Task| {
             task.gone.is_some() || task.take.iter().any(|item| !self.went_before(task, *item, Steps::Remove))
         };
-        let removes = !filter.gone.is_empty() || filter.places.values().any(goes);
+        let removes = !filter.gone.is_empty() || filter.shared_chains.values().any(goes);
         parts.extend(part(removes, Table::Filter, Steps::Remove));
         parts.extend(behind);
         self.parts = parts;
@@ -53,7 +53,7 @@ impl Plan<'_> {
             Some(IptObject::Chain(id, _)) => mirror.chain(*id).is_none(),
             _ => false,
         };
-        let entries = mirror.place(SERVICES).map_or(0, |place| place.entries().len());
+        let entries = mirror.shared_chain(SERVICES).map_or(0, |chain| chain.owned().len());
         let room = PIECE_NAMES.max(PIECE_NAMES_PER_ROOT * entries.isqrt());
         let nat = self.work_mut(Table::Nat);
         if names_of(batch, &nat.written) > room {

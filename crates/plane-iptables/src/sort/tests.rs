@@ -19,9 +19,9 @@ fn sorted(table: Table, lines: &str) -> (Vec<IptObject>, Mirror) {
 fn printed(table: Table, lines: &str) -> Vec<String> {
     let short = |object: &IptObject| match object {
         IptObject::Chain(id, rules) => format!("chain {} {}", id.name, rules.0.len()),
-        IptObject::Place(id) => format!("place {}", id.name),
-        IptObject::Entry(key, rules) => format!("{} {:?} {}", key.place.name, key.owner, rules.len()),
-        IptObject::Stray(id, text) => format!("stray {} {text}", id.name),
+        IptObject::SharedChain(id) => format!("chain {}", id.name),
+        IptObject::OwnedRules(key, rules) => format!("{} {:?} {}", key.chain.name, key.owner, rules.len()),
+        IptObject::ForeignRule(id, text) => format!("foreign {} {text}", id.name),
         IptObject::RouteLocalnet => "route_localnet".to_owned(),
     };
     let mut printed: Vec<String> = sorted(table, lines).0.iter().map(short).collect();
@@ -33,7 +33,7 @@ const DISPATCH: &str = "KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m comment --commen
 const LAST: &str = "KUBE-SERVICES -m comment --comment last -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS";
 
 #[test]
-fn rules_are_their_owners_and_others_are_strays() {
+fn rules_are_their_owners_and_others_are_foreign() {
     let found = printed(
         Table::Nat,
         &format!(
@@ -49,21 +49,21 @@ fn rules_are_their_owners_and_others_are_strays() {
             "KUBE-SERVICES NodePorts(None) 1",
             "KUBE-SERVICES Vip(10.96.0.1, 80, Tcp) 1",
             "PREROUTING Jump(KUBE-SERVICES) 1",
-            "place KUBE-NODEPORTS",
-            "place KUBE-SERVICES",
-            "stray KUBE-SERVICES --what is this",
-            "stray KUBE-SERVICES -s 192.0.2.1/32 -j RETURN",
+            "chain KUBE-NODEPORTS",
+            "chain KUBE-SERVICES",
+            "foreign KUBE-SERVICES --what is this",
+            "foreign KUBE-SERVICES -s 192.0.2.1/32 -j RETURN",
         ]
     );
 }
 
 #[test]
-fn what_stands_twice_is_a_stray_once_and_what_must_be_last_is_if_it_is_not() {
+fn what_stands_twice_is_foreign_once_and_what_must_be_last_is_if_it_is_not() {
     let once = printed(Table::Nat, &format!(":KUBE-SERVICES\n{DISPATCH}\n{DISPATCH}\n{LAST}\n{LAST}"));
-    assert_eq!(once.iter().filter(|line| line.starts_with("stray")).count(), 2, "{once:?}");
+    assert_eq!(once.iter().filter(|line| line.starts_with("foreign")).count(), 2, "{once:?}");
     assert_eq!(once.len(), 5);
     let late = printed(Table::Nat, &format!(":KUBE-SERVICES\n{LAST}\n{DISPATCH}"));
-    assert!(late.iter().any(|line| line.starts_with("stray") && line.ends_with("KUBE-NODEPORTS")), "{late:?}");
+    assert!(late.iter().any(|line| line.starts_with("foreign") && line.ends_with("KUBE-NODEPORTS")), "{late:?}");
     assert!(!late.iter().any(|line| line.contains("NodePorts(None)")), "{late:?}");
 }
 
@@ -75,7 +75,7 @@ fn the_kubelets_rules_are_not_ours() {
          KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet connections\" \
          -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
     );
-    assert_eq!(found, ["INPUT Jump(KUBE-FIREWALL) 1", "KUBE-FIREWALL Guard 1", "place KUBE-FIREWALL"]);
+    assert_eq!(found, ["INPUT Jump(KUBE-FIREWALL) 1", "KUBE-FIREWALL Guard 1", "chain KUBE-FIREWALL"]);
 }
 
 #[test]
@@ -88,13 +88,13 @@ fn chains_of_services_are_whole_without_comments_and_with_what_is_strange() {
     );
     assert_eq!(objects.len(), 2);
     assert_eq!((mirror.endpoints(), mirror.size(Table::Nat).chains, mirror.size(Table::Nat).rules), (1, 2, 2));
-    let Some(IptObject::Chain(_, OwnRules(rules))) =
+    let Some(IptObject::Chain(_, ChainRules(rules))) =
         objects.iter().find(|object| matches!(object, IptObject::Chain(_, rules) if rules.0.len() == 2))
     else {
         panic!("{objects:?}")
     };
     assert!(rules[0].matches.is_empty());
-    assert_eq!(rules[1].target, Target::Jump(STRANGE));
+    assert_eq!(rules[1].target, Target::Jump(UNPARSABLE));
 }
 
 /// Upstream writes them in the order of the Service; this mode sorts them.
@@ -106,7 +106,7 @@ fn source_ranges_are_the_same_in_any_order() {
     let bare = format!("\n{chain} -j KUBE-EXT-XPGD46QRK7WJZT7O");
     let objects = |rules: &str| sorted(Table::Nat, &format!(":{chain}{rules}")).0;
     let wanted = objects(&format!("{low}{high}{host}{bare}"));
-    let [IptObject::Chain(_, OwnRules(rules))] = wanted.as_slice() else { panic!("{wanted:?}") };
+    let [IptObject::Chain(_, ChainRules(rules))] = wanted.as_slice() else { panic!("{wanted:?}") };
     assert_eq!(rules.iter().filter(|rule| rule.source.is_some()).count(), 3);
     assert!(rules.iter().rev().skip(1).all(|rule| rule.source.is_some()), "the one for every source is last");
     for other in [[&bare, &host, &low, &high], [&host, &high, &low, &bare], [&high, &bare, &low, &host]] {

@@ -12,7 +12,7 @@ use super::{Change, Observation, Restored, Variant, line_of};
 use crate::base;
 use crate::mirror::{Kind, Mirror, few_chains};
 use crate::names::Class;
-use crate::object::{ChainId, EntryKey, IptKey, IptObject};
+use crate::object::{ChainId, IptKey, IptObject, OwnedRulesKey};
 use crate::read;
 use crate::sort::{Found, Sorter};
 use crate::watch::{Heard, Turn};
@@ -180,12 +180,12 @@ fn list(tool: &Tool, sorter: &mut Sorter, chain: ChainId) -> Result<(), Failure>
 
 /// Which of our entries are in a chain that can't be shown, and that is not ours alone. A place of ours is as good as empty:
 /// it is written anew.
-fn entries_of(tool: &Tool, chain: ChainId) -> Result<Vec<(EntryKey, Rule)>, Failure> {
+fn entries_of(tool: &Tool, chain: ChainId) -> Result<Vec<(OwnedRulesKey, Rule)>, Failure> {
     let mut entries = base::JUMPS.iter().map(|jump| (jump.key(), jump.rule())).collect::<Vec<_>>();
-    if let IptObject::Entry(key, rules) = base::guard() {
+    if let IptObject::OwnedRules(key, rules) = base::guard() {
         entries.extend(rules.into_iter().map(|rule| (key, rule)));
     }
-    entries.retain(|(key, _)| key.place == chain);
+    entries.retain(|(key, _)| key.chain == chain);
     let mut found = Vec::new();
     for (key, rule) in entries {
         let mut text = String::new();

@@ -14,7 +14,7 @@ use ferry_modekit::states::{self, everything, pool};
 use ferry_model::{Action, Context, FrontendAddr, FrontendKind, PortState, Profile, Treatment};
 use ferry_plane::engine::Engine;
 use ferry_plane::{Applied, Batch, CommitError, Compile, Delta, Kernel, Object, Outcome, SyncEngine, Unit, UnitId};
-use ferry_plane_iptables::object::{ChainId, EntryKey, OwnRules, Owner};
+use ferry_plane_iptables::object::{ChainId, ChainRules, OwnedRulesKey, Owner};
 use ferry_plane_iptables::{Counters, IptObject, Iptables, IptablesEngine, IptablesKernel, Turn};
 use ferry_testkit::stage::slowly;
 
@@ -339,9 +339,9 @@ impl Compile for Spoilt {
         };
         let rules = [Rule { target, ..Rule::default() }].into();
         out.push(if own {
-            IptObject::Chain(id, OwnRules(rules))
+            IptObject::Chain(id, ChainRules(rules))
         } else {
-            IptObject::Entry(EntryKey { place: id, owner: Owner::NodePort(1, Protocol::Tcp) }, rules)
+            IptObject::OwnedRules(OwnedRulesKey { chain: id, owner: Owner::NodePort(1, Protocol::Tcp) }, rules)
         });
     }
 }

@@ -30,17 +30,17 @@ fn lose(machine: &Machine, object: &IptObject) {
         (table, name.to_owned(), listing.0 && listing.1.contains("-A "))
     };
     match object {
-        IptObject::Chain(id, _) | IptObject::Place(id) => {
+        IptObject::Chain(id, _) | IptObject::SharedChain(id) => {
             if let (table, name, true) = chain_of(id) {
                 machine.iptables(&format!("-t {table} -F {name}"));
             }
         }
-        IptObject::Entry(key, _) => {
-            if let (table, name, true) = chain_of(&key.place) {
+        IptObject::OwnedRules(key, _) => {
+            if let (table, name, true) = chain_of(&key.chain) {
                 machine.iptables(&format!("-t {table} -D {name} 1"));
             }
         }
-        IptObject::RouteLocalnet | IptObject::Stray(..) => {}
+        IptObject::RouteLocalnet | IptObject::ForeignRule(..) => {}
     }
 }
 

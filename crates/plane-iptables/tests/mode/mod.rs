@@ -33,7 +33,7 @@ impl Mode for ThisMode {
     }
 
     fn is_leaf(key: &IptKey) -> bool {
-        matches!(key, IptKey::Entry(_))
+        matches!(key, IptKey::OwnedRules(_))
     }
 
     fn varied(config: String, seed: u64) -> String {

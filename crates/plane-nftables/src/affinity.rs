@@ -19,28 +19,28 @@ use crate::wire;
 
 /// Memories that may hold endpoints they should not, and how many looks each still gets.
 #[derive(Debug, Default)]
-pub(crate) struct Memories(BTreeMap<(PortId, Scope), u8>);
+pub(crate) struct SuspectMaps(BTreeMap<(PortId, Scope), u8>);
 
 /// A packet under way when the transaction took effect may teach the endpoint once more, so there is a second look.
-pub(crate) const LOOKS: u8 = 2;
+pub(crate) const PURGES: u8 = 2;
 /// Entries expire while they are deleted; so often it is tried again.
 pub(crate) const TRIES: usize = 3;
 
 // === impl Memories ===
 
-impl Memories {
+impl SuspectMaps {
     /// Some memory may be an earlier run's that ended in between.
-    pub(crate) fn doubt_all(&mut self, objects: &[NftObject]) {
+    pub(crate) fn suspect_all(&mut self, objects: &[NftObject]) {
         for object in objects {
-            if let NftObject::Set(SetName::Memory(id, scope)) = object {
-                self.0.insert((*id, *scope), LOOKS);
+            if let NftObject::Set(SetName::Affinity(id, scope)) = object {
+                self.0.insert((*id, *scope), PURGES);
             }
         }
     }
 
     /// Endpoints were taken out of the sets of those that may be remembered there.
-    pub(crate) fn doubt(&mut self, memories: &HashSet<(PortId, Scope)>, looks: u8) {
-        self.0.extend(memories.iter().map(|memory| (*memory, looks)));
+    pub(crate) fn suspect(&mut self, maps: &HashSet<(PortId, Scope)>, purges: u8) {
+        self.0.extend(maps.iter().map(|map| (*map, purges)));
     }
 
     /// Forgets what should be. What fails is tried again at the next call.
@@ -49,10 +49,10 @@ impl Memories {
             return;
         }
         let _turn = turn.take();
-        self.0.retain(|(id, scope), looks| match purge(socket, family, *id, *scope) {
+        self.0.retain(|(id, scope), purges| match purge(socket, family, *id, *scope) {
             Ok(()) => {
-                *looks -= 1;
-                *looks > 0
+                *purges -= 1;
+                *purges > 0
             }
             // The memory is gone with its service.
             Err(error) => error.kind() != io::ErrorKind::NotFound,
@@ -63,8 +63,8 @@ impl Memories {
 fn purge(socket: &mut Socket, family: Family, id: PortId, scope: Scope) -> io::Result<()> {
     for _ in 0..TRIES {
         let mut batch = nft::Batch::new(family, TABLE);
-        for (memory, key) in stale(socket, family, id, scope)? {
-            batch.delete_element(&memory.to_string(), key.as_slice(), None);
+        for (map, key) in stale(socket, family, id, scope)? {
+            batch.delete_element(&map.to_string(), key.as_slice(), None);
         }
         match socket.commit(batch) {
             Ok(_) => return Ok(()),
@@ -83,12 +83,12 @@ pub(crate) fn stale(
     scope: Scope,
 ) -> io::Result<Vec<(SetName, nft::Octets)>> {
     let members = members(socket, family, id, scope)?;
-    let memory = SetName::Memory(id, scope);
+    let map = SetName::Affinity(id, scope);
     let mut stale = Vec::new();
-    socket.elements(family, TABLE, &memory.to_string(), &mut |element| {
+    socket.elements(family, TABLE, &map.to_string(), &mut |element| {
         let OwnedData::Value(value) = &element.data else { return };
         if fields::endpoint(family, value).is_none_or(|endpoint| !members.contains(&endpoint)) {
-            stale.push((memory, element.key));
+            stale.push((map, element.key));
         }
     })?;
     Ok(stale)
@@ -137,21 +137,21 @@ mod tests {
     }
 
     /// The client 192.0.2.`last` is led to the endpoint of the same number.
-    fn teach(socket: &mut Socket, last: &[u8]) {
+    fn record(socket: &mut Socket, last: &[u8]) {
         let mut batch = nft::Batch::new(FAMILY, TABLE);
         for last in last {
             let value = fields::endpoint_bytes(endpoint(*last));
             let value = nft::ElementData::Value(value.as_slice());
-            batch.add_element(&SetName::Memory(port_id(), SCOPE).to_string(), &[192, 0, 2, *last], None, value);
+            batch.add_element(&SetName::Affinity(port_id(), SCOPE).to_string(), &[192, 0, 2, *last], None, value);
         }
         socket.commit(batch).unwrap();
     }
 
     fn clients(socket: &mut Socket) -> Vec<u8> {
         let mut clients = Vec::new();
-        let memory = SetName::Memory(port_id(), SCOPE).to_string();
+        let map = SetName::Affinity(port_id(), SCOPE).to_string();
         let mut add = |element: nft::Element| clients.extend(element.key.last());
-        socket.elements(FAMILY, TABLE, &memory, &mut add).unwrap();
+        socket.elements(FAMILY, TABLE, &map, &mut add).unwrap();
         clients.sort_unstable();
         clients
     }
@@ -160,10 +160,10 @@ mod tests {
     fn inside(test: impl Fn(&mut Socket) + Send + Sync) {
         let run = || {
             let mut socket = Socket::open().unwrap();
-            let sets = [SetName::Memory(port_id(), SCOPE), SetName::Members(port_id(), SCOPE)].map(NftObject::Set);
+            let sets = [SetName::Affinity(port_id(), SCOPE), SetName::Members(port_id(), SCOPE)].map(NftObject::Set);
             let objects = [NftObject::Table(Table::Ours)].into_iter().chain(sets).chain([member(1), member(2)]);
             commit(&mut socket, objects.collect(), Vec::new());
-            teach(&mut socket, &[1, 2, 3]);
+            record(&mut socket, &[1, 2, 3]);
             test(&mut socket);
         };
         Namespace::new().unwrap().run(run).unwrap();
@@ -175,9 +175,9 @@ mod tests {
             let found = |socket: &mut Socket| -> Vec<(SetName, Vec<u8>)> {
                 let mut stale = stale(socket, FAMILY, port_id(), SCOPE).unwrap();
                 stale.sort_unstable();
-                stale.into_iter().map(|(memory, key)| (memory, key.to_vec())).collect()
+                stale.into_iter().map(|(map, key)| (map, key.to_vec())).collect()
             };
-            let client = |last| (SetName::Memory(port_id(), SCOPE), vec![192, 0, 2, last]);
+            let client = |last| (SetName::Affinity(port_id(), SCOPE), vec![192, 0, 2, last]);
             assert_eq!(found(socket), [client(3)]);
             commit(socket, Vec::new(), vec![member(1)]);
             assert_eq!(found(socket), [client(1), client(3)]);
@@ -185,35 +185,35 @@ mod tests {
     }
 
     #[test]
-    fn a_doubted_memory_is_purged_as_often_as_it_was_asked_for() {
+    fn a_suspect_map_is_purged_as_often_as_it_was_asked_for() {
         inside(|socket| {
             let turn = CommitTurn::default();
-            let mut memories = Memories::default();
-            memories.purge(socket, &turn, FAMILY);
-            assert_eq!(clients(socket), [1, 2, 3], "no memory is doubted");
-            memories.doubt(&[(port_id(), SCOPE)].into(), LOOKS);
-            for _ in 0..LOOKS {
-                memories.purge(socket, &turn, FAMILY);
+            let mut maps = SuspectMaps::default();
+            maps.purge(socket, &turn, FAMILY);
+            assert_eq!(clients(socket), [1, 2, 3], "no map is suspect");
+            maps.suspect(&[(port_id(), SCOPE)].into(), PURGES);
+            for _ in 0..PURGES {
+                maps.purge(socket, &turn, FAMILY);
                 assert_eq!(clients(socket), [1, 2]);
-                teach(socket, &[3]);
+                record(socket, &[3]);
             }
-            memories.purge(socket, &turn, FAMILY);
+            maps.purge(socket, &turn, FAMILY);
             assert_eq!(clients(socket), [1, 2, 3], "no more than that");
         });
     }
 
     #[test]
-    fn memories_that_were_found_are_doubted_and_those_that_went_are_not_any_more() {
+    fn maps_that_were_found_are_suspect_and_deleted_ones_are_not_any_more() {
         inside(|socket| {
             let turn = CommitTurn::default();
-            let mut memories = Memories::default();
-            let found = [member(1), NftObject::Set(SetName::Memory(port_id(), SCOPE))];
-            memories.doubt_all(&found);
-            memories.purge(socket, &turn, FAMILY);
+            let mut maps = SuspectMaps::default();
+            let found = [member(1), NftObject::Set(SetName::Affinity(port_id(), SCOPE))];
+            maps.suspect_all(&found);
+            maps.purge(socket, &turn, FAMILY);
             assert_eq!(clients(socket), [1, 2]);
             commit(socket, Vec::new(), vec![NftObject::Table(Table::Ours)]);
-            memories.purge(socket, &turn, FAMILY);
-            assert!(memories.0.is_empty(), "{memories:?}");
+            maps.purge(socket, &turn, FAMILY);
+            assert!(maps.0.is_empty(), "{maps:?}");
         });
     }
 }
