@@ -1,4 +1,4 @@
-//! The base: chains that belong to no service, and where the kernel's own chains lead to ours.
+//! Compiles the base: the chains that belong to no service, and the jumps from built-in chains to ours.
 
 use ferry_api::object::Family;
 use ferry_kernel::iptables::{ChainName, CtStates, Match, Rule, Table, Target};
@@ -9,10 +9,10 @@ use crate::names;
 use crate::object::{ChainId, ChainRules, IptObject, OwnedRulesKey, Owner};
 use crate::rules::{self, RuleWriter};
 
-/// Says what must not be forgotten when a rule is added behind it.
+/// Upstream's comment of the jump to the node port chain, which other rules must not follow.
 const NODE_PORTS: &str = "kubernetes service nodeports; NOTE: this must be the last rule in this chain";
 
-/// A rule in a built-in chain that leads to one of ours.
+/// A rule in a built-in chain that jumps to one of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jump {
     /// the table
@@ -21,7 +21,7 @@ pub struct Jump {
     pub from: ChainName,
     /// ours
     pub to: ChainName,
-    /// only the first packet of a connection takes it
+    /// true if it matches only the first packet of a connection
     new_only: bool,
     /// empty: none
     comment: &'static str,
@@ -31,19 +31,19 @@ const PORTALS: &str = "kubernetes service portals";
 const EXTERNAL: &str = "kubernetes externally-visible service portals";
 const BALANCERS: &str = "kubernetes load balancer firewall";
 
-/// The first of the built-in chains that lead to ours: what is for this node itself.
+/// Built-in chain: packets delivered to this node.
 pub const INPUT: ChainName = ChainName::literal("INPUT");
-/// What goes through.
+/// Built-in chain: forwarded packets.
 pub const FORWARD: ChainName = ChainName::literal("FORWARD");
-/// What this node sends.
+/// Built-in chain: packets that this node sends.
 pub const OUTPUT: ChainName = ChainName::literal("OUTPUT");
-/// What arrives.
+/// Built-in chain: received packets, before routing.
 pub const PREROUTING: ChainName = ChainName::literal("PREROUTING");
-/// What leaves.
+/// Built-in chain: leaving packets, after routing.
 pub const POSTROUTING: ChainName = ChainName::literal("POSTROUTING");
 
-/// Every jump in the order in which it is put at the head of its chain, so that of one chain's jumps the last of these
-/// stands first.
+/// All jumps, in the order in which they are inserted at the head of their chains: of one chain's jumps the last one here comes
+/// first.
 pub const JUMPS: [Jump; 14] = [
     Jump::filter(INPUT, names::EXTERNAL_SERVICES, true, EXTERNAL),
     Jump::filter(FORWARD, names::EXTERNAL_SERVICES, true, EXTERNAL),
@@ -61,7 +61,7 @@ pub const JUMPS: [Jump; 14] = [
     Jump::filter(OUTPUT, names::FIREWALL, false, ""),
 ];
 
-/// The chains that hold other units' rules.
+/// Our shared chains: they hold rules of several units.
 pub const SHARED_CHAINS: [ChainId; 7] = [
     ChainId { table: Table::Filter, name: names::SERVICES },
     ChainId { table: Table::Filter, name: names::EXTERNAL_SERVICES },
@@ -72,7 +72,7 @@ pub const SHARED_CHAINS: [ChainId; 7] = [
     ChainId { table: Table::Nat, name: names::NODE_PORTS },
 ];
 
-/// All chains that several have rules in: [`PLACES`], and those that lead there.
+/// All chains with rules of several owners: [`SHARED_CHAINS`] and the built-in chains that jump to ours.
 pub fn shared_chains() -> impl Iterator<Item = ChainId> {
     SHARED_CHAINS.into_iter().chain(JUMPS.iter().map(|jump| jump.key().chain))
 }
@@ -88,12 +88,12 @@ impl Jump {
         Self { table: Table::Nat, from, to, new_only: false, comment }
     }
 
-    /// Which one it is.
+    /// Its key.
     pub fn key(&self) -> OwnedRulesKey {
         OwnedRulesKey { chain: ChainId { table: self.table, name: self.from }, owner: Owner::Jump(self.to) }
     }
 
-    /// What it is made of.
+    /// The rule.
     pub(crate) fn rule(&self) -> Rule {
         let mut rule = RuleWriter::new();
         if self.new_only {
@@ -106,8 +106,7 @@ impl Jump {
     }
 }
 
-/// Where among the jumps this one comes, in the order in which they are put at the head of their chains; `None`: none of
-/// ours.
+/// Index of a jump in [`JUMPS`]; `None` if it is none of ours.
 pub fn jump_position(key: &OwnedRulesKey) -> Option<usize> {
     JUMPS.iter().position(|jump| jump.key() == *key)
 }
@@ -175,7 +174,7 @@ fn forwarding(mark: u32, features: Features) -> Vec<Rule> {
     rules
 }
 
-/// What leads to the chain of node ports.
+/// Adds the rules that jump to the node port chain.
 fn node_ports(family: Family, base: &BaseState, out: &mut Vec<IptObject>) {
     let chain = ChainId { table: Table::Nat, name: names::SERVICES };
     let mut push = |address, rule: RuleWriter| {
@@ -200,7 +199,7 @@ fn node_ports(family: Family, base: &BaseState, out: &mut Vec<IptObject>) {
     }
 }
 
-/// What comes from elsewhere and asks for loopback, which `route_localnet` would let in, is dropped.
+/// The loopback guard: drops packets from elsewhere to loopback addresses, which `route_localnet` would admit.
 pub(crate) fn guard() -> IptObject {
     let loopback = rules::loopback(Family::V4);
     let rule = RuleWriter::new()

@@ -1,4 +1,4 @@
-//! The chains of one port of a Service.
+//! Compiles the chains of one port of a Service: endpoints, balancing, external traffic, source ranges.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,15 +13,15 @@ use crate::port::Port;
 use crate::rules::{self, RuleWriter};
 use crate::shape::{External, Masquerade, Shape};
 
-/// An endpoint that some chain leads to.
+/// An endpoint with its chain.
 struct Served {
     endpoint: Endpoint,
     chain: ChainName,
 }
 
-/// The chains of a port that its frontends use.
+/// Writes the chains of a port that its frontends use.
 pub(crate) fn write(port: &Port<'_>, out: &mut Vec<IptObject>) {
-    // A frontend with empty source ranges leads to no endpoint.
+    // A frontend with empty source ranges has no reachable endpoint.
     let shapes: Vec<Shape> = port.state.frontends.iter().filter(|frontend| admits(frontend)).map(Shape::of).collect();
     let used = |scope| shapes.iter().any(|shape| shape.uses(scope));
     let scopes: Vec<Scope> = [Scope::Cluster, Scope::Local].into_iter().filter(|scope| used(*scope)).collect();
@@ -60,7 +60,7 @@ fn chain(name: ChainName, rules: Vec<Rule>) -> IptObject {
     IptObject::Chain(ChainId { table: Table::Nat, name }, ChainRules(rules.into()))
 }
 
-/// The endpoints of these scopes by their text.
+/// The endpoints of these scopes, by their text.
 fn served(port: &Port<'_>, scopes: &[Scope]) -> BTreeMap<String, Served> {
     let mut all = BTreeMap::new();
     for endpoint in endpoints(port.state, scopes) {
@@ -70,7 +70,7 @@ fn served(port: &Port<'_>, scopes: &[Scope]) -> BTreeMap<String, Served> {
     all
 }
 
-/// The endpoints of these scopes; those of several come several times.
+/// The endpoints of these scopes, with duplicates.
 fn endpoints<'a>(state: &'a PortState, scopes: &'a [Scope]) -> impl Iterator<Item = Endpoint> + 'a {
     scopes.iter().flat_map(|scope| state.pool(*scope).0.iter().copied())
 }
@@ -78,7 +78,7 @@ fn endpoints<'a>(state: &'a PortState, scopes: &'a [Scope]) -> impl Iterator<Ite
 // === impl Port ===
 
 impl Port<'_> {
-    /// To one endpoint; what it sends to itself is masqueraded.
+    /// Rules of an endpoint's chain: masquerade for hairpin packets, then DNAT.
     fn endpoint(&self, served: &Served, comment: &Match) -> Vec<Rule> {
         let from_itself = RuleWriter::new().from(rules::host(served.endpoint.address)).matching(comment.clone());
         let mut translated = RuleWriter::new().protocol(self.state.protocol).matching(comment.clone());
@@ -88,7 +88,7 @@ impl Port<'_> {
         vec![from_itself.jump(names::MARK_MASQ), translated.matching(Match::Port(None)).dnat(served.endpoint)]
     }
 
-    /// To one of a scope's endpoints: to that where the client was, or else to any.
+    /// Rules that balance between a scope's endpoints: with session affinity to the client's last one, else to a random one.
     fn balance(&self, scope: Scope, served: &BTreeMap<String, Served>) -> Vec<Rule> {
         let mut rules = self.masquerading(scope);
         let order = place::ordered(self.state.pool(scope));
@@ -113,7 +113,7 @@ impl Port<'_> {
         rules
     }
 
-    /// Who is masqueraded on the way to the cluster IP, at the head of the chain that this leads to.
+    /// Masquerade rules for the cluster IP, at the head of the chain that it leads to.
     fn masquerading(&self, scope: Scope) -> Vec<Rule> {
         let mut rules = Vec::new();
         for frontend in &self.state.frontends {
@@ -136,7 +136,7 @@ impl Port<'_> {
         rules
     }
 
-    /// From outside the cluster. Under policy Local, pods and the node itself leave this before the last rule.
+    /// Rules of the external chain. With policy Local, packets from pods and from the node itself leave it before the last rule.
     fn outside(&self, external: External) -> Vec<Rule> {
         let comment = |begin: &str| format!("{begin} traffic for {} external destinations", self.names.printed);
         let all = self.names.cluster();
@@ -159,7 +159,7 @@ impl Port<'_> {
         rules
     }
 
-    /// Who may use the load balancer addresses, if not everybody.
+    /// Rules of the firewall chain, which admit source ranges to load balancer addresses; `None` without source ranges.
     fn firewall(&self) -> Option<Vec<Rule>> {
         let mut of_balancers = self.state.frontends.iter().filter_map(|frontend| match &frontend.sources {
             SourceRanges::Only(ranges) if matches!(Shape::of(frontend), Shape::External(_)) => Some(ranges),

@@ -1,5 +1,5 @@
-//! A service's state, as the objects that serve it. Holds no policy: the treatment says what happens; here stands which
-//! chain does that.
+//! Compiles a service's state into the objects that serve it. Holds no policy: the model has decided the treatment, and this
+//! module selects the chains that implement it.
 
 use ferry_api::object::Family;
 use ferry_kernel::iptables::{Rule, Table};
@@ -14,7 +14,7 @@ use crate::port::Port;
 use crate::shape::{External, Shape};
 use crate::{base, chains, dispatch, place};
 
-/// Compiles for one IP family.
+/// Compiler of this mode for one IP family.
 #[derive(Clone, Copy, Debug)]
 pub struct Iptables {
     family: Family,
@@ -24,7 +24,7 @@ pub struct Iptables {
 // === impl Iptables ===
 
 impl Iptables {
-    /// For this family, on a machine with these features.
+    /// A compiler for this family, on a machine with these features.
     pub fn new(family: Family, features: Features) -> Self {
         Self { family, features }
     }
@@ -40,8 +40,8 @@ impl Compile for Iptables {
     type Hint = Hint;
     const PROFILE: Profile = Profile::IPTABLES;
     const PLACES: bool = true;
-    // In the tool's nft variant the kernel checks all that is reachable at every commit that adds a rule, which takes long
-    // once there are many services: so all new chains come before the first rule that leads to them, in one portion.
+    // With the nft variant the kernel validates all reachable rules at every commit that adds one, which takes long with many
+    // services: so all new chains are created before the first rule that jumps to them, in one portion.
     const PORTION: usize = 10_000;
 
     fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<IptObject>) {
@@ -86,7 +86,7 @@ impl Compile for Iptables {
 }
 
 impl Iptables {
-    /// The objects of a Service; without those that it has on the other side of a change, too, as far as that is easily seen.
+    /// Compiles a Service. Leaves out objects that are on the other side of a change too, if that is cheap to determine.
     fn service(
         &self,
         context: &Context,
@@ -116,7 +116,7 @@ impl Iptables {
         self.health_checks(service, out);
     }
 
-    /// Health checks are let in: a rule for each port, as upstream has it.
+    /// Adds the rules that accept health checks: one for each port, as upstream does.
     fn health_checks(&self, service: &ServiceState, out: &mut Vec<IptObject>) {
         let Some(check) = service.health_check else { return };
         if service.ports.is_empty() {
@@ -125,7 +125,7 @@ impl Iptables {
         let number = check.port.get();
         let rule = |state: &PortState| dispatch::health_check(&service.name, &state.name, number);
         let mut rules: Vec<Rule> = service.ports.iter().map(rule).collect();
-        // Upstream writes them in no order.
+        // Upstream writes them in random order.
         rules.sort();
         rules.dedup();
         let chain = ChainId { table: Table::Filter, name: names::NODE_PORTS };
@@ -134,7 +134,7 @@ impl Iptables {
     }
 }
 
-/// The same port of the other side, if it differs by its endpoints at most.
+/// The same port on the other side of a change, if it differs at most in its endpoints.
 fn beside<'a>(other: &'a ServiceState, index: usize, state: &PortState) -> Option<&'a PortState> {
     let is_same = |port: &&PortState| port.name == state.name && port.protocol == state.protocol;
     let port = other.ports.get(index).filter(is_same).or_else(|| other.ports.iter().find(is_same))?;

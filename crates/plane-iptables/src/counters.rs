@@ -1,4 +1,4 @@
-//! What the runs of the tool have come to, for metrics.
+//! Counters of the tool's runs, for metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use ferry_kernel::iptables::Table;
 
 use crate::mirror::at;
 
-/// Counters of one family. Read at any time, from any thread.
+/// Counters of one family. May be read from any thread.
 #[derive(Debug, Default)]
 pub struct Counters {
     runs: AtomicU64,
@@ -23,42 +23,42 @@ pub struct Counters {
 // === impl Counters ===
 
 impl Counters {
-    /// Runs of `iptables-restore`, failed ones too.
+    /// Number of runs of `iptables-restore`, including failed ones.
     pub fn runs(&self) -> u64 {
         self.runs.load(Ordering::Relaxed)
     }
 
-    /// Bytes that it was given.
+    /// Bytes written to `iptables-restore`.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Runs that failed.
+    /// Number of failed runs.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Those of them that were to change what an earlier run had made.
+    /// Number of failed runs that were to change rules of an earlier run.
     pub fn partial_failures(&self) -> u64 {
         self.partial_failures.load(Ordering::Relaxed)
     }
 
-    /// Runs that had to wait for the lock of the legacy variant, some of them in vain.
+    /// Number of runs that waited for the lock of the legacy variant, including those that timed out.
     pub fn lock_waits(&self) -> u64 {
         self.lock_waits.load(Ordering::Relaxed)
     }
 
-    /// How long they have waited, altogether.
+    /// Total time of waiting for the lock.
     pub fn lock_wait(&self) -> Duration {
         Duration::from_micros(self.lock_wait_micros.load(Ordering::Relaxed))
     }
 
-    /// Rules of ours in this table.
+    /// Number of our rules in this table.
     pub fn rules(&self, table: Table) -> u64 {
         self.rules.get(at(table)).map_or(0, |rules| rules.load(Ordering::Relaxed))
     }
 
-    /// Rules that the last run has written to this table.
+    /// Number of rules that the last commit wrote to this table.
     pub fn written(&self, table: Table) -> u64 {
         self.written.get(at(table)).map_or(0, |rules| rules.load(Ordering::Relaxed))
     }

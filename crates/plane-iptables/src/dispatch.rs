@@ -1,4 +1,4 @@
-//! How the frontends of a port are found, or refused: rules in chains that all services share.
+//! Compiles the rules in shared chains that dispatch packets to a port's frontends, or refuse them.
 
 use ferry_api::object::{Family, ObjectName, Protocol};
 use ferry_kernel::iptables::{ChainName, Match, Rule, Table, Target};
@@ -10,13 +10,13 @@ use crate::port::Port;
 use crate::rules::{self, RuleWriter};
 use crate::shape::{Refusal, Shape};
 
-/// Where a frontend's rules stand, and how they begin.
+/// Writes the rules of one frontend.
 struct Entrance<'a> {
     frontend: &'a Frontend,
     port: &'a Port<'a>,
 }
 
-/// The rules that find or refuse the frontends of a port.
+/// Writes the rules that dispatch or refuse packets to the frontends of a port.
 pub(crate) fn write(port: &Port<'_>, out: &mut Vec<IptObject>) {
     for frontend in &port.state.frontends {
         let entrance = Entrance { frontend, port };
@@ -33,7 +33,7 @@ pub(crate) fn write(port: &Port<'_>, out: &mut Vec<IptObject>) {
     }
 }
 
-/// What lets health checks in, by the way of one port of the Service.
+/// The rule that accepts health checks, with the comment of one port of the Service.
 pub(crate) fn health_check(service: &ObjectName, port: &str, number: u16) -> Rule {
     let printed = PortNames::new(service, port, Protocol::Tcp).printed;
     RuleWriter::new()
@@ -46,7 +46,7 @@ pub(crate) fn health_check(service: &ObjectName, port: &str, number: u16) -> Rul
 // === impl Entrance ===
 
 impl Entrance<'_> {
-    /// The chain that serves whoever comes.
+    /// The chain that a frontend's packets jump to; `None` if it is refused or left alone.
     fn leads_to(&self, shape: Shape) -> Option<ChainName> {
         let names = &self.port.names;
         match (shape, &self.frontend.sources) {
@@ -58,7 +58,7 @@ impl Entrance<'_> {
         }
     }
 
-    /// `-d … -p … -m comment … -m … --dport …`, as all rules about a frontend begin; `matching` stands before the port.
+    /// `-d … -p … -m comment … -m … --dport …`: the matches of all rules for a frontend; `matching` comes before the port.
     fn rule(&self, comment: &str, matching: Option<Match>) -> RuleWriter {
         let mut rule = RuleWriter::new().protocol(self.port.state.protocol).comment(comment);
         if let Some(matching) = matching {
@@ -95,7 +95,7 @@ impl Entrance<'_> {
         self.owned_rules(Table::Nat, names::SERVICES, [rule])
     }
 
-    /// Whom the source ranges don't hold isn't translated, and dropped for that.
+    /// The rule that drops packets from outside the source ranges: the firewall chain left them untranslated.
     fn keep_out(&self) -> IptObject {
         let names = &self.port.names;
         let comment = format!("{} traffic not accepted by {}", names.printed, names.firewall());
@@ -120,7 +120,7 @@ impl Entrance<'_> {
     }
 }
 
-/// The comment of a rule about an address.
+/// The comment of a rule for a frontend's address.
 pub(crate) fn comment(printed: &str, kind: FrontendKind) -> String {
     let what = match kind {
         FrontendKind::ClusterIp => " cluster IP",

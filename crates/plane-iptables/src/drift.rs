@@ -1,4 +1,4 @@
-//! What was changed in chains that others have touched.
+//! Finds drift: compares chains that other programs have changed with the mirror, and returns the keys that differ.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,11 @@ use crate::mirror::{Kind, Mirror};
 use crate::object::{ChainId, IptKey, IptObject, OwnedRulesKey, Owner};
 use crate::sort::Found;
 
-/// Beyond so many, everything is compared.
+/// Most keys that are repaired one by one; beyond that, a full sync compares everything.
 const KEYS: usize = 1024;
 
-/// Keys of chains that others have touched. Shared ones are read by `read`, since only their content tells which objects differ.
+/// Keys of drift candidates in changed chains. Shared chains are read by `read`, since only their rules show the differing
+/// objects.
 pub(crate) fn keys(
     mirror: &Mirror,
     touched: &BTreeSet<ChainId>,
@@ -29,7 +30,7 @@ pub(crate) fn keys(
     Ok(keys)
 }
 
-/// What differs in tables that were read as a whole: entries and other rules next to them, and chains of one unit.
+/// Differing keys in tables that were read as a whole: rules in shared chains, foreign rules there, and chains of one unit.
 pub(crate) fn keys_in(mirror: &Mirror, found: &Found, tables: &BTreeSet<Table>) -> Vec<IptKey> {
     let shared = base::shared_chains();
     let shared: BTreeSet<ChainId> = shared.filter(|id| tables.contains(&id.table)).collect();
@@ -39,7 +40,7 @@ pub(crate) fn keys_in(mirror: &Mirror, found: &Found, tables: &BTreeSet<Table>) 
     keys
 }
 
-/// All keys of what was suspected; everything if they are many.
+/// The extent of a repair: these keys, or everything if they are many.
 pub(crate) fn extent(keys: Vec<IptKey>) -> Option<Extent<IptKey>> {
     match keys.len() {
         0 => None,
@@ -48,7 +49,7 @@ pub(crate) fn extent(keys: Vec<IptKey>) -> Option<Extent<IptKey>> {
     }
 }
 
-/// What differs in chains of entries.
+/// Differing keys in shared chains.
 pub(crate) fn differing(mirror: &Mirror, found: &Found, chains: &BTreeSet<ChainId>) -> Vec<IptKey> {
     let mut keys = Vec::new();
     for id in chains.iter().filter(|id| Kind::of(**id) != Some(Kind::Own)) {
@@ -57,7 +58,7 @@ pub(crate) fn differing(mirror: &Mirror, found: &Found, chains: &BTreeSet<ChainI
     keys
 }
 
-/// The entries that differ, and the rules that are not ours.
+/// Adds the owned rules that differ, and the foreign rules.
 fn compare(id: ChainId, mirror: &Mirror, found: &Found, keys: &mut Vec<IptKey>) {
     let (before, now) = (mirror.shared_chain(id), found.mirror.shared_chain(id));
     if before.is_some() != now.is_some() && Kind::of(id) != Some(Kind::BuiltIn) {

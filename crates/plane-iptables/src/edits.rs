@@ -1,6 +1,6 @@
-//! Edits of a long chain by position: a change of one endpoint rewrites one rule of it, not all.
+//! Edits long chains by position: a changed endpoint rewrites one rule, and not the whole chain.
 //!
-//! The nft variant takes time for each rule that it writes, and the square of the chains that rules of one section name.
+//! The nft variant's time is proportional to the rules that it writes, and to the square of the chain names in one section.
 
 use std::collections::HashSet;
 
@@ -11,39 +11,38 @@ use crate::object::{ChainId, ChainRules};
 
 /// Chains with fewer rules are written as a whole.
 pub(crate) const LONG: usize = 16;
-/// A chain of which more than one rule in so many changes is written as a whole.
+/// A chain is written as a whole if more than one rule in this number changes.
 const SHARE: usize = 4;
 
-/// The rules of a long chain in their order, each as a hash of 64 bits without its comments.
+/// The rules of a long chain in order, each as a 64-bit hash without its comments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sequence(Box<[u64]>);
 
-/// One change of a chain. Positions count from 1 and are those at which the edit is made after all earlier ones; indices are
-/// those of the chain's new rules.
+/// One change of a chain. Positions count from 1 and apply after all earlier edits; indices refer to the chain's new rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Edit {
-    /// the rule at this position becomes the one with this index
+    /// replaces the rule at this position by the one with this index
     Replace { position: usize, index: usize },
-    /// a rule is put before the one at this position
+    /// inserts a rule before the one at this position
     Insert { position: usize, index: usize },
-    /// a rule is put behind all others
+    /// appends a rule
     Append { index: usize },
-    /// the rule at this position goes
+    /// deletes the rule at this position
     Delete { position: usize },
 }
 
 // === impl Sequence ===
 
 impl Sequence {
-    /// Of a chain that balances between many endpoints; `None` for all others. The rules of other chains are not in the kernel's
-    /// order where they are read back.
+    /// The sequence of a chain that balances between many endpoints; `None` for all others. Rules of other chains are not kept in
+    /// the kernel's order when they are read back.
     pub(crate) fn of(id: ChainId, rules: &ChainRules) -> Option<Self> {
         let balances = id.table == Table::Nat && is_balancing(id.name);
         (balances && rules.0.len() >= LONG).then(|| Self(rules.hashes().collect()))
     }
 
-    /// The edits that turn the chain's rules into these; `None` if writing the chain as a whole is cheaper. Edits come from the
-    /// end of the chain to its beginning, so that each refers to a rule that the kernel held before the first one.
+    /// The edits that turn the chain's rules into these; `None` if writing the chain as a whole is cheaper. Edits proceed from
+    /// the end of the chain to its beginning, so that each refers to a rule that existed before the first one.
     pub(crate) fn edits(&self, rules: &ChainRules) -> Option<Vec<Edit>> {
         let next: Vec<u64> = rules.hashes().collect();
         let (old_set, next_set): (HashSet<u64>, HashSet<u64>) =
@@ -68,7 +67,7 @@ impl Sequence {
     }
 }
 
-/// The edits between two rules that stay.
+/// The edits between two remaining rules.
 fn gap(old: std::ops::Range<usize>, next: std::ops::Range<usize>, length: usize, edits: &mut Vec<Edit>) {
     let both = old.len().min(next.len());
     let behind = old.end;

@@ -1,4 +1,4 @@
-//! A plan as the text that `iptables-restore` is given.
+//! Encodes a plan as the input of `iptables-restore`.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,48 +12,48 @@ use crate::names::Class;
 use crate::object::{self, ChainId, ChainRules, IptObject, Owner};
 use crate::plan::{Item, Part, Plan, Steps, Task, Work, is_last};
 
-/// The text, and which operation stands where in it.
+/// The input, with the operation of each line.
 pub(crate) struct Script<'a> {
-    /// what was not handed on yet
+    /// the part that was not flushed yet
     restore: Restore,
-    /// so many lines were handed on
+    /// number of flushed lines
     flushed: usize,
-    /// where the text goes, piece by piece. Without it, it stays, and so does what stands where in it
+    /// receives the text piece by piece. Without it, the text and the operations of its lines are kept
     sink: Option<&'a mut Sink<'a>>,
     write_result: io::Result<()>,
-    /// from which line on which operation is written, if any
+    /// first line of each operation; `None` for lines of no operation
     marks: Vec<(usize, Option<Item>)>,
     outline: Outline,
 }
 
-/// Takes a piece of the text.
+/// Receives a piece of the text.
 pub(crate) type Sink<'a> = dyn FnMut(&str) -> io::Result<()> + 'a;
 
-/// What there is to know of a text that is not kept.
+/// Summary of a text that is not kept.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outline {
     /// the last line of each section
     commits: Vec<usize>,
     written: [usize; Table::ALL.len()],
-    /// how long it is
+    /// length of the text
     pub(crate) bytes: usize,
 }
 
-/// What an earlier try has come to.
+/// Progress of the earlier attempts of a commit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Progress {
-    /// so many sections were committed
+    /// number of committed sections
     pub(crate) sections: usize,
-    /// chains to which somebody else's rules lead: they are emptied, and stay
+    /// chains that foreign rules jump to: they are flushed, and not deleted
     pub(crate) stuck: BTreeSet<ChainId>,
-    /// there are too many of these to find them one by one: no chain is removed at all
+    /// true if too many are stuck to find them one by one: no chain is deleted at all
     pub(crate) all_stuck: bool,
 }
 
 // === impl Progress ===
 
 impl Progress {
-    /// Chains that this batch deletes and that are there still, without rules.
+    /// Chains that this batch deletes and that still exist, without rules.
     pub(crate) fn stuck_in(&self, batch: &Batch<IptObject>) -> BTreeSet<ChainId> {
         let deleted = batch.delete.iter().filter_map(|object| match object {
             IptObject::Chain(id, _) | IptObject::SharedChain(id) if !object::is_shared(object) => Some(*id),
@@ -63,23 +63,23 @@ impl Progress {
     }
 }
 
-/// A piece of the text that is handed on has at least so many bytes.
+/// Minimum bytes of a flushed piece of the text.
 const FLUSH_BYTES: usize = 64 << 10;
 
 // === impl Outline ===
 
 impl Outline {
-    /// How many sections it has.
+    /// Number of sections.
     pub(crate) fn sections(&self) -> usize {
         self.commits.len()
     }
 
-    /// How many sections end before this line.
+    /// Number of sections that end before this line.
     pub(crate) fn sections_before(&self, line: usize) -> usize {
         self.commits.partition_point(|commit| *commit < line)
     }
 
-    /// How many rules are written to this table.
+    /// Number of rules that are written to this table.
     pub(crate) fn written(&self, table: Table) -> usize {
         self.written.get(at(table)).copied().unwrap_or(0)
     }
@@ -88,7 +88,7 @@ impl Outline {
 // === impl Script ===
 
 impl Script<'static> {
-    /// The text as a whole.
+    /// Encodes the text as a whole.
     pub(crate) fn new(plan: &Plan<'_>, progress: &Progress) -> Self {
         let mut script = Self::begin(plan, None);
         script.parts(plan, progress);
@@ -97,11 +97,11 @@ impl Script<'static> {
     }
 }
 
-/// The text as a whole.
+/// A text that is kept as a whole.
 pub(crate) type Whole = Script<'static>;
 
 impl<'a> Script<'a> {
-    /// Hands on the text piece by piece, so that it never is in memory as a whole.
+    /// Writes the text to `sink` piece by piece, so that it is never in memory as a whole.
     pub(crate) fn stream(plan: &Plan<'_>, progress: &Progress, sink: &'a mut Sink<'a>) -> io::Result<Outline> {
         let mut script = Self::begin(plan, Some(sink));
         script.parts(plan, progress);
@@ -128,18 +128,18 @@ impl<'a> Script<'a> {
         &self.outline
     }
 
-    /// The operation that a line is about.
+    /// The operation of a line.
     pub(crate) fn operation(&self, line: usize) -> Option<Item> {
         let before = self.marks.partition_point(|(first, _)| *first <= line);
         self.marks.get(before.checked_sub(1)?)?.1
     }
 
-    /// A line, from 1.
+    /// A line, counted from 1.
     pub(crate) fn line(&self, line: usize) -> Option<&str> {
         self.text().lines().nth(line.checked_sub(1)?)
     }
 
-    /// The table that a line is about.
+    /// The table of a line.
     pub(crate) fn table(&self, line: usize) -> Option<Table> {
         let name = self.text().lines().take(line).filter_map(|line| line.strip_prefix('*')).last()?;
         Table::ALL.into_iter().find(|table| table.name() == name)
@@ -296,7 +296,7 @@ impl<'a> Script<'a> {
             self.mark(made.or(gone));
             self.restore.declare(id.name);
         } else if made.is_some() {
-            // The kubelet may have made it just now, and it would be emptied.
+            // Declaring it would flush it, and the kubelet may have created it just now.
             self.mark(made);
             self.restore.create(id.name);
         }
@@ -341,7 +341,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// Writes all that a place is to hold.
+    /// Writes all rules of a shared chain anew.
     fn rewrite(&mut self, plan: &Plan<'_>, id: ChainId, task: &Task, steps: Steps) {
         let Some(chain) = plan.mirror.shared_chain(id) else { return };
         let owner_of = |item: &Item| match plan.object(*item) {
@@ -387,7 +387,7 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Whether the comment of a rule says nothing that names don't.
+/// True if the comment of a rule adds nothing to the names in it.
 fn is_comment_implied(chain: ChainName, rule: &Rule) -> bool {
     match Class::of(chain) {
         Some(Class::Endpoint) => true,

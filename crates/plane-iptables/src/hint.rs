@@ -6,7 +6,7 @@ use ferry_model::{FrontendAddr, PortState, Scope, ServiceState};
 use ferry_plane::Unit;
 
 use crate::names::{Class, PortNames};
-use crate::object::{EntryKey, IptKey, Owner};
+use crate::object::{IptKey, OwnedRulesKey, Owner};
 use crate::place;
 
 /// Something that a key and the units that may want its object have in common. A key of a Service's chain has two hints, so that
@@ -37,13 +37,13 @@ pub(crate) fn of_key(key: &IptKey, hints: &mut Vec<Hint>) {
             Some(Class::Endpoint) => hints.extend([Hint::OfEndpoint, Hint::Chain(id.name)]),
             Some(Class::Fixed | Class::Place) | None => hints.push(Hint::Base),
         },
-        IptKey::Entry(EntryKey { owner, .. }) => hints.push(match *owner {
+        IptKey::OwnedRules(OwnedRulesKey { owner, .. }) => hints.push(match *owner {
             Owner::Vip(address, port, protocol) => Hint::Frontend(protocol, FrontendAddr::Vip(address, port)),
             Owner::NodePort(port, protocol) => Hint::Frontend(protocol, FrontendAddr::NodePort(port)),
             Owner::HealthCheck(port, _) => Hint::HealthCheck(port),
             Owner::NodePorts(_) | Owner::Jump(_) | Owner::Guard => Hint::Base,
         }),
-        IptKey::Place(_) | IptKey::RouteLocalnet | IptKey::Stray(..) => hints.push(Hint::Base),
+        IptKey::SharedChain(_) | IptKey::RouteLocalnet | IptKey::ForeignRule(..) => hints.push(Hint::Base),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Whether an earlier run's rules are serving, or another program's in this mode, before anything is read back or changed.
+//! Detects rules that already serve, of an earlier run or of another proxy in this mode, before anything is read back or changed.
 
 use std::io;
 
@@ -7,11 +7,10 @@ use ferry_kernel::iptables::{self, Backend, ChainName, Environment, Failure, Lin
 
 use crate::names::{self, Class};
 
-/// Whether packets to some service are sent anywhere, in either variant. Changes nothing, and runs no tool where the kernel
-/// says that there is nothing.
+/// True if rules of some service exist, in either variant. Changes nothing, and runs no tool if the kernel reports no rules.
 ///
 /// # Errors
-/// `PermissionDenied` without `CAP_NET_ADMIN`; whatever else the system says.
+/// `PermissionDenied` without `CAP_NET_ADMIN`; any other error of the kernel or the tool.
 pub fn in_use(family: Family) -> io::Result<bool> {
     Ok(in_use_nft(family)? || in_use_legacy(family)?)
 }
@@ -34,7 +33,7 @@ fn in_use_legacy(family: Family) -> io::Result<bool> {
         return Ok(false);
     }
     let tool = match Tool::find_in(&Environment::of_process(), family, Some(Backend::Legacy)) {
-        // Who has made the table has another tool; nobody can tell what is in it.
+        // The table's maker uses another tool; its rules can't be read.
         Err(Failure::Missing { .. } | Failure::TooOld { .. }) => return Ok(false),
         tool => tool.map_err(io::Error::other)?,
     };

@@ -1,8 +1,8 @@
-//! The state machine of what is known about one family's tables, between reads, commits and changes by others.
+//! Tracks how far the mirror of one family's tables is valid, between reads, commits and foreign changes.
 //!
 //! ```text
 //! Unknown ── everything read ──> Known ── a commit whose outcome is uncertain ──> Unknown
-//!                                Known ── changes by others ──> Known with suspects ── compared with the mirror ──> Known
+//!                                Known ── foreign changes ──> Known with suspects ── compared with the mirror ──> Known
 //! ```
 
 use std::collections::{BTreeSet, HashSet};
@@ -16,45 +16,45 @@ use crate::mirror::{Kind, Mirror, Size};
 use crate::object::{ChainId, IptKey, IptObject};
 use crate::watch::Heard;
 
-/// What is known about the tables of one family.
+/// Validity of the mirror of one family's tables.
 #[derive(Debug)]
 pub(crate) enum Knowledge {
-    /// Nothing: everything must be read before the next commit.
+    /// The state is unknown: everything must be read before the next commit.
     Unknown {
-        /// the engine knows
+        /// true if the engine has been asked to read everything
         reported: bool,
     },
-    /// What the mirror holds, but for the suspects.
+    /// The mirror is valid, except for the suspects.
     Known(Box<Known>),
 }
 
-/// The tables as they were read and written last, and what may be different since.
+/// The tables as last read and written, and the parts that may have changed since.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) mirror: Mirror,
     pub(crate) depth: Depth,
-    /// nothing was written since everything was read: what a refused rule refers to was never there
+    /// true if nothing was written since everything was read: a missing chain that a refused rule refers to never existed
     pub(crate) fresh: bool,
     pub(crate) suspects: Suspects,
 }
 
-/// How much of the tables the tool showed when everything was read.
+/// Completeness of the last full read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// every rule
+    /// every rule was read
     Whole,
-    /// not the rules of chains of services. Reading everything again shows no more of them
+    /// the tool could not print the rules of service chains, and can't on another read
     Unreadable,
 }
 
-/// What may differ from the mirror.
+/// Parts of the tables that may differ from the mirror.
 #[derive(Debug, Default)]
 pub(crate) struct Suspects {
-    /// touched by others and not compared with the mirror yet
+    /// foreign changes that were not compared with the mirror yet
     pub(crate) touched: Heard,
-    /// shared chains that others touched, whose rules aren't known
+    /// shared chains with foreign changes, whose rules are unknown
     pub(crate) stale_chains: BTreeSet<ChainId>,
-    /// found to differ, and not reported to the engine yet
+    /// differing keys that were not reported to the engine yet
     pub(crate) unreported: BTreeSet<IptKey>,
 }
 
@@ -66,13 +66,13 @@ impl Knowledge {
     /// After a commit whose outcome is uncertain.
     pub(crate) const UNCERTAIN: Self = Self::Unknown { reported: false };
 
-    /// Everything was read.
+    /// After a full read.
     pub(crate) fn of_all(mirror: Mirror, unreadable: bool) -> Self {
         let depth = if unreadable { Depth::Unreadable } else { Depth::Whole };
         Self::Known(Box::new(Known { mirror, depth, fresh: true, suspects: Suspects::default() }))
     }
 
-    /// What is known, if anything.
+    /// The known state; `None` if it is unknown.
     pub(crate) fn known(&mut self) -> Option<&mut Known> {
         match self {
             Self::Known(known) => Some(known),
@@ -80,7 +80,7 @@ impl Knowledge {
         }
     }
 
-    /// Takes what is known for the time of a commit. Until it is put back, nothing is known.
+    /// Takes the known state for the time of a commit. The state is unknown until it is put back.
     pub(crate) fn take(&mut self) -> Option<Box<Known>> {
         match std::mem::replace(self, Self::UNCERTAIN) {
             Self::Known(known) => Some(known),
@@ -91,7 +91,7 @@ impl Knowledge {
         }
     }
 
-    /// True once after the tables became unknown: the engine must be asked to read everything.
+    /// True once after the state became unknown: the engine must be asked to read everything.
     pub(crate) fn report(&mut self) -> bool {
         match self {
             Self::Unknown { reported } => !std::mem::replace(reported, true),
@@ -99,7 +99,7 @@ impl Knowledge {
         }
     }
 
-    /// How much of a table is ours; `None` if that isn't known.
+    /// The size of our part of a table; `None` if it is unknown.
     pub(crate) fn size(&self, table: Table) -> Option<Size> {
         match self {
             Self::Known(known) => Some(known.mirror.size(table)),
@@ -111,7 +111,7 @@ impl Knowledge {
 // === impl Known ===
 
 impl Known {
-    /// Others have touched these.
+    /// Notes foreign changes.
     pub(crate) fn touch(&mut self, touched: Heard) {
         if touched.everything || touched.unheard {
             self.suspects.stale_chains.extend(base::shared_chains());
@@ -123,20 +123,20 @@ impl Known {
         self.suspects.touched.merge(touched);
     }
 
-    /// These differ.
+    /// Notes differing keys.
     pub(crate) fn differ(&mut self, keys: Vec<IptKey>) {
         self.suspects.stale_chains.extend(keys.iter().filter_map(IptKey::shared_chain));
         self.suspects.unreported.extend(keys);
     }
 
-    /// The shared chains among these were compared with the mirror, and these keys differ.
+    /// Notes that the shared chains among these were compared with the mirror, and that these keys differ.
     pub(crate) fn compared(&mut self, chains: &BTreeSet<ChainId>, differing: Vec<IptKey>) {
-        let places: HashSet<ChainId> = differing.iter().filter_map(IptKey::shared_chain).collect();
-        self.suspects.stale_chains.retain(|chain| !chains.contains(chain) || places.contains(chain));
+        let shared: HashSet<ChainId> = differing.iter().filter_map(IptKey::shared_chain).collect();
+        self.suspects.stale_chains.retain(|chain| !chains.contains(chain) || shared.contains(chain));
         self.suspects.unreported.extend(differing);
     }
 
-    /// These chains were read: what differs there apart from what was asked for is still to be reported.
+    /// Replaces the mirror of these chains, which were read. Differing keys that were not asked for remain to be reported.
     pub(crate) fn renew(&mut self, chains: &BTreeSet<ChainId>, read: Mirror, differing: Vec<IptKey>, asked: &[IptKey]) {
         let asked: HashSet<&IptKey> = asked.iter().collect();
         self.suspects.unreported.extend(differing.into_iter().filter(|key| !asked.contains(key)));
@@ -144,7 +144,7 @@ impl Known {
         self.suspects.stale_chains.retain(|chain| !chains.contains(chain));
     }
 
-    /// So much of a batch is in force; these chains are empty and could not be removed.
+    /// Applies the part of a batch that is in force; `stuck` chains are empty, but could not be deleted.
     pub(crate) fn written(&mut self, family: Family, batch: &Batch<IptObject>, stuck: &BTreeSet<ChainId>) {
         self.mirror.apply(family, batch, stuck);
         self.fresh = false;

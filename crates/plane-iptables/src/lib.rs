@@ -1,16 +1,36 @@
-//! The iptables mode: upstream's chains, names and rules, by way of `iptables-restore`.
+//! The iptables mode: upstream's chains, names and rules, written by `iptables-restore` in either variant of the tool (nft,
+//! legacy).
 //!
-//! - `object`: what is put into the kernel; `names`: how it is called there; `features`: what the machine can
-//! - `backend`: which variant of the tool
-//! - `base`: chains of the base, and what leads to ours; `compile`: a service, of which `shape` says how its frontends are
-//!   served, `port` is what the next two need, `dispatch` how they are found or refused, and `chains` what serves them, in an order that `place` keeps;
-//!   `hint`: which units may want a key; `rules`: how rules are written
-//! - `kernel`: what touches the tables; `variant`: how the two variants of the tool differ in that; `mirror`: what is there, `knowledge` how far that
-//!   can be relied on, and `plan` what a batch comes to against it, `edits` of long chains, `encode` as the
-//!   tool's input; `read`, `sort`: what the tool prints, as objects; `watch`, `drift`: what others do; `verdict`: what
-//!   failures mean; `counters`: for metrics
-//! - `ruleset`: objects as the chains of a kernel; `trace`: what they do with a packet; `render`: as text; `testing`: what holds for
-//!   the objects of any state
+//! A Service's rules are in chains of its own (`KUBE-SVC-…`, `KUBE-SEP-…` and others). Packets get there by single rules in
+//! shared chains (`KUBE-SERVICES` and others), which built-in chains jump to. So there are two kinds of objects with rules:
+//! chains of one unit with all their rules, and the rules of one owner in a shared chain.
+//!
+//! # The way of a batch
+//!
+//! 1. The engine (crate `ferry-plane`) calls [`Iptables`], this mode's compiler. `place` orders the endpoints of long pools, so
+//!    that a change touches few rules of a chain.
+//! 2. [`compile`] turns the old and the new unit into objects. [`base`] compiles shared chains and jumps. For each port of a
+//!    Service, `shape` maps the treatment of a frontend to a chain or a refusal, `dispatch` writes its rules in shared chains,
+//!    and `chains` the port's own chains, from the inputs in `port`, with rules written by `rules`.
+//! 3. The engine diffs both lists of objects and passes the batch to `kernel`, the half that touches the kernel.
+//! 4. `kernel` first takes the foreign changes that `watch` has received; `variant` hides the differences of the two variants.
+//!    `plan` compares the batch with `mirror`, the copy of the rules that the kernel holds, and divides it into sections;
+//!    `knowledge` tracks which parts of the mirror are valid. `edits` replaces single rules of long chains by position.
+//! 5. `encode` writes the plan as the tool's input, and the tool runs once. `verdict` maps a failure to the engine's error, by
+//!    the line that the tool names. `counters` counts runs for the metrics.
+//! 6. At a start, after foreign changes and for repairs, `read` parses the output of `iptables-save` by lines, `sort` turns the
+//!    lines into objects, and `drift` finds the keys that differ from the mirror. `hint` narrows
+//!    down the units that may want a key, so that a repair compiles few of them.
+//!
+//! Read first: [`object`] (objects, owners, ranks) and [`names`] (the chains and their purpose), then `compile`, `plan`,
+//! `encode` and `kernel`. [docs/modes/iptables.md](../../../docs/modes/iptables.md) shows the resulting ruleset.
+//!
+//! # Beside the way
+//!
+//! - [`backend`] chooses the variant of the tool, [`features`] holds the facts of the machine that rules depend on, and
+//!   [`in_use()`] detects rules that already serve.
+//! - For tests and people: `ruleset` assembles objects into chains, `trace` simulates them on a packet, [`render`] prints them,
+//!   `testing` checks their invariants, and `refers` lists the references between them.
 
 pub mod backend;
 pub mod base;
@@ -64,8 +84,8 @@ pub use watch::Turn;
 /// The engine of this mode.
 pub type IptablesEngine = Engine<Iptables, IptablesKernel>;
 
-/// The engine of the tool's family, for the network namespace of the thread that uses it. Engines of one process share the
-/// `turn`.
+/// Creates the engine of the tool's family, for the network namespace of the thread that uses it. Engines of one process share
+/// the `turn`.
 pub fn engine(features: Features, tool: Tool, turn: Turn, counters: Arc<Counters>) -> IptablesEngine {
     let family = tool.family();
     Engine::new(Iptables::new(family, features), IptablesKernel::new(tool, turn, counters))

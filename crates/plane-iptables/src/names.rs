@@ -1,35 +1,35 @@
-//! The names of chains, counters and services: upstream's, so that either proxy takes over what the other has left.
+//! Names of chains, counters and services: upstream's, so that either proxy takes over the other's rules.
 
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_kernel::iptables::{ChainName, Table};
 use sha2::{Digest, Sha256};
 
-/// The accounting object that counts packets of no known connection, which are dropped.
+/// The accounting object that counts dropped packets in conntrack state INVALID.
 pub const INVALID_DROPPED: &str = "ct_state_invalid_dropped_pkts";
 
-/// The accounting object that counts connections to node ports by way of loopback.
+/// The accounting object that counts connections to node ports over loopback.
 pub const LOCALHOST_ACCEPTED: &str = "localhost_nps_accepted_pkts";
 
-/// Empty, in each table: gone when somebody has flushed it.
+/// The canary, an empty chain in each table: it is missing after another program has flushed the table.
 pub const CANARY: ChainName = ChainName::literal("KUBE-PROXY-CANARY");
-/// nat: asks for masquerading.
+/// nat: marks packets for masquerading.
 pub const MARK_MASQ: ChainName = ChainName::literal("KUBE-MARK-MASQ");
-/// nat: masquerades what asks for it.
+/// nat: masquerades marked packets.
 pub const POSTROUTING: ChainName = ChainName::literal("KUBE-POSTROUTING");
-/// filter: what is forwarded for services gets through.
+/// filter: accepts forwarded packets of services.
 pub const FORWARD: ChainName = ChainName::literal("KUBE-FORWARD");
-/// nat: where packets to services go on; filter: cluster IPs that refuse.
+/// nat: dispatches packets to services; filter: refuses cluster IPs without endpoints.
 pub const SERVICES: ChainName = ChainName::literal("KUBE-SERVICES");
-/// filter: external addresses and node ports that refuse.
+/// filter: refuses external addresses and node ports without endpoints.
 pub const EXTERNAL_SERVICES: ChainName = ChainName::literal("KUBE-EXTERNAL-SERVICES");
-/// nat: where packets to node ports go on; filter: health check ports are let in.
+/// nat: dispatches packets to node ports; filter: accepts packets to health check ports.
 pub const NODE_PORTS: ChainName = ChainName::literal("KUBE-NODEPORTS");
-/// filter: load balancer addresses refuse whom their source ranges don't hold.
+/// filter: drops packets to load balancer addresses from outside their source ranges.
 pub const PROXY_FIREWALL: ChainName = ChainName::literal("KUBE-PROXY-FIREWALL");
-/// filter: the guard of loopback; the kubelet has it too.
+/// filter: the loopback guard, shared with the kubelet.
 pub const FIREWALL: ChainName = ChainName::literal("KUBE-FIREWALL");
 
-/// What the names of per-service chains begin with.
+/// Prefixes of the names of per-service chains.
 const PREFIXES: [(Class, &str); 5] = [
     (Class::Cluster, "KUBE-SVC-"),
     (Class::Local, "KUBE-SVL-"),
@@ -38,42 +38,42 @@ const PREFIXES: [(Class, &str); 5] = [
     (Class::Endpoint, "KUBE-SEP-"),
 ];
 
-/// Bytes of one part of a Service port's printed name: as many as the API allows in each.
+/// Maximum bytes of one part of a Service port's printed name, as in the API.
 const PART: usize = 63;
 
 /// Characters of a hash in a chain's name.
 const HASH: usize = 16;
 
-/// Ends the comment of a rule that lets in health checks.
+/// End of the comment of a rule that accepts health checks.
 const HEALTH_CHECK: &str = " health check node port";
 
-/// What a chain of ours is for, by its name.
+/// Purpose of one of our chains, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// one of the base with rules of its own, or none: `KUBE-PROXY-CANARY`, `KUBE-MARK-MASQ`, `KUBE-POSTROUTING`,
+    /// a chain of the base with rules of its own, or without rules: `KUBE-PROXY-CANARY`, `KUBE-MARK-MASQ`, `KUBE-POSTROUTING`,
     /// `KUBE-FORWARD`
     Fixed,
-    /// one of the base that holds the rules of many: `KUBE-SERVICES` and its like
+    /// a shared chain of the base, with rules of many owners: `KUBE-SERVICES` and its like
     Shared,
-    /// `KUBE-SEP-…`: to one endpoint
+    /// `KUBE-SEP-…`: translates to one endpoint
     Endpoint,
-    /// `KUBE-SVC-…`: to one of all endpoints
+    /// `KUBE-SVC-…`: balances between all endpoints
     Cluster,
-    /// `KUBE-SVL-…`: to one of this node's endpoints
+    /// `KUBE-SVL-…`: balances between this node's endpoints
     Local,
-    /// `KUBE-EXT-…`: from outside the cluster
+    /// `KUBE-EXT-…`: traffic to external frontends
     External,
     /// `KUBE-FW-…`: source ranges
     Firewall,
 }
 
-/// The names of one Service port: of its chains, and what comments call it.
+/// Names of one Service port: of its chains and in comments.
 #[derive(Clone, Debug)]
 pub struct PortNames {
-    /// `namespace/name:port`, or `namespace/name` where the port has no name. Of characters that need no quoting, at most
-    /// 191 bytes
+    /// `namespace/name:port`, or `namespace/name` if the port has no name. Only characters that need no quoting, at most 191
+    /// bytes
     pub printed: String,
-    /// what is hashed: `namespace/name:port` and the protocol
+    /// input of the hashes: `namespace/name:port` and the protocol
     identity: String,
     hash: String,
 }
@@ -81,7 +81,7 @@ pub struct PortNames {
 // === impl PortNames ===
 
 impl PortNames {
-    /// Of this port of a Service; `port` is empty where it has no name.
+    /// The names of this port of a Service; `port` is empty if it has no name.
     pub fn new(service: &ObjectName, port: &str, protocol: Protocol) -> Self {
         let mut identity = format!("{}/{}", service.namespace(), service.name());
         let mut printed = printed_service(service);
@@ -93,7 +93,7 @@ impl PortNames {
         Self { printed, hash: hash(&identity), identity }
     }
 
-    /// The chain of this class; `Endpoint`, `Fixed` and `Place` are none of a port.
+    /// The chain of this class; `Endpoint`, `Fixed` and `Shared` are no classes of a port.
     fn chain(&self, class: Class) -> ChainName {
         with_hash(class, &self.hash)
     }
@@ -127,7 +127,7 @@ impl PortNames {
 // === impl Class ===
 
 impl Class {
-    /// What the chain is for; `None`: it is none of ours, in whatever table.
+    /// The purpose of a chain; `None` if it is none of ours in any table.
     pub fn of(name: ChainName) -> Option<Self> {
         match name {
             CANARY | MARK_MASQ | POSTROUTING | FORWARD => return Some(Self::Fixed),
@@ -142,14 +142,14 @@ impl Class {
         PREFIXES.iter().find_map(of_prefix)
     }
 
-    /// Whether it belongs to one Service.
+    /// True if it belongs to one Service.
     pub fn is_of_service(self) -> bool {
         !matches!(self, Self::Fixed | Self::Shared)
     }
 }
 
-/// Whether a chain of this table is ours: looked at, and removed at clean-up. `KUBE-FIREWALL` is not, which the kubelet
-/// has too.
+/// True if a chain of this table is ours: read back, and deleted at clean-up. `KUBE-FIREWALL` is not, since the kubelet uses it
+/// too.
 pub fn is_ours(table: Table, name: ChainName) -> bool {
     match name {
         CANARY => true,
@@ -171,17 +171,17 @@ pub fn rank(name: ChainName) -> u8 {
     }
 }
 
-/// What stands for a Service in [`Owner::HealthCheck`](crate::object::Owner::HealthCheck). No chain has this name.
+/// The name that represents a Service in [`Owner::HealthCheck`](crate::object::Owner::HealthCheck). No chain has it.
 pub fn of_service(service: &ObjectName) -> ChainName {
     service_called(&printed_service(service))
 }
 
-/// The comment of the rule that lets in health checks of a Service, by what a port of it is called in comments.
+/// The comment of the rule that accepts health checks of a Service, from the printed name of one of its ports.
 pub fn health_check_comment(printed: &str) -> String {
     format!("{printed}{HEALTH_CHECK}")
 }
 
-/// Whose health checks a rule with this comment lets in, as [`of_service`] has it.
+/// The Service of the rule with this comment that accepts health checks, as named by [`of_service`].
 pub fn health_check_of(comment: &str) -> Option<ChainName> {
     let printed = comment.strip_suffix(HEALTH_CHECK)?;
     let service = printed.split_once(':').map_or(printed, |(service, _)| service);
@@ -197,8 +197,8 @@ fn printed_service(service: &ObjectName) -> String {
     format!("{}/{}", part(service.namespace()), part(service.name()))
 }
 
-/// A part of a printed name. One that no API server would let through is cut and cleaned, so that a comment is no longer
-/// than rules can have it and needs no quoting, and gets a hash, so that it remains another than any other.
+/// A part of a printed name. One that no API server would admit is truncated and sanitised, so that a comment fits into a rule
+/// and needs no quoting, and gets a hash, so that it stays unique.
 fn part(text: &str) -> String {
     let is_plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_');
     if text.len() <= PART && text.bytes().all(is_plain) {

@@ -1,5 +1,5 @@
-//! What this mode puts into the kernel: chains of its own with all their rules, and single rules in chains that all
-//! frontends, or other programs, share.
+//! Kernel objects of the iptables mode: chains of one unit with all their rules, and single rules in chains that all frontends,
+//! or other programs, share. Their keys and ranks.
 
 use std::cmp::Ordering;
 use std::convert::Infallible;
@@ -22,71 +22,71 @@ pub struct ChainId {
     pub name: ChainName,
 }
 
-/// One thing that this mode has in the kernel.
+/// One object in the kernel that this mode owns.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IptObject {
-    /// a chain that one unit has for itself, with all its rules
+    /// a chain of one unit, with all its rules
     Chain(ChainId, ChainRules),
-    /// a chain whose rules are [`IptObject::Entry`]s: that it exists
+    /// the existence of a chain whose rules are [`IptObject::OwnedRules`] of many owners
     SharedChain(ChainId),
-    /// the rules that one owner has in a place, or in a built-in chain; next to each other
+    /// the adjacent rules of one owner in a shared or built-in chain
     OwnedRules(OwnedRulesKey, Box<[Rule]>),
-    /// net.ipv4.conf.all.route_localnet is 1, so that 127.0.0.1 can be led elsewhere
+    /// net.ipv4.conf.all.route_localnet is 1, so that packets to 127.0.0.1 can be translated
     RouteLocalnet,
-    /// a rule of somebody else in a place of ours, as the tool prints it after the chain's name; only ever read back
+    /// a rule of another program in one of our shared chains, as the tool prints it after the chain's name; only read back
     ForeignRule(ChainId, Box<str>),
 }
 
-/// The rules of a chain that is one unit's. What its comments say follows from the chain's name, and in large clusters some
-/// are left out, so rules are equal whatever their comments are.
+/// The rules of a chain of one unit. Compared without comments: these follow from the chain's name, and in large clusters some
+/// are left out.
 #[derive(Clone, Debug, Default)]
 pub struct ChainRules(pub Box<[Rule]>);
 
-/// What stays the same when the content of an object changes.
+/// Identity of an object, independent of its content.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IptKey {
     /// [`IptObject::Chain`]
     Chain(ChainId),
-    /// [`IptObject::Place`]
+    /// [`IptObject::SharedChain`]
     SharedChain(ChainId),
-    /// [`IptObject::Entry`]
+    /// [`IptObject::OwnedRules`]
     OwnedRules(OwnedRulesKey),
     /// [`IptObject::RouteLocalnet`]
     RouteLocalnet,
-    /// [`IptObject::Stray`]
+    /// [`IptObject::ForeignRule`]
     ForeignRule(ChainId, Box<str>),
 }
 
-/// Whose rules, and where.
+/// Identity of one owner's rules in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnedRulesKey {
-    /// the chain they stand in
+    /// the chain
     pub chain: ChainId,
-    /// whose they are
+    /// the owner
     pub owner: Owner,
 }
 
-/// Who has rules in a place.
+/// Owner of rules in a shared or built-in chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// the frontend at this address
     Vip(IpAddr, u16, Protocol),
     /// the frontend at this port of the node
     NodePort(u16, Protocol),
-    /// the health checks of a Service on this port; the chain's name stands for the Service
+    /// the health checks of a Service on this port; the name represents the Service, see [`names::of_service`]
     HealthCheck(u16, ChainName),
-    /// what leads to the chain of all node ports: on every local address (`None`) or on this one. Always the last ones
+    /// the jump to the node port chain: for every local address (`None`) or for this one. Always last in the chain
     NodePorts(Option<IpAddr>),
-    /// what leads to this chain, from a built-in one; the first ones when they are made
+    /// the jump from a built-in chain to this one; inserted at the head
     Jump(ChainName),
-    /// the guard of loopback
+    /// the loopback guard
     Guard,
 }
 
 // === impl IptKey ===
 
 impl IptKey {
-    /// The chain in which an object's rules stand next to others'.
+    /// The shared or built-in chain that it is, or is in.
     pub fn shared_chain(&self) -> Option<ChainId> {
         match self {
             Self::OwnedRules(key) => Some(key.chain),
@@ -95,7 +95,7 @@ impl IptKey {
         }
     }
 
-    /// The chain that it is, or stands in.
+    /// The chain that it is, or is in.
     pub fn chain(&self) -> Option<ChainId> {
         match self {
             Self::Chain(id) => Some(*id),
@@ -117,8 +117,7 @@ impl ChainRules {
     }
 }
 
-/// What is left of a rule without its comments. Nothing is copied: at each look at everything, all
-/// rules of a large cluster are compared.
+/// A rule without its comments. Borrows, since a full sync compares all rules of a large cluster.
 fn without_comments(rule: &Rule) -> impl Ord + Hash + '_ {
     let head = (rule.source, rule.destination, rule.input.as_deref(), rule.protocol, rule.target);
     (head, Uncommented(&rule.matches))
@@ -206,12 +205,12 @@ impl Object for IptObject {
 
     fn rank(&self) -> u8 {
         match self {
-            // Chains of services refer to each other: crate::names knows the order.
+            // Chains of services refer to each other, in the order of their classes.
             Self::Chain(id, _) => names::rank(id.name),
             Self::SharedChain(_) => 10,
             Self::OwnedRules(OwnedRulesKey { owner: Owner::Jump(_), .. }, _) => 12,
             Self::OwnedRules(..) | Self::ForeignRule(..) => 11,
-            // Not before the guard stands.
+            // After the guard.
             Self::RouteLocalnet => 13,
         }
     }
@@ -237,8 +236,8 @@ impl Object for IptObject {
     }
 }
 
-/// Whether the kubelet, or whoever needs the guard of loopback, may rely on this too: it is never removed, as upstream
-/// never does. Without the guard, `route_localnet` would let neighbours reach what listens on loopback (CVE-2020-8558).
+/// True if the kubelet or other programs may rely on this object too: it is never deleted, as in upstream. Without the loopback
+/// guard, `route_localnet` would let neighbours reach listeners on loopback (CVE-2020-8558).
 pub fn is_shared(object: &IptObject) -> bool {
     match object {
         IptObject::RouteLocalnet => true,

@@ -1,6 +1,6 @@
-//! The order of endpoints in long chains: a change touches as few rules as it can. A rule's probability depends on how many
-//! follow it, so endpoints that stay keep their distance from the end of the chain: the place of an endpoint that goes is
-//! given to one that comes, or else to the first; more endpoints come in front.
+//! Orders endpoints in long chains so that a change touches as few rules as possible. A rule's probability depends on the number
+//! of rules behind it, so remaining endpoints keep their distance from the end of the chain: the position of a removed endpoint
+//! goes to an added one, or else to the first; further endpoints are put in front.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::edits::LONG;
 use crate::names::PortNames;
 use crate::object::{ChainId, IptKey, IptObject};
 
-/// Orders the long pools of a Service by the order that was there before. Short ones are ordered where they are compiled.
+/// Orders the long pools of a Service after their previous order. Short pools are ordered by the compiler.
 pub(crate) fn place(next: &mut ServiceState, before: Before<'_, IptObject>) {
     let old = match before {
         Before::Unit(Unit::Service(old)) => Some(old),
@@ -42,8 +42,7 @@ pub(crate) fn place(next: &mut ServiceState, before: Before<'_, IptObject>) {
     }
 }
 
-/// The endpoints of a pool in the order in which a chain balances between them: that of the pool if it is long, else that of
-/// their text, as upstream has it.
+/// The endpoints of a pool in the order of the balancing rules: the pool's own if it is long, else by text, as in upstream.
 pub(crate) fn ordered(pool: &Pool) -> Vec<Endpoint> {
     let mut endpoints = pool.0.to_vec();
     if endpoints.len() < LONG {
@@ -52,12 +51,12 @@ pub(crate) fn ordered(pool: &Pool) -> Vec<Endpoint> {
     endpoints
 }
 
-/// An endpoint as comments and hashes have it.
+/// The text of an endpoint in comments and hashes.
 pub(crate) fn text(endpoint: &Endpoint) -> String {
     SocketAddr::new(endpoint.address, endpoint.port).to_string()
 }
 
-/// The order in a chain that was read back; `None` where a rule leads to no endpoint of the pool.
+/// The order in a chain that was read back; `None` for a rule that jumps to no endpoint of the pool.
 fn found(objects: &[IptObject], names: &PortNames, scope: Scope, pool: &Pool) -> Vec<Option<Endpoint>> {
     let name = match scope {
         Scope::Cluster => names.cluster(),
@@ -77,7 +76,7 @@ fn found(objects: &[IptObject], names: &PortNames, scope: Scope, pool: &Pool) ->
     jumps.map(|to| endpoints.get(&to).copied()).collect()
 }
 
-/// The endpoints of `next`, those that stay in the slots they have, counted from the end.
+/// The endpoints of `next`, with remaining ones in their old slots, counted from the end.
 fn arrange(old: Vec<Option<Endpoint>>, next: &Pool) -> Pool {
     if next.len() < LONG {
         return next.clone();
@@ -116,7 +115,7 @@ mod tests {
         last.iter().map(|last| Endpoint { address: Ipv4Addr::new(10, 244, 0, *last).into(), port: 80 }).collect()
     }
 
-    /// The last parts of the addresses, in their order.
+    /// The last octets of the arranged addresses.
     fn arranged(old: &[u8], next: &[u8]) -> Vec<u8> {
         let old: Vec<_> = endpoints(old).into_iter().map(Some).collect();
         let pool = arrange(old, &Pool::new(endpoints(next)));

@@ -1,4 +1,4 @@
-//! What the kernel holds of ours, as objects, from what the tool prints. The text is never held as a whole.
+//! Reads the actual state back: parses the tool's output into objects, without holding the text as a whole.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -14,13 +14,13 @@ pub(crate) fn chains_of(keys: &[IptKey]) -> BTreeSet<ChainId> {
     keys.iter().filter_map(chain_of_key).collect()
 }
 
-/// Of what was read, what stands under these keys; and what doesn't belong into the chains that were read for them.
+/// Keeps the objects with these keys, and the foreign rules in the chains that were read for them.
 pub(crate) fn only(objects: &mut Vec<IptObject>, keys: &[IptKey]) {
     let keys: HashSet<&IptKey> = keys.iter().collect();
     objects.retain(|object| matches!(object, IptObject::ForeignRule(..)) || keys.contains(&object.key()));
 }
 
-/// Reads these tables one after another by `read`, the one with the many chains first.
+/// Reads these tables one after another by `read`: nat first, with the many chains.
 pub(crate) fn each_table(
     tool: &Tool,
     wanted: &[Table],
@@ -33,7 +33,7 @@ pub(crate) fn each_table(
     Ok(sorter.found())
 }
 
-/// Sorts the lines of one table as `save` shows them.
+/// Sorts the lines of one table, as printed by `save`.
 pub(crate) fn save(
     tool: &Tool,
     sorter: &mut Sorter,
@@ -47,7 +47,7 @@ pub(crate) fn save(
     other.map_or(Ok(()), |other| Err(garbage(tool, other)))
 }
 
-/// Of the tables in which these chains are, as `tables` reads them, what stands in these chains.
+/// Reads the tables of these chains by `tables`, and keeps the objects in these chains.
 pub(crate) fn chains_in_tables(
     wanted: &BTreeSet<ChainId>,
     tables: impl FnOnce(&[Table]) -> Result<Found, Failure>,
@@ -59,7 +59,7 @@ pub(crate) fn chains_in_tables(
     Ok(found)
 }
 
-/// Gives a line to the sorter; one that doesn't fit goes to `other`.
+/// Passes a line to the sorter; an unexpected one goes to `other`.
 pub(crate) fn sort(sorter: &mut Sorter, line: Line<'_>, other: &mut Option<String>) {
     match line {
         Line::Chain { name, builtin: _ } => {
@@ -78,12 +78,12 @@ pub(crate) fn sort(sorter: &mut Sorter, line: Line<'_>, other: &mut Option<Strin
     }
 }
 
-/// The failure of a tool that printed this.
+/// The failure of a tool with this unexpected output.
 pub(crate) fn garbage(tool: &Tool, text: String) -> Failure {
     Failure::Garbage { tool: format!("{} ({})", saver(tool), tool.family()), line: 0, text }
 }
 
-/// The name of the tool that shows tables.
+/// The name of the program that prints tables.
 pub(crate) fn saver(tool: &Tool) -> String {
     format!("iptables-{}-save", tool.backend())
 }

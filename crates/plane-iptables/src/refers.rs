@@ -1,4 +1,4 @@
-//! What an object needs to exist, for tests of the order of operations.
+//! References between objects, by which tests check the order of operations: an object needs those that it names.
 
 use ferry_kernel::iptables::{Rule, Table, Target};
 use ferry_plane::memory::Refers;
@@ -12,7 +12,7 @@ impl Refers for IptObject {
             Self::Chain(id, rules) => rules.0.iter().filter_map(|rule| target(id.table, rule)).collect(),
             Self::SharedChain(_) | Self::RouteLocalnet | Self::ForeignRule(..) => Vec::new(),
             Self::OwnedRules(key, rules) => {
-                // Built-in chains are always there.
+                // Built-in chains always exist.
                 let chain = (!matches!(key.owner, Owner::Jump(_))).then_some(IptKey::SharedChain(key.chain));
                 chain.into_iter().chain(rules.iter().filter_map(|rule| target(key.chain.table, rule))).collect()
             }
@@ -20,7 +20,7 @@ impl Refers for IptObject {
     }
 }
 
-/// The chain that a rule leads to.
+/// The chain that a rule jumps to.
 fn target(table: Table, rule: &Rule) -> Option<IptKey> {
     let Target::Jump(name) = rule.target else { return None };
     let id = ChainId { table, name };

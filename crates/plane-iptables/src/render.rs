@@ -1,4 +1,4 @@
-//! Objects as text, for people and golden files; nothing reads it back.
+//! Renders objects as text, for people and golden files; Ferry never parses it.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ pub fn ruleset(family: Family, objects: &[IptObject]) -> String {
                 text += &format!("-A {} ", id.name);
                 match line {
                     Line::Ours(rule) => rule.print(family, &mut text),
-                    Line::Foreign(stray) => text += stray,
+                    Line::Foreign(rule) => text += rule,
                 }
                 text.push('\n');
             }
@@ -60,7 +60,7 @@ impl fmt::Display for IptObject {
     }
 }
 
-/// Rules next to each other.
+/// Rules in one line.
 struct Lines<'a>(&'a [Rule]);
 
 impl fmt::Display for Lines<'_> {
@@ -75,7 +75,7 @@ impl fmt::Display for Lines<'_> {
     }
 }
 
-/// The family that a rule is of, as far as it tells; the tool prints few words otherwise in the other.
+/// The family of a rule, IPv4 if the rule doesn't show it: the output differs in few words.
 fn family_of(rule: &Rule) -> Family {
     let sides = [rule.source, rule.destination];
     let is_v6 = sides.iter().flatten().any(|side| Family::of_net(side.net) == Family::V6)
@@ -98,11 +98,11 @@ impl fmt::Display for Owner {
         match self {
             Self::Vip(vip, port, protocol) => write!(f, "{} {protocol}", SocketAddr::new(*vip, *port)),
             Self::NodePort(port, protocol) => write!(f, "node port {port} {protocol}"),
-            Self::HealthCheck(port, service) => write!(f, "health checks at {port} of {service}"),
+            Self::HealthCheck(port, service) => write!(f, "health check port {port} of {service}"),
             Self::NodePorts(None) => f.write_str("all node ports"),
             Self::NodePorts(Some(address)) => write!(f, "all node ports of {address}"),
             Self::Jump(chain) => write!(f, "{chain}"),
-            Self::Guard => f.write_str("the guard of loopback"),
+            Self::Guard => f.write_str("the loopback guard"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How rules are written: upstream's matches in upstream's order, so that a rule prints as upstream's does.
+//! Writes rules with upstream's matches in upstream's order, so that they print like upstream's.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -9,7 +9,7 @@ use ferry_model::{Endpoint, LocalDetector};
 /// Bytes of an interface's name, at most: `IFNAMSIZ` of linux/if.h, less its final zero.
 const INTERFACE_MAX: usize = 15;
 
-/// Writes one rule. Matches stand in the order in which they are asked for.
+/// Writes one rule. Matches are in the order of the calls.
 #[derive(Clone, Debug)]
 pub(crate) struct RuleWriter {
     rule: Rule,
@@ -24,40 +24,40 @@ impl RuleWriter {
         Self { rule: Rule::default(), matches: Vec::with_capacity(2) }
     }
 
-    /// From these addresses.
+    /// Matches sources in this network.
     pub(crate) fn from(mut self, net: IpNet) -> Self {
         self.rule.source = Side::only(net);
         self
     }
 
-    /// From elsewhere.
+    /// Matches sources outside of this network.
     pub(crate) fn not_from(mut self, net: IpNet) -> Self {
         self.rule.source = Side::except(net);
         self
     }
 
-    /// To these addresses.
+    /// Matches destinations in this network.
     pub(crate) fn to(mut self, net: IpNet) -> Self {
         self.rule.destination = Side::only(net);
         self
     }
 
-    /// To others.
+    /// Matches destinations outside of this network.
     pub(crate) fn not_to(mut self, net: IpNet) -> Self {
         self.rule.destination = Side::except(net);
         self
     }
 
-    /// From a pod of this node, or (`are` is false) from anybody else. `None` where nobody is meant.
+    /// Matches packets from pods of this node, or all others if `are` is false. `None` if nothing can match.
     pub(crate) fn pods(self, family: Family, detector: &LocalDetector, are: bool) -> Option<Self> {
         match detector {
             LocalDetector::Cidr(net) if Family::of_net(*net) != family => (!are).then_some(self),
             LocalDetector::Cidr(net) if net.prefix_len() == 0 => are.then_some(self),
             LocalDetector::Cidr(net) => Some(if are { self.from(*net) } else { self.not_from(*net) }),
-            // No interface has such a name; and a `+` at its end would mean something else.
+            // No interface has such a name; a `+` at its end would make it a prefix.
             LocalDetector::Bridge(name) if !is_interface(name) || name.ends_with('+') => (!are).then_some(self),
             LocalDetector::InterfacePrefix(prefix) if !is_interface(prefix) => (!are).then_some(self),
-            // A prefix as long as names can be is the name.
+            // A prefix of maximum length is the name.
             LocalDetector::InterfacePrefix(prefix) if prefix.len() < INTERFACE_MAX => {
                 Some(self.input(format!("{prefix}+"), are))
             }
@@ -83,12 +83,12 @@ impl RuleWriter {
         self.matching(Match::comment(text))
     }
 
-    /// To this port, of the rule's protocol.
+    /// Matches this destination port of the rule's protocol.
     pub(crate) fn port(self, port: u16) -> Self {
         self.matching(Match::Port(Some(port)))
     }
 
-    /// The first packet of a connection.
+    /// Matches the first packet of a connection.
     pub(crate) fn new_connection(self) -> Self {
         self.matching(Match::CtState { inverted: false, states: CtStates::New })
     }
@@ -102,7 +102,7 @@ impl RuleWriter {
         self.target(Target::Jump(chain))
     }
 
-    /// To the endpoint.
+    /// Translates to the endpoint.
     pub(crate) fn dnat(self, endpoint: Endpoint) -> Rule {
         self.target(Target::Dnat(SocketAddr::new(endpoint.address, endpoint.port)))
     }

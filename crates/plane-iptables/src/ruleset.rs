@@ -1,4 +1,4 @@
-//! Objects as the chains of a kernel: which rules a packet meets, in which order.
+//! Assembles objects into chains with their rules in the kernel's order.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ pub(crate) type Chains<'a> = BTreeMap<ChainId, Vec<Line<'a>>>;
 pub(crate) enum Line<'a> {
     /// one of ours
     Ours(&'a Rule),
-    /// somebody else's, as the tool prints it
+    /// a foreign rule, as the tool prints it
     Foreign(&'a str),
 }
 
-/// Where in its chain an entry stands: jumps at the head, the last one made first; then what finds frontends, in any order,
-/// here by owner; then what leads to node ports, and the guard.
+/// Position of an owner's rules in a chain: jumps at the head, the last inserted one first; then the rules of frontends, in any
+/// order, here by owner; then jumps to the node port chain, and the guard.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Position {
     Jump(Reverse<Option<usize>>),
@@ -42,7 +42,7 @@ impl Position {
     }
 }
 
-/// The chains that these objects make up. Built-in ones are there if a rule stands in them.
+/// The chains of these objects. Built-in chains are included if they hold a rule.
 pub(crate) fn chains(objects: &[IptObject]) -> Chains<'_> {
     let mut chains: Chains<'_> = BTreeMap::new();
     let mut shared: BTreeMap<ChainId, Vec<(Position, Vec<Line<'_>>)>> = BTreeMap::new();

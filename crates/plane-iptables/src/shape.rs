@@ -1,49 +1,49 @@
-//! How a frontend is served, read from its treatment.
+//! Maps a frontend's treatment to the chain that implements it, or to a refusal.
 
 use ferry_model::{Action, Frontend, FrontendKind, Scope, Snat, Treatment};
 
-/// How a frontend is served.
+/// The way in which a frontend is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// a cluster IP: everybody gets the same pool
+    /// a cluster IP: all clients use the same pool
     Internal(Scope, Masquerade),
-    /// by way of the external chain
+    /// through the external chain
     External(External),
-    /// nobody is served
+    /// all clients are dropped or rejected
     Refuse(Refusal),
-    /// the packet is none of ours
+    /// left alone: no rule
     Pass,
 }
 
-/// Who is masqueraded on the way to a cluster IP.
+/// Clients of a cluster IP that are masqueraded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Masquerade {
     Nobody,
-    /// who is no pod of this node
+    /// clients that are no pods of this node
     Others,
     Everybody,
 }
 
-/// What the external chain of a port does.
+/// Treatment of packets in the external chain of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum External {
-    /// everybody is masqueraded and gets the Cluster pool
+    /// all clients are masqueraded and use the Cluster pool
     Cluster,
-    /// policy Local: this node itself gets the Cluster pool
+    /// policy Local: this node itself uses the Cluster pool
     Local {
-        /// pods of this node do too
+        /// true if pods of this node use it too
         pods: bool,
-        /// others get the Local pool; or are dropped
+        /// true if others use the Local pool; otherwise they are dropped
         served: bool,
     },
 }
 
-/// How packets are refused.
+/// Way of refusing packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// there is an endpoint, but none for them
+    /// dropped: endpoints exist, but none for these clients
     Drop,
-    /// there is none
+    /// rejected: no endpoint exists
     Reject,
 }
 
@@ -54,7 +54,7 @@ impl Shape {
         let treatment = &frontend.treatment;
         match (treatment.pod, treatment.host, treatment.other) {
             (Action::Drop, Action::Drop, Action::Drop) => return Self::Refuse(Refusal::Drop),
-            // No rule is hooked in where this node would meet it, so both come out the same.
+            // The hooks with the rule don't see packets of this node, so both are the same.
             (Action::Reject, Action::Reject | Action::Pass, Action::Reject) => return Self::Refuse(Refusal::Reject),
             (Action::Pass, Action::Pass, Action::Pass) => return Self::Pass,
             _ => {}
@@ -63,7 +63,7 @@ impl Shape {
             FrontendKind::ClusterIp => Self::internal(treatment),
             FrontendKind::ExternalIp | FrontendKind::LoadBalancer | FrontendKind::NodePort => Self::external(treatment),
         };
-        // The profile of this mode gives no other treatment; tests hold it to that.
+        // This mode's profile yields no other treatment; tests check that.
         debug_assert!(served.is_some(), "no chain does {treatment:?}");
         served.unwrap_or(Self::Refuse(Refusal::Drop))
     }
@@ -93,7 +93,7 @@ impl Shape {
         is_local.then_some(Self::External(External::Local { pods, served }))
     }
 
-    /// Whether it leads to the pool of this scope.
+    /// True if it leads to the pool of this scope.
     pub(crate) fn uses(self, scope: Scope) -> bool {
         match self {
             Self::Internal(to, _) => to == scope,
@@ -103,7 +103,7 @@ impl Shape {
         }
     }
 
-    /// How those are refused who are led nowhere.
+    /// The refusal of clients that get no endpoint.
     pub(crate) fn refusal(self) -> Option<Refusal> {
         match self {
             Self::Refuse(refusal) => Some(refusal),

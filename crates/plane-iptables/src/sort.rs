@@ -1,4 +1,4 @@
-//! Lines of the tool, sorted out into objects: whose rule is it?
+//! Parses the tool's lines into objects: attributes each rule to its owner, or recognises it as foreign.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -12,27 +12,27 @@ use crate::mirror::{Kind, Lines, Mirror};
 use crate::names::{self, Class};
 use crate::object::{ChainId, ChainRules, IptObject, OwnedRulesKey, Owner};
 
-/// The target of a rule that can't be understood: of none that this mode wants.
+/// The target of a rule that can't be parsed. No compiled rule has it, so the rule always differs.
 const UNPARSABLE: ChainName = ChainName::literal("?");
 
-/// Takes lines, and makes objects of them.
+/// Builds objects from lines.
 #[derive(Debug)]
 pub(crate) struct Sorter {
     family: Family,
     table: Table,
     objects: Vec<IptObject>,
     mirror: Mirror,
-    /// chains of one unit that were named, and of which no rule has come
+    /// declared chains of one unit without a rule so far
     empty: HashSet<ChainName>,
     open: Option<(ChainName, Open)>,
 }
 
-/// The chain whose rules are coming.
+/// The chain whose rules are being read.
 #[derive(Debug)]
 enum Open {
     Own(Vec<Rule>),
     Shared(Kind, RulesByOwner),
-    /// none of our business
+    /// a chain of other programs, which is ignored
     Foreign,
 }
 
@@ -41,17 +41,17 @@ enum Open {
 struct RulesByOwner {
     owners: BTreeMap<Owner, (Vec<Rule>, String)>,
     foreign: Vec<Box<str>>,
-    /// a rule stands behind those that must be last
+    /// true if a rule follows those that must be last
     overtaken: bool,
 }
 
-/// What was read.
+/// Result of a read-back.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) objects: Vec<IptObject>,
-    /// the same, as the next change needs it
+    /// the same state, as the next commit needs it
     pub(crate) mirror: Mirror,
-    /// the rules of chains of services could not be shown
+    /// true if the tool could not print the rules of service chains
     pub(crate) unreadable: bool,
 }
 
@@ -69,12 +69,12 @@ impl Sorter {
         }
     }
 
-    /// What comes now is of this table.
+    /// Begins a table.
     pub(crate) fn begin(&mut self, table: Table) {
         self.table = table;
     }
 
-    /// There is this chain.
+    /// Adds a declared chain.
     pub(crate) fn chain(&mut self, name: ChainName) {
         let id = ChainId { table: self.table, name };
         match Kind::of(id) {
@@ -87,7 +87,7 @@ impl Sorter {
         }
     }
 
-    /// The next rule; false if its chain had come to its end before, or was never named.
+    /// Adds the next rule; false if its chain has ended before, or was not declared.
     pub(crate) fn rule(&mut self, name: ChainName, text: &str) -> bool {
         if self.open.as_ref().is_none_or(|(open, _)| *open != name) {
             self.close();
@@ -103,7 +103,7 @@ impl Sorter {
         true
     }
 
-    /// There is this chain, and nobody can show what is in it, except for these entries.
+    /// Adds a chain that the tool can't print, with the rules that are known to be in it.
     pub(crate) fn hidden(&mut self, name: ChainName, shared: Vec<(OwnedRulesKey, Rule)>) {
         if Kind::of(ChainId { table: self.table, name }) == Some(Kind::Own) {
             return self.own(name, vec![unparsable()]);
@@ -115,7 +115,7 @@ impl Sorter {
         }
     }
 
-    /// The table ends.
+    /// Ends the table.
     pub(crate) fn end(&mut self) {
         self.close();
         for name in std::mem::take(&mut self.empty) {
@@ -123,12 +123,12 @@ impl Sorter {
         }
     }
 
-    /// How many chains of ours there were so far, at least.
+    /// A lower bound of the number of our chains so far.
     pub(crate) fn chains_seen(&self) -> usize {
         Table::ALL.into_iter().map(|table| self.mirror.size(table).chains).sum()
     }
 
-    /// What came.
+    /// The objects that were read.
     pub(crate) fn found(self) -> Found {
         Found { objects: self.objects, mirror: self.mirror, unreadable: false }
     }
@@ -151,7 +151,7 @@ impl Sorter {
 
     fn own(&mut self, name: ChainName, mut rules: Vec<Rule>) {
         if Class::of(name) == Some(Class::Firewall) {
-            // They all lead to the same chain, and upstream has them as the Service has.
+            // They all jump to the same chain, so their order doesn't matter; upstream keeps the Service's order.
             rules.sort_by_key(|rule| (rule.source.is_none(), rule.source));
         }
         let id = ChainId { table: self.table, name };
@@ -200,7 +200,7 @@ impl RulesByOwner {
         }
     }
 
-    /// What must be last and isn't is in the wrong place.
+    /// Turns rules that must be last and aren't into foreign ones, so that they are deleted.
     fn misplace_last(&mut self) {
         let (last, others) =
             std::mem::take(&mut self.owners).into_iter().partition(|(owner, _)| matches!(owner, Owner::NodePorts(_)));
@@ -210,7 +210,7 @@ impl RulesByOwner {
     }
 }
 
-/// Whether the kubelet may have made the rule, and another like it.
+/// True if the kubelet may have added the rule too, a second time.
 fn is_kubelets(owner: Owner) -> bool {
     matches!(owner, Owner::Guard | Owner::Jump(names::FIREWALL))
 }
@@ -226,7 +226,7 @@ fn unparsable() -> Rule {
     Rule { target: Target::Jump(UNPARSABLE), ..Rule::default() }
 }
 
-/// A rule of a chain that is one unit's. Comments don't count there, and take room.
+/// Parses a rule of a chain of one unit. Comments are dropped: they are not compared, and take memory.
 fn own_rule(family: Family, text: &str) -> Rule {
     let Some(mut rule) = Rule::parse(family, text) else {
         return unparsable();
@@ -238,7 +238,7 @@ fn own_rule(family: Family, text: &str) -> Rule {
     rule
 }
 
-/// Whose rule this is, in this place; `None`: of none that this mode knows.
+/// The owner of a rule in this chain; `None` if it is none that this mode makes.
 fn owner(chain: ChainId, rule: &Rule) -> Option<Owner> {
     match Kind::of(chain)? {
         Kind::Own => None,
@@ -246,7 +246,7 @@ fn owner(chain: ChainId, rule: &Rule) -> Option<Owner> {
         Kind::BuiltIn => {
             let Target::Jump(to) = rule.target else { return None };
             let id = ChainId { table: chain.table, name: to };
-            // To the kubelet's chain others may lead some packets of their own.
+            // Other programs may jump to the kubelet's chain for some packets.
             let is_ours = names::is_ours(id.table, to) || (Kind::of(id) == Some(Kind::Firewall) && is_bare(rule));
             is_ours.then_some(Owner::Jump(to))
         }
@@ -265,13 +265,13 @@ fn owner(chain: ChainId, rule: &Rule) -> Option<Owner> {
     }
 }
 
-/// Whether it is about every packet.
+/// True if it matches every packet.
 fn is_bare(rule: &Rule) -> bool {
     let Rule { source: None, destination: None, input: None, protocol: None, .. } = rule else { return false };
     rule.matches.iter().all(|each| matches!(each, Match::Comment(_)))
 }
 
-/// The one rule that this mode, upstream's proxy and the kubelet make alike. Any other one is somebody else's.
+/// True for the one rule that this mode, upstream's proxy and the kubelet all make. Any other one is foreign.
 fn is_guard(rule: &Rule) -> bool {
     matches!(base::guard(), IptObject::OwnedRules(_, rules) if rules.contains(rule))
 }
@@ -286,7 +286,7 @@ fn node_port(rule: &Rule) -> Option<Owner> {
     Some(Owner::NodePort(port, protocol))
 }
 
-/// The one address that a rule is about.
+/// The single destination address of a rule.
 fn host(rule: &Rule) -> Option<IpAddr> {
     let to = rule.destination.filter(|to| !to.inverted && to.net.prefix_len() == to.net.max_prefix_len())?;
     Some(to.net.addr())

@@ -1,4 +1,4 @@
-//! Checks of what holds for the objects of any state, for the tests of this crate and the fuzz targets.
+//! Checks invariants of compiled objects, for the tests of this crate and the fuzz targets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +8,11 @@ use ferry_plane::Object;
 use crate::names;
 use crate::object::{ChainId, IptKey, IptObject};
 
-/// Checks that each key is one object's, that rules lead to chains that are there and of lower rank, and that a rule leads to
-/// each chain. `name` tells where the objects come from.
+/// Checks that keys are unique, that rules jump to existing chains of lower rank, and that each chain is jumped to. `name`
+/// identifies the objects in messages.
 ///
 /// # Panics
-/// If one of these doesn't hold.
+/// If an invariant doesn't hold.
 pub fn well_made(objects: &[IptObject], name: &str) {
     let mut keys = BTreeSet::new();
     let mut ranks: BTreeMap<ChainId, u8> = BTreeMap::new();
@@ -34,7 +34,7 @@ pub fn well_made(objects: &[IptObject], name: &str) {
             assert!(rank.is_some_and(|rank| *rank < object.rank()), "{name}: {object}");
         }
     }
-    // No chain is without a rule that leads to it; but a node may have no address that serves node ports.
+    // A node may have no address that serves node ports: then nothing jumps to their chain.
     for (id, _) in ranks.into_iter().filter(|(id, _)| id.name != names::NODE_PORTS) {
         let leads = |rules: &[Rule]| rules.iter().any(|rule| rule.target == Target::Jump(id.name));
         let is_led_to = objects.iter().any(|object| match object {

@@ -1,4 +1,4 @@
-//! What the objects do with the first packet of a connection: takes it through the hooks and the rules in them.
+//! Simulates the objects on the first packet of a connection: takes it through the hooks and their rules.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,22 +13,22 @@ use crate::compile::Iptables;
 use crate::object::{ChainId, IptObject};
 use crate::ruleset::{self, Line};
 
-/// Jumps within jumps; upstream's chains need six.
+/// Limit of nested jumps; upstream's chains need six.
 const DEPTH: usize = 16;
 
-/// Two numbers in 2^31 that stand for the same: the tool rounds each probability.
+/// Relative tolerance of probabilities, since the tool rounds each of them.
 const ROUNDING: f64 = 1e-4;
 
-/// Walks many packets through the same objects.
+/// Traces many packets through the same objects.
 pub struct Tracer<'a> {
     chains: BTreeMap<ChainId, Vec<&'a Rule>>,
 }
 
-/// A packet on its way: one of several, where rules throw dice.
+/// State of a packet on its way through the hooks: one of several if rules match at random.
 #[derive(Clone)]
 struct Walk<'a> {
     packet: &'a Packet,
-    /// where it goes to now
+    /// the current destination
     destination: SocketAddr,
     translated: bool,
     mark: u32,
@@ -36,7 +36,7 @@ struct Walk<'a> {
     chance: f64,
 }
 
-/// How a hook ended.
+/// The outcome of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// the packet goes on
@@ -54,7 +54,7 @@ impl Trace for Iptables {
 // === impl Tracer ===
 
 impl<'a> Tracer<'a> {
-    /// Of one family's objects. Rules of somebody else are left out.
+    /// A tracer of one family's objects. Foreign rules are left out.
     pub fn new(objects: &'a [IptObject]) -> Self {
         let ours = |line: Line<'a>| match line {
             Line::Ours(rule) => Some(rule),
@@ -66,7 +66,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// What becomes of a packet, whatever the dice say. Where they lead to different ends, that which serves nobody.
+    /// The verdict on a packet over all random outcomes: all endpoints that it may reach, or a refusal if one outcome is one.
     pub fn trace(&self, packet: &Packet) -> Verdict {
         let mut to: BTreeMap<Endpoint, (Snat, f64)> = BTreeMap::new();
         for (verdict, chance) in self.ends(packet) {
@@ -81,13 +81,13 @@ impl<'a> Tracer<'a> {
         Verdict::Forward(to.into_iter().map(|(endpoint, (snat, _))| (endpoint, snat)).collect())
     }
 
-    /// All ends that the packet may come to, and how likely each is.
+    /// All possible verdicts, with their probabilities.
     fn ends(&self, packet: &Packet) -> Vec<(Verdict, f64)> {
         let sent_here = packet.interface.is_none();
         let start = Walk::new(packet);
         let mut ends = Vec::new();
         for (_, walk) in self.hook(Table::Nat, if sent_here { OUTPUT } else { PREROUTING }, start) {
-            // What is translated goes on to a pod; where it came from this node it leaves, even to this node.
+            // A translated packet goes on to an endpoint: one from this node leaves through OUTPUT, even to this node.
             let hooks: &[ChainName] = match (sent_here, packet.destination_local && !walk.translated) {
                 (true, true) => &[OUTPUT, INPUT],
                 (true, false) => &[OUTPUT],
@@ -121,10 +121,10 @@ impl<'a> Tracer<'a> {
         all
     }
 
-    /// All ways through the rules of a hook.
+    /// All paths through the rules of a hook.
     fn hook<'p>(&self, table: Table, name: ChainName, walk: Walk<'p>) -> Vec<(End, Walk<'p>)> {
         let mut ends = Vec::new();
-        // What is still to be walked: the chains that it is in, and which rule of each comes next.
+        // Paths to be walked: the stack of chains, each with the index of its next rule.
         let mut open = vec![(vec![(self.rules(table, name), 0)], walk)];
         while let Some((mut stack, mut walk)) = open.pop() {
             let end = loop {
@@ -172,7 +172,7 @@ impl<'a> Walk<'a> {
         Self { packet, destination, translated: false, mark: 0, masqueraded: false, chance: 1.0 }
     }
 
-    /// How likely a rule matches that would match if it threw no dice.
+    /// The probability of a random match, if all other matches of the rule apply.
     fn dice(&self, rule: &Rule) -> Option<f64> {
         let chance = rule.matches.iter().find_map(|each| match each {
             Match::Random(units) => Some(f64::from(*units) / f64::from(1_u32 << 31)),
@@ -202,7 +202,7 @@ impl<'a> Walk<'a> {
 
     fn matches(&self, extension: &Match) -> bool {
         match extension {
-            // Dice are thrown elsewhere; nobody was seen before this packet.
+            // Random matches are handled by `dice`; no client was recorded before this packet.
             Match::Comment(_) | Match::Account(_) | Match::SeeNow { .. } | Match::Random(_) => true,
             Match::RecentlySeen { .. } => false,
             Match::Port(port) => port.is_none_or(|port| port == self.destination.port()),
@@ -220,7 +220,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What a rule does that leads to no other chain; `None`: the next rule.
+    /// Applies a target that is no jump; `None` if the next rule follows.
     fn act(&mut self, target: &Target) -> Option<End> {
         match target {
             Target::None | Target::Jump(_) | Target::Return => None,

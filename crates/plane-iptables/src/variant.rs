@@ -1,5 +1,4 @@
-//! What differs between the two variants of the tool: how tables are read, how a run is accounted for, and how changes by others
-//! are found.
+//! Abstracts the differences of the two variants of the tool: reading tables, accounting for our runs, detecting foreign changes.
 
 mod legacy;
 mod nft;
@@ -21,27 +20,27 @@ use crate::watch::{Heard, Turn};
 use legacy::Legacy;
 use nft::Nft;
 
-/// What a run of `iptables-restore` came to.
+/// Result of a run of `iptables-restore`, with a summary of its input.
 pub(crate) type Restored = (Result<Run, Failure>, Outline);
 
 /// One of the two variants, for one family. Engines of one process run the tool one after another.
 pub(crate) trait Variant: fmt::Debug + Send {
-    /// Subscribes to changes by others, where there are notifications.
+    /// Subscribes to notifications, if the variant has them.
     fn listen(&mut self) -> io::Result<()>;
 
-    /// What others have changed since the last call. Waits while the other family runs the tool.
+    /// Foreign changes since the last call. Waits while the other family runs the tool.
     fn changes(&mut self, family: Family) -> io::Result<Heard>;
 
-    /// The same without waiting, and what is due without any change.
+    /// Foreign changes without waiting, and periodic checks that are due.
     fn tend(&mut self, family: Family, now: Instant) -> io::Result<Observation>;
 
-    /// Takes those of these tables that others have changed, where only that is known of a change: they must be read.
+    /// Takes those of these tables that have unspecified foreign changes: they must be read.
     fn take_changed(&mut self, tables: &BTreeSet<Table>) -> BTreeSet<Table>;
 
-    /// These could not be read.
+    /// Returns tables that could not be read.
     fn put_back(&mut self, tables: BTreeSet<Table>);
 
-    /// So long it took to read these.
+    /// Notes the duration of a read of these tables.
     fn was_read(&mut self, tables: &BTreeSet<Table>, took: Duration);
 
     /// Reads tables as a whole.
@@ -50,39 +49,39 @@ pub(crate) trait Variant: fmt::Debug + Send {
     /// Reads these chains, each as a whole.
     fn chains(&self, tool: &Tool, wanted: &BTreeSet<ChainId>) -> Result<Found, Failure>;
 
-    /// Chains of units that are gone or empty, found without the tool, which can't show their rules.
+    /// Keys of chains of units that are missing or empty, determined without the tool, which can't print their rules.
     fn lost(&self, tool: &Tool, mirror: &Mirror) -> Result<Vec<IptKey>, Failure>;
 
-    /// Runs the tool with a text of about so many lines. Its changes are not those of others.
+    /// Runs the tool with an input of about this number of lines. Its changes are not reported as foreign.
     fn run(&mut self, lines: usize, restore: &mut dyn FnMut() -> Restored) -> io::Result<Restored>;
 
-    /// After a commit that made this change, or none that is known.
+    /// Accounts for a commit that made this change; `None` if nothing or an unknown part of it is in force.
     fn account(&mut self, family: Family, change: Option<&Change<'_>>) -> io::Result<()>;
 }
 
-/// What a look without waiting found.
+/// Result of a check without waiting.
 #[derive(Debug, Default)]
 pub(crate) struct Observation {
-    /// touched by others
+    /// foreign changes
     pub(crate) touched: Heard,
-    /// must be read, since others may have changed them
+    /// tables that must be read, since they may have foreign changes
     pub(crate) tables: BTreeSet<Table>,
-    /// when to look again at the latest; `None`: when others have changed something
+    /// latest time of the next check; `None`: after the next notification
     pub(crate) wake: Option<Instant>,
 }
 
-/// What a commit did to the tables.
+/// Change of the tables by a commit.
 #[derive(Debug)]
 pub(crate) struct Change<'a> {
-    /// our entries of each table before
+    /// number of our kernel entries in each table before
     pub(crate) before: [i64; Table::ALL.len()],
     /// the tables after it
     pub(crate) after: &'a Mirror,
-    /// rules of others that it removed from each table
-    pub(crate) strays: [i64; Table::ALL.len()],
+    /// number of foreign rules that it deleted from each table
+    pub(crate) foreign_rules: [i64; Table::ALL.len()],
 }
 
-/// The variant of a tool.
+/// Creates the variant of a tool.
 pub(crate) fn of(tool: &Tool, turn: Turn) -> Box<dyn Variant> {
     match tool.backend() {
         Backend::Nft => Box::new(Nft::new(turn)),

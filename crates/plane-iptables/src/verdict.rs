@@ -11,23 +11,23 @@ use crate::encode::Whole;
 use crate::object::{ChainId, IptObject};
 use crate::plan::{Item, Plan};
 
-/// What the tool said to a line that it refused.
+/// The tool's error for a line that it refused.
 struct Refusal<'a> {
     plan: &'a Plan<'a>,
     script: &'a Whole,
-    /// everything has just been read: who refers to what isn't there does so by mistake
+    /// true if everything has just been read: a reference to a missing chain is an error in the batch
     fresh: bool,
     line: usize,
-    /// this one, and others that were refused with it
+    /// this line, and others that were refused with it
     lines: &'a [usize],
     text: &'a str,
     missing: bool,
 }
 
-/// A failure where nothing was refused.
+/// Maps a failure without a refused line.
 pub(crate) fn of_failure(failure: Failure) -> CommitError {
     match failure {
-        // Whoever asks has to know that there may be something all the same.
+        // The error kind distinguishes this from "nothing is there": rules may exist.
         Failure::NoPermission { .. } => CommitError::Unusable(io::Error::new(io::ErrorKind::PermissionDenied, failure)),
         Failure::Missing { .. } | Failure::TooOld { .. } | Failure::NoTable { .. } | Failure::NoLockFile { .. } => {
             CommitError::Unusable(io::Error::other(failure))
@@ -42,12 +42,12 @@ pub(crate) fn of_failure(failure: Failure) -> CommitError {
     }
 }
 
-/// An error of a socket.
+/// Maps an error of a socket.
 pub(crate) fn of_io(error: io::Error) -> CommitError {
     if ErrorClass::of(&error).is_unusable() { CommitError::Unusable(error) } else { CommitError::Busy(error) }
 }
 
-/// What a failure to write this script means.
+/// Maps a failure of a run with this script.
 pub(crate) fn of_script(failure: Failure, tool: &Tool, plan: &Plan<'_>, script: &Whole, fresh: bool) -> CommitError {
     match failure {
         Failure::Refused { line: Some(line), lines, text, missing, .. } => {
@@ -65,7 +65,7 @@ impl Refusal<'_> {
         let item = self.script.operation(self.line);
         let mut words = line.split(' ');
         let command = words.next().unwrap_or_default();
-        // An edit whose position is gone. If the rule itself is at fault, the next try shows it: it makes no edits.
+        // An edit of a position that is missing. If the rule itself is invalid, the next attempt shows it: it makes no edits.
         let is_edit = words.nth(1).is_some_and(|word| word.parse::<usize>().is_ok());
         match (command, item) {
             ("-A" | "-I", Some(item)) if !is_edit && !self.lacks(tool, line) => self.refused(item),
@@ -74,8 +74,8 @@ impl Refusal<'_> {
         }
     }
 
-    /// The kernel also refuses what leads to a rule that is not for the hook in question, whosever that is. So entries that
-    /// lead on are not blamed; if there is nothing else, it isn't known who is at fault.
+    /// The kernel also refuses jumps to a rule that is invalid in the hook, whoever owns that rule. So rules that jump are not
+    /// blamed; if there are no others, the culprit is unknown.
     fn refused(&self, item: Item) -> CommitError {
         let adds = |line: &str| line.starts_with("-A ") || line.starts_with("-I ");
         let others = self.lines.iter().filter(|line| self.script.line(**line).is_some_and(adds));
@@ -98,8 +98,8 @@ impl Refusal<'_> {
         CommitError::Drifted { object: object.unwrap_or_else(|| self.text.to_owned()) }
     }
 
-    /// Nothing is wrong with any line, but with all of them together. Where a chain is missing, either it was there before,
-    /// or the rules that lead to it are wrong.
+    /// The kernel refused a section as a whole, not a line. If a chain is missing, either it has been deleted meanwhile, or the
+    /// rules that jump to it are wrong.
     fn of_section(&self) -> CommitError {
         let quoted = self.text.split('\'').nth(1).and_then(ChainName::new);
         let (Some(name), true) = (quoted, self.missing) else { return CommitError::Refused(Vec::new()) };
@@ -115,12 +115,12 @@ impl Refusal<'_> {
         CommitError::Refused(items.into_iter().filter(made).map(|item| (item.op, item.index, self.error())).collect())
     }
 
-    /// Whether a chain may have been there until a moment ago.
+    /// True if a chain may have existed until a moment ago.
     fn remembers(&self, id: ChainId) -> bool {
         !self.fresh || self.plan.mirror.chain(id).is_some() || self.plan.mirror.shared_chain(id).is_some()
     }
 
-    /// Whether the chain of a rule, or the one that it leads to, was there and is no more.
+    /// True if the chain of a rule, or the one that it jumps to, existed and is missing now.
     fn lacks(&self, tool: &Tool, line: &str) -> bool {
         let Some(table) = self.script.table(self.line) else { return false };
         let mut words = line.split(' ').skip(1);

@@ -1,4 +1,4 @@
-//! Plausible clusters in this mode: the compiled objects do to every packet what the model decides, and any history, decided
+//! Random plausible clusters in this mode: the compiled objects give every packet the model's verdict, and any history, resolved
 //! event by event, ends in the objects of one full build.
 
 mod mode;

@@ -1,4 +1,4 @@
-//! Every case folder on the real kernel: loaded, read back, changed into the next one, and taken away.
+//! Every case folder on the real kernel: loaded, read back, changed into the next one, and deleted.
 
 #![expect(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test fails by panic")]
 
@@ -19,7 +19,7 @@ use ferry_testkit::iptables::{create_counters, left_by_upstream};
 use machine::{FEATURES, Machine, assert_same, wanted};
 use mode::ThisMode;
 
-/// One case after another, in one namespace.
+/// Applies one case after another, in one namespace.
 fn go_through(backend: Backend, family: Family) {
     let machine = Machine::new(backend, family);
     Namespace::new()
@@ -57,7 +57,7 @@ fn every_case_becomes_the_next_one_in_legacy() {
     });
 }
 
-/// Chains by their names, entries wherever they stand, jumps in whatever order; 1.30 counts nothing.
+/// Upstream's chains are found by name, owned rules at any position, and jumps in any order; release 1.30 has no counters.
 #[test]
 fn what_upstream_has_left_is_taken_over_without_a_write() {
     let objects = include_str!("../../../testdata/upstream/iptables/objects.yaml").to_owned();

@@ -1,4 +1,4 @@
-//! What upstream's proxy has in the kernel for some objects, and what this one has: the same chains and the same rules.
+//! Compares the compiled rules with those of upstream's proxy for the same objects: the same chains and the same rules.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panic")]
 
@@ -15,7 +15,7 @@ use mode::ThisMode;
 /// The rules of each chain of each table.
 type Chains = BTreeMap<(String, String), Vec<String>>;
 
-/// Reads what `iptables-save` prints. Built-in chains are left out that hold nothing.
+/// Parses the output of `iptables-save`. Empty built-in chains are left out.
 fn chains(saved: &str) -> Chains {
     let mut chains = Chains::new();
     let mut table = String::new();
@@ -27,7 +27,7 @@ fn chains(saved: &str) -> Chains {
             chains.insert((table.clone(), name.to_owned()), Vec::new());
         } else if let Some(rule) = line.strip_prefix("-A ") {
             let (name, rule) = rule.split_once(' ').unwrap();
-            // Tools up to 1.8.9 print a blank too many.
+            // Tools up to 1.8.9 print a superfluous blank.
             let rule = rule.replace("--nfacct-name  ", "--nfacct-name ");
             chains.get_mut(&(table.clone(), name.to_owned())).unwrap().push(rule);
         }
@@ -45,7 +45,7 @@ fn ours(family: Family, features: Features) -> Chains {
     chains(&render::ruleset(family, &objects))
 }
 
-/// What this version of upstream's proxy had is what ours has with these features.
+/// Asserts that the rules of this version of upstream's proxy are ours with these features.
 fn the_same(version: &str, features: Features) {
     for family in Family::ALL {
         let upstream = chains(&left_by_upstream(version, family));
@@ -83,7 +83,7 @@ fn the_same_as_1_36() {
     );
 }
 
-/// Which counts nothing.
+/// That version has no counters.
 #[test]
 fn the_same_as_1_30() {
     the_same(

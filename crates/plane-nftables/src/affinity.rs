@@ -1,8 +1,9 @@
-//! Affinity memories: rules write them, and an endpoint that is gone has to be forgotten.
+//! Deletes stale entries of session affinity maps (client → endpoint). Rules write these maps on the data path, so the entries
+//! of a deleted endpoint must be removed when the endpoint goes.
 //!
-//! A first transaction takes the endpoint out of the set of those that may be remembered, so that nobody can be taught it
-//! any more; then the memory is read, and the transaction that takes the endpoint's slots deletes what holds it. So no
-//! client is sent there from then on. A packet that was just being learnt may come in between: there is another look.
+//! A first transaction removes the endpoint from the set of recordable endpoints, so that no rule records it any more. Then the
+//! map is read, and the transaction that deletes the endpoint's slots deletes the entries with it, too: from then on no client
+//! is sent there. A packet that is being recorded meanwhile may still add one: there is another purge.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -17,19 +18,19 @@ use crate::object::{ElementKey, NftObject};
 use crate::watch::CommitTurn;
 use crate::wire;
 
-/// Memories that may hold endpoints they should not, and how many looks each still gets.
+/// Affinity maps that may hold stale entries, and the number of purges that each still gets.
 #[derive(Debug, Default)]
 pub(crate) struct SuspectMaps(BTreeMap<(PortId, Scope), u8>);
 
-/// A packet under way when the transaction took effect may teach the endpoint once more, so there is a second look.
+/// Purges of each map: a packet in flight when the transaction took effect may record the endpoint once more.
 pub(crate) const PURGES: u8 = 2;
-/// Entries expire while they are deleted; so often it is tried again.
+/// Attempts to delete entries, which may expire in the meantime: then the transaction fails.
 pub(crate) const TRIES: usize = 3;
 
-// === impl Memories ===
+// === impl SuspectMaps ===
 
 impl SuspectMaps {
-    /// Some memory may be an earlier run's that ended in between.
+    /// Suspects every affinity map that was read back: an earlier run may have ended before its purge.
     pub(crate) fn suspect_all(&mut self, objects: &[NftObject]) {
         for object in objects {
             if let NftObject::Set(SetName::Affinity(id, scope)) = object {
@@ -38,12 +39,12 @@ impl SuspectMaps {
         }
     }
 
-    /// Endpoints were taken out of the sets of those that may be remembered there.
+    /// Suspects maps from whose sets of recordable endpoints some were removed.
     pub(crate) fn suspect(&mut self, maps: &HashSet<(PortId, Scope)>, purges: u8) {
         self.0.extend(maps.iter().map(|map| (*map, purges)));
     }
 
-    /// Forgets what should be. What fails is tried again at the next call.
+    /// Deletes the stale entries. A failed purge is repeated at the next call.
     pub(crate) fn purge(&mut self, socket: &mut Socket, turn: &CommitTurn, family: Family) {
         if self.0.is_empty() {
             return;
@@ -54,7 +55,7 @@ impl SuspectMaps {
                 *purges -= 1;
                 *purges > 0
             }
-            // The memory is gone with its service.
+            // The map was deleted with its service.
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         });
     }
@@ -75,7 +76,7 @@ fn purge(socket: &mut Socket, family: Family, id: PortId, scope: Scope) -> io::R
     Err(io::ErrorKind::Interrupted.into())
 }
 
-/// What a memory holds and should not.
+/// The entries of an affinity map whose endpoints may not be recorded any more.
 pub(crate) fn stale(
     socket: &mut Socket,
     family: Family,
@@ -136,7 +137,7 @@ mod tests {
         socket.commit(Encoded::new(FAMILY, &batch, ChainRelease::Now, &Ahead::default()).batch).unwrap();
     }
 
-    /// The client 192.0.2.`last` is led to the endpoint of the same number.
+    /// Records for the client 192.0.2.`last` the endpoint of the same number.
     fn record(socket: &mut Socket, last: &[u8]) {
         let mut batch = nft::Batch::new(FAMILY, TABLE);
         for last in last {
@@ -156,7 +157,7 @@ mod tests {
         clients
     }
 
-    /// A memory of three clients, of which the members know the endpoints of the first two.
+    /// A map of three clients, of which the first two have a recordable endpoint.
     fn inside(test: impl Fn(&mut Socket) + Send + Sync) {
         let run = || {
             let mut socket = Socket::open().unwrap();

@@ -1,9 +1,12 @@
-//! What is committed ahead of a transaction, so that no packet that comes in the very moment of it finds less than it should.
+//! Preparatory commits that keep lookups valid while nf_tables switches generations.
 //!
-//! nf_tables changes generations between the lookups of a packet, not between packets. What that does to verdicts and slots, the
-//! late chains mend by looking again (`base`). Two things need a step of their own. A new set with intervals is empty to packets
-//! for a while after its transaction took effect, and a source that is in none of the ranges is dropped: so such sets are made
-//! ahead. And rules write the memories at any time, also while the endpoint that a client is remembered with goes.
+//! nf_tables may switch generations between two lookups of one packet. For verdicts and slots the late chains compensate with a
+//! second lookup (`base`). Two cases need a commit of their own, ahead of the transaction:
+//!
+//! - A new set with intervals is empty to packets for a while after its transaction took effect, and a source outside of all
+//!   ranges is dropped: such sets are created ahead.
+//! - Rules write affinity maps at any time, also while a client's endpoint is being deleted: the endpoint is first removed from
+//!   the set of endpoints that may be recorded.
 
 use std::collections::HashSet;
 
@@ -14,18 +17,18 @@ use ferry_plane::Batch;
 use crate::names::{PortId, SetName, SourcesId};
 use crate::object::{ElementKey, NftObject, Table};
 
-/// What the transaction itself need not do any more, or has to do besides.
+/// Operations that were committed ahead of the transaction and are left out of it, and the affinity entries that it must delete.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ahead {
-    /// sets of source ranges that are made already
+    /// sets of source ranges that exist already
     pub(crate) made: HashSet<SourcesId>,
     /// elements that are deleted already
     pub(crate) deleted: HashSet<ElementKey>,
-    /// keys of memories that are to be forgotten
+    /// stale entries of affinity maps, by map and client
     pub(crate) stale_affinity: Vec<(SetName, nft::Octets)>,
 }
 
-/// The sets of source ranges that the batch makes in a table that stays.
+/// The sets of source ranges that the batch creates, unless it creates, replaces or deletes the table.
 pub(crate) fn ranges(batch: &Batch<NftObject>) -> Vec<NftObject> {
     let all = batch.create.iter().chain(&batch.replace).chain(&batch.delete);
     if all.into_iter().any(|object| matches!(object, NftObject::Table(_))) {
@@ -34,7 +37,7 @@ pub(crate) fn ranges(batch: &Batch<NftObject>) -> Vec<NftObject> {
     batch.create.iter().filter(|object| matches!(object, NftObject::Ranges(..))).cloned().collect()
 }
 
-/// The endpoints that go from sets of those that may be remembered, where the memories stay; and these memories.
+/// The endpoints that the batch removes from sets of recordable endpoints whose affinity maps stay; and these maps.
 pub(crate) fn members(batch: &Batch<NftObject>) -> (Vec<NftObject>, HashSet<(PortId, Scope)>) {
     let mut going = HashSet::new();
     for object in batch.delete.iter().chain(&batch.replace) {
@@ -60,7 +63,7 @@ pub(crate) fn members(batch: &Batch<NftObject>) -> (Vec<NftObject>, HashSet<(Por
     (members, maps)
 }
 
-/// A batch that only adds and deletes these.
+/// A batch that only creates and deletes these objects.
 pub(crate) fn step(create: Vec<NftObject>, delete: Vec<NftObject>) -> Batch<NftObject> {
     Batch { create, delete, ..Batch::default() }
 }

@@ -1,4 +1,4 @@
-//! The base: the table, the fixed chains and where they are hooked in.
+//! Compiles the base: the table, its fixed sets and maps, the fixed chains and their hooks.
 
 use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_kernel::nft::{self, BaseHook, ChainKind, FibOf, Hook};
@@ -9,8 +9,8 @@ use crate::object::{ElementKey, NftObject, Rule, Rules, Table, Value};
 use crate::rules::{Field, NODE_PORT, RuleWriter, VIP};
 
 impl FixedChain {
-    /// Where a base chain is hooked in: nat chains see the first packet of a connection only, and none of them sees it
-    /// once another has translated it, which is why the late ones get what nobody translated.
+    /// Hook and priority of a base chain. A nat chain sees only the first packet of a connection, and not if an earlier chain
+    /// has translated it: the late chains get the untranslated packets.
     pub const fn hook(self) -> Option<BaseHook> {
         let (hook, priority) = match self {
             Self::NatPrerouting => (Hook::Prerouting, -100),
@@ -33,7 +33,7 @@ impl FixedChain {
 }
 
 impl ChainName {
-    /// The chain without its rules, for the kernel.
+    /// The chain without its rules, as sent to the kernel.
     pub(crate) fn chain(self) -> nft::Chain {
         let hook = match self {
             Self::Fixed(fixed) => fixed.hook(),
@@ -75,7 +75,7 @@ fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState)
         }
         FixedChain::Unknown => {
             let known = rule().in_set(&[Field::Destination], FixedSet::ClusterIps).goto(fixed(FixedChain::Reject));
-            // What goes to an address of this node is somebody's, be it only the reset that a connection of its own gets.
+            // An address of this node is in use outside of Services: a connection to it gets at least the host's reset.
             let unallocated =
                 |net: &IpNet| rule().destination_in(*net).address_is_local(FibOf::Destination, false).drop_it();
             let unallocated = base.service_cidrs.iter().map(unallocated);
@@ -83,11 +83,11 @@ fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState)
         }
         FixedChain::Record => Protocol::ALL.into_iter().flat_map(|protocol| record(family, protocol)).collect(),
         FixedChain::NatPrerouting | FixedChain::NatOutput => vec![services],
-        // The late chains look again: a transaction between two lookups of a packet leaves it with a verdict of the old
-        // state that leads nowhere in the new one, or with one of the new state that leads to a chain which the packet,
-        // whose rules are those of when it entered the hook, finds empty. It ends up here, where all is new.
+        // The late chains repeat the lookup. If a transaction takes effect between two lookups of a packet, it may get a verdict
+        // of the old state that leads nowhere in the new one, or one of the new state to a chain that is still empty for it: a
+        // packet sees the rules of the moment in which it entered the hook. Here, in a later hook, it sees only the new state.
         FixedChain::NatPreroutingLate => {
-            // An address that is bound here, as a node-local DNS cache binds a cluster IP, stays reachable.
+            // A local address stays reachable: a node-local DNS cache binds a cluster IP.
             vec![services, rule().address_is_local(FibOf::Destination, false).jump(fixed(FixedChain::Unknown))]
         }
         FixedChain::NatOutputLate => vec![services, rule().jump(fixed(FixedChain::Unknown))],
@@ -96,7 +96,7 @@ fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState)
     }
 }
 
-/// The rule that finds nodePorts, on the addresses that serve them.
+/// The rule that looks up node ports, on the addresses that serve them.
 fn node_port_rule(family: Family, addresses: &NodePortAddresses) -> Rule {
     let serves = match addresses {
         NodePortAddresses::All => {
@@ -107,12 +107,13 @@ fn node_port_rule(family: Family, addresses: &NodePortAddresses) -> Rule {
     serves.verdict_map(NODE_PORT, FixedSet::ServiceNodePorts)
 }
 
-/// True if these rules of the chain `services` match nodePorts on every local address.
+/// True if these rules of the chain `services` match node ports on every local address.
 pub(crate) fn finds_node_ports_everywhere(rules: &Rules) -> bool {
     Family::ALL.iter().any(|family| rules.0.contains(&node_port_rule(*family, &NodePortAddresses::All)))
 }
 
-/// Policy Local of an external frontend: pods and the node itself use all endpoints, others the Local ones.
+/// Rules for an external frontend with policy Local: pods of this node and the node itself use all endpoints, others the Local
+/// ones.
 fn local_policy(family: Family, context: &Context, key: &[Field], all: FixedSet, local: FixedSet) -> Vec<Rule> {
     let pods = context.local.as_ref().and_then(|pods| RuleWriter::new(family).pods(pods, true));
     let mut rules: Vec<Rule> = pods.map(|rule| rule.verdict_map(key, all)).into_iter().collect();
@@ -135,8 +136,8 @@ fn postrouting(family: Family, context: &Context, base: &BaseState) -> Vec<Rule>
     let mark = context.masquerade_mark;
     let record = base.affinity.then(|| rule().translated().jump(ChainName::Fixed(FixedChain::Record)));
     let rest = [
-        // Only what was translated: a plain connection of the node to itself is no hairpin. And not what others redirect on
-        // loopback, which would get another source there.
+        // Only translated connections: a plain connection of the node to itself is no hairpin. Connections that other programs
+        // redirect on loopback are excluded, since masquerading would change their source.
         rule().translated().source_not_loopback().reaches_itself().masquerade(),
         rule().unmarked(mark).return_it(),
         rule().flip_mark(mark).end(),
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn memories_are_taught_only_where_some_service_has_affinity() {
+    fn affinity_is_recorded_only_where_some_service_has_affinity() {
         let (with, without) = (state(true, NodePortAddresses::All), state(false, NodePortAddresses::All));
         for chain in FixedChain::ALL {
             let recording = [FixedChain::Record, FixedChain::NatInput].contains(chain);

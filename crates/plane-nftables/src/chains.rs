@@ -1,4 +1,5 @@
-//! The chains that pick an endpoint: one per distinct count, shared by all services; and those of affinity.
+//! Compiles the chains that draw an endpoint (pick chains: one per kind and number of endpoints, shared by all services; and
+//! those of pools), the chains of session affinity, and those of source ranges.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,15 +13,15 @@ use crate::object::{NodePortMap, Rule, Rules, VipMap};
 use crate::rules::{Field, NODE_PORT, RuleWriter, VIP};
 use crate::shape::first_of_scope;
 
-/// Makes chains for one family. Pick chains are kept: every service with as many endpoints wants the same one.
+/// Compiles chains for one family. Caches pick chains, since every service with as many endpoints uses the same one.
 #[derive(Debug)]
 pub(crate) struct Chains {
     pub(crate) family: Family,
-    /// for the contexts last seen, the latest first
+    /// caches of the last contexts, the latest first
     kept: RefCell<Vec<Kept>>,
 }
 
-/// The pick chains of one context.
+/// Cached pick chains of one context.
 #[derive(Debug)]
 struct Kept {
     pods: Option<LocalDetector>,
@@ -36,7 +37,7 @@ impl Chains {
         Self { family, kept: RefCell::default() }
     }
 
-    /// Picks one of `count` slots and translates to what stands there.
+    /// Rules of a pick chain: draws one of `count` slots and translates to the endpoint in it.
     pub(crate) fn pick(&self, context: &Context, pick: Pick, count: u32) -> Rules {
         let pods = &context.local;
         let mut kept = self.kept.borrow_mut();
@@ -67,8 +68,8 @@ impl Chains {
         Rules(self.mark(context, pick).into_iter().chain([translate]).collect())
     }
 
-    /// Picks one of the `count` slots of a scope of a pool. What is to be masqueraded is marked and goes on to the one chain
-    /// that picks, so that another count is another rule of that one alone.
+    /// Rules of a pool's chain: draws one of the `count` slots of a scope. Packets that need masquerading are marked and go on to
+    /// the one chain that draws, so a changed count replaces one rule only.
     pub(crate) fn pool(
         &self,
         context: &Context,
@@ -87,7 +88,7 @@ impl Chains {
         Rules([rule().protocol(protocol).translate(&[slot], SetName::Pool(pool))].into())
     }
 
-    /// The rule that asks for masquerading, where the chain has one.
+    /// The rule that sets the masquerade mark, if the chain has one.
     fn mark(&self, context: &Context, pick: Pick) -> Option<Rule> {
         let rule = RuleWriter::new(self.family);
         let rule = match pick {
@@ -98,8 +99,8 @@ impl Chains {
         Some(rule.set_mark(context.masquerade_mark).end())
     }
 
-    /// Translates to the endpoint that the client is remembered with; other clients go on to pick one: from the
-    /// pool of the port, if it has one.
+    /// Rules of an affinity chain: translates to the endpoint that is recorded for the client; other clients go on to a pick
+    /// chain, or to the port's pool if it has one.
     pub(crate) fn affinity(
         &self,
         context: &Context,
@@ -125,16 +126,17 @@ impl Chains {
         Rules(rules.into())
     }
 
-    /// Drops what comes from outside the source ranges; the rest goes on as its frontend says. A rule with the ranges, and not
-    /// an element: rules are those of the moment in which a packet entered the hook, so it meets ranges and chain of one state.
+    /// Rules of a source range chain: drops packets from outside the ranges; others go on to the frontend's verdict. The ranges
+    /// are matched by a rule, and not by an element: a packet sees the rules of the moment in which it entered the hook, so
+    /// ranges and chain are of one state.
     pub(crate) fn restricted(&self, id: SourcesId) -> Rules {
         let rule = || RuleWriter::new(self.family);
         let outside = rule().source_outside(SetName::Sources(id)).drop_it();
         Rules([outside, rule().verdict_map(VIP, FixedSet::RestrictedIps)].into())
     }
 
-    /// Teaches the memories of a service port that this endpoint may stand in. The timeout is the rule's and not the
-    /// memory's, so that a new one needs no new memory.
+    /// Rules that record a client's endpoint in the affinity maps of a service port whose pools have it. The timeout belongs to
+    /// the rule and not to the map, so a changed timeout needs no new map.
     pub(crate) fn record(&self, id: PortId, scopes: &[Scope], affinity: Affinity) -> Rules {
         let timeout = Duration::from_secs(affinity.timeout_seconds.get().into());
         let rule = |scope: &Scope| {
@@ -165,7 +167,7 @@ mod tests {
             context(Some("10.245.0.0/16"), 0x8000),
             context(None, 0x8000),
         ];
-        // More than are kept, and each twice: with and without what the one before it left.
+        // More contexts than are cached, and each twice: with an empty cache and with a filled one.
         for context in contexts.iter().chain(&contexts) {
             for (pick, count) in [(Pick::Internal, 2), (Pick::Internal, 3), (Pick::External, 2)] {
                 let wanted = chains.pick_rules(context, pick, count);

@@ -1,5 +1,5 @@
-//! A service's state, as the objects that serve it. Holds no policy: the treatment says what happens; here stands which
-//! chain does that.
+//! Compiles a service's state into the objects that serve it. Holds no policy: the model has decided the treatment, and this
+//! module selects the chains that implement it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,39 +18,39 @@ use crate::shape::{Shape, first_of_scope, is_pooled};
 use crate::sources::Ranges;
 use crate::{base, place};
 
-/// Compiles for one IP family.
+/// Compiler of this mode for one IP family.
 #[derive(Debug)]
 pub struct Nftables {
     chains: Chains,
 }
 
-/// Writes one port of one service.
+/// Writes the objects of one port of one service.
 struct PortWriter<'a> {
     chains: &'a Chains,
     context: &'a Context,
     state: &'a PortState,
-    /// the id of its memories, if it has affinity
+    /// the id of its affinity maps, if it has session affinity
     affinity: Option<PortId>,
     /// the id of its pool, if its frontends share one
     pool: Option<PortId>,
-    /// the kinds of chains that lead to the pool
+    /// the kinds of chains that draw from the pool
     used: BTreeSet<(Pick, Scope)>,
     restrictions: &'a mut Restrictions,
     out: &'a mut Vec<NftObject>,
 }
 
-/// Where a frontend's elements stand.
+/// Address part of the keys of a frontend's elements.
 #[derive(Clone, Copy)]
 struct FrontendKey {
     at: FrontendAddr,
     protocol: Protocol,
 }
 
-/// The source ranges met so far, so that those of a Service are merged and hashed once, not for each of its frontends.
+/// Cache of the source ranges seen so far, so that those of a Service are merged and hashed once, and not for each frontend.
 #[derive(Default)]
 struct Restrictions(Vec<Restriction>);
 
-/// Source ranges, and what asks for them.
+/// Source ranges and the rules of the chain that checks them.
 #[derive(Clone)]
 struct Restriction {
     networks: Arc<[IpNet]>,
@@ -62,7 +62,7 @@ struct Restriction {
 // === impl Nftables ===
 
 impl Nftables {
-    /// For this family.
+    /// A compiler for this family.
     pub fn new(family: Family) -> Self {
         Self { chains: Chains::new(family) }
     }
@@ -72,7 +72,7 @@ impl Nftables {
         self.chains.family
     }
 
-    /// A service; without the frontends that `other`, what it was or will be, has too and that lead to a pool.
+    /// Compiles a service. Leaves out the frontends with a pool that `other`, the other side of a change, has too.
     fn service(
         &self,
         context: &Context,
@@ -114,7 +114,7 @@ impl Compile for Nftables {
         self.service(context, service, None, &mut Restrictions::default(), out);
     }
 
-    /// The frontends of a pool don't depend on its endpoints, so those that stay are left out.
+    /// Leaves out unchanged frontends of a pool on both sides, since they don't depend on its endpoints.
     fn compile_change(
         &self,
         context: &Context,
@@ -147,7 +147,7 @@ impl Compile for Nftables {
     }
 }
 
-/// True if the frontends of two states of a port with a pool are written alike.
+/// True if the frontends of two states of a port with a pool compile to the same objects.
 fn leads_alike(one: &PortState, other: &PortState) -> bool {
     let named = |port: &PortState| (port.protocol, port.affinity, port.frontends.len());
     named(one) == named(other) && one.name == other.name && one.frontends == other.frontends
@@ -161,7 +161,7 @@ pub(crate) fn count(pool: &Pool) -> u32 {
 // === impl PortWriter ===
 
 impl PortWriter<'_> {
-    /// Writes the port; its frontends only to see where they lead, if they are `known`.
+    /// Writes the port. If its frontends are `known`, they are compiled only to collect the chains that they use.
     fn write(&mut self, known: bool) {
         let start = self.out.len();
         for frontend in &self.state.frontends {
@@ -196,7 +196,7 @@ impl PortWriter<'_> {
         };
         match &frontend.sources {
             SourceRanges::Any => self.out.push(at.verdict(NodePortMap::Services, verdict)),
-            // Dropped without a look at the source.
+            // All sources are dropped: no lookup of the source.
             SourceRanges::Only(ranges) if ranges.is_empty() => {
                 self.out.push(at.verdict(NodePortMap::Services, verdict));
             }
@@ -213,7 +213,7 @@ impl PortWriter<'_> {
         }
     }
 
-    /// Where a frontend with these source ranges leads first.
+    /// Writes the set and the chain of these source ranges; returns the verdict that leads there.
     fn restrict(&mut self, ranges: &Arc<[IpNet]>) -> Value {
         let Restriction { id, ranges, rules, .. } = self.restrictions.of(ranges, self.chains);
         self.out.push(NftObject::Ranges(id, ranges));
@@ -239,7 +239,7 @@ impl PortWriter<'_> {
         Value::Goto(ChainName::Fixed(chain))
     }
 
-    /// The slots of a frontend, unless it shares those of the port.
+    /// Writes the slots of a frontend, unless it uses the port's pool.
     fn slots(&mut self, at: FrontendKey, scope: Scope, first: u32) {
         if self.pool.is_none() {
             let keys = (first..first + LOCAL_SLOTS).map(|slot| at.slot(slot));
@@ -251,7 +251,8 @@ impl PortWriter<'_> {
         count(self.state.pool(scope))
     }
 
-    /// The verdict that picks an endpoint; with affinity, after a look into the memory.
+    /// Writes the chains that draw an endpoint, with session affinity after a lookup of the client; returns the verdict that
+    /// leads there.
     fn forward(&mut self, at: FrontendKey, pick: Pick, scope: Scope, unrecorded: NodePortMap) -> Value {
         if let Some(pool) = self.pool {
             let pick = pick.of_pool();
@@ -261,7 +262,7 @@ impl PortWriter<'_> {
         }
         let count = self.count(scope);
         let Some(id) = self.affinity else { return self.pick(pick, count) };
-        // The chain in front of it has set the mark already.
+        // The affinity chain has set the mark already.
         let verdict = self.pick(pick.without_mark(), count);
         self.out.push(at.verdict(unrecorded, verdict));
         let name = ChainName::Affinity(pick, scope, id);
@@ -282,8 +283,8 @@ impl PortWriter<'_> {
         }
     }
 
-    /// The pool that all frontends share, with its chains. So a changed endpoint is a changed element, however many there
-    /// are, and a changed number of endpoints a changed rule.
+    /// Writes the pool that all frontends share, with its chains. A changed endpoint is one changed element, however many
+    /// frontends there are, and a changed number of endpoints one changed rule.
     fn pool(&mut self, scopes: &[Scope]) {
         let Some(pool) = self.pool.filter(|_| !scopes.is_empty()) else { return };
         self.out.push(NftObject::Set(SetName::Pool(pool)));
@@ -307,7 +308,7 @@ impl PortWriter<'_> {
         }
     }
 
-    /// The memories of a port with affinity: one for each scope that some frontend uses.
+    /// Writes the affinity maps of a port with session affinity: one for each scope that some frontend uses.
     fn affinity_maps(&mut self, scopes: &[Scope]) {
         let (Some(id), Some(settings)) = (self.affinity, self.state.affinity) else { return };
         if scopes.is_empty() {
@@ -324,7 +325,7 @@ impl PortWriter<'_> {
     }
 }
 
-/// Puts the endpoints of a pool into slots. A pool has at most as many as lie before the Local ones.
+/// Puts the endpoints of a pool into slots. A pool has at most [`LOCAL_SLOTS`] endpoints.
 fn fill(pool: &Pool, slots: impl Iterator<Item = ElementKey>, out: &mut Vec<NftObject>) {
     out.extend(pool.0.iter().zip(slots).map(|(endpoint, key)| NftObject::Element(key, Value::Endpoint(*endpoint))));
 }
@@ -348,7 +349,7 @@ impl Restrictions {
 // === impl Place ===
 
 impl FrontendKey {
-    /// A slot of its own.
+    /// Key of a slot of this frontend.
     fn slot(self, slot: u32) -> ElementKey {
         let protocol = self.protocol;
         match self.at {

@@ -1,7 +1,7 @@
-//! A batch of objects as one nf_tables transaction.
+//! Encodes a batch of objects as one nf_tables transaction.
 //!
-//! Elements that go are first; then what is new from the table down to elements; then what is left of what goes. A changed
-//! element is deleted and added: packets see either.
+//! Deleted elements come first; then created objects, from the table down to elements; then the other deletions. A changed
+//! element is deleted and added again: packets see the old one or the new one.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use crate::object::{ElementKey, NftObject, Rules, Table, Value};
 use crate::sources::Ranges;
 use crate::wire::key_bytes;
 
-/// The transaction, and which operation stands where in it.
+/// The transaction, with the position of each operation.
 pub(crate) struct Encoded {
     pub(crate) batch: nft::Batch,
     marks: Vec<Mark>,
@@ -30,8 +30,8 @@ struct Mark {
     index: usize,
 }
 
-/// Whether chains that go are deleted at once. Before Linux 6.2 a chain that an element of the same transaction ceased
-/// to refer to is busy still.
+/// Time of a chain's deletion. Before Linux 6.2 a chain stays busy (EBUSY) in the transaction that deletes the last element
+/// which refers to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChainRelease {
     Now,
@@ -46,7 +46,7 @@ impl Encoded {
         let mut encoded = Self { batch, marks: Vec::with_capacity(objects.len()) };
         let table_goes = |objects: &[NftObject]| objects.iter().any(|object| matches!(object, NftObject::Table(_)));
         if table_goes(&objects.delete) {
-            // Everything in it goes with it.
+            // The table's contents are deleted with it.
             encoded.each(Op::Delete, &objects.delete, |batch, object| {
                 if matches!(object, NftObject::Table(_)) {
                     batch.delete_table();
@@ -57,7 +57,7 @@ impl Encoded {
         if table_goes(&objects.replace) {
             encoded.batch.delete_table();
         } else {
-            // Its elements go with a set, and packets that are on their way there find them until then.
+            // A set's elements are deleted with the set, and stay visible to packets until then.
             let going: HashSet<SetName> = objects.delete.iter().filter_map(set_of).collect();
             let gone =
                 |key: &ElementKey| ahead.deleted.contains(key) || (!going.is_empty() && going.contains(&key.set()));
@@ -90,7 +90,7 @@ impl Encoded {
     }
 
     fn create(&mut self, family: Family, objects: &Batch<NftObject>, ahead: &Ahead) {
-        // A table that is replaced comes before what is created in it.
+        // A replaced table comes before the objects that are created in it.
         let lists = [(Op::Replace, &objects.replace), (Op::Create, &objects.create)];
         for (op, list) in lists {
             self.each(op, list, |batch, object| match object {
@@ -102,7 +102,7 @@ impl Encoded {
                 NftObject::Chain(..) | NftObject::Element(..) | NftObject::Table(Table::Foreign) => {}
             });
         }
-        // Only now, since rules go to other chains.
+        // After all chains exist, since rules refer to other chains.
         for (op, list) in lists {
             self.each(op, list, |batch, object| {
                 if let NftObject::Chain(name, rules) = object {
@@ -125,7 +125,7 @@ impl Encoded {
         }
     }
 
-    /// The operations that an error can be about: those noted between these positions.
+    /// The operations that an error may refer to: the one at its position, or all of the message if the error has no offset.
     pub(crate) fn operations(marks: &Marks, error: &nft::BatchError) -> Vec<(Op, usize)> {
         let at = |position| marks.0.partition_point(|mark| mark.position <= position).saturating_sub(1);
         let (first, last) = match error.error.offset {
@@ -136,7 +136,7 @@ impl Encoded {
         hit.iter().map(|mark| (mark.op, mark.index)).collect()
     }
 
-    /// Parts with the marks, for when the transaction has been sent.
+    /// Splits off the positions, which outlive the sent transaction.
     pub(crate) fn into_parts(self) -> (nft::Batch, Marks) {
         (self.batch, Marks(self.marks))
     }
@@ -149,10 +149,10 @@ fn set_of(object: &NftObject) -> Option<SetName> {
     }
 }
 
-/// Which operation stands where in a transaction.
+/// Positions of the operations in a transaction.
 pub(crate) struct Marks(Vec<Mark>);
 
-/// Writes the rules of a chain. One that is created may be there already, as a spare part with rules of its own.
+/// Writes the rules of a chain. A created chain may exist already, idle and with rules: they are flushed.
 fn fill(batch: &mut nft::Batch, name: ChainName, rules: &Rules) {
     let name = name.to_string();
     batch.flush_chain(&name);
@@ -161,8 +161,8 @@ fn fill(batch: &mut nft::Batch, name: ChainName, rules: &Rules) {
     }
 }
 
-/// Writes a set of source ranges. Whatever is there under its name goes first, so that nothing overlaps. The kernel finds
-/// the place of an interval fastest when they come in their order.
+/// Writes a set of source ranges. Elements that exist under its name are flushed first, so that no intervals overlap. The
+/// kernel inserts intervals fastest in ascending order.
 fn fill_set(batch: &mut nft::Batch, family: Family, name: SetName, ranges: &Ranges) {
     let shape = layout::shape(name, family);
     batch.add_set(&shape);
@@ -194,7 +194,7 @@ fn add_element(batch: &mut nft::Batch, object: &NftObject) {
     });
 }
 
-/// Hands on the name of an element's set; that of a fixed set costs nothing.
+/// Calls `use_it` with the name of an element's set; without an allocation for a fixed set.
 fn with_name(key: &ElementKey, use_it: impl FnOnce(&str)) {
     match key.set() {
         SetName::Fixed(fixed) => use_it(fixed.name()),
@@ -248,7 +248,7 @@ mod tests {
         Encoded::new(Family::V4, objects, release, ahead)
     }
 
-    /// The operations in the order of the transaction, and the messages that they take.
+    /// The operations in the order of the transaction, and the number of its messages.
     fn order(objects: &Batch<NftObject>, release: ChainRelease, ahead: &Ahead) -> (Vec<(Op, usize)>, usize) {
         let encoded = encoded(objects, release, ahead);
         (encoded.marks.iter().map(|mark| (mark.op, mark.index)).collect(), encoded.batch.messages())

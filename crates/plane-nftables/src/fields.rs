@@ -1,4 +1,4 @@
-//! Fields of keys and values as the kernel holds them: each padded to four bytes, but for a key of one field.
+//! Encodes and decodes the fields of keys and values: each is padded to four bytes, except in a key of one field.
 
 use std::net::IpAddr;
 
@@ -29,7 +29,7 @@ impl Bytes {
         Self { bytes: [0; KEY_BYTES], len: 0 }
     }
 
-    /// Appends and pads. What doesn't fit is left out: the longest key does.
+    /// Appends a field with padding. The buffer holds the longest key; a field that doesn't fit is ignored.
     pub(crate) fn push(mut self, bytes: &[u8]) -> Self {
         let end = self.len + bytes.len();
         if let Some(room) = self.bytes.get_mut(self.len..end) {
@@ -72,7 +72,7 @@ impl Bytes {
 // === impl Reader ===
 
 impl<'a> Reader<'a> {
-    /// The next field, without the padding behind it. The last field of a key of one field has none.
+    /// The next field, without the padding behind it. A key of one field has no padding.
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (field, rest) = self.bytes.split_at_checked(len)?;
         let padding = len.next_multiple_of(4) - len;
@@ -105,24 +105,24 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The bytes of an address as a key of its own.
+/// The bytes of a key that is one address.
 pub(crate) fn address_bytes(address: IpAddr) -> Bytes {
     Bytes::new().address(address)
 }
 
-/// The bytes of an endpoint in a map.
+/// The bytes of a map value that is an endpoint.
 pub(crate) fn endpoint_bytes(endpoint: Endpoint) -> Bytes {
     Bytes::new().address(endpoint.address).port(endpoint.port)
 }
 
-/// The endpoint in the value of a map.
+/// Decodes a map value that is an endpoint.
 pub(crate) fn endpoint(family: Family, bytes: &[u8]) -> Option<Endpoint> {
     let mut reader = Reader { family, bytes };
     let endpoint = Endpoint { address: reader.address()?, port: reader.port()? };
     reader.bytes.is_empty().then_some(endpoint)
 }
 
-/// An address that is a key of its own.
+/// Decodes a key that is one address.
 pub(crate) fn address(family: Family, key: &[u8]) -> Option<IpAddr> {
     let mut reader = Reader { family, bytes: key };
     reader.address().filter(|_| reader.bytes.is_empty())

@@ -1,4 +1,4 @@
-//! Whether an earlier run's rules are serving, before anything is read back or changed.
+//! Detects rules of an earlier run that still serve, before anything is read back or changed.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use crate::names::{FixedSet, SetName, TABLE, TABLE_MAKER};
 /// True if the family's table is one of Ferry's, of any layout, and serves some frontend. Changes nothing.
 ///
 /// # Errors
-/// `EPERM` without `CAP_NET_ADMIN`; whatever else the kernel says.
+/// `EPERM` without `CAP_NET_ADMIN`; any other error of the socket.
 pub fn in_use(family: Family) -> io::Result<bool> {
     let mut socket = Socket::open()?;
     match socket.table(family, TABLE)? {
@@ -21,7 +21,7 @@ pub fn in_use(family: Family) -> io::Result<bool> {
     for set in [FixedSet::ServiceIps, FixedSet::ServiceNodePorts] {
         let name = SetName::Fixed(set).to_string();
         match socket.elements(family, TABLE, &name, &mut |_| services = true) {
-            // Somebody removed the map and not the table.
+            // The map was deleted and the table was not.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             listed => listed?,
         }
@@ -57,7 +57,7 @@ mod tests {
             "map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; };",
             "{ 10.96.0.1 . tcp . 80 : drop }",
         );
-        // Of somebody else.
+        // Of another program.
         assert_eq!(says(&format!("table ip {TABLE} {{ {maps} }}")), [false, false]);
         assert_eq!(says(&format!("add element ip {TABLE} service-ips {element}")), [false, false]);
         assert_eq!(says(&format!("delete table ip {TABLE}")), [false, false]);

@@ -1,4 +1,4 @@
-//! The layout of sets and maps: fields of the key, kind of value, size, flags, and the notes that the `nft` tool prints by.
+//! Declares sets and maps: key fields, value type, size, flags, and the userdata that the `nft` tool needs to print them.
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::userdata::{self, PayloadField, SetNotes, TypeofExpr};
@@ -16,7 +16,7 @@ pub(crate) enum Part {
     Octet,
 }
 
-/// What a map's values are.
+/// Value type of a map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Data {
     None,
@@ -24,7 +24,7 @@ pub(crate) enum Data {
     Endpoint,
 }
 
-/// How a set or map is made up.
+/// Key fields, value type and kind of a set or map.
 pub(crate) struct Layout {
     pub(crate) key: &'static [Part],
     pub(crate) data: Data,
@@ -32,9 +32,9 @@ pub(crate) struct Layout {
     expires: bool,
 }
 
-/// The most clients that one memory holds.
+/// Maximum number of clients in one affinity map.
 const AFFINITY_SIZE: u32 = 65_536;
-/// The elements of `same-octet`: with their number the kernel chooses a table that never grows.
+/// The elements of `same-octet`: with a declared size the kernel chooses a table that never grows.
 const OCTETS: u32 = 256;
 
 // === impl Part ===
@@ -102,7 +102,7 @@ impl Layout {
     }
 }
 
-/// The shape of a set or map.
+/// Declaration of a set or map: key and value types, flags, size.
 pub(crate) fn shape(name: SetName, family: Family) -> nft::Set {
     let layout = Layout::of(name);
     let fields: Vec<u32> = layout.key.iter().map(|field| field.data_type(family)).collect();
@@ -123,7 +123,7 @@ pub(crate) fn shape(name: SetName, family: Family) -> nft::Set {
         },
         flags: SetFlags {
             interval: layout.interval,
-            // A concatenation would have the kernel keep intervals in another way, which is slow beyond some thousand.
+            // For a concatenation the kernel uses another set type for intervals, which is slow beyond some thousand elements.
             concat: false,
             timeout: layout.expires,
             dynamic: layout.expires,
@@ -139,10 +139,11 @@ pub(crate) fn shape(name: SetName, family: Family) -> nft::Set {
     }
 }
 
-/// Notes by which the `nft` tool prints numbers in keys and loads them again: these have no plain type there.
+/// Userdata with the `typeof` declarations of keys that hold numbers, which have no plain type: `nft` needs them to print such
+/// sets and to load its own output.
 fn declared_types(name: SetName, family: Family) -> Vec<u8> {
     if name == SetName::Fixed(FixedSet::SameOctet) {
-        // Any field of one octet without names for its values will do.
+        // Any header field of one octet works, as long as `nft` has no symbolic names for its values.
         let octet = || match family {
             Family::V4 => TypeofExpr::Payload(PayloadField::IpTtl),
             Family::V6 => TypeofExpr::Payload(PayloadField::Ip6Hoplimit),
@@ -176,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_memories_expire_and_only_source_ranges_are_intervals() {
+    fn only_affinity_maps_expire_and_only_source_ranges_are_intervals() {
         use ferry_api::object::{ObjectName, Protocol};
         use ferry_model::Scope;
 

@@ -1,5 +1,5 @@
-//! Going back: what is ours in a table that upstream's proxy has taken over. It rewrites the sets, maps and chains whose
-//! names it has too, and leaves the others as they are.
+//! Removes our sets, maps and chains from a table that upstream's proxy has taken over (a roll-back). Upstream's proxy rewrites
+//! the objects whose names it uses too, and leaves the others as they are.
 
 use std::io;
 
@@ -11,21 +11,21 @@ use crate::names::{ChainName, FixedChain, FixedSet, SetName, TABLE};
 /// A base chain that every release of upstream's proxy makes, and we never do.
 const UPSTREAMS: &str = "filter-input";
 
-/// What became of the leftovers of one family.
+/// Result of the removal for one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leftovers {
     /// there is no table
     NoTable,
-    /// nobody else works in this table: it is ours, and in use
+    /// upstream's proxy doesn't use this table: it is ours, and in use
     NotTakenOver,
-    /// so many sets, maps and chains are gone
+    /// number of deleted sets, maps and chains
     Removed(usize),
 }
 
-/// Deletes them. What the other proxy uses is not touched.
+/// Deletes the leftovers. Objects that upstream's proxy uses are not touched.
 ///
 /// # Errors
-/// What the kernel says; `EBUSY` while elements that the other proxy has not rewritten yet refer to our chains.
+/// The kernel's error; `EBUSY` while elements that upstream's proxy has not rewritten yet refer to our chains.
 pub fn remove(family: Family) -> io::Result<Leftovers> {
     let mut socket = Socket::open()?;
     let (sets, chains) = match found(&mut socket, family) {
@@ -35,7 +35,7 @@ pub fn remove(family: Family) -> io::Result<Leftovers> {
             None => return Ok(Leftovers::NotTakenOver),
         },
     };
-    // In two steps, since kernels before 6.2 hold a chain for a moment after its last reference went.
+    // In two transactions, since kernels before 6.2 keep a chain busy for a moment after its last reference is deleted.
     let mut batch = Batch::new(family, TABLE);
     chains.iter().for_each(|chain| batch.flush_chain(chain));
     sets.iter().for_each(|set| batch.delete_set(set));
@@ -46,7 +46,7 @@ pub fn remove(family: Family) -> io::Result<Leftovers> {
     Ok(Leftovers::Removed(sets.len() + chains.len()))
 }
 
-/// Names of the sets and chains that only we have; `None` if upstream's proxy isn't there.
+/// Names of the sets and chains that only Ferry uses; `None` without a chain of upstream's proxy.
 fn found(socket: &mut Socket, family: Family) -> io::Result<Option<(Vec<String>, Vec<String>)>> {
     let chains = socket.chains(family, TABLE)?;
     if !chains.iter().any(|chain| chain.name == UPSTREAMS) {
@@ -81,7 +81,7 @@ fn commit(socket: &mut Socket, batch: Batch) -> io::Result<()> {
         Err(CommitFailure::Io(error) | CommitFailure::Lost(error)) => Err(error),
         Err(CommitFailure::Messages(errors)) => {
             let first = errors.into_iter().next();
-            Err(first.map_or_else(|| io::Error::other("refused"), |error| error.error.error))
+            Err(first.map_or_else(|| io::Error::other("the kernel refused the transaction"), |error| error.error.error))
         }
     }
 }

@@ -1,18 +1,34 @@
-//! The nftables mode: a constant shape, all state in elements.
+//! The nftables mode. One table per family has a constant set of chains; all state that depends on Services is in elements of
+//! sets and maps.
 //!
-//! One table per family. `service-ips` maps VIP, protocol and port to a verdict that says everything about a service
-//! port; the pick chains behind it, one per distinct endpoint count, draw a slot and look the endpoint up in `endpoints`.
-//! So a changed endpoint is a changed element, whatever else there is.
+//! `service-ips` maps address, protocol and port of a frontend to a verdict. The pick chains behind it, one per kind and number
+//! of endpoints and shared by all services, draw a slot and look up the endpoint in `endpoints` by frontend and slot. So a
+//! changed endpoint is one changed element, however many Services there are.
 //!
-//! - `object`: what is put into the kernel; `names`: how it is called there
-//! - `base`: table, sets, fixed chains; `layout`: keys and values of sets and maps
-//! - `compile`: a service, of which `shape` says how its frontends are served; `chains` and `rules`: how rules are written
-//! - `sources`: the source ranges of a load balancer, as a set of their own
-//! - `place`: which endpoint stands in which slot; `hint`: which units may want a key
-//! - `kernel`: commits and reads back; `ahead`: what a commit needs before it; `retired`: what is deleted after it; `watch`: what others do; `verdict`: what failures mean;
-//!   `wire`: elements as bytes, of which `fields` are the parts
-//! - `in_use`: whether an earlier run's rules serve; `serves`: which frontends elements stand for; `leftovers`: what is ours in a table of upstream's proxy
-//! - `trace`: what the objects do with a packet; `render`: the objects as `nft` text
+//! # The way of a batch
+//!
+//! 1. The engine (crate `ferry-plane`) calls [`Nftables`], this mode's compiler. `place` assigns the endpoints of the new unit
+//!    to slots, so that remaining ones keep theirs.
+//! 2. [`compile`] turns the old and the new unit into objects. [`base`] compiles the table, fixed chains and sets. For a
+//!    Service, `shape` maps each frontend's treatment to chains and slots, `chains` and `rules` write the rules, and `sources`
+//!    merges source ranges into sets.
+//! 3. The engine diffs both lists of objects and passes the batch to [`kernel`], the half that touches the kernel.
+//! 4. `kernel` first takes the foreign changes that `watch` has received, and makes the preparatory commits of `ahead`. `encode`
+//!    turns the batch into one netlink transaction, with keys and values from `wire`, `fields` and `layout`.
+//! 5. `verdict` maps the kernel's errors to the engine's. After a success, `affinity` purges stale entries of session affinity
+//!    maps, and `retired` deletes objects that must outlive the commit for a while.
+//! 6. At a start, after foreign changes and for repairs, `read` reads the objects back for the engine to compare.
+//!    `hint` narrows down the units that may want a key, so that a repair compiles few of them.
+//!
+//! Read first: [`object`] (objects, keys, ranks) and [`names`] (the chains, sets and maps in the kernel, and their purpose),
+//! then `compile`, `encode` and `kernel`. [docs/modes/nftables.md](../../../docs/modes/nftables.md) shows the resulting ruleset.
+//!
+//! # Beside the way
+//!
+//! - `probe` tests once whether the kernel supports this mode. [`in_use()`] detects rules of an earlier run that still serve,
+//!   `serves` the frontends of a table, and [`leftovers`] removes our objects from a table that upstream's proxy has taken over.
+//! - For tests and people: `trace` simulates the objects on a packet, [`render`] prints them as `nft` text, and `refers` lists
+//!   the references between them.
 
 mod affinity;
 mod ahead;
@@ -63,7 +79,7 @@ pub type NftablesEngine = Engine<Nftables, NftablesKernel>;
 /// Opens the engine of one family, in the network namespace of this thread. Engines of one process share the `turn`.
 ///
 /// # Errors
-/// `EPERM` without `CAP_NET_ADMIN`; whatever else the system says.
+/// `EPERM` without `CAP_NET_ADMIN`; any other error of opening the sockets.
 pub fn engine(family: Family, turn: CommitTurn) -> io::Result<NftablesEngine> {
     Ok(Engine::new(Nftables::new(family), NftablesKernel::open(family, turn)?))
 }

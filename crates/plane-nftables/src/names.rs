@@ -1,5 +1,5 @@
-//! The names of sets, maps and chains. Where upstream has one for the same thing it is upstream's, so that upstream's
-//! proxy started over our table rewrites it.
+//! Names of sets, maps and chains. Objects that upstream has too bear upstream's names, so that upstream's proxy, started on our
+//! table, rewrites them.
 
 use std::fmt;
 
@@ -10,70 +10,70 @@ use sha2::{Digest, Sha256};
 /// The name of the table, in either family.
 pub const TABLE: &str = "kube-proxy";
 
-/// The comment of the table: whose it is, and which layout its content has. A table with another comment is replaced.
+/// The comment of the table: its maker and the layout of its contents. A table with another comment is replaced.
 pub const TABLE_COMMENT: &str = "kube-proxy by Ferry, layout 3";
 
 /// The beginning of the comment of a table, the same in every layout.
 pub(crate) const TABLE_MAKER: &str = "kube-proxy by Ferry, layout ";
 
-/// Names one service port in the names of its own chains and sets: the first 16 bytes of a SHA-256 of
+/// Identifies one service port in the names of its own chains and sets: the first 16 bytes of a SHA-256 of
 /// `namespace/name/protocol/port name`. Tenants choose these names, so the id is too long for a collision to be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId([u8; 16]);
 
-/// Names a set of source ranges and the chain that asks it: the first 16 bytes of a SHA-256 of the ranges. Tenants choose
-/// these too.
+/// Identifies a set of source ranges and the chain that checks it: the first 16 bytes of a SHA-256 of the ranges, which tenants
+/// choose too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourcesId([u8; 16]);
 
 /// A set or map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SetName {
-    /// one that is always there
+    /// part of the base: always present
     Fixed(FixedSet),
-    /// client → endpoint of one service port and scope, written by rules
+    /// session affinity of one service port and scope: client → endpoint, written by rules
     Affinity(PortId, Scope),
-    /// the endpoints that may be remembered there
+    /// the endpoints that may be recorded there
     Members(PortId, Scope),
     /// slot → endpoint of one service port with many frontends; slots from [`LOCAL_SLOTS`] serve the Local policy
     Pool(PortId),
-    /// source ranges; stands last, as [`NftObject::Ranges`](crate::NftObject::Ranges) does
+    /// source ranges; sorts last, as [`NftObject::Ranges`](crate::NftObject::Ranges) does
     Sources(SourcesId),
 }
 
 /// A chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChainName {
-    /// one that belongs to the base
+    /// part of the base
     Fixed(FixedChain),
-    /// picks one of so many slots
+    /// draws one of this number of slots
     Pick(Pick, u32),
-    /// picks from the pool of a scope of a service port with many frontends
+    /// draws from a scope's slots in the pool of a service port with many frontends
     Pool(Pick, Scope, PortId),
-    /// looks into the memory of a scope, then picks
+    /// looks up the client in the affinity map of a scope; goes on to a pick chain
     Affinity(Pick, Scope, PortId),
-    /// teaches the memories of a service port
+    /// records clients in the affinity maps of a service port
     Record(PortId),
-    /// drops what comes from outside these source ranges
+    /// drops packets from outside these source ranges
     Restricted(SourcesId),
 }
 
-/// How a pick chain treats the packet, and which slots it reads.
+/// Kind of a pick chain: its treatment of the packet and the slots that it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pick {
-    /// of a VIP; masquerades what comes from elsewhere than this node's pods
+    /// of a VIP; masquerades packets that don't come from this node's pods
     Internal,
     /// of a VIP; masquerades always
     External,
-    /// of a VIP; leaves the source alone
+    /// of a VIP; keeps the source
     Forward,
-    /// of a VIP's Local slots; leaves the source alone
+    /// of a VIP's Local slots; keeps the source
     Local,
-    /// of a nodePort; masquerades always
+    /// of a node port; masquerades always
     NodePort,
-    /// of a nodePort; leaves the source alone
+    /// of a node port; keeps the source
     NodePortForward,
-    /// of a nodePort's Local slots; leaves the source alone
+    /// of a node port's Local slots; keeps the source
     NodePortLocal,
 }
 
@@ -100,89 +100,89 @@ macro_rules! names {
 }
 
 names! {
-    /// The sets and maps that are always there.
+    /// The sets and maps of the base.
     FixedSet {
-        /// VIP, protocol, port and slot → endpoint; slots from [`LOCAL_SLOTS`] serve the Local policy
+        /// VIP, protocol, port and slot → endpoint; slots from [`LOCAL_SLOTS`] serve policy Local
         Endpoints = "endpoints",
-        /// protocol, nodePort and slot → endpoint
+        /// protocol, node port and slot → endpoint
         NodePortEndpoints = "nodeport-endpoints",
-        /// VIP, protocol, port → what happens
+        /// VIP, protocol, port → verdict
         ServiceIps = "service-ips",
-        /// protocol, nodePort → what happens
+        /// protocol, node port → verdict
         ServiceNodePorts = "service-nodeports",
-        /// after the source ranges have let the packet in
+        /// VIP, protocol, port → verdict after the source ranges have admitted the packet
         RestrictedIps = "restricted-ips",
-        /// Local policy, from outside
+        /// policy Local: VIP, protocol, port → verdict on packets from outside
         LocalIps = "local-ips",
-        /// Local policy, from this node or its pods
+        /// policy Local: VIP, protocol, port → verdict on packets from this node or its pods
         ClusterPolicyIps = "cluster-policy-ips",
-        /// Local policy of nodePorts, from outside
+        /// policy Local: protocol, node port → verdict on packets from outside
         LocalNodePorts = "local-nodeports",
-        /// Local policy of nodePorts, from this node or its pods
+        /// policy Local: protocol, node port → verdict on packets from this node or its pods
         ClusterPolicyNodePorts = "cluster-policy-nodeports",
-        /// who is not remembered
+        /// VIP, protocol, port → verdict on clients without a recorded endpoint
         AffinityPick = "affinity-pick",
-        /// who is not remembered and reads the Local slots
+        /// VIP, protocol, port → verdict on clients without a recorded endpoint, Local slots
         AffinityPickLocal = "affinity-pick-local",
-        /// who is not remembered, at a nodePort
+        /// protocol, node port → verdict on clients without a recorded endpoint
         AffinityPickNodePorts = "affinity-pick-nodeports",
-        /// who is not remembered and reads the Local slots of a nodePort
+        /// protocol, node port → verdict on clients without a recorded endpoint, Local slots
         AffinityPickLocalNodePorts = "affinity-pick-local-nodeports",
-        /// original TCP destination → the memories to teach
+        /// original TCP destination → chain that records the client's endpoint
         RecordTcp = "learn-tcp",
-        /// original UDP destination → the memories to teach
+        /// original UDP destination → chain that records the client's endpoint
         RecordUdp = "learn-udp",
-        /// original SCTP destination → the memories to teach
+        /// original SCTP destination → chain that records the client's endpoint
         RecordSctp = "learn-sctp",
-        /// original TCP nodePort → the memories to teach
+        /// original TCP node port → chain that records the client's endpoint
         RecordNodePortsTcp = "learn-nodeports-tcp",
-        /// original UDP nodePort → the memories to teach
+        /// original UDP node port → chain that records the client's endpoint
         RecordNodePortsUdp = "learn-nodeports-udp",
-        /// original SCTP nodePort → the memories to teach
+        /// original SCTP node port → chain that records the client's endpoint
         RecordNodePortsSctp = "learn-nodeports-sctp",
         /// every cluster IP
         ClusterIps = "cluster-ips",
         /// every octet, paired with itself: addresses are equal if all their octets are
         SameOctet = "same-octet",
-        /// the addresses that serve nodePorts, where those are not all local ones
+        /// the addresses that serve node ports, if those are not all local ones
         NodePortIps = "nodeport-ips",
     }
 }
 
 names! {
-    /// The chains that belong to the base.
+    /// The chains of the base.
     FixedChain {
-        /// TCP gets a reset, the rest a port-unreachable
+        /// rejects: TCP with a reset, other protocols with port-unreachable
         Reject = "reject-chain",
-        /// one lookup decides
+        /// looks up the frontend of a packet
         Services = "services",
-        /// Local policy of a VIP
+        /// policy Local of a VIP
         ExternalLocal = "external-local",
-        /// Local policy of a nodePort
+        /// policy Local of a node port
         NodePortLocal = "nodeport-local",
-        /// a cluster IP without such a port, or an address of a service range without a service
+        /// refuses packets to a cluster IP without such a port, and to an address of a service range without a service
         Unknown = "unknown",
-        /// finds the memory to teach
+        /// looks up the chain that records the client's endpoint
         Record = "learn",
-        /// what arrives
+        /// received packets: translation
         NatPrerouting = "nat-prerouting",
-        /// what this node sends
+        /// packets that this node sends: translation
         NatOutput = "nat-output",
-        /// what arrives and nobody translated
+        /// received packets that are not translated: second lookup, refusal of unknown addresses
         NatPreroutingLate = "nat-prerouting-late",
-        /// what this node sends and nobody translated
+        /// untranslated packets that this node sends: second lookup, refusal of unknown addresses
         NatOutputLate = "nat-output-late",
-        /// what ends at this node: a host-network endpoint is learnt here
+        /// packets delivered to this node: records host-network endpoints for session affinity
         NatInput = "nat-input",
-        /// masquerading, and learning
+        /// masquerading, and recording for session affinity
         NatPostrouting = "nat-postrouting",
     }
 }
 
-/// The first of the slots that serve the Local policy.
+/// The first of the slots that serve policy Local.
 pub const LOCAL_SLOTS: u32 = 65_536;
 
-// A pool fits into the slots before the Local ones.
+// The model limits a pool to the slots before the Local ones.
 const _: () = assert!(LOCAL_SLOTS as usize == ferry_model::MAX_ENDPOINTS);
 
 /// One more than the highest slot.
@@ -232,7 +232,7 @@ fn parse_id(text: &str) -> Option<[u8; 16]> {
     u128::from_str_radix(text, 16).ok().filter(|_| plain).map(u128::to_be_bytes)
 }
 
-/// A name without separators. An API server lets none in; a manifest may hold anything.
+/// A name without separators. An API server admits none; a manifest may hold anything.
 fn escaped(name: &str) -> String {
     name.replace('%', "%25").replace('/', "%2F")
 }
@@ -248,7 +248,7 @@ fn first_half(digest: &[u8]) -> [u8; 16] {
 // === impl SetName ===
 
 impl SetName {
-    /// Reads a name back.
+    /// Parses a name; `None` for one that this mode never makes.
     pub fn parse(name: &str) -> Option<Self> {
         if let Some(fixed) = FixedSet::parse(name) {
             return Some(Self::Fixed(fixed));
@@ -280,7 +280,7 @@ impl fmt::Display for SetName {
 }
 
 impl FixedSet {
-    /// The map that finds the memories to teach from a VIP.
+    /// The map that leads from a VIP to the chain that records the client's endpoint.
     pub fn record(protocol: Protocol) -> Self {
         match protocol {
             Protocol::Tcp => Self::RecordTcp,
@@ -289,7 +289,7 @@ impl FixedSet {
         }
     }
 
-    /// The map that finds the memories to teach from a nodePort.
+    /// The map that leads from a node port to the chain that records the client's endpoint.
     pub fn record_node_ports(protocol: Protocol) -> Self {
         match protocol {
             Protocol::Tcp => Self::RecordNodePortsTcp,
@@ -302,7 +302,7 @@ impl FixedSet {
 // === impl ChainName ===
 
 impl ChainName {
-    /// Reads a name back.
+    /// Parses a name; `None` for one that this mode never makes.
     pub fn parse(name: &str) -> Option<Self> {
         if let Some(fixed) = FixedChain::parse(name) {
             return Some(Self::Fixed(fixed));
@@ -321,7 +321,7 @@ impl ChainName {
         }
         let Some(rest) = rest.strip_prefix("affinity-") else {
             let count = rest.parse().ok()?;
-            // What would be printed otherwise is not ours: "int-03", "int-+3".
+            // Only canonical numbers: "int-03" and "int-+3" are not ours.
             return Some(Self::Pick(pick, count)).filter(|parsed| parsed.to_string() == name);
         };
         let (id, scope) = split_scope(rest);
@@ -368,12 +368,12 @@ impl Pick {
         }
     }
 
-    /// Whether it reads the slots of a nodePort.
+    /// True if it reads the slots of a node port.
     pub const fn of_node_port(self) -> bool {
         matches!(self, Self::NodePort | Self::NodePortForward | Self::NodePortLocal)
     }
 
-    /// The same without masquerading.
+    /// The kind that reads the same slots without masquerading.
     pub const fn without_mark(self) -> Self {
         match self {
             Self::Internal | Self::External | Self::Forward => Self::Forward,
@@ -382,7 +382,7 @@ impl Pick {
         }
     }
 
-    /// Of a pool, whose slots are the same whatever address leads there.
+    /// The kind for a pool, whose slots don't depend on the frontend's address.
     pub const fn of_pool(self) -> Self {
         match self {
             Self::Internal => Self::Internal,
@@ -473,7 +473,7 @@ mod tests {
 
     #[test]
     fn no_name_of_ours_looks_like_a_service_chain_of_upstream() {
-        // Upstream deletes chains whose name holds a slash when it does not know them, and sets named affinity-….
+        // Upstream deletes unknown chains whose name holds a slash, and sets named affinity-….
         let id = PortId::new(&ObjectName::new("a/b", "c"), Protocol::Sctp, "");
         assert!(!ChainName::Record(id).to_string().contains('/'));
     }

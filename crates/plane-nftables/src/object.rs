@@ -1,4 +1,4 @@
-//! What the nftables mode puts into the kernel: a table, sets and maps, chains with their rules, and elements.
+//! Kernel objects of the nftables mode: the table, sets and maps, chains with their rules, elements. Their keys and ranks.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -13,14 +13,14 @@ use ferry_plane::{Object, Served};
 use crate::names::{ChainName, FixedChain, FixedSet, Pick, PortId, SetName, SourcesId, TABLE, TABLE_COMMENT};
 use crate::sources::Ranges;
 
-/// One thing we own in the kernel.
+/// One object in the kernel that this mode owns.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NftObject {
     /// the table
     Table(Table),
     /// a set or map without its elements; its shape follows from its name. Not [`SetName::Sources`]
     Set(SetName),
-    /// the set of source ranges of this name with all its elements. Its key is that of a set, and stands behind all others
+    /// the set of source ranges with this id, with all its elements. Its key is that of a set and sorts behind all other sets
     Ranges(SourcesId, Ranges),
     /// a chain with its rules; its hook follows from its name
     Chain(ChainName, Rules),
@@ -28,7 +28,7 @@ pub enum NftObject {
     Element(ElementKey, Value),
 }
 
-/// What makes it the same object.
+/// Identity of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NftKey {
     /// the table
@@ -41,44 +41,44 @@ pub enum NftKey {
     Element(ElementKey),
 }
 
-/// The keys of what several services may want.
+/// Keys of shared objects: those that several services may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SharedKey {
-    /// a pick chain of so many slots
+    /// a pick chain of this number of slots
     Pick(Pick, u32),
     /// an element of `cluster-ips`
     ClusterIp(IpAddr),
     /// a set of source ranges
     Sources(SourcesId),
-    /// the chain that asks it
+    /// the chain that checks it
     Restricted(SourcesId),
 }
 
 const _: () = assert!(size_of::<(SharedKey, u32)>() <= 24, "there is one for each of a node's services");
 
-/// Whose table it is.
+/// Owner of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Table {
     /// ours, of this layout
     Ours,
-    /// upstream's, another layout's, or one that holds what we never put there: it is replaced as a whole
+    /// upstream's, another layout's, or one with objects that this mode never makes: it is replaced as a whole
     Foreign,
 }
 
-/// The rules of a chain, in order. Chains of one name are mostly the same allocation, so comparing is mostly free.
+/// The rules of a chain, in order. Chains of one name mostly share an allocation, which makes comparisons cheap.
 #[derive(Clone, Debug, Eq)]
 pub struct Rules(pub Arc<[Rule]>);
 
-/// One rule: what the kernel runs, and the same as text. Compared by what the kernel runs.
+/// One rule, as expressions and as text. Compared by its expressions.
 #[derive(Clone, Debug, Eq)]
 pub struct Rule {
-    /// what the kernel runs
+    /// the expressions that the kernel evaluates
     pub exprs: Vec<nft::Expr>,
-    /// in the language of the `nft` tool; empty where the rule was read back
+    /// the rule in the language of the `nft` tool; empty if it was read back
     pub text: String,
 }
 
-/// Which element of which set or map.
+/// Identity of an element: its set or map, and its key there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ElementKey {
     /// `endpoints`
@@ -96,21 +96,21 @@ pub enum ElementKey {
     NodePortSlot {
         /// its protocol
         protocol: Protocol,
-        /// the nodePort
+        /// the node port
         port: u16,
         /// the slot
         slot: u32,
     },
     /// a pool of a service port with many frontends
     PoolSlot {
-        /// of which service port
+        /// the service port
         id: PortId,
         /// the slot
         slot: u32,
     },
     /// a verdict map keyed by VIP, protocol and port
     Vip {
-        /// which
+        /// the map
         map: VipMap,
         /// the VIP
         vip: IpAddr,
@@ -119,13 +119,13 @@ pub enum ElementKey {
         /// its port
         port: u16,
     },
-    /// a verdict map keyed by protocol and nodePort
+    /// a verdict map keyed by protocol and node port
     NodePort {
-        /// which
+        /// the map
         map: NodePortMap,
         /// its protocol
         protocol: Protocol,
-        /// the nodePort
+        /// the node port
         port: u16,
     },
     /// `learn-tcp` and its like
@@ -141,7 +141,7 @@ pub enum ElementKey {
     RecordNodePort {
         /// the protocol
         protocol: Protocol,
-        /// the nodePort
+        /// the node port
         port: u16,
     },
     /// `cluster-ips`
@@ -150,11 +150,11 @@ pub enum ElementKey {
     NodePortIp(IpAddr),
     /// `same-octet`
     SameOctet(u8),
-    /// a set of endpoints that may be remembered
+    /// a set of recordable endpoints
     Member {
-        /// of which service port
+        /// the service port
         id: PortId,
-        /// and scope
+        /// the scope of the affinity map
         scope: Scope,
         /// the endpoint
         endpoint: Endpoint,
@@ -178,7 +178,7 @@ pub enum VipMap {
     AffinityPickLocal,
 }
 
-/// The verdict maps keyed by protocol and nodePort.
+/// The verdict maps keyed by protocol and node port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodePortMap {
     /// `service-nodeports`
@@ -193,7 +193,7 @@ pub enum NodePortMap {
     AffinityPickLocal,
 }
 
-/// What an element maps to.
+/// Value of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value {
     /// a set's element
@@ -204,7 +204,7 @@ pub enum Value {
     Drop,
     /// `goto` a chain
     Goto(ChainName),
-    /// what we never write, read back
+    /// a value that this mode never writes, read back
     Foreign,
 }
 
@@ -214,7 +214,7 @@ const _: () = assert!(size_of::<NftKey>() <= 48);
 // === impl NftObject ===
 
 impl NftObject {
-    /// The key alone.
+    /// The object's key.
     fn key_of(&self) -> NftKey {
         match self {
             Self::Table(_) => NftKey::Table,
@@ -238,7 +238,7 @@ impl Object for NftObject {
         match self {
             Self::Table(_) => 0,
             Self::Set(_) | Self::Ranges(..) => 1,
-            // Other chains go there.
+            // Other chains refer to these.
             Self::Chain(ChainName::Fixed(FixedChain::Reject) | ChainName::Pool(Pick::Forward, ..), _) => 2,
             Self::Chain(ChainName::Fixed(fixed), _) if fixed.hook().is_some() => 4,
             Self::Chain(..) => 3,
@@ -269,7 +269,7 @@ impl fmt::Display for NftObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Table(Table::Ours) => write!(f, "table {TABLE} {{ comment \"{TABLE_COMMENT}\" }}"),
-            Self::Table(Table::Foreign) => write!(f, "table {TABLE} {{ of another maker }}"),
+            Self::Table(Table::Foreign) => write!(f, "table {TABLE} {{ foreign }}"),
             Self::Set(name) => write!(f, "set {name}"),
             Self::Ranges(id, ranges) => {
                 write!(f, "set {} {{ ", SetName::Sources(*id))?;
@@ -453,7 +453,7 @@ impl fmt::Display for Value {
             Self::Endpoint(endpoint) => write!(f, " : {} . {}", endpoint.address, endpoint.port),
             Self::Drop => f.write_str(" : drop"),
             Self::Goto(chain) => write!(f, " : goto {chain}"),
-            Self::Foreign => f.write_str(" : something foreign"),
+            Self::Foreign => f.write_str(" : foreign value"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Which endpoint stands in which slot. Slots are dense, and a change touches as few of them as it can: the slot of an
-//! endpoint that goes is given to one that comes, or else to the last.
+//! Assigns endpoints to slots. Slots are dense, and a change touches as few of them as possible: the slot of a removed endpoint
+//! goes to an added one, or else to the last.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::names::{LOCAL_SLOTS, PortId};
 use crate::object::{ElementKey, NftObject, Value};
 use crate::shape::{Shape, first_of_scope, is_pooled};
 
-/// Orders the pools of a service by what was there before.
+/// Orders the pools of a service so that remaining endpoints keep their slots.
 pub(crate) fn place(next: &mut ServiceState, before: Before<'_, NftObject>) {
     let old = match before {
         Before::Nothing | Before::Unit(Unit::Base(_)) => return,
@@ -35,7 +35,7 @@ pub(crate) fn place(next: &mut ServiceState, before: Before<'_, NftObject>) {
     }
 }
 
-/// The slots that were read back, of the pool or from the first frontend that has some.
+/// The slots as read back, of the pool or of the first frontend that has some.
 fn found(objects: &[NftObject], service: &ObjectName, port: &PortState, scope: Scope) -> Vec<Option<Endpoint>> {
     if is_pooled(port) {
         let id = PortId::new(service, port.protocol, &port.name);
@@ -51,7 +51,7 @@ fn found(objects: &[NftObject], service: &ObjectName, port: &PortState, scope: S
     slots.find(|slots| !slots.is_empty()).unwrap_or_default()
 }
 
-/// From which slot on a frontend keeps the pool of a scope.
+/// First slot of a frontend's endpoints of a scope; `None` if it doesn't use the scope.
 fn first_slot(frontend: &Frontend, scope: Scope) -> Option<u32> {
     match (Shape::of(frontend), scope) {
         (shape, _) if !shape.uses(scope) => None,
@@ -86,7 +86,7 @@ fn slot_of(key: &ElementKey) -> Option<u32> {
     }
 }
 
-/// The endpoints of `next`, those that stay in the slots they have.
+/// The endpoints of `next`, with remaining ones in their old slots.
 fn arrange(old: &[Option<Endpoint>], next: &Pool) -> Pool {
     let mut sorted: Vec<Endpoint> = next.0.to_vec();
     sorted.sort_unstable();
@@ -158,7 +158,7 @@ mod tests {
         [Scope::Cluster, Scope::Local].map(|scope| next.ports[0].pool(scope).0.to_vec())
     }
 
-    /// As they are read back, without those of these slots.
+    /// The compiled objects in the order of a read-back, without the elements of these slots.
     fn objects_without(port: PortState, lost: &[u32]) -> Vec<NftObject> {
         let mut objects = Vec::new();
         let unit = Unit::Service(state(port));

@@ -1,4 +1,5 @@
-//! Tries once what this mode needs of the kernel: a table with one of each, made and deleted in one transaction.
+//! Probes the kernel for the features that this mode needs: creates a table with one object of each kind and deletes it, in one
+//! transaction.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -30,7 +31,7 @@ pub(crate) fn probe(socket: &mut Socket, family: Family) -> Result<(), CommitErr
             let step = steps.iter().rev().find(|(position, _)| *position <= at).map_or("nf_tables", |(_, step)| step);
             let why = first.map_or_else(String::new, |error| format!(": {}", error.error));
             let text = format!(
-                "this kernel can't do {step} for {family}{why}; needed are Linux 5.13 and its modules nf_tables, \
+                "the kernel does not support {step} for {family}{why}; required are Linux 5.13 and its modules nf_tables, \
                  nft_chain_nat, nft_numgen, nft_fib, nft_ct, nft_nat, nft_masq and nft_reject"
             );
             Err(CommitError::Unusable(io::Error::new(io::ErrorKind::Unsupported, text)))
@@ -38,7 +39,7 @@ pub(crate) fn probe(socket: &mut Socket, family: Family) -> Result<(), CommitErr
     }
 }
 
-/// The transaction, and in words what stands where.
+/// The transaction, and a description of each step by its position.
 fn transaction(family: Family) -> (nft::Batch, Vec<(usize, String)>) {
     let mut batch = nft::Batch::new(family, PROBE_TABLE);
     let mut steps = Vec::new();
@@ -63,12 +64,12 @@ fn transaction(family: Family) -> (nft::Batch, Vec<(usize, String)>) {
             batch.add_rule(&name.to_string(), &rule.exprs);
         }
     }
-    steps.push((batch.position(), "the removal of a table".to_owned()));
+    steps.push((batch.position(), "the deletion of a table".to_owned()));
     batch.delete_table();
     (batch, steps)
 }
 
-/// Chains that hold every kind of rule.
+/// Chains that contain every kind of rule.
 fn chains(family: Family, id: PortId, sources: SourcesId) -> Vec<(ChainName, Rules)> {
     let context = Context {
         node_name: String::new(),

@@ -1,4 +1,4 @@
-//! What the kernel holds of ours, as objects.
+//! Reads the actual state of our table back from the kernel, as objects.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -13,20 +13,20 @@ use crate::object::{ElementKey, NftKey, NftObject, Rule, Rules, Table};
 use crate::sources::Ranges;
 use crate::wire;
 
-/// From so many keys on, reading everything is cheaper.
+/// Most keys that are read one by one; beyond that, reading everything is cheaper.
 const SINGLE_READS: usize = 64;
 
-/// What there is of the table.
+/// Owner of the table, by its comment.
 pub(crate) enum TableOwner {
     None,
     Ours,
     Foreign,
 }
 
-/// What was read.
+/// Result of a read-back.
 pub(crate) enum Found {
     Objects(Vec<NftObject>),
-    /// the table is not ours, or holds what we never make: it can only be replaced as a whole
+    /// the table is not ours, or has objects that this mode never makes: it can only be replaced as a whole
     Foreign,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads all, or what stands under these keys.
+    /// Reads all objects, or those with these keys.
     pub(crate) fn read(&mut self, extent: &Extent<NftKey>) -> io::Result<Found> {
         match (self.table_owner()?, extent) {
             (TableOwner::None, _) => Ok(Found::Objects(Vec::new())),
@@ -83,21 +83,21 @@ impl Reader<'_> {
         Ok(Found::Objects(objects))
     }
 
-    /// The sets and maps; `None` if there is one that we never make.
+    /// The sets and maps; `None` if there is one that this mode never makes.
     fn sets(&mut self) -> io::Result<Option<Vec<SetName>>> {
         let sets = self.socket.sets(self.family, TABLE)?;
         let family = self.family;
         let ours = |mut set: nft::Set| {
             let name = SetName::parse(&set.name)?;
             let shape = layout::shape(name, family);
-            // Notes for the nft tool, which writes its own when it loads a ruleset.
+            // Userdata is for the nft tool only, which writes its own when it loads a ruleset.
             set.userdata.clone_from(&shape.userdata);
             (set == shape).then_some(name)
         };
         Ok(sets.into_iter().map(ours).collect())
     }
 
-    /// The chains with their rules; `None` if there is one that we never make.
+    /// The chains with their rules; `None` if there is one that this mode never makes.
     fn chains(&mut self) -> io::Result<Option<Vec<NftObject>>> {
         let family = self.family;
         let mut rules: HashMap<String, Vec<Rule>> = HashMap::new();
@@ -111,7 +111,7 @@ impl Reader<'_> {
         Ok(self.socket.chains(family, TABLE)?.iter().map(ours).collect())
     }
 
-    /// Adds the elements of a set; false if there is one that we never make.
+    /// Adds the elements of a set; false if there is one that this mode never makes.
     fn elements(&mut self, set: SetName, objects: &mut Vec<NftObject>) -> io::Result<bool> {
         let family = self.family;
         let mut ours = true;
@@ -127,7 +127,7 @@ impl Reader<'_> {
         Ok(ours)
     }
 
-    /// Adds a set of source ranges; false if it holds an element that we never make.
+    /// Adds a set of source ranges; false if it holds an element that this mode never makes.
     fn ranges(&mut self, id: SourcesId, objects: &mut Vec<NftObject>) -> io::Result<bool> {
         let (family, mut elements) = (self.family, Vec::new());
         let name = SetName::Sources(id).to_string();

@@ -1,4 +1,4 @@
-//! What an object needs to exist, for tests of the order of operations.
+//! References between objects, by which tests check the order of operations: an object needs those that it names.
 
 use ferry_kernel::nft::{Expr, Verdict};
 use ferry_plane::memory::Refers;

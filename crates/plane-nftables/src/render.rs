@@ -1,4 +1,4 @@
-//! Objects as text that the `nft` tool loads. For people and golden files; nothing reads it back.
+//! Renders objects as text that the `nft` tool loads, for people and golden files; Ferry never parses it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use crate::names::{ChainName, SLOTS, SetName, TABLE, TABLE_COMMENT};
 use crate::object::{ElementKey, NftObject, Rules, Value};
 use crate::sources::Ranges;
 
-/// The ruleset of one family. Objects may come in any order; what stands several times is printed once.
+/// The ruleset of one family. Objects may come in any order; duplicates are printed once.
 pub fn ruleset(family: Family, objects: &[NftObject]) -> String {
     let mut sets: BTreeMap<SetName, BTreeMap<ElementKey, Value>> = BTreeMap::new();
     let mut sources: BTreeMap<SetName, &Ranges> = BTreeMap::new();
@@ -70,7 +70,7 @@ fn set(text: &mut String, family: Family, name: SetName, elements: Vec<String>) 
     text.push_str("\t}\n");
 }
 
-/// The types of keys and values. Keys with a number have no plain type and are declared by expressions.
+/// Declares the types of keys and values. Keys with a number have no plain type and are declared by expressions (`typeof`).
 fn declaration(family: Family, layout: &Layout) -> String {
     let ip = keyword(family);
     let numbers = layout.key.iter().any(|part| matches!(part, Part::Slot | Part::Octet));

@@ -1,8 +1,8 @@
-//! Objects that are out of use and are deleted some time after the commit that took them out of use.
+//! Deferred deletions: objects that a commit took out of use and that are deleted some time later.
 //!
 //! - Sets of source ranges. From the commit that deletes a set on, lookups in it find nothing, also those of packets that still
-//!   meet the rules of before, which would drop them: seen on Linux 6.18, some packets in a thousand that raced a commit.
-//! - Chains, on kernels that release references to a chain late: they are empty, but busy.
+//!   see the rules from before, which would drop them: observed on Linux 6.18 for some packets in a thousand that raced a commit.
+//! - Chains, on kernels that release references to a chain late: they are empty, but busy (EBUSY).
 
 use std::time::{Duration, Instant};
 
@@ -12,29 +12,29 @@ use crate::encode::ChainRelease;
 use crate::names::SetName;
 use crate::object::{NftKey, NftObject};
 
-/// Longer than a packet is under way in a hook, and longer than a chain that was referred to stays busy.
+/// Delay of a deletion: longer than a packet's way through a hook, and longer than a dereferenced chain stays busy.
 const RELEASE: Duration = Duration::from_secs(1);
-/// The longest pause between two tries to delete an object that foreign rules refer to.
+/// The longest pause between two attempts to delete an object that foreign rules refer to.
 const LONGEST: Duration = Duration::from_secs(64);
 
-/// Such objects.
+/// The objects whose deletion is deferred.
 #[derive(Debug, Default)]
 pub(crate) struct Retired(Vec<Waiting>);
 
-/// One of them.
+/// A deferred deletion.
 #[derive(Debug)]
 struct Waiting {
     key: NftKey,
-    /// the first look at it after the last try
+    /// the time of the first check after the last attempt
     since: Option<Instant>,
-    /// the pause before the next try: doubled by each that fails
+    /// the pause before the next attempt: doubled after each failure
     pause: Duration,
 }
 
 // === impl Retired ===
 
 impl Retired {
-    /// Adds what a committed batch took out of use; what it made again is in use.
+    /// Adds the objects that a committed batch took out of use, and drops those that it created again.
     pub(crate) fn note(&mut self, batch: &Batch<NftObject>, release: ChainRelease) {
         for object in batch.create.iter().chain(&batch.replace) {
             if matches!(object, NftObject::Chain(..) | NftObject::Ranges(..)) {
@@ -51,7 +51,7 @@ impl Retired {
         self.0.extend(batch.delete.iter().filter(waits).map(waiting));
     }
 
-    /// True if an object that was read back is one of these.
+    /// True if the deletion of an object that was read back is deferred.
     pub(crate) fn holds(&self, object: &NftObject) -> bool {
         let unused = match object {
             NftObject::Ranges(..) => true,
@@ -61,7 +61,7 @@ impl Retired {
         unused && self.0.iter().any(|waiting| waiting.key == object.key())
     }
 
-    /// The keys whose time has come. Chains are first, since their rules refer to sets.
+    /// The keys whose deletion is due. Chains come first, since their rules refer to sets.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<NftKey> {
         let mut due = Vec::new();
         for waiting in &mut self.0 {
@@ -73,7 +73,7 @@ impl Retired {
         due
     }
 
-    /// Notes a try to delete one: it is gone, or waits twice as long.
+    /// Notes the result of an attempt: the object is gone, or its pause doubles.
     pub(crate) fn tried(&mut self, tried: NftKey, gone: bool) {
         self.0.retain(|waiting| !gone || waiting.key != tried);
         for waiting in self.0.iter_mut().filter(|waiting| waiting.key == tried) {
@@ -82,7 +82,7 @@ impl Retired {
         }
     }
 
-    /// When to look again.
+    /// The time of the next deletion.
     pub(crate) fn wake(&self, now: Instant) -> Option<Instant> {
         let next = |waiting: &Waiting| waiting.since.unwrap_or(now) + waiting.pause;
         self.0.iter().map(next).min()

@@ -1,6 +1,6 @@
-//! Writes rules: each step adds the expressions that the kernel runs and the same in the language of the `nft` tool.
+//! Writes rules: each step adds the kernel's expressions and their text in the language of the `nft` tool.
 //!
-//! Registers are used as that tool uses them, so that what it prints and loads again is byte for byte what was there.
+//! Registers are used as that tool uses them, so that a ruleset which it prints and loads again is the same byte for byte.
 
 use std::fmt::{Display, Write};
 use std::net::IpAddr;
@@ -13,9 +13,9 @@ use ferry_model::LocalDetector;
 use crate::names::{ChainName, FixedSet, SetName};
 use crate::object::Rule;
 
-/// Where keys are gathered: the first of the four-byte registers.
+/// Register of keys: the first of the four-byte registers.
 const FIRST: Reg = Reg(8);
-/// Where data is gathered beside a key of up to 16 bytes.
+/// Register of data beside a key of up to 16 bytes.
 const SECOND: Reg = Reg(12);
 /// `RTN_LOCAL` of linux/rtnetlink.h: an address of this machine.
 const RTN_LOCAL: u32 = 2;
@@ -39,13 +39,13 @@ pub(crate) enum Field {
     Destination,
     Protocol,
     Port,
-    /// a random slot: so many, from this one on
+    /// a random slot: number of slots, first slot
     Slot(u32, u32),
     OriginalDestination,
     OriginalPort,
-    /// of the source's address, counted from 0
+    /// an octet of the source address, counted from 0
     SourceOctet(u32),
-    /// of the destination's address, counted from 0
+    /// an octet of the destination address, counted from 0
     DestinationOctet(u32),
 }
 
@@ -61,17 +61,17 @@ impl RuleWriter {
 
     // --- matches
 
-    /// From a pod of this node, or not. `None` where the answer is always no.
+    /// Matches packets from pods of this node, or all others if `are` is false. `None` if nothing can match.
     pub(crate) fn pods(self, detector: &LocalDetector, are: bool) -> Option<Self> {
         let (op, sign) = if are { (CmpOp::Eq, "") } else { (CmpOp::Neq, "!= ") };
         match detector {
             LocalDetector::Cidr(net) if net.prefix_len() == 0 => are.then_some(self),
             LocalDetector::Cidr(net) => Some(self.source_in(*net, op, sign)),
-            // No interface has such a name.
+            // Longer than the kernel's limit: no interface has such a name.
             LocalDetector::Bridge(name) | LocalDetector::InterfacePrefix(name) if name.len() >= IFNAMSIZ => {
                 (!are).then_some(self)
             }
-            // A prefix as long as names can be is the name.
+            // A prefix of maximum length is the name.
             LocalDetector::InterfacePrefix(prefix) if prefix.len() + 1 < IFNAMSIZ => {
                 Some(self.interface(prefix.clone().into_bytes(), op, sign, &format!("{prefix}*")))
             }
@@ -131,8 +131,9 @@ impl RuleWriter {
         self.say(format_args!("{family} {side} != {net}"))
     }
 
-    /// From an address to the same address. No expression compares two fields of a packet, but a set of all octets, each
-    /// paired with itself, does so octet by octet; the last one first, since addresses of a cluster begin alike.
+    /// Matches hairpin packets: from an address to the same address. No expression compares two fields of a packet, but lookups
+    /// in a set of all octets, each paired with itself, do so octet by octet; the last octet first, since addresses of a cluster
+    /// begin alike.
     pub(crate) fn reaches_itself(mut self) -> Self {
         for octet in (0..4 * self.address_words()).rev() {
             let key = &[Field::SourceOctet(octet), Field::DestinationOctet(octet)];
@@ -210,7 +211,7 @@ impl RuleWriter {
         self.say(format_args!("meta mark set meta mark ^ {mark:#010x}"))
     }
 
-    /// Remembers the endpoint that the packet goes to, for its source.
+    /// Records the packet's destination, an endpoint, for its source in an affinity map.
     pub(crate) fn update(mut self, map: SetName, timeout: Duration) -> Self {
         self.load(&[Field::Source], FIRST.0);
         self.load(&[Field::Destination, Field::Port], SECOND.0);
@@ -283,7 +284,7 @@ impl RuleWriter {
         self.say(format_args!("jump {chain}")).end()
     }
 
-    /// The rule as it is, for one that ends in a statement.
+    /// Ends a rule whose last step is a statement.
     pub(crate) fn end(self) -> Rule {
         Rule { exprs: self.exprs, text: self.text }
     }
@@ -330,7 +331,7 @@ impl RuleWriter {
         self.exprs.push(Expr::Bitwise { sreg: FIRST, dreg: FIRST, mask, xor });
     }
 
-    /// Compares an address with a network: whole bytes directly, other lengths by a mask.
+    /// Compares an address with a network: prefixes of whole bytes directly, others by a mask.
     fn network(&mut self, net: IpNet, offset: u32, op: CmpOp) {
         if net.prefix_len() == 0 {
             return;
@@ -351,7 +352,7 @@ impl RuleWriter {
         }
     }
 
-    /// Loads fields into registers one behind the other; returns the register behind them.
+    /// Loads fields into consecutive registers; returns the register behind them.
     fn load(&mut self, key: &[Field], first: u32) -> u32 {
         let address = 4 * self.address_words();
         let mut register = first;

@@ -1,4 +1,4 @@
-//! The frontends that elements serve, in our table and in a foreign one.
+//! Determines the frontends that a table serves from its elements, for our table and for foreign ones.
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::Socket;
@@ -9,7 +9,7 @@ use crate::names::{ChainName, FixedChain, FixedSet, SetName, TABLE};
 use crate::object::{ElementKey, NftObject, NodePortMap, VipMap};
 use crate::{base, wire};
 
-/// Upstream's names, and its keys.
+/// Sets that upstream's proxy has too, with the same names and keys.
 const SETS: [FixedSet; 3] = [FixedSet::ServiceIps, FixedSet::ServiceNodePorts, FixedSet::NodePortIps];
 
 impl NftObject {
@@ -26,7 +26,7 @@ impl NftObject {
 }
 
 impl ElementKey {
-    /// The frontend that packets find by it.
+    /// The frontend that packets find by this element.
     pub(crate) fn serves(&self) -> Option<Served> {
         match self {
             Self::Vip { map: VipMap::Services, vip, protocol, port } => {
@@ -59,7 +59,7 @@ pub(crate) fn foreign(socket: &mut Socket, family: Family) -> Vec<Served> {
             let key = wire::key(set, family, &element);
             served.extend(key.and_then(|key| key.serves()));
         });
-        // A maker that has no such set serves nothing by it.
+        // Without the set, nothing is served by it.
         drop(read);
     }
     let listed = served.iter().any(|served| matches!(served, Served::NodePorts(_)));

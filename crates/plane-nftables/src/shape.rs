@@ -1,23 +1,23 @@
-//! How a frontend is served: which pick chain, which scope, from which slot on, or which refusal.
+//! Maps a frontend's treatment to the elements that implement it: kind of pick chain, scope and first slot, or a refusal.
 
 use ferry_model::{Action, Frontend, FrontendAddr, MAX_COPIES, PortState, Scope, Snat, SourceRanges};
 
 use crate::names::{ChainName, FixedChain, LOCAL_SLOTS, Pick};
 use crate::object::Value;
 
-/// How a frontend is served.
+/// The way in which a frontend is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// everybody gets the same pool, from slot 0 on
+    /// all clients use the same pool, from slot 0 on
     One(Pick, Scope),
-    /// Local policy: pods and this node use all endpoints, from slot 0 on
+    /// policy Local: pods and this node use all endpoints, from slot 0 on
     Split {
-        /// others use the Local ones, from their own first slot on; or are dropped
+        /// true if others use the Local endpoints, from slot `LOCAL_SLOTS` on; otherwise they are dropped
         served: bool,
     },
-    /// nobody is served
+    /// all clients are dropped or rejected
     Refuse(Value),
-    /// the packet is none of ours
+    /// left alone: no verdict
     Pass,
 }
 
@@ -49,7 +49,7 @@ impl Shape {
             {
                 Self::One(Pick::Internal, to)
             }
-            // Without a detector pods are treated as others are.
+            // Without a local detector pods get the treatment of other sources.
             (pod, Forward { to: Scope::Cluster, snat: Masquerade }, other)
                 if all(Keep) == Some(Scope::Cluster) || pod == other =>
             {
@@ -63,7 +63,7 @@ impl Shape {
         }
     }
 
-    /// The profile of this mode gives no other treatment; a test holds it to that.
+    /// A treatment that this mode's profile never yields; a test checks that.
     pub(crate) fn unknown(frontend: &Frontend) -> Self {
         debug_assert!(false, "no chain does {:?}", frontend.treatment);
         Self::Refuse(Value::Drop)
@@ -80,13 +80,13 @@ impl Shape {
 
 /// True if the frontends of a port share a pool; otherwise each has slots of its own.
 ///
-/// The slots of a frontend need no chain or set, but a changed endpoint is a change for each frontend. The number of
-/// endpoints has no say: a port goes over from one to the other only with a change of its Service.
+/// The slots of a frontend need no chain or set of their own, but a changed endpoint is a change for each frontend. The number
+/// of endpoints doesn't matter: a port changes from one form to the other only with a change of its Service.
 pub(crate) fn is_pooled(port: &PortState) -> bool {
     port.frontends.len() > MAX_COPIES
 }
 
-/// Where the slots of a scope begin in a pool.
+/// First slot of a scope in a pool.
 pub(crate) fn first_of_scope(scope: Scope) -> u32 {
     match scope {
         Scope::Cluster => 0,

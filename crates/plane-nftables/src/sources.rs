@@ -1,7 +1,7 @@
-//! Source ranges as a set holds them: merged intervals, and the id of their content.
+//! Source ranges of load balancers: networks merged into the intervals of a set, and the id of their content.
 //!
-//! The set of an id never changes: other ranges are another set. So a packet sees all of the old ranges or all of the new
-//! ones, and Services with the same ranges share a set.
+//! The set of an id is immutable: changed ranges are another set. So a packet sees all of the old ranges or all of the new ones,
+//! and Services with the same ranges share a set.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::fields;
 use crate::names::SourcesId;
 
-/// The addresses from the first to the last.
+/// An inclusive range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AddressRange {
     /// the first address
@@ -24,15 +24,15 @@ pub struct AddressRange {
     pub last: IpAddr,
 }
 
-/// Address ranges of one family: ascending, and none overlaps or adjoins the next. Compared by content, which is free where
-/// it is the same allocation.
+/// Address ranges of one family: ascending, neither overlapping nor adjacent. Compared by content, or by pointer if they share
+/// an allocation.
 #[derive(Clone, Debug, Eq)]
 pub struct Ranges(Arc<[AddressRange]>);
 
 // === impl AddressRange ===
 
 impl AddressRange {
-    /// Networks print as such, as the `nft` tool prints them.
+    /// The range as a network, if it is one: the `nft` tool prints it as such.
     fn network(&self) -> Option<IpNet> {
         let width = match self.first {
             IpAddr::V4(_) => 32,
@@ -82,12 +82,12 @@ impl Ranges {
         Self(merged.into())
     }
 
-    /// The elements of a set as ranges; `None` if one of them is none that we ever write.
+    /// Decodes the elements of a set; `None` if one of them is none that this mode writes.
     ///
-    /// An address is in the set if the greatest key up to it begins a range, so a key that changes nothing about that, as the
-    /// end before the first range that the `nft` tool adds, is no difference.
+    /// An address is in the set if the greatest key up to it begins a range. A key without effect on that, such as the end before
+    /// the first range that the `nft` tool adds, makes no difference.
     pub(crate) fn read(family: Family, elements: &[Element]) -> Option<Self> {
-        // Where one range ends and the next begins at the same key, that key is in the set.
+        // If one range ends and the next begins at the same key, the key is in the set.
         let mut begins = BTreeMap::new();
         for element in elements {
             let plain = element.data == OwnedData::None && element.key_end.is_none();
@@ -110,8 +110,8 @@ impl Ranges {
         Some(Self::merged(ranges.into_iter()))
     }
 
-    /// The keys that the kernel wants, ascending: where each range begins, and the first address after it. The range that
-    /// ends with the highest address has no end.
+    /// The keys of the set's elements, ascending: the begin of each range and the first address after it. A range that ends with
+    /// the highest address has no end.
     pub(crate) fn keys(&self) -> impl Iterator<Item = (IpAddr, Option<IpAddr>)> {
         self.0.iter().map(|range| (range.first, after(range.last)))
     }
@@ -121,7 +121,7 @@ impl Ranges {
         &self.0
     }
 
-    /// Names the content.
+    /// The id of the content.
     pub fn id(&self) -> SourcesId {
         let mut hash = Sha256::new();
         for address in self.0.iter().flat_map(|range| [range.first, range.last]) {
@@ -200,7 +200,7 @@ mod tests {
         Element { key: Octets::new(&octets(address)).unwrap(), key_end: None, data: OwnedData::None, interval_end }
     }
 
-    /// As the kernel gives them back: in no order.
+    /// The set's elements as the kernel returns them: in no order.
     fn elements(ranges: &Ranges) -> Vec<Element> {
         let ends = ranges.keys().filter_map(|(_, end)| Some(element(end?, true)));
         let mut elements: Vec<Element> = ends.collect();
@@ -238,7 +238,7 @@ mod tests {
             damaged.remove(lost);
             assert_ne!(Ranges::read(Family::V4, &damaged), Some(all.clone()), "{:?}", whole[lost]);
         }
-        // The nft tool begins a set that way; another end in a gap ends nothing.
+        // The nft tool begins a set that way; another end in a gap has no effect.
         let harmless = [whole.clone(), vec![element(ip("0.0.0.0"), true), element(ip("172.16.0.0"), true)]].concat();
         assert_eq!(Ranges::read(Family::V4, &harmless), Some(all));
         let strange = [whole, vec![Element { data: OwnedData::Other, ..element(ip("10.0.0.0"), false) }]].concat();

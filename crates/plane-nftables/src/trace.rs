@@ -1,4 +1,4 @@
-//! What the objects do with the first packet of a connection: runs the very expressions that the kernel runs.
+//! Simulates the objects on the first packet of a connection: evaluates the same expressions that the kernel evaluates.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -16,20 +16,20 @@ use crate::rules::octets;
 use crate::sources::Ranges;
 use crate::wire;
 
-/// `RTN_LOCAL` and another type of route.
+/// `RTN_LOCAL` and `RTN_UNICAST` of linux/rtnetlink.h.
 const RTN_LOCAL: u32 = 2;
 const RTN_UNICAST: u32 = 1;
 /// `IPS_DST_NAT`
 const IPS_DST_NAT: u32 = 1 << 5;
-/// Jumps within jumps, as the kernel limits them.
+/// The kernel's limit of nested jumps (`NFT_JUMP_STACK_SIZE`).
 const DEPTH: usize = 16;
-/// Registers, as many bytes as the kernel has from register 8 on.
+/// Bytes of the kernel's registers, from register 8 on.
 const REGISTERS: usize = 64;
 
-/// Walks many packets through the same objects.
+/// Traces many packets through the same objects.
 pub struct Tracer<'a>(World<'a>);
 
-/// The objects, as a packet looks them up.
+/// The objects, indexed for lookups.
 struct World<'a> {
     family: Family,
     chains: HashMap<String, &'a Rules>,
@@ -39,7 +39,7 @@ struct World<'a> {
     ranges: HashMap<String, &'a Ranges>,
 }
 
-/// What an element maps to, as the kernel holds it.
+/// Value of an element in the kernel's form.
 #[derive(Clone, Debug)]
 enum Data {
     None,
@@ -47,7 +47,7 @@ enum Data {
     Go(Go),
 }
 
-/// A packet on its way.
+/// State of a packet on its way through the hooks.
 struct Walk<'a> {
     world: &'a World<'a>,
     packet: &'a Packet,
@@ -57,18 +57,18 @@ struct Walk<'a> {
     mark: u32,
     masqueraded: bool,
     registers: [u8; REGISTERS],
-    /// which of the random numbers is drawn, and of how many
+    /// the random number that `numgen` yields
     draw: u32,
     drawn: Option<u32>,
 }
 
-/// How a chain ended.
+/// The outcome of a chain.
 enum End {
     /// the packet goes on
     Accept,
     Drop,
     Reject,
-    /// back to where the chain was jumped to from
+    /// back to the chain that jumped here
     Return,
 }
 
@@ -81,12 +81,12 @@ impl Trace for Nftables {
 // === impl Tracer ===
 
 impl<'a> Tracer<'a> {
-    /// Of one family's objects.
+    /// A tracer of one family's objects.
     pub fn new(family: Family, objects: &'a [NftObject]) -> Self {
         Self(World::new(family, objects))
     }
 
-    /// What the objects do with a packet, whatever number is drawn.
+    /// The verdict of the objects on a packet: with all endpoints that random numbers may yield.
     pub fn trace(&self, packet: &Packet) -> Verdict {
         let mut endpoints = BTreeMap::new();
         let mut draw = 0;
@@ -144,7 +144,7 @@ impl<'a> World<'a> {
         self.elements.get(&(set.to_owned(), key.to_vec())).cloned()
     }
 
-    /// The length of a set's keys: that of any element.
+    /// The length of a set's keys, taken from any element.
     fn key_len(&self, set: &str) -> Option<usize> {
         if self.ranges.contains_key(set) {
             return Some(octets_of(self.family));
@@ -217,7 +217,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// All base chains of a hook, until one has translated the packet.
+    /// Runs the base chains of a hook, until one has translated the packet.
     fn hook(&mut self, hook: Hook) -> End {
         let world = self.world;
         for (_, _, chain) in world.hooks.iter().filter(|(at, _, _)| *at == hook) {
@@ -252,7 +252,7 @@ impl<'a> Walk<'a> {
         End::Return
     }
 
-    /// Runs one rule; `None` if it doesn't match or has no say.
+    /// Runs one rule; `None` if it doesn't match or has no verdict.
     fn rule(&mut self, exprs: &[Expr]) -> Option<Step> {
         self.registers = [0; REGISTERS];
         for expr in exprs {
@@ -304,7 +304,7 @@ impl<'a> Walk<'a> {
             Expr::Lookup { set, sreg, dreg, invert } => {
                 return self.look(set, sreg.0, dreg.map(|dreg| dreg.0), *invert);
             }
-            // A packet teaches memories; they start empty and no verdict depends on them here.
+            // Affinity maps start empty, and no verdict of a first packet depends on them.
             Expr::Dynset { .. } => {}
             Expr::Dnat { address, port, .. } => return Some(Some(self.dnat(address.0, port.map(|port| port.0)))),
             Expr::Masquerade { .. } => {
@@ -402,13 +402,13 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What a rule says.
+/// The result of a rule.
 enum Step {
     Go(Go),
     End(End),
 }
 
-/// Where a register lies; the first four-byte one is number 8.
+/// Byte offset of a register; the first four-byte one is number 8.
 fn offset_of(register: u32) -> usize {
     usize::try_from(register.saturating_sub(8)).unwrap_or(REGISTERS) * 4
 }

@@ -1,4 +1,4 @@
-//! What the kernel's answers to a transaction mean for the engine.
+//! Maps the kernel's errors for a transaction to the engine's commit errors.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use ferry_plane::{Batch, CommitError, CommitFailure, Object as _, Op};
 use crate::encode::{Encoded, Marks};
 use crate::object::NftObject;
 
-/// An error of the whole exchange.
+/// Maps an error of the socket, which concerns the whole transaction.
 pub(crate) fn of_io(error: io::Error) -> CommitError {
     match ErrorClass::of(&error) {
         ErrorClass::Denied | ErrorClass::Unsupported => CommitError::Unusable(error),
@@ -18,8 +18,8 @@ pub(crate) fn of_io(error: io::Error) -> CommitError {
     }
 }
 
-/// What the kernel's answers to a transaction mean. An operation that is refused makes later ones fail for want of what
-/// it would have made, so a refusal outweighs what is missing.
+/// Maps a failed transaction to the engine's error. A refused operation makes later ones fail, since its object is missing then:
+/// refusals take precedence over missing objects.
 pub(crate) fn verdict(failure: nft::CommitFailure, marks: &Marks, objects: &Batch<NftObject>) -> CommitFailure {
     match failure {
         nft::CommitFailure::Io(error) => of_io(error).into(),
@@ -49,7 +49,7 @@ fn of_messages(errors: &[nft::BatchError], marks: &Marks, objects: &Batch<NftObj
     for error in refused {
         let operations = Encoded::operations(marks, error);
         if operations.len() != 1 {
-            // The kernel names a message of many elements and not which.
+            // The error names a message of many elements, and not the element.
             return CommitError::Refused(Vec::new());
         }
         refusals.extend(operations.into_iter().map(|(op, index)| (op, index, copy(error))));
@@ -65,7 +65,7 @@ fn object_of(objects: &Batch<NftObject>, op: Op, index: usize) -> Option<&NftObj
     }
 }
 
-/// The kernel's error with its own words, where it has some.
+/// The kernel's error with its extended error text, if it sent one.
 fn copy(error: &nft::BatchError) -> io::Error {
     io::Error::new(error.error.error.kind(), error.error.to_string())
 }

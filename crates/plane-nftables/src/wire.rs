@@ -1,5 +1,5 @@
-//! Elements as the kernel's bytes, and back. Addresses and ports are in network order, slots in the machine's; each
-//! field of a concatenation is padded to four bytes.
+//! Encodes and decodes elements as the kernel's bytes. Addresses and ports are in network order, slots in host order; each field
+//! of a concatenation is padded to four bytes.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use crate::names::{ChainName, FixedSet, SetName};
 use crate::object::{ElementKey, NftObject, NodePortMap, Value, VipMap};
 
 impl NftObject {
-    /// Reads an element back. `None`: its key is none that we ever write.
+    /// Decodes an element; `None` if its key is none that this mode writes.
     pub fn from_element(set: SetName, family: Family, element: &Element) -> Option<Self> {
         self::element(set, family, element).map(|(key, value)| Self::Element(key, value))
     }
@@ -45,7 +45,7 @@ pub(crate) fn key_bytes(key: &ElementKey) -> Bytes {
     }
 }
 
-/// Reads an element back. `None`: its key is none that we ever write.
+/// Decodes an element; `None` if its key is none that this mode writes.
 pub(crate) fn element(set: SetName, family: Family, element: &Element) -> Option<(ElementKey, Value)> {
     let key = key(set, family, element)?;
     let value = match (&element.data, Layout::of(set).data) {
@@ -60,7 +60,7 @@ pub(crate) fn element(set: SetName, family: Family, element: &Element) -> Option
     Some((key, value))
 }
 
-/// The key of an element. `None`: none that we ever write.
+/// Decodes the key of an element; `None` if it is none that this mode writes.
 pub(crate) fn key(set: SetName, family: Family, element: &Element) -> Option<ElementKey> {
     if element.key_end.is_some() {
         return None;
@@ -68,7 +68,7 @@ pub(crate) fn key(set: SetName, family: Family, element: &Element) -> Option<Ele
     Fields::read(set, family, &element.key)?.key(set)
 }
 
-/// The fields of a key, each at most once but for octets.
+/// The fields of a key, each at most once except for octets.
 #[derive(Default)]
 struct Fields {
     address: Option<IpAddr>,
@@ -126,7 +126,7 @@ impl Fields {
         self.key_of_one(fixed)
     }
 
-    /// Sets that are the only ones of their kind.
+    /// The key of a set that is the only one of its kind.
     fn key_of_one(self, fixed: FixedSet) -> Option<ElementKey> {
         let key = match fixed {
             FixedSet::Endpoints => {

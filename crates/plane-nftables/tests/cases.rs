@@ -1,5 +1,5 @@
-//! The case folders in this mode: golden rulesets, each accepted by the kernel as it is, and for each case and each packet
-//! of the matrix the rules do what the model decides.
+//! The case folders in this mode: golden rulesets, each accepted unchanged by the kernel, and for each case and each packet of
+//! the matrix the verdict of the rules is the model's.
 //!
 //! `FERRY_ACCEPT=1 cargo test -p ferry-plane-nftables --test cases` writes the rulesets; read the difference like code.
 
@@ -43,7 +43,7 @@ fn the_kernel_takes_every_ruleset() {
     }
 }
 
-/// One engine goes from case to case, so that every transition is made too.
+/// One engine applies case after case, so that every transition is tested too.
 fn each_case_in_the_kernel(family: Family) {
     let mut engine = engine(family, CommitTurn::default()).unwrap();
     let mut before = Delta::default();
@@ -55,7 +55,7 @@ fn each_case_in_the_kernel(family: Family) {
         assert!(outcome.error.is_none() && outcome.quarantined.is_empty(), "{}: {outcome:?}", case.name);
         let mut wanted = engine.objects();
         wanted.dedup();
-        // The engine's own half leaves out sets that are to be deleted in a second.
+        // The kernel half leaves out sets whose deletion is deferred by a second.
         let found = engine.kernel_mut().read_back(&Extent::All).unwrap();
         let unwanted = |object: &&NftObject| !ferry_plane::Object::spare(*object) && !wanted.contains(object);
         assert_eq!(found.iter().find(unwanted), None, "{}", case.name);

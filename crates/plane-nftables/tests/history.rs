@@ -1,5 +1,5 @@
-//! This mode's objects on a kernel in memory: any history of services that come, change and go, of faults, losses and
-//! contexts ends in the objects of one full build, and no step refers to what does not exist.
+//! This mode's objects on a kernel in memory: any history of added, changed and deleted services, of faults, lost objects and
+//! changed contexts ends in the objects of one full build, and no step refers to a missing object.
 
 mod mode;
 

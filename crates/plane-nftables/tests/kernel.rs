@@ -1,4 +1,4 @@
-//! Against the real kernel, each test in a network namespace of its own.
+//! The engine on the real kernel, each test in a network namespace of its own.
 
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panic")]
 
@@ -57,7 +57,7 @@ fn read_back(family: Family) -> Vec<NftObject> {
     objects
 }
 
-/// Only what differs is printed.
+/// Asserts that both lists are equal; prints only the differences.
 fn assert_same(found: &[NftObject], wanted: &[NftObject], when: &str) {
     let extra: Vec<_> = found.iter().filter(|object| !wanted.contains(object)).collect();
     let missing: Vec<_> = wanted.iter().filter(|object| !found.contains(object)).collect();
@@ -73,7 +73,7 @@ fn restricted_to(networks: &[IpNet]) -> SourcesId {
     Ranges::new(networks).id()
 }
 
-/// One of the services of `states::everything`, with other source ranges where it has some.
+/// One of the services of `states::everything`, with other source ranges if it has some.
 fn with_ranges(family: Family, name: &str, networks: &[IpNet]) -> Delta {
     let mut delta = everything(family);
     delta.units.retain(|id, _| id.to_string() == format!("service demo/{name}"));
@@ -89,7 +89,7 @@ fn with_ranges(family: Family, name: &str, networks: &[IpNet]) -> Delta {
     delta
 }
 
-/// As the tool names it.
+/// The table as the tool names it.
 fn table(family: Family) -> &'static str {
     match family {
         Family::V4 => "ip kube-proxy",
@@ -111,7 +111,7 @@ fn what_is_written_reads_back() {
     });
 }
 
-/// An engine of all that nft can load: nft 1.0.6 can't load the rule that teaches a memory of IPv6 clients.
+/// An engine with everything that nft can load: nft 1.0.6 can't load the rule that records an endpoint for IPv6 clients.
 fn started_loadable(family: Family) -> NftablesEngine {
     let mut delta = everything(family);
     if family == Family::V6 {
@@ -289,7 +289,7 @@ fn a_foreign_table_is_replaced_in_one_transaction() {
     });
 }
 
-/// What upstream's table serves is known before it goes, and what ours does.
+/// The frontends that a table serves are reported before it is replaced, for upstream's and for ours.
 #[test]
 fn what_a_table_served_is_told_when_it_goes() {
     inside(|family| {
@@ -322,7 +322,7 @@ fn what_a_table_served_is_told_when_it_goes() {
         served.clear();
         assert_eq!(Box::new(open(family)).retire(&mut served).unwrap(), 1);
         assert_eq!(served, theirs);
-        // Without a listed address every local one serves node ports.
+        // Without listed addresses every local one serves node ports.
         let everywhere = upstreams.replace(&format!("add element {table} nodeport-ips {{ {node} }}"), "");
         nft(&everywhere, &["-f", "-"]);
         served.clear();
@@ -424,7 +424,7 @@ fn changed_ranges_are_another_set() {
         assert_eq!(sets(), both);
         engine.offer(with_ranges(family, "local", &wide));
         good(engine.sync(Instant::now()));
-        // Packets that are under way may still ask the old one.
+        // Packets in flight may still look up the old one.
         assert_eq!(sets(), both);
         assert_eq!(good(engine.repair(now)).repairs, 0);
         later(&mut engine, 0);
@@ -438,7 +438,7 @@ fn changed_ranges_are_another_set() {
         }
         later(&mut engine, 10);
         assert_eq!(sets(), [restricted_to(&wide)]);
-        // No source is let in, and no set is needed for that.
+        // No source is admitted, which needs no set.
         for name in ["plain", "local"] {
             engine.offer(with_ranges(family, name, &[]));
             good(engine.sync(Instant::now()));
@@ -487,7 +487,7 @@ fn very_many_ranges_read_back() {
 fn what_the_kernel_refuses_quarantines_its_service_alone() {
     inside(|family| {
         let mut engine = started(family);
-        // Forwarding to an empty pool, which the model never asks for: no kernel draws one of no slots.
+        // Forwarding to an empty pool, which the model never yields: no kernel draws one of zero slots.
         let vip = states::frontend(
             FrontendKind::LoadBalancer,
             FrontendAddr::Vip(states::address(family, 96, 80), 80),
@@ -533,7 +533,7 @@ fn a_set_that_cannot_be_deleted_holds_up_its_service_alone() {
         let waiting: Vec<String> = outcome.quarantined.iter().map(|(id, _)| id.to_string()).collect();
         assert_eq!(waiting, ["service demo/sticky"], "{outcome:?}");
         assert!(!engine.acked().keys().any(|id| id.to_string() == "service demo/empty"), "the other is gone");
-        // The rule is damage; once it is mended the service goes, too.
+        // The rule is drift; after its repair the service can be deleted, too.
         engine.tend(now + Duration::from_millis(100));
         assert!(engine.tend(now + Duration::from_millis(300)).repairs > 0);
         let outcome = good(engine.tend(now + Duration::from_secs(2)));
@@ -563,8 +563,7 @@ fn leftovers_go_from_a_table_that_another_has_taken_over() {
     });
 }
 
-/// The last service's VIP goes to the first one, when all are pending and
-/// nothing of ours is there.
+/// The last service's VIP passes to the first one while all are pending and nothing of ours exists.
 #[test]
 fn after_a_flush_a_vip_passes_between_portions() {
     inside(|family| {
@@ -594,7 +593,7 @@ fn after_a_flush_a_vip_passes_between_portions() {
     });
 }
 
-/// The other family's engine may be committing just then.
+/// The other family's engine may be committing at the same time.
 #[test]
 fn foreign_changes_are_heard_of_before_a_commit_while_the_other_family_has_the_turn() {
     inside(|family| {
@@ -620,7 +619,7 @@ fn foreign_changes_are_heard_of_before_a_commit_while_the_other_family_has_the_t
 fn a_proxy_that_is_behind_looks_only_at_what_the_change_is_about() {
     inside(|family| {
         let (mut first, mut second) = (started(family), started(family));
-        // Of the endpoints that come and go one by one, those that go are gone already when the second one deletes them.
+        // Of the endpoints that are added and deleted one by one, the second engine finds the deleted ones missing already.
         for endpoints in [&[1, 10, 11, 12, 13][..], &[1, 10, 11, 12], &[1, 10, 11], &[1, 10]] {
             let mut delta = everything(family);
             delta.units.retain(|id, _| id.to_string().ends_with("demo/plain"));

@@ -1,6 +1,6 @@
-//! Two engines of this mode on one kernel in memory. Here a frontend is many objects, and who hears of two changes as one
-//! may put an endpoint into another slot than who hears of both: now and then one mends a little of what the other has just
-//! written, but they end in the same state, rest there and leave nothing to each other as contested.
+//! Two engines of this mode on one kernel in memory. In this mode a frontend is many objects, and an engine that gets two changes
+//! as one may put an endpoint into another slot than one that gets both: now and then one repairs a little of what the other has
+//! just written, but they end in the same state, rest there and treat nothing as contested.
 
 #![expect(clippy::indexing_slicing, reason = "a test fails by panic")]
 
@@ -30,13 +30,13 @@ struct Change {
     local: Vec<u8>,
 }
 
-/// What a third one does, or the kernel.
+/// A foreign change by a third program, or a fault of the kernel.
 #[derive(Clone, Debug)]
 enum Harm {
     Lose(usize),
-    /// what two neighbouring slots hold is exchanged
+    /// the endpoints of two neighbouring slots are exchanged
     Swap(usize),
-    /// a slot holds an endpoint of nobody's
+    /// a slot holds an endpoint of no service
     Dead(usize),
     Busy,
     HalfWay(usize, Failing),
@@ -100,12 +100,12 @@ fn hurt(memory: &mut MemoryKernel<NftObject>, harm: &Harm) {
     }
 }
 
-/// What is there and wanted; of each frontend's slots, what they hold in any order.
+/// The desired objects that exist; the endpoints of each frontend's slots in any order.
 fn settled(memory: &MemoryKernel<NftObject>, wanted: &[NftObject]) -> Vec<NftObject> {
     ThisMode::comparable(there(memory, wanted))
 }
 
-/// So many of two engines live through this, and have rested for so long; then all is as one full build makes it.
+/// Runs pairs of engines through these events and a time of rest; then the state is that of one full build.
 fn play(
     count: usize,
     changes: &[Change],
@@ -176,7 +176,7 @@ proptest! {
     }
 }
 
-/// The second engine's first write of the pool meets the first engine's, a millisecond old: it takes over that order of slots.
+/// The second engine's first write of the pool meets the first engine's, a millisecond old: it adopts that order of slots.
 #[test]
 fn a_change_that_another_engine_has_just_made_is_no_reason_for_repairs() {
     let timing = |lag, skipped| Timing { after: 0, lag, skipped };

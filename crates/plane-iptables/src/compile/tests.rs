@@ -141,13 +141,13 @@ fn how_pods_are_known() {
     let longest = "fifteen-letters";
     assert_eq!(of(prefix(longest)), some(&format!("-i {longest}"), &format!("{vip} ! -i {longest} -p tcp")));
     assert_eq!(of(None), (None, None));
-    // Nobody is a pod.
+    // No source is a pod.
     let of_other_family = Some(LocalDetector::Cidr("fd00::/8".parse().unwrap()));
     assert_eq!(of(of_other_family), (None, Some(format!("{vip} -p tcp"))));
     for nobody in [bridge("sixteen-letters-"), bridge("br+"), bridge(""), bridge("a b"), prefix("sixteen-letters-")] {
         assert_eq!(of(nobody.clone()), (None, Some(format!("{vip} -p tcp"))), "{nobody:?}");
     }
-    // Everybody is.
+    // Every source is.
     let everybody = of(Some(LocalDetector::Cidr("0.0.0.0/0".parse().unwrap())));
     assert!(everybody.0.is_some_and(|rule| rule.starts_with("-m comment")) && everybody.1.is_none());
 }

@@ -73,7 +73,7 @@ fn delete(objects: Vec<IptObject>) -> Batch<IptObject> {
     Batch { delete, ..Batch::default() }
 }
 
-/// What is there when this was written to empty tables.
+/// The mirror after these objects were written to empty tables.
 fn after(objects: Vec<IptObject>) -> Mirror {
     let mut mirror = Mirror::default();
     mirror.apply(V4, &create(objects), &BTreeSet::new());
@@ -138,7 +138,7 @@ fn rules_are_deleted_in_a_section_of_their_own_after_all_others() {
     let rule = |last: u8, chain| format!("KUBE-SERVICES -d 10.96.0.{last}/32 -p tcp -m tcp --dport 80 -j {chain}");
     let script = text(Backend::Nft, &batch, &mirror);
     let sections: Vec<&str> = script.split_inclusive("COMMIT\n").collect();
-    // What replaces a rule goes with it in one step; what leads to a chain goes before that.
+    // A rule and its replacement are in one step; rules that jump to a chain are deleted before the chain.
     assert_eq!(sections.len(), 2, "{script}");
     assert!(
         sections[0].contains(&format!("-D {}\n", rule(1, kept)))
@@ -177,7 +177,7 @@ fn node_ports_are_the_last_whatever_comes() {
     let last = "-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\nCOMMIT\n";
     let script = text(Backend::Nft, &batch, &after(many()));
     assert_eq!(script, format!("*nat\n-D KUBE-SERVICES -j KUBE-NODEPORTS\n{last}"));
-    // written anew, with what comes and without what goes
+    // written anew, with the added rules and without the deleted ones
     let delete = (10..200).map(|last| vip(services(), last, 80, target)).collect();
     let batch = Batch { create: vec![vip(services(), 3, 80, target)], replace: vec![changed], delete };
     let script = text(Backend::Nft, &batch, &after(many()));
@@ -244,7 +244,7 @@ fn many_chains_come_in_sections_where_that_is_faster() {
     assert!(script.split("*nat").nth(1).unwrap().contains("-X KUBE-SERVICES"), "what leads there goes first");
 }
 
-/// A chain that leads to these endpoints.
+/// A chain that jumps to these endpoints.
 fn balancing(number: usize, endpoints: std::ops::Range<usize>) -> IptObject {
     let ChainId { name, .. } = endpoint_chain(number);
     let cluster = id(Table::Nat, &name.as_str().replace("KUBE-SEP-", "KUBE-SVC-"));
@@ -337,7 +337,7 @@ fn counted(last: u8, first: Target, second: Target) -> IptObject {
 fn rules_of_one_entry_keep_their_order_in_a_place_that_is_not_empty() {
     let mirror = after(vec![IptObject::SharedChain(refusing()), vip(refusing(), 9, 80, Target::Drop)]);
     let rule = |target: &str| format!("KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 80 -j {target}");
-    // Each is put in front of the chain.
+    // Each is inserted at the head of the chain.
     let script = text(Backend::Nft, &create(vec![counted(1, Target::Return, Target::Drop)]), &mirror);
     assert_eq!(script, format!("*filter\n-I {}\n-I {}\nCOMMIT\n", rule("DROP"), rule("RETURN")));
     let script = text(
@@ -355,7 +355,7 @@ fn comments_are_left_out_beyond_a_thousand_endpoints() {
     let commented = |batch: &Batch<IptObject>, mirror: &Mirror| text(Backend::Nft, batch, mirror).contains("--comment");
     assert!(commented(&create(chains(0..1000).collect()), &Mirror::default()));
     assert!(!commented(&create(chains(0..1001).collect()), &Mirror::default()));
-    // One that changes counts once, wherever it stands in the batch, and one that goes not at all.
+    // A changed one counts once, wherever it is in the batch, and a deleted one not at all.
     let there = after(chains(0..999).collect());
     let changed = || own(endpoint_chain(7), &[Target::Accept]);
     let batch = |new: usize, gone: usize| Batch {
@@ -367,7 +367,7 @@ fn comments_are_left_out_beyond_a_thousand_endpoints() {
         assert_eq!(commented(&batch(new, gone), &there), wanted, "999, {new} more, {gone} less");
     }
     assert!(commented(&create(vec![changed(), own(endpoint_chain(2000), &[Target::Return])]), &there));
-    // A chain to delete that isn't there doesn't count.
+    // The deletion of a missing chain doesn't count.
     let absent =
         Batch { create: chains(2000..2002).collect(), delete: chains(3000..3001).collect(), ..Batch::default() };
     assert!(!commented(&absent, &there));
@@ -468,17 +468,17 @@ fn pieces_together_are_the_whole() {
     }
 }
 
-/// The tool shows bytes of a comment that are no UTF-8, and what is made of them is in no rule: it is not found.
+/// The tool prints bytes of a comment that are no UTF-8; their replacement is in no rule, so the rule is not found by its text.
 #[test]
 fn what_can_not_be_named_goes_with_its_place() {
     let comment = "-p tcp -m comment --comment \"\u{fffd}\" -m tcp --dport 80 -j DROP";
     assert!(Rule::parse(V4, comment).is_some());
-    let stray = || IptObject::ForeignRule(refusing(), comment.into());
+    let foreign = || IptObject::ForeignRule(refusing(), comment.into());
     let others = vec![IptObject::SharedChain(refusing()), vip(refusing(), 2, 80, Target::Drop)];
     let kept = "-A KUBE-SERVICES -d 10.96.0.2/32 -p tcp -m tcp --dport 80 -j DROP\n";
-    let script = text(Backend::Nft, &delete(vec![stray()]), &after(others.clone()));
+    let script = text(Backend::Nft, &delete(vec![foreign()]), &after(others.clone()));
     assert_eq!(script, format!("*filter\n:KUBE-SERVICES - [0:0]\n{kept}COMMIT\n"));
-    // Likewise what an entry was.
+    // Likewise the old rules of an owner.
     let mut mirror = after(others);
     let entry = vip(refusing(), 1, 80, Target::Reject);
     let IptObject::OwnedRules(key, _) = &entry else { panic!() };
@@ -495,11 +495,11 @@ fn what_can_not_be_named_goes_with_its_place() {
 fn what_goes_with_its_place_does_not_go_again() {
     let all = |target: Target| (1..8).map(move |last| vip(refusing(), last, 80, target));
     let mirror = after(all(Target::Drop).chain([IptObject::SharedChain(refusing())]).collect());
-    let stray = IptObject::ForeignRule(refusing(), "-j RETURN".into());
-    let batch = Batch { create: Vec::new(), replace: all(Target::Reject).collect(), delete: vec![stray.clone()] };
+    let foreign = IptObject::ForeignRule(refusing(), "-j RETURN".into());
+    let batch = Batch { create: Vec::new(), replace: all(Target::Reject).collect(), delete: vec![foreign.clone()] };
     let script = text(Backend::Nft, &batch, &mirror);
     assert!(script.contains(":KUBE-SERVICES") && !script.contains("-D "), "{script}");
     assert_eq!(script.matches("COMMIT").count(), 1, "no section without content: {script}");
-    let script = text(Backend::Nft, &delete(vec![stray]), &mirror);
+    let script = text(Backend::Nft, &delete(vec![foreign]), &mirror);
     assert_eq!(script, "*filter\n-D KUBE-SERVICES -j RETURN\nCOMMIT\n");
 }

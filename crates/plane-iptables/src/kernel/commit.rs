@@ -74,14 +74,14 @@ impl IptablesKernel {
     pub(super) fn write(&mut self, batch: &Batch<IptObject>) -> Result<(), CommitFailure> {
         self.note_changes()?;
         // Chains of one unit are flushed or deleted whatever they hold; only edits depend on their rules.
-        let tables = self.variant.take_changed(&places(batch).map(|place| place.table).collect());
+        let tables = self.variant.take_changed(&shared_chains(batch).map(|chain| chain.table).collect());
         self.look_closer(tables)?;
         let Some(mut known) = self.knowledge.take() else {
             let object = "what others have done, or a run that did not end well".to_owned();
             return Err(CommitError::Drifted { object }.into());
         };
         // Rules in these would be there twice, or be missing when they are to be deleted: another writer may have made the same change.
-        if let Some(chain) = places(batch).find(|chain| known.suspects.stale_chains.contains(chain)) {
+        if let Some(chain) = shared_chains(batch).find(|chain| known.suspects.stale_chains.contains(chain)) {
             self.knowledge = Knowledge::Known(known);
             return Err(CommitError::Drifted { object: format!("{} {}", chain.table, chain.name) }.into());
         }
@@ -99,8 +99,8 @@ impl IptablesKernel {
                 known.suspects.unreported.extend(stuck.iter().copied().map(IptKey::Chain));
             }
         }
-        let strays = written.in_force(batch).map(|(batch, _)| strays(batch));
-        let change = strays.map(|strays| Change { before, after: &known.mirror, strays });
+        let foreign_rules = written.in_force(batch).map(|(batch, _)| foreign_rules(batch));
+        let change = foreign_rules.map(|foreign_rules| Change { before, after: &known.mirror, foreign_rules });
         let accounted = self.variant.account(self.family(), change.as_ref());
         if !matches!(written, Written::Unknown) {
             self.knowledge = Knowledge::Known(known);
@@ -232,19 +232,19 @@ fn keys(batch: &Batch<IptObject>) -> impl Iterator<Item = IptKey> {
 }
 
 /// The chains in which a batch adds or removes single rules.
-fn places(batch: &Batch<IptObject>) -> impl Iterator<Item = ChainId> {
+fn shared_chains(batch: &Batch<IptObject>) -> impl Iterator<Item = ChainId> {
     keys(batch).filter_map(|key| key.shared_chain())
 }
 
 /// Number of foreign rules that a batch deletes from each table.
-fn strays(batch: &Batch<IptObject>) -> [i64; 3] {
-    let mut strays = [0; 3];
+fn foreign_rules(batch: &Batch<IptObject>) -> [i64; 3] {
+    let mut foreign_rules = [0; 3];
     for object in &batch.delete {
         if let IptObject::ForeignRule(id, _) = object
-            && let Some(count) = strays.get_mut(at(id.table))
+            && let Some(count) = foreign_rules.get_mut(at(id.table))
         {
             *count += 1;
         }
     }
-    strays
+    foreign_rules
 }

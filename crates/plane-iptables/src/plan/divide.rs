@@ -8,8 +8,8 @@ use crate::edits::is_balancing;
 use crate::names;
 use crate::object::{ChainId, IptObject};
 
-/// Names of chains in one section that writes chains, targets of jumps included, at most: iptables-nft-restore keeps them in a
-/// list that it walks from its head, so its time grows with their square.
+/// Most chain names, including jump targets, in one section that writes chains: iptables-nft-restore keeps them in a list that it
+/// walks from its head, so its time grows with their square.
 const PIECE_NAMES: usize = 1000;
 
 /// The kernel validates all rules that packets can reach for each section that adds one, in time proportional to the
@@ -22,7 +22,8 @@ const SERVICES: ChainId = ChainId { table: Table::Nat, name: names::SERVICES };
 // === impl Plan ===
 
 impl Plan<'_> {
-    /// Translations are added after refusals and deleted before them: every packet meets one of both.
+    /// Divides the work into sections. Translations are added after refusals and deleted before them, so that every packet meets
+    /// one of the two.
     pub(super) fn divide(&mut self, backend: Backend) {
         let (ahead, behind) = if backend == Backend::Nft { self.pieces() } else { (Vec::new(), Vec::new()) };
         let [mangle, filter, nat] = &self.works;
@@ -45,7 +46,7 @@ impl Plan<'_> {
         self.parts = parts;
     }
 
-    /// Takes chains of table nat out that are written, or removed, in sections of their own.
+    /// Moves the chains of table nat that are written or deleted in sections of their own out of the table's work.
     fn pieces(&mut self) -> (Vec<Part>, Vec<Part>) {
         let (mut ahead, mut behind) = (Vec::new(), Vec::new());
         let (batch, mirror) = (self.batch, self.mirror);
@@ -58,8 +59,7 @@ impl Plan<'_> {
         let nat = self.work_mut(Table::Nat);
         if names_of(batch, &nat.written) > room {
             let (mut new, changed): (Vec<Item>, Vec<Item>) = nat.written.drain(..).partition(is_new);
-            // iptables-nft-save sorts chains by their names, which takes time by the square of their number if it is how
-            // they come.
+            // Not by name: iptables-nft-save sorts chains by name, in time quadratic in their number if they are sorted already.
             new.sort_by_cached_key(|item| match object(batch, *item) {
                 Some(IptObject::Chain(id, _)) => (names::rank(id.name), id.name.as_str().bytes().rev().collect()),
                 _ => (0, Vec::new()),
@@ -88,7 +88,7 @@ fn names_of(batch: &Batch<IptObject>, items: &[Item]) -> usize {
     items.iter().map(names).sum()
 }
 
-/// Sections with no more names than there is room for, but for one chain that has more.
+/// Sections with at most `room` names, except for a single chain with more.
 fn pieces_by_names(batch: &Batch<IptObject>, items: Vec<Item>, room: usize) -> Vec<Part> {
     let (mut pieces, mut piece, mut names) = (Vec::new(), Vec::new(), 0);
     for item in items {

@@ -97,7 +97,7 @@ fn chains_of_services_are_whole_without_comments_and_with_what_is_strange() {
     assert_eq!(rules[1].target, Target::Jump(UNPARSABLE));
 }
 
-/// Upstream writes them in the order of the Service; this mode sorts them.
+/// Upstream writes them in the Service's order; this mode sorts them.
 #[test]
 fn source_ranges_are_the_same_in_any_order() {
     let chain = "KUBE-FW-XPGD46QRK7WJZT7O";

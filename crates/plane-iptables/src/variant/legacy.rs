@@ -1,4 +1,4 @@
-//! The legacy variant: each table is one blob, read and replaced as a whole, and nobody is notified of changes.
+//! The legacy variant (ip_tables): each table is one blob, read and replaced as a whole, without notifications of changes.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,7 +14,7 @@ use crate::read;
 use crate::sort::Found;
 use crate::watch::{Heard, LegacyWatch, Turn};
 
-/// One family's tables, and how they looked last.
+/// One family's tables, with their last observed state.
 #[derive(Debug)]
 pub(super) struct Legacy {
     turn: Turn,
@@ -60,25 +60,25 @@ impl Variant for Legacy {
         read::each_table(tool, wanted, |sorter, table| read::save(tool, sorter, table, |each| tool.save(table, each)))
     }
 
-    /// The tool fetches the whole table, whatever it is asked for.
+    /// Reads whole tables, since the tool fetches them in any case.
     fn chains(&self, tool: &Tool, wanted: &BTreeSet<ChainId>) -> Result<Found, Failure> {
         read::chains_in_tables(wanted, |tables| self.tables(tool, tables))
     }
 
-    /// None: the tool shows everything.
+    /// Returns none, since the tool can print every rule.
     fn lost(&self, _: &Tool, _: &Mirror) -> Result<Vec<IptKey>, Failure> {
         Ok(Vec::new())
     }
 
     fn run(&mut self, _: usize, restore: &mut dyn FnMut() -> Restored) -> io::Result<Restored> {
-        // Without it, a family would wait for the other's lock and report it as another program's.
+        // Without the turn, a family would wait for the other's lock and report it as held by another program.
         let _turn = self.turn.take();
         Ok(restore())
     }
 
     fn account(&mut self, family: Family, change: Option<&Change<'_>>) -> io::Result<()> {
         match change {
-            Some(change) => self.watch.account(family, change.before, change.after, change.strays),
+            Some(change) => self.watch.account(family, change.before, change.after, change.foreign_rules),
             None => self.watch.look(family),
         }
     }

@@ -1,5 +1,5 @@
-//! The nft variant: chains and rules of nf_tables, of whose changes netlink notifies, and which a table may hold in a form that the
-//! tool can't show.
+//! The nft variant: chains and rules of nf_tables, with netlink notifications of changes. Tables may hold rules that the tool
+//! can't print.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -17,26 +17,26 @@ use crate::read;
 use crate::sort::{Found, Sorter};
 use crate::watch::{Heard, Turn};
 
-/// When to look again after the other family had the turn.
+/// Pause before the next check if the other family has the turn.
 const CONTENDED: Duration = Duration::from_millis(20);
 
-/// Beyond so many chains, reading the whole table is cheaper.
+/// Most chains that are read one by one; beyond that, reading the whole table is cheaper.
 const SINGLE_READS: usize = 16;
 
-/// How long the tool may take to show a table.
+/// Timeout of the tool for printing a table.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// From so many chains on, in whatever table, it takes longer to show a table than to show its few chains one by one: the
-/// tool fetches all tables first.
+/// With more chains than this in all tables, printing a table takes longer than printing its few chains one by one: the tool
+/// fetches all tables first.
 const MANY: usize = 2000;
 
-/// Chains of ours in a table, at most, that are listed one by one.
+/// Most chains of ours whose rules are listed one by one.
 const LISTED: usize = 300;
 
-/// What the tool says of a table, or of a chain, that holds what it can't show.
+/// Part of the tool's error for a table or chain with rules that it can't print.
 const HIDDEN: &str = "is incompatible";
 
-/// One family's tables; the listener is the process's.
+/// One family's tables; the listener is shared by the process.
 #[derive(Debug)]
 pub(super) struct Nft {
     turn: Turn,
@@ -62,12 +62,12 @@ impl Variant for Nft {
     fn tend(&mut self, family: Family, now: Instant) -> io::Result<Observation> {
         match self.turn.try_take() {
             Some(mut watch) => Ok(Observation { touched: watch.news(family)?, ..Observation::default() }),
-            // The other family has the turn: soon again.
+            // The other family has the turn: retry soon.
             None => Ok(Observation { wake: Some(now + CONTENDED), ..Observation::default() }),
         }
     }
 
-    /// None: the notifications name the chains.
+    /// Returns none, since notifications name the chains.
     fn take_changed(&mut self, _: &BTreeSet<Table>) -> BTreeSet<Table> {
         BTreeSet::new()
     }
@@ -125,13 +125,13 @@ impl Variant for Nft {
         self.turn.take().around(lines, restore, committed)
     }
 
-    /// Nothing: the generation tells our own changes from those of others.
+    /// Does nothing, since the generation distinguishes our changes from foreign ones.
     fn account(&mut self, _: Family, _: Option<&Change<'_>>) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// As the tool saves them.
+/// Reads tables from the output of iptables-save.
 fn saved(tool: &Tool, wanted: &[Table]) -> Result<Found, Failure> {
     read::each_table(tool, wanted, |sorter, table| {
         if table != Table::Nat && sorter.chains_seen() > MANY {
@@ -141,9 +141,9 @@ fn saved(tool: &Tool, wanted: &[Table]) -> Result<Found, Failure> {
     })
 }
 
-/// Reads one chain after the other: where the tool doesn't come to an end since others keep writing, or shows nothing of a
-/// table since one rule in it, in whatever chain, was made otherwise than by iptables. Where there are many chains, those
-/// of services are not looked into: to write them anew takes less time.
+/// Reads the chains one by one: for tables that the tool can't print, because it doesn't terminate while others keep writing, or
+/// because one rule, in any chain, was made by another tool than iptables. With many chains, the rules of service chains are not
+/// read: writing them anew takes less time.
 fn singly(tool: &Tool, wanted: &[Table]) -> Result<Found, Failure> {
     let chains =
         iptables::nft::chains(tool.family()).map_err(|error| Failure::Io { tool: read::saver(tool), error })?;
@@ -178,8 +178,8 @@ fn list(tool: &Tool, sorter: &mut Sorter, chain: ChainId) -> Result<(), Failure>
     other.map_or(Ok(()), |other| Err(read::garbage(tool, other)))
 }
 
-/// Which of our entries are in a chain that can't be shown, and that is not ours alone. A place of ours is as good as empty:
-/// it is written anew.
+/// Our rules in a chain that the tool can't print and that others use too. A shared chain of ours counts as empty: it is written
+/// anew.
 fn entries_of(tool: &Tool, chain: ChainId) -> Result<Vec<(OwnedRulesKey, Rule)>, Failure> {
     let mut entries = base::JUMPS.iter().map(|jump| (jump.key(), jump.rule())).collect::<Vec<_>>();
     if let IptObject::OwnedRules(key, rules) = base::guard() {

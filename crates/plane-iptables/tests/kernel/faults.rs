@@ -1,5 +1,5 @@
-//! A tool that is killed, hangs, lies or is not there, a lock that is never free, rules that the kernel refuses: in both
-//! variants nothing half-written stays, and all is well when the cause has gone.
+//! Faults: a tool that is killed, hangs, lies or is missing, a lock that is never free, rules that the kernel refuses. In both
+//! variants nothing half-written stays, and everything is in sync once the cause is gone.
 
 use std::fs;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use ferry_plane_iptables::object::{ChainId, ChainRules, OwnedRulesKey, Owner};
 use ferry_plane_iptables::{Counters, IptObject, Iptables, IptablesEngine, IptablesKernel, Turn};
 use ferry_testkit::stage::slowly;
 
-/// A bound that is not reached.
+/// A timeout that is not reached.
 const LONG: Duration = Duration::from_secs(60);
-/// Bounds that a tool reaches when it hangs, and only then: all runs of an engine have the same, on a busy machine too.
+/// Timeouts that only a hanging tool reaches: all runs of an engine have the same, on a busy machine too.
 const HANGS: Duration = Duration::from_secs(6);
 const HANGS_TWICE: Duration = Duration::from_secs(3);
 
@@ -31,7 +31,7 @@ fn started(machine: &Machine) -> IptablesEngine {
     engine
 }
 
-/// Services that lose their endpoints, and get others: rules come and go in both tables.
+/// Services that lose their endpoints and get others: rules are added and deleted in both tables.
 fn change(family: Family) -> Delta {
     let mut delta = everything(family);
     for (id, unit) in &mut delta.units {
@@ -79,13 +79,13 @@ fn a_tool_that_is_killed_after_its_first_commit_leaves_nothing_half_written() {
     });
 }
 
-/// A deletion of the last section of table nat that fails, once; `$FOLDER/broken` is left behind.
+/// Shell code: a deletion of the last section of table nat fails, once; `$FOLDER/broken` is left behind.
 const LAST_DELETION: &str = "input=$FOLDER/input\ncat > $input\nif [ -e $FOLDER/broken ] || ! grep -q '^-D KUBE-SERVICES .*-j KUBE-SVC' $input; then exec $REAL \"$@\" < $input; fi\ntouch $FOLDER/broken\nsed 's/^-D KUBE-SERVICES .*-j KUBE-SVC.*/-D KUBE-SERVICES -d 192.0.2.1 -j KUBE-MARK-MASQ/;s/^-D KUBE-SERVICES -d 192.0.2.1/-D KUBE-SERVICES -p tcp/' $input | $REAL \"$@\"\nexit $?\n";
 
-/// The kernel has no memory for the last section of table nat, once.
+/// Shell code: the kernel has no memory for the last section of table nat, once.
 const LAST_MEMORY: &str = "input=$FOLDER/input\ncat > $input\nlast=$(grep -n '^\\*nat' $input | tail -1 | cut -d: -f1)\nif [ -e $FOLDER/broken ] || ! grep -q '^-D KUBE-SERVICES .*-j KUBE-SVC' $input; then exec $REAL \"$@\" < $input; fi\ntouch $FOLDER/broken\nhead -$((last - 1)) $input | $REAL \"$@\" || exit 4\necho \"iptables-restore: line $((last + 1)) failed: Memory allocation problem.\" >&2\nexit 1\n";
 
-/// Endpoints of some Services change, and one with endpoints goes: additions, and rules that are deleted by their text.
+/// Endpoints of some Services change, and one with endpoints is deleted: additions, and rules that are deleted by their text.
 fn change_and_one_gone(family: Family) -> Delta {
     let mut delta = change(family);
     let gone = everything(family).units.into_keys().find(|id| id.to_string().ends_with("/local")).unwrap();
@@ -93,8 +93,8 @@ fn change_and_one_gone(family: Family) -> Delta {
     delta
 }
 
-/// All additions are in force in the nft variant, and in the legacy variant those of the tables before; nothing that is to go
-/// has gone. The engine is to read back what the batch was about.
+/// All additions are in force in the nft variant, and in the legacy variant those of the tables before; no deletion is. The
+/// engine must read back the objects of the batch.
 fn additions_are_in_force(fault: &str, word: &str) {
     with_wrapper("-restore", LONG, |machine, wrapper| {
         let mut engine = started(machine);
@@ -120,7 +120,7 @@ fn additions_are_in_force(fault: &str, word: &str) {
         let strange = |object: &&IptObject| !before.contains(object) && !after.contains(object);
         assert!(!found.iter().any(|object| strange(&object)), "{found:?}");
         assert!(batch.delete.iter().all(|object| found.contains(object)), "{found:?}");
-        // The same batch goes on where the first try ended.
+        // The same batch continues where the first attempt ended.
         let bytes = engine.kernel().counters().bytes();
         engine.kernel_mut().commit(&batch).unwrap();
         assert!(engine.kernel().counters().bytes() > bytes);
@@ -180,7 +180,7 @@ fn a_deletion_that_fails_last_is_made_good_without_reading_everything() {
     }
 }
 
-/// The Services of the failed change are as before once more: the leftovers of the first try go.
+/// The Services of the failed change are back in their old state: the leftovers of the first attempt are deleted.
 #[test]
 fn a_change_that_is_withdrawn_after_half_of_it_leaves_nothing() {
     with_wrapper("-restore", LONG, |machine, wrapper| {
@@ -241,7 +241,7 @@ fn a_tool_that_answers_garbage_changes_nothing() {
     });
 }
 
-/// As the nft variant's does while others keep writing: chains are read one by one.
+/// iptables-save hangs, as in the nft variant while others keep writing: chains are read one by one.
 #[test]
 fn a_tool_that_never_comes_to_the_end_of_a_table_keeps_nobody_waiting() {
     with_wrapper("-save", slowly(HANGS_TWICE), |machine, wrapper| {
@@ -302,7 +302,7 @@ fn a_lock_that_is_never_free_is_named() {
     }
 }
 
-/// Compiles as the mode does; but what services called `bad…` want is refused by the kernel.
+/// Compiles like the mode, but the kernel refuses the objects of services named `bad…`.
 struct Spoilt {
     iptables: Iptables,
     what: Spoiling,
@@ -310,12 +310,12 @@ struct Spoilt {
 
 #[derive(Clone, Copy, Debug)]
 enum Spoiling {
-    /// a target that isn't for nat: known when all of it is committed
+    /// a target that is invalid in nat: detected when all of the section is committed
     Target,
     /// a chain that does not exist
     Chain,
-    /// a rule in a place, where there are others
-    Entry,
+    /// a rule in a shared chain, where there are others
+    SharedRule,
 }
 
 impl Compile for Spoilt {
@@ -335,7 +335,7 @@ impl Compile for Spoilt {
         let (id, own, target) = match self.what {
             Spoiling::Target => (id, own, Target::Reject),
             Spoiling::Chain => (id, own, Target::Jump(nowhere)),
-            Spoiling::Entry => (in_nat("KUBE-NODEPORTS"), false, Target::Masquerade { random_fully: false }),
+            Spoiling::SharedRule => (in_nat("KUBE-NODEPORTS"), false, Target::Masquerade { random_fully: false }),
         };
         let rules = [Rule { target, ..Rule::default() }].into();
         out.push(if own {
@@ -346,7 +346,7 @@ impl Compile for Spoilt {
     }
 }
 
-/// Of two ports, one with endpoints and one without: rules in both tables.
+/// A service of two ports, one with endpoints and one without: rules in both tables.
 fn bad(family: Family) -> (UnitId, Option<Arc<Unit>>) {
     let port = |number, treatment, endpoints: &[u8]| {
         let at = FrontendAddr::Vip(states::address(family, 96, 81), number);
@@ -395,7 +395,7 @@ fn a_rule_that_leads_nowhere_costs_its_own_service_only() {
 
 #[test]
 fn an_entry_that_the_kernel_refuses_costs_its_own_service_only() {
-    inside(|machine| costs_its_own_service_only(machine, Spoiling::Entry));
+    inside(|machine| costs_its_own_service_only(machine, Spoiling::SharedRule));
 }
 
 #[test]
@@ -408,7 +408,7 @@ fn a_chain_that_others_lead_to_stays_empty_and_the_rest_goes() {
         let vip = states::address(machine.family, 96, 1).to_string();
         let chain = chain.lines().find(|line| line.contains(&vip)).unwrap().rsplit_once(' ').unwrap().1.to_owned();
         machine.restore(&format!("*nat\n-A CNI -j {chain}\nCOMMIT\n"));
-        // one service goes
+        // one service is deleted
         let mut gone = everything(machine.family);
         gone.units.retain(|id, _| id.to_string().ends_with("/plain"));
         gone.units.values_mut().for_each(|unit| *unit = None);
@@ -433,7 +433,7 @@ fn a_chain_that_others_lead_to_stays_empty_and_the_rest_goes() {
     });
 }
 
-/// More of them than are looked for one by one.
+/// More stuck chains than are determined one by one.
 #[test]
 fn many_chains_that_others_lead_to_keep_nobody_waiting() {
     inside(|machine| {

@@ -1,5 +1,5 @@
-//! Any history of services that come, change and go, of faults, losses and contexts ends in the objects of one full build, also
-//! on the real kernel, in both variants.
+//! Any history of added, changed and deleted services, of faults, lost objects and changed contexts ends in the objects of one
+//! full build, also on the real kernel, in both variants.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ fn fresh(machine: &Machine, world: &World) -> IptablesEngine {
     engine
 }
 
-/// Somebody else removes what one object is about.
+/// Another program deletes one object.
 fn lose(machine: &Machine, object: &IptObject) {
     let chain_of = |id: &ferry_plane_iptables::object::ChainId| {
         let (table, name) = (id.table.name(), id.name.as_str());
@@ -44,7 +44,7 @@ fn lose(machine: &Machine, object: &IptObject) {
     }
 }
 
-/// Once, the tool commits the first section and reports a failure in the line behind it.
+/// Shell code: once, the tool commits the first section and reports a failure in the line behind it.
 const FAILS_AFTER_FIRST_SECTION: &str = r#"
 rm $FOLDER/fault-restore
 sed '/^COMMIT$/q' > $FOLDER/first
@@ -66,7 +66,7 @@ fn step(
         return engine.offer(world.delta());
     }
     match step {
-        // Killed, once, when the first section is committed.
+        // Killed, once, after the first section is committed.
         Step::Busy => wrapper.fault("rm $FOLDER/fault-restore\nsed '/^COMMIT$/q' | $REAL \"$@\"\nkill -9 $$\n"),
         Step::HalfWay(..) => wrapper.fault(FAILS_AFTER_FIRST_SECTION),
         Step::Lose(index) => {
@@ -110,7 +110,7 @@ fn run_through(backend: Backend, family: Family, history: &[Step]) {
     assert_eq!(ended, wanted);
 }
 
-/// Histories that are the same at every run, so that a failure can be looked at.
+/// The same histories in every run, so that failures are reproducible.
 fn histories(backend: Backend, family: Family, seed: u8, count: usize) {
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
     let mut runner = TestRunner::new_with_rng(Config { failure_persistence: None, ..Config::default() }, rng);

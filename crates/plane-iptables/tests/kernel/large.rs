@@ -1,4 +1,4 @@
-//! Many services: sections, comments that are left out, places that are written anew, and what it costs.
+//! Many services: sections, omitted comments, shared chains that are written anew, and the cost.
 
 use std::net::IpAddr;
 use std::process::Command;
@@ -26,7 +26,7 @@ fn address(family: Family, net: u8, number: u16) -> IpAddr {
     }
 }
 
-/// A service with three endpoints, of which the first has this number; or none.
+/// A service with three endpoints, the first with this number; or without endpoints.
 fn one(family: Family, number: u16, first: Option<u16>) -> (UnitId, Option<Arc<Unit>>) {
     let endpoint = |number| Endpoint { address: address(family, 244, number), port: 8080 };
     let pool = first.map(|first| [first, 5000 + 2 * number, 5001 + 2 * number].map(endpoint).to_vec());
@@ -75,7 +75,7 @@ fn many_services_come_change_and_go() {
         assert!(bytes < 1500, "{bytes}");
         assert_eq!(engine.kernel().counters().runs(), 2);
         holds(machine, &mut engine, "one endpoint");
-        // so many of one place that it is written anew, and then back
+        // so many rules of one shared chain that it is written anew, and then back
         for endpoints in [false, true] {
             let some = (0..200).map(|number| one(family, number, endpoints.then_some(number)));
             engine.offer(units(some));
@@ -124,7 +124,7 @@ fn large_clusters_have_fewer_comments_and_a_restart_writes_nothing() {
     });
 }
 
-/// The kernel takes the first sections, and not the last one.
+/// The kernel accepts the first sections, and refuses the last one.
 #[test]
 fn sections_that_were_committed_before_a_failure_are_completed() {
     with_wrapper("-restore", Duration::from_secs(60), |machine, wrapper| {
@@ -138,7 +138,7 @@ fn sections_that_were_committed_before_a_failure_are_completed() {
         let refused = (0..SERVICES).map(|number| one(machine.family, number, (number % 2 == 0).then_some(number)));
         delta.units.extend(refused);
         engine.offer(delta);
-        // The rule of the last place, so that everything before it was fine; told once.
+        // In the rule of the last shared chain, so that everything before it is accepted; once.
         let break_it = "input=$FOLDER/input\ncat > $input\nif [ -e $FOLDER/broken ]; then exec $REAL \"$@\" < $input; fi\ntouch $FOLDER/broken\nsed 's/^-I KUBE-SERVICES .* -j KUBE-SVC/-I KUBE-SERVICES -m nosuch -j KUBE-SVC/;s/^-A KUBE-SERVICES .* -j KUBE-SVC/-A KUBE-SERVICES -m nosuch -j KUBE-SVC/' $input | $REAL \"$@\"\nexit $?\n";
         wrapper.fault(break_it);
         let kernel = engine.kernel_mut();
@@ -182,8 +182,8 @@ fn a_flush_of_one_place_is_one_run_and_looks_at_that_place() {
     });
 }
 
-/// A rule of nft's own among ours: the tool shows nothing of the table, and these are too many chains to list. Somebody else
-/// commits all the while.
+/// A rule made by nft among ours: the tool prints nothing of the table, and there are too many chains to list one by one. Another
+/// program commits all the time.
 #[test]
 fn what_nobody_can_look_into_is_written_once() {
     let test = |machine: &Machine| {
@@ -199,7 +199,7 @@ fn what_nobody_can_look_into_is_written_once() {
                     nft("add chain inet neighbour busy; delete chain inet neighbour busy");
                 }
             });
-            // The neighbour stops when this goes, also when something fails.
+            // The neighbour stops when this is dropped, also after a failure.
             let _stop = stop;
             let mut engine = machine.engine();
             engine.offer(all(machine.family));
@@ -211,7 +211,7 @@ fn what_nobody_can_look_into_is_written_once() {
             let runs = engine.kernel().counters().runs();
             let more: usize = (8..20).map(|number| turn(&mut engine, number).repairs).sum();
             assert_eq!((engine.kernel().counters().runs(), more), (runs, 0), "{}", machine.family);
-            // What is heard of is looked into all the same.
+            // Reported changes are checked all the same.
             let chain = engine.objects().iter().find_map(|object| match object {
                 IptObject::Chain(id, _) if id.name.as_str().starts_with("KUBE-SVC-") => Some(id.name),
                 _ => None,

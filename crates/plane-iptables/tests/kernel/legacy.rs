@@ -1,4 +1,4 @@
-//! The legacy variant tells nobody what was changed: what is looked at then, and how often.
+//! The legacy variant has no notifications: which tables are checked for foreign changes, and how often.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use ferry_modekit::states::everything;
 use ferry_plane::{Kernel, Outcome, SyncEngine};
 use ferry_plane_iptables::{IptablesEngine, Turn};
 
-/// All tables are read when the last time was so long ago.
+/// Interval at which all tables are read.
 const MINUTE: Duration = Duration::from_secs(61);
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -25,7 +25,7 @@ fn in_legacy(test: impl Fn(&Machine) + Send + Sync) {
     });
 }
 
-/// With a program that says how often tables were read.
+/// A machine with a wrapped program that counts how often tables were read.
 fn counted(test: impl Fn(&Machine, &Wrapper, &dyn Fn() -> usize) + Send + Sync) {
     in_legacy(|machine| {
         let mut machine = Machine::new(machine.backend, machine.family);
@@ -40,7 +40,7 @@ fn counted(test: impl Fn(&Machine, &Wrapper, &dyn Fn() -> usize) + Send + Sync) 
     });
 }
 
-/// Complete, and looked at for the first time.
+/// An engine after its first sync and its first check.
 fn started(machine: &Machine, now: Instant) -> IptablesEngine {
     let mut engine = machine.engine_with(Turn::default());
     engine.offer(everything(machine.family));
@@ -53,7 +53,7 @@ fn sizes(machine: &Machine) -> Vec<Option<legacy::Info>> {
     Table::ALL.iter().map(|table| legacy::info(machine.family, *table).unwrap()).collect()
 }
 
-/// The first rule that is printed so: its chain, and its text.
+/// The first printed rule of a chain whose name begins so: its chain, and its text.
 fn rule(machine: &Machine, chain: &str) -> (String, String) {
     let saved = machine.saved();
     let line = saved.iter().find_map(|line| line.strip_prefix("nat -A ").filter(|rest| rest.starts_with(chain)));
@@ -61,7 +61,7 @@ fn rule(machine: &Machine, chain: &str) -> (String, String) {
     (chain.to_owned(), text.to_owned())
 }
 
-/// What is found now, and mended a moment later.
+/// The drift found now, which is repaired a moment later.
 fn mended(engine: &mut IptablesEngine, now: Instant) -> Outcome {
     let first = good(engine.tend(now));
     assert_eq!(first.repairs, 0, "what differs is looked at twice");
@@ -77,7 +77,7 @@ fn damage_of_the_same_size_is_found_within_a_minute() {
         let (services, text) = rule(machine, "KUBE-SERVICES -d ");
         let (rest, target) = text.rsplit_once(' ').unwrap();
         assert_ne!(target, "KUBE-MARK-MASQ");
-        // Printed, it comes before what is first in the chain.
+        // It is printed before the first rule of the chain.
         let (endpoint, own) = rule(machine, "KUBE-SEP-");
         machine.restore(&format!(
             "*nat\n-D {services} {text}\n-I {services} {rest} KUBE-MARK-MASQ\n-D {endpoint} {own}\n-I {endpoint} {own}\nCOMMIT\n"
@@ -127,7 +127,7 @@ fn our_own_commits_cause_no_look_and_others_one() {
             assert_eq!(good(engine.tend(begin)).repairs, 0);
         }
         assert_eq!(reads(), 0, "our own");
-        // What none of us looks at, and rules next to ours.
+        // Chains that are not checked, and rules next to ours.
         for (theirs, tables) in
             [(&["-t mangle -A INPUT -j RETURN"][..], 1), (&["-t nat -A OUTPUT -p udp -j ACCEPT", "-N THEIRS"], 2)]
         {
@@ -156,7 +156,7 @@ fn others_who_keep_writing_are_looked_at_a_tenth_of_the_time() {
             assert_eq!(reads(), looks, "after {since:?}");
             before.elapsed()
         };
-        // At least 0.3 s, and what a busy machine makes of it.
+        // At least 0.3 s, and more on a busy machine.
         let took = tend(SECOND / 10, 1);
         for tenths in [2, 11, 25] {
             tend(tenths * SECOND / 10, 0);
@@ -165,7 +165,7 @@ fn others_who_keep_writing_are_looked_at_a_tenth_of_the_time() {
         assert!(rested < MINUTE - 2 * SECOND, "too busy to tell this look from that of the minute: {took:?}");
         tend(rested, 1);
         tend(rested + SECOND / 10, 0);
-        // But before something is put next to it.
+        // But it is read before a rule is put next to it.
         engine.offer(change(machine.family, 9));
         good(engine.sync(begin + rested + SECOND));
         assert_eq!(reads(), 1);
@@ -173,7 +173,7 @@ fn others_who_keep_writing_are_looked_at_a_tenth_of_the_time() {
     });
 }
 
-/// What others have made of our chains is noticed before anything is added to them, or goes.
+/// Foreign changes of our chains are noticed before rules are added to them or deleted.
 #[test]
 fn a_change_meets_what_others_have_done() {
     in_legacy(|machine| {

@@ -1,5 +1,5 @@
-//! Chains that balance between many endpoints: edited by position, in an order that changes as little as it can, and right
-//! whatever others do to them.
+//! Chains that balance between many endpoints: edited by position, with the fewest possible changes of their order, and correct
+//! under any foreign change.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn endpoint(family: Family, number: u16, port: u16) -> Endpoint {
     Endpoint { address, port: 8000 + port }
 }
 
-/// A Service of several ports with these endpoints, of which some are local; in the order of the model.
+/// A Service of several ports with these endpoints, some of them local, in the model's order.
 fn long(family: Family, numbers: &[u16]) -> Delta {
     let mut numbers = numbers.to_vec();
     numbers.sort_unstable();
@@ -56,7 +56,7 @@ fn started(machine: &Machine, numbers: &[u16]) -> IptablesEngine {
     engine
 }
 
-/// Makes a change, compares all with the kernel, and returns the bytes that the tool was given.
+/// Applies a change, compares everything with the kernel, and returns the bytes of the tool's input.
 fn change(machine: &Machine, engine: &mut IptablesEngine, numbers: &[u16], when: &str) -> u64 {
     let before = engine.kernel().counters().bytes();
     engine.offer(long(machine.family, numbers));
@@ -88,7 +88,7 @@ fn a_change_of_an_endpoint_is_a_rule_of_each_chain() {
             let is_edited = bytes < 1200 * u64::from(PORTS);
             assert!(is_edited || machine.backend == Backend::Legacy, "{what}: {bytes} bytes");
         }
-        // The order that the changes have left is adopted.
+        // The order after all changes is adopted.
         let moved = change(machine, &mut engine, &added, "moved");
         assert!(moved > 0);
         drop(engine);
@@ -151,7 +151,7 @@ fn a_chain_that_others_have_changed_is_not_edited_by_position() {
     });
 }
 
-/// Another program changes the chain after the engine has looked and before its run commits.
+/// Another program changes the chain after the engine's check and before its run commits.
 #[test]
 fn an_edit_that_meets_another_writers_change_is_made_good() {
     with_wrapper("-restore", Duration::from_secs(60), |machine, wrapper| {

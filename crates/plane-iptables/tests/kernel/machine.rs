@@ -1,4 +1,4 @@
-//! A machine with nothing in its tables: a network namespace, a variant of the tool, and a lock file of its own.
+//! A machine with empty tables for tests: a network namespace, a variant of the tool, and a lock file of its own.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,7 +15,7 @@ use ferry_kernel::nft::Socket;
 use ferry_plane::{Extent, Kernel, Object, SyncEngine};
 use ferry_plane_iptables::{Counters, Features, IptObject, IptablesEngine, IptablesKernel, Turn, engine};
 
-/// Without counters, which a kernel must have for them.
+/// Features without counters, which need kernel support.
 pub(crate) const FEATURES: Features = Features {
     counts_invalid: false,
     counts_localhost: false,
@@ -63,7 +63,7 @@ impl Machine {
         Self { backend, family, environment, folder }
     }
 
-    /// For this test alone.
+    /// The test's own folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -80,12 +80,12 @@ impl Machine {
         engine(FEATURES, self.tool(), turn, Arc::new(Counters::default()))
     }
 
-    /// With other features.
+    /// An engine with other features.
     pub(crate) fn engine_of(&self, features: Features) -> IptablesEngine {
         engine(features, self.tool(), Turn::default(), Arc::new(Counters::default()))
     }
 
-    /// All that is read, sorted.
+    /// All objects as read back, sorted.
     pub(crate) fn read_back(&self) -> Vec<IptObject> {
         let mut kernel = IptablesKernel::new(self.tool(), Turn::default(), Arc::new(Counters::default()));
         let mut objects = kernel.read_back(&Extent::All).unwrap();
@@ -116,7 +116,7 @@ impl Machine {
         (output.status.success(), text(output.stdout), text(output.stderr))
     }
 
-    /// Somebody else's work: `iptables …`.
+    /// A foreign change: `iptables …`.
     pub(crate) fn iptables(&self, arguments: &str) -> String {
         let words: Vec<&str> = arguments.split(' ').collect();
         let (good, output, error) = self.run("", &words, "");
@@ -124,13 +124,13 @@ impl Machine {
         output
     }
 
-    /// Somebody else's work: `iptables-restore --noflush`.
+    /// A foreign change: `iptables-restore --noflush`.
     pub(crate) fn restore(&self, text: &str) {
         let (good, _, error) = self.run("-restore", &["--noflush"], text);
         assert!(good, "{}: {error}", self.program("-restore"));
     }
 
-    /// What `iptables-save` prints, without counters, in any order of chains.
+    /// The output of `iptables-save`, without counters, with chains in any order.
     pub(crate) fn saved(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for table in ["mangle", "filter", "nat"] {
@@ -147,7 +147,7 @@ impl Machine {
         lines
     }
 
-    /// The generation of nf_tables, which moves when anybody commits to them. Legacy tables have none.
+    /// The generation of nf_tables, which grows with every commit. Legacy tables have none.
     pub(crate) fn moved(&self) -> u32 {
         Socket::open().unwrap().generation().unwrap()
     }
@@ -159,20 +159,20 @@ impl Drop for Machine {
     }
 }
 
-/// What the engine wants, sorted.
+/// The engine's desired objects, sorted.
 pub(crate) fn wanted(engine: &IptablesEngine) -> Vec<IptObject> {
     let mut wanted = engine.objects();
     wanted.sort();
     wanted
 }
 
-/// Only what differs is printed.
+/// Asserts that both lists are equal; prints only the differences.
 pub(crate) fn assert_same(found: &[IptObject], wanted: &[IptObject], when: &str) {
     let keyed = |objects: &[IptObject]| -> BTreeMap<_, IptObject> {
         objects.iter().map(|object| (object.key(), object.clone())).collect()
     };
     let (found_keys, wanted_keys) = (keyed(found), keyed(wanted));
-    // What the kubelet shares stays when nobody wants it any more.
+    // Objects shared with the kubelet stay when no unit wants them.
     let stays = |object: &IptObject| object.spare() && !wanted_keys.contains_key(&object.key());
     let differs = |object: &&IptObject| wanted_keys.get(&object.key()) != Some(object) && !stays(object);
     let extra: Vec<_> = found.iter().filter(differs).collect();
@@ -180,13 +180,13 @@ pub(crate) fn assert_same(found: &[IptObject], wanted: &[IptObject], when: &str)
     assert!(extra.is_empty() && missing.is_empty(), "{when}: extra {extra:?}, missing {missing:?}");
 }
 
-/// Turns until nothing is left to do.
+/// Runs sync passes until nothing is left to do.
 pub(crate) fn settle(engine: &mut IptablesEngine, mut now: Instant) -> Instant {
     let mut quiet = 0;
     for _ in 0..20 {
         now += Duration::from_secs(400);
         let outcome = engine.tend(now);
-        // What is noticed now is looked at again later.
+        // Drift that is found now is checked again later.
         quiet = if outcome.error.is_none() && !outcome.worked { quiet + 1 } else { 0 };
         if quiet == 2 {
             return now;

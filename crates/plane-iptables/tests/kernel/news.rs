@@ -1,4 +1,4 @@
-//! What others do is noticed, also while a run of ours is under way; what we do is no news.
+//! Foreign changes are noticed, also during a run of ours; our own changes are not reported as foreign.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use ferry_modekit::states::{everything, pool};
 use ferry_plane::{Delta, Kernel, SyncEngine, Unit};
 use ferry_plane_iptables::{IptablesEngine, Turn};
 
-/// A bound that is not reached.
+/// A timeout that is not reached.
 const LONG: Duration = Duration::from_secs(60);
 
 fn started(machine: &Machine, turn: Turn) -> IptablesEngine {
@@ -24,7 +24,7 @@ fn started(machine: &Machine, turn: Turn) -> IptablesEngine {
     engine
 }
 
-/// One service gets other endpoints; now and then none, or all services go.
+/// One service gets other endpoints; now and then none, or all services are deleted.
 pub(crate) fn change(family: Family, round: u8) -> Delta {
     let mut delta = everything(family);
     let all = round % 20 == 19;
@@ -112,7 +112,7 @@ fn what_others_do_while_a_run_is_under_way_is_noticed() {
     });
 }
 
-/// Some of it while something else of the same chain is looked at.
+/// Foreign changes while another part of the same chain is read.
 #[test]
 fn no_damage_is_forgotten_over_other_damage() {
     inside(|machine| {
@@ -135,7 +135,7 @@ fn no_damage_is_forgotten_over_other_damage() {
     });
 }
 
-/// A neighbour who writes all the time.
+/// A neighbour that writes all the time.
 #[test]
 fn others_who_keep_writing_elsewhere_keep_nobody_waiting() {
     inside(|machine| {

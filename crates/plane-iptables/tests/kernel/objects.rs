@@ -1,4 +1,4 @@
-//! Against the real kernel, in both variants of the tool and both families, each test in a network namespace of its own.
+//! Objects on the real kernel, in both variants of the tool and both families, each test in a network namespace of its own.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -34,7 +34,7 @@ fn a_restart_commits_nothing() {
     with_wrapper("-restore", Duration::from_secs(60), |machine, wrapper| {
         drop(started(machine));
         let before = (machine.moved(), machine.saved());
-        // What the tool is given, but for sections that hold nothing: legacy tables don't tell of a write.
+        // The tool's input without empty sections: legacy tables don't show that they were written.
         wrapper.fault(
             "cat >$FOLDER/input\ngrep '^[:-]' $FOLDER/input >>$FOLDER/given\nexec $REAL \"$@\" <$FOLDER/input\n",
         );
@@ -45,7 +45,7 @@ fn a_restart_commits_nothing() {
         assert_eq!((outcome.ops, engine.kernel().counters().runs()), (0, 0), "{outcome:?}");
         assert_eq!(given(), "");
         assert_eq!((machine.moved(), machine.saved()), before);
-        // and a write would have shown
+        // and a write would have been visible
         machine.iptables("-t nat -F KUBE-SERVICES");
         good(engine.repair(Instant::now()));
         assert!(given().contains("KUBE-SERVICES"), "{}", given());
@@ -85,7 +85,7 @@ fn damage_is_noticed_and_mended() {
         let rule = text.lines().find(|line| line.contains(&vip.to_string())).unwrap();
         let chain = rule.rsplit_once(' ').unwrap().1.to_owned();
         let all = wanted(&engine).len();
-        // what somebody does, and how many objects are mended
+        // a foreign change, and the number of repaired objects
         let mut damage: Vec<(Vec<String>, std::ops::RangeInclusive<usize>)> = vec![
             (vec!["-t nat -D KUBE-SERVICES 1".into()], 1..=1),
             (vec!["-t nat -I KUBE-SERVICES -s 192.0.2.1 -j RETURN".into()], 1..=1),
@@ -126,7 +126,7 @@ fn damage_is_noticed_and_mended() {
             let noticed = now + Duration::from_secs(60 * round);
             assert_eq!(good(engine.tend(noticed)).repairs, 0, "{damage:?}: it is looked at twice");
             let runs = engine.kernel().counters().runs();
-            // On a busy machine the legacy variant's own look in between may come upon it once more.
+            // On a busy machine the legacy variant's periodic check may find it once more in between.
             let mut turns = (1..4).map(|turn| good(engine.tend(noticed + Duration::from_millis(200 * turn))));
             let outcome = turns.find(|outcome| outcome.repairs > 0).unwrap_or_default();
             assert!(repairs.contains(&outcome.repairs), "{machine:?} {damage:?}: {outcome:?}");
@@ -158,7 +158,7 @@ fn the_rules_of_others_stay_and_are_no_drift() {
         machine.iptables("-t filter -D FORWARD -p udp -j ACCEPT");
         Box::new(engine).retire(&mut Vec::new()).unwrap();
         let mut after = machine.saved();
-        // what the kubelet shares, and the tables' own chains
+        // objects shared with the kubelet, and built-in chains
         after.retain(|line| !line.ends_with("-j KUBE-FIREWALL"));
         let built_in = |line: &&String| line.contains(" :") && !line.ends_with(" -");
         let own: Vec<&String> = after.iter().filter(|line| !built_in(line)).collect();
@@ -185,7 +185,7 @@ fn rules_that_the_tool_does_not_find_again_go_at_a_start() {
             machine.iptables(&format!("-t {place} -p tcp -m recent --set --name SEEN --rsource -j RETURN"));
             machine.iptables(&format!("-t {place} -p tcp -m connlimit --connlimit-above 9 -j RETURN"));
         }
-        // To the kubelet's chain anybody may lead what he likes.
+        // Other programs may jump to the kubelet's chain for any packets.
         machine.iptables("-t filter -A INPUT -i eth7 -j KUBE-FIREWALL");
         let mut engine = machine.engine();
         engine.offer(everything(machine.family));
@@ -207,7 +207,7 @@ fn rules_whose_comment_is_no_text_go_at_a_start() {
         let served = served.lines().find(|line| line.contains(" cluster IP\" ")).unwrap();
         let (head, rest) = served.split_once(" -m comment --comment ").unwrap();
         let (_, tail) = rest.split_once("\" ").unwrap();
-        // One rule more in the name of a Service, and some that are nobody's.
+        // One superfluous rule that looks like a Service's, and some foreign ones.
         for rule in [
             &*format!("nat {head} {tail}").replace("-A", "-I"),
             "filter -A KUBE-SERVICES -p tcp",

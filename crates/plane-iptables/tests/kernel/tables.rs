@@ -1,4 +1,4 @@
-//! Kernels that lack a table, by what the tool says there.
+//! Kernels that lack a table, simulated by the tool's error.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use ferry_plane_iptables::Features;
 use crate::machine::{FEATURES, assert_same, wanted};
 use crate::wrapper::with_wrapper;
 
-/// Only the canary stands in mangle.
+/// Only the canary is in mangle.
 #[test]
 fn a_kernel_without_mangle_is_served_all_the_same() {
     with_wrapper("-restore", Duration::from_secs(60), |machine, wrapper| {

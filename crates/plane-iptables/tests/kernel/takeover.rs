@@ -1,4 +1,4 @@
-//! Tables that another proxy has written, or writes at the same time.
+//! Take-over: tables that another proxy has written, or writes at the same time.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -36,7 +36,7 @@ fn plain(family: Family, last: u8) -> Delta {
     delta
 }
 
-/// What upstream's proxy has left, of both releases, goes: all that is ours by its name, and nothing else.
+/// Rules that upstream's proxy left, of both releases, are deleted: all chains that are ours by name, and nothing else.
 #[test]
 fn what_upstream_has_left_is_read_and_goes() {
     inside(|machine| {
@@ -74,7 +74,7 @@ fn a_proxy_that_is_behind_looks_only_at_what_the_change_is_about() {
             second.offer(plain(machine.family, last));
             let outcome = good(second.sync(Instant::now()));
             assert_eq!(outcome.acked.len(), 1, "{outcome:?}");
-            // The legacy variant only says that something was changed.
+            // The legacy variant shows only that something changed.
             assert!(machine.backend == Backend::Legacy || !outcome.full, "{outcome:?}");
         }
         assert_same(&machine.read_back(), &wanted(&second), "both agree");
@@ -158,7 +158,7 @@ fn the_counters_say_what_is_there_and_what_was_written() {
     });
 }
 
-/// One rule of nft in a table, and the tool shows nothing of all.
+/// One rule made by nft in a table, and the tool prints nothing of it.
 #[test]
 fn a_table_with_rules_that_the_tool_does_not_know_is_read_chain_by_chain() {
     for family in Family::ALL {
@@ -188,7 +188,7 @@ fn a_table_with_rules_that_the_tool_does_not_know_is_read_chain_by_chain() {
     }
 }
 
-/// Somebody takes away what a change of ours relies on, a moment before.
+/// Another program deletes objects that a commit of ours relies on, a moment before it.
 #[test]
 fn a_change_that_meets_damage_mends_what_it_needs() {
     inside(|machine| {
@@ -224,7 +224,7 @@ fn a_change_that_meets_damage_mends_what_it_needs() {
     });
 }
 
-/// Of somebody else, in chains that we look at: the tool shows nothing of what is in these.
+/// Foreign rules in chains that we read: the tool prints none of their rules.
 #[test]
 fn rules_of_nft_in_chains_that_are_looked_at_keep_nobody_from_being_served() {
     for family in Family::ALL {
@@ -244,7 +244,7 @@ fn rules_of_nft_in_chains_that_are_looked_at_keep_nobody_from_being_served() {
             machine.iptables("-t filter -D INPUT -j KUBE-FIREWALL");
             let now = settle(&mut engine, Instant::now());
             assert_same(&machine.read_back(), &wanted(&engine), "a jump was lost");
-            // and where only ours are
+            // and where all rules are ours
             let services = machine.iptables("-t nat -S KUBE-SERVICES");
             let chain = services.lines().find_map(|line| line.rsplit_once("-j KUBE-SVC-")).unwrap().1.to_owned();
             for chain in ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-MARK-MASQ", &format!("KUBE-SVC-{chain}")] {
@@ -262,7 +262,7 @@ fn rules_of_nft_in_chains_that_are_looked_at_keep_nobody_from_being_served() {
     }
 }
 
-/// Of somebody else, in the chain that the kubelet has too.
+/// Foreign rules in the chain that the kubelet uses too.
 #[test]
 fn other_rules_about_loopback_are_not_the_guard() {
     inside(|machine| {
@@ -278,7 +278,7 @@ fn other_rules_about_loopback_are_not_the_guard() {
     });
 }
 
-/// Counters that rules name are made when they have gone.
+/// Counters that rules name are created again after they were deleted.
 #[test]
 fn counters_in_rules_are_read_back() {
     inside(|machine| {
@@ -294,13 +294,13 @@ fn counters_in_rules_are_read_back() {
         let mut engine = open();
         engine.offer(everything(machine.family));
         assert_eq!(good(engine.sync(Instant::now())).ops, 0);
-        // The tool prints a blank too many, which doesn't matter when the rule is to go.
+        // The tool prints a superfluous blank, which doesn't matter for a deletion.
         Box::new(engine).retire(&mut Vec::new()).unwrap();
         assert!(machine.read_back().iter().all(ferry_plane::Object::spare));
     });
 }
 
-/// However often somebody takes it away: without it, `route_localnet` is a hole.
+/// Restored however often another program deletes it: without the guard, `route_localnet` is a hole.
 #[test]
 fn the_guard_of_loopback_is_never_given_up() {
     for backend in Backend::ALL {
@@ -322,7 +322,7 @@ fn the_guard_of_loopback_is_never_given_up() {
     }
 }
 
-/// Somebody takes everything away again and again: it is left to him, but for the guard.
+/// Another program deletes everything again and again: repairs pause, except for the guard.
 #[test]
 fn the_guard_of_loopback_is_kept_while_all_the_rest_is_left_alone() {
     on(Backend::Nft, Family::V4, &|machine| {

@@ -1,4 +1,4 @@
-//! A program of the tool that goes wrong on demand.
+//! Wraps a program of the tool in a script that fails on demand.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,14 +9,14 @@ use ferry_kernel::iptables::Environment;
 
 use crate::machine::{Machine, inside};
 
-/// A program of the machine's variant that does something else when it is told to.
+/// A program of the machine's variant, wrapped in a script that can act before it.
 pub(crate) struct Wrapper {
     folder: PathBuf,
     what: &'static str,
 }
 
 impl Wrapper {
-    /// Around the program whose name ends so.
+    /// Wraps the program whose name ends with this.
     pub(crate) fn new(machine: &mut Machine, what: &'static str) -> Self {
         let folder = machine.folder().to_owned();
         let bin = folder.join("bin");
@@ -29,7 +29,7 @@ impl Wrapper {
             real.display(),
             folder.display()
         );
-        // Not by this process: whoever is forked off meanwhile would keep it open, so that it can't be run.
+        // Not by this process: a child forked meanwhile would keep it open for writing, so that exec fails (ETXTBSY).
         let arguments = ["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""];
         let program = bin.join(&name);
         assert!(Command::new("sh").args(arguments).arg(&program).arg(&script).status().unwrap().success());
@@ -39,23 +39,23 @@ impl Wrapper {
         Self { folder, what }
     }
 
-    /// The wrapper itself.
+    /// The path of the wrapper.
     pub(crate) fn program(&self, machine: &Machine) -> PathBuf {
         self.folder.join("bin").join(machine.program(self.what))
     }
 
-    /// From now on this piece of shell runs first; `$REAL` is the program itself.
+    /// Sets shell code that runs first from now on; `$REAL` is the program itself.
     pub(crate) fn fault(&self, script: &str) {
         fs::write(self.folder.join(format!("fault{}", self.what)), script).unwrap();
     }
 
-    /// From now on it is the program itself.
+    /// Removes the shell code: the program runs as is.
     pub(crate) fn well(&self) {
         fs::remove_file(self.folder.join(format!("fault{}", self.what))).unwrap();
     }
 }
 
-/// Runs a test in each variant and family, with the program whose name ends so wrapped; runs may take so long.
+/// Runs a test in each variant and family, with the program whose name ends with this wrapped, and with this timeout of runs.
 pub(crate) fn with_wrapper(what: &'static str, run_time: Duration, test: impl Fn(&Machine, &Wrapper) + Send + Sync) {
     inside(|machine| {
         let mut copy = Machine::new(machine.backend, machine.family);

@@ -1,4 +1,4 @@
-//! The iptables mode, as the tests of every mode see it.
+//! The iptables mode, as the shared tests of all modes use it.
 
 use ferry_api::object::Family;
 use ferry_modekit::Mode;
@@ -49,8 +49,8 @@ impl Mode for ThisMode {
     }
 }
 
-/// Chains without rules, and what leads from built-in chains to ours, are the same in every case, and stand in the tests of
-/// this crate's base.
+/// Leaves out chains without rules and jumps from built-in chains: they are the same in every case, and the tests of this crate's
+/// base cover them.
 fn without_what_is_always_there(ruleset: &str) -> String {
     let built_in = ["INPUT", "FORWARD", "OUTPUT", "PREROUTING", "POSTROUTING"];
     let kept = ruleset.lines().filter(|line| match line.strip_prefix("-A ") {

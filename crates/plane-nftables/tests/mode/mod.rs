@@ -1,4 +1,4 @@
-//! The nftables mode, as the tests of every mode see it.
+//! The nftables mode, as the shared tests of all modes use it.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ impl Mode for ThisMode {
         matches!(key, NftKey::Element(_))
     }
 
-    /// Which endpoint of a pool stands in which of its slots is left open: they are put there in their order.
+    /// Normalises the assignment of endpoints to slots, which is free: sorts the endpoints of each pool.
     fn comparable(objects: Vec<NftObject>) -> Vec<NftObject> {
         let mut pools: BTreeMap<ElementKey, Vec<Value>> = BTreeMap::new();
         for object in &objects {
@@ -55,7 +55,7 @@ impl Mode for ThisMode {
     }
 }
 
-/// The first slot of the pool of this one; `None` if it is no slot.
+/// The first slot of this slot's pool; `None` if the key is no slot.
 fn first_slot(key: ElementKey) -> Option<ElementKey> {
     let first = |slot| if slot >= LOCAL_SLOTS { LOCAL_SLOTS } else { 0 };
     match key {
@@ -70,8 +70,8 @@ fn first_slot(key: ElementKey) -> Option<ElementKey> {
     }
 }
 
-/// Sets without elements are the same in every case, and so is the one of all octets; they stand in the tests of this
-/// crate's base.
+/// Leaves out sets without elements and the one of all octets: they are the same in every case, and the tests of this crate's
+/// base cover them.
 fn without_fixed_sets(text: &str) -> String {
     let mut kept: Vec<String> = Vec::new();
     let mut block: Vec<&str> = Vec::new();
