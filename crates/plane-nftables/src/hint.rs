@@ -42,8 +42,8 @@ pub(crate) fn of_key(key: &NftKey, hints: &mut Vec<Hint>) {
     let sources = |id: SourcesId| [Hint::SourceRanges, Hint::Sources(id)];
     match *key {
         NftKey::Table | NftKey::Set(SetName::Fixed(_)) | NftKey::Chain(ChainName::Fixed(_)) => hints.push(Hint::Base),
-        NftKey::Set(SetName::Memory(id, _) | SetName::Members(id, _) | SetName::Pool(id))
-        | NftKey::Chain(ChainName::Pool(_, _, id) | ChainName::Remember(_, _, id) | ChainName::Learn(id)) => {
+        NftKey::Set(SetName::Affinity(id, _) | SetName::Members(id, _) | SetName::Pool(id))
+        | NftKey::Chain(ChainName::Pool(_, _, id) | ChainName::Affinity(_, _, id) | ChainName::Record(id)) => {
             hints.extend(port(id));
         }
         NftKey::Set(SetName::Sources(id)) | NftKey::Chain(ChainName::Restricted(id)) => hints.extend(sources(id)),
@@ -54,12 +54,12 @@ pub(crate) fn of_key(key: &NftKey, hints: &mut Vec<Hint>) {
             ElementKey::PoolSlot { id, .. } | ElementKey::Member { id, .. } => hints.extend(port(id)),
             ElementKey::Slot { vip, protocol, port, .. }
             | ElementKey::Vip { vip, protocol, port, .. }
-            | ElementKey::Learn { protocol, vip, port } => {
+            | ElementKey::Record { protocol, vip, port } => {
                 hints.push(Hint::Frontend(protocol, FrontendAddr::Vip(vip, port)));
             }
             ElementKey::NodePortSlot { protocol, port, .. }
             | ElementKey::NodePort { protocol, port, .. }
-            | ElementKey::LearnNodePort { protocol, port } => {
+            | ElementKey::RecordNodePort { protocol, port } => {
                 hints.push(Hint::Frontend(protocol, FrontendAddr::NodePort(port)));
             }
             ElementKey::ClusterIp(address) => hints.push(Hint::ClusterIp(address)),

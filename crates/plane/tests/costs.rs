@@ -1,6 +1,11 @@
 //! What a repair costs: it compiles the units that the damaged object may be of, and few others.
 
-#![expect(clippy::indexing_slicing, clippy::panic, dead_code, reason = "a test may fail by panic; it needs a part of the toy")]
+#![expect(
+    clippy::indexing_slicing,
+    clippy::panic,
+    dead_code,
+    reason = "a test may fail by panic; it needs a part of the toy"
+)]
 
 mod toy;
 

@@ -105,9 +105,16 @@ fn entry(client: u16, endpoint: u8) -> Entry {
 fn pass(shared: &Shared, table: &mut Fake<'_>) -> (Result<(), Failure>, usize) {
     let rules = shared.take(Family::V4, Instant::now());
     let mut deleted = 0;
-    let look =
-        Look { shared, family: Family::V4, rules, replies: ReplyOwner::Endpoint,
-        local: Vec::new(), own_devices: &[], table, deleted: &mut deleted };
+    let look = Look {
+        shared,
+        family: Family::V4,
+        rules,
+        replies: ReplyOwner::Endpoint,
+        local: Vec::new(),
+        own_devices: &[],
+        table,
+        deleted: &mut deleted,
+    };
     (look.everywhere(), deleted)
 }
 
