@@ -1,6 +1,6 @@
-//! A server with many objects, for a proxy or a benchmark beside it: `api_server SERVICES KUBECONFIG [NODE]`.
+//! Runs the scripted API server with many objects, for a proxy or a benchmark: `api_server SERVICES KUBECONFIG [NODE]`.
 //!
-//! Over TLS; objects are changed by PUT and DELETE of their paths, with the kubeconfig's token. Ends with its input.
+//! Serves TLS; PUT and DELETE of their paths, with the kubeconfig's token, change objects. Ends at the end of its input.
 #![expect(clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "a tool of tests")]
 
 use std::io::Read as _;
@@ -23,7 +23,7 @@ fn main() {
     ]);
     server.load(objects::services(services.parse().expect("a number of services")));
     server.kubeconfig(Path::new(kubeconfig));
-    // Until whoever started this one closes its input.
+    // Runs until the parent process closes the input.
     std::io::stdin().read_to_end(&mut Vec::new()).expect("reading the input");
     for seen in server.requests() {
         eprintln!("{} {} {:?}", seen.method, seen.path_and_query, seen.header("accept"));

@@ -1,4 +1,4 @@
-//! Many expectations in one test: all are looked at, and all that fail are told at the end.
+//! Soft assertions: a test evaluates many expectations, and reports all failed ones at its end.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,18 +6,18 @@ use std::net::IpAddr;
 use crate::lab::is_node_address;
 use crate::probe::{Outcome, Tally};
 
-/// What a server should see of a connection's source.
+/// The source address that a server is expected to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// this address, but the node's where an endpoint reaches itself
+    /// this address, or the node's where an endpoint reaches itself (hairpin)
     Kept(IpAddr),
     /// an address of the node
     Masqueraded,
-    /// whatever
+    /// not checked
     Any,
 }
 
-/// Collects failures; panics with them when dropped.
+/// Collects failed expectations; panics with them when dropped.
 #[derive(Debug, Default)]
 pub struct Checks {
     passed: usize,
@@ -25,12 +25,12 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// None yet.
+    /// Without failures.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Notes whether something is so.
+    /// Records a failure unless the condition holds.
     pub fn that(&mut self, is_so: bool, otherwise: impl FnOnce() -> String) {
         if is_so {
             self.passed += 1;
@@ -39,7 +39,7 @@ impl Checks {
         }
     }
 
-    /// Every connection was answered, exactly these endpoints answered, and saw such a source.
+    /// Expects that every connection was answered, that exactly these endpoints answered, and that they saw such a source.
     pub fn served(&mut self, what: &str, tally: &Tally, endpoints: &[&str], source: Source) {
         let expected: BTreeSet<_> = endpoints.iter().copied().collect();
         let answering: BTreeSet<_> = tally.endpoints().into_keys().collect();
@@ -49,7 +49,7 @@ impl Checks {
         self.source(what, tally, source);
     }
 
-    /// Every answer came from an endpoint that saw such a source.
+    /// Expects that every answer came from an endpoint that saw such a source.
     pub fn source(&mut self, what: &str, tally: &Tally, source: Source) {
         let is_right = |seen: IpAddr| match source {
             Source::Kept(address) => seen == address,
@@ -61,17 +61,17 @@ impl Checks {
         });
     }
 
-    /// Every connection was refused at once.
+    /// Expects that every connection was refused at once.
     pub fn refused(&mut self, what: &str, tally: &Tally) {
         self.that(tally.all(&Outcome::Refused), || format!("{what}: expected a refusal, got {tally}"));
     }
 
-    /// Nothing came back.
+    /// Expects that no connection got an answer.
     pub fn silent(&mut self, what: &str, tally: &Tally) {
         self.that(tally.all(&Outcome::Timeout), || format!("{what}: expected silence, got {tally}"));
     }
 
-    /// The endpoints answered about equally often: by a chi-square test that a fair choice fails once in ten million
+    /// Expects that the endpoints answered about equally often: by a chi-square test that a fair choice fails once in ten million
     /// times with up to four endpoints.
     pub fn even(&mut self, what: &str, tally: &Tally, endpoints: usize) {
         let counts = tally.endpoints();

@@ -1,4 +1,4 @@
-//! One network namespace and a thread that lives in it.
+//! One network namespace, with a worker thread that stays in it.
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -9,26 +9,26 @@ use std::thread::{self, JoinHandle};
 
 use ferry_kernel::netns::Namespace;
 
-/// Names another lock file to the legacy variant of iptables.
+/// Environment variable with the path of the lock file of iptables-legacy.
 const LOCK: &str = "XTABLES_LOCKFILE";
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A machine of the lab: a network namespace that only this process knows, and one thread that stays in it.
+/// A machine of the lab: an unnamed network namespace of this process, with a worker thread that stays in it.
 ///
-/// The namespace has no name, so it is gone when the last thread, socket or child process in it is gone; a child
-/// started by [`Host::spawn`] is killed by the kernel when this process ends, however it ends.
+/// The kernel removes the namespace with the last thread, socket or child process in it, and kills a child started by
+/// [`Host::spawn`] when this process ends for any reason.
 pub struct Host {
     name: &'static str,
     thread_id: i32,
     jobs: Option<Sender<Job>>,
     worker: Option<JoinHandle<()>>,
-    /// who uses the legacy variant of iptables here waits for nobody elsewhere
+    /// lock file of iptables-legacy, so that its users in this namespace don't wait for users elsewhere
     lock: PathBuf,
 }
 
 impl Host {
-    /// Makes a namespace, with nothing in it but a loopback device that is up.
+    /// Creates a namespace with only a loopback device, which is up.
     pub fn new(name: &'static str) -> Self {
         let (jobs, inbox) = channel::<Job>();
         let (ready, is_ready) = channel();
@@ -46,17 +46,17 @@ impl Host {
         host
     }
 
-    /// What the lab calls it.
+    /// Its name in the lab.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// A thread of this process that stays in the namespace; tools take it where they ask for a process.
+    /// Id of the worker thread; tools accept it as the id of a process in the namespace.
     pub fn thread_id(&self) -> i32 {
         self.thread_id
     }
 
-    /// Does something in the namespace. A thread started by it stays there, so does a socket or a child process.
+    /// Runs a closure in the namespace. Threads, sockets and child processes that it creates stay there.
     pub fn run<R: Send + 'static>(&self, job: impl FnOnce() -> R + Send + 'static) -> R {
         let (result, answer) = channel();
         let job = move || {
@@ -76,18 +76,20 @@ impl Host {
         self.run(move || thread::spawn(body))
     }
 
-    /// Runs a tool in the namespace and returns what it printed.
+    /// Runs a tool in the namespace and returns its standard output.
     ///
     /// # Panics
-    /// If it fails, with what it complained about.
+    /// If it fails, with its standard error.
     pub fn sh(&self, program: &str, arguments: &[&str]) -> String {
         self.feed(program, arguments, "").unwrap_or_else(|complaint| {
             panic!("{}: {program} {}: {complaint}", self.name, arguments.join(" "));
         })
     }
 
-    /// Runs a tool in the namespace with this on its standard input; returns what it printed, or what it complained
-    /// about if it failed.
+    /// Runs a tool in the namespace with this standard input; returns its standard output.
+    ///
+    /// # Errors
+    /// If the tool fails: its standard error.
     pub fn feed(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -99,7 +101,7 @@ impl Host {
             let mut stdin = child.stdin.take().expect("piped");
             let writer = thread::spawn(move || stdin.write_all(input.as_bytes()));
             let output = child.wait_with_output().expect("waiting for a child");
-            // a tool that fails early closes its input: its own complaint says more
+            // a tool that fails early closes its input: its own error is more specific
             let _ = writer.join().expect("the writer doesn't panic");
             output
         });
@@ -110,7 +112,7 @@ impl Host {
         }
     }
 
-    /// Starts a program in the namespace that must not outlive this process. Its id is the child's.
+    /// Starts a program in the namespace; the kernel kills it with this process. The child's id is the program's.
     pub fn spawn(&self, program: &str, arguments: &[String], set_up: impl FnOnce(&mut Command)) -> Child {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", program]).args(arguments).env(LOCK, &self.lock);
@@ -118,12 +120,12 @@ impl Host {
         self.run(move || command.spawn()).unwrap_or_else(|error| panic!("starting setpriv: {error}"))
     }
 
-    /// The lock file of the legacy variant of iptables for what runs in the namespace.
+    /// The lock file of iptables-legacy for processes in the namespace.
     pub fn lock(&self) -> &Path {
         &self.lock
     }
 
-    /// Writes a kernel setting of the namespace, say `net/ipv4/ip_forward`.
+    /// Writes a kernel setting of the namespace, for example `net/ipv4/ip_forward`.
     pub fn sysctl(&self, key: &str, value: &str) {
         let path = format!("/proc/sys/{key}");
         let value = value.to_owned();
@@ -137,10 +139,10 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(worker) = self.worker.take() {
-            // a panic of the worker has already been seen by the job that caused it
+            // a panic of the worker was reported to the caller of `run`
             let _ = worker.join();
         }
-        // nobody may have needed it
+        // absent if iptables-legacy was never run
         let _ = std::fs::remove_file(&self.lock);
     }
 }

@@ -1,5 +1,5 @@
-//! The tools `iptables` and `ip6tables` in both variants: as an oracle, as other programs of a node, and as the stranger
-//! who meddles.
+//! Runs `iptables` and `ip6tables` in both variants: as an oracle, in place of other programs of a node, and as a source of
+//! foreign changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,10 +10,10 @@ pub use ferry_kernel::iptables::Backend;
 
 use crate::host::Host;
 
-/// The rules of both families, as the tool prints them, without counters.
+/// The rules of both families in the tool's output, without counters.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Rules {
-    /// by chain, in order
+    /// rules by chain, in order
     pub chains: BTreeMap<Chain, Vec<String>>,
 }
 
@@ -28,12 +28,12 @@ pub struct Chain {
     pub name: String,
 }
 
-/// What a kubelet makes of itself, in the table mangle.
+/// The chain in table mangle by which a kubelet marks the iptables variant in use.
 pub const HINT: &str = "KUBE-IPTABLES-HINT";
-/// What it makes besides, and what kube-proxy must leave where it is.
+/// A kubelet's chains, which kube-proxy must not delete.
 const OF_KUBELET: [&str; 3] = [HINT, "KUBE-KUBELET-CANARY", "KUBE-FIREWALL"];
 
-/// The plain tool of a variant and a family: `ip6tables-legacy`.
+/// Name of the tool of a variant and family, for example `ip6tables-legacy`.
 fn tool(backend: Backend, family: Family) -> String {
     let tool = match family {
         Family::V4 => "iptables",
@@ -42,25 +42,25 @@ fn tool(backend: Backend, family: Family) -> String {
     format!("{tool}-{}", backend.name())
 }
 
-/// Runs the plain tool with these arguments.
+/// Runs the tool with these arguments.
 ///
 /// # Panics
-/// If it fails, with what it complained about.
+/// If it fails, with its standard error.
 pub fn run(host: &Host, backend: Backend, family: Family, arguments: &str) -> String {
     host.sh(&tool(backend, family), &arguments.split(' ').collect::<Vec<_>>())
 }
 
-/// Makes the chain by which a kubelet says which variant it uses, in both families.
+/// Creates the chain by which a kubelet marks the variant in use, in both families.
 pub fn hint(host: &Host, backend: Backend) {
     for family in Family::ALL {
         run(host, backend, family, &format!("-t mangle -N {HINT}"));
     }
 }
 
-/// Adds what a text of `iptables-save` holds to what is there.
+/// Adds the rules of an `iptables-save` text to the existing ones (`--noflush`).
 ///
 /// # Panics
-/// If the tool refuses it.
+/// If the tool rejects it.
 pub fn restore(host: &Host, backend: Backend, family: Family, text: &str) {
     let tool = format!("{}-restore", tool(backend, family));
     if let Err(complaint) = host.feed(&tool, &["--noflush"], text) {
@@ -68,10 +68,10 @@ pub fn restore(host: &Host, backend: Backend, family: Family, text: &str) {
     }
 }
 
-/// What upstream's proxy of this release had in the tables of a family, as `iptables-save` printed it.
+/// The rules of upstream's proxy of this release in one family, in the format of `iptables-save`.
 ///
 /// # Panics
-/// If there is no such release in `testdata/upstream/iptables`.
+/// If `testdata/upstream/iptables` has no such release.
 pub fn left_by_upstream(version: &str, family: Family) -> String {
     let file = match family {
         Family::V4 => "iptables-save.txt",
@@ -82,17 +82,17 @@ pub fn left_by_upstream(version: &str, family: Family) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Makes the counters that such texts refer to, in the network namespace of the calling thread.
+/// Creates the nfacct counters that such rules refer to, in the network namespace of the calling thread.
 ///
 /// # Panics
-/// If the kernel has none: tests need them (`nfnetlink_acct`).
+/// If the kernel lacks them (`nfnetlink_acct`), which the tests need.
 pub fn create_counters() {
     for name in ["ct_state_invalid_dropped_pkts", "localhost_nps_accepted_pkts"] {
         ferry_kernel::nfacct::create(name).expect("a kernel with nfacct is needed");
     }
 }
 
-/// What `iptables-save` prints of a family.
+/// Output of `iptables-save` of a family.
 pub fn save(host: &Host, backend: Backend, family: Family) -> String {
     host.sh(&format!("{}-save", tool(backend, family)), &[])
 }
@@ -100,7 +100,7 @@ pub fn save(host: &Host, backend: Backend, family: Family) -> String {
 // === impl Rules ===
 
 impl Rules {
-    /// What the namespace holds. Asking the legacy tool makes its tables, so where it has none, there is nothing.
+    /// Reads the rules of the namespace. The legacy tool is only run if its tables exist, since running it creates them.
     pub fn of(host: &Host, backend: Backend) -> Self {
         let mut rules = Self::default();
         for family in Family::ALL {
@@ -111,7 +111,7 @@ impl Rules {
         rules
     }
 
-    /// Adds what a text of `iptables-save` says.
+    /// Adds the rules of an `iptables-save` text.
     pub fn read(&mut self, family: Family, text: &str) {
         let mut table = String::new();
         let chain = |table: &String, name: &str| Chain { family, table: table.clone(), name: name.to_owned() };
@@ -127,7 +127,7 @@ impl Rules {
         }
     }
 
-    /// The rules of a chain, in order; none if it isn't there.
+    /// The rules of a chain, in order; empty if it doesn't exist.
     pub fn rules(&self, family: Family, table: &str, name: &str) -> &[String] {
         let chain = Chain { family, table: table.to_owned(), name: name.to_owned() };
         self.chains.get(&chain).map_or(&[], Vec::as_slice)
@@ -139,12 +139,12 @@ impl Rules {
         mine.map(|chain| chain.name.as_str())
     }
 
-    /// How many rules there are.
+    /// Number of rules.
     pub fn number(&self) -> usize {
         self.chains.values().map(Vec::len).sum()
     }
 
-    /// What a kube-proxy has here, in words: its chains and its jumps, but not what it shares with a kubelet.
+    /// Descriptions of a kube-proxy's chains and jumps, except those shared with a kubelet.
     pub fn of_proxy(&self) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         let is_ours = |name: &str| name.starts_with("KUBE-") && !OF_KUBELET.contains(&name);
@@ -158,13 +158,13 @@ impl Rules {
         found
     }
 
-    /// The same without the order in which rules stand in their chains.
+    /// The same with the rules of each chain sorted.
     pub fn sorted(mut self) -> Self {
         self.chains.values_mut().for_each(|rules| rules.sort());
         self
     }
 
-    /// What is in one and not in the other, at most fifty lines.
+    /// The lines that only one of both has, at most fifty.
     pub fn difference(&self, other: &Self) -> String {
         let mut lines = Vec::new();
         let all: BTreeSet<&Chain> = self.chains.keys().chain(other.chains.keys()).collect();
@@ -185,7 +185,7 @@ impl Rules {
     }
 }
 
-/// Whether the namespace has legacy tables.
+/// True if the namespace has legacy tables.
 fn has_legacy(host: &Host, family: Family) -> bool {
     let file = match family {
         Family::V4 => "ip_tables_names",

@@ -1,7 +1,7 @@
-//! Upstream's API server with its store, and upstream's proxy, inside a namespace of the lab.
+//! Runs upstream's API server with etcd, and upstream's proxy, inside a namespace of the lab.
 //!
 //! The script `tests/lanes/kubernetes/kube-api` builds them from their Go modules and starts them; it needs Go, openssl,
-//! curl and python3. `KUBE_API_CACHE` names the place of what it builds.
+//! curl and python3. `KUBE_API_CACHE` is the folder of its builds.
 
 mod client;
 
@@ -21,28 +21,28 @@ use crate::proxy::Proxy;
 
 pub use client::{Answer, Client};
 
-/// How long upstream's proxy waits at least between two syncs of its iptables mode.
+/// Minimum interval between two syncs of upstream's iptables mode.
 const MIN_SYNC_PERIOD: &str = "10ms";
-/// How many connections share many requests.
+/// Connections that share the requests of [`Kubernetes::ask_all`].
 const CONNECTIONS: usize = 6;
 
-/// An API server with its store; both end when this is dropped, and when the test ends however it ends.
+/// An API server with etcd; both end when this is dropped, and with the test's process for any reason.
 pub struct Kubernetes<'a> {
     host: &'a Host,
     servers: Child,
-    /// the script takes orders here, and ends its servers when it is closed
+    /// the script's input: takes commands, and its end stops the servers
     orders: Option<ChildStdin>,
     answers: Lines<BufReader<ChildStdout>>,
     folder: PathBuf,
     client: Mutex<Client<'a>>,
 }
 
-/// One of the two.
+/// One of the two servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server {
     /// the API server
     Api,
-    /// its store
+    /// etcd
     Store,
 }
 
@@ -55,7 +55,7 @@ pub enum Certificate {
     Server,
 }
 
-/// Who a kubeconfig makes of its reader, and how.
+/// The user of a kubeconfig, and its credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
     /// a kube-proxy, by a certificate in the kubeconfig
@@ -64,16 +64,16 @@ pub enum User {
     Files,
     /// a kube-proxy, by a bearer token
     Token,
-    /// somebody with a bearer token whom nothing is allowed before [`Kubernetes::allow_stranger`]
+    /// a user with a bearer token and without permissions before [`Kubernetes::allow_stranger`]
     Stranger,
 }
 
-/// What to ask the API server for.
+/// A request to the API server.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// GET, POST, PUT, PATCH, DELETE
     pub method: &'static str,
-    /// from the first slash on, with the query
+    /// absolute path, with the query
     pub path: String,
     /// empty for none
     pub content_type: &'static str,
@@ -81,7 +81,7 @@ pub struct Request {
     pub body: String,
 }
 
-/// The ranges of cluster IPs.
+/// Path of the ServiceCIDRs.
 const RANGES: &str = "/apis/networking.k8s.io/v1/servicecidrs";
 const YAML: &str = "application/yaml";
 const MERGE: &str = "application/merge-patch+json";
@@ -104,7 +104,7 @@ fn script() -> PathBuf {
     root.join("tests/lanes/kubernetes/kube-api")
 }
 
-/// Where the executables are.
+/// Folder of the executables.
 fn cache() -> PathBuf {
     let named = std::env::var_os("KUBE_API_CACHE").map(PathBuf::from);
     let of_user = || {
@@ -117,19 +117,19 @@ fn cache() -> PathBuf {
 // === impl Request ===
 
 impl Request {
-    /// Makes an object; it may stand in YAML.
+    /// Creates an object, given in JSON or YAML.
     pub fn create(object: &str) -> Self {
         let (collection, _) = place(object);
         Self { method: "POST", path: collection, content_type: YAML, body: object.to_owned() }
     }
 
-    /// Puts an object in place of what has its name.
+    /// Replaces the object of the same name.
     pub fn replace(object: &str) -> Self {
         let (collection, name) = place(object);
         Self { method: "PUT", path: format!("{collection}/{name}"), content_type: YAML, body: object.to_owned() }
     }
 
-    /// Lays a text of JSON over the object at a path.
+    /// Patches the object at a path with a JSON merge patch.
     pub fn patch(path: &str, json: &Value) -> Self {
         Self { method: "PATCH", path: path.to_owned(), content_type: MERGE, body: json.to_string() }
     }
@@ -139,13 +139,13 @@ impl Request {
         Self { method: "DELETE", path: path.to_owned(), content_type: "", body: String::new() }
     }
 
-    /// Asks for what is at a path.
+    /// Reads the object at a path.
     pub fn get(path: &str) -> Self {
         Self { method: "GET", path: path.to_owned(), content_type: "", body: String::new() }
     }
 }
 
-/// The collection that an object belongs to, and its name.
+/// The path of an object's collection, and its name.
 fn place(object: &str) -> (String, String) {
     let value: Value = serde_saphyr::from_str(object).unwrap_or_else(|error| panic!("{error}\n{object}"));
     let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
@@ -164,7 +164,7 @@ pub fn service_path(name: &str) -> String {
     format!("/api/v1/namespaces/{NAMESPACE}/services/{name}")
 }
 
-/// The path of the EndpointSlice of one family that [`Endpoints`] make of a Service.
+/// The path of the EndpointSlice of one family that [`Endpoints`] creates for a Service.
 pub fn slice_path(service: &str, family: Family) -> String {
     let family = family.to_string().to_lowercase();
     format!("/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices/{service}-{family}")
@@ -178,19 +178,19 @@ pub fn node_path() -> String {
 // === impl Kubernetes ===
 
 impl<'a> Kubernetes<'a> {
-    /// Starts the servers in a namespace, over an empty store.
+    /// Starts the servers in a namespace, with an empty store.
     pub fn start(host: &'a Host, folder: &Path) -> Self {
         Self::start_with(host, folder, &[])
     }
 
-    /// The same with further flags of the API server, without blanks in them.
+    /// The same with further flags of the API server, which must not contain blanks.
     pub fn start_with(host: &'a Host, folder: &Path, flags: &[String]) -> Self {
         match std::fs::remove_dir_all(folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", folder.display()),
             Ok(()) | Err(_) => {}
         }
         std::fs::create_dir_all(folder).expect("making a folder");
-        // a process namespace takes all of the script's children along when it ends
+        // the end of the PID namespace kills all of the script's children
         let arguments = ["--pid", "--fork", "--kill-child", "--"].map(str::to_owned).into_iter().chain([
             script().display().to_string(),
             "serve".to_owned(),
@@ -211,12 +211,12 @@ impl<'a> Kubernetes<'a> {
         api
     }
 
-    /// Where the API server is: `https://127.0.0.1:PORT`.
+    /// URL of the API server: `https://127.0.0.1:PORT`.
     pub fn url(&self) -> String {
         std::fs::read_to_string(self.folder.join("url")).expect("the script wrote it").trim().to_owned()
     }
 
-    /// A kubeconfig.
+    /// Path of the kubeconfig of a user.
     pub fn kubeconfig(&self, user: User) -> PathBuf {
         self.folder.join(match user {
             User::Certificate => "kube-proxy.conf",
@@ -232,17 +232,17 @@ impl<'a> Kubernetes<'a> {
         users.split(',').next().expect("a token").to_owned()
     }
 
-    /// The certificate that the API server's is signed with.
+    /// Path of the certificate of the API server's certificate authority.
     pub fn ca(&self) -> PathBuf {
         self.folder.join("ca.crt")
     }
 
-    /// What the API server has logged.
+    /// The API server's log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("apiserver.log")).expect("the script made it")
     }
 
-    /// Asks one of the servers to end, and waits until it has.
+    /// Terminates one of the servers, and waits for its end.
     pub fn stop(&mut self, server: Server) {
         self.order("stop", server);
     }
@@ -285,16 +285,16 @@ impl<'a> Kubernetes<'a> {
         assert_eq!(answer.as_deref(), Some("done"), "{order} {name}; see the logs in {}", self.folder.display());
     }
 
-    /// Asks the API server as cluster-admin, and expects success.
+    /// Sends a request as cluster-admin, and expects success.
     ///
     /// # Panics
-    /// If it refuses, with what it says.
+    /// If the API server rejects it, with the response.
     pub fn ask(&self, request: &Request) -> Value {
         let answer = self.client.lock().expect("nobody panics with it").ask(request);
         parsed(request, answer)
     }
 
-    /// Asks the API server for many things at once, over some connections; which comes first is open.
+    /// Sends many requests concurrently, in undefined order.
     pub fn ask_all(&self, requests: &[Request]) {
         let share = requests.len().div_ceil(CONNECTIONS).max(1);
         thread::scope(|scope| {
@@ -309,17 +309,17 @@ impl<'a> Kubernetes<'a> {
         });
     }
 
-    /// Makes an object, which may stand in YAML.
+    /// Creates an object, given in JSON or YAML.
     pub fn create(&self, object: &str) -> Value {
         self.ask(&Request::create(object))
     }
 
-    /// Puts an object in place of what has its name.
+    /// Replaces the object of the same name.
     pub fn replace(&self, object: &str) -> Value {
         self.ask(&Request::replace(object))
     }
 
-    /// Lays JSON over an object.
+    /// Patches an object.
     pub fn patch(&self, path: &str, json: &Value) -> Value {
         self.ask(&Request::patch(path, json))
     }
@@ -329,12 +329,12 @@ impl<'a> Kubernetes<'a> {
         self.ask(&Request::delete(path));
     }
 
-    /// The object at a path.
+    /// Reads the object at a path.
     pub fn get(&self, path: &str) -> Value {
         self.ask(&Request::get(path))
     }
 
-    /// What is at a path, whatever its form: `/metrics`.
+    /// Reads the text at a path in any format, for example `/metrics`.
     pub fn text(&self, path: &str) -> String {
         let answer = self.client.lock().expect("nobody panics with it").ask(&Request::get(path));
         assert_eq!(answer.status, 200, "{path}");
@@ -402,25 +402,25 @@ impl<'a> Kubernetes<'a> {
         self.ask_all(&requests);
     }
 
-    /// Deletes an object, whatever holds it.
+    /// Deletes an object together with its finalizers.
     pub fn delete_at_once(&self, path: &str) {
         self.release(path, &self.get(path));
         self.delete(path);
     }
 
-    /// Takes away what holds an object that is to be deleted.
+    /// Removes the finalizers of an object that is being deleted.
     fn release(&self, path: &str, object: &Value) {
         if object.pointer("/metadata/finalizers").is_some() {
             self.patch(path, &json!({"metadata": {"finalizers": null}}));
         }
     }
 
-    /// Replaces what [`User::Stranger`] is allowed: rules of a ClusterRole.
+    /// Replaces the permissions of [`User::Stranger`]: rules of a ClusterRole.
     pub fn allow_stranger(&self, rules: &Value) {
         let api = "rbac.authorization.k8s.io/v1";
         let roles = format!("/apis/{api}/clusterroles");
         let role = json!({"apiVersion": api, "kind": "ClusterRole", "metadata": {"name": "stranger"}, "rules": rules});
-        // PUT makes a role that isn't there
+        // PUT creates a missing role
         self.ask(&Request { method: "PUT", path: format!("{roles}/stranger"), ..Request::create(&role.to_string()) });
         let binding = json!({
             "apiVersion": api, "kind": "ClusterRoleBinding", "metadata": {"name": "stranger"},
@@ -437,7 +437,7 @@ impl<'a> Kubernetes<'a> {
     /// Starts upstream's proxy in a mode.
     pub fn start_proxy(&self, folder: &Path, mode: &str) -> Proxy<'a> {
         std::fs::create_dir_all(folder).expect("making a folder");
-        // in a namespace that isn't the machine's first, the limits of connection tracking can't be set
+        // conntrack limits can only be set in the initial network namespace
         let arguments = [
             format!("--proxy-mode={mode}"),
             format!("--iptables-min-sync-period={MIN_SYNC_PERIOD}"),
@@ -447,14 +447,14 @@ impl<'a> Kubernetes<'a> {
             "--conntrack-max-per-core=0".to_owned(),
             "--conntrack-tcp-timeout-established=0".to_owned(),
             "--conntrack-tcp-timeout-close-wait=0".to_owned(),
-            // each sync is told
+            // logs each sync
             "-v=2".to_owned(),
         ];
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         Proxy::start_with(self.host, &upstream(), folder, &arguments)
     }
 
-    /// Lets upstream's proxy remove its rules; what it logged.
+    /// Runs upstream's `--cleanup`; returns its log.
     pub fn clean_up(host: &Host, folder: &Path) -> String {
         std::fs::create_dir_all(folder).expect("making a folder");
         let mut proxy = Proxy::start_with(host, &upstream(), folder, &["--cleanup"]);
@@ -463,7 +463,7 @@ impl<'a> Kubernetes<'a> {
     }
 }
 
-/// The answer's body.
+/// The response's body, parsed.
 fn parsed(request: &Request, answer: Answer) -> Value {
     let Request { method, path, body, .. } = request;
     let text = String::from_utf8_lossy(&answer.body);
@@ -474,7 +474,7 @@ fn parsed(request: &Request, answer: Answer) -> Value {
 impl Drop for Kubernetes<'_> {
     fn drop(&mut self) {
         self.orders = None;
-        // ends the process namespace with everything in it
+        // ends the PID namespace with all its processes
         let _ = self.servers.kill();
         let _ = self.servers.wait();
     }

@@ -1,11 +1,11 @@
-//! The lab: a node between two pods, a second node and the outside.
+//! The lab's network: a node with two pods, a second node, and a client outside the cluster.
 //!
 //! ```text
 //!   pod-a ──┐                 ┌── far      another node: 192.168.9.2, with a pod 10.244.5.10
 //!           ├──── node ───────┤
 //!   pod-b ──┘   the proxy     └── client   outside: 203.0.113.10 and more addresses
 //! ```
-//! Pods are routed, each by a veth of its own. Every machine has both IP families.
+//! Each pod is routed over its own veth. Every machine has both IP families.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -20,19 +20,19 @@ use crate::stage::until;
 pub const NODE_NAME: &str = "node-a";
 /// The name of the other Node.
 pub const FAR_NAME: &str = "node-b";
-/// The range of all pods, of each family.
+/// The pod range, by family.
 pub const POD_RANGES: [&str; 2] = ["10.244.0.0/16", "fd00:10:244::/56"];
-/// The range of all cluster IPs, of each family.
+/// The range of cluster IPs, by family.
 pub const SERVICE_RANGES: [&str; 2] = ["10.96.0.0/16", "fd00:10:96::/112"];
 /// The ports of the servers in pods.
 pub const POD_PORTS: [u16; 4] = [8080, 8081, 8082, 8083];
 /// The port of the servers of the nodes themselves, and of the client.
 pub const NODE_PORT: u16 = 9090;
 
-/// Where a connection starts or ends.
+/// A machine where connections start or end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// the node of the proxy; its primary address
+    /// the proxy's node, at its primary address
     Node,
     /// a pod of the node
     PodA,
@@ -44,7 +44,7 @@ pub enum Place {
     Client,
 }
 
-/// All of it; gone when dropped.
+/// The lab's machines and servers; removed when dropped.
 pub struct Lab {
     // servers before hosts: they are stopped first
     servers: Vec<Server>,
@@ -54,7 +54,7 @@ pub struct Lab {
 // === impl Place ===
 
 impl Place {
-    /// All of them.
+    /// All machines.
     pub const ALL: [Self; 5] = [Self::Node, Self::PodA, Self::PodB, Self::Far, Self::Client];
 
     /// The element of this place in an array in the order of [`Place::ALL`].
@@ -68,7 +68,7 @@ impl Place {
         }
     }
 
-    /// Its address.
+    /// Its primary address.
     pub fn address(self, family: Family) -> IpAddr {
         let (v4, v6) = match self {
             Self::Node => ([203, 0, 113, 1], [0xfd00, 0xcc, 0, 0, 0, 0, 0, 1]),
@@ -91,7 +91,7 @@ impl Place {
         }
     }
 
-    /// The Node that it is on; the client is on none.
+    /// The Node that it runs on; empty for the client.
     pub fn node_name(self) -> &'static str {
         match self {
             Self::Node | Self::PodA | Self::PodB => NODE_NAME,
@@ -101,7 +101,7 @@ impl Place {
     }
 }
 
-/// A cluster IP of the lab's service range. Numbers from 0xf000 are the lab's own.
+/// A cluster IP of the lab's service range. Numbers from 0xf000 are reserved for the lab.
 pub fn cluster_ip(family: Family, number: u16) -> IpAddr {
     let [high, low] = number.to_be_bytes();
     pick(family, [10, 96, high, low], [0xfd00, 0x10, 0x96, 0, 0, 0, 0, number])
@@ -112,7 +112,7 @@ pub fn external_ip(family: Family, number: u8) -> IpAddr {
     pick(family, [198, 51, 100, number], [0xfd00, 0x1b, 0, 0, 0, 0, 0, number.into()])
 }
 
-/// The addresses of the node that are meant for others: the primary one, then the one towards the other node.
+/// The node's addresses for other machines: the primary one, then the one towards the other node.
 pub fn node_addresses(family: Family) -> [IpAddr; 2] {
     [Place::Node.address(family), pick(family, [192, 168, 9, 1], [0xfd00, 0x9, 0, 0, 0, 0, 0, 1])]
 }
@@ -122,14 +122,14 @@ pub fn far_node_address(family: Family) -> IpAddr {
     pick(family, [192, 168, 9, 2], [0xfd00, 0x9, 0, 0, 0, 0, 0, 2])
 }
 
-/// Further addresses of the client: 20 to 27 and 200 are there.
+/// Further addresses of the client: 20 to 27, and 200.
 pub fn client_address(family: Family, number: u8) -> IpAddr {
-    // written alike in both families: ::20 is hexadecimal
+    // the same digits in both families: ::20 is hexadecimal
     let digits = u16::from_str_radix(&number.to_string(), 16).unwrap_or_default();
     pick(family, [203, 0, 113, number], [0xfd00, 0xcc, 0, 0, 0, 0, 0, digits])
 }
 
-/// Whether a server that sees this source sees a masqueraded connection: it is an address of the node, on any device.
+/// True for an address of the node, on any device: a server sees it as the source of a masqueraded connection.
 pub fn is_node_address(address: IpAddr) -> bool {
     let family = Family::of(address);
     let gateway = pick(family, [169, 254, 1, 1], [0xfe80, 0, 0, 0, 0, 0, 0, 1]);
@@ -139,7 +139,7 @@ pub fn is_node_address(address: IpAddr) -> bool {
 // === impl Lab ===
 
 impl Lab {
-    /// Builds it, with a server in every pod and on both nodes.
+    /// Builds the lab, with a server in every pod and on both nodes.
     pub fn new() -> Self {
         let hosts = Place::ALL.map(|place| Host::new(place.name()));
         let mut lab = Self { servers: Vec::new(), hosts };
@@ -157,12 +157,12 @@ impl Lab {
         lab
     }
 
-    /// The machine.
+    /// The machine at a place.
     pub fn host(&self, place: Place) -> &Host {
         place.of(&self.hosts)
     }
 
-    /// Connections from there.
+    /// A client on the machine at a place.
     pub fn from(&self, place: Place) -> Client<'_> {
         Client::new(self.host(place))
     }
@@ -180,7 +180,7 @@ impl Lab {
         }
     }
 
-    /// A new link passes packets a moment after it is set up.
+    /// Waits until every link forwards packets, which takes a moment after its setup.
     fn wait_until_connected(&self) {
         let node = self.from(Place::Node).patience(Duration::from_millis(100));
         for family in Family::ALL {
@@ -224,8 +224,7 @@ fn settings(host: &Host, forwards: bool) {
     for key in ["net/ipv6/conf/all/accept_dad", "net/ipv6/conf/default/accept_dad"] {
         host.sysctl(key, "0");
     }
-    // Answers by ICMP are limited, for each machine asked and for all together, where a mask of their types says so; and
-    // redirects spend the same budget.
+    // ICMP types in this mask are rate-limited, per destination and globally; redirects count towards the same limit.
     host.sysctl("net/ipv4/icmp_ratemask", "0");
     host.sysctl("net/ipv6/icmp/ratemask", "0");
     host.sysctl("net/ipv4/conf/all/send_redirects", "0");

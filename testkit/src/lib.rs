@@ -1,10 +1,9 @@
-//! What tests that send real packets need: a lab of network namespaces, servers and clients in it, the built
-//! executable in the middle, manifests for it, and `nft` as an oracle.
+//! The lab for tests that send real packets: network namespaces with servers and probing clients, the built executable on
+//! the node, builders of manifests, a scripted API server, upstream's API server, and `nft` and `iptables` as oracles.
 //!
-//! For tests only, so it fails the way tests do: by panicking. Needs root, and the tools `ip`, `nft`, `iptables` (both variants) and
-//! `setpriv`.
+//! For tests only, so errors are panics. Needs root, and the tools `ip`, `nft`, `iptables` (both variants) and `setpriv`.
 //!
-//! Read [`Lab`] first, then [`Stage`], which is what most tests hold.
+//! Read [`Lab`] first, then [`Stage`], which most tests use.
 #![expect(clippy::expect_used, clippy::panic, reason = "a test kit fails by panicking")]
 
 pub mod api;

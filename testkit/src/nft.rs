@@ -1,4 +1,4 @@
-//! The `nft` tool, as an oracle and as the stranger who meddles.
+//! Runs the `nft` tool, as an oracle and as a source of foreign changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,24 +7,24 @@ use ferry_kernel::nft::Socket;
 
 use crate::host::Host;
 
-/// A ruleset as `nft` lists it, in a form that two listings of the same ruleset share: objects by name, the elements
-/// of sets and maps without an order, what counts or expires left out.
+/// A ruleset from `nft`'s listing in canonical form, equal for two listings of the same ruleset: objects by name, elements
+/// of sets and maps unordered, counters and expirations left out.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Ruleset {
-    /// by table (`ip kube-proxy`) and object (`chain services`; empty for the table's own lines)
+    /// content by table (`ip kube-proxy`) and object (`chain services`; empty for the table's own lines)
     pub objects: BTreeMap<(String, String), Content>,
 }
 
-/// What is in an object.
+/// Content of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Content {
-    /// its lines in order: rules, or what a set is like
+    /// its lines in order: rules, or the properties of a set
     pub lines: Vec<String>,
     /// its elements
     pub elements: BTreeSet<String>,
 }
 
-/// What `nft list ruleset` prints, without what changes by itself.
+/// Output of `nft list ruleset`, without values that change by themselves.
 pub fn list(host: &Host) -> String {
     host.sh("nft", &["--stateless", "list", "ruleset"])
 }
@@ -32,17 +32,20 @@ pub fn list(host: &Host) -> String {
 /// Runs a script as one transaction.
 ///
 /// # Panics
-/// If the kernel or the tool refuses it.
+/// If the kernel or the tool rejects it.
 pub fn load(host: &Host, script: &str) {
     try_load(host, script).unwrap_or_else(|complaint| panic!("{complaint}\n{script}"));
 }
 
-/// Runs a script as one transaction, or says why not.
+/// Runs a script as one transaction.
+///
+/// # Errors
+/// If the kernel or the tool rejects it: the tool's message.
 pub fn try_load(host: &Host, script: &str) -> Result<(), String> {
     host.feed("nft", &["-f", "-"], script).map(drop)
 }
 
-/// How often anybody has committed to the namespace: no number between two looks, no commit.
+/// The generation of nf_tables in the namespace: it increases with each commit by any process.
 pub fn generation(host: &Host) -> u32 {
     host.run(|| {
         let mut socket = Socket::open().expect("a netlink socket");
@@ -53,12 +56,12 @@ pub fn generation(host: &Host) -> u32 {
 // === impl Ruleset ===
 
 impl Ruleset {
-    /// What the namespace holds.
+    /// Reads the ruleset of the namespace.
     pub fn of(host: &Host) -> Self {
         Self::parse(&list(host))
     }
 
-    /// Reads a listing.
+    /// Parses a listing.
     pub fn parse(text: &str) -> Self {
         let mut ruleset = Self::default();
         let (mut table, mut object, mut in_elements) = (String::new(), String::new(), false);
@@ -84,8 +87,8 @@ impl Ruleset {
         ruleset
     }
 
-    /// The same, as far as two proxies that came to it on different ways must agree: without the order of endpoints in
-    /// their slots, without chains that nothing leads to, without what clients taught.
+    /// The part in which two proxies must agree after different histories: without the order of endpoints in slots, without
+    /// unreferenced chains, without the affinities of clients.
     pub fn essence(mut self) -> Self {
         for ((_, object), content) in &mut self.objects {
             if ["map endpoints", "map nodeport-endpoints"].contains(&object.as_str()) {
@@ -97,7 +100,7 @@ impl Ruleset {
         self.without_spares()
     }
 
-    /// The same without chains that nothing leads to.
+    /// The same without unreferenced chains.
     pub fn without_spares(mut self) -> Self {
         let tables: BTreeSet<_> = self.objects.keys().map(|(table, _)| table.clone()).collect();
         for table in tables {
@@ -126,7 +129,7 @@ impl Ruleset {
         self.objects.get(&key).unwrap_or_else(|| panic!("no {object} in table {table}"))
     }
 
-    /// How the other differs: what only this one has (-) and what only the other has (+), as far as a page goes.
+    /// Difference to another ruleset: lines only in this one (-) and only in the other (+), limited to a page.
     pub fn difference(&self, other: &Self) -> String {
         let nothing = Content::default();
         let mut lines = Vec::new();
@@ -163,13 +166,13 @@ impl Content {
     }
 }
 
-/// Splits a line of elements at the commas between them; a comma within one doesn't occur here.
+/// Splits a line of elements at commas; elements never contain any here.
 fn elements(line: &str) -> impl Iterator<Item = String> {
     line.split(',').map(|element| element.trim().to_owned()).filter(|element| !element.is_empty())
 }
 
-/// `10.96.0.1 . tcp . 80 . 2 : 10.244.0.10 . 8080` without the 2, which numbers slots of the Cluster policy below
-/// 65536 and those of the Local policy from there.
+/// `10.96.0.1 . tcp . 80 . 2 : 10.244.0.10 . 8080` without the 2, the slot number: slots of policy Cluster are below 65536,
+/// those of policy Local start there.
 fn without_slot(element: &str) -> String {
     let parts = element.split_once(" : ").and_then(|(key, value)| {
         let (key, slot) = key.rsplit_once(" . ")?;

@@ -1,4 +1,4 @@
-//! Builders of manifests, short enough to read a case at a glance.
+//! Builders of manifests, designed for short test cases.
 
 use std::fmt::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use ferry_api::object::{Family, Protocol};
 
 use crate::lab::{self, FAR_NAME, NODE_NAME, Place, SERVICE_RANGES};
 
-/// The namespace of every object here.
+/// The namespace of every object of this module.
 pub const NAMESPACE: &str = "demo";
 
 /// The content of a manifest directory.
@@ -17,11 +17,11 @@ pub struct Manifests {
     pub services: Vec<Service>,
     /// their EndpointSlices
     pub endpoints: Vec<Endpoints>,
-    /// whether to say which range the cluster IPs have
+    /// includes a ServiceCIDR with the ranges of cluster IPs
     pub service_cidrs: bool,
 }
 
-/// A Service of both families, or of those that its cluster IPs have.
+/// A Service of both families, or of those of its cluster IPs.
 #[derive(Clone, Debug)]
 pub struct Service {
     /// its name in [`NAMESPACE`]
@@ -44,7 +44,7 @@ struct Port {
     node_port: Option<u16>,
 }
 
-/// The EndpointSlices of a Service: one of each family that it has addresses of.
+/// The EndpointSlices of a Service: one per family with addresses.
 #[derive(Clone, Debug)]
 pub struct Endpoints {
     service: String,
@@ -58,34 +58,34 @@ pub struct Endpoints {
 pub enum Condition {
     /// ready and serving
     Ready,
-    /// neither
+    /// neither ready nor serving
     Unready,
-    /// about to end, still serving
+    /// terminating, still serving
     Terminating,
 }
 
 // === impl Manifests ===
 
 impl Manifests {
-    /// Nothing but the Node, and the ranges of cluster IPs.
+    /// Only the Node, and the ServiceCIDR.
     pub fn new() -> Self {
         Self { service_cidrs: true, ..Self::default() }
     }
 
-    /// With a service, and ready endpoints of both families at these places, at the first port of each.
+    /// Adds a service, with ready endpoints of both families at these places, at the first port of each.
     pub fn with(self, service: Service, at: &[Place]) -> Self {
         let endpoints = service.endpoints(8080, at);
         self.with_endpoints(service, endpoints)
     }
 
-    /// With a service and its endpoints.
+    /// Adds a service and its endpoints.
     pub fn with_endpoints(mut self, service: Service, endpoints: Endpoints) -> Self {
         self.services.push(service);
         self.endpoints.push(endpoints);
         self
     }
 
-    /// With a service that has no EndpointSlice.
+    /// Adds a service without an EndpointSlice.
     pub fn without_endpoints(mut self, service: Service) -> Self {
         self.services.push(service);
         self
@@ -124,7 +124,7 @@ status:
 // === impl Service ===
 
 impl Service {
-    /// A service with a cluster IP of each family that has this number, and one TCP port 80.
+    /// A service with the cluster IP of this number in each family, and one TCP port 80.
     pub fn new(name: &str, number: u16) -> Self {
         Self {
             name: name.to_owned(),
@@ -140,74 +140,74 @@ impl Service {
         }
     }
 
-    /// Of one family only.
+    /// Restricts it to one family.
     pub fn only(mut self, family: Family) -> Self {
         self.cluster_ips.retain(|address| Family::of(*address) == family);
         self
     }
 
-    /// With these protocols at the same port instead of TCP alone.
+    /// Serves these protocols at the same port instead of TCP alone.
     pub fn protocols(mut self, protocols: &[Protocol]) -> Self {
         let like = self.ports.first().map_or((80, None), |port| (port.port, port.node_port));
         self.ports = protocols.iter().map(|&protocol| Port { protocol, port: like.0, node_port: like.1 }).collect();
         self
     }
 
-    /// At this port instead of 80.
+    /// Serves this port instead of 80.
     pub fn port(mut self, port: u16) -> Self {
         self.ports.iter_mut().for_each(|own| own.port = port);
         self
     }
 
-    /// With a node port, the same of all its protocols.
+    /// Adds a node port, the same for all its protocols.
     pub fn node_port(mut self, node_port: u16) -> Self {
         self.ports.iter_mut().for_each(|port| port.node_port = Some(node_port));
         self
     }
 
-    /// With an external IP of each family.
+    /// Adds an external IP of each family.
     pub fn external_ip(mut self, number: u8) -> Self {
         self.external_ips.extend(Family::ALL.map(|family| lab::external_ip(family, number)));
         self
     }
 
-    /// With a load balancer's address of each family.
+    /// Adds a load balancer address of each family.
     pub fn load_balancer(mut self, number: u8) -> Self {
         self.load_balancer_ips.extend(Family::ALL.map(|family| lab::external_ip(family, number)));
         self
     }
 
-    /// With source ranges of the load balancer.
+    /// Sets loadBalancerSourceRanges.
     pub fn source_ranges(mut self, ranges: &[&str]) -> Self {
         self.source_ranges = ranges.iter().map(|&range| range.to_owned()).collect();
         self
     }
 
-    /// internalTrafficPolicy Local.
+    /// Sets internalTrafficPolicy Local.
     pub fn internal_local(mut self) -> Self {
         self.internal_local = true;
         self
     }
 
-    /// externalTrafficPolicy Local.
+    /// Sets externalTrafficPolicy Local.
     pub fn external_local(mut self) -> Self {
         self.external_local = true;
         self
     }
 
-    /// healthCheckNodePort, which only a load balancer with externalTrafficPolicy Local has.
+    /// Sets healthCheckNodePort, which only a load balancer with externalTrafficPolicy Local has.
     pub fn health_check(mut self, port: u16) -> Self {
         self.health_check = Some(port);
         self
     }
 
-    /// Session affinity ClientIP.
+    /// Sets session affinity ClientIP with this timeout.
     pub fn affinity(mut self, seconds: u32) -> Self {
         self.affinity_seconds = Some(seconds);
         self
     }
 
-    /// Ready endpoints of it at these places, at this port.
+    /// Its ready endpoints at these places, at this port.
     pub fn endpoints(&self, port: u16, at: &[Place]) -> Endpoints {
         let mut endpoints = Endpoints {
             service: self.name.clone(),
@@ -236,7 +236,7 @@ impl Service {
         }
     }
 
-    /// Its status, which an API server takes by itself; nothing if it has none.
+    /// Its status, which an API server accepts only in a separate request; `None` if it has none.
     pub fn status_json(&self) -> Option<String> {
         let ingress: Vec<_> = self.load_balancer_ips.iter().map(|ip| format!("{{\"ip\":\"{ip}\"}}")).collect();
         (!ingress.is_empty())
@@ -297,21 +297,21 @@ impl fmt::Display for Service {
 // === impl Endpoints ===
 
 impl Endpoints {
-    /// With one more, of each family, at a place. The node's are in its host network: at its primary addresses.
+    /// Adds an endpoint of each family at a place. The node's are in its host network: at its primary addresses.
     pub fn and(self, place: Place, condition: Condition) -> Self {
         Family::ALL
             .into_iter()
             .fold(self, |endpoints, family| endpoints.and_at(place.address(family), place.node_name(), condition))
     }
 
-    /// With one more at an address, on a node.
+    /// Adds an endpoint at an address, on a node.
     pub fn and_at(mut self, address: IpAddr, node: &'static str, condition: Condition) -> Self {
         debug_assert!([NODE_NAME, FAR_NAME, ""].contains(&node), "no such node: {node}");
         self.addresses.push((address, node, condition));
         self
     }
 
-    /// The EndpointSlice of one family; nothing if there is no such endpoint.
+    /// The EndpointSlice of one family; `None` without endpoints of it.
     pub fn slice(&self, family: Family) -> Option<String> {
         let mut addresses = self.addresses.iter().filter(|(address, ..)| Family::of(*address) == family).peekable();
         addresses.peek()?;
@@ -351,17 +351,17 @@ impl fmt::Display for Endpoints {
     }
 }
 
-/// Where a client finds a service's cluster IP, at port 80.
+/// A service's cluster IP at port 80.
 pub fn at_cluster_ip(family: Family, number: u16) -> SocketAddr {
     SocketAddr::new(lab::cluster_ip(family, number), 80)
 }
 
-/// Where a client finds an external IP or a load balancer's, at port 80.
+/// An external IP or load balancer address at port 80.
 pub fn at_external_ip(family: Family, number: u8) -> SocketAddr {
     SocketAddr::new(lab::external_ip(family, number), 80)
 }
 
-/// Where a client finds a node port, at the node's primary address.
+/// A node port at the node's primary address.
 pub fn at_node_port(family: Family, port: u16) -> SocketAddr {
     SocketAddr::new(Place::Node.address(family), port)
 }

@@ -1,4 +1,4 @@
-//! The built executable, as a child process in a namespace of the lab.
+//! Runs the built executable as a child process in a namespace of the lab.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -16,11 +16,11 @@ use crate::host::Host;
 use crate::lab::{NODE_NAME, POD_RANGES};
 use crate::stage::slowly;
 
-/// Where the metrics are, in the proxy's namespace.
+/// Port of the metrics, in the proxy's namespace.
 const METRICS: u16 = 10249;
-/// Where the health is.
+/// Port of the health check.
 const HEALTHZ: u16 = 10256;
-/// How long a proxy may take to do what it does in milliseconds.
+/// Time limit for reactions of the proxy, which normally take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running proxy; killed when dropped.
@@ -33,11 +33,11 @@ pub struct Proxy<'a> {
 /// The part of a KubeProxyConfiguration that a test varies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// clusterCIDR; `None`: no local detector
+    /// clusterCIDR; `None` for no local detector
     pub cluster_cidr: Option<String>,
     /// the mode
     pub mode: &'static str,
-    /// further lines of the file
+    /// further lines of the configuration file
     pub more: String,
 }
 
@@ -60,14 +60,14 @@ impl Config {
         Self { mode: IPTABLES, ..Self::default() }
     }
 
-    /// Writes it as a file.
+    /// Writes the configuration file.
     pub fn write(&self, file: &Path) {
         std::fs::write(file, self.yaml()).expect("writing the configuration");
     }
 
     fn yaml(&self) -> String {
         let (cidr, mode) = (self.cluster_cidr.as_deref().unwrap_or_default(), self.mode);
-        // a namespace that isn't the machine's first has no conntrack limits of its own to set
+        // conntrack limits can only be set in the initial network namespace
         let head = format!(
             "apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -86,8 +86,8 @@ conntrack: {{maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}
 // === impl Proxy ===
 
 impl<'a> Proxy<'a> {
-    /// Starts the executable in a namespace over a directory of manifests; its configuration and its log are kept in
-    /// the folder. Doesn't wait for anything.
+    /// Starts the executable in a namespace on a directory of manifests, with its configuration and its log in the folder.
+    /// Returns without waiting.
     pub fn start(host: &'a Host, executable: &str, folder: &Path, manifests: &Path, config: &Config) -> Self {
         let config_file = folder.join("config.yaml");
         config.write(&config_file);
@@ -106,7 +106,7 @@ impl<'a> Proxy<'a> {
         Self { host, child, log }
     }
 
-    /// Waits until it has finished a turn of each of these families, with or without a change to make.
+    /// Waits until it has completed a sync pass of each of these families, with or without changes.
     pub fn wait_until_synced(&mut self, families: &[Family]) {
         self.wait_for("first sync", |proxy| {
             families.iter().all(|family| {
@@ -116,17 +116,17 @@ impl<'a> Proxy<'a> {
         });
     }
 
-    /// Waits until it says that it is healthy.
+    /// Waits until its health check succeeds.
     pub fn wait_until_healthy(&mut self) {
         self.wait_for("health", |proxy| {
             proxy.get(HEALTHZ, "/healthz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
         });
     }
 
-    /// Waits for a state.
+    /// Waits until a condition holds.
     ///
     /// # Panics
-    /// If it doesn't come in time, or the process ends before; with the log.
+    /// If it doesn't hold in time, or the process ends before; with the log.
     pub fn wait_for(&mut self, what: &str, mut is_there: impl FnMut(&Self) -> bool) {
         let start = Instant::now();
         while !is_there(self) {
@@ -138,29 +138,29 @@ impl<'a> Proxy<'a> {
         }
     }
 
-    /// Whether it hasn't ended.
+    /// True while the process runs.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("asking for a child's state").is_none()
     }
 
-    /// What it has written to its standard error so far.
+    /// Its standard error so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).expect("reading the log")
     }
 
-    /// Processor time that its threads have used, to the nanosecond.
+    /// CPU time of its threads, in nanosecond resolution.
     pub fn cpu_time(&self) -> Duration {
         let tasks = format!("/proc/{}/task", self.child.id());
         let tasks = std::fs::read_dir(tasks).expect("the process is there").flatten();
         let times = tasks.filter_map(|task| {
-            // a thread may end while they are counted
+            // a thread may end during the count
             let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
             text.split_whitespace().next()?.parse::<u64>().ok()
         });
         Duration::from_nanos(times.sum())
     }
 
-    /// The memory that it has in use, in KiB.
+    /// Its resident memory in KiB.
     pub fn memory(&self) -> u64 {
         let status =
             std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("the process is there");
@@ -168,7 +168,7 @@ impl<'a> Proxy<'a> {
         line.trim_start().split(' ').next().and_then(|size| size.parse().ok()).expect("a number")
     }
 
-    /// Asks one of its ports over HTTP; the answer with its head, if there is one.
+    /// Sends an HTTP GET to one of its ports; returns the response with its head, if any.
     pub fn get(&self, port: u16, path: &str) -> Option<String> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         self.host.run(move || {
@@ -182,13 +182,12 @@ impl<'a> Proxy<'a> {
         })
     }
 
-    /// The sum of a metric's samples whose line holds all of these labels (`ip_family="IPv4"`); 0 if there is none,
-    /// or nobody who would tell.
+    /// The sum of a metric's samples with all of these labels (`ip_family="IPv4"`); 0 without samples, or without a response.
     pub fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         self.samples(name, labels).unwrap_or(0.0)
     }
 
-    /// The same where nothing is not as good as 0: `None` if there is no such sample.
+    /// The same, with `None` instead of 0 without samples.
     pub fn samples(&self, name: &str, labels: &[&str]) -> Option<f64> {
         let answer = whole(&self.get(METRICS, "/metrics").unwrap_or_default());
         let samples = answer.lines().filter(|line| {
@@ -198,17 +197,17 @@ impl<'a> Proxy<'a> {
         samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).reduce(|sum, value| sum + value)
     }
 
-    /// Lets it do nothing until [`Proxy::go_on`].
+    /// Suspends the process (SIGSTOP) until [`Proxy::go_on`].
     pub fn suspend(&self) {
         kill_process(self.pid(), Signal::STOP).expect("the process is there");
     }
 
-    /// Lets it go on after [`Proxy::suspend`].
+    /// Continues the process (SIGCONT) after [`Proxy::suspend`].
     pub fn go_on(&self) {
         kill_process(self.pid(), Signal::CONT).expect("the process is there");
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM and waits for the end; returns the exit status and the time it took.
     pub fn terminate(&mut self) -> (ExitStatus, Duration) {
         let start = Instant::now();
         kill_process(self.pid(), Signal::TERM).expect("the process is there");
@@ -232,9 +231,9 @@ impl<'a> Proxy<'a> {
         Pid::from_child(&self.child)
     }
 
-    /// Ends it at once, if it still runs.
+    /// Kills it, if it still runs.
     pub fn kill(&mut self) {
-        // one that has ended already can't be killed, and that is as good
+        // fails if the process has ended already
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -252,7 +251,7 @@ impl Drop for Proxy<'_> {
     }
 }
 
-/// An answer in one piece: upstream's comes in chunks, which begin anywhere in a line.
+/// Joins the chunks of a response: upstream's are chunked, with borders anywhere in a line.
 fn whole(answer: &str) -> String {
     let Some((head, mut rest)) = answer.split_once("\r\n\r\n").filter(|(head, _)| head.contains("chunked")) else {
         return answer.to_owned();

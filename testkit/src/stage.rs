@@ -1,4 +1,4 @@
-//! A lab with a proxy in it and a directory of manifests that a test rewrites.
+//! A lab with a running proxy, and a directory of manifests that the test rewrites.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,16 +13,16 @@ use crate::lab::{self, Lab, Place};
 use crate::objects::{Manifests, Service};
 use crate::proxy::{Config, Proxy};
 
-/// The cluster IP of the service that tells which manifests are in force.
+/// Number of the cluster IP of the marker service, which shows the manifests in force.
 const MARKER: u16 = 0xfffa;
-/// Its port says which: the first one, and then one more for each.
+/// First port of the marker service; it increases by one with each replacement of the manifests.
 const MARKER_PORTS: u16 = 20000;
 
-/// The machines, the proxy on the node, and the manifests it reads.
+/// The machines, the proxy on the node, and its manifests.
 pub struct Stage<'a> {
     /// the machines
     pub lab: &'a Lab,
-    /// the proxy that runs at present
+    /// the running proxy
     pub proxy: Proxy<'a>,
     executable: &'a str,
     directory: Directory,
@@ -30,7 +30,7 @@ pub struct Stage<'a> {
     manifests: Manifests,
 }
 
-/// A directory of manifests and what is beside it.
+/// A directory of manifests, with the proxy's configuration and log beside it.
 pub struct Directory {
     folder: PathBuf,
     written: u16,
@@ -39,7 +39,7 @@ pub struct Directory {
 // === impl Stage ===
 
 impl<'a> Stage<'a> {
-    /// Starts a proxy over these manifests and waits until it serves them. The folder is emptied first.
+    /// Starts a proxy with these manifests and waits until they are in force. The folder is emptied first.
     pub fn new(lab: &'a Lab, executable: &'a str, folder: &Path, config: Config, manifests: &Manifests) -> Self {
         let mut directory = Directory::new(folder);
         directory.write(manifests);
@@ -49,12 +49,12 @@ impl<'a> Stage<'a> {
         stage
     }
 
-    /// The machine that the proxy runs on.
+    /// The proxy's machine.
     pub fn node(&self) -> &'a Host {
         self.lab.host(Place::Node)
     }
 
-    /// Replaces all manifests at once and waits until they are served.
+    /// Replaces all manifests at once and waits until they are in force.
     pub fn set(&mut self, manifests: &Manifests) {
         self.replace(manifests);
         self.wait();
@@ -66,12 +66,13 @@ impl<'a> Stage<'a> {
         self.directory.write(manifests);
     }
 
-    /// Makes it so that a proxy with this configuration serves these manifests, whatever went on before.
+    /// Brings this configuration and these manifests into force. Restarts the proxy only if its configuration differs or it
+    /// doesn't run.
     pub fn reset(&mut self, config: &Config, manifests: &Manifests) {
         if self.config == *config && self.proxy.is_running() {
             return self.set(manifests);
         }
-        // first killed, so that what answers for these manifests is the new process
+        // killed first, so that the new process answers for these manifests
         self.kill();
         self.config.clone_from(config);
         self.replace(manifests);
@@ -79,14 +80,14 @@ impl<'a> Stage<'a> {
         self.wait();
     }
 
-    /// Waits until the manifests written last are served, in both families.
+    /// Waits until the manifests written last are in force, in both families.
     pub fn wait(&mut self) {
         for family in Family::ALL {
             self.wait_family(family);
         }
     }
 
-    /// Waits until the manifests written last are served in this family.
+    /// Waits until the manifests written last are in force in this family.
     pub fn wait_family(&mut self, family: Family) {
         let lab = self.lab;
         let at = self.directory.marker(family);
@@ -95,40 +96,40 @@ impl<'a> Stage<'a> {
         });
     }
 
-    /// Waits until the proxy has looked for rules of other modes once: in each family in the two places that aren't its own. Until
-    /// then an earlier mode's rules may answer.
+    /// Waits until the proxy has completed its first clean-up of other modes' rules: in each family, two rule domains other than
+    /// its own. Before that, an earlier mode's rules may answer.
     pub fn wait_for_hand_over(&mut self) {
         self.proxy.wait_for("the hand-over", |proxy| proxy.log().matches("handover.rs:").count() >= 4);
     }
 
-    /// Kills the proxy as it is.
+    /// Kills the proxy.
     pub fn kill(&mut self) {
         self.proxy.kill();
     }
 
-    /// Asks the proxy to end; how it did, and how long it took.
+    /// Terminates the proxy; returns its exit status, and the time it took.
     pub fn terminate(&mut self) -> (ExitStatus, Duration) {
         self.proxy.terminate()
     }
 
-    /// How many times manifests were put in place.
+    /// Number of replacements of the manifests.
     pub fn written(&self) -> u16 {
         self.directory.written
     }
 
-    /// Starts it again after it was killed; doesn't wait.
+    /// Starts the proxy again after a kill; doesn't wait.
     pub fn start(&mut self) {
         self.proxy = self.directory.start(self.node(), self.executable, &self.config);
     }
 
-    /// Kills it and starts it again over the same manifests; waits until it has compared everything with the kernel.
+    /// Kills and restarts the proxy with the same manifests; waits until its full sync is complete.
     pub fn restart(&mut self) {
         self.kill();
         self.start();
         self.proxy.wait_until_synced(&Family::ALL);
     }
 
-    /// Where the manifests and the log are.
+    /// The folder of the manifests and the log.
     pub fn folder(&self) -> &Path {
         &self.directory.folder
     }
@@ -137,7 +138,7 @@ impl<'a> Stage<'a> {
 // === impl Directory ===
 
 impl Directory {
-    /// An empty one in a folder, which is emptied.
+    /// An empty directory in a folder, which is emptied.
     pub fn new(folder: &Path) -> Self {
         match std::fs::remove_dir_all(folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", folder.display()),
@@ -147,12 +148,12 @@ impl Directory {
         Self { folder: folder.to_owned(), written: 0 }
     }
 
-    /// Where the manifests are.
+    /// The folder of the manifests.
     pub fn manifests(&self) -> PathBuf {
         self.folder.join("manifests")
     }
 
-    /// Puts these in place of all others, at once, with the marker.
+    /// Replaces all manifests at once, with a new marker.
     pub fn write(&mut self, manifests: &Manifests) {
         self.written += 1;
         let marker = Service::new("zz-marker", MARKER).port(MARKER_PORTS + self.written);
@@ -162,21 +163,21 @@ impl Directory {
         std::fs::rename(&draft, self.manifests().join("all.yaml")).expect("putting manifests in place");
     }
 
-    /// Starts a proxy over it.
+    /// Starts a proxy with these manifests.
     pub fn start<'a>(&self, host: &'a Host, executable: &str, config: &Config) -> Proxy<'a> {
         Proxy::start(host, executable, &self.folder, &self.manifests(), config)
     }
 
-    /// Where something answers as soon as the manifests written last are in force.
+    /// The marker's address, which answers as soon as the manifests written last are in force.
     pub fn marker(&self, family: Family) -> SocketAddr {
         SocketAddr::new(lab::cluster_ip(family, MARKER), MARKER_PORTS + self.written)
     }
 }
 
-/// Waits until something is so, and says how long it took.
+/// Waits until a condition holds, and returns the time it took.
 ///
 /// # Panics
-/// If it isn't after the limit.
+/// If it doesn't hold within the limit.
 pub fn until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !is_so() {
@@ -185,7 +186,7 @@ pub fn until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) -> Du
     start.elapsed()
 }
 
-/// Whether something becomes so before the limit is over.
+/// True if a condition holds within the limit.
 pub fn within(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !is_so() {
@@ -196,7 +197,7 @@ pub fn within(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// A time limit on this machine: `FERRY_SLOWNESS` says how many times slower it is than others, as an emulated one is.
+/// Scales a time limit to this machine: `FERRY_SLOWNESS` is its slowdown factor, for emulated machines.
 pub fn slowly(limit: Duration) -> Duration {
     static SLOWNESS: OnceLock<u32> = OnceLock::new();
     let slowness = SLOWNESS.get_or_init(|| match std::env::var("FERRY_SLOWNESS") {

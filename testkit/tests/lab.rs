@@ -1,4 +1,4 @@
-//! The lab by itself, without a proxy: what a probe sees is what the routes say.
+//! Tests of the lab without a proxy: probes observe plain routing.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ fn probes_tell_refusal_from_silence() {
             assert!(tally.all(&Outcome::Refused), "{family} {protocol}: {tally}");
         }
         for protocol in Protocol::ALL {
-            // nobody has a cluster IP here: the client gets the packets and throws them away
+            // no machine has a cluster IP here: the client receives the packets and drops them
             let tally = pod.silence(protocol, at_cluster_ip(family, 1));
             assert!(tally.all(&Outcome::Timeout), "{family} {protocol}: {tally}");
         }

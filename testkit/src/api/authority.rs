@@ -1,4 +1,4 @@
-//! Certificates of the lab: an authority that signs for servers and for clients.
+//! Certificates of the lab: a certificate authority that signs server and client certificates.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
-/// A certificate authority of its own, made anew each time.
+/// A certificate authority with a newly generated key.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -31,16 +31,16 @@ pub struct Identity {
     pub(super) key_der: Vec<u8>,
 }
 
-/// When a certificate is valid.
+/// Validity period of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validity {
-    /// an hour back to a day ahead
+    /// from an hour ago until a day from now
     Now,
-    /// it ended an hour ago
+    /// expired an hour ago
     Expired,
-    /// it begins in an hour
+    /// valid from an hour from now
     NotYet,
-    /// it began an hour ago and ends after this much from now
+    /// from an hour ago until this long from now
     For(Duration),
 }
 
@@ -65,7 +65,7 @@ impl Authority {
         self.issuer.der()
     }
 
-    /// A server's certificate for these names and addresses.
+    /// Issues a server certificate for these names and addresses.
     pub fn server(&self, names: &[&str], validity: Validity) -> Identity {
         let mut parameters = parameters(names.first().unwrap_or(&"kube-apiserver"), &[], validity);
         let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
@@ -74,7 +74,7 @@ impl Authority {
         self.sign(parameters)
     }
 
-    /// A client's certificate: its user and groups are the common name and the organisations.
+    /// Issues a client certificate: user and groups are the common name and the organisations.
     pub fn client(&self, user: &str, groups: &[&str], validity: Validity) -> Identity {
         let mut parameters = parameters(user, groups, validity);
         parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -95,7 +95,7 @@ impl Authority {
     }
 }
 
-/// TLS for a server with this certificate, which asks for client certificates if there is an authority for them.
+/// TLS configuration of a server with this certificate; requests client certificates if given an authority for them.
 pub(super) fn server_config(identity: &Identity, clients: Option<&Authority>, http2: bool) -> ServerConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -118,7 +118,7 @@ pub(super) fn server_config(identity: &Identity, clients: Option<&Authority>, ht
     config
 }
 
-/// Base64 on one line, as a kubeconfig has it.
+/// Base64 on one line, the encoding of a kubeconfig's `-data` fields.
 pub(super) fn base64(text: &str) -> String {
     STANDARD.encode(text)
 }

@@ -1,4 +1,4 @@
-//! The body of an answer, in chunks, with what a fault does to it.
+//! Writes response bodies in chunks and applies scripted faults to them.
 
 use std::io::{self, Write as _};
 
@@ -8,7 +8,7 @@ use flate2::write::GzEncoder;
 use super::connection::{Connection, Cut, Limits};
 use super::fault::Action;
 
-/// Chunks are written together up to about this many bytes, which is one TLS record.
+/// Chunks are buffered up to about this many bytes and written together: one TLS record.
 const TOGETHER: usize = 16 * 1024;
 
 /// A body of unknown length: each piece of content is one chunk.
@@ -16,7 +16,7 @@ pub(super) struct Body<'a> {
     pub(super) connection: &'a mut Connection,
     limits: Limits,
     zip: Option<Zip>,
-    /// content before a clean end
+    /// content bytes left before a clean end
     left: Option<usize>,
     pending: Vec<u8>,
 }
@@ -26,7 +26,7 @@ enum Zip {
     Members,
 }
 
-/// Whether an action compresses the body.
+/// True if an action compresses the body.
 pub(super) fn is_zipped(action: Option<&Action>) -> bool {
     matches!(action, Some(Action::Gzip | Action::GzipMembers | Action::GzipBomb { .. }))
 }
@@ -38,7 +38,7 @@ fn gzip() -> GzEncoder<Vec<u8>> {
 // === impl Body ===
 
 impl<'a> Body<'a> {
-    /// The body after a head that has just been written.
+    /// Starts the body, right after its head was written.
     pub(super) fn new(connection: &'a mut Connection, action: Option<&Action>) -> io::Result<Self> {
         let cut = |left: usize, reset: bool| Some(Cut { left, reset });
         let mut limits = Limits::default();
@@ -55,12 +55,12 @@ impl<'a> Body<'a> {
             action => is_zipped(action).then(|| Zip::Stream(gzip())),
         };
         let left = if let Some(Action::EndAfter { bytes }) = action { Some(*bytes) } else { None };
-        // A limit of nothing takes effect before there is anything to send.
+        // A limit of zero bytes takes effect before there is content to send.
         connection.send(&[], &mut limits)?;
         Ok(Self { connection, limits, zip, left, pending: Vec::new() })
     }
 
-    /// One chunk; written when enough has come together, or by [`Body::flush`].
+    /// Adds one chunk; written when the buffer is full, or by [`Body::flush`].
     pub(super) fn content(&mut self, bytes: &[u8]) -> io::Result<()> {
         let (bytes, ends) = match &mut self.left {
             Some(left) if bytes.len() >= *left => (bytes.get(..*left).unwrap_or(bytes), true),
@@ -104,7 +104,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// Writes what has come together.
+    /// Writes the buffered chunks.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         if self.pending.is_empty() {
             return Ok(());
@@ -114,7 +114,7 @@ impl<'a> Body<'a> {
         outcome
     }
 
-    /// The end of the body.
+    /// Ends the body.
     pub(super) fn end(mut self) -> io::Result<()> {
         self.finish()
     }

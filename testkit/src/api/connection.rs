@@ -1,4 +1,4 @@
-//! One connection: bytes in and out, over TLS or not, and the faults that are about bytes.
+//! One connection: reads and writes bytes, with or without TLS, and applies the faults that count bytes.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -12,15 +12,15 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use super::http2::Reply;
 use super::request::{self, Head};
 
-/// A head, or a body that a client sends, may not be larger.
+/// Largest request head or request body, in bytes.
 const LARGEST_REQUEST: usize = 1 << 20;
 
-/// A socket that others may shut down meanwhile.
+/// A socket that other threads may shut down while it is used.
 #[derive(Clone)]
 pub(super) struct Socket(pub(super) Arc<TcpStream>);
 
-/// Carries one request after another and their answers: a connection of HTTP/1.1, past its TLS handshake or
-/// without TLS; or one stream of HTTP/2.
+/// Carries requests one after another and their responses: an HTTP/1.1 connection, after its TLS handshake or without
+/// TLS; or one HTTP/2 stream.
 pub(super) struct Connection {
     stream: Stream,
     inbox: Vec<u8>,
@@ -32,13 +32,13 @@ enum Stream {
     Two(Reply),
 }
 
-/// Faults of bytes of one body. Counts go down as bytes are sent.
+/// Byte-counting faults of one body. Counts decrease as bytes are sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Limits {
     pub(super) cut: Option<Cut>,
-    /// bytes before silence
+    /// bytes sent before the body stalls
     pub(super) stall: Option<usize>,
-    /// bytes of a piece, and the pause after it
+    /// bytes per piece, and the pause after each
     pub(super) slow: Option<(usize, Duration)>,
 }
 
@@ -48,14 +48,14 @@ pub(super) struct Cut {
     pub(super) reset: bool,
 }
 
-/// Why waiting ended.
+/// Reason why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wake {
-    /// the client has gone, or the server is cutting connections
+    /// the client closed the connection, or the server is cutting connections
     Closed,
     /// the waker was woken
     Woken,
-    /// the time is over
+    /// the deadline passed
     Time,
 }
 
@@ -80,7 +80,7 @@ impl Write for Socket {
 // === impl Connection ===
 
 impl Connection {
-    /// Completes the TLS handshake, if there is to be one.
+    /// Completes the TLS handshake, if TLS is configured.
     pub(super) fn open(socket: Socket, tls: Option<Arc<ServerConfig>>) -> io::Result<Self> {
         let stream = match tls {
             None => Stream::Plain(socket.clone()),
@@ -96,24 +96,24 @@ impl Connection {
         Ok(Self { stream, inbox: Vec::new() })
     }
 
-    /// After a handshake that was made elsewhere.
+    /// A connection whose TLS handshake was completed elsewhere.
     pub(super) fn secured(socket: Socket, session: ServerConnection) -> Self {
         Self { stream: Stream::Tls(Box::new(StreamOwned::new(session, socket))), inbox: Vec::new() }
     }
 
-    /// One stream of HTTP/2.
+    /// One HTTP/2 stream.
     pub(super) fn of_reply(reply: Reply) -> Self {
         Self { stream: Stream::Two(reply), inbox: Vec::new() }
     }
 
-    /// Its answer is complete.
+    /// Marks the response as complete.
     pub(super) fn complete(&mut self) {
         if let Stream::Two(reply) = &mut self.stream {
             reply.complete();
         }
     }
 
-    /// True if bodies are framed in lines.
+    /// True if bodies are framed as HTTP/1.1 chunks.
     pub(super) fn has_chunks(&self) -> bool {
         !matches!(self.stream, Stream::Two(_))
     }
@@ -126,8 +126,8 @@ impl Connection {
         }
     }
 
-    /// The head of an answer: its status, fields, and the length of its body where it is known; of HTTP/1.1 at most so
-    /// many bytes.
+    /// Writes the head of a response: its status, fields, and the length of its body if known; in HTTP/1.1 at most `most`
+    /// bytes of it.
     pub(super) fn head(
         &mut self,
         code: u16,
@@ -156,7 +156,7 @@ impl Connection {
         self.write(head.as_bytes().get(..most).unwrap_or(head.as_bytes()))
     }
 
-    /// Whether the client showed a certificate (which has been verified then).
+    /// True if the client presented a certificate (verified by the handshake).
     pub(super) fn has_client_certificate(&self) -> bool {
         match &self.stream {
             Stream::Plain(_) => false,
@@ -165,7 +165,7 @@ impl Connection {
         }
     }
 
-    /// The next request with its body; nothing when the client is done.
+    /// Reads the next request with its body; `None` at the end of the connection.
     pub(super) fn request(&mut self) -> io::Result<Option<(Head, Vec<u8>)>> {
         let end = loop {
             if let Some(end) = self.inbox.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
@@ -202,12 +202,12 @@ impl Connection {
         match &mut self.stream {
             Stream::Plain(socket) => socket.read(bytes),
             Stream::Tls(tls) => tls.read(bytes),
-            // A request came whole.
+            // An HTTP/2 request was read whole.
             Stream::Two(_) => Ok(0),
         }
     }
 
-    /// Writes at once, as one TLS record where it fits one.
+    /// Writes without buffering, as one TLS record if it fits into one.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.stream {
             Stream::Plain(socket) => socket.write_all(bytes),
@@ -216,7 +216,7 @@ impl Connection {
         }
     }
 
-    /// Writes bytes of a body within its limits. An error is the end of the connection.
+    /// Writes bytes of a body within its limits. An error ends the connection.
     pub(super) fn send(&mut self, mut bytes: &[u8], limits: &mut Limits) -> io::Result<()> {
         let mut end = None;
         for (left, cut) in [(limits.cut.as_mut().map(|cut| &mut cut.left), true), (limits.stall.as_mut(), false)] {
@@ -241,7 +241,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection without a farewell; of HTTP/2, the stream by a reset.
+    /// Ends the connection without TLS close_notify; in HTTP/2, resets the stream.
     pub(super) fn cut(&mut self, reset: bool) -> io::Result<()> {
         match (&mut self.stream, reset) {
             (Stream::Two(reply), true) => reply.reset(h2::Reason::CANCEL),
@@ -249,7 +249,7 @@ impl Connection {
             (Stream::Plain(_) | Stream::Tls(_), _) => {
                 let Some(socket) = self.socket() else { return Ok(()) };
                 if reset {
-                    // Takes effect when the last owner of the socket closes it, which is soon.
+                    // Takes effect when the last owner of the socket closes it, soon after.
                     socket2::SockRef::from(&*socket.0).set_linger(Some(Duration::ZERO))?;
                 } else {
                     socket.0.shutdown(Shutdown::Both)?;
@@ -259,7 +259,7 @@ impl Connection {
         Err(io::Error::new(io::ErrorKind::ConnectionAborted, "cut as the script wants it"))
     }
 
-    /// The server doesn't begin with the request; only HTTP/2 can express that.
+    /// Refuses the stream unprocessed; only HTTP/2 can express that.
     pub(super) fn refuse_stream(&mut self) -> io::Result<()> {
         if let Stream::Two(reply) = &mut self.stream {
             reply.refuse();
@@ -267,13 +267,13 @@ impl Connection {
         self.cut(false)
     }
 
-    /// Says nothing until the client goes.
+    /// Sends nothing until the client closes the connection.
     pub(super) fn silence(&mut self) -> io::Result<()> {
         while self.wait(None, None)? != Wake::Closed {}
         Err(io::Error::new(io::ErrorKind::ConnectionAborted, "silent until the client went"))
     }
 
-    /// Waits for the waker, or a moment, or the client's end.
+    /// Waits for the waker, the deadline or the end of the connection by the client.
     pub(super) fn wait(&mut self, waker: Option<BorrowedFd<'_>>, until: Option<Instant>) -> io::Result<Wake> {
         loop {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -302,7 +302,7 @@ impl Connection {
         }
     }
 
-    /// Takes in what the client sends meanwhile; false when it has gone.
+    /// Reads and buffers incoming bytes; false at the end of the connection.
     fn client_is_there(&mut self) -> io::Result<bool> {
         let Some(socket) = self.socket().cloned() else { return Ok(false) };
         socket.0.set_nonblocking(true)?;
@@ -315,11 +315,11 @@ impl Connection {
         }
     }
 
-    /// Ends the connection as it should.
+    /// Closes the connection properly.
     pub(super) fn close(mut self) {
         if let Stream::Tls(tls) = &mut self.stream {
             tls.conn.send_close_notify();
-            // The client may have gone already.
+            // The client may have closed the connection already.
             let _ = tls.flush();
         }
         if let Some(socket) = self.socket() {
@@ -328,8 +328,8 @@ impl Connection {
     }
 }
 
-/// Empties a waker that has been woken.
+/// Resets a waker.
 pub(super) fn drain(waker: &impl AsFd) {
-    // It does not block; an error says that it was empty.
+    // Non-blocking; an error means that it was not set.
     let _ = rustix::io::read(waker.as_fd(), &mut [0_u8; 8]);
 }

@@ -1,4 +1,4 @@
-//! An object as it is held: encoded once in both encodings, with what selectors look at.
+//! Stored objects: encoded once in each encoding, with the labels and fields that selectors match.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use super::selector::{Traits, selectable};
 use crate::wire;
 
-/// Text of an object before it is stored.
+/// An object's JSON before it is stored.
 #[derive(Clone, Debug)]
 pub struct ApiObject {
     pub(super) kind: Kind,
     pub(super) text: String,
 }
 
-/// An object of one resourceVersion.
+/// An object at one resourceVersion.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) kind: Kind,
@@ -30,16 +30,16 @@ pub(super) struct Entry {
     pub(super) protobuf: Box<[u8]>,
 }
 
-/// How an object is damaged in a frame that stays sound.
+/// Kind of damage to an object inside an intact frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// its metadata can be read, the rest can't
+    /// the metadata can be decoded, the rest can't
     Content,
-    /// nor can its metadata
+    /// not even the metadata can be decoded
     Everything,
 }
 
-/// An object that has been read, not yet of any version.
+/// A parsed object without a resourceVersion yet.
 pub(super) struct Draft {
     pub(super) kind: Kind,
     pub(super) key: String,
@@ -49,12 +49,12 @@ pub(super) struct Draft {
 // === impl ApiObject ===
 
 impl ApiObject {
-    /// The JSON of one object, with apiVersion and kind.
+    /// Takes the JSON of one object, with apiVersion and kind.
     pub fn new(kind: Kind, json: String) -> Self {
         Self { kind, text: json }
     }
 
-    /// The objects in a JSON text or in YAML documents.
+    /// Parses the objects of a JSON text or of YAML documents.
     ///
     /// # Panics
     /// If the text can't be read.
@@ -62,7 +62,7 @@ impl ApiObject {
         Draft::all(text).into_iter().map(|draft| Self { kind: draft.kind, text: draft.object.to_string() }).collect()
     }
 
-    /// Which kind it is of.
+    /// Kind of the object.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -76,7 +76,7 @@ impl ApiObject {
 // === impl Entry ===
 
 impl Entry {
-    /// The object with another resourceVersion.
+    /// A copy with another resourceVersion.
     pub(super) fn at(&self, version: u64) -> Self {
         let mut object: Value = serde_json::from_slice(&self.json).expect("what was written here");
         if self.damage.is_some() {
@@ -89,13 +89,13 @@ impl Entry {
         Self { version, key: self.key.clone(), traits: self.traits.clone(), ..encoded(self.kind, &object) }
     }
 
-    /// An object of which there is only a name to be.
+    /// An object with an empty name, for the caller to fill in.
     pub(super) fn nameless(kind: Kind) -> Self {
         let namespace = if kind.is_cluster_wide() { "" } else { "demo" };
         encoded(kind, &json!({"metadata": {"name": "", "namespace": namespace, "resourceVersion": "1"}}))
     }
 
-    /// The same object under another name.
+    /// A copy under another name.
     pub(super) fn named(&self, name: &str) -> Self {
         let mut object: Value = serde_json::from_slice(&self.json).expect("what was written here");
         if let Some(text) = object.pointer_mut("/metadata/name") {
@@ -104,7 +104,7 @@ impl Entry {
         encoded(self.kind, &object)
     }
 
-    /// The same object, damaged.
+    /// A damaged copy.
     pub(super) fn damaged(&self, damage: Damage) -> Self {
         let object: Value = serde_json::from_slice(&self.json).expect("what was written here");
         let (json_meta, protobuf_meta) = match damage {
@@ -112,7 +112,7 @@ impl Entry {
             Damage::Everything => (r#""damaged""#.to_owned(), &b"\x0a\x03\xff\xff\xff"[..]),
         };
         let json = format!(r#"{{"metadata":{json_meta},"endpoints":"damaged","spec":"damaged","status":"damaged"}}"#);
-        // The second field is a message in each kind; this one's content begins with a tag that never ends.
+        // The second field is a message in each kind; this one's content begins with an endless tag.
         let protobuf = [protobuf_meta, b"\x12\x04\xff\xff\xff\xff"].concat();
         Self {
             json: json.into_bytes().into(),
@@ -124,7 +124,7 @@ impl Entry {
         }
     }
 
-    /// The first field of the message.
+    /// The first field of the message: its metadata.
     fn protobuf_meta(&self) -> &[u8] {
         let mut rest = self.protobuf.get(1..).unwrap_or_default();
         let before = rest.len();
@@ -137,7 +137,7 @@ impl Entry {
 // === impl Draft ===
 
 impl Draft {
-    /// The objects in a JSON text or in YAML documents.
+    /// Parses the objects of a JSON text or of YAML documents.
     pub(super) fn all(text: &str) -> Vec<Self> {
         if text.trim_start().starts_with('{') {
             return vec![Self::new(serde_json::from_str(text).unwrap_or_else(|error| panic!("JSON: {error}: {text}")))];
@@ -147,10 +147,10 @@ impl Draft {
         documents.into_iter().filter(|document| !document.is_null()).map(Self::new).collect()
     }
 
-    /// One object.
+    /// Checks one object.
     ///
     /// # Panics
-    /// If it is none that the server holds.
+    /// If the server doesn't serve the object's kind.
     fn new(object: Value) -> Self {
         let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
         let kind = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr]
@@ -164,7 +164,7 @@ impl Draft {
         Self { kind, key, object }
     }
 
-    /// The object at a version. What only the server knows is filled in, where it isn't there: an uid and a time.
+    /// Encodes the object at a version. Fields that the server sets are filled in if absent: uid and creationTimestamp.
     pub(super) fn entry(mut self, version: u64, old: Option<&Entry>) -> Entry {
         let made_up = format!("00000000-0000-4000-8000-{version:012x}");
         let (uid, created) = old.map_or_else(
@@ -182,7 +182,7 @@ impl Draft {
     }
 }
 
-/// What is at a path; null if nothing.
+/// The value at a JSON pointer; null if absent.
 fn at(object: &Value, path: &str) -> Value {
     object.pointer(path).cloned().unwrap_or_default()
 }
@@ -209,7 +209,7 @@ fn encoded(kind: Kind, object: &Value) -> Entry {
     }
 }
 
-/// Metadata first, as the server writes it, and neither kind nor apiVersion.
+/// The object as an item of a list: metadata first, as the API server writes it, without kind and apiVersion.
 fn list_item(object: &Value) -> Box<[u8]> {
     let mut out = b"{".to_vec();
     let fields = object.as_object().into_iter().flatten();

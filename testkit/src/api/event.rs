@@ -1,4 +1,4 @@
-//! Events that clients write.
+//! Stores the Events that clients create and patch.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use super::locked;
 use crate::wire::Status;
 
 impl Exchange<'_> {
-    /// Keeps an Event, or lays something over one that there is. Those in other encodings come back and aren't kept.
+    /// Creates an Event, or patches an existing one. Those in other encodings are echoed and not stored.
     pub(super) fn event(&mut self, namespace: &str, name: Option<&str>, body: &[u8]) -> io::Result<()> {
         if self.seen.method == "POST" && self.seen.header("content-type") != Some(JSON) {
             let content_type = self.seen.header("content-type").unwrap_or_default().to_owned();
@@ -26,7 +26,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// The status of the answer, and the Event as it is now.
+    /// Stores the Event; returns the HTTP status of the response, and the Event as stored.
     fn keep(&self, namespace: &str, name: Option<&str>, body: &[u8]) -> Result<(u16, Value), Status> {
         let said = |reason: &str, message: String, code| {
             Err(Status { code, reason: reason.to_owned(), message, retry_after_seconds: None })

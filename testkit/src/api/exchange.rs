@@ -1,4 +1,4 @@
-//! One request and its answer.
+//! One request and its response: content negotiation, scripted faults, failures.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -13,14 +13,15 @@ use crate::wire::Status;
 
 pub(super) const JSON: &str = "application/json";
 
-/// The encoding of an answer.
+/// The encoding of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Encoding {
     Json,
     Protobuf,
 }
 
-/// A request being answered. An error ends the connection; otherwise it goes on with the next request.
+/// A request and the connection that its response is written to. An error ends the connection; otherwise the next request
+/// follows.
 pub(super) struct Exchange<'a> {
     pub(super) server: &'a Shared,
     pub(super) connection: &'a mut Connection,
@@ -29,7 +30,7 @@ pub(super) struct Exchange<'a> {
     pub(super) action: Option<Action>,
 }
 
-/// The Status of a failure, with upstream's words.
+/// The Status of a failure, with upstream's wording.
 pub(super) fn failure(code: u16, seen: &Seen, user: &str) -> Status {
     let verb = match (seen.form, seen.method.as_str()) {
         (Form::List, _) => "list",
@@ -65,7 +66,7 @@ pub(super) fn failure(code: u16, seen: &Seen, user: &str) -> Status {
 // === impl Encoding ===
 
 impl Encoding {
-    /// What an Accept header prefers of what there is.
+    /// The supported encoding that an Accept header prefers.
     pub(super) fn accepted(accept: Option<&str>, protobuf: bool) -> Option<Self> {
         accept.unwrap_or("*/*").split(',').find_map(|range| match range.split(';').next().unwrap_or_default().trim() {
             "application/vnd.kubernetes.protobuf" => protobuf.then_some(Self::Protobuf),
@@ -142,7 +143,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// A failure, in the encoding asked for.
+    /// Responds with a failure, in the requested encoding.
     pub(super) fn fail(&mut self, status: &Status) -> io::Result<()> {
         self.refuse(status, None)
     }
@@ -155,7 +156,7 @@ impl Exchange<'_> {
         self.short(status.code, self.encoding.content_type(false), &bytes, retry_after)
     }
 
-    /// An answer of known length.
+    /// Responds with a body of known length.
     pub(super) fn short(
         &mut self,
         code: u16,
@@ -170,7 +171,7 @@ impl Exchange<'_> {
         self.connection.write(bytes)
     }
 
-    /// The head of an answer of unknown length; nothing if the whole answer was the script's.
+    /// Writes the head of a response of unknown length; `None` if the scripted fault has replaced the whole response.
     pub(super) fn begin(&mut self, stream: bool) -> io::Result<Option<Body<'_>>> {
         let content_type = match &self.action {
             Some(Action::ContentType(other)) => other,
@@ -179,7 +180,7 @@ impl Exchange<'_> {
         let mut fields = vec![("Cache-Control", "no-cache, private"), ("Content-Type", content_type)];
         fields.extend(is_zipped(self.action.as_ref()).then_some(("Content-Encoding", "gzip")));
         if let Some(Action::CutHead { bytes }) = self.action {
-            // There are no halves of a head in HTTP/2.
+            // HTTP/2 can't express a truncated head.
             if self.connection.has_chunks() {
                 self.connection.head(200, &fields, None, bytes)?;
             }

@@ -1,24 +1,24 @@
-//! What goes wrong, and when: rules for requests and for connections.
+//! Scripted faults: rules that match requests and connections, and the failures that they cause.
 
 use std::time::Duration;
 
 use ferry_api::object::Kind;
 
-/// A fault of the next requests that it fits. Rules are tried in the order they were given; the first one that fits is
-/// used up by one.
+/// A fault of the next matching requests. Rules are tried in the order in which they were added; the first match applies,
+/// and its count decreases by one.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// of this kind only
+    /// matches this kind only
     pub kind: Option<Kind>,
-    /// of this form only
+    /// matches this form only
     pub form: Form,
-    /// how many requests get it; `usize::MAX` for all
+    /// number of requests that it applies to; `usize::MAX` for all
     pub times: usize,
-    /// what they get
+    /// the fault
     pub action: Action,
 }
 
-/// What a request asks for.
+/// Form of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// in a rule: any of them
@@ -31,39 +31,39 @@ pub enum Form {
     Watch,
     /// an Event that is created or patched
     Event,
-    /// one object, the version, or a path that there isn't
+    /// one object, the version, or an unknown path
     Other,
 }
 
-/// What happens to an answer. Bytes of a body are counted as they are on the wire below TLS: with the lines that frame the
-/// chunks, after compression. With HTTP/2 nothing is framed, and what ends or resets a connection resets the stream.
+/// A fault of a response. Bytes of a body are counted inside TLS: with chunk framing, after compression. HTTP/2 has no chunk
+/// framing, and faults that end or reset a connection reset the stream.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// A failure, with a Status in the encoding asked for, or this text instead. `retry_after` is both the header and
-    /// details.retryAfterSeconds.
+    /// A failure, with a Status in the requested encoding, or with the text `body` instead. `retry_after` sets both the header
+    /// and details.retryAfterSeconds.
     Status {
         /// HTTP status
         code: u16,
         /// seconds
         retry_after: Option<u32>,
-        /// what to say instead of a Status, as text/plain
+        /// body instead of a Status, as text/plain
         body: Option<String>,
     },
-    /// 429 that says in how many seconds to come again only here or there
+    /// 429 with the retry delay in seconds in only one of the two places
     Throttle {
         /// in the header Retry-After
         header: Option<u32>,
         /// in the Status' details.retryAfterSeconds
         details: Option<u32>,
     },
-    /// Watches: after this many events of the answer an ERROR event, and the end. Lists: the same as a status.
+    /// Watches: after this many events an ERROR event, and the end of the body. Lists: the same as an HTTP status.
     ErrorEvent {
         /// code of the Status in it
         code: u16,
         /// events before it
         after: usize,
     },
-    /// The connection ends (FIN, without TLS' farewell) after this many bytes of the body
+    /// The connection ends (FIN, without TLS close_notify) after this many bytes of the body
     CutAfter {
         /// bytes
         bytes: usize,
@@ -73,35 +73,35 @@ pub enum Action {
         /// bytes
         bytes: usize,
     },
-    /// [`Action::CutAfter`] a random number of bytes below `below`, another one each time
+    /// [`Action::CutAfter`] a random number of bytes below `below`, drawn for each request
     CutRandom {
         /// the same seed gives the same numbers
         seed: u64,
         /// exclusive
         below: usize,
     },
-    /// The connection ends after this many bytes of the head; what the request wanted to be done is done
+    /// The connection ends after this many bytes of the head; the request itself takes effect
     CutHead {
         /// bytes
         bytes: usize,
     },
-    /// The body ends cleanly after this many bytes of content, wherever in an object that is
+    /// The body ends cleanly after this many bytes of content, even inside an object
     EndAfter {
         /// bytes before compression, without the framing of chunks
         bytes: usize,
     },
-    /// A head, then nothing; the connection stays open
+    /// A head, then nothing more; the connection stays open
     Silence,
-    /// Not even a head; the connection stays open
+    /// No response at all; the connection stays open
     NoAnswer,
     /// HTTP/2: REFUSED_STREAM. With HTTP/1.1 the connection ends
     RefuseStream,
-    /// This many bytes of the body, then nothing; the connection stays open
+    /// This many bytes of the body, then nothing more; the connection stays open
     StallAfter {
         /// bytes
         bytes: usize,
     },
-    /// The body in pieces, with a pause after each
+    /// The body in small pieces, with a pause after each
     Slow {
         /// bytes of a piece
         bytes: usize,
@@ -112,38 +112,38 @@ pub enum Action {
     Delay(Duration),
     /// `Content-Encoding: gzip`: one member, flushed at each event
     Gzip,
-    /// The same with a member of its own for each event, or item
+    /// The same with one gzip member per event or item
     GzipMembers,
     /// Gzip that unpacks to this many zeros
     GzipBomb {
         /// bytes
         bytes: usize,
     },
-    /// Another content type, with the body as if nothing were wrong
+    /// Another content type, with an unchanged body
     ContentType(String),
-    /// Items (or ADDED events) without end: of one object under ever new names
+    /// Endless items (or ADDED events): copies of one object under new names
     Endless,
-    /// Pages without end, each with this many items and a continue token. Needs `times` as high as pages are wanted.
+    /// Endless pages, each with this many items and a continue token. `times` bounds their number.
     EndlessPages {
-        /// of each page; may be 0
+        /// items per page; may be 0
         items: usize,
     },
-    /// One object (item, or event) that never ends
+    /// One endless object (item or event)
     EndlessObject,
-    /// These bytes as the body, as if they were of the content type asked for
+    /// These bytes as the body, under the requested content type
     Raw(Vec<u8>),
-    /// The first object of the answer is damaged inside its frame: its metadata can be read, the rest can't
+    /// The first object of the response is damaged inside its frame: its metadata can be decoded, the rest can't
     BrokenObject,
-    /// The same, but its metadata can't be read either
+    /// The same, but its metadata can't be decoded either
     BrokenName,
-    /// After this many objects of the answer, bytes that are no frame
+    /// After this many objects of the response, bytes that are no valid frame
     BrokenFrame {
         /// objects before it
         after: usize,
     },
 }
 
-/// What becomes of a connection that has just been accepted.
+/// A fault of a connection that was just accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Welcome {
     /// closed at once
@@ -152,11 +152,11 @@ pub enum Welcome {
     Reset,
     /// bytes that are neither TLS nor HTTP, then closed
     Garbage,
-    /// open, and nothing is read or said
+    /// stays open; nothing is read or written
     Silence,
 }
 
-/// The rules that are in force.
+/// The active rules.
 #[derive(Default)]
 pub(super) struct Script {
     rules: Vec<(Rule, u64)>,
@@ -166,17 +166,17 @@ pub(super) struct Script {
 // === impl Rule ===
 
 impl Rule {
-    /// An action for requests of any kind and form.
+    /// A fault of requests of any kind and form.
     pub fn new(times: usize, action: Action) -> Self {
         Self { kind: None, form: Form::Any, times, action }
     }
 
-    /// For this kind only.
+    /// Restricts the rule to this kind.
     pub fn kind(self, kind: Kind) -> Self {
         Self { kind: Some(kind), ..self }
     }
 
-    /// For this form only.
+    /// Restricts the rule to this form.
     pub fn form(self, form: Form) -> Self {
         Self { form, ..self }
     }
@@ -214,7 +214,7 @@ impl Script {
         Some(*welcome)
     }
 
-    /// The action for a request; those of the API's objects only are subject to rules without a kind.
+    /// Takes the fault for a request. Rules without a kind apply to requests for API objects only.
     pub(super) fn next(&mut self, kind: Option<Kind>, form: Form) -> Option<Action> {
         self.rules.retain(|(rule, _)| rule.times > 0);
         let fits = |rule: &Rule| match rule.kind {

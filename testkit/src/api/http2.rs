@@ -1,5 +1,5 @@
-//! HTTP/2: hyper speaks it, on the thread of the connection, and each request is answered by a thread of its own, which
-//! does what one of HTTP/1.1 does.
+//! HTTP/2: hyper implements the protocol on the connection's thread; each request has a handler thread that runs the same
+//! code as an HTTP/1.1 connection.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,24 +29,24 @@ use super::listener::exchange;
 use super::request::Head;
 use super::{Shared, locked};
 
-/// ALPN's name of it.
+/// ALPN protocol name of HTTP/2.
 pub(super) const NAME: &[u8] = b"h2";
-/// Pieces of a body that wait for the client.
+/// Pieces of a body queued for the client.
 const PIECES: usize = 4;
 
-/// An order to a connection of HTTP/2.
+/// A command to an HTTP/2 connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// as it is
+    /// serves as usual
     Serve,
-    /// it sends GOAWAY, and serves what has begun
+    /// sends GOAWAY, and completes the requests under way
     Leave,
-    /// nothing is read or written any more
+    /// neither reads nor writes any more
     Freeze,
     End,
 }
 
-/// Until what was written is sent.
+/// Time for hyper to send what was written.
 const FLUSH: Duration = Duration::from_millis(2);
 
 /// Result of a TLS handshake.
@@ -55,13 +55,13 @@ pub(super) enum Shaken {
     Two(TlsStream<TcpStream>),
 }
 
-/// The answer to one request, for the thread that makes it.
+/// The response to one request, filled by its handler thread.
 pub(super) struct Reply {
     head: Option<oneshot::Sender<Result<Response<Pieces>, h2::Error>>>,
     body: Option<mpsc::Sender<Result<Bytes, h2::Error>>>,
-    /// of the body until the head is sent
+    /// the body's pieces, until the head is sent
     pieces: Option<Pieces>,
-    /// becomes readable when the client has dropped the request
+    /// becomes readable when the client drops the request
     pub(super) gone: Arc<OwnedFd>,
     pub(super) has_certificate: bool,
 }
@@ -72,7 +72,7 @@ struct Heard<'a> {
     shared: &'a Shared,
 }
 
-/// A body that a thread fills.
+/// A body filled by a handler thread.
 pub(super) struct Pieces {
     pieces: mpsc::Receiver<Result<Bytes, h2::Error>>,
     _gone: Gone,
@@ -83,7 +83,7 @@ struct Gone(Option<Arc<OwnedFd>>);
 
 // === impl Shaken ===
 
-/// A handshake that offers HTTP/2, too. To be called within the runtime of [`run`].
+/// Makes a TLS handshake that offers HTTP/2, too. Called within the runtime of [`run`].
 async fn shake(socket: &Socket, tls: Arc<ServerConfig>) -> io::Result<Shaken> {
     let stream = socket.0.try_clone()?;
     stream.set_nonblocking(true)?;
@@ -96,7 +96,7 @@ async fn shake(socket: &Socket, tls: Arc<ServerConfig>) -> io::Result<Shaken> {
     Ok(Shaken::One(session))
 }
 
-/// Makes the handshake, and serves the connection to its end if it is one of HTTP/2; else it is handed back.
+/// Makes the handshake. Serves an HTTP/2 connection to its end; returns any other.
 pub(super) fn run(
     shared: &Arc<Shared>,
     number: u64,
@@ -113,7 +113,7 @@ pub(super) fn run(
             // Tasks of the connection, such as unread bodies, end with the runtime; then so do the threads.
             drop(runtime);
             for thread in std::mem::take(&mut *locked(&threads)) {
-                // A panic of it has been printed.
+                // Its panic was printed already.
                 let _ = thread.join();
             }
             Ok(None)
@@ -151,14 +151,14 @@ async fn serve(
             }
         }
         tokio::select! {
-            // The end of a connection, however it comes, is nothing to report.
+            // Connections may end in any way: not an error of the server.
             _ = connection.as_mut() => return,
             changed = orders.changed() => if changed.is_err() { return },
         }
     }
 }
 
-/// Has a thread answer, and hands on what comes of that.
+/// Starts a handler thread for the request, and passes its response to hyper.
 async fn answer(
     shared: Arc<Shared>,
     number: u64,
@@ -167,7 +167,7 @@ async fn answer(
     threads: &Threads,
 ) -> Result<Response<Pieces>, h2::Error> {
     let gone = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("making an eventfd"));
-    // Until there is a body that does it.
+    // Signals a dropped request until the body takes over.
     let mut waiting = Gone(Some(Arc::clone(&gone)));
     let (parts, body) = request.into_parts();
     let host = parts.uri.authority().map(|authority| ("host".to_owned(), authority.to_string()));
@@ -223,12 +223,12 @@ impl Reply {
         body.blocking_send(Ok(Bytes::copy_from_slice(bytes))).map_err(|_| broken())
     }
 
-    /// The body has its proper end.
+    /// Ends the body properly.
     pub(super) fn complete(&mut self) {
         self.body = None;
     }
 
-    /// The stream is refused, if there has been no answer.
+    /// Refuses the stream, unless a response has begun.
     pub(super) fn refuse(&mut self) {
         if let Some(head) = self.head.take() {
             // The receiver may be gone.
@@ -236,10 +236,10 @@ impl Reply {
         }
     }
 
-    /// The stream ends by a reset.
+    /// Resets the stream.
     pub(super) fn reset(&mut self, reason: h2::Reason) {
         if let Some(body) = self.body.take() {
-            // A reset drops what the stream has not sent yet, and a cut comes after bytes that arrive.
+            // A reset discards unsent data of the stream, but the bytes before a cut have to arrive.
             thread::sleep(FLUSH);
             // The receiver may be gone.
             let _ = body.blocking_send(Err(reason.into()));
@@ -303,7 +303,7 @@ impl Body for Pieces {
 impl Drop for Gone {
     fn drop(&mut self) {
         if let Some(gone) = &self.0 {
-            // Not full: it is written at most twice.
+            // The counter can't overflow: it is written at most twice.
             let _ = rustix::io::write(gone, &1_u64.to_ne_bytes());
         }
     }

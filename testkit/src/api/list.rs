@@ -1,4 +1,4 @@
-//! Lists and their pages.
+//! Answers list requests, in pages, and requests for single objects.
 
 use std::io;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use super::selector::Selector;
 use super::store::Snapshot;
 use crate::wire::{self, Status};
 
-/// What is no item of any list, and no frame of any watch.
+/// Bytes that are neither a list item nor a watch frame.
 pub(super) const GARBAGE: &[u8] = &[0xff; 16];
 /// The same in JSON.
 pub(super) const GARBAGE_JSON: &[u8] = b"]}}garbage{{[";
 
-/// Continue tokens that the store doesn't know begin with this.
+/// Prefix of continue tokens of endless lists, which the store doesn't know.
 const ENDLESS: &str = "endless-";
-/// A length that nobody sees the end of.
+/// A length that no test reaches the end of.
 const FOREVER: usize = 1 << 40;
 
-/// One page.
+/// One page of a list.
 struct Page {
     version: u64,
     token: String,
@@ -31,7 +31,7 @@ struct Page {
     entries: Vec<Arc<Entry>>,
 }
 
-/// An object whose name is a number that is counted up in its bytes.
+/// An object whose name is a counter that is incremented in the encoded bytes.
 pub(super) struct Template {
     entry: Entry,
     json_at: usize,
@@ -131,7 +131,7 @@ impl Exchange<'_> {
         Ok(Page { version, token, remaining: (remaining > 0).then_some(remaining), entries })
     }
 
-    /// An object by itself, as an answer.
+    /// A single object as a response body.
     pub(super) fn whole(&self, entry: &Entry) -> Vec<u8> {
         match self.encoding {
             Encoding::Json => typed_json(entry),
@@ -143,7 +143,7 @@ impl Exchange<'_> {
 // === impl Template ===
 
 impl Template {
-    /// After this object, or an object of the kind that has only a name.
+    /// A template of this object, or of an object of the kind with a name only.
     pub(super) fn new(kind: Kind, like: Option<&Arc<Entry>>) -> Self {
         let name = format!("{ENDLESS}00000000");
         let entry = like.map_or_else(|| Entry::nameless(kind), |entry| entry.at(entry.version)).named(&name);
@@ -166,7 +166,7 @@ impl Template {
     }
 }
 
-/// Content without end, until the client has enough.
+/// Writes endless content, until the client closes the connection.
 pub(super) fn endless(body: &mut Body<'_>) -> io::Result<()> {
     let bytes = vec![b'a'; 16 * 1024];
     loop {
@@ -174,7 +174,7 @@ pub(super) fn endless(body: &mut Body<'_>) -> io::Result<()> {
     }
 }
 
-/// What a server says that has not come that far.
+/// The failure of a request for a resourceVersion that is newer than the server's.
 pub(super) fn too_large(asked: u64, version: u64, status: Status) -> Status {
     Status {
         message: format!("Too large resource version: {asked}, current: {version}"),
@@ -183,7 +183,7 @@ pub(super) fn too_large(asked: u64, version: u64, status: Status) -> Status {
     }
 }
 
-/// The JSON of an object with its type.
+/// The JSON of an object with apiVersion and kind.
 pub(super) fn typed_json(entry: &Entry) -> Vec<u8> {
     let mut out =
         format!(r#"{{"kind":"{}","apiVersion":"{}","#, entry.kind, wire::api_version(entry.kind)).into_bytes();
@@ -218,7 +218,7 @@ fn list_head(encoding: Encoding, kind: Kind, page: &Page, bytes: usize) -> Vec<u
     }
 }
 
-/// The items of a page, with what the action does to them.
+/// The encoded items of a page, with the fault applied to them.
 fn items(encoding: Encoding, entries: &[Arc<Entry>], action: Option<&Action>) -> Vec<Vec<u8>> {
     let encoded = entries.iter().enumerate().map(|(number, entry)| match action {
         Some(Action::BrokenObject) if number == 0 => item(encoding, &entry.damaged(Damage::Content), true),

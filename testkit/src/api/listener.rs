@@ -1,4 +1,4 @@
-//! The listening socket and the threads of the connections.
+//! The listening socket and the connection threads.
 
 use std::collections::HashMap;
 use std::io::{self, Write as _};
@@ -20,7 +20,7 @@ use super::http2::{self, Order};
 use super::request::Head;
 use super::{Shared, locked};
 
-/// Accepts connections until it is stopped, and again when it is resumed.
+/// Accepts connections until stopped, and again after a resume.
 pub(super) struct Listener {
     control: Arc<Control>,
     acceptor: Option<JoinHandle<()>>,
@@ -28,7 +28,7 @@ pub(super) struct Listener {
 
 struct Control {
     address: SocketAddr,
-    /// what is wanted, and what is
+    /// the desired and the actual state
     state: Mutex<(State, State)>,
     changed: Condvar,
     waker: OwnedFd,
@@ -36,7 +36,7 @@ struct Control {
     open: Mutex<HashMap<u64, Open>>,
 }
 
-/// A connection that is open.
+/// An open connection.
 struct Open {
     socket: Socket,
     orders: watch::Sender<Order>,
@@ -53,7 +53,7 @@ enum State {
 
 impl Listener {
     pub(super) fn start(address: SocketAddr, shared: Arc<Shared>) -> Self {
-        // Holds the port while the server is stopped, without listening.
+        // Reserves the port without listening while the server is stopped.
         let reserved = RawSocket::new(Domain::for_address(address), Type::STREAM, None).expect("a socket");
         reserved.set_reuse_address(true).expect("an option of the socket");
         reserved.bind(&address.into()).unwrap_or_else(|error| panic!("binding {address}: {error}"));
@@ -90,12 +90,12 @@ impl Listener {
     pub(super) fn cut(&self) {
         for open in locked(&self.control.open).values() {
             open.orders.send_replace(Order::End);
-            // It may have ended already.
+            // The connection may have ended already.
             let _ = open.socket.0.shutdown(Shutdown::Both);
         }
     }
 
-    /// Gives an order to all connections of HTTP/2.
+    /// Sends a command to all HTTP/2 connections.
     pub(super) fn order(&self, order: Order) {
         for open in locked(&self.control.open).values() {
             open.orders.send_replace(order);
@@ -117,7 +117,7 @@ impl Drop for Listener {
         self.control.become_state(State::Ended);
         self.cut();
         if let Some(acceptor) = self.acceptor.take() {
-            // A panic of it has been printed.
+            // Its panic was printed already.
             let _ = acceptor.join();
         }
     }
@@ -126,11 +126,11 @@ impl Drop for Listener {
 // === impl Control ===
 
 impl Control {
-    /// Wants a state and waits until it is.
+    /// Sets the desired state and waits until it is reached.
     fn become_state(&self, wanted: State) {
         let mut state = locked(&self.state);
         state.0 = wanted;
-        // Not full: it is emptied each time.
+        // The counter can't overflow: it is reset at each wake-up.
         let _ = rustix::io::write(&self.waker, &1_u64.to_ne_bytes());
         self.changed.notify_all();
         while state.1 != state.0 && state.1 != State::Ended {
@@ -148,7 +148,7 @@ impl Control {
     }
 }
 
-/// Says that accepting is over, also after a panic, so that nobody waits for it.
+/// Signals the end of accepting, also after a panic, so that no waiter blocks for ever.
 struct Over<'a>(&'a Control);
 
 impl Drop for Over<'_> {
@@ -178,10 +178,10 @@ fn accept_all(control: &Arc<Control>, shared: &Arc<Shared>, first: TcpListener) 
             listener = Some(TcpListener::bind(control.address).expect("listening again"));
         }
     }
-    // Whoever ends the server cuts the connections next.
+    // `Listener::drop` cuts the connections next.
     drop(over);
     for thread in threads {
-        // A panic of it has been printed.
+        // Its panic was printed already.
         let _ = thread.join();
     }
 }
@@ -203,7 +203,7 @@ fn accept_while_listening(
         if !connects {
             continue;
         }
-        // A client may have gone between.
+        // The client may have closed the connection since.
         let Ok((stream, _)) = listener.accept() else { continue };
         let number = control.accepted.fetch_add(1, Ordering::Relaxed) + 1;
         let socket = Socket(Arc::new(stream));
@@ -211,7 +211,7 @@ fn accept_while_listening(
         locked(&control.open).insert(number, Open { socket: socket.clone(), orders });
         let (control, shared) = (Arc::clone(control), Arc::clone(shared));
         let body = move || {
-            // The end of a connection, however it comes, is nothing to report: clients go, scripts cut.
+            // Connections may end in any way: clients close them, scripts cut them.
             let _ = serve(&shared, number, &socket, ordered);
             locked(&control.open).remove(&number);
         };
@@ -250,7 +250,7 @@ fn serve(shared: &Arc<Shared>, number: u64, socket: &Socket, orders: watch::Rece
     Ok(())
 }
 
-/// One request and its answer.
+/// Handles one request.
 pub(super) fn exchange(
     shared: &Shared,
     connection: &mut Connection,
@@ -268,7 +268,7 @@ pub(super) fn exchange(
     if encoding.is_none() { exchange.fail(&failure(406, &seen, "")) } else { exchange.answer(route, body) }
 }
 
-/// Closes so that what was written arrives: what the client has sent would turn the close into a reset.
+/// Closes the connection without losing written data: unread input would turn the close into a reset.
 fn farewell(mut stream: &TcpStream) -> io::Result<()> {
     stream.shutdown(Shutdown::Write)?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;

@@ -1,8 +1,8 @@
 //! A scripted API server: lists, streaming lists and watches over HTTP/1.1, with TLS or without, and over HTTP/2 with TLS,
-//! in JSON and protobuf, as a real one answers them where a client can tell; and every fault of a network or a server.
+//! in JSON and protobuf, indistinguishable from a real one for a client; and scripted faults of networks and servers.
 //!
-//! Objects are put in from outside, by [`ApiServer::put`] or by PUT and DELETE of their paths; Events are kept as clients
-//! write them. Each connection has a thread; nothing runs while nothing changes.
+//! Tests write objects by [`ApiServer::put`], or by PUT and DELETE of their paths; Events are stored as clients write them.
+//! Each connection has a thread; no thread runs while nothing changes.
 
 mod authority;
 mod body;
@@ -41,50 +41,50 @@ use fault::Script;
 use listener::Listener;
 use store::Store;
 
-/// What a server is like.
+/// Configuration of a server.
 pub struct Options {
     /// its certificate; plain HTTP without
     pub tls: Option<Identity>,
     /// client certificates of this authority are accepted
     pub clients: Option<Authority>,
-    /// where it listens; port 0 for any
+    /// listening address; port 0 for any free port
     pub listen: SocketAddr,
-    /// a bearer token that is accepted; with neither this nor `clients` everybody is
+    /// the accepted bearer token; with neither this nor `clients`, every client is accepted
     pub token: Option<String>,
-    /// what all paths begin with, say `/clusters/a`
+    /// prefix of all paths, for example `/clusters/a`
     pub prefix: String,
-    /// it offers HTTP/2 over TLS
+    /// offers HTTP/2 over TLS
     pub http2: bool,
     /// SETTINGS_MAX_CONCURRENT_STREAMS of HTTP/2
     pub streams: Option<u32>,
-    /// whether it knows `sendInitialEvents`; without, it answers 422 to that
+    /// supports `sendInitialEvents` (streaming lists); without, responds 422 to it
     pub streaming_lists: bool,
-    /// whether it knows protobuf; without, JSON is all that it can answer
+    /// supports protobuf; without, responds in JSON only
     pub protobuf: bool,
-    /// how often watches get bookmarks that want them; without, only by [`ApiServer::bookmark`]
+    /// interval of bookmarks for watches that request them; without, only by [`ApiServer::bookmark`]
     pub bookmarks: Option<Duration>,
-    /// a watch from a version that is gone gets 410 as a status, not as an event
+    /// a watch from an expired version gets 410 as an HTTP status, not as an event
     pub gone_as_status: bool,
 }
 
-/// A server. Its threads end when it is dropped.
+/// A running server. Its threads end when it is dropped.
 pub struct ApiServer {
     shared: Arc<Shared>,
     listener: Listener,
 }
 
-/// When a change was told to a watch, for who measures what comes of it.
+/// Times of sending a change to a watch, for latency measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
     /// the change's resourceVersion
     pub version: u64,
     /// just before its event was written
     pub begun: Instant,
-    /// its last byte is with the system
+    /// after its last byte was handed to the kernel
     pub ended: Instant,
 }
 
-/// What its threads share.
+/// State shared by the server's threads.
 struct Shared {
     options: Options,
     store: Mutex<Store>,
@@ -94,7 +94,7 @@ struct Shared {
     tls: Mutex<Option<(Identity, Arc<rustls::ServerConfig>)>>,
     told: Mutex<Option<Told>>,
     events: Mutex<Vec<Value>>,
-    /// reads of HTTP/2 that brought something
+    /// HTTP/2 reads that returned data
     heard: AtomicU64,
 }
 
@@ -119,7 +119,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// TLS with a certificate for 127.0.0.1 and localhost of an authority made for it, and a token.
+    /// TLS with a certificate for 127.0.0.1 and localhost, signed by a new authority, and a token.
     pub fn secure() -> Self {
         let server = Authority::new("lab").server(&["127.0.0.1", "localhost"], Validity::Now);
         Self { tls: Some(server), token: Some("let-me-in".to_owned()), ..Self::default() }
@@ -147,23 +147,23 @@ impl ApiServer {
         Self { listener: Listener::start(listen, Arc::clone(&shared)), shared }
     }
 
-    /// Where it listens.
+    /// Listening address.
     pub fn address(&self) -> SocketAddr {
         self.listener.address()
     }
 
-    /// Its URL, as a kubeconfig has it.
+    /// The server's URL, for a kubeconfig.
     pub fn url(&self) -> String {
         let scheme = if self.shared.options.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}{}", self.address(), self.shared.options.prefix)
     }
 
-    /// Writes a kubeconfig for it, with a client certificate where it wants one, else with its token.
+    /// Writes a kubeconfig for the server, with a client certificate if it requests them, else with its token.
     pub fn kubeconfig(&self, file: &Path) {
         fs::write(file, self.kubeconfig_text()).unwrap_or_else(|error| panic!("writing {}: {error}", file.display()));
     }
 
-    /// The text of such a kubeconfig.
+    /// The content of [`ApiServer::kubeconfig`].
     pub fn kubeconfig_text(&self) -> String {
         let user = if let Some(clients) = &self.shared.options.clients {
             let client = clients.client("system:kube-proxy", &["system:node-proxiers"], Validity::Now);
@@ -183,7 +183,7 @@ impl ApiServer {
         )
     }
 
-    /// Shows another certificate from the next connection on.
+    /// Presents another certificate from the next connection on.
     pub fn present(&self, identity: Identity) {
         *locked(&self.shared.tls) = Some(with_config(identity, &self.shared.options));
     }
@@ -193,17 +193,16 @@ impl ApiServer {
         *locked(&self.shared.token) = token.map(str::to_owned);
     }
 
-    /// Creates or replaces objects (JSON, or YAML documents), in order; watches are told. Returns the last one's
+    /// Creates or replaces objects (JSON, or YAML documents), in order; watches get the events. Returns the last one's
     /// resourceVersion.
     ///
     /// # Panics
-    /// If the text can't be read, or is none of an object that is served.
+    /// If the text can't be parsed, or the object's kind isn't served.
     pub fn put(&self, text: &str) -> u64 {
         self.put_all(text, None)
     }
 
-    /// The same with objects that no client can decode, though the frames around them are sound: until they are
-    /// replaced or deleted.
+    /// The same with objects that no client can decode, inside intact frames: until they are replaced or deleted.
     pub fn put_damaged(&self, text: &str, damage: Damage) -> u64 {
         self.put_all(text, Some(damage))
     }
@@ -213,42 +212,42 @@ impl ApiServer {
         Draft::all(text).into_iter().fold(None, put).expect("an object to put")
     }
 
-    /// Many at once.
+    /// Creates or replaces many objects at once.
     pub fn load(&self, objects: impl IntoIterator<Item = ApiObject>) {
         for object in objects {
             self.put(&object.text);
         }
     }
 
-    /// Deletes an object, `namespace/name` or `name`; nothing if there is none.
+    /// Deletes an object, `namespace/name` or `name`, and returns the resourceVersion of that; `None` if there is none.
     pub fn delete(&self, kind: Kind, name: &str) -> Option<u64> {
         let key = if name.contains('/') { name.to_owned() } else { format!("/{name}") };
         self.shared.delete(kind, &key)
     }
 
-    /// The resourceVersion of now.
+    /// The current resourceVersion.
     pub fn version(&self) -> u64 {
         self.shared.store().version()
     }
 
-    /// Forgets the past: a watch from an older resourceVersion than now, and every continue token, is answered with 410.
-    /// Open watches go on. Now is a new resourceVersion, so that this is true of all clients that don't get a bookmark.
+    /// Compacts the history: a watch from an older resourceVersion than the current one, and every continue token, is answered
+    /// with 410. Open watches go on. The resourceVersion increases, so that every client without a newer bookmark is affected.
     pub fn compact(&self) {
         self.shared.store().compact();
     }
 
-    /// Goes back to this resourceVersion, as one whose store was restored from a backup: what was written since is not there
-    /// any more, and nobody is told. To be done while it is stopped.
+    /// Goes back to this resourceVersion, as a server whose store was restored from a backup: later writes are lost, without
+    /// events. Call it while the server is stopped.
     pub fn restore(&self, version: u64) {
         self.shared.store().restore(version);
     }
 
-    /// Sends a bookmark to every open watch that wants them.
+    /// Sends a bookmark to every open watch that has requested them.
     pub fn bookmark(&self) {
         self.shared.store().bookmark();
     }
 
-    /// Adds a fault.
+    /// Adds a fault of the next matching requests.
     pub fn script(&self, rule: Rule) {
         locked(&self.shared.script).add(rule);
     }
@@ -258,7 +257,7 @@ impl ApiServer {
         locked(&self.shared.script).welcome(times, welcome);
     }
 
-    /// Takes back all faults that have not come yet.
+    /// Removes all faults that have not occurred yet.
     pub fn clear(&self) {
         locked(&self.shared.script).clear();
     }
@@ -268,68 +267,68 @@ impl ApiServer {
         locked(&self.shared.requests).clone()
     }
 
-    /// Forgets them.
+    /// Clears the recorded requests.
     pub fn forget_requests(&self) {
         locked(&self.shared.requests).clear();
     }
 
-    /// The Events that were written, as they are now, in the order of their creation.
+    /// The stored Events, in the order of their creation.
     pub fn events(&self) -> Vec<Value> {
         locked(&self.shared.events).clone()
     }
 
-    /// Forgets them, as a server does after an hour.
+    /// Deletes the Events, as a server does after an hour.
     pub fn forget_events(&self) {
         locked(&self.shared.events).clear();
     }
 
-    /// Connections accepted so far, also those that came to nothing.
+    /// Connections accepted so far, failed ones included.
     pub fn connections(&self) -> u64 {
         self.listener.accepted()
     }
 
-    /// Watches that are open now.
+    /// Number of open watches.
     pub fn watches(&self) -> usize {
         self.shared.store().watchers()
     }
 
-    /// Ends the open watches of a kind properly, as if their time were over.
+    /// Ends the open watches of a kind properly, as at their timeout.
     pub fn end_watches(&self, kind: Kind) {
         self.shared.store().end_watches(kind);
     }
 
-    /// Reads over HTTP/2 so far that brought something: requests, acknowledgements, pings.
+    /// HTTP/2 reads so far that returned data: requests, acknowledgements, pings.
     pub fn heard(&self) -> u64 {
         self.shared.heard.load(Ordering::Relaxed)
     }
 
-    /// The change that was told last to a watch; one of the watches, where there are several.
+    /// The change that was last sent to a watch; with several watches, to one of them.
     pub fn last_told(&self) -> Option<Told> {
         *locked(&self.shared.told)
     }
 
-    /// Ends all connections now, in the middle of whatever they are at.
+    /// Ends all connections at once, in any state.
     pub fn cut(&self) {
         self.listener.cut();
     }
 
-    /// Sends GOAWAY on all connections of HTTP/2: what has begun goes on, new requests are for a new connection.
+    /// Sends GOAWAY on all HTTP/2 connections: requests under way go on, new ones need a new connection.
     pub fn go_away(&self) {
         self.listener.order(http2::Order::Leave);
     }
 
-    /// Leaves all connections of HTTP/2 as they are: open, but nothing is read or said on them any more, not even to
+    /// Freezes all HTTP/2 connections: they stay open, but nothing is read or written on them any more, not even answers to
     /// pings.
     pub fn freeze(&self) {
         self.listener.order(http2::Order::Freeze);
     }
 
-    /// Refuses connections and ends those that there are.
+    /// Stops listening and ends all connections.
     pub fn stop(&self) {
         self.listener.stop();
     }
 
-    /// Listens again, at the same port.
+    /// Listens again, on the same port.
     pub fn resume(&self) {
         self.listener.resume();
     }
@@ -357,7 +356,7 @@ impl Shared {
         Some(version)
     }
 
-    /// Whether a request comes with what it needs to be answered.
+    /// True if the request is authenticated.
     fn admits(&self, connection: &Connection, seen: &Seen) -> bool {
         let token = locked(&self.token);
         let bearer = seen.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
@@ -366,7 +365,7 @@ impl Shared {
     }
 }
 
-/// A panic of a test while it held the lock is that test's matter.
+/// Locks a mutex and ignores poisoning: a test that panicked with the lock held fails by itself.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! Builders of many objects with what those of a real cluster carry: owners, managed fields, labels, references to pods.
+//! Builders of many objects with the fields of a real cluster's: owners, managed fields, labels, references to pods.
 //!
 //! Service `i` is `bench/service-i` with one TCP port and the cluster IP [`vip`]; its slice `bench/service-i-a` has ten
-//! endpoints, of the sixteen addresses that [`endpoint`] gives it. JSON of a slice is 4 kB or so.
+//! endpoints, of the sixteen addresses that [`endpoint`] gives it. A slice is about 4 kB of JSON.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -23,22 +23,22 @@ pub fn vip(index: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a60_0001 + u32::try_from(index).expect("few enough"))
 }
 
-/// An endpoint of a service; there are 16 to choose from.
+/// Address of one of a service's 16 possible endpoints.
 pub fn endpoint(index: usize, number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0af4_0001 + 16 * u32::try_from(index).expect("few enough") + number)
 }
 
-/// The endpoints that a service has at first.
+/// The initial endpoints of a service.
 pub fn first_endpoints(index: usize) -> Vec<Ipv4Addr> {
     (0..ENDPOINTS).map(|number| endpoint(index, number)).collect()
 }
 
-/// That many services, each with its slice.
+/// `count` services, each with its slice.
 pub fn services(count: usize) -> impl Iterator<Item = ApiObject> {
     (0..count).flat_map(|index| [service(index), slice(index, &first_endpoints(index))])
 }
 
-/// A service.
+/// The Service with this number.
 pub fn service(index: usize) -> ApiObject {
     let vip = vip(index);
     let meta = meta(
@@ -98,7 +98,7 @@ pub fn slice(index: usize, endpoints: &[Ipv4Addr]) -> ApiObject {
     ApiObject::new(Kind::EndpointSlice, json)
 }
 
-/// The slice of a service after `round` replacements of its last endpoint: each round another of the spare addresses.
+/// The slice of a service after `round` replacements of its last endpoint: each round uses another of the spare addresses.
 pub fn replaced(index: usize, round: u32) -> ApiObject {
     let mut endpoints = first_endpoints(index);
     if let (Some(last), true) = (endpoints.last_mut(), round > 0) {
@@ -129,7 +129,7 @@ pub fn node(name: &str, address: Ipv4Addr, zone: &str) -> ApiObject {
     ApiObject::new(Kind::Node, json)
 }
 
-/// The ranges of the cluster IPs.
+/// A ServiceCIDR with these ranges of cluster IPs.
 pub fn service_cidr(name: &str, cidrs: &[&str]) -> ApiObject {
     let cidrs: Vec<_> = cidrs.iter().map(|cidr| format!("\"{cidr}\"")).collect();
     let meta = meta(name, "", 5, 0, "{}", "{}", "[]", "");
@@ -140,7 +140,7 @@ pub fn service_cidr(name: &str, cidrs: &[&str]) -> ApiObject {
     ApiObject::new(Kind::ServiceCidr, json)
 }
 
-/// The same object, one of this module's, with an annotation of that many bytes.
+/// A copy of an object of this module with an annotation of `bytes` bytes.
 pub fn padded(object: &ApiObject, bytes: usize) -> ApiObject {
     let mut value: Value = serde_json::from_str(&object.text).expect("JSON of an object");
     let annotations = value.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
@@ -148,7 +148,7 @@ pub fn padded(object: &ApiObject, bytes: usize) -> ApiObject {
     ApiObject::new(object.kind, value.to_string())
 }
 
-/// `family` tells kinds of objects apart.
+/// A uid; `family` distinguishes kinds of objects.
 fn uid(family: usize, number: usize) -> String {
     format!("{:08x}-5b1c-4c6e-9f3a-{family:04x}{number:08x}", number.wrapping_mul(0x9e37_79b9) & 0xffff_ffff)
 }

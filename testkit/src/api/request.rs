@@ -1,4 +1,4 @@
-//! A request's head, and what it asks for.
+//! Parses a request's head and routes its path.
 
 use std::time::Instant;
 
@@ -10,42 +10,42 @@ use super::fault::Form;
 #[derive(Clone, Debug)]
 pub(super) struct Head {
     pub(super) method: String,
-    /// path and query as they were sent
+    /// path and query, verbatim
     pub(super) target: String,
     pub(super) headers: Vec<(String, String)>,
 }
 
-/// A request that came.
+/// A recorded request.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// GET …
     pub method: String,
-    /// what it asks for
+    /// form of the request
     pub form: Form,
-    /// of which kind of object, if of one
+    /// kind of the requested objects, if known
     pub kind: Option<Kind>,
     /// the namespace of the requested objects; blank for all namespaces
     pub namespace: String,
-    /// path and query as they were sent
+    /// path and query, verbatim
     pub path_and_query: String,
     /// query parameters, decoded, in order
     pub parameters: Vec<(String, String)>,
     /// headers, names in lower case, in order
     pub headers: Vec<(String, String)>,
-    /// when its head had come
+    /// time at which its head was complete
     pub when: Instant,
-    /// of which connection, counted from 1
+    /// number of the connection, counted from 1
     pub connection: u64,
 }
 
-/// What a path leads to.
+/// The resource that a path names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Route {
-    /// of this namespace, or of all where that is blank
+    /// of this namespace, or of all if blank
     List(Kind, String),
-    /// with its key
+    /// one object, with its key
     Object(Kind, String),
-    /// of a namespace; one of them, where it is named
+    /// the Events of a namespace, or the named one
     Events {
         namespace: String,
         name: Option<String>,
@@ -54,7 +54,7 @@ pub(super) enum Route {
     Nothing,
 }
 
-/// The plural of a kind, as paths have it.
+/// The plural of a kind in paths.
 pub(super) fn plural(kind: Kind) -> &'static str {
     match kind {
         Kind::Service => "services",
@@ -73,7 +73,7 @@ pub(super) fn group(kind: Kind) -> &'static str {
     }
 }
 
-/// Reads a head.
+/// Parses a head.
 pub(super) fn parse(bytes: &[u8]) -> Option<Head> {
     let text = std::str::from_utf8(bytes).ok()?;
     let mut lines = text.split("\r\n");
@@ -96,7 +96,7 @@ impl Head {
         find(&self.headers, name)
     }
 
-    /// Of a server whose paths have a prefix.
+    /// Routes the path on a server whose paths have this prefix.
     pub(super) fn route(&self, prefix: &str) -> Route {
         let path = self.target.split('?').next().unwrap_or_default();
         let parts: Vec<_> = path.strip_prefix(prefix).unwrap_or_default().split('/').skip(1).collect();

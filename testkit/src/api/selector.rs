@@ -1,10 +1,10 @@
-//! Label and field selectors, read the way the API server reads them.
+//! Label and field selectors, with the API server's syntax.
 
 use std::collections::BTreeMap;
 
 use ferry_api::object::Kind;
 
-/// What a selector looks at.
+/// The labels and fields of an object that selectors match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Traits {
     pub(super) labels: BTreeMap<String, String>,
@@ -12,7 +12,7 @@ pub(super) struct Traits {
     pub(super) fields: BTreeMap<&'static str, String>,
 }
 
-/// Both selectors of a request; an object must fit all terms.
+/// Both selectors of a request; an object must match all terms.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Selector {
     labels: Vec<Term>,
@@ -40,7 +40,7 @@ pub(super) fn selectable(kind: Kind) -> &'static [&'static str] {
 // === impl Selector ===
 
 impl Selector {
-    /// Reads both; the error is the message of a 400.
+    /// Parses both selectors; the error is the message of a 400.
     pub(super) fn parse(kind: Kind, labels: &str, fields: &str) -> Result<Self, String> {
         let selector = Self { labels: terms(labels)?, fields: terms(fields)? };
         for term in &selector.fields {
@@ -93,7 +93,7 @@ fn term(text: &str) -> Result<Term, String> {
     let (Term::Has(name) | Term::HasNot(name) | Term::Is(name, _) | Term::IsNot(name, _)) = &term;
     let fine = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     if name.is_empty() || !name.chars().all(fine) {
-        // in, notin and comparisons of numbers are not known here
+        // in, notin and comparisons of numbers are not supported here
         return Err(format!("unable to parse requirement: found '{text}'"));
     }
     Ok(term)

@@ -1,4 +1,4 @@
-//! What the server holds: objects of all kinds under one counter of versions, and what happened to them.
+//! The server's store: objects of all kinds under one resourceVersion counter, and the history of their changes.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -10,15 +10,15 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::entry::{Damage, Draft, Entry};
 use super::selector::Selector;
 
-/// Changes of a kind that are remembered; who asks for older ones is told that they are gone.
+/// Changes kept per kind; a watch from an older version gets 410 Gone.
 const LOG: usize = 16_384;
-/// Lists of which pages may still be asked for.
+/// Paged lists kept for requests of their further pages.
 const SNAPSHOTS: usize = 64;
 
-/// Everything behind the server's lock.
+/// The state behind the server's lock.
 pub(super) struct Store {
     version: u64,
-    /// watches from before this are too old
+    /// watches from versions before this get 410 Gone
     floor: u64,
     kinds: HashMap<Kind, Held>,
     snapshots: BTreeMap<u64, Snapshot>,
@@ -34,33 +34,33 @@ pub(super) struct Store {
 struct Held {
     objects: BTreeMap<String, Arc<Entry>>,
     log: VecDeque<Change>,
-    /// version of the last change that was forgotten
+    /// version of the newest change that was discarded
     forgotten: u64,
 }
 
-/// What happened to one object.
+/// A change of one object.
 #[derive(Clone)]
 pub(super) struct Change {
     pub(super) version: u64,
     pub(super) old: Option<Arc<Entry>>,
     pub(super) new: Option<Arc<Entry>>,
-    /// the old content at the new version: what who no longer sees the object is told
+    /// the old content at the new version, for the DELETED event of watches whose selector no longer matches the object
     gone: Option<Arc<Entry>>,
 }
 
-/// A list of which some pages have been given out.
+/// A list with pages still to be requested.
 #[derive(Clone)]
 pub(super) struct Snapshot {
     pub(super) version: u64,
     pub(super) entries: Arc<[Arc<Entry>]>,
 }
 
-/// A version that is no longer there.
+/// A version whose changes are no longer kept.
 pub(super) struct Gone {
     pub(super) floor: u64,
 }
 
-/// What an open watch is told.
+/// Type of a watch event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Added,
@@ -107,7 +107,7 @@ impl Store {
         self.version
     }
 
-    /// Nothing if there is no such object.
+    /// Deletes an object; `None` if there is none.
     pub(super) fn delete(&mut self, kind: Kind, key: &str) -> Option<u64> {
         let held = self.kinds.entry(kind).or_default();
         let old = held.objects.remove(key)?;
@@ -118,7 +118,7 @@ impl Store {
     }
 
     pub(super) fn compact(&mut self) {
-        // As if an object of a kind that nobody here watches had been written.
+        // As after a write to an object of a kind that isn't served here.
         self.version += 1;
         self.floor = self.version;
         self.snapshots.clear();
@@ -143,7 +143,7 @@ impl Store {
         Snapshot { version: self.version, entries }
     }
 
-    /// Keeps a list for its further pages, of which this is the number.
+    /// Keeps a list for its further pages, and returns its number.
     pub(super) fn keep(&mut self, snapshot: Snapshot) -> u64 {
         let number = self.next_snapshot;
         self.next_snapshot += 1;
@@ -173,7 +173,7 @@ impl Store {
         Ok((held.log.range(first..).cloned().collect(), self.version))
     }
 
-    /// A watch begins; it is woken by this descriptor at each change of its kind.
+    /// Registers a watch; the descriptor becomes readable at each change of its kind.
     pub(super) fn subscribe(&mut self, kind: Kind) -> (u64, Arc<OwnedFd>) {
         let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("making an eventfd");
         let waker = Arc::new(waker);
@@ -187,7 +187,7 @@ impl Store {
         self.ending.remove(&number);
     }
 
-    /// Ends the watches of a kind as if their time were over.
+    /// Ends the watches of a kind as at their timeout.
     pub(super) fn end_watches(&mut self, kind: Kind) {
         let of_kind = self.watchers.iter().filter(|(_, (of, _))| *of == kind);
         self.ending.extend(of_kind.map(|(number, _)| *number));
@@ -203,21 +203,21 @@ impl Store {
         self.watchers.len()
     }
 
-    /// Wakes the watches of these kinds.
+    /// Wakes the watches of the selected kinds.
     pub(super) fn wake(&self, kinds: impl Fn(Kind) -> bool) {
         for (_, waker) in self.watchers.values().filter(|(kind, _)| kinds(*kind)) {
-            // Full only if it has been woken 2^64 times and never looked.
+            // Overflows only after 2^64 wake-ups without a read.
             let _ = rustix::io::write(waker, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Asks all watches for a bookmark.
+    /// Requests a bookmark of all watches.
     pub(super) fn bookmark(&mut self) {
         self.bookmarks += 1;
         self.wake(|_| true);
     }
 
-    /// How often bookmarks have been asked for.
+    /// Number of requests for bookmarks so far.
     pub(super) fn bookmarks(&self) -> u64 {
         self.bookmarks
     }
@@ -239,7 +239,7 @@ impl Held {
 // === impl Change ===
 
 impl Change {
-    /// What a watch with this selector sees of it.
+    /// The event of this change for a watch with this selector.
     pub(super) fn seen_by(&self, selector: &Selector) -> Option<(Verb, &Arc<Entry>)> {
         let seen = |entry: &&Arc<Entry>| selector.fits(&entry.traits);
         match (self.old.as_ref().filter(seen), self.new.as_ref().filter(seen)) {

@@ -1,4 +1,4 @@
-//! A client of its own, written by hand, so that what is checked here is what goes over the wire.
+//! Tests of the API server with a minimal hand-written client, so that they check the bytes on the wire.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -42,7 +42,7 @@ impl Client {
         (headers[9..12].parse().expect("a status"), headers.to_lowercase())
     }
 
-    /// Nothing at the end, or where the connection is cut.
+    /// Reads one chunk; `None` at the end or after a cut.
     fn chunk(&mut self) -> Option<Vec<u8>> {
         let mut size = String::new();
         self.reader.read_line(&mut size).ok()?;
@@ -86,7 +86,7 @@ impl Client {
         Some((event["type"].as_str().expect("a type").to_owned(), event["object"].clone()))
     }
 
-    /// Type and name of the next event.
+    /// Reads the type and name of the next event.
     fn told(&mut self) -> String {
         let (verb, object) = self.event().expect("an event");
         format!("{verb} {}", object["metadata"]["name"].as_str().unwrap_or_default())

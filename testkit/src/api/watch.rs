@@ -1,4 +1,4 @@
-//! Watches, from a version or from the beginning.
+//! Answers watch requests, from a resourceVersion or with initial events (streaming lists).
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -18,7 +18,7 @@ use super::store::Verb;
 use super::{Shared, Told, locked};
 use crate::wire::{self, Status};
 
-/// How long a watch lasts that doesn't say.
+/// Duration of a watch without timeoutSeconds.
 const UNASKED_TIMEOUT: Duration = Duration::from_mins(30);
 
 /// Counts as an open watch until it is dropped.
@@ -28,11 +28,11 @@ struct Subscription<'a> {
     waker: Arc<OwnedFd>,
 }
 
-/// Where a watch begins.
+/// Start of a watch.
 struct Start {
-    /// what is told first
+    /// the initial events
     initial: Vec<Arc<Entry>>,
-    /// changes after this follow
+    /// the resourceVersion whose later changes follow
     after: u64,
 }
 
@@ -43,11 +43,11 @@ struct Watch<'a> {
     encoding: Encoding,
     action: Option<&'a Action>,
     events: usize,
-    /// what an ERROR event of the script says
+    /// the Status of a scripted ERROR event
     error: Status,
 }
 
-/// Whether a watch goes on.
+/// Continuation of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Goes,
@@ -73,7 +73,7 @@ impl Exchange<'_> {
             Ok((selector, start))
         }) {
             Ok(begin) => begin,
-            // Of a version that is gone a server tells within the stream.
+            // For an expired version, a real server sends an ERROR event within the stream.
             Err(status) if status.code == 410 && !self.server.options.gone_as_status => {
                 let encoding = self.encoding;
                 let Some(mut body) = self.begin(true)? else { return Ok(()) };
@@ -135,7 +135,7 @@ impl Exchange<'_> {
 // === impl Watch ===
 
 impl Watch<'_> {
-    /// What comes before the first change.
+    /// Sends the initial events.
     fn open(&mut self, start: &Start, streaming: bool) -> io::Result<Next> {
         match self.action {
             Some(Action::Endless) => {
@@ -168,7 +168,7 @@ impl Watch<'_> {
         Ok(Next::Goes)
     }
 
-    /// Changes as they come.
+    /// Sends changes as they happen.
     fn follow(
         &mut self,
         server: &Shared,
@@ -239,7 +239,7 @@ impl Watch<'_> {
         self.fault_after_events()
     }
 
-    /// The faults that come after so many events.
+    /// Applies the faults that occur after a number of events.
     fn fault_after_events(&mut self) -> io::Result<Next> {
         match self.action {
             Some(Action::ErrorEvent { after, .. }) if *after == self.events => {
@@ -249,7 +249,7 @@ impl Watch<'_> {
             Some(Action::BrokenFrame { after }) if *after == self.events => {
                 let garbage = match self.encoding {
                     Encoding::Json => [GARBAGE_JSON, b"\n"].concat(),
-                    // A length that fits, and no event in it.
+                    // A valid length, but not an event.
                     Encoding::Protobuf => [&[0, 0, 0, 16], GARBAGE].concat(),
                 };
                 self.body.content(&garbage)?;

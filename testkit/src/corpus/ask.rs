@@ -1,4 +1,4 @@
-//! Many connections at once: one thread in each machine, one socket for each connection, nobody waits for anybody.
+//! Makes many connections concurrently: one thread per machine, one non-blocking socket per connection.
 #![expect(clippy::indexing_slicing, reason = "a number is always the place of an ask among all of them")]
 
 use std::collections::VecDeque;
@@ -20,35 +20,35 @@ use super::terrain::{SourcePorts, Terrain};
 use crate::lab::Place;
 use crate::probe::{Answer, Outcome, sctp};
 
-/// How long nothing must come to count as silence.
+/// Time without an answer that counts as silence.
 const SILENCE: Duration = Duration::from_millis(350);
-/// How long to wait for what should come.
+/// Time limit for an expected answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// So many connections that should be answered are open at once, per machine.
+/// Concurrent connections per machine of those with an expected answer.
 const TOGETHER: usize = 48;
-/// After so many that weren't, no others are begun.
+/// Number of unanswered connections after which no further ones are started.
 const ENOUGH_TIMEOUTS: usize = 8;
-/// Number of the event that a message by ICMP has come.
+/// Epoll token of the ICMP sockets.
 const ICMP: u64 = u64::MAX;
-/// SCTP's number among the protocols over IP.
+/// IP protocol number of SCTP.
 const SCTP: u8 = 132;
 
 /// One connection to make.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask {
-    /// by which machine
+    /// the connecting machine
     pub(super) from: Place,
-    /// from which address
+    /// its source address
     pub(super) source: IpAddr,
-    /// to where
+    /// the destination
     pub(super) to: SocketAddr,
-    /// by which protocol
+    /// the protocol
     pub(super) protocol: Protocol,
-    /// no answer is expected: begin at once, and don't wait for long
+    /// no answer is expected: start at once, with the short time limit
     pub(super) silent: bool,
 }
 
-/// The connections of one machine under way.
+/// The connections in progress of one machine.
 struct Round<'a> {
     asks: &'a [Ask],
     ports: &'a SourcePorts,
@@ -56,7 +56,7 @@ struct Round<'a> {
     open: Vec<Option<Opened>>,
     events: OwnedFd,
     icmp: Vec<Socket>,
-    /// what may time out, by the order of beginning: that should be silent, that should not
+    /// connections that may time out, in order of their start: those expected to be silent, and the others
     waiting: [VecDeque<usize>; 2],
     timeouts: usize,
 }
@@ -68,8 +68,8 @@ struct Opened {
     text: Vec<u8>,
 }
 
-/// Makes all these connections, and says what came of each; `None` of those that were not made because too many others
-/// weren't answered.
+/// Makes all these connections and returns the outcome of each; `None` for those that were not started because too many
+/// others had no answer.
 pub(super) fn ask_all(terrain: &Terrain, asks: &[Ask]) -> Vec<Option<Outcome>> {
     let mut outcomes: Vec<Option<Outcome>> = vec![None; asks.len()];
     let parts = Place::ALL.map(|place| {
@@ -134,7 +134,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Ends what has waited for long enough, and forgets what has ended.
+    /// Times out overdue connections, and drops completed ones from the queues.
     fn give_up(&mut self) {
         let now = Instant::now();
         for silent in [true, false] {
@@ -211,7 +211,7 @@ impl<'a> Round<'a> {
             }
             Protocol::Sctp => match sctp::receive(&open.socket) {
                 Ok((packet, _)) => sctp::cookie(&packet, open.source_port).map(Answer::parse),
-                // refusals are read where they say which port they are about
+                // refusals are read from the ICMP sockets, which show the port
                 Err(_) => None,
             },
         };
@@ -220,7 +220,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// A raw socket is told of every refusal between two addresses, so for SCTP the message itself is read.
+    /// Reads ICMP errors of SCTP packets. A raw SCTP socket gets an error for every refusal between two addresses, regardless of
+    /// ports, so the ICMP message itself is needed.
     fn read_icmp(&mut self) {
         for refusal in icmp::read(&self.icmp) {
             let (source_port, port) = refusal.ports();
@@ -239,7 +240,7 @@ impl<'a> Round<'a> {
     }
 }
 
-/// How long to wait for what should come, or should not.
+/// Time limit of a connection, by its expectation.
 fn limit(silent: bool) -> Duration {
     if silent { SILENCE } else { PATIENCE }
 }
@@ -251,7 +252,7 @@ fn failure(error: &std::io::Error) -> Outcome {
     }
 }
 
-/// Begins a connection.
+/// Starts a connection.
 fn connect(ask: &Ask, ports: &SourcePorts) -> std::io::Result<(Socket, u16)> {
     let socket = socket(ask.source, ask.protocol)?;
     if ask.protocol == Protocol::Sctp {
@@ -270,15 +271,15 @@ fn connect(ask: &Ask, ports: &SourcePorts) -> std::io::Result<(Socket, u16)> {
         }
     };
     if ask.protocol == Protocol::Tcp {
-        // the end by a reset leaves nothing waiting, neither here nor in the connection table
+        // closing by a reset leaves neither a TIME_WAIT socket nor a waiting conntrack entry
         socket.set_linger(Some(Duration::ZERO))?;
     }
     match socket.connect(&ask.to.into()) {
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
         result => result?,
     }
-    // A refusal that comes before `connect` has returned is kept as a soft error: nobody would be told before TCP asks
-    // again, a second later.
+    // The kernel keeps a refusal that arrives before `connect` returns as a soft error, and reports it only with the SYN
+    // retransmission, a second later.
     if let Some(error) = socket.take_error()? {
         return Err(error);
     }
@@ -288,8 +289,8 @@ fn connect(ask: &Ask, ports: &SourcePorts) -> std::io::Result<(Socket, u16)> {
     Ok((socket, port))
 }
 
-/// A packet that is dropped or rejected on its way out of its own machine is an error for who sends it. It is no
-/// outcome yet: what tells them apart is whether an answer comes, as elsewhere.
+/// Ignores the EPERM of a packet that is dropped or rejected in the output hook of the sending machine. Drop and reject are
+/// distinguished by whether an answer arrives, as elsewhere.
 fn sent(result: std::io::Result<usize>) -> std::io::Result<()> {
     match result {
         Err(error) if error.kind() != ErrorKind::PermissionDenied => Err(error),

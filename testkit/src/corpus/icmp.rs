@@ -1,5 +1,5 @@
-//! Refusals as the messages that they are: what a raw socket needs to know which packet was refused, and how a ping
-//! fares, for which there are no ports and no servers.
+//! Decodes ICMP errors, to attribute refusals to packets of raw sockets, and sends pings, which have neither ports nor
+//! servers.
 
 use std::collections::BTreeSet;
 use std::io::Read as _;
@@ -13,33 +13,33 @@ use super::server::transparent;
 use super::terrain::Terrain;
 use crate::lab::Place;
 
-/// How long a refusal may take: it comes within a millisecond; the rest is for a machine with a load.
+/// Time limit for a refusal: it arrives within a millisecond; the rest is for a machine under load.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The echo requests of ICMP and ICMPv6.
 const ECHO: [u8; 2] = [8, 128];
 
-/// A packet that was refused: nobody is at the port, or knows the protocol.
+/// A packet refused by ICMP: port or protocol unreachable.
 pub(super) struct Refusal {
-    /// where it went
+    /// its destination
     pub(super) to: IpAddr,
     /// its protocol's number
     pub(super) protocol: u8,
-    /// what came after its IP header
+    /// the first bytes after its IP header
     pub(super) begins: [u8; 8],
 }
 
 /// A ping to send.
 #[derive(Clone, Copy)]
 pub(super) struct Ping {
-    /// by which machine
+    /// the sending machine
     pub(super) from: Place,
-    /// from which address
+    /// its source address
     pub(super) source: IpAddr,
-    /// to where
+    /// its destination
     pub(super) to: IpAddr,
 }
 
-/// Sockets that every message by ICMP comes to, of both families.
+/// Raw sockets of both families that receive every ICMP message.
 pub(super) fn sockets() -> Vec<Socket> {
     let open = |domain, protocol| {
         Socket::new(domain, Type::RAW.nonblocking(), Some(protocol)).expect("a raw socket needs root")
@@ -47,7 +47,7 @@ pub(super) fn sockets() -> Vec<Socket> {
     vec![open(Domain::IPV4, Protocol::ICMPV4), open(Domain::IPV6, Protocol::ICMPV6)]
 }
 
-/// All refusals that have come.
+/// Reads all refusals received so far.
 pub(super) fn read(sockets: &[Socket]) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     for mut socket in sockets {
@@ -59,7 +59,7 @@ pub(super) fn read(sockets: &[Socket]) -> Vec<Refusal> {
     refusals
 }
 
-/// Pings, and says which of them were not refused as a port is, by their places among all.
+/// Sends pings and returns the indexes of those that were not refused as an unreachable port.
 pub(super) fn unrefused(terrain: &Terrain, pings: &[Ping]) -> BTreeSet<usize> {
     let mut open: BTreeSet<usize> = (0..pings.len()).collect();
     for place in Place::ALL {
@@ -77,7 +77,7 @@ fn refused_here(pings: &[(usize, Ping)]) -> BTreeSet<usize> {
     let sockets = sockets();
     for (at, ping) in pings {
         if let Err(error) = send(*ping, u16::try_from(*at).expect("a small number")) {
-            // the rule that refuses it may tell the sender so
+            // a reject rule in the output hook may fail the send itself
             assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "ping to {}: {error}", ping.to);
         }
     }
@@ -113,8 +113,7 @@ fn send(ping: Ping, number: u16) -> std::io::Result<()> {
 // === impl Refusal ===
 
 impl Refusal {
-    /// Reads a message that says that a port or a protocol is unreachable. Over IPv4 a raw socket delivers the IP
-    /// header too.
+    /// Decodes a message of an unreachable port or protocol. Over IPv4 a raw socket delivers the IP header too.
     fn decode(packet: &[u8]) -> Option<Self> {
         let of_v4 = packet.first()? >> 4 == 4;
         let message = if of_v4 { packet.get(header_length(packet)?..)? } else { packet };
@@ -134,13 +133,13 @@ impl Refusal {
         Some(Self { to, protocol, begins: about.get(length..length + 8)?.try_into().ok()? })
     }
 
-    /// Whether it is about this ping of this number.
+    /// True if it refuses this ping with this number.
     fn is_about(&self, number: usize, ping: &Ping) -> bool {
         let [kind, _, _, _, high, low, ..] = self.begins;
         ping.to == self.to && ECHO.contains(&kind) && number == usize::from(u16::from_be_bytes([high, low]))
     }
 
-    /// The source and the destination port of what was refused, for a protocol that has ports.
+    /// Source and destination port of the refused packet, for a protocol with ports.
     pub(super) fn ports(&self) -> (u16, u16) {
         let [a, b, c, d, ..] = self.begins;
         (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))

@@ -1,4 +1,4 @@
-//! Whether what came of a connection is what the model decided.
+//! Compares the outcome of a connection with the model's verdict.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use super::terrain::Addresses;
 use crate::lab::Place;
 use crate::probe::{Answer, Outcome};
 
-/// What is there to answer, besides the rules.
+/// The lab's addresses and servers, which answer independently of the rules.
 pub(super) struct Scene<'a> {
     /// the node's addresses
     pub(super) addresses: &'a Addresses,
@@ -22,55 +22,58 @@ pub(super) struct Scene<'a> {
 // === impl Scene ===
 
 impl Scene<'_> {
-    /// The endpoint that answered, if one had to and did; or what is wrong.
+    /// Checks an outcome: the endpoint that answered, if the verdict is to forward.
+    ///
+    /// # Errors
+    /// If the outcome contradicts the verdict: the expectation that failed.
     pub(super) fn judge(&self, tried: &Try, outcome: &Outcome) -> Result<Option<SocketAddr>, &'static str> {
         match (&tried.verdict, outcome) {
             (Verdict::Forward(pool), Outcome::Answered(answer)) => {
-                let at = endpoint(answer).ok_or("this is no endpoint")?;
+                let at = endpoint(answer).ok_or("the answer names no endpoint")?;
                 let snat = pool.iter().find(|(known, _)| SocketAddr::new(known.address, known.port) == at);
-                let (_, snat) = snat.ok_or("this endpoint is not in the set")?;
+                let (_, snat) = snat.ok_or("the endpoint is not in the pool")?;
                 self.judge_source(tried, answer, at, *snat).map(|()| Some(at))
             }
             (Verdict::Drop, Outcome::Timeout) | (Verdict::Reject, Outcome::Refused) => Ok(None),
             (Verdict::Pass, _) => self.judge_untouched(tried, outcome).map(|()| None),
-            (Verdict::Forward(_), _) => Err("an endpoint has to answer"),
-            (Verdict::Drop, _) => Err("nothing has to come"),
-            (Verdict::Reject, _) => Err("it has to be refused"),
+            (Verdict::Forward(_), _) => Err("expected an answer of an endpoint"),
+            (Verdict::Drop, _) => Err("expected no answer"),
+            (Verdict::Reject, _) => Err("expected a refusal"),
         }
     }
 
     fn judge_source(&self, tried: &Try, answer: &Answer, at: SocketAddr, snat: Snat) -> Result<(), &'static str> {
         let seen = answer.seen.ip();
         let owner = self.addresses.owner(at.ip());
-        // what ends on the node passes none of the places where the kernel masquerades
+        // packets delivered to the node itself don't pass the postrouting hook, where masquerading happens
         let snat = if owner == Place::Node && tried.ask.from != Place::Node { Snat::Keep } else { snat };
         match snat {
             Snat::Keep if seen == tried.ask.source => Ok(()),
-            Snat::Keep => Err("the source has to be kept"),
+            Snat::Keep => Err("expected the source to be kept"),
             Snat::Masquerade => {
                 let own = self.addresses.towards(owner, Family::of(seen));
-                if own.contains(&seen) { Ok(()) } else { Err("the source has to be masqueraded") }
+                if own.contains(&seen) { Ok(()) } else { Err("expected the source to be masqueraded") }
             }
         }
     }
 
-    /// A connection that is none of ours comes to whoever has the address, from where it comes.
+    /// An untranslated connection reaches the owner of its destination address, with its source kept.
     fn judge_untouched(&self, tried: &Try, outcome: &Outcome) -> Result<(), &'static str> {
         let served = self.servers.contains(&(tried.ask.protocol, tried.ask.to));
         match outcome {
             Outcome::Answered(answer) => {
                 let itself = endpoint(answer) == Some(tried.ask.to) && answer.seen.ip() == tried.ask.source;
-                if itself { Ok(()) } else { Err("it has to be left alone") }
+                if itself { Ok(()) } else { Err("expected the packet to pass untranslated") }
             }
             Outcome::Refused if !served => Ok(()),
-            // who listens to all SCTP refuses none
+            // a raw socket takes in all SCTP, so the kernel refuses none
             Outcome::Timeout if !served && tried.ask.protocol == Protocol::Sctp => Ok(()),
-            Outcome::Refused | Outcome::Timeout | Outcome::Failed(_) => Err("it has to be left alone"),
+            Outcome::Refused | Outcome::Timeout | Outcome::Failed(_) => Err("expected the packet to pass untranslated"),
         }
     }
 }
 
-/// Whether a server has to be put where this connection goes if it is left alone. The node refuses by itself.
+/// True if the connection needs a server at its destination because the rules pass it. The node itself refuses without one.
 pub(super) fn wants_server(tried: &Try, addresses: &Addresses) -> bool {
     tried.verdict == Verdict::Pass && addresses.owner(tried.ask.to.ip()) != Place::Node
 }

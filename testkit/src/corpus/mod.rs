@@ -1,9 +1,9 @@
-//! The corpus of cases, in real packets: what the model decides about each connection is what becomes of it, with the
-//! executable's rules in a real kernel, in whatever mode.
+//! The corpus test: sends real packets through the executable's rules in a real kernel, in any mode, and compares the outcome
+//! of each connection with the model's verdict.
 //!
-//! The machines are built once ([`Terrain`]); a [`Corpus`] swaps the objects of a running proxy, and restarts it only
-//! where the configuration or the node's own addresses differ. Each [`Situation`] is tried with every frontend from
-//! everywhere, all connections at once.
+//! The machines are built once ([`Terrain`]); a [`Corpus`] replaces the objects of a running proxy, and restarts it only
+//! if the configuration or the node's own addresses differ. In each [`Situation`], connections to every frontend from every
+//! class of sources run concurrently.
 
 mod ask;
 mod icmp;
@@ -23,24 +23,24 @@ pub use remember::Remembers;
 pub use stage::Corpus;
 pub use terrain::Terrain;
 
-/// What a proxy knows.
+/// A proxy's input: configuration and objects.
 #[derive(Debug)]
 pub struct Situation {
-    /// what it is called in complaints
+    /// its name in failure messages
     pub name: String,
-    /// the configuration; its mode is replaced
+    /// the configuration; its mode is overridden
     pub config: String,
     /// all objects, as a manifest
     pub manifest: String,
-    /// the same, read; without our Node, if that is missing
+    /// the same objects, decoded; without the proxy's Node if the manifest lacks it
     pub store: Store,
 }
 
-/// What came of a situation.
+/// Result of a situation.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// how many connections were made
+    /// number of connections made
     pub connections: usize,
-    /// what was not as decided, with what was
+    /// reports of outcomes that contradict the model, with the model's decisions
     pub faults: Vec<String>,
 }

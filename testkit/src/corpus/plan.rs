@@ -1,4 +1,4 @@
-//! Which connections a situation is tried with, and what the model says about each.
+//! Enumerates the connections of a situation, each with the model's verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use super::terrain::{Addresses, interface, is_special};
 use crate::lab::Place;
 use crate::mode::Mode;
 
-/// A situation as the model sees it on the lab's node.
+/// The model's desired state of a situation on the lab's node.
 pub(super) struct Decided {
     contexts: PerFamily<Context>,
     profile: Profile,
@@ -23,7 +23,7 @@ pub(super) struct Decided {
     written: BTreeSet<(SocketAddr, Protocol)>,
 }
 
-/// A connection and what is to become of it.
+/// A connection and its expected outcome.
 pub(super) struct Try {
     pub(super) ask: Ask,
     pub(super) packet: Packet,
@@ -31,26 +31,25 @@ pub(super) struct Try {
     pub(super) memory: Option<Memory>,
 }
 
-/// What session affinity remembers a client under. Endpoints are compared among connections of one client that are
-/// equal in all of this.
+/// Key of session affinity. Connections with equal keys have to reach the same endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Memory {
     /// the service port
     pub(super) port: String,
     /// the client
     pub(super) client: IpAddr,
-    /// how the frontend's traffic policy divides clients
+    /// the frontend's treatment of clients by traffic policy
     policy: String,
     /// the endpoints to choose from
     pub(super) pool: Vec<SocketAddr>,
 }
 
-/// Where connections go.
+/// Destination of connections.
 #[derive(Clone, Copy)]
 struct Destination<'a> {
     to: SocketAddr,
     protocol: Protocol,
-    /// who serves it, if anybody does
+    /// the frontend that serves it, if any
     served: Option<Served<'a>>,
 }
 
@@ -69,19 +68,19 @@ const CALLERS: [(Place, [&str; 2]); 5] = [
     (Place::Far, ["10.244.2.90", "fd00:10:244:2::90"]),
     (Place::Far, ["192.0.2.90", "2001:db8::90"]),
 ];
-/// So many of them ask where no service answers.
+/// Number of callers that connect to destinations without a frontend.
 const FEW: usize = 3;
-/// An address that no case gives to anybody.
+/// An address that no case assigns.
 const ELSEWHERE: [&str; 2] = ["198.51.100.77", "2001:db8:77::77"];
-/// So many endpoints of a port call it themselves.
+/// Number of a port's endpoints that connect to it themselves (hairpin).
 const HAIRPINS: usize = 4;
-/// An affinity that lasts for so many seconds outlasts a trial.
+/// Affinity timeout in seconds that outlasts a trial.
 const LASTING: u32 = 60;
 
 // === impl Decided ===
 
 impl Decided {
-    /// What the model makes of the objects on a machine with these addresses.
+    /// Resolves the objects on a machine with these addresses.
     pub(super) fn new(settings: &Settings, store: &Store, mode: &Mode, addresses: &Addresses) -> Self {
         let (local, profile) = (addresses.local(), &mode.profile);
         let contexts = PerFamily::from_fn(|family| facts::context(settings, store.node(), &local, profile, family));
@@ -97,7 +96,7 @@ impl Decided {
         Self { contexts, families, profile: mode.profile, written: written(&store) }
     }
 
-    /// Endpoints of all pools: where a server has to be.
+    /// Endpoints of all pools: each needs a server.
     pub(super) fn endpoints(&self) -> BTreeSet<(Protocol, SocketAddr)> {
         let states = self.families.iter().flat_map(|(_, _, states)| states);
         let ports = states.flat_map(|state| &state.ports);
@@ -116,7 +115,7 @@ impl Decided {
         tries
     }
 
-    /// Pings that have to be refused: those to cluster IPs, which are connections to no port at all.
+    /// Pings that have to be refused: those to cluster IPs.
     pub(super) fn pings(&self, addresses: &Addresses) -> Vec<Ping> {
         let mut pings = Vec::new();
         for (family, base, states) in &self.families {
@@ -153,7 +152,7 @@ impl Decided {
         };
         let verdict = decide(states, base, &packet, self.contexts.of(Family::of(packet.destination)), &self.profile);
         let memory = destination.served.and_then(|served| memory(&served, source, &verdict));
-        // the node refuses what it doesn't serve, but not where a raw socket takes in all SCTP
+        // the node refuses connections without a server, except SCTP, which a raw socket takes in
         let ignored = verdict == Verdict::Pass
             && destination.protocol == Protocol::Sctp
             && addresses.owner(destination.to.ip()) == Place::Node;
@@ -163,7 +162,7 @@ impl Decided {
     }
 }
 
-/// Under what a client is remembered, if it is for long enough to be compared with itself a moment later.
+/// The client's affinity key, if its affinity lasts long enough for its later connections to be compared.
 fn memory(served: &Served<'_>, client: IpAddr, verdict: &Verdict) -> Option<Memory> {
     let Verdict::Forward(pool) = verdict else { return None };
     let Served { service, port, frontend } = served;
@@ -182,7 +181,7 @@ fn endpoints(port: &PortState) -> BTreeSet<SocketAddr> {
     pools.map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port)).collect()
 }
 
-/// Every address that a Service names with each of its ports, served or not.
+/// Every address of every Service's spec and status with each of its ports, served or not.
 pub fn written(store: &Store) -> BTreeSet<(SocketAddr, Protocol)> {
     let mut written = BTreeSet::new();
     for service in store.service_names().filter_map(|name| store.objects(name).service) {
@@ -199,7 +198,7 @@ pub fn written(store: &Store) -> BTreeSet<(SocketAddr, Protocol)> {
     written
 }
 
-/// Every frontend by its own protocol and by others, undefined ports, and what no service has.
+/// Every frontend with its own protocol and with others, undefined ports, and addresses of no service.
 fn destinations<'a>(
     family: Family,
     states: &'a [ServiceState],
@@ -241,11 +240,11 @@ fn destinations<'a>(
     let served = served.into_iter().map(|(at, served)| (at, Some(served)));
     let all = served.chain(others.into_iter().map(|at| (at, None)));
     let all = all.map(|((to, protocol), served)| Destination { to, protocol, served });
-    // nobody can connect to what is no machine's, or to port 0
+    // special addresses belong to no machine, and connections to port 0 are impossible
     all.filter(|to| to.to.port() != 0 && (to.to.ip().is_loopback() || !is_special(to.to.ip()))).collect()
 }
 
-/// The addresses at which a node port is served, and some at which it isn't.
+/// The addresses that serve a node port, and some that don't.
 fn node_port(
     number: u16,
     family: Family,
@@ -271,14 +270,14 @@ fn vip(frontend: &Frontend) -> Option<IpAddr> {
     }
 }
 
-/// The same place by other protocols, and the port next to it.
+/// The same destination with other protocols, and the neighbouring port.
 fn beside(to: SocketAddr, protocol: Protocol) -> Vec<(SocketAddr, Protocol)> {
     let next = SocketAddr::new(to.ip(), to.port() ^ 1);
     let usual = [Protocol::Tcp, Protocol::Udp].into_iter().flat_map(|usual| [(to, usual), (next, usual)]);
     usual.chain((protocol == Protocol::Sctp).then_some((next, protocol))).collect()
 }
 
-/// Who asks there, and from which address.
+/// The machines that connect to a destination, and their source addresses.
 fn sources(family: Family, destination: &Destination<'_>, addresses: &Addresses) -> Vec<(Place, IpAddr)> {
     if destination.to.ip().is_loopback() {
         return vec![(Place::Node, destination.to.ip())];
@@ -307,7 +306,7 @@ fn sources(family: Family, destination: &Destination<'_>, addresses: &Addresses)
     sources
 }
 
-/// The first and the last of a range, and their neighbours outside.
+/// The first and the last address of a range, and their neighbours outside.
 pub fn edges(range: &IpNet) -> Vec<IpAddr> {
     let (first, last) = (range.network(), range.broadcast());
     let beside = |address: IpAddr, up: bool| match address {
@@ -327,7 +326,7 @@ pub fn edges(range: &IpNet) -> Vec<IpAddr> {
 pub(super) mod testing {
     use super::*;
 
-    /// What one client of one service port is remembered under that may reach these endpoints.
+    /// The affinity key of one client of one service port with this pool.
     pub(crate) fn memory(pool: &[SocketAddr]) -> Memory {
         let client = IpAddr::from([192, 0, 2, 1]);
         Memory { port: "demo/web:".to_owned(), client, policy: String::new(), pool: pool.to_vec() }

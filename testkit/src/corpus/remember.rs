@@ -1,27 +1,27 @@
-//! What session affinity has to lead clients to, by what it led them to before.
+//! Checks session affinity: records which endpoints answered a client, and derives the expected one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use super::plan::Memory;
 
-/// Under what a mode remembers a client of a service port.
+/// How a mode stores the affinity of a client to a service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remembers {
-    /// each traffic policy for itself: the endpoint it chose
+    /// per traffic policy: the chosen endpoint
     ByPolicy,
-    /// each endpoint its clients, whatever way they came. Of a client's endpoints the first one, by the text of their
-    /// addresses, is chosen that may be
+    /// per endpoint: its clients, for all frontends. Of the endpoints that have the client and are in the pool, the first one by
+    /// the text of its address is chosen
     ByEndpoint,
 }
 
-/// What was seen.
+/// Observed affinities.
 pub(super) struct Memories {
     remembers: Remembers,
     by_policy: BTreeMap<Memory, SocketAddr>,
-    /// of each client of a service port, its endpoints by their texts
+    /// for each client of a service port, the endpoints that answered it, by their texts
     by_endpoint: BTreeMap<(String, IpAddr), BTreeMap<String, SocketAddr>>,
-    /// every client has called once for each pool
+    /// every client has connected once to each pool
     is_settled: bool,
 }
 
@@ -32,15 +32,18 @@ impl Memories {
         Self { remembers, by_policy: BTreeMap::new(), by_endpoint: BTreeMap::new(), is_settled: false }
     }
 
-    /// From now on nobody calls who hasn't called for the same pool before.
+    /// Declares that from now on no client connects to a pool for the first time.
     pub(super) fn settle(&mut self) {
         self.is_settled = true;
     }
 
-    /// Takes down that a client was led to an endpoint, or says to which one it had to be.
+    /// Records that an endpoint answered a client.
     ///
-    /// Where endpoints remember, some may do since an earlier situation: until it is settled, one that would have been
-    /// asked before is as good.
+    /// With [`Remembers::ByEndpoint`], entries may remain from an earlier situation: until [`Memories::settle`], an endpoint that
+    /// precedes the known one is accepted.
+    ///
+    /// # Errors
+    /// If affinity required another endpoint: that one.
     pub(super) fn note(&mut self, memory: &Memory, endpoint: SocketAddr) -> Result<(), SocketAddr> {
         if self.remembers == Remembers::ByPolicy {
             let known = *self.by_policy.entry(memory.clone()).or_insert(endpoint);
@@ -74,7 +77,7 @@ mod tests {
         assert_eq!(memories.note(&all, two), Ok(()));
         assert_eq!(memories.note(&local, one), Ok(()));
         assert_eq!(memories.note(&all, two), Err(one));
-        // remembered since before
+        // an entry from an earlier situation
         assert_eq!(memories.note(&all, ten), Ok(()));
         memories.settle();
         assert_eq!(memories.note(&all, ten), Ok(()));

@@ -1,4 +1,4 @@
-//! The objects of a situation at an API server that takes in everything, for a proxy that reads no manifests.
+//! Serves a situation's objects from an API server without validation, for a proxy that reads no manifests.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::api::{ApiObject, ApiServer, Options};
 
-/// The server, and what it holds.
+/// The server, and the objects stored in it.
 pub(super) struct Served {
     server: ApiServer,
     held: BTreeSet<(Kind, String)>,
@@ -17,17 +17,17 @@ pub(super) struct Served {
 // === impl Served ===
 
 impl Served {
-    /// Starts it in the namespace of the calling thread.
+    /// Starts the server in the network namespace of the calling thread.
     pub(super) fn start() -> Self {
         Self { server: ApiServer::start(Options::default()), held: BTreeSet::new() }
     }
 
-    /// Writes a kubeconfig for it.
+    /// Writes a kubeconfig for the server.
     pub(super) fn kubeconfig(&self, file: &Path) {
         self.server.kubeconfig(file);
     }
 
-    /// Puts these objects in place of all others; those of the marker last.
+    /// Replaces all objects by these; the marker's are written last.
     pub(super) fn put(&mut self, manifest: &str, marker: &str) {
         let [objects, marker] = [manifest, marker].map(|text| {
             let objects = ApiObject::all(text).into_iter();
@@ -53,7 +53,7 @@ fn name_of(value: &Value) -> String {
     if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
 }
 
-/// With what a real API server fills in, without which upstream ends.
+/// Adds the defaults that a real API server sets, without which upstream's proxy exits.
 fn with_defaults(kind: Kind, mut value: Value) -> Value {
     let ports = match kind {
         Kind::Service => "/spec/ports",
@@ -86,7 +86,7 @@ fn absent(value: &mut Value, field: &str, default: Value) {
     }
 }
 
-/// The manifest of a Node that isn't among a situation's objects.
+/// The manifest of a Node that is missing from a situation's objects.
 pub(super) fn node_yaml(node: &Node) -> String {
     let addresses = node.addresses.iter().filter_map(|known| known.address.as_ref().ok());
     let addresses: Vec<_> = addresses.map(|address| json!({"type": "InternalIP", "address": address})).collect();

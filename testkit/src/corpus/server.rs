@@ -1,4 +1,4 @@
-//! Servers at exactly these addresses and ports, each of which answers with what it is and whom it saw.
+//! Servers at given addresses and ports; each answers with its own address and the client's.
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write as _};
@@ -22,18 +22,18 @@ pub(super) struct Servers {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What waits for packets.
+/// A listening socket.
 enum Door {
     Tcp(TcpListener, SocketAddr),
     Udp(UdpSocket, SocketAddr),
-    /// all SCTP to an address; the ports that answer
+    /// a raw socket for all SCTP to an address, with the ports that answer
     Sctp(Socket, IpAddr, BTreeSet<u16>),
 }
 
 // === impl Servers ===
 
 impl Servers {
-    /// Opens them all, then answers until dropped.
+    /// Opens all sockets, then answers until dropped.
     pub(super) fn start(host: &Host, at: &BTreeSet<(Protocol, SocketAddr)>) -> Self {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("an event to wait for"));
         let flag = Arc::clone(&stop);
@@ -48,13 +48,13 @@ impl Drop for Servers {
     fn drop(&mut self) {
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
-            // its panic is on the standard error already, and this may run while another one unwinds
+            // its panic was printed already, and this may run during another unwinding
             let _ = thread.join();
         }
     }
 }
 
-/// A socket for connections of this protocol from or to any address, this machine's or not.
+/// A socket of this protocol that may bind any address, local or not.
 pub(super) fn socket(address: IpAddr, protocol: Protocol) -> std::io::Result<Socket> {
     match protocol {
         Protocol::Tcp => transparent(address, Type::STREAM, None),
@@ -63,7 +63,7 @@ pub(super) fn socket(address: IpAddr, protocol: Protocol) -> std::io::Result<Soc
     }
 }
 
-/// A socket that may bind any address.
+/// A socket of this type that may bind any address (IP_TRANSPARENT).
 pub(super) fn transparent(address: IpAddr, kind: Type, protocol: Option<socket2::Protocol>) -> std::io::Result<Socket> {
     let domain = Domain::for_address(SocketAddr::new(address, 0));
     let socket = Socket::new(domain, kind.nonblocking(), protocol)?;
@@ -149,7 +149,7 @@ fn serve(doors: &[Door], stop: &OwnedFd) {
 // === impl Door ===
 
 impl Door {
-    /// Answers all that wait. A client that is gone already has its own account of it.
+    /// Answers all pending clients. A client that has closed its connection already records its own outcome.
     fn answer(&self) {
         match self {
             Self::Tcp(listener, at) => loop {
@@ -162,7 +162,7 @@ impl Door {
             },
             Self::Udp(socket, at) => {
                 let mut buffer = [0; 64];
-                // an error that an earlier answer met is reported here
+                // an error of an earlier answer is reported here
                 while let Ok((_, seen)) = socket.recv_from(&mut buffer) {
                     let _ = socket.send_to(Answer::text(*at, seen).as_bytes(), seen);
                 }

@@ -1,4 +1,4 @@
-//! The proxy on the node, and whose objects it has at present.
+//! Runs the proxy on the node with the objects of one situation after another.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -43,42 +43,42 @@ struct Running<'a> {
     knows: Knows,
 }
 
-/// What a proxy knows of its Node that a later Node doesn't take back.
+/// Facts of the Node that a running proxy retains when a later Node lacks them.
 #[derive(Clone, PartialEq, Eq)]
 struct Knows {
-    /// all of it, where it is learned at the start alone
+    /// the whole Node, if the proxy reads it only at its start (upstream)
     start: String,
-    /// the facts whose last value stays when the Node loses them, each with its family
+    /// the facts whose last value stays in force when the Node loses them, each with its family
     facts: BTreeSet<(Family, &'static str)>,
 }
 
-/// Where the proxy has its objects from.
+/// Source of the proxy's objects.
 enum Objects {
-    /// from a folder
+    /// a folder of manifests
     Manifests,
-    /// from an API server that takes in everything: what it holds
+    /// an API server without validation
     Server(Box<Served>),
 }
 
-/// So many faults of a situation are told.
+/// Faults reported per situation.
 const TOLD: usize = 12;
-/// So many lines of the proxy's log are told with them.
+/// Lines of the proxy's log reported with them.
 const LOGGED: usize = 15;
-/// A service that tells which objects are in force: by its port, the first one and then one more for each time.
+/// Cluster IPs of the marker service, whose port identifies the objects in force: incremented with each replacement.
 const MARKER: [&str; 2] = ["10.96.255.250", "fd00:10:96::fffa"];
 const MARKER_PORTS: u16 = 20_000;
-/// Its endpoints, which pod-b has.
+/// The marker's endpoints, on pod-b.
 const MARKER_ENDPOINTS: [&str; 2] = ["10.244.1.200:9", "[fd00:10:244:1:8000::200]:9"];
 
 // === impl Corpus ===
 
 impl<'a> Corpus<'a> {
-    /// Nothing runs yet. The folder is emptied; it is going to hold the manifests and the log.
+    /// Prepares a corpus run without a proxy yet. The folder is emptied; it holds the manifests and the log.
     pub fn new(terrain: &'a Terrain, executable: &'a str, folder: &Path, mode: Mode) -> Self {
         Self::over(terrain, executable, folder, mode, Objects::Manifests)
     }
 
-    /// The same with upstream's executable, which reads no manifests: to see that the model decides as upstream does.
+    /// The same with upstream's executable, which reads no manifests: checks the model against upstream.
     pub fn of_upstream(terrain: &'a Terrain, executable: &'a str, folder: &Path, mode: Mode) -> Self {
         let served = terrain.host(Place::Node).run(Served::start);
         Self::over(terrain, executable, folder, mode, Objects::Server(Box::new(served)))
@@ -99,7 +99,7 @@ impl<'a> Corpus<'a> {
         Self { terrain, executable, folder, mode, proxy: None, addresses: None, written: 0, objects, _marker: marker }
     }
 
-    /// Brings a situation into force and makes every connection; complains of what was not as decided.
+    /// Brings a situation into force, makes every connection, and reports outcomes that contradict the model.
     pub fn try_one(&mut self, situation: Situation) -> Findings {
         let Situation { name, config, manifest, mut store } = situation;
         let config = self.configuration(&config);
@@ -115,7 +115,7 @@ impl<'a> Corpus<'a> {
             }
             store.apply(Event::Upsert(KubeObject::Node(node)));
         }
-        // upstream knows the addresses that its Node had when it started
+        // upstream keeps the addresses that its Node had at its start
         let start = if let Objects::Server(..) = self.objects { format!("{:?}", store.node()) } else { String::new() };
         let facts = store.node().map(facts).unwrap_or_default();
         self.put((&config, Knows { start, facts }), &addresses, &manifest);
@@ -132,24 +132,24 @@ impl<'a> Corpus<'a> {
         findings
     }
 
-    /// Ends the proxy; the next situation starts another.
+    /// Ends the proxy; the next situation starts a new one.
     pub fn end_proxy(&mut self) {
         self.proxy = None;
     }
 
-    /// The last lines of the log, without the flags that it begins with.
+    /// The last lines of the log, without upstream's FLAG lines at its start.
     fn log(&self) -> Vec<String> {
         let log = self.proxy.as_ref().map(|running| running.proxy.log()).unwrap_or_default();
         let lines: Vec<&str> = log.lines().filter(|line| !line.contains("FLAG: ")).collect();
         lines.iter().rev().take(LOGGED).rev().map(|line| (*line).to_owned()).collect()
     }
 
-    /// From now on decides by this profile, whatever the mode's own is: to see that it makes a difference.
+    /// Overrides the mode's profile from now on, to show that the difference is detected.
     pub fn set_profile(&mut self, profile: Profile) {
         self.mode.profile = profile;
     }
 
-    /// A case's configuration for this mode and for a namespace that isn't the machine's first.
+    /// A case's configuration adapted to this mode and to a network namespace other than the initial one.
     fn configuration(&self, text: &str) -> String {
         let mut fields: Map<String, Value> =
             serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -164,7 +164,7 @@ impl<'a> Corpus<'a> {
         fields.insert(self.mode.section.to_owned(), Value::Object(section));
         fields.insert("mode".to_owned(), json!(self.mode.name));
         fields.entry("hostnameOverride").or_insert(json!(NODE_NAME));
-        // where it is asked how far it is, whatever address it binds otherwise
+        // the address at which the test reads the sync metrics
         fields.entry("metricsBindAddress").or_insert(json!("127.0.0.1:10249"));
         let conntrack = json!({"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"});
         fields.insert("conntrack".to_owned(), conntrack);
@@ -177,7 +177,7 @@ impl<'a> Corpus<'a> {
         Value::Object(fields).to_string()
     }
 
-    /// Makes it so that these objects are served by a proxy with this configuration, on a node with these addresses.
+    /// Brings these objects into force, by a proxy with this configuration on a node with these addresses.
     fn put(&mut self, (config, knows): (&str, Knows), addresses: &Addresses, manifest: &str) {
         let stays = self.addresses.as_ref() == Some(addresses)
             && self.proxy.as_mut().is_some_and(|running| {
@@ -185,7 +185,7 @@ impl<'a> Corpus<'a> {
                 running.config == config && loses_nothing && running.proxy.is_running()
             });
         if !stays {
-            // so that what answers is the new process
+            // killed first, so that the new process answers
             self.proxy = None;
             self.terrain.readdress(self.addresses.as_ref(), addresses);
             self.addresses = Some(addresses.clone());
@@ -223,7 +223,7 @@ impl<'a> Corpus<'a> {
         Running { proxy, config: config.to_owned(), knows }
     }
 
-    /// Waits until what was written last is in force.
+    /// Waits until the objects written last are in force.
     fn wait(&mut self, since: f64) {
         let client = Client::new(self.terrain.host(Place::Node)).patience(Duration::from_millis(100));
         let Some(running) = &mut self.proxy else { return };
@@ -232,7 +232,7 @@ impl<'a> Corpus<'a> {
             running.proxy.wait_for("objects in force", |_| client.tcp(at, 1).all_answered());
         }
         if self.mode.backend.is_some() {
-            // a commit of more than one transaction: what refuses goes last
+            // the commit consists of several transactions, with the rejecting rules last
             running.proxy.wait_for("the end of the commit", |proxy| {
                 Family::ALL.into_iter().all(|family| {
                     let label = format!("ip_family=\"{family}\"");
@@ -240,14 +240,14 @@ impl<'a> Corpus<'a> {
                 })
             });
             if let Objects::Server(_) = self.objects {
-                // Services and slices come one by one: more than one commit
+                // Services and slices arrive one by one: in more than one commit
                 std::thread::sleep(Duration::from_millis(150));
             }
         }
     }
 }
 
-/// What a Node has of which the last value stays.
+/// The facts of a Node whose last value stays in force.
 fn facts(node: &Node) -> BTreeSet<(Family, &'static str)> {
     let addresses = node.addresses.iter().filter_map(|known| known.address.as_ref().ok());
     let addresses = addresses.map(|address| (Family::of(*address), "address"));
@@ -255,7 +255,7 @@ fn facts(node: &Node) -> BTreeSet<(Family, &'static str)> {
     addresses.chain(ranges).collect()
 }
 
-/// The first faults of a situation, and what was decided in their families.
+/// The first faults of a situation, with the model's decisions in their families.
 fn complaint(about: &str, faults: &[Fault], explained: &str) -> String {
     let mut text = format!("{about}: {} faults\n", faults.len());
     for fault in faults.iter().take(TOLD) {
@@ -271,7 +271,7 @@ fn complaint(about: &str, faults: &[Fault], explained: &str) -> String {
     text
 }
 
-/// What a configuration says about traffic.
+/// The traffic settings of a configuration.
 fn settings(text: &str) -> Result<Settings, String> {
     let mut config = config::decode(text).map_err(|error| error.to_string())?.config;
     config.apply_platform_defaults();
@@ -279,7 +279,7 @@ fn settings(text: &str) -> Result<Settings, String> {
     Ok(Settings::from_config(&config, &config.hostname_override))
 }
 
-/// What the executable makes of a machine that no manifest describes.
+/// The Node that the executable synthesizes if no manifest has one.
 fn stand_in(settings: &Settings, addresses: &Addresses) -> Node {
     let address = |address: &IpAddr| NodeAddress { kind: AddressKind::Internal, address: Ok(*address) };
     Node {

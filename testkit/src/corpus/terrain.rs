@@ -1,14 +1,14 @@
-//! The machines of the corpus: together they own every address there is, so whatever address a case gives to an
-//! endpoint or allows as a source, some machine answers at it and speaks from it.
+//! The machines of the corpus test: together they own every address, so that any address of a case, as an endpoint or as a
+//! source, has a machine that answers at it and sends from it.
 //!
 //! ```text
 //!   pod-a ── bridge cni0 ──┐          ┌── eth0 ── far      the other nodes and their pods
 //!                          ├── node ──┤
 //!   pod-b ────── veth12 ───┘          └── eth1 ── client   everything else
 //! ```
-//! Only the node has addresses. The others take in whatever comes from it (a rule leads to a table that says that
-//! everything is local) and bind what they like; the node's routes say who owns what. Link layer addresses are written
-//! down on both sides, so no packet waits for a neighbour to be found.
+//! Only the node has addresses. The others accept every packet from it (a policy rule leads to a table in which every
+//! destination is local) and may bind any address; the node's routes define which machine owns an address. Neighbour entries
+//! are permanent on both sides, so no packet waits for neighbour discovery.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use ferry_api::object::{Family, IpNet};
 use crate::host::Host;
 use crate::lab::Place;
 
-/// The machines; gone when dropped.
+/// The machines; removed when dropped.
 pub struct Terrain {
     hosts: [Host; 5],
     source_ports: [Arc<SourcePorts>; 5],
 }
 
-/// The source ports of one machine's clients. The kernel keeps the entry of a connection for up to 120 s after its last
-/// packet, and a packet with the same addresses and ports is translated as the entry says, not as the rules do. Each
-/// lab therefore has a range per machine of its own, which is longer than the list of connections of one run.
+/// The source ports of one machine's clients. Conntrack keeps the entry of a connection for up to 120 s after its last packet,
+/// and translates a packet with the same addresses and ports by that entry instead of the rules. Each lab therefore has a
+/// port range per machine, which is longer than the list of connections of one run.
 #[derive(Default)]
 pub(super) struct SourcePorts(AtomicU32);
 
-/// The node's addresses, which follow its Node object, and who owns what else.
+/// The node's addresses, which follow its Node object, and the owners of all others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Addresses {
     /// on the interface towards the other nodes, in order
@@ -41,14 +41,14 @@ pub(super) struct Addresses {
 /// The node's interface towards a machine.
 struct Link {
     place: Place,
-    /// as the node sees it in packets
+    /// the interface that the node's rules match
     interface: &'static str,
-    /// the end of the veth on the node's side
+    /// the node's end of the veth
     device: &'static str,
     number: u8,
     /// the node's own address on it
     own: [&'static str; 2],
-    /// what is behind it
+    /// the ranges behind it
     ranges: &'static [&'static str],
 }
 
@@ -58,7 +58,7 @@ const LINKS: [Link; 4] = [
         interface: "eth0",
         device: "eth0",
         number: 1,
-        // the node's own addresses are here, and follow the Node object
+        // the node's own addresses are on this link, and follow the Node object
         own: ["", ""],
         ranges: &["192.0.2.0/24", "2001:db8::/64", "10.244.0.0/16", "fd00:10:244::/56"],
     },
@@ -88,13 +88,13 @@ const LINKS: [Link; 4] = [
     },
 ];
 
-/// The node's addresses where its Node object has none of the family.
+/// The node's addresses in a family without one in its Node object.
 const OF_NODE: [&str; 2] = ["192.0.2.10", "2001:db8::10"];
 
-/// How each machine calls its link to the node.
+/// Name of each machine's link to the node.
 const UPLINK: &str = "eth0";
 
-/// Answers by ICMP are neither limited nor redirected; connections that are over are forgotten soon.
+/// Kernel settings of every machine: no ICMP rate limits, no redirects, no reverse path filter, no duplicate address detection.
 const SETTINGS: [(&str, &str); 9] = [
     ("net/ipv4/icmp_ratemask", "0"),
     ("net/ipv6/icmp/ratelimit", "0"),
@@ -104,9 +104,10 @@ const SETTINGS: [(&str, &str); 9] = [
     ("net/ipv4/conf/all/rp_filter", "0"),
     ("net/ipv4/conf/default/rp_filter", "0"),
     ("net/ipv6/conf/default/accept_dad", "0"),
-    // no link-local addresses: the node's addresses are those that are given here
+    // no link-local addresses: the node has only the addresses assigned here
     ("net/ipv6/conf/default/addr_gen_mode", "1"),
 ];
+/// Further kernel settings of the node: forwarding, and short conntrack timeouts.
 const OF_NODE_SETTINGS: [(&str, &str); 5] = [
     ("net/ipv4/ip_forward", "1"),
     ("net/ipv6/conf/all/forwarding", "1"),
@@ -118,7 +119,7 @@ const OF_NODE_SETTINGS: [(&str, &str); 5] = [
 // === impl Terrain ===
 
 impl Terrain {
-    /// Builds it.
+    /// Builds the machines and their links.
     pub fn new() -> Self {
         let hosts = Place::ALL.map(|place| Host::new(place.name()));
         let terrain = Self { hosts, source_ports: Default::default() };
@@ -134,7 +135,7 @@ impl Terrain {
         terrain
     }
 
-    /// The machine.
+    /// The machine at a place.
     pub fn host(&self, place: Place) -> &Host {
         place.of(&self.hosts)
     }
@@ -144,7 +145,7 @@ impl Terrain {
         place.of(&self.source_ports)
     }
 
-    /// Gives the node these addresses instead of those.
+    /// Replaces the node's addresses.
     pub(super) fn readdress(&self, from: Option<&Addresses>, to: &Addresses) {
         if from == Some(to) {
             return;
@@ -156,7 +157,7 @@ impl Terrain {
         for address in &to.of_node {
             text += &address_line("add", *address, "eth0");
         }
-        // with its last address an interface loses its routes
+        // an interface loses its routes with its last address
         text.extend(LINKS.iter().filter(|link| link.interface == "eth0").map(Link::routes));
         self.ip(Place::Node, &text);
     }
@@ -225,10 +226,10 @@ impl Default for Terrain {
 // === impl SourcePorts ===
 
 impl SourcePorts {
-    /// Beyond node ports and the ports of services.
+    /// Outside of node ports and the ports of services.
     const RANGE: std::ops::Range<u16> = 33_000..61_000;
 
-    /// The port whose last use is the longest ago.
+    /// The least recently used port.
     pub(super) fn next(&self) -> u16 {
         let number = self.0.fetch_add(1, Ordering::Relaxed) % u32::from(Self::RANGE.end - Self::RANGE.start);
         Self::RANGE.start + u16::try_from(number).expect("a number below the range's length")
@@ -238,7 +239,7 @@ impl SourcePorts {
 // === impl Addresses ===
 
 impl Addresses {
-    /// What the machine has when its Node object has these. A family without any gets one.
+    /// The node's addresses by its Node object. A family without one gets a default.
     pub(super) fn new(of_node: impl IntoIterator<Item = IpAddr>) -> Self {
         let mut list: Vec<IpAddr> = Vec::new();
         for address in of_node {
@@ -254,19 +255,19 @@ impl Addresses {
         Self { of_node: list }
     }
 
-    /// The addresses by which other machines know the node.
+    /// The addresses at which other machines reach the node.
     pub(super) fn of_node(&self) -> &[IpAddr] {
         &self.of_node
     }
 
-    /// All addresses of the node, loopback's too.
+    /// All addresses of the node, loopback included.
     pub(super) fn local(&self) -> Vec<IpAddr> {
         let own = LINKS.iter().flat_map(|link| link.own).filter(|own| !own.is_empty());
         let own = own.chain(["127.0.0.1", "::1"]).map(|own| own.parse().expect("an address"));
         self.of_node.iter().copied().chain(own).collect()
     }
 
-    /// Who has this address.
+    /// The machine that owns an address.
     pub(super) fn owner(&self, address: IpAddr) -> Place {
         if self.local().contains(&address) || address.is_loopback() {
             return Place::Node;
@@ -277,8 +278,7 @@ impl Addresses {
         holding.max_by_key(|(_, range)| range.prefix_len()).map_or(Place::Client, |(place, _)| place)
     }
 
-    /// The addresses that the node may speak from towards a machine: those of the interface. Itself it may call from
-    /// any of its own.
+    /// The source addresses that the node may use towards a machine: those of the interface. Towards itself, any of its own.
     pub(super) fn towards(&self, place: Place, family: Family) -> Vec<IpAddr> {
         let all = match LINKS.iter().find(|link| link.place == place) {
             None => self.local(),
@@ -289,12 +289,12 @@ impl Addresses {
     }
 }
 
-/// The node's interface that packets of this machine come in through.
+/// The node's ingress interface for packets of this machine.
 pub(super) fn interface(place: Place) -> Option<&'static str> {
     LINKS.iter().find(|link| link.place == place).map(|link| link.interface)
 }
 
-/// What is no machine's.
+/// True for special addresses, which no machine owns.
 pub(super) fn is_special(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.octets()[0] == 0 || v4.is_loopback() || v4.octets()[0] >= 224 || v4.is_link_local(),

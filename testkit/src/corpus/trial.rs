@@ -1,4 +1,4 @@
-//! All connections of one situation: made, judged, and made again where chance has left somebody out.
+//! Makes and judges all connections of one situation, and repeats those whose random choice has missed an endpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -16,52 +16,52 @@ use super::{ask, icmp};
 use crate::lab::Place;
 use crate::probe::{Outcome, Tally};
 
-/// What came of the connections of a situation.
+/// Results of the connections of a situation.
 #[derive(Default)]
 pub(super) struct Found {
-    /// how many connections were made
+    /// number of connections made
     pub(super) connections: usize,
-    /// what was not as decided, a line each
+    /// outcomes that contradict the model
     pub(super) faults: Vec<Fault>,
 }
 
-/// Something that was not as decided.
+/// An outcome that contradicts the model.
 pub(super) struct Fault {
-    /// in which family
+    /// its family
     pub(super) family: Family,
-    /// what
+    /// its description, on one line
     pub(super) text: String,
 }
 
-/// An endpoint of a set this large must be met; of a larger one, chance may leave one out.
+/// Largest pool whose every endpoint has to answer; in a larger one, a random choice may miss one.
 const SMALL: usize = 4;
-/// Further connections to meet those that weren't, in turns of so many.
+/// Further connections to missed endpoints, by turn.
 const TURNS: [usize; 4] = [8, 16, 32, 64];
 
-/// The turn of those who are known already.
+/// The turn of connections whose affinity exists already.
 const LAST: usize = usize::MAX;
 
-/// The tries of a situation and what came of them.
+/// The connections of a situation in progress, and their results.
 struct Trial<'a> {
     terrain: &'a Terrain,
     scene: Scene<'a>,
     found: Found,
-    /// what clients got before
+    /// affinities observed so far
     remembered: Memories,
-    /// who answered of a set, by where the connection went
+    /// the endpoints that have answered, by destination and pool
     met: BTreeMap<Group, BTreeSet<SocketAddr>>,
 }
 
-/// Connections to one place that may all reach the same endpoints.
+/// Connections to one destination with the same pool.
 type Group = (Protocol, SocketAddr, Vec<SocketAddr>);
 
 // === impl Trial ===
 
 impl Trial<'_> {
-    /// Makes all connections of these, at once. Who waits in vain tries again, since a machine that is too busy loses packets.
-    /// That hides no rules that lose whatever is sent to a frontend. But those that draw an endpoint draw anew for the second
-    /// try: a way to nowhere among n shows in one of n² connections. Where it stands for an endpoint of a small pool,
-    /// [`Trial::meet_all`] finds it too, since nobody meets that one.
+    /// Makes all these connections concurrently, and retries those that timed out, since an overloaded machine loses packets.
+    /// The retry doesn't hide rules that lose everything sent to a frontend. But rules with a random choice choose again at the
+    /// retry: one broken branch of n shows in one of n² connections. If it stands for an endpoint of a small pool,
+    /// [`Trial::meet_all`] detects it too, since that endpoint never answers.
     fn make(&mut self, tries: &[&Try]) {
         let mut again = Vec::new();
         for (tried, outcome) in self.ask(tries) {
@@ -92,14 +92,14 @@ impl Trial<'_> {
         let (Some(endpoint), Verdict::Forward(pool)) = (answered, &tried.verdict) else { return };
         if let Some(memory) = &tried.memory {
             if let Err(known) = self.remembered.note(memory, endpoint) {
-                self.fault(tried, outcome, &format!("session affinity has to lead to {known} again"));
+                self.fault(tried, outcome, &format!("session affinity requires {known}"));
             }
         } else if pool.len() <= SMALL {
             self.met.entry(group(tried)).or_default().insert(endpoint);
         }
     }
 
-    /// Tries again where an endpoint hasn't been met.
+    /// Repeats connections to pools with endpoints that have not answered yet.
     fn meet_all(&mut self, tries: &[Try]) {
         for times in TURNS {
             let mut unmet = BTreeMap::new();
@@ -115,19 +115,19 @@ impl Trial<'_> {
         }
         let missed = self.met.iter().filter(|(group, met)| met.len() < group.2.len());
         self.found.faults.extend(missed.map(|((protocol, to, pool), met)| {
-            let text = format!("{protocol} to {to}: of {pool:?} only {met:?} ever answered");
+            let text = format!("{protocol} to {to}: of pool {pool:?} only {met:?} answered");
             Fault { family: Family::of(to.ip()), text }
         }));
     }
 
-    /// A ping to a cluster IP is refused: nobody has the address.
+    /// Checks that pings to cluster IPs are refused: no machine has the address.
     fn ping(&mut self, decided: &Decided) {
         let pings = decided.pings(self.scene.addresses);
         self.found.connections += pings.len();
         let unrefused = icmp::unrefused(self.terrain, &pings);
         for (_, ping) in pings.iter().enumerate().filter(|(at, _)| unrefused.contains(at)) {
             let (from, source, to) = (ping.from.name(), ping.source, ping.to);
-            let text = format!("ping {source} → {to} from {from}: it has to be refused");
+            let text = format!("ping {source} → {to} from {from}: expected a refusal");
             self.found.faults.push(Fault { family: Family::of(to), text });
         }
     }
@@ -137,7 +137,7 @@ impl Trial<'_> {
         let observed = Tally(vec![outcome.clone()]);
         let interface = packet.interface.as_deref().unwrap_or("-");
         let text = format!(
-            "{} {} → {} from {} (interface {interface}): wanted {verdict}, observed {observed}: {wrong}",
+            "{} {} → {} from {} (interface {interface}): expected {verdict}, observed {observed}: {wrong}",
             packet.protocol,
             packet.source,
             ask.to,
@@ -155,7 +155,7 @@ fn group(tried: &Try) -> Group {
     (tried.ask.protocol, tried.ask.to, pool)
 }
 
-/// Puts servers where there have to be some, makes all connections and judges them. The rules are in force.
+/// Starts the servers, makes all connections and judges them. The rules have to be in force.
 pub(super) fn try_all(terrain: &Terrain, decided: &Decided, addresses: &Addresses, remembers: Remembers) -> Found {
     let tries = decided.tries(addresses);
     let mut servers = decided.endpoints();
@@ -187,8 +187,8 @@ fn start_servers(terrain: &Terrain, addresses: &Addresses, servers: &BTreeSet<(P
     by_place.iter().map(|(place, at)| Servers::start(terrain.host(*place), at)).collect()
 }
 
-/// What may run at once. A client that is going to be remembered must not call twice before it is: of each client of a
-/// service port one connection for each pool goes first, one after another; what is left, last.
+/// Splits the connections into concurrent turns. A client must not connect twice before its affinity is stored: of each client
+/// of a service port, one connection per pool goes first, one turn after another; all others go last.
 fn turns(tries: &[Try]) -> BTreeMap<usize, Vec<&Try>> {
     let mut turns = BTreeMap::<usize, Vec<&Try>>::new();
     let mut clients = BTreeMap::<_, BTreeSet<&Memory>>::new();

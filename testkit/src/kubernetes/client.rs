@@ -1,4 +1,4 @@
-//! As much of a client of the API as makes objects fast: one connection that stays, one request at a time.
+//! A minimal API client for creating many objects fast: one persistent connection, one request at a time.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -13,12 +13,12 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use super::Request;
 use crate::host::Host;
 
-/// How long an answer may take.
+/// Time limit of one attempt's response.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 type Connection = BufReader<StreamOwned<ClientConnection, TcpStream>>;
 
-/// A connection to the API server as cluster-admin; made anew when it breaks between two requests.
+/// A connection to the API server as cluster-admin; opened again after it broke between two requests.
 pub struct Client<'a> {
     host: &'a Host,
     address: String,
@@ -26,17 +26,17 @@ pub struct Client<'a> {
     connection: Option<Connection>,
 }
 
-/// What the API server says.
+/// The API server's response.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// of HTTP
+    /// HTTP status
     pub status: u16,
-    /// JSON
+    /// body, in JSON
     pub body: Vec<u8>,
 }
 
 impl<'a> Client<'a> {
-    /// Connects from a namespace; the folder is the script's.
+    /// A client in a namespace, with the certificates in the script's folder.
     pub(super) fn new(host: &'a Host, folder: &Path) -> Self {
         let file = |name: &str| folder.join(name);
         let mut roots = RootCertStore::empty();
@@ -67,10 +67,10 @@ impl<'a> Client<'a> {
         Ok(BufReader::new(StreamOwned::new(session, stream)))
     }
 
-    /// Asks, and waits for the whole answer. A server that isn't there for a moment is tried again.
+    /// Sends a request and waits for the whole response. Makes up to 20 attempts, 100 ms apart.
     ///
     /// # Panics
-    /// If there is no answer.
+    /// If all attempts fail, with their errors.
     pub fn ask(&mut self, request: &Request) -> Answer {
         let mut failures = Vec::new();
         for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! Connections that start in a machine of the lab.
+//! Probing clients: connect from a machine of the lab and classify the outcome.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,26 +13,25 @@ use socket2::{Domain, SockRef, Socket, Type};
 use super::{Answer, Outcome, Tally, sctp};
 use crate::host::Host;
 
-/// How long a client waits for an answer that should come. It comes within a millisecond; the rest is for a machine
-/// with a load.
+/// Time limit for an expected answer. It arrives within a millisecond; the rest is for a machine under load.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long silence must last to count as such: well below the second after which TCP asks again.
+/// Time without an answer that counts as silence: well below the second after which TCP retransmits.
 const SILENCE: Duration = Duration::from_millis(400);
 
-/// Where questions over UDP come from that have to be flows of their own: above the ports of all servers.
+/// Source ports of UDP requests that have to be separate flows: above the ports of all servers.
 const FLOW_PORTS: RangeInclusive<u16> = 10_000..=u16::MAX;
 
-/// After so many it is clear that more would time out, too.
+/// Timeouts after which further attempts are skipped, since they would time out, too.
 const ENOUGH_TIMEOUTS: usize = 3;
 
-/// Connects from one machine.
+/// A client on one machine.
 #[derive(Clone, Copy)]
 pub struct Client<'a> {
     host: &'a Host,
     caller: Caller,
 }
 
-/// How a client connects; goes to its thread.
+/// Parameters of a connection; sent to the machine's thread.
 #[derive(Clone, Copy, Debug)]
 struct Caller {
     source: Option<SocketAddr>,
@@ -42,29 +41,29 @@ struct Caller {
 // === impl Client ===
 
 impl<'a> Client<'a> {
-    /// Connections from the machine, from the address that its routes choose.
+    /// A client on the machine, with the source address that its routes choose.
     pub fn new(host: &'a Host) -> Self {
         Self { host, caller: Caller { source: None, patience: PATIENCE } }
     }
 
-    /// The same from this address.
+    /// Sets the source address.
     pub fn bound_to(self, source: IpAddr) -> Self {
         self.bound_to_port(SocketAddr::new(source, 0))
     }
 
-    /// The same from this address and port.
+    /// Sets the source address and port.
     pub fn bound_to_port(mut self, source: SocketAddr) -> Self {
         self.caller.source = Some(source);
         self
     }
 
-    /// The same with another time limit.
+    /// Sets the time limit.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.caller.patience = patience;
         self
     }
 
-    /// Connects, sends and waits for the answer, so many times one after another; gives up after some timeouts.
+    /// Connects, sends and waits for the answer, `times` times one after another; gives up after some timeouts.
     pub fn ask(&self, protocol: Protocol, to: SocketAddr, times: usize) -> Tally {
         let caller = self.caller;
         self.host.run(move || {
@@ -78,17 +77,17 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Over TCP.
+    /// The same over TCP.
     pub fn tcp(&self, to: SocketAddr, times: usize) -> Tally {
         self.ask(Protocol::Tcp, to, times)
     }
 
-    /// Whether nothing answers at all, once.
+    /// Connects once, with the time limit of silence.
     pub fn silence(&self, protocol: Protocol, to: SocketAddr) -> Tally {
         self.patience(SILENCE).ask(protocol, to, 1)
     }
 
-    /// Asks over HTTP; the whole answer as it came. `None` if nobody listens, or nobody answers in time.
+    /// Sends an HTTP request; returns the raw response. `None` without a listener, or without a response in time.
     pub fn http(&self, method: &str, to: SocketAddr, path: &str) -> Option<String> {
         let caller = self.caller;
         let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -102,9 +101,9 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Connects without a pause in a thread of its own, until told to stop. Over UDP each question is a flow of its own, as
-    /// long as there are ports: one that comes from the port of an earlier question goes where that one went, and when
-    /// such a flow ends because its endpoint has gone, the answer that is just on its way is lost.
+    /// Connects without pauses in a separate thread, until [`Hammer::stop`]. Over UDP each request is a separate flow, as long as
+    /// there are ports: a request from an earlier one's port follows its conntrack entry, and when such an entry is deleted
+    /// because its endpoint is gone, an answer in transit is lost.
     pub fn hammer(&self, protocol: Protocol, to: SocketAddr) -> Hammer {
         let (stop, stopped) = std::sync::mpsc::channel();
         let caller = self.caller;
@@ -124,7 +123,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// A client that doesn't pause.
+/// A client that connects without pauses.
 pub struct Hammer {
     stop: std::sync::mpsc::Sender<()>,
     thread: std::thread::JoinHandle<Vec<(Instant, Outcome)>>,
@@ -133,7 +132,7 @@ pub struct Hammer {
 // === impl Hammer ===
 
 impl Hammer {
-    /// Ends it; returns when each connection began and what came of it.
+    /// Ends it; returns the start time and the outcome of each connection.
     pub fn stop(self) -> Vec<(Instant, Outcome)> {
         self.stop.send(()).expect("it runs until it is told");
         self.thread.join().expect("it doesn't panic")
@@ -143,7 +142,7 @@ impl Hammer {
 // === impl Caller ===
 
 impl Caller {
-    /// The same from this port, whatever its address.
+    /// Sets the source port, with any address.
     fn at_port(mut self, to: SocketAddr, port: u16) -> Self {
         let address = self.source.map_or_else(|| unspecified(to), |source| source.ip());
         self.source = Some(SocketAddr::new(address, port));
@@ -170,7 +169,7 @@ impl Caller {
     fn tcp(self, to: SocketAddr) -> io::Result<Vec<u8>> {
         let mut socket = self.socket(to, Type::STREAM)?;
         connect(&socket, to, self.patience)?;
-        // the end by a reset leaves nothing waiting, neither here nor in the connection table
+        // closing by a reset leaves neither a TIME_WAIT socket nor a waiting conntrack entry
         SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
         let mut text = Vec::new();
         socket.read_to_end(&mut text)?;
@@ -216,7 +215,7 @@ impl Caller {
     }
 }
 
-/// Any address of the same family.
+/// The unspecified address of the same family.
 fn unspecified(to: SocketAddr) -> IpAddr {
     match to {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -224,8 +223,8 @@ fn unspecified(to: SocketAddr) -> IpAddr {
     }
 }
 
-/// Connects over TCP, and hears of a refusal at once: one that comes before `connect` has returned is kept as a soft error,
-/// and nobody would be told of it before TCP asks again, a second later.
+/// Connects over TCP and reports a refusal at once: the kernel keeps one that arrives before `connect` returns as a soft
+/// error, and reports it only with the SYN retransmission, a second later.
 fn connect(socket: &Socket, to: SocketAddr, patience: Duration) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     match socket.connect(&to.into()) {
@@ -246,8 +245,8 @@ fn connect(socket: &Socket, to: SocketAddr, patience: Duration) -> io::Result<()
     socket.set_nonblocking(false)
 }
 
-/// A packet that is dropped or rejected on its way out of its own machine is an error for who sends it. It is no
-/// outcome yet: what tells them apart is whether an answer comes, as elsewhere.
+/// Ignores the EPERM of a packet that is dropped or rejected in the output hook of the sending machine. Drop and reject are
+/// distinguished by whether an answer arrives, as elsewhere.
 fn sent(result: io::Result<usize>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() != ErrorKind::PermissionDenied => Err(error),

@@ -1,4 +1,4 @@
-//! Connections that last: opened once, they exchange data until they are told to stop.
+//! Long-lived connections: opened once, they exchange data until stopped.
 
 use std::fmt;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -11,36 +11,36 @@ use std::time::Duration;
 use crate::host::Host;
 use crate::stage::slowly;
 
-/// A server that gives back what it gets, on one machine; ends when dropped.
+/// An echo server on one machine; ends when dropped.
 pub struct Echo {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Connections of one machine.
+/// Long-lived connections of one machine.
 pub struct Held {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Fate>>,
 }
 
-/// What became of connections.
+/// Results of long-lived connections.
 #[derive(Clone, Debug, Default)]
 pub struct Fate {
-    /// how often something was sent and came back
+    /// number of completed exchanges
     pub exchanges: usize,
-    /// what broke: where it went, and how
+    /// broken connections: destination and error
     pub broken: Vec<String>,
 }
 
-/// How often each connection sends.
+/// Interval of exchanges per connection.
 const PERIOD: Duration = Duration::from_millis(20);
-/// An answer that takes longer than this never comes.
+/// Time after which an answer counts as lost.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 // === impl Echo ===
 
 impl Echo {
-    /// Listens at these addresses.
+    /// Starts a server that listens on these addresses.
     pub fn start(host: &Host, at: &[SocketAddr]) -> Self {
         let at = at.to_vec();
         let listeners: Vec<TcpListener> = host.run(move || {
@@ -57,7 +57,7 @@ impl Drop for Echo {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // its panic is on the standard error already, and this may run while another one unwinds
+            // its panic was printed already, and this may run during another unwinding
             let _ = thread.join();
         }
     }
@@ -86,7 +86,7 @@ fn serve(listeners: &[TcpListener], stop: &AtomicBool) {
 // === impl Held ===
 
 impl Held {
-    /// Opens so many connections to each of these addresses.
+    /// Opens `each` connections to each of these addresses.
     ///
     /// # Panics
     /// If one can't be opened.
@@ -103,7 +103,7 @@ impl Held {
         Self { stop, threads }
     }
 
-    /// Ends them all.
+    /// Closes all connections.
     pub fn finish(self) -> Fate {
         self.stop.store(true, Ordering::Relaxed);
         let mut fate = Fate::default();

@@ -1,4 +1,4 @@
-//! Servers that tell who they are and whom they saw, and clients that ask them.
+//! Probes: servers that answer with their identity and the client's address, and clients that connect to them.
 
 mod client;
 mod held;
@@ -13,42 +13,42 @@ pub use client::{Client, Hammer};
 pub use held::{Echo, Fate, Held};
 pub use server::Server;
 
-/// What came of one connection.
+/// Outcome of one connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// a server answered
     Answered(Answer),
-    /// something said that nobody listens there: a reset, or port unreachable
+    /// refused by a TCP reset or an ICMP error
     Refused,
-    /// nothing came in time
+    /// no answer within the time limit
     Timeout,
-    /// anything else, as the system names it
+    /// any other error, with the system's message
     Failed(String),
 }
 
-/// What a server answered.
+/// A server's answer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Answer {
-    /// its machine and port, `pod-a:8080`; in the lab of the corpus its address and port
+    /// the server's machine and port, `pod-a:8080`; in the corpus test its address and port
     pub endpoint: String,
-    /// where the connection came from, as the server saw it
+    /// the client's address, as seen by the server
     pub seen: SocketAddr,
 }
 
-/// What came of several connections, in order.
+/// Outcomes of several connections, in order.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Tally(pub Vec<Outcome>);
 
 // === impl Answer ===
 
 impl Answer {
-    /// Writes what [`Answer::parse`] reads.
+    /// Formats an answer for [`Answer::parse`].
     pub(crate) fn text(endpoint: impl fmt::Display, seen: SocketAddr) -> String {
         let seen = SocketAddr::new(seen.ip().to_canonical(), seen.port());
         format!("{endpoint} {seen}")
     }
 
-    /// Reads a server's answer; a text that is none is a failure.
+    /// Parses a server's answer; a malformed one is a failure.
     pub(crate) fn parse(text: &[u8]) -> Outcome {
         let text = String::from_utf8_lossy(text);
         let answer = text
@@ -69,12 +69,12 @@ impl Tally {
         })
     }
 
-    /// Whether all of them were answered.
+    /// True if all connections were answered.
     pub fn all_answered(&self) -> bool {
         self.answers().count() == self.0.len()
     }
 
-    /// How often each endpoint answered.
+    /// Number of answers by endpoint.
     pub fn endpoints(&self) -> BTreeMap<&str, usize> {
         let mut counts = BTreeMap::new();
         for answer in self.answers() {
@@ -83,12 +83,12 @@ impl Tally {
         counts
     }
 
-    /// The source addresses that were seen.
+    /// The source addresses that servers saw.
     pub fn sources(&self) -> BTreeSet<IpAddr> {
         self.answers().map(|answer| answer.seen.ip()).collect()
     }
 
-    /// Whether every outcome is this one.
+    /// True if every outcome equals this one.
     pub fn all(&self, expected: &Outcome) -> bool {
         self.0.iter().all(|outcome| outcome == expected)
     }

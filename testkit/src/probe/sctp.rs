@@ -1,4 +1,4 @@
-//! SCTP's first two packets over raw sockets: enough for a translation, and no SCTP in the kernel is needed.
+//! SCTP's first two packets (INIT, INIT ACK) over raw sockets: enough to test translation without SCTP sockets in the kernel.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,33 +12,33 @@ const STATE_COOKIE: u16 = 7;
 const COMMON_HEADER_LEN: usize = 12;
 const INIT_LEN: u16 = 20;
 
-/// What is read of an INIT chunk.
+/// The relevant fields of an INIT chunk.
 pub(crate) struct Init {
-    /// the port it came from
+    /// source port
     pub(crate) source: u16,
-    /// the port it goes to
+    /// destination port
     pub(crate) destination: u16,
-    /// what the answer must carry
+    /// initiate tag, which the answer must carry
     tag: u32,
 }
 
 // === impl Init ===
 
 impl Init {
-    /// Reads an SCTP packet that begins with an INIT chunk.
+    /// Decodes an SCTP packet that begins with an INIT chunk.
     pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
         let (&kind, tag) = (packet.get(COMMON_HEADER_LEN)?, packet.get(16..20)?);
         let tag = u32::from_be_bytes(tag.try_into().ok()?);
         (kind == INIT).then_some(Self { source: port(packet, 0)?, destination: port(packet, 2)?, tag })
     }
 
-    /// The answer, which carries a text as its cookie.
+    /// The INIT ACK, with a text as its cookie.
     pub(crate) fn acknowledge(&self, text: &str) -> Vec<u8> {
         packet((self.destination, self.source), self.tag, INIT_ACK, text.as_bytes())
     }
 }
 
-/// A socket that sends and receives SCTP packets as they are, from and to an address.
+/// A raw socket that sends and receives SCTP packets of an address.
 pub(crate) fn socket(address: IpAddr) -> io::Result<Socket> {
     let domain = if address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
     let socket = Socket::new(domain, Type::RAW, Some(Protocol::SCTP))?;
@@ -46,26 +46,26 @@ pub(crate) fn socket(address: IpAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The next SCTP packet and where it came from.
+/// Receives the next SCTP packet and its source address.
 pub(crate) fn receive(socket: &Socket) -> io::Result<(Vec<u8>, IpAddr)> {
     let mut buffer = vec![0; 2048];
     let (length, _, from) = recvfrom(socket, &mut buffer[..], RecvFlags::empty())?;
     buffer.truncate(length);
     let from = from.and_then(|from| SocketAddr::try_from(from).ok()).ok_or(io::ErrorKind::InvalidData)?.ip();
     if from.is_ipv4() {
-        // raw IPv4 sockets deliver the IP header too; its length is in words
+        // raw IPv4 sockets deliver the IP header too; its length is in 32-bit words
         let header = buffer.first().map_or(0, |byte| usize::from(byte & 0xf) * 4);
         buffer.drain(..header.min(buffer.len()));
     }
     Ok((buffer, from))
 }
 
-/// An INIT chunk between two ports.
+/// An SCTP packet with an INIT chunk between two ports.
 pub(crate) fn init(source: u16, destination: u16) -> Vec<u8> {
     packet((source, destination), 0, INIT, &[])
 }
 
-/// The text that an answer to this port carries.
+/// The cookie of an INIT ACK to this port.
 pub(crate) fn cookie(packet: &[u8], to: u16) -> Option<&[u8]> {
     let ours = port(packet, 2)? == to && *packet.get(COMMON_HEADER_LEN)? == INIT_ACK;
     let length = usize::from(port(packet, 34)?);
@@ -86,7 +86,7 @@ fn packet((source, destination): (u16, u16), tag: u32, kind: u8, text: &[u8]) ->
     let length = if text.is_empty() { INIT_LEN } else { INIT_LEN + 4 + text_len };
     bytes.extend([kind, 0]);
     bytes.extend(length.to_be_bytes());
-    // initiate tag, window, streams out and in, first number
+    // initiate tag, receive window, outbound and inbound streams, initial TSN
     bytes.extend(u32::from(source).to_be_bytes());
     bytes.extend(65536_u32.to_be_bytes());
     bytes.extend([0, 1, 0, 1]);

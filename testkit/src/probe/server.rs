@@ -1,4 +1,4 @@
-//! One thread that serves all ports of a machine.
+//! The lab's servers: one thread per machine that serves all its ports.
 
 use std::io::{ErrorKind, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -13,9 +13,9 @@ use socket2::Socket;
 use super::{Answer, sctp};
 use crate::host::Host;
 
-/// Answers every TCP and UDP connection to its addresses and ports, and SCTP's first packet.
+/// Answers every TCP connection and UDP datagram to its addresses and ports, and SCTP's first packet.
 ///
-/// It binds each address by itself: an answer over UDP must come from the address that was asked.
+/// It binds each address separately: an answer over UDP must have the requested address as its source.
 pub struct Server {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -32,7 +32,7 @@ struct Sockets {
 // === impl Server ===
 
 impl Server {
-    /// Serves on the machine from now on.
+    /// Starts serving on the machine.
     pub fn start(host: &Host, addresses: Vec<IpAddr>, ports: Vec<u16>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let name = host.name();
@@ -46,7 +46,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // its panic is on the standard error already, and this may run while another one unwinds
+            // its panic was printed already, and this may run during another unwinding
             let _ = thread.join();
         }
     }
@@ -106,7 +106,7 @@ impl Sockets {
         let port = listener.local_addr().expect("a bound socket").port();
         loop {
             match listener.accept() {
-                // a client that is gone already has its own account of it
+                // a client that has closed its connection already records its own outcome
                 Ok((mut stream, seen)) => drop(stream.write_all(self.text(port, seen).as_bytes())),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
@@ -118,7 +118,7 @@ impl Sockets {
     fn answer(&self, socket: &UdpSocket) {
         let port = socket.local_addr().expect("a bound socket").port();
         let mut buffer = [0; 64];
-        // an error that an earlier answer met is reported here: skip it
+        // an error of an earlier answer is reported here: skip it
         while let Ok((_, seen)) = socket.recv_from(&mut buffer) {
             let _ = socket.send_to(self.text(port, seen).as_bytes(), seen);
         }

@@ -1,10 +1,10 @@
-//! What stands around messages: the envelope of an answer, the frame of a watch event, and the Status of an error.
+//! Encodes the framing of messages: the envelope of a response, the frame of a watch event, and the Status of an error.
 
 use prost::Message as _;
 use prost::encoding::{encode_varint, encoded_len_varint};
 use serde_json::{Value, json};
 
-/// What each protobuf answer of the API begins with.
+/// Prefix of each protobuf response of the API.
 pub const MAGIC: [u8; 4] = *b"k8s\0";
 
 /// The tail of an envelope: contentEncoding and contentType, both empty.
@@ -65,9 +65,9 @@ struct StatusDetails {
 pub struct Status {
     /// the HTTP status
     pub code: u16,
-    /// the word for it, say `Expired`
+    /// machine-readable reason, for example `Expired`
     pub reason: String,
-    /// what a person reads
+    /// human-readable message
     pub message: String,
     /// details.retryAfterSeconds
     pub retry_after_seconds: Option<u32>,
@@ -76,7 +76,7 @@ pub struct Status {
 // === impl Status ===
 
 impl Status {
-    /// Its JSON.
+    /// Encodes it as JSON.
     pub fn to_json(&self) -> Vec<u8> {
         let mut value = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -88,7 +88,7 @@ impl Status {
         value.to_string().into_bytes()
     }
 
-    /// Its protobuf message, in its envelope.
+    /// Encodes it as a protobuf message, in its envelope.
     pub fn to_protobuf(&self) -> Vec<u8> {
         let details = self.retry_after_seconds.map(|seconds| StatusDetails {
             retry_after_seconds: i32::try_from(seconds).unwrap_or(i32::MAX),
@@ -106,7 +106,7 @@ impl Status {
     }
 }
 
-/// A message in its envelope, magic first.
+/// Wraps a message in its envelope, magic first.
 pub fn envelope(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
     let mut out = list_envelope(api_version, kind, message.len());
     out.extend_from_slice(message);
@@ -114,7 +114,7 @@ pub fn envelope(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The beginning of an envelope around a message that has this many bytes. (The empty tail may be left out.)
+/// The beginning of an envelope around a message of `message_bytes` bytes. (The empty tail may be left out.)
 pub fn list_envelope(api_version: &str, kind: &str, message_bytes: usize) -> Vec<u8> {
     let types = TypeMeta { api_version: api_version.to_owned(), kind: kind.to_owned() };
     let mut out = MAGIC.to_vec();
@@ -136,7 +136,7 @@ pub fn list_meta(resource_version: u64, continue_token: &str, remaining: Option<
     out
 }
 
-/// What stands before each item of a list.
+/// The tag and length before each item of a list.
 pub fn list_item(bytes: usize) -> Vec<u8> {
     let mut out = Vec::new();
     field_head(&mut out, 2, bytes);

@@ -1,4 +1,4 @@
-//! What all kinds share: metadata, conditions, times.
+//! Protobuf messages that all kinds share: metadata, conditions, times.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
-//! The Kubernetes protobuf encoding of the objects that a service proxy reads, made from their JSON: with the fields
-//! that objects of a real cluster carry, not only those that a proxy reads.
+//! Encodes the objects that a service proxy reads from JSON into the Kubernetes protobuf format: with all fields of a real
+//! cluster's objects, not only those that a proxy reads.
 //!
-//! Field numbers and what is written although it is empty are those of the API's own Go types: a field that is no pointer
-//! there is always written, empty or not (`required` here). What JSON has beyond these types is left out.
+//! Field numbers, and the fields that are written even if empty, follow the API's Go types: a non-pointer field is always
+//! written, empty or not (`required` here). JSON fields beyond these types are left out.
 
 mod envelope;
 mod meta;
@@ -18,10 +18,10 @@ use serde_json::Value;
 pub(crate) use envelope::TAIL;
 pub use envelope::{MAGIC, Status, envelope, list_envelope, list_item, list_meta, watch_frame};
 
-/// The protobuf message of an object (without the envelope around it).
+/// Encodes an object as a protobuf message (without its envelope).
 ///
 /// # Errors
-/// If a field has a type that the API doesn't know, say a text for a port.
+/// If a field has a type that the API doesn't accept, for example a text for a port.
 pub fn encode(kind: Kind, object: &Value) -> Result<Vec<u8>, serde_json::Error> {
     let mut object = object.clone();
     without_nulls(&mut object);
@@ -46,7 +46,7 @@ fn message<M: Message + DeserializeOwned>(object: Value) -> Result<Vec<u8>, serd
     Ok(serde_json::from_value::<M>(object)?.encode_to_vec())
 }
 
-/// JSON writes nil lists and times as null, which is the same as their absence.
+/// Removes nulls: JSON writes nil lists and times as null, which equals their absence.
 fn without_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {

@@ -1,4 +1,4 @@
-//! core/v1 Node.
+//! Protobuf messages of core/v1 Node.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,7 @@ pub(super) struct NodeStatus {
     volumes_in_use: Vec<String>,
 }
 
-/// An amount as its text.
+/// A quantity, as its text.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Quantity {
     #[prost(string, required, tag = "1")]

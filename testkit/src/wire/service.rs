@@ -1,4 +1,4 @@
-//! core/v1 Service and networking.k8s.io/v1 ServiceCIDR.
+//! Protobuf messages of core/v1 Service and networking.k8s.io/v1 ServiceCIDR.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! discovery.k8s.io/v1 EndpointSlice.
+//! Protobuf messages of discovery.k8s.io/v1 EndpointSlice.
 
 use std::collections::BTreeMap;
 

@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn what_go_writes_although_it_is_empty_is_written() {
     let bytes = encode(Kind::ServiceCidr, &json!({"spec": {"cidrs": ["10.0.0.0/8"]}})).expect("a sound object");
-    // metadata: seven texts and times, each empty; spec; status
+    // metadata: seven empty texts and times; spec; status
     let metadata = [0x0a, 0, 0x12, 0, 0x1a, 0, 0x22, 0, 0x2a, 0, 0x32, 0, 0x38, 0, 0x42, 0];
     let mut expected = vec![0x0a, u8::try_from(metadata.len()).expect("short")];
     expected.extend(metadata);
