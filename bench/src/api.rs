@@ -1,6 +1,6 @@
-//! The executable over an API server, with TLS, and upstream's beside it if there is one: start, memory, latency of
-//! changes, many changes, idle, a restart. The server is in the benchmark's process, so nothing of it counts. In
-//! iptables mode both find the same tool, and what it uses is told apart from what they use.
+//! Measures the executable, and upstream's if given, with an API server over TLS: start, memory, latency of changes, many
+//! changes, idle, a restart. The server runs in the benchmark's process, so its costs don't count. In iptables mode both
+//! use the same tool, whose CPU time is reported separately from their own.
 
 pub(crate) mod churn;
 mod latency;
@@ -16,33 +16,33 @@ use ferry_kernel::iptables::Backend;
 use ferry_testkit::Mode;
 
 use self::proxy::{PATIENCE, Program, Proxy, Start};
-use self::site::{Shape, Site, at};
+use self::site::{Site, Workload, at};
 use crate::pipeline::Empty;
 use crate::process::megabytes;
 use crate::stats;
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const JSON: &str = "application/json";
-/// How long after the start memory is looked at.
+/// Time between the start and the memory measurement.
 const STEADY: Duration = Duration::from_secs(5);
-/// How long idle time is watched.
+/// Duration of the idle measurement.
 const IDLE: Duration = Duration::from_secs(10);
-/// Changes spread over a minute.
+/// Number of changes, and the time that they are spread over.
 const SPREAD: (u32, Duration) = (1000, Duration::from_mins(1));
 /// Changes whose bytes are counted.
 const COUNTED: Series = Series { count: 10, pause: Duration::from_millis(1500) };
 
-/// Changes that are measured one at a time, and the pause after each.
+/// Number of changes that are measured one at a time, and the pause after each.
 #[derive(Clone, Copy)]
 struct Series {
     count: usize,
     pause: Duration,
 }
 
-/// Processor time of a proxy until now.
+/// CPU time of a proxy so far.
 struct Used {
     all: Duration,
-    /// the tools that it ran
+    /// of the tools that it ran
     children: Duration,
 }
 
@@ -53,10 +53,10 @@ struct Memory {
     peak: f64,
 }
 
-/// Measures ours, and upstream's if there is one.
+/// Measures ours, and upstream's if given.
 pub(crate) fn run(mode: Mode, services: usize, upstream: Option<&Path>) -> anyhow::Result<()> {
-    let (ours, few) = (Program::ours()?, Shape::of(mode, services)?);
-    // Upstream syncs at most once a second, and neither runs the tool without a rest.
+    let (ours, few) = (Program::ours()?, Workload::of(mode, services)?);
+    // Upstream syncs at most once a second, and both pause between two runs of the tool.
     let rested = Series { count: if mode.backend.is_none() { 20 } else { 40 }, pause: Duration::from_millis(1500) };
     let dense = Series { count: 1000, pause: Duration::from_millis(2) };
     whole(&ours, few, if mode.backend.is_none() { dense } else { rested })?;
@@ -67,21 +67,21 @@ pub(crate) fn run(mode: Mode, services: usize, upstream: Option<&Path>) -> anyho
         let upstream = Program { name: "upstream's", path: path.to_owned() };
         whole(&upstream, few, rested)?;
         if mode.backend.is_none() {
-            started(&upstream, Shape { content_type: JSON, ..few })?;
+            started(&upstream, Workload { content_type: JSON, ..few })?;
         }
     }
     Ok(())
 }
 
-/// A start from an API server alone.
+/// Measures only a start from an API server.
 pub(crate) fn start(mode: Mode, services: usize) -> anyhow::Result<()> {
-    let (ours, few) = (Program::ours()?, Shape::of(mode, services)?);
+    let (ours, few) = (Program::ours()?, Workload::of(mode, services)?);
     started(&ours, few).map(drop)
 }
 
-/// Changes spread over a minute alone.
+/// Measures only changes spread over a minute.
 pub(crate) fn spread(mode: Mode, services: usize) -> anyhow::Result<()> {
-    let (ours, few) = (Program::ours()?, Shape::of(mode, services)?);
+    let (ours, few) = (Program::ours()?, Workload::of(mode, services)?);
     headline(&ours, few);
     at(few, |site| {
         let mut proxy = ours.start(site)?;
@@ -92,12 +92,12 @@ pub(crate) fn spread(mode: Mode, services: usize) -> anyhow::Result<()> {
     })
 }
 
-/// The ways that objects come, and more of them.
-fn forms(ours: &Program, few: Shape) -> anyhow::Result<()> {
+/// Measures starts with JSON, with paged lists and with twice the endpoints.
+fn forms(ours: &Program, few: Workload) -> anyhow::Result<()> {
     let first = started(ours, few)?;
-    started(ours, Shape { content_type: JSON, ..few })?;
-    started(ours, Shape { streaming: false, ..few })?;
-    let more = started(ours, Shape { endpoints: 2 * few.endpoints, ..few })?;
+    started(ours, Workload { content_type: JSON, ..few })?;
+    started(ours, Workload { streaming: false, ..few })?;
+    let more = started(ours, Workload { endpoints: 2 * few.endpoints, ..few })?;
     #[expect(clippy::cast_precision_loss, reason = "a ratio to print")]
     let per = |more: f64, few_: f64| (more - few_) * 1_048_576.0 / (few.services * few.endpoints) as f64;
     println!(
@@ -108,11 +108,11 @@ fn forms(ours: &Program, few: Shape) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Everything that is measured of a proxy.
-fn whole(program: &Program, shape: Shape, series: Series) -> anyhow::Result<()> {
-    headline(program, shape);
+/// Runs all measurements of a proxy.
+fn whole(program: &Program, workload: Workload, series: Series) -> anyhow::Result<()> {
+    headline(program, workload);
     println!("executable                                   {:8.2} MB", megabytes(&program.path)?);
-    at(shape, |site| {
+    at(workload, |site| {
         let mut proxy = program.start(site)?;
         if first_start(&mut proxy, site)?.is_none() {
             return Ok(());
@@ -127,25 +127,25 @@ fn whole(program: &Program, shape: Shape, series: Series) -> anyhow::Result<()> 
     })
 }
 
-/// A start only.
-fn started(program: &Program, shape: Shape) -> anyhow::Result<Memory> {
-    headline(program, shape);
+/// Measures a start only.
+fn started(program: &Program, workload: Workload) -> anyhow::Result<Memory> {
+    headline(program, workload);
     let mut memory = Memory { steady: 0.0, peak: 0.0 };
-    at(shape, |site| {
+    at(workload, |site| {
         memory = first_start(&mut program.start(site)?, site)?.unwrap_or(memory);
         Ok(())
     })?;
     Ok(memory)
 }
 
-fn headline(program: &Program, shape: Shape) {
-    let form = if shape.streaming { "streaming lists" } else { "paged lists" };
-    let encoding = if shape.content_type == JSON { "JSON" } else { "protobuf" };
-    let Shape { mode, endpoints, .. } = shape;
+fn headline(program: &Program, workload: Workload) {
+    let form = if workload.streaming { "streaming lists" } else { "paged lists" };
+    let encoding = if workload.content_type == JSON { "JSON" } else { "protobuf" };
+    let Workload { mode, endpoints, .. } = workload;
     println!("\n-- {} from an API server, {mode}, {endpoints} endpoints each, {encoding}, {form}", program.name);
 }
 
-/// `None`: it did not come to its end.
+/// Measures the first start; `None` if it didn't complete in time.
 fn first_start(proxy: &mut Proxy, site: &Site) -> anyhow::Result<Option<Memory>> {
     let Some(start) = proxy.wait_for_rules(site)? else {
         give_up("start", proxy)?;
@@ -176,7 +176,7 @@ fn give_up(what: &str, proxy: &Proxy) -> anyhow::Result<()> {
 
 fn print_start(what: &str, start: &Start, site: &Site) {
     let (commits, runs) = (start.steps.commits, start.steps.runs);
-    let steps = match site.shape.mode.backend {
+    let steps = match site.workload.mode.backend {
         None => format!("{commits} commits"),
         Some(Backend::Nft) => format!("{commits} commits, iptables-restore started {runs} times"),
         Some(Backend::Legacy) => format!("iptables-restore started {runs} times"),
@@ -206,7 +206,7 @@ fn one_by_one(proxy: &Proxy, site: &Site, series: Series) -> anyhow::Result<()> 
         }
     };
     stats::print(what, nothing, "");
-    // They are somebody else's changes, which are looked into.
+    // The proxy handles them as foreign changes, which would count below.
     std::thread::sleep(STEADY);
     let used = Used::new(proxy)?;
     let latencies = latency::measure(site, series.count, series.pause)?;
@@ -221,7 +221,7 @@ fn empty_commits(count: usize) -> anyhow::Result<Vec<Duration>> {
     (0..count).map(|_| empty.commit()).collect()
 }
 
-/// In a run of its own, since counting costs time.
+/// Counts bytes in a separate series, since counting costs time.
 fn bytes(site: &Site) -> anyhow::Result<()> {
     let Some(tools) = &site.tools else { return Ok(()) };
     tools.count_bytes()?;
@@ -254,7 +254,7 @@ fn spread_out(proxy: &Proxy, site: &Site) -> anyhow::Result<()> {
 }
 
 fn idle(proxy: &Proxy) -> anyhow::Result<()> {
-    // What the changes left to do.
+    // Deferred work of the changes.
     std::thread::sleep(STEADY);
     let (started, before) = (Instant::now(), proxy.cpu()?);
     std::thread::sleep(IDLE);
@@ -274,7 +274,7 @@ impl Used {
         Ok(Self { all: proxy.cpu()?, children: proxy.children_cpu()? })
     }
 
-    /// What has been used since, to print.
+    /// The CPU time used since, as text.
     fn since(&self, proxy: &Proxy) -> anyhow::Result<String> {
         let now = Self::new(proxy)?;
         let (all, children) = (now.all - self.all, now.children - self.children);

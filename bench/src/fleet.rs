@@ -1,9 +1,8 @@
-//! Fifty proxies of ours, and fifty of upstream's, one side after the other against one API server with its store: what each
-//! side costs the control plane at a start, under churn, over a restart and an outage of the server, and when certificates are
-//! rotated.
+//! Measures the load of many proxies on the control plane: fifty of ours, then fifty of upstream's, with one API server and
+//! etcd; at a start, under churn, over a restart and an outage of the API server, and when certificates are rotated.
 //!
-//! Each proxy has a network namespace of its own; all are joined to the server's by a bridge, and reach it through a gate that
-//! counts. Nothing leaves these namespaces, and they end with the process, however it ends.
+//! Each proxy has its own network namespace; a bridge connects all to the server's, which they reach through a counting gate.
+//! No packet leaves these namespaces, and they end with the process, for any reason.
 
 mod audit;
 mod figures;
@@ -33,13 +32,13 @@ use self::marker::Marker;
 use self::network::Network;
 use self::options::{Options, Side};
 use self::server::Server;
-use self::side::Stage;
+use self::side::SideRunner;
 
-/// How much the servers, the gate and the probes come before the proxies: nodes have processors of their own, so a fleet that
-/// wants more than this machine has must not hold up its server.
+/// Nice levels by which the servers, the gate and the probes precede the proxies: real nodes have CPUs of their own, so a
+/// fleet that exceeds this machine's CPUs must not slow down its server.
 const PRIORITY: u8 = 10;
 
-/// Runs it in a process of its own, and removes its files whatever becomes of that.
+/// Runs the benchmark in a child process, and removes its files even if that fails.
 pub(crate) fn run(arguments: &[&str]) -> anyhow::Result<()> {
     let options = Options::parse(arguments)?;
     let folder = std::env::temp_dir().join(format!("ferry-bench-fleet-{}", std::process::id()));
@@ -56,7 +55,7 @@ pub(crate) fn run(arguments: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `None`: it was interrupted.
+/// Waits for the child process; `None` after an interrupt.
 async fn supervise(folder: &Path, arguments: &[&str]) -> anyhow::Result<Option<ExitStatus>> {
     let mut command = Command::new("setpriv");
     command
@@ -71,12 +70,12 @@ async fn supervise(folder: &Path, arguments: &[&str]) -> anyhow::Result<Option<E
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    // What it has started ends with it.
+    // Its child processes end with it.
     child.kill().await?;
     Ok(None)
 }
 
-/// Measures all sides; its files are in the folder.
+/// Measures all sides, with its files in the folder.
 pub(crate) fn run_in(folder: &Path, arguments: &[&str]) -> anyhow::Result<()> {
     let options = Options::parse(arguments)?;
     kubernetes::build();
@@ -95,7 +94,7 @@ pub(crate) fn run_in(folder: &Path, arguments: &[&str]) -> anyhow::Result<()> {
     server.ask_all(&objects::node_addresses(nodes));
     let gate = Gate::start(&hub, server.address()?, server.folder())?;
     let marker = Marker::new(&hub)?;
-    let mut stage = Stage { options: &options, folder: folder.to_owned(), network, gate, server, marker };
+    let mut stage = SideRunner { options: &options, folder: folder.to_owned(), network, gate, server, marker };
     let mut measured = Vec::new();
     for (side, executable) in &executables {
         measured.push((*side, stage.run(*side, executable.as_deref())?));
@@ -110,6 +109,6 @@ fn executable(options: &Options, side: Side) -> anyhow::Result<Option<PathBuf>> 
         Side::Ours => std::env::current_exe()?.with_file_name("kube-proxy"),
         Side::Upstream => options.upstream.clone().unwrap_or_else(|| PathBuf::from(kubernetes::upstream())),
     };
-    anyhow::ensure!(path.exists(), "there is no {}", path.display());
+    anyhow::ensure!(path.exists(), "{} does not exist", path.display());
     Ok(Some(path))
 }

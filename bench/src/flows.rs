@@ -1,4 +1,4 @@
-//! The cleaner of the connection table in the executable: what looks at many flows cost.
+//! Measures the cost of deleting stale conntrack entries among many flows, in the running executable.
 
 mod latency;
 mod restart;
@@ -17,25 +17,25 @@ use crate::stats::{memory_mib, thread_of};
 
 const UDP: u8 = 17;
 const TCP: u8 = 6;
-/// Services, and endpoints of each.
+/// Number of services, and of endpoints of each.
 const SERVICES: u8 = 10;
 const ENDPOINTS: u8 = 10;
-/// The later looks at a change, and what they take.
+/// Time in which all sweeps after a change are complete.
 const ALL_LOOKS: Duration = Duration::from_secs(6);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const REMOVED: &str = "kubeproxy_conntrack_reconciler_deleted_entries_total";
 const LOOKS: &str = "kubeproxy_conntrack_reconciler_sync_duration_seconds_count";
 
-/// What the table holds, and what happens.
+/// Content of the conntrack table, and the change.
 struct Case {
     what: &'static str,
-    /// whether the flows are to the service that changes; else to others
+    /// true if the flows are to the service that changes; false if they are to others
     concerned: bool,
     protocol: u8,
-    /// how many of its endpoints stay
+    /// number of its endpoints that stay
     stay: u8,
-    /// whether all services change, so that the kernel can't be asked for one address
+    /// all services change, so that the kernel's dump can't be filtered by one address
     all: bool,
 }
 
@@ -50,7 +50,7 @@ const CASES: [Case; 6] = [
 
 pub(crate) fn run(flows: usize) -> anyhow::Result<()> {
     let program = std::env::current_exe()?.with_file_name("kube-proxy");
-    anyhow::ensure!(program.exists(), "{} has to be built beside this program", program.display());
+    anyhow::ensure!(program.exists(), "{} is missing: build the executable beside this program", program.display());
     let first = manifests(SERVICES.into(), |_| 0..ENDPOINTS);
     let directory = Directory::new(vec![("all.yaml".to_owned(), first)])?;
     let proxy = Proxy::start(&program, &directory.0)?;
@@ -77,7 +77,7 @@ fn measure(case: &Case, flows: usize, directory: &Directory, proxy: &Proxy) -> a
     let stay = |service| if service == 0 || case.all { case.stay } else { ENDPOINTS };
     write(directory, &manifests(SERVICES.into(), |service| 0..stay(service)))?;
     while sum(LOOKS)? < looks_before + 1.0 || sum(REMOVED)? < removed_before + wrong {
-        anyhow::ensure!(start.elapsed() < PATIENCE, "{}: not all are removed", case.what);
+        anyhow::ensure!(start.elapsed() < PATIENCE, "{}: stale conntrack entries remain", case.what);
         std::thread::sleep(Duration::from_millis(2));
     }
     let took = start.elapsed();
@@ -98,7 +98,7 @@ fn measure(case: &Case, flows: usize, directory: &Directory, proxy: &Proxy) -> a
     clear(case.protocol)
 }
 
-/// The number of the service that a flow is to, and of the endpoint that it has.
+/// The numbers of a flow's service and endpoint.
 fn place(case: &Case, n: usize) -> (u8, u8) {
     let low = |n: usize, below: u8| u8::try_from(n % usize::from(below)).unwrap_or(0);
     let endpoint = low(n, ENDPOINTS);
@@ -121,7 +121,7 @@ fn flow(case: &Case, n: usize) -> Entry {
     between(case.protocol, n, service.into(), endpoint)
 }
 
-/// The flow of this number, of a service and one of its endpoints.
+/// The conntrack entry with this number, to an endpoint of a service.
 fn between(protocol: u8, n: usize, service: usize, endpoint: u8) -> Entry {
     let number = u32::try_from(n).unwrap_or(0);
     let client: IpAddr = Ipv4Addr::from_bits(0x0a0a_0000 + number / 20_000).into();
@@ -154,12 +154,12 @@ fn write(directory: &Directory, text: &str) -> anyhow::Result<()> {
     Ok(fs::rename(draft, directory.0.join("manifests/all.yaml"))?)
 }
 
-/// What a service's number makes of addresses.
+/// The last two octets of a service's addresses.
 fn octets(service: usize) -> [u8; 2] {
     u16::try_from(service).unwrap_or(0).to_be_bytes()
 }
 
-/// So many services with a UDP port, each with these endpoints.
+/// Manifests of services with a UDP port, each with these endpoints.
 fn manifests(services: usize, endpoints: impl Fn(usize) -> Range<u8>) -> String {
     let mut text = String::new();
     for service in 0..services {

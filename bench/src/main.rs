@@ -1,13 +1,14 @@
-//! From objects to the kernel, measured: `ferry-bench [--mode MODE] [--upstream KUBE-PROXY] [SERVICES …]`. Needs root; works
-//! in network namespaces of its own. `--mode MODE --churn SERVICES [KUBE-PROXY]` measures only how stale rules are while changes never
-//! end. MODE is `nftables`, `iptables` (over nf_tables) or `iptables-legacy`. Prints and never judges: quote ratios and processor time,
-//! machines are noisy.
+//! The benchmark: `ferry-bench [--mode MODE] [--upstream KUBE-PROXY] [SERVICES …]` measures the path from objects to the
+//! kernel. MODE is `nftables`, `iptables` (over nf_tables) or `iptables-legacy`. Needs root; creates its own network
+//! namespaces. Prints figures without judging them: quote ratios and CPU time, machines are noisy.
 //!
-//! `ferry-bench [--mode MODE] --start|--spread|--wide|--ranges SERVICES` measures one thing alone, to be repeated side by side with another build.
+//! `ferry-bench [--mode MODE] --start|--spread|--wide|--ranges SERVICES` runs one measurement alone, to be repeated side by
+//! side with another build. `--mode MODE --churn SERVICES [KUBE-PROXY]` measures only the staleness of rules under endless
+//! changes.
 //!
-//! `ferry-bench fleet [OPTION …]` measures what many proxies cost an API server, see [`fleet`].
+//! `ferry-bench fleet [OPTION …]` measures the load of many proxies on an API server, see [`fleet`].
 //!
-//! Every part of every size is measured in a process of its own, so that memory is that size's.
+//! Every part of every size is measured in a separate process, so that its memory is that of the size alone.
 
 #![expect(clippy::print_stdout, reason = "printing is what it is for")]
 
@@ -28,16 +29,16 @@ use anyhow::Context as _;
 use ferry_kernel::netns::Namespace;
 use ferry_testkit::Mode;
 
-/// Sizes when none are given.
+/// Default sizes, in services.
 const SIZES: [&str; 3] = ["1000", "5000", "10000"];
 
-/// Services that change without a pause.
+/// Number of services of the churn measurement.
 const CHURNING: &str = "300";
 
-/// Flows that the kernel remembers.
+/// Number of conntrack entries.
 const FLOWS: &str = "30000";
 
-/// Services beside the one that is very large.
+/// Number of services beside the very large one.
 const BESIDE: &str = "1000";
 
 fn main() -> anyhow::Result<()> {
@@ -53,7 +54,7 @@ fn main() -> anyhow::Result<()> {
         ["--ranges", services] => inside(size(services)?, |services| ranges::run(mode, services)),
         ["--flows", flows] => inside(size(flows)?, flows::run),
         ["--process", services] => inside(size(services)?, process::run),
-        // Has a namespace for each of its runs.
+        // Creates a namespace for each of its runs.
         ["--start", services] => api::start(mode, size(services)?),
         ["--spread", services] => api::spread(mode, size(services)?),
         ["--api", services] => api::run(mode, size(services)?, None),
@@ -68,11 +69,11 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn size(text: &str) -> anyhow::Result<usize> {
-    text.parse().context("a size is a number")
+    text.parse().context("the number of services or flows")
 }
 
 fn inside(services: usize, part: impl FnOnce(usize) -> anyhow::Result<()> + Send) -> anyhow::Result<()> {
-    let namespace = Namespace::new().context("a network namespace needs root")?;
+    let namespace = Namespace::new().context("creating a network namespace, which needs root")?;
     namespace.raise_loopback()?;
     namespace.run(|| part(services))?
 }
@@ -82,7 +83,7 @@ fn churn(mode: Mode, services: &str, upstream: Option<&Path>) -> anyhow::Result<
     api::churn::run(mode, size(services)?, upstream)
 }
 
-/// Measures each size in processes of its own.
+/// Runs each part of each size in a separate process.
 fn parts(mode: Mode, sizes: &[&str], upstream: Option<&str>) -> anyhow::Result<()> {
     let program = std::env::current_exe()?;
     let parts: &[&str] = if mode == Mode::NFTABLES { &["--pipeline", "--process", "--api"] } else { &["--api"] };

@@ -5,10 +5,10 @@ use std::net::Ipv4Addr;
 
 /// Endpoints of each service.
 pub(crate) const ENDPOINTS: u32 = 10;
-/// Services of one file, as a generator of manifests might write them.
+/// Services per file.
 const PER_FILE: usize = 1000;
 
-/// The files of a directory: name and content.
+/// The files of a manifest directory: name and content.
 pub(crate) fn files(services: usize) -> Vec<(String, String)> {
     let mut files = Vec::new();
     for first in (0..services).step_by(PER_FILE) {
@@ -27,17 +27,17 @@ pub(crate) fn vip(index: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a60_0001 + u32::try_from(index).unwrap_or(0))
 }
 
-/// An endpoint of a service; there are 16 to choose from.
+/// Address of one of a service's 16 possible endpoints.
 pub(crate) fn endpoint(index: usize, number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0af4_0001 + 16 * u32::try_from(index).unwrap_or(0) + number)
 }
 
-/// The endpoints that a service has at first.
+/// The initial endpoints of a service.
 pub(crate) fn first_endpoints(index: usize) -> Vec<Ipv4Addr> {
     (0..ENDPOINTS).map(|number| endpoint(index, number)).collect()
 }
 
-/// The document of a service.
+/// The YAML document of a service.
 pub(crate) fn service(index: usize) -> String {
     let vip = vip(index);
     format!(
@@ -47,7 +47,7 @@ pub(crate) fn service(index: usize) -> String {
     )
 }
 
-/// The document of its slice.
+/// The YAML document of a service's slice.
 pub(crate) fn slice(index: usize, endpoints: &[Ipv4Addr]) -> String {
     let mut text = format!(
         "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: service-{index}-a\n  \

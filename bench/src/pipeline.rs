@@ -1,4 +1,4 @@
-//! The pipe inside one process: decode, store and resolve, hand-over to the engine's thread, commit, acknowledgement.
+//! Measures the pipeline inside one process: decode, store and resolve, the engine's thread, commit, acknowledgement.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -32,23 +32,23 @@ use crate::stats::{self, memory_mib, stat_cpu, thread_cpu};
 /// Rounds of each kind of change.
 const ROUNDS: usize = 2000;
 
-/// What the engine's thread says of one turn.
-pub(crate) struct Turn {
+/// The engine thread's report of one sync pass.
+pub(crate) struct PassReport {
     pub(crate) acknowledged: Instant,
     pub(crate) cpu: Duration,
-    /// of the tool
+    /// CPU time of the tool
     pub(crate) tool: Duration,
     split: (Duration, Duration),
     pub(crate) ops: usize,
-    /// acknowledged units
+    /// number of acknowledged units
     pub(crate) units: usize,
     written: Written,
 }
 
-/// The core on this thread, the engine on its own.
+/// The pipeline: the core on this thread, the engine on its own thread.
 pub(crate) struct Pipe {
     core: Core,
-    turns: Receiver<Turn>,
+    turns: Receiver<PassReport>,
     last: Written,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn run(services: usize) -> anyhow::Result<()> {
     let mut nothing = Vec::new();
     let mut bytes = Written::default();
     for round in 0..ROUNDS {
-        // There, and in the next round back.
+        // Replaced in one round, restored in the next.
         let index = (round / 2).wrapping_mul(7919) % services;
         let mut endpoints = objects::first_endpoints(index);
         if round.is_multiple_of(2)
@@ -121,7 +121,7 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Changes of the number of endpoints and of services.
+/// Measures changes of the number of endpoints and of services.
 fn counts(pipe: &mut Pipe, services: usize, empty: &mut Empty) -> anyhow::Result<()> {
     let (mut added, mut removed, mut nothing) = (Vec::new(), Vec::new(), Vec::new());
     let (mut born, mut gone) = (Vec::new(), Vec::new());
@@ -157,7 +157,7 @@ fn counts(pipe: &mut Pipe, services: usize, empty: &mut Empty) -> anyhow::Result
     Ok(())
 }
 
-/// The node's pod range changes: every rule that depends on it follows.
+/// Measures a change of the node's pod range, with all rules that depend on it.
 fn context(pipe: &mut Pipe) -> anyhow::Result<()> {
     let before = thread_cpu();
     let started = Instant::now();
@@ -177,7 +177,7 @@ fn context(pipe: &mut Pipe) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A second engine over what the first left, with the same objects.
+/// Measures the start of a second engine with the first one's rules and the same objects.
 fn restart(services: usize) -> anyhow::Result<()> {
     let mut pipe = Pipe::start(Mode::NFTABLES)?;
     let node = "apiVersion: v1\nkind: Node\nmetadata: {name: bench}\nspec: {podCIDRs: [10.245.0.0/16]}\n";
@@ -252,7 +252,7 @@ impl Pipe {
         Ok(Self { core: Core::new(setup), turns, last: Written::default() })
     }
 
-    /// From the event to the acknowledgement, and what was sent for it.
+    /// Measures the time from the event to the acknowledgement, and the data sent for it.
     pub(crate) fn change(&mut self, events: Vec<Event>) -> anyhow::Result<(Duration, Written)> {
         let before = self.last;
         let (elapsed, turn) = self.turn(events)?;
@@ -264,33 +264,33 @@ impl Pipe {
         Ok((elapsed, written))
     }
 
-    /// The same, and the turn.
-    pub(crate) fn turn(&mut self, events: Vec<Event>) -> anyhow::Result<(Duration, Turn)> {
+    /// The same, with the report of the sync pass.
+    pub(crate) fn turn(&mut self, events: Vec<Event>) -> anyhow::Result<(Duration, PassReport)> {
         let started = Instant::now();
         self.start_change(events)?;
         let turn = self.next_turn()?;
         Ok((turn.acknowledged - started, turn))
     }
 
-    /// Hands the engine a change without waiting for it.
+    /// Sends a change to the engine without waiting for its commit.
     pub(crate) fn start_change(&mut self, events: Vec<Event>) -> anyhow::Result<()> {
         self.core.take(Input::Events(events));
         self.core.decide()?;
         Ok(())
     }
 
-    pub(crate) fn next_turn(&mut self) -> anyhow::Result<Turn> {
+    pub(crate) fn next_turn(&mut self) -> anyhow::Result<PassReport> {
         let turn = self.turns.recv()?;
         self.last = turn.written;
         Ok(turn)
     }
 }
 
-/// An engine, and what it has sent to the kernel or the tool.
+/// An engine with counters of the data sent to the kernel or the tool.
 trait Measured: SyncEngine {
-    /// In mode iptables: runs of the tool, and the bytes of their text.
+    /// The data sent so far; in mode iptables, runs of the tool and the bytes of their input.
     fn written(&self) -> Written;
-    /// Nothing is acknowledged yet.
+    /// True before the first acknowledgement.
     fn is_new(&self) -> bool;
 }
 
@@ -317,14 +317,14 @@ impl Measured for IptablesEngine {
     }
 }
 
-/// Processor time of this thread and of the tools that have ended, which the kernel counts in ticks of 10 ms.
+/// CPU time of this thread, and of the tools that have ended, which the kernel counts in ticks of 10 ms.
 fn cpu() -> (Duration, Duration) {
     let (user, system) = stats::children_cpu(std::process::id()).unwrap_or_default();
     (thread_cpu(), user + system)
 }
 
-/// The engine's thread: what the program's loop does for a change, with a clock.
-fn drive(mut engine: Box<dyn Measured>, mailbox: &MailReceiver, said: &SyncSender<Turn>) {
+/// The engine's thread: the executable's loop for a change, with time measurements.
+fn drive(mut engine: Box<dyn Measured>, mailbox: &MailReceiver, said: &SyncSender<PassReport>) {
     let stat = || stat_cpu("/proc/thread-self/stat").unwrap_or_default();
     while let Taken::Delta(delta) = mailbox.take(None) {
         let first = engine.is_new();
@@ -340,15 +340,15 @@ fn drive(mut engine: Box<dyn Measured>, mailbox: &MailReceiver, said: &SyncSende
         let after = if first { stat() } else { Default::default() };
         let split = (after.0.saturating_sub(split.0), after.1.saturating_sub(split.1));
         let (ops, units, written) = (outcome.ops, outcome.acked.len(), engine.written());
-        if said.send(Turn { acknowledged, cpu, tool, split, ops, units, written }).is_err() {
+        if said.send(PassReport { acknowledged, cpu, tool, split, ops, units, written }).is_err() {
             return;
         }
-        // What the program does between changes: it looks at what others did.
+        // The executable does this between changes: the check for foreign changes.
         drop(engine.tend(Instant::now()));
     }
 }
 
-/// The least that a commit can be: one element added to and taken from a set of one's own.
+/// The minimal commit, for comparison: adds an element to a private set, or removes it.
 pub(crate) struct Empty {
     socket: Socket,
 }

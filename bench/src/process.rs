@@ -1,4 +1,4 @@
-//! The executable over a directory of manifests: memory, processor time, idle, a noisy neighbour, a restart.
+//! Measures the executable with a directory of manifests: memory, CPU time, idle, a noisy neighbour, a restart.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -14,22 +14,22 @@ use ferry_kernel::nft::{Batch, Socket};
 use crate::objects;
 use crate::stats::{memory_mib, process_cpu, tasks_cpu};
 
-/// How long idle time is watched.
+/// Duration of the idle measurement.
 const IDLE: Duration = Duration::from_secs(10);
-/// Commits a second of the neighbour.
+/// The neighbour's commits per second.
 const NOISE: u32 = 10;
-/// The longest that a start may take.
+/// Time limit of a start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A started proxy, ended with the value.
+/// A running proxy; killed when dropped.
 pub(crate) struct Proxy(Child);
 
-/// A directory, removed with the value.
+/// A directory; removed when dropped.
 pub(crate) struct Directory(pub(crate) PathBuf);
 
 pub(crate) fn run(services: usize) -> anyhow::Result<()> {
     let program = std::env::current_exe()?.with_file_name("kube-proxy");
-    anyhow::ensure!(program.exists(), "{} has to be built beside this program", program.display());
+    anyhow::ensure!(program.exists(), "{} is missing: build the executable beside this program", program.display());
     println!("executable                                   {:8.2} MB", megabytes(&program)?);
     let directory = Directory::new(objects::files(services))?;
     let mut socket = Socket::open()?;
@@ -74,7 +74,7 @@ pub(crate) fn megabytes(path: &Path) -> anyhow::Result<f64> {
 // === impl Directory ===
 
 impl Directory {
-    /// With these manifests, by name and content.
+    /// Creates a temporary directory with these manifests, by name and content.
     pub(crate) fn new(files: Vec<(String, String)>) -> anyhow::Result<Self> {
         let path = std::env::temp_dir().join(format!("ferry-bench-{}", std::process::id()));
         fs::create_dir_all(path.join("manifests"))?;
@@ -91,7 +91,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // In a temporary directory, so what can't be removed does no harm.
+        // A leftover in the temporary directory is harmless.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -112,7 +112,7 @@ impl Proxy {
         Ok(Self(child))
     }
 
-    /// Until the metrics say that everything is in the kernel.
+    /// Waits until the metrics report a completed sync; returns the time it took.
     pub(crate) fn wait_for_sync(&self, services: usize) -> anyhow::Result<Duration> {
         let started = Instant::now();
         let synced = "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"}";
@@ -123,7 +123,7 @@ impl Proxy {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        bail!("{last} is not served after {PATIENCE:?}")
+        bail!("no sync of {last} within {PATIENCE:?}")
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -134,7 +134,7 @@ impl Proxy {
         tasks_cpu(self.0.id())
     }
 
-    /// Processor time over a while in percent of one core, with something done beside it ten times a second.
+    /// CPU time over a period, in percent of one core, while `beside` runs ten times a second.
     fn share(&self, time: Duration, mut beside: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
         let (started, before) = (Instant::now(), self.cpu()?);
         while started.elapsed() < time {
@@ -147,7 +147,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -162,7 +162,7 @@ pub(crate) fn metrics() -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Somebody else who works in the same network namespace.
+/// Another user of nf_tables in the same network namespace.
 struct Neighbour {
     socket: Socket,
     count: u32,

@@ -1,4 +1,4 @@
-//! One Service with very many source ranges: what that means for new connections to other Services, and for their commits.
+//! Measures the effect of one Service with very many source ranges on new connections to other Services, and on their commits.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -11,42 +11,48 @@ use ferry_model::store::Event;
 use ferry_testkit::Mode;
 
 use crate::objects;
-use crate::pipeline::{Empty, Pipe, Turn, decode, load, slice};
+use crate::pipeline::{Empty, PassReport, Pipe, decode, load, slice};
 use crate::stats::{self, children_cpu, memory_mib, slab_mib};
 
-/// Numbers of source ranges of the large Service. Each alternates with a single range.
+/// Numbers of source ranges of the heavy Service. Each alternates with a single range.
 const SIZES: [u32; 3] = [1_000, 20_000, 100_000];
 const CONNECTIONS: usize = 1_000;
 const WARM: usize = 100;
 const SETTLED: Duration = Duration::from_millis(1500);
 const COMMITS: usize = 400;
-/// Changes of the Service itself.
+/// Number of changes of the heavy Service itself.
 const OWN: u32 = 4;
-/// Bound of their duration in mode iptables, where each commit starts a process.
+/// Bound of the duration of these changes in mode iptables, where each commit starts a process.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// Where the endpoint of all measured Services listens.
+/// Address of the endpoint of all measured Services.
 const ENDPOINT: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
 const PORT: u16 = 8080;
 
-/// A Service that connections are made to.
-struct Target {
+/// A measured Service.
+struct MeasuredService {
     name: &'static str,
     cluster_ip: Ipv4Addr,
     balancer: Ipv4Addr,
 }
 
-/// The one with very many ranges, one with a few, and one without.
-const HEAVY: Target =
-    Target { name: "heavy", cluster_ip: Ipv4Addr::new(10, 126, 0, 1), balancer: Ipv4Addr::new(203, 0, 113, 1) };
-const LIGHT: Target =
-    Target { name: "light", cluster_ip: Ipv4Addr::new(10, 126, 0, 2), balancer: Ipv4Addr::new(203, 0, 113, 2) };
-const FREE: Target =
-    Target { name: "free", cluster_ip: Ipv4Addr::new(10, 126, 0, 3), balancer: Ipv4Addr::new(203, 0, 113, 3) };
+/// The Services with very many ranges, with a few, and without.
+const HEAVY: MeasuredService = MeasuredService {
+    name: "heavy",
+    cluster_ip: Ipv4Addr::new(10, 126, 0, 1),
+    balancer: Ipv4Addr::new(203, 0, 113, 1),
+};
+const LIGHT: MeasuredService = MeasuredService {
+    name: "light",
+    cluster_ip: Ipv4Addr::new(10, 126, 0, 2),
+    balancer: Ipv4Addr::new(203, 0, 113, 2),
+};
+const FREE: MeasuredService =
+    MeasuredService { name: "free", cluster_ip: Ipv4Addr::new(10, 126, 0, 3), balancer: Ipv4Addr::new(203, 0, 113, 3) };
 
-/// One state of the heavy Service: what was measured while it had so many ranges.
+/// Measurements with one number of ranges of the heavy Service.
 #[derive(Default)]
-struct Figures {
-    /// connections to the Service without ranges, the light one, the heavy one
+struct RangeFigures {
+    /// duration of connections to the Service without ranges, the light one, the heavy one
     connections: [Vec<Duration>; 3],
     unrelated: Vec<Duration>,
     others: Vec<Duration>,
@@ -72,14 +78,14 @@ pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
     restart(mode, services)
 }
 
-/// A second engine over what the first left, with the same objects.
+/// Measures the start of a second engine with the first one's rules and the same objects.
 fn restart(mode: Mode, services: usize) -> anyhow::Result<()> {
     let mut pipe = Pipe::start(mode)?;
     let mut events = Vec::new();
     for (_, text) in objects::files(services) {
         events.extend(decode(&text)?);
     }
-    // As the last commits left it, but for some ranges and endpoints.
+    // The state of the last commits, except for some ranges and endpoints.
     for target in [&LIGHT, &FREE] {
         events.extend(decode(&target.documents(few(target, 0)))?);
     }
@@ -98,20 +104,20 @@ fn restart(mode: Mode, services: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One mode under measurement: its pipeline, and an empty commit to compare with.
+/// A mode under measurement: its pipeline, and an empty commit for comparison.
 struct Bench {
     mode: Mode,
     services: usize,
     pipe: Pipe,
     empty: Empty,
-    /// commits that were measured; each makes of what the one before made the other
+    /// number of measured commits; they alternate between two states
     round: usize,
 }
 
 impl Bench {
-    /// Measures with so many ranges and with one, in turn, so that a busy moment of the machine meets both.
+    /// Measures with `size` ranges and with one in turns, so that other load of the machine affects both.
     fn size(&mut self, size: u32) -> anyhow::Result<()> {
-        let (mut one, mut many) = (Figures::default(), Figures::default());
+        let (mut one, mut many) = (RangeFigures::default(), RangeFigures::default());
         let mut writes = Vec::new();
         for block in 0..self.blocks() {
             self.write(1)?;
@@ -139,18 +145,18 @@ impl Bench {
         Ok(())
     }
 
-    /// Processes of the tool take their time, and writing very many rules takes minutes.
+    /// Number of turns: fewer in mode iptables, where each commit starts a process and writing very many rules takes minutes.
     fn blocks(&self) -> usize {
         if self.mode.backend.is_none() { 5 } else { 1 }
     }
 
-    fn write(&mut self, size: u32) -> anyhow::Result<(Duration, Turn)> {
+    fn write(&mut self, size: u32) -> anyhow::Result<(Duration, PassReport)> {
         let events = decode(&HEAVY.documents(&ranges(size)))?;
         self.pipe.turn(events)
     }
 
-    fn measure(&mut self, figures: &mut Figures) -> anyhow::Result<()> {
-        // The kernel frees the old set after the commit, which this measurement leaves out, as well as cold caches.
+    fn measure(&mut self, figures: &mut RangeFigures) -> anyhow::Result<()> {
+        // The kernel frees the old set after the commit; this measurement excludes that, as well as cold caches.
         std::thread::sleep(SETTLED);
         for _ in 0..WARM {
             FREE.connect()?;
@@ -180,7 +186,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Changes of the heavy Service itself.
+    /// Measures changes of the heavy Service itself.
     fn own(&mut self, size: u32) -> anyhow::Result<()> {
         let (mut endpoint, mut range) = (Vec::new(), Vec::new());
         for round in 0..OWN {
@@ -197,7 +203,7 @@ impl Bench {
     }
 }
 
-impl Figures {
+impl RangeFigures {
     fn compare(self, many: Self, size: u32) {
         let names = ["without ranges", "with two ranges", "itself"];
         for ((name, one), many) in names.into_iter().zip(self.connections).zip(many.connections) {
@@ -219,14 +225,14 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Processor time of the tools that this process ran.
+/// CPU time of the tools that this process ran.
 fn children() -> anyhow::Result<Duration> {
     let (user, system) = children_cpu(std::process::id())?;
     Ok(user + system)
 }
 
-/// The ranges of a Service that has few or none; those of a round differ from those of the next.
-fn few(target: &Target, round: usize) -> &'static str {
+/// The ranges of a Service with few or none; they alternate from round to round.
+fn few(target: &MeasuredService, round: usize) -> &'static str {
     match (target.name == LIGHT.name, round % 2) {
         (false, _) => "[]",
         (true, 0) => "[10.200.0.0/24, 192.0.2.0/24]",
@@ -234,10 +240,10 @@ fn few(target: &Target, round: usize) -> &'static str {
     }
 }
 
-/// Ranges that hold the client, and many that don't.
+/// `size` ranges, one of which contains the client.
 fn ranges(size: u32) -> String {
     let mut all = vec![format!("{ENDPOINT}/32")];
-    // Every other network, so that none is the neighbour of another.
+    // Every other network, so that none is adjacent to another.
     all.extend((1..size).map(|number| format!("{}/30", Ipv4Addr::from_bits(0x1400_0000 + 8 * number))));
     format!("[{}]", all.join(", "))
 }
@@ -248,9 +254,9 @@ fn ip(arguments: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-// === impl Target ===
+// === impl MeasuredService ===
 
-impl Target {
+impl MeasuredService {
     fn service(&self, ranges: &str) -> String {
         let Self { name, cluster_ip, balancer } = self;
         format!(
@@ -265,7 +271,7 @@ impl Target {
         self.service(ranges) + &self.slice("")
     }
 
-    /// Its slice, with another endpoint.
+    /// Its slice, with one more endpoint.
     fn slice(&self, another: &str) -> String {
         let name = self.name;
         format!(
@@ -276,7 +282,7 @@ impl Target {
         )
     }
 
-    /// From the first packet to the end of the handshake.
+    /// Duration of a TCP handshake.
     fn connect(&self) -> anyhow::Result<Duration> {
         let address = SocketAddr::from((self.balancer, 80));
         let started = Instant::now();

@@ -1,11 +1,11 @@
-//! Figures of many rounds, and what a process or thread has used.
+//! Statistics of rounds, and CPU time and memory of processes and threads.
 
 use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Prints the spread of latencies.
+/// Prints the percentiles of latencies.
 pub(crate) fn print(what: &str, mut rounds: Vec<Duration>, more: &str) {
     rounds.sort_unstable();
     let at = |share: f64| {
@@ -28,19 +28,19 @@ pub(crate) fn print(what: &str, mut rounds: Vec<Duration>, more: &str) {
     );
 }
 
-/// The one in the middle.
+/// The median.
 pub(crate) fn median(rounds: &[Duration]) -> Duration {
     let mut sorted = rounds.to_vec();
     sorted.sort_unstable();
     sorted.get(sorted.len() / 2).copied().unwrap_or_default()
 }
 
-/// Processor time of the calling thread.
+/// CPU time of the calling thread.
 pub(crate) fn thread_cpu() -> Duration {
     duration(clock_gettime(ClockId::ThreadCPUTime))
 }
 
-/// Processor time of this process.
+/// CPU time of this process.
 pub(crate) fn process_cpu() -> Duration {
     duration(clock_gettime(ClockId::ProcessCPUTime))
 }
@@ -50,7 +50,7 @@ fn duration(time: rustix::time::Timespec) -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// A line of /proc/PID/status in KiB, as MiB.
+/// A value in KiB of /proc/PID/status, in MiB.
 pub(crate) fn memory_mib(process: &str, line: &str) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     let value = status.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(':'));
@@ -58,7 +58,7 @@ pub(crate) fn memory_mib(process: &str, line: &str) -> anyhow::Result<f64> {
     Ok(kib / 1024.0)
 }
 
-/// Memory of the kernel itself that it doesn't give back on demand: what objects, and arrays of pages, take.
+/// Memory of kernel data structures, in MiB: slab, vmalloc and per-CPU allocations.
 pub(crate) fn slab_mib() -> anyhow::Result<f64> {
     let info = std::fs::read_to_string("/proc/meminfo")?;
     let line = |name: &str| {
@@ -68,18 +68,18 @@ pub(crate) fn slab_mib() -> anyhow::Result<f64> {
     Ok((line("Slab")? + line("VmallocUsed")? + line("Percpu")?) / 1024.0)
 }
 
-/// Processor time of all threads of a process, in nanoseconds of the scheduler.
+/// CPU time of all threads of a process, in the scheduler's nanosecond resolution.
 pub(crate) fn tasks_cpu(process: u32) -> anyhow::Result<Duration> {
     Ok(threads_cpu(process)?.into_iter().map(|(_, cpu)| cpu).sum())
 }
 
-/// Processor time of the thread of a process that has this name, in nanoseconds of the scheduler.
+/// CPU time of the thread of a process with this name, in the scheduler's nanosecond resolution.
 pub(crate) fn thread_of(process: u32, name: &str) -> anyhow::Result<Duration> {
     let found = threads_cpu(process)?.into_iter().find(|(known, _)| known == name);
     found.map(|(_, cpu)| cpu).with_context(|| format!("no thread {name}"))
 }
 
-/// Processor time of each thread of a process with its name, in nanoseconds of the scheduler.
+/// CPU time of each thread of a process by name, in the scheduler's nanosecond resolution.
 pub(crate) fn threads_cpu(process: u32) -> anyhow::Result<Vec<(String, Duration)>> {
     let mut threads = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
@@ -96,12 +96,12 @@ pub(crate) fn stat_cpu(path: &str) -> anyhow::Result<(Duration, Duration)> {
     stat_times(path, 11)
 }
 
-/// User and system time of the children of a process that have ended.
+/// User and system time of the ended children of a process.
 pub(crate) fn children_cpu(process: u32) -> anyhow::Result<(Duration, Duration)> {
     stat_times(&format!("/proc/{process}/stat"), 13)
 }
 
-/// Two times of a stat file, from the field with this number after the name in brackets.
+/// Two times of a stat file, from the field with this index after the name in parentheses.
 fn stat_times(path: &str, first: usize) -> anyhow::Result<(Duration, Duration)> {
     let stat = std::fs::read_to_string(path)?;
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);

@@ -1,5 +1,5 @@
-//! One Service of 250 ports, 64 addresses and 64 endpoints, which is as wide as the API allows, among many others: what a
-//! change of one of its endpoints takes, and what it means for a change of another Service.
+//! Measures changes of a Service with 250 ports, 64 addresses and 64 endpoints, the widest that the API allows, among many
+//! others, and their effect on a change of another Service.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -9,16 +9,16 @@ use ferry_model::store::Event;
 use ferry_testkit::Mode;
 
 use crate::objects;
-use crate::pipeline::{Pipe, Turn, decode, load, slice};
+use crate::pipeline::{PassReport, Pipe, decode, load, slice};
 use crate::stats::{self, memory_mib, slab_mib, thread_cpu};
 
 const PORTS: usize = 250;
 const EXTERNAL_IPS: u32 = 63;
 const ENDPOINTS: u32 = 64;
-/// So many ports an EndpointSlice has at most.
+/// Most ports of an EndpointSlice.
 const PORTS_PER_SLICE: usize = 100;
 const ROUNDS: u32 = 40;
-/// In mode iptables, where each change is a run of the tool.
+/// Rounds in mode iptables, where each change is a run of the tool.
 const FEW_ROUNDS: u32 = 8;
 
 pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
@@ -44,7 +44,7 @@ pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
     neighbours(&mut pipe, services, rounds)
 }
 
-/// One endpoint that is replaced, that goes and that comes.
+/// Measures replacing, removing and adding one endpoint.
 fn changes(pipe: &mut Pipe, rounds: u32) -> anyhow::Result<()> {
     let (mut replaced, mut gone, mut back) = (Vec::new(), Vec::new(), Vec::new());
     let mut used = Used::default();
@@ -79,7 +79,7 @@ fn changes(pipe: &mut Pipe, rounds: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Processor time of changes.
+/// CPU time of changes.
 #[derive(Default)]
 struct Used {
     core: Duration,
@@ -88,7 +88,7 @@ struct Used {
 }
 
 impl Used {
-    fn add(&mut self, core: Duration, turn: &Turn) {
+    fn add(&mut self, core: Duration, turn: &PassReport) {
         self.core += core;
         self.engine += turn.cpu;
         self.tool += turn.tool;
@@ -101,13 +101,13 @@ impl Used {
     }
 }
 
-/// A change of another service, alone and right behind one of the wide service.
+/// Measures a change of another service, alone and right after one of the wide service.
 fn neighbours(pipe: &mut Pipe, services: usize, rounds: u32) -> anyhow::Result<()> {
     let (mut alone, mut behind) = (Vec::new(), Vec::new());
     for round in 0..2 * rounds {
         let index = usize::try_from(round / 2)?.wrapping_mul(7919) % services;
         let mut endpoints = first_endpoints();
-        // There, and in the next round back.
+        // Removed in one round, restored in the next.
         endpoints.truncate(if round.is_multiple_of(2) { 63 } else { 64 });
         let mut others = objects::first_endpoints(index);
         others.pop();
@@ -166,7 +166,7 @@ fn slices(endpoints: &[Ipv4Addr]) -> anyhow::Result<Vec<Event>> {
 }
 
 impl Pipe {
-    /// Waits until so many units are acknowledged; the time since `started`.
+    /// Waits until `units` units are acknowledged; returns the time since `started`.
     fn settle(&mut self, started: Instant, units: usize) -> anyhow::Result<Duration> {
         let mut acknowledged = 0;
         loop {

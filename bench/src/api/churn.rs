@@ -2,7 +2,7 @@
 //!
 //! Each change gives a Service an endpoint that it never had, so the name of that endpoint's chain identifies the change.
 //! It is in force once the kernel has the chain, which nf_tables notifies; legacy tables are read after each run of the
-//! tool. A change that a later one of the same Service overtakes is in force when that is.
+//! tool. A change superseded by a later one of the same Service counts as in force together with it.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -22,7 +22,7 @@ use ferry_testkit::api::objects;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::proxy::{Program, Proxy};
-use super::site::{Shape, Site, at};
+use super::site::{Site, Workload, at};
 use super::tools::Tools;
 use super::{STEADY, Used, give_up};
 use crate::objects::ENDPOINTS;
@@ -32,7 +32,7 @@ use crate::stats;
 const RATE: u32 = 33;
 /// Length of one round of one proxy.
 const WATCHED: Duration = Duration::from_secs(30);
-/// The proxies take turns so often, so that what else the machine does meets both.
+/// Rounds of each proxy, in turns, so that other load of the machine affects both.
 const ROUNDS: u32 = 2;
 /// Time limit for the last changes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -43,31 +43,31 @@ const UNREAD_BYTES: usize = 64 << 20;
 
 /// The change of a Service.
 #[derive(Clone, Copy)]
-enum Kind {
-    /// its last endpoint is another one
+enum ChangeKind {
+    /// its last endpoint is replaced
     Replaced,
-    /// half of the endpoints, and another one
+    /// half of the endpoints are removed, and a new one is added
     Halved,
-    /// no endpoint: its frontend moves to the chain of refusals
+    /// all endpoints are removed: its frontend moves to the chain of rejected ones
     Emptied,
-    /// another port: its rule in the shared chain is deleted and another added
+    /// its port changes: its rule in the shared chain is deleted and another one added
     Moved,
 }
 
 /// Changes that are not in force yet.
 #[derive(Default)]
-struct Waiting {
-    /// of each Service, in order: the chain that shows it, and when the change was made
+struct PendingChanges {
+    /// by Service, in order: the chain that identifies the change, and the time of the change
     changes: HashMap<usize, VecDeque<(String, Instant)>>,
-    /// the Service of the chain
+    /// the Service of each chain
     owners: HashMap<String, usize>,
-    /// of those that are in force
+    /// staleness of the changes in force
     stale: Vec<Duration>,
 }
 
 /// Observations of one proxy.
 #[derive(Default)]
-struct Seen {
+struct Observations {
     stale: Vec<Duration>,
     never: usize,
     runs: u32,
@@ -75,16 +75,16 @@ struct Seen {
     tool_cpu: Duration,
 }
 
-/// Measures ours, and upstream's if there is one, in turns.
+/// Measures ours, and upstream's if given, in turns.
 pub(crate) fn run(mode: Mode, services: usize, upstream: Option<&Path>) -> anyhow::Result<()> {
     let mut programs = vec![Program::ours()?];
     programs.extend(upstream.map(|path| Program { name: "upstream's", path: path.to_owned() }));
-    let shape = Shape::of(mode, services)?;
+    let workload = Workload::of(mode, services)?;
     println!("\n== churn: {services} services x {ENDPOINTS} endpoints, {RATE} changes a second, {mode}");
-    let mut seen: Vec<Seen> = programs.iter().map(|_| Seen::default()).collect();
+    let mut seen: Vec<Observations> = programs.iter().map(|_| Observations::default()).collect();
     for _ in 0..ROUNDS {
         for (program, seen) in programs.iter().zip(&mut seen) {
-            at(shape, |site| {
+            at(workload, |site| {
                 let mut proxy = program.start(site)?;
                 if proxy.wait_for_rules(site)?.is_none() {
                     return give_up("start", &proxy);
@@ -98,10 +98,10 @@ pub(crate) fn run(mode: Mode, services: usize, upstream: Option<&Path>) -> anyho
     Ok(())
 }
 
-// === impl Kind ===
+// === impl ChangeKind ===
 
-impl Kind {
-    /// Of the change with this number: what most changes of a cluster are, and some of what costs more.
+impl ChangeKind {
+    /// The kind of the change with this number: mostly the most frequent kind in a cluster, and some more costly ones.
     fn of(number: usize) -> Self {
         match number % 8 {
             2 => Self::Halved,
@@ -112,26 +112,26 @@ impl Kind {
     }
 }
 
-// === impl Waiting ===
+// === impl PendingChanges ===
 
-impl Waiting {
+impl PendingChanges {
     /// Makes a change.
     fn change(waiting: &Mutex<Self>, site: &Site, number: usize) -> anyhow::Result<()> {
-        let service = number.wrapping_mul(7919) % site.shape.services;
-        let kind = Kind::of(number);
+        let service = number.wrapping_mul(7919) % site.workload.services;
+        let kind = ChangeKind::of(number);
         let mut endpoints = objects::first_endpoints(service);
         let fresh = Ipv4Addr::from_bits(0x0c00_0001 + u32::try_from(number)?);
         match kind {
-            Kind::Moved => {
+            ChangeKind::Moved => {
                 let port = format!("\"port\":{},\"protocol\"", 1000 + number % 60_000);
                 site.put(&objects::service(service).json().replace("\"port\":80,\"protocol\"", &port));
                 return Ok(());
             }
-            Kind::Emptied => endpoints.clear(),
-            Kind::Halved => endpoints.truncate(endpoints.len() / 2),
-            Kind::Replaced => drop(endpoints.pop()),
+            ChangeKind::Emptied => endpoints.clear(),
+            ChangeKind::Halved => endpoints.truncate(endpoints.len() / 2),
+            ChangeKind::Replaced => drop(endpoints.pop()),
         }
-        if matches!(kind, Kind::Halved | Kind::Replaced) {
+        if matches!(kind, ChangeKind::Halved | ChangeKind::Replaced) {
             endpoints.push(fresh);
         }
         let names =
@@ -140,8 +140,8 @@ impl Waiting {
         let slice = objects::slice(service, &endpoints);
         let mut locked = lock(waiting);
         match kind {
-            // What is overtaken by nothing at all never shows.
-            Kind::Emptied => drop(locked.changes.remove(&service)),
+            // Without an endpoint, no chain identifies the change.
+            ChangeKind::Emptied => drop(locked.changes.remove(&service)),
             _ => {
                 locked.owners.insert(chain.clone(), service);
                 locked.changes.entry(service).or_default().push_back((chain, Instant::now()));
@@ -152,7 +152,7 @@ impl Waiting {
         Ok(())
     }
 
-    /// The kernel has this chain.
+    /// Records that the kernel has this chain.
     fn found(&mut self, chain: &str, now: Instant) {
         let Some(changes) = self.owners.get(chain).and_then(|service| self.changes.get_mut(service)) else { return };
         let Some(last) = changes.iter().position(|(name, _)| name == chain) else { return };
@@ -164,18 +164,18 @@ impl Waiting {
     }
 }
 
-fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
+fn lock(waiting: &Mutex<PendingChanges>) -> MutexGuard<'_, PendingChanges> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-// === impl Seen ===
+// === impl Observations ===
 
-impl Seen {
-    /// Makes changes for a while, and waits until the last ones are in force.
+impl Observations {
+    /// Makes changes for the length of a round, and waits until the last ones are in force.
     fn round(&mut self, proxy: &Proxy, site: &Site) -> anyhow::Result<()> {
         let Some(tools) = &site.tools else { return Ok(()) };
-        let (waiting, ended) = (Mutex::new(Waiting::default()), AtomicBool::new(false));
-        let monitor = match site.shape.mode.backend {
+        let (waiting, ended) = (Mutex::new(PendingChanges::default()), AtomicBool::new(false));
+        let monitor = match site.workload.mode.backend {
             Some(Backend::Nft) => Some(Monitor::open()?),
             _ => None,
         };
@@ -188,7 +188,7 @@ impl Seen {
             });
             let changed = make_changes(&waiting, site);
             ended.store(true, Ordering::Release);
-            let runs = watcher.join().map_err(|_| anyhow::anyhow!("the watcher has panicked"))?;
+            let runs = watcher.join().map_err(|_| anyhow::anyhow!("the watcher panicked"))?;
             changed.and(runs)
         })?;
         let spent = Used::new(proxy)?;
@@ -216,8 +216,8 @@ impl Seen {
     }
 }
 
-/// Makes changes at an even pace, and returns when all are in force or were waited for.
-fn make_changes(waiting: &Mutex<Waiting>, site: &Site) -> anyhow::Result<()> {
+/// Makes changes at an even rate, and returns when all are in force or the time limit has passed.
+fn make_changes(waiting: &Mutex<PendingChanges>, site: &Site) -> anyhow::Result<()> {
     let started = Instant::now();
     for number in 0.. {
         let due = started + Duration::from_secs(1) / RATE * number;
@@ -225,7 +225,7 @@ fn make_changes(waiting: &Mutex<Waiting>, site: &Site) -> anyhow::Result<()> {
             break;
         }
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        Waiting::change(waiting, site, usize::try_from(number)?)?;
+        PendingChanges::change(waiting, site, usize::try_from(number)?)?;
     }
     let last = Instant::now();
     while lock(waiting).count() > 0 && last.elapsed() < PATIENCE {
@@ -234,11 +234,11 @@ fn make_changes(waiting: &Mutex<Waiting>, site: &Site) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Notes what nf_tables notifies. Returns how often the tool was run.
+/// Records the chains of nf_tables notifications. Returns the number of runs of the tool.
 fn watch_kernel(
     mut monitor: Monitor,
     tools: &Tools,
-    waiting: &Mutex<Waiting>,
+    waiting: &Mutex<PendingChanges>,
     ended: &AtomicBool,
 ) -> anyhow::Result<u32> {
     monitor.set_receive_buffer(UNREAD_BYTES)?;
@@ -246,7 +246,7 @@ fn watch_kernel(
     let timeout = Timespec::try_from(LOOK)?;
     let mut runs = 0;
     while !ended.load(Ordering::Acquire) {
-        // Equal unread notifications become one.
+        // Equal unread notifications are merged into one.
         runs += tools.ended()?;
         if poll(&mut [PollFd::from_borrowed_fd(monitor.as_fd(), PollFlags::IN)], Some(&timeout))? == 0 {
             continue;
@@ -258,15 +258,15 @@ fn watch_kernel(
                 chains.push(chain);
             }
         })?;
-        anyhow::ensure!(!overrun.0, "notifications were lost");
+        anyhow::ensure!(!overrun.0, "the kernel dropped notifications: the receive buffer overflowed");
         let mut waiting = lock(waiting);
         chains.iter().for_each(|chain| waiting.found(chain, now));
     }
     Ok(runs + tools.ended()?)
 }
 
-/// Reads the table after each run of the tool. Returns how many there were.
-fn watch_tool(tools: &Tools, waiting: &Mutex<Waiting>, ended: &AtomicBool) -> anyhow::Result<u32> {
+/// Reads the table after each run of the tool. Returns the number of runs.
+fn watch_tool(tools: &Tools, waiting: &Mutex<PendingChanges>, ended: &AtomicBool) -> anyhow::Result<u32> {
     let mut runs = 0;
     while !ended.load(Ordering::Acquire) {
         let Some(now) = tools.wait(LOOK)? else { continue };

@@ -1,4 +1,4 @@
-//! From the event's bytes to the commit: one change at a time.
+//! Measures latency from writing a watch event to the commit of its change, one change at a time.
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -6,75 +6,75 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use ferry_api::object::Family;
 use ferry_kernel::nft::Monitor;
-use ferry_testkit::api::Told;
+use ferry_testkit::api::Delivery;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::site::Site;
 use super::tools::Tools;
 
-/// The longest that a change may take.
+/// Time limit of a change.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long each change took.
+/// Latency of each change.
 pub(super) struct Latencies {
     /// from just before its event was written
     pub(super) from_begin: Vec<Duration>,
-    /// from when its last byte was
+    /// from just after its last byte was written
     pub(super) from_end: Vec<Duration>,
 }
 
-/// Who tells that a change is in force.
-enum Listener<'a> {
-    /// The kernel, of its commits to a table: just before it answers the proxy or its tool.
+/// Source of the signal that a change is in force.
+enum CommitSignal<'a> {
+    /// nf_tables notifications of commits to a table, sent just before the kernel answers the proxy or its tool.
     Kernel(Monitor, &'static str),
-    /// The end of the tool: legacy tables tell nobody.
+    /// The end of the tool's process: legacy tables send no notifications.
     Tool(&'a Tools),
 }
 
-/// Makes that many changes with pauses between.
+/// Makes `count` changes with pauses between them.
 pub(super) fn measure(site: &Site, count: usize, pause: Duration) -> anyhow::Result<Latencies> {
-    let mut listener = Listener::new(site)?;
+    let mut signal = CommitSignal::new(site)?;
     let mut latencies = Latencies { from_begin: Vec::new(), from_end: Vec::new() };
     for _ in 0..count {
-        listener.forget()?;
+        signal.forget()?;
         let version = site.replace();
-        let committed = listener.wait()?;
-        let told = told(site, version)?;
-        latencies.from_begin.push(committed.saturating_duration_since(told.begun));
+        let committed = signal.wait()?;
+        let delivery = delivery(site, version)?;
+        latencies.from_begin.push(committed.saturating_duration_since(delivery.begun));
         // The proxy may be faster than the server's return from writing.
-        latencies.from_end.push(committed.saturating_duration_since(told.ended));
+        latencies.from_end.push(committed.saturating_duration_since(delivery.ended));
         std::thread::sleep(pause);
     }
     Ok(latencies)
 }
 
-/// The server notes it after writing, which may be after the proxy's commit.
-fn told(site: &Site, version: u64) -> anyhow::Result<Told> {
+/// The times of sending a change. The server records them after writing, which may be after the proxy's commit.
+fn delivery(site: &Site, version: u64) -> anyhow::Result<Delivery> {
     let started = Instant::now();
     while started.elapsed() < PATIENCE {
-        if let Some(told) = site.told().filter(|told| told.version == version) {
-            return Ok(told);
+        if let Some(delivery) = site.last_delivery().filter(|delivery| delivery.version == version) {
+            return Ok(delivery);
         }
         std::thread::yield_now();
     }
-    None.context("the server has not told of the change")
+    None.context("the server has not sent the change")
 }
 
-// === impl Listener ===
+// === impl CommitSignal ===
 
-impl<'a> Listener<'a> {
+impl<'a> CommitSignal<'a> {
     fn new(site: &'a Site) -> anyhow::Result<Self> {
-        let table = match (site.shape.mode.table, &site.tools) {
+        let table = match (site.workload.mode.table, &site.tools) {
             (Some(table), _) => table,
             (None, Some(tools)) => return Ok(Self::Tool(tools)),
-            (None, None) => bail!("nothing shows changes in mode {}", site.shape.mode),
+            (None, None) => bail!("nothing shows changes in mode {}", site.workload.mode),
         };
         let mut monitor = Monitor::open()?;
         monitor.join()?;
         Ok(Self::Kernel(monitor, table))
     }
 
-    /// What has been told until now.
+    /// Discards the signals so far.
     fn forget(&mut self) -> anyhow::Result<()> {
         match self {
             Self::Kernel(monitor, _) => drop(monitor.read(&mut |_| {})?),
@@ -83,7 +83,7 @@ impl<'a> Listener<'a> {
         Ok(())
     }
 
-    /// Until something happens to the proxy's table.
+    /// Waits for a change of the proxy's table.
     fn wait(&mut self) -> anyhow::Result<Instant> {
         let (monitor, table) = match self {
             Self::Kernel(monitor, table) => (monitor, table),

@@ -1,4 +1,4 @@
-//! A proxy under measurement: ours or upstream's.
+//! Starts and observes a proxy under measurement: ours or upstream's.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -16,54 +16,54 @@ use super::tools::Count;
 use crate::process::metrics;
 use crate::stats::{children_cpu, memory_mib, stat_cpu, tasks_cpu, threads_cpu};
 
-/// How long a start is waited for.
+/// Time limit of a start.
 pub(super) const PATIENCE: Duration = Duration::from_secs(600);
-/// A start is over when nothing is committed for so long and everything is there.
+/// Time without a commit after which a start counts as complete, if all rules are present.
 const QUIET: Duration = Duration::from_millis(500);
-/// How often the kernel is asked.
+/// Polling interval of the kernel's state.
 const LOOK: Duration = Duration::from_millis(1);
-/// How often the proxy's children are looked at: `nft` of upstream's, `iptables-restore` of both.
+/// Polling interval of the proxy's child processes: upstream's `nft`, both proxies' `iptables-restore`.
 const LOOK_AT_CHILDREN: Duration = Duration::from_millis(20);
-/// The table and the map of both in nftables mode.
+/// The table, and below the map, of both proxies in nftables mode.
 const TABLE: &str = "kube-proxy";
 const MAP: &str = "service-ips";
 
-/// An executable.
+/// An executable under measurement.
 pub(super) struct Program {
     pub(super) name: &'static str,
     pub(super) path: PathBuf,
 }
 
-/// A started proxy, ended with the value.
+/// A running proxy; killed when dropped.
 pub(super) struct Proxy {
     child: Child,
     started: Instant,
     log: PathBuf,
 }
 
-/// What a start took.
+/// Cost of a start.
 pub(super) struct Start {
     pub(super) wall: Duration,
     pub(super) cpu: Duration,
     pub(super) user: Duration,
     pub(super) system: Duration,
-    /// what of it the tools were that it ran
+    /// the share of the tools that it ran
     pub(super) children: Duration,
-    /// the largest that a child of it was, in MiB
+    /// peak memory of its largest child process, in MiB
     pub(super) child_mib: f64,
     pub(super) steps: Steps,
 }
 
-/// What has been done to the kernel.
+/// Writes to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Steps {
-    /// to nf_tables
+    /// commits of nf_tables
     pub(super) commits: u32,
-    /// of `iptables-restore`
+    /// runs of `iptables-restore`
     pub(super) runs: u32,
 }
 
-/// Who looks what is done to the kernel.
+/// Observes writes to the kernel.
 struct Watcher<'a> {
     site: &'a Site,
     socket: Socket,
@@ -77,7 +77,7 @@ impl Program {
     /// The executable built beside this program.
     pub(super) fn ours() -> anyhow::Result<Self> {
         let path = std::env::current_exe()?.with_file_name("kube-proxy");
-        anyhow::ensure!(path.exists(), "{} has to be built beside this program", path.display());
+        anyhow::ensure!(path.exists(), "{} is missing: build the executable beside this program", path.display());
         Ok(Self { name: "ours", path })
     }
 
@@ -90,7 +90,7 @@ impl Program {
             tools.apply(&mut command);
         }
         command.stdout(Stdio::null()).stderr(fs::File::create(&log)?);
-        // A tool that runs on when its proxy is killed is in the group.
+        // The process group includes a tool that outlives the killed proxy.
         let child = command.process_group(0).spawn().with_context(|| format!("starting {}", self.path.display()))?;
         Ok(Proxy { child, started: Instant::now(), log })
     }
@@ -99,8 +99,8 @@ impl Program {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Until the last rule of a first start is effective: the last step before a while without any, after which all
-    /// services are there. `None`: they never were while that was waited for.
+    /// Waits until the last rule of a first start is in force: the last write before [`QUIET`], with all services present after
+    /// it. `None` if the time limit passes before.
     pub(super) fn wait_for_rules(&mut self, site: &Site) -> anyhow::Result<Option<Start>> {
         let mut watcher = Watcher::new(site)?;
         let (mut last, mut child_mib) = (self.started, 0.0_f64);
@@ -126,12 +126,12 @@ impl Proxy {
             }
             std::thread::sleep(LOOK);
         }
-        // A tool ends a while after its commit.
+        // A tool exits some time after its commit.
         watcher.look()?;
         self.start(last - self.started, child_mib, watcher.seen).map(Some)
     }
 
-    /// Until it says that it has synced, with or without a step; then a while for what it does after that.
+    /// Waits until its metrics report a sync, with or without writes, and then for [`QUIET`].
     pub(super) fn wait_for_sync(&mut self, site: &Site) -> anyhow::Result<Option<Start>> {
         let mut watcher = Watcher::new(site)?;
         let synced = "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"}";
@@ -163,28 +163,28 @@ impl Proxy {
         })
     }
 
-    /// What its children that have ended have used.
+    /// CPU time of its child processes that have ended.
     pub(super) fn children_cpu(&self) -> anyhow::Result<Duration> {
         let (user, system) = children_cpu(self.child.id())?;
         Ok(user + system)
     }
 
-    /// Of each of its threads, by name.
+    /// CPU time of each of its threads, by name.
     pub(super) fn threads_cpu(&self) -> anyhow::Result<Vec<(String, Duration)>> {
         threads_cpu(self.child.id())
     }
 
-    /// With that of its children that have ended.
+    /// CPU time of its threads and of its child processes that have ended.
     pub(super) fn cpu(&self) -> anyhow::Result<Duration> {
         Ok(tasks_cpu(self.child.id())? + self.children_cpu()?)
     }
 
-    /// A line of its status, in MiB.
+    /// A memory value of /proc/PID/status, in MiB.
     pub(super) fn memory_mib(&self, line: &str) -> anyhow::Result<f64> {
         memory_mib(&self.child.id().to_string(), line)
     }
 
-    /// Whether it runs, and not yet for too long.
+    /// True until the time limit of a start; an error if the process has ended.
     fn is_awaited(&mut self) -> anyhow::Result<bool> {
         if let Some(status) = self.child.try_wait()? {
             bail!("the proxy has ended, {status}:\n{}", fs::read_to_string(&self.log).unwrap_or_default());
@@ -192,12 +192,12 @@ impl Proxy {
         Ok(self.started.elapsed() < PATIENCE)
     }
 
-    /// How large the largest child has been that is there now, in MiB.
+    /// Peak memory of the largest running child process, in MiB.
     fn largest_child(&self) -> f64 {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
         let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
         let sizes = children.flat_map(|list| {
-            // One may end while it is looked at.
+            // A child may end in the meantime.
             list.split_ascii_whitespace().filter_map(|child| memory_mib(child, "VmHWM").ok()).collect::<Vec<_>>()
         });
         sizes.fold(0.0, f64::max)
@@ -206,7 +206,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // They may have ended by themselves.
+        // The processes may have ended already.
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();
     }
@@ -224,7 +224,7 @@ impl<'a> Watcher<'a> {
         Ok(Self { site, socket, first, seen: Steps::default() })
     }
 
-    /// Whether something has been done since it looked last.
+    /// True if there were writes since the last call.
     fn look(&mut self) -> anyhow::Result<bool> {
         let commits = self.socket.generation()?.wrapping_sub(self.first);
         let ended = self.site.tools.as_ref().map_or(Ok(0), |tools| tools.ended())?;
@@ -232,20 +232,20 @@ impl<'a> Watcher<'a> {
         Ok(std::mem::replace(&mut self.seen, seen) != seen)
     }
 
-    /// Whether the kernel sends the packets of each service somewhere.
+    /// True if the rules of all services are present.
     fn is_complete(&mut self) -> anyhow::Result<bool> {
-        let shape = self.site.shape;
+        let workload = self.site.workload;
         if let Some(tools) = &self.site.tools {
-            let all = Count { dispatched: shape.services, translated: shape.services * shape.endpoints };
+            let all = Count { dispatched: workload.services, translated: workload.services * workload.endpoints };
             return Ok(tools.rules()? == all);
         }
         let key = [&self.site.last_vip().octets()[..], &[6, 0, 0, 0], &[0, 80, 0, 0]].concat();
-        // There may be no such map yet.
+        // The map may not exist yet.
         if !self.socket.element(Family::V4, TABLE, MAP, &key).is_ok_and(|found| found.is_some()) {
             return Ok(false);
         }
         let mut count = 0;
         self.socket.elements(Family::V4, TABLE, MAP, &mut |_| count += 1)?;
-        Ok(count == shape.services)
+        Ok(count == workload.services)
     }
 }

@@ -1,7 +1,8 @@
-//! The tool of iptables mode as a proxy under measurement finds it: one variant by all of its names, its runs noticed.
+//! Provides the tools of iptables mode to a proxy under measurement: one variant under all of its names, with its runs
+//! counted.
 //!
-//! A run is noticed when the copy of the tool is closed, which the kernel does when the process ends: that costs the
-//! proxy nothing, is the same for each, and legacy tables tell nobody of their changes.
+//! A run counts when the kernel closes the copy of the tool at the end of its process (inotify): this costs the proxies
+//! nothing, is the same for both, and legacy tables send no notifications of changes.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -17,32 +18,32 @@ use ferry_kernel::iptables::Backend;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
 
-/// Where a kubelet's chain says which variant the machine uses.
+/// The chain by which a kubelet marks the machine's variant.
 const HINT: &str = "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n";
 
-/// The tools of one place, first in the proxy's `PATH`.
+/// The tools of one site, first in the proxy's `PATH`.
 pub(super) struct Tools {
     folder: PathBuf,
     runs: OwnedFd,
     variant: Backend,
 }
 
-/// What the rules of the kernel are, as far as measuring needs it.
+/// Counts of the kernel's rules by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
-    /// ports that are sent on
+    /// service ports with a jump to their chain
     pub(super) dispatched: usize,
-    /// destinations that are translated to
+    /// endpoints with a DNAT rule
     pub(super) translated: usize,
 }
 
 // === impl Tools ===
 
 impl Tools {
-    /// Lays out the tools below a folder, and a hint which variant it is in the kernel.
+    /// Copies the tools to a folder, and creates the kubelet's hint chain of the variant in the kernel.
     pub(super) fn new(folder: PathBuf, variant: Backend) -> anyhow::Result<Self> {
         let name = format!("xtables-{variant}-multi");
-        let installed = find(&name).with_context(|| format!("{name} isn't installed"))?;
+        let installed = find(&name).with_context(|| format!("{name} is not installed"))?;
         for inner in ["real", "own"] {
             fs::create_dir_all(folder.join(inner))?;
         }
@@ -69,18 +70,18 @@ impl Tools {
         Ok(tools)
     }
 
-    /// What a proxy's process has of its environment, so that it finds them and waits for nobody else on the machine.
+    /// Sets the environment of a proxy's process, so that it uses these tools and its own lock file.
     pub(super) fn apply(&self, command: &mut Command) {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let folders = std::iter::once(self.folder.clone()).chain(std::env::split_paths(&path));
-        // Only a folder with a colon in its name can't be joined.
+        // Fails only for a folder with a colon in its name.
         if let Ok(path) = std::env::join_paths(folders) {
             command.env("PATH", path);
         }
         command.env("XTABLES_LOCKFILE", self.folder.join("lock"));
     }
 
-    /// From here on what the proxies' runs are given is counted, which costs each run a process more.
+    /// Starts counting the input bytes of the proxies' runs, which costs an additional process per run.
     pub(super) fn count_bytes(&self) -> anyhow::Result<()> {
         for base in ["iptables", "ip6tables"] {
             let (real, given) = (self.folder.join("real").join(format!("{base}-restore")), self.given());
@@ -96,7 +97,7 @@ impl Tools {
         Ok(())
     }
 
-    /// How many bytes the runs were given since they are counted.
+    /// Input bytes of the runs since [`Tools::count_bytes`].
     pub(super) fn bytes(&self) -> anyhow::Result<u64> {
         Ok(fs::metadata(self.given())?.len())
     }
@@ -105,7 +106,7 @@ impl Tools {
         self.folder.join("given")
     }
 
-    /// How many runs have ended since this was asked last.
+    /// Number of runs that have ended since the last call.
     pub(super) fn ended(&self) -> anyhow::Result<u32> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = Reader::new(&self.runs, &mut buffer);
@@ -119,14 +120,14 @@ impl Tools {
         }
     }
 
-    /// Until a run ends; when it did. `None`: there was none in that time.
+    /// Waits for the end of a run, and returns its time; `None` after the time limit.
     pub(super) fn wait(&self, patience: Duration) -> anyhow::Result<Option<Instant>> {
         let timeout = Timespec::try_from(patience)?;
         let readable = poll(&mut [PollFd::from_borrowed_fd(self.runs.as_fd(), PollFlags::IN)], Some(&timeout))?;
         Ok((readable > 0).then(Instant::now))
     }
 
-    /// How long a run takes that changes nothing.
+    /// Duration of a run without changes.
     pub(super) fn empty_run(&self) -> anyhow::Result<Duration> {
         let started = Instant::now();
         self.restore("*nat\nCOMMIT\n")?;
@@ -137,14 +138,14 @@ impl Tools {
         let mut command = Command::new(self.folder.join("own/iptables-restore"));
         self.apply(&mut command);
         let mut child = command.args(["-w", "5", "--noflush"]).stdin(Stdio::piped()).spawn()?;
-        // Dropped at the end of the statement, which ends the text.
+        // Dropped at the end of the statement, which ends the tool's input.
         child.stdin.take().context("piped")?.write_all(text.as_bytes())?;
         let status = child.wait()?;
         anyhow::ensure!(status.success(), "iptables-{}-restore: {status}", self.variant);
         Ok(())
     }
 
-    /// What is in the kernel.
+    /// Counts the kernel's rules.
     pub(super) fn rules(&self) -> anyhow::Result<Count> {
         let mut count = Count::default();
         for line in self.nat()?.lines() {
@@ -154,7 +155,7 @@ impl Tools {
         Ok(count)
     }
 
-    /// The chains in the kernel.
+    /// Names of the chains in the kernel.
     pub(super) fn chains(&self) -> anyhow::Result<Vec<String>> {
         let text = self.nat()?;
         let names = text.lines().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
@@ -171,7 +172,7 @@ impl Tools {
     }
 }
 
-/// Of the machine.
+/// Path of the machine's tool of this name.
 fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin"), PathBuf::from("/sbin")]);

@@ -1,7 +1,7 @@
 //! Counts requests by verb and code from the API server's audit log.
 //!
-//! `apiserver_request_total` counts a watch only when it ends and doesn't tell clients apart; the audit log has every
-//! request of the proxies when it is answered, and nothing of the benchmark's own.
+//! `apiserver_request_total` counts a watch only when it ends and doesn't distinguish clients; the audit log has every
+//! request of the proxies at the time of its response, and none of the benchmark's own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -14,7 +14,8 @@ use serde_json::Value;
 /// Requests by verb and status code, for example `watch 200`.
 pub(super) type Requests = BTreeMap<String, u64>;
 
-/// The policy: all requests but those of the benchmark, which is cluster-admin, and of the script that waits for the server.
+/// The audit policy: all requests except those of the benchmark, which is cluster-admin, and of the script that waits for
+/// the server.
 pub(super) const POLICY: &str = r#"apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -27,9 +28,9 @@ rules:
 /// An audit log that is read as it grows.
 pub(super) struct AuditLog {
     path: PathBuf,
-    /// bytes that were read already
+    /// bytes read so far
     position: u64,
-    /// requests that were counted when their answer began
+    /// requests that were counted at the start of their response
     begun: BTreeSet<String>,
 }
 
@@ -56,7 +57,7 @@ impl AuditLog {
         for line in lines.lines() {
             let event: Value = serde_json::from_str(line).with_context(|| format!("an audit event: {line}"))?;
             let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-            // A watch has two events: one when its answer begins, one when it ends.
+            // A watch has two audit events: at the start and at the end of its response.
             let id = text("/auditID");
             if text("/stage") == "ResponseStarted" {
                 self.begun.insert(id.to_owned());
@@ -70,11 +71,11 @@ impl AuditLog {
     }
 }
 
-/// Names a kind of request: the API's verb, the form of a list or watch, and the code of the answer.
+/// Label of a kind of request: the API's verb, the form of a list or watch, and the status code of the response.
 pub(super) fn label(verb: &str, uri: &str, code: u64) -> String {
     let has = |parameter: &str| uri.split(['?', '&']).any(|part| part == parameter);
     let version = uri.split(['?', '&']).find_map(|part| part.strip_prefix("resourceVersion="));
-    // Without a version the answer must be the latest state, which the server asks etcd about.
+    // Without a version the response must be the latest state, which the server reads from etcd.
     let latest = version.is_none_or(str::is_empty);
     let what = match verb {
         "watch" if has("sendInitialEvents=true") && latest => "streaming list, latest",
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_told_apart_by_what_they_cost() {
+    fn lists_are_labelled_by_what_they_cost() {
         for (verb, uri, want) in [
             ("list", "/api/v1/services", "list, latest 200"),
             ("list", "/api/v1/services?limit=500&resourceVersion=", "list, latest 200"),

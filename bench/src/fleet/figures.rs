@@ -1,4 +1,4 @@
-//! Counters of a phase, and the arithmetic on them.
+//! The counters of a phase, and calculations with them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,14 +7,14 @@ use super::audit::Requests;
 use super::gate::{Gate, Passed};
 use super::network::Network;
 use super::proxies::Proxies;
-use super::server::{Memory, Server, StoreRequests, Used};
+use super::server::{Memory, Server, ServerCpu, StoreRequests};
 
-/// The counters at one time.
+/// Snapshot of the counters.
 pub(super) struct Sample {
     at: Instant,
     passed: Passed,
     attempts: u64,
-    used: Used,
+    used: ServerCpu,
     store_requests: StoreRequests,
     proxies: Duration,
 }
@@ -24,21 +24,21 @@ pub(super) struct Sample {
 pub(super) struct Figures {
     pub(super) duration: Duration,
     pub(super) requests: Requests,
-    /// packets that asked for a connection
+    /// SYN packets to the gate
     pub(super) attempts: u64,
     pub(super) connections: u64,
     /// bytes from the proxies
     pub(super) sent: u64,
     /// bytes to the proxies
     pub(super) received: u64,
-    pub(super) used: Used,
+    pub(super) used: ServerCpu,
     pub(super) store_requests: StoreRequests,
     pub(super) memory: Memory,
-    /// processor time of the proxies
+    /// CPU time of the proxies
     pub(super) proxies: Duration,
     /// memory of all proxies in MiB
     pub(super) proxies_memory: f64,
-    /// after what time each proxy was right; `None`: it was not
+    /// time until each proxy was up to date; `None` if it never was
     pub(super) right: Vec<Option<Duration>>,
 }
 
@@ -54,13 +54,13 @@ pub(super) struct Sampled<'a, 'hub> {
 // === impl Sampled ===
 
 impl Sampled<'_, '_> {
-    /// Samples at the begin of a phase. What the server does for it comes first.
+    /// Samples at the start of a phase. The server's metrics are read first, so that the cost of reading them doesn't count.
     pub(super) fn begin(self) -> anyhow::Result<Sample> {
         let store_requests = self.server.store_requests();
         Ok(Sample { store_requests, ..self.counters()? })
     }
 
-    /// Samples at the end of a phase. What the server does for it comes last.
+    /// Samples at the end of a phase. The server's metrics are read last, so that the cost of reading them doesn't count.
     pub(super) fn end(self) -> anyhow::Result<Sample> {
         let sample = self.counters()?;
         Ok(Sample { store_requests: self.server.store_requests(), ..sample })
@@ -81,7 +81,7 @@ impl Sampled<'_, '_> {
 // === impl Sample ===
 
 impl Sample {
-    /// The difference to an earlier sample. The caller adds the requests that the server answered, and what is no difference.
+    /// The difference to an earlier sample. The caller adds the requests that the server answered, and the absolute values.
     pub(super) fn since(&self, earlier: &Self) -> Figures {
         let mut requests = self.passed.refused.clone();
         for (label, count) in &earlier.passed.refused {
@@ -101,7 +101,7 @@ impl Sample {
             connections: self.passed.connections - earlier.passed.connections,
             sent: self.passed.sent - earlier.passed.sent,
             received: self.passed.received - earlier.passed.received,
-            used: Used {
+            used: ServerCpu {
                 api: self.used.api.saturating_sub(earlier.used.api),
                 store: self.used.store.saturating_sub(earlier.used.store),
             },
@@ -119,7 +119,7 @@ impl Figures {
         self.requests.values().sum()
     }
 
-    /// Requests that were answered with a code.
+    /// Number of requests answered with this status code.
     pub(super) fn answered(&self, code: &str) -> u64 {
         let answered = self.requests.iter().filter(|(label, _)| label.rsplit(' ').next() == Some(code));
         answered.map(|(_, count)| count).sum()
@@ -132,7 +132,7 @@ impl Figures {
         }
     }
 
-    /// When half of the proxies, and when all of them, were right; `None`: they were not.
+    /// Times until half of the proxies and until all of them were up to date; `None` if they never were.
     pub(super) fn rightness(&self) -> (Option<Duration>, Option<Duration>) {
         let mut times: Vec<_> = self.right.iter().map(|time| time.unwrap_or(Duration::MAX)).collect();
         times.sort_unstable();
@@ -140,24 +140,24 @@ impl Figures {
         (at(times.len().saturating_sub(1) / 2), at(times.len().saturating_sub(1)))
     }
 
-    /// A figure of the proxies, if there were any.
+    /// The value, or `None` without proxies.
     pub(super) fn with_proxies(&self, value: f64) -> Option<f64> {
         (!self.right.is_empty()).then_some(value)
     }
 
-    /// The places of the proxies that were not right.
+    /// Indexes of the proxies that were never up to date.
     pub(super) fn wrong(&self) -> Vec<usize> {
         let all = self.right.iter().enumerate();
         all.filter(|(_, time)| time.is_none()).map(|(node, _)| node).collect()
     }
 }
 
-/// Extrapolates the cost of the measured nodes, beyond the server's own, to a cluster.
+/// Extrapolates the cost of the measured nodes, minus the server's own, to a cluster size.
 pub(super) fn scaled(measured: f64, alone: f64, nodes: usize, cluster: usize) -> f64 {
     (measured - alone).max(0.0) / float(nodes) * float(cluster)
 }
 
-/// Bytes a second to all proxies of a cluster, if it has changes in proportion to its nodes: a change is sent to each.
+/// Bytes per second to all proxies of a cluster with changes in proportion to its nodes: each change is sent to every node.
 pub(super) fn fan_out(received: f64, nodes: usize, cluster: usize, hour: Duration) -> f64 {
     let growth = float(cluster) / float(nodes);
     received * growth * growth / hour.as_secs_f64()
@@ -190,7 +190,7 @@ mod tests {
                 ..Passed::default()
             },
             attempts: connections,
-            used: Used::default(),
+            used: ServerCpu::default(),
             store_requests: StoreRequests::from([("get".to_owned(), get)]),
             proxies: Duration::ZERO,
         }
@@ -228,7 +228,7 @@ mod tests {
     fn a_cluster_is_extrapolated_beyond_the_server_alone() {
         assert_eq!(scaled(250.0, 50.0, 50, 5000), 20_000.0);
         assert_eq!(scaled(40.0, 50.0, 50, 5000), 0.0);
-        // 100 times the nodes, each of which gets 100 times the changes.
+        // 100 times the nodes, each with 100 times the changes.
         assert_eq!(fan_out(3600.0, 50, 5000, Duration::from_hours(1)), 10_000.0);
     }
 }

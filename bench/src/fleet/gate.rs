@@ -1,5 +1,5 @@
-//! The proxy in front of the API server: passes connections on and counts them and their bytes, is closed while the server
-//! is, or answers 503 in its place.
+//! The gate: a TCP proxy in front of the API server that forwards and counts connections and their bytes, refuses connections
+//! while the server is down, or answers 503 in its place.
 
 mod counted;
 mod unavailable;
@@ -33,13 +33,13 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Handling of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// passes it on, from when the server listens
+    /// forwards them, as soon as the server listens
     Pass,
-    /// doesn't listen; connections that are there go on
+    /// doesn't listen; open connections go on
     Close,
-    /// answers 503 to every request; connections that are there end
+    /// answers 503 to every request; open connections end
     Unavailable,
-    /// ends
+    /// ends the gate
     End,
 }
 
@@ -47,11 +47,11 @@ pub(super) enum Order {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Passed {
     pub(super) connections: u64,
-    /// from the proxies
+    /// bytes from the proxies
     pub(super) sent: u64,
-    /// to the proxies
+    /// bytes to the proxies
     pub(super) received: u64,
-    /// that the gate answered itself
+    /// requests that the gate answered itself
     pub(super) refused: Requests,
 }
 
@@ -63,7 +63,7 @@ struct Counters {
     refused: Mutex<Requests>,
 }
 
-/// A gate; closed with the value.
+/// A running gate; ended when dropped.
 pub(super) struct Gate {
     orders: watch::Sender<Order>,
     counters: Arc<Counters>,
@@ -82,7 +82,7 @@ struct Context {
 // === impl Gate ===
 
 impl Gate {
-    /// Starts it in front of a server, whose certificate and key are in the folder.
+    /// Starts a gate in front of a server, whose certificate and key are in the folder.
     pub(super) fn start(hub: &Host, server: SocketAddr, folder: &Path) -> anyhow::Result<Self> {
         let (orders, inbox) = watch::channel(Order::Pass);
         let counters = Arc::new(Counters::default());
@@ -97,12 +97,12 @@ impl Gate {
         self.orders.send_replace(order);
     }
 
-    /// The counters until now.
+    /// The counters so far.
     pub(super) fn passed(&self) -> anyhow::Result<Passed> {
         let ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
         anyhow::ensure!(!ended, "the gate before the API server has ended");
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let refused = self.counters.refused.lock().ok().context("the gate has panicked")?.clone();
+        let refused = self.counters.refused.lock().ok().context("the gate panicked")?.clone();
         let Counters { connections, sent, received, .. } = &*self.counters;
         Ok(Passed { connections: load(connections), sent: load(sent), received: load(received), refused })
     }
@@ -112,13 +112,13 @@ impl Drop for Gate {
     fn drop(&mut self) {
         self.order(Order::End);
         if let Some(thread) = self.thread.take() {
-            // A panic of it has been printed.
+            // Its panic was printed already.
             let _ = thread.join();
         }
     }
 }
 
-/// Obeys the orders until the last one.
+/// Executes orders until [`Order::End`].
 async fn serve(context: Context) -> io::Result<()> {
     let mut connections = JoinSet::new();
     loop {
@@ -141,7 +141,7 @@ async fn serve(context: Context) -> io::Result<()> {
     }
 }
 
-/// Connects clients with the server.
+/// Forwards connections to the server.
 async fn pass(context: &Context, connections: &mut JoinSet<()>) -> io::Result<Infallible> {
     while TcpStream::connect(context.server).await.is_err() {
         tokio::time::sleep(LOOK).await;
@@ -151,7 +151,7 @@ async fn pass(context: &Context, connections: &mut JoinSet<()>) -> io::Result<In
         let client = accept(&listener, context).await?;
         let server = context.server;
         connections.spawn(async move {
-            // A connection that breaks is the peers' affair; they connect anew, which is counted.
+            // Broken connections are left to the peers; they reconnect, which is counted.
             let _ = forward(client, server).await;
         });
         while connections.try_join_next().is_some() {}
@@ -165,13 +165,13 @@ async fn forward(mut client: Counted, server: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends all connections, and answers 503 to what comes.
+/// Ends all connections, and answers 503 on new ones.
 async fn refuse(context: &Context, connections: &mut JoinSet<()>) -> io::Result<Infallible> {
     connections.abort_all();
     let listener = TcpListener::bind((HUB, PORT)).await?;
     loop {
         let client = accept(&listener, context).await?;
-        // Each ends itself with the next order.
+        // Each task ends by itself at the next order.
         tokio::spawn(unavailable::answer(client, context.clone()));
     }
 }

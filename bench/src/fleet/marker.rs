@@ -1,5 +1,6 @@
-//! The marker: a Service and an EndpointSlice that are changed last. A proxy is right when a connection from its node to the
-//! marker's cluster IP and newest port reaches the endpoint's newest port, which needs both changes in force.
+//! Detects when a proxy is up to date by a marker: a Service and an EndpointSlice that are changed last. A proxy is up to
+//! date when a connection from its node to the marker's cluster IP and newest port reaches the endpoint's newest port, which
+//! needs both changes in force.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -16,23 +17,23 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Time limit of one attempt.
 const ATTEMPT: Duration = Duration::from_millis(300);
 
-/// The newest version, whose endpoint is the only one that is served.
+/// The marker at its newest version, whose endpoint is the only one with a server.
 pub(super) struct Marker<'a> {
     hub: &'a Host,
     version: u16,
-    /// connections complete in its backlog without being accepted: one comes from each node
+    /// connections complete in its backlog without being accepted: one per node
     served: TcpListener,
 }
 
 // === impl Marker ===
 
 impl<'a> Marker<'a> {
-    /// The version that the objects have at first.
+    /// The marker at the initial version of the objects.
     pub(super) fn new(hub: &'a Host) -> anyhow::Result<Self> {
         Ok(Self { hub, version: 0, served: listen(hub, 0)? })
     }
 
-    /// Writes the next version. Returns when its last change was about to be written.
+    /// Writes the next version. Returns the time just before its last write.
     pub(super) fn advance(&mut self, server: &Server<'_>) -> anyhow::Result<Instant> {
         self.version += 1;
         self.served = listen(self.hub, self.version)?;
@@ -43,11 +44,11 @@ impl<'a> Marker<'a> {
         Ok(last)
     }
 
-    /// Waits until each node is right, at most until a time; when each became so.
+    /// Waits until each node is up to date, at most until a deadline; returns the time at which each was.
     pub(super) fn wait(&self, nodes: &[Host], until: Instant) -> anyhow::Result<Vec<Option<Instant>>> {
         let at = SocketAddr::from((MARKER_IP, marker_port(self.version)));
         let probes: Vec<_> = nodes.iter().map(|node| node.thread(move || probe(at, until))).collect();
-        probes.into_iter().map(|probe| probe.join().ok().context("a probe has panicked")).collect()
+        probes.into_iter().map(|probe| probe.join().ok().context("a probe panicked")).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reads the text format of Prometheus metrics.
+//! Parses the text format of Prometheus metrics.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) fn sums(text: &str, name: &str, label: &str) -> BTreeMap<String, f64>
     sums
 }
 
-/// The value of a label; quotes within values of other labels are escaped, so `label="` begins only where the label stands.
+/// The value of a label; quotes within values of other labels are escaped, so `label="` matches only the label itself.
 fn value_of<'a>(labels: &'a str, label: &str) -> Option<&'a str> {
     let mut rest = labels;
     loop {
@@ -37,7 +37,7 @@ fn end_of_value(text: &str) -> Option<usize> {
     })
 }
 
-/// A sample may carry a timestamp after its value.
+/// The value of a sample, which may be followed by a timestamp.
 fn number(text: &str) -> Option<f64> {
     text.split(' ').next()?.parse().ok()
 }

@@ -7,29 +7,29 @@ use ferry_testkit::Host;
 
 use super::metrics;
 
-/// The hub's address, where the nodes find the API server and the marker's endpoint.
+/// The hub's address, with the API server and the marker's endpoint.
 pub(super) const HUB: Ipv4Addr = Ipv4Addr::new(172, 31, 0, 1);
-/// Where the gate in front of the API server listens.
+/// Port of the gate in front of the API server.
 pub(super) const PORT: u16 = 6443;
-/// Cluster IPs that no rule translates; the hub answers at once that it doesn't know them.
+/// The range of cluster IPs; for untranslated packets to it, the hub immediately answers that the destination is unreachable.
 const CLUSTER_IPS: &str = "10.96.0.0/16";
-/// Nodes of one /24.
+/// Nodes per /24.
 const PER_SUBNET: u32 = 250;
 
 /// The hub and its links to nodes.
 pub(super) struct Network<'a> {
     hub: &'a Host,
-    /// links that were made; names are not reused, since the kernel removes them with a delay
+    /// number of links created; names are not reused, since the kernel removes links with a delay
     links: usize,
 }
 
 // === impl Network ===
 
 impl<'a> Network<'a> {
-    /// Makes the bridge in the hub.
+    /// Creates the bridge in the hub.
     pub(super) fn new(hub: &'a Host) -> anyhow::Result<Self> {
         hub.sysctl("net/ipv4/ip_forward", "1");
-        // Such answers would be limited to a few a second.
+        // Otherwise the kernel limits unreachable messages to a few a second.
         hub.sysctl("net/ipv4/icmp_ratemask", "0");
         let links = format!(
             "link add br0 type bridge\naddr add {HUB}/16 dev br0\nlink set br0 up\nroute add unreachable {CLUSTER_IPS}\n"
@@ -43,7 +43,7 @@ impl<'a> Network<'a> {
         Ok(Self { hub, links: 0 })
     }
 
-    /// Makes further nodes.
+    /// Creates further nodes.
     pub(super) fn nodes(&mut self, count: usize) -> anyhow::Result<Vec<Host>> {
         let nodes: Vec<Host> = (0..count).map(|_| Host::new("node")).collect();
         let mut links = String::new();
@@ -63,7 +63,7 @@ impl<'a> Network<'a> {
         Ok(nodes)
     }
 
-    /// Packets that asked the gate for a connection until now, whether it listened or not.
+    /// SYN packets to the gate so far, answered or not.
     pub(super) fn attempts(&self) -> anyhow::Result<u64> {
         let text = run(self.hub, "nft", &["list", "counter", "inet", "fleet", "attempts"], "")?;
         metrics::after(&text, "packets").with_context(|| format!("no counter in {text}"))

@@ -1,4 +1,4 @@
-//! The objects of the fleet's cluster, as controllers write them, and the changes of an hour.
+//! The objects of the fleet's cluster in the form that controllers write, and an hour's changes.
 
 use std::net::Ipv4Addr;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::network::{HUB, address};
 
-/// Where all objects are; the testkit makes it.
+/// Namespace of all objects, created by the testkit.
 pub(super) use ferry_testkit::objects::NAMESPACE;
 
 const SERVICES: &str = "/api/v1/namespaces/demo/services";
@@ -25,7 +25,7 @@ pub(super) fn node_name(node: usize) -> String {
     format!("fleet-{node}")
 }
 
-/// Everything that is there from the start.
+/// The initial objects.
 pub(super) fn all(nodes: usize, services: usize, endpoints: usize) -> Vec<Request> {
     let mut requests: Vec<_> = (0..nodes).map(|node| post(NODES, &self::node(node))).collect();
     for index in 0..services {
@@ -37,24 +37,24 @@ pub(super) fn all(nodes: usize, services: usize, endpoints: usize) -> Vec<Reques
     requests
 }
 
-/// The addresses of the nodes, which the server takes only apart.
+/// The addresses of the nodes, which the API server accepts only in separate status updates.
 pub(super) fn node_addresses(nodes: usize) -> Vec<Request> {
     let addresses = |node| json!([{"type": "InternalIP", "address": address(node)}]);
     (0..nodes).map(|node| node_status(node, &json!({"addresses": addresses(node)}))).collect()
 }
 
-/// Undoes the changes of an hour, so that the next one begins where this one began.
+/// Undoes the changes of an hour, so that the next run starts from the same state.
 pub(super) fn reset(nodes: usize, services: usize, endpoints: usize) -> Vec<Request> {
     (0..services).map(|index| put(&name(index), &slice(index, endpoints, nodes, 0))).collect()
 }
 
-/// The changes of an hour in the order of their time: rolling updates replace one endpoint of a service after the other, and
+/// The changes of an hour, in chronological order: rolling updates replace one endpoint of a service after the other, and
 /// each kubelet reports 12 times.
 pub(super) fn hour(changes: usize, nodes: usize, services: usize, endpoints: usize) -> Vec<Request> {
     let reports = NODE_REPORTS * nodes;
     let mut requests = Vec::new();
     for change in 0..changes {
-        // Every service in turn: the same one changes again only when all others have.
+        // All services in turn: one changes again only after all others.
         let (index, generation) = (change % services, change / services + 1);
         requests.push(put(&name(index), &slice(index, endpoints, nodes, generation)));
         let due = |change: usize| reports * change / changes;
@@ -63,19 +63,19 @@ pub(super) fn hour(changes: usize, nodes: usize, services: usize, endpoints: usi
     requests
 }
 
-/// The version of the marker: its endpoint's port, then its Service's.
+/// The requests that write a version of the marker: its endpoint's port, then its Service's.
 pub(super) fn mark(version: u16) -> [Request; 2] {
     let service = service(MARKER, MARKER_IP, marker_port(version));
     let service = Request { method: "PUT", ..request(format!("{SERVICES}/{MARKER}"), &service) };
     [put(MARKER, &marker_slice(version)), service]
 }
 
-/// The port that a version of the marker's Service has.
+/// Service port of a version of the marker.
 pub(super) fn marker_port(version: u16) -> u16 {
     1000 + version
 }
 
-/// The port that a version of the marker's endpoint has.
+/// Endpoint port of a version of the marker.
 pub(super) fn marker_target(version: u16) -> u16 {
     20_000 + version
 }
@@ -84,7 +84,7 @@ fn name(index: usize) -> String {
     format!("service-{index}")
 }
 
-/// The static part of the range is left to Services with a given address.
+/// Cluster IP of a service, outside of the range's static part, which is reserved for Services with a specified address.
 fn cluster_ip(index: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a60_0400 + u32::try_from(index).unwrap_or(0))
 }
@@ -101,11 +101,11 @@ fn service(name: &str, address: Ipv4Addr, port: u16) -> Value {
     })
 }
 
-/// A generation replaces one endpoint, as a rolling update does.
+/// The slice of a service. Each generation replaces one endpoint, like a rolling update.
 fn slice(index: usize, endpoints: usize, nodes: usize, generation: usize) -> Value {
     let endpoints: Vec<Value> = (0..endpoints)
         .map(|number| {
-            // Endpoint `number` has been replaced each time it was its turn.
+            // The number of replacements of endpoint `number` so far.
             let replaced = (generation + endpoints - 1 - number) / endpoints;
             let node = (index + number + replaced) % nodes;
             endpoint(index, number, replaced, node)
@@ -126,7 +126,7 @@ fn endpoint(index: usize, number: usize, replaced: usize, node: usize) -> Value 
     })
 }
 
-/// Each endpoint alternates between two addresses.
+/// Address of an endpoint, which alternates between two with each replacement.
 fn pod_ip(index: usize, number: usize, replaced: usize) -> Ipv4Addr {
     let offset = (index * 512 + number * 2 + replaced % 2) % 0x40_0000;
     Ipv4Addr::from_bits(0x0a80_0000 + u32::try_from(offset).unwrap_or(0))
@@ -158,7 +158,7 @@ fn node(node: usize) -> Value {
     })
 }
 
-/// A kubelet's Node status update without a change: its heartbeat.
+/// A kubelet's Node status update without a change (heartbeat).
 fn node_report(node: usize, report: usize) -> Request {
     let time = format!("2030-01-01T{:02}:{:02}:00Z", report / 60 % 24, report % 60);
     let condition = |kind: &str, status: &str| {

@@ -1,4 +1,4 @@
-//! Options of the fleet benchmark.
+//! Command line options of the fleet benchmark.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,30 +12,30 @@ pub(super) struct Options {
     /// proxies of each side
     pub(super) nodes: usize,
     pub(super) services: usize,
-    /// of each service
+    /// endpoints of each service
     pub(super) endpoints: usize,
     /// EndpointSlice updates of phase churn
     pub(super) changes: usize,
-    /// the cluster size that the figures are extrapolated to, in nodes
+    /// number of nodes to which the figures are extrapolated
     pub(super) cluster: usize,
     pub(super) phases: Vec<Phase>,
     pub(super) sides: Vec<Side>,
-    /// upstream's executable; the one of the Kubernetes lane if not given
+    /// upstream's executable; by default that of the Kubernetes lane
     pub(super) upstream: Option<PathBuf>,
-    /// leaves the logs where they are
+    /// keeps the logs
     pub(super) keep: bool,
 }
 
-/// A part of the run whose figures are taken apart.
+/// A separately measured part of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// all proxies start at once
     Start,
-    /// an hour's changes within a minute
+    /// an hour's changes in one minute
     Churn,
-    /// a minute of 503 instead of the API server
+    /// a minute of 503 responses instead of the API server's
     Unavailable,
-    /// new certificates of the clients and of the server
+    /// new certificates for the clients and the server
     Certificates,
     /// the API server ends and starts again
     Restart,
@@ -44,7 +44,7 @@ pub(super) enum Phase {
 /// The proxies that are connected to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// none: the server's own costs
+    /// no proxies: the server's own costs
     Alone,
     Ours,
     Upstream,
@@ -53,7 +53,7 @@ pub(super) enum Side {
 // === impl Options ===
 
 impl Options {
-    /// Reads a command line.
+    /// Parses a command line.
     pub(super) fn parse(arguments: &[&str]) -> anyhow::Result<Self> {
         let mut options = Self::default();
         let mut arguments = arguments.iter();
@@ -79,7 +79,7 @@ impl Options {
         Ok(options)
     }
 
-    /// The bounds of the addresses that are used.
+    /// Checks the bounds that the address plan imposes.
     fn check(&self) -> anyhow::Result<()> {
         for (name, value, most) in [
             ("--nodes", self.nodes, 100),
@@ -103,7 +103,7 @@ impl Default for Options {
             endpoints: 10,
             changes: 1000,
             cluster: 5000,
-            // Upstream looks at its certificate every five minutes from its start on: that time is filled by the rest.
+            // Upstream checks its certificate every five minutes from its start: the other phases fill that time.
             phases: vec![Phase::Start, Phase::Churn, Phase::Unavailable, Phase::Certificates, Phase::Restart],
             sides: vec![Side::Alone, Side::Ours, Side::Upstream],
             upstream: None,

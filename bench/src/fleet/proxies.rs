@@ -1,4 +1,4 @@
-//! The proxies of one side, each in the namespace of its node.
+//! Runs the proxies of one side, each in the namespace of its node.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use super::network::Network;
 use super::objects::node_name;
 use crate::stats::{children_cpu, memory_mib, stat_cpu};
 
-/// Lines of a log that are shown.
+/// Number of log lines shown.
 const LINES: usize = 5;
 
-/// The proxies; they end with the value, and their nodes do.
+/// The proxies and their nodes; both end when dropped.
 pub(super) struct Proxies {
     children: Vec<Child>,
     pub(super) nodes: Vec<Host>,
@@ -26,13 +26,13 @@ pub(super) struct Proxies {
 // === impl Proxies ===
 
 impl Proxies {
-    /// Makes the nodes; nothing runs on them yet.
+    /// Creates the nodes, without proxies yet.
     pub(super) fn new(network: &mut Network<'_>, nodes: usize, folder: PathBuf) -> anyhow::Result<Self> {
         fs::create_dir_all(&folder)?;
         Ok(Self { children: Vec::new(), nodes: network.nodes(nodes)?, folder, started: Instant::now() })
     }
 
-    /// Starts all at once, with the priority that the benchmark was started with.
+    /// Starts all at once, with the priority at which the benchmark was started.
     pub(super) fn start(&mut self, executable: &Path, kubeconfig: &Path) -> anyhow::Result<()> {
         let config = self.folder.join("config.yaml");
         fs::write(&config, configuration(kubeconfig))?;
@@ -53,12 +53,12 @@ impl Proxies {
         Ok(())
     }
 
-    /// When the first of them was started.
+    /// Start time of the first proxy.
     pub(super) fn started(&self) -> Instant {
         self.started
     }
 
-    /// Processor time of all, with that of the tools that they ran.
+    /// CPU time of all proxies and of the tools that they ran.
     pub(super) fn processor_time(&self) -> anyhow::Result<Duration> {
         let mut sum = Duration::ZERO;
         for child in &self.children {
@@ -69,7 +69,7 @@ impl Proxies {
         Ok(sum)
     }
 
-    /// Resident memory of all in MiB; pages that they share count for each.
+    /// Resident memory of all proxies in MiB; shared pages count for each.
     pub(super) fn memory(&self) -> anyhow::Result<f64> {
         self.children.iter().map(|child| memory_mib(&child.id().to_string(), "VmRSS")).sum()
     }
@@ -89,7 +89,7 @@ impl Proxies {
 impl Drop for Proxies {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // It may have ended by itself.
+            // The process may have ended already.
             let _ = child.kill();
         }
         for child in &mut self.children {
@@ -98,8 +98,8 @@ impl Drop for Proxies {
     }
 }
 
-/// As a cluster's installer writes it. A namespace that isn't the machine's first has no limits of the connection tracker
-/// to set.
+/// The configuration in the form that cluster installers write, without conntrack limits, which can only be set in the
+/// initial network namespace.
 fn configuration(kubeconfig: &Path) -> String {
     format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n\

@@ -1,4 +1,4 @@
-//! The tables, in Markdown, so that they can be put into a page.
+//! Prints the results as Markdown tables.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use super::figures::{Figures, count, fan_out, float, scaled, sum_of};
 use super::options::{Options, Phase, Side};
 use super::side::UNAVAILABLE;
 
-/// The period that the changes of `churn` stand for.
+/// The period that the changes of `churn` represent.
 const HOUR: Duration = Duration::from_hours(1);
-/// The most by which a phase may be longer than that of the server alone for processor times to be compared.
+/// Largest ratio of a phase's length to that of the server alone for CPU times to be comparable.
 const COMPARABLE: f64 = 1.25;
 const MIB: f64 = 1_048_576.0;
 /// Operations of etcd that read.
@@ -18,17 +18,17 @@ const READS: [&str; 3] = ["get", "list", "listWithCount"];
 /// Measurements of each side.
 pub(super) type Measured = Vec<(Side, Vec<(Phase, Figures)>)>;
 
-/// Takes one number out of a phase's figures; `None` where a side has none.
+/// Extracts one number from a phase's figures; `None` if the side has none.
 type Number = Box<dyn Fn(&Figures) -> Option<f64>>;
 
-/// One number of all sides.
-struct Row {
+/// One number for all sides.
+struct TableRow {
     what: String,
     digits: usize,
     of: Number,
 }
 
-/// Prints a table for each phase, and one of what a cluster of the given size would cost.
+/// Prints a table for each phase, and one with the extrapolation to the given cluster size.
 pub(super) fn print(options: &Options, measured: &Measured) {
     for &phase in &options.phases {
         println!("\n### {phase}\n\n{}", table(phase, measured));
@@ -53,36 +53,38 @@ fn table(phase: Phase, measured: &Measured) -> String {
     text
 }
 
-fn rows(all: &[Option<&Figures>]) -> Vec<Row> {
+fn rows(all: &[Option<&Figures>]) -> Vec<TableRow> {
     let labels: BTreeSet<_> = all.iter().flatten().flat_map(|figures| figures.requests.keys().cloned()).collect();
-    let mut rows = vec![Row::new("requests", 0, |figures| Some(count(figures.all_requests())))];
+    let mut rows = vec![TableRow::new("requests", 0, |figures| Some(count(figures.all_requests())))];
     for label in labels {
-        rows.push(Row::new(&format!("– {label}"), 0, move |figures| {
+        rows.push(TableRow::new(&format!("– {label}"), 0, move |figures| {
             Some(count(figures.requests.get(&label).copied().unwrap_or(0)))
         }));
     }
     rows.extend([
-        Row::new("attempts to connect", 0, |figures| Some(count(figures.attempts))),
-        Row::new("connections accepted", 0, |figures| Some(count(figures.connections))),
-        Row::new("sent to the proxies, MiB", 2, |figures| Some(count(figures.received) / MIB)),
-        Row::new("sent by the proxies, KiB", 0, |figures| Some(count(figures.sent) / 1024.0)),
-        Row::new("API server, processor time, s", 2, |figures| Some(figures.used.api.as_secs_f64())),
-        Row::new("API server, resident memory at the end, MiB", 0, |figures| Some(figures.memory.now)),
-        Row::new("API server, peak of that, MiB", 0, |figures| Some(figures.memory.peak)),
-        Row::new("etcd, processor time, s", 2, |figures| Some(figures.used.store.as_secs_f64())),
-        Row::new("etcd, requests", 0, |figures| Some(figures.store_requests.values().sum())),
-        Row::new("– of them reads", 0, |figures| Some(sum_of(&figures.store_requests, &READS))),
-        Row::new("all proxies, processor time, s", 1, |figures| figures.with_proxies(figures.proxies.as_secs_f64())),
-        Row::new("all proxies, resident memory, MiB", 0, |figures| figures.with_proxies(figures.proxies_memory)),
-        Row::new("half of the proxies right after, s", 2, |figures| Some(figures.rightness().0?.as_secs_f64())),
-        Row::new("every proxy right after, s", 2, |figures| Some(figures.rightness().1?.as_secs_f64())),
-        Row::new("proxies not right", 0, |figures| figures.with_proxies(float(figures.wrong().len()))),
-        Row::new("length of the phase, s", 0, |figures| Some(figures.duration.as_secs_f64())),
+        TableRow::new("attempts to connect", 0, |figures| Some(count(figures.attempts))),
+        TableRow::new("connections accepted", 0, |figures| Some(count(figures.connections))),
+        TableRow::new("sent to the proxies, MiB", 2, |figures| Some(count(figures.received) / MIB)),
+        TableRow::new("sent by the proxies, KiB", 0, |figures| Some(count(figures.sent) / 1024.0)),
+        TableRow::new("API server, processor time, s", 2, |figures| Some(figures.used.api.as_secs_f64())),
+        TableRow::new("API server, resident memory at the end, MiB", 0, |figures| Some(figures.memory.now)),
+        TableRow::new("API server, peak of that, MiB", 0, |figures| Some(figures.memory.peak)),
+        TableRow::new("etcd, processor time, s", 2, |figures| Some(figures.used.store.as_secs_f64())),
+        TableRow::new("etcd, requests", 0, |figures| Some(figures.store_requests.values().sum())),
+        TableRow::new("– of them reads", 0, |figures| Some(sum_of(&figures.store_requests, &READS))),
+        TableRow::new("all proxies, processor time, s", 1, |figures| {
+            figures.with_proxies(figures.proxies.as_secs_f64())
+        }),
+        TableRow::new("all proxies, resident memory, MiB", 0, |figures| figures.with_proxies(figures.proxies_memory)),
+        TableRow::new("half of the proxies right after, s", 2, |figures| Some(figures.rightness().0?.as_secs_f64())),
+        TableRow::new("every proxy right after, s", 2, |figures| Some(figures.rightness().1?.as_secs_f64())),
+        TableRow::new("proxies not right", 0, |figures| figures.with_proxies(float(figures.wrong().len()))),
+        TableRow::new("length of the phase, s", 0, |figures| Some(figures.duration.as_secs_f64())),
     ]);
     rows
 }
 
-/// The calculated load on a control plane beyond that of the server alone.
+/// The extrapolated load on a control plane, minus that of the server alone.
 fn extrapolation(options: &Options, measured: &Measured) -> String {
     let mut text = "| | ours | upstream's | ours ÷ upstream's |\n|---|---:|---:|---:|\n".to_owned();
     for &phase in &options.phases {
@@ -99,7 +101,7 @@ fn extrapolation(options: &Options, measured: &Measured) -> String {
         row("attempts to connect", 0, of_cluster(|figures| count(figures.attempts)));
         row("sent to the proxies, MiB", 0, of_cluster(|figures| count(figures.received) / MIB));
         if let Some(alone) = alone {
-            // A phase that took longer holds more of what the server does by itself.
+            // A longer phase contains more of the server's own work.
             let used = |figures: &Figures| {
                 let (used, own) = (figures.used.api.as_secs_f64(), alone.used.api.as_secs_f64());
                 let comparable = figures.duration <= alone.duration.mul_f64(COMPARABLE);
@@ -130,9 +132,9 @@ fn ratio([ours, upstream]: [Option<f64>; 2]) -> Option<f64> {
     Some(ours? / upstream.filter(|value| *value > 0.0)?)
 }
 
-// === impl Row ===
+// === impl TableRow ===
 
-impl Row {
+impl TableRow {
     fn new(what: &str, digits: usize, of: impl Fn(&Figures) -> Option<f64> + 'static) -> Self {
         Self { what: what.to_owned(), digits, of: Box::new(of) }
     }
@@ -184,7 +186,7 @@ mod tests {
         for line in [
             "| churn: requests | 30 | 40 | 0.75 |",
             "| churn: sent to the proxies, MiB | 100 | 0 | – |",
-            // 10 MiB in an hour, ten times the nodes, ten times the changes
+            // 10 MiB in an hour, ten times the nodes, each with ten times the changes
             "| churn: with changes in proportion to the nodes, sent, MiB/s | 0.3 | 0.0 | – |",
         ] {
             assert!(table.lines().any(|found| found == line), "no {line} in\n{table}");

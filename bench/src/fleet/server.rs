@@ -1,4 +1,4 @@
-//! The API server and its store: processor time, memory and requests.
+//! Runs the API server and etcd, and measures their CPU time, memory and requests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use super::metrics;
 use super::network::{HUB, PORT};
 use crate::stats::{memory_mib, stat_cpu};
 
-/// Writing this to `clear_refs` of a process sets its peak memory to what it has now.
+/// Value for `/proc/PID/clear_refs` that resets a process's peak memory to its current memory.
 const RESET_PEAK: &str = "5";
 
 /// kube-apiserver and etcd.
@@ -23,18 +23,18 @@ pub(super) struct Server<'a> {
     kubernetes: Kubernetes<'a>,
     folder: PathBuf,
     log: AuditLog,
-    /// processor time of API servers that have ended
+    /// CPU time of ended API server processes
     ended: Duration,
-    /// requests to etcd of API servers that have ended
+    /// requests to etcd by ended API server processes
     ended_requests: StoreRequests,
 }
 
 /// Requests to etcd by operation.
 pub(super) type StoreRequests = BTreeMap<String, f64>;
 
-/// Processor time until now.
+/// CPU time so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Used {
+pub(super) struct ServerCpu {
     /// of the API server
     pub(super) api: Duration,
     /// of etcd
@@ -51,14 +51,14 @@ pub(super) struct Memory {
 // === impl Server ===
 
 impl<'a> Server<'a> {
-    /// Starts both; the audit log stands beside their folder.
+    /// Starts both, with the audit log beside their folder.
     pub(super) fn start(hub: &'a Host, base: &Path) -> anyhow::Result<Self> {
         let (policy, log, folder) = (base.join("audit-policy.yaml"), base.join("audit.log"), base.join("api"));
         fs::write(&policy, POLICY)?;
         let flags = [
             format!("--audit-policy-file={}", policy.display()),
             format!("--audit-log-path={}", log.display()),
-            // One file, however much it gets.
+            // In MB: high enough that the log is never rotated.
             "--audit-log-maxsize=100000".to_owned(),
         ];
         let kubernetes = Kubernetes::start_with(hub, &folder, &flags);
@@ -81,7 +81,7 @@ impl<'a> Server<'a> {
         url.trim_start_matches("https://").parse().with_context(|| format!("no address in {url}"))
     }
 
-    /// Writes a kubeconfig that leads through the gate, with certificates by path.
+    /// Writes a kubeconfig with the gate's address and with certificates by path.
     pub(super) fn write_kubeconfig(&self, file: &Path) -> anyhow::Result<()> {
         let text = fs::read_to_string(self.kubernetes.kubeconfig(User::Files))?;
         let direct = format!("server: \"{}\"", self.kubernetes.url());
@@ -112,25 +112,26 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// Starts it again, and waits until it is ready. Returns how long that took.
+    /// Starts the API server again, and waits until it is ready. Returns the time it took.
     pub(super) fn resume(&mut self) -> Duration {
         let started = Instant::now();
         self.kubernetes.resume(Process::Api);
         started.elapsed()
     }
 
-    /// Requests of the proxies that were answered since the last call.
+    /// Requests of the proxies answered since the last call.
     pub(super) fn requests(&mut self) -> anyhow::Result<Requests> {
         self.log.read()
     }
 
-    /// Processor time until now, also of API servers that have ended.
-    pub(super) fn used(&self) -> anyhow::Result<Used> {
+    /// CPU time so far, including ended API server processes.
+    pub(super) fn used(&self) -> anyhow::Result<ServerCpu> {
         let api = self.ended + self.processor_time("kube-apiserver")?;
-        Ok(Used { api, store: self.processor_time("etcd")? })
+        Ok(ServerCpu { api, store: self.processor_time("etcd")? })
     }
 
-    /// Requests to etcd until now, also of API servers that have ended. The server works for this, unlike for the rest.
+    /// Requests to etcd so far, including ended API server processes. Unlike the other measurements, reading them costs the
+    /// server CPU time.
     pub(super) fn store_requests(&self) -> StoreRequests {
         let mut requests = self.ended_requests.clone();
         for (operation, count) in metrics::sums(&self.kubernetes.text("/metrics"), "etcd_requests_total", "operation") {
@@ -139,7 +140,7 @@ impl<'a> Server<'a> {
         requests
     }
 
-    /// Memory now, and the most since [`Server::reset_peak`].
+    /// Current memory, and the peak since [`Server::reset_peak`].
     pub(super) fn memory(&self) -> anyhow::Result<Memory> {
         let process = self.process("kube-apiserver")?;
         Ok(Memory { now: memory_mib(&process, "VmRSS")?, peak: memory_mib(&process, "VmHWM")? })
@@ -155,12 +156,12 @@ impl<'a> Server<'a> {
         Ok(user + system)
     }
 
-    /// The id of a server's process; the script only knows the one in its own process namespace.
+    /// The id of a server's process; the script only has the id in its own PID namespace.
     fn process(&self, program: &str) -> anyhow::Result<String> {
         let folder = self.folder.display().to_string();
         for entry in fs::read_dir("/proc")? {
             let entry = entry?;
-            // Not each is a process, and one may have ended.
+            // Some entries are no processes, and a process may have ended.
             let Ok(command) = fs::read_to_string(entry.path().join("cmdline")) else { continue };
             let mut words = command.split('\0');
             let is_program = words.next().is_some_and(|word| word.rsplit('/').next() == Some(program));

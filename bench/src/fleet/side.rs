@@ -1,4 +1,4 @@
-//! The phases of one side, one after another.
+//! Runs the phases of one side, one after another.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,23 +14,24 @@ use super::server::Server;
 
 /// Minimum length of phase `start`.
 const START: Duration = Duration::from_secs(45);
-/// In what time the changes of an hour are made.
+/// Time in which the changes of an hour are made.
 const CHURN: Duration = Duration::from_secs(60);
 /// Duration of the 503 answers.
 pub(super) const UNAVAILABLE: Duration = Duration::from_secs(60);
-/// Observation after an outage: lists of a doubtful history come within a minute, upstream backs off up to half a minute.
+/// Observation time after an outage: the relist that checks a doubtful history follows within a minute, and upstream backs
+/// off up to half a minute.
 const RECOVERY: Duration = Duration::from_secs(65);
-/// Observation after a smaller event.
+/// Observation time after a smaller event.
 const AFTER: Duration = Duration::from_secs(5);
 /// Time for all reconnections after upstream's check of its certificate.
 const RECONNECTED: Duration = Duration::from_secs(20);
-/// The longest that a proxy is waited for.
+/// Time limit for the proxies to be up to date.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Interval of upstream's checks of its certificate, from its start on (`CertCallbackRefreshDuration` of client-go).
+/// Interval of upstream's checks of its certificate, from its start (`CertCallbackRefreshDuration` of client-go).
 const UPSTREAM_LOOKS: Duration = Duration::from_secs(300);
 
-/// The servers and the network, which all sides share.
-pub(super) struct Stage<'a> {
+/// The servers and the network, shared by all sides.
+pub(super) struct SideRunner<'a> {
     pub(super) options: &'a Options,
     pub(super) folder: PathBuf,
     pub(super) network: Network<'a>,
@@ -40,17 +41,17 @@ pub(super) struct Stage<'a> {
 }
 
 /// The times of a phase.
-struct Event {
-    /// from when on a proxy could be right
+struct PhaseTimes {
+    /// earliest time at which a proxy can be up to date
     since: Instant,
-    /// until when the phase lasts at least
+    /// earliest end of the phase
     until: Instant,
 }
 
-// === impl Stage ===
+// === impl SideRunner ===
 
-impl<'a> Stage<'a> {
-    /// Runs the phases of a side on a server that has just started.
+impl<'a> SideRunner<'a> {
+    /// Runs the phases of a side with a freshly restarted server.
     pub(super) fn run(&mut self, side: Side, executable: Option<&Path>) -> anyhow::Result<Vec<(Phase, Figures)>> {
         self.restart()?;
         let Options { nodes, services, endpoints, .. } = *self.options;
@@ -59,7 +60,7 @@ impl<'a> Stage<'a> {
         let mut proxies = Proxies::new(&mut self.network, nodes, self.folder.join(side.to_string()))?;
         let mut all = Vec::new();
         for &phase in &self.options.phases {
-            // Without a proxy nothing happens in the others.
+            // The other phases have no effect without proxies.
             if executable.is_none() && !matches!(phase, Phase::Churn | Phase::Restart) {
                 continue;
             }
@@ -80,7 +81,7 @@ impl<'a> Stage<'a> {
             Phase::Restart => {
                 self.restart()?;
                 let event = self.mark()?;
-                Event { until: event.since + RECOVERY, ..event }
+                PhaseTimes { until: event.since + RECOVERY, ..event }
             }
             Phase::Unavailable => self.unavailable()?,
             Phase::Certificates => self.rotate(proxies.started())?,
@@ -100,18 +101,18 @@ impl<'a> Stage<'a> {
         Sampled { network: &self.network, gate: &self.gate, server: &self.server, proxies }
     }
 
-    fn start(&self, proxies: &mut Proxies, executable: Option<&Path>) -> anyhow::Result<Event> {
+    fn start(&self, proxies: &mut Proxies, executable: Option<&Path>) -> anyhow::Result<PhaseTimes> {
         let since = Instant::now();
         if let Some(executable) = executable {
             let kubeconfig = self.folder.join("kubeconfig");
             self.server.write_kubeconfig(&kubeconfig)?;
             proxies.start(executable, &kubeconfig)?;
         }
-        Ok(Event { since, until: since + START })
+        Ok(PhaseTimes { since, until: since + START })
     }
 
     /// The changes of an hour, evenly spread.
-    fn churn(&mut self) -> anyhow::Result<Event> {
+    fn churn(&mut self) -> anyhow::Result<PhaseTimes> {
         let Options { nodes, services, endpoints, changes, .. } = *self.options;
         let (begin, requests) = (Instant::now(), hour(changes, nodes, services, endpoints));
         let pause = CHURN / u32::try_from(requests.len().max(1))?;
@@ -122,21 +123,21 @@ impl<'a> Stage<'a> {
             due += pause;
         }
         let event = self.mark()?;
-        Ok(Event { until: event.since.max(begin + CHURN) + AFTER, ..event })
+        Ok(PhaseTimes { until: event.since.max(begin + CHURN) + AFTER, ..event })
     }
 
-    fn unavailable(&mut self) -> anyhow::Result<Event> {
+    fn unavailable(&mut self) -> anyhow::Result<PhaseTimes> {
         let begin = Instant::now();
         self.gate.order(Order::Unavailable);
         self.marker.advance(&self.server)?;
         std::thread::sleep((begin + UNAVAILABLE).saturating_duration_since(Instant::now()));
         self.gate.order(Order::Pass);
         let since = Instant::now();
-        Ok(Event { since, until: since + RECOVERY })
+        Ok(PhaseTimes { since, until: since + RECOVERY })
     }
 
-    /// Lasts until upstream's proxies have seen the new certificate.
-    fn rotate(&mut self, started: Instant) -> anyhow::Result<Event> {
+    /// Rotates the certificates; lasts until upstream's proxies have read the new one.
+    fn rotate(&mut self, started: Instant) -> anyhow::Result<PhaseTimes> {
         let begin = Instant::now();
         self.server.rotate();
         let mut look = started + UPSTREAM_LOOKS;
@@ -157,9 +158,9 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    fn mark(&mut self) -> anyhow::Result<Event> {
+    fn mark(&mut self) -> anyhow::Result<PhaseTimes> {
         let since = self.marker.advance(&self.server)?;
-        Ok(Event { since, until: since + AFTER })
+        Ok(PhaseTimes { since, until: since + AFTER })
     }
 }
 

@@ -1,4 +1,4 @@
-//! How long after its rules are in force a client that keeps its UDP port is answered by another endpoint.
+//! Measures how long after a change of rules a client with a constant UDP source port reaches the new endpoint.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -11,15 +11,15 @@ use super::{clear, flow, manifests, write};
 use crate::process::Directory;
 use crate::stats;
 
-/// Changes that are followed.
+/// Number of measured changes.
 const ROUNDS: usize = 40;
-/// From one to the next: the second look at the one before is over.
+/// Interval between changes: the second sweep after the previous one is complete.
 const PAUSE: Duration = Duration::from_millis(700);
-/// How often both are asked.
+/// Interval of the requests to both.
 const PERIOD: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// With so many other flows in the table.
+/// Measures with `flows` other flows in the table.
 pub(super) fn run(flows: usize, directory: &Directory) -> anyhow::Result<()> {
     for endpoint in [0, 1] {
         serve(endpoint)?;
@@ -33,7 +33,7 @@ pub(super) fn run(flows: usize, directory: &Directory) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An endpoint of the first service on this machine, that answers with its number.
+/// Starts an endpoint of the first service on this machine, which answers with its number.
 fn serve(endpoint: u8) -> anyhow::Result<()> {
     let address = Ipv4Addr::new(10, 200, 0, endpoint);
     for arguments in [format!("address add {address}/32 dev lo"), "route replace 10.96.0.0/16 dev lo".to_owned()] {
@@ -43,7 +43,7 @@ fn serve(endpoint: u8) -> anyhow::Result<()> {
     let socket = UdpSocket::bind((address, 5353))?;
     std::thread::spawn(move || {
         while let Ok((_, from)) = socket.recv_from(&mut [0; 16]) {
-            // who is gone doesn't wait
+            // the client may be gone
             let _ = socket.send_to(&[endpoint], from);
         }
     });
@@ -72,10 +72,10 @@ fn follow(directory: &Directory) -> anyhow::Result<Vec<Duration>> {
         let (start, mut in_force, mut followed) = (Instant::now(), None, None);
         let mut fresh = Vec::new();
         while in_force.is_none() || followed.is_none() {
-            anyhow::ensure!(start.elapsed() < PATIENCE, "the other endpoint does not answer");
+            anyhow::ensure!(start.elapsed() < PATIENCE, "the new endpoint does not answer");
             if in_force.is_none() {
                 let socket = open(0)?;
-                // refused while there is no rule yet
+                // refused before the rules are in force
                 let _ = socket.send(b"?");
                 fresh.push((socket, Instant::now()));
             }
@@ -94,7 +94,7 @@ fn follow(directory: &Directory) -> anyhow::Result<Vec<Duration>> {
             }
         }
         let took = followed.zip(in_force).map(|(followed, in_force)| followed.saturating_duration_since(in_force));
-        // the first only leads there
+        // the first round only sets the initial state
         times.extend(took.filter(|_| round > 0));
         std::thread::sleep(PAUSE);
     }

@@ -1,5 +1,5 @@
-//! What a restart costs that finds many services and many flows: nothing is known of what went meanwhile, so all flows are
-//! looked at.
+//! Measures a restart with many services and many flows: changes during the downtime are unknown, so all flows are checked
+//! for staleness.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,18 +10,18 @@ use super::{ALL_LOOKS, LOOKS, PATIENCE, REMOVED, UDP, between, clear, manifests,
 use crate::process::{Directory, Proxy};
 use crate::stats::{memory_mib, thread_of};
 
-/// Services, each with a UDP port and endpoints.
+/// Number of services, each with a UDP port and endpoints.
 const SERVICES: usize = 10_000;
 const ENDPOINTS: u8 = 10;
 
-/// With so many flows in the table, one of ten to an endpoint that is gone.
+/// Measures with `flows` flows in the table, one of ten to a removed endpoint.
 pub(super) fn run(program: &Path, flows: usize) -> anyhow::Result<()> {
     let directory = Directory::new(vec![("all.yaml".to_owned(), manifests(SERVICES, |_| 0..ENDPOINTS))])?;
     let mut proxy = Proxy::start(program, &directory.0)?;
     proxy.wait_for_sync(SERVICES)?;
     for flows in [0, flows] {
         drop(proxy);
-        // the eleventh endpoint is none
+        // the eleventh endpoint doesn't exist
         let all = (0..flows).map(|n| between(UDP, n, n % SERVICES, u8::try_from(n / 7 % 10 + 1).unwrap_or(0)));
         create(all, Duration::from_secs(600))?;
         proxy = Proxy::start(program, &directory.0)?;
@@ -29,7 +29,7 @@ pub(super) fn run(program: &Path, flows: usize) -> anyhow::Result<()> {
         let (start, wrong) = (Instant::now(), flows / 10);
         #[expect(clippy::cast_precision_loss, reason = "a small number")]
         while sum(LOOKS)? < 1.0 || sum(REMOVED)? < 0.9 * wrong as f64 {
-            anyhow::ensure!(start.elapsed() < PATIENCE, "not all are removed");
+            anyhow::ensure!(start.elapsed() < PATIENCE, "stale conntrack entries remain");
             std::thread::sleep(Duration::from_millis(2));
         }
         let (took, first) = (start.elapsed(), thread_of(proxy.id(), "flows")?);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use super::http2::Reply;
+use super::http2::PendingResponse;
 use super::request::{self, Head};
 
 /// Largest request head or request body, in bytes.
@@ -29,7 +29,7 @@ pub(super) struct Connection {
 enum Stream {
     Plain(Socket),
     Tls(Box<StreamOwned<ServerConnection, Socket>>),
-    Two(Reply),
+    Two(PendingResponse),
 }
 
 /// Byte-counting faults of one body. Counts decrease as bytes are sent.
@@ -102,7 +102,7 @@ impl Connection {
     }
 
     /// One HTTP/2 stream.
-    pub(super) fn of_reply(reply: Reply) -> Self {
+    pub(super) fn of_reply(reply: PendingResponse) -> Self {
         Self { stream: Stream::Two(reply), inbox: Vec::new() }
     }
 

@@ -17,7 +17,7 @@ pub struct ApiObject {
 
 /// An object at one resourceVersion.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct StoredObject {
     pub(super) kind: Kind,
     /// `namespace/name`
     pub(super) key: String,
@@ -73,9 +73,9 @@ impl ApiObject {
     }
 }
 
-// === impl Entry ===
+// === impl StoredObject ===
 
-impl Entry {
+impl StoredObject {
     /// A copy with another resourceVersion.
     pub(super) fn at(&self, version: u64) -> Self {
         let mut object: Value = serde_json::from_slice(&self.json).expect("what was written here");
@@ -165,7 +165,7 @@ impl Draft {
     }
 
     /// Encodes the object at a version. Fields that the server sets are filled in if absent: uid and creationTimestamp.
-    pub(super) fn entry(mut self, version: u64, old: Option<&Entry>) -> Entry {
+    pub(super) fn entry(mut self, version: u64, old: Option<&StoredObject>) -> StoredObject {
         let made_up = format!("00000000-0000-4000-8000-{version:012x}");
         let (uid, created) = old.map_or_else(
             || (made_up.into(), jiff::Timestamp::now().round(jiff::Unit::Second).expect("a time").to_string().into()),
@@ -178,7 +178,7 @@ impl Draft {
         meta.entry("uid").or_insert(uid);
         meta.entry("creationTimestamp").or_insert(created);
         meta.insert("resourceVersion".to_owned(), version.to_string().into());
-        Entry { version, ..encoded(self.kind, &self.object) }
+        StoredObject { version, ..encoded(self.kind, &self.object) }
     }
 }
 
@@ -187,7 +187,7 @@ fn at(object: &Value, path: &str) -> Value {
     object.pointer(path).cloned().unwrap_or_default()
 }
 
-fn encoded(kind: Kind, object: &Value) -> Entry {
+fn encoded(kind: Kind, object: &Value) -> StoredObject {
     let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
     let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
     let labels = labels.into_iter().flatten();
@@ -198,7 +198,7 @@ fn encoded(kind: Kind, object: &Value) -> Entry {
         _ => None,
     };
     let fields: BTreeMap<_, _> = selectable(kind).iter().filter_map(|path| field(path)).collect();
-    Entry {
+    StoredObject {
         kind,
         key: format!("{}/{}", text("/metadata/namespace"), text("/metadata/name")),
         traits: Traits { labels: labels.collect(), fields },

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::Shared;
+use super::ServerState;
 use super::body::{Body, is_zipped};
 use super::connection::{Connection, Wake};
 use super::entry::Draft;
@@ -23,7 +23,7 @@ pub(super) enum Encoding {
 /// A request and the connection that its response is written to. An error ends the connection; otherwise the next request
 /// follows.
 pub(super) struct Exchange<'a> {
-    pub(super) server: &'a Shared,
+    pub(super) server: &'a ServerState,
     pub(super) connection: &'a mut Connection,
     pub(super) seen: &'a Seen,
     pub(super) encoding: Encoding,

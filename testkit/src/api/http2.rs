@@ -27,7 +27,7 @@ use tokio_rustls::server::TlsStream;
 use super::connection::{Connection, Socket};
 use super::listener::exchange;
 use super::request::Head;
-use super::{Shared, locked};
+use super::{ServerState, locked};
 
 /// ALPN protocol name of HTTP/2.
 pub(super) const NAME: &[u8] = b"h2";
@@ -56,7 +56,7 @@ pub(super) enum Shaken {
 }
 
 /// The response to one request, filled by its handler thread.
-pub(super) struct Reply {
+pub(super) struct PendingResponse {
     head: Option<oneshot::Sender<Result<Response<Pieces>, h2::Error>>>,
     body: Option<mpsc::Sender<Result<Bytes, h2::Error>>>,
     /// the body's pieces, until the head is sent
@@ -67,9 +67,9 @@ pub(super) struct Reply {
 }
 
 /// A connection whose reads are counted.
-struct Heard<'a> {
+struct CountedReads<'a> {
     stream: TlsStream<TcpStream>,
-    shared: &'a Shared,
+    shared: &'a ServerState,
 }
 
 /// A body filled by a handler thread.
@@ -98,7 +98,7 @@ async fn shake(socket: &Socket, tls: Arc<ServerConfig>) -> io::Result<Shaken> {
 
 /// Makes the handshake. Serves an HTTP/2 connection to its end; returns any other.
 pub(super) fn run(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     number: u64,
     socket: &Socket,
     tls: Arc<ServerConfig>,
@@ -124,7 +124,7 @@ pub(super) fn run(
 type Threads = Arc<Mutex<Vec<thread::JoinHandle<()>>>>;
 
 async fn serve(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     number: u64,
     tls: TlsStream<TcpStream>,
     mut orders: watch::Receiver<Order>,
@@ -137,7 +137,7 @@ async fn serve(
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.max_concurrent_streams(shared.options.streams);
-    let wire = Heard { stream: tls, shared };
+    let wire = CountedReads { stream: tls, shared };
     let mut connection = pin!(builder.serve_connection(TokioIo::new(wire), service));
     loop {
         let order = *orders.borrow_and_update();
@@ -160,7 +160,7 @@ async fn serve(
 
 /// Starts a handler thread for the request, and passes its response to hyper.
 async fn answer(
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     number: u64,
     has_certificate: bool,
     request: Request<Incoming>,
@@ -181,7 +181,7 @@ async fn answer(
     let body = body.collect().await.map_err(|_| h2::Error::from(h2::Reason::CANCEL))?.to_bytes();
     let (sender, pieces) = mpsc::channel(PIECES);
     let (head_sender, response) = oneshot::channel();
-    let reply = Reply {
+    let reply = PendingResponse {
         head: Some(head_sender),
         body: Some(sender),
         pieces: Some(Pieces { pieces, _gone: Gone(Some(Arc::clone(&gone))) }),
@@ -207,9 +207,9 @@ fn keep(threads: &Threads, thread: thread::JoinHandle<()>) {
     threads.push(thread);
 }
 
-// === impl Reply ===
+// === impl PendingResponse ===
 
-impl Reply {
+impl PendingResponse {
     pub(super) fn head(&mut self, response: hyper::http::response::Builder) -> io::Result<()> {
         let (Some(head), Some(pieces)) = (self.head.take(), self.pieces.take()) else { return Err(broken()) };
         head.send(Ok(response.body(pieces).map_err(io::Error::other)?)).map_err(|_| broken())
@@ -247,7 +247,7 @@ impl Reply {
     }
 }
 
-impl Drop for Reply {
+impl Drop for PendingResponse {
     fn drop(&mut self) {
         self.reset(h2::Reason::INTERNAL_ERROR);
     }
@@ -257,9 +257,9 @@ fn broken() -> io::Error {
     io::ErrorKind::BrokenPipe.into()
 }
 
-// === impl Heard ===
+// === impl CountedReads ===
 
-impl AsyncRead for Heard<'_> {
+impl AsyncRead for CountedReads<'_> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = bytes.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, bytes);
@@ -270,7 +270,7 @@ impl AsyncRead for Heard<'_> {
     }
 }
 
-impl AsyncWrite for Heard<'_> {
+impl AsyncWrite for CountedReads<'_> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }

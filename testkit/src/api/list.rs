@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ferry_api::object::Kind;
 
 use super::body::Body;
-use super::entry::{Damage, Entry};
+use super::entry::{Damage, StoredObject};
 use super::exchange::{Encoding, Exchange, failure};
 use super::fault::Action;
 use super::selector::Selector;
@@ -28,12 +28,12 @@ struct Page {
     version: u64,
     token: String,
     remaining: Option<usize>,
-    entries: Vec<Arc<Entry>>,
+    entries: Vec<Arc<StoredObject>>,
 }
 
 /// An object whose name is a counter that is incremented in the encoded bytes.
 pub(super) struct Template {
-    entry: Entry,
+    entry: StoredObject,
     json_at: usize,
     protobuf_at: usize,
     next: usize,
@@ -132,7 +132,7 @@ impl Exchange<'_> {
     }
 
     /// A single object as a response body.
-    pub(super) fn whole(&self, entry: &Entry) -> Vec<u8> {
+    pub(super) fn whole(&self, entry: &StoredObject) -> Vec<u8> {
         match self.encoding {
             Encoding::Json => typed_json(entry),
             Encoding::Protobuf => enveloped(entry),
@@ -144,9 +144,9 @@ impl Exchange<'_> {
 
 impl Template {
     /// A template of this object, or of an object of the kind with a name only.
-    pub(super) fn new(kind: Kind, like: Option<&Arc<Entry>>) -> Self {
+    pub(super) fn new(kind: Kind, like: Option<&Arc<StoredObject>>) -> Self {
         let name = format!("{ENDLESS}00000000");
-        let entry = like.map_or_else(|| Entry::nameless(kind), |entry| entry.at(entry.version)).named(&name);
+        let entry = like.map_or_else(|| StoredObject::nameless(kind), |entry| entry.at(entry.version)).named(&name);
         let find = |bytes: &[u8]| {
             let at = bytes.windows(name.len()).position(|window| window == name.as_bytes());
             at.expect("an object has its name in it") + ENDLESS.len()
@@ -154,10 +154,10 @@ impl Template {
         Self { json_at: find(&entry.json), protobuf_at: find(&entry.protobuf), entry, next: 0 }
     }
 
-    pub(super) fn next(&mut self) -> &Entry {
+    pub(super) fn next(&mut self) -> &StoredObject {
         let digits = format!("{:08}", self.next % 100_000_000);
         self.next += 1;
-        let Entry { json, protobuf, .. } = &mut self.entry;
+        let StoredObject { json, protobuf, .. } = &mut self.entry;
         for (bytes, at) in [(json, self.json_at), (protobuf, self.protobuf_at)] {
             let number = bytes.get_mut(at..at + digits.len());
             number.expect("where the name was found").copy_from_slice(digits.as_bytes());
@@ -184,7 +184,7 @@ pub(super) fn too_large(asked: u64, version: u64, status: Status) -> Status {
 }
 
 /// The JSON of an object with apiVersion and kind.
-pub(super) fn typed_json(entry: &Entry) -> Vec<u8> {
+pub(super) fn typed_json(entry: &StoredObject) -> Vec<u8> {
     let mut out =
         format!(r#"{{"kind":"{}","apiVersion":"{}","#, entry.kind, wire::api_version(entry.kind)).into_bytes();
     out.extend_from_slice(entry.json.get(1..).unwrap_or_default());
@@ -192,7 +192,7 @@ pub(super) fn typed_json(entry: &Entry) -> Vec<u8> {
 }
 
 /// The message of an object in its envelope.
-pub(super) fn enveloped(entry: &Entry) -> Vec<u8> {
+pub(super) fn enveloped(entry: &StoredObject) -> Vec<u8> {
     wire::envelope(wire::api_version(entry.kind), &entry.kind.to_string(), &entry.protobuf)
 }
 
@@ -219,7 +219,7 @@ fn list_head(encoding: Encoding, kind: Kind, page: &Page, bytes: usize) -> Vec<u
 }
 
 /// The encoded items of a page, with the fault applied to them.
-fn items(encoding: Encoding, entries: &[Arc<Entry>], action: Option<&Action>) -> Vec<Vec<u8>> {
+fn items(encoding: Encoding, entries: &[Arc<StoredObject>], action: Option<&Action>) -> Vec<Vec<u8>> {
     let encoded = entries.iter().enumerate().map(|(number, entry)| match action {
         Some(Action::BrokenObject) if number == 0 => item(encoding, &entry.damaged(Damage::Content), true),
         Some(Action::BrokenName) if number == 0 => item(encoding, &entry.damaged(Damage::Everything), true),
@@ -233,7 +233,7 @@ fn items(encoding: Encoding, entries: &[Arc<Entry>], action: Option<&Action>) ->
     encoded.take(*after).chain([garbage.to_vec()]).collect()
 }
 
-fn item(encoding: Encoding, entry: &Entry, first: bool) -> Vec<u8> {
+fn item(encoding: Encoding, entry: &StoredObject, first: bool) -> Vec<u8> {
     let (mut out, bytes) = match encoding {
         Encoding::Json => (if first { Vec::new() } else { vec![b','] }, &entry.json),
         Encoding::Protobuf => (wire::list_item(entry.protobuf.len()), &entry.protobuf),

@@ -18,7 +18,7 @@ use super::exchange::{Encoding, Exchange, failure};
 use super::fault::Welcome;
 use super::http2::{self, Order};
 use super::request::Head;
-use super::{Shared, locked};
+use super::{ServerState, locked};
 
 /// Accepts connections until stopped, and again after a resume.
 pub(super) struct Listener {
@@ -29,21 +29,21 @@ pub(super) struct Listener {
 struct Control {
     address: SocketAddr,
     /// the desired and the actual state
-    state: Mutex<(State, State)>,
+    state: Mutex<(ListenState, ListenState)>,
     changed: Condvar,
     waker: OwnedFd,
     accepted: AtomicU64,
-    open: Mutex<HashMap<u64, Open>>,
+    open: Mutex<HashMap<u64, OpenConnection>>,
 }
 
 /// An open connection.
-struct Open {
+struct OpenConnection {
     socket: Socket,
     orders: watch::Sender<Order>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ListenState {
     Listening,
     Stopped,
     Ended,
@@ -52,7 +52,7 @@ enum State {
 // === impl Listener ===
 
 impl Listener {
-    pub(super) fn start(address: SocketAddr, shared: Arc<Shared>) -> Self {
+    pub(super) fn start(address: SocketAddr, shared: Arc<ServerState>) -> Self {
         // Reserves the port without listening while the server is stopped.
         let reserved = RawSocket::new(Domain::for_address(address), Type::STREAM, None).expect("a socket");
         reserved.set_reuse_address(true).expect("an option of the socket");
@@ -61,7 +61,7 @@ impl Listener {
         let listener = TcpListener::bind(address).unwrap_or_else(|error| panic!("listening at {address}: {error}"));
         let control = Arc::new(Control {
             address,
-            state: Mutex::new((State::Listening, State::Listening)),
+            state: Mutex::new((ListenState::Listening, ListenState::Listening)),
             changed: Condvar::new(),
             waker: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("making an eventfd"),
             accepted: AtomicU64::new(0),
@@ -103,18 +103,18 @@ impl Listener {
     }
 
     pub(super) fn stop(&self) {
-        self.control.become_state(State::Stopped);
+        self.control.become_state(ListenState::Stopped);
         self.cut();
     }
 
     pub(super) fn resume(&self) {
-        self.control.become_state(State::Listening);
+        self.control.become_state(ListenState::Listening);
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.control.become_state(State::Ended);
+        self.control.become_state(ListenState::Ended);
         self.cut();
         if let Some(acceptor) = self.acceptor.take() {
             // Its panic was printed already.
@@ -127,22 +127,22 @@ impl Drop for Listener {
 
 impl Control {
     /// Sets the desired state and waits until it is reached.
-    fn become_state(&self, wanted: State) {
+    fn become_state(&self, wanted: ListenState) {
         let mut state = locked(&self.state);
         state.0 = wanted;
         // The counter can't overflow: it is reset at each wake-up.
         let _ = rustix::io::write(&self.waker, &1_u64.to_ne_bytes());
         self.changed.notify_all();
-        while state.1 != state.0 && state.1 != State::Ended {
+        while state.1 != state.0 && state.1 != ListenState::Ended {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn wanted(&self) -> State {
+    fn wanted(&self) -> ListenState {
         locked(&self.state).0
     }
 
-    fn is(&self, now: State) {
+    fn is(&self, now: ListenState) {
         locked(&self.state).1 = now;
         self.changed.notify_all();
     }
@@ -153,28 +153,28 @@ struct Over<'a>(&'a Control);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {
-        self.0.is(State::Ended);
+        self.0.is(ListenState::Ended);
     }
 }
 
-fn accept_all(control: &Arc<Control>, shared: &Arc<Shared>, first: TcpListener) {
+fn accept_all(control: &Arc<Control>, shared: &Arc<ServerState>, first: TcpListener) {
     let over = Over(control);
     let mut threads = Vec::new();
     let mut listener = Some(first);
     loop {
         if let Some(listener) = listener.take() {
-            control.is(State::Listening);
+            control.is(ListenState::Listening);
             accept_while_listening(control, shared, &listener, &mut threads);
         }
-        if control.wanted() == State::Ended {
+        if control.wanted() == ListenState::Ended {
             break;
         }
-        control.is(State::Stopped);
+        control.is(ListenState::Stopped);
         let mut state = locked(&control.state);
-        while state.0 == State::Stopped {
+        while state.0 == ListenState::Stopped {
             state = control.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        if state.0 == State::Listening {
+        if state.0 == ListenState::Listening {
             listener = Some(TcpListener::bind(control.address).expect("listening again"));
         }
     }
@@ -188,11 +188,11 @@ fn accept_all(control: &Arc<Control>, shared: &Arc<Shared>, first: TcpListener) 
 
 fn accept_while_listening(
     control: &Arc<Control>,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     listener: &TcpListener,
     threads: &mut Vec<JoinHandle<()>>,
 ) {
-    while control.wanted() == State::Listening {
+    while control.wanted() == ListenState::Listening {
         let mut ready = [PollFd::new(listener, PollFlags::IN), PollFd::new(&control.waker, PollFlags::IN)];
         let Ok(_) = poll(&mut ready, None) else { continue };
         let [connects, wakes] = ready.map(|fd| !fd.revents().is_empty());
@@ -208,7 +208,7 @@ fn accept_while_listening(
         let number = control.accepted.fetch_add(1, Ordering::Relaxed) + 1;
         let socket = Socket(Arc::new(stream));
         let (orders, ordered) = watch::channel(Order::Serve);
-        locked(&control.open).insert(number, Open { socket: socket.clone(), orders });
+        locked(&control.open).insert(number, OpenConnection { socket: socket.clone(), orders });
         let (control, shared) = (Arc::clone(control), Arc::clone(shared));
         let body = move || {
             // Connections may end in any way: clients close them, scripts cut them.
@@ -220,7 +220,7 @@ fn accept_while_listening(
     }
 }
 
-fn serve(shared: &Arc<Shared>, number: u64, socket: &Socket, orders: watch::Receiver<Order>) -> io::Result<()> {
+fn serve(shared: &Arc<ServerState>, number: u64, socket: &Socket, orders: watch::Receiver<Order>) -> io::Result<()> {
     socket.0.set_nodelay(true)?;
     let welcome = locked(&shared.script).next_welcome();
     match welcome {
@@ -252,7 +252,7 @@ fn serve(shared: &Arc<Shared>, number: u64, socket: &Socket, orders: watch::Rece
 
 /// Handles one request.
 pub(super) fn exchange(
-    shared: &Shared,
+    shared: &ServerState,
     connection: &mut Connection,
     head: Head,
     body: &[u8],

@@ -69,13 +69,13 @@ pub struct Options {
 
 /// A running server. Its threads end when it is dropped.
 pub struct ApiServer {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     listener: Listener,
 }
 
 /// Times of sending a change to a watch, for latency measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct Delivery {
     /// the change's resourceVersion
     pub version: u64,
     /// just before its event was written
@@ -85,14 +85,14 @@ pub struct Told {
 }
 
 /// State shared by the server's threads.
-struct Shared {
+struct ServerState {
     options: Options,
     store: Mutex<Store>,
     script: Mutex<Script>,
     requests: Mutex<Vec<Seen>>,
     token: Mutex<Option<String>>,
     tls: Mutex<Option<(Identity, Arc<rustls::ServerConfig>)>>,
-    told: Mutex<Option<Told>>,
+    last_delivery: Mutex<Option<Delivery>>,
     events: Mutex<Vec<Value>>,
     /// HTTP/2 reads that returned data
     heard: AtomicU64,
@@ -133,14 +133,14 @@ impl ApiServer {
     pub fn start(options: Options) -> Self {
         let tls = options.tls.clone().map(|identity| with_config(identity, &options));
         let listen = options.listen;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerState {
             token: Mutex::new(options.token.clone()),
             options,
             store: Mutex::new(Store::new()),
             script: Mutex::default(),
             requests: Mutex::default(),
             tls: Mutex::new(tls),
-            told: Mutex::default(),
+            last_delivery: Mutex::default(),
             events: Mutex::default(),
             heard: AtomicU64::new(0),
         });
@@ -303,8 +303,8 @@ impl ApiServer {
     }
 
     /// The change that was last sent to a watch; with several watches, to one of them.
-    pub fn last_told(&self) -> Option<Told> {
-        *locked(&self.shared.told)
+    pub fn last_delivery(&self) -> Option<Delivery> {
+        *locked(&self.shared.last_delivery)
     }
 
     /// Ends all connections at once, in any state.
@@ -334,9 +334,9 @@ impl ApiServer {
     }
 }
 
-// === impl Shared ===
+// === impl ServerState ===
 
-impl Shared {
+impl ServerState {
     fn store(&self) -> MutexGuard<'_, Store> {
         locked(&self.store)
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ferry_api::object::Kind;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::entry::{Damage, Draft, Entry};
+use super::entry::{Damage, Draft, StoredObject};
 use super::selector::Selector;
 
 /// Changes kept per kind; a watch from an older version gets 410 Gone.
@@ -32,27 +32,27 @@ pub(super) struct Store {
 
 #[derive(Default)]
 struct Held {
-    objects: BTreeMap<String, Arc<Entry>>,
-    log: VecDeque<Change>,
+    objects: BTreeMap<String, Arc<StoredObject>>,
+    log: VecDeque<StoredChange>,
     /// version of the newest change that was discarded
     forgotten: u64,
 }
 
 /// A change of one object.
 #[derive(Clone)]
-pub(super) struct Change {
+pub(super) struct StoredChange {
     pub(super) version: u64,
-    pub(super) old: Option<Arc<Entry>>,
-    pub(super) new: Option<Arc<Entry>>,
+    pub(super) old: Option<Arc<StoredObject>>,
+    pub(super) new: Option<Arc<StoredObject>>,
     /// the old content at the new version, for the DELETED event of watches whose selector no longer matches the object
-    gone: Option<Arc<Entry>>,
+    gone: Option<Arc<StoredObject>>,
 }
 
 /// A list with pages still to be requested.
 #[derive(Clone)]
 pub(super) struct Snapshot {
     pub(super) version: u64,
-    pub(super) entries: Arc<[Arc<Entry>]>,
+    pub(super) entries: Arc<[Arc<StoredObject>]>,
 }
 
 /// A version whose changes are no longer kept.
@@ -101,9 +101,9 @@ impl Store {
         }
         let new = Arc::new(new);
         held.objects.insert(new.key.clone(), Arc::clone(&new));
-        let unlike = |old: &&Arc<Entry>| old.traits != new.traits;
+        let unlike = |old: &&Arc<StoredObject>| old.traits != new.traits;
         let gone = old.as_ref().filter(unlike).map(|old| Arc::new(old.at(self.version)));
-        held.remember(Change { version: self.version, old, new: Some(new), gone });
+        held.remember(StoredChange { version: self.version, old, new: Some(new), gone });
         self.version
     }
 
@@ -113,7 +113,7 @@ impl Store {
         let old = held.objects.remove(key)?;
         self.version += 1;
         let gone = Some(Arc::new(old.at(self.version)));
-        held.remember(Change { version: self.version, old: Some(old), new: None, gone });
+        held.remember(StoredChange { version: self.version, old: Some(old), new: None, gone });
         Some(self.version)
     }
 
@@ -133,7 +133,7 @@ impl Store {
         self.snapshots.clear();
     }
 
-    pub(super) fn find(&self, kind: Kind, key: &str) -> Option<Arc<Entry>> {
+    pub(super) fn find(&self, kind: Kind, key: &str) -> Option<Arc<StoredObject>> {
         self.kinds.get(&kind)?.objects.get(key).cloned()
     }
 
@@ -164,7 +164,7 @@ impl Store {
     }
 
     /// Changes of a kind after a version, and the version that they lead to.
-    pub(super) fn changes(&self, kind: Kind, after: u64) -> Result<(Vec<Change>, u64), Gone> {
+    pub(super) fn changes(&self, kind: Kind, after: u64) -> Result<(Vec<StoredChange>, u64), Gone> {
         let Some(held) = self.kinds.get(&kind) else { return Ok((Vec::new(), self.version)) };
         if after < held.forgotten {
             return Err(Gone { floor: held.forgotten });
@@ -226,7 +226,7 @@ impl Store {
 // === impl Held ===
 
 impl Held {
-    fn remember(&mut self, change: Change) {
+    fn remember(&mut self, change: StoredChange) {
         self.log.push_back(change);
         if self.log.len() > LOG
             && let Some(oldest) = self.log.pop_front()
@@ -236,12 +236,12 @@ impl Held {
     }
 }
 
-// === impl Change ===
+// === impl StoredChange ===
 
-impl Change {
+impl StoredChange {
     /// The event of this change for a watch with this selector.
-    pub(super) fn seen_by(&self, selector: &Selector) -> Option<(Verb, &Arc<Entry>)> {
-        let seen = |entry: &&Arc<Entry>| selector.fits(&entry.traits);
+    pub(super) fn seen_by(&self, selector: &Selector) -> Option<(Verb, &Arc<StoredObject>)> {
+        let seen = |entry: &&Arc<StoredObject>| selector.fits(&entry.traits);
         match (self.old.as_ref().filter(seen), self.new.as_ref().filter(seen)) {
             (None, Some(new)) => Some((Verb::Added, new)),
             (Some(_), Some(new)) => Some((Verb::Modified, new)),

@@ -87,7 +87,7 @@ impl Client {
     }
 
     /// Reads the type and name of the next event.
-    fn told(&mut self) -> String {
+    fn event_line(&mut self) -> String {
         let (verb, object) = self.event().expect("an event");
         format!("{verb} {}", object["metadata"]["name"].as_str().unwrap_or_default())
     }
@@ -150,7 +150,7 @@ fn pages_are_of_one_moment_and_expire() {
 fn a_streaming_list_ends_with_its_bookmark_and_goes_on() {
     let server = three();
     let mut watch = Client::watch(&server, &format!("/api/v1/services?{STREAMING}"));
-    assert_eq!([watch.told(), watch.told(), watch.told()], ["ADDED a", "ADDED b", "ADDED c"]);
+    assert_eq!([watch.event_line(), watch.event_line(), watch.event_line()], ["ADDED a", "ADDED b", "ADDED c"]);
     let (verb, object) = watch.event().expect("the bookmark");
     assert_eq!(verb, "BOOKMARK");
     assert_eq!(object["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
@@ -164,7 +164,7 @@ fn a_streaming_list_ends_with_its_bookmark_and_goes_on() {
     assert_eq!((verb.as_str(), &object["metadata"]["name"]), ("DELETED", &"b".into()));
     assert_eq!(object["metadata"]["resourceVersion"], version.to_string());
     server.bookmark();
-    assert_eq!(watch.told(), "BOOKMARK ");
+    assert_eq!(watch.event_line(), "BOOKMARK ");
     assert_eq!(server.watches(), 1);
     drop(watch);
     eventually("the watch is closed", || server.watches() == 0);
@@ -181,16 +181,16 @@ fn what_leaves_a_selector_is_deleted() {
     server.put(&service("foreign", foreign, "10.0.0.1"));
     server.put(&service("own", "", "10.0.0.2"));
     let mut watch = Client::watch(&server, &path);
-    assert_eq!([watch.told(), watch.told()], ["ADDED own", "BOOKMARK "]);
+    assert_eq!([watch.event_line(), watch.event_line()], ["ADDED own", "BOOKMARK "]);
     let version = server.put(&service("own", foreign, "10.0.0.2"));
     let (verb, object) = watch.event().expect("it leaves");
     assert_eq!((verb.as_str(), &object["metadata"]["resourceVersion"]), ("DELETED", &version.to_string().into()));
     server.put(&service("own", foreign, "10.0.0.3"));
     server.put(&service("headless", "", "10.0.0.4"));
-    assert_eq!(watch.told(), "ADDED headless");
+    assert_eq!(watch.event_line(), "ADDED headless");
     server.put(&service("foreign", "", "None"));
     server.put(&service("headless", "", "None"));
-    assert_eq!(watch.told(), "DELETED headless");
+    assert_eq!(watch.event_line(), "DELETED headless");
 }
 
 #[test]
@@ -207,14 +207,14 @@ fn nodes_are_selected_by_name() {
 }
 
 #[test]
-fn a_watch_begins_after_its_version_or_is_told_that_it_is_gone() {
+fn a_watch_begins_after_its_version_or_gets_410_gone() {
     for gone_as_status in [false, true] {
         let server = ApiServer::start(Options { gone_as_status, ..Options::default() });
         let version = server.put(&service("a", "", "10.0.0.1"));
         server.put(&service("b", "", "10.0.0.2"));
         let path = format!("/api/v1/services?watch=true&resourceVersion={version}&timeoutSeconds=1");
         let mut watch = Client::watch(&server, &path);
-        assert_eq!(watch.told(), "ADDED b");
+        assert_eq!(watch.event_line(), "ADDED b");
         assert!(watch.event().is_none(), "the time is over");
         server.compact();
         let reply = Client::connect(&server).get(&path, "application/json");
@@ -323,7 +323,7 @@ fn rules_are_used_up_in_order() {
         assert!(!String::from_utf8_lossy(&reply.body).contains("retryAfterSeconds"));
     }
     let mut watch = Client::watch(&server, &format!("/api/v1/services?{STREAMING}"));
-    assert_eq!(watch.told(), "ADDED a");
+    assert_eq!(watch.event_line(), "ADDED a");
     let (verb, status) = watch.event().expect("an error");
     assert_eq!((verb.as_str(), &status["code"]), ("ERROR", &500.into()));
     assert!(watch.event().is_none());
@@ -431,7 +431,7 @@ fn damage_stays_within_its_object() {
     let mut watch =
         Client::watch(&server, &format!("/api/v1/services?watch=true&resourceVersion={}", server.version()));
     server.delete(Kind::Service, "demo/b");
-    assert_eq!(watch.told(), "DELETED b");
+    assert_eq!(watch.event_line(), "DELETED b");
 }
 
 #[test]
@@ -457,7 +457,7 @@ fn what_never_ends_goes_on() {
 fn a_stopped_server_refuses_and_comes_back() {
     let server = three();
     let mut watch = Client::watch(&server, "/api/v1/services?watch=true&resourceVersion=0");
-    assert_eq!(watch.told(), "ADDED a");
+    assert_eq!(watch.event_line(), "ADDED a");
     server.stop();
     let mut rest = Vec::new();
     // An end or a reset.

@@ -9,13 +9,13 @@ use ferry_api::object::Kind;
 
 use super::body::Body;
 use super::connection::{Wake, drain};
-use super::entry::{Damage, Entry};
+use super::entry::{Damage, StoredObject};
 use super::exchange::{Encoding, Exchange, failure};
 use super::fault::{Action, Form};
 use super::list::{GARBAGE, GARBAGE_JSON, Template, endless, enveloped, too_large, typed_json};
 use super::selector::Selector;
 use super::store::Verb;
-use super::{Shared, Told, locked};
+use super::{Delivery, ServerState, locked};
 use crate::wire::{self, Status};
 
 /// Duration of a watch without timeoutSeconds.
@@ -23,21 +23,21 @@ const UNASKED_TIMEOUT: Duration = Duration::from_mins(30);
 
 /// Counts as an open watch until it is dropped.
 struct Subscription<'a> {
-    server: &'a Shared,
+    server: &'a ServerState,
     number: u64,
     waker: Arc<OwnedFd>,
 }
 
-/// Start of a watch.
-struct Start {
+/// First events and version of a watch.
+struct WatchStart {
     /// the initial events
-    initial: Vec<Arc<Entry>>,
+    initial: Vec<Arc<StoredObject>>,
     /// the resourceVersion whose later changes follow
     after: u64,
 }
 
 /// An open watch.
-struct Watch<'a> {
+struct OpenWatch<'a> {
     body: Body<'a>,
     kind: Kind,
     encoding: Encoding,
@@ -47,9 +47,9 @@ struct Watch<'a> {
     error: Status,
 }
 
-/// Continuation of a watch.
+/// State of a watch after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum Continuation {
     Goes,
     Ended,
 }
@@ -87,9 +87,9 @@ impl Exchange<'_> {
         let code = if let Some(Action::ErrorEvent { code, .. }) = action { code } else { 500 };
         let error = failure(code, seen, "lab");
         let Some(body) = self.begin(true)? else { return Ok(()) };
-        let mut watch = Watch { body, kind, encoding, action: action.as_ref(), events: 0, error };
+        let mut watch = OpenWatch { body, kind, encoding, action: action.as_ref(), events: 0, error };
         let streaming = seen.form == Form::StreamingList;
-        if watch.open(&start, streaming)? == Next::Goes {
+        if watch.open(&start, streaming)? == Continuation::Goes {
             let timeout = seen.parameter("timeoutSeconds").and_then(|text| text.parse().ok());
             let deadline = Instant::now() + timeout.map_or(UNASKED_TIMEOUT, Duration::from_secs);
             let bookmarks = seen.parameter("allowWatchBookmarks") == Some("true");
@@ -98,7 +98,7 @@ impl Exchange<'_> {
         watch.body.end()
     }
 
-    fn start(&self, kind: Kind, selector: &Selector) -> Result<Start, Status> {
+    fn start(&self, kind: Kind, selector: &Selector) -> Result<WatchStart, Status> {
         let parameter = |name| self.seen.parameter(name).filter(|value| !value.is_empty());
         let say = |code, message: &str| Status { message: message.to_owned(), ..failure(code, self.seen, "") };
         let version = match parameter("resourceVersion").unwrap_or("0").parse::<u64>() {
@@ -123,20 +123,20 @@ impl Exchange<'_> {
         }
         if self.seen.form == Form::StreamingList || version == 0 {
             let snapshot = store.list(kind, selector);
-            return Ok(Start { initial: snapshot.entries.to_vec(), after: snapshot.version });
+            return Ok(WatchStart { initial: snapshot.entries.to_vec(), after: snapshot.version });
         }
         if version < store.floor() {
             return Err(say(410, &format!("too old resource version: {version} ({})", store.floor())));
         }
-        Ok(Start { initial: Vec::new(), after: version })
+        Ok(WatchStart { initial: Vec::new(), after: version })
     }
 }
 
-// === impl Watch ===
+// === impl OpenWatch ===
 
-impl Watch<'_> {
+impl OpenWatch<'_> {
     /// Sends the initial events.
-    fn open(&mut self, start: &Start, streaming: bool) -> io::Result<Next> {
+    fn open(&mut self, start: &WatchStart, streaming: bool) -> io::Result<Continuation> {
         match self.action {
             Some(Action::Endless) => {
                 let mut template = Template::new(self.kind, start.initial.first());
@@ -153,25 +153,25 @@ impl Watch<'_> {
             }
             _ => {}
         }
-        if self.fault_after_events()? == Next::Ended {
-            return Ok(Next::Ended);
+        if self.fault_after_events()? == Continuation::Ended {
+            return Ok(Continuation::Ended);
         }
         for entry in &start.initial {
-            if self.event("ADDED", entry)? == Next::Ended {
-                return Ok(Next::Ended);
+            if self.event("ADDED", entry)? == Continuation::Ended {
+                return Ok(Continuation::Ended);
             }
         }
         if streaming {
             self.body.content(&bookmark(self.encoding, self.kind, start.after, true))?;
         }
         self.body.flush()?;
-        Ok(Next::Goes)
+        Ok(Continuation::Goes)
     }
 
     /// Sends changes as they happen.
     fn follow(
         &mut self,
-        server: &Shared,
+        server: &ServerState,
         subscription: &Subscription<'_>,
         selector: &Selector,
         mut after: u64,
@@ -195,12 +195,13 @@ impl Watch<'_> {
                 }
             };
             for (verb, entry) in changes.iter().filter_map(|change| change.seen_by(selector)) {
-                if self.event(verb.text(), entry)? == Next::Ended {
+                if self.event(verb.text(), entry)? == Continuation::Ended {
                     return Ok(());
                 }
                 let begun = Instant::now();
                 self.body.flush()?;
-                *locked(&server.told) = Some(Told { version: entry.version, begun, ended: Instant::now() });
+                *locked(&server.last_delivery) =
+                    Some(Delivery { version: entry.version, begun, ended: Instant::now() });
             }
             if is_ending {
                 return Ok(());
@@ -224,7 +225,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    fn event(&mut self, verb: &str, entry: &Entry) -> io::Result<Next> {
+    fn event(&mut self, verb: &str, entry: &StoredObject) -> io::Result<Continuation> {
         let bytes = match self.action {
             Some(Action::BrokenObject) if self.events == 0 => {
                 frame(self.encoding, verb, &entry.damaged(Damage::Content))
@@ -240,11 +241,11 @@ impl Watch<'_> {
     }
 
     /// Applies the faults that occur after a number of events.
-    fn fault_after_events(&mut self) -> io::Result<Next> {
+    fn fault_after_events(&mut self) -> io::Result<Continuation> {
         match self.action {
             Some(Action::ErrorEvent { after, .. }) if *after == self.events => {
                 self.body.content(&error_frame(self.encoding, &self.error))?;
-                Ok(Next::Ended)
+                Ok(Continuation::Ended)
             }
             Some(Action::BrokenFrame { after }) if *after == self.events => {
                 let garbage = match self.encoding {
@@ -254,9 +255,9 @@ impl Watch<'_> {
                 };
                 self.body.content(&garbage)?;
                 self.body.flush()?;
-                Ok(Next::Goes)
+                Ok(Continuation::Goes)
             }
-            _ => Ok(Next::Goes),
+            _ => Ok(Continuation::Goes),
         }
     }
 }
@@ -273,7 +274,7 @@ impl Verb {
     }
 }
 
-fn frame(encoding: Encoding, verb: &str, entry: &Entry) -> Vec<u8> {
+fn frame(encoding: Encoding, verb: &str, entry: &StoredObject) -> Vec<u8> {
     match encoding {
         Encoding::Json => json_frame(verb, &typed_json(entry)),
         Encoding::Protobuf => wire::watch_frame(verb, &enveloped(entry)),

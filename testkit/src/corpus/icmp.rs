@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const ECHO: [u8; 2] = [8, 128];
 
 /// A packet refused by ICMP: port or protocol unreachable.
-pub(super) struct Refusal {
+pub(super) struct IcmpRefusal {
     /// its destination
     pub(super) to: IpAddr,
     /// its protocol's number
@@ -48,12 +48,12 @@ pub(super) fn sockets() -> Vec<Socket> {
 }
 
 /// Reads all refusals received so far.
-pub(super) fn read(sockets: &[Socket]) -> Vec<Refusal> {
+pub(super) fn read(sockets: &[Socket]) -> Vec<IcmpRefusal> {
     let mut refusals = Vec::new();
     for mut socket in sockets {
         let mut packet = [0; 512];
         while let Ok(length) = socket.read(&mut packet) {
-            refusals.extend(packet.get(..length).and_then(Refusal::decode));
+            refusals.extend(packet.get(..length).and_then(IcmpRefusal::decode));
         }
     }
     refusals
@@ -110,9 +110,9 @@ fn send(ping: Ping, number: u16) -> std::io::Result<()> {
     Ok(())
 }
 
-// === impl Refusal ===
+// === impl IcmpRefusal ===
 
-impl Refusal {
+impl IcmpRefusal {
     /// Decodes a message of an unreachable port or protocol. Over IPv4 a raw socket delivers the IP header too.
     fn decode(packet: &[u8]) -> Option<Self> {
         let of_v4 = packet.first()? >> 4 == 4;

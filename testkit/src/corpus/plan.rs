@@ -28,12 +28,12 @@ pub(super) struct Try {
     pub(super) ask: Ask,
     pub(super) packet: Packet,
     pub(super) verdict: Verdict,
-    pub(super) memory: Option<Memory>,
+    pub(super) affinity_key: Option<AffinityKey>,
 }
 
 /// Key of session affinity. Connections with equal keys have to reach the same endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Memory {
+pub(super) struct AffinityKey {
     /// the service port
     pub(super) port: String,
     /// the client
@@ -50,11 +50,11 @@ struct Destination<'a> {
     to: SocketAddr,
     protocol: Protocol,
     /// the frontend that serves it, if any
-    served: Option<Served<'a>>,
+    served: Option<ServedFrontend<'a>>,
 }
 
 #[derive(Clone, Copy)]
-struct Served<'a> {
+struct ServedFrontend<'a> {
     service: &'a ServiceState,
     port: &'a PortState,
     frontend: &'a Frontend,
@@ -151,23 +151,23 @@ impl Decided {
             port: destination.to.port(),
         };
         let verdict = decide(states, base, &packet, self.contexts.of(Family::of(packet.destination)), &self.profile);
-        let memory = destination.served.and_then(|served| memory(&served, source, &verdict));
+        let affinity_key = destination.served.and_then(|served| affinity_key(&served, source, &verdict));
         // the node refuses connections without a server, except SCTP, which a raw socket takes in
         let ignored = verdict == Verdict::Pass
             && destination.protocol == Protocol::Sctp
             && addresses.owner(destination.to.ip()) == Place::Node;
         let silent = verdict == Verdict::Drop || ignored;
         let ask = Ask { from, source, to: destination.to, protocol: destination.protocol, silent };
-        Try { ask, packet, verdict, memory }
+        Try { ask, packet, verdict, affinity_key }
     }
 }
 
 /// The client's affinity key, if its affinity lasts long enough for its later connections to be compared.
-fn memory(served: &Served<'_>, client: IpAddr, verdict: &Verdict) -> Option<Memory> {
+fn affinity_key(served: &ServedFrontend<'_>, client: IpAddr, verdict: &Verdict) -> Option<AffinityKey> {
     let Verdict::Forward(pool) = verdict else { return None };
-    let Served { service, port, frontend } = served;
+    let ServedFrontend { service, port, frontend } = served;
     port.affinity.filter(|affinity| affinity.timeout_seconds.get() >= LASTING)?;
-    Some(Memory {
+    Some(AffinityKey {
         port: format!("{}:{} {}", service.name, port.name, port.protocol),
         client,
         policy: format!("{:?}", frontend.treatment),
@@ -230,7 +230,7 @@ fn destinations<'a>(
                     }
                 };
                 for to in at {
-                    served.insert((to, port.protocol), Served { service, port, frontend });
+                    served.insert((to, port.protocol), ServedFrontend { service, port, frontend });
                     others.extend(beside(to, port.protocol));
                 }
             }
@@ -287,7 +287,7 @@ fn sources(family: Family, destination: &Destination<'_>, addresses: &Addresses)
     });
     let local = addresses.local().into_iter();
     let local = local.filter(|address| Family::of(*address) == family && !address.is_loopback());
-    let Some(Served { port, frontend, .. }) = destination.served else {
+    let Some(ServedFrontend { port, frontend, .. }) = destination.served else {
         return callers.take(FEW).chain(local.take(1).map(|address| (Place::Node, address))).collect();
     };
     let mut sources: Vec<(Place, IpAddr)> = callers.chain(local.map(|address| (Place::Node, address))).collect();
@@ -327,8 +327,8 @@ pub(super) mod testing {
     use super::*;
 
     /// The affinity key of one client of one service port with this pool.
-    pub(crate) fn memory(pool: &[SocketAddr]) -> Memory {
+    pub(crate) fn affinity_key(pool: &[SocketAddr]) -> AffinityKey {
         let client = IpAddr::from([192, 0, 2, 1]);
-        Memory { port: "demo/web:".to_owned(), client, policy: String::new(), pool: pool.to_vec() }
+        AffinityKey { port: "demo/web:".to_owned(), client, policy: String::new(), pool: pool.to_vec() }
     }
 }

@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use crate::api::{ApiObject, ApiServer, Options};
 
 /// The server, and the objects stored in it.
-pub(super) struct Served {
+pub(super) struct ObjectServer {
     server: ApiServer,
     held: BTreeSet<(Kind, String)>,
 }
 
-// === impl Served ===
+// === impl ObjectServer ===
 
-impl Served {
+impl ObjectServer {
     /// Starts the server in the network namespace of the calling thread.
     pub(super) fn start() -> Self {
         Self { server: ApiServer::start(Options::default()), held: BTreeSet::new() }

@@ -13,10 +13,10 @@ use ferry_model::{Event, Profile, Settings, explain::explain};
 use serde_json::{Map, Value, json};
 
 use super::plan::Decided;
-use super::served::{self, Served};
+use super::served::{self, ObjectServer};
 use super::server::Servers;
 use super::terrain::{Addresses, Terrain};
-use super::trial::{Fault, try_all};
+use super::trial::{Mismatch, try_all};
 use super::{Findings, Situation};
 use crate::iptables;
 use crate::lab::{NODE_NAME, Place};
@@ -57,7 +57,7 @@ enum Objects {
     /// a folder of manifests
     Manifests,
     /// an API server without validation
-    Server(Box<Served>),
+    Server(Box<ObjectServer>),
 }
 
 /// Faults reported per situation.
@@ -80,7 +80,7 @@ impl<'a> Corpus<'a> {
 
     /// The same with upstream's executable, which reads no manifests: checks the model against upstream.
     pub fn of_upstream(terrain: &'a Terrain, executable: &'a str, folder: &Path, mode: Mode) -> Self {
-        let served = terrain.host(Place::Node).run(Served::start);
+        let served = terrain.host(Place::Node).run(ObjectServer::start);
         Self::over(terrain, executable, folder, mode, Objects::Server(Box::new(served)))
     }
 
@@ -256,7 +256,7 @@ fn facts(node: &Node) -> BTreeSet<(Family, &'static str)> {
 }
 
 /// The first faults of a situation, with the model's decisions in their families.
-fn complaint(about: &str, faults: &[Fault], explained: &str) -> String {
+fn complaint(about: &str, faults: &[Mismatch], explained: &str) -> String {
     let mut text = format!("{about}: {} faults\n", faults.len());
     for fault in faults.iter().take(TOLD) {
         let _ = writeln!(text, "  {}", fault.text);

@@ -8,8 +8,8 @@ use ferry_model::Verdict;
 
 use super::Remembers;
 use super::judge::{Scene, wants_server};
-use super::plan::{Decided, Memory, Try};
-use super::remember::Memories;
+use super::plan::{AffinityKey, Decided, Try};
+use super::remember::AffinityLog;
 use super::server::Servers;
 use super::terrain::{Addresses, Terrain};
 use super::{ask, icmp};
@@ -18,15 +18,15 @@ use crate::probe::{Outcome, Tally};
 
 /// Results of the connections of a situation.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct TrialResult {
     /// number of connections made
     pub(super) connections: usize,
     /// outcomes that contradict the model
-    pub(super) faults: Vec<Fault>,
+    pub(super) faults: Vec<Mismatch>,
 }
 
 /// An outcome that contradicts the model.
-pub(super) struct Fault {
+pub(super) struct Mismatch {
     /// its family
     pub(super) family: Family,
     /// its description, on one line
@@ -45,9 +45,9 @@ const LAST: usize = usize::MAX;
 struct Trial<'a> {
     terrain: &'a Terrain,
     scene: Scene<'a>,
-    found: Found,
+    found: TrialResult,
     /// affinities observed so far
-    remembered: Memories,
+    remembered: AffinityLog,
     /// the endpoints that have answered, by destination and pool
     met: BTreeMap<Group, BTreeSet<SocketAddr>>,
 }
@@ -90,8 +90,8 @@ impl Trial<'_> {
             Err(wrong) => return self.fault(tried, outcome, wrong),
         };
         let (Some(endpoint), Verdict::Forward(pool)) = (answered, &tried.verdict) else { return };
-        if let Some(memory) = &tried.memory {
-            if let Err(known) = self.remembered.note(memory, endpoint) {
+        if let Some(affinity_key) = &tried.affinity_key {
+            if let Err(known) = self.remembered.note(affinity_key, endpoint) {
                 self.fault(tried, outcome, &format!("session affinity requires {known}"));
             }
         } else if pool.len() <= SMALL {
@@ -116,7 +116,7 @@ impl Trial<'_> {
         let missed = self.met.iter().filter(|(group, met)| met.len() < group.2.len());
         self.found.faults.extend(missed.map(|((protocol, to, pool), met)| {
             let text = format!("{protocol} to {to}: of pool {pool:?} only {met:?} answered");
-            Fault { family: Family::of(to.ip()), text }
+            Mismatch { family: Family::of(to.ip()), text }
         }));
     }
 
@@ -128,7 +128,7 @@ impl Trial<'_> {
         for (_, ping) in pings.iter().enumerate().filter(|(at, _)| unrefused.contains(at)) {
             let (from, source, to) = (ping.from.name(), ping.source, ping.to);
             let text = format!("ping {source} → {to} from {from}: expected a refusal");
-            self.found.faults.push(Fault { family: Family::of(to), text });
+            self.found.faults.push(Mismatch { family: Family::of(to), text });
         }
     }
 
@@ -143,7 +143,7 @@ impl Trial<'_> {
             ask.to,
             ask.from.name(),
         );
-        self.found.faults.push(Fault { family: Family::of(packet.source), text });
+        self.found.faults.push(Mismatch { family: Family::of(packet.source), text });
     }
 }
 
@@ -156,7 +156,12 @@ fn group(tried: &Try) -> Group {
 }
 
 /// Starts the servers, makes all connections and judges them. The rules have to be in force.
-pub(super) fn try_all(terrain: &Terrain, decided: &Decided, addresses: &Addresses, remembers: Remembers) -> Found {
+pub(super) fn try_all(
+    terrain: &Terrain,
+    decided: &Decided,
+    addresses: &Addresses,
+    remembers: Remembers,
+) -> TrialResult {
     let tries = decided.tries(addresses);
     let mut servers = decided.endpoints();
     servers.extend(
@@ -164,8 +169,13 @@ pub(super) fn try_all(terrain: &Terrain, decided: &Decided, addresses: &Addresse
     );
     let _running = start_servers(terrain, addresses, &servers);
     let scene = Scene { addresses, servers: &servers };
-    let mut trial =
-        Trial { terrain, scene, found: Found::default(), remembered: Memories::new(remembers), met: BTreeMap::new() };
+    let mut trial = Trial {
+        terrain,
+        scene,
+        found: TrialResult::default(),
+        remembered: AffinityLog::new(remembers),
+        met: BTreeMap::new(),
+    };
     for (number, turn) in turns(&tries) {
         if number == LAST {
             trial.remembered.settle();
@@ -191,11 +201,11 @@ fn start_servers(terrain: &Terrain, addresses: &Addresses, servers: &BTreeSet<(P
 /// of a service port, one connection per pool goes first, one turn after another; all others go last.
 fn turns(tries: &[Try]) -> BTreeMap<usize, Vec<&Try>> {
     let mut turns = BTreeMap::<usize, Vec<&Try>>::new();
-    let mut clients = BTreeMap::<_, BTreeSet<&Memory>>::new();
+    let mut clients = BTreeMap::<_, BTreeSet<&AffinityKey>>::new();
     for tried in tries {
-        let turn = tried.memory.as_ref().map_or(0, |memory| {
-            let known = clients.entry((&memory.port, memory.client)).or_default();
-            if known.insert(memory) { known.len() } else { LAST }
+        let turn = tried.affinity_key.as_ref().map_or(0, |affinity_key| {
+            let known = clients.entry((&affinity_key.port, affinity_key.client)).or_default();
+            if known.insert(affinity_key) { known.len() } else { LAST }
         });
         turns.entry(turn).or_default().push(tried);
     }

@@ -1,4 +1,4 @@
-//! A connection whose bytes are counted.
+//! A TCP stream that counts its bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use super::Counters;
 
-/// A proxy's connection.
+/// A proxy's connection with byte counters.
 pub(super) struct Counted {
     stream: TcpStream,
     counters: Arc<Counters>,

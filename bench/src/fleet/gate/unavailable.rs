@@ -1,5 +1,5 @@
-//! Answers 503 over TLS with the API server's certificate, as a load balancer without a server behind it: HTTP/2 or
-//! HTTP/1.1, without `Retry-After`.
+//! Answers 503 over TLS with the API server's certificate, like a load balancer without backends: HTTP/2 or HTTP/1.1,
+//! without `Retry-After`.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -24,10 +24,10 @@ use super::counted::Counted;
 use super::{Context, Counters, Order};
 use crate::fleet::audit;
 
-/// The longest that a handshake, and the end of a connection, may take.
+/// Time limit of a handshake, and of the end of a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Terminates TLS with this certificate.
+/// A TLS acceptor with this certificate.
 pub(super) fn acceptor(certificate: &Path, key: &Path) -> anyhow::Result<TlsAcceptor> {
     let chain = CertificateDer::pem_file_iter(certificate)?.collect::<Result<Vec<_>, _>>()?;
     let key = PrivateKeyDer::from_pem_file(key).context("the API server's key")?;
@@ -40,7 +40,7 @@ pub(super) fn acceptor(certificate: &Path, key: &Path) -> anyhow::Result<TlsAcce
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Serves one connection until the gate has another order.
+/// Serves one connection until the gate's next order.
 pub(super) async fn answer(client: Counted, mut context: Context) {
     let Ok(Ok(stream)) = timeout(PATIENCE, context.tls.accept(client)).await else { return };
     let counters = Arc::clone(&context.counters);
@@ -51,7 +51,7 @@ pub(super) async fn answer(client: Counted, mut context: Context) {
     let builder = Builder::new(TokioExecutor::new());
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let is_over = tokio::select! {
-        // It may break on its own: the client tries again, which is what is counted.
+        // The connection may break; the client's retry is counted.
         _ = connection.as_mut() => true,
         _ = context.orders.wait_for(|order| *order != Order::Unavailable) => false,
     };
