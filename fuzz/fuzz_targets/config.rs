@@ -1,6 +1,6 @@
-//! A configuration file: decoding, defaults, validation, and writing what can be read again.
+//! Fuzzes the configuration file: decoding, defaults, validation, and writing it so that it decodes to the same values.
 //!
-//! Most of what a fuzzer writes has no kind, so that each text is also tried behind a good head.
+//! Most inputs have no kind, so each text is also tried after a valid head.
 #![no_main]
 
 use ferry_api::config::{KubeProxyConfiguration, MODE_NFTABLES, decode};
@@ -27,7 +27,7 @@ fn try_one(text: &str) {
     assert_eq!(texts(&again.config), texts(&config), "{written}");
 }
 
-/// All that isn't a duration: beyond 2^53 ns these lose a nanosecond on the way, as in Go.
+/// All fields except durations: beyond 2^53 ns these lose a nanosecond in the round trip, as in Go.
 fn texts(config: &KubeProxyConfiguration) -> String {
     let modes = (&config.mode, &config.detect_local_mode, &config.detect_local, &config.cluster_cidr);
     let addresses = (&config.bind_address, &config.healthz_bind_address, &config.metrics_bind_address);

@@ -1,4 +1,4 @@
-//! Entries of the connection table: each message of a datagram, the bytes themselves, and as lines of `/proc`.
+//! Fuzzes the decoders of conntrack entries: each message of a datagram, the raw bytes, and lines of `/proc`.
 #![no_main]
 
 use ferry_api::object::Family;

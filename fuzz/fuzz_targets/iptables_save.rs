@@ -1,5 +1,5 @@
-//! What the tools of iptables print, their own and somebody else's rules: what is taken for a rule of ours is written so
-//! that it reads back as the same one, on one line.
+//! Fuzzes the parser of `iptables-save` output, with our own and foreign rules: a rule recognised as ours is written on one
+//! line and parses back to the same rule.
 #![no_main]
 
 use ferry_api::object::Family;

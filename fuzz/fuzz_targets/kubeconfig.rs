@@ -1,6 +1,6 @@
-//! A kubeconfig: decoding, choosing what the current context says, and how the server is written.
+//! Fuzzes the kubeconfig: decoding and selecting the current context; the server's address, written as text, parses back.
 //!
-//! Most of what a fuzzer writes has no context, so that each text is also tried as the fields of a cluster and a user.
+//! Most inputs have no context, so each text is also tried as the fields of a cluster and a user.
 #![no_main]
 
 use ferry_client::kubeconfig::{Chosen, ServerAddress, decode, of_master};

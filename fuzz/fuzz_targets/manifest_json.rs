@@ -1,4 +1,4 @@
-//! A manifest in JSON: no panic, and what both decoders can read, both read alike.
+//! Fuzzes manifests in JSON: no panic, and the JSON and YAML decoders agree on every input that both accept.
 #![no_main]
 
 use ferry_api::wire::decode_manifest;
@@ -10,7 +10,7 @@ fuzz_target!(|text: &str| {
         format!("{{\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{{\"name\":\"a\"}},{text}"),
     ] {
         let json = decode_manifest(&text);
-        // Behind a document marker the same text takes the way through YAML.
+        // A document marker selects the YAML decoder for the same text.
         let yaml = decode_manifest(&format!("--- \n{text}"));
         if let (Ok(json), Ok(yaml)) = (json.complete(), yaml.complete()) {
             assert_eq!(json, yaml);

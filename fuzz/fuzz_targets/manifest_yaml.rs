@@ -1,6 +1,6 @@
-//! A manifest in YAML: no panic, and an error names its document.
+//! Fuzzes manifests in YAML: no panic, and an error names its document.
 //!
-//! Most of what a fuzzer writes has no kind, so that each text is also tried behind the heads of the kinds we read.
+//! Most inputs have no kind, so each text is also tried after the heads of the supported kinds.
 #![no_main]
 
 use ferry_api::wire::decode_manifest;
@@ -24,7 +24,7 @@ fuzz_target!(|text: &str| {
 fn try_one(text: &str) {
     let manifest = decode_manifest(text);
     assert!(manifest.documents.len() <= text.len());
-    // YAML also ends a line with a lone carriage return.
+    // In YAML a lone carriage return also ends a line.
     let lines = text.matches(['\n', '\r']).count() + 1;
     for error in manifest.documents.iter().filter_map(|document| document.as_ref().err()) {
         assert!(error.document >= 1 && error.line.is_none_or(|line| line >= 1 && line <= lines), "{error}");

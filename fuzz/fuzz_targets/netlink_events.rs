@@ -1,4 +1,4 @@
-//! Notifications of the kernel.
+//! Fuzzes the decoder of nf_tables notifications.
 #![no_main]
 
 use ferry_kernel::nft::{Changed, decode_events};
@@ -11,6 +11,6 @@ fuzz_target!(|datagram: &[u8]| {
             elements_seen += elements.len();
         }
     });
-    // an element takes bytes of the datagram: none comes from nowhere
+    // each element consumes bytes of the datagram
     assert!(elements_seen <= datagram.len());
 });

@@ -1,4 +1,4 @@
-//! Answers of the kernel: each decoder, on the messages of a datagram and on the bytes themselves.
+//! Fuzzes each decoder of netlink responses, with the messages of a datagram and with the raw bytes.
 #![no_main]
 
 use ferry_kernel::netlink::{Messages, decode_reply};

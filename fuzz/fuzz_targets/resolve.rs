@@ -1,9 +1,9 @@
-//! Odd objects in any order: the store, `resolve`, `decide`, `flow_rules` and `explain` never panic, states are well formed, what
-//! is dirty is all that changes, and the order of arrival doesn't matter. The iptables mode compiles every state, into objects
-//! that need nothing that isn't there and do what is decided.
+//! Fuzzes the model with odd objects in any order: the store, `resolve`, `decide`, `flow_rules` and `explain` never panic,
+//! states are well formed, only dirty services change, and the order of arrival doesn't matter. The iptables mode compiles
+//! every state into objects without dangling references whose verdicts are the model's.
 //!
-//! The bytes choose from few names, addresses and ports, so that objects often meet, and now and then something
-//! malformed; the decoders have targets of their own.
+//! The bytes select from few names, addresses and ports, so that objects often conflict, and occasionally a malformed value;
+//! the decoders have their own targets.
 #![no_main]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,7 +53,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut store = empty(&settings);
     place_node_ports(&settings, &mut store);
     let mut before = States::new();
-    // Where bytes run out, zeros go on: the history has to end by itself.
+    // After the last byte, zeros follow: the history has to end by itself.
     while !bytes.is_empty() {
         let Ok(event) = event(&mut bytes) else { return };
         let mut dirty = store.apply(event);
@@ -96,7 +96,7 @@ fn states(settings: &Settings, store: &Store) -> States {
     Family::ALL.into_iter().flat_map(names).collect()
 }
 
-/// What one event leads to.
+/// Checks that an event changed only dirty states, and that the rules for its stale flows are consistent.
 fn check_change(before: &States, after: &States, dirty: &Dirty) {
     for key in before.keys().chain(after.keys()).collect::<BTreeSet<_>>() {
         let (old, new) = (before.get(key), after.get(key));
@@ -132,16 +132,16 @@ fn local() -> Vec<IpAddr> {
 }
 
 fn text(settings: &Settings, store: &Store) -> String {
-    // Slices of no service can't be asked for, and so can't be moved to the other store.
+    // Slices without a service can't be listed, so they can't be copied to the other store.
     let orphans: BTreeSet<String> = store.orphans().map(|found| format!("  {found}")).collect();
     let text = explain(settings, &local(), store, &Profile::NFTABLES);
-    // What our Node has lost is known to who has seen it.
+    // Only a store that has seen the Node's earlier facts retains them.
     let retained = |line: &str| line.ends_with("any more: its last one stays in force");
     let shown = |line: &&str| !orphans.contains(*line) && !line.ends_with("diagnostics") && !retained(line);
     text.lines().filter(shown).collect()
 }
 
-/// The objects of a store in the opposite order.
+/// A store with the same objects, applied in reverse order.
 fn reversed(settings: &Settings, store: &Store) -> Store {
     let mut again = empty(settings);
     let mut names: Vec<&ObjectName> = store.service_names().collect();
@@ -230,7 +230,7 @@ fn check(settings: &Settings, store: &Store, profile: &Profile) {
                         Packet { source, source_local, interface, destination, destination_local, protocol, port };
                     let verdict = decide(&states, &base, &packet, &context, profile);
                     assert!(!matches!(&verdict, Verdict::Forward(endpoints) if endpoints.is_empty()));
-                    // An endpoint that is somebody's frontend is refused where that is.
+                    // A packet to an endpoint that is also a frontend is rejected by that frontend's rules.
                     let meets_another = matches!(&verdict, Verdict::Forward(endpoints)
                         if endpoints.keys().any(|to| vips.contains(&FrontendAddr::Vip(to.address, to.port))));
                     if let Some(tracer) = tracer.as_ref().filter(|_| !meets_another) {
@@ -242,7 +242,7 @@ fn check(settings: &Settings, store: &Store, profile: &Profile) {
     }
 }
 
-/// What the iptables mode puts into the kernel.
+/// The objects of the iptables mode.
 fn compiled(family: Family, context: &Context, base: &BaseState, states: &[ServiceState]) -> Vec<IptObject> {
     let features = Features {
         lacks_mangle: false,
@@ -261,7 +261,7 @@ fn compiled(family: Family, context: &Context, base: &BaseState, states: &[Servi
     objects
 }
 
-// === what the bytes choose ===
+// === values selected by the bytes ===
 
 type Bytes<'a, 'b> = &'a mut Unstructured<'b>;
 

@@ -1,7 +1,7 @@
-//! The body of a list in protobuf: no panic, and the same result in any pieces.
+//! Fuzzes the decoder of a list in protobuf: no panic, and the same result for any split into pieces.
 //!
-//! The first byte chooses the kind, the next two the sizes of the pieces. Most of what a fuzzer writes is no list, so
-//! that the bytes are also tried as the only item of one.
+//! The first byte selects the kind, the next two the sizes of the pieces. Most inputs are no list, so the bytes are also
+//! tried as the only item of one.
 #![no_main]
 
 use ferry_api::object::Kind;

@@ -1,7 +1,7 @@
-//! The body of a watch in either encoding: no panic, and the same result in any pieces.
+//! Fuzzes the decoder of a watch in both encodings: no panic, and the same result for any split into pieces.
 //!
-//! The first byte chooses the kind, the encoding and the type of an event, the next two the sizes of the pieces. Most of
-//! what a fuzzer writes is no frame, so that the bytes are also tried as the object of one.
+//! The first byte selects the kind, the encoding and the type of an event, the next two the sizes of the pieces. Most inputs
+//! are no frame, so the bytes are also tried as the object of one.
 #![no_main]
 
 use ferry_api::object::Kind;
@@ -45,7 +45,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// Reads a watch whole and in pieces, and says how many events it has.
+/// Decodes a watch whole and in pieces, checks that both agree, and returns the number of events.
 fn watch(input: Input<'_>, encoding: Encoding, body: &[u8]) -> usize {
     let read = |pieces: &[&[u8]]| {
         let (mut decoder, mut events) = (WatchDecoder::new(input.kind, encoding), Vec::new());

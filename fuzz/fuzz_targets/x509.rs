@@ -1,6 +1,6 @@
-//! A certificate's DER: its validity, and the public key of old versions.
+//! Fuzzes the DER decoder of certificates: validity, and the public key of old versions.
 //!
-//! Most of what a fuzzer writes ends in the first lengths, so that the bytes are also tried as what follows the issuer.
+//! Most inputs fail at the first lengths, so the bytes are also tried as the fields after the issuer.
 #![no_main]
 
 use std::time::{Duration, SystemTime};
@@ -9,7 +9,7 @@ use ferry_client::x509::{old_public_key, validity};
 use libfuzzer_sys::fuzz_target;
 
 const SEQUENCE: u8 = 0x30;
-/// Year 10000: no certificate writes a later time.
+/// Year 10000: the encoding has no later time.
 const LATEST: Duration = Duration::from_secs(253_402_300_800);
 
 fuzz_target!(|bytes: &[u8]| {

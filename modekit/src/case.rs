@@ -1,4 +1,4 @@
-//! A case folder as the model sees it: a case means the same in the tests of every crate.
+//! Reads case folders into the model's types, so that a case means the same in the tests of every crate.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,10 +9,10 @@ use ferry_api::object::KubeObject;
 use ferry_api::wire::{Document, decode_manifest};
 use ferry_model::{Event, Settings, Store};
 
-/// The name of the node where the configuration doesn't override it.
+/// The node's name if the configuration doesn't override it.
 pub const NODE_NAME: &str = "node-a";
 
-/// A case folder, read: what the proxy of one node knows.
+/// A decoded case folder: the configuration and objects of one node's proxy.
 pub struct Case {
     /// the folder's name
     pub name: String,
@@ -27,7 +27,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// All cases, by name.
+    /// All cases, sorted by name.
     pub fn all() -> Vec<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/cases");
         let entries = fs::read_dir(&root).unwrap_or_else(|error| panic!("{}: {error}", root.display()));
@@ -46,7 +46,7 @@ impl Case {
         Self { folder: folder.clone(), ..Self::of(&name, &required("config.yaml"), &manifests) }
     }
 
-    /// A case without a folder: a configuration, and manifests with the objects and the Node.
+    /// A case without a folder, from a configuration and from manifests with the objects and the Node.
     pub fn of(name: &str, config: &str, manifests: &[String]) -> Self {
         let mut config = config::decode(config).unwrap_or_else(|error| panic!("{name}: {error}")).config;
         config.apply_platform_defaults();
@@ -65,7 +65,7 @@ impl Case {
     }
 }
 
-/// The objects of a manifest.
+/// Decodes the objects of a manifest.
 pub fn objects(case: &str, manifest: &str) -> Vec<KubeObject> {
     let documents = decode_manifest(manifest).complete().unwrap_or_else(|error| panic!("{case}: {error}"));
     let objects = documents.into_iter().map(|document| match document {

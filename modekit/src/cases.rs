@@ -1,5 +1,5 @@
-//! Tests of the case folders in a mode: golden rulesets, and for each case and each packet of the matrix the rules do what
-//! the model decides.
+//! Tests of the case folders in a mode: compares golden rulesets, and the rules' verdict with the model's for each case and
+//! each packet of the matrix.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::golden;
 use crate::matrix::packets;
 use crate::mode::Mode;
 
-/// All cases, as they are with their configuration in this mode.
+/// All cases, with their configuration adapted to this mode.
 pub fn all<M: Mode>() -> Vec<Case> {
     let in_this_mode = |case: Case| {
         let config = fs::read_to_string(case.folder.join("config.yaml")).unwrap();
@@ -24,14 +24,14 @@ pub fn all<M: Mode>() -> Vec<Case> {
     Case::all().into_iter().map(in_this_mode).collect()
 }
 
-/// A configuration with another mode, for which it says what it said for the first.
+/// Replaces the mode in a configuration and moves the settings of the previous mode's section to this one's.
 pub fn of_this_mode<M: Mode>(config: &str) -> String {
     assert!(config.contains("mode: nftables") && !(config.contains("\nnftables:") && config.contains("\niptables:")));
     let (mode, section) = (format!("mode: {}", M::NAME), format!("\n{}:", M::NAME));
     config.replace("mode: nftables", &mode).replace("\nnftables:", &section)
 }
 
-/// `FERRY_ACCEPT=1` writes the rulesets; read the difference like code.
+/// Compares the golden rulesets. `FERRY_ACCEPT=1` writes them; review the difference like code.
 pub fn the_rulesets_are_what_each_case_wants<M: Mode>() {
     golden::compare(&all::<M>(), M::GOLDEN, |case| {
         let text = Family::ALL.map(|family| M::text(family, &Decided::of::<M>(case, family).compiled::<M>()));
@@ -39,7 +39,7 @@ pub fn the_rulesets_are_what_each_case_wants<M: Mode>() {
     });
 }
 
-/// Tries every packet; all four verdicts are met often.
+/// Tries every packet of the matrix; each of the four verdicts occurs often.
 pub fn the_rules_do_what_the_model_decides<M: Mode>() {
     let mut packets_met = 0;
     let mut met: BTreeMap<&str, usize> = BTreeMap::new();
@@ -66,7 +66,7 @@ pub fn the_rules_do_what_the_model_decides<M: Mode>() {
     assert!(met.len() == 4 && met.values().all(|count| *count > 400), "{met:?}");
 }
 
-/// One way to ask a compiler, and one to ask many times, say the same.
+/// The compiler's trace of one packet and the prepared tracer for many packets agree.
 pub fn the_trace_of_the_mode_is_the_tracers<M: Mode<Compiler: Trace>>() {
     for case in all::<M>() {
         for family in Family::ALL {
@@ -81,7 +81,7 @@ pub fn the_trace_of_the_mode_is_the_tracers<M: Mode<Compiler: Trace>>() {
     }
 }
 
-/// By [`Mode::well_made`].
+/// Checks every case by [`Mode::well_made`].
 pub fn objects_are_well_made<M: Mode>() {
     for case in all::<M>() {
         for family in Family::ALL {

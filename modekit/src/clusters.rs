@@ -1,5 +1,5 @@
-//! Tests with plausible clusters: the compiled objects do to every packet what the model decides, and any history, decided
-//! event by event, ends in the objects of one full build.
+//! Tests with plausible clusters: the compiled objects have the model's verdict on every packet, and any history, resolved
+//! event by event, ends in the objects of a full build.
 
 use std::collections::BTreeSet;
 
@@ -17,10 +17,10 @@ use crate::matrix;
 use crate::mode::{Mode, ObjectOf};
 use crate::proxy::Proxy;
 
-/// So many random cases of each test.
+/// Random clusters per test.
 const CASES: u32 = 48;
 
-/// A cluster as the case folders are read.
+/// A cluster as a case.
 fn case_of<M: Mode>(cluster: &Cluster, seed: u64) -> Case {
     let config = M::varied(of_this_mode::<M>(&cluster.config), seed);
     Case::of(&format!("cluster {seed}"), &config, &[cluster.manifest()])
@@ -34,7 +34,7 @@ fn fresh<M: Mode>(family: Family, case: &Case, cluster: &Cluster) -> Proxy<M> {
     proxy
 }
 
-/// What every packet of a sample meets.
+/// Compares the verdicts of rules and model on a sample of packets.
 fn the_rules_do_what_is_decided<M: Mode>(
     proxy: &Proxy<M>,
     case: &Case,
@@ -54,7 +54,7 @@ fn the_rules_do_what_is_decided<M: Mode>(
     };
     let (served, others): (Vec<Packet>, Vec<Packet>) = packets.into_iter().partition(is_served);
     for _ in 0..sample {
-        // Most packets of the matrix go to ports that nobody serves.
+        // Most packets of the matrix go to unserved ports.
         let packets = if served.is_empty() || random.chance(20) { &others } else { &served };
         let packet = &packets[random.below(packets.len())];
         let wanted = decided.decide(packet, &M::Compiler::PROFILE);
@@ -69,7 +69,7 @@ fn hints_lead_to_the_units<M: Mode>(decided: &Decided) {
     }
 }
 
-/// Of 48 clusters, 2,000 packets in each family.
+/// In 48 clusters, with 2,000 packets in each family.
 pub fn the_rules_do_what_the_model_decides<M: Mode>() {
     proptest!(config(), |(seed in any::<u64>())| {
         let cluster = Cluster::random(seed);
@@ -85,7 +85,7 @@ pub fn the_rules_do_what_the_model_decides<M: Mode>() {
     });
 }
 
-/// 48 histories, in half of which commits fail half-way; what they end in does to packets what is decided, too.
+/// With 48 histories, in half of which commits fail half-way; their end states also have the model's verdict on packets.
 pub fn any_history_ends_as_one_full_build_does<M: Mode>() {
     proptest!(config(), |(seed in any::<u64>(), moments in 1..60usize)| {
         for family in Family::ALL {
@@ -100,7 +100,7 @@ pub fn any_history_ends_as_one_full_build_does<M: Mode>() {
                 if fails && random.chance(30) {
                     proxy.fail_half_way(&mut random);
                 }
-                // Some changes meet in one transaction.
+                // Some changes share one transaction.
                 if random.chance(60) {
                     proxy.sync();
                 }

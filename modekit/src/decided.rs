@@ -1,4 +1,4 @@
-//! A case in a mode: what the model decides, and the objects that do it.
+//! A case in a mode: the desired state that the model resolves, and the compiled objects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,22 +10,22 @@ use ferry_plane::{Compile, Delta, Unit, UnitId};
 use crate::case::Case;
 use crate::mode::{Mode, ObjectOf};
 
-/// A case in one family, decided.
+/// The desired state of a case in one family.
 pub struct Decided {
     /// the family
     pub family: Family,
-    /// what every unit is compiled with
+    /// the context of every unit's compilation
     pub context: Context,
-    /// what belongs to no service
+    /// the base state, outside of services
     pub base: BaseState,
-    /// the services that have anything to be served, by name
+    /// the services with ports to serve, sorted by name
     pub states: Vec<ServiceState>,
 }
 
 // === impl Decided ===
 
 impl Decided {
-    /// What is decided of a case in this mode.
+    /// Resolves a case with this mode's profile.
     pub fn of<M: Mode>(case: &Case, family: Family) -> Self {
         let profile = &M::Compiler::PROFILE;
         let context = facts::context(&case.settings, case.store.node(), &case.local_addresses, profile, family);
@@ -39,17 +39,17 @@ impl Decided {
         Self { family, context, base, states }
     }
 
-    /// What is to become of a packet in a mode with this profile.
+    /// The model's verdict on a packet in a mode with this profile.
     pub fn decide(&self, packet: &Packet, profile: &Profile) -> Verdict {
         ferry_model::decide(&self.states, &self.base, packet, &self.context, profile)
     }
 
-    /// The objects on a machine that can everything, those of the base first.
+    /// The compiled objects on a machine with every capability, those of the base state first.
     pub fn compiled<M: Mode>(&self) -> Vec<ObjectOf<M>> {
         self.compiled_by(&M::compiler(self.family, self.base.localhost))
     }
 
-    /// The objects on the machine of this compiler.
+    /// The objects that this compiler makes.
     pub fn compiled_by<C: Compile>(&self, compiler: &C) -> Vec<C::Object> {
         let mut objects = Vec::new();
         compiler.compile(&self.context, &Unit::Base(self.base.clone()), &mut objects);
@@ -59,7 +59,7 @@ impl Decided {
         objects
     }
 
-    /// What makes this of what was offered before: services that are not there any more go.
+    /// The delta from the previously offered one to this state, with removals of missing services.
     pub fn delta(&self, before: &Delta) -> Delta {
         let mut units: BTreeMap<UnitId, Option<Arc<Unit>>> = before.units.keys().map(|id| (id.clone(), None)).collect();
         units.insert(UnitId::Base, Some(Arc::new(Unit::Base(self.base.clone()))));

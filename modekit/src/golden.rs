@@ -1,14 +1,14 @@
-//! Files of the case folders with what is wanted. `FERRY_ACCEPT=1` writes them.
+//! Compares results with the expected files of the case folders. `FERRY_ACCEPT=1` writes them.
 
 use std::fmt::Write as _;
 use std::fs;
 
 use crate::case::Case;
 
-/// That each case's file of this name holds what is made of the case now.
+/// Compares the file of this name in each case folder with the current result.
 ///
 /// # Panics
-/// With all that differs, unless `FERRY_ACCEPT=1` writes what there is.
+/// If any file differs, with the differences, unless `FERRY_ACCEPT=1` is set: then the files are written.
 pub fn compare(cases: &[Case], name: &str, made_of: impl Fn(&Case) -> String) {
     let accept = std::env::var_os("FERRY_ACCEPT").is_some_and(|value| value == "1");
     let mut differing = String::new();
@@ -31,8 +31,8 @@ pub fn compare(cases: &[Case], name: &str, made_of: impl Fn(&Case) -> String) {
     );
 }
 
-/// The lines that differ, with up to three unchanged ones around them. Lines that both have are kept in order: the longest
-/// common subsequence, which is quick enough for texts of this size.
+/// The different lines, with up to three unchanged ones around them, by the longest common subsequence of lines, which is
+/// fast enough for texts of this size.
 fn difference(wanted: &str, got: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (wanted.lines().collect(), got.lines().collect());
     let mut common = vec![vec![0; new.len() + 1]; old.len() + 1];

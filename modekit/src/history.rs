@@ -1,5 +1,5 @@
-//! Histories of the services of every kind, as they come, change and go, with faults, losses and contexts between; and the
-//! tests of them on a kernel in memory, where no step refers to what does not exist.
+//! Tests with random histories: services of every kind are added, changed and removed, mixed with failing commits, foreign
+//! changes and new contexts, on the kernel in memory, which records references to missing objects as violations.
 
 use std::time::{Duration, Instant};
 
@@ -13,37 +13,37 @@ use crate::memory::{MemoryEngine, good, half_way, settle, settled};
 use crate::mode::{KeyOf, Mode};
 use crate::world::{CONTEXTS, World};
 
-/// What happens.
+/// One step of a history.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// this service gets these endpoints, and affinity or not
+    /// changes a service's endpoints and affinity
     Change {
-        /// which
+        /// its index
         service: usize,
         /// the last bytes of the endpoints' addresses
         cluster: Vec<u8>,
-        /// likewise, of those on this node
+        /// the same for the endpoints on this node
         local: Vec<u8>,
         /// with affinity
         sticky: bool,
     },
-    /// this service goes
+    /// removes this service
     Gone(usize),
-    /// another context
+    /// changes the context
     Context(u8),
     /// the next commit fails
     Busy,
-    /// the next commit fails after so many operations
+    /// the next commit fails after this many operations
     HalfWay(usize, Failing),
-    /// somebody else removes this
+    /// another program deletes the object with this index
     Lose(usize),
-    /// what is pending is committed
+    /// commits pending changes
     Sync,
-    /// a turn without a change
+    /// an idle pass without a change
     Tend,
 }
 
-/// Fewer steps than this.
+/// Strategy for histories of fewer than `length` steps.
 pub fn steps(length: usize) -> impl Strategy<Value = Vec<Step>> {
     let endpoints = || prop::collection::btree_set(1..9u8, 1..5).prop_map(|set| set.into_iter().collect::<Vec<_>>());
     let step = prop_oneof![
@@ -63,7 +63,7 @@ pub fn steps(length: usize) -> impl Strategy<Value = Vec<Step>> {
 // === impl Step ===
 
 impl Step {
-    /// What changes the world; false if the step is none of these.
+    /// Applies a step to the world; false if the step doesn't affect it.
     pub fn turn(&self, world: &mut World) -> bool {
         match self {
             Self::Change { service, cluster, local, sticky } => world.change(*service, cluster, local, *sticky),
@@ -79,7 +79,7 @@ impl Step {
     }
 }
 
-/// An engine that has made this of nothing.
+/// An engine that has synced this world into an empty kernel.
 fn fresh<M: Mode>(world: &World, now: Instant) -> MemoryEngine<M> {
     let mut engine = Engine::new(M::compiler(world.family, false), MemoryKernel::default());
     engine.offer(world.delta());
@@ -109,7 +109,7 @@ fn lose<M: Mode>(engine: &mut MemoryEngine<M>, index: usize) {
     }
 }
 
-/// 100 histories.
+/// With 100 histories.
 pub fn any_history_ends_in_the_objects_of_one_full_build<M: Mode>() {
     let config = ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(history in steps(25), v6 in any::<bool>())| {
@@ -128,7 +128,7 @@ pub fn any_history_ends_in_the_objects_of_one_full_build<M: Mode>() {
     });
 }
 
-/// One of the three endpoints of the service demo/plain is replaced: the engine then, and what it did.
+/// Replaces one of the three endpoints of the service demo/plain; returns the engine and the outcome.
 pub fn replace_one_endpoint<M: Mode>() -> (MemoryEngine<M>, Outcome) {
     let mut world = World::new(Family::V4);
     let now = Instant::now();

@@ -1,12 +1,12 @@
-//! What the tests of every mode share. A mode says in [`Mode`] what can't be asked of its compiler; its own tests are then calls
-//! of the functions here that are named like them.
+//! Conformance tests that every mode must pass. A mode implements [`Mode`] with what its compiler doesn't provide; its own
+//! tests call the functions of the same names here.
 //!
-//! - `case`, `cluster`: what a proxy knows, out of the case folders or made from a seed; `golden`: the files with what is wanted
-//! - `decided`: what the model decides of it, and the objects that do it; `matrix`: the packets that everything is tried with
+//! - `case`, `cluster`: a proxy's input, from the case folders or generated from a seed; `golden`: the expected files
+//! - `decided`: the desired state and its compiled objects; `matrix`: the packets that every case is tried with
 //! - `proxy`, `memory`: a proxy of one family on a kernel in memory; `states`, `world`: states of every kind, without objects
 //! - `cases`, `clusters`, `transitions`, `shapes`, `history`, `costs`: the tests; `twin`: two engines on one kernel
 //!
-//! For tests only, so it fails the way tests do: by panicking. It knows no mode, and needs no privilege.
+//! For tests only, so errors are panics. Independent of modes; needs no privilege.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test kit fails by panicking")]
 
 pub mod case;

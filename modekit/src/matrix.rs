@@ -1,4 +1,4 @@
-//! The packets that every case is tried with.
+//! Enumerates the packets that every case is tried with.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ struct From {
     interface: Option<&'static str>,
 }
 
-/// Every source to every destination by every protocol.
+/// Packets from every source to every destination with every protocol.
 pub fn packets(case: &Case, decided: &Decided) -> Vec<Packet> {
     let Decided { family, base, states, .. } = decided;
     let family = *family;
@@ -82,7 +82,7 @@ fn destinations(family: Family, states: &[ServiceState], base: &BaseState, local
         Family::V6 => "2001:db8:77::77",
     };
     let mut destinations = vec![(elsewhere.parse().unwrap(), 80)];
-    // The first addresses of service ranges, and one that no case gives to a service.
+    // The last addresses of service ranges, which no case gives to a service.
     destinations.extend(base.service_cidrs.iter().map(|cidr| (cidr.broadcast(), 80)));
     let mut node_ports = Vec::new();
     for frontend in states.iter().flat_map(|state| &state.ports).flat_map(|port| &port.frontends) {

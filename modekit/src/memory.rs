@@ -1,4 +1,4 @@
-//! An engine on a kernel in memory, and when it has nothing left to do.
+//! Runs an engine on the kernel in memory until it has no work left.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -10,21 +10,21 @@ use proptest::prelude::*;
 
 use crate::mode::{KeyOf, Mode, ObjectOf};
 
-/// An engine of this mode on a kernel in memory.
+/// An engine of this mode on the kernel in memory.
 pub type MemoryEngine<M> = Engine<<M as Mode>::Compiler, MemoryKernel<ObjectOf<M>>>;
 
-/// Commits that fail half-way: after so many operations, with this error.
+/// Strategy for commits that fail half-way: after a number of operations, with an error.
 pub fn half_way() -> impl Strategy<Value = (usize, Failing)> {
     (prop_oneof![3 => 0..8usize, 1 => 0..200usize], prop::sample::select(&Failing::ALL[..]))
 }
 
-/// Without an error.
+/// Checks that a pass had no error.
 pub fn good(outcome: Outcome) -> Outcome {
     assert!(outcome.error.is_none() && outcome.quarantined.is_empty(), "{outcome:?}");
     outcome
 }
 
-/// Without further faults, until nothing is left to do; the time then.
+/// Removes injected faults and runs the engine until it has no work left; returns the time then.
 pub fn settle<C>(engine: &mut Engine<C, MemoryKernel<C::Object>>, now: Instant) -> Instant
 where
     C: Compile<Object: Refers<Key: Send> + Send> + Send,
@@ -33,7 +33,7 @@ where
     rest(engine, now)
 }
 
-/// Until nothing is left to do; the time then.
+/// Runs the engine until it has no work left; returns the time then.
 pub fn rest(engine: &mut impl SyncEngine, mut now: Instant) -> Instant {
     for _ in 0..60 {
         now += Duration::from_secs(400);
@@ -45,7 +45,7 @@ pub fn rest(engine: &mut impl SyncEngine, mut now: Instant) -> Instant {
     panic!("does not settle");
 }
 
-/// What is there and wanted, without spare parts that nobody wants, to be compared with another engine's.
+/// The kernel's objects without unused spare ones, for comparison with another engine's.
 pub fn settled<M: Mode>(engine: &MemoryEngine<M>) -> Vec<ObjectOf<M>> {
     let mut wanted = engine.objects();
     let count = wanted.len();

@@ -1,4 +1,4 @@
-//! What the tests have to be told of a mode.
+//! The interface of a mode to the conformance tests.
 
 use std::collections::BTreeMap;
 
@@ -7,63 +7,63 @@ use ferry_model::{Packet, Verdict};
 use ferry_plane::memory::Refers;
 use ferry_plane::{Compile, Object};
 
-/// What a mode puts into the kernel.
+/// A mode's kernel objects.
 pub type ObjectOf<M> = <<M as Mode>::Compiler as Compile>::Object;
 
-/// What makes it the same object when its content changes.
+/// The identity of a mode's kernel objects, independent of their content.
 pub type KeyOf<M> = <ObjectOf<M> as Object>::Key;
 
-/// A mode as its tests see it: what can't be asked of its compiler. An empty type of the tests stands for the mode.
+/// The facts about a mode that its compiler doesn't provide, implemented by an empty type in the mode's tests.
 pub trait Mode {
     /// The pure half of the mode.
     type Compiler: Compile<Object: Refers<Key: Send> + Send> + Send;
-    /// What a configuration calls the mode, and the section about it.
+    /// The name of the mode and of its section in the configuration.
     const NAME: &'static str;
-    /// The file of a case folder that holds what [`Mode::text`] says.
+    /// The file of a case folder with the expected [`Mode::text`].
     const GOLDEN: &'static str;
 
-    /// The compiler of a machine that can everything, where node ports are served on loopback or not.
+    /// A compiler for a machine with every capability; `localhost` serves node ports on loopback.
     fn compiler(family: Family, localhost: bool) -> Self::Compiler;
 
-    /// What these objects, all of one family, do with packets: prepared once, asked many times.
+    /// Prepares a function that evaluates these objects, all of one family, on packets.
     fn tracer(family: Family, objects: &[ObjectOf<Self>]) -> impl Fn(&Packet) -> Verdict;
 
-    /// The objects of one family to be read by people. What is the same in every case may be left out.
+    /// The objects of one family as readable text. Objects that are the same in every case may be left out.
     fn text(family: Family, objects: &[ObjectOf<Self>]) -> String;
 
-    /// Whether nothing ever refers to such an object: the kernel in memory, unlike a real one, lets somebody remove any other,
-    /// and then complains of who needs it.
+    /// True if no object ever refers to this one. Only such objects may be lost in a test: the kernel in memory, unlike a real
+    /// one, lets another program delete a referenced object, and then records dangling references as violations.
     fn is_leaf(key: &KeyOf<Self>) -> bool;
 
-    /// These objects, sorted, without that in which two histories with the same end may differ (nftables: which endpoint
-    /// stands in which slot).
+    /// These objects, sorted, without the differences that two histories with the same end may have (nftables: the order of
+    /// endpoints in slots).
     fn comparable(objects: Vec<ObjectOf<Self>>) -> Vec<ObjectOf<Self>> {
         objects
     }
 
-    /// The configuration of a random cluster, with what only this mode has varied from seed to seed.
+    /// Varies this mode's own settings in the configuration of a random cluster by the seed.
     fn varied(config: String, seed: u64) -> String {
         let _ = seed;
         config
     }
 
-    /// What holds for the compiled objects of any state.
+    /// Checks invariants of the compiled objects of any state.
     fn well_made(objects: &[ObjectOf<Self>], name: &str) {
         well_made(objects, name);
     }
 }
 
-/// What stands several times is the same each time, and what objects refer to is there, and of lower rank.
+/// Checks that duplicates are equal, and that references point to existing objects of lower rank.
 fn well_made<O: Refers>(objects: &[O], name: &str) {
     let mut known: BTreeMap<O::Key, &O> = BTreeMap::new();
     for object in objects {
         let other = known.insert(object.key(), object);
-        assert!(other.is_none_or(|other| other == object), "{name}: {object} is another one elsewhere");
+        assert!(other.is_none_or(|other| other == object), "{name}: {object} differs between units");
     }
     for object in objects {
         for key in object.refers_to() {
             let target =
-                known.get(&key).unwrap_or_else(|| panic!("{name}: {object} refers to {key}, which is not there"));
+                known.get(&key).unwrap_or_else(|| panic!("{name}: {object} refers to {key}, which does not exist"));
             assert!(target.rank() < object.rank(), "{name}: {object} refers to {target}");
         }
     }

@@ -1,4 +1,4 @@
-//! A proxy of one family without its edges: events in, objects on a kernel in memory out.
+//! A proxy of one family without I/O: takes events, and writes objects to the kernel in memory.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::decided::Decided;
 use crate::memory::{MemoryEngine, good, settle, settled};
 use crate::mode::{Mode, ObjectOf};
 
-/// Decides only what an event makes dirty.
+/// Resolves incrementally: only the services that an event makes dirty.
 pub struct Proxy<M: Mode> {
     /// the family
     pub family: Family,
-    /// what keeps the kernel in memory
+    /// the engine with the kernel in memory
     pub engine: MemoryEngine<M>,
     store: Store,
     settings: Settings,
@@ -35,7 +35,7 @@ pub struct Proxy<M: Mode> {
 // === impl Proxy ===
 
 impl<M: Mode> Proxy<M> {
-    /// One that knows no objects yet.
+    /// A proxy without objects yet.
     pub fn new(family: Family, settings: &Settings, local_addresses: &[IpAddr]) -> Self {
         let mut proxy = Self {
             family,
@@ -52,7 +52,7 @@ impl<M: Mode> Proxy<M> {
         proxy
     }
 
-    /// Something happens to an object.
+    /// Applies an event.
     pub fn apply(&mut self, event: Event) {
         let dirty = self.store.apply(event);
         let mut services: Vec<ObjectName> = dirty.services.into_iter().collect();
@@ -66,7 +66,7 @@ impl<M: Mode> Proxy<M> {
         self.offer(&services, renewed);
     }
 
-    /// The node gets other addresses.
+    /// Replaces the node's addresses.
     pub fn readdress(&mut self, local_addresses: &[IpAddr]) {
         self.local_addresses = local_addresses.to_vec();
         let mut services = self.place_node_ports();
@@ -85,13 +85,13 @@ impl<M: Mode> Proxy<M> {
         before != self.context
     }
 
-    /// Services that win or lose because other addresses serve node ports.
+    /// Updates the addresses that serve node ports; returns the services whose claims are affected.
     fn place_node_ports(&mut self) -> Vec<ObjectName> {
         let addresses = node_port_addresses(&self.settings, self.store.node(), &self.local_addresses);
         self.store.serve_node_ports_at(addresses).into_iter().collect()
     }
 
-    /// The next commit fails half-way, and perhaps some more that follow.
+    /// Makes the next commit fail half-way, and up to two of those that follow.
     pub fn fail_half_way(&mut self, random: &mut Random) {
         self.troubled = true;
         for _ in 0..=random.below(3) {
@@ -102,8 +102,10 @@ impl<M: Mode> Proxy<M> {
         }
     }
 
-    /// What is pending is committed, in an order in which nothing refers to what does not exist. Nothing goes wrong but what
-    /// was made to.
+    /// Commits pending changes.
+    ///
+    /// # Panics
+    /// If the commit fails without an injected fault, or if an operation refers to a missing object.
     pub fn sync(&mut self) {
         self.now += Duration::from_millis(300);
         let outcome = self.engine.sync(self.now);
@@ -113,7 +115,7 @@ impl<M: Mode> Proxy<M> {
         assert_eq!(self.engine.kernel().violations, Vec::<String>::new());
     }
 
-    /// What is there and wanted once everything is done that is to be done.
+    /// The kernel's comparable objects once no work is left.
     pub fn settle(&mut self) -> Vec<ObjectOf<M>> {
         self.sync();
         self.now = settle(&mut self.engine, self.now);
@@ -122,7 +124,7 @@ impl<M: Mode> Proxy<M> {
         settled::<M>(&self.engine)
     }
 
-    /// What is decided now.
+    /// The current desired state.
     pub fn decided(&self) -> Decided {
         let states = self.store.service_names().filter_map(|name| self.state(name)).collect();
         Decided { family: self.family, context: self.context.clone(), base: self.base(), states }

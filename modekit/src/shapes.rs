@@ -1,4 +1,4 @@
-//! A test of what one Service may be, and become.
+//! Tests the transitions between all shapes of one Service.
 
 use ferry_api::object::Family;
 use ferry_model::Event;
@@ -9,7 +9,7 @@ use crate::cluster::Random;
 use crate::mode::{Mode, ObjectOf};
 use crate::proxy::Proxy;
 
-/// What one Service may be, one after the other.
+/// The shapes of the Service, in order.
 const SHAPES: [&str; 20] = [
     "type: ClusterIP",
     "type: ClusterIP\n  externalIPs: [198.51.100.20, '2001:db8:2::20']",
@@ -23,24 +23,24 @@ const SHAPES: [&str; 20] = [
     "type: ClusterIP\n  internalTrafficPolicy: Local",
     "type: ClusterIP\n  sessionAffinity: ClientIP",
     "type: NodePort\n  sessionAffinity: ClientIP\n  internalTrafficPolicy: Local\n  externalTrafficPolicy: Local",
-    // so many addresses that they share what is written of the endpoints
+    // enough addresses that they share the rules of the endpoints
     "type: NodePort\n  externalTrafficPolicy: Local\n  externalIPs: [198.51.100.1, 198.51.100.2, 198.51.100.3, 198.51.100.4, \
      198.51.100.5, 198.51.100.6, 198.51.100.7, '2001:db8:2::1', '2001:db8:2::2', '2001:db8:2::3', '2001:db8:2::4', \
      '2001:db8:2::5', '2001:db8:2::6', '2001:db8:2::7']",
     "type: LoadBalancer\n  sessionAffinity: ClientIP\n  internalTrafficPolicy: Local\n  externalIPs: [198.51.100.1, \
      198.51.100.2, 198.51.100.3, 198.51.100.4, 198.51.100.5, 198.51.100.6, 198.51.100.7, '2001:db8:2::1', '2001:db8:2::2', \
      '2001:db8:2::3', '2001:db8:2::4', '2001:db8:2::5', '2001:db8:2::6', '2001:db8:2::7']",
-    // another address, the families turned round, one family
+    // another address, families in reverse order, one family
     "type: LoadBalancer\n  clusterIP: 10.96.0.99\n  clusterIPs: [10.96.0.99]\n  ipFamilies: [IPv4]",
     "type: NodePort\n  clusterIP: 'fd00:10:96::20'\n  clusterIPs: ['fd00:10:96::20', 10.96.0.20]\n  ipFamilies: [IPv6, IPv4]",
     "type: ClusterIP\n  clusterIP: None\n  clusterIPs: [None]",
-    // ports that are renamed, renumbered, of another protocol
+    // ports with other names, numbers and protocols
     "type: NodePort\n  ports:\n  - {name: web, port: 80, nodePort: 30080}\n  - {name: dns, protocol: UDP, port: 53}",
     "type: NodePort\n  ports:\n  - {name: http, port: 8080, nodePort: 30090}\n  - {name: dns, protocol: UDP, port: 5353}",
     "type: NodePort\n  ports:\n  - {name: dns, protocol: SCTP, port: 80, nodePort: 30080}\n  - {name: http, port: 53}",
 ];
 
-/// A Service of this shape, with addresses and ports where the shape leaves them open.
+/// A Service of this shape, with default addresses and ports if the shape has none.
 fn shaped(shape: &str) -> Event {
     let addresses = "clusterIP: 10.96.0.20\n  clusterIPs: [10.96.0.20, 'fd00:10:96::20']\n  ipFamilies: [IPv4, IPv6]";
     let opens = shape.contains("NodePort") || shape.contains("LoadBalancer\n  ext");
@@ -59,7 +59,8 @@ fn shaped(shape: &str) -> Event {
     Event::Upsert(objects("shape", &text).pop().unwrap())
 }
 
-/// From every shape to every other, half of the times by commits that fail half-way; with endpoints of two of the ports' names and of an earlier one.
+/// Changes every shape to every other one, with endpoints of two of the ports' names and of an earlier one. Half of the commits
+/// fail half-way.
 pub fn a_service_leaves_nothing_of_what_it_was<M: Mode>() {
     let config = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables";
     let case = Case::of("shapes", &of_this_mode::<M>(config), &[]);

@@ -1,4 +1,4 @@
-//! States of every kind, made without objects.
+//! Builds desired states of every kind directly, without API objects.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub fn address(family: Family, net: u8, last: u8) -> IpAddr {
     }
 }
 
-/// The one of the family.
+/// The network of the family.
 pub fn net(family: Family, v4: &str, v6: &str) -> IpNet {
     match family {
         Family::V4 => v4.parse().unwrap(),
@@ -26,7 +26,7 @@ pub fn net(family: Family, v4: &str, v6: &str) -> IpNet {
     }
 }
 
-/// Pods are known by their range.
+/// A context that detects local pods by their range.
 pub fn context(family: Family) -> Context {
     let pods = LocalDetector::Cidr(net(family, "10.244.0.0/16", "fd00:10:244::/56"));
     Context {
@@ -40,34 +40,34 @@ pub fn context(family: Family) -> Context {
     }
 }
 
-/// Every address serves node ports.
+/// A base state in which every address serves node ports.
 pub fn base(family: Family, affinity: bool) -> BaseState {
     let service_cidrs =
         vec![net(family, "10.96.0.0/16", "fd00:10:96::/112"), net(family, "10.112.0.0/13", "fd00:11::/50")];
     BaseState { node_ports: NodePortAddresses::All, localhost: false, service_cidrs, affinity }
 }
 
-/// Endpoints with these last bytes of addresses.
+/// A pool of endpoints with these last bytes of addresses.
 pub fn pool(family: Family, last: &[u8]) -> Pool {
     Pool::new(last.iter().map(|last| Endpoint { address: address(family, 244, *last), port: 8080 }).collect::<Vec<_>>())
 }
 
-/// Of cluster IPs.
+/// Treatment of cluster IPs.
 pub const INTERNAL: Treatment = Treatment {
     pod: Action::Forward { to: Scope::Cluster, snat: Snat::Keep },
     host: Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade },
     other: Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade },
 };
-/// Of external frontends with policy Cluster.
+/// Treatment of external frontends with policy Cluster.
 pub const EXTERNAL: Treatment = Treatment::all(Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade });
-/// Of external frontends with policy Local.
+/// Treatment of external frontends with policy Local.
 pub const SPLIT: Treatment = Treatment {
     pod: Action::Forward { to: Scope::Cluster, snat: Snat::Keep },
     host: Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade },
     other: Action::Forward { to: Scope::Local, snat: Snat::Keep },
 };
 
-/// A frontend for every source.
+/// A frontend without source ranges.
 pub fn frontend(kind: FrontendKind, at: FrontendAddr, treatment: Treatment) -> Frontend {
     Frontend { kind, at, sources: SourceRanges::Any, treatment }
 }
@@ -91,7 +91,7 @@ pub fn port(protocol: Protocol, cluster: Pool, local: Pool, frontends: Vec<Front
     }
 }
 
-/// A service of every kind.
+/// A delta with a service of every kind.
 pub fn everything(family: Family) -> Delta {
     let vip = |last| FrontendAddr::Vip(address(family, 96, last), 80);
     let (all, local) = (pool(family, &[1, 2, 3]), pool(family, &[2]));
@@ -154,7 +154,7 @@ pub fn everything(family: Family) -> Delta {
     Delta { context: Some(Arc::new(context(family))), units: units.into_iter().chain(wide(family)).collect() }
 }
 
-/// Services with so many frontends that they share what a plane writes of the endpoints: with policy Cluster, with policy
+/// Services with enough frontends that a plane lets them share the rules of the endpoints: with policy Cluster, with policy
 /// Local, and the same with affinity.
 fn wide(family: Family) -> [(UnitId, Option<Arc<Unit>>); 3] {
     let (all, local) = (pool(family, &[1, 2, 3]), pool(family, &[2]));

@@ -1,4 +1,4 @@
-//! Tests of what leads from one case to another.
+//! Tests the transitions from one case to another.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ fn by_name(case: &Case) -> BTreeMap<(Kind, ObjectName), KubeObject> {
     services.chain(node).chain(cidrs).map(|object| ((object.kind(), object.name().clone()), object)).collect()
 }
 
-/// What leads from one case's objects to another's, in any order.
+/// The events that lead from one case's objects to another's, in random order.
 fn transition(from: &Case, to: &Case, random: &mut Random) -> Vec<Event> {
     let (before, after) = (by_name(from), by_name(to));
     let gone =
@@ -35,8 +35,8 @@ fn transition(from: &Case, to: &Case, random: &mut Random) -> Vec<Event> {
     events
 }
 
-/// Most cases are about a service default/web, so one after the other they change its type, ports, addresses, policies and
-/// endpoints in every direction. Half of the commits fail half-way.
+/// Runs through all cases in random order. Most of them have a service default/web, so the transitions change its type,
+/// ports, addresses, policies and endpoints in every direction. Half of the commits fail half-way.
 pub fn any_case_may_follow_any_other<M: Mode>() {
     let all = cases::all::<M>();
     let mut groups: Vec<(&Settings, Vec<&Case>)> = Vec::new();
@@ -56,7 +56,7 @@ pub fn any_case_may_follow_any_other<M: Mode>() {
                 let from = at.checked_sub(1).map_or(*to, |before| cases[before]);
                 let new: Vec<Event> = by_name(to).into_values().map(Event::Upsert).collect();
                 let events = if at == 0 { new.clone() } else { transition(from, to, &mut random) };
-                // The next Node is another one: of the same, what it loses would stay.
+                // Deletes the Node first: the lost facts of a changed Node would stay in force.
                 proxy.apply(Event::Delete(Kind::Node, ObjectName::cluster_wide(&settings.node_name)));
                 events.into_iter().for_each(|event| proxy.apply(event));
                 proxy.readdress(&to.local_addresses);

@@ -1,4 +1,4 @@
-//! One or two engines on one kernel in memory, by the millisecond.
+//! Simulates one or two engines on one kernel in memory, in steps of a millisecond.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,47 +8,46 @@ use ferry_plane::memory::{MemoryKernel, Refers, Side};
 use ferry_plane::{Compile, Delta, Next, Object, Outcome, SyncEngine};
 use proptest::prelude::*;
 
-/// How often an engine looks after its kernel.
+/// Interval of an engine's idle passes, in milliseconds.
 const TEND: u64 = 250;
 
-/// When a change is made, how long until each engine hears of it, and whether the second one hears only of what follows
-/// soon.
+/// Time of a change, and its delivery to each engine.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// so many milliseconds after the one before
+    /// milliseconds after the previous change
     pub after: u64,
-    /// milliseconds until each engine gets it
+    /// milliseconds until each engine receives it
     pub lag: [u64; 2],
-    /// the second engine gets only the next change, if that follows soon
+    /// the second engine receives only the next change, if that follows within 40 ms
     pub skipped: bool,
 }
 
-/// What each engine hears, by the millisecond.
+/// The changes that each engine receives, by millisecond.
 #[derive(Debug, Default)]
 pub struct Schedule {
     /// by each of both
     pub heard: [BTreeMap<u64, Delta>; 2],
-    /// when the last change is made; each has heard of it 80 ms later
+    /// time of the last change; both engines have received it 80 ms later
     pub end: u64,
 }
 
-/// One of one or two engines, and what it has met.
+/// An engine in the simulation, with counters of its passes.
 pub struct Twin<C: Compile> {
     /// the engine
     pub engine: Engine<C, Side<C::Object>>,
-    /// when the next turn is due
+    /// time of the next idle pass
     tend: u64,
-    /// objects it has mended
+    /// repaired objects
     pub repairs: usize,
-    /// objects it has left alone for a while
+    /// contested objects, whose repair was delayed
     pub contested: usize,
-    /// turns that failed
+    /// failed passes
     pub errors: usize,
-    /// turns that compared everything
+    /// full syncs
     pub full: usize,
 }
 
-/// Changes that overlap, and that are far apart.
+/// Strategy for overlapping and separate changes.
 pub fn timing() -> impl Strategy<Value = Timing> {
     (0..120u64, [0..80u64, 0..80u64], prop::bool::weighted(0.3)).prop_map(|(after, lag, skipped)| Timing {
         after,
@@ -62,7 +61,7 @@ pub fn at(start: Instant, clock: u64) -> Instant {
     start + Duration::from_millis(clock)
 }
 
-/// What is there and wanted: without spare parts that lie there.
+/// The kernel's objects without unused spare objects.
 pub fn there<O: Refers>(memory: &MemoryKernel<O>, wanted: &[O]) -> Vec<O> {
     let objects = memory.objects.values();
     objects.filter(|object| !object.spare() || wanted.contains(object)).cloned().collect()
@@ -71,7 +70,7 @@ pub fn there<O: Refers>(memory: &MemoryKernel<O>, wanted: &[O]) -> Vec<O> {
 // === impl Schedule ===
 
 impl Schedule {
-    /// Of changes in their order.
+    /// The schedule of these changes, in order.
     pub fn new(changes: &[(Timing, Delta)]) -> Self {
         let mut schedule = Self::default();
         let mut last = [0, 0];
@@ -79,7 +78,7 @@ impl Schedule {
             schedule.end += timing.after;
             let follows = changes.get(index + 1).is_some_and(|(next, _)| next.after < 40);
             for (side, last) in last.iter_mut().enumerate() {
-                // Changes come in their order, and the last one always comes.
+                // Changes are delivered in order, and the last one always is.
                 *last = (*last).max(schedule.end + timing.lag[side]);
                 if side == 0 || !timing.skipped || !follows {
                     schedule.heard[side].insert(*last, delta.clone());
@@ -98,7 +97,7 @@ where
     C::Object: Refers + Send,
     <C::Object as Object>::Key: Send,
 {
-    /// One that has started; the other one's turns lie between its own.
+    /// Starts an engine. The idle passes of two engines alternate, by `index`.
     pub fn new(compile: C, side: Side<C::Object>, index: u64, delta: Delta, now: Instant) -> Self {
         let mut engine = Engine::new(compile, side);
         engine.offer(delta);
@@ -106,7 +105,7 @@ where
         Self { engine, tend: 1 + 120 * index, repairs: 0, contested: 0, errors: 0, full: 0 }
     }
 
-    /// One millisecond.
+    /// Simulates one millisecond.
     pub fn step(&mut self, clock: u64, now: Instant, heard: Option<Delta>) {
         if let Some(delta) = heard {
             self.engine.offer(delta);
@@ -131,7 +130,7 @@ where
         }
     }
 
-    /// Whether the kernel holds what this engine believes it holds.
+    /// True if the kernel holds this engine's desired objects.
     pub fn is_right(&self) -> bool {
         let mut wanted = self.engine.objects();
         wanted.dedup();

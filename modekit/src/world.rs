@@ -1,4 +1,4 @@
-//! The services of every kind, as they change.
+//! The desired state of a history: services of every kind that change.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use ferry_plane::{Delta, Unit, UnitId};
 
 use crate::states::{base, context, everything, pool};
 
-/// The contexts of a world are numbered from 0.
+/// Number of contexts, numbered from 0.
 pub const CONTEXTS: u8 = 4;
 
-/// Neighbours differ in one fact alone: the mark, then the detector of pods.
+/// The context of a number. Consecutive ones differ in one fact only: the mark, then the detector of pods.
 fn context_number(family: Family, number: u8) -> Context {
     let marked = Context { masquerade_mark: 0x8000, ..context(family) };
     let detector = match number {
@@ -23,19 +23,19 @@ fn context_number(family: Family, number: u8) -> Context {
     Context { local: detector, ..marked }
 }
 
-/// What the engine shall make of everything so far.
+/// The desired state so far.
 #[derive(Clone, Debug)]
 pub struct World {
     /// the family
     pub family: Family,
-    /// which of the [`CONTEXTS`]
+    /// number of the context, below [`CONTEXTS`]
     pub context: u8,
-    /// each service as it is now, if it is there, and as it was first
+    /// each service with its current state, if present, and its initial one
     pub services: Vec<(UnitId, Option<ServiceState>, ServiceState)>,
 }
 
 impl World {
-    /// As it is first: all are there.
+    /// The initial state, with all services.
     pub fn new(family: Family) -> Self {
         let services = everything(family).units.into_iter().filter_map(|(id, unit)| match unit.as_deref() {
             Some(Unit::Service(state)) => Some((id, Some(state.clone()), state.clone())),
@@ -44,7 +44,7 @@ impl World {
         Self { family, context: 0, services: services.collect() }
     }
 
-    /// A service gets endpoints with these last bytes of addresses in each pool that had some, and affinity or not.
+    /// Gives a service endpoints with these last bytes of addresses, in each pool that initially had some, and sets its affinity.
     pub fn change(&mut self, service: usize, cluster: &[u8], local: &[u8], sticky: bool) {
         let Some((_, state, original)) = self.services.get_mut(service) else { return };
         let mut next = original.clone();
@@ -60,7 +60,7 @@ impl World {
         *state = Some(next);
     }
 
-    /// All of it.
+    /// The whole state as one delta.
     pub fn delta(&self) -> Delta {
         let units = self
             .services

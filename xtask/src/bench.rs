@@ -1,18 +1,18 @@
-//! `cargo xt bench [--mode MODE] [--upstream KUBE-PROXY] [SERVICES ...]`: builds what is shipped and measures it, upstream's
-//! executable beside it where one is given; `cargo xt bench fleet [OPTION ...]`: what many proxies cost an API server. Prints;
-//! never fails by a number.
+//! `cargo xt bench [--mode MODE] [--upstream KUBE-PROXY] [SERVICES ...]`: builds the release and measures it, with upstream's
+//! executable for comparison if given; `cargo xt bench fleet [OPTION ...]`: measures the load of many proxies on an API server.
+//! Prints figures and never fails because of one.
 
 use crate::shell::{cargo, run as run_command};
 use anyhow::Result;
 
-/// Builds the shipped profile and runs the benchmark program with the arguments given.
+/// Builds the release profile and runs the benchmark program with these arguments.
 ///
 /// # Errors
-/// When the build or the program fails.
+/// If the build or the program fails.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    // As one is used to pass arguments through cargo.
+    // Accepts the customary `--` between cargo's arguments and the program's.
     let arguments = arguments.strip_prefix(&["--".to_owned()]).unwrap_or(arguments);
-    // Apart, so that no feature of a library that only the benchmark needs gets into what is measured.
+    // A separate build, so that the measured executable has no library features that only the benchmark needs.
     run_command(cargo().args(["build", "--release", "--package", "ferry-kube-proxy"]))?;
     run_command(cargo().args(["run", "--quiet", "--release", "--package", "ferry-bench", "--"]).args(arguments))
 }

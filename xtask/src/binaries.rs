@@ -1,4 +1,4 @@
-//! The test binaries of the workspace: builds them and runs them as cargo does, in the package's folder.
+//! Builds the test binaries of the workspace, and runs them like cargo, in the package's folder.
 
 use crate::shell::cargo;
 use anyhow::{Context, Result, ensure};
@@ -9,11 +9,11 @@ use std::process::{Command, Stdio};
 /// One test binary that cargo built.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Binary {
-    /// The folder of its package, where it runs.
+    /// The folder of its package, its working directory.
     folder: PathBuf,
     /// The name of the target, such as `churn` for `tests/e2e/churn/main.rs`.
     target: String,
-    /// True for a target of its own in `tests`; false for the unit tests of a library or a program.
+    /// True for an integration test in `tests`; false for the unit tests of a library or a program.
     is_test: bool,
     executable: PathBuf,
 }
@@ -21,16 +21,16 @@ pub(crate) struct Binary {
 /// Builds all test binaries of the workspace.
 ///
 /// # Errors
-/// When cargo fails or its messages can't be read.
+/// If cargo fails, or its messages can't be parsed.
 pub(crate) fn build_workspace() -> Result<Vec<Binary>> {
     build(&["--workspace"])
 }
 
-/// Builds the test binaries that these options of `cargo test` select. They come by package, unit tests before others, and by name:
+/// Builds the test binaries that these options of `cargo test` select. Sorted by package, unit tests first, and by name, since
 /// cargo reports them in the order in which their builds end.
 ///
 /// # Errors
-/// As above.
+/// If cargo fails, or its messages can't be parsed.
 pub(crate) fn build(selection: &[&str]) -> Result<Vec<Binary>> {
     let mut command = cargo();
     command.args(["test", "--quiet", "--no-run", "--message-format", "json"]).args(selection);
@@ -49,7 +49,7 @@ pub(crate) fn build(selection: &[&str]) -> Result<Vec<Binary>> {
 // === impl Binary ===
 
 impl Binary {
-    /// The test binary that a message of cargo is about, if it is about one.
+    /// The test binary that a message of cargo reports, if any.
     fn of_message(message: &Value) -> Option<Self> {
         let text = |pointer: &str| message.pointer(pointer)?.as_str();
         if !message.pointer("/profile/test")?.as_bool()? {
@@ -63,7 +63,7 @@ impl Binary {
         })
     }
 
-    /// The key by which binaries are sorted.
+    /// The sort key of binaries.
     fn place(&self) -> (&Path, bool, &str) {
         (&self.folder, self.is_test, &self.target)
     }
@@ -73,7 +73,7 @@ impl Binary {
         self.is_test && self.target == target && self.folder.ends_with(package)
     }
 
-    /// The folder of the package and the target, for messages.
+    /// Package folder and target, for messages.
     pub(crate) fn name(&self) -> String {
         let package = self.folder.file_name().unwrap_or_default().to_string_lossy();
         format!("{package}, {} {}", if self.is_test { "test" } else { "unit tests of" }, self.target)
@@ -83,7 +83,7 @@ impl Binary {
         &self.executable
     }
 
-    /// A command that runs it; ended after this time, such as `10m`.
+    /// A command that runs it, with a time limit such as `10m`.
     pub(crate) fn command(&self, limit: &str) -> Command {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=10s", limit]).arg(&self.executable);

@@ -1,4 +1,4 @@
-//! `cargo xt check`: what needs no privilege and runs no test.
+//! `cargo xt check`: runs the static checks, which need no privilege and no test run.
 
 use crate::shell::{cargo, no_arguments, run as run_command};
 use crate::tally::Tally;
@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 /// Runs all checks and prints every failure.
 ///
 /// # Errors
-/// When one of them failed.
+/// If a check failed.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     no_arguments(arguments)?;
     let mut tally = Tally::default();
@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The checks one by one, the quick ones first.
+/// Runs the checks one by one, the fast ones first.
 pub(crate) fn checks(tally: &mut Tally) {
     tally.check("fmt", || {
         run_command(cargo().args(["fmt", "--all", "--check"]))?;

@@ -1,5 +1,5 @@
-//! `cargo xt demo`: what kube-proxy does, without a cluster. A client, a node and two pods, each in a network namespace of its
-//! own; kube-proxy runs in the node's and reads the manifests of `examples/hello`.
+//! `cargo xt demo`: shows kube-proxy at work without a cluster. A client, a node and two pods have a network namespace each;
+//! kube-proxy runs in the node's and reads the manifests of `examples/hello`.
 
 pub(crate) mod guest;
 mod lab;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 struct Family {
     name: &'static str,
     vip: &'static str,
-    /// The manifest with the endpoint, and the address it is replaced by.
+    /// The manifest with the endpoint, its address `old`, and the address `new` that replaces it.
     slice: &'static str,
     old: &'static str,
     new: &'static str,
@@ -35,10 +35,10 @@ const FAMILIES: [Family; 2] = [
     },
 ];
 
-/// Shows the demo.
+/// Runs the demo.
 ///
 /// # Errors
-/// When a tool or a privilege is missing, or kube-proxy does not do what it should.
+/// If a tool or a privilege is missing, or clients don't get the expected answers.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let (mut release, mut rules, mut install) = (false, false, false);
     for argument in arguments {
@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let program = metadata.target_directory.join(if release { "release" } else { "debug" }).join("kube-proxy");
 
     let lab = Lab::build(&metadata.workspace_root.join("examples/hello"))?;
-    println!("made network namespaces: {}", lab::TOPOLOGY);
+    println!("created network namespaces: {}", lab::TOPOLOGY);
     let clients: Vec<_> =
         FAMILIES.iter().map(|family| Guest::client(&lab.client, family.vip)).collect::<Result<_>>()?;
 
@@ -73,11 +73,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     if rules {
         run_command(lab.node.command("nft").args(["list", "ruleset"]))?;
     }
-    println!("everything is removed again");
+    println!("removed the network namespaces and all files");
     Ok(())
 }
 
-/// What the clients see, first by the manifests as they are, then after one endpoint is replaced.
+/// Prints the clients' answers, first with the original manifests, then after the replacement of one endpoint.
 fn tell(lab: &Lab, mut clients: Vec<Guest>, proxy: &mut Guest, started: SystemTime) -> Result<()> {
     for (family, client) in FAMILIES.iter().zip(&mut clients) {
         let answer = client.until("pod-1", proxy).context(family.vip)?;
@@ -113,7 +113,7 @@ fn start(program: &Path, root: &Path, lab: &Lab) -> Result<Guest> {
     Guest::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))
 }
 
-/// Replaces an address in a manifest as an editor or a sync tool does: a new file, then a rename. Returns the time of the rename.
+/// Replaces an address in a manifest like an editor or a sync tool: a new file, then a rename. Returns the time of the rename.
 fn replace(manifest: &Path, old: &str, new: &str) -> Result<SystemTime> {
     let text = std::fs::read_to_string(manifest).with_context(|| format!("reading {}", manifest.display()))?;
     let next = PathBuf::from(format!("{}.next", manifest.display()));
@@ -123,7 +123,7 @@ fn replace(manifest: &Path, old: &str, new: &str) -> Result<SystemTime> {
     Ok(now)
 }
 
-/// How long after `since` the kernel acknowledged the last change of this family, by kube-proxy's own metric.
+/// Time from `since` to the kernel's acknowledgement of this family's last change, by kube-proxy's metric.
 fn acknowledged(lab: &Lab, family: &str, since: SystemTime) -> Result<Duration> {
     let name = format!("kubeproxy_sync_proxy_rules_last_timestamp_seconds{{ip_family=\"{family}\"}}");
     let deadline = Instant::now() + PATIENCE;
@@ -137,7 +137,7 @@ fn acknowledged(lab: &Lab, family: &str, since: SystemTime) -> Result<Duration> 
             return Ok(after);
         }
         if Instant::now() > deadline {
-            bail!("the metric {name} names no sync since the change");
+            bail!("the metric {name} reports no sync since the change");
         }
         std::thread::sleep(Duration::from_millis(20));
     }

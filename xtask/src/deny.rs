@@ -1,12 +1,13 @@
-//! `cargo xt deny`: licences, sources and duplicates of all dependencies, as `deny.toml` wants them.
+//! `cargo xt deny`: checks licences, sources and duplicates of all dependencies against `deny.toml`.
 
 use crate::shell::{cargo, install_subcommand, no_arguments, run as run_command};
 use anyhow::Result;
 
-/// Runs cargo-deny, which is built first where it is absent. Its check of advisories is left out: it needs a database from elsewhere.
+/// Runs cargo-deny, and installs it first if absent. Its check of advisories is left out, since it needs to download a
+/// database.
 ///
 /// # Errors
-/// When a dependency is not as `deny.toml` wants it.
+/// If a dependency violates `deny.toml`.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     no_arguments(arguments)?;
     install_subcommand("deny")?;

@@ -1,4 +1,4 @@
-//! `cargo xt fuzz`: each fuzz target for some seconds, two at a time, seeded from the cases and the examples.
+//! `cargo xt fuzz`: runs each fuzz target for some seconds, two at a time, seeded from the cases and the examples.
 
 use crate::shell::{Metadata, install_subcommand, last_lines, run as run_command};
 use crate::tally::Tally;
@@ -6,16 +6,16 @@ use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Files that the decoders know; every target gets all of them, those of another format as bad input.
+/// Folders with seeds in the decoders' formats; every target gets all of them, those of other formats as bad input.
 const SEEDS: &[&str] = &["testdata/cases", "examples"];
 
-/// As many as the smallest machine has cores.
+/// Targets that run concurrently: the cores of the smallest supported machine.
 const AT_ONCE: usize = 2;
 
-/// Fuzzes all targets, or those named.
+/// Fuzzes all targets, or the named ones.
 ///
 /// # Errors
-/// When a target cannot be built, or one found an input that breaks it.
+/// If a target can't be built, or finds a failing input.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let (seconds, targets) = match arguments {
         [option, seconds, rest @ ..] if option == "--seconds" => (seconds.parse().context("--seconds")?, rest),
@@ -27,10 +27,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Builds all targets at once, runs the chosen ones (none named: all) and counts them.
+/// Builds all targets at once, runs the chosen ones (all if none is named), and counts them.
 ///
 /// # Errors
-/// When they cannot be built or started.
+/// If they can't be built or started.
 pub(crate) fn all(metadata: &Metadata, seconds: u32, chosen: &[String], tally: &mut Tally) -> Result<()> {
     let root = &metadata.workspace_root;
     install_subcommand("fuzz")?;
@@ -69,7 +69,7 @@ fn cargo_in(root: &Path) -> Command {
     command
 }
 
-/// Starts one target. What it finds is kept in `fuzz/corpus`, what breaks it in `fuzz/artifacts`.
+/// Starts one target. New inputs are kept in `fuzz/corpus`, failing ones in `fuzz/artifacts`.
 fn start(root: &Path, target: &str, seconds: u32) -> Result<Child> {
     let corpus = root.join("fuzz/corpus").join(target);
     let artifacts = root.join("fuzz/artifacts").join(target);
@@ -91,7 +91,7 @@ fn start(root: &Path, target: &str, seconds: u32) -> Result<Child> {
         .with_context(|| format!("starting fuzz target {target}"))
 }
 
-/// Waits for a target and says how many inputs it tried.
+/// Waits for a target and returns the number of inputs it tried.
 fn finish(target: &str, child: Child) -> Result<String> {
     let output = child.wait_with_output().with_context(|| format!("waiting for {target}"))?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -99,10 +99,10 @@ fn finish(target: &str, child: Child) -> Result<String> {
         bail!("{}", telling(&text).join("\n"));
     }
     let runs = text.lines().find_map(|line| line.strip_prefix("Done ")?.split(' ').next());
-    runs.map(Into::into).context("the fuzzer ended without saying how many inputs it tried")
+    runs.map(Into::into).context("the fuzzer ended without reporting its number of runs")
 }
 
-/// The lines that say what went wrong: the panic's message and where the input is kept; without a panic the last lines.
+/// The relevant lines of a failure: the panic's message and the path of the input; without a panic the last lines.
 fn telling(text: &str) -> Vec<&str> {
     let lines: Vec<_> = text.lines().collect();
     let panic = lines.iter().position(|line| line.contains("panicked at"));

@@ -1,4 +1,4 @@
-//! Runs the test binaries: those that mostly wait three at a time, then the others one after another.
+//! Runs the test binaries: those that mostly wait, three at a time, then the others one after another.
 
 use crate::binaries::Binary;
 use crate::shell::{cargo, line};
@@ -12,14 +12,15 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-/// A hung binary must not hold the run: after this it is ended, and counts as failed. The longest takes four minutes.
+/// Time limit of a binary: a hung one must not block the run; it is killed and counts as failed. The longest takes four
+/// minutes.
 const BINARY_MAY_TAKE: &str = "12m";
 
-/// Binaries that run at once.
+/// Number of concurrent binaries.
 const LANES: usize = 3;
 
-/// Binaries whose tests wait for servers, timeouts and each other: one uses a fifth to a quarter of two cores. Those that take
-/// longest come first. All others use both cores, or keep up a rate (`churn`), and run alone.
+/// Binaries whose tests mostly wait for servers, timeouts and each other: each uses a fifth to a quarter of two cores. The
+/// longest come first. All others use both cores, or have to sustain a rate (`churn`), and run alone.
 const WAITING: &[(&str, &str)] = &[
     ("crates/kube-proxy", "traffic"),
     ("crates/kube-proxy", "cases"),
@@ -30,10 +31,10 @@ const WAITING: &[(&str, &str)] = &[
     ("crates/kube-proxy", "outside"),
 ];
 
-/// Runs all binaries and the documentation's tests; their own summaries are added up. The output of each is printed in one piece.
+/// Runs all binaries and the documentation's tests, and adds up their summaries. The output of each is printed in one piece.
 ///
 /// # Errors
-/// When a binary can't be started. One that crashes or hangs counts as a failure, and the others run.
+/// If a binary can't be started. One that crashes or hangs counts as a failure, and the others run.
 pub(crate) fn run(binaries: &[Binary], target: &Path, tally: &mut Tally) -> Result<()> {
     let logs = target.join("test-output");
     std::fs::create_dir_all(&logs).with_context(|| format!("creating {}", logs.display()))?;
@@ -60,7 +61,7 @@ pub(crate) fn run(binaries: &[Binary], target: &Path, tally: &mut Tally) -> Resu
     Ok(())
 }
 
-/// The binaries that share the lanes, in the order of the table, and those that run alone, in the order of cargo.
+/// The binaries that share the lanes, in the order of the table, and those that run alone, in their sorted order.
 fn split(binaries: &[Binary]) -> (Vec<&Binary>, Vec<&Binary>) {
     let waits = |binary: &&Binary| WAITING.iter().any(|&name| binary.is(name));
     let waiting = WAITING.iter().filter_map(|&name| binaries.iter().find(|binary| binary.is(name))).collect();
@@ -82,7 +83,7 @@ struct Finished {
     counts: Counts,
 }
 
-/// Runs a command to its end and prints its output. The output goes to a file, so that a process that it leaves behind can't
+/// Runs a command to its end and prints its output. The output goes to a file, since a process that it leaves behind would
 /// keep a pipe open.
 fn run_to_end(name: &str, command: &mut Command, log: &Path) -> Result<Finished> {
     let file = File::create(log).with_context(|| format!("creating {}", log.display()))?;
@@ -91,12 +92,12 @@ fn run_to_end(name: &str, command: &mut Command, log: &Path) -> Result<Finished>
     let status = command.status().with_context(|| format!("starting {}", line(command)))?;
     let seconds = start.elapsed().as_secs_f64();
     let output = std::fs::read(log).with_context(|| format!("reading {}", log.display()))?;
-    // What a process that is left behind still writes must not get into the next binary's output.
+    // Later output of a process that was left behind must not get into the next binary's.
     std::fs::remove_file(log).with_context(|| format!("removing {}", log.display()))?;
     let output = String::from_utf8_lossy(&output);
     let mut counts: Counts = output.lines().filter_map(Counts::of_summary).sum();
     print!("-- {name}\n{output}");
-    // A binary that crashes or hangs leaves no summary.
+    // A binary that crashes or hangs prints no summary.
     if !status.success() && counts.failed == 0 {
         println!("{name}: {status}");
         counts.failed += 1;

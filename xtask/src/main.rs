@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xt COMMAND`. Each has a file of its own; this one only dispatches.
+//! The project's development commands: `cargo xt COMMAND`. Each has its own file; this one only dispatches.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks to its user")]
 
 mod bench;

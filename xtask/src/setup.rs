@@ -1,4 +1,4 @@
-//! Checks that a machine has what a command of `cargo xt` needs, and installs it if asked to (`--setup`).
+//! Checks that a machine has the tools that a command of `cargo xt` needs, and installs missing ones with `--setup`.
 
 mod distribution;
 mod needs;
@@ -10,24 +10,24 @@ use distribution::Distribution;
 pub(crate) use needs::Use;
 use std::process::{Command, Stdio};
 
-/// The option that installs what is missing.
+/// The option that installs missing tools.
 pub(crate) const OPTION: &str = "--setup";
 
-/// No package: the Go of a distribution is often too old.
+/// Not installed as a package: the Go of a distribution is often too old.
 const GO: &str = "missing: go 1.26 or newer (go.dev/dl), which builds upstream's kube-proxy, the peer of a test";
 
-/// The subcommands of cargo that the checks run, and the rustup component with each.
+/// The cargo subcommands that the checks run, with their rustup components.
 const COMPONENTS: [(&str, &str); 2] = [("fmt", "rustfmt"), ("clippy", "clippy")];
 
 /// Checks that everything these uses need is present and that network namespaces can be created; with `install` adds missing
 /// packages and rustup components first.
 ///
 /// # Errors
-/// Names everything that is missing, with the command that installs it.
+/// If anything is missing: names it, with the command that installs it.
 pub(crate) fn prepare(uses: &[Use], install: bool) -> Result<()> {
     let distribution = Distribution::of_this_machine();
     if install {
-        // Before anything is installed: without it the run fails anyway.
+        // Checked before any installation: without Go the run fails anyway.
         ensure!(has_go(uses), GO);
         packages::install(&needs::missing(uses), &distribution)?;
         add_components(uses)?;

@@ -1,11 +1,11 @@
-//! Child processes and `cargo metadata`, for all commands.
+//! Helpers of all commands: runs child processes and reads `cargo metadata`.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What `cargo metadata` says, as far as it is read here.
+/// The used part of `cargo metadata`.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Metadata {
     pub(crate) packages: Vec<Package>,
@@ -21,7 +21,7 @@ pub(crate) struct Package {
     pub(crate) dependencies: Vec<Dependency>,
 }
 
-/// One dependency as written in a manifest.
+/// One dependency in a manifest.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Dependency {
     pub(crate) name: String,
@@ -35,10 +35,10 @@ pub(crate) struct Dependency {
 // === impl Metadata ===
 
 impl Metadata {
-    /// The workspace's own packages, without touching the network.
+    /// Reads the workspace's own packages, without network access.
     ///
     /// # Errors
-    /// When cargo fails, with what it said.
+    /// If cargo fails, with its exit status.
     pub(crate) fn load() -> Result<Self> {
         let output = cargo()
             .args(["metadata", "--no-deps", "--format-version", "1"])
@@ -66,26 +66,26 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// A command as one line, for messages.
+/// A command line as text, for messages.
 pub(crate) fn line(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
     std::iter::once(program).chain(command.get_args()).map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs a command to its end; its output goes where ours goes.
+/// Runs a command to its end; it inherits this program's output.
 ///
 /// # Errors
-/// When it does not start or does not end with success.
+/// If it can't be started or fails.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("starting {}", line(command)))?;
     ensure!(status.success(), "{}: {status}", line(command));
     Ok(())
 }
 
-/// Runs a command to its end; what it prints appears only if it fails, the last lines of it.
+/// Runs a command to its end; prints the last lines of its output only if it fails.
 ///
 /// # Errors
-/// When it does not start or does not end with success.
+/// If it can't be started or fails.
 pub(crate) fn run_quietly(command: &mut Command) -> Result<()> {
     let output = command.output().with_context(|| format!("starting {}", line(command)))?;
     let printed = [output.stdout, output.stderr].concat();
@@ -94,16 +94,16 @@ pub(crate) fn run_quietly(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The last 20 lines of a text: of a tool's output they name the fault.
+/// The last 20 lines of a text: in a tool's output they contain the error.
 pub(crate) fn last_lines(text: &str) -> Vec<&str> {
     let lines: Vec<_> = text.lines().collect();
     lines.get(lines.len().saturating_sub(20)..).unwrap_or_default().to_vec()
 }
 
-/// Installs `cargo-NAME` where it is absent. As a debug build, which takes half the time: it runs for a second.
+/// Installs `cargo-NAME` if absent. As a debug build, which takes half the time, since it runs only for a second.
 ///
 /// # Errors
-/// When it cannot be installed.
+/// If it can't be installed.
 pub(crate) fn install_subcommand(name: &str) -> Result<()> {
     let mut probe = cargo();
     let present = probe.args([name, "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -117,7 +117,7 @@ pub(crate) fn install_subcommand(name: &str) -> Result<()> {
 /// Refuses arguments where a command takes none.
 ///
 /// # Errors
-/// When there is one.
+/// If there is one.
 pub(crate) fn no_arguments(arguments: &[String]) -> Result<()> {
     match arguments.first() {
         Some(argument) => bail!("unexpected argument {argument}"),
@@ -125,7 +125,7 @@ pub(crate) fn no_arguments(arguments: &[String]) -> Result<()> {
     }
 }
 
-/// Whether an executable of this name lies in a folder of PATH or in the administrator's folders.
+/// True if an executable of this name is in a folder of PATH or in the administrator's folders.
 pub(crate) fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

@@ -1,13 +1,13 @@
-//! Counts checks and tests, and the time each step took.
+//! Counts checks and tests, and records the time of each step.
 
 use anyhow::Result;
 use std::iter::Sum;
 use std::time::Instant;
 
-/// A test binary that takes longer stands in the list of steps.
+/// Test binaries that take at least this long are in the list of steps.
 const WORTH_A_LINE_SECONDS: f64 = 10.0;
 
-/// The tests of one binary, by its last line.
+/// Counts of one binary's tests, from its summary line.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) passed: usize,
@@ -15,7 +15,7 @@ pub(crate) struct Counts {
     pub(crate) ignored: usize,
 }
 
-/// Checks and tests so far.
+/// Totals of checks and tests so far.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) passed: usize,
@@ -26,7 +26,7 @@ pub(crate) struct Tally {
 // === impl Counts ===
 
 impl Counts {
-    /// Reads the summary of a test binary; `None` for any other line.
+    /// Parses the summary line of a test binary; `None` for any other line.
     pub(crate) fn of_summary(line: &str) -> Option<Self> {
         let summary = line.strip_prefix("test result: ")?;
         let before = |word| number_before(summary, word);
@@ -44,7 +44,7 @@ impl Sum for Counts {
     }
 }
 
-/// The number in front of a word, as in `ok. 12 passed; 0 failed; …`; 0 when there is none.
+/// The number before a word, as in `ok. 12 passed; 0 failed; …`; 0 if there is none.
 fn number_before(summary: &str, word: &str) -> usize {
     let words: Vec<_> = summary.split([' ', ';']).collect();
     words
@@ -67,7 +67,7 @@ impl Tally {
         });
     }
 
-    /// Runs one step that does its own counting; an error counts as one more failure.
+    /// Runs one step that adds its own counts; an error counts as one more failure.
     pub(crate) fn step(&mut self, name: &str, step: impl FnOnce(&mut Self) -> Result<()>) {
         println!("== {name}");
         let (start, before) = (Instant::now(), self.failed);
@@ -78,7 +78,7 @@ impl Tally {
         self.list(name, start.elapsed().as_secs_f64(), self.failed > before);
     }
 
-    /// Adds the tests of one binary, a part of a step.
+    /// Adds the tests of one binary, as a part of a step.
     pub(crate) fn add(&mut self, name: &str, seconds: f64, counts: Counts) {
         self.passed += counts.passed;
         self.failed += counts.failed;
@@ -95,7 +95,7 @@ impl Tally {
         self.steps.push(format!("{seconds:>7.1} s  {word:<6}  {name}"));
     }
 
-    /// The time and the outcome of each step.
+    /// Prints the time and the outcome of each step.
     pub(crate) fn print_steps(&self) {
         println!("== steps");
         for step in &self.steps {

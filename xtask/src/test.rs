@@ -1,4 +1,4 @@
-//! `cargo xt test`: everything that can fail, in one run. The last line is `N passed, N failed`.
+//! `cargo xt test`: runs all checks and tests. The last line of its output is `N passed, N failed`.
 
 use crate::setup::{self, Use};
 use crate::shell::{Metadata, last_lines, no_arguments};
@@ -7,16 +7,16 @@ use crate::{binaries, check, demo, fuzz, lanes, vm};
 use anyhow::{Context, Result, ensure};
 use std::process::{Child, Command, Stdio};
 
-/// Builds upstream's kube-proxy and an API server for it: the peer of the test of going back.
+/// Builds upstream's kube-proxy and an API server: the peer in the test of the hand-over back to upstream.
 const PEER: &str = "tests/lanes/kubernetes/kube-api";
 
-/// How long each fuzz target runs, in seconds.
+/// Duration of each fuzz target, in seconds.
 const FUZZ_SECONDS: u32 = 20;
 
 /// Runs everything and prints the counts.
 ///
 /// # Errors
-/// By arguments that it doesn't know. A failed test ends the program with status 1, without a word after the counts.
+/// If an argument is unknown. A failed test ends the program with status 1, without output after the counts.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let install = arguments.first().is_some_and(|argument| argument == setup::OPTION);
     no_arguments(arguments.get(usize::from(install)..).unwrap_or_default())?;
@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     std::process::exit(i32::from(tally.failed > 0));
 }
 
-/// The steps in order: what needs no peer first, for the peer is built meanwhile.
+/// Runs the steps in order: those without the peer first, during its build.
 fn steps(tally: &mut Tally) -> Result<()> {
     let metadata = Metadata::load()?;
     let peer = build_peer(&metadata)?;
@@ -51,7 +51,7 @@ fn steps(tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Starts building the peer; a minute or four the first time.
+/// Starts building the peer, which takes one to four minutes the first time.
 fn build_peer(metadata: &Metadata) -> Result<Child> {
     let log = std::fs::File::create(peer_log(metadata)).context("creating the log of the peer's build")?;
     Command::new("nice")

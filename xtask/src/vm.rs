@@ -1,4 +1,4 @@
-//! `cargo xt vm`: tests that need older kernels, in emulated machines that have them.
+//! `cargo xt vm`: runs the tests that depend on the kernel in emulated machines with older kernels.
 
 use crate::binaries::{self, Binary};
 use crate::setup::{self, Use};
@@ -10,20 +10,20 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// Boots a kernel and runs a program on it.
+/// The script that boots a kernel and runs a program on it.
 const LANE: &str = "tests/lanes/vm/vm";
 
-/// The kernels: the oldest and the newest that Debian 12 has.
+/// The kernels: Debian 12's oldest and newest.
 const SERIES: [&str; 2] = ["6.1", "6.12"];
 
 /// The tests whose outcome depends on the kernel: folder of the package and target.
 const TESTS: &[(&str, &str)] = &[("crates/kube-proxy", "churn"), ("crates/plane-nftables", "kernel")];
 
-/// Selects them for cargo.
+/// Options of `cargo test` that select [`TESTS`].
 const SELECTION: &[&str] =
     &["--package", "ferry-kube-proxy", "--package", "ferry-plane-nftables", "--test", "churn", "--test", "kernel"];
 
-/// What a machine that is twenty times slower than usual can do.
+/// Scales the tests to a machine that is twenty times slower.
 const SCALE: &[(&str, &str)] = &[
     ("FERRY_SLOWNESS", "10"),
     ("FERRY_CHURN_SECONDS", "60"),
@@ -33,10 +33,10 @@ const SCALE: &[(&str, &str)] = &[
     ("FERRY_CHURN_RACE_MILLISECONDS", "2000"),
 ];
 
-/// Runs the tests on all kernels, or one: `--kernel SERIES`; or another program there.
+/// Runs the tests, or another program, on all kernels, or on one with `--kernel SERIES`.
 ///
 /// # Errors
-/// When a test fails or a machine does not come up.
+/// If a test fails, or a machine doesn't boot.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let (series, program) = match arguments {
         [option, series, rest @ ..] if option == "--kernel" => (vec![series.as_str()], rest),
@@ -58,10 +58,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Runs the tests, which are among these binaries, on all kernels at once, and counts them.
+/// Runs the tests, taken from these binaries, on all kernels concurrently, and counts them.
 ///
 /// # Errors
-/// When a test wasn't built, or a kernel can't be fetched.
+/// If a test wasn't built, or a kernel can't be fetched.
 pub(crate) fn all(metadata: &Metadata, built: &[Binary], tally: &mut Tally) -> Result<()> {
     on(metadata, &SERIES, built, tally)
 }
@@ -95,9 +95,9 @@ fn on(metadata: &Metadata, series: &[&str], built: &[Binary], tally: &mut Tally)
     Ok(())
 }
 
-/// Boots one kernel, runs all tests there one after another, and counts them.
+/// Boots one kernel, runs all tests on it one after another, and counts them.
 fn boot(metadata: &Metadata, series: &str, tests: &[&Path]) -> Result<Counts> {
-    // Mode iptables would take as long again.
+    // Without mode iptables, which would double the time.
     let each =
         "failed=0; for test; do \"$test\" --test-threads 1 --nocapture --skip iptables || failed=1; done; exit $failed";
     let mut command = machine(metadata, series);
@@ -111,7 +111,7 @@ fn boot(metadata: &Metadata, series: &str, tests: &[&Path]) -> Result<Counts> {
     }
     let counts: Counts = summaries.into_iter().sum();
     let status = child.wait().context("waiting for a machine")?;
-    // What crashes or hangs leaves no summary.
+    // A test that crashes or hangs prints no summary.
     ensure!(status.success() || counts.failed > 0, "Linux {series}: {status}");
     Ok(counts)
 }

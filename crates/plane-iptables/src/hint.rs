@@ -35,7 +35,7 @@ pub(crate) fn of_key(key: &IptKey, hints: &mut Vec<Hint>) {
                 hints.extend([Hint::OfPort, Hint::Chain(id.name)]);
             }
             Some(Class::Endpoint) => hints.extend([Hint::OfEndpoint, Hint::Chain(id.name)]),
-            Some(Class::Fixed | Class::SharedChain) | None => hints.push(Hint::Base),
+            Some(Class::Fixed | Class::Shared) | None => hints.push(Hint::Base),
         },
         IptKey::OwnedRules(OwnedRulesKey { owner, .. }) => hints.push(match *owner {
             Owner::Vip(address, port, protocol) => Hint::Frontend(protocol, FrontendAddr::Vip(address, port)),

@@ -1,8 +1,8 @@
-//! How the targets for the answers of API servers take their input.
+//! Splits the input of the targets that decode API server responses.
 
 use ferry_api::object::Kind;
 
-/// An input: one byte for the kind and more, two for the sizes of the pieces, the body.
+/// An input: one byte for the kind and flags, two for the sizes of the pieces, and the body.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
     pub kind: Kind,
@@ -11,14 +11,14 @@ pub struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// The input, and the upper bits of its first byte.
+    /// Splits the bytes; returns the input, and the upper bits of its first byte.
     pub fn of(bytes: &'a [u8]) -> Option<(Self, u8)> {
         let (&[choice, first, second], body) = bytes.split_first_chunk()?;
         let kind = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr][usize::from(choice % 4)];
         Some((Self { kind, sizes: [first, second], body }, choice / 4))
     }
 
-    /// Cuts a body into pieces of 1 to 256 bytes, of two sizes in turn.
+    /// Cuts a body into pieces of 1 to 256 bytes, with two sizes in turn.
     pub fn pieces(self, mut body: &[u8]) -> Vec<&[u8]> {
         let mut pieces = Vec::new();
         for size in self.sizes.into_iter().cycle() {

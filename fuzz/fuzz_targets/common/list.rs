@@ -1,10 +1,10 @@
-//! Reading a list.
+//! Decodes a list, whole and in pieces.
 
 use ferry_api::wire::stream::{Encoding, ListDecoder};
 
 use crate::input::Input;
 
-/// Reads a list whole and in pieces, and says how many items it has.
+/// Decodes a list whole and in pieces, checks that both agree, and returns the number of items.
 pub fn list(input: Input<'_>, encoding: Encoding, body: &[u8]) -> usize {
     let read = |pieces: &[&[u8]]| {
         let (mut decoder, mut items) = (ListDecoder::new(input.kind, encoding), Vec::new());

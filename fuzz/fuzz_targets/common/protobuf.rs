@@ -1,6 +1,6 @@
-//! Writing protobuf.
+//! Encodes protobuf.
 
-/// A field of protobuf with bytes.
+/// Encodes a length-delimited protobuf field.
 pub fn field(number: u8, content: &[u8]) -> Vec<u8> {
     let mut bytes = vec![number << 3 | 2];
     let mut length = content.len();

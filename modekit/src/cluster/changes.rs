@@ -1,10 +1,10 @@
-//! Histories of plausible clusters: what happens to them from one moment to the next.
+//! Generates histories of plausible clusters, one change after another.
 
 use ferry_api::object::{Kind, ObjectName};
 
 use super::{Cluster, Random, SERVICES};
 
-/// Something that happens to a cluster; tells which object is another one now, or gone.
+/// Makes one random change to a cluster; returns the object that was changed or deleted.
 pub fn happens(cluster: &mut Cluster, random: &mut Random) -> (Kind, ObjectName) {
     let slot = random.below(SERVICES.len());
     let kind = match random.below(100) {

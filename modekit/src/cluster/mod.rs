@@ -1,6 +1,6 @@
-//! Plausible clusters, made from a seed: Services of all types, slices that overlap, policies, hints, endpoints that come and go,
-//! contested addresses, in both families. They are texts, as in the case folders and by their conventions, so that whatever
-//! reads a case can read them.
+//! Generates plausible clusters from a seed: Services of all types, overlapping slices, policies, hints, changing endpoints,
+//! contested addresses, in both families. They are texts in the format and conventions of the case folders, so that every
+//! reader of a case can read them.
 
 mod changes;
 mod random;
@@ -18,17 +18,17 @@ pub use changes::happens;
 pub use random::Random;
 pub use service::SERVICES;
 
-/// What the proxy of node-a knows of a cluster.
+/// A cluster, from the view of node-a's proxy.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     /// config.yaml
     pub config: String,
     /// all objects as documents of a manifest, node-a's Node among them
     pub objects: BTreeMap<(Kind, ObjectName), String>,
-    /// what the slices of each service say of topology
+    /// kind of topology hints in each service's slices
     hints: Vec<Hints>,
-    /// the pod ranges that the Node has at one time or another. What it has had of a family stays for ever, so all are of the
-    /// same families: what a history ends in has to follow from its last objects
+    /// the pod ranges that the Node has at different times. The last range of a family stays in force for ever, so all have the
+    /// same families: the end state of a history has to follow from its last objects alone
     pod_ranges: &'static [&'static str],
 }
 
@@ -42,23 +42,23 @@ const POD_RANGES: [&[&str]; 3] = [
     &["[]"],
 ];
 
-/// What a service's slices say of topology.
+/// Kind of topology hints in a service's slices.
 #[derive(Clone, Copy, Debug)]
 enum Hints {
-    /// nothing
+    /// no hints
     None,
     /// each endpoint's own zone, as for PreferSameZone
     Zones,
     /// each endpoint's own node and zone, as for PreferSameNode
     Nodes,
-    /// this and that
+    /// different kinds in one slice
     Mixed,
 }
 
 // === impl Cluster ===
 
 impl Cluster {
-    /// The cluster of a seed.
+    /// Generates the cluster of a seed.
     pub fn random(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let hints = SERVICES.iter().map(|_| Hints::random(&mut random)).collect();
@@ -69,7 +69,7 @@ impl Cluster {
             if random.chance(70) {
                 cluster.put_service(slot, &mut random);
             }
-            // Slices of a service that isn't there are a part of life.
+            // Slices of a missing service occur in practice.
             for part in 0..random.pick(&[1, 1, 2, 3]) {
                 cluster.put_slice(slot, part, true, &mut random);
                 cluster.put_slice(slot, part, false, &mut random);
@@ -81,12 +81,12 @@ impl Cluster {
         cluster
     }
 
-    /// All objects as one manifest.
+    /// All objects in one manifest.
     pub fn manifest(&self) -> String {
         self.objects.values().map(|text| format!("---\n{text}")).collect()
     }
 
-    /// The event that brings an object to a store, or takes it away.
+    /// The event of an object's last change: an upsert, or its deletion if the cluster no longer has it.
     pub fn event(&self, key: &(Kind, ObjectName)) -> Event {
         let Some(text) = self.objects.get(key) else { return Event::Delete(key.0, key.1.clone()) };
         let object = objects("cluster", text).pop().unwrap();
@@ -94,20 +94,20 @@ impl Cluster {
         Event::Upsert(object)
     }
 
-    /// One of the services gets a new text.
+    /// Regenerates one of the services.
     pub fn put_service(&mut self, slot: usize, random: &mut Random) -> (Kind, ObjectName) {
         let (name, text) = service::random(slot, random);
         self.put((Kind::Service, name), text)
     }
 
-    /// One of a service's slices gets a new text.
+    /// Regenerates one of a service's slices.
     pub fn put_slice(&mut self, slot: usize, part: usize, v4: bool, random: &mut Random) -> (Kind, ObjectName) {
         let hints = self.hints.get(slot).copied().unwrap_or(Hints::None);
         let (name, text) = slice::random(slot, part, v4, hints, random);
         self.put((Kind::EndpointSlice, name), text)
     }
 
-    /// The Node gets a new text: its addresses stay, the pod ranges may change, the zone may go.
+    /// Regenerates the Node: its addresses stay, the pod ranges may change, the zone may be removed.
     pub fn put_node(&mut self, random: &mut Random) -> (Kind, ObjectName) {
         let zone = random.pick(&["zone-a", "zone-a", "zone-a", "zone-b", ""]);
         let ranges = random.pick(self.pod_ranges);
@@ -120,7 +120,7 @@ impl Cluster {
         self.put((Kind::Node, ObjectName::cluster_wide("node-a")), text)
     }
 
-    /// A ServiceCIDR gets a new text.
+    /// Regenerates a ServiceCIDR.
     pub fn put_service_cidr(&mut self, name: &str, random: &mut Random) -> (Kind, ObjectName) {
         let ranges = ["10.96.0.0/16", "'fd00:10:96::/112'", "10.96.0.0/24", "10.97.0.0/16"];
         let ranges = random.some(&ranges, 3).join(", ");

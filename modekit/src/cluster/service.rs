@@ -1,10 +1,10 @@
-//! Services of all types, few names and addresses, so that they meet.
+//! Generates Services of all types from few names and addresses, so that conflicts are frequent.
 
 use ferry_api::object::ObjectName;
 
 use super::random::Random;
 
-/// The services that may be there. Each has cluster IPs of its own: 10.96.0.20 and fd00:10:96::20 the first, and so on.
+/// All possible services. Each has its own cluster IPs: 10.96.0.20 and fd00:10:96::20 the first, and so on.
 pub const SERVICES: [(&str, &str); 10] = [
     ("default", "web"),
     ("default", "api"),
@@ -18,7 +18,7 @@ pub const SERVICES: [(&str, &str); 10] = [
     ("default", "late"),
 ];
 
-/// Names, protocols, numbers of services and numbers of endpoints.
+/// Ports: name, protocol, service port and endpoint port.
 pub(super) const PORTS: [(&str, &str, u16, u16); 7] = [
     ("http", "TCP", 80, 8080),
     ("https", "TCP", 443, 8443),
@@ -29,7 +29,7 @@ pub(super) const PORTS: [(&str, &str, u16, u16); 7] = [
     ("udp", "UDP", 80, 8080),
 ];
 
-/// One of the services, in the block style of a manifest.
+/// Generates one of the services, in YAML block style.
 pub(super) fn random(slot: usize, random: &mut Random) -> (ObjectName, String) {
     let (namespace, name) = SERVICES.get(slot).copied().unwrap_or(("default", "none"));
     let kind = random.pick(&["ClusterIP", "ClusterIP", "NodePort", "LoadBalancer", "LoadBalancer", "LoadBalancer"]);
@@ -47,7 +47,7 @@ pub(super) fn random(slot: usize, random: &mut Random) -> (ObjectName, String) {
     text += &ports(kind, random);
     text += &policies(slot, kind, random);
     if random.chance(25) {
-        // Among them another's load balancer address, the node's own, and loopback.
+        // These include another service's load balancer address, the node's own, and loopback.
         let addresses = [
             "198.51.100.20",
             "198.51.100.21",
@@ -60,12 +60,12 @@ pub(super) fn random(slot: usize, random: &mut Random) -> (ObjectName, String) {
             "'::1'",
         ];
         let mut chosen: Vec<String> = random.some(&addresses, 3).into_iter().map(str::to_owned).collect();
-        // So many that they share what a plane writes of the endpoints.
+        // Enough frontends that a plane lets them share the rules of the endpoints.
         let many = if random.chance(25) { 9 } else { 0 };
         chosen.extend((0..many).flat_map(|last| [format!("198.51.100.3{last}"), format!("'2001:db8:2::3{last}'")]));
         text += &format!("  externalIPs: [{}]\n", chosen.join(", "));
     }
-    // What is left over of an earlier type stays for a while.
+    // Fields of an earlier type may remain for a while.
     if kind == "LoadBalancer" || random.chance(5) {
         text += &load_balancer(random);
     }
@@ -76,7 +76,7 @@ fn cluster_ips(slot: usize, random: &mut Random) -> String {
     if random.chance(4) {
         return "  clusterIP: None\n  clusterIPs: [None]\n".to_owned();
     }
-    // Now and then the cluster IP of another one: two files that somebody copied.
+    // Occasionally the cluster IP of another service, as in a copied manifest.
     let slot = if random.chance(4) { random.below(SERVICES.len()) } else { slot };
     let (v4, v6) = (format!("10.96.0.{}", 20 + slot), format!("'fd00:10:96::{}'", 20 + slot));
     match random.below(10) {
@@ -98,7 +98,7 @@ fn ports(kind: &str, random: &mut Random) -> String {
     let mut text = "  ports:\n".to_owned();
     for (name, protocol, number, _) in chosen {
         let name = if unnamed { "" } else { name };
-        // Now and then one port further, or a number that node ports have too.
+        // Occasionally the next port, or a number that is also a node port.
         let number = match random.below(100) {
             0..=4 => number + 1,
             5..=14 => random.pick(&[30_080, 30_081, 30_084, 30_091]),

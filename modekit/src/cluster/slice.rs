@@ -1,4 +1,4 @@
-//! EndpointSlices that overlap, with endpoints in every condition.
+//! Generates overlapping EndpointSlices, with endpoints in every condition.
 
 use ferry_api::object::ObjectName;
 
@@ -6,10 +6,10 @@ use super::Hints;
 use super::random::Random;
 use super::service::{PORTS, SERVICES};
 
-/// The nodes, their zones, the number in their pods' and their own addresses.
+/// The nodes with their zones, and the number in their pods' and their own addresses.
 const NODES: [(&str, &str, u8); 3] = [("node-a", "zone-a", 1), ("node-b", "zone-b", 2), ("node-c", "zone-a", 3)];
 
-/// One of a service's slices: its first, second … of a family.
+/// Generates one of a service's slices: its first, second … of a family.
 pub(super) fn random(slot: usize, part: usize, v4: bool, hints: Hints, random: &mut Random) -> (ObjectName, String) {
     let (namespace, service) = SERVICES.get(slot).copied().unwrap_or(("default", "none"));
     let (kind, family) = if v4 { ("IPv4", "v4") } else { ("IPv6", "v6") };
@@ -40,10 +40,10 @@ pub(super) fn random(slot: usize, part: usize, v4: bool, hints: Hints, random: &
 fn endpoint(v4: bool, hints: Hints, random: &mut Random) -> String {
     let (node, zone, number) = random.pick(&NODES);
     let address = if random.chance(5) {
-        // A pod in the host's network.
+        // A pod in the host network.
         if v4 { format!("192.0.2.{}", 9 + number) } else { format!("'2001:db8::{}'", 9 + number) }
     } else if random.chance(3) {
-        // Nobody's to reach.
+        // Special addresses, which are invalid for endpoints.
         let addresses = if v4 { ["127.0.0.1", "169.254.169.254"] } else { ["'::1'", "'fe80::1'"] };
         random.pick(&addresses).to_owned()
     } else {

@@ -1,4 +1,4 @@
-//! The processes of the demo: pods and clients are this program again, run in their namespaces.
+//! The processes of the demo. Pods and clients are instances of this program, run in their namespaces.
 
 use super::namespace::Namespace;
 use anyhow::{Context, Result, bail, ensure};
@@ -8,34 +8,34 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A process of the demo, ended when this is dropped.
+/// A process of the demo; killed when dropped.
 pub(crate) struct Guest {
     process: Child,
-    answers: Receiver<Answer>,
+    answers: Receiver<ClientAnswer>,
 }
 
-/// What a client got, from when on.
-pub(crate) struct Answer {
+/// A new answer at a client, and its time.
+pub(crate) struct ClientAnswer {
     pub(crate) at: SystemTime,
     pub(crate) text: String,
 }
 
-/// The pause between two connections of a client: the resolution of what it sees.
+/// The pause between two connections of a client: the resolution of its measurement.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// How long to wait for what should take milliseconds.
+/// Time limit for reactions that normally take milliseconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How often to look whether there is still something to wait for.
+/// Interval of checks that kube-proxy still runs.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// How long a client waits for an answer before it tries again. Short, because before there are rules nothing answers.
+/// Time limit of a client's attempt. Short, because nothing answers before the rules are in force.
 const TRY: Duration = Duration::from_millis(20);
 
 // === impl Guest ===
 
 impl Guest {
-    /// Starts a process that has no answers to give.
+    /// Starts a process without answers.
     pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
         let process = command.spawn().with_context(|| format!("starting {}", crate::shell::line(command)))?;
         Ok(Self { process, answers: channel().1 })
@@ -46,7 +46,7 @@ impl Guest {
         Self::spawn(namespace.guest("demo-pod").args([name, &port.to_string()]))
     }
 
-    /// Starts a client that connects again and again.
+    /// Starts a client that connects repeatedly.
     pub(crate) fn client(namespace: &Namespace, address: &str) -> Result<Self> {
         let mut guest = Self::spawn(namespace.guest("demo-client").arg(address).stdout(Stdio::piped()))?;
         let output = guest.process.stdout.take().context("the output of a client")?;
@@ -55,7 +55,7 @@ impl Guest {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 let (nanos, text) = line.split_once(' ').unwrap_or(("0", &line));
                 let at = UNIX_EPOCH + Duration::from_nanos(nanos.parse().unwrap_or(0));
-                if sender.send(Answer { at, text: text.into() }).is_err() {
+                if sender.send(ClientAnswer { at, text: text.into() }).is_err() {
                     return;
                 }
             }
@@ -64,8 +64,8 @@ impl Guest {
         Ok(guest)
     }
 
-    /// The first answer from now on that has this word in it, as long as kube-proxy runs.
-    pub(crate) fn until(&mut self, word: &str, proxy: &mut Self) -> Result<Answer> {
+    /// Waits for the next answer that contains this word, as long as kube-proxy runs.
+    pub(crate) fn until(&mut self, word: &str, proxy: &mut Self) -> Result<ClientAnswer> {
         let deadline = Instant::now() + PATIENCE;
         let mut last = String::from("nothing");
         while Instant::now() < deadline {
@@ -78,7 +78,7 @@ impl Guest {
         bail!("no answer of {word} in {PATIENCE:?}; the client last saw: {last}")
     }
 
-    /// Whether the process has ended by itself.
+    /// True if the process has ended by itself.
     fn ended(&mut self) -> bool {
         matches!(self.process.try_wait(), Ok(Some(_)))
     }
@@ -86,7 +86,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // It may have ended by itself: both calls then say so, and that is what we want.
+        // Both calls fail if the process has ended by itself, which is harmless.
         drop(self.process.kill());
         drop(self.process.wait());
     }
@@ -95,7 +95,7 @@ impl Drop for Guest {
 /// Runs one of the hidden commands: a process inside a namespace of the demo.
 ///
 /// # Errors
-/// When its arguments or its sockets are not as they should be.
+/// If its arguments are invalid, or an operation on its sockets fails.
 pub(crate) fn run(command: &str, arguments: &[String]) -> Result<()> {
     match (command, arguments) {
         ("demo-pod", [name, port]) => serve(name, port.parse().context("port")?),
@@ -105,12 +105,12 @@ pub(crate) fn run(command: &str, arguments: &[String]) -> Result<()> {
     }
 }
 
-/// Answers every connection, of either family, with our name and the address that the client has here.
+/// Answers every connection, of either family, with the pod's name and the client's address.
 fn serve(name: &str, port: u16) -> Result<()> {
     let listener = TcpListener::bind(("::", port)).context("listening")?;
     loop {
         let (mut connection, client) = listener.accept().context("accepting")?;
-        // A client that went away is no reason to stop.
+        // A client may have closed its connection already.
         drop(
             connection
                 .write_all(format!("hello from {name}; you come from {}\n", client.ip().to_canonical()).as_bytes()),
@@ -118,7 +118,7 @@ fn serve(name: &str, port: u16) -> Result<()> {
     }
 }
 
-/// Connects again and again, and prints every answer that differs from the one before, with the time.
+/// Connects repeatedly, and prints every answer that differs from the previous one, with the time.
 fn ask(address: SocketAddr) -> Result<()> {
     let mut last = String::new();
     loop {

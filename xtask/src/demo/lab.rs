@@ -1,11 +1,11 @@
-//! The network of the demo: a client, a node and two pods behind it, each in a namespace of its own.
+//! The network of the demo: a client, a node and two pods behind it, each in its own namespace.
 
 use super::guest::Guest;
 use super::namespace::Namespace;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
-/// How the namespaces hang together, for people.
+/// Description of the topology, for the output.
 pub(crate) const TOPOLOGY: &str = "client (192.0.2.10, 2001:db8::10) - node (192.0.2.1, 2001:db8::1) - pod-1, pod-2";
 
 /// A machine of the demo behind the node.
@@ -40,24 +40,24 @@ pub(crate) const POD_2: Machine = Machine {
     gateway_v6: "fd00:244:2::1",
 };
 
-/// The port that the EndpointSlices of `examples/hello` name.
+/// The port in the EndpointSlices of `examples/hello`.
 const POD_PORT: u16 = 8080;
 
-/// The whole lab; dropping it removes it.
+/// The lab; removed when dropped.
 pub(crate) struct Lab {
     pub(crate) client: Namespace,
-    /// Kept for their ends only; they go before their namespaces.
+    /// Kept until the lab is dropped, and dropped before their namespaces.
     _pods: Vec<Guest>,
     _pod_namespaces: Vec<Namespace>,
     pub(crate) node: Namespace,
-    /// A copy of the example's manifests, to be changed.
+    /// A copy of the example's manifests, for changes.
     pub(crate) manifests: PathBuf,
 }
 
 // === impl Machine ===
 
 impl Machine {
-    /// Joins the machine in `own` to the node, and routes all its traffic there.
+    /// Connects the machine in `own` to the node, and routes all its traffic there.
     fn join(&self, own: &Namespace, node: &Namespace) -> Result<()> {
         let Self { name, v4, v6, gateway_v4, gateway_v6 } = self;
         let peer = node.process();
@@ -75,7 +75,7 @@ impl Machine {
 // === impl Lab ===
 
 impl Lab {
-    /// Makes the namespaces, starts the pods and copies the manifests.
+    /// Creates the namespaces, starts the pods and copies the manifests.
     pub(crate) fn build(example: &Path) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("ferry-demo-{}", std::process::id()));
         let [client, node, pod_1, pod_2] = std::array::from_fn(|_| Namespace::new(&folder));
@@ -96,7 +96,7 @@ impl Lab {
         Ok(Self { client, _pods: pods, _pod_namespaces: pod_namespaces, node, manifests })
     }
 
-    /// Where kube-proxy logs to.
+    /// Path of kube-proxy's log.
     pub(crate) fn log(&self) -> PathBuf {
         self.manifests.with_file_name("kube-proxy.log")
     }

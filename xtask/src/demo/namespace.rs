@@ -1,5 +1,5 @@
-//! A network namespace that lives only as long as a process of ours holds it, so that nothing outlives the demo, however it ends: the
-//! holder reads a pipe from us, and the processes inside ask the kernel to be killed when we die.
+//! A network namespace held by a child process, so that nothing outlives the demo, however it ends: the holder exits at the
+//! end of its input pipe, and the kernel kills the processes inside when this program ends (PR_SET_PDEATHSIG).
 
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsStr;
@@ -7,15 +7,15 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A network namespace, removed when this is dropped.
+/// A network namespace; removed when dropped.
 pub(crate) struct Namespace {
     holder: Child,
 }
 
 impl Namespace {
-    /// A new namespace with its loopback up. `folder` is removed when it ends.
+    /// Creates a namespace with its loopback up. `folder` is removed when the namespace ends.
     pub(crate) fn new(folder: &Path) -> Result<Self> {
-        // The shell outlives an interrupt from the keyboard (which every process of the demo gets), to do the last thing to be done.
+        // The shell ignores an interrupt from the keyboard, which every process of the demo gets, to remove the folder last.
         let script = r#"trap "" INT TERM HUP; cat >/dev/null; rm -rf "$1""#;
         let holder = Command::new("unshare")
             .args(["--net", "sh", "-c", script, "sh"])
@@ -25,7 +25,7 @@ impl Namespace {
             .context("starting unshare")?;
         let namespace = Self { holder };
         namespace.entered()?;
-        // Without duplicate address detection: it would keep the link-local addresses, and with them all IPv6, waiting for two seconds.
+        // Without duplicate address detection, which delays the link-local addresses, and with them all IPv6, by two seconds.
         namespace.shell(
             "ip link set lo up; cd /proc/sys/net/ipv6/conf; echo 0 >all/disable_ipv6
              for at in all default; do echo 0 >$at/accept_dad; done",
@@ -38,7 +38,7 @@ impl Namespace {
         self.holder.id()
     }
 
-    /// Waits until the holder has left our own namespace.
+    /// Waits until the holder has left this program's namespace.
     fn entered(&self) -> Result<()> {
         let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net"));
         let ours = of("self").context("reading our network namespace")?;
@@ -50,7 +50,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// A command inside the namespace, that does not outlive us.
+    /// A command inside the namespace, killed when this program ends.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.process()));
@@ -58,15 +58,15 @@ impl Namespace {
         command
     }
 
-    /// One of this program's own hidden commands inside the namespace.
+    /// One of this program's hidden commands inside the namespace.
     pub(crate) fn guest(&self, command: &str) -> Command {
-        // Not by its path, where a build may meanwhile have put another.
+        // Not by its path, where a build may have put another executable in the meantime.
         let mut guest = self.command(format!("/proc/{}/exe", std::process::id()));
         guest.arg(command);
         guest
     }
 
-    /// A few lines of shell inside the namespace, ended by the first that fails.
+    /// Runs a shell script inside the namespace, up to the first failing command.
     pub(crate) fn shell(&self, script: &str) -> Result<()> {
         crate::shell::run(self.command("sh").args(["-e", "-c", script]))
     }

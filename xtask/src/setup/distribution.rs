@@ -1,4 +1,4 @@
-//! The distribution of this machine, by os-release(5), and the package manager of its family.
+//! Detects the distribution of this machine, by os-release(5), and the package manager of its family.
 
 use std::fs::read_to_string;
 
@@ -25,7 +25,7 @@ pub(crate) struct Distribution {
 impl Family {
     pub(crate) const ALL: [Self; 2] = [Self::Apt, Self::Dnf];
 
-    /// By one identifier of `ID` or `ID_LIKE`.
+    /// The family of one identifier of `ID` or `ID_LIKE`.
     fn by_id(id: &str) -> Option<Self> {
         match id {
             "debian" | "ubuntu" => Some(Self::Apt),
@@ -50,7 +50,7 @@ impl Family {
         }
     }
 
-    /// The command that installs these packages, as an administrator types it.
+    /// The shell command that installs these packages, for messages.
     pub(crate) fn command(self, packages: &[&str]) -> String {
         format!("{} install -y {}", self.manager(), packages.join(" "))
     }
@@ -59,13 +59,13 @@ impl Family {
 // === impl Distribution ===
 
 impl Distribution {
-    /// Reads `/etc/os-release`, or `/usr/lib/os-release` where that is absent.
+    /// Reads `/etc/os-release`, or `/usr/lib/os-release` if that is absent.
     pub(crate) fn of_this_machine() -> Self {
         let text = read_to_string("/etc/os-release").or_else(|_| read_to_string("/usr/lib/os-release"));
         Self::parse(&text.unwrap_or_default())
     }
 
-    /// Reads an os-release file. `ID` counts before the identifiers of `ID_LIKE`, which stand in order of closeness.
+    /// Parses an os-release file. `ID` precedes the identifiers of `ID_LIKE`, which are ordered by closeness.
     fn parse(text: &str) -> Self {
         let like = value(text, "ID_LIKE").unwrap_or_default();
         let id = value(text, "ID");

@@ -1,11 +1,11 @@
-//! The table of needs: each command or file that `cargo xt` runs or reads, and the package that holds it in each family of
+//! The table of needs: each command or file that `cargo xt` uses, and the package that provides it in each family of
 //! distributions.
 
 use super::distribution::Family;
 use crate::shell::on_path;
 use std::path::Path;
 
-/// A part of the project's commands with needs of its own.
+/// A group of the project's commands with the same needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     /// `cargo xt demo`.
@@ -23,14 +23,14 @@ pub(crate) enum Use {
 pub(crate) struct Need {
     /// The command's name, or a description of the file.
     pub(crate) name: &'static str,
-    /// The places of a file, one of which is enough; empty for a command.
+    /// The possible paths of a file, one of which is enough; empty for a command.
     files: &'static [&'static str],
     uses: &'static [Use],
     apt: &'static str,
     dnf: &'static str,
 }
 
-/// All needs that a distribution's package meets. Toolchains (Rust, Go) come from elsewhere.
+/// All needs that are met by a distribution's package. Toolchains (Rust, Go) are installed otherwise.
 const NEEDS: &[Need] = {
     use Use::{Demo, Machines, Rules, Tests};
     &[
@@ -87,7 +87,7 @@ pub(super) fn needs_of(uses: &[Use]) -> impl Iterator<Item = &'static Need> {
     NEEDS.iter().filter(|need| need.uses.iter().any(|one| uses.contains(one)))
 }
 
-/// The names of needs as one enumeration.
+/// The names of needs as an enumeration in a sentence.
 pub(crate) fn names(needs: &[&Need]) -> String {
     needs.iter().map(|need| need.name).collect::<Vec<_>>().join(", ")
 }
@@ -106,7 +106,7 @@ pub(crate) fn packages(needs: &[&Need], family: Family) -> Vec<&'static str> {
 // === impl Need ===
 
 impl Need {
-    /// The package with it.
+    /// The package that provides it.
     fn package(&self, family: Family) -> &'static str {
         match family {
             Family::Apt => self.apt,
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Lower case letters, digits and `+-.`, as both package managers want it.
+    /// True for lower case letters, digits and `+-.`, which both package managers accept.
     fn is_package_name(name: &str) -> bool {
         let allowed = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "+-.".contains(letter);
         name.starts_with(|letter: char| letter.is_ascii_lowercase()) && name.chars().all(allowed)

@@ -6,7 +6,7 @@ use crate::shell::{on_path, run_quietly};
 use anyhow::{Context, Result, bail, ensure};
 use std::process::{Command, Stdio};
 
-/// apt waits so many seconds for its lock: unattended upgrades hold it for a while on a machine that has just started.
+/// Seconds that apt waits for its lock, which unattended upgrades hold for a while on a machine that has just booted.
 const APT_LOCK: &str = "DPkg::Lock::Timeout=120";
 
 /// One run of a package manager.
@@ -72,7 +72,7 @@ fn is_root() -> Result<bool> {
 // === impl Installation ===
 
 impl Installation {
-    /// The commands one after another. None asks anything.
+    /// The commands, in order. None of them is interactive.
     fn commands(&self) -> Vec<Command> {
         let run = |arguments: &[&str]| {
             let mut command = Command::new(self.family.manager());
