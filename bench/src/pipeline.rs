@@ -222,7 +222,7 @@ impl Pipe {
         let (said, turns) = sync_channel(16);
         let engine: Box<dyn Measured> = match mode.backend {
             None if mode == Mode::NFTABLES => {
-                Box::new(engine(Family::V4, CommitTurn::default()).context("opening the engine needs root")?)
+                Box::new(engine(Family::V4, CommitTurn::default()).context("opening the engine, which needs root")?)
             }
             Some(variant) => {
                 let tool = Tool::find(Family::V4, Some(variant))?;

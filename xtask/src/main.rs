@@ -23,23 +23,23 @@ use std::process::ExitCode;
 
 const USAGE: &str = "cargo xt COMMAND
 
-  check                  fmt, clippy, doc, layers, deny: everything that needs no privilege and runs nothing
-  layers                 the allowed dependencies between crates, circles between modules, where unsafe may stand, sizes of files
+  check                  fmt, clippy, doc, layers, deny: all checks that need no privilege and run no test
+  layers                 dependencies between crates, circles between modules, use of unsafe code, sizes of files
   deny                   licences, sources and duplicates of all dependencies, by deny.toml
-  test [--setup]         everything that can fail: check, all tests, fuzz, demo (root); ends with `N passed, N failed`;
+  test [--setup]         all checks and tests: check, tests, fuzz, demo (root); ends with `N passed, N failed`;
                          with --setup installs missing packages first (Debian, Ubuntu, Fedora) and prints their names
-  golden [--accept]      the case folders; with --accept their expected files are written anew
+  golden [--accept]      tests of the case folders; with --accept rewrites their expected files
   fuzz [--seconds 20] [TARGET ...]
                          each fuzz target for that long, two at a time
   mutants [--crate CRATE] [--shard K/N] [--file GLOB]
-                         the share of small changes that tests notice, in the pure crates and the pure files of the modes; hours
+                         mutation testing: the share of mutants that tests kill, in the pure crates and the modes' pure files; takes hours
   vm [--kernel SERIES] [PROGRAM ...]
-                         the tests that depend on the kernel, on Linux 6.1 and 6.12 in emulated machines (root); or a program there
+                         the tests that depend on the kernel, or a program, on Linux 6.1 and 6.12 in emulated machines (root)
   bench [--mode MODE] [--upstream KUBE-PROXY] [SERVICES ...]
                          builds the shipped profile and prints measurements
   bench fleet [--nodes 50] [--services 200] [--endpoints 10] [--changes 1000] [--phases start,churn,unavailable,certificates,restart]
         [--sides alone,ours,upstream] [--upstream KUBE-PROXY] [--cluster 5000] [--keep]
-                         what that many proxies cost one API server, of ours and of upstream's (root)
+                         the load on one API server of that many proxies, ours and upstream's (root)
   demo [--setup] [--release] [--rules]
                          a client, a node and two pods in network namespaces; real traffic through kube-proxy (root)";
 
