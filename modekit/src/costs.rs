@@ -1,4 +1,4 @@
-//! Tests of what a repair costs: it compiles the units that it is about, and few others.
+//! Tests of the cost of a repair: it compiles the affected units, and few others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::memory::good;
 use crate::mode::{KeyOf, Mode};
 use crate::states::{self, everything};
 
-/// A compiler that counts the units that it compiles.
+/// A compiler that counts its compiled units.
 #[derive(Debug)]
 pub struct Counting<C> {
     compile: C,
     compiled: Arc<AtomicUsize>,
 }
 
-/// An engine whose compiler counts.
+/// An engine with a counting compiler.
 pub type CountingEngine<C> = Engine<Counting<C>, MemoryKernel<<C as Compile>::Object>>;
 
 impl<C: Compile> Compile for Counting<C> {
@@ -50,7 +50,7 @@ impl<C: Compile> Compile for Counting<C> {
     }
 }
 
-/// Each object that is lost, one after the other, and the number of units compiled to repair it.
+/// Loses each object in turn; returns the number of units compiled to repair it.
 pub fn compiled_to_repair<C>(
     compile: C,
     delta: Delta,
@@ -81,7 +81,7 @@ where
     keys.into_iter().zip(costs).collect()
 }
 
-/// A service of every kind, and so many alike.
+/// A service of every kind, and `services` equal ones.
 fn many(family: Family, services: u16) -> Delta {
     let mut delta = everything(family);
     for index in 0..services {
@@ -97,7 +97,7 @@ fn many(family: Family, services: u16) -> Delta {
     delta
 }
 
-/// However many services there are: those that the key could be of are compiled a few times.
+/// Independent of the number of services: only the units that the key may belong to are compiled, a few times each.
 pub fn a_repair_of_one_key_compiles_few_units<M: Mode>() {
     for family in Family::ALL {
         let compiled =
@@ -107,7 +107,7 @@ pub fn a_repair_of_one_key_compiles_few_units<M: Mode>() {
     }
 }
 
-/// By the hints of each of its objects every unit is found, and the hints of a key are never none.
+/// The hints of each object's key lead to its unit, and are never empty.
 pub fn hints_lead_to_the_units<M: Mode>() {
     for family in Family::ALL {
         let compiler = M::compiler(family, true);
@@ -119,7 +119,7 @@ pub fn hints_lead_to_the_units<M: Mode>() {
     }
 }
 
-/// By the hints of each of its objects the unit is found.
+/// Checks that the hints of each of the unit's objects lead to the unit.
 pub fn assert_found<C: Compile>(compiler: &C, context: &Context, id: &UnitId, unit: &Unit) {
     let mut objects = Vec::new();
     compiler.compile(context, unit, &mut objects);

@@ -28,7 +28,7 @@ pub struct Proxy<M: Mode> {
     local_addresses: Vec<IpAddr>,
     context: Context,
     now: Instant,
-    /// commits were made to fail since everything was settled
+    /// true if commits were made to fail since the last [`Proxy::settle`]
     troubled: bool,
 }
 
@@ -77,7 +77,7 @@ impl<M: Mode> Proxy<M> {
         self.offer(&services, renewed);
     }
 
-    /// True if the context is another one now.
+    /// Computes the context; true if it has changed.
     fn renew_context(&mut self) -> bool {
         let profile = &M::Compiler::PROFILE;
         let next = context(&self.settings, self.store.node(), &self.local_addresses, profile, self.family);

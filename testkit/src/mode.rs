@@ -1,4 +1,4 @@
-//! The modes that are tested and measured: one row per mode, and per variant of its tool.
+//! The list of tested and measured modes: one row per mode and variant of its tool.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,23 +12,23 @@ use crate::iptables::Backend;
 /// A mode of the executable, in one variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
-    /// identifies the row, on command lines and in folders
+    /// identifier of the row, on command lines and in paths
     pub word: &'static str,
-    /// the configuration's name of it
+    /// its name in the configuration
     pub name: &'static str,
     /// the section of the configuration that holds its settings
     pub section: &'static str,
-    /// where it differs from others
+    /// its capabilities
     pub profile: Profile,
-    /// how session affinity works
+    /// how it stores session affinity
     pub remembers: Remembers,
-    /// the variant of iptables that the machine's kubelet uses, if the mode runs that tool
+    /// the iptables variant of the machine's kubelet, if the mode runs that tool
     pub backend: Option<Backend>,
-    /// the nf_tables table, of each family, in which a change of a Service shows; `None`: it shows in none
+    /// the nf_tables table of each family that every change of a Service affects; `None` if the mode has none
     pub table: Option<&'static str>,
 }
 
-/// No mode has this word.
+/// The error of a word that identifies no mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownMode(String);
 
@@ -61,7 +61,7 @@ impl Mode {
     pub const IPTABLES_LEGACY: Self =
         Self { word: "iptables-legacy", backend: Some(Backend::Legacy), table: None, ..Self::IPTABLES };
 
-    /// Every row, the modes in the order of the executable's list.
+    /// All rows, with the modes in the order of the executable's list.
     pub const ALL: &[Self] = &[Self::IPTABLES, Self::IPTABLES_LEGACY, Self::NFTABLES];
 
     /// The names of the modes, each once.

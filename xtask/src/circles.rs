@@ -1,8 +1,8 @@
-//! The part of `cargo xt layers` that reads paths: modules that import each other.
+//! Finds circular dependencies between modules, for `cargo xt layers`.
 //!
-//! The arrows go between modules of one parent, each with everything below it: between the folders of a crate, and between the
-//! files of a folder. Read are `crate::…`, `super::…` and `self::…`, in `use` and in code, followed through the `use`s of the modules
-//! on their way. Modules for tests only are left out. Methods are not seen: whose they are, only the compiler knows.
+//! A dependency (arrow) connects two modules of one parent, each including everything below it: the folders of a crate, and
+//! the files of a folder. The paths `crate::…`, `super::…` and `self::…` count, in `use` and in code, followed through the `use`s of
+//! the modules on their way. Test modules are left out. Method calls don't count, since only the compiler resolves them.
 
 mod rust;
 
@@ -12,19 +12,19 @@ use rust::Source;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// A module's path from the crate's root, which is the empty one.
+/// A module's path from the crate's root, which has the empty path.
 type Module = Vec<String>;
 
 /// All modules of a crate.
 type Modules = BTreeMap<Module, Source>;
 
-/// The most `use`s that a name is followed through.
+/// Most `use`s that a name is followed through.
 const REEXPORTS: usize = 8;
 
-/// The circles between modules of the packages that are shipped.
+/// Finds the circles between modules of the shipped packages.
 ///
 /// # Errors
-/// When a source file cannot be read.
+/// If a source file can't be read.
 pub(crate) fn faults(metadata: &Metadata, is_shipped: impl Fn(&Package) -> bool) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for package in metadata.packages.iter().filter(|package| is_shipped(package)) {
@@ -38,7 +38,7 @@ pub(crate) fn faults(metadata: &Metadata, is_shipped: impl Fn(&Package) -> bool)
     Ok(faults)
 }
 
-/// Reads a module's file and those of its children, which are in this folder.
+/// Reads a module's file, and those of its children in this folder.
 fn read(file: &Path, folder: &Path, name: Module, modules: &mut Modules) -> Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
     let source = Source::read(&text);
@@ -52,7 +52,7 @@ fn read(file: &Path, folder: &Path, name: Module, modules: &mut Modules) -> Resu
     Ok(())
 }
 
-/// Every circle, with an example of each of its arrows.
+/// Describes every circle, with an example of each of its arrows.
 fn circles(modules: &Modules) -> Vec<String> {
     let mut parents: BTreeMap<Module, Arrows> = BTreeMap::new();
     for (from, source) in modules {
@@ -69,10 +69,10 @@ fn circles(modules: &Modules) -> Vec<String> {
     parents.values().flat_map(around).collect()
 }
 
-/// From child to child, each with an example.
+/// Dependencies from child to child, each with an example.
 type Arrows = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The circles of one parent's children: all arrows between two that reach each other.
+/// The circles of one parent's children: all arrows between modules that reach each other.
 fn around(arrows: &Arrows) -> Vec<String> {
     let mut done = BTreeSet::new();
     let mut faults = Vec::new();
@@ -90,7 +90,7 @@ fn around(arrows: &Arrows) -> Vec<String> {
     faults
 }
 
-/// What can be reached from a module by one arrow or more.
+/// The modules that one or more arrows lead to from a module.
 fn reached(arrows: &Arrows, start: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut open = vec![start.to_owned()];
@@ -104,7 +104,7 @@ fn reached(arrows: &Arrows, start: &str) -> BTreeSet<String> {
     found
 }
 
-/// The module that a path leads to from here: as far as modules go, and through the `use`s of the last.
+/// Resolves a path to a module: along its modules, and through the `use`s of the last one.
 fn target(modules: &Modules, from: &[String], path: &[String], reexports: usize) -> Module {
     let mut at = from.to_vec();
     for (index, segment) in path.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! `cargo xt mutants`: cargo-mutants on the crates and files that are pure, with the share of mutants that tests kill.
+//! `cargo xt mutants`: runs cargo-mutants on the pure crates and files, and computes the share of mutants that tests kill.
 //!
-//! A mutant is one small change of the code, such as another operator or a constant for a function's value. If no test fails with
-//! it, it survives: what it changed is not tested. Survivors that can't be killed, since they change nothing that can be observed, stand
-//! with their reasons in a file, and count neither way.
+//! A mutant is one small change of the code, such as another operator or a constant for a function's value. If no test fails
+//! with it, it survives: the changed behaviour is not tested. Survivors that can't be killed, since they change no observable
+//! behaviour, are listed with their reasons in a file, and count neither as killed nor as survivors.
 
 use crate::layers::is_plane;
 use crate::shell::{Metadata, Package, cargo, install_subcommand};
@@ -12,11 +12,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The crates whose every file is pure.
+/// The crates that are pure as a whole.
 const PURE: &[&str] = &["ferry-family", "ferry-api", "ferry-model", "ferry-plane"];
 
-/// Files, as globs below a crate's `src`, that are no part of it: kernel halves, whose tests need a kernel and minutes, and what
-/// only tests use.
+/// Excluded files, as globs below a crate's `src`: kernel halves, whose tests need a kernel and take minutes, and test helpers.
 const LEFT_OUT: &[(&str, &[&str])] = &[
     ("ferry-plane", &["memory.rs"]),
     (
@@ -50,7 +49,7 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Tests of a plane that need no kernel.
+/// The tests of planes that need no kernel.
 const TESTS_OF_PLANES: &[&str] = &[
     "--lib",
     "--test",
@@ -64,38 +63,38 @@ const TESTS_OF_PLANES: &[&str] = &[
     "the_trace_of_the_mode",
 ];
 
-/// Survivors that are accepted: `PATH: MUTANT // REASON`, one line for each.
+/// File of accepted survivors: `PATH: MUTANT // REASON`, one line each.
 const ACCEPTED: &str = "docs/surviving-mutants.txt";
 
-/// The least share of mutants that must be killed in each crate.
+/// Required share of killed mutants in each crate, in percent.
 const PER_CENT: usize = 90;
 
-/// What is asked for on the command line.
+/// The command line options.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
-    /// one crate; otherwise all
+    /// only this crate; otherwise all
     package: Option<String>,
     /// `K/N`: the part K, counted from 0, of N
     shard: Option<String>,
-    /// only files that fit this glob
+    /// only files that match this glob
     file: Option<String>,
 }
 
-/// What became of the mutants of a crate.
+/// Results of a crate's mutants.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     killed: usize,
-    /// the tests came to no end, which is noticed, too
+    /// mutants whose tests timed out, which counts as killed
     timeout: usize,
-    /// survivors without those that are accepted
+    /// survivors, except accepted ones
     missed: Vec<String>,
     accepted: usize,
 }
 
-/// Runs cargo-mutants, which is built first where it is absent, and prints what became of the mutants.
+/// Runs cargo-mutants, and installs it first if absent; prints the results.
 ///
 /// # Errors
-/// When it fails, or in a crate fewer mutants are killed than must be.
+/// If it fails, or the share of killed mutants in a crate is below [`PER_CENT`].
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let options = Options::parse(arguments)?;
     install_subcommand("mutants")?;
@@ -124,7 +123,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The folder of a run's results. Those of runs with other shards go.
+/// The folder of a run's results. Removes those of runs with other numbers of shards.
 fn folder(metadata: &Metadata, package: &Package, options: &Options) -> Result<PathBuf> {
     let all = metadata.target_directory.join("mutants").join(&package.name);
     if options.file.is_some() {
@@ -138,7 +137,7 @@ fn folder(metadata: &Metadata, package: &Package, options: &Options) -> Result<P
     Ok(all.join(shard))
 }
 
-/// The folders of results beside this one, and this one.
+/// This folder of results, and those of the other shards beside it.
 fn shards(folder: &Path) -> Result<Vec<PathBuf>> {
     let all = subfolders(folder.parent().unwrap_or(folder))?;
     Ok(all.into_iter().filter(|folder| !folder.ends_with("file")).collect())
@@ -177,7 +176,7 @@ fn mutate(metadata: &Metadata, package: &Package, options: &Options, output: &Pa
     }
     let status = command.status().context("starting cargo mutants")?;
     match status.code() {
-        // 2: survivors, 3: timeouts; both are counted from its files.
+        // Exit codes 2 (survivors) and 3 (timeouts): both are counted from the output files.
         Some(0 | 2 | 3) => Ok(()),
         Some(4) => bail!("{}: the tests fail without any mutant", package.name),
         _ => bail!("cargo mutants in {}: {status}", package.name),
@@ -197,7 +196,7 @@ impl Options {
                 "--file" => &mut options.file,
                 other => bail!("unexpected argument {other}"),
             };
-            ensure!(place.replace(value.clone()).is_none(), "{option} is there twice");
+            ensure!(place.replace(value.clone()).is_none(), "{option} is given twice");
         }
         if let Some(package) = options.package.take() {
             let full = if package.starts_with("ferry-") { package } else { format!("ferry-{package}") };
@@ -216,7 +215,7 @@ fn is_mutated(package: &str) -> bool {
     PURE.contains(&package) || is_plane(package)
 }
 
-/// How many survivors of each description are accepted, and not met yet.
+/// Number of accepted survivors by description, minus those found so far.
 #[derive(Debug, Default)]
 struct Accepted(BTreeMap<String, usize>);
 
@@ -242,7 +241,7 @@ impl Accepted {
     }
 }
 
-/// `PATH:LINE:COLUMN: MUTANT` without line and column, which every change of the file moves.
+/// `PATH:LINE:COLUMN: MUTANT` without line and column, which change with every edit of the file.
 fn without_place(mutant: &str) -> String {
     let mut parts = mutant.splitn(4, ':');
     match (parts.next(), parts.next(), parts.next(), parts.next()) {
@@ -260,7 +259,7 @@ fn is_number(text: &str) -> bool {
 // === impl Outcome ===
 
 impl Outcome {
-    /// Adds up the lists that cargo-mutants wrote into these folders.
+    /// Adds up the lists of cargo-mutants' output folders.
     fn read(folders: &[PathBuf], accepted: &mut Accepted) -> Result<Self> {
         let mut outcome = Self::default();
         for folder in folders {
@@ -278,7 +277,7 @@ impl Outcome {
         Ok(outcome)
     }
 
-    /// The share that tests notice, rounded down. Of no mutants all are noticed.
+    /// The share of killed mutants in percent, rounded down; 100 without mutants.
     fn per_cent(&self) -> usize {
         let noticed = self.killed + self.timeout;
         (noticed * 100).checked_div(noticed + self.missed.len()).unwrap_or(100)

@@ -1,22 +1,22 @@
-//! Reads of a source file what matters for arrows between modules: its child modules, its imports, and the paths in it.
+//! Parses the parts of a source file that determine dependencies between modules: child modules, imports and paths.
 
 use std::collections::BTreeMap;
 
-/// One source file.
+/// A parsed source file.
 #[derive(Debug, Default)]
 pub(super) struct Source {
-    /// child modules in files of their own
+    /// child modules in separate files
     pub(super) children: Vec<String>,
     /// paths that begin with `crate`, `super` or `self`
     pub(super) paths: Vec<Vec<String>>,
-    /// names that a `use` brings here, each with its path
+    /// names imported by `use`, each with its path
     pub(super) imports: BTreeMap<String, Vec<String>>,
 }
 
 // === impl Source ===
 
 impl Source {
-    /// Reads the text of a file that compiles.
+    /// Parses the text of a valid source file.
     pub(super) fn read(text: &str) -> Self {
         let tokens = without_tests(&tokens(text));
         let mut source = Self::default();
@@ -47,7 +47,7 @@ impl Source {
     }
 }
 
-/// Reads a path, or several in braces, each with the name that it gets.
+/// Parses a path, or several in braces, each with its imported name.
 fn tree(tokens: &[String], at: &mut usize, before: &[String], paths: &mut Vec<(Vec<String>, String)>) {
     let mut path = before.to_vec();
     while let Some(token) = tokens.get(*at) {
@@ -57,7 +57,7 @@ fn tree(tokens: &[String], at: &mut usize, before: &[String], paths: &mut Vec<(V
                 while tokens.get(*at).is_some_and(|token| token != "}") {
                     let start = *at;
                     tree(tokens, at, &path, paths);
-                    // Whatever stands there, go on.
+                    // Skips an unexpected token.
                     *at += usize::from(*at == start || tokens.get(*at).is_some_and(|token| token == ","));
                 }
                 *at += 1;
@@ -89,7 +89,7 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|first: char| first.is_alphanumeric() || first == '_')
 }
 
-/// Leaves out every item behind `#[cfg(test)]`: to its end by a semicolon, or by the brace that closes it.
+/// Removes every item after `#[cfg(test)]`, up to its semicolon or closing brace.
 fn without_tests(tokens: &[String]) -> Vec<String> {
     const MARK: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
     let mut rest = Vec::new();
@@ -117,7 +117,7 @@ fn without_tests(tokens: &[String]) -> Vec<String> {
     rest
 }
 
-/// Names, `::` and single signs; comments, strings and characters are left out.
+/// Splits a text into names, `::` and single signs, without comments, strings and characters.
 fn tokens(text: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -144,7 +144,7 @@ fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// How long the string or character is that the text begins with, if it does.
+/// Length of the string or character literal at the start of the text, if any.
 fn literal(text: &str) -> Option<usize> {
     let plain = text.strip_prefix('b').unwrap_or(text);
     let prefix = text.len() - plain.len();
@@ -156,7 +156,7 @@ fn literal(text: &str) -> Option<usize> {
     }
     let quote = plain.chars().next().filter(|quote| matches!(quote, '"' | '\''))?;
     let body = plain.get(1..)?;
-    // A lifetime has no second quote behind its first character.
+    // A lifetime has no second quote after its first character.
     let second = body.chars().nth(1);
     if quote == '\'' && !body.starts_with('\\') && second != Some('\'') {
         return None;
