@@ -14,7 +14,7 @@ use crate::chains::Chains;
 use crate::hint::{self, Hint};
 use crate::names::{ChainName, FixedChain, LOCAL_SLOTS, Pick, PortId, SetName, SourcesId};
 use crate::object::{ElementKey, NftKey, NftObject, NodePortMap, Rules, Value, VipMap};
-use crate::shape::{Shape, first_of_scope, is_pooled};
+use crate::shape::{Shape, count, first_of_scope, is_pooled};
 use crate::sources::Ranges;
 use crate::{base, place};
 
@@ -151,11 +151,6 @@ impl Compile for Nftables {
 fn leads_alike(one: &PortState, other: &PortState) -> bool {
     let named = |port: &PortState| (port.protocol, port.affinity, port.frontends.len());
     named(one) == named(other) && one.name == other.name && one.frontends == other.frontends
-}
-
-/// The number of slots that a pool fills.
-pub(crate) fn count(pool: &Pool) -> u32 {
-    u32::try_from(pool.len()).unwrap_or(LOCAL_SLOTS).min(LOCAL_SLOTS)
 }
 
 // === impl PortWriter ===

@@ -6,10 +6,9 @@ use ferry_api::object::Protocol;
 use ferry_model::{FrontendAddr, FrontendKind, PortState, Scope, ServiceState, SourceRanges};
 use ferry_plane::Unit;
 
-use crate::compile::count;
 use crate::names::{ChainName, Pick, PortId, SetName, SourcesId};
 use crate::object::{ElementKey, NftKey};
-use crate::shape::{Shape, is_pooled};
+use crate::shape::{Shape, count, is_pooled};
 use crate::sources::Ranges;
 
 /// Something that a key and the units that may want its object have in common. A key of what has a hash in its name has two

@@ -1,6 +1,6 @@
 //! Maps a frontend's treatment to the elements that implement it: kind of pick chain, scope and first slot, or a refusal.
 
-use ferry_model::{Action, Frontend, FrontendAddr, MAX_COPIES, PortState, Scope, Snat, SourceRanges};
+use ferry_model::{Action, Frontend, FrontendAddr, MAX_COPIES, Pool, PortState, Scope, Snat, SourceRanges};
 
 use crate::names::{ChainName, FixedChain, LOCAL_SLOTS, Pick};
 use crate::object::Value;
@@ -19,6 +19,11 @@ pub(crate) enum Shape {
     Refuse(Value),
     /// left alone: no verdict
     Pass,
+}
+
+/// The number of slots that a pool fills.
+pub(crate) fn count(pool: &Pool) -> u32 {
+    u32::try_from(pool.len()).unwrap_or(LOCAL_SLOTS).min(LOCAL_SLOTS)
 }
 
 // === impl Shape ===
