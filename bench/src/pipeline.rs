@@ -20,7 +20,7 @@ use ferry_kube_proxy::report::{Changes, Reports};
 use ferry_model::Settings;
 use ferry_model::store::Event;
 use ferry_plane::SyncEngine;
-use ferry_plane::mailbox::{Mailbox, Receiver as MailReceiver, Taken};
+use ferry_plane::mailbox::{Arrival, Mailbox, Receiver as MailReceiver};
 use ferry_plane_iptables::{Counters, Features, IptablesEngine, Turn as ToolTurn};
 use ferry_plane_nftables::kernel::Written;
 use ferry_plane_nftables::{CommitTurn, NftablesEngine, engine};
@@ -326,7 +326,8 @@ fn cpu() -> (Duration, Duration) {
 /// The engine's thread: the executable's loop for a change, with time measurements.
 fn drive(mut engine: Box<dyn Measured>, mailbox: &MailReceiver, said: &SyncSender<PassReport>) {
     let stat = || stat_cpu("/proc/thread-self/stat").unwrap_or_default();
-    while let Taken::Delta(delta) = mailbox.take(None) {
+    while mailbox.wait(None) == Arrival::Delta {
+        let Some(delta) = mailbox.take() else { continue };
         let first = engine.is_new();
         let (before, split) = (cpu(), if first { stat() } else { Default::default() });
         engine.offer(delta);

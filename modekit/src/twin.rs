@@ -8,8 +8,10 @@ use ferry_plane::memory::{MemoryKernel, Refers, Side};
 use ferry_plane::{Compile, Delta, Next, Object, Outcome, SyncEngine};
 use proptest::prelude::*;
 
-/// Interval of an engine's idle passes, in milliseconds.
-const TEND: u64 = 250;
+/// Pause in milliseconds between two reads of notifications.
+const PAUSE: u64 = 100;
+/// Pause in milliseconds after a failed pass, however long the engine would wait: faults are single ones here.
+const RETRY: u64 = 250;
 
 /// Time of a change, and its delivery to each engine.
 #[derive(Clone, Debug)]
@@ -35,8 +37,12 @@ pub struct Schedule {
 pub struct Twin<C: Compile> {
     /// the engine
     pub engine: Engine<C, Side<C::Object>>,
-    /// time of the next idle pass
-    tend: u64,
+    /// time of the pass that the engine has asked for
+    tend: Option<u64>,
+    /// time of the next read of notifications
+    listens: u64,
+    /// milliseconds by which its reads follow those of the other engine
+    offset: u64,
     /// repaired objects
     pub repairs: usize,
     /// contested objects, whose repair was delayed
@@ -97,12 +103,12 @@ where
     C::Object: Refers + Send,
     <C::Object as Object>::Key: Send,
 {
-    /// Starts an engine. The idle passes of two engines alternate, by `index`.
+    /// Starts an engine. `index` milliseconds separate the reads of two engines.
     pub fn new(compile: C, side: Side<C::Object>, index: u64, delta: Delta, now: Instant) -> Self {
         let mut engine = Engine::new(compile, side);
         engine.offer(delta);
         assert!(engine.sync(now).error.is_none());
-        Self { engine, tend: 1 + 120 * index, repairs: 0, contested: 0, errors: 0, full: 0 }
+        Self { engine, tend: None, listens: 0, offset: index, repairs: 0, contested: 0, errors: 0, full: 0 }
     }
 
     /// Simulates one millisecond.
@@ -112,9 +118,13 @@ where
             let outcome = self.engine.sync(now);
             self.note(clock, &outcome);
         }
-        if clock >= self.tend {
+        if self.engine.kernel().is_notified() && clock >= self.listens {
+            self.listens = clock + PAUSE + self.offset;
+            self.tend = Some(clock + self.offset);
+        }
+        if self.tend.is_some_and(|due| clock >= due) {
+            self.tend = None;
             let outcome = self.engine.tend(now);
-            self.tend = clock + TEND;
             self.note(clock, &outcome);
         }
     }
@@ -126,7 +136,9 @@ where
         self.full += usize::from(outcome.full);
         if let Next::RetryAfter(pause) = outcome.next {
             let millis = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
-            self.tend = self.tend.min(clock + millis.max(1));
+            let longest = if outcome.error.is_some() { RETRY } else { u64::MAX };
+            let due = clock + millis.clamp(1, longest);
+            self.tend = Some(self.tend.map_or(due, |known| known.min(due)));
         }
     }
 

@@ -2,9 +2,10 @@
 //! servers and the addresses of a device.
 
 use std::io;
+use std::task::Waker;
 use std::time::Instant;
 
-use crate::{Applied, Batch, CommitError, CommitFailure, Extent, Kernel, Object, Op, Refusal, Served, Tended};
+use crate::{Applied, Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Object, Op, Refusal, Served};
 
 /// One subsystem of a mode.
 pub trait Layer<O: Object>: Send {
@@ -12,6 +13,8 @@ pub trait Layer<O: Object>: Send {
     fn holds(&self, key: &O::Key) -> bool;
     /// The kernel half of the subsystem.
     fn kernel(&mut self) -> &mut dyn Kernel<O>;
+    /// When the kernel half wants its time, see [`Kernel::wake`].
+    fn wake(&self, now: Instant) -> Option<Instant>;
 }
 
 /// The layers of a mode, bottom first. An object refers only to objects of its own layer and of those below.
@@ -21,7 +24,7 @@ pub trait Layer<O: Object>: Send {
 pub struct Layered<O: Object> {
     layers: Vec<Box<dyn Layer<O>>>,
     /// foreign changes that a layer reported before another one failed to
-    unreported: Option<Extent<O::Key>>,
+    unreported: Drift<O::Key>,
 }
 
 /// The operations of a batch that concern one layer.
@@ -36,7 +39,7 @@ struct Part<O> {
 impl<O: Object> Layered<O> {
     /// Of these layers, bottom first. Each key is held by exactly one.
     pub fn new(layers: Vec<Box<dyn Layer<O>>>) -> Self {
-        Self { layers, unreported: None }
+        Self { layers, unreported: Drift::default() }
     }
 
     fn layer_of(&self, key: &O::Key) -> Option<usize> {
@@ -104,12 +107,11 @@ impl<O: Object> Kernel<O> for Layered<O> {
         self.layers.iter_mut().flat_map(|layer| layer.kernel().foreign_serves()).collect()
     }
 
-    fn news(&mut self) -> Result<Option<Extent<O::Key>>, CommitError> {
+    fn news(&mut self) -> Result<Drift<O::Key>, CommitError> {
         for layer in &mut self.layers {
-            let news = layer.kernel().news()?;
-            self.unreported = union(self.unreported.take(), news);
+            self.unreported.merge(layer.kernel().news()?);
         }
-        Ok(self.unreported.take())
+        Ok(std::mem::take(&mut self.unreported))
     }
 
     fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitFailure> {
@@ -127,26 +129,19 @@ impl<O: Object> Kernel<O> for Layered<O> {
         downwards.iter().rev().try_for_each(|(layer, part)| self.commit_part(*layer, part, &mut written))
     }
 
-    fn tend(&mut self, now: Instant) -> Result<Tended<O::Key>, CommitError> {
-        let mut first = None;
+    fn tend(&mut self, now: Instant) -> Result<Drift<O::Key>, CommitError> {
         for layer in &mut self.layers {
-            let Tended { wake, drift } = layer.kernel().tend(now)?;
-            first = first.into_iter().chain(wake).min();
-            self.unreported = union(self.unreported.take(), drift);
+            self.unreported.merge(layer.kernel().tend(now)?);
         }
-        Ok(Tended { wake: first, drift: self.unreported.take() })
+        Ok(std::mem::take(&mut self.unreported))
     }
-}
 
-/// Both extents.
-fn union<K>(one: Option<Extent<K>>, other: Option<Extent<K>>) -> Option<Extent<K>> {
-    match (one, other) {
-        (None, extent) | (extent, None) => extent,
-        (Some(Extent::Keys(mut keys)), Some(Extent::Keys(more))) => {
-            keys.extend(more);
-            Some(Extent::Keys(keys))
-        }
-        (Some(Extent::All), Some(_)) | (Some(_), Some(Extent::All)) => Some(Extent::All),
+    fn wake(&self, now: Instant) -> Option<Instant> {
+        self.layers.iter().filter_map(|layer| layer.wake(now)).min()
+    }
+
+    fn wake_by(&mut self, waker: &Waker) {
+        self.layers.iter_mut().for_each(|layer| layer.kernel().wake_by(waker));
     }
 }
 

@@ -6,6 +6,7 @@
 mod attempt;
 mod batch;
 mod diff;
+mod drift;
 pub mod engine;
 mod failure;
 pub mod layered;
@@ -21,12 +22,14 @@ use std::fmt;
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use ferry_api::object::Protocol;
+use ferry_api::object::{Family, Protocol};
 use ferry_model::{BaseState, Context, FrontendAddr, Packet, Profile, ServiceState, Verdict};
 
 pub use batch::{Batch, Op};
+pub use drift::{Drift, Extent};
 pub use failure::{Applied, CommitError, CommitFailure, Refusal};
 pub use ferry_api::object::ObjectName;
 pub use turn::Turn;
@@ -185,38 +188,34 @@ pub trait Kernel<O: Object> {
         Vec::new()
     }
     /// Foreign changes since the last call, or since [`Kernel::tend`] returned some. Called before a commit, so that a change
-    /// that another writer made first starts from the actual state. `None` also where only `tend` can report them.
+    /// that another writer made first starts from the actual state. Nothing also where only `tend` can report them.
     ///
     /// # Errors
     /// If the notifications can't be read.
-    fn news(&mut self) -> Result<Option<Extent<O::Key>>, CommitError> {
-        Ok(None)
+    fn news(&mut self) -> Result<Drift<O::Key>, CommitError> {
+        Ok(Drift::default())
     }
     /// Makes the difference: all or nothing where the kernel can, otherwise in the order of [`Batch::operations`].
     ///
     /// # Errors
     /// With [`Applied::Unknown`] if some of the batch may be in force: the engine reads its keys back before it goes on.
     fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitFailure>;
-    /// The plane's own time: memories to purge, notifications to look at. Called at every turn of the run loop.
-    fn tend(&mut self, now: Instant) -> Result<Tended<O::Key>, CommitError>;
-}
-
-/// How much to look at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Extent<K> {
-    /// everything that carries our names
-    All,
-    /// these
-    Keys(Vec<K>),
-}
-
-/// What [`Kernel::tend`] found.
-#[derive(Clone, Debug)]
-pub struct Tended<K> {
-    /// when to call again at the latest
-    pub wake: Option<Instant>,
-    /// what somebody else changed, so that a repair costs what the damage costs
-    pub drift: Option<Extent<K>>,
+    /// The plane's own time: memories to purge, objects to delete late, foreign changes since the last call. Called when the
+    /// waker was woken, when the time of [`Kernel::wake`] has come, and after a failed pass.
+    ///
+    /// # Errors
+    /// If foreign changes can't be found out.
+    fn tend(&mut self, now: Instant) -> Result<Drift<O::Key>, CommitError>;
+    /// When [`Kernel::tend`] is to be called at the latest, asked after every pass. `None`: only when the waker is woken. There is no
+    /// other clock: a kernel without notifications returns when it wants to look for foreign changes.
+    fn wake(&self, now: Instant) -> Option<Instant> {
+        let _ = now;
+        None
+    }
+    /// Sets what is to be woken when [`Kernel::tend`] or [`Kernel::news`] has foreign changes to return.
+    fn wake_by(&mut self, waker: &Waker) {
+        let _ = waker;
+    }
 }
 
 /// What the run loop sees. Time is an argument.
@@ -229,8 +228,12 @@ pub trait SyncEngine: Send {
     fn repair(&mut self, now: Instant) -> Outcome;
     /// Gives the plane its time, and mends the drift it finds.
     fn tend(&mut self, now: Instant) -> Outcome;
+    /// Sets what is woken when [`SyncEngine::tend`] has something to do before the time that the last pass returned.
+    fn wake_by(&mut self, waker: &Waker);
     /// Shows every unit in force.
     fn each_unit(&self, see: &mut dyn FnMut(&Unit));
+    /// Shows every unit that was offered and isn't in force.
+    fn each_pending(&self, see: &mut dyn FnMut(&UnitId));
     /// What a repair would do, as text.
     fn plan(&mut self) -> Result<Batch<String>, CommitError>;
     /// Removes all that is ours but what [`Object::stays`], in one batch; returns the number of objects. After an error some,
@@ -282,11 +285,20 @@ pub struct Outcome {
 /// When an engine wants its next turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Next {
-    /// when something changes
+    /// when something changes, or the waker is woken
     #[default]
     Idle,
     /// after this time
     RetryAfter(Duration),
+}
+
+/// The name of the thread that drives the engine of a family. By it the kernel's notifications tell the commits of another proxy from
+/// those of other programs.
+pub const fn thread_name(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "sync-v4",
+        Family::V6 => "sync-v6",
+    }
 }
 
 // === impl Before ===

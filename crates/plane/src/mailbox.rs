@@ -1,6 +1,8 @@
-//! Hand-over of [`Delta`]s between threads: the latest wins, so a slow kernel makes changes coalesce, never queue.
+//! Hand-over of [`Delta`]s between threads: the latest wins, so a slow kernel makes changes coalesce, never queue. What the engine's
+//! thread waits for besides, foreign changes, wakes it by the same mailbox.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use crate::Delta;
@@ -17,11 +19,13 @@ pub struct Sender(Arc<Shared>);
 #[derive(Debug)]
 pub struct Receiver(Arc<Shared>);
 
-/// What [`Receiver::take`] brings.
-#[derive(Debug)]
-pub enum Taken {
-    /// everything put in since the last one
-    Delta(Delta),
+/// What [`Receiver::wait`] waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// a change was put in since the last wait
+    Delta,
+    /// the waker was woken since the last wait
+    Woken,
     /// nothing came in time
     Timeout,
     /// nothing will come any more
@@ -37,6 +41,9 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     delta: Option<Delta>,
+    /// a change was put in that no wait has returned yet
+    fresh: bool,
+    woken: bool,
     senders: usize,
 }
 
@@ -46,7 +53,7 @@ impl Mailbox {
     /// Makes a mailbox.
     #[expect(clippy::new_ret_no_self, reason = "a mailbox is its two ends")]
     pub fn new() -> (Sender, Receiver) {
-        let state = State { delta: None, senders: 1 };
+        let state = State { delta: None, fresh: false, woken: false, senders: 1 };
         let shared = Arc::new(Shared { state: Mutex::new(state), filled: Condvar::new() });
         (Sender(Arc::clone(&shared)), Receiver(shared))
     }
@@ -62,6 +69,7 @@ impl Sender {
             Some(waiting) => waiting.merge(delta),
             None => state.delta = Some(delta),
         }
+        state.fresh = true;
         drop(state);
         self.0.filled.notify_one();
     }
@@ -88,25 +96,55 @@ impl Clone for Sender {
 // === impl Receiver ===
 
 impl Receiver {
-    /// Waits for a change; without a timeout, for ever. What was put in before the senders went is still delivered.
-    pub fn take(&self, timeout: Option<Duration>) -> Taken {
+    /// Waits for a change, or for the waker; without a timeout, for ever. What was put in before the senders went is still returned.
+    pub fn wait(&self, timeout: Option<Duration>) -> Arrival {
         let state = self.0.lock();
-        let waits = |state: &mut State| state.delta.is_none() && state.senders > 0;
+        let waits = |state: &mut State| !state.fresh && !state.woken && state.senders > 0;
         let mut state = match timeout {
             None => self.0.filled.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner),
             Some(timeout) => {
                 self.0.filled.wait_timeout_while(state, timeout, waits).unwrap_or_else(PoisonError::into_inner).0
             }
         };
-        match state.delta.take() {
-            Some(delta) => Taken::Delta(delta),
-            None if state.senders == 0 => Taken::Closed,
-            None => Taken::Timeout,
+        if std::mem::take(&mut state.fresh) {
+            Arrival::Delta
+        } else if std::mem::take(&mut state.woken) {
+            Arrival::Woken
+        } else if state.senders == 0 {
+            Arrival::Closed
+        } else {
+            Arrival::Timeout
         }
+    }
+
+    /// Takes everything that was put in and not taken.
+    pub fn take(&self) -> Option<Delta> {
+        self.0.lock().delta.take()
+    }
+
+    /// How many units wait to be taken; `None` if nothing does.
+    pub fn waiting(&self) -> Option<usize> {
+        self.0.lock().delta.as_ref().map(|delta| delta.units.len())
+    }
+
+    /// Wakes the thread that waits.
+    pub fn waker(&self) -> Waker {
+        Arc::clone(&self.0).into()
     }
 }
 
 // === impl Shared ===
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.lock().woken = true;
+        self.filled.notify_one();
+    }
+}
 
 impl Shared {
     /// No holder can leave the state half changed, so a poisoned lock is still good.
@@ -152,9 +190,11 @@ mod tests {
         sender.put(gone("a"));
         sender.put(gone("b"));
         sender.put(gone("a"));
-        let Taken::Delta(delta) = receiver.take(None) else { panic!("nothing came") };
-        assert_eq!(delta.units.len(), 2);
-        assert!(matches!(receiver.take(Some(Duration::ZERO)), Taken::Timeout));
+        assert_eq!(receiver.wait(None), Arrival::Delta);
+        assert_eq!(receiver.waiting(), Some(2));
+        assert_eq!(receiver.take().unwrap().units.len(), 2);
+        assert_eq!(receiver.wait(Some(Duration::ZERO)), Arrival::Timeout);
+        assert!(receiver.take().is_none() && receiver.waiting().is_none());
     }
 
     #[test]
@@ -180,7 +220,7 @@ mod tests {
             let units = [(id.clone(), Some(unit(affinity)))].into();
             sender.put(Delta { context: mark.map(context), units });
         }
-        let Taken::Delta(delta) = receiver.take(None) else { panic!("nothing came") };
+        let delta = receiver.take().unwrap();
         assert_eq!(delta.units.get(&id).unwrap().as_deref(), Some(&*unit(true)));
         assert_eq!(delta.context.unwrap().masquerade_mark, 2, "a change without one leaves it");
     }
@@ -192,15 +232,47 @@ mod tests {
         drop(sender);
         other.put(gone("a"));
         drop(other);
-        assert!(matches!(receiver.take(None), Taken::Delta(_)));
-        assert!(matches!(receiver.take(None), Taken::Closed));
+        assert_eq!(receiver.wait(None), Arrival::Delta);
+        assert_eq!(receiver.wait(None), Arrival::Closed);
+        assert!(receiver.take().is_some());
+    }
+
+    #[test]
+    fn what_is_not_taken_is_waited_for_once() {
+        let (sender, receiver) = Mailbox::new();
+        sender.put(gone("a"));
+        assert_eq!(receiver.wait(None), Arrival::Delta);
+        assert_eq!(receiver.wait(Some(Duration::ZERO)), Arrival::Timeout, "nothing new");
+        sender.put(gone("b"));
+        assert_eq!(receiver.wait(None), Arrival::Delta);
+        assert_eq!(receiver.take().unwrap().units.len(), 2);
+    }
+
+    #[test]
+    fn the_waker_is_no_change_and_delays_none() {
+        let (sender, receiver) = Mailbox::new();
+        let waker = receiver.waker();
+        waker.wake_by_ref();
+        waker.wake_by_ref();
+        sender.put(gone("a"));
+        assert_eq!(receiver.wait(None), Arrival::Delta);
+        assert_eq!(receiver.wait(None), Arrival::Woken);
+        assert_eq!(receiver.wait(Some(Duration::ZERO)), Arrival::Timeout);
     }
 
     #[test]
     fn a_sleeping_receiver_wakes() {
         let (sender, receiver) = Mailbox::new();
-        let thread = std::thread::spawn(move || matches!(receiver.take(None), Taken::Delta(_)));
+        let (waker, woken) = (receiver.waker(), std::sync::mpsc::channel());
+        let thread = std::thread::spawn(move || {
+            for _ in 0..2 {
+                woken.0.send(receiver.wait(None)).unwrap();
+            }
+        });
         sender.put(gone("a"));
-        assert!(thread.join().unwrap());
+        assert_eq!(woken.1.recv(), Ok(Arrival::Delta));
+        waker.wake();
+        assert_eq!(woken.1.recv(), Ok(Arrival::Woken));
+        thread.join().unwrap();
     }
 }

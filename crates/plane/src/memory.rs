@@ -6,7 +6,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::{Applied, Batch, CommitError, CommitFailure, Extent, Kernel, Object, Op, Tended};
+use crate::{Applied, Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Object, Op};
 
 /// An object that can say what it refers to, so that the order of operations can be checked.
 pub trait Refers: Object {
@@ -67,7 +67,7 @@ pub struct MemoryKernel<O: Object> {
     pub starved: Vec<O::Key>,
     /// keys whose deletion fails with `EBUSY`
     pub in_use: Vec<O::Key>,
-    /// what somebody else did since the last look
+    /// what somebody else did since the last look; who that was isn't known
     pub touched: Vec<O::Key>,
     /// nothing of what somebody else does is heard
     pub deaf: bool,
@@ -79,7 +79,8 @@ pub struct MemoryKernel<O: Object> {
     pub violations: Vec<String>,
 }
 
-/// One of two ways to the same kernel in memory: each is told what came by the other, or by a third.
+/// One of two ways to the same kernel in memory: each is notified of the commits of the other, which is a proxy, and of what a third
+/// writer does, which is none.
 #[derive(Debug)]
 pub struct Side<O: Object> {
     shared: Arc<Mutex<Shared<O>>>,
@@ -91,8 +92,15 @@ pub struct Side<O: Object> {
 #[derive(Debug)]
 struct Shared<O: Object> {
     memory: MemoryKernel<O>,
-    /// what each side has not heard of yet
-    news: [Vec<O::Key>; 2],
+    /// what each side has not read yet
+    news: [News<O::Key>; 2],
+}
+
+/// Changed keys, by writer.
+#[derive(Debug)]
+struct News<K> {
+    by_proxies: Vec<K>,
+    by_others: Vec<K>,
 }
 
 // === impl MemoryKernel ===
@@ -255,13 +263,11 @@ impl<O: Refers> Kernel<O> for MemoryKernel<O> {
         Ok(())
     }
 
-    fn tend(&mut self, _now: Instant) -> Result<Tended<O::Key>, CommitError> {
+    fn tend(&mut self, _now: Instant) -> Result<Drift<O::Key>, CommitError> {
         if self.deaf {
             return Err(CommitError::Busy(io::Error::other("deaf")));
         }
-        let touched = std::mem::take(&mut self.touched);
-        let drift = if touched.is_empty() { None } else { Some(Extent::Keys(touched)) };
-        Ok(Tended { wake: None, drift })
+        Ok(Drift { by_proxies: extent(std::mem::take(&mut self.touched)), by_others: None })
     }
 }
 
@@ -294,7 +300,7 @@ impl Failing {
 impl<O: Refers> Side<O> {
     /// Both ways to one kernel.
     pub fn pair() -> [Self; 2] {
-        let shared = Arc::new(Mutex::new(Shared { memory: MemoryKernel::default(), news: [Vec::new(), Vec::new()] }));
+        let shared = Arc::new(Mutex::new(Shared { memory: MemoryKernel::default(), news: Default::default() }));
         [0, 1].map(|index| Self { shared: Arc::clone(&shared), index, has_news: false })
     }
 
@@ -305,20 +311,39 @@ impl<O: Refers> Side<O> {
     }
 
     /// Foreign changes since the last call.
-    fn touched(&self) -> Option<Extent<O::Key>> {
+    fn touched(&self) -> Drift<O::Key> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let touched = shared.news.get_mut(self.index).map(std::mem::take).unwrap_or_default();
-        (!touched.is_empty()).then_some(Extent::Keys(touched))
+        let News { by_proxies, by_others } = shared.news.get_mut(self.index).map(std::mem::take).unwrap_or_default();
+        Drift { by_proxies: extent(by_proxies), by_others: extent(by_others) }
     }
 
-    /// Gives the kernel; what is touched there, both sides hear of.
+    /// True if there are foreign changes that were not read yet: the kernel half would wake its engine.
+    pub fn is_notified(&self) -> bool {
+        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.news.get(self.index).is_some_and(|news| !news.by_proxies.is_empty() || !news.by_others.is_empty())
+    }
+
+    /// Gives the kernel to a third writer; both sides are notified of what is touched there.
     pub fn with<R>(&self, work: impl FnOnce(&mut MemoryKernel<O>) -> R) -> R {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let result = work(&mut shared.memory);
         let touched = std::mem::take(&mut shared.memory.touched);
-        shared.news.iter_mut().for_each(|news| news.extend(touched.iter().cloned()));
+        shared.news.iter_mut().for_each(|news| news.by_others.extend(touched.iter().cloned()));
         result
     }
+}
+
+// === impl News ===
+
+// Derived, this would ask for the same of the keys.
+impl<K> Default for News<K> {
+    fn default() -> Self {
+        Self { by_proxies: Vec::new(), by_others: Vec::new() }
+    }
+}
+
+fn extent<K>(keys: Vec<K>) -> Option<Extent<K>> {
+    (!keys.is_empty()).then_some(Extent::Keys(keys))
 }
 
 impl<O: Refers> Kernel<O> for Side<O> {
@@ -330,8 +355,8 @@ impl<O: Refers> Kernel<O> for Side<O> {
         self.with(|memory| memory.read_back(extent))
     }
 
-    fn news(&mut self) -> Result<Option<Extent<O::Key>>, CommitError> {
-        Ok(if self.has_news { self.touched() } else { None })
+    fn news(&mut self) -> Result<Drift<O::Key>, CommitError> {
+        Ok(if self.has_news { self.touched() } else { Drift::default() })
     }
 
     fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitFailure> {
@@ -341,12 +366,12 @@ impl<O: Refers> Kernel<O> for Side<O> {
         }
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         for (_, news) in shared.news.iter_mut().enumerate().filter(|(index, _)| *index != self.index) {
-            news.extend(batch.operations().map(|(_, _, object)| object.key()));
+            news.by_proxies.extend(batch.operations().map(|(_, _, object)| object.key()));
         }
         result
     }
 
-    fn tend(&mut self, _now: Instant) -> Result<Tended<O::Key>, CommitError> {
-        Ok(Tended { wake: None, drift: self.touched() })
+    fn tend(&mut self, _now: Instant) -> Result<Drift<O::Key>, CommitError> {
+        Ok(self.touched())
     }
 }

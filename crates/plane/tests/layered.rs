@@ -19,7 +19,7 @@ use ferry_modekit::memory::{half_way, rest};
 use ferry_plane::engine::Engine;
 use ferry_plane::layered::{Layer, Layered};
 use ferry_plane::memory::{Failing, Fault, MemoryKernel};
-use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Extent, Kernel, Object, Op, SyncEngine, Tended};
+use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Object, Op, SyncEngine};
 use proptest::prelude::*;
 use toy::world::{Change, World, changes};
 use toy::{Toy, ToyCompile, ToyKey};
@@ -65,9 +65,9 @@ impl Kernel<Toy> for View {
         result
     }
 
-    fn tend(&mut self, _: Instant) -> Result<Tended<ToyKey>, CommitError> {
+    fn tend(&mut self, _: Instant) -> Result<Drift<ToyKey>, CommitError> {
         let touched = std::mem::take(&mut *locked(&self.touched));
-        Ok(Tended { wake: None, drift: (!touched.is_empty()).then_some(Extent::Keys(touched)) })
+        Ok(if touched.is_empty() { Drift::default() } else { Drift::by_proxies(Extent::Keys(touched)) })
     }
 }
 
@@ -78,6 +78,10 @@ impl Layer<Toy> for View {
 
     fn kernel(&mut self) -> &mut dyn Kernel<Toy> {
         self
+    }
+
+    fn wake(&self, now: Instant) -> Option<Instant> {
+        Kernel::wake(self, now)
     }
 }
 

@@ -13,7 +13,7 @@ mod toy;
 use std::time::{Duration, Instant};
 
 use ferry_plane::engine::Engine;
-use ferry_plane::memory::{Fault, MemoryKernel};
+use ferry_plane::memory::{Fault, MemoryKernel, Side};
 use ferry_plane::{Next, SyncEngine};
 use toy::world::World;
 use toy::{Toy, ToyCompile, ToyKey};
@@ -109,14 +109,32 @@ fn a_failed_turn_is_repeated_after_twice_the_time_up_to_ten_seconds() {
 }
 
 #[test]
-fn a_foreign_change_is_looked_at_within_a_moment() {
+fn a_change_by_an_unknown_writer_is_compared_within_a_moment() {
     let world = World::new();
     let now = Instant::now();
     let mut engine = started(&world, now);
     engine.kernel_mut().lose(&ToyKey::Frontend(0));
-    let Next::RetryAfter(wait) = engine.tend(now).next else { panic!("no second look") };
-    assert!(wait <= 150 * MS, "{wait:?}");
+    let Next::RetryAfter(wait) = engine.tend(now).next else { panic!("no comparison") };
+    assert!(wait <= 200 * MS, "{wait:?}");
     assert_eq!(engine.tend(now + wait).repairs, 1);
+}
+
+#[test]
+fn damage_by_a_program_that_is_no_proxy_is_mended_at_once() {
+    let world = World::new();
+    let now = Instant::now();
+    let [side, _] = Side::pair();
+    let mut engine = Engine::new(ToyCompile, side);
+    engine.offer(world.delta());
+    assert!(engine.sync(now).error.is_none());
+    engine.kernel().with(|memory| memory.lose(&ToyKey::Frontend(0)));
+    let outcome = engine.tend(now);
+    assert_eq!((outcome.repairs, outcome.next), (1, Next::Idle));
+    engine.kernel().with(MemoryKernel::flush);
+    // It goes on: its last change is waited for.
+    let outcome = engine.tend(now + 100 * MS);
+    assert_eq!((outcome.repairs, outcome.next), (0, Next::RetryAfter(150 * MS)));
+    assert!(engine.tend(now + 250 * MS).repairs > 1);
 }
 
 #[test]

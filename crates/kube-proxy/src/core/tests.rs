@@ -4,7 +4,7 @@ use std::time::Duration;
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::wire::{Document, decode_manifest};
 use ferry_model::{DetectLocal, FrontendAddr, LocalDetector, NodePortAddresses, NodePortSelection};
-use ferry_plane::mailbox::{Mailbox, Receiver, Taken};
+use ferry_plane::mailbox::{Arrival, Mailbox, Receiver};
 
 use super::*;
 use crate::events::{Event as Told, Inbox, Level, Regarding};
@@ -78,11 +78,7 @@ impl Bench {
 
     /// What waits for each family.
     fn taken(&self) -> Vec<Option<Delta>> {
-        let take = |mailbox: &Receiver| match mailbox.take(Some(Duration::ZERO)) {
-            Taken::Delta(delta) => Some(delta),
-            Taken::Timeout | Taken::Closed => None,
-        };
-        self.mailboxes.iter().map(take).collect()
+        self.mailboxes.iter().map(Receiver::take).collect()
     }
 }
 
@@ -411,8 +407,8 @@ fn without_an_address_the_wait_ends_by_itself() {
     let Bench { core, mailboxes, eligible, .. } = bench;
     let thread = std::thread::spawn(move || Desk::new(core).run(&receiver));
     sender.send(Input::Events(Vec::new())).unwrap();
-    let taken = mailboxes[0].take(Some(Duration::from_secs(10)));
-    assert!(matches!(taken, Taken::Delta(delta) if delta.context.is_some()));
+    assert_eq!(mailboxes[0].wait(Some(Duration::from_secs(10))), Arrival::Delta);
+    assert!(mailboxes[0].take().is_some_and(|delta| delta.context.is_some()));
     assert!(!eligible.load(Ordering::Relaxed), "a node that the cluster doesn't know");
     drop(sender);
     assert_eq!(thread.join().unwrap(), Ok(()));
@@ -590,7 +586,7 @@ fn a_source_hands_over_on_its_own_thread() {
     let mut batch = events(&service("a", "10.96.0.1", ""));
     batch.extend([Kind::Node, Kind::ServiceCidr, Kind::Service, Kind::EndpointSlice].map(Event::Synced));
     sink.deliver(batch).unwrap();
-    assert!(matches!(mailboxes[0].take(Some(Duration::ZERO)), Taken::Delta(delta) if delta.context.is_some()));
+    assert!(mailboxes[0].take().is_some_and(|delta| delta.context.is_some()));
     assert!(inputs.try_recv().is_err(), "the thread of the core need not wake up");
 }
 
@@ -628,7 +624,7 @@ fn a_small_batch_does_not_overtake_a_large_one() {
     queued.into_iter().for_each(|input| replay.send(input).unwrap());
     drop(replay);
     desk.run(&inputs).unwrap();
-    let Taken::Delta(delta) = mailboxes[0].take(Some(Duration::ZERO)) else { panic!("nothing was handed over") };
+    let delta = mailboxes[0].take().expect("something was handed over");
     let unit = delta.units[&UnitId::Service(ObjectName::new("default", "a"))].as_deref();
     let Some(Unit::Service(state)) = unit else { panic!("{unit:?}") };
     let FrontendAddr::Vip(address, _) = state.ports[0].frontends[0].at else { panic!("{state:?}") };

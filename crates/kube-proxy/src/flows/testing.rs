@@ -1,8 +1,9 @@
 //! An engine for tests that report the outcome of a turn.
 
+use std::task::Waker;
 use std::time::Instant;
 
-use ferry_plane::{Batch, CommitError, Delta, Outcome, Served, SyncEngine, Unit};
+use ferry_plane::{Batch, CommitError, Delta, Outcome, Served, SyncEngine, Unit, UnitId};
 
 /// An engine that holds these units, and does nothing.
 pub(crate) struct Holds(pub(crate) Vec<Unit>);
@@ -18,9 +19,11 @@ impl SyncEngine for Holds {
     fn tend(&mut self, _: Instant) -> Outcome {
         Outcome::default()
     }
+    fn wake_by(&mut self, _: &Waker) {}
     fn each_unit(&self, see: &mut dyn FnMut(&Unit)) {
         self.0.iter().for_each(see);
     }
+    fn each_pending(&self, _: &mut dyn FnMut(&UnitId)) {}
     fn plan(&mut self) -> Result<Batch<String>, CommitError> {
         Ok(Batch::default())
     }

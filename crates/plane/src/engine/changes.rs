@@ -51,7 +51,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     ) -> Result<(), CommitError> {
         // `tend` reports notifications that can't be read; pending units are committed all the same.
         if !self.pending.is_empty()
-            && let Ok(Some(drift)) = self.kernel.news()
+            && let Ok(drift) = self.kernel.news()
         {
             self.suspects.touched(drift, now);
         }

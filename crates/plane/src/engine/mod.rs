@@ -22,6 +22,7 @@ mod unverified;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ferry_model::Context;
@@ -67,8 +68,6 @@ pub struct Engine<C: Compile, K> {
     starved: usize,
     /// turns that failed in a row
     failures: u32,
-    /// when the plane wants its time
-    wake: Option<Instant>,
 }
 
 type KeyOf<C> = <<C as Compile>::Object as Object>::Key;
@@ -125,7 +124,6 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             portion: C::PORTION,
             starved: 0,
             failures: 0,
-            wake: None,
         }
     }
 
@@ -216,7 +214,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     fn next(&self, now: Instant) -> Next {
         // What is left to a rival as a whole is looked at when his time is over.
         let suspects = if self.rivals.holds(&None, now) { None } else { self.suspects.wake() };
-        let wakes = [self.wake, self.quarantine.wake(), self.rivals.wake(), suspects];
+        let wakes = [self.kernel.wake(now), self.quarantine.wake(), self.rivals.wake(), suspects];
         match wakes.into_iter().flatten().min() {
             Some(wake) => Next::RetryAfter(wake.saturating_duration_since(now)),
             None => Next::Idle,
@@ -274,12 +272,7 @@ where
                 return engine.sync_pending(context, now, outcome);
             }
             // If the plane can't look after the kernel, what is pending goes on all the same.
-            let tended = engine.kernel.tend(now).map(|tended| {
-                engine.wake = tended.wake;
-                if let Some(drift) = tended.drift {
-                    engine.suspects.touched(drift, now);
-                }
-            });
+            let tended = engine.kernel.tend(now).map(|drift| engine.suspects.touched(drift, now));
             engine.reclaim(now);
             // What is pending first: it may be what somebody else has just done, too.
             let changed = engine.sync_changes(context, now, outcome);
@@ -288,8 +281,16 @@ where
         })
     }
 
+    fn wake_by(&mut self, waker: &Waker) {
+        self.kernel.wake_by(waker);
+    }
+
     fn each_unit(&self, see: &mut dyn FnMut(&Unit)) {
         self.acked.values().for_each(|acked| see(&acked.unit));
+    }
+
+    fn each_pending(&self, see: &mut dyn FnMut(&UnitId)) {
+        self.pending.keys().for_each(see);
     }
 
     fn plan(&mut self) -> Result<Batch<String>, CommitError> {

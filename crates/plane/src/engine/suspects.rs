@@ -1,25 +1,33 @@
-//! What somebody else may have changed, until it has been looked at twice.
+//! Foreign changes, until what they left has been compared with the desired state.
 //!
-//! A second proxy of the same node (a rolling update, say) makes the same changes as we do, a moment earlier or later. What
-//! differs from our view at the first look is mostly what we are about to do, too; what still differs a moment later
-//! is damage.
+//! A second proxy of the same node (a rolling update, say) makes the same changes as this engine, a moment earlier or later. What
+//! differs from the acknowledged state right after a change of its is mostly a change that this engine is about to make, too; what still
+//! differs a moment later is damage. No other program makes changes that this engine would make, too: what differs after
+//! those is damage at once, unless the program goes on.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-use crate::Extent;
+use crate::{Drift, Extent};
 
-/// From the last change to the second look.
-pub(super) const CONFIRM: Duration = Duration::from_millis(150);
+/// From the last change of another proxy, or of an unknown writer, to the comparison. Another proxy may get a change of the API server
+/// that much earlier.
+const CONFIRM: Duration = Duration::from_millis(200);
+/// From the last change of another program to the comparison, if it isn't the first one for a while.
+const SETTLE: Duration = Duration::from_millis(150);
+/// After so long without a change by other programs the next one is the first of a series: its damage is mended at once.
+const CALM: Duration = Duration::from_secs(1);
 /// From the first change, however many follow.
 const LONGEST: Duration = Duration::from_millis(1500);
 
-/// Objects that may be damaged, each with the time of the second look.
+/// Objects that may be damaged, each with the time of the comparison.
 #[derive(Debug)]
 pub(super) struct Suspects<K> {
     keys: HashMap<K, Suspicion>,
     all: Option<Suspicion>,
+    /// the last change by a program that is no proxy
+    disturbed: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -32,18 +40,30 @@ struct Suspicion {
 
 impl<K> Default for Suspects<K> {
     fn default() -> Self {
-        Self { keys: HashMap::new(), all: None }
+        Self { keys: HashMap::new(), all: None, disturbed: None }
     }
 }
 
 impl<K: Hash + Eq + Clone> Suspects<K> {
-    /// Somebody else touched these just now: they are looked at when he has left them alone for a while.
-    pub(super) fn touched(&mut self, extent: Extent<K>, now: Instant) {
-        let fresh = Suspicion { since: now, due: now + CONFIRM };
+    /// These were changed just now.
+    pub(super) fn touched(&mut self, drift: Drift<K>, now: Instant) {
+        if let Some(extent) = drift.by_proxies {
+            self.suspect(extent, CONFIRM, now);
+        }
+        if let Some(extent) = drift.by_others {
+            let is_calm = self.disturbed.is_none_or(|last| now.saturating_duration_since(last) >= CALM);
+            self.disturbed = Some(now);
+            self.suspect(extent, if is_calm { Duration::ZERO } else { SETTLE }, now);
+        }
+    }
+
+    /// These are to be compared when they were left alone for so long.
+    fn suspect(&mut self, extent: Extent<K>, pause: Duration, now: Instant) {
+        let fresh = Suspicion { since: now, due: now };
         match extent {
-            Extent::All => self.all.get_or_insert(fresh).again(now),
+            Extent::All => self.all.get_or_insert(fresh).again(pause, now),
             Extent::Keys(keys) => {
-                keys.into_iter().for_each(|key| self.keys.entry(key).or_insert(fresh).again(now));
+                keys.into_iter().for_each(|key| self.keys.entry(key).or_insert(fresh).again(pause, now));
             }
         }
     }
@@ -102,7 +122,68 @@ impl<K: Hash + Eq + Clone> Suspects<K> {
 // === impl Suspicion ===
 
 impl Suspicion {
-    fn again(&mut self, now: Instant) {
-        self.due = (now + CONFIRM).min(self.since + LONGEST);
+    /// It was changed again. A comparison that is planned for later is not brought forward: both writers' changes are there.
+    fn again(&mut self, pause: Duration, now: Instant) {
+        self.due = self.due.max(now + pause).min(self.since + LONGEST);
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test needs a first instant")]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn by_proxies(key: u8) -> Drift<u8> {
+        Drift::by_proxies(Extent::Keys(vec![key]))
+    }
+
+    fn by_others(key: u8) -> Drift<u8> {
+        Drift { by_proxies: None, by_others: Some(Extent::Keys(vec![key])) }
+    }
+
+    /// Changes so many milliseconds after the start, and the time of the next comparison after all of them.
+    fn wake(changes: impl IntoIterator<Item = (u32, Drift<u8>)>) -> Duration {
+        let start = Instant::now();
+        let mut suspects = Suspects::default();
+        changes.into_iter().for_each(|(millis, drift)| suspects.touched(drift, start + millis * MS));
+        suspects.wake().map(|wake| wake - start).unwrap()
+    }
+
+    #[test]
+    fn a_proxys_change_is_confirmed_and_another_programs_is_not() {
+        assert_eq!(wake([(0, by_proxies(1))]), CONFIRM);
+        assert_eq!(wake([(0, by_others(1))]), Duration::ZERO);
+        assert_eq!(wake([(0, Drift { by_proxies: None, by_others: Some(Extent::All) })]), Duration::ZERO);
+    }
+
+    #[test]
+    fn other_programs_that_go_on_are_waited_for() {
+        let first = |suspects: &mut Suspects<u8>, start| {
+            suspects.touched(by_others(1), start);
+            suspects.clear_due(start);
+            assert_eq!(suspects.wake(), None);
+        };
+        for (millis, pause) in [(100, SETTLE), (999, SETTLE), (1000, Duration::ZERO)] {
+            let (start, mut suspects) = (Instant::now(), Suspects::default());
+            first(&mut suspects, start);
+            suspects.touched(by_others(2), start + millis * MS);
+            assert_eq!(suspects.wake(), Some(start + millis * MS + pause), "{millis} ms");
+        }
+    }
+
+    #[test]
+    fn what_two_writers_changed_waits_for_the_proxy() {
+        assert_eq!(wake([(0, by_proxies(1)), (50, by_others(1))]), CONFIRM);
+        assert_eq!(wake([(0, by_others(1)), (50, by_proxies(1))]), 50 * MS + CONFIRM);
+        assert_eq!(wake([(0, by_proxies(1)), (50, by_others(2))]), 50 * MS, "another object doesn't");
+    }
+
+    #[test]
+    fn what_is_changed_for_ever_is_compared_all_the_same() {
+        for change in [by_proxies, by_others] {
+            assert!(wake((0..30).map(|tenths| (tenths * 100, change(1)))) <= LONGEST);
+        }
     }
 }
