@@ -3,6 +3,7 @@
 //! use the same tool, whose CPU time is reported separately from their own.
 
 pub(crate) mod churn;
+pub(crate) mod events;
 mod latency;
 mod proxy;
 mod site;

@@ -2,7 +2,7 @@
 //! kernel. MODE is `nftables`, `iptables` (over nf_tables) or `iptables-legacy`. Needs root; creates its own network
 //! namespaces. Prints figures without judging them: quote ratios and CPU time, machines are noisy.
 //!
-//! `ferry-bench [--mode MODE] --start|--spread|--wide|--ranges SERVICES` runs one measurement alone, to be repeated side by
+//! `ferry-bench [--mode MODE] --start|--spread|--events|--wide|--ranges SERVICES` runs one measurement alone, to be repeated side by
 //! side with another build. `--mode MODE --churn SERVICES [KUBE-PROXY]` measures only the staleness of rules under endless
 //! changes.
 //!
@@ -57,6 +57,7 @@ fn main() -> anyhow::Result<()> {
         // Creates a namespace for each of its runs.
         ["--start", services] => api::start(mode, size(services)?),
         ["--spread", services] => api::spread(mode, size(services)?),
+        ["--events", services] => api::events::run(mode, size(services)?),
         ["--api", services] => api::run(mode, size(services)?, None),
         ["--api", services, upstream] => api::run(mode, size(services)?, Some(Path::new(upstream))),
         ["--churn", services] => churn(mode, services, None),

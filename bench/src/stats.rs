@@ -91,6 +91,19 @@ pub(crate) fn threads_cpu(process: u32) -> anyhow::Result<Vec<(String, Duration)
     Ok(threads)
 }
 
+/// How often each thread of a process went to sleep, with its name.
+pub(crate) fn wakes(process: u32) -> anyhow::Result<Vec<(String, u64)>> {
+    let mut threads: Vec<(String, u64)> = Vec::new();
+    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        let task = task?.path();
+        let name = std::fs::read_to_string(task.join("comm"))?.trim().to_owned();
+        let status = std::fs::read_to_string(task.join("status"))?;
+        let value = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        threads.push((name, value.unwrap_or("0").trim().parse()?));
+    }
+    Ok(threads)
+}
+
 /// User and system time of a process or thread, from a stat file of /proc.
 pub(crate) fn stat_cpu(path: &str) -> anyhow::Result<(Duration, Duration)> {
     stat_times(path, 11)

@@ -1,15 +1,18 @@
 //! Fuzzes the decoder of nf_tables notifications.
 #![no_main]
 
-use ferry_kernel::nft::{Changed, decode_events};
+use ferry_kernel::nft::{Changed, Notice, decode_events};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|datagram: &[u8]| {
     let mut elements_seen = 0;
-    let _ = decode_events(datagram, &mut |event| {
-        if let Changed::Elements { elements, .. } = event.what {
-            elements_seen += elements.len();
+    let _ = decode_events(datagram, &mut |notice| match notice {
+        Notice::Changed(event) => {
+            if let Changed::Elements { elements, .. } = event.what {
+                elements_seen += elements.len();
+            }
         }
+        Notice::Committed { process, .. } => assert!(process.is_none_or(|name| name.len() <= 3 * datagram.len())),
     });
     // each element consumes bytes of the datagram
     assert!(elements_seen <= datagram.len());

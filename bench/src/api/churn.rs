@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use ferry_api::object::Family;
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_kernel::iptables::Backend;
-use ferry_kernel::nft::{Changed, Monitor};
+use ferry_kernel::nft::{Changed, Event, Monitor, Notice};
 use ferry_plane_iptables::names::PortNames;
 use ferry_testkit::Mode;
 use ferry_testkit::api::objects;
@@ -253,8 +253,8 @@ fn watch_kernel(
         }
         let now = Instant::now();
         let mut chains = Vec::new();
-        let overrun = monitor.read(&mut |event| {
-            if let (Some(Family::V4), Changed::Chain(chain)) = (event.family, event.what) {
+        let overrun = monitor.read(&mut |notice| {
+            if let Notice::Changed(Event { family: Some(Family::V4), what: Changed::Chain(chain), .. }) = notice {
                 chains.push(chain);
             }
         })?;

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::site::{NODE, Site};
 use super::tools::Count;
 use crate::process::metrics;
-use crate::stats::{children_cpu, memory_mib, stat_cpu, tasks_cpu, threads_cpu};
+use crate::stats::{children_cpu, memory_mib, stat_cpu, tasks_cpu, threads_cpu, wakes};
 
 /// Time limit of a start.
 pub(super) const PATIENCE: Duration = Duration::from_secs(600);
@@ -172,6 +172,11 @@ impl Proxy {
     /// CPU time of each of its threads, by name.
     pub(super) fn threads_cpu(&self) -> anyhow::Result<Vec<(String, Duration)>> {
         threads_cpu(self.child.id())
+    }
+
+    /// Wake-ups of each of its threads, by name: voluntary context switches.
+    pub(super) fn wakes(&self) -> anyhow::Result<Vec<(String, u64)>> {
+        wakes(self.child.id())
     }
 
     /// CPU time of its threads and of its child processes that have ended.

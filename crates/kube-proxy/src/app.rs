@@ -14,8 +14,8 @@ use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
 use ferry_kernel::{memory, sysctl};
 use ferry_model::{ReplyOwner, Settings};
-use ferry_plane::SyncEngine;
 use ferry_plane::mailbox::Mailbox;
+use ferry_plane::{SyncEngine, thread_name};
 use tokio::task::LocalSet;
 
 use crate::core::{Core, Desk, NodeFacts, Seat};
@@ -193,11 +193,7 @@ fn start_engine(
         reports: reports.clone(),
         flows,
     };
-    let name = match family {
-        Family::V4 => "sync-v4",
-        Family::V6 => "sync-v6",
-    };
-    threads.spawn(name, STACK_BYTES, move || engine_loop::run(setup, engine))?;
+    threads.spawn(thread_name(family), STACK_BYTES, move || engine_loop::run(setup, engine))?;
     Ok(Seat::new(family, sender, Arc::clone(pulse)))
 }
 

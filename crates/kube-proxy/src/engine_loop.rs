@@ -1,19 +1,20 @@
-//! Drives one engine: takes changes from its mailbox, syncs, and lets it look after the kernel in between.
+//! Drives one engine: syncs when its mailbox has changes, and lets it look after the kernel when it is woken or when it asked to. Without
+//! either, its thread sleeps.
+//!
+//! Changes that can't be synced yet stay in the mailbox; what was offered and isn't in force is the engine's to know.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use ferry_api::object::Family;
-use ferry_plane::mailbox::{Receiver, Taken};
-use ferry_plane::{Delta, Next, Outcome, SyncEngine, UnitId};
+use ferry_plane::mailbox::{Arrival, Receiver};
+use ferry_plane::{Next, Outcome, SyncEngine, UnitId};
 
 use crate::flows::Witness;
 use crate::health::Pulse;
 use crate::report::{Report, Reports, Turn};
 
-/// How often an engine looks after the kernel when nothing happens.
-const TEND: Duration = Duration::from_millis(250);
 /// How often everything is compared with the kernel, whatever notifications say.
 const FULL: Duration = Duration::from_secs(60 * 60);
 /// A minSyncPeriod up to this, upstream's default, is no limit to turns that take microseconds.
@@ -25,6 +26,8 @@ const SLOW: Duration = Duration::from_millis(10);
 const BURST: u32 = 5;
 /// The first turn, and one with so many units, leaves memory behind that is worth giving back.
 const LARGE: usize = 2048;
+/// What others still hold of it after such a turn is free so much later.
+const LITTER: Duration = Duration::from_millis(250);
 
 /// What the loop of one engine needs.
 #[derive(Debug)]
@@ -50,17 +53,11 @@ struct Loop {
     setup: Setup,
     engine: Box<dyn SyncEngine>,
     agenda: Agenda,
-    /// not offered yet, since it isn't time for a sync
-    waiting: Option<Delta>,
-    /// handed over and not acknowledged
-    pending: BTreeSet<UnitId>,
     /// what was offered is not made, or it isn't known whether what is in force is right: the last turn failed, or left the
     /// base out
     unfinished: bool,
     /// nothing has been synced yet
     first: bool,
-    /// a turn left memory behind; what others still held then is free by the next look after the kernel
-    littered: bool,
 }
 
 /// When to do what.
@@ -80,9 +77,13 @@ struct Agenda {
     /// changes were offered: sync
     sync: Option<Instant>,
     /// look after the kernel
-    tend: Instant,
+    tend: Option<Instant>,
+    /// the last turn failed: the next look is the next try, and no wake brings it forward
+    failing: bool,
     /// compare everything
     repair: Instant,
+    /// give memory back
+    trim: Option<Instant>,
 }
 
 /// What is due.
@@ -91,6 +92,7 @@ enum Step {
     Sync,
     Tend,
     Repair,
+    Trim,
     Nothing,
 }
 
@@ -106,40 +108,22 @@ pub fn run(setup: Setup, engine: Box<dyn SyncEngine>) {
 impl Loop {
     fn new(setup: Setup, engine: Box<dyn SyncEngine>, now: Instant) -> Self {
         let agenda = Agenda::new(setup.min_sync_period, setup.paced, now);
-        Self {
-            setup,
-            engine,
-            agenda,
-            waiting: None,
-            pending: BTreeSet::new(),
-            unfinished: false,
-            first: true,
-            littered: false,
-        }
+        Self { setup, engine, agenda, unfinished: false, first: true }
     }
 
     fn run(mut self) {
+        self.engine.wake_by(&self.setup.mailbox.waker());
         loop {
             let patience = self.agenda.patience(Instant::now());
-            match self.setup.mailbox.take(Some(patience)) {
-                Taken::Closed => return,
-                Taken::Delta(delta) => self.accept(delta),
-                Taken::Timeout => {}
+            match self.setup.mailbox.wait(Some(patience)) {
+                Arrival::Closed => return,
+                Arrival::Delta => self.agenda.offered(Instant::now()),
+                Arrival::Woken => self.agenda.woken(Instant::now()),
+                Arrival::Timeout => {}
             }
             // A stream of changes must not keep the engine from looking after the kernel.
             while self.step() {}
         }
-    }
-
-    fn accept(&mut self, delta: Delta) {
-        let now = Instant::now();
-        self.setup.pulse.take(now);
-        self.pending.extend(delta.units.keys().cloned());
-        match &mut self.waiting {
-            Some(waiting) => waiting.merge(delta),
-            None => self.waiting = Some(delta),
-        }
-        self.agenda.offered(now);
     }
 
     /// Does the most urgent thing; whether there was one.
@@ -147,13 +131,19 @@ impl Loop {
         let now = Instant::now();
         let step = self.agenda.step(now);
         if matches!(step, Step::Sync | Step::Repair)
-            && let Some(delta) = self.waiting.take()
+            && let Some(delta) = self.setup.mailbox.take()
         {
+            self.setup.pulse.take(now);
             self.unfinished = true;
             self.engine.offer(delta);
         }
         let turn: fn(&mut (dyn SyncEngine + 'static), Instant) -> Outcome = match step {
             Step::Nothing => return false,
+            Step::Trim => {
+                self.agenda.trim = None;
+                ferry_kernel::memory::trim();
+                return true;
+            }
             Step::Sync => <dyn SyncEngine>::sync,
             Step::Tend => <dyn SyncEngine>::tend,
             Step::Repair => <dyn SyncEngine>::repair,
@@ -164,13 +154,7 @@ impl Loop {
         let after = Instant::now();
         outcome.elapsed = after.saturating_duration_since(now);
         self.agenda.done(step, &outcome, after);
-        for acknowledged in &outcome.acked {
-            self.pending.remove(&acknowledged.id);
-        }
         self.tell(step, outcome, after);
-        if step == Step::Tend && std::mem::take(&mut self.littered) {
-            ferry_kernel::memory::trim();
-        }
         true
     }
 
@@ -182,7 +166,7 @@ impl Loop {
         let bad = baseless || outcome.error.is_some();
         if bad {
             self.setup.pulse.take(now);
-        } else if synced && self.waiting.is_none() {
+        } else if synced && self.setup.mailbox.waiting().is_none() {
             self.setup.pulse.update(now);
         }
         // That what failed works again is news, even if there is nothing to do.
@@ -192,22 +176,29 @@ impl Loop {
         }
         let large = outcome.acked.len() >= LARGE || (self.first && !outcome.acked.is_empty());
         self.first &= outcome.acked.is_empty();
-        let settled = self.waiting.is_none() && settled(&self.pending, &outcome);
-        let (family, pending, ended) = (self.setup.family, self.pending.len(), SystemTime::now());
+        let (offered, engine_settled) = pending(&*self.engine, &outcome);
+        let waiting = self.setup.mailbox.waiting();
+        let (settled, pending) = (waiting.is_none() && engine_settled, offered + waiting.unwrap_or_default());
+        let (family, ended) = (self.setup.family, SystemTime::now());
         let turn = Turn { family, outcome, pending, synced, settled, ended };
         self.setup.reports.send(Report::Turn(Box::new(turn)));
         if large {
             ferry_kernel::memory::trim();
-            self.littered = true;
+            self.agenda.trim = Some(now + LITTER);
         }
     }
 }
 
-/// Whether nothing is left to do after this turn but what the kernel refuses; the base must be in force.
-fn settled(pending: &BTreeSet<UnitId>, outcome: &Outcome) -> bool {
+/// Returns how many units were offered and aren't in force, and true if nothing is left to do after this turn but what the kernel
+/// refuses; the base must be in force.
+fn pending(engine: &dyn SyncEngine, outcome: &Outcome) -> (usize, bool) {
     let refused: BTreeSet<&UnitId> = outcome.quarantined.iter().map(|(unit, _)| unit).collect();
-    let waits = |unit: &UnitId| *unit != UnitId::Base && refused.contains(unit);
-    outcome.error.is_none() && pending.iter().all(waits)
+    let (mut units, mut settled) = (0, outcome.error.is_none());
+    engine.each_pending(&mut |unit| {
+        units += 1;
+        settled &= *unit != UnitId::Base && refused.contains(unit);
+    });
+    (units, settled)
 }
 
 // === impl Agenda ===
@@ -224,15 +215,24 @@ impl Agenda {
             pause: Duration::ZERO,
             last_sync: None,
             sync: None,
-            tend: now + TEND,
+            tend: None,
+            failing: false,
             repair: now + FULL,
+            trim: None,
         }
     }
 
     /// How long nothing is due.
     fn patience(&self, now: Instant) -> Duration {
-        let next = self.sync.into_iter().chain([self.tend, self.repair]).min();
-        next.map_or(TEND, |next| next.saturating_duration_since(now))
+        let others = [self.sync, self.tend, self.trim];
+        others.into_iter().flatten().fold(self.repair, Instant::min).saturating_duration_since(now)
+    }
+
+    /// The engine has something to look at in the kernel.
+    fn woken(&mut self, now: Instant) {
+        if !self.failing {
+            self.tend = Some(now);
+        }
     }
 
     /// There is something to sync.
@@ -250,8 +250,10 @@ impl Agenda {
             Step::Repair
         } else if self.sync.is_some_and(|due| due <= now) {
             Step::Sync
-        } else if self.tend <= now {
+        } else if self.tend.is_some_and(|due| due <= now) {
             Step::Tend
+        } else if self.trim.is_some_and(|due| due <= now) {
+            Step::Trim
         } else {
             Step::Nothing
         }
@@ -271,25 +273,24 @@ impl Agenda {
                     self.spent = Some(self.spent.map_or(start, |spent| spent.max(start)) + self.interval);
                 }
             }
-            Step::Tend | Step::Nothing => {}
+            Step::Tend | Step::Trim | Step::Nothing => {}
         }
         if step == Step::Repair {
             self.repair = now + FULL;
         }
-        match outcome.next {
-            // After an error looking after the kernel is the next try, so it waits as long as the engine asks.
-            Next::RetryAfter(pause) if outcome.error.is_some() => {
-                self.tend = now + pause;
-            }
-            Next::RetryAfter(pause) => self.plan_tend(step, now, pause.min(TEND)),
-            Next::Idle => self.plan_tend(step, now, TEND),
-        }
-    }
-
-    /// A sync doesn't put the next look off, or else many syncs would put it off for ever.
-    fn plan_tend(&mut self, step: Step, now: Instant, pause: Duration) {
-        let next = now + pause;
-        self.tend = if step == Step::Tend || self.tend > next { next } else { self.tend };
+        let next = match outcome.next {
+            Next::RetryAfter(pause) => Some(now + pause),
+            Next::Idle => None,
+        };
+        let was_failing = std::mem::replace(&mut self.failing, outcome.error.is_some());
+        self.tend = match step {
+            Step::Tend => next,
+            _ if self.failing => next,
+            // A wake may have been passed over.
+            _ if was_failing => Some(now),
+            // A sync doesn't put the next look off, or else many syncs would put it off for ever.
+            _ => self.tend.into_iter().chain(next).min(),
+        };
     }
 }
 

@@ -38,6 +38,9 @@ pub struct Plane {
     in_use: fn(Family) -> io::Result<bool>,
 }
 
+/// The name of the thread that waits for foreign changes and wakes the engines.
+const LISTENER: &str = "listener";
+
 /// What a mode is opened with.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {

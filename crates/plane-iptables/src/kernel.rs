@@ -5,12 +5,13 @@ mod commit;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Instant;
 
 use ferry_api::object::Family;
 use ferry_kernel::iptables::{Table, Tool};
 use ferry_kernel::sysctl;
-use ferry_plane::{Batch, CommitError, CommitFailure, Extent, Kernel, Tended};
+use ferry_plane::{Batch, CommitError, CommitFailure, Drift, Extent, Kernel};
 
 use crate::base;
 use crate::counters::Counters;
@@ -19,7 +20,7 @@ use crate::knowledge::{Depth, Knowledge};
 use crate::object::{IptKey, IptObject};
 use crate::read;
 use crate::sort::Found;
-use crate::variant::{self, Observation, Variant};
+use crate::variant::{self, Variant};
 use crate::verdict::{of_failure, of_io};
 use crate::watch::Turn;
 
@@ -139,14 +140,19 @@ impl IptablesKernel {
     }
 
     /// What others may have changed.
-    fn drift(&mut self) -> Result<Option<Extent<IptKey>>, CommitError> {
+    fn drift(&mut self) -> Result<Drift<IptKey>, CommitError> {
         if self.knowledge.report() {
-            return Ok(Some(Extent::All));
+            return Ok(Drift::by_proxies(Extent::All));
         }
-        let Some(known) = self.knowledge.known() else { return Ok(None) };
+        let Some(known) = self.knowledge.known() else { return Ok(Drift::default()) };
         let mut touched = std::mem::take(&mut known.suspects.touched);
+        let is_damage = touched.is_by_editors && known.suspects.unreported.is_empty();
+        let by = |extent| match is_damage {
+            true => Drift { by_proxies: None, by_others: extent },
+            false => Drift { by_proxies: extent, by_others: None },
+        };
         if touched.everything || touched.unheard && known.depth != Depth::Unreadable {
-            return Ok(Some(Extent::All));
+            return Ok(by(Some(Extent::All)));
         }
         let (tool, variant) = (&self.tool, &self.variant);
         // To read everything would show once more that nobody can look into the chains of services, and they would be
@@ -166,7 +172,7 @@ impl IptablesKernel {
                 return Err(of_failure(failure));
             }
         }
-        Ok(drift::extent(std::mem::take(&mut known.suspects.unreported).into_iter().collect()))
+        Ok(by(drift::extent(std::mem::take(&mut known.suspects.unreported).into_iter().collect())))
     }
 }
 
@@ -203,12 +209,18 @@ impl Kernel<IptObject> for IptablesKernel {
         Ok(())
     }
 
-    fn tend(&mut self, now: Instant) -> Result<Tended<IptKey>, CommitError> {
-        let Observation { touched, tables, wake } = self.variant.tend(self.family(), now).map_err(of_io)?;
-        if let Some(known) = self.knowledge.known() {
-            known.touch(touched);
-        }
+    fn tend(&mut self, now: Instant) -> Result<Drift<IptKey>, CommitError> {
+        self.note_changes()?;
+        let tables = self.variant.due(now);
         self.look_closer(tables)?;
-        Ok(Tended { wake, drift: self.drift()? })
+        self.drift()
+    }
+
+    fn wake(&mut self, now: Instant) -> Option<Instant> {
+        if self.knowledge.is_unreported() { Some(now) } else { self.variant.wake(now) }
+    }
+
+    fn wake_by(&mut self, waker: &Waker) {
+        self.variant.wake_by(self.family(), waker);
     }
 }

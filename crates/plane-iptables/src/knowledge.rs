@@ -99,6 +99,14 @@ impl Knowledge {
         }
     }
 
+    /// True if there is something to report to the engine.
+    pub(crate) fn is_unreported(&self) -> bool {
+        match self {
+            Self::Known(known) => !known.suspects.touched.is_empty() || !known.suspects.unreported.is_empty(),
+            Self::Unknown { reported } => !reported,
+        }
+    }
+
     /// The size of our part of a table; `None` if it is unknown.
     pub(crate) fn size(&self, table: Table) -> Option<Size> {
         match self {

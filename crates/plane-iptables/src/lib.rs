@@ -79,7 +79,7 @@ pub use in_use::in_use;
 pub use kernel::IptablesKernel;
 pub use object::{IptKey, IptObject};
 pub use trace::Tracer;
-pub use watch::Turn;
+pub use watch::{Turn, listener};
 
 /// The engine of this mode.
 pub type IptablesEngine = Engine<Iptables, IptablesKernel>;

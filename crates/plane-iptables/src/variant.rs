@@ -6,6 +6,7 @@ mod nft;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
@@ -31,8 +32,14 @@ pub(crate) trait Variant: fmt::Debug + Send {
     /// Foreign changes since the last call. Waits while the other family runs the tool.
     fn changes(&mut self, family: Family) -> io::Result<Heard>;
 
-    /// Foreign changes without waiting, and periodic checks that are due.
-    fn tend(&mut self, family: Family, now: Instant) -> io::Result<Observation>;
+    /// Tables that must be read, since they may have foreign changes.
+    fn due(&mut self, now: Instant) -> BTreeSet<Table>;
+
+    /// Time of the next check for foreign changes; `None` if notifications wake the engine.
+    fn wake(&self, now: Instant) -> Option<Instant>;
+
+    /// Sets what notifications wake, if the variant has them.
+    fn wake_by(&mut self, family: Family, waker: &Waker);
 
     /// Takes those of these tables that have unspecified foreign changes: they must be read.
     fn take_changed(&mut self, tables: &BTreeSet<Table>) -> BTreeSet<Table>;
@@ -57,17 +64,6 @@ pub(crate) trait Variant: fmt::Debug + Send {
 
     /// Accounts for a commit that made this change; `None` if nothing or an unknown part of it is in force.
     fn account(&mut self, family: Family, change: Option<&Change<'_>>) -> io::Result<()>;
-}
-
-/// Result of a check without waiting.
-#[derive(Debug, Default)]
-pub(crate) struct Observation {
-    /// foreign changes
-    pub(crate) touched: Heard,
-    /// tables that must be read, since they may have foreign changes
-    pub(crate) tables: BTreeSet<Table>,
-    /// latest time of the next check; `None`: after the next notification
-    pub(crate) wake: Option<Instant>,
 }
 
 /// Change of the tables by a commit.

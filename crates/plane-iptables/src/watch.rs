@@ -2,18 +2,20 @@
 //!
 //! In the nft variant one listener for the whole process is notified of every change in the network namespace. Our own runs are
 //! told apart by the generation, since the tool's sockets aren't known beforehand. A large run is made with the subscription suspended.
+//! Whether another proxy made a change, or an administrator, shows by the program: proxies write their chains by `iptables-restore`.
 //!
-//! The legacy variant has no notifications. The number and size of a table's entries are read now and then, and a table in which they
+//! The legacy variant has no notifications. The number and size of a table's entries are read four times a second, and a table in which they
 //! differ from before is read. Changes that alter neither are found by reading all tables, once a minute.
 
 use std::collections::BTreeSet;
 use std::io;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 use ferry_kernel::iptables::legacy::{self, Info};
 use ferry_kernel::iptables::{ChainName, Table};
-use ferry_kernel::nft::{Accounting, Changed, Event, ForeignChanges, Listener, Socket};
+use ferry_kernel::nft::{Accounting, Changed, Event, ForeignChanges, Listener, Progress, Socket};
 use ferry_model::PerFamily;
 
 use crate::mirror::{Kind, Mirror, at};
@@ -22,6 +24,11 @@ use crate::object::ChainId;
 /// From so many lines on, a run is made with the subscription suspended.
 const QUIET_LINES: usize = 1000;
 
+/// Programs that change single rules, by what the kernel calls their processes. No proxy writes its services by them.
+const EDITORS: [&str; 5] = ["iptables", "ip6tables", "iptables-nft", "ip6tables-nft", "nft"];
+
+/// How often the sizes of legacy tables are read.
+pub(crate) const LOOK: Duration = Duration::from_millis(250);
 /// How often all legacy tables are read, at most,
 const READ_ALL: Duration = Duration::from_secs(60);
 /// and how many times longer than that takes nobody does so again.
@@ -41,6 +48,7 @@ pub struct Watch {
     listener: Listener<Foreign>,
     /// reads the generation; open once joined
     socket: Option<Socket>,
+    wakers: PerFamily<Option<Waker>>,
 }
 
 /// Foreign changes to the tables of both families.
@@ -56,6 +64,8 @@ pub(crate) struct Heard {
     pub(crate) everything: bool,
     /// somebody committed something while nobody listened here
     pub(crate) unheard: bool,
+    /// all of it was done by programs that change single rules
+    pub(crate) is_by_editors: bool,
 }
 
 /// The legacy tables of one family as they were seen last.
@@ -83,6 +93,9 @@ type Sizes = [Option<Info>; Table::ALL.len()];
 impl Heard {
     /// Adds what was heard later.
     pub(crate) fn merge(&mut self, later: Self) {
+        if !later.is_empty() {
+            self.is_by_editors = later.is_by_editors && (self.is_by_editors || self.is_empty());
+        }
         self.everything |= later.everything;
         self.unheard |= later.unheard;
         self.chains.extend(later.chains);
@@ -92,6 +105,11 @@ impl Heard {
         if self.everything {
             self.chains.clear();
         }
+    }
+
+    /// True if others changed nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.chains.is_empty() && !self.everything && !self.unheard
     }
 
     fn note(&mut self, table: Table, what: &Changed) {
@@ -135,13 +153,54 @@ impl Watch {
         let Some(socket) = &mut self.socket else { return Ok(run()) };
         let accounting = if lines > QUIET_LINES { Accounting::Quiet } else { Accounting::ByGeneration };
         let commits = |result: &T| commits(result).and_then(|commits| u32::try_from(commits).ok());
-        self.listener.around(accounting, socket, |_| run(), commits)
+        let result = self.listener.around(accounting, socket, |_| run(), commits);
+        self.wake();
+        result
     }
 
     /// Foreign changes to the family's tables since the last call.
     pub(crate) fn news(&mut self, family: Family) -> io::Result<Heard> {
-        Ok(std::mem::take(self.listener.changes()?.0.of_mut(family)))
+        let heard = std::mem::take(self.listener.changes()?.0.of_mut(family));
+        // The notifications of the other family were read, too.
+        self.wake();
+        Ok(heard)
     }
+
+    /// Sets what is woken when there are foreign changes to the family's tables.
+    pub(crate) fn wake_by(&mut self, family: Family, waker: &Waker) {
+        *self.wakers.of_mut(family) = Some(waker.clone());
+        self.wake();
+    }
+
+    /// Reads the notifications, and wakes the engines that they concern; both, if they can't be read.
+    fn look(&mut self) -> Progress {
+        match self.listener.changes() {
+            Ok(_) => self.wake(),
+            Err(_) => self.wakers.v4.iter().chain(&self.wakers.v6).for_each(Waker::wake_by_ref),
+        }
+        self.listener.progress()
+    }
+
+    /// Wakes the engines of the families with foreign changes that were read, and not taken.
+    fn wake(&self) {
+        let foreign = &self.listener.read_changes().0;
+        for family in Family::ALL.into_iter().filter(|family| !foreign.of(*family).is_empty()) {
+            self.wakers.of(family).iter().for_each(Waker::wake_by_ref);
+        }
+    }
+}
+
+/// Returns what a thread of its own has to run beside the engines of this turn, in the nft variant: it waits for foreign changes and wakes
+/// the engines that they concern. It ends only when it can't wait.
+///
+/// # Errors
+/// The system's; `EPERM` without `CAP_NET_ADMIN`.
+pub fn listener(turn: Turn) -> io::Result<impl FnOnce() -> io::Error + Send + 'static> {
+    let arrivals = turn.take().listener.arrivals()?;
+    Ok(move || match arrivals.follow(|| turn.take().look()) {
+        Ok(never) => match never {},
+        Err(error) => error,
+    })
 }
 
 // === impl Foreign ===
@@ -160,6 +219,12 @@ impl ForeignChanges for Foreign {
         if let (Some(family), Some(table)) = (event.family, table) {
             self.0.of_mut(family).note(table, &event.what);
         }
+    }
+
+    fn committed_by(&mut self, process: &str) {
+        let is_by_editors = EDITORS.contains(&process);
+        self.0.v4.is_by_editors = is_by_editors && !self.0.v4.is_empty();
+        self.0.v6.is_by_editors = is_by_editors && !self.0.v6.is_empty();
     }
 
     fn lost(&mut self, error: Option<&io::Error>) {
@@ -285,4 +350,36 @@ fn sizes(family: Family) -> io::Result<Sizes> {
         *size = legacy::info(family, table)?;
     }
     Ok(sizes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heard(process: &str) -> Heard {
+        let mut foreign = Foreign::default();
+        let what = Changed::Rule { chain: "KUBE-SERVICES".to_owned() };
+        foreign.record(&Event { port_id: 7, family: Some(Family::V4), table: "nat".to_owned(), what });
+        foreign.committed_by(process);
+        assert!(foreign.0.v6 == Heard::default(), "{foreign:?}");
+        foreign.0.v4
+    }
+
+    #[test]
+    fn changes_are_an_editors_if_all_of_them_are() {
+        for (processes, wanted) in [
+            (&["nft"][..], true),
+            (&["iptables", "ip6tables-nft"], true),
+            (&["iptables-restor"], false),
+            (&["iptables", "iptables-restor"], false),
+            (&["iptables-nft-re", "iptables"], false),
+        ] {
+            let mut all = Heard::default();
+            processes.iter().for_each(|process| all.merge(heard(process)));
+            all.merge(Heard::default());
+            assert_eq!(all.is_by_editors, wanted, "{processes:?}");
+            all.merge(Heard { everything: true, ..Heard::default() });
+            assert!(!all.is_by_editors, "an unknown writer");
+        }
+    }
 }

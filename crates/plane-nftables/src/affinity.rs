@@ -3,10 +3,11 @@
 //!
 //! A first transaction removes the endpoint from the set of recordable endpoints, so that no rule records it any more. Then the
 //! map is read, and the transaction that deletes the endpoint's slots deletes the entries with it, too: from then on no client
-//! is sent there. A packet that is being recorded meanwhile may still add one: there is another purge.
+//! is sent there. A packet that is being recorded meanwhile may still add one: there is another purge, 250 ms later.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
+use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::{self, CommitFailure, OwnedData, Socket};
@@ -18,12 +19,22 @@ use crate::object::{ElementKey, NftObject};
 use crate::watch::CommitTurn;
 use crate::wire;
 
-/// Affinity maps that may hold stale entries, and the number of purges that each still gets.
+/// Affinity maps that may hold stale entries.
 #[derive(Debug, Default)]
-pub(crate) struct SuspectMaps(BTreeMap<(PortId, Scope), u8>);
+pub(crate) struct SuspectMaps(BTreeMap<(PortId, Scope), Suspicion>);
+
+#[derive(Clone, Copy, Debug)]
+struct Suspicion {
+    /// remaining purges
+    purges: u8,
+    /// time of the next one; `None`: not planned yet
+    due: Option<Instant>,
+}
 
 /// Purges of each map: a packet in flight when the transaction took effect may record the endpoint once more.
 pub(crate) const PURGES: u8 = 2;
+/// Delay of the last purge: until then a packet that met the rules of before the transaction has been recorded.
+const AGAIN: Duration = Duration::from_millis(250);
 /// Attempts to delete entries, which may expire in the meantime: then the transaction fails.
 pub(crate) const TRIES: usize = 3;
 
@@ -34,30 +45,50 @@ impl SuspectMaps {
     pub(crate) fn suspect_all(&mut self, objects: &[NftObject]) {
         for object in objects {
             if let NftObject::Set(SetName::Affinity(id, scope)) = object {
-                self.0.insert((*id, *scope), PURGES);
+                self.0.insert((*id, *scope), Suspicion { purges: PURGES, due: None });
             }
         }
     }
 
     /// Suspects maps from whose sets of recordable endpoints some were removed.
     pub(crate) fn suspect(&mut self, maps: &HashSet<(PortId, Scope)>, purges: u8) {
-        self.0.extend(maps.iter().map(|map| (*map, purges)));
+        self.0.extend(maps.iter().map(|map| (*map, Suspicion { purges, due: None })));
     }
 
-    /// Deletes the stale entries. A failed purge is repeated at the next call.
-    pub(crate) fn purge(&mut self, socket: &mut Socket, turn: &CommitTurn, family: Family) {
-        if self.0.is_empty() {
+    /// Deletes the stale entries of maps whose purge is due. A failed purge is repeated after a while.
+    pub(crate) fn purge(&mut self, socket: &mut Socket, turn: &CommitTurn, family: Family, now: Instant) {
+        if self.wake(now).is_none_or(|wake| wake > now) {
             return;
         }
         let _turn = turn.take();
-        self.0.retain(|(id, scope), purges| match purge(socket, family, *id, *scope) {
-            Ok(()) => {
-                *purges -= 1;
-                *purges > 0
+        self.0.retain(|(id, scope), suspicion| {
+            if suspicion.due(now) > now {
+                return true;
             }
-            // The map was deleted with its service.
-            Err(error) => error.kind() != io::ErrorKind::NotFound,
+            suspicion.due = Some(now + AGAIN);
+            match purge(socket, family, *id, *scope) {
+                Ok(()) => {
+                    suspicion.purges -= 1;
+                    suspicion.purges > 0
+                }
+                // The map was deleted with its service.
+                Err(error) => error.kind() != io::ErrorKind::NotFound,
+            }
         });
+    }
+
+    /// Time of the next purge. The delay of a last purge begins with the first call.
+    pub(crate) fn wake(&mut self, now: Instant) -> Option<Instant> {
+        self.0.values_mut().map(|suspicion| suspicion.due(now)).min()
+    }
+}
+
+// === impl Suspicion ===
+
+impl Suspicion {
+    fn due(&mut self, now: Instant) -> Instant {
+        let delay = if self.purges < PURGES { AGAIN } else { Duration::ZERO };
+        *self.due.get_or_insert(now + delay)
     }
 }
 
@@ -190,16 +221,26 @@ mod tests {
         inside(|socket| {
             let turn = CommitTurn::default();
             let mut maps = SuspectMaps::default();
-            maps.purge(socket, &turn, FAMILY);
-            assert_eq!(clients(socket), [1, 2, 3], "no map is suspect");
-            maps.suspect(&[(port_id(), SCOPE)].into(), PURGES);
-            for _ in 0..PURGES {
-                maps.purge(socket, &turn, FAMILY);
-                assert_eq!(clients(socket), [1, 2]);
-                record(socket, &[3]);
+            let mut now = Instant::now();
+            maps.purge(socket, &turn, FAMILY, now);
+            assert_eq!((clients(socket), maps.wake(now)), (vec![1, 2, 3], None), "no map is suspect");
+            for (purges, delay) in [(PURGES, Duration::ZERO), (PURGES - 1, AGAIN)] {
+                maps.suspect(&[(port_id(), SCOPE)].into(), purges);
+                assert_eq!(maps.wake(now), Some(now + delay));
+                for _ in 0..purges {
+                    let due = maps.wake(now).unwrap();
+                    if due > now {
+                        maps.purge(socket, &turn, FAMILY, due - Duration::from_millis(1));
+                        assert_eq!(clients(socket), [1, 2, 3], "not yet");
+                    }
+                    now = due;
+                    maps.purge(socket, &turn, FAMILY, now);
+                    assert_eq!(clients(socket), [1, 2]);
+                    record(socket, &[3]);
+                }
+                maps.purge(socket, &turn, FAMILY, now + AGAIN);
+                assert_eq!((clients(socket), maps.wake(now)), (vec![1, 2, 3], None), "no more than that");
             }
-            maps.purge(socket, &turn, FAMILY);
-            assert_eq!(clients(socket), [1, 2, 3], "no more than that");
         });
     }
 
@@ -209,11 +250,12 @@ mod tests {
             let turn = CommitTurn::default();
             let mut maps = SuspectMaps::default();
             let found = [member(1), NftObject::Set(SetName::Affinity(port_id(), SCOPE))];
+            let now = Instant::now();
             maps.suspect_all(&found);
-            maps.purge(socket, &turn, FAMILY);
+            maps.purge(socket, &turn, FAMILY, now);
             assert_eq!(clients(socket), [1, 2]);
             commit(socket, Vec::new(), vec![NftObject::Table(Table::Ours)]);
-            maps.purge(socket, &turn, FAMILY);
+            maps.purge(socket, &turn, FAMILY, now + AGAIN);
             assert!(maps.0.is_empty(), "{maps:?}");
         });
     }

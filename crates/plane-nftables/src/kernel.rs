@@ -2,12 +2,13 @@
 //! affinity memories.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::task::Waker;
+use std::time::Instant;
 
 use ferry_api::object::Family;
 use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::nft::{self, Socket};
-use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Extent, Kernel, Served, Tended};
+use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Served};
 
 use crate::affinity::{self, PURGES, SuspectMaps, TRIES};
 use crate::ahead::{self, Ahead};
@@ -50,8 +51,6 @@ pub struct Written {
 /// From so many operations on, those of sets of source ranges by their elements, a commit is made without listening: each
 /// element costs its maker an event as long as anybody listens.
 const QUIET_ELEMENTS: usize = 256;
-/// When to look again after the other family had the turn.
-const CONTENDED: Duration = Duration::from_millis(20);
 
 // === impl NftablesKernel ===
 
@@ -228,7 +227,7 @@ impl Kernel<NftObject> for NftablesKernel {
         if self.strange { serves::foreign(&mut self.socket, self.family) } else { Vec::new() }
     }
 
-    fn news(&mut self) -> Result<Option<Extent<NftKey>>, CommitError> {
+    fn news(&mut self) -> Result<Drift<NftKey>, CommitError> {
         // A commit follows, and would wait for the other family as well. Without the wait, a change that another proxy has made
         // meanwhile would be overwritten in part: the kernel replaces an element of a map whatever it maps to.
         self.turn.take().news(self.family).map_err(of_io)
@@ -241,19 +240,18 @@ impl Kernel<NftObject> for NftablesKernel {
         Ok(())
     }
 
-    fn tend(&mut self, now: Instant) -> Result<Tended<NftKey>, CommitError> {
+    fn tend(&mut self, now: Instant) -> Result<Drift<NftKey>, CommitError> {
         self.delete_retired(now);
-        self.suspect_maps.purge(&mut self.socket, &self.turn, self.family);
-        let mut wake = self.retired.wake(now);
-        let drift = match self.turn.try_take() {
-            Some(mut watch) => watch.news(self.family).map_err(of_io)?,
-            None => {
-                // The other family has the turn: soon again.
-                wake = Some(now + CONTENDED);
-                None
-            }
-        };
-        Ok(Tended { wake, drift })
+        self.suspect_maps.purge(&mut self.socket, &self.turn, self.family, now);
+        self.news()
+    }
+
+    fn wake(&mut self, now: Instant) -> Option<Instant> {
+        self.retired.wake(now).into_iter().chain(self.suspect_maps.wake(now)).min()
+    }
+
+    fn wake_by(&mut self, waker: &Waker) {
+        self.turn.take().wake_by(self.family, waker);
     }
 }
 

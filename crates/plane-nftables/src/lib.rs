@@ -71,7 +71,7 @@ pub use kernel::NftablesKernel;
 pub use object::{NftKey, NftObject};
 pub use sources::{AddressRange, Ranges};
 pub use trace::Tracer;
-pub use watch::CommitTurn;
+pub use watch::{CommitTurn, listener};
 
 /// The engine of this mode.
 pub type NftablesEngine = Engine<Nftables, NftablesKernel>;

@@ -82,10 +82,10 @@ impl Retired {
         }
     }
 
-    /// The time of the next deletion.
-    pub(crate) fn wake(&self, now: Instant) -> Option<Instant> {
-        let next = |waiting: &Waiting| waiting.since.unwrap_or(now) + waiting.pause;
-        self.0.iter().map(next).min()
+    /// The time of the next deletion. The pause of a newly retired object begins with the first call.
+    pub(crate) fn wake(&mut self, now: Instant) -> Option<Instant> {
+        let next = |waiting: &mut Waiting| *waiting.since.get_or_insert(now) + waiting.pause;
+        self.0.iter_mut().map(next).min()
     }
 }
 

@@ -1,12 +1,13 @@
-//! Foreign changes to our tables, by key: one listener for the whole process, whose engines take turns at committing.
+//! Foreign changes to our tables, by key and by writer: one listener for the whole process, whose engines take turns at committing.
 
 use std::collections::BTreeSet;
 use std::io;
+use std::task::Waker;
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::{self, Accounting, Changed, CommitFailure, Event, ForeignChanges, Listener, Socket};
+use ferry_kernel::nft::{self, Accounting, Changed, CommitFailure, Event, ForeignChanges, Listener, Progress, Socket};
 use ferry_model::PerFamily;
-use ferry_plane::{Extent, Turn};
+use ferry_plane::{Drift, Extent, Turn, thread_name};
 
 use crate::names::{ChainName, SetName, TABLE};
 use crate::object::NftKey;
@@ -18,13 +19,20 @@ const TOUCHED: usize = 1024;
 /// Engines of one process commit one after another.
 pub type CommitTurn = Turn<Watch>;
 
-/// The listener of this process.
+/// The listener of this process, and what wakes its engines.
 #[derive(Debug, Default)]
-pub struct Watch(Listener<Foreign>);
+pub struct Watch {
+    listener: Listener<Foreign>,
+    wakers: PerFamily<Option<Waker>>,
+}
 
 /// Foreign changes to the tables of both families.
 #[derive(Debug, Default)]
-struct Foreign(PerFamily<Touched>);
+struct Foreign {
+    /// also by unknown writers
+    by_proxies: PerFamily<Touched>,
+    by_others: PerFamily<Touched>,
+}
 
 /// Foreign changes to one family's table.
 #[derive(Debug, Default)]
@@ -34,13 +42,32 @@ struct Touched {
     everything: bool,
 }
 
+/// Returns what a thread of its own has to run beside the engines of this turn: it waits for foreign changes and wakes the engines that
+/// they concern. It ends only when it can't wait.
+///
+/// # Errors
+/// The system's; `EPERM` without `CAP_NET_ADMIN`.
+pub fn listener(turn: CommitTurn) -> io::Result<impl FnOnce() -> io::Error + Send + 'static> {
+    let arrivals = turn.take().listener.arrivals()?;
+    Ok(move || match arrivals.follow(|| turn.take().look()) {
+        Ok(never) => match never {},
+        Err(error) => error,
+    })
+}
+
 // === impl Watch ===
 
 impl Watch {
     /// Subscribes, in the network namespace of this thread; commits by this socket are no foreign changes.
     pub(crate) fn join(&mut self, socket: &Socket) -> io::Result<()> {
-        self.0.own(socket);
-        self.0.join()
+        self.listener.own(socket);
+        self.listener.join()
+    }
+
+    /// Sets what is woken when there are foreign changes to the family's table.
+    pub(crate) fn wake_by(&mut self, family: Family, waker: &Waker) {
+        *self.wakers.of_mut(family) = Some(waker.clone());
+        self.wake();
     }
 
     /// Commits with the subscription suspended.
@@ -50,16 +77,38 @@ impl Watch {
         batch: nft::Batch,
     ) -> Result<nft::CommitStats, CommitFailure> {
         let commits = |result: &Result<_, _>| Some(u32::from(result.is_ok()));
-        self.0.around(Accounting::Quiet, socket, |socket| socket.commit(batch), commits).map_err(CommitFailure::Io)?
+        let result = self.listener.around(Accounting::Quiet, socket, |socket| socket.commit(batch), commits);
+        self.wake();
+        result.map_err(CommitFailure::Io)?
     }
 
     /// Foreign changes to the family's table since the last call.
-    pub(crate) fn news(&mut self, family: Family) -> io::Result<Option<Extent<NftKey>>> {
-        let touched = std::mem::take(self.0.changes()?.0.of_mut(family));
-        if touched.everything {
-            return Ok(Some(Extent::All));
+    pub(crate) fn news(&mut self, family: Family) -> io::Result<Drift<NftKey>> {
+        let foreign = self.listener.changes()?;
+        let by_proxies = std::mem::take(foreign.by_proxies.of_mut(family)).extent();
+        let by_others = std::mem::take(foreign.by_others.of_mut(family)).extent();
+        // The notifications of the other family were read, too.
+        self.wake();
+        Ok(Drift { by_proxies, by_others })
+    }
+
+    /// Reads the notifications, and wakes the engines that they concern; both, if they can't be read.
+    fn look(&mut self) -> Progress {
+        match self.listener.changes() {
+            Ok(_) => self.wake(),
+            Err(_) => self.wakers.v4.iter().chain(&self.wakers.v6).for_each(Waker::wake_by_ref),
         }
-        Ok((!touched.keys.is_empty()).then(|| Extent::Keys(touched.keys.into_iter().collect())))
+        self.listener.progress()
+    }
+
+    /// Wakes the engines of the families with foreign changes that were read, and not taken.
+    fn wake(&self) {
+        let foreign = self.listener.read_changes();
+        for family in Family::ALL {
+            if !foreign.by_proxies.of(family).is_empty() || !foreign.by_others.of(family).is_empty() {
+                self.wakers.of(family).iter().for_each(Waker::wake_by_ref);
+            }
+        }
     }
 }
 
@@ -68,16 +117,24 @@ impl Watch {
 impl ForeignChanges for Foreign {
     fn record(&mut self, event: &Event) {
         let Some(family) = event.family.filter(|_| event.table == TABLE) else { return };
-        let touched = self.0.of_mut(family);
+        let touched = self.by_proxies.of_mut(family);
         match keys_of(family, &event.what) {
             Some(keys) if touched.keys.len() < TOUCHED => touched.keys.extend(keys),
             Some(_) | None => touched.everything = true,
         }
     }
 
+    fn committed_by(&mut self, process: &str) {
+        if !Family::ALL.map(thread_name).contains(&process) {
+            let by_others = std::mem::take(&mut self.by_proxies);
+            self.by_others.v4.merge(by_others.v4);
+            self.by_others.v6.merge(by_others.v6);
+        }
+    }
+
     fn lost(&mut self, _: Option<&io::Error>) {
-        self.0.v4.everything = true;
-        self.0.v6.everything = true;
+        self.by_proxies.v4.everything = true;
+        self.by_proxies.v6.everything = true;
     }
 
     fn unobserved(&mut self) {
@@ -85,10 +142,31 @@ impl ForeignChanges for Foreign {
     }
 
     fn merge(&mut self, later: Self) {
-        for (touched, later) in [(&mut self.0.v4, later.0.v4), (&mut self.0.v6, later.0.v6)] {
-            touched.keys.extend(later.keys);
-            touched.everything |= later.everything;
+        self.by_proxies.v4.merge(later.by_proxies.v4);
+        self.by_proxies.v6.merge(later.by_proxies.v6);
+        self.by_others.v4.merge(later.by_others.v4);
+        self.by_others.v6.merge(later.by_others.v6);
+    }
+}
+
+// === impl Touched ===
+
+impl Touched {
+    fn is_empty(&self) -> bool {
+        self.keys.is_empty() && !self.everything
+    }
+
+    fn merge(&mut self, later: Self) {
+        self.keys.extend(later.keys);
+        self.everything |= later.everything || self.keys.len() > TOUCHED;
+        if self.everything {
+            self.keys.clear();
         }
+    }
+
+    fn extent(self) -> Option<Extent<NftKey>> {
+        let keys: Vec<NftKey> = self.keys.into_iter().collect();
+        if self.everything { Some(Extent::All) } else { (!keys.is_empty()).then_some(Extent::Keys(keys)) }
     }
 }
 
@@ -140,7 +218,11 @@ mod tests {
     }
 
     fn summary(foreign: &Foreign) -> [(usize, bool); 2] {
-        Family::ALL.map(|family| (foreign.0.of(family).keys.len(), foreign.0.of(family).everything))
+        of(&foreign.by_proxies)
+    }
+
+    fn of(touched: &PerFamily<Touched>) -> [(usize, bool); 2] {
+        Family::ALL.map(|family| (touched.of(family).keys.len(), touched.of(family).everything))
     }
 
     #[test]
@@ -174,10 +256,34 @@ mod tests {
                 later.lost(None);
             }
             changes.merge(later);
-            assert_eq!(summary(&changes), [(1, everything), (1, everything)]);
+            let keys = usize::from(!everything);
+            assert_eq!(summary(&changes), [(keys, everything), (keys, everything)]);
         }
         let mut changes = Foreign::default();
         changes.unobserved();
         assert_eq!(summary(&changes), [(0, true), (0, true)]);
+    }
+
+    #[test]
+    fn only_engines_of_proxies_are_proxies() {
+        for (process, is_proxy) in [("sync-v4", true), ("sync-v6", true), ("nft", false), ("sync-v", false)] {
+            let mut changes = foreign([(Some(Family::V4), TABLE, rule("ext-3"))]);
+            changes.committed_by(process);
+            let (counted, none) = ([(1, false), (0, false)], [(0, false), (0, false)]);
+            let wanted = if is_proxy { (counted, none) } else { (none, counted) };
+            assert_eq!((of(&changes.by_proxies), of(&changes.by_others)), wanted, "{process}");
+        }
+    }
+
+    #[test]
+    fn many_transactions_together_are_everything() {
+        let mut changes = Foreign::default();
+        for half in 0..2 {
+            let keys = 0..TOUCHED / 2 + half;
+            let mut later = foreign(keys.map(|n| (Some(Family::V4), TABLE, cluster_ip((n + half * TOUCHED) as u16))));
+            later.committed_by("nft");
+            changes.merge(later);
+        }
+        assert_eq!(of(&changes.by_others), [(0, true), (0, false)]);
     }
 }

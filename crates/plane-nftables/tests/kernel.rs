@@ -13,6 +13,7 @@ use ferry_kernel::nft::Socket;
 use ferry_modekit::good;
 use ferry_modekit::states::{self, everything, pool, service};
 use ferry_model::{Context, FrontendAddr, FrontendKind, LocalDetector, Pool, SourceRanges};
+use ferry_plane::mailbox::{Arrival, Mailbox};
 use ferry_plane::{CommitError, Delta, Extent, Kernel, Served, SyncEngine, Unit, UnitId};
 use ferry_plane_nftables::leftovers::{self, Leftovers};
 use ferry_plane_nftables::names::{PortId, SourcesId};
@@ -610,8 +611,48 @@ fn foreign_changes_are_heard_of_before_a_commit_while_the_other_family_has_the_t
                 std::thread::sleep(Duration::from_millis(100));
             });
             has_taken.recv().unwrap();
-            assert!(kernel.news().unwrap().is_some());
+            assert!(!kernel.news().unwrap().is_empty());
         });
+    });
+}
+
+/// As the executable has it: an engine for each family, and a thread that waits for what others do.
+#[test]
+fn a_foreign_change_wakes_the_engine_of_its_family_alone() {
+    inside(|family| {
+        let turn = CommitTurn::default();
+        let mut engines = Family::ALL.map(|of| engine(of, turn.clone()).unwrap());
+        let receivers = engines.each_mut().map(|engine| {
+            let (sender, receiver) = Mailbox::new();
+            // The receiver would be closed without it.
+            std::mem::forget(sender);
+            engine.wake_by(&receiver.waker());
+            receiver
+        });
+        for (engine, of) in engines.iter_mut().zip(Family::ALL) {
+            engine.offer(everything(of));
+            good(engine.sync(Instant::now()));
+        }
+        let listener = ferry_plane_nftables::listener(turn).unwrap();
+        std::thread::spawn(listener);
+        let own = Family::ALL.iter().position(|of| *of == family).unwrap();
+        let mut delta = everything(family);
+        delta.units.retain(|id, unit| id.to_string().ends_with("demo/plain") && unit.take().is_some());
+        engines[own].offer(delta);
+        assert!(good(engines[own].sync(Instant::now())).ops > 0);
+        let long = Some(Duration::from_millis(300));
+        assert_eq!(receivers.each_ref().map(|receiver| receiver.wait(long)), [Arrival::Timeout; 2], "own commits");
+        nft("add table inet neighbour", &["-f", "-"]);
+        assert_eq!(receivers.each_ref().map(|receiver| receiver.wait(long)), [Arrival::Timeout; 2], "other tables");
+        nft(&format!("flush chain {} services", table(family)), &["-f", "-"]);
+        assert_eq!(receivers[own].wait(Some(Duration::from_secs(10))), Arrival::Woken);
+        assert_eq!(receivers[1 - own].wait(long), Arrival::Timeout, "the other family");
+        // Whoever reads wakes the other one.
+        nft(&format!("flush chain {} services", table(Family::ALL[1 - own])), &["-f", "-"]);
+        engines[own].kernel_mut().news().unwrap();
+        assert_eq!(receivers[1 - own].wait(Some(Duration::from_secs(10))), Arrival::Woken);
+        let outcomes = engines.each_mut().map(|engine| good(engine.tend(Instant::now())).repairs);
+        assert_eq!(outcomes[1 - own], 1, "no proxy did it");
     });
 }
 

@@ -13,8 +13,6 @@ pub trait Layer<O: Object>: Send {
     fn holds(&self, key: &O::Key) -> bool;
     /// The kernel half of the subsystem.
     fn kernel(&mut self) -> &mut dyn Kernel<O>;
-    /// When the kernel half wants its time, see [`Kernel::wake`].
-    fn wake(&self, now: Instant) -> Option<Instant>;
 }
 
 /// The layers of a mode, bottom first. An object refers only to objects of its own layer and of those below.
@@ -136,8 +134,8 @@ impl<O: Object> Kernel<O> for Layered<O> {
         Ok(std::mem::take(&mut self.unreported))
     }
 
-    fn wake(&self, now: Instant) -> Option<Instant> {
-        self.layers.iter().filter_map(|layer| layer.wake(now)).min()
+    fn wake(&mut self, now: Instant) -> Option<Instant> {
+        self.layers.iter_mut().filter_map(|layer| layer.kernel().wake(now)).min()
     }
 
     fn wake_by(&mut self, waker: &Waker) {

@@ -208,7 +208,7 @@ pub trait Kernel<O: Object> {
     fn tend(&mut self, now: Instant) -> Result<Drift<O::Key>, CommitError>;
     /// When [`Kernel::tend`] is to be called at the latest, asked after every pass. `None`: only when the waker is woken. There is no
     /// other clock: a kernel without notifications returns when it wants to look for foreign changes.
-    fn wake(&self, now: Instant) -> Option<Instant> {
+    fn wake(&mut self, now: Instant) -> Option<Instant> {
         let _ = now;
         None
     }

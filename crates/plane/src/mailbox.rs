@@ -119,7 +119,9 @@ impl Receiver {
 
     /// Takes everything that was put in and not taken.
     pub fn take(&self) -> Option<Delta> {
-        self.0.lock().delta.take()
+        let mut state = self.0.lock();
+        state.fresh = false;
+        state.delta.take()
     }
 
     /// How many units wait to be taken; `None` if nothing does.

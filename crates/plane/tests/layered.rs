@@ -79,10 +79,6 @@ impl Layer<Toy> for View {
     fn kernel(&mut self) -> &mut dyn Kernel<Toy> {
         self
     }
-
-    fn wake(&self, now: Instant) -> Option<Instant> {
-        Kernel::wake(self, now)
-    }
 }
 
 fn views() -> [View; 3] {

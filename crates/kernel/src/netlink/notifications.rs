@@ -1,5 +1,6 @@
 //! Notifications of a netlink protocol's multicast groups.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -53,6 +54,14 @@ impl Notifications {
     /// The system's.
     pub fn leave(&self, group: u32) -> io::Result<()> {
         self.transport.leave(group)
+    }
+
+    /// Lets the kernel drop the notifications of changes that these sockets make.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn ignore(&self, port_ids: &BTreeSet<u32>) -> io::Result<()> {
+        self.transport.drop_from(port_ids)
     }
 
     /// The address of this socket.

@@ -1,5 +1,6 @@
 //! A synchronous netlink socket.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -9,6 +10,9 @@ use super::Transport;
 
 /// Receive buffer for one datagram: dumps fill at most 32 KiB, a single large object may need more.
 const RECEIVE_BYTES: usize = 64 * 1024;
+
+/// Where a message's header has the port id: after length, type, flags and sequence number.
+const PORT_ID_AT: u32 = 12;
 
 /// A bound netlink socket with extended acknowledgements enabled. Never blocks: the kernel answers within the `send` call, so
 /// an answer is either there to read or will not come.
@@ -72,16 +76,47 @@ impl Socket {
         self.set_option(forced, bytes).or_else(|_| self.set_option(limited, bytes))
     }
 
-    #[expect(unsafe_code, reason = "no safe wrapper has the FORCE options")]
-    fn set_option(&self, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    /// Lets the kernel drop datagrams of which the first message has one of these port ids.
+    ///
+    /// # Errors
+    /// The system's; `InvalidInput` if there are more than a filter can name.
+    pub fn drop_from(&self, port_ids: &BTreeSet<u32>) -> io::Result<()> {
+        let mut filter = filter(port_ids)?;
+        let length = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let program = libc::sock_fprog { len: length, filter: filter.as_mut_ptr() };
+        self.set_option(libc::SO_ATTACH_FILTER, program)
+    }
+
+    #[expect(unsafe_code, reason = "no safe wrapper knows the FORCE options, or filters")]
+    fn set_option<T>(&self, name: libc::c_int, value: T) -> io::Result<()> {
         let size = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or(0);
-        // SAFETY: the descriptor is open while `self` lives; the pointer is to an int that outlives the call, and
-        // `size` is its size; the kernel only reads it.
+        // SAFETY: the descriptor is open while `self` lives; the pointer is to a value that outlives the call, and
+        // `size` is its size; the kernel only reads it, and what a filter program points to, which the caller keeps.
         let result = unsafe {
             libc::setsockopt(self.inner.as_raw_fd(), libc::SOL_SOCKET, name, (&raw const value).cast(), size)
         };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
+}
+
+/// A classic BPF program that drops datagrams by the port id in their first header.
+fn filter(port_ids: &BTreeSet<u32>) -> io::Result<Vec<libc::sock_filter>> {
+    let instruction = |code: u32, jump, k| {
+        let code = u16::try_from(code).unwrap_or_default();
+        libc::sock_filter { code, jt: jump, jf: 0, k }
+    };
+    let (load, compare, leave) =
+        (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::BPF_RET);
+    let mut filter = vec![instruction(load, 0, PORT_ID_AT)];
+    for (index, port_id) in port_ids.iter().enumerate() {
+        // Over the comparisons that follow, and over the instruction that accepts.
+        let jump = u8::try_from(port_ids.len() - index).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // A load is in network byte order, the header in the machine's.
+        filter.push(instruction(compare, jump, u32::from_be_bytes(port_id.to_ne_bytes())));
+    }
+    filter.push(instruction(leave, 0, u32::MAX));
+    filter.push(instruction(leave, 0, 0));
+    Ok(filter)
 }
 
 impl Transport for Socket {

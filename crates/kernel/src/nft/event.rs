@@ -7,6 +7,20 @@ use super::decode::{decode_elements, open};
 use super::wire::{self, chain, msg, rule, set};
 use crate::netlink::{Malformed, Messages};
 
+/// One notification.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// a change
+    Changed(Event),
+    /// the end of a transaction: the changes notified before by the same socket were committed by it
+    Committed {
+        /// whose socket made it, see [`super::Socket::port_id`]
+        port_id: u32,
+        /// name of the thread that committed it (`comm`, up to 15 bytes), if the kernel names it
+        process: Option<String>,
+    },
+}
+
 /// A notification of one change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -45,19 +59,25 @@ pub enum Changed {
     Other,
 }
 
-/// Decodes the notifications of one datagram. Those of new generations and of packet traces are left out.
+/// Decodes the notifications of one datagram. Packet traces are left out.
 ///
 /// # Errors
 /// [`Malformed`] if a length is invalid or a name is missing; earlier notifications were passed to `each`.
-pub fn decode_events(datagram: &[u8], each: &mut dyn FnMut(Event)) -> Result<(), Malformed> {
+pub fn decode_events(datagram: &[u8], each: &mut dyn FnMut(Notice)) -> Result<(), Malformed> {
     for message in Messages::new(datagram) {
         let message = message?;
         let Some(kind) = wire::message_of(message.kind) else { continue };
+        if kind == msg::NEW_GENERATION {
+            let (_, attributes) = open(message.payload)?;
+            let process = attributes.find(wire::GENERATION_PROCESS_NAME)?.map(|name| name.text().into_owned());
+            each(Notice::Committed { port_id: message.port_id, process });
+            continue;
+        }
         let (family, mut attributes) = open(message.payload)?;
         let Some(what) = decode_change(kind, message.payload)? else { continue };
         // the table's name is the first attribute of every object but a generation
         let table = attributes.next_attribute()?.map(|table| table.text().into_owned()).unwrap_or_default();
-        each(Event { port_id: message.port_id, family: Family::from_number(family), table, what });
+        each(Notice::Changed(Event { port_id: message.port_id, family: Family::from_number(family), table, what }));
     }
     Ok(())
 }
@@ -78,6 +98,6 @@ fn decode_change(message: u8, payload: &[u8]) -> Result<Option<Changed>, Malform
             Changed::Elements { set, elements }
         }
         msg::NEW_OBJECT | msg::DEL_OBJECT | msg::NEW_FLOWTABLE | msg::DEL_FLOWTABLE => Changed::Other,
-        _ => return Ok(None), // new generations and packet traces
+        _ => return Ok(None), // packet traces
     }))
 }

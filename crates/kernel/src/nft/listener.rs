@@ -6,16 +6,27 @@
 //! While any process listens, each element and rule of a commit costs the committing process an event: 220,000 elements take ten
 //! times as long. So large changes are made with the subscription suspended ([`Accounting::Quiet`]), and the generation tells afterwards whether
 //! something was missed.
+//!
+//! Notifications of own sockets are dropped by the kernel, so that they wake nobody. The end of a transaction names the process that
+//! committed it.
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
 
-use super::{Event, Monitor, Socket};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use super::{Event, Monitor, Notice, Socket};
 
 /// Collects foreign changes, in whatever form a mode needs them.
 pub trait ForeignChanges: Default {
     /// Adds a notified change.
     fn record(&mut self, event: &Event);
+
+    /// All changes recorded so far were committed by a thread of this name. Without this call the writer is unknown.
+    fn committed_by(&mut self, process: &str);
 
     /// Adds that anything may have changed: notifications were lost, or, with an error, the subscription was.
     fn lost(&mut self, error: Option<&io::Error>);
@@ -30,10 +41,14 @@ pub trait ForeignChanges: Default {
 /// The subscription of a process to changes of nf_tables in one network namespace, and the foreign changes not yet taken.
 #[derive(Debug, Default)]
 pub struct Listener<C> {
-    /// open once joined; not after the subscription was lost
+    /// open from the first subscription on, and the same from then on
     monitor: Option<Monitor>,
+    /// not before the first subscription, nor after it was lost
+    is_subscribed: bool,
     /// port ids of sockets of this process
     own: BTreeSet<u32>,
+    /// changes of a transaction whose end was not read yet, and the port id of its socket
+    transaction: Option<(u32, C)>,
     changes: C,
 }
 
@@ -48,6 +63,25 @@ pub enum Accounting {
     ByGeneration,
 }
 
+/// Waits for notifications, beside the [`Listener`] that reads them.
+#[derive(Debug)]
+pub struct Arrivals(OwnedFd);
+
+/// Result of reading notifications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// everything was read
+    Complete,
+    /// the end of a transaction is still to come, at any moment
+    MidTransaction,
+}
+
+/// After a reading the next one waits so long, so that a neighbour that commits without end costs ten readings a second.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Wait for the end of a transaction, and how often. The kernel notifies it right after the changes.
+const MOMENT: Duration = Duration::from_millis(1);
+const MOMENTS: usize = 10;
+
 // === impl Listener ===
 
 impl<C: ForeignChanges> Listener<C> {
@@ -56,17 +90,37 @@ impl<C: ForeignChanges> Listener<C> {
     /// # Errors
     /// The system's; `EPERM` without `CAP_NET_ADMIN`.
     pub fn join(&mut self) -> io::Result<()> {
-        if self.monitor.is_none() {
-            let mut monitor = Monitor::open()?;
-            monitor.join()?;
-            self.monitor = Some(monitor);
+        if self.is_subscribed {
+            return Ok(());
         }
+        let monitor = match &mut self.monitor {
+            Some(monitor) => monitor,
+            None => self.monitor.insert(Monitor::open()?),
+        };
+        ignore(monitor, &self.own);
+        // Older notifications, where the subscription was lost, are part of what counts as lost.
+        let _ = monitor.read(&mut |_| {})?;
+        monitor.join()?;
+        self.is_subscribed = true;
         Ok(())
     }
 
     /// From now on, commits by this socket are no foreign changes.
     pub fn own(&mut self, socket: &Socket) {
         self.own.insert(socket.port_id());
+        if let Some(monitor) = &mut self.monitor {
+            ignore(monitor, &self.own);
+        }
+    }
+
+    /// What waits for notifications; subscribes if need be.
+    ///
+    /// # Errors
+    /// As [`Listener::join`].
+    pub fn arrivals(&mut self) -> io::Result<Arrivals> {
+        self.join()?;
+        let monitor = self.monitor.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        Ok(Arrivals(monitor.as_fd().try_clone_to_owned()?))
     }
 
     /// Sets how many bytes of unread notifications the kernel keeps for this subscription.
@@ -78,20 +132,30 @@ impl<C: ForeignChanges> Listener<C> {
         self.monitor.as_mut().map_or(Ok(()), |monitor| monitor.set_receive_buffer(bytes))
     }
 
-    /// Reads the notifications that have arrived and returns the foreign changes, for the caller to take. Where the subscription was
-    /// lost, it is renewed and counts as an overrun.
+    /// Reads the notifications that have arrived and returns the foreign changes, for the caller to take: those of transactions that
+    /// were notified to their end. Where the subscription was lost, it is renewed and counts as an overrun.
     ///
     /// # Errors
     /// The system's.
     pub fn changes(&mut self) -> io::Result<&mut C> {
-        match &mut self.monitor {
-            Some(monitor) => read(monitor, &self.own, &mut self.changes)?,
+        match self.monitor.as_mut().filter(|_| self.is_subscribed) {
+            Some(monitor) => read(monitor, &self.own, &mut self.transaction, &mut self.changes)?,
             None => {
                 self.join()?;
                 self.changes.lost(None);
             }
         }
         Ok(&mut self.changes)
+    }
+
+    /// True while the end of a transaction is still to be notified.
+    pub fn progress(&self) -> Progress {
+        if self.transaction.is_some() { Progress::MidTransaction } else { Progress::Complete }
+    }
+
+    /// The foreign changes that were read and not taken.
+    pub fn read_changes(&self) -> &C {
+        &self.changes
     }
 
     /// Makes a change of our own. `commits` returns the number of transactions that its result stands for, `None` if that isn't
@@ -107,27 +171,33 @@ impl<C: ForeignChanges> Listener<C> {
         commits: impl FnOnce(&T) -> Option<u32>,
     ) -> io::Result<T> {
         // Without a subscription everything counts as lost when it is renewed.
-        let Some(monitor) = &mut self.monitor else { return Ok(change(socket)) };
+        let Some(monitor) = self.monitor.as_mut().filter(|_| self.is_subscribed) else { return Ok(change(socket)) };
         // The generation first before the change and last after it: a foreign commit in between is suspected once too often
         // rather than never.
         let before = socket.generation()?;
-        match accounting {
-            Accounting::Quiet => monitor.leave()?,
-            Accounting::ByGeneration => read(monitor, &self.own, &mut self.changes)?,
+        if accounting == Accounting::Quiet {
+            monitor.leave()?;
+        }
+        read(monitor, &self.own, &mut self.transaction, &mut self.changes)?;
+        // Its end may not be notified, or not be told from that of the own change.
+        if let Some((_, unfinished)) = self.transaction.take() {
+            self.changes.merge(unfinished);
         }
         let result = change(socket);
         let mut meanwhile = C::default();
         let observed = match accounting {
             Accounting::Quiet => monitor.join(),
-            Accounting::ByGeneration => read(monitor, &self.own, &mut meanwhile),
+            Accounting::ByGeneration => read(monitor, &self.own, &mut self.transaction, &mut meanwhile),
         };
         match observed.and_then(|()| socket.generation()) {
             Ok(after) if commits(&result).map(|commits| before.wrapping_add(commits)) == Some(after) => {}
             Ok(_) if accounting == Accounting::Quiet => self.changes.unobserved(),
             Ok(_) => self.changes.merge(meanwhile),
             Err(error) => {
-                // Drop the monitor rather than miss changes silently: the next reading subscribes again.
-                self.monitor = None;
+                // Leave rather than miss changes silently: the next reading subscribes again.
+                let _ = monitor.leave();
+                self.is_subscribed = false;
+                self.transaction = None;
                 self.changes.lost(Some(&error));
             }
         }
@@ -135,14 +205,82 @@ impl<C: ForeignChanges> Listener<C> {
     }
 }
 
-fn read<C: ForeignChanges>(monitor: &mut Monitor, own: &BTreeSet<u32>, changes: &mut C) -> io::Result<()> {
-    let overrun = monitor.read(&mut |event| {
-        if !own.contains(&event.port_id) {
-            changes.record(&event);
+/// Where the kernel can't filter, own notifications are told apart when they are read.
+fn ignore(monitor: &mut Monitor, own: &BTreeSet<u32>) {
+    let _ = monitor.ignore(own);
+}
+
+fn read<C: ForeignChanges>(
+    monitor: &mut Monitor,
+    own: &BTreeSet<u32>,
+    transaction: &mut Option<(u32, C)>,
+    changes: &mut C,
+) -> io::Result<()> {
+    let overrun = monitor.read(&mut |notice| match notice {
+        Notice::Changed(event) if !own.contains(&event.port_id) => {
+            // The end of another socket's transaction was lost.
+            if let Some((_, unfinished)) = transaction.take_if(|(port_id, _)| *port_id != event.port_id) {
+                changes.merge(unfinished);
+            }
+            transaction.get_or_insert_with(|| (event.port_id, C::default())).1.record(&event);
         }
+        Notice::Committed { port_id, process } if !own.contains(&port_id) => {
+            if let Some((of, mut finished)) = transaction.take() {
+                if let Some(process) = process.filter(|_| of == port_id) {
+                    finished.committed_by(&process);
+                }
+                changes.merge(finished);
+            }
+        }
+        Notice::Changed(_) | Notice::Committed { .. } => {}
     })?;
     if overrun.0 {
+        if let Some((_, unfinished)) = transaction.take() {
+            changes.merge(unfinished);
+        }
         changes.lost(None);
     }
     Ok(())
+}
+
+// === impl Arrivals ===
+
+impl Arrivals {
+    /// Calls `look`, which reads the notifications, whenever some have arrived: the first time at once, and never within 100 ms
+    /// of the time before.
+    ///
+    /// # Errors
+    /// The system's, when it can't wait.
+    pub fn follow(&self, mut look: impl FnMut() -> Progress) -> io::Result<std::convert::Infallible> {
+        loop {
+            self.wait()?;
+            for _ in 0..MOMENTS {
+                if look() == Progress::Complete {
+                    break;
+                }
+                std::thread::sleep(MOMENT);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_ready(&self) -> bool {
+        let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout)).unwrap() > 0
+    }
+
+    /// Waits until notifications have arrived.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn wait(&self) -> io::Result<()> {
+        loop {
+            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
 }

@@ -29,9 +29,9 @@ pub use decode::{
     decode_chain, decode_elements, decode_expression, decode_generation, decode_rule, decode_set, decode_table,
 };
 pub use element::{Element, ElementData, OwnedData, VerdictRef};
-pub use event::{Changed, Event, decode_events};
+pub use event::{Changed, Event, Notice, decode_events};
 pub use expr::{CmpOp, CtKey, DynsetOp, Expr, FibOf, MetaKey, PayloadBase, Reg, Verdict};
-pub use listener::{Accounting, ForeignChanges, Listener};
+pub use listener::{Accounting, Arrivals, ForeignChanges, Listener, Progress};
 pub use monitor::Monitor;
 pub use object::{BaseHook, Chain, ChainKind, Hook, Rule, Set, SetData, SetFlags, Table};
 pub use octets::Octets;

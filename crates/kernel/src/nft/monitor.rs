@@ -1,11 +1,12 @@
 //! Notifications of changes.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use super::{Event, decode_events, wire};
+use super::{Notice, decode_events, wire};
 use crate::netlink::{Notifications, Overrun};
 
 /// What the monitor keeps unread at most. Each of the kernel's datagrams counts with its overhead.
@@ -57,6 +58,14 @@ impl Monitor {
         self.notifications.leave(wire::GROUP)
     }
 
+    /// Leaves out the notifications of what these sockets commit: they don't wake who waits for this one to be readable.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn ignore(&mut self, port_ids: &BTreeSet<u32>) -> io::Result<()> {
+        self.notifications.ignore(port_ids)
+    }
+
     /// The address of this socket.
     pub fn port_id(&self) -> u32 {
         self.notifications.port_id()
@@ -66,7 +75,7 @@ impl Monitor {
     ///
     /// # Errors
     /// What the system says, an overrun excepted.
-    pub fn read(&mut self, each: &mut dyn FnMut(Event)) -> io::Result<Overrun> {
+    pub fn read(&mut self, each: &mut dyn FnMut(Notice)) -> io::Result<Overrun> {
         self.notifications.read(&mut |datagram| decode_events(datagram, each))
     }
 }

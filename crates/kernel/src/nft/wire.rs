@@ -45,6 +45,8 @@ pub(super) const VERDICT_CHAIN: u16 = 2;
 pub(super) const EXPR_NAME: u16 = 1;
 pub(super) const EXPR_DATA: u16 = 2;
 pub(super) const GENERATION_ID: u16 = 1;
+/// since Linux 4.14
+pub(super) const GENERATION_PROCESS_NAME: u16 = 3;
 
 /// verdict codes: the kernel's signed numbers as 32 bits
 pub(super) mod verdict {

@@ -48,8 +48,8 @@ fn what_cannot_be_looked_after_is_unhealthy_until_it_can() {
     alone.tell(Step::Sync, Outcome::default(), start);
     alone.tell(Step::Tend, Outcome::default(), after(1));
     assert_eq!(alone.setup.pulse.waiting(after(2)), None);
-    alone.tell(Step::Tend, failed(TEND), after(3));
-    alone.tell(Step::Tend, failed(TEND), after(5));
+    alone.tell(Step::Tend, failed(RETRY), after(3));
+    alone.tell(Step::Tend, failed(RETRY), after(5));
     assert_eq!(alone.setup.pulse.waiting(after(7)), Some(Duration::from_secs(4)));
     alone.tell(Step::Tend, Outcome::default(), after(8));
     alone.tell(Step::Tend, Outcome::default(), after(9));
@@ -62,6 +62,8 @@ fn what_cannot_be_looked_after_is_unhealthy_until_it_can() {
     }
     assert_eq!(failures, [false, true, true, false], "and its recovery is told, once");
 }
+
+const RETRY: Duration = Duration::from_millis(250);
 
 fn failed(pause: Duration) -> Outcome {
     let error = Some(Arc::new(CommitError::Busy(io::Error::other("lock"))));
@@ -76,13 +78,17 @@ fn what_the_kernel_refuses_is_not_waited_for() {
         Outcome { quarantined: units.iter().map(|unit| (unit.clone(), why())).collect(), ..Outcome::default() }
     };
     let (web, mail) = (UnitId::Service(web), UnitId::Service(mail));
-    let pending = BTreeSet::from([web.clone()]);
-    assert!(settled(&BTreeSet::new(), &Outcome::default()));
-    assert!(settled(&pending, &refused(&[web.clone(), mail.clone()])));
-    assert!(!settled(&pending, &refused(&[mail])));
-    assert!(!settled(&BTreeSet::from([UnitId::Base]), &refused(&[UnitId::Base])), "then nothing serves");
-    assert!(!settled(&BTreeSet::new(), &failed(TEND)));
-    assert!(!settled(&pending, &Outcome::default()));
+    let pending = |units: &[&UnitId], outcome| {
+        let pending = units.iter().copied().cloned().collect();
+        let engine = Counts { waker: Arc::default(), passes: std::sync::mpsc::channel().0, pending };
+        super::pending(&engine, &outcome)
+    };
+    assert_eq!(pending(&[], Outcome::default()), (0, true));
+    assert_eq!(pending(&[&web], refused(&[web.clone(), mail.clone()])), (1, true));
+    assert_eq!(pending(&[&web], refused(&[mail.clone()])), (1, false));
+    assert_eq!(pending(&[&UnitId::Base], refused(&[UnitId::Base])), (1, false), "then nothing serves");
+    assert_eq!(pending(&[], failed(RETRY)), (0, false));
+    assert_eq!(pending(&[&mail, &web], Outcome::default()), (2, false));
 }
 
 #[test]
@@ -90,7 +96,7 @@ fn changes_are_synced_at_once() {
     let start = Instant::now();
     let mut agenda = Agenda::new(UNLIMITED, false, start);
     assert_eq!(agenda.step(start), Step::Nothing);
-    assert_eq!(agenda.patience(start), TEND);
+    assert_eq!(agenda.patience(start), FULL, "without an event nothing is looked at");
     agenda.offered(start);
     assert_eq!(agenda.step(start), Step::Sync);
     agenda.done(Step::Sync, &Outcome::default(), start);
@@ -107,9 +113,13 @@ fn an_explicit_distance_is_kept() {
     agenda.offered(start);
     assert_eq!(agenda.step(start), Step::Sync);
     agenda.done(Step::Sync, &Outcome::default(), start);
-    agenda.offered(start + TEND / 2);
-    assert_eq!(agenda.step(start + TEND / 2), Step::Nothing);
-    assert_eq!(agenda.step(start + TEND), Step::Tend);
+    let soon = start + Duration::from_millis(100);
+    agenda.offered(soon);
+    assert_eq!(agenda.step(soon), Step::Nothing);
+    agenda.woken(soon);
+    assert_eq!(agenda.step(soon), Step::Tend, "that doesn't wait");
+    agenda.done(Step::Tend, &Outcome::default(), soon);
+    assert_eq!(agenda.step(soon), Step::Nothing);
     assert_eq!(agenda.step(start + period), Step::Sync);
 }
 
@@ -167,17 +177,21 @@ fn a_slow_turn_is_followed_by_a_pause() {
     // Who comes later than that doesn't wait.
     let mut agenda = Agenda::new(UNLIMITED, false, start);
     agenda.done(Step::Sync, &took(100), start);
-    agenda.offered(start + TEND);
-    assert_eq!(agenda.step(start + TEND), Step::Sync);
+    let later = start + Duration::from_millis(250);
+    agenda.offered(later);
+    assert_eq!(agenda.step(later), Step::Sync);
 }
 
 #[test]
 fn many_syncs_do_not_put_off_tending() {
     let start = Instant::now();
     let mut agenda = Agenda::new(Duration::ZERO, false, start);
+    let pause = Duration::from_millis(250);
+    let wanted = Outcome { next: Next::RetryAfter(pause), ..Outcome::default() };
     let mut now = start;
     let mut tended = 0;
-    while now < start + 4 * TEND {
+    agenda.done(Step::Sync, &wanted, now);
+    while now < start + 4 * pause {
         now += Duration::from_millis(1);
         agenda.offered(now);
         loop {
@@ -186,7 +200,7 @@ fn many_syncs_do_not_put_off_tending() {
             if step == Step::Nothing {
                 break;
             }
-            agenda.done(step, &Outcome::default(), now);
+            agenda.done(step, &wanted, now);
         }
     }
     assert_eq!(tended, 4);
@@ -198,11 +212,76 @@ fn after_an_error_the_next_try_waits() {
     let mut agenda = Agenda::new(Duration::ZERO, false, start);
     agenda.offered(start);
     agenda.done(Step::Sync, &failed(Duration::from_secs(10)), start);
-    assert_eq!(agenda.step(start + TEND), Step::Nothing);
+    let soon = start + Duration::from_millis(250);
+    agenda.woken(soon);
+    assert_eq!(agenda.step(soon), Step::Nothing, "a wake is no reason to try again sooner");
     assert_eq!(agenda.patience(start), Duration::from_secs(10));
     assert_eq!(agenda.step(start + Duration::from_secs(10)), Step::Tend);
-    agenda.offered(start + TEND);
-    assert_eq!(agenda.step(start + TEND), Step::Sync);
+    agenda.offered(soon);
+    assert_eq!(agenda.step(soon), Step::Sync);
+    agenda.done(Step::Sync, &Outcome::default(), soon);
+    assert_eq!(agenda.step(soon), Step::Tend, "what the wake was for");
+    agenda.done(Step::Tend, &Outcome::default(), soon);
+    assert_eq!(agenda.patience(soon), FULL - Duration::from_millis(250));
+}
+
+/// An engine that reports what it is asked to do.
+struct Counts {
+    waker: Arc<std::sync::Mutex<Option<std::task::Waker>>>,
+    passes: std::sync::mpsc::Sender<&'static str>,
+    pending: Vec<UnitId>,
+}
+
+impl SyncEngine for Counts {
+    fn offer(&mut self, _: ferry_plane::Delta) {
+        self.passes.send("offer").unwrap();
+    }
+    fn sync(&mut self, _: Instant) -> Outcome {
+        self.passes.send("sync").unwrap();
+        Outcome::default()
+    }
+    fn repair(&mut self, _: Instant) -> Outcome {
+        Outcome::default()
+    }
+    fn tend(&mut self, _: Instant) -> Outcome {
+        self.passes.send("tend").unwrap();
+        Outcome::default()
+    }
+    fn wake_by(&mut self, waker: &std::task::Waker) {
+        *self.waker.lock().unwrap() = Some(waker.clone());
+        self.passes.send("waker").unwrap();
+    }
+    fn each_unit(&self, _: &mut dyn FnMut(&ferry_plane::Unit)) {}
+    fn each_pending(&self, see: &mut dyn FnMut(&UnitId)) {
+        self.pending.iter().for_each(see);
+    }
+    fn plan(&mut self) -> Result<ferry_plane::Batch<String>, CommitError> {
+        Ok(ferry_plane::Batch::default())
+    }
+    fn retire(self: Box<Self>, _: &mut Vec<ferry_plane::Served>) -> Result<usize, CommitError> {
+        Ok(0)
+    }
+}
+
+#[test]
+fn changes_and_wakes_are_answered_at_once_and_nothing_else_happens() {
+    let now = Instant::now();
+    let (mut quiet, _told) = quiet(now);
+    let (sender, mailbox) = Mailbox::new();
+    quiet.setup.mailbox = mailbox;
+    let (passes, seen) = std::sync::mpsc::channel();
+    let waker = Arc::default();
+    quiet.engine = Box::new(Counts { waker: Arc::clone(&waker), passes, pending: Vec::new() });
+    let thread = std::thread::spawn(move || quiet.run());
+    let next = || seen.recv_timeout(Duration::from_secs(10));
+    assert_eq!(next(), Ok("waker"));
+    sender.put(ferry_plane::Delta::default());
+    assert_eq!([next(), next()], [Ok("offer"), Ok("sync")]);
+    waker.lock().unwrap().take().unwrap().wake();
+    assert_eq!(next(), Ok("tend"));
+    drop(sender);
+    thread.join().unwrap();
+    assert!(seen.try_recv().is_err(), "no pass without a reason");
 }
 
 #[test]

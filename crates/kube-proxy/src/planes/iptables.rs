@@ -14,9 +14,10 @@ use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
 use ferry_plane_iptables::{Counters, Features, Turn, backend, names};
 use ipnet::IpNet;
 
-use super::{Engines, Leftovers, Opening, Plane, RetireError, RuleDomain};
+use super::{Engines, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, RuleDomain};
 use crate::metrics::mode::{self, IptablesCounts, IptablesFamilyCounts, IptablesMetrics};
 use crate::platform::TCP_BE_LIBERAL;
+use crate::threads::STACK_BYTES;
 
 pub(super) const PLANE: Plane = Plane {
     mode: MODE_IPTABLES,
@@ -71,7 +72,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         counters.push((*family, Arc::clone(&own)));
         (*family, shared.open(*family, own))
     });
-    let families = opened.collect();
+    let families: Vec<Opened> = opened.collect();
     let metrics = Box::new(move |registry: &_| {
         IptablesMetrics::register(MODE_IPTABLES, move || read(&counters, features), registry)
     });
@@ -79,6 +80,12 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         Backend::Nft => &[NFT],
         Backend::Legacy => &[LEGACY],
     };
+    if choice.backend == Backend::Nft && families.iter().any(|(_, opened)| opened.is_ok()) {
+        let (listen, failed) = (ferry_plane_iptables::listener(shared.turn)?, opening.threads.clone());
+        opening.threads.spawn(LISTENER, STACK_BYTES, move || {
+            failed.fail(anyhow::Error::new(listen()).context("waiting for changes of nf_tables"));
+        })?;
+    }
     Ok(Engines { families, metrics, domains })
 }
 

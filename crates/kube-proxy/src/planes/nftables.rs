@@ -8,8 +8,9 @@ use ferry_model::Profile;
 use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
 use ferry_plane_nftables::{CommitTurn, NftablesEngine, leftovers};
 
-use super::{Engines, Leftovers, Opening, Plane, RetireError, RuleDomain};
+use super::{Engines, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, RuleDomain};
 use crate::metrics::mode::{self, NftablesMetrics};
+use crate::threads::STACK_BYTES;
 
 pub(super) const PLANE: Plane = Plane {
     mode: MODE_NFTABLES,
@@ -34,7 +35,13 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         engine.kernel_mut().prepare()?;
         Ok(Box::new(engine))
     };
-    let families = opening.families.iter().map(|family| (*family, open(*family))).collect();
+    let families: Vec<Opened> = opening.families.iter().map(|family| (*family, open(*family))).collect();
+    if families.iter().any(|(_, opened)| opened.is_ok()) {
+        let (listen, failed) = (ferry_plane_nftables::listener(turn)?, opening.threads.clone());
+        opening.threads.spawn(LISTENER, STACK_BYTES, move || {
+            failed.fail(anyhow::Error::new(listen()).context("waiting for changes of nf_tables"));
+        })?;
+    }
     Ok(Engines { families, metrics: Box::new(NftablesMetrics::register), domains: DOMAINS })
 }
 

@@ -2,17 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 use ferry_kernel::iptables::{Failure, Table, Tool};
 
-use super::{Change, Observation, Restored, Variant};
+use super::{Change, Restored, Variant};
 use crate::mirror::Mirror;
 use crate::object::{ChainId, IptKey};
 use crate::read;
 use crate::sort::Found;
-use crate::watch::{Heard, LegacyWatch, Turn};
+use crate::watch::{Heard, LOOK, LegacyWatch, Turn};
 
 /// One family's tables, with their last observed state.
 #[derive(Debug)]
@@ -39,10 +40,15 @@ impl Variant for Legacy {
         Ok(Heard::default())
     }
 
-    fn tend(&mut self, family: Family, now: Instant) -> io::Result<Observation> {
-        self.watch.look(family)?;
-        Ok(Observation { tables: self.watch.due(now), ..Observation::default() })
+    fn due(&mut self, now: Instant) -> BTreeSet<Table> {
+        self.watch.due(now)
     }
+
+    fn wake(&self, now: Instant) -> Option<Instant> {
+        Some(now + LOOK)
+    }
+
+    fn wake_by(&mut self, _: Family, _: &Waker) {}
 
     fn take_changed(&mut self, tables: &BTreeSet<Table>) -> BTreeSet<Table> {
         self.watch.take(tables)

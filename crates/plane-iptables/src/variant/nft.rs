@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 use ferry_kernel::iptables::{self, ChainName, Failure, Rule, Table, Tool};
 
-use super::{Change, Observation, Restored, Variant, line_of};
+use super::{Change, Restored, Variant, line_of};
 use crate::base;
 use crate::mirror::{Kind, Mirror, few_chains};
 use crate::names::Class;
@@ -16,9 +17,6 @@ use crate::object::{ChainId, IptKey, IptObject, OwnedRulesKey};
 use crate::read;
 use crate::sort::{Found, Sorter};
 use crate::watch::{Heard, Turn};
-
-/// Pause before the next check if the other family has the turn.
-const CONTENDED: Duration = Duration::from_millis(20);
 
 /// Most chains that are read one by one; beyond that, reading the whole table is cheaper.
 const SINGLE_READS: usize = 16;
@@ -59,12 +57,17 @@ impl Variant for Nft {
         self.turn.take().news(family)
     }
 
-    fn tend(&mut self, family: Family, now: Instant) -> io::Result<Observation> {
-        match self.turn.try_take() {
-            Some(mut watch) => Ok(Observation { touched: watch.news(family)?, ..Observation::default() }),
-            // The other family has the turn: retry soon.
-            None => Ok(Observation { wake: Some(now + CONTENDED), ..Observation::default() }),
-        }
+    /// None: the notifications name the chains.
+    fn due(&mut self, _: Instant) -> BTreeSet<Table> {
+        BTreeSet::new()
+    }
+
+    fn wake(&self, _: Instant) -> Option<Instant> {
+        None
+    }
+
+    fn wake_by(&mut self, family: Family, waker: &Waker) {
+        self.turn.take().wake_by(family, waker);
     }
 
     /// Returns none, since notifications name the chains.

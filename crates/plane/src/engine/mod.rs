@@ -211,7 +211,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
     }
 
-    fn next(&self, now: Instant) -> Next {
+    fn next(&mut self, now: Instant) -> Next {
         // What is left to a rival as a whole is looked at when his time is over.
         let suspects = if self.rivals.holds(&None, now) { None } else { self.suspects.wake() };
         let wakes = [self.kernel.wake(now), self.quarantine.wake(), self.rivals.wake(), suspects];

@@ -8,6 +8,8 @@ use super::*;
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     tables: Vec<String>,
+    /// names of the processes that ended a transaction
+    processes: Vec<String>,
     lost: usize,
     /// the subscription was, too
     errors: usize,
@@ -17,6 +19,10 @@ struct Seen {
 impl ForeignChanges for Seen {
     fn record(&mut self, event: &Event) {
         self.tables.push(event.table.clone());
+    }
+
+    fn committed_by(&mut self, process: &str) {
+        self.processes.push(process.to_owned());
     }
 
     fn lost(&mut self, error: Option<&std::io::Error>) {
@@ -30,6 +36,7 @@ impl ForeignChanges for Seen {
 
     fn merge(&mut self, later: Self) {
         self.tables.extend(later.tables);
+        self.processes.extend(later.processes);
         self.lost += later.lost;
         self.errors += later.errors;
         self.unobserved += later.unobserved;
@@ -43,8 +50,9 @@ fn listener() -> (Listener<Seen>, Socket) {
     (listener, Socket::open().unwrap())
 }
 
+/// Without the names of the processes, which are those of the test's threads.
 fn taken(listener: &mut Listener<Seen>) -> Seen {
-    std::mem::take(listener.changes().unwrap())
+    Seen { processes: Vec::new(), ..std::mem::take(listener.changes().unwrap()) }
 }
 
 fn tables<const N: usize>(names: [&str; N]) -> Seen {
@@ -77,6 +85,58 @@ fn commits_of_own_sockets_are_no_foreign_changes() {
         nft("add table ip6 tool");
         assert_eq!(taken(&mut listener), tables(["foreign", "tool"]));
         assert_eq!(taken(&mut listener), Seen::default(), "taken");
+    });
+}
+
+#[test]
+fn a_transaction_names_the_thread_that_committed_it() {
+    isolated(|| {
+        let (mut listener, _) = listener();
+        rustix::thread::set_name(c"sync-v4").unwrap();
+        add(&["one"]);
+        nft("add table ip other; add table ip third");
+        rustix::thread::set_name(c"of-a-thread-with-a-long-name").unwrap();
+        add(&["two"]);
+        assert_eq!(listener.progress(), Progress::Complete);
+        let seen = std::mem::take(listener.changes().unwrap());
+        assert_eq!(seen.processes, ["sync-v4", "nft", "of-a-thread-wit"]);
+        assert_eq!(seen.tables, ["one", "other", "third", "two"]);
+    });
+}
+
+#[test]
+fn foreign_commits_wake_and_own_ones_do_not() {
+    isolated(|| {
+        let mut listener = Listener::<Seen>::default();
+        // One socket before the subscription, one after it.
+        let mut sockets = [Socket::open().unwrap(), Socket::open().unwrap()];
+        listener.own(&sockets[0]);
+        let arrivals = listener.arrivals().unwrap();
+        listener.own(&sockets[1]);
+        for socket in &mut sockets {
+            commit(socket, Family::V4, |batch| batch.add_table(None)).unwrap();
+            assert!(!arrivals.is_ready());
+        }
+        add(&["foreign"]);
+        assert!(arrivals.is_ready());
+        arrivals.wait().unwrap();
+        assert_eq!(taken(&mut listener), tables(["foreign"]));
+        assert!(!arrivals.is_ready());
+    });
+}
+
+#[test]
+fn a_subscription_that_is_renewed_is_waited_for_as_before() {
+    isolated(|| {
+        let (mut listener, mut socket) = listener();
+        let arrivals = listener.arrivals().unwrap();
+        listener.around(Accounting::Quiet, &mut socket, |_| permit(false), |()| Some(0)).unwrap();
+        permit(true);
+        assert_eq!(taken(&mut listener), Seen { lost: 2, errors: 1, ..Seen::default() });
+        assert!(!arrivals.is_ready());
+        add(&["later"]);
+        assert!(arrivals.is_ready());
+        assert_eq!(taken(&mut listener), tables(["later"]));
     });
 }
 

@@ -1,0 +1,189 @@
+//! What a proxy costs while nothing concerns it, and how soon it mends what somebody else damages.
+//!
+//! The damage is done by `nft`, or by `iptables`; this program then asks the kernel all the time until the damage is gone. Times count from the moment at
+//! which the tool has ended.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use ferry_api::object::Family;
+use ferry_kernel::iptables::Backend;
+use ferry_kernel::nft::{Batch, Socket};
+use ferry_testkit::Mode;
+
+use super::proxy::{Program, Proxy};
+use super::site::{Shape, Site};
+use crate::stats;
+
+/// How long idle time, and a neighbour, are watched.
+const WATCHED: Duration = Duration::from_secs(30);
+/// Commits a second of the neighbour.
+const NOISE: u32 = 10;
+/// After a start, until it is idle.
+const STEADY: Duration = Duration::from_secs(6);
+/// From one damage to the next: three repairs of everything within ten seconds would be a fight.
+const PAUSE: Duration = Duration::from_millis(5500);
+const ROUNDS: usize = 5;
+/// The longest that a repair may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often the kernel is asked.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// One way to damage the rules.
+struct Damage {
+    name: &'static str,
+    /// the tool, and its arguments
+    command: Vec<String>,
+    /// counts what the damage lessens
+    count: Box<dyn Fn(&mut Socket) -> std::io::Result<usize>>,
+}
+
+pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
+    let (ours, shape) = (Program::ours()?, Shape::of(mode, services)?);
+    super::headline(&ours, shape);
+    super::site::at(shape, |site| {
+        let mut proxy = ours.start(site)?;
+        if proxy.wait_for_rules(site)?.is_none() {
+            bail!("the start did not finish");
+        }
+        std::thread::sleep(STEADY);
+        watch("idle", &proxy, || Ok(()))?;
+        let mut neighbour = Neighbour { socket: Socket::open()?, count: 0 };
+        let name = format!("beside a neighbour with {NOISE} commits a second");
+        watch(&name, &proxy, || neighbour.commit())?;
+        if mode.backend == Some(Backend::Legacy) {
+            println!("damage: not measured, legacy tables have no notifications");
+            return Ok(());
+        }
+        let mut socket = Socket::open()?;
+        for round in damages(mode, site) {
+            mend(&round, site, &mut socket)?;
+        }
+        Ok(())
+    })
+}
+
+/// Processor time and wakes of all threads over a while, with something done beside it ten times a second.
+fn watch(what: &str, proxy: &Proxy, mut beside: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let (started, cpu, wakes) = (Instant::now(), proxy.cpu()?, proxy.wakes()?);
+    while started.elapsed() < WATCHED {
+        beside()?;
+        std::thread::sleep(Duration::from_secs(1) / NOISE);
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let share = (proxy.cpu()? - cpu).as_secs_f64() / seconds;
+    let since = proxy.wakes()?.into_iter().map(|(thread, after)| {
+        let before = wakes.iter().find(|(known, _)| *known == thread).map_or(0, |(_, before)| *before);
+        (thread, after.saturating_sub(before))
+    });
+    let woken: Vec<(String, u64)> = since.filter(|(_, count)| *count > 0).collect();
+    let total: u64 = woken.iter().map(|(_, count)| count).sum();
+    let threads: Vec<String> = woken.iter().map(|(thread, count)| format!("{thread} {count}")).collect();
+    #[expect(clippy::cast_precision_loss, reason = "a rate to print")]
+    let rate = total as f64 / seconds;
+    println!("{what:44} {:8.4} % of a core, {rate:.2} wakes a second ({})", share * 100.0, threads.join(", "));
+    Ok(())
+}
+
+/// Repeats a damage, and prints how soon it was mended.
+fn mend(damage: &Damage, site: &Site, socket: &mut Socket) -> anyhow::Result<()> {
+    let mut took = Vec::new();
+    for _ in 0..ROUNDS {
+        let whole = (damage.count)(socket)?;
+        let (program, arguments) = damage.command.split_first().context("a command")?;
+        let mut command = Command::new(program);
+        if let Some(tools) = &site.tools {
+            tools.apply(&mut command);
+        }
+        let output = command.args(arguments).output().with_context(|| format!("running {program}"))?;
+        anyhow::ensure!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+        let started = Instant::now();
+        // A chain that is gone can't be listed.
+        while !(damage.count)(socket).is_ok_and(|count| count >= whole) {
+            anyhow::ensure!(started.elapsed() < PATIENCE, "{}: not mended", damage.name);
+            std::thread::sleep(LOOK);
+        }
+        took.push(started.elapsed());
+        std::thread::sleep(PAUSE);
+    }
+    stats::print(&format!("mended: {}", damage.name), took, "");
+    Ok(())
+}
+
+fn damages(mode: Mode, site: &Site) -> Vec<Damage> {
+    if mode.backend.is_some() { of_iptables() } else { of_nftables(site) }
+}
+
+fn of_nftables(site: &Site) -> Vec<Damage> {
+    const TABLE: &str = "kube-proxy";
+    let damage = |name, script: String, count: Box<dyn Fn(&mut Socket) -> std::io::Result<usize>>| Damage {
+        name,
+        command: vec!["nft".to_owned(), script],
+        count,
+    };
+    let elements = |map: &'static str| -> Box<dyn Fn(&mut Socket) -> std::io::Result<usize>> {
+        Box::new(move |socket| {
+            let mut count = 0;
+            socket.elements(Family::V4, TABLE, map, &mut |_| count += 1)?;
+            Ok(count)
+        })
+    };
+    let rules = |chain: &'static str| -> Box<dyn Fn(&mut Socket) -> std::io::Result<usize>> {
+        Box::new(move |socket| Ok(socket.rules(Family::V4, TABLE, Some(chain))?.len()))
+    };
+    let last = site.last_vip();
+    vec![
+        damage(
+            "an element deleted",
+            format!("delete element ip {TABLE} service-ips {{ {last} . tcp . 80 }}"),
+            elements("service-ips"),
+        ),
+        damage(
+            "the rules of a chain deleted",
+            format!("flush chain ip {TABLE} nat-postrouting"),
+            rules("nat-postrouting"),
+        ),
+        damage(
+            "a chain deleted",
+            format!("flush chain ip {TABLE} nat-output-late; delete chain ip {TABLE} nat-output-late"),
+            rules("nat-output-late"),
+        ),
+        damage("everything flushed", "flush ruleset".to_owned(), elements("endpoints")),
+    ]
+}
+
+fn of_iptables() -> Vec<Damage> {
+    let damage = |name, arguments: &str, chain: &'static str| Damage {
+        name,
+        command: std::iter::once("iptables").chain(arguments.split(' ')).map(str::to_owned).collect(),
+        count: Box::new(move |socket| Ok(socket.rules(Family::V4, "nat", Some(chain))?.len())),
+    };
+    let everything = Damage {
+        name: "all rules of nat flushed",
+        command: ["iptables", "-t", "nat", "-F"].map(str::to_owned).into(),
+        count: Box::new(|socket| Ok(socket.rules(Family::V4, "nat", None)?.len())),
+    };
+    vec![
+        damage("a rule deleted", "-w 5 -t nat -D KUBE-SERVICES 1", "KUBE-SERVICES"),
+        damage("the rules of a chain deleted", "-w 5 -t nat -F KUBE-POSTROUTING", "KUBE-POSTROUTING"),
+        everything,
+    ]
+}
+
+/// Somebody else who works in the same network namespace.
+struct Neighbour {
+    socket: Socket,
+    count: u32,
+}
+
+impl Neighbour {
+    fn commit(&mut self) -> anyhow::Result<()> {
+        self.count += 1;
+        let table = format!("neighbour-{}", self.count % 2);
+        let mut batch = Batch::new(Family::V4, &table);
+        batch.add_table(None);
+        batch.delete_table();
+        self.socket.commit(batch).map(|_| ()).map_err(|failure| anyhow::anyhow!("{failure}"))
+    }
+}
