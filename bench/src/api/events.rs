@@ -30,13 +30,16 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How often the kernel is asked.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// Counts objects in the kernel.
+type Count = Box<dyn Fn(&mut Socket) -> std::io::Result<usize>>;
+
 /// One way to damage the rules.
 struct Damage {
     name: &'static str,
     /// the tool, and its arguments
     command: Vec<String>,
     /// counts what the damage lessens
-    count: Box<dyn Fn(&mut Socket) -> std::io::Result<usize>>,
+    count: Count,
 }
 
 pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
@@ -117,19 +120,19 @@ fn damages(mode: Mode, site: &Site) -> Vec<Damage> {
 
 fn of_nftables(site: &Site) -> Vec<Damage> {
     const TABLE: &str = "kube-proxy";
-    let damage = |name, script: String, count: Box<dyn Fn(&mut Socket) -> std::io::Result<usize>>| Damage {
+    let damage = |name, script: String, count: Count| Damage {
         name,
         command: vec!["nft".to_owned(), script],
         count,
     };
-    let elements = |map: &'static str| -> Box<dyn Fn(&mut Socket) -> std::io::Result<usize>> {
+    let elements = |map: &'static str| -> Count {
         Box::new(move |socket| {
             let mut count = 0;
             socket.elements(Family::V4, TABLE, map, &mut |_| count += 1)?;
             Ok(count)
         })
     };
-    let rules = |chain: &'static str| -> Box<dyn Fn(&mut Socket) -> std::io::Result<usize>> {
+    let rules = |chain: &'static str| -> Count {
         Box::new(move |socket| Ok(socket.rules(Family::V4, TABLE, Some(chain))?.len()))
     };
     let last = site.last_vip();

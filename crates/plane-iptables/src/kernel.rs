@@ -146,13 +146,8 @@ impl IptablesKernel {
         }
         let Some(known) = self.knowledge.known() else { return Ok(Drift::default()) };
         let mut touched = std::mem::take(&mut known.suspects.touched);
-        let is_damage = touched.is_by_editors && known.suspects.unreported.is_empty();
-        let by = |extent| match is_damage {
-            true => Drift { by_proxies: None, by_others: extent },
-            false => Drift { by_proxies: extent, by_others: None },
-        };
         if touched.everything || touched.unheard && known.depth != Depth::Unreadable {
-            return Ok(by(Some(Extent::All)));
+            return Ok(Drift::by_proxies(Extent::All));
         }
         let (tool, variant) = (&self.tool, &self.variant);
         // To read everything would show once more that nobody can look into the chains of services, and they would be
@@ -172,7 +167,8 @@ impl IptablesKernel {
                 return Err(of_failure(failure));
             }
         }
-        Ok(by(drift::extent(std::mem::take(&mut known.suspects.unreported).into_iter().collect())))
+        let by_proxies = drift::extent(std::mem::take(&mut known.suspects.unreported).into_iter().collect());
+        Ok(Drift { by_proxies, by_others: None })
     }
 }
 

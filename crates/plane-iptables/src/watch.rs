@@ -2,7 +2,7 @@
 //!
 //! In the nft variant one listener for the whole process is notified of every change in the network namespace. Our own runs are
 //! told apart by the generation, since the tool's sockets aren't known beforehand. A large run is made with the subscription suspended.
-//! Whether another proxy made a change, or an administrator, shows by the program: proxies write their chains by `iptables-restore`.
+//! Who made a change isn't told apart: other proxies use the same tool, and whoever changes rules by hand does so by several commands.
 //!
 //! The legacy variant has no notifications. The number and size of a table's entries are read four times a second, and a table in which they
 //! differ from before is read. Changes that alter neither are found by reading all tables, once a minute.
@@ -23,9 +23,6 @@ use crate::object::ChainId;
 
 /// From so many lines on, a run is made with the subscription suspended.
 const QUIET_LINES: usize = 1000;
-
-/// Programs that change single rules, by what the kernel calls their processes. No proxy writes its services by them.
-const EDITORS: [&str; 5] = ["iptables", "ip6tables", "iptables-nft", "ip6tables-nft", "nft"];
 
 /// How often the sizes of legacy tables are read.
 pub(crate) const LOOK: Duration = Duration::from_millis(250);
@@ -64,8 +61,6 @@ pub(crate) struct Heard {
     pub(crate) everything: bool,
     /// somebody committed something while nobody listened here
     pub(crate) unheard: bool,
-    /// all of it was done by programs that change single rules
-    pub(crate) is_by_editors: bool,
 }
 
 /// The legacy tables of one family as they were seen last.
@@ -93,9 +88,6 @@ type Sizes = [Option<Info>; Table::ALL.len()];
 impl Heard {
     /// Adds what was heard later.
     pub(crate) fn merge(&mut self, later: Self) {
-        if !later.is_empty() {
-            self.is_by_editors = later.is_by_editors && (self.is_by_editors || self.is_empty());
-        }
         self.everything |= later.everything;
         self.unheard |= later.unheard;
         self.chains.extend(later.chains);
@@ -221,11 +213,8 @@ impl ForeignChanges for Foreign {
         }
     }
 
-    fn committed_by(&mut self, process: &str) {
-        let is_by_editors = EDITORS.contains(&process);
-        self.0.v4.is_by_editors = is_by_editors && !self.0.v4.is_empty();
-        self.0.v6.is_by_editors = is_by_editors && !self.0.v6.is_empty();
-    }
+    /// All are treated alike.
+    fn committed_by(&mut self, _: &str) {}
 
     fn lost(&mut self, error: Option<&io::Error>) {
         if let Some(error) = error {
@@ -350,36 +339,4 @@ fn sizes(family: Family) -> io::Result<Sizes> {
         *size = legacy::info(family, table)?;
     }
     Ok(sizes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn heard(process: &str) -> Heard {
-        let mut foreign = Foreign::default();
-        let what = Changed::Rule { chain: "KUBE-SERVICES".to_owned() };
-        foreign.record(&Event { port_id: 7, family: Some(Family::V4), table: "nat".to_owned(), what });
-        foreign.committed_by(process);
-        assert!(foreign.0.v6 == Heard::default(), "{foreign:?}");
-        foreign.0.v4
-    }
-
-    #[test]
-    fn changes_are_an_editors_if_all_of_them_are() {
-        for (processes, wanted) in [
-            (&["nft"][..], true),
-            (&["iptables", "ip6tables-nft"], true),
-            (&["iptables-restor"], false),
-            (&["iptables", "iptables-restor"], false),
-            (&["iptables-nft-re", "iptables"], false),
-        ] {
-            let mut all = Heard::default();
-            processes.iter().for_each(|process| all.merge(heard(process)));
-            all.merge(Heard::default());
-            assert_eq!(all.is_by_editors, wanted, "{processes:?}");
-            all.merge(Heard { everything: true, ..Heard::default() });
-            assert!(!all.is_by_editors, "an unknown writer");
-        }
-    }
 }

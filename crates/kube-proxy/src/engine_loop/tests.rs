@@ -85,7 +85,7 @@ fn what_the_kernel_refuses_is_not_waited_for() {
     };
     assert_eq!(pending(&[], Outcome::default()), (0, true));
     assert_eq!(pending(&[&web], refused(&[web.clone(), mail.clone()])), (1, true));
-    assert_eq!(pending(&[&web], refused(&[mail.clone()])), (1, false));
+    assert_eq!(pending(&[&web], refused(std::slice::from_ref(&mail))), (1, false));
     assert_eq!(pending(&[&UnitId::Base], refused(&[UnitId::Base])), (1, false), "then nothing serves");
     assert_eq!(pending(&[], failed(RETRY)), (0, false));
     assert_eq!(pending(&[&mail, &web], Outcome::default()), (2, false));
