@@ -120,11 +120,7 @@ fn damages(mode: Mode, site: &Site) -> Vec<Damage> {
 
 fn of_nftables(site: &Site) -> Vec<Damage> {
     const TABLE: &str = "kube-proxy";
-    let damage = |name, script: String, count: Count| Damage {
-        name,
-        command: vec!["nft".to_owned(), script],
-        count,
-    };
+    let damage = |name, script: String, count: Count| Damage { name, command: vec!["nft".to_owned(), script], count };
     let elements = |map: &'static str| -> Count {
         Box::new(move |socket| {
             let mut count = 0;

@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A file that stays open for writing counts as complete after so long without a write.
 const LONG_PAUSE: Duration = Duration::from_secs(1);
 /// How often the path is checked for another directory, and links for other targets.
-const LOOK: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_secs(1);
 /// How often a directory that is gone is looked for.
 const SEARCH: Duration = Duration::from_millis(100);
 /// Checking many links costs time, and is done so much more seldom that it never takes 0.1 % of it.
