@@ -1,4 +1,4 @@
-//! What the key of an object says about the units that may want it, so that a repair compiles few of them.
+//! Hints: narrow down the units that may want an object, from its key, so that a repair compiles few of them.
 
 use ferry_api::object::Protocol;
 use ferry_kernel::iptables::ChainName;
@@ -9,11 +9,11 @@ use crate::names::{Class, PortNames};
 use crate::object::{IptKey, OwnedRulesKey, Owner};
 use crate::place;
 
-/// Something that a key and the units that may want its object have in common. A key of a Service's chain has two hints, so that
-/// hashes are computed only where one is asked for.
+/// A property shared by a key and the units that may want its object. The key of a Service's chain has two hints, so that hashes
+/// are computed only if such a key is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hint {
-    /// the base; also of what no unit wants
+    /// an object of the base, or one that no unit wants
     Base,
     /// a frontend
     Frontend(Protocol, FrontendAddr),
@@ -23,7 +23,7 @@ pub enum Hint {
     OfPort,
     /// a chain of an endpoint
     OfEndpoint,
-    /// this one
+    /// the chain with this name
     Chain(ChainName),
 }
 

@@ -1,4 +1,4 @@
-//! What a repair costs in this mode.
+//! The cost of a repair in this mode.
 
 mod mode;
 

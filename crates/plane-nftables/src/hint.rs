@@ -1,4 +1,4 @@
-//! What the key of an object says about the units that may want it, so that a repair compiles few of them.
+//! Hints: narrow down the units that may want an object, from its key, so that a repair compiles few of them.
 
 use std::net::IpAddr;
 
@@ -11,8 +11,8 @@ use crate::object::{ElementKey, NftKey};
 use crate::shape::{Shape, count, is_pooled};
 use crate::sources::Ranges;
 
-/// Something that a key and the units that may want its object have in common. A key of what has a hash in its name has two
-/// hints, so that hashes are computed only where one is asked for; and so with what takes longer to find out.
+/// A property shared by a key and the units that may want its object. A key with a hash in its name has two hints, so that hashes
+/// are computed only if such a key is asked for; likewise for other properties that are expensive to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hint {
     /// the base
@@ -21,9 +21,9 @@ pub enum Hint {
     Frontend(Protocol, FrontendAddr),
     /// a cluster IP
     ClusterIp(IpAddr),
-    /// a pool of so many endpoints
+    /// a pool of this number of endpoints
     Endpoints(u32),
-    /// the chain that picks one of so many in this way
+    /// the pick chain of this kind and number of endpoints
     Pick(Pick, u32),
     /// a port with chains or sets of its own
     OwnNames,

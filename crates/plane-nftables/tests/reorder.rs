@@ -1,5 +1,5 @@
-//! A second proxy of the same node holds the endpoints of a pool in another order. That is as good as ours, however the
-//! notifications of it arrive: the engine takes the order over and writes nothing.
+//! A second proxy of the same node has the endpoints of a pool in another order, which is equivalent: the engine adopts the order
+//! and writes nothing, however the notifications arrive.
 
 use std::time::{Duration, Instant};
 

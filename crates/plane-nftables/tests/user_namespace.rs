@@ -14,21 +14,21 @@ use ferry_plane::{CommitError, Delta, Extent, Kernel, SyncEngine, Unit, UnitId};
 use ferry_plane_nftables::object::ElementKey;
 use ferry_plane_nftables::{CommitTurn, NftKey, NftablesKernel, engine};
 
-/// Set in the process that runs within the namespaces.
+/// Environment variable that is set in the process within the namespaces.
 const INSIDE: &str = "FERRY_TEST_INSIDE_USER_NAMESPACE";
 const TEST: &str = "a_batch_that_no_send_buffer_holds_is_split";
-/// At least so many bytes of a message are one slot.
+/// Minimum bytes of one slot in a message.
 const SLOT_BYTES: usize = 64;
-/// Of each Service of common size.
+/// Endpoints of each Service of common size.
 const ENDPOINTS: usize = 2000;
 
-/// The largest datagram that can be sent: the kernel doubles what is asked for.
+/// The largest datagram that can be sent: the kernel doubles the requested buffer size.
 fn largest_datagram() -> usize {
     let limit = std::fs::read_to_string("/proc/sys/net/core/wmem_max").unwrap();
     2 * limit.trim().parse::<usize>().unwrap()
 }
 
-/// A Service with so many cluster IPs that each have so many slots.
+/// A Service with this number of cluster IPs, each with this number of slots.
 fn with_slots(name: &str, number: u16, vips: u8, endpoints: usize) -> (UnitId, Option<std::sync::Arc<Unit>>) {
     let address = |index: u32| IpAddr::from(Ipv4Addr::from_bits(u32::from_be_bytes([10, 128, 0, 1]) + index));
     let pool = (0..u32::try_from(endpoints).unwrap()).map(|index| Endpoint { address: address(index), port: 8080 });
