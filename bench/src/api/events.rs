@@ -13,7 +13,7 @@ use ferry_kernel::nft::{Batch, Socket};
 use ferry_testkit::Mode;
 
 use super::proxy::{Program, Proxy};
-use super::site::{Shape, Site};
+use super::site::{Workload, Site};
 use crate::stats;
 
 /// How long idle time, and a neighbour, are watched.
@@ -43,9 +43,9 @@ struct Damage {
 }
 
 pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
-    let (ours, shape) = (Program::ours()?, Shape::of(mode, services)?);
-    super::headline(&ours, shape);
-    super::site::at(shape, |site| {
+    let (ours, workload) = (Program::ours()?, Workload::of(mode, services)?);
+    super::headline(&ours, workload);
+    super::site::at(workload, |site| {
         let mut proxy = ours.start(site)?;
         if proxy.wait_for_rules(site)?.is_none() {
             bail!("the start did not finish");
