@@ -1,4 +1,4 @@
-//! The way to the server: from a kubeconfig, `--master` or a pod's environment.
+//! Loads and checks the settings of the connection to the API server, from a kubeconfig, `--master` or a pod's environment.
 
 use std::fmt;
 use std::fs;
@@ -17,28 +17,31 @@ use super::settings::{Http2, Settings};
 use super::tls::{self, Material};
 use ferry_kernel::text::reason;
 
-/// Where a pod finds its account.
+/// Directory of a pod's service account: token and certificate authority.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// What a kubeconfig, `--master` or the pod's environment says about the server and who asks. All that it names is
-/// read and checked when it is loaded; no connection is made.
+/// Server and client credentials from a kubeconfig, `--master` or the pod's environment. All files that they name are read and
+/// checked on loading; no connection is made.
 #[derive(Clone)]
 pub struct Access {
     pub(super) settings: Arc<Settings>,
-    /// what was read at the start
+    /// content of the files at start
     pub(super) material: Material,
 }
 
 // === impl Access ===
 
 impl Access {
-    /// The way that upstream would take: a kubeconfig (blank for none), whose server `master` replaces; `master` alone,
-    /// without credentials; or else what a pod is given. `KUBECONFIG` and `~/.kube/config` aren't looked at.
+    /// Loads the settings in upstream's order: a kubeconfig (blank for none), whose server `master` replaces; `master` alone,
+    /// without credentials; else the pod's service account. `KUBECONFIG` and `~/.kube/config` are ignored.
+    ///
+    /// # Errors
+    /// If a file is missing or unusable, or no source is given outside of a pod.
     pub fn load(kubeconfig: &str, master: Option<&str>) -> Result<Self, AccessError> {
         let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         Self::load_with(kubeconfig, master, &env, Path::new(SERVICE_ACCOUNT))
     }
 
-    /// The same with an environment and a pod's account of the caller's.
+    /// [`Self::load`] with the caller's environment and service account directory.
     pub(super) fn load_with(
         kubeconfig: &str,
         master: Option<&str>,
@@ -59,9 +62,9 @@ impl Access {
         let shown = without_credentials(&server).into_owned();
         let unusable =
             |what: &str, reason: String| AccessError::Content { origin: origin.clone(), what: what.to_owned(), reason };
-        let uri: Uri = server.parse().map_err(|_| unusable("server", format!("{shown:?} is no URL")))?;
+        let uri: Uri = server.parse().map_err(|_| unusable("server", format!("{shown:?} is not a valid URL")))?;
         let proxy = match &chosen.proxy {
-            Some(url) => Some(Proxy::of_url(url).ok_or_else(|| unusable("proxy-url", "it is no URL".to_owned()))?),
+            Some(url) => Some(Proxy::of_url(url).ok_or_else(|| unusable("proxy-url", "not a valid URL".to_owned()))?),
             None => Proxy::of_environment(&uri, env),
         };
         credentials::check(&chosen.user).map_err(|(what, reason)| unusable(what, reason))?;
@@ -74,7 +77,7 @@ impl Access {
         Ok(Self { settings: Arc::new(settings), material })
     }
 
-    /// The server's URL, for messages: without anything that may be a password.
+    /// The server's URL without credentials, for messages.
     pub fn server(&self) -> &str {
         &self.settings.shown
     }
@@ -90,19 +93,19 @@ fn of_file(path: &str, master: Option<&str>) -> Result<Chosen, AccessError> {
     let fail = |action, reason| AccessError::File { action, path: path.to_owned(), reason };
     fs::metadata(path).map_err(|error| fail("stat", reason(&error)))?;
     let bytes = read(Path::new(path)).map_err(|error| fail("open", error))?;
-    let text = String::from_utf8(bytes).map_err(|_| fail("read", "it is no text".to_owned()))?;
+    let text = String::from_utf8(bytes).map_err(|_| fail("read", "not UTF-8 text".to_owned()))?;
     let mut chosen =
         kubeconfig::decode(&text, master).map_err(|error| AccessError::Kubeconfig { path: path.to_owned(), error })?;
     resolve(&mut chosen, Path::new(path).parent().unwrap_or(Path::new("")));
     Ok(chosen)
 }
 
-/// The content of a file, or why it can't be had, without its path.
+/// The content of a file; the error is the system's text without the path.
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     file::read(path).map_err(|error| reason(&error))
 }
 
-/// Relative paths begin at the kubeconfig's folder; so does a plugin's if it has more than a name.
+/// Resolves relative paths against the kubeconfig's folder; a plugin's command only if it contains a slash.
 fn resolve(chosen: &mut Chosen, folder: &Path) {
     let absolute = |path: &mut String| *path = folder.join(&*path).to_string_lossy().into_owned();
     let file = |content: &mut Content| {

@@ -1,4 +1,4 @@
-//! The answer of a server.
+//! Responses of the API server.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use super::error::CallError;
 use super::headers;
 use super::pool::Running;
 
-/// The head of an answer, of whatever status, and its body.
+/// Head and body of a response of any status.
 #[derive(Debug)]
 pub struct Answer {
     /// the status code
     pub status: u16,
-    /// how the body is written; `None` if in no way that is known here
+    /// the body's encoding; `None` if unsupported
     pub encoding: Option<Encoding>,
-    /// as the server says it; may be blank
+    /// the header Content-Type; may be blank
     pub content_type: String,
-    /// when to ask again
+    /// the header Retry-After
     pub retry_after: Option<Duration>,
-    /// the body, unpacked
+    /// the body, decompressed
     pub body: Body,
 }
 
-/// The most bytes of a refusal, or of an answer that nobody wants, that are read.
+/// Most bytes that are read of an error's body, or of a discarded one.
 const MOST_BYTES: usize = 64 << 10;
 
 impl Answer {
@@ -41,7 +41,7 @@ impl Answer {
         let packed = match packing.as_str() {
             "" | "identity" => false,
             "gzip" | "x-gzip" => true,
-            other => return Err(CallError::Interrupted(format!("the answer is packed in an unknown way: {other}"))),
+            other => return Err(CallError::Interrupted(format!("unsupported Content-Encoding {other:?}"))),
         };
         let content_type = text(head.headers.get(CONTENT_TYPE));
         Ok(Self {
@@ -53,8 +53,8 @@ impl Answer {
         })
     }
 
-    /// What a server says that doesn't do what was asked, in so much time: its Status, or else the first line of what it
-    /// sent.
+    /// Reads the Status of an unsuccessful response within `patience`; a body that is no Status gives its first line as the
+    /// message.
     pub async fn refusal(self, patience: Duration) -> Status {
         let code = self.status;
         let bytes = timeout(patience, beginning(self.body)).await.unwrap_or_default();
@@ -71,14 +71,14 @@ impl Answer {
         })
     }
 
-    /// Reads what nobody wants, in so much time, so that the connection can be used again.
+    /// Reads and discards the body within `patience`, so that the connection can be reused.
     pub async fn discard(self, patience: Duration) {
-        // If that fails, the connection isn't used again.
+        // If that fails, the connection isn't reused.
         let _ = timeout(patience, beginning(self.body)).await;
     }
 }
 
-/// The beginning of a body, as far as it can be read.
+/// Up to [`MOST_BYTES`] of a body, as far as it is readable.
 async fn beginning(mut body: Body) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < MOST_BYTES

@@ -1,36 +1,36 @@
-//! Growing waits, with chance in them, so that a thousand nodes don't come back at the same moment.
+//! Exponential backoff with jitter, so that a thousand nodes don't return at the same moment.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
-/// Waits that double.
+/// Exponential backoff.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     first: Duration,
     doublings: u32,
 }
 
-/// Chance: the generator splitmix64, since nothing here has to be a secret.
+/// Random numbers for jitter: the generator splitmix64, since nothing here has to be secret.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 // === impl Backoff ===
 
 impl Backoff {
-    /// A sequence of waits that begins with this one.
+    /// A backoff that begins with this wait.
     pub fn new(first: Duration) -> Self {
         Self { first, doublings: 0 }
     }
 
-    /// The next wait: the doubled one, at most `limit`, times something from 1 to 2.
+    /// The next wait: the doubled one, at most `limit`, times a random factor from 1 to 2.
     pub fn next(&mut self, limit: Duration, dice: &mut Dice) -> Duration {
         let base = self.first.saturating_mul(2_u32.saturating_pow(self.doublings)).min(limit);
-        // Far beyond any limit, and it never overflows.
+        // 2¹⁶ times the first wait is beyond any limit, and doesn't overflow.
         self.doublings = (self.doublings + 1).min(16);
         base.mul_f64(1.0 + dice.fraction())
     }
 
-    /// The next wait is the first one.
+    /// Begins again with the first wait.
     pub fn reset(&mut self) {
         self.doublings = 0;
     }
@@ -39,13 +39,13 @@ impl Backoff {
 // === impl Dice ===
 
 impl Dice {
-    /// Rolls that differ in each process.
+    /// A generator seeded differently in each process.
     pub fn random() -> Self {
-        // The keys of a hasher are the one source of chance in the standard library.
+        // The keys of a hasher are the only source of randomness in the standard library.
         Self(RandomState::new().hash_one(0))
     }
 
-    /// Rolls that can be repeated.
+    /// A reproducible generator.
     pub fn seeded(seed: u64) -> Self {
         Self(seed)
     }
@@ -58,12 +58,12 @@ impl Dice {
         word ^ (word >> 31)
     }
 
-    /// From 0 to 1, without 1.
+    /// A number from 0 to 1, exclusive.
     pub fn fraction(&mut self) -> f64 {
         f64::from((self.roll() >> 32) as u32) / (f64::from(u32::MAX) + 1.0)
     }
 
-    /// One of a range; its start if it is empty.
+    /// A number of the range; its start if it is empty.
     pub fn among(&mut self, range: &std::ops::Range<u64>) -> u64 {
         let width = range.end.saturating_sub(range.start).max(1);
         range.start + self.roll() % width

@@ -1,4 +1,4 @@
-//! The body of an answer, as it comes.
+//! Streams the body of a response, and ends watches when the client certificate changes.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,40 +13,40 @@ use super::error::{CallError, chain};
 use super::gzip::Gunzip;
 use super::pool::Running;
 
-/// A watch that is never idle looks that much more seldom whether the client got another certificate.
+/// A watch that is never idle checks this many times less often for another client certificate.
 const BUSY_LOOKS: u32 = 6;
 
-/// The body of an answer. Dropping it ends its stream, or with HTTP/1.1 the connection, if it hasn't been read to its end.
+/// The body of a response. Dropping it before its end resets its stream, or closes the connection with HTTP/1.1.
 pub struct Body {
     incoming: Incoming,
     /// occupies its connection until the end
     running: Option<Running>,
-    /// set if the server packed it
+    /// set if the body is compressed
     gunzip: Option<Gunzip>,
     ended: bool,
     purpose: Purpose,
 }
 
-/// What has to be done besides reading.
+/// Work besides reading.
 pub(super) enum Purpose {
-    /// observe the whole of it
+    /// report duration and size at the end
     Measure {
         client: Client,
         method: Method,
         /// when the request was sent
         begun: Instant,
-        /// of the request's body
+        /// size of the request's body
         request_bytes: u64,
         size_bytes: u64,
     },
-    /// end it when the client's certificate isn't the one any more that it was opened with: a watch
+    /// end a watch when the client certificate has changed since it was opened
     Follow {
         client: Client,
-        /// the number of that identity
+        /// the number of the identity that opened it
         identity: u64,
-        /// how often to look while nothing comes
+        /// interval of the checks while the watch is idle
         every: Duration,
-        /// when that was done last
+        /// the last check
         looked: Instant,
     },
 }
@@ -58,9 +58,11 @@ impl Body {
         Self { incoming, running: Some(running), gunzip: packed.then(Gunzip::new), ended: false, purpose }
     }
 
-    /// The next piece, never an empty one, unpacked; `None` at the end. A watch also ends when the client got another
-    /// certificate, so that it is opened again with that; if possible while nothing comes. May be dropped and called again at
-    /// any time.
+    /// The next chunk, decompressed and never empty; `None` at the end. A watch also ends when the client certificate has
+    /// changed, so that the caller opens it again with the new one; if possible while it is idle. Cancel-safe.
+    ///
+    /// # Errors
+    /// If the connection is interrupted, or the compressed data is malformed.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, CallError> {
         if self.ended {
             return Ok(None);
@@ -81,7 +83,8 @@ impl Body {
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
-        let broken = |error: std::io::Error| CallError::Interrupted(format!("unpacking the body: {error}"));
+        let broken =
+            |error: std::io::Error| CallError::Interrupted(format!("decompressing the response body: {error}"));
         loop {
             if let Some(gunzip) = &mut self.gunzip
                 && let Some(bytes) = gunzip.next().map_err(broken)?
@@ -99,13 +102,13 @@ impl Body {
         }
     }
 
-    /// The next piece as it was sent.
+    /// The next chunk as it was sent.
     async fn receive(&mut self) -> Result<Option<Bytes>, CallError> {
         loop {
             let frame = match &mut self.purpose {
                 Purpose::Measure { .. } => self.incoming.frame().await,
                 Purpose::Follow { client, identity, every, looked } => {
-                    // A watch that is never idle is cut in the middle of things at last.
+                    // A watch that is never idle is interrupted at last, possibly within an event.
                     let overdue = looked.elapsed() >= *every * BUSY_LOOKS;
                     let frame = tokio::select! {
                         biased;
@@ -118,7 +121,7 @@ impl Body {
                         if client.identity() == *identity {
                             continue;
                         }
-                        // It is the end of a watch, not of what the server packs.
+                        // The watch ends here, not the compressed stream: its trailer is missing.
                         self.gunzip = None;
                         return Ok(None);
                     };
@@ -127,8 +130,10 @@ impl Body {
             };
             match frame {
                 None => return Ok(None),
-                Some(Err(error)) => return Err(CallError::Interrupted(format!("reading the body: {}", chain(&error)))),
-                // Trailers say nothing that counts here.
+                Some(Err(error)) => {
+                    return Err(CallError::Interrupted(format!("reading the response body: {}", chain(&error))));
+                }
+                // Trailers are ignored.
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(bytes) if !bytes.is_empty() => return Ok(Some(bytes)),
                     Ok(_) | Err(_) => {}

@@ -1,4 +1,4 @@
-//! Making connections: name, TCP, proxy, TLS.
+//! Establishes connections: name resolution, TCP, proxy, TLS.
 
 use std::error::Error;
 use std::io;
@@ -25,23 +25,23 @@ use super::proxy::{Proxy, Scheme};
 use super::settings::Settings;
 use super::tls::HTTP2;
 
-/// A stream of bytes, of whatever layers.
+/// A byte stream over any layers.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// The alert of TLS by which the other side has ended a connection, once it has: HTTP/2 doesn't pass it on.
+/// The TLS alert by which the peer closed a connection: HTTP/2 doesn't pass it on.
 pub(super) type Alert = Arc<OnceLock<String>>;
 
-/// A connection as hyper wants it.
+/// A connection in the form of hyper's traits.
 pub(super) struct Wire {
     io: TokioIo<Box<dyn Stream>>,
     /// ALPN chose HTTP/2
     pub(super) http2: bool,
-    /// whether requests must say the whole URL: over a proxy that forwards them one by one
+    /// requests need the absolute URL: a proxy forwards them one by one
     pub(super) forwarded: bool,
     pub(super) alert: Alert,
-    /// notified of every read
+    /// notified after every read
     pub(super) read: Arc<Notify>,
 }
 
@@ -50,29 +50,29 @@ pub(super) struct Wire {
 #[error("{text}")]
 pub(super) struct ConnectError {
     text: String,
-    /// the server, or a proxy, answered; the failure came after that
+    /// the server or a proxy answered before the failure
     pub(super) answered: bool,
 }
 
-/// Makes connections of one identity.
+/// Establishes connections of one identity.
 #[derive(Clone)]
 pub(super) struct Connector(Arc<Dial>);
 
 struct Dial {
-    /// gives up soon, so that a server that is back isn't waited for in the kernel's growing pauses
+    /// short timeout, so that a server that returned isn't missed in the kernel's growing SYN retransmission intervals
     brisk: HttpConnector,
-    /// leaves time to far and lossy ways
+    /// long timeout, for distant servers and lossy networks
     patient: HttpConnector,
     /// `None` for a server without TLS
     tls: Option<Arc<ClientConfig>>,
     /// instead of the URL's host
     server_name: Option<String>,
     proxy: Option<Proxy>,
-    /// towards an https proxy
+    /// for the connection to an https proxy
     proxy_tls: Option<Arc<ClientConfig>>,
 }
 
-/// The first step where there is a proxy.
+/// Connects to the proxy, as the first step towards the server.
 #[derive(Clone)]
 struct ToProxy {
     dial: Arc<Dial>,
@@ -88,7 +88,7 @@ impl Wire {
         Self { io: TokioIo::new(stream), http2: false, forwarded: false, alert: Alert::default(), read: Arc::default() }
     }
 
-    /// Keeps the alert, if the error is one.
+    /// Stores the error if it is a TLS alert.
     fn note(&self, error: &io::Error) {
         let alert = error.get_ref().and_then(|inner| inner.downcast_ref());
         if let Some(alert @ rustls::Error::AlertReceived(_)) = alert {
@@ -96,8 +96,8 @@ impl Wire {
         }
     }
 
-    /// The result of a write, with the alert for an error: a server that refuses a connection closes it, so that writing
-    /// fails before its alert has been read.
+    /// Reads a pending TLS alert after a failed write: a server that refuses a connection closes it, so that writing fails
+    /// before the alert has been read.
     fn explained<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if matches!(outcome, Poll::Ready(Err(_))) {
             let mut unread = [0; 1];
@@ -105,7 +105,7 @@ impl Wire {
             match Pin::new(self.io.inner_mut()).poll_read(cx, &mut last) {
                 Poll::Ready(Err(error)) => self.note(&error),
                 Poll::Ready(Ok(())) => {}
-                // A connection that is dead for writing is about to be for reading.
+                // A connection that failed for writing will shortly fail for reading.
                 Poll::Pending => return Poll::Pending,
             }
         }
@@ -151,12 +151,12 @@ impl Write for Wire {
 // === impl ConnectError ===
 
 impl ConnectError {
-    /// No answer from the server.
+    /// The server didn't answer.
     pub(super) fn unreachable(text: String) -> Self {
         Self { text, answered: false }
     }
 
-    /// The server, or a proxy, answered.
+    /// The server or a proxy answered before the failure.
     pub(super) fn failing(text: String) -> Self {
         Self { text, answered: true }
     }
@@ -165,7 +165,7 @@ impl ConnectError {
 // === impl Connector ===
 
 impl Connector {
-    /// For a server and one identity; `tls` is `None` without TLS.
+    /// A connector for a server and one identity; `tls` is `None` without TLS.
     pub(super) fn new(
         settings: &Settings,
         tls: Option<ClientConfig>,
@@ -174,7 +174,7 @@ impl Connector {
     ) -> Self {
         Self(Arc::new(Dial {
             brisk: tcp(timing, timing.tcp),
-            // Of several addresses each gets its share, so that the last has its turn before all is given up.
+            // Several addresses share this time, so that the last one is tried before the overall limit.
             patient: tcp(timing, timing.connect / 2),
             tls: tls.map(Arc::new),
             server_name: settings.chosen.server_name.clone(),
@@ -183,7 +183,7 @@ impl Connector {
         }))
     }
 
-    /// Makes a connection, with less time for TCP if it is a brisk one.
+    /// Establishes a connection; `brisk` selects the short TCP timeout.
     pub(super) async fn connect(&self, server: Uri, brisk: bool) -> Result<Wire, ConnectError> {
         Arc::clone(&self.0).dial(server, brisk).await
     }
@@ -201,7 +201,7 @@ fn tcp(timing: &Timing, limit: Duration) -> HttpConnector {
     tcp
 }
 
-/// Unanswered keepalive probes that end a connection.
+/// Unanswered keepalive probes after which TCP closes a connection.
 const KEEPALIVE_PROBES: u32 = 3;
 
 // === impl Dial ===
@@ -245,7 +245,7 @@ impl Dial {
         Ok(Box::new(tcp.into_inner()))
     }
 
-    /// The layer of TLS, if the server has one.
+    /// Adds TLS if the server uses it.
     async fn secure(&self, stream: Box<dyn Stream>, name: &str) -> Result<Wire, ConnectError> {
         match &self.tls {
             None => Ok(Wire::new(stream)),
@@ -254,7 +254,9 @@ impl Dial {
     }
 
     async fn reach_proxy(self: Arc<Self>, brisk: bool) -> Result<Wire, ConnectError> {
-        let Some(proxy) = &self.proxy else { return Err(ConnectError::unreachable("there is no proxy".to_owned())) };
+        let Some(proxy) = &self.proxy else {
+            return Err(ConnectError::unreachable("no proxy is configured".to_owned()));
+        };
         let tcp = self.tcp(proxy.uri.clone(), brisk).await?;
         match &self.proxy_tls {
             None => Ok(Wire::new(tcp)),
@@ -281,14 +283,14 @@ impl Service<Uri> for ToProxy {
 
 async fn handshake(config: &Arc<ClientConfig>, stream: Box<dyn Stream>, name: &str) -> Result<Wire, ConnectError> {
     let server = ServerName::try_from(name.to_owned())
-        .map_err(|_| ConnectError::failing(format!("{name:?} can't be the name in a certificate")))?;
+        .map_err(|_| ConnectError::failing(format!("{name:?} is not a valid TLS server name")))?;
     let tls = TlsConnector::from(Arc::clone(config)).connect(server, stream).await;
     let tls = tls.map_err(|error| ConnectError::failing(format!("TLS with {name}: {}", chain(&error))))?;
     let http2 = tls.get_ref().1.alpn_protocol() == Some(HTTP2);
     Ok(Wire { http2, ..Wire::new(Box::new(tls)) })
 }
 
-/// SOCKS needs a port in any case.
+/// Adds the default port, which SOCKS requires explicitly.
 fn with_port(server: Uri) -> Uri {
     if server.port().is_some() {
         return server;

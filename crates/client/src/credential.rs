@@ -1,4 +1,4 @@
-//! What one request is authenticated with.
+//! Credentials of one request: the header Authorization and the client certificate.
 
 use std::sync::Arc;
 
@@ -6,27 +6,28 @@ use hyper::header::HeaderValue;
 
 use super::tls::Pair;
 
-/// What one request is sent with.
+/// Credentials of one request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Credential {
     /// the header Authorization
     pub(super) header: Option<HeaderValue>,
-    /// the client's certificate, where a plugin gave one
+    /// the client certificate, if a plugin returned one
     pub(super) pair: Option<Arc<Pair>>,
-    /// which run of the plugin gave it
+    /// the run of the plugin that returned it
     pub(super) run: u64,
 }
 
-/// The header for a token. Line breaks around it are no part of it.
+/// The header Authorization for a token, without surrounding white space.
 pub(super) fn bearer(token: &str) -> Result<HeaderValue, String> {
     let token = token.trim();
     if token.is_empty() {
         return Err("the token is empty".to_owned());
     }
-    sensitive(&format!("Bearer {token}")).ok_or_else(|| "the token has characters that can't be sent".to_owned())
+    sensitive(&format!("Bearer {token}"))
+        .ok_or_else(|| "the token contains characters that are invalid in a header".to_owned())
 }
 
-/// A header that no log shows.
+/// A header value that is redacted in debug output.
 pub(super) fn sensitive(value: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(value).ok()?;
     value.set_sensitive(true);

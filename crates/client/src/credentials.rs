@@ -1,4 +1,4 @@
-//! Who asks: the header Authorization and what else says so.
+//! Client credentials: the header Authorization from its sources, and impersonation.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,14 +17,14 @@ use super::file::read_named;
 use super::settings::Settings;
 use crate::observe::Observe;
 
-/// Where credentials come from.
+/// Source of credentials.
 #[derive(Debug)]
 pub(super) enum Credentials {
-    /// never changes; `None` for no header
+    /// a constant header; `None` for no header
     Fixed(Option<HeaderValue>),
-    /// a file that is read again now and then
+    /// a token file, read again periodically
     File(TokenFile),
-    /// a program
+    /// an exec plugin
     Plugin(Box<Plugin>),
 }
 
@@ -32,21 +32,21 @@ pub(super) enum Credentials {
 #[derive(Debug)]
 pub(super) struct TokenFile {
     path: String,
-    /// how long a look at the file is good for
+    /// interval of reading the file again
     fresh: Duration,
     state: Mutex<Token>,
 }
 
 #[derive(Debug)]
 struct Token {
-    /// the last that could be read; without any, requests fail
+    /// the last token that was read; without any, requests fail
     header: Option<HeaderValue>,
     looked: Option<Instant>,
-    /// why it can't be read, told once
+    /// why the file is unreadable; logged once per text
     trouble: Option<String>,
 }
 
-/// Whether a user's credentials can be sent at all; else the field and the reason.
+/// Checks that a user's credentials can be sent; the error is the field and the reason.
 pub(super) fn check(user: &User) -> Result<(), (&'static str, String)> {
     match &user.authorization {
         Authorization::None | Authorization::Exec(_) => {}
@@ -57,20 +57,20 @@ pub(super) fn check(user: &User) -> Result<(), (&'static str, String)> {
             read_token(path).map_err(|reason| ("tokenFile", reason))?;
         }
         Authorization::Basic { username, .. } => {
-            let colon = username.contains(':').then(|| "it has a colon".to_owned());
+            let colon = username.contains(':').then(|| "must not contain a colon".to_owned());
             colon.map_or(Ok(()), |reason| Err(("username", reason)))?;
         }
     }
     impersonation(user.impersonate.as_ref()).map_err(|reason| ("impersonation", reason)).map(|_| ())
 }
 
-/// The headers that ask to be treated as somebody else.
+/// The headers of user impersonation.
 pub(super) fn impersonation(impersonate: Option<&Impersonate>) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     let Some(Impersonate { user, uid, groups, extra }) = impersonate else { return Ok(headers) };
     let mut add = |name: &str, value: &str| {
-        let wrong = |_| format!("{name} can't be sent in a header");
-        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("{name} can't be a header's name"))?;
+        let wrong = |_| format!("the value of {name} is invalid in a header");
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("{name} is not a valid header name"))?;
         headers.append(name, HeaderValue::from_str(value).map_err(wrong)?);
         Ok::<_, String>(())
     };
@@ -84,7 +84,7 @@ pub(super) fn impersonation(impersonate: Option<&Impersonate>) -> Result<HeaderM
     Ok(headers)
 }
 
-/// What no name of a header may hold, with per cent signs.
+/// Percent-encodes the characters that are invalid in a header's name.
 fn escape(key: &str) -> String {
     use std::fmt::Write as _;
     let mut out = String::new();
@@ -101,7 +101,7 @@ fn escape(key: &str) -> String {
 
 fn read_token(path: &str) -> Result<HeaderValue, String> {
     let bytes = read_named(path)?;
-    let text = str::from_utf8(&bytes).map_err(|_| format!("{path}: it is no text"))?;
+    let text = str::from_utf8(&bytes).map_err(|_| format!("{path}: not UTF-8 text"))?;
     bearer(text).map_err(|reason| format!("{path}: {reason}"))
 }
 
@@ -123,7 +123,7 @@ impl Credentials {
         }
     }
 
-    /// What to send now.
+    /// The credentials for a request that is sent now.
     pub(super) async fn current(&self) -> Result<Credential, CallError> {
         match self {
             Self::Fixed(header) => Ok(Credential { header: header.clone(), ..Credential::default() }),
@@ -132,7 +132,7 @@ impl Credentials {
         }
     }
 
-    /// The server refused these. Whether others are to be had, and another try makes sense at once.
+    /// Notes that the server rejected these credentials. True if others are available, so that an immediate retry makes sense.
     pub(super) fn refused(&self, used: &Credential) -> bool {
         match self {
             Self::Fixed(_) => false,
@@ -150,7 +150,7 @@ impl TokenFile {
         Self { path: path.to_owned(), fresh, state }
     }
 
-    /// The token as the file has it, or had it when it could be read last.
+    /// The file's token, or the last one that was read; `now` reads the file in any case.
     fn header(&self, now: bool) -> Result<HeaderValue, CallError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = state.looked.is_some_and(|looked| looked.elapsed() < self.fresh);
@@ -174,7 +174,7 @@ impl TokenFile {
 impl Token {
     fn complain(&mut self, err: String) {
         if self.header.is_some() && self.trouble.as_ref() != Some(&err) {
-            tracing::warn!(err, "The token file can't be read, the last token stays in use");
+            tracing::warn!(err, "Reading the token file failed, keeping the last token");
         }
         self.trouble = Some(err);
     }

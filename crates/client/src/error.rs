@@ -1,4 +1,4 @@
-//! What goes wrong on the way to the API server.
+//! Errors of configuration and of requests.
 
 use std::error::Error;
 use std::io;
@@ -10,20 +10,20 @@ use thiserror::Error;
 
 use ferry_kernel::text::reason;
 
-/// There is no usable way to an API server: the start ends. No message holds a secret.
+/// Kubeconfig, `--master` or the pod's environment is unusable; kube-proxy exits at start. No message contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AccessError {
     /// the kubeconfig can't be read
     #[error("{action} {path}: {reason}")]
     File {
-        /// `stat` where it isn't there, else `open`
+        /// `stat` if it doesn't exist, else `open` or `read`
         action: &'static str,
         /// its path
         path: String,
-        /// the system's words
+        /// the system's error text
         reason: String,
     },
-    /// the kubeconfig, or what it says, is wrong
+    /// the kubeconfig is malformed, or its settings are
     #[error("error loading config file {path:?}: {error}")]
     Kubeconfig {
         /// its path
@@ -34,7 +34,7 @@ pub enum AccessError {
     /// `--master` is wrong
     #[error("--master: {0}")]
     Master(KubeconfigError),
-    /// a file that is named, or data that stands in the kubeconfig, can't be used
+    /// a file named in the kubeconfig, or data embedded in it, is unusable
     #[error("invalid configuration: {origin}: {what}: {reason}")]
     Content {
         /// the kubeconfig's path, or `in-cluster configuration`
@@ -44,34 +44,34 @@ pub enum AccessError {
         /// what is wrong with it
         reason: String,
     },
-    /// neither a kubeconfig nor `--master`, and this is no pod
+    /// neither kubeconfig nor `--master` is given, and the process doesn't run in a pod
     #[error(
         "unable to load in-cluster configuration, KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be defined"
     )]
     NotInCluster,
 }
 
-/// A request without an answer, or an answer that broke off. No message holds a secret.
+/// A request without a response, or an interrupted response. No message contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CallError {
-    /// nothing reached the server: name, connection, proxy, TLS, a refused client certificate
+    /// no usable connection: name resolution, TCP, proxy, TLS, a rejected client certificate
     #[error("{0}")]
     Connect(String),
-    /// there are no credentials to send: token file, exec plugin
+    /// no credentials available: token file, exec plugin
     #[error("getting credentials: {0}")]
     Credentials(String),
     /// the connection broke after the request was sent
     #[error("{0}")]
     Interrupted(String),
-    /// no answer within this time
-    #[error("no answer within {} s", after.as_secs_f32())]
+    /// no response within the time limit
+    #[error("no response within {} s", after.as_secs_f32())]
     Timeout {
-        /// the time
+        /// the time limit
         after: Duration,
     },
 }
 
-/// An error and its causes, joined; a cause whose text the one before it already has is left out.
+/// The texts of an error and its causes, joined; a cause that the text before it contains is left out.
 pub(super) fn chain(error: &dyn Error) -> String {
     let mut text = words(error);
     let mut last = text.clone();
@@ -88,7 +88,7 @@ pub(super) fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// An error's own text; in place of one of the TLS library's that refers to its manual, what Go says.
+/// An error's own text; Go's text for one of the TLS library that refers to its manual.
 fn words(error: &dyn Error) -> String {
     let text = error.to_string();
     if text.contains("close_notify") { "unexpected EOF".to_owned() } else { text }

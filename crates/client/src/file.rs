@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::error::opening;
 
-/// Kubeconfigs, certificates, keys and tokens are smaller; more isn't read.
+/// Largest file that is read; kubeconfigs, certificates, keys and tokens are smaller.
 pub(super) const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// The content of a file of limited size.
@@ -14,7 +14,7 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(io::Error::other(format!("it is larger than {MAX_FILE_BYTES} bytes")));
+        return Err(io::Error::other(format!("larger than {MAX_FILE_BYTES} bytes")));
     }
     Ok(bytes)
 }

@@ -11,32 +11,32 @@ use super::Timing;
 use super::connect::ConnectError;
 use crate::backoff::{Backoff, Dice};
 
-/// The state of attempts to connect, shared by all requests.
+/// Pacing of attempts to connect, shared by all requests.
 pub(super) struct Gate {
     /// held during an attempt
     turn: tokio::sync::Mutex<()>,
     state: Mutex<State>,
-    /// from one attempt at a server that isn't there to the next, at least
+    /// least interval of attempts while the server is unreachable
     probe: Duration,
-    /// the bound of the waits' doubling
+    /// limit of the backoff, before jitter
     limit: Duration,
 }
 
 struct State {
-    /// attempts that came to nothing
+    /// failed attempts
     failures: u64,
-    /// the error of the last of them
+    /// error of the last failed attempt
     error: String,
-    /// no attempt before
+    /// earliest time of the next attempt
     next: Option<Instant>,
     /// backoff of a server that answers and fails
     failing: Backoff,
-    /// attempts in a row at a server that isn't there
+    /// consecutive attempts at an unreachable server
     absent: u32,
     dice: Dice,
 }
 
-/// Every so many attempts TCP gets all its time: a way may be so far that it needs that.
+/// Every eighth attempt has the long TCP timeout: a distant server may need it.
 const PATIENT: u32 = 8;
 
 // === impl Gate ===
@@ -64,8 +64,10 @@ impl Gate {
         self.state().failures
     }
 
-    /// Waits for the turn. Fails if an attempt failed since there were so many failures: its error is that of all
-    /// waiting requests.
+    /// Waits for the turn.
+    ///
+    /// # Errors
+    /// If an attempt has failed since the caller saw this number of failures: all waiting requests share its error.
     pub(super) async fn turn(&self, failures: u64) -> Result<MutexGuard<'_, ()>, String> {
         let turn = self.turn.lock().await;
         let state = self.state();
@@ -77,25 +79,25 @@ impl Gate {
         self.state().next.map_or(Duration::ZERO, |next| next.saturating_duration_since(Instant::now()))
     }
 
-    /// True if the next attempt gets little time.
+    /// True if the next attempt has the short TCP timeout.
     pub(super) fn is_brisk(&self) -> bool {
         self.state().absent % PATIENT != PATIENT - 1
     }
 
-    /// An attempt that began then has failed.
+    /// Notes the failure of an attempt that began at `begun`.
     pub(super) fn failed(&self, error: &ConnectError, begun: Instant) {
         let mut state = self.state();
         if error.answered {
             return state.back_off(error.to_string(), self.limit);
         }
         state.absent = state.absent.wrapping_add(1);
-        // Up to 1.7 times as long, so that a server that is back is noticed within two times.
+        // Up to 1.7 times as long, so that a server that is back is found within two intervals.
         let wait = self.probe.mul_f64(1.0 + 0.7 * state.dice.fraction());
         state.fail(error.to_string(), begun.checked_add(wait));
     }
 
-    /// A connection that was made after so many failures has ended before it answered anything. Several of HTTP/1.1 that
-    /// end for one reason count once.
+    /// Notes the end of a connection over which no request was answered; `failures` counts the failed attempts before it. Several
+    /// HTTP/1.1 connections that end for one reason count once.
     pub(super) fn unanswered(&self, error: &str, failures: u64) {
         let mut state = self.state();
         if state.failures == failures {
@@ -103,19 +105,19 @@ impl Gate {
         }
     }
 
-    /// There is a connection. What it is worth shows with its first answer: until then the backoff stays.
+    /// Notes a new connection. The backoff stays until a request is answered over it.
     pub(super) fn connected(&self) {
         self.state().absent = 0;
     }
 
-    /// The server has answered a request.
+    /// Resets the backoff: the server has answered a request.
     pub(super) fn works(&self) {
         let mut state = self.state();
         state.next = None;
         state.failing.reset();
     }
 
-    /// Forgets the backoff: other certificates are in use.
+    /// Resets the backoff: other certificates are in use.
     pub(super) fn forget(&self) {
         let mut state = self.state();
         state.next = None;
@@ -130,7 +132,7 @@ impl Gate {
 // === impl State ===
 
 impl State {
-    /// A server, or something between, answered, and there is no connection that could be used.
+    /// Notes a failure after an answer of the server or of a proxy.
     fn back_off(&mut self, error: String, limit: Duration) {
         self.absent = 0;
         let wait = self.failing.next(limit, &mut self.dice);

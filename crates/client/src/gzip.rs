@@ -1,11 +1,11 @@
-//! Undoing gzip as the bytes come, however little of them is known.
+//! Streaming gzip decoder: decodes as much as has been received.
 
 use std::io::{self, Write as _};
 
 use flate2::write::MultiGzDecoder;
 use hyper::body::Bytes;
 
-/// What is decoded at once, so that what comes of it is bounded: deflate makes at most 1032 bytes of one.
+/// Input decoded in one step, which bounds its output: deflate expands one byte to at most 1032.
 const STEP_BYTES: usize = 256;
 
 /// A stream of gzip members, one after the other.
@@ -22,12 +22,12 @@ impl Gunzip {
         Self { decoder: MultiGzDecoder::new(Vec::new()), pending: Bytes::new() }
     }
 
-    /// Takes what was received. To be called when [`Self::next`] has no more.
+    /// Adds received bytes. To be called when [`Self::next`] has returned `None`.
     pub(super) fn push(&mut self, bytes: Bytes) {
         self.pending = bytes;
     }
 
-    /// The next piece of the content, at most [`OUTPUT_BYTES`] and a step's more; `None` if more must be received.
+    /// The next chunk of the content, at most [`OUTPUT_BYTES`] and the output of one step; `None` if more input is needed.
     pub(super) fn next(&mut self) -> io::Result<Option<Bytes>> {
         while !self.pending.is_empty() && self.decoder.get_ref().len() < OUTPUT_BYTES {
             let step = self.pending.split_to(self.pending.len().min(STEP_BYTES));
@@ -38,14 +38,17 @@ impl Gunzip {
         Ok((!decoded.is_empty()).then(|| Bytes::from(decoded)))
     }
 
-    /// Everything was received. Fails if the last member isn't complete; else there may be a last piece.
+    /// Ends the input; returns the last chunk, if there is one.
+    ///
+    /// # Errors
+    /// If the last member is incomplete.
     pub(super) fn finish(&mut self) -> io::Result<Option<Bytes>> {
         self.decoder.try_finish()?;
         self.next()
     }
 }
 
-/// How much is gathered before it is handed on.
+/// Decoded bytes that are collected before they are returned.
 const OUTPUT_BYTES: usize = 32 << 10;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What every request says about itself.
+//! Headers: User-Agent, Accept, and those of responses.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use hyper::header::{HeaderMap, RETRY_AFTER};
 const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// `kube-proxy/v1.36.2 (linux/amd64) kubernetes/unknown`, as upstream's from a build that doesn't know its commit. `program`
-/// is what the process was called as.
+/// `kube-proxy/v1.36.2 (linux/amd64) kubernetes/unknown`, as upstream's from a build without a commit. `program` is the
+/// process's argument 0.
 pub fn user_agent(program: &str, version: &str, platform: &str) -> String {
     let name = Path::new(program).file_name().map_or_else(|| program.into(), |name| name.to_string_lossy());
-    // What no header may hold is no name of a program either.
+    // Characters that are invalid in a header are left out.
     let name: String = name.chars().filter(char::is_ascii_graphic).collect();
     format!("{name}/{version} ({platform}) kubernetes/unknown")
 }
 
-/// The header Accept: `acceptContentTypes`, or `contentType` and anything, without the types that can't be decoded here.
+/// The header Accept: `acceptContentTypes`, or `contentType` and any type, without the types that can't be decoded here.
 /// Those come second.
 pub(super) fn accept(content_type: &str, accept_content_types: &str) -> (String, Vec<String>) {
     let asked = if accept_content_types.trim().is_empty() {
@@ -32,13 +32,13 @@ pub(super) fn accept(content_type: &str, accept_content_types: &str) -> (String,
         [JSON, PROTOBUF, "application/*", "*/*"].contains(&kind.as_str())
             && entry.chars().all(|c| matches!(c, ' '..='~'))
     });
-    // With "anything" alone the server would choose, and after a type that isn't known here it might choose that.
+    // With wildcards alone the server might choose a type that can't be decoded here.
     let accept =
         if good.iter().any(|entry| !entry.contains('*')) { good.join(", ") } else { format!("{PROTOBUF}, {JSON}") };
     (accept, bad.into_iter().map(str::to_owned).collect())
 }
 
-/// How the body of an answer is written, by its content type.
+/// Encoding of a response body by its content type; `None` if unsupported.
 pub(super) fn encoding(content_type: &str) -> Option<Encoding> {
     match media_type(content_type).as_str() {
         JSON => Some(Encoding::Json),
@@ -47,12 +47,12 @@ pub(super) fn encoding(content_type: &str) -> Option<Encoding> {
     }
 }
 
-/// Retry-After, in seconds; as a date it isn't used by API servers.
+/// The header Retry-After in seconds; API servers don't use the date form.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// A content type without its parameters.
+/// A content type without parameters, in lower case.
 fn media_type(text: &str) -> String {
     text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }

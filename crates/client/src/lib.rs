@@ -1,12 +1,14 @@
 //! A client of the Kubernetes API server: kubeconfig, credentials, TLS, rate limit, HTTP. Requests are paths, answers are bytes.
 //!
-//! - [`Access`] is what a kubeconfig, `--master` or a pod's environment determines: [`kubeconfig`] decodes the file, `settings` keeps the
-//!   outcome, `credentials` and `exec` provide tokens and certificates (`credential`), `authorities`, `tls`, `verify` and [`x509`] trust.
-//! - [`Client`] sends requests and returns an [`Answer`] with a [`Body`] to read: `limit` is the rate limit, `transport` holds the
-//!   connections of one identity, `pool` shares them, `connect` and `proxy` make them, `gate` paces attempts while the server is away.
-//! - [`Observe`] receives what happens, for metrics; [`backoff`] paces retries, here and in callers.
+//! - [`Access`] loads a kubeconfig, `--master` or a pod's environment: [`kubeconfig`] decodes the file, `settings` keeps the
+//!   result, `credentials` and `exec` provide tokens and certificates (`credential`), `authorities`, `tls`, `verify` and
+//!   [`x509`] implement TLS.
+//! - [`Client`] sends requests and returns an [`Answer`] with a [`Body`] to read: `limit` is the rate limit, `transport` holds
+//!   the connections of one identity, `pool` shares them, `connect` and `proxy` establish them, `gate` paces attempts while the
+//!   server is unreachable.
+//! - [`Observe`] receives events for metrics; [`backoff`] paces retries, here and in callers.
 //!
-//! Decoding of bodies is [`ferry_api::wire::stream`]'s task, repeating requests the caller's.
+//! [`ferry_api::wire::stream`] decodes bodies; callers repeat requests.
 
 mod access;
 mod answer;
@@ -62,64 +64,64 @@ use limit::RateLimit;
 use pool::Running;
 use transport::Transports;
 
-/// How requests are made: what clientConnection says, and times.
+/// Request settings: those of clientConnection, and time limits.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// contentType
+    /// contentType: encoding of request bodies and, without acceptContentTypes, of responses
     pub content_type: String,
-    /// acceptContentTypes; blank for contentType and anything
+    /// acceptContentTypes; blank for contentType, then any type
     pub accept_content_types: String,
-    /// qps: requests a second; negative for no limit, 0 for 5
+    /// qps: requests per second; negative for no limit, 0 for 5
     pub qps: f32,
-    /// burst: requests at once; 0 for 10
+    /// burst: requests without waiting; 0 for 10
     pub burst: i32,
     /// the header User-Agent, see [`user_agent`]
     pub user_agent: String,
-    /// limits of time
+    /// time limits
     pub timing: Timing,
 }
 
-/// Limits of time. The default is for real clusters; tests shorten them.
+/// Time limits. The default is for real clusters; tests shorten them.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// until there is a connection: name, TCP, proxy, TLS
+    /// time limit of establishing a connection: name resolution, TCP, proxy, TLS
     pub connect: Duration,
-    /// from the request to the head of its answer, making the connection not included
+    /// time limit from sending a request to the head of its response; connecting isn't included
     pub headers: Duration,
-    /// until TCP has a connection, before another attempt is made; now and then it gets longer
+    /// time limit of a TCP handshake before the next attempt; every eighth attempt has more, see `gate`
     pub tcp: Duration,
-    /// from one attempt to connect to the next at least, while the server is unreachable; up to 1.7 times as long
+    /// least interval of attempts to connect while the server is unreachable; jitter extends it up to 1.7 times
     pub probe: Duration,
-    /// the first wait after an attempt that was answered and failed; it doubles, and is up to twice as long by chance
+    /// first backoff after an attempt that got an answer and failed; it doubles, and jitter extends it up to twice
     pub backoff: Duration,
-    /// the bound of that doubling
+    /// limit of that backoff, before jitter
     pub backoff_limit: Duration,
-    /// silence of an HTTP/2 connection before it is pinged
+    /// idle time of an HTTP/2 connection before a PING
     pub ping: Duration,
-    /// time limit of the answer to a ping
+    /// time limit of the answer to a PING
     pub pong: Duration,
-    /// how long a connection is silent before TCP asks whether the other side is there
+    /// idle time of a connection before TCP keepalive probes, and their interval
     pub keepalive: Duration,
-    /// how long what was sent may go without acknowledgement
+    /// longest time that sent data may stay unacknowledged (`TCP_USER_TIMEOUT`)
     pub unacknowledged: Duration,
-    /// how long a look at certificates, authorities and token files is good for
+    /// interval of reading certificates, authorities and token files again
     pub recheck: Duration,
-    /// how long an exec plugin may run
+    /// time limit of a run of an exec plugin
     pub plugin: Duration,
-    /// how long an exec plugin isn't run again, whatever it said
+    /// least time between two runs of an exec plugin, whatever the result of the first
     pub plugin_pause: Duration,
 }
 
-/// Asks one API server. Clones share connections, credentials and the rate limit, and all of them belong to the tokio runtime
-/// (with I/O and time) that uses them first.
+/// Client of one API server. Clones share connections, credentials and the rate limit, and all of them belong to the tokio
+/// runtime (with I/O and time) that uses them first.
 #[derive(Clone)]
 pub struct Client(Arc<Inner>);
 
 struct Inner {
-    /// scheme and authority; the path's prefix is apart
+    /// scheme and authority, without the path's prefix
     server: Uri,
     prefix: String,
-    /// the metrics' label: host and port
+    /// host and port, for the label of metrics
     host: String,
     headers: HeaderMap,
     compress: bool,
@@ -130,41 +132,41 @@ struct Inner {
     metrics: Arc<dyn Observe>,
 }
 
-/// The head of an answer and where it came from.
+/// The head of a response, and the connection that it came over.
 struct Reply {
     response: Response<Incoming>,
     running: Running,
-    /// the number of the identity that the server was shown
+    /// the number of the identity that the connection authenticated with
     identity: u64,
 }
 
-/// Times that a request is sent which the server hasn't processed: it closes its connections, or refuses more at once.
+/// Attempts at a request that the server hasn't processed, because it closes its connections or refuses further streams.
 const TRIES: u32 = 3;
 
-/// What is asked for.
+/// The verb of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// all at once
+    /// all objects at once
     List,
-    /// changes as they come; also with the list before them
+    /// changes as they happen; also with the list before them (streaming list)
     Watch,
     /// a new object
     Create,
-    /// fields of an object that is there, laid over it as the API's own types merge
+    /// fields of an existing object, as a strategic merge patch
     Patch,
 }
 
 /// One request.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// for texts and metrics; only lists may be packed
+    /// for messages and metrics; only responses to lists may be compressed
     pub verb: Verb,
-    /// for texts: `endpointslices.discovery.k8s.io`
+    /// for messages: `endpointslices.discovery.k8s.io`
     pub resource: &'static str,
     /// from the `/` on, percent-encoded
     pub path_and_query: String,
-    /// JSON that is sent along; empty for a list or a watch. Whatever contentType says: every server reads JSON, and what
-    /// is written is small and rare.
+    /// request body, JSON; empty for a list or a watch. JSON whatever contentType is: every server reads it, and writes are
+    /// small and rare.
     pub body: Bytes,
 }
 
@@ -193,7 +195,7 @@ impl Default for Timing {
 // === impl Verb ===
 
 impl Verb {
-    /// As RBAC names it.
+    /// The verb's name in RBAC rules.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::List => "list",
@@ -211,7 +213,7 @@ impl Verb {
         }
     }
 
-    /// Of what is sent along.
+    /// Content type of the request body.
     fn content_type(self) -> Option<&'static str> {
         match self {
             Self::List | Self::Watch => None,
@@ -224,7 +226,10 @@ impl Verb {
 // === impl Client ===
 
 impl Client {
-    /// A client for this access. Tells once about content types that can't be decoded here.
+    /// A client for this access. Logs content types of `options` that can't be decoded here.
+    ///
+    /// # Errors
+    /// If the server's address, a header or the TLS material is unusable: [`AccessError::Content`].
     pub fn new(access: Access, options: Options, metrics: Arc<dyn Observe>) -> Result<Self, AccessError> {
         let settings = &access.settings;
         let unusable = |what: &str, reason: String| AccessError::Content {
@@ -253,8 +258,8 @@ impl Client {
         })))
     }
 
-    /// A client with the same connections and credentials, and a rate limit of its own that is the same: what asks for
-    /// much with one of them doesn't delay the other.
+    /// A client that shares connections and credentials and has a rate limit of its own with the same settings: many requests
+    /// of one don't delay the other.
     pub fn with_own_limit(&self) -> Self {
         let inner = &*self.0;
         Self(Arc::new(Inner {
@@ -271,8 +276,11 @@ impl Client {
         }))
     }
 
-    /// Sends a request and waits for the head of its answer; a status that isn't 200 is an answer, too. When the server
-    /// refuses credentials that can be had anew (a token file, a plugin), it is asked once more with those.
+    /// Sends a request and waits for the head of its response, whatever its status. After a 401, the request is repeated once if
+    /// there are newer credentials (a token file, a plugin).
+    ///
+    /// # Errors
+    /// If there are no credentials, no connection, or no response within the time limit.
     pub async fn ask(&self, call: &Call) -> Result<Answer, CallError> {
         let inner = &*self.0;
         let mut credential = inner.credentials.current().await?;
@@ -315,8 +323,8 @@ impl Client {
         }
     }
 
-    /// Sends a request over a connection that there is or that is made, and returns when it was sent. A request that
-    /// the server hasn't processed is sent again, a few times.
+    /// Sends a request over an open or a new connection; returns the moment of sending as well. A request that the server
+    /// hasn't processed is sent up to [`TRIES`] times.
     async fn exchange(&self, call: &Call, credential: &Credential) -> (Result<Reply, CallError>, Instant) {
         let inner = &*self.0;
         let after = inner.timing.headers;
@@ -356,13 +364,13 @@ impl Client {
         let mut parts = inner.server.clone().into_parts();
         let path = format!("{}{}", inner.prefix, call.path_and_query);
         parts.path_and_query = path.parse().ok();
-        let uri = Uri::from_parts(parts).map_err(|_| CallError::Connect(format!("{path:?} is no path")))?;
+        let uri = Uri::from_parts(parts).map_err(|_| CallError::Connect(format!("invalid request path {path:?}")))?;
         let mut request = Request::new(Full::new(call.body.clone()));
         *request.method_mut() = call.verb.method();
         *request.uri_mut() = uri;
         let headers = request.headers_mut();
         *headers = inner.headers.clone();
-        // A packed watch would save little and might be held back.
+        // Compressing a watch would save little, and a compressor on the way might delay events.
         let packed = call.verb == Verb::List && inner.compress;
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(if packed { "gzip" } else { "identity" }));
         if let Some(content_type) = call.verb.content_type() {
@@ -379,12 +387,12 @@ impl Client {
         self.0.transports.failures()
     }
 
-    /// The number of the identity that new connections have.
+    /// The number of the identity of new connections.
     fn identity(&self) -> u64 {
         self.0.transports.identity()
     }
 
-    /// A request that isn't a watch has ended, with an answer of so many bytes, or without one.
+    /// Reports the end of a request that isn't a watch; `answer_bytes` is `None` without a response.
     fn observe(&self, method: &Method, took: Duration, request_bytes: u64, answer_bytes: Option<u64>) {
         self.0.metrics.ended(method.as_str(), &self.0.host, took, (request_bytes, answer_bytes));
     }
@@ -396,13 +404,13 @@ impl fmt::Debug for Client {
     }
 }
 
-/// What all requests have: Accept, User-Agent, impersonation, and towards a proxy that forwards its login.
+/// The headers of all requests: Accept, User-Agent, impersonation, and the login of a forwarding proxy.
 fn fixed_headers(access: &Access, options: &Options) -> Result<HeaderMap, (&'static str, String)> {
     let chosen = &access.settings.chosen;
     let (accept, unknown) = headers::accept(&options.content_type, &options.accept_content_types);
     if !unknown.is_empty() {
         let (unknown, accept) = (unknown.join(", "), accept.as_str());
-        tracing::warn!(unknown, accept, "Some content types of clientConnection can't be decoded and aren't asked for");
+        tracing::warn!(unknown, accept, "Unsupported content types in clientConnection, not requesting them");
     }
     let text = |what, text: &str| HeaderValue::from_str(text).map_err(|error| (what, error.to_string()));
     let mut headers =

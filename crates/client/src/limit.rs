@@ -1,4 +1,4 @@
-//! The client's own limit of requests: one token bucket for all.
+//! Client-side rate limit: one token bucket for all requests.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use tokio::time::Instant;
 const DEFAULT_QPS: f32 = 5.0;
 const DEFAULT_BURST: i32 = 10;
 
-/// Holds `burst` tokens at first and at most, and gets `qps` a second. Who takes one that isn't there yet waits for it;
-/// turns are given in the order of asking.
+/// Token bucket of `burst` tokens, refilled with `qps` a second. A request waits for its token; requests are served in their
+/// order.
 #[derive(Debug)]
 pub(super) struct RateLimit {
     /// `None` for no limit
@@ -20,7 +20,7 @@ pub(super) struct RateLimit {
 struct Bucket {
     per_second: f64,
     capacity: f64,
-    /// negative: promised to those who wait
+    /// negative: reserved by waiting requests
     tokens: f64,
     filled: Instant,
 }
@@ -28,7 +28,7 @@ struct Bucket {
 // === impl RateLimit ===
 
 impl RateLimit {
-    /// A negative `qps` is no limit; less than one at once isn't possible. 0 of either is upstream's default, not nothing.
+    /// A negative `qps` means no limit; `burst` is at least 1. 0 of either means upstream's default.
     pub(super) fn new(qps: f32, burst: i32) -> Self {
         let qps = if qps == 0.0 { DEFAULT_QPS } else { qps };
         let burst = if burst == 0 { DEFAULT_BURST } else { burst };
@@ -37,7 +37,7 @@ impl RateLimit {
         Self { bucket: (qps > 0.0).then(|| Mutex::new(bucket)) }
     }
 
-    /// One that is the same, and full.
+    /// A full bucket with the same settings.
     pub(super) fn another(&self) -> Self {
         let bucket = self.bucket.as_ref().map(|bucket| {
             let Bucket { per_second, capacity, .. } = *bucket.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,7 +46,7 @@ impl RateLimit {
         Self { bucket }
     }
 
-    /// Waits for a turn; says how long that took.
+    /// Waits for a token; returns the time waited.
     pub(super) async fn turn(&self) -> Duration {
         let wait = self.bucket.as_ref().map_or(Duration::ZERO, |bucket| {
             bucket.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now())
@@ -61,7 +61,7 @@ impl RateLimit {
 // === impl Bucket ===
 
 impl Bucket {
-    /// Takes a token; says when it will be there.
+    /// Takes a token; returns the time until it is available.
     fn take(&mut self, now: Instant) -> Duration {
         let grown = now.saturating_duration_since(self.filled).as_secs_f64() * self.per_second;
         self.tokens = (self.tokens + grown).min(self.capacity) - 1.0;
@@ -69,7 +69,7 @@ impl Bucket {
         if self.tokens >= 0.0 {
             return Duration::ZERO;
         }
-        // A tiny rate makes a number that no Duration can hold.
+        // With a tiny rate the time exceeds the range of Duration.
         Duration::try_from_secs_f64(-self.tokens / self.per_second).unwrap_or(Duration::MAX)
     }
 }

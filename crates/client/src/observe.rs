@@ -1,36 +1,36 @@
-//! What a client reports while it works, for metrics.
+//! [`Observe`]: the client's callbacks for metrics.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-/// Receives what the client does. `host` is the server's host and port, `method` that of HTTP. Called from the client's runtime; must not
-/// block.
+/// Receives the client's events for metrics. `host` is the server's host and port, `method` that of HTTP. Called in the client's
+/// runtime; must not block.
 pub trait Observe: fmt::Debug + Send + Sync {
-    /// A request got this status, or `<error>`.
+    /// A request ended with this status, or with `<error>` if there was no response.
     fn answered(&self, code: &str, method: &str, host: &str);
 
-    /// A request waited for its turn.
+    /// A request was delayed by the client's rate limit for this time.
     fn waited(&self, method: &str, host: &str, time: Duration);
 
-    /// An answer was read to its end, or to where it broke off. Sizes are those of the bodies sent and received, in bytes; the second is
-    /// `None` where nothing came. Watches aren't observed: they have no end.
+    /// A response was read to its end or to its failure. Sizes are those of the bodies sent and received, in bytes; the second
+    /// is `None` without a response. Watches aren't observed: they are long-running.
     fn ended(&self, method: &str, host: &str, took: Duration, sizes: (u64, Option<u64>));
 
-    /// A request is sent once more after this status, or `<error>` where no server looked at it.
+    /// A request is repeated after this status, or after `<error>` if the server hasn't processed it.
     fn retried(&self, code: &str, method: &str, host: &str);
 
-    /// An attempt to connect came to this.
+    /// An attempt to connect had this result: the protocol, or the class of the failure.
     fn connected(&self, result: &str);
 
-    /// A plugin ended so, with this exit code.
+    /// A plugin's run had this result and exit code.
     fn plugin_call(&self, status: &str, code: i32);
 
-    /// A plugin's certificate is in use that ends then.
+    /// A plugin's certificate with this expiry is in use; `None` without one.
     fn plugin_certificate(&self, expiry: Option<SystemTime>);
 
-    /// A plugin's certificate was replaced after this time.
+    /// A plugin's certificate was replaced after this time in use.
     fn plugin_certificate_replaced(&self, age: Duration);
 
-    /// A transport was made; it is the only one in use.
+    /// A transport was created; only one exists at a time.
     fn transport_created(&self);
 }

@@ -1,4 +1,4 @@
-//! The connections that are open: one of HTTP/2 that carries everything, or of HTTP/1.1 one for each request that runs.
+//! Connection pool: one HTTP/2 connection for all requests, or one HTTP/1.1 connection per running request.
 
 use std::error::Error;
 use std::future::poll_fn;
@@ -25,30 +25,30 @@ use super::error::{CallError, chain};
 /// An outgoing request.
 pub(super) type Outgoing = Request<Full<Bytes>>;
 
-/// Bounds what one connection of HTTP/1.1 reads ahead.
+/// Read buffer of an HTTP/1.1 connection.
 const READ_BUFFER_BYTES: usize = 64 << 10;
 /// Receive window of one stream: enough for 5 MB/s over 50 ms.
 const STREAM_WINDOW: u32 = 256 << 10;
-/// Receive window of the connection: more than all that run at once can leave unread (four kinds, and one request that
-/// writes an Event), so that none waits for another's reader. It bounds the memory, too.
+/// Receive window of the connection: more than all concurrent streams can leave unread (four kinds, and one request that writes
+/// an Event), so that no stream blocks another. It bounds the memory, too.
 const CONNECTION_WINDOW: u32 = 8 * STREAM_WINDOW;
-/// Connections of HTTP/1.1 that are kept open between requests. Watches hold theirs.
+/// HTTP/1.1 connections that are kept open between requests. Watches occupy theirs.
 const IDLE_CONNECTIONS: usize = 2;
 /// Their idle timeout. API servers keep them for minutes.
 const IDLE: Duration = Duration::from_secs(30);
 
 type Http2 = http2::Connection<Wire, Full<Bytes>, TokioExecutor>;
 
-/// When a connection of HTTP/2 without a byte is asked whether the other side is there.
+/// Health checks of idle HTTP/2 connections by PING.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pings {
-    /// after so long; `None` for never
+    /// idle time before a PING; `None` for never
     pub(super) after: Option<Duration>,
-    /// time limit of an answer
+    /// time limit of the answer
     pub(super) within: Duration,
 }
 
-/// The connections of one identity.
+/// The open connections of one identity.
 pub(super) struct Pool {
     connector: Connector,
     pings: Pings,
@@ -69,14 +69,14 @@ enum Sender {
 
 /// The state of a connection, shared by the requests on it.
 pub(super) struct Link {
-    /// requests whose answer hasn't been read to its end
+    /// requests whose response hasn't been read to its end
     running: AtomicUsize,
-    /// of HTTP/2, until it ends: it knows how many of them the server allows
+    /// the HTTP/2 connection until it ends: it has the server's limit of concurrent streams
     connection: OnceLock<Mutex<Option<Pin<Box<Http2>>>>>,
-    /// requests carry the whole URL
+    /// requests carry the absolute URL
     forwarded: bool,
     alert: Alert,
-    /// failed attempts to connect before it was made
+    /// failed attempts to connect before it was established
     failures: u64,
     /// the server has answered a request over it
     answered: AtomicBool,
@@ -87,22 +87,22 @@ pub(super) struct Lease {
     pool: Arc<Pool>,
     sender: Sender,
     running: Running,
-    /// the connection was there before
+    /// the connection has served other requests before
     is_old: bool,
 }
 
-/// Counts as a request that runs until it is dropped.
+/// Counts a running request of a connection until it is dropped.
 pub(super) struct Running(Arc<Link>);
 
-/// Why a request has no answer.
+/// Failure of a request without a response.
 pub(super) enum SendError {
     /// it was never sent: the connection was closing
     Unsent(hyper::Error),
     /// the server reports that it hasn't processed it
     Unprocessed(hyper::Error),
-    /// the connection is gone, and it may have been so before this was sent: it is one of HTTP/2 that served others
+    /// a reused HTTP/2 connection was lost, possibly before the request was sent
     Lost(hyper::Error),
-    /// the server refuses the client certificate, by this alert of TLS
+    /// the server rejected the client certificate with this TLS alert
     Alert(String),
     /// anything else
     Broken(hyper::Error),
@@ -115,7 +115,7 @@ impl Pool {
         Self { connector, pings, open: Mutex::default() }
     }
 
-    /// A connection that is open and has room.
+    /// An open connection with capacity for another request.
     pub(super) fn take(self: &Arc<Self>) -> Option<Lease> {
         let mut open = locked(&self.open);
         open.retain(|open| !open.sender.is_closed());
@@ -124,13 +124,13 @@ impl Pool {
         let running = Running::on(&found.link);
         let sender = match &found.sender {
             Sender::Two(sender) => Sender::Two(sender.clone()),
-            // It comes back with the head of the answer.
+            // It returns to the pool with the head of the response.
             Sender::One(_) => open.swap_remove(at).sender,
         };
         Some(Lease { pool: Arc::clone(self), sender, running, is_old: true })
     }
 
-    /// Makes a connection, after so many attempts that failed.
+    /// Establishes a connection; `failures` counts the failed attempts so far.
     pub(super) async fn dial(
         self: &Arc<Self>,
         server: Uri,
@@ -147,7 +147,7 @@ impl Pool {
         tokio::time::timeout(limit, made).await.unwrap_or_else(late)
     }
 
-    /// Begins to speak HTTP, and runs that until the connection ends.
+    /// Starts HTTP on a new connection, and drives it until it ends.
     async fn open_on(self: &Arc<Self>, wire: Wire, failures: u64) -> Result<Lease, ConnectError> {
         let read = Arc::clone(&wire.read);
         let link = Arc::new(Link {
@@ -182,7 +182,7 @@ impl Pool {
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            // Until the server has said how many it allows.
+            // Until the server's SETTINGS frame has announced its limit.
             .initial_max_send_streams(0)
             .keep_alive_interval(self.pings.after)
             .keep_alive_timeout(self.pings.within)
@@ -208,8 +208,8 @@ impl Pool {
     }
 }
 
-/// Runs a connection of HTTP/2 until it ends, and waits until the server has said how it wants to be used. A server that
-/// refuses the client certificate ends the connection instead.
+/// Drives an HTTP/2 connection in a task of its own, and waits for the server's SETTINGS frame. A server that rejects the client
+/// certificate closes the connection instead.
 async fn settled(connection: Http2, link: &Arc<Link>, read: &Notify) -> Result<(), ConnectError> {
     let connection = link.connection.get_or_init(|| Mutex::new(Some(Box::pin(connection))));
     let own = Arc::clone(link);
@@ -254,7 +254,7 @@ impl Sender {
 // === impl Link ===
 
 impl Link {
-    /// Failed attempts to connect before this connection was made; `None` once it has answered a request.
+    /// Failed attempts to connect before this connection was established; `None` once the server has answered a request over it.
     pub(super) fn unanswered(&self) -> Option<u64> {
         (!self.answered.load(Ordering::Relaxed)).then_some(self.failures)
     }
@@ -267,7 +267,7 @@ impl Link {
         self.running.load(Ordering::Relaxed) < most
     }
 
-    /// Drives a connection of HTTP/2. It is dropped at its end, so that nothing waits for it.
+    /// Drives an HTTP/2 connection, and drops it at its end.
     fn poll(&self, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
         let Some(connection) = self.connection.get() else { return Poll::Ready(Ok(())) };
         let mut connection = locked(connection);
@@ -297,7 +297,7 @@ impl Drop for Running {
 // === impl Lease ===
 
 impl Lease {
-    /// As ALPN calls it.
+    /// The protocol's ALPN name.
     pub(super) fn protocol(&self) -> &'static str {
         match self.sender {
             Sender::One(_) => "http/1.1",
@@ -310,15 +310,15 @@ impl Lease {
         Arc::clone(&self.running.0)
     }
 
-    /// Sends a request and waits for the head of its answer. The connection counts as busy with it until what comes with
-    /// the answer is dropped.
+    /// Sends a request and waits for the head of its response. The connection counts the request as running until the returned
+    /// [`Running`] is dropped.
     pub(super) async fn send(self, request: Outgoing) -> Result<(Response<Incoming>, Running), SendError> {
         let Self { pool, sender, running, is_old } = self;
         let link = Arc::clone(&running.0);
         let result = match sender {
             Sender::Two(mut sender) => sender.try_send_request(request).await,
             Sender::One(mut sender) => {
-                // What is left of the answer before may still be on its way.
+                // The rest of the previous response may still be in transit.
                 if let Err(error) = sender.ready().await {
                     return Err(SendError::of(error, true, is_old, &link));
                 }
@@ -342,7 +342,7 @@ impl Lease {
     }
 }
 
-/// A request in the form of HTTP/1.1: the server's name in a header.
+/// Converts a request to HTTP/1.1: the server's name moves to the header Host.
 fn of_http1(mut request: Outgoing, forwarded: bool) -> Outgoing {
     let uri = request.uri();
     if let Some(host) = uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok()) {
@@ -361,13 +361,13 @@ impl SendError {
     pub(super) fn lets_send_again(&self, method: &Method) -> bool {
         match self {
             Self::Unsent(_) | Self::Unprocessed(_) => true,
-            // Asking twice does no harm.
+            // A GET is idempotent.
             Self::Lost(_) => method == Method::GET,
             Self::Alert(_) | Self::Broken(_) => false,
         }
     }
 
-    /// True if the server refuses this stream: the connection is alive.
+    /// True if the server refused only this stream, and the connection is alive.
     pub(super) fn is_of_stream(&self) -> bool {
         let Self::Unprocessed(error) = self else { return false };
         error.source().and_then(|cause| cause.downcast_ref()).is_some_and(h2::Error::is_reset)
@@ -381,7 +381,7 @@ impl SendError {
         match error.source() {
             _ if unsent => Self::Unsent(error),
             Some(cause) if cause.downcast_ref().is_some_and(is_unprocessed) => Self::Unprocessed(error),
-            // A ping without an answer is a timeout of hyper's.
+            // An unanswered PING is a timeout error of hyper.
             Some(cause) if is_old && is_http2 && (cause.is::<io::Error>() || error.is_timeout()) => Self::Lost(error),
             Some(_) | None => Self::Broken(error),
         }
@@ -403,8 +403,7 @@ impl From<SendError> for CallError {
     }
 }
 
-/// True if the server hasn't processed the request: it refuses the stream, or it is leaving and the stream is one after the
-/// last that it has begun with.
+/// True if the server hasn't processed the request: REFUSED_STREAM, or a graceful GOAWAY whose last stream came before this one.
 fn is_unprocessed(error: &h2::Error) -> bool {
     let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
     let leaving = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);

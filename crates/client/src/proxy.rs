@@ -1,4 +1,4 @@
-//! The proxy on the way, if there is one: `proxy-url`, or what the environment says.
+//! The proxy to the API server: from `proxy-url` or from the environment.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use hyper::Uri;
 use hyper::header::HeaderValue;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 
-/// How the proxy is spoken to.
+/// Protocol of the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
     Http,
@@ -18,7 +18,7 @@ pub(super) enum Scheme {
 #[derive(Clone, Debug)]
 pub(super) struct Proxy {
     pub(super) scheme: Scheme,
-    /// where it is, as a URL with http or https as its scheme, without credentials
+    /// its address, as a URL with scheme http or https, without credentials
     pub(super) uri: Uri,
     intercept: Intercept,
 }
@@ -26,15 +26,15 @@ pub(super) struct Proxy {
 // === impl Proxy ===
 
 impl Proxy {
-    /// The proxy of this URL. `None` if it is no URL of a proxy.
+    /// The proxy of this URL; `None` if the URL is invalid or its scheme isn't supported.
     pub(super) fn of_url(url: &str) -> Option<Self> {
-        // Which destination is asked for makes no difference to a matcher for all of them.
+        // The destination is irrelevant to a matcher for all destinations.
         let anything = Uri::from_static("https://server");
         Self::new(Matcher::builder().all(url.to_owned()).build().intercept(&anything)?)
     }
 
-    /// What `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, or the same in lower case, say for this server. The machine
-    /// itself is never reached through a proxy.
+    /// The proxy for this server by `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, or the same in lower case. Loopback addresses are
+    /// never reached through a proxy.
     pub(super) fn of_environment(server: &Uri, env: &dyn Fn(&str) -> Option<String>) -> Option<Self> {
         let host = server.host()?.trim_start_matches('[').trim_end_matches(']');
         if host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()) {
@@ -60,7 +60,7 @@ impl Proxy {
         Some(Self { scheme, uri, intercept })
     }
 
-    /// What the header Proxy-Authorization says.
+    /// The header Proxy-Authorization.
     pub(super) fn basic(&self) -> Option<&HeaderValue> {
         self.intercept.basic_auth()
     }

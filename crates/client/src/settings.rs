@@ -1,4 +1,4 @@
-//! Settings of a client that stay as they are: the chosen entries of the kubeconfig, proxy, authorities, HTTP/2.
+//! Immutable settings of a client: the resolved context of the kubeconfig, proxy, certificate authorities, HTTP/2.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::kubeconfig::Chosen;
 use super::authorities::Authorities;
 use super::proxy::Proxy;
 
-/// What stays as it is.
+/// Immutable settings of a client.
 pub(super) struct Settings {
     pub(super) chosen: Chosen,
     /// the kubeconfig's path, for messages
@@ -15,7 +15,7 @@ pub(super) struct Settings {
     /// the server's URL, for messages: without credentials
     pub(super) shown: String,
     pub(super) proxy: Option<Proxy>,
-    /// the system's, read at most once
+    /// the system's certificate authorities, read at most once
     pub(super) authorities: Authorities,
     pub(super) http2: Http2,
 }
@@ -25,7 +25,7 @@ pub(super) struct Settings {
 pub(super) struct Http2 {
     /// false if `DISABLE_HTTP2` is set
     pub(super) enabled: bool,
-    /// `HTTP2_READ_IDLE_TIMEOUT_SECONDS`: when a silent connection is pinged; 0 for never
+    /// `HTTP2_READ_IDLE_TIMEOUT_SECONDS`: idle time before a PING; 0 for never
     pub(super) ping_after: Option<Duration>,
     /// `HTTP2_PING_TIMEOUT_SECONDS`
     pub(super) ping_within: Option<Duration>,
@@ -42,14 +42,14 @@ impl Http2 {
             let text = env(name)?;
             let seconds = text.parse().ok().filter(|seconds| *seconds <= LONGEST_SECONDS).map(Duration::from_secs);
             if seconds.is_none() {
-                tracing::warn!(name, value = %text.escape_debug(), "Not a number of seconds up to a day, using the default");
+                tracing::warn!(name, value = %text.escape_debug(), "Not a number of seconds up to one day, using the default");
             }
             seconds
         };
         Self {
             enabled: env("DISABLE_HTTP2").is_none_or(|value| value.is_empty()),
             ping_after: seconds("HTTP2_READ_IDLE_TIMEOUT_SECONDS"),
-            // A ping that may take no time would end every connection.
+            // A PING timeout of 0 would close every connection.
             ping_within: seconds("HTTP2_PING_TIMEOUT_SECONDS").filter(|within| !within.is_zero()),
         }
     }

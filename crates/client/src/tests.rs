@@ -23,10 +23,10 @@ use ferry_testkit::api::{ApiServer, objects};
 use super::*;
 use observed::Observed;
 
-/// A folder of its own for a test.
+/// A test's temporary folder.
 struct Folder(PathBuf);
 
-/// A client and what it counts.
+/// A client and its recorded metrics.
 struct Setup {
     client: Client,
     observed: Arc<Observed>,
@@ -47,7 +47,7 @@ impl Folder {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 
-    /// Writes a file, whole or not at all, and gives its path.
+    /// Writes a file atomically; returns its path.
     fn write(&self, name: &str, text: &str) -> String {
         let path = self.path(name);
         let temporary = self.path("temporary");
@@ -62,7 +62,7 @@ impl Folder {
         path
     }
 
-    /// Writes a kubeconfig with these fields of its cluster and user.
+    /// Writes a kubeconfig with these fields of its cluster and user; returns its path.
     fn kubeconfig(&self, cluster: &str, user: &str) -> String {
         self.write(
             "kubeconfig",
@@ -73,7 +73,7 @@ impl Folder {
         )
     }
 
-    /// Reads such a kubeconfig, without an environment.
+    /// Loads such a kubeconfig with an empty environment.
     fn access(&self, cluster: &str, user: &str) -> Result<Access, AccessError> {
         Access::load_with(&self.kubeconfig(cluster, user), None, &|_| None, Path::new("/nowhere"))
     }
@@ -107,7 +107,7 @@ impl Setup {
         Self { client, observed }
     }
 
-    /// A list to its end: its status and body.
+    /// Status and body of a list.
     async fn list(&self) -> Result<(u16, Vec<u8>), CallError> {
         whole(self.client.ask(&call(Verb::List)).await?).await
     }
@@ -116,7 +116,7 @@ impl Setup {
         self.list().await.map(|(status, _)| status)
     }
 
-    /// The count of what the client reported under this name.
+    /// The count that the client reported under this name.
     fn count(&self, name: &str) -> Option<u64> {
         self.observed.count(name)
     }
@@ -127,7 +127,7 @@ fn call(verb: Verb) -> Call {
     Call { verb, resource: "services", path_and_query: format!("/api/v1/services?{query}"), body: Bytes::new() }
 }
 
-/// Waits until this is so.
+/// Waits for a condition.
 async fn until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -146,7 +146,7 @@ async fn whole(mut answer: Answer) -> Result<(u16, Vec<u8>), CallError> {
     Ok((answer.status, all))
 }
 
-/// The authority's certificate of a kubeconfig of the server's own.
+/// The field for the server's certificate authority.
 fn authority_field(identity: &ferry_testkit::api::Identity) -> String {
     format!("certificate-authority-data: {}", base64(&identity.authority))
 }
@@ -165,14 +165,14 @@ fn header<'a>(seen: &'a ferry_testkit::api::Seen, name: &str) -> Option<&'a str>
     seen.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
-/// A server with so many services.
+/// A server with this number of services.
 fn filled(options: ferry_testkit::api::Options, count: usize) -> ApiServer {
     let server = ApiServer::start(options);
     server.load(objects::services(count));
     server
 }
 
-/// Runs this and returns what was logged meanwhile.
+/// Runs a future; returns its result and the log.
 fn logged(work: impl FnOnce()) -> String {
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);

@@ -1,4 +1,4 @@
-//! TLS: what the configuration is made from, and making it.
+//! TLS configuration, from certificate authorities and the client certificate.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use super::file::read_named;
 use super::settings::Settings;
 use super::verify::{AnyServer, KnownServer};
 
-/// Tickets to remember: there is one server.
+/// Cached TLS sessions: there is one server.
 const SESSIONS: usize = 4;
 
-/// HTTP/2 and HTTP/1.1 as ALPN calls them.
+/// ALPN names of HTTP/2 and HTTP/1.1.
 pub(super) const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 
-/// Why a private key is refused.
-const UNUSABLE_KEY: &str = "it is broken or of a kind that can't be used here, as P-521 and RSA under 2048 bits can't: \
+/// Why a private key is rejected, and which keys are supported.
+const UNUSABLE_KEY: &str = "the key is malformed or of an unsupported type, as P-521 and RSA below 2048 bits are: \
                             use RSA of 2048 to 4096 bits, ECDSA with P-256 or P-384, or Ed25519";
 
 /// A certificate and its key, PEM.
@@ -36,14 +36,14 @@ pub(super) struct Pair {
     pub(super) key: Vec<u8>,
 }
 
-/// The content of all files that a connection depends on.
+/// Content of the files that a connection depends on.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Material {
     authorities: Option<Vec<u8>>,
     pub(super) pair: Option<Pair>,
 }
 
-/// What can't be used, and why.
+/// An unusable field, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     /// the field
@@ -53,7 +53,7 @@ pub(super) struct Fault {
 
 type Builder = ConfigBuilder<ClientConfig, WantsVerifier>;
 
-/// The configuration for new connections to the server.
+/// TLS configuration of new connections to the server.
 pub(super) fn config(settings: &Settings, material: &Material) -> Result<ClientConfig, Fault> {
     let builder = builder()?;
     let builder = if settings.chosen.insecure {
@@ -80,10 +80,10 @@ pub(super) fn config(settings: &Settings, material: &Material) -> Result<ClientC
     Ok(adjusted(config, http2.into_iter().chain([HTTP1.to_vec()]).collect()))
 }
 
-/// The configuration towards a proxy: the system's authorities, no certificate.
+/// TLS configuration of connections to a proxy: the system's authorities, no client certificate.
 pub(super) fn plain_config(settings: &Settings) -> Result<ClientConfig, Fault> {
     let config = builder()?.with_root_certificates(settings.authorities.of_system()).with_no_client_auth();
-    // Requests to a proxy are HTTP/1.1, whatever its tunnel carries.
+    // Requests to a proxy are HTTP/1.1, whatever the tunnel carries.
     Ok(adjusted(config, vec![HTTP1.to_vec()]))
 }
 
@@ -102,13 +102,13 @@ fn adjusted(mut config: ClientConfig, protocols: Vec<Vec<u8>>) -> ClientConfig {
 // === impl Pair ===
 
 impl Pair {
-    /// Whether it is a certificate and its key.
+    /// Checks that certificate and key are well-formed and belong together.
     pub(super) fn check(&self) -> Result<(), Fault> {
         self.certified().map(|_| ())
     }
 
-    /// What a handshake needs. Certificates of version 1, which the TLS library can't read, are sent like others: servers
-    /// read them.
+    /// Certificate and key for the handshake. X.509 version 1 certificates, which the TLS library can't parse, are sent like
+    /// others: servers accept them.
     fn certified(&self) -> Result<CertifiedKey, Fault> {
         let (chain, key) = self.parse()?;
         let key = ring::default_provider().key_provider.load_private_key(key);
@@ -124,14 +124,14 @@ impl Pair {
                 match (of_old, of_key) {
                     (Some(one), Some(other)) if one != other.as_ref() => Err(mismatch()),
                     (Some(_), _) => Ok(certified),
-                    (None, _) => Err(of_certificate(format!("it can't be read: {why}"))),
+                    (None, _) => Err(of_certificate(format!("malformed certificate: {why}"))),
                 }
             }
             Err(other) => Err(of_certificate(other.to_string())),
         }
     }
 
-    /// When the certificate ends, where that can be read.
+    /// The certificate's expiry; `None` if it can't be parsed.
     pub(super) fn expiry(&self) -> Option<SystemTime> {
         x509::validity(authorities::certificates(&self.certificate).ok()?.first()?).map(|(_, end)| end)
     }
@@ -140,11 +140,11 @@ impl Pair {
         let wrong = |what| move |reason| Fault { what, reason };
         let chain = authorities::certificates(&self.certificate).map_err(wrong("client-certificate"))?;
         if chain.is_empty() {
-            return Err(wrong("client-certificate")("there is no certificate in the PEM".to_owned()));
+            return Err(wrong("client-certificate")("no certificate found in the PEM data".to_owned()));
         }
-        // The error would hold parts of the key.
+        // The parser's error would contain parts of the key.
         let key = PrivateKeyDer::from_pem_slice(&self.key)
-            .map_err(|_| wrong("client-key")("there is no private key in the PEM".to_owned()))?;
+            .map_err(|_| wrong("client-key")("no private key found in the PEM data".to_owned()))?;
         Ok((chain, key))
     }
 }
@@ -158,7 +158,7 @@ impl fmt::Debug for Pair {
 // === impl Material ===
 
 impl Material {
-    /// Reads all files. A plugin's pair counts where the kubeconfig has none of its own.
+    /// Reads all files. A plugin's pair is used if the kubeconfig has none.
     pub(super) fn read(chosen: &Chosen, plugin: Option<&Pair>) -> Result<Self, Fault> {
         if !chosen.server.tls {
             return Ok(Self::default());
@@ -173,7 +173,7 @@ impl Material {
         Ok(Self { authorities, pair })
     }
 
-    /// The authorities' PEM, if the cluster has its own.
+    /// PEM of the cluster's certificate authorities; `None` for the system's.
     pub(super) fn authorities(&self) -> Option<&[u8]> {
         self.authorities.as_deref()
     }
@@ -194,7 +194,7 @@ fn bytes(what: &'static str, content: &Content) -> Result<Vec<u8>, Fault> {
     match content {
         Content::Data(bytes) => Ok(bytes.clone()),
         Content::File(path) => {
-            read_named(path).map_err(|reason| Fault { what, reason: format!("unable to read it: {reason}") })
+            read_named(path).map_err(|reason| Fault { what, reason: format!("unable to read the file: {reason}") })
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Connections of one identity, and their replacement when files change.
+//! Holds the connections of the current client identity, and replaces them when certificate files change.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use super::settings::Settings;
 use super::tls::{self, Fault, Material, Pair};
 use crate::observe::Observe;
 
-/// The transport in use.
+/// The current transport: connection pool, TLS material and pacing.
 pub(super) struct Transports {
     settings: Arc<Settings>,
     /// scheme and authority
@@ -27,19 +27,19 @@ pub(super) struct Transports {
     metrics: Arc<dyn Observe>,
     gate: Gate,
     state: Mutex<State>,
-    /// counts up when the client's certificate changes
+    /// increases when the client certificate changes
     identity: AtomicU64,
 }
 
 struct State {
     pool: Arc<Pool>,
     material: Material,
-    /// the plugin's part of it
+    /// the plugin's part of the material
     plugin: Option<Arc<Pair>>,
-    /// which run of the plugin that is of
+    /// the run of the plugin that returned it
     run: u64,
     looked: Instant,
-    /// what is wrong with the files now, told once
+    /// the current fault of the files; logged once
     trouble: Option<Fault>,
 }
 
@@ -68,8 +68,8 @@ impl Transports {
         })
     }
 
-    /// A connection for a request, and the number of its identity. Where a new one is needed, one of the waiting requests
-    /// makes an attempt, and all of them share its result.
+    /// A connection for a request, and the number of its identity. If a new one is needed, one of the waiting requests makes the
+    /// attempt, and all of them share its result.
     pub(super) async fn lease(&self, credential: &Credential) -> Result<(Lease, u64), CallError> {
         let failures = self.gate.failures();
         let (pool, identity) = self.current(credential);
@@ -86,7 +86,7 @@ impl Transports {
             if wait.is_zero() {
                 return self.dial(&pool).await.map(|lease| (lease, identity));
             }
-            // Other certificates are worth an attempt at once.
+            // With other certificates the next attempt is made at once.
             tokio::time::sleep(wait.min(self.timing.recheck)).await;
         }
     }
@@ -112,22 +112,22 @@ impl Transports {
         self.gate.failures()
     }
 
-    /// The server has answered.
+    /// Resets the backoff: the server has answered.
     pub(super) fn works(&self) {
         self.gate.works();
     }
 
-    /// A request over this connection has failed. One that has never answered anything is held against further attempts.
+    /// Notes a failed request. A connection over which no request was ever answered counts as a failed attempt.
     pub(super) fn failed(&self, link: &Link, error: &CallError) {
         if let Some(failures) = link.unanswered() {
             self.gate.unanswered(&error.to_string(), failures);
         }
     }
 
-    /// The pool in use, and the number of its identity.
+    /// The current pool, and the number of its identity.
     fn current(&self, credential: &Credential) -> (Arc<Pool>, u64) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that waited for its turn may come with less than is known by now.
+        // A request that waited may carry credentials of an older run.
         let newer = credential.run > state.run;
         if newer {
             state.run = credential.run;
@@ -141,7 +141,7 @@ impl Transports {
         (Arc::clone(&state.pool), self.identity.load(Ordering::Relaxed))
     }
 
-    /// The number of the identity that new connections have, after a look at the files if it's time for that.
+    /// The number of the identity of new connections; reads the files again if that is due.
     pub(super) fn identity(&self) -> u64 {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.looked.elapsed() >= self.timing.recheck {
@@ -151,7 +151,7 @@ impl Transports {
         self.identity.load(Ordering::Relaxed)
     }
 
-    /// Reads the files, and replaces the transport if they hold something else that can be used.
+    /// Reads the files, and replaces the transport if their content has changed and is usable.
     fn look(&self, state: &mut State) {
         state.looked = Instant::now();
         let built = Material::read(&self.settings.chosen, state.plugin.as_deref()).and_then(|material| {
@@ -162,18 +162,18 @@ impl Transports {
             Ok((material, pool)) => {
                 state.trouble = None;
                 let Some(pool) = pool else { return };
-                // The old one's connections end with what runs on them.
+                // Connections of the old pool close with their running requests.
                 state.pool = pool;
                 self.gate.forget();
                 self.metrics.transport_created();
                 if material.pair != state.material.pair {
                     self.identity.fetch_add(1, Ordering::Relaxed);
-                    // A plugin's first is no news.
+                    // A plugin's first certificate is not a change.
                     if state.material.pair.is_some() {
-                        tracing::info!("The client certificate has changed, new connections use it");
+                        tracing::info!("Client certificate changed, new connections use it");
                     }
                 } else {
-                    tracing::info!("The server's certificate authorities have changed, new connections trust them");
+                    tracing::info!("Certificate authorities of the server changed, new connections trust them");
                 }
                 state.material = material;
             }
@@ -183,7 +183,7 @@ impl Transports {
                     tracing::warn!(
                         what,
                         err,
-                        "Files of the kubeconfig can't be used, what was read before stays in use"
+                        "Files named in the kubeconfig are unusable, keeping their previous content"
                     );
                     state.trouble = Some(fault);
                 }
@@ -195,7 +195,7 @@ impl Transports {
 fn build(settings: &Settings, material: &Material, timing: &Timing) -> Result<Arc<Pool>, Fault> {
     let tls = settings.chosen.server.tls.then(|| tls::config(settings, material)).transpose()?;
     let is_tls_proxy = settings.proxy.as_ref().is_some_and(|proxy| proxy.scheme == Scheme::Https);
-    // The proxy is no part of the cluster: the system's authorities count, and it isn't shown the certificate.
+    // The proxy isn't part of the cluster: it is checked with the system's authorities, and doesn't get the client certificate.
     let proxy_tls = is_tls_proxy.then(|| tls::plain_config(settings)).transpose()?;
     let after = settings.http2.ping_after.unwrap_or(timing.ping);
     let within = settings.http2.ping_within.unwrap_or(timing.pong);

@@ -1,4 +1,4 @@
-//! Whether a server is the right one.
+//! Verifies server certificates.
 
 use std::sync::Arc;
 
@@ -14,22 +14,22 @@ use super::authorities;
 
 type Signature = Result<HandshakeSignatureValid, Error>;
 
-/// Accepts what the cluster's authorities signed, and those certificates themselves: a server that signed its own is
-/// among its authorities, and mostly says that it is one, which the usual check refuses in a server.
+/// Accepts certificates signed by the cluster's authorities, and those authorities' own certificates: a self-signed server
+/// certificate is listed among the authorities, and is mostly marked as a CA, which the usual check rejects for a server.
 #[derive(Debug)]
 pub(super) struct KnownServer {
     signed: Arc<WebPkiServerVerifier>,
     authorities: Vec<CertificateDer<'static>>,
 }
 
-/// Accepts any certificate, for `insecure-skip-tls-verify`. That the server has its key is checked all the same.
+/// Accepts any certificate, for `insecure-skip-tls-verify`. The server must still prove possession of its key.
 #[derive(Debug)]
 pub(super) struct AnyServer(Arc<CryptoProvider>);
 
 // === impl KnownServer ===
 
 impl KnownServer {
-    /// With the authorities of a PEM file.
+    /// A verifier with the authorities of a PEM file.
     pub(super) fn new(pem: &[u8], provider: Arc<CryptoProvider>) -> Result<Self, String> {
         let signed = WebPkiServerVerifier::builder_with_provider(authorities::of_pem(pem)?, provider).build();
         Ok(Self { signed: signed.map_err(|error| error.to_string())?, authorities: authorities::certificates(pem)? })
@@ -156,7 +156,7 @@ mod tests {
         };
         let now = SystemTime::now();
         let year = Duration::from_hours(24 * 366);
-        // This one has no name for servers: all else was in order.
+        // The certificate has no server name: every other check passed.
         let error = at(&verifier, now).unwrap_err();
         assert!(error.contains("not valid for"), "{error}");
         let error = at(&verifier, now + year).unwrap_err();

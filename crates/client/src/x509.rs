@@ -9,7 +9,7 @@ const EXPLICIT_VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// Counts from 0.
+/// Encoded versions count from 0.
 const VERSION_3: &[u8] = &[2];
 
 /// notBefore and notAfter of a certificate; `None` if it isn't one.
@@ -38,7 +38,7 @@ pub fn old_public_key(certificate: &[u8]) -> Option<&[u8]> {
     rest.get(..rest.len() - behind.len()).filter(|_| tag == SEQUENCE)
 }
 
-/// A certificate's version, where it says one, and what it holds from its validity on.
+/// A certificate's version if it is explicit, and its fields from the validity on.
 fn from_validity(certificate: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     let (_, certificate, _) = element(certificate)?;
     let (_, mut rest, _) = element(certificate)?;
@@ -73,7 +73,7 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 fn time(tag: u8, text: &str) -> Option<SystemTime> {
     let digits = text.strip_suffix('Z').filter(|digits| digits.is_ascii())?;
     let (century, digits) = match tag {
-        // Two digits from 50 on are of the last century.
+        // RFC 5280: two-digit years from 50 on mean 19YY.
         UTC_TIME if digits >= "50" => ("19", digits),
         UTC_TIME => ("20", digits),
         GENERALIZED_TIME => digits.split_at_checked(2)?,

@@ -1,4 +1,4 @@
-//! What a plugin prints: an ExecCredential. Nothing of it appears in an error.
+//! Decodes a plugin's output, an ExecCredential. Errors never quote it.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -10,11 +10,11 @@ use serde::Deserialize;
 use crate::credential::bearer;
 use crate::tls::Pair;
 
-/// Credentials that a plugin gave: a token, a certificate, or both.
+/// Credentials returned by a plugin: a token, a certificate, or both.
 pub(crate) struct Answer {
     pub(crate) header: Option<HeaderValue>,
     pub(crate) pair: Option<Pair>,
-    /// when to ask again
+    /// expirationTimestamp: when to run the plugin again
     pub(crate) expires: Option<SystemTime>,
 }
 
@@ -38,17 +38,17 @@ struct Status {
 // === impl Answer ===
 
 impl Answer {
-    /// Reads what was printed, which must be of this version.
+    /// Decodes a plugin's output, which must have this API version.
     pub(super) fn parse(printed: &[u8], version: &str) -> Result<Self, String> {
         let credential: ExecCredential = serde_json::from_slice(printed).map_err(|error| {
-            // The parser's own words may repeat what it read.
-            format!("it printed no ExecCredential: wrong at line {}, column {}", error.line(), error.column())
+            // The parser's own text may quote the input.
+            format!("the output is no ExecCredential: invalid at line {}, column {}", error.line(), error.column())
         })?;
         if credential.kind.as_deref() != Some("ExecCredential") {
-            return Err("it printed no ExecCredential: the kind is another".to_owned());
+            return Err("the output is no ExecCredential: wrong kind".to_owned());
         }
         if credential.api_version.as_deref() != Some(version) {
-            return Err(format!("it printed an ExecCredential of another version than {version}"));
+            return Err(format!("the output is an ExecCredential of another version than {version}"));
         }
         let status = credential.status.ok_or("the plugin didn't return a status field")?;
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
@@ -59,14 +59,14 @@ impl Answer {
                 Some(pair)
             }
             (None, None) => None,
-            _ => return Err("it gave only one of certificate and key".to_owned()),
+            _ => return Err("the plugin returned only one of certificate and key".to_owned()),
         };
         let header = given(status.token).map(|token| bearer(&token)).transpose()?;
         if header.is_none() && pair.is_none() {
             return Err("the plugin didn't return a token or a certificate and key".to_owned());
         }
         let expires = given(status.expiration_timestamp)
-            .map(|text| parse_timestamp(&text).ok_or("its expirationTimestamp is no timestamp"))
+            .map(|text| parse_timestamp(&text).ok_or("its expirationTimestamp is not an RFC 3339 timestamp"))
             .transpose()?
             .map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(at.seconds).unwrap_or(0)));
         Ok(Self { header, pair, expires })

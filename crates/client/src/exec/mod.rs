@@ -1,4 +1,4 @@
-//! Plugins: programs that print credentials. One runs at a time, and all requests wait for it.
+//! Exec plugins: programs that print credentials. One runs at a time, and all requests wait for it.
 
 mod answer;
 mod run;
@@ -24,33 +24,33 @@ use crate::observe::Observe;
 pub(super) use answer::Answer;
 use run::Outcome;
 
-/// A plugin and what it said last.
+/// An exec plugin and its last result.
 #[derive(Debug)]
 pub(super) struct Plugin {
     exec: Exec,
     /// the environment variable KUBERNETES_EXEC_INFO
     about: String,
-    /// how long it may run
+    /// time limit of a run
     limit: Duration,
-    /// how long what it said counts in any case, failures and refusals included
+    /// least time between two runs: any result is reused for so long, failures and rejected credentials included
     pause: Duration,
     metrics: Arc<dyn Observe>,
     state: Mutex<State>,
-    /// the run whose credentials the server refused
+    /// the last run whose credentials the server rejected
     refused: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// counts up with each run
+    /// number of runs
     run: u64,
-    /// when the last one ended
+    /// end of the last run
     ended: Option<Instant>,
     credential: Option<Credential>,
     expires: Option<SystemTime>,
-    /// of the last run, if it failed
+    /// error of the last run
     failure: Option<String>,
-    /// since when the certificate has been in use, for the metric
+    /// start of the certificate's use, for the metric
     pair_since: Option<SystemTime>,
 }
 
@@ -69,7 +69,7 @@ impl Plugin {
         }
     }
 
-    /// What it said last, or what it says now if that has expired or was refused.
+    /// The last credentials, or those of another run if they have expired or were rejected.
     pub(super) async fn credential(&self) -> Result<Credential, CallError> {
         let mut state = self.state.lock().await;
         let paused = state.ended.is_some_and(|ended| ended.elapsed() < self.pause);
@@ -81,10 +81,10 @@ impl Plugin {
         if let Some(failure) = &state.failure {
             return Err(CallError::Credentials(failure.clone()));
         }
-        state.credential.clone().ok_or_else(|| CallError::Credentials("the plugin hasn't run".to_owned()))
+        state.credential.clone().ok_or_else(|| CallError::Credentials("the exec plugin hasn't run yet".to_owned()))
     }
 
-    /// The server refused what this run gave. Whether another run may be tried at once.
+    /// Notes that the server rejected the credentials of this run. True if another run may follow at once.
     pub(super) fn refused(&self, run: u64) -> bool {
         self.refused.fetch_max(run, Ordering::Relaxed);
         let Ok(state) = self.state.try_lock() else { return true };
@@ -144,7 +144,7 @@ impl Plugin {
     }
 }
 
-/// What the plugin is told: the version to answer in, that nobody is there to be asked, and the cluster if it wants.
+/// KUBERNETES_EXEC_INFO: the API version, `interactive: false`, and the cluster if `provideClusterInfo` is set.
 fn about(exec: &Exec, settings: &Settings) -> String {
     let chosen = &settings.chosen;
     let mut spec = json!({ "interactive": false });

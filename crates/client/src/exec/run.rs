@@ -1,4 +1,4 @@
-//! Running a plugin: without a terminal, for a limited time, with limited output.
+//! Runs an exec plugin without a terminal, with limits of time and output.
 
 use std::io;
 use std::process::{ExitStatus, Stdio};
@@ -14,33 +14,33 @@ use ferry_kernel::text::reason;
 
 /// Credentials are a few kilobytes.
 const MAX_OUTPUT_BYTES: u64 = 1 << 20;
-/// How much of what it complains about is repeated.
+/// Longest quotation of a plugin's standard error, in bytes.
 const MAX_STDERR_BYTES: u64 = 2048;
 
-/// How it went.
+/// Result of a run.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// it ended well; what it printed, which nobody may see
+    /// success; the output is secret
     Printed(Vec<u8>),
-    /// it ran and failed
+    /// the plugin ran and failed
     Failed {
-        /// its exit code, where it has one
+        /// exit code; `None` if it was killed
         code: Option<i32>,
-        /// for people
+        /// for messages
         reason: String,
     },
-    /// it can't be started
+    /// the plugin can't be started
     Missing(String),
 }
 
-/// Its processes, ended when this goes unless it is told that the plugin has ended by itself: what that left behind is
+/// The plugin's process group, killed on drop. `None` once the plugin has exited by itself: processes that it left behind are
 /// meant to stay.
 struct Group(Option<Pid>);
 
 // === impl Outcome ===
 
 impl Outcome {
-    /// The labels of upstream's metric: how it went and the exit code, 1 where there is none.
+    /// The labels of upstream's metric: result and exit code, 1 if there is none.
     pub(super) fn status(&self) -> (&'static str, i32) {
         match self {
             Self::Printed(_) => ("no_error", 0),
@@ -56,13 +56,13 @@ impl Outcome {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(leader) = self.0 {
-            // A shell's children hold its pipes, so that ending it alone isn't enough. They may be gone already.
+            // A shell's children hold its pipes, so that killing the shell alone isn't enough. They may have exited already.
             let _gone = kill_process_group(leader, Signal::KILL);
         }
     }
 }
 
-/// Runs it to its end.
+/// Runs a plugin to its end.
 pub(super) async fn run(exec: &Exec, about: &str, limit: Duration) -> Outcome {
     let mut command = Command::new(&exec.command);
     command
@@ -76,7 +76,7 @@ pub(super) async fn run(exec: &Exec, about: &str, limit: Duration) -> Outcome {
         .kill_on_drop(true);
     let mut child = match command.spawn() {
         Ok(child) => child,
-        Err(error) => return Outcome::Missing(format!("it can't be started: {}", reason(&error))),
+        Err(error) => return Outcome::Missing(format!("failed to start: {}", reason(&error))),
     };
     let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     let mut group = Group(pid);
@@ -85,13 +85,13 @@ pub(super) async fn run(exec: &Exec, about: &str, limit: Duration) -> Outcome {
             group.0 = None;
             let complaint = in_one_line(&String::from_utf8_lossy(&complaint));
             if status.success() && !complaint.is_empty() {
-                // Upstream's plugins write to its terminal. An expired login, a deprecated flag: the operator reads it here.
+                // Upstream passes it on to its own stderr. The operator needs it: an expired login, a deprecated flag.
                 tracing::info!(plugin = exec.command, stderr = complaint, "Exec plugin wrote to its standard error");
             }
             judge(status, printed, &complaint)
         }
         Ok(Err(error)) => Outcome::Failed { code: None, reason: reason(&error) },
-        Err(_) => Outcome::Failed { code: None, reason: format!("it didn't end within {} s", limit.as_secs_f32()) },
+        Err(_) => Outcome::Failed { code: None, reason: format!("no result within {} s", limit.as_secs_f32()) },
     }
 }
 
@@ -100,14 +100,14 @@ async fn finish(child: &mut Child) -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)>
     let printed = async {
         let printed = bounded(stdout, MAX_OUTPUT_BYTES + 1).await?;
         if printed.len() as u64 > MAX_OUTPUT_BYTES {
-            return Err(io::Error::other(format!("it printed more than {MAX_OUTPUT_BYTES} bytes")));
+            return Err(io::Error::other(format!("the output exceeds {MAX_OUTPUT_BYTES} bytes")));
         }
         Ok(printed)
     };
     let complaint = async {
         let mut stderr = stderr;
         let complaint = bounded(stderr.as_mut(), MAX_STDERR_BYTES).await?;
-        // The rest goes nowhere, but a full pipe would stop it.
+        // The rest is discarded, since a full pipe would block the plugin.
         if let Some(stderr) = &mut stderr {
             tokio::io::copy(stderr, &mut tokio::io::sink()).await?;
         }
@@ -130,8 +130,8 @@ fn judge(status: ExitStatus, printed: Vec<u8>, complaint: &str) -> Outcome {
         return Outcome::Printed(printed);
     }
     let mut reason = match status.code() {
-        Some(code) => format!("it ended with exit code {code}"),
-        None => format!("it was ended: {status}"),
+        Some(code) => format!("failed with exit code {code}"),
+        None => format!("terminated: {status}"),
     };
     if !complaint.is_empty() {
         reason.push_str(": ");

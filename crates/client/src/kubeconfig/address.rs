@@ -1,32 +1,34 @@
-//! A server's address.
+//! Parses the address of an API server.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::net::Ipv6Addr;
 
-/// An API server's address: scheme, host, port and the path that stands before every request's.
+/// An API server's address: scheme, host, port, and the prefix of every request's path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerAddress {
-    /// whether it is spoken to over TLS
+    /// true for https
     pub tls: bool,
-    /// a name or an address, IPv6 without brackets
+    /// a name or an IP address, IPv6 without brackets
     pub host: String,
-    /// the port, where one is given
+    /// the port, if given
     pub port: Option<u16>,
-    /// empty, or begins with `/` and doesn't end so
+    /// empty, or begins with `/` and doesn't end with it
     pub prefix: String,
 }
 
 // === impl ServerAddress ===
 
 impl ServerAddress {
-    /// Reads a URL, or `host` and `host:port`, whose scheme is https if `default_tls`. The error leaves out credentials that
-    /// the text may hold.
+    /// Parses a URL, or `host` or `host:port`, whose scheme is https if `default_tls`.
+    ///
+    /// # Errors
+    /// If the text is no such address; the message contains no credentials of the text.
     pub fn parse(text: &str, default_tls: bool) -> Result<Self, String> {
         Self::read(text, default_tls).map_err(|why| {
-            // A password may be what looks like a host, a port or a path.
+            // What looks like a host, a port or a path may be part of a password.
             let secretive = text.contains('@');
-            if secretive { "it must be scheme, host, port and path, without credentials".to_owned() } else { why }
+            if secretive { "must consist of scheme, host, port and path, without credentials".to_owned() } else { why }
         })
     }
 
@@ -34,24 +36,24 @@ impl ServerAddress {
         let (tls, rest) = match text.split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
-            Some((scheme, _)) => return Err(format!("the scheme {scheme:?} is neither http nor https")),
+            Some((scheme, _)) => return Err(format!("scheme {scheme:?} is neither http nor https")),
             None if text.trim_end_matches('/').contains('/') => {
-                return Err("it must be a URL or a host:port pair".to_owned());
+                return Err("must be a URL or a host:port pair".to_owned());
             }
             None => (default_tls, text),
         };
         let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         if path.contains(['?', '#']) {
-            return Err("it must end with its path".to_owned());
+            return Err("must not have a query or a fragment".to_owned());
         }
         if let Some(bad) = path.chars().find(|c| !c.is_ascii_graphic() || "\"<>\\^`{|}".contains(*c)) {
-            return Err(format!("its path has the character {bad:?}"));
+            return Err(format!("invalid character {bad:?} in the path"));
         }
         let (host, port) = split_authority(authority)?;
         Ok(Self { tls, host, port, prefix: path.trim_end_matches('/').to_owned() })
     }
 
-    /// Host and port as they stand in a URL: `10.0.0.1:6443`, `[::1]`.
+    /// Host and port in the form of a URL: `10.0.0.1:6443`, `[::1]`.
     pub fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         match self.port {
@@ -68,7 +70,8 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// A URL to be shown: what stands between its scheme and its last `@` may be a password and is left out.
+/// A URL without credentials, for messages: everything between its scheme and its last `@` is replaced, since it may be a
+/// password.
 pub fn without_credentials(url: &str) -> Cow<'_, str> {
     let Some((hidden, rest)) = url.rsplit_once('@') else { return Cow::Borrowed(url) };
     match hidden.split_once("://") {
@@ -77,7 +80,7 @@ pub fn without_credentials(url: &str) -> Cow<'_, str> {
     }
 }
 
-/// True if this can be a URL's scheme.
+/// True if the text is a valid URL scheme.
 pub(super) fn is_scheme(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }
@@ -85,23 +88,23 @@ pub(super) fn is_scheme(text: &str) -> bool {
 fn split_authority(authority: &str) -> Result<(String, Option<u16>), String> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
-            let (host, port) = rest.split_once(']').ok_or("a bracket of its host is missing")?;
-            host.parse::<Ipv6Addr>().map_err(|_| format!("its host {host:?} is no IPv6 address"))?;
+            let (host, port) = rest.split_once(']').ok_or("missing ']' after the host")?;
+            host.parse::<Ipv6Addr>().map_err(|_| format!("host {host:?} is not an IPv6 address"))?;
             (host, port)
         }
         None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
     };
     let bad = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':'));
     if host.is_empty() || host.contains(bad) {
-        return Err(if host.is_empty() { "its host is missing".to_owned() } else { format!("its host is {host:?}") });
+        return Err(if host.is_empty() { "missing host".to_owned() } else { format!("invalid host {host:?}") });
     }
     let port = match port.strip_prefix(':') {
         Some("") => None,
         Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Some(digits.parse().map_err(|_| format!("its port is {digits}"))?)
+            Some(digits.parse().map_err(|_| format!("invalid port {digits}"))?)
         }
         None if port.is_empty() => None,
-        Some(_) | None => return Err(format!("its host and port are {authority:?}")),
+        Some(_) | None => return Err(format!("invalid host and port {authority:?}")),
     };
     Ok((host.to_owned(), port))
 }

@@ -7,14 +7,14 @@ use super::KubeconfigError::{self, Invalid};
 use super::address::{is_scheme, without_credentials};
 use super::{Authorization, Chosen, Content, Exec, Impersonate, Secret, ServerAddress, User, raw};
 
-/// The extension that is passed to plugins.
+/// The cluster's extension that is passed to plugins.
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
 const EXEC_V1: &str = "client.authentication.k8s.io/v1";
 const EXEC_V1BETA1: &str = "client.authentication.k8s.io/v1beta1";
 
 type Result<T> = std::result::Result<T, KubeconfigError>;
 
-/// Something of a named entry, for the messages.
+/// A named entry, for messages.
 #[derive(Clone, Copy)]
 struct Owner<'a> {
     /// `cluster` or `user`
@@ -44,25 +44,25 @@ pub(super) fn choose(config: raw::Config, master: Option<&str>) -> Result<Chosen
     let mut cluster = cluster.and_then(|cluster| cluster.cluster).unwrap_or_default();
     if let Some(master) = master.filter(|master| !master.is_empty()) {
         cluster.server = Some(master.to_owned());
-        // It is the other server's name.
+        // It is the name of the replaced server.
         cluster.tls_server_name = None;
     }
     let Some(server) = given(cluster.server.take()) else {
         return Err(Invalid(match (current, missing) {
             (None, _) => "no configuration has been provided, there is no current-context".to_owned(),
-            (Some(context), true) => format!("no cluster {cluster_name:?}, which context {context:?} names"),
+            (Some(context), true) => format!("cluster {cluster_name:?} was not found for context {context:?}"),
             (Some(_), false) => format!("no server found for cluster {cluster_name:?}"),
         }));
     };
     let mut chosen = of_cluster(&cluster_name, &server, cluster)?;
     let user_name = given(context.user).unwrap_or_default();
     let user = config.users.unwrap_or_default().into_iter().find(|user| user.name.as_deref() == Some(&user_name));
-    // A server without TLS gets no credentials, so that nothing about them is looked at.
+    // A server without TLS gets no credentials, so that they aren't checked either.
     if chosen.server.tls {
         chosen.user = match user {
             Some(user) => of_user(&user_name, user.user.unwrap_or_default())?,
             None if user_name.is_empty() => User::default(),
-            None => return Err(Invalid(format!("no user {user_name:?}, which the current context names"))),
+            None => return Err(Invalid(format!("user {user_name:?} was not found for the current context"))),
         };
     }
     Ok(chosen)
@@ -122,16 +122,16 @@ fn of_cluster(name: &str, server: &str, cluster: raw::Cluster) -> Result<Chosen>
     })
 }
 
-/// The text isn't repeated in the message: it may hold a password.
+/// Checks a proxy's URL. The message doesn't quote it, since it may contain a password.
 fn check_proxy(url: &str) -> std::result::Result<(), String> {
-    let (scheme, rest) = url.split_once("://").filter(|(scheme, _)| is_scheme(scheme)).ok_or("it has no scheme")?;
+    let (scheme, rest) = url.split_once("://").filter(|(scheme, _)| is_scheme(scheme)).ok_or("missing scheme")?;
     if !["http", "https", "socks5"].contains(&scheme) {
         return Err(format!("unsupported scheme {scheme:?}, must be http, https, or socks5"));
     }
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    // A part that looks like a host and a port would be the beginning of a password.
+    // What looks like host and port would be the beginning of a password.
     if path.contains('@') {
-        return Err("an @ behind its host: what is special in URLs needs per cent signs in a password".to_owned());
+        return Err("'@' after the host: special characters in a password must be percent-encoded".to_owned());
     }
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     ServerAddress::parse(host, false).map(|_| ())
@@ -188,14 +188,14 @@ fn authorization(owner: Owner<'_>, user: raw::User) -> Result<Authorization> {
     Ok(token.or(basic).or(exec).or(provided).unwrap_or_default())
 }
 
-/// Of oidc the token that stands in the file is sent; it isn't renewed. All other providers are gone upstream, too.
+/// The auth provider oidc: the file's id-token is sent and not renewed. Upstream has removed all other providers, too.
 fn oidc(owner: Owner<'_>, provider: raw::AuthProvider) -> Result<Authorization> {
     let name = provider.name.unwrap_or_default();
     if name != "oidc" {
         return Err(owner.invalid(&format!("no auth provider found for name {name:?}: use an exec plugin")));
     }
     let token = provider.config.unwrap_or_default().remove("id-token").flatten();
-    let token = given(token).ok_or_else(|| owner.invalid("auth-provider oidc: no id-token, and none is fetched"))?;
+    let token = given(token).ok_or_else(|| owner.invalid("auth-provider oidc: id-token is missing"))?;
     Ok(Authorization::Token(Secret::new(token)))
 }
 
@@ -212,7 +212,7 @@ fn exec(owner: Owner<'_>, plugin: raw::Exec) -> Result<Authorization> {
         None if api_version == EXEC_V1BETA1 => {}
         None => return Err(owner.invalid("interactiveMode must be specified to use exec authentication plugin")),
         Some("Always") => {
-            return Err(owner.invalid("exec: interactiveMode is Always, but there is nobody to answer a plugin here"));
+            return Err(owner.invalid("exec: interactiveMode Always needs a terminal: use IfAvailable or Never"));
         }
         Some(other) => return Err(owner.invalid(&format!("exec: invalid interactiveMode {other:?}"))),
     }
@@ -260,7 +260,7 @@ impl Owner<'_> {
         Invalid(format!("{} {:?}: {what}", self.kind, self.name))
     }
 
-    /// A file, or data in base64, in which line breaks don't count.
+    /// A file, or base64 data, in which line breaks are ignored.
     fn content(self, field: &str, file: Option<String>, data: Option<String>) -> Result<Option<Content>> {
         let Some(data) = data else { return Ok(file.map(Content::File)) };
         let data: String = data.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();

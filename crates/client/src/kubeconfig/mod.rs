@@ -41,9 +41,9 @@ pub struct User {
     pub name: String,
     /// the client's certificate and key
     pub certificate: Option<(Content, Content)>,
-    /// what stands in the header Authorization
+    /// source of the header Authorization
     pub authorization: Authorization,
-    /// on whose behalf
+    /// the impersonated user
     pub impersonate: Option<Impersonate>,
 }
 
@@ -75,11 +75,11 @@ pub struct Exec {
     pub command: String,
     /// its arguments
     pub args: Vec<String>,
-    /// what its environment has beside this process's
+    /// environment variables, added to those of this process
     pub env: Vec<(String, String)>,
-    /// the version of its answer: `client.authentication.k8s.io/v1` or `…/v1beta1`
+    /// the version of its output: `client.authentication.k8s.io/v1` or `…/v1beta1`
     pub api_version: String,
-    /// what to do where it isn't installed
+    /// printed if the plugin isn't installed
     pub install_hint: String,
     /// true if the plugin gets the cluster's data
     pub provide_cluster_info: bool,
@@ -107,7 +107,7 @@ pub enum Content {
     File(String),
 }
 
-/// A secret, which no log may show.
+/// A secret; its Debug output is redacted.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -179,7 +179,7 @@ impl fmt::Debug for Exec {
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // It may be a key.
+            // The data may be a private key.
             Self::Data(bytes) => write!(f, "Data({} bytes)", bytes.len()),
             Self::File(path) => write!(f, "File({path:?})"),
         }
@@ -189,12 +189,12 @@ impl fmt::Debug for Content {
 // === impl Secret ===
 
 impl Secret {
-    /// Keeps a text from being shown.
+    /// Wraps a text that no log may show.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text, to be sent to whom it is for.
+    /// The text itself, for the request that sends it.
     pub fn expose(&self) -> &str {
         &self.0
     }

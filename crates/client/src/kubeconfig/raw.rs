@@ -1,4 +1,4 @@
-//! The file as it stands. Everything is optional: `null` and absent are the same.
+//! The kubeconfig's fields as they are written. All are optional: `null` and absent are the same.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_saphyr::{DuplicateKeyPolicy, with_deserializer_from_str_with_options};
 use super::KubeconfigError;
 use ferry_api::yaml::{self, Fault};
 
-/// Deepest nesting of a kubeconfig; the extension for plugins may hold anything.
+/// Deepest nesting of a kubeconfig; the extension for plugins may contain anything.
 const DEPTH: usize = 32;
 
 #[derive(Default, Deserialize)]
@@ -120,7 +120,7 @@ pub(super) struct Variable {
     pub(super) value: Option<String>,
 }
 
-/// Reads the first document; an empty one gives an empty configuration.
+/// Decodes the first document; an empty one gives an empty configuration.
 pub(super) fn parse(text: &str) -> Result<Config, KubeconfigError> {
     let Some(chunk) = yaml::documents(text).into_iter().next() else { return Ok(Config::default()) };
     let options = yaml::options(chunk.text.len(), DEPTH, DuplicateKeyPolicy::LastWins);

@@ -167,14 +167,14 @@ fn what_a_context_needs() {
     );
     assert_eq!(invalid(decode(HEAD, None)), "context was not found for specified context: c");
     let context = format!("{HEAD}contexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n");
-    assert_eq!(invalid(decode(&context, None)), "no cluster \"k\", which context \"c\" names");
-    assert_eq!(invalid(decode(&context, Some("https://a"))), "no user \"u\", which the current context names");
+    assert_eq!(invalid(decode(&context, None)), "cluster \"k\" was not found for context \"c\"");
+    assert_eq!(invalid(decode(&context, Some("https://a"))), "user \"u\" was not found for the current context");
     assert!(decode(&context, Some("http://a")).is_ok());
     assert_eq!(invalid(of("server: ''", "")), "no server found for cluster \"k\"");
     assert_eq!(invalid(of("", "")), "no server found for cluster \"k\"");
     assert_eq!(
         invalid(of("server: 'gopher://a'", "")),
-        "cluster \"k\": server \"gopher://a\": the scheme \"gopher\" is neither http nor https"
+        "cluster \"k\": server \"gopher://a\": scheme \"gopher\" is neither http nor https"
     );
     assert_eq!(invalid(decode("kind: Pod\n", None)), "no kind \"Pod\" is registered for version \"v1\"");
     assert_eq!(invalid(decode("apiVersion: v2\n", None)), "no kind \"Config\" is registered for version \"v2\"");
@@ -194,8 +194,8 @@ fn contradictions_of_a_cluster() {
         ),
         ("certificate-authority-data: '!'", "certificate-authority-data: illegal base64 data"),
         ("proxy-url: 'ftp://p'", "invalid proxy-url: unsupported scheme \"ftp\", must be http, https, or socks5"),
-        ("proxy-url: 'p:1'", "invalid proxy-url: it has no scheme"),
-        ("proxy-url: 'http://secret@'", "invalid proxy-url: its host is missing"),
+        ("proxy-url: 'p:1'", "invalid proxy-url: missing scheme"),
+        ("proxy-url: 'http://secret@'", "invalid proxy-url: missing host"),
     ] {
         assert_eq!(invalid(of(&format!("server: 'https://a', {fields}"), "")), format!("cluster \"k\": {message}"));
     }
@@ -222,7 +222,7 @@ fn contradictions_of_a_user() {
         ),
         ("as-groups: [a]", "requesting uid, groups or user-extra without impersonating a user"),
         ("auth-provider: {name: gcp}", "no auth provider found for name \"gcp\": use an exec plugin"),
-        ("auth-provider: {name: oidc}", "auth-provider oidc: no id-token, and none is fetched"),
+        ("auth-provider: {name: oidc}", "auth-provider oidc: id-token is missing"),
         (
             "auth-provider: {name: oidc}, exec: {command: c}",
             "auth-provider cannot be provided in combination with an exec plugin",
@@ -236,7 +236,7 @@ fn contradictions_of_a_user() {
         ),
         (
             "exec: {command: c, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Always}",
-            "exec: interactiveMode is Always, but there is nobody to answer a plugin here",
+            "exec: interactiveMode Always needs a terminal: use IfAvailable or Never",
         ),
         (
             "exec: {command: c, apiVersion: client.authentication.k8s.io/v1beta1, env: [{value: x}]}",
@@ -352,7 +352,7 @@ fn urls_are_shown_without_credentials() {
 #[test]
 fn no_password_of_a_url_is_shown() {
     for server in ["https://me:secret@a", "https://me:secret/x@a", "me:secret@a", "secret@a://b", "ht:secret://x@a"] {
-        let wanted = format!("server {:?}: it must be scheme, host, port and path, without credentials", {
+        let wanted = format!("server {:?}: must consist of scheme, host, port and path, without credentials", {
             without_credentials(server)
         });
         assert_eq!(invalid(of(&format!("server: '{server}'"), "")), format!("cluster \"k\": {wanted}"));

@@ -28,7 +28,7 @@ fn a_missing_or_broken_file_ends_the_start() {
     let error = load(&path, None).unwrap_err().to_string();
     assert!(error.starts_with(&format!("error loading config file {path:?}: invalid configuration: ")), "{error}");
     fs::write(folder.path("binary"), [0xff, 0xfe]).unwrap();
-    assert!(load(&folder.path("binary"), None).unwrap_err().to_string().ends_with(": it is no text"));
+    assert!(load(&folder.path("binary"), None).unwrap_err().to_string().ends_with(": not UTF-8 text"));
 }
 
 #[test]
@@ -88,16 +88,20 @@ fn what_a_kubeconfig_names_must_be_usable() {
     // Relative to the kubeconfig's folder.
     assert!(folder.access(server, "client-certificate: certificate, client-key: ./key, tokenFile: token").is_ok());
     for (cluster, user, wanted) in [
-        ("certificate-authority: nothing", String::new(), "certificate-authority: unable to read it: open "),
+        ("certificate-authority: nothing", String::new(), "certificate-authority: unable to read the file: open "),
         (
             "certificate-authority: empty",
             String::new(),
             "certificate-authority: unable to load root certificates: unable to parse bytes as PEM block",
         ),
         ("certificate-authority: key", String::new(), "certificate-authority: unable to load root certificates: "),
-        ("", format!("client-certificate: {certificate}, client-key: nothing"), "client-key: unable to read it: open "),
-        ("", format!("client-certificate: {key}, client-key: {key}"), "client-certificate: there is no certificate"),
-        ("", format!("client-certificate: {certificate}, client-key: {ca}"), "client-key: there is no private key"),
+        (
+            "",
+            format!("client-certificate: {certificate}, client-key: nothing"),
+            "client-key: unable to read the file: open ",
+        ),
+        ("", format!("client-certificate: {key}, client-key: {key}"), "client-certificate: no certificate found"),
+        ("", format!("client-certificate: {certificate}, client-key: {ca}"), "client-key: no private key found"),
         (
             "",
             format!("client-certificate: {certificate}, client-key: {strange}"),
@@ -105,9 +109,9 @@ fn what_a_kubeconfig_names_must_be_usable() {
         ),
         ("", "tokenFile: nothing".to_owned(), "tokenFile: open "),
         ("", format!("tokenFile: {empty}"), &format!("tokenFile: {empty}: the token is empty")),
-        ("", "token: \"a\\nb\"".to_owned(), "token: the token has characters that can't be sent"),
-        ("", "username: 'a:b'".to_owned(), "username: it has a colon"),
-        ("", "as: \"a\\nb\"".to_owned(), "impersonation: Impersonate-User can't be sent in a header"),
+        ("", "token: \"a\\nb\"".to_owned(), "token: the token contains characters that are invalid in a header"),
+        ("", "username: 'a:b'".to_owned(), "username: must not contain a colon"),
+        ("", "as: \"a\\nb\"".to_owned(), "impersonation: the value of Impersonate-User is invalid in a header"),
     ] {
         let error = refused(&folder, &format!("{server}, {cluster}"), &user);
         let start = format!("invalid configuration: {origin}: {wanted}");
@@ -150,7 +154,7 @@ fn a_password_in_a_url_is_never_shown() {
         let of_flag = load("", Some(url));
         for result in [of_file, of_flag] {
             let shown = match result {
-                // It looks like a path; the path is shown without it.
+                // The password looks like a path; the message omits it.
                 Ok(access) => format!("{access:?} {} {:?}", access.server(), access.settings.shown),
                 Err(error) => format!("{error} {error:?}"),
             };

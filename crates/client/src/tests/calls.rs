@@ -148,7 +148,7 @@ async fn silence_has_an_end() {
         "{result:?}"
     );
     assert_eq!(setup.count(&format!("answered <error> GET {}", server.address())), Some(2));
-    // Slow isn't silent.
+    // A slow response is no timeout.
     server.script(once(Action::Slow { bytes: 2000, pause: Duration::from_millis(20) }));
     assert_eq!(setup.status().await, Ok(200));
 }
@@ -168,14 +168,14 @@ async fn what_never_reached_the_server() {
     assert_eq!(setup.status().await, Ok(200));
 
     let folder = Folder::new();
-    // Too long a label for anybody to be asked about it.
+    // The label is too long for a DNS query.
     let nowhere = format!("server: 'https://{}'", "a".repeat(64));
     let setup = Setup::new(folder.access(&nowhere, "").unwrap());
     let result = setup.status().await;
     assert!(matches!(&result, Err(CallError::Connect(_))), "{result:?}");
 }
 
-/// A balancer whose backend is dead takes each connection and ends it.
+/// A load balancer with a dead backend accepts each connection and closes it.
 #[tokio::test]
 async fn connections_that_answer_nothing_are_held_back() {
     let first = Duration::from_millis(100);
@@ -192,7 +192,7 @@ async fn connections_that_answer_nothing_are_held_back() {
     assert!(begun.elapsed() >= first * (1 + 2 + 4), "{:?}", begun.elapsed());
     assert_eq!(setup.status().await, Ok(200));
     assert!(begun.elapsed() >= first * (1 + 2 + 4 + 8), "{:?}", begun.elapsed());
-    // One that has answered is no such connection.
+    // A connection that has served a request doesn't count as a failed attempt.
     server.script(Rule::new(1, Action::CutHead { bytes: 0 }));
     assert!(setup.status().await.is_err());
     assert_eq!(setup.client.failures(), 4);
@@ -211,7 +211,7 @@ async fn connections_of_one_attempt_that_answer_nothing_count_once() {
     assert_eq!((setup.client.failures(), server.connections()), (1, 4));
 }
 
-/// To create, or patch, an Event.
+/// A request that creates or patches an Event.
 fn event(verb: Verb) -> Call {
     let name = if verb == Verb::Patch { "/n.1" } else { "" };
     let body = r#"{"metadata":{"name":"n.1","namespace":"default"}}"#.into();

@@ -37,7 +37,7 @@ impl Bench {
         })
     }
 
-    /// How often the plugin ran, by what it appended to a file.
+    /// Number of the plugin's runs: lines that it appended to a file.
     fn runs(&self) -> usize {
         fs::read_to_string(self.folder.path("runs")).map_or(0, |text| text.lines().count())
     }
@@ -78,7 +78,7 @@ async fn a_token_of_a_plugin_is_used_until_it_is_refused() {
     bench.server.accept_token(Some("open"));
     assert_eq!(setup.status().await, Ok(200));
     assert_eq!(bench.runs(), 2);
-    // Refused at once again: it isn't run for each request.
+    // Rejected again at once: the plugin isn't run for each request.
     bench.server.accept_token(Some("something else"));
     for _ in 0..5 {
         assert_eq!(setup.status().await, Ok(401));
@@ -149,39 +149,39 @@ async fn failing_plugins_say_why_and_show_no_secret() {
     let bench = Bench::new();
     let plugin = bench.folder.path("./plugin");
     for (script, wanted) in [
-        ("echo hidden; echo no network >&2; exit 3".to_owned(), "it ended with exit code 3: no network"),
+        ("echo hidden; echo no network >&2; exit 3".to_owned(), "failed with exit code 3: no network"),
         (
             "printf 'no\\033[2J\\r net\\n\\nwork\\302\\233A\\342\\200\\256\\n' >&2; exit 3".to_owned(),
-            "it ended with exit code 3: no\\x1b[2J\\r net; work\\u009bA\\u202e",
+            "failed with exit code 3: no\\x1b[2J\\r net; work\\u009bA\\u202e",
         ),
-        ("kill -9 $$".to_owned(), "it was ended: signal: 9"),
-        ("echo hidden".to_owned(), "it printed no ExecCredential: wrong at line 1, column 1"),
+        ("kill -9 $$".to_owned(), "terminated: signal: 9"),
+        ("echo hidden".to_owned(), "the output is no ExecCredential: invalid at line 1, column 1"),
         (
             "echo '{\"kind\": \"Pod\", \"apiVersion\": \"hidden\"}'".to_owned(),
-            "it printed no ExecCredential: the kind is another",
+            "the output is no ExecCredential: wrong kind",
         ),
         (
             printing("\"token\": \"hidden\"").replace("/v1\"", "/v1beta1\""),
-            "it printed an ExecCredential of another version than",
+            "the output is an ExecCredential of another version than",
         ),
         (printing(""), "the plugin didn't return a token or a certificate and key"),
-        (printing("\"clientKeyData\": \"hidden\""), "it gave only one of certificate and key"),
+        (printing("\"clientKeyData\": \"hidden\""), "the plugin returned only one of certificate and key"),
         (
             printing("\"clientKeyData\": \"hidden\", \"clientCertificateData\": \"hidden\""),
-            "its client-certificate: there is no",
+            "its client-certificate: no certificate found",
         ),
         (
             printing("\"token\": \"hidden\", \"expirationTimestamp\": \"hidden\""),
-            "its expirationTimestamp is no timestamp",
+            "its expirationTimestamp is not an RFC 3339 timestamp",
         ),
-        (printing("\"token\": [\"hidden\"]"), "it printed no ExecCredential: wrong at line 1"),
+        (printing("\"token\": [\"hidden\"]"), "the output is no ExecCredential: invalid at line 1"),
     ] {
         let setup = bench.client(&script, "");
         let error = refused(&setup).await;
         let start = format!("exec plugin {plugin}: {wanted}");
         assert!(error.starts_with(&start), "{error}\n{start}");
         assert!(!error.contains("hidden"), "{error}");
-        // It is cheap to ask again soon.
+        // A short pause, so that the plugin runs again soon.
         assert_eq!(refused(&setup).await, error);
     }
     let setup = bench.client("exit 3", "");
@@ -189,8 +189,8 @@ async fn failing_plugins_say_why_and_show_no_secret() {
     assert_eq!(setup.count("plugin plugin_execution_error 3"), Some(1));
     let setup = bench.client_of("no-such-program-anywhere", ", installHint: get it");
     let error = refused(&setup).await;
-    assert_eq!(error, "exec plugin no-such-program-anywhere: it can't be started: no such file or directory; get it");
-    // One that works again is used.
+    assert_eq!(error, "exec plugin no-such-program-anywhere: failed to start: no such file or directory; get it");
+    // A plugin that works again is used.
     let setup = bench.client("exit 1", "");
     refused(&setup).await;
     bench.folder.script("plugin", &printing("\"token\": \"sesame\""));
@@ -205,12 +205,12 @@ async fn a_plugin_that_hangs_or_floods_is_ended_with_its_children() {
     let begun = Instant::now();
     let setup = bench.client(&format!("(sleep 2; touch {alive}) & wait"), "");
     let error = refused(&setup).await;
-    assert!(error.ends_with("it didn't end within 0.7 s"), "{error}");
+    assert!(error.ends_with("no result within 0.7 s"), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(2));
     let setup = bench.client("head -c 100000000 /dev/zero", "");
     let error = refused(&setup).await;
-    assert!(error.ends_with("it printed more than 1048576 bytes"), "{error}");
-    // What it complains of is bounded, too, and doesn't block it.
+    assert!(error.ends_with("the output exceeds 1048576 bytes"), "{error}");
+    // The quotation of stderr is bounded, too, and a full pipe doesn't block the plugin.
     let setup = bench.client("head -c 10000000 /dev/zero | tr '\\0' x >&2; exit 1", "");
     let error = refused(&setup).await;
     assert!(error.len() < 3000 && error.contains("xxxx"), "{}", error.len());
@@ -240,7 +240,7 @@ async fn a_certificate_of_a_plugin() {
     let expiry = setup.observed.expiry.lock().unwrap().unwrap();
     let left = expiry.duration_since(SystemTime::now()).unwrap().as_secs();
     assert!((7000..=7200).contains(&left), "{left}");
-    // The same again is no change; another one is, and it gets connections of its own.
+    // The same certificate again is no change; another one is, and gets connections of its own.
     tokio::time::sleep(Duration::from_millis(250)).await;
     assert_eq!(setup.status().await, Ok(200));
     assert_eq!(bench.server.connections(), 1);

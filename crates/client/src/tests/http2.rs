@@ -1,4 +1,4 @@
-//! One connection for everything, and what happens to it.
+//! The single HTTP/2 connection, and its faults.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ impl Setup {
     }
 }
 
-/// Reads until something holds this text; what comes between is of no interest.
+/// Reads until a chunk contains this text, and ignores the others.
 async fn read_until(answer: &mut Answer, text: &str) {
     let mut all = Vec::new();
     while !all.windows(text.len()).any(|window| window == text.as_bytes()) {
@@ -42,7 +42,7 @@ fn service(name: &str) -> String {
 async fn one_connection_carries_everything() {
     let (server, setup) = pair(Server::default(), |_| {});
     let (one, two) = (setup.client.clone(), setup.client.with_own_limit());
-    // all at once, when there is none yet
+    // concurrent requests without an open connection
     let watch = call(Verb::Watch);
     let (first, second, third) = tokio::join!(one.ask(&watch), two.ask(&watch), setup.status());
     assert_eq!(third, Ok(200));
@@ -115,7 +115,7 @@ async fn a_connection_that_answers_no_ping_is_given_up() {
     assert_eq!(server.connections(), 2);
 }
 
-/// The connection has answered others, so it is the connection that is gone, not the server.
+/// The connection has answered other requests, so the connection is lost, not the server.
 #[tokio::test]
 async fn a_request_on_a_connection_that_answers_no_ping_is_sent_again() {
     let (server, setup) = pair(Server::default(), pings);
@@ -150,12 +150,12 @@ async fn pings_can_be_set_by_the_environment() {
     let unset = with_environment(&server, &identity, &[], pings);
     let mut watches = [off.watch().await, on.watch().await, unset.watch().await];
     for watch in &mut watches {
-        // what there is already
+        // the objects of the initial list
         read_until(watch, "service-").await;
     }
     server.freeze();
     let [off, on, unset] = &mut watches;
-    // Without pings nothing ends; so it is not the server that ends the others.
+    // Without PINGs no connection ends; so the server didn't end the others.
     tokio::select! {
         end = async { while let Ok(Some(_)) = off.body.chunk().await {} } => panic!("it is pinged: {end:?}"),
         () = async {
@@ -177,7 +177,7 @@ async fn a_stream_that_is_refused_is_asked_for_again() {
     let result = setup.status().await;
     assert!(matches!(result, Err(CallError::Interrupted(_))), "{result:?}");
     assert_eq!(server.requests().len(), 7, "not for ever");
-    // A stream that was begun isn't sent again: that is up to the caller.
+    // A request whose response has begun isn't sent again by the client, but by its caller.
     server.script(Rule::new(1, Action::CutHead { bytes: 0 }));
     let result = setup.status().await;
     assert!(matches!(result, Err(CallError::Interrupted(_))), "{result:?}");
@@ -197,13 +197,13 @@ async fn a_server_that_allows_few_streams_gets_more_connections() {
         read_until(watch, "late").await;
     }
     assert_eq!(server.connections(), 3);
-    // those that ended make room
+    // ended streams free capacity
     watches.truncate(1);
     assert_eq!(setup.status().await, Ok(200));
     assert_eq!(server.connections(), 3);
 }
 
-/// A server doesn't wait with what others read for what one doesn't, and memory has a bound.
+/// An unread stream doesn't block the others, and memory is bounded.
 #[tokio::test]
 async fn what_one_stream_doesnt_read_holds_up_no_other() {
     const LARGE: usize = 20 << 20;
@@ -214,7 +214,7 @@ async fn what_one_stream_doesnt_read_holds_up_no_other() {
         server.script(Rule::new(1, Action::Raw(vec![b'a'; LARGE])).form(Form::List));
         unread.push(setup.client.ask(&call(Verb::List)).await.unwrap());
     }
-    // until the flow control lets no more through
+    // until flow control stops the server
     let mut heard = 0;
     while std::mem::replace(&mut heard, server.heard()) != heard {
         tokio::time::sleep(Duration::from_millis(100)).await;

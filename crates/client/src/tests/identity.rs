@@ -5,7 +5,7 @@ use tokio::time::timeout;
 
 use super::*;
 
-/// A server with this certificate that accepts everybody.
+/// A server with this certificate that accepts any client.
 fn with_certificate(identity: &Identity) -> ApiServer {
     filled(Server { tls: Some(identity.clone()), ..Server::default() }, 1)
 }
@@ -31,7 +31,7 @@ async fn servers_that_cannot_be_trusted() {
     let other = Authority::new("other").server(&["x"], Validity::Now);
     let error = connect_error(asked(&cluster_of(&server, &other)).await);
     assert!(error.contains("invalid peer certificate: UnknownIssuer"), "{error}");
-    // The system doesn't know the authority either.
+    // The system's authorities don't include the cluster's either.
     let error = connect_error(asked(&format!("server: '{url}'")).await);
     assert!(error.contains("UnknownIssuer"), "{error}");
     assert_eq!(asked(&format!("server: '{url}', insecure-skip-tls-verify: true")).await, Ok(200));
@@ -40,8 +40,8 @@ async fn servers_that_cannot_be_trusted() {
     let error = connect_error(asked(&format!("{}, tls-server-name: else", cluster_of(&server, &good))).await);
     assert!(error.starts_with("TLS with else: ") && error.contains("not valid for name"), "{error}");
     let error = connect_error(asked(&format!("{}, tls-server-name: 'a b'", cluster_of(&server, &good))).await);
-    assert!(error.contains("can't be the name in a certificate"), "{error}");
-    // By another name of the machine that the certificate lacks.
+    assert!(error.contains("is not a valid TLS server name"), "{error}");
+    // Another name of the machine, which the certificate lacks.
     let local = url.replace("127.0.0.1", "localhost");
     let error = connect_error(asked(&format!("server: '{local}', {}", authority_field(&good))).await);
     assert!(error.contains("not valid for name"), "{error}");
@@ -65,7 +65,7 @@ async fn a_name_that_is_an_address() {
     assert!(error.contains("not valid for name"), "{error}");
 }
 
-/// A server that wants client certificates, and a client whose files can be replaced.
+/// A server that requires client certificates, and a client whose files can be replaced.
 struct Bench {
     server: ApiServer,
     folder: Folder,
@@ -165,7 +165,7 @@ async fn new_authorities_are_trusted_and_watches_go_on() {
         let mut watch = bench.setup.client.ask(&call(Verb::Watch)).await.unwrap();
         let next = Authority::new("next");
         bench.server.present(next.server(&["127.0.0.1"], Validity::Now));
-        // What runs over a connection that was trusted needs no other.
+        // Requests over the established HTTP/2 connection don't verify the server again.
         let distrusts = |result| http2 && result == Ok(200) || connect_error(result).contains("UnknownIssuer");
         assert!(distrusts(bench.setup.status().await));
         bench.folder.write("ca", "no authority");

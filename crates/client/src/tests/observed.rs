@@ -1,15 +1,15 @@
-//! Counts what a client reports.
+//! Implements `Observe` by counters.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use super::*;
 
-/// Counts by what happened, with its code, method and host.
+/// Counters by event, with its code, method and host.
 #[derive(Debug, Default)]
 pub(super) struct Observed {
     counts: Mutex<BTreeMap<String, u64>>,
-    /// of a plugin's certificate
+    /// expiry of a plugin's certificate
     pub(super) expiry: Mutex<Option<SystemTime>>,
 }
 

@@ -16,7 +16,7 @@ FciGnOj531EwCgYIKoZIzj0EAwIDRwAwRAIgUfiZDYbEGH4ERd7/x36F60rRfSdZ
 f4yDb4SCvi8I41YCIBFUUT0lANeKe4ClfOrO1tZSZTZj4cAxGYzr/G7bXhJR
 -----END CERTIFICATE-----
 ";
-/// The key of it.
+/// Its key.
 const VERSION_1_KEY: &str = "\
 -----BEGIN PRIVATE KEY-----
 MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgQBuQLv5oQwtO282s
@@ -87,8 +87,8 @@ fn a_pair_that_doesnt_match_is_refused_in_every_version() {
 fn keys_that_cant_be_used_are_told_apart_from_certificates() {
     for key in [P521_KEY, RSA_1024_KEY] {
         let error = load(VERSION_1, key).unwrap_err();
-        assert!(error.starts_with("client-key: it is broken or of a kind that can't be used here"), "{error}");
-        assert!(error.contains("P-521 and RSA under 2048 bits"), "{error}");
+        assert!(error.starts_with("client-key: the key is malformed or of an unsupported type"), "{error}");
+        assert!(error.contains("P-521 and RSA below 2048 bits"), "{error}");
     }
 }
 
@@ -96,6 +96,6 @@ fn keys_that_cant_be_used_are_told_apart_from_certificates() {
 fn a_certificate_that_cant_be_read_is_called_the_clients() {
     let broken = "-----BEGIN CERTIFICATE-----\nMAMCAQE=\n-----END CERTIFICATE-----\n";
     let error = load(broken, VERSION_1_KEY).unwrap_err();
-    assert!(error.starts_with("client-certificate: it can't be read: "), "{error}");
+    assert!(error.starts_with("client-certificate: malformed certificate: "), "{error}");
     assert!(!error.contains("peer"), "{error}");
 }

@@ -9,7 +9,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-/// What the proxy was told.
+/// Requests that the proxy received.
 type Heard = Arc<Mutex<Vec<String>>>;
 
 fn secured() -> (ApiServer, Identity) {
@@ -21,7 +21,7 @@ trait Both: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Both for T {}
 
-/// A proxy that tunnels CONNECT, and forwards anything else to where the URL says.
+/// A proxy that tunnels CONNECT and forwards other requests to their URL.
 async fn http_proxy(status: &'static str, tls: Option<TlsAcceptor>) -> (u16, Heard) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -60,7 +60,7 @@ async fn http_proxy(status: &'static str, tls: Option<TlsAcceptor>) -> (u16, Hea
     (port, heard)
 }
 
-/// A SOCKS proxy that wants this login, and the addresses it was asked for.
+/// A SOCKS proxy that requires this login; records the requested addresses.
 async fn socks_proxy(login: Option<(&'static str, &'static str)>) -> (u16, Heard) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -133,7 +133,7 @@ async fn through_a_tunnel_within_tls() {
     access.settings.authorities.preset(authority.certificate().as_bytes());
     assert_eq!(Setup::new(access).status().await, Ok(200));
     assert!(heard.lock().unwrap()[0].starts_with("CONNECT "));
-    // Whoever isn't known to the system isn't trusted with the request.
+    // A proxy that no system authority vouches for gets no request.
     let access = folder.access(&cluster, "").unwrap();
     access.settings.authorities.preset(identity.authority.as_bytes());
     let result = Setup::new(access).status().await;
@@ -177,7 +177,7 @@ async fn through_socks() {
         let ca = authority_field(&identity);
         let cluster = format!("server: '{url}', {ca}, proxy-url: 'socks5://{user}127.0.0.1:{port}'");
         assert_eq!(Setup::new(folder.access(&cluster, "").unwrap()).status().await, Ok(200));
-        // Names are for the proxy to look up.
+        // The proxy resolves names.
         assert_eq!(format!("https://{}", heard.lock().unwrap()[0]), url);
     }
 }

@@ -21,7 +21,7 @@ async fn a_renewed_token_is_used_at_once_when_the_old_one_is_refused() {
     server.accept_token(Some("two"));
     assert_eq!(setup.status().await, Ok(200));
     assert_eq!(setup.count(&format!("retried 401 GET {}", server.address())), Some(1));
-    // The same token again isn't tried again.
+    // An unchanged token isn't sent again.
     server.accept_token(Some("three"));
     server.forget_requests();
     assert_eq!(setup.status().await, Ok(401));
