@@ -5,22 +5,22 @@ use std::net::IpAddr;
 use ferry_api::object::ObjectName;
 use ferry_model::store::Event;
 
-/// What the core is told.
+/// An input of the core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// a source's batch; it is applied as a whole before anything is decided
+    /// a source's batch, applied as a whole before Services are resolved
     Events(Vec<Event>),
     /// all addresses of the machine's interfaces, after one changed
     Addresses(Vec<IpAddr>),
-    /// nothing new: what has been applied can't be decided yet, or never
+    /// no new data: the events applied so far can't be resolved yet, or never
     Undecided,
-    /// so many files are there that could not be read once since the start: nobody knows what they hold
+    /// the number of manifest files that have not been readable since the start, so that their objects are unknown
     Unreadable(usize),
-    /// the health checks of a Service can't be answered
+    /// the health checks of a Service can't be served
     HealthCheckFailed {
         /// the Service
         service: ObjectName,
-        /// what is wrong
+        /// the reason
         note: String,
     },
 }

@@ -13,7 +13,8 @@
 //!   writes Events to the API server; [`serve`] answers over HTTP, health checks of Services included.
 //! - [`logging`] prints klog's format; [`version`] names the build.
 //!
-//! Threads: the main one serves HTTP and follows reports, `source` reads objects, `addresses` the machine's addresses, `core` decides,
+//! Threads: the main one serves HTTP and follows reports, `source` reads objects, `addresses` the machine's addresses, `core`
+//! decides,
 //! `sync-v4` and `sync-v6` each drive an engine, `flows` reads the connection table, and `handover` runs while rules of another mode
 //! are left. A mode may start more, by [`threads`].
 //!

@@ -1,9 +1,9 @@
-//! Log lines in the shape of klog's text format, on stderr.
+//! Writes log lines in klog's text format to stderr.
 //!
 //! `I1121 08:17:33.714186   25767 server.go:445] "message" key="value" n=3`: severity, month and day, local time in
 //! microseconds, process id right-aligned in 7, file and line. A value of several lines is printed as `key=<`, its
-//! lines indented by a tab, ` >`. Characters that a terminal obeys instead of showing them are escaped everywhere, so that
-//! no text of a tenant, a tool or a plugin can forge a line or hide one.
+//! lines indented by a tab, ` >`. Control and bidirectional characters are escaped everywhere, so that no text of a tenant, a
+//! tool or a plugin can forge or hide a line.
 
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
@@ -17,7 +17,7 @@ use tracing_subscriber::fmt::{FmtContext, MakeWriter};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::registry::{LookupSpan, Registry};
 
-/// Prints events as klog does.
+/// Formats events as klog does.
 #[derive(Debug)]
 struct Klog {
     pid: u32,
@@ -36,14 +36,14 @@ pub fn start(verbosity: u32) {
     let _already_started = tracing::subscriber::set_global_default(subscriber(verbosity, std::io::stderr));
 }
 
-/// What ends the program: `"command failed" err="…"`, attributed as upstream does, so that scripts find it.
+/// Logs the fatal error: `"command failed" err="…"`, attributed as upstream does, so that scripts find it.
 pub fn command_failed(error: &str) {
     let mut text = "\"command failed\"".to_owned();
     push_pair(&mut text, "err", error);
     write_line(Level::ERROR, "run.go", 72, &text);
 }
 
-/// An informational line without structure, attributed to a file of upstream's.
+/// Logs an unstructured informational line, attributed to a source file of upstream.
 pub fn plain(file: &str, line: u32, text: &str) {
     let mut escaped = String::with_capacity(text.len());
     push_escaped(&mut escaped, text);
@@ -52,21 +52,21 @@ pub fn plain(file: &str, line: u32, text: &str) {
 
 fn write_line(level: Level, file: &str, line: u32, text: &str) {
     let mut out = String::new();
-    // Writing to a String cannot fail, and there is nowhere left to report a failure to write to stderr to.
+    // Writing to a String cannot fail, and a failure to write to stderr can't be reported.
     let _ = head(&mut out, level, file, line, std::process::id());
     out.push_str(text);
     out.push('\n');
     let _ = std::io::stderr().write_all(out.as_bytes());
 }
 
-/// What the names of our crates begin with.
+/// Prefix of Ferry's crate names.
 const OURS: &str = "ferry_";
 
 fn subscriber<W>(verbosity: u32, writer: W) -> impl Subscriber + Send + Sync
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    // What libraries say of their insides helps nobody who runs a node.
+    // Libraries' own messages below warnings are of no use to operators.
     let targets = Targets::new().with_default(LevelFilter::WARN).with_target(OURS, level(verbosity));
     let layer = tracing_subscriber::fmt::layer().event_format(Klog { pid: std::process::id() }).with_writer(writer);
     Registry::default().with(layer.with_filter(targets))
@@ -100,7 +100,7 @@ fn head(out: &mut impl fmt::Write, level: Level, file: &str, line: u32, pid: u32
     )
 }
 
-/// Appends ` key="value"`, or the form for several lines.
+/// Appends ` key="value"`, or the multi-line form.
 fn push_pair(out: &mut String, key: &str, value: &str) {
     out.push(' ');
     out.push_str(key);
@@ -117,7 +117,7 @@ fn push_pair(out: &mut String, key: &str, value: &str) {
     }
 }
 
-/// Quotes as Go's `%q` does for what appears in logs.
+/// Quotes like Go's `%q`.
 fn push_quoted(out: &mut String, value: &str) {
     out.push('"');
     for piece in value.split_inclusive(['"', '\\']) {
@@ -189,7 +189,7 @@ impl Visit for Line {
     }
 }
 
-/// What is logged at this verbosity while something is done.
+/// The log of an action at this verbosity.
 #[cfg(test)]
 pub(crate) fn logged(verbosity: u32, log: impl FnOnce()) -> String {
     let buffer = tests::Buffer::default();
@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Cuts the time, the process id and the place off a line, after a look at their shape.
+    /// The severity and the message of a line, after a check of the header's format.
     fn body(line: &str) -> (char, &str) {
         let (head, body) = line.split_once("] ").unwrap();
         let digits: String = head.chars().skip(1).map(|c| if c.is_ascii_digit() { '0' } else { c }).take(20).collect();
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(out, "\"a\\x1b[31m\\\\\"");
     }
 
-    /// Wherever a text that others chose may stand: in the message, in a value, in a value of several lines.
+    /// Untrusted texts everywhere: in the message, in a value, in a multi-line value.
     #[test]
     fn nothing_in_a_value_can_forge_a_line() {
         let forged =

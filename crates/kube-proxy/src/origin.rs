@@ -1,4 +1,4 @@
-//! Where objects come from, and what that means for the rest of the program.
+//! Opens the source of objects: a directory of manifests or the API server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,34 +17,34 @@ use crate::source::api::{self, ApiSource};
 use crate::source::directory::Directory;
 use ferry_client::{self as client, Access, Client};
 
-/// Where objects come from.
+/// The configured source of objects.
 #[derive(Debug)]
 pub enum Origin {
     /// a directory of manifests
     Manifests(PathBuf),
     /// the API server of a cluster
     Cluster {
-        /// the way there
+        /// server and credentials
         access: Box<Access>,
-        /// how to ask
+        /// request settings
         options: Box<client::Options>,
     },
 }
 
-/// An origin, opened.
+/// An opened source, and what the rest of the program gets with it.
 #[derive(Debug)]
 pub struct Opened {
     /// delivers the objects
     pub source: Source,
-    /// where the facts about our Node come from
+    /// where the facts about this node come from
     pub node: NodeFacts,
-    /// how fresh objects are; `None` where that isn't told
+    /// staleness of objects; `None` with manifests
     pub freshness: Option<Arc<Freshness>>,
-    /// where events are told
+    /// recorder of Events
     pub recorder: Recorder,
 }
 
-/// Delivers objects until the core has ended.
+/// A source, which delivers objects until the core has ended.
 #[derive(Debug)]
 pub enum Source {
     /// from files
@@ -56,10 +56,10 @@ pub enum Source {
 // === impl Origin ===
 
 impl Origin {
-    /// Makes everything ready: what is mistyped fails here, before anything is touched.
+    /// Prepares the source: configuration errors fail here, before the kernel is changed.
     ///
     /// # Errors
-    /// When the directory can't be read, or the client can't be made.
+    /// If the directory can't be read, or the client can't be created.
     pub fn open(self, settings: &Settings, metrics: &Metrics) -> anyhow::Result<Opened> {
         match self {
             Self::Manifests(path) => {
@@ -72,7 +72,7 @@ impl Origin {
                 let freshness = Arc::new(Freshness::new(Instant::now(), &api::KINDS));
                 let server = access.server().to_owned();
                 let client = Client::new(*access, *options, metrics.rest.clone())?;
-                // With a limit of their own, as for upstream: a storm of events holds up no list.
+                // Events have a rate limit of their own, as upstream: many events must not delay lists.
                 let own = client.with_own_limit();
                 let (recorder, writer) = events::open(own, &platform::machine_name(), events::Timing::default());
                 let setup = api::Setup {

@@ -1,4 +1,4 @@
-//! Which version the program reports.
+//! The reported version.
 //!
 //! Scripts read `Kubernetes vX.Y.Z`, and compare X.Y with the other components of a node; so the answer is the
 //! upstream version whose behaviour this build reproduces. Ferry's own version stands in `--version=raw`, in the
@@ -6,9 +6,9 @@
 
 /// The upstream version whose behaviour this build reproduces.
 pub const UPSTREAM: &str = "v1.36.2";
-/// Its parts.
+/// Its component.
 pub const MAJOR: &str = "1";
-/// Its parts.
+/// Its component.
 pub const MINOR: &str = "36";
 /// Ferry's own version.
 pub const FERRY: &str = env!("CARGO_PKG_VERSION");
@@ -40,7 +40,7 @@ pub fn raw() -> String {
     )
 }
 
-/// What `--version=TEXT` reports instead: our version with a suffix, or nothing that is allowed.
+/// The version that `--version=TEXT` reports instead: upstream's version with a suffix; `None` for any other text.
 pub fn reported_as(text: &str) -> Option<&str> {
     let suffix = text.strip_prefix(UPSTREAM)?;
     (suffix.is_empty() || suffix.starts_with(['-', '+'])).then_some(text)

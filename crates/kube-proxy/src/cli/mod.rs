@@ -1,4 +1,4 @@
-//! The command line, as upstream's flag library reads it: error texts, streams and exit codes included.
+//! Parses the command line like upstream's flag library, with its error texts, output streams and exit codes.
 
 mod overlay;
 mod table;
@@ -16,11 +16,11 @@ use ferry_api::config::{GoDuration, VModule};
 pub use overlay::{apply, apply_logging};
 pub use table::{Effect, FLAGS, Flag, ValueKind};
 
-/// The flags that were given, by name, each with its values in order.
+/// The given flags by name, each with its values in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags(BTreeMap<&'static str, Vec<String>>);
 
-/// What a command line asks for.
+/// The requested action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// run, or a command flag
@@ -29,15 +29,18 @@ pub enum Request {
     Print(String),
 }
 
-/// A command line that can't be followed: everything to print on stderr, before exit 1.
+/// An invalid command line: the text for stderr, before exit 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(String);
 
-/// The id of what is no flag.
+/// The id of positional arguments.
 const POSITIONALS: &str = "args";
 
-/// Reads a command line, the program's name included.
+/// Parses a command line, including the program's name.
+///
+/// # Errors
+/// If a flag is unknown, a value is invalid, or there are positional arguments.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, UsageError> {
     let args: Vec<OsString> = args.into_iter().collect();
     let mut command = command();
@@ -61,7 +64,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, UsageE
     })
 }
 
-/// What `--version` prints, if it was given and means printing.
+/// The output of `--version`, if it was given and isn't false.
 fn version_asked(flags: &Flags) -> Result<Option<String>, String> {
     match flags.text("version") {
         None => Ok(None),
@@ -108,11 +111,11 @@ fn argument(flag: &Flag) -> Arg {
         argument.num_args(1).allow_hyphen_values(true)
     };
     let argument = if flag.name == "v" { argument.short('v') } else { argument };
-    // The flag library reads underscores as dashes.
+    // Upstream's flag library treats underscores as dashes.
     if flag.name.contains('-') { argument.alias(flag.name.replace('-', "_")) } else { argument }
 }
 
-/// Every value that was given, checked in the order of the command line.
+/// All given values, checked in the order of the command line.
 fn given(matches: &ArgMatches) -> Result<Flags, String> {
     let mut values: Vec<(usize, &Flag, &String)> = Vec::new();
     for flag in FLAGS {
@@ -137,7 +140,7 @@ fn usage(command: &mut Command, message: &str) -> UsageError {
     UsageError(format!("{}\nError: {message}\n", command.render_help()))
 }
 
-/// The flag library's words for what clap found.
+/// The flag library's text for an error of clap.
 fn message(error: &clap::Error, args: &[OsString]) -> String {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
@@ -145,7 +148,7 @@ fn message(error: &clap::Error, args: &[OsString]) -> String {
         _ => String::new(),
     };
     let flag = context(ContextKind::InvalidArg);
-    // clap prints an argument as its usage: "--config <string>".
+    // clap names an argument by its usage: "--config <string>".
     let name = flag.split([' ', '=', '[']).next().unwrap_or_default();
     match error.kind() {
         ErrorKind::UnknownArgument => unknown(name, args),
@@ -188,7 +191,7 @@ impl Flags {
         self.text(name).filter(|text| !text.is_empty())
     }
 
-    /// Whether a boolean flag was given and is true.
+    /// True if a boolean flag was given and is true.
     pub fn is_true(&self, name: &str) -> bool {
         self.boolean(name).unwrap_or(false)
     }
@@ -203,23 +206,23 @@ impl Flags {
         self.text(name).and_then(|text| value::int32(text).ok())
     }
 
-    /// A number with a fraction, if it was given.
+    /// A floating-point number, if it was given.
     pub fn float(&self, name: &str) -> Option<f32> {
         self.text(name).and_then(|text| value::float32(text).ok())
     }
 
-    /// A quantity in its canonical form, if it was given.
+    /// A quantity in canonical form, if it was given.
     pub fn quantity(&self, name: &str) -> Option<String> {
         self.text(name).and_then(|text| value::quantity(text).ok())
     }
 
-    /// Feature gates, if they were given: all uses, merged.
+    /// Feature gates, if given: all uses, merged.
     pub fn gates(&self, name: &str) -> Option<BTreeMap<String, bool>> {
         let texts = self.0.get(name)?;
         Some(texts.iter().filter_map(|text| value::gates(text).ok()).flatten().collect())
     }
 
-    /// Patterns of source files with their verbosity, all uses joined.
+    /// Patterns of source files with their verbosity: all uses, joined.
     pub fn vmodule(&self, name: &str) -> Vec<VModule> {
         let texts = self.0.get(name).into_iter().flatten();
         texts.filter_map(|text| value::vmodule(text).ok()).flatten().collect()
@@ -230,7 +233,7 @@ impl Flags {
         self.text(name).and_then(|text| value::duration(text).ok())
     }
 
-    /// A list, if it was given: all uses, joined.
+    /// A list, if given: all uses, joined.
     pub fn list(&self, name: &str) -> Option<Vec<String>> {
         let texts = self.0.get(name)?;
         Some(texts.iter().filter_map(|text| value::list(text).ok()).flatten().collect())
@@ -244,7 +247,7 @@ impl Flags {
         })
     }
 
-    /// The flags that were given and have this effect, in the order of their names.
+    /// The given flags with this effect, sorted by name.
     pub fn with_effect(&self, effect: Effect) -> impl Iterator<Item = &'static str> {
         let given = move |flag: &&Flag| flag.effect == effect && self.0.contains_key(flag.name);
         FLAGS.iter().filter(given).map(|flag| flag.name)

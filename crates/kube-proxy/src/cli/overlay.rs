@@ -1,5 +1,5 @@
-//! Flags laid over a configuration: all of them over the default one, where there is no configuration file, and those
-//! of the log over that of a file, too.
+//! Applies flags to a configuration: all flags to the default one if there is no configuration file; logging flags to a file's,
+//! too.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use ferry_api::wire::address::parse_ip;
 
 use super::Flags;
 
-/// Sets every field whose flag was given, but those of the log. To be called before platform defaults are applied.
+/// Sets every field whose flag was given, except for logging. To be called before platform defaults are applied.
 pub fn apply(flags: &Flags, config: &mut KubeProxyConfiguration) {
     texts(flags, config);
     addresses(flags, config);
@@ -29,7 +29,7 @@ pub fn apply(flags: &Flags, config: &mut KubeProxyConfiguration) {
     set(&mut config.nftables.masquerade_all, masquerade_all);
     set(&mut config.iptables.masquerade_bit, flags.number("iptables-masquerade-bit"));
     set(&mut config.iptables.localhost_node_ports, flags.boolean("iptables-localhost-nodeports"));
-    // In spite of their names these two count in every mode but ipvs.
+    // In spite of their names, these two apply to every mode but ipvs.
     let (sync_period, min_sync_period) =
         (flags.duration("iptables-sync-period"), flags.duration("iptables-min-sync-period"));
     set(&mut config.iptables.sync_period, sync_period);
@@ -41,7 +41,7 @@ pub fn apply(flags: &Flags, config: &mut KubeProxyConfiguration) {
     conntrack(flags, &mut config.conntrack);
 }
 
-/// Sets what the flags say about the log; what they say of single source files comes before what is there.
+/// Applies the logging flags; patterns of vmodule come before those of the configuration.
 pub fn apply_logging(flags: &Flags, logging: &mut Logging) {
     set_text(&mut logging.format, flags.text("logging-format"));
     set(&mut logging.flush_frequency, flags.duration("log-flush-frequency"));
@@ -54,7 +54,7 @@ pub fn apply_logging(flags: &Flags, logging: &mut Logging) {
     log_options(flags, &mut logging.json, "log-json-split-stream", "log-json-info-buffer-size");
 }
 
-/// A file's splitStream never counts with upstream: the default of the flag is laid over it.
+/// Upstream ignores a file's splitStream: the flag's default overrides it.
 fn log_options(flags: &Flags, options: &mut LogOptions, split_stream: &str, info_buffer_size: &str) {
     options.split_stream = flags.is_true(split_stream);
     if let Some(size) = flags.quantity(info_buffer_size) {
@@ -62,7 +62,7 @@ fn log_options(flags: &Flags, options: &mut LogOptions, split_stream: &str, info
     }
 }
 
-/// Without a file upstream begins with the periods of mode iptables, and in mode ipvs these count for it.
+/// Without a file upstream begins with the periods of mode iptables, and in mode ipvs they apply to that.
 fn ipvs(flags: &Flags, ipvs: &mut Ipvs, is_mode: bool) {
     if is_mode {
         ipvs.sync_period = flags.duration("ipvs-sync-period").unwrap_or(GoDuration::from_secs(30));
@@ -99,8 +99,8 @@ fn texts(flags: &Flags, config: &mut KubeProxyConfiguration) {
     set_text(&mut config.detect_local.interface_name_prefix, flags.text("pod-interface-name-prefix"));
 }
 
-/// An empty address leaves the default in force. A bare one gets its port, but not where the configuration is only
-/// written: upstream then leaves it bare, and refuses it.
+/// Applies the address flags. An empty address keeps the default. A bare one gets the default port, except with
+/// `--write-config-to`: upstream leaves it bare then, and rejects it.
 fn addresses(flags: &Flags, config: &mut KubeProxyConfiguration) {
     let is_run = flags.path("write-config-to").is_none();
     let port_added = |address: &str, port| if is_run { with_port(address, port) } else { address.to_owned() };
@@ -125,7 +125,7 @@ fn set_text(field: &mut String, text: Option<&str>) {
     }
 }
 
-/// A bare IP address gets the port.
+/// Adds the port to a bare IP address.
 fn with_port(address: &str, port: u16) -> String {
     match parse_ip(address) {
         Some(IpAddr::V4(_)) => format!("{address}:{port}"),

@@ -1,17 +1,17 @@
-//! Every flag that kube-proxy 1.36 has on Linux, those of older releases that unit files still carry, and Ferry's own.
+//! Table of all flags: those of kube-proxy 1.36 on Linux, those of older releases that unit files still contain, and Ferry's own.
 
-/// What the text of a flag's value must look like.
+/// Syntax of a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
     /// `--name` or `--name=value`, never `--name value`
     Bool,
-    /// Go's base prefixes are allowed
+    /// an integer; Go's base prefixes are allowed
     Int32,
-    /// a number with a fraction
+    /// a floating-point number
     Float32,
     /// Go syntax: `1h2m3.5s`
     Duration,
-    /// anything
+    /// any text
     Text,
     /// comma-separated with CSV quotes; the first use replaces the default, later ones append
     List,
@@ -29,19 +29,19 @@ pub enum ValueKind {
     Version,
 }
 
-/// What giving a flag does.
+/// Effect of a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// acts, with `--config` too
+    /// effective, also with `--config`
     Acts,
     /// sets a field of the configuration; ignored with `--config`, as upstream does
     Config,
-    /// known, checked for its type, without effect on what this build does: a warning says so. Where it belongs to the
-    /// configuration it is written with it
+    /// checked for its type and without effect in this build, with a warning; `--write-config-to` writes it if it belongs to the
+    /// configuration
     Nothing,
-    /// known, and not in this build; giving it ends the start, since going on would be something else entirely
+    /// not supported by this build: a fatal error, since continuing would do something else entirely
     Refused,
-    /// removed upstream, kept by unit files: a warning says so
+    /// removed upstream and accepted for old unit files, with a warning
     Removed,
 }
 
@@ -50,13 +50,13 @@ pub enum Effect {
 pub struct Flag {
     /// the long name
     pub name: &'static str,
-    /// what its value looks like
+    /// the syntax of its value
     pub kind: ValueKind,
-    /// what giving it does
+    /// its effect
     pub effect: Effect,
-    /// the default as `--help` prints it; empty for none
+    /// the default printed by `--help`; empty for none
     pub default: &'static str,
-    /// one line
+    /// its help text, one line
     pub help: &'static str,
 }
 
@@ -167,7 +167,7 @@ pub const FLAGS: &[Flag] = &[
 // === impl ValueKind ===
 
 impl ValueKind {
-    /// The word that stands for the value in `--help`.
+    /// The placeholder of the value in `--help`.
     pub fn word(self) -> &'static str {
         match self {
             Bool => "bool",
@@ -185,7 +185,7 @@ impl ValueKind {
         }
     }
 
-    /// Whether the flag may stand without a value, and then means true.
+    /// True if the flag may be given without a value, which means true.
     pub fn is_optional(self) -> bool {
         matches!(self, Bool | Version)
     }

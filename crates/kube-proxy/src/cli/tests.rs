@@ -237,7 +237,7 @@ fn all_flags_are_described() {
     assert!(lines.contains(&"FLAG: --v=\"0\"".to_owned()));
 }
 
-/// What stands in backquotes and begins as a flag does: its name.
+/// Names of flags in backquotes.
 fn named(text: &str) -> BTreeSet<&str> {
     let quoted = text.split('`').skip(1).step_by(2);
     let flags = quoted.filter_map(|text| text.strip_prefix("--"));

@@ -1,4 +1,4 @@
-//! Values of flags, by Go's rules and with Go's error texts.
+//! Parses values of flags by Go's rules, with Go's error texts.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use ferry_api::wire::address::{parse_ip, parse_socket_address};
 
 use super::table::ValueKind;
 
-/// Checks a value against its kind. The error is what stands behind `invalid argument "X" for "--flag" flag: `.
+/// Checks a value against its kind. The error is the text after `invalid argument "X" for "--flag" flag: `.
 pub(super) fn check(kind: ValueKind, text: &str) -> Result<(), String> {
     match kind {
         ValueKind::Bool => boolean(text).map(drop),
@@ -25,7 +25,7 @@ pub(super) fn check(kind: ValueKind, text: &str) -> Result<(), String> {
     }
 }
 
-/// Go's twelve spellings.
+/// A boolean in one of Go's twelve spellings.
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -34,7 +34,7 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Decimal, or with one of Go's base prefixes; `_` between digits is allowed with a prefix.
+/// An integer, decimal or with one of Go's base prefixes; `_` between digits is allowed with a prefix.
 pub(super) fn int32(text: &str) -> Result<i32, String> {
     let invalid = || format!("strconv.ParseInt: parsing {text:?}: invalid syntax");
     let (negative, digits) = match text.as_bytes().first() {
@@ -65,7 +65,7 @@ pub(super) fn int32(text: &str) -> Result<i32, String> {
         .ok_or_else(|| format!("strconv.ParseInt: parsing {text:?}: value out of range"))
 }
 
-/// What isn't finite is out of range: nothing could be done with it, nor could it be written.
+/// A floating-point number. Infinity and NaN are out of range: they have no use as a rate, and no form in a configuration file.
 pub(super) fn float32(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(number) if number.is_finite() => Ok(number),
@@ -74,7 +74,7 @@ pub(super) fn float32(text: &str) -> Result<f32, String> {
     }
 }
 
-/// One line of CSV: commas separate, double quotes protect, a doubled quote within quotes is one.
+/// One line of CSV: commas separate, double quotes quote, a doubled quote within quotes is one.
 pub(super) fn list(text: &str) -> Result<Vec<String>, String> {
     if text.is_empty() {
         return Ok(Vec::new());
@@ -92,7 +92,7 @@ pub(super) fn list(text: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// A field and what follows its comma.
+/// A field, and the rest after its comma.
 type Split<'a> = (String, Option<&'a str>);
 
 fn bare_field(rest: &str) -> Result<Split<'_>, String> {
@@ -139,12 +139,12 @@ fn ip_port(text: &str) -> Result<(), String> {
     }
 }
 
-/// Go's syntax and error texts.
+/// A duration, with Go's syntax and error texts.
 pub(super) fn duration(text: &str) -> Result<GoDuration, String> {
     text.parse().map_err(|error: DurationError| error.to_string())
 }
 
-/// Names and values, of repeated ones the last.
+/// Names and values of feature gates; the last one of repeated names.
 pub(super) fn gates(text: &str) -> Result<BTreeMap<String, bool>, String> {
     let mut gates = BTreeMap::new();
     for pair in text.split(',').filter(|pair| !pair.is_empty()) {

@@ -29,12 +29,12 @@ pub(super) fn leftovers() -> anyhow::Result<()> {
         for family in Family::ALL {
             let mode = plane.mode;
             match plane.remove_leftovers(family) {
-                Ok(Leftovers::None) => tracing::info!(mode, %family, "There is nothing of ours"),
+                Ok(Leftovers::None) => tracing::info!(mode, %family, "No leftovers found"),
                 Ok(Leftovers::InUse) => {
-                    tracing::info!(mode, %family, "Nobody has taken over, it stays; --cleanup would remove it");
+                    tracing::info!(mode, %family, "No other kube-proxy has taken over, keeping the rules: use --cleanup");
                 }
                 Ok(Leftovers::Adopted) => {
-                    tracing::info!(mode, %family, "Another kube-proxy of this mode makes all of it its own, it stays");
+                    tracing::info!(mode, %family, "Another kube-proxy of this mode manages all of these rules, keeping them");
                 }
                 Ok(Leftovers::Removed(objects)) => tracing::info!(mode, %family, objects, "Removed leftovers"),
                 Err(error) => {

@@ -1,4 +1,4 @@
-//! The configuration: from the file or from flags.
+//! Completes the configuration from the file or from flags.
 
 use std::fmt;
 use std::fs;
@@ -11,7 +11,7 @@ use ferry_kernel::text::reason;
 use crate::cli::{self, Effect, Flags};
 use crate::platform;
 
-/// Everything a command needs to know.
+/// The complete configuration of a command.
 #[derive(Clone)]
 pub struct Configured {
     /// defaults applied, not validated
@@ -20,36 +20,39 @@ pub struct Configured {
     pub verbosity: u32,
     /// this node's name
     pub node_name: String,
-    /// the API server's URL, where it isn't the kubeconfig's
+    /// the API server's URL if it replaces the kubeconfig's
     pub master: Option<String>,
     /// the directory to read objects from
     pub manifests: Option<String>,
-    /// what there is to say once logging works
+    /// messages to log once logging is set up
     pub notices: Vec<Notice>,
 }
 
-/// Something to log.
+/// A message about the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// strict decoding of the file failed
     Lenient(String),
-    /// the file says something that has no effect
+    /// the file has a deprecated or ineffective setting
     Odd(String),
-    /// a feature gate given by flag means nothing here, or will be gone
+    /// a feature gate given by flag has no effect or will be removed
     Gate(String),
     /// the file has further documents
     OtherDocuments(usize),
-    /// the flag is in the file's place
+    /// the file overrides the flag
     Overruled(&'static str),
-    /// the flag does nothing in this build
+    /// the flag has no effect in this build
     WithoutEffect(&'static str),
-    /// the flag is gone upstream
+    /// the flag was removed upstream
     Removed(&'static str),
-    /// a way to the API server beside manifests
+    /// the flag is about the API server, and objects come from manifests
     Unused(&'static str),
 }
 
 /// Reads the configuration file, or else the flags, and applies defaults.
+///
+/// # Errors
+/// If the file is unreadable or malformed, or there is no node name.
 pub fn complete(flags: &Flags) -> anyhow::Result<Configured> {
     let mut notices = Vec::new();
     let mut config = match flags.path("config") {
@@ -100,7 +103,7 @@ fn note_flags(flags: &Flags, notices: &mut Vec<Notice>) {
     if flags.path("config").is_some() {
         notices.extend(flags.with_effect(Effect::Config).map(Notice::Overruled));
     }
-    // What is only written has its effect there.
+    // With --write-config-to these flags have an effect: they are written.
     if flags.path("write-config-to").is_none() {
         notices.extend(flags.with_effect(Effect::Nothing).map(Notice::WithoutEffect));
     }
@@ -126,32 +129,32 @@ impl fmt::Debug for Configured {
 // === impl Notice ===
 
 impl Notice {
-    /// Logs it.
+    /// Logs the message.
     pub fn log(&self) {
         match self {
             Self::Lenient(err) => {
                 tracing::info!(err, "Using lenient decoding as strict decoding failed");
             }
             Self::Odd(what) => {
-                tracing::warn!(what, "The configuration file holds something out of date or without effect");
+                tracing::warn!(what, "Configuration file has a deprecated or ineffective setting");
             }
             Self::Gate(what) => {
-                tracing::warn!(what, "A feature gate is out of date");
+                tracing::warn!(what, "Feature gate is obsolete or has no effect");
             }
             Self::OtherDocuments(documents) => {
-                tracing::warn!(documents, "The configuration file's further documents are not read by this build");
+                tracing::warn!(documents, "Ignoring further documents of the configuration file");
             }
             Self::Overruled(flag) => {
-                tracing::warn!(flag, "The flag is ignored since there is a configuration file");
+                tracing::warn!(flag, "Flag is ignored, the configuration file takes precedence");
             }
             Self::WithoutEffect(flag) => {
-                tracing::warn!(flag, "The flag is accepted and has no effect in this build");
+                tracing::warn!(flag, "Flag has no effect in this build");
             }
             Self::Removed(flag) => {
-                tracing::warn!(flag, "The flag was removed by upstream, it is accepted and has no effect");
+                tracing::warn!(flag, "Flag was removed upstream and has no effect");
             }
             Self::Unused(flag) => {
-                tracing::warn!(flag, "The flag is not used, objects come from manifests");
+                tracing::warn!(flag, "Flag is ignored, objects come from manifests");
             }
         }
     }

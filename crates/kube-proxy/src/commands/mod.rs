@@ -1,5 +1,5 @@
-//! What a command line can ask for, each in its file; and the way there, in upstream's order, on which the class of an
-//! error depends.
+//! Executes the command line: one module per command, after the common steps in upstream's order, on which the class of an error
+//! depends.
 
 mod cleanup;
 mod config;
@@ -15,7 +15,7 @@ use crate::logging;
 
 pub use config::{Configured, complete};
 
-/// Does what a command line asks for.
+/// Executes a command line; returns the exit code.
 pub fn execute(args: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
     let flags = match cli::parse(args) {
         Ok(Request::Run(flags)) => flags,
@@ -31,7 +31,7 @@ pub fn execute(args: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
     }
 }
 
-/// A reader that has gone away doesn't change how the program ends.
+/// Prints a text. A closed pipe doesn't change the exit code.
 fn print(stream: &mut dyn std::io::Write, text: &str, code: ExitCode) -> ExitCode {
     let _ = stream.write_all(text.as_bytes());
     code

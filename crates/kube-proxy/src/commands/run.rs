@@ -1,4 +1,4 @@
-//! The main job.
+//! Runs the proxy.
 
 use anyhow::Context as _;
 use ferry_api::wire::address::parse_socket_address;
@@ -14,7 +14,8 @@ use ferry_client::{self as client, Access};
 pub(super) fn run(configured: &Configured) -> anyhow::Result<()> {
     let config = &configured.config;
     let plane = Plane::of(config)?;
-    let address = |text: &str| parse_socket_address(text).with_context(|| format!("no address: {text}"));
+    let address =
+        |text: &str| parse_socket_address(text).with_context(|| format!("not an IP address and port: {text}"));
     let effective = config.effective();
     let plan = Plan {
         settings: Settings::from_config(config, &configured.node_name),
@@ -28,7 +29,7 @@ pub(super) fn run(configured: &Configured) -> anyhow::Result<()> {
     app::run(plan, origin(configured)?)
 }
 
-/// Manifests where there are any, else the cluster.
+/// The source of objects: manifests if given, else the cluster.
 fn origin(configured: &Configured) -> anyhow::Result<Origin> {
     if let Some(manifests) = &configured.manifests {
         return Ok(Origin::Manifests(manifests.into()));

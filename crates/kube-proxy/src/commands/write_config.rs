@@ -1,4 +1,4 @@
-//! `--write-config-to`.
+//! `--write-config-to`: writes the configuration to a file.
 
 use std::fs;
 

@@ -1,34 +1,34 @@
-//! Diagnostics, said once per object until they change.
+//! Logs diagnostics once per object until they change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ferry_api::object::ObjectName;
 use ferry_model::Diagnostic;
 
-/// What diagnostics belong to.
+/// Owner of diagnostics.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Topic {
     /// node addresses, ServiceCIDRs
     Base,
-    /// slices that belong to no service
+    /// EndpointSlices without a Service
     Orphans,
     /// a Service with its slices
     Service(ObjectName),
 }
 
-/// Diagnostics that were logged already, by [`Diagnostic::topic`].
+/// Logged diagnostics, by [`Diagnostic::topic`].
 #[derive(Debug, Default)]
 pub(super) struct Complaints(BTreeMap<Topic, BTreeSet<Diagnostic>>);
 
 // === impl Complaints ===
 
 impl Complaints {
-    /// Whether anything is said about the topic now.
+    /// True if the topic has diagnostics.
     pub(super) fn has(&self, topic: &Topic) -> bool {
         self.0.contains_key(topic)
     }
 
-    /// These are all that hold now; what wasn't among them before is logged, and given back.
+    /// Replaces a topic's diagnostics; logs and returns the new ones.
     pub(super) fn replace(&mut self, topic: Topic, now: impl IntoIterator<Item = Diagnostic>) -> Vec<Diagnostic> {
         // Both families may report the same problem.
         let now: BTreeMap<Diagnostic, Diagnostic> = now.into_iter().map(|found| (found.topic(), found)).collect();
@@ -40,7 +40,7 @@ impl Complaints {
         for Diagnostic { kind, name, field, message, count, winner, .. } in &fresh {
             let winner = winner.as_ref().map(tracing::field::display);
             tracing::warn!(
-                %kind, object = %name, field, problem = message, count, winner, "An object is not served as written"
+                %kind, object = %name, field, problem = message, count, winner, "Object is not served as specified"
             );
         }
         fresh

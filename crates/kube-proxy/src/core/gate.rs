@@ -1,54 +1,54 @@
-//! What has to be there before anything is handed over for the first time. Until then nothing in the kernel is touched,
-//! so the rules of an earlier run go on serving.
+//! Delays the first hand-over of units to the engines until all required objects are known. Until then the kernel isn't changed,
+//! so that the rules of an earlier run keep serving.
 
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Kind, Node};
 use ferry_model::{DetectLocal, Store};
 
-/// How long the Node of a cluster is waited for, once the server has told about it. Upstream's figures.
+/// Time limits of waiting for the Node of a cluster, from the server's first answer about it. Upstream's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeWait {
-    /// for an address; then it goes on with loopback
+    /// for an address; then the proxy continues with loopback
     pub address: Duration,
-    /// for a pod range, after that, where the local detector needs one; then it fails
+    /// after that, for a pod range if the local detector needs one; then the proxy fails
     pub pod_range: Option<Duration>,
 }
 
-/// Whether the first hand-over may happen.
+/// State of the gate for the first hand-over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Passage {
-    /// it may
+    /// open: units may be handed over
     Open,
-    /// not yet; look again when something changes, and at that moment
+    /// closed: check again after a change, and at this time
     Closed(Option<Instant>),
-    /// it never may: this is why
+    /// failed for ever, for this reason
     Failed(String),
 }
 
-/// Decides that.
+/// Decides on the first hand-over.
 #[derive(Debug)]
 pub(super) struct Gate {
     /// kinds whose initial lists must be complete
     awaited: Vec<Kind>,
     node: Option<NodeWait>,
     node_name: String,
-    /// when the server had told about the Node
+    /// time of the server's first answer about the Node
     told: Option<Instant>,
-    /// when the Node had an address, or was no longer waited for
+    /// time at which the Node had an address, or the wait for it ended
     addressed: Option<Instant>,
-    /// when everything else was there
+    /// time at which everything else was complete
     ready: Option<Instant>,
 }
 
-/// How long ServiceCIDRs are waited for where an earlier run's rules serve meanwhile. They may come a moment after the rest, and
-/// without them the first sync would remove a rule that the next one writes again. Nobody waits where nothing serves.
+/// Longest wait for ServiceCIDRs while an earlier run's rules serve. They may arrive shortly after the rest, and without them the
+/// first sync would remove a rule that the next one writes again. There is no wait if no rules serve.
 const GRACE: Duration = Duration::from_secs(1);
 
 // === impl NodeWait ===
 
 impl NodeWait {
-    /// Upstream's patience, with a local detector.
+    /// Upstream's time limits for this local detector.
     pub fn new(detect_local: &DetectLocal) -> Self {
         Self {
             address: Duration::from_secs(30),
@@ -65,7 +65,7 @@ impl Gate {
         Self { awaited, node, node_name: node_name.to_owned(), told: None, addressed: None, ready: None }
     }
 
-    /// Whether it opens. `serving`: whether an earlier run's rules serve.
+    /// Updates the gate's state. `serving`: true if an earlier run's rules serve.
     pub(super) fn passage(&mut self, store: &Store, now: Instant, serving: impl FnOnce() -> bool) -> Passage {
         let listed = self.awaited.iter().all(|kind| store.synced(*kind));
         let node = match self.node {
@@ -101,7 +101,7 @@ impl Gate {
                 tracing::error!(
                     node = self.node_name,
                     missing,
-                    "Waited long enough for the node, going on with loopback addresses"
+                    "Timed out waiting for the node, continuing with loopback addresses"
                 );
                 now
             }

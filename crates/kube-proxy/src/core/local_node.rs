@@ -1,21 +1,21 @@
-//! A Node for a machine that no manifest describes: its name and its own addresses.
+//! Creates a Node for a machine without a Node manifest, from its name and its own addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use ferry_api::object::{AddressKind, Family, Kind, KubeObject, Node, NodeAddress, ObjectName};
 use ferry_model::store::Event;
 
-/// Stands in for our Node until the source has one, and again when the source's is gone.
+/// Replaces this node's Node object until the source has one, and again after the source's is deleted.
 #[derive(Debug)]
 pub(super) struct LocalNode {
     name: ObjectName,
-    /// node addresses, the preferred one of each family first
+    /// node addresses; the preferred one of each family comes first
     addresses: Vec<IpAddr>,
-    /// the source has one
+    /// the source has a Node
     given: bool,
     /// the source's initial list is complete
     synced: bool,
-    /// the store has the one that was made here
+    /// the store has the stand-in
     stands_in: bool,
 }
 
@@ -35,7 +35,7 @@ impl LocalNode {
                 Event::Upsert(KubeObject::Node(node)) if node.name == self.name => {
                     self.given = true;
                     if std::mem::take(&mut self.stands_in) {
-                        // What the stand-in had is nothing that the Node has lost.
+                        // Facts of the stand-in don't count as lost by the Node.
                         out.push(Event::Delete(Kind::Node, self.name.clone()));
                     }
                 }
@@ -44,7 +44,7 @@ impl LocalNode {
                     out.push(self.upsert());
                     continue;
                 }
-                // A new list: whether it has our Node shows until it is complete.
+                // A new list: it has the Node or not by its completion.
                 Event::Restart(Kind::Node) => self.given = false,
                 Event::Synced(Kind::Node) => {
                     self.synced = true;
@@ -59,7 +59,7 @@ impl LocalNode {
         out
     }
 
-    /// The machine's addresses changed; the event that follows from it, if there is one.
+    /// Takes over changed addresses of the machine; returns the resulting event, if any.
     pub(super) fn readdress(&mut self, addresses: Vec<IpAddr>) -> Option<Event> {
         if self.addresses == addresses {
             return None;
@@ -82,8 +82,8 @@ impl LocalNode {
     }
 }
 
-/// The addresses that may be a node's, in an order that depends on nothing but them and the routes: what the default
-/// route leaves by comes first.
+/// The addresses that a Node may have, in an order that depends only on them and the routes: the source address of the default
+/// route comes first.
 pub(super) fn preferred_first(addresses: &[IpAddr]) -> Vec<IpAddr> {
     let mut list: Vec<IpAddr> = addresses.iter().copied().filter(|address| !is_confined(address)).collect();
     list.sort_unstable();
@@ -99,7 +99,7 @@ pub(super) fn preferred_first(addresses: &[IpAddr]) -> Vec<IpAddr> {
     list
 }
 
-/// Not to be reached from other machines.
+/// True for addresses that other machines can't reach.
 fn is_confined(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_loopback() || address.is_link_local() || address.is_unspecified(),
@@ -107,8 +107,8 @@ fn is_confined(address: &IpAddr) -> bool {
     }
 }
 
-/// The address this machine uses towards the outside. Connecting a UDP socket asks the routes and sends nothing; the
-/// destinations are addresses reserved for documentation.
+/// The source address of the default route. Connecting a UDP socket resolves the route and sends nothing; the destinations are
+/// addresses reserved for documentation.
 fn outward(family: Family) -> Option<IpAddr> {
     let (any, far): (IpAddr, IpAddr) = match family {
         Family::V4 => (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),

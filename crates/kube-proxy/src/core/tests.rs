@@ -25,7 +25,7 @@ impl Bench {
         Self::beside(|_| Ok(false))
     }
 
-    /// A core whose families have rules of an earlier run, or not.
+    /// A core whose families have rules of an earlier run if `in_use` returns true.
     fn beside(in_use: fn(Family) -> io::Result<bool>) -> Self {
         Self::with(in_use, NodeFacts::Local)
     }
@@ -57,7 +57,7 @@ impl Bench {
         Self { core, mailboxes, metrics, reports, eligible, told }
     }
 
-    /// A core whose initial lists are complete, with what it handed over taken.
+    /// A core whose initial lists are complete, and whose first deltas are taken.
     fn started(manifest: &str) -> Self {
         let mut bench = Self::new();
         let mut events = events(manifest);
@@ -76,7 +76,7 @@ impl Bench {
         self.input(Input::Events(events(manifest)));
     }
 
-    /// What waits for each family.
+    /// The pending delta of each family.
     fn taken(&self) -> Vec<Option<Delta>> {
         self.mailboxes.iter().map(Receiver::take).collect()
     }
@@ -136,7 +136,7 @@ fn an_empty_cluster_starts_too() {
     assert!(bench.taken().iter().all(Option::is_none));
 }
 
-/// A start over a file that is broken and one that holds service a.
+/// A start with a malformed file and one that defines service a.
 fn broken_start(in_use: fn(Family) -> io::Result<bool>) -> Bench {
     let mut bench = Bench::beside(in_use);
     bench.input(Input::Unreadable(1));
@@ -157,11 +157,11 @@ fn rules_of_an_earlier_run_wait_for_every_file() {
         bench.input(Input::Unreadable(2));
         bench.input(Input::Addresses(vec!["10.0.0.8".parse().unwrap()]));
         assert!(bench.taken().iter().all(Option::is_none));
-        // All of it comes at once with what the file holds.
+        // Everything is handed over at once, with the file's objects.
         bench.core.take(Input::Unreadable(0));
         bench.upsert(&service("c", "10.96.0.3", ""));
         assert_eq!(ids(bench.taken()[0].as_ref()), [UnitId::Base, id("a"), id("b"), id("c")]);
-        // From then on the last good state is known.
+        // From then on there is a last good state.
         bench.input(Input::Unreadable(1));
         bench.upsert(&service("d", "10.96.0.4", ""));
         assert_eq!(ids(bench.taken()[0].as_ref()), [id("d")]);
@@ -220,7 +220,7 @@ fn a_context_change_reaches_every_service() {
     let delta = taken[0].as_ref().unwrap();
     assert_eq!(delta.context.as_ref().unwrap().zone.as_deref(), Some("z"));
     assert_eq!(ids(Some(delta)), [id("a"), id("b")]);
-    // Somebody else's node is nothing to us.
+    // Other nodes' objects have no effect.
     bench.upsert(&node.replace("name: node\n", "name: other\n"));
     assert!(bench.taken().iter().all(Option::is_none));
 }
@@ -430,14 +430,14 @@ fn a_family_does_not_wake_up_for_what_only_the_other_serves() {
     bench.upsert(&slice("web", "10.244.1.2", "node"));
     let [Some(v4), None] = &bench.taken()[..] else { panic!("for IPv4 only") };
     assert!(v4.units.get(&id("web")).is_some_and(Option::is_some));
-    // From one family to the other: both are told.
+    // From one family to the other: both get a delta.
     bench.upsert(&service("web", "fd00::10", ""));
     let [Some(v4), Some(v6)] = &bench.taken()[..] else { panic!("for both") };
     assert!(v4.units.get(&id("web")).is_some_and(Option::is_none));
     assert!(v6.units.get(&id("web")).is_some_and(Option::is_some));
     bench.upsert(&slice("web", "fd00::1:1", "node"));
     assert!(matches!(&bench.taken()[..], [None, Some(_)]));
-    // Nobody serves it: somebody has to say that the change is done.
+    // No family serves it, but the change must be acknowledged.
     bench.upsert(&service("web", "fd00::10", "  type: ExternalName\n"));
     assert!(bench.taken().iter().all(Option::is_some));
     bench.upsert(&slice("web", "fd00::1:2", "node"));
@@ -467,7 +467,7 @@ fn who_loses_an_address_is_told_once_and_again_when_it_happens_again() {
     assert_eq!(event.regarding, Regarding::Service(ObjectName::new("default", "young"), uid_of(3)));
     assert_eq!((event.reason, event.action, event.level), ("FrontendConflict", "Serve", Level::Warning));
     assert!(event.note().starts_with("spec.externalIPs[0]: ") && !event.note().contains("old"), "{event:?}");
-    // as long as it stays, nothing is told
+    // no further Event as long as the conflict stays
     bench.upsert(&slice("young", "10.244.1.1", "node"));
     bench.upsert(&slice("old", "10.244.1.2", "node"));
     assert_eq!(bench.told.waiting(), []);
@@ -475,7 +475,7 @@ fn who_loses_an_address_is_told_once_and_again_when_it_happens_again() {
     bench.upsert(&contested("ancient", "10.96.0.12", 0).replace("2024-05-00", "2023-05-01"));
     let losers: Vec<_> = bench.told.waiting().into_iter().map(|event| event.regarding).collect();
     assert!(losers.contains(&Regarding::Service(ObjectName::new("default", "old"), uid_of(1))), "{losers:?}");
-    // with the winners gone it is served, and told anew if it loses again
+    // without the winners it is served, and another lost conflict is a new Event
     let gone = ["ancient", "old"].map(|name| Event::Delete(Kind::Service, ObjectName::new("default", name)));
     bench.input(Input::Events(gone.into()));
     assert_eq!(bench.told.waiting(), []);
@@ -505,7 +505,7 @@ fn what_could_harm_the_node_or_lets_nobody_in_is_an_event() {
     );
     let web = Regarding::Service(ObjectName::new("default", "web"), None);
     assert!(told.iter().all(|event| event.regarding == web && event.level == Level::Warning));
-    // What doesn't change isn't told again.
+    // Unchanged diagnostics cause no further Event.
     bench.upsert(&service("web", "10.96.0.10", more));
     assert_eq!(bench.told.waiting(), []);
 }
@@ -530,7 +530,7 @@ fn an_address_that_comes_to_the_node_brings_its_node_ports() {
     assert_eq!(bench.told.waiting().iter().map(|event| event.reason).collect::<Vec<_>>(), ["FrontendConflict"]);
     bench.input(address("10.0.0.9"));
     assert_eq!(frontends(&bench.taken()[0], "external"), Some(2));
-    // A service without such an address isn't looked at.
+    // A Service without such an address isn't resolved again.
     bench.upsert(&service("other", "10.96.0.12", ""));
     assert!(bench.taken()[0].is_some());
     bench.input(address("10.0.0.8"));
@@ -601,7 +601,7 @@ fn a_source_leaves_waiting_to_the_thread_of_the_core() {
     assert!(sink.deliver(LISTED.into()).is_err(), "it has ended");
 }
 
-/// What is large goes to the core's thread, and nothing that comes later is applied before it.
+/// Large batches go to the core's thread, and no later batch is applied before them.
 #[test]
 fn a_small_batch_does_not_overtake_a_large_one() {
     let Bench { core, mailboxes, .. } = Bench::new();

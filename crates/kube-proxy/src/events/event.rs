@@ -1,4 +1,4 @@
-//! What an Event says, and how it is written for events.k8s.io/v1.
+//! The content of Events, and their encoding for events.k8s.io/v1.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -9,24 +9,24 @@ use ferry_model::{Cause, Diagnostic};
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// Something that happened to an object. Two that are equal are the same thing happening again.
+/// An event about an object. Equal events are repeats of the same one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Event {
-    /// what it is about
+    /// the object
     pub regarding: Regarding,
-    /// how bad it is
+    /// type
     pub level: Level,
-    /// what happened, as one word for programs
+    /// machine-readable reason, one word
     pub reason: &'static str,
-    /// what was being done, as one word
+    /// machine-readable action, one word
     pub action: &'static str,
-    /// a sentence for people; at most [`NOTE_BYTES`]
+    /// human-readable text; at most [`NOTE_BYTES`]
     note: Box<str>,
-    /// every node says the same, and one Event of it is enough
+    /// every node reports the same, and one Event is enough
     common: bool,
 }
 
-/// What an Event is about.
+/// The object of an Event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Regarding {
     /// the Node of this name; without an uid, as upstream has it
@@ -38,34 +38,34 @@ pub enum Regarding {
 /// The type of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Level {
-    /// for information
+    /// informational
     Normal,
-    /// something isn't as it should be
+    /// a problem
     Warning,
 }
 
-/// An Event as the server has it or gets it.
+/// An Event with its name, time and series.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) event: Arc<Event>,
     /// metadata.name
     pub(super) name: Box<str>,
-    /// when it happened first
+    /// time of the first occurrence
     pub(super) time: Timestamp,
-    /// that it happened again
+    /// repeats
     pub(super) series: Option<Count>,
 }
 
-/// How often something happened.
+/// Repeats of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Count {
     /// 2 or more
     pub(super) count: u32,
-    /// the last time
+    /// time of the last occurrence
     pub(super) last: Timestamp,
 }
 
-/// An Event of events.k8s.io/v1, as it is written.
+/// The JSON form of an Event of events.k8s.io/v1.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Object<'a> {
@@ -119,7 +119,7 @@ struct Patch {
 /// The longest note that an API server accepts, in bytes.
 pub const NOTE_BYTES: usize = 1024;
 
-/// Who reports.
+/// reportingController.
 pub(super) const CONTROLLER: &str = "kube-proxy";
 /// The longest name of an object.
 const NAME_BYTES: usize = 253;
@@ -127,7 +127,7 @@ const NAME_BYTES: usize = 253;
 // === impl Event ===
 
 impl Event {
-    /// An event with a note, which is cut where it is too long.
+    /// An event with a note, which is truncated to [`NOTE_BYTES`].
     pub fn new(regarding: Regarding, level: Level, reason: &'static str, action: &'static str, note: &str) -> Self {
         let note = note.get(..note.floor_char_boundary(NOTE_BYTES)).unwrap_or(note).into();
         Self { regarding, level, reason, action, note, common: false }
@@ -138,8 +138,8 @@ impl Event {
         Self::new(Regarding::Node(node.into()), Level::Normal, "Starting", "StartKubeProxy", "")
     }
 
-    /// A part of a Service or of its slices isn't served as written, by what others have or by what could harm the node or
-    /// open what should be closed; `None` for what only the log has. Another tenant's Service isn't named.
+    /// A part of a Service or of its slices isn't served as specified, because of a conflict with other objects or for security;
+    /// `None` for diagnostics that are only logged. Services of other tenants aren't named.
     pub fn not_served(service: &ObjectName, uid: Option<Uid>, diagnostic: &Diagnostic) -> Option<Self> {
         let reason = match diagnostic.cause {
             Cause::Contest => "FrontendConflict",
@@ -156,20 +156,19 @@ impl Event {
         Some(Self { common: true, ..Self::new(regarding, Level::Warning, reason, "Serve", &note) })
     }
 
-    /// The port of a Service's health check can't be listened at.
+    /// Listening on a Service's health check port has failed.
     pub fn health_check_failed(service: &ObjectName, uid: Option<Uid>, note: &str) -> Self {
         let regarding = Regarding::Service(service.clone(), uid);
         Self::new(regarding, Level::Warning, "FailedToStartServiceHealthcheck", "Listen", note)
     }
 
-    /// The sentence for people.
+    /// The human-readable text.
     pub fn note(&self) -> &str {
         &self.note
     }
 
-    /// What tells its name from those of other Events about the object, where that is no matter of time: what every node
-    /// says has one name, so that the first of them creates it and the others find it there. A build that hashes otherwise
-    /// makes a second one, which does no harm.
+    /// The number in the name of an Event that every node reports: a hash instead of the time, so that the first node creates
+    /// the Event and the others find it. A build with another hash creates a second one, which does no harm.
     pub(super) fn common_number(&self) -> Option<i128> {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);
@@ -194,7 +193,7 @@ impl Regarding {
         }
     }
 
-    /// Where Events about it are; those about objects without a namespace are in `default`.
+    /// The namespace of Events about the object; `default` for objects without a namespace.
     fn event_namespace(&self) -> &str {
         match self {
             Self::Node(_) => "default",
@@ -245,22 +244,22 @@ impl Record {
         let suffix = format!(".{number:x}");
         let name = regarding.name();
         let room = name.floor_char_boundary(NAME_BYTES.saturating_sub(suffix.len()));
-        // Where it is cut, no part of a name may end with one of these.
+        // After truncation, no part of a name may end with one of these characters.
         let name = name.get(..room).unwrap_or(name).trim_end_matches(['-', '.']);
         (name.to_owned() + &suffix).into()
     }
 
-    /// The path of all Events in its namespace.
+    /// The path of the Events of its namespace.
     pub(super) fn collection(&self) -> String {
         format!("/apis/events.k8s.io/v1/namespaces/{}/events", self.event.regarding.event_namespace())
     }
 
-    /// Its own path.
+    /// The path of the Event.
     pub(super) fn path(&self) -> String {
         format!("{}/{}", self.collection(), self.name)
     }
 
-    /// The whole object; `instance` says who reports.
+    /// The whole object; `instance` is the reportingInstance.
     pub(super) fn to_json(&self, instance: &str) -> String {
         let Event { regarding, level, reason, action, note, common: _ } = &*self.event;
         to_text(&Object {
@@ -279,7 +278,7 @@ impl Record {
         })
     }
 
-    /// What has changed since it was created: the series alone may.
+    /// The patch: only the series of an Event may change.
     pub(super) fn patch_json(&self) -> String {
         to_text(&Patch { series: self.series.map(Count::written) })
     }
@@ -294,11 +293,11 @@ impl Count {
 }
 
 fn to_text(value: &impl Serialize) -> String {
-    // Texts and numbers can always be written.
+    // Encoding texts and numbers can't fail.
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// RFC 3339 with six digits of a second, which is all that the API takes.
+/// RFC 3339 with microseconds, the only precision that the API accepts.
 fn micros(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
 }

@@ -1,8 +1,8 @@
-//! Events: what somebody who looks at an object of the cluster should know about it. They are told in passing: nobody waits
-//! for them, and nothing depends on them. With manifests there is nobody to tell, and the log has it all.
+//! Kubernetes Events about Services and the Node, best-effort: no component waits for them or depends on them. With manifests no
+//! Events are written, and the log has the same facts.
 //!
-//! A [`Recorder`] takes them from any thread, a [`Writer`] brings them to the API server: repeats become a series
-//! (`series`), what the server can't take now is tried again, and nothing grows without bound.
+//! A [`Recorder`] accepts events from any thread, a [`Writer`] sends them to the API server: repeats become a series (`series`),
+//! failed requests are retried (`outbox`), and all memory is bounded.
 
 mod event;
 mod outbox;
@@ -25,28 +25,28 @@ use ferry_client::Client;
 /// Times and bounds. The default is upstream's; tests shorten it.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// from a try that failed to the next one
+    /// pause between two attempts of a request
     pub pause: Duration,
-    /// tries of one request
+    /// attempts of one request
     pub tries: u32,
-    /// the longest wait that a server can ask for
+    /// longest Retry-After that is respected
     pub retry_after_limit: Duration,
-    /// how long the body of an answer is read
+    /// time limit of reading the body of a response
     pub answer: Duration,
-    /// an event that is repeated within this time becomes a series, which ends after so long without a repeat
+    /// an event repeated within this time becomes a series, which ends after the same time without a repeat
     pub silence: Duration,
-    /// how often the server is told how far a series has come
+    /// interval of patching a series
     pub refresh: Duration,
-    /// events about one object that are told at once
+    /// token bucket per object: events without waiting
     pub burst: u32,
-    /// after that, one each time this has passed
+    /// token bucket per object: interval of further events
     pub refill: Duration,
 }
 
-/// Events that wait to be looked at; more are dropped.
+/// Capacity of the queue of events; further ones are dropped.
 const QUEUE: usize = 1000;
 
-/// A way for events to the server of this client, in whose runtime the writer has to run. `machine` is the name of this one.
+/// A recorder and its writer, which must run in the client's runtime. `machine` is this machine's name.
 pub fn open(client: Client, machine: &str, timing: Timing) -> (Recorder, Writer) {
     let (recorder, inbox) = recorder::open(QUEUE);
     (recorder, Writer::new(client, machine, timing, inbox))

@@ -1,4 +1,4 @@
-//! What the server hasn't taken yet, and when to try again.
+//! Pending requests of the events writer, and their retries.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,38 +9,38 @@ use super::Timing;
 use super::event::Record;
 use super::series::Write;
 
-/// Requests that wait for their turn, in order.
+/// Pending requests, in order.
 #[derive(Debug)]
 pub(super) struct Outbox {
     pause: Duration,
     tries: u32,
     retry_after_limit: Duration,
     waiting: VecDeque<Waiting>,
-    /// nothing is sent before that
+    /// no request is sent before this time
     held: Option<Instant>,
 }
 
-/// A request that waits, or is being made.
+/// A request that is pending or running.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) write: Write,
-    /// tries that failed
+    /// failed attempts
     tries: u32,
     due: Instant,
 }
 
-/// What came of a request.
+/// Result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// the server has it
+    /// the server has stored it
     Done,
-    /// the Event to be patched is gone: those of an hour ago are
+    /// the Event to be patched has expired: API servers keep Events for an hour
     Gone,
-    /// nobody answered; others would fare the same
+    /// no response; other requests would fail, too
     Unreachable(String),
-    /// not now, and this is why; the server may say when
+    /// temporary failure with its reason, and the server's Retry-After
     Later(String, Option<Duration>),
-    /// never
+    /// permanent rejection
     Refused(Status),
 }
 
@@ -56,7 +56,7 @@ impl Outbox {
         self.waiting.len()
     }
 
-    /// One more request. If one about the same Event waits, it is made with what is known now instead.
+    /// Adds a request. It replaces a pending one about the same Event.
     pub(super) fn push(&mut self, write: Write, now: Instant) {
         let name = &write.record().name;
         match self.waiting.iter_mut().find(|waiting| waiting.write.record().name == *name) {
@@ -65,13 +65,13 @@ impl Outbox {
         }
     }
 
-    /// When there is something to send.
+    /// Time of the next request.
     pub(super) fn due(&self) -> Option<Instant> {
         let first = self.waiting.iter().map(|waiting| waiting.due).min()?;
         Some(self.held.map_or(first, |held| held.max(first)))
     }
 
-    /// The next request, if it is time for one.
+    /// Takes the next request if it is due.
     pub(super) fn take(&mut self, now: Instant) -> Option<Waiting> {
         if self.held.is_some_and(|held| now < held) {
             return None;
@@ -80,8 +80,8 @@ impl Outbox {
         self.waiting.remove(at)
     }
 
-    /// Nobody answered this one. Gives how many requests have been tried often enough and are dropped: what waits beside it
-    /// would have failed just the same.
+    /// Handles a request without a response. Returns the number of dropped requests, after too many attempts: the attempt counts
+    /// for all pending ones, which would have failed, too.
     pub(super) fn unreachable(&mut self, failed: Waiting, now: Instant) -> usize {
         self.waiting.push_front(failed);
         let before = self.waiting.len();
@@ -91,8 +91,8 @@ impl Outbox {
         before - self.waiting.len()
     }
 
-    /// The server didn't want this one now; where it says when, it gets no other before. Gives whether it has been tried
-    /// often enough and is dropped.
+    /// Handles a temporary failure; with a Retry-After no other request is sent before. True if the request is dropped after too
+    /// many attempts.
     pub(super) fn later(&mut self, failed: Waiting, after: Option<Duration>, now: Instant) -> bool {
         let wait = after.map_or(self.pause, |after| after.clamp(self.pause, self.retry_after_limit.max(self.pause)));
         if after.is_some() {
@@ -132,10 +132,10 @@ impl Write {
 // === impl Outcome ===
 
 impl Outcome {
-    /// Of an answer that is no success.
+    /// Classifies an unsuccessful response.
     pub(super) fn of(write: &Write, status: Status, retry_after: Option<Duration>) -> Self {
         match (write, status.code, &*status.reason) {
-            // Another node was first, or an earlier try has reached the server, and only its answer was lost.
+            // Another node was first, or an earlier attempt has reached the server and its response was lost.
             (Write::Create(_), 409, "AlreadyExists") => Self::Done,
             (Write::Patch(_), 404, _) => Self::Gone,
             (_, 429 | 500..=599, _) => {
@@ -147,7 +147,7 @@ impl Outcome {
     }
 }
 
-/// A status in words.
+/// A status as a text.
 pub(super) fn text(status: &Status) -> String {
     let Status { code, reason, message, .. } = status;
     let parts = [reason.trim(), message.trim()].into_iter().filter(|part| !part.is_empty());
@@ -155,7 +155,7 @@ pub(super) fn text(status: &Status) -> String {
     format!("{code} {}", parts.join(": ")).trim_end().to_owned()
 }
 
-/// Whether a refusal is nothing to worry about: the namespace is about to go, or gone, and the Event would go with it.
+/// True for an expected rejection: the namespace is being deleted or is gone, and the Event would be deleted with it.
 pub(super) fn is_harmless(status: &Status) -> bool {
     match status.code {
         403 => status.message.contains("because it is being terminated"),

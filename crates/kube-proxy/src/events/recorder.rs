@@ -1,4 +1,4 @@
-//! Where events are told, from any thread.
+//! Bounded queue of events, from any thread to the writer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,8 +8,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::event::Event;
 
-/// Takes events. Never waits, and costs little: where too many wait already, one more is dropped and counted. Clones lead to
-/// the same place.
+/// Records events without blocking: if the queue is full, the event is dropped and counted. Clones share the queue.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder(Option<Queue>);
 
@@ -19,14 +18,14 @@ struct Queue {
     dropped: Arc<AtomicU64>,
 }
 
-/// The other end.
+/// The writer's end.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     receiver: Receiver<(Event, Timestamp)>,
     dropped: Arc<AtomicU64>,
 }
 
-/// Both ends of a queue of so many events.
+/// Both ends of a queue of this capacity.
 pub(crate) fn open(capacity: usize) -> (Recorder, Inbox) {
     let (sender, receiver) = channel(capacity);
     let dropped = Arc::new(AtomicU64::new(0));
@@ -36,12 +35,12 @@ pub(crate) fn open(capacity: usize) -> (Recorder, Inbox) {
 // === impl Recorder ===
 
 impl Recorder {
-    /// Of which nothing comes: there is no API server.
+    /// A recorder that drops all events: there is no API server.
     pub fn nobody() -> Self {
         Self(None)
     }
 
-    /// This happens now.
+    /// Records an event that happens now.
     pub fn record(&self, event: Event) {
         let Some(Queue { sender, dropped }) = &self.0 else { return };
         if sender.try_send((event, Timestamp::now())).is_err() {
@@ -53,18 +52,18 @@ impl Recorder {
 // === impl Inbox ===
 
 impl Inbox {
-    /// The next event and when it happened; `None` when nobody can tell one any more. May be dropped and called again.
+    /// The next event and its time; `None` when all recorders are dropped. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<(Event, Timestamp)> {
         self.receiver.recv().await
     }
 
-    /// All that wait.
+    /// All queued events.
     #[cfg(test)]
     pub(crate) fn waiting(&mut self) -> Vec<Event> {
         std::iter::from_fn(|| self.receiver.try_recv().ok()).map(|(event, _)| event).collect()
     }
 
-    /// How many were dropped since this was asked last.
+    /// The number of events dropped since the last call.
     pub(super) fn take_dropped(&self) -> u64 {
         self.dropped.swap(0, Ordering::Relaxed)
     }
@@ -86,7 +85,7 @@ mod tests {
         assert_eq!((inbox.take_dropped(), inbox.take_dropped()), (2, 0));
         assert_eq!(inbox.waiting(), ["0", "1", "2"].map(event));
         drop(inbox);
-        // nobody there is no reason to wait or fail
+        // without a reader, recording neither blocks nor fails
         recorder.record(event("late"));
         Recorder::nobody().record(event("none"));
     }

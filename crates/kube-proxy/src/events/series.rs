@@ -1,4 +1,4 @@
-//! Which events are told, and which are only counted.
+//! Aggregates repeated events to series, and limits events per object.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,51 +9,51 @@ use jiff::Timestamp;
 use super::Timing;
 use super::event::{Count, Event, Record, Regarding};
 
-/// What happened lately. What is told is bounded per object, what is remembered in all.
+/// Recent events. Written events are limited per object, kept ones in total.
 #[derive(Debug)]
 pub(super) struct Series {
     silence: Duration,
     refresh: Duration,
     known: HashMap<Arc<Event>, Known>,
     guard: Guard,
-    /// of the last name that was given; no two are the same
+    /// number in the last Event's name; each is unique
     last_name: i128,
 }
 
-/// An event that was told.
+/// An event that was written.
 #[derive(Debug)]
 struct Known {
-    /// with the series as it is now
+    /// the Event with its current series
     record: Record,
-    /// how often it happened
+    /// number of occurrences
     count: u32,
-    /// how often it happened as far as the server was told
+    /// number of occurrences that the server has
     told: u32,
-    /// when it happened last
+    /// time of the last occurrence
     last: Instant,
-    /// when the series was told last
+    /// time of the last write of the series
     refreshed: Instant,
 }
 
-/// What to tell the server.
+/// A request to the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Write {
-    /// a new Event
+    /// creates an Event
     Create(Record),
-    /// its series has come so far
+    /// updates an Event's series
     Patch(Record),
 }
 
-/// Bounds how many events of one object are told: some at once, then one now and then.
+/// Token bucket per object.
 #[derive(Debug)]
 struct Guard {
     burst: u32,
     refill: Duration,
-    /// When all that was told of an object would have been told at the rate of the refill.
+    /// Per object, the time at which the refill has paid for all written events.
     paid: HashMap<Regarding, Instant>,
 }
 
-/// Events, and objects, that are remembered.
+/// Most events, and objects, that are kept.
 const MOST: usize = 1024;
 
 // === impl Series ===
@@ -69,7 +69,7 @@ impl Series {
         }
     }
 
-    /// An event happened. Adds what is to be told; false if it is one too many of its object and isn't told at all.
+    /// Adds an occurrence of an event, and its request to `writes` if there is one. False if the object's limit drops the event.
     pub(super) fn observe(&mut self, event: Event, time: Timestamp, now: Instant, writes: &mut Vec<Write>) -> bool {
         self.tidy(now, writes);
         if let Some(known) = self.known.get_mut(&event) {
@@ -96,13 +96,13 @@ impl Series {
     /// The number in the name of a new Event.
     fn number(&mut self, event: &Event, time: Timestamp) -> i128 {
         event.common_number().unwrap_or_else(|| {
-            // Clocks may stand still or go back.
+            // The clock may not have advanced, or may have been set back.
             self.last_name = time.as_nanosecond().max(self.last_name + 1);
             self.last_name
         })
     }
 
-    /// Ends the series that nothing was added to for long, and adds what is to be told of the others.
+    /// Ends series without recent repeats, and adds the requests that refresh the others.
     pub(super) fn tidy(&mut self, now: Instant, writes: &mut Vec<Write>) {
         let (silence, refresh) = (self.silence, self.refresh);
         self.known.retain(|_, known| {
@@ -114,7 +114,7 @@ impl Series {
         });
     }
 
-    /// When [`Self::tidy`] has something to do.
+    /// Time of the next [`Self::tidy`].
     pub(super) fn due(&self) -> Option<Instant> {
         let due = |known: &Known| {
             let end = known.last + self.silence;
@@ -136,14 +136,14 @@ impl Series {
 // === impl Known ===
 
 impl Known {
-    /// Once more.
+    /// Counts another occurrence.
     fn happened(&mut self, time: Timestamp, now: Instant) {
         self.count = self.count.saturating_add(1);
         self.last = now;
         self.record.series = Some(Count { count: self.count, last: time });
     }
 
-    /// How far the series has come.
+    /// The request that writes the current series.
     fn tell(&mut self, now: Instant) -> Write {
         (self.told, self.refreshed) = (self.count, now);
         Write::Patch(self.record.clone())
@@ -153,7 +153,7 @@ impl Known {
 // === impl Guard ===
 
 impl Guard {
-    /// Whether one more may be told of the object.
+    /// Takes a token of the object's bucket; false if it is empty.
     fn admits(&mut self, object: &Regarding, now: Instant) -> bool {
         let paid = self.paid.get(object).map_or(now, |paid| (*paid).max(now));
         if paid.saturating_duration_since(now) > self.refill * self.burst.saturating_sub(1) {
@@ -166,7 +166,7 @@ impl Guard {
         true
     }
 
-    /// Forgets what has no effect any more, or else what has the least.
+    /// Removes full buckets; at the limit also the fullest one of the others.
     fn forget(&mut self, now: Instant) {
         self.paid.retain(|_, paid| *paid > now);
         if self.paid.len() >= MOST
@@ -195,7 +195,7 @@ mod tests {
             Self { series: Series::new(&Timing::default()), start: Instant::now() }
         }
 
-        /// What is told when this happens so long after the start.
+        /// The requests after an event at this time after the start.
         fn observe(&mut self, event: Event, at: Duration) -> Vec<Write> {
             let mut writes = Vec::new();
             let seconds = i64::try_from(at.as_secs()).unwrap();
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// C or P, and the count.
+    /// C (create) or P (patch), and the count.
     fn shape(writes: &[Write]) -> Vec<(char, u32)> {
         let count = |record: &Record| record.series.map_or(1, |series| series.count);
         let shape = |write: &Write| match write {
@@ -258,7 +258,7 @@ mod tests {
             bench.observe(event("web"), minute * MINUTE);
         }
         assert_eq!(shape(&bench.observe(event("web"), 8 * MINUTE)), [('P', 3), ('C', 1)]);
-        // one that wasn't repeated ends without a word
+        // an event without repeats ends without a request
         assert_eq!(bench.tidy(14 * MINUTE), []);
         assert_eq!(bench.due(), None);
     }

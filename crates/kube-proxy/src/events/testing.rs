@@ -1,4 +1,4 @@
-//! For the tests of this folder.
+//! Helpers of this folder's tests.
 
 use std::sync::Arc;
 

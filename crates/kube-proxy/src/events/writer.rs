@@ -1,4 +1,4 @@
-//! Brings events to the API server.
+//! Writes recorded events to the API server, one request after another.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -13,11 +13,11 @@ use super::recorder::Inbox;
 use super::series::{Series, Write};
 use ferry_client::{Call, Client, Verb};
 
-/// Brings to the API server what recorders are told, one request after another.
+/// Writes recorded events to the API server.
 #[derive(Debug)]
 pub struct Writer {
     client: Client,
-    /// who reports
+    /// reportingInstance
     instance: String,
     timing: Timing,
     inbox: Inbox,
@@ -26,22 +26,22 @@ pub struct Writer {
     said: Said,
 }
 
-/// What has been logged.
+/// State of what was logged.
 #[derive(Debug)]
 struct Said {
-    /// it has been told that requests fail for now
+    /// a temporary failure was logged
     trouble: bool,
-    /// reasons of events that the server refuses, with its status
+    /// logged rejections: reason of the event and status
     refused: BTreeSet<(&'static str, u16)>,
-    /// events that were lost and not told of yet, and why the last of them was
+    /// lost events that aren't logged yet, and the reason of the last one
     lost: (u64, &'static str),
-    /// when it may be told
+    /// earliest time to log them
     lost_due: Instant,
 }
 
-/// While so many requests wait, no further event is looked at: the queue has the bound.
+/// Pending requests at which no further event is taken from the queue, which is bounded.
 const MOST_WAITING: usize = 32;
-/// How RBAC calls what is written.
+/// The resource's name in RBAC rules.
 const RESOURCE: &str = "events.events.k8s.io";
 
 // === impl Writer ===
@@ -59,7 +59,7 @@ impl Writer {
         }
     }
 
-    /// Runs until all recorders are gone. Dropping it loses what hasn't been written.
+    /// Runs until all recorders are dropped. Dropping it loses unwritten events.
     pub async fn run(mut self) {
         loop {
             let has_room = self.outbox.len() < MOST_WAITING;
@@ -72,7 +72,7 @@ impl Writer {
                     Some((event, time)) => {
                         let (regarding, reason) = (event.regarding.clone(), event.reason);
                         if !self.series.observe(event, time, Instant::now(), &mut writes) {
-                            tracing::debug!(%regarding, reason, "One Event too many about this object, it isn't written");
+                            tracing::debug!(%regarding, reason, "Too many Events about this object, dropping one");
                         }
                     }
                     None => return,
@@ -86,17 +86,17 @@ impl Writer {
             let now = Instant::now();
             writes.into_iter().for_each(|write| self.outbox.push(write, now));
             self.send_due().await;
-            self.lost(self.inbox.take_dropped(), "there were too many at once");
+            self.lost(self.inbox.take_dropped(), "too many at once");
             self.tell_lost(Instant::now());
         }
     }
 
-    /// Makes all requests that are due.
+    /// Sends all requests that are due.
     async fn send_due(&mut self) {
         while let Some(waiting) = self.outbox.take(Instant::now()) {
             let outcome = match self.send(&waiting.write).await {
                 Outcome::Gone => {
-                    // With its series it begins anew.
+                    // Creates the expired Event again, with its series.
                     let write = Write::Create(waiting.write.record().clone());
                     self.send(&write).await
                 }
@@ -111,20 +111,20 @@ impl Writer {
         let event = &waiting.write.record().event;
         match outcome {
             Outcome::Done | Outcome::Gone => {
-                tracing::debug!(regarding = %event.regarding, reason = event.reason, note = event.note(), "Wrote an Event");
+                tracing::debug!(regarding = %event.regarding, reason = event.reason, note = event.note(), "Wrote Event");
                 if std::mem::take(&mut self.said.trouble) {
-                    tracing::info!("Events can be written again");
+                    tracing::info!("Writing Events succeeds again");
                 }
             }
             Outcome::Unreachable(err) => {
                 self.trouble(&err);
                 let lost = self.outbox.unreachable(waiting, now) as u64;
-                self.lost(lost, "the API server can't be reached");
+                self.lost(lost, "the API server is unreachable");
             }
             Outcome::Later(err, after) => {
                 self.trouble(&err);
                 let lost = u64::from(self.outbox.later(waiting, after, now));
-                self.lost(lost, "the API server can't take them");
+                self.lost(lost, "the API server failed too often");
             }
             Outcome::Refused(status) => self.refused(&waiting.write, &status),
         }
@@ -149,23 +149,23 @@ impl Writer {
         Outcome::of(write, answer.refusal(self.timing.answer).await, retry_after)
     }
 
-    /// Says once that requests fail for now.
+    /// Logs a temporary failure once.
     fn trouble(&mut self, err: &str) {
         if std::mem::replace(&mut self.said.trouble, true) {
             tracing::debug!(err, "Writing an Event failed");
         } else {
-            tracing::info!(err, "Writing an Event failed, it is tried again");
+            tracing::info!(err, "Writing an Event failed, retrying");
         }
     }
 
-    /// Says, once for each reason, that the server wants no such events.
+    /// Logs a rejection once per reason and status.
     fn refused(&mut self, write: &Write, status: &Status) {
         let event = &write.record().event;
         let (regarding, reason, err) = (&event.regarding, event.reason, text(status));
         if is_harmless(status) || !self.said.refused.insert((reason, status.code)) {
-            tracing::debug!(%regarding, reason, err, "The API server refuses an Event");
+            tracing::debug!(%regarding, reason, err, "API server rejected an Event");
         } else {
-            tracing::warn!(%regarding, reason, err, "The API server refuses an Event, such as this one aren't told");
+            tracing::warn!(%regarding, reason, err, "API server rejected an Event, not logging further identical rejections");
         }
     }
 
@@ -175,7 +175,7 @@ impl Writer {
         }
     }
 
-    /// Says how many events were lost, now and then.
+    /// Logs the number of lost events, at most once per interval.
     fn tell_lost(&mut self, now: Instant) {
         if self.lost_due().is_some_and(|due| due <= now) {
             let (events, why) = std::mem::take(&mut self.said.lost);
@@ -184,7 +184,7 @@ impl Writer {
         }
     }
 
-    /// When that is to be said.
+    /// Time of that log line.
     fn lost_due(&self) -> Option<Instant> {
         (self.said.lost.0 > 0).then_some(self.said.lost_due)
     }

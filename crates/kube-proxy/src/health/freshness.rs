@@ -1,25 +1,25 @@
-//! How fresh what we know of each kind of object is, shared between the source that knows and those who answer probes.
+//! Staleness of the known objects per kind, shared between the source and the threads that answer probes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Kind;
 
-/// The freshness of every kind that a source follows. Moments before `epoch` count as `epoch`.
+/// Freshness of every kind that a source follows. Moments before `epoch` count as `epoch`.
 #[derive(Debug)]
 pub struct Freshness {
     epoch: Instant,
     kinds: Vec<(Kind, Cell)>,
 }
 
-/// How one kind is doing.
+/// Freshness of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fresh {
-    /// its initial list was complete once
+    /// its initial list has been complete
     pub synced: bool,
-    /// a list or watch of it is open
+    /// a list or watch is open
     pub connected: bool,
-    /// how long ago the server last said anything about it, be it that nothing changed; `None` for never
+    /// time since the server last sent anything about it, bookmarks included; `None` for never
     pub contact: Option<Duration>,
 }
 
@@ -34,35 +34,35 @@ struct Cell {
 // === impl Freshness ===
 
 impl Freshness {
-    /// Nothing is known of these kinds yet.
+    /// The freshness of these kinds before any list.
     pub fn new(epoch: Instant, kinds: &[Kind]) -> Self {
         Self { epoch, kinds: kinds.iter().map(|kind| (*kind, Cell::default())).collect() }
     }
 
-    /// The server has begun to answer a list or watch of this kind.
+    /// Notes the response head of a list or watch of this kind.
     pub fn connected(&self, kind: Kind, now: Instant) {
         self.with(kind, |cell| cell.connected.store(true, Ordering::Relaxed));
         self.contact(kind, now);
     }
 
-    /// The server has said something about this kind.
+    /// Notes data of the server about this kind.
     pub fn contact(&self, kind: Kind, now: Instant) {
         let nanoseconds = now.saturating_duration_since(self.epoch).as_nanos();
         let moment = u64::try_from(nanoseconds).unwrap_or(u64::MAX).max(1);
         self.with(kind, |cell| cell.contact.store(moment, Ordering::Relaxed));
     }
 
-    /// Nobody tells what happens to this kind now.
+    /// Notes that no list or watch of this kind is open.
     pub fn disconnected(&self, kind: Kind) {
         self.with(kind, |cell| cell.connected.store(false, Ordering::Relaxed));
     }
 
-    /// The initial list of this kind is complete.
+    /// Notes the complete initial list of this kind.
     pub fn synced(&self, kind: Kind) {
         self.with(kind, |cell| cell.synced.store(true, Ordering::Relaxed));
     }
 
-    /// How each kind is doing, in the order they were given.
+    /// The freshness of each kind, in the order given to [`Self::new`].
     pub fn now(&self, now: Instant) -> impl Iterator<Item = (Kind, Fresh)> {
         self.kinds.iter().map(move |(kind, cell)| (*kind, cell.fresh(now.saturating_duration_since(self.epoch))))
     }
@@ -108,7 +108,7 @@ mod tests {
         freshness.contact(Kind::Service, start + 2 * SECOND);
         freshness.disconnected(Kind::Service);
         freshness.connected(Kind::Node, start + 3 * SECOND);
-        // a kind that nobody follows
+        // a kind that isn't followed
         freshness.connected(Kind::ServiceCidr, start);
         let [(_, service), (_, node)] = of(start + 5 * SECOND)[..] else { panic!("two kinds") };
         assert_eq!(service, Fresh { synced: true, connected: false, contact: Some(3 * SECOND) });

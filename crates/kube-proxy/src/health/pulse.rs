@@ -1,4 +1,4 @@
-//! How an IP family is doing, shared between the threads that know and the one that answers probes.
+//! Age of pending changes per IP family, shared between the engines' threads and the one that answers probes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,36 +6,36 @@ use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 
-/// The pulse of one IP family. Each moment is kept as nanoseconds since the process's epoch, 0 for never.
+/// Pending changes of one IP family. Each moment is stored as nanoseconds since the process's epoch, 0 for never.
 #[derive(Debug)]
 pub struct Pulse {
     epoch: Instant,
-    /// the oldest change that no engine has taken yet
+    /// time of the oldest change that the engine hasn't taken yet
     queued: AtomicU64,
-    /// the oldest change that an engine has taken and not made, or the first turn that failed
+    /// time of the oldest change that the engine has taken and not committed, or of the first failed sync pass
     taken: AtomicU64,
-    /// when everything was last as it should be
+    /// last time without pending changes
     updated: AtomicU64,
 }
 
-/// The pulses of all families that run, and the judgement on them.
+/// The pulses of all served families, and their health.
 #[derive(Clone, Debug)]
 pub struct Pulses {
     /// each family's
     pub families: Vec<(Family, Arc<Pulse>)>,
-    /// a family whose oldest change waits so long is unhealthy: twice the sync period
+    /// longest wait of a change in a healthy family: twice the sync period
     pub limit: Duration,
 }
 
 // === impl Pulses ===
 
 impl Pulses {
-    /// Whether the family of this pulse is healthy: no change has been waiting too long.
+    /// True if the family of this pulse is healthy: no change has been pending too long.
     pub fn is_healthy(&self, pulse: &Pulse, now: Instant) -> bool {
         pulse.waiting(now).is_none_or(|waiting| waiting < self.limit)
     }
 
-    /// Whether all families are healthy, whatever load balancers are told of the node.
+    /// True if all families are healthy, regardless of the node's eligibility for load balancers.
     pub fn are_healthy(&self, now: Instant) -> bool {
         self.families.iter().all(|(_, pulse)| self.is_healthy(pulse, now))
     }
@@ -44,18 +44,18 @@ impl Pulses {
 // === impl Pulse ===
 
 impl Pulse {
-    /// A pulse that never beat. Moments before `epoch` count as `epoch`.
+    /// A pulse without a change. Moments before `epoch` count as `epoch`.
     pub fn new(epoch: Instant) -> Self {
         Self { epoch, queued: AtomicU64::new(0), taken: AtomicU64::new(0), updated: AtomicU64::new(0) }
     }
 
-    /// A change is about to be handed to the engine. To be called before it is, so that the engine's taking of it
-    /// can't come first and leave a change that waits for ever.
+    /// Notes a change for the engine. To be called before the change is handed over: after it, the engine might have taken it
+    /// already, and the change would seem pending for ever.
     pub fn queue(&self, now: Instant) {
         let _already_waiting = self.queued.compare_exchange(0, self.moment(now), Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// The engine has taken everything that was queued, or can't tell that what is in force is right.
+    /// The engine has taken everything that was queued, or can't verify the actual state.
     pub fn take(&self, now: Instant) {
         let queued = match self.queued.swap(0, Ordering::AcqRel) {
             0 => self.moment(now),
@@ -64,20 +64,20 @@ impl Pulse {
         let _older_one_waits = self.taken.compare_exchange(0, queued, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// The engine has made everything it had taken, or begins its work.
+    /// The engine has committed everything it had taken, or starts.
     pub fn update(&self, now: Instant) {
         self.taken.store(0, Ordering::Release);
         self.updated.store(self.moment(now), Ordering::Release);
     }
 
-    /// How long the oldest change has been waiting.
+    /// Time that the oldest change has been pending.
     pub fn waiting(&self, now: Instant) -> Option<Duration> {
         let moments = [self.queued.load(Ordering::Acquire), self.taken.load(Ordering::Acquire)];
         let oldest = moments.into_iter().filter(|moment| *moment > 0).min()?;
         Some(Duration::from_nanos(self.moment(now).saturating_sub(oldest)))
     }
 
-    /// How long ago everything was last as it should be.
+    /// Time since there was last no pending change.
     pub fn age(&self, now: Instant) -> Option<Duration> {
         match self.updated.load(Ordering::Acquire) {
             0 => None,

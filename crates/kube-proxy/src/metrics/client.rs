@@ -109,7 +109,7 @@ pub const TABLE: &[Row] = &[
     CONNECTIONS,
 ];
 
-/// What the client of the API server counts.
+/// Metrics of the API client.
 #[derive(Debug)]
 pub struct RestMetrics {
     requests: IntCounterVec,
@@ -124,14 +124,17 @@ pub struct RestMetrics {
     transports: IntCounterVec,
     transport_entries: IntGauge,
     connections: IntCounterVec,
-    /// when a plugin's certificate ends
+    /// expiry of a plugin's certificate
     plugin_expiry: Mutex<Option<SystemTime>>,
 }
 
 // === impl RestMetrics ===
 
 impl RestMetrics {
-    /// Registers all of the table. Fails only where the table contradicts itself.
+    /// Registers the whole table.
+    ///
+    /// # Errors
+    /// If the table contradicts itself.
     pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         Ok(Self {
             requests: REQUESTS.counters(registry)?,
@@ -150,7 +153,7 @@ impl RestMetrics {
         })
     }
 
-    /// Brings up to date what depends on the time.
+    /// Updates time-dependent metrics.
     pub(super) fn refresh(&self) {
         let expiry = *self.plugin_expiry.lock().unwrap_or_else(PoisonError::into_inner);
         self.plugin_ttl.set(expiry.map_or(f64::INFINITY, |expiry| {

@@ -1,4 +1,4 @@
-//! What only one mode counts. Upstream registers it in that mode only, and so do we.
+//! Metrics of a single mode, registered in that mode only, as upstream does.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use super::row::{ENGINE, FAMILY, Row, row};
 
 /// The metrics of a mode.
 pub trait ModeMetrics: fmt::Debug + Send + Sync {
-    /// A turn of the family's engine has failed.
+    /// Counts a failed sync pass of the family's engine.
     fn failed(&self, family: Family);
-    /// The page is about to be shown.
+    /// Updates the metrics before a scrape.
     fn refresh(&self);
 }
 
-/// Registers the metrics of a mode. Fails only where they contradict each other.
+/// Registers the metrics of a mode. The error is a contradiction between them.
 pub type Register = Box<dyn FnOnce(&Registry) -> Result<Box<dyn ModeMetrics>, prometheus::Error>>;
 
 /// The metrics of mode nftables.
@@ -26,7 +26,7 @@ pub struct NftablesMetrics {
     failures: IntCounterVec,
 }
 
-/// The metrics of mode iptables, which are read where they are shown.
+/// The metrics of mode iptables, read at each scrape.
 pub struct IptablesMetrics {
     mode: &'static str,
     read: Box<dyn Fn() -> IptablesCounts + Send + Sync>,
@@ -42,33 +42,33 @@ pub struct IptablesMetrics {
     bytes: IntCounterVec,
 }
 
-/// What mode iptables has counted since the start.
+/// Counts of mode iptables since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IptablesCounts {
-    /// each family that is served
+    /// each served family
     pub families: Vec<(Family, IptablesFamilyCounts)>,
-    /// packets that were dropped since the connection tracker found them invalid, if they are counted
+    /// packets dropped because conntrack classified them as invalid, if they are counted
     pub invalid_dropped: Option<u64>,
     /// packets to node ports on loopback, if they are counted
     pub localhost_accepted: Option<u64>,
 }
 
-/// Of one family.
+/// Counts of one family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IptablesFamilyCounts {
-    /// a table's name, how many rules of it are ours, and how many of them the last sync wrote
+    /// per table: its name, the number of owned rules, and the number of rules that the last sync wrote
     pub rules: Vec<(&'static str, u64, u64)>,
-    /// runs of the tool that failed
+    /// failed runs of iptables-restore
     pub failures: u64,
-    /// those of them that should have written a change, not everything
+    /// failed runs of incremental syncs
     pub partial_failures: u64,
-    /// runs of the tool that had to wait for the lock
+    /// runs that had to wait for the xtables lock
     pub lock_waits: u64,
-    /// how long
+    /// total time of these waits
     pub lock_wait: Duration,
-    /// runs of the tool that write
+    /// runs of iptables-restore
     pub runs: u64,
-    /// bytes given to them
+    /// bytes of their input
     pub bytes: u64,
 }
 
@@ -117,11 +117,15 @@ const LOCALHOST_ACCEPTED: Row = row(
     "[ALPHA] Number of packets accepted on nodeports of loopback interface",
 );
 const LOCK_WAITS: Row =
-    row("kubeproxy_engine_lock_waits_total", Counter, ENGINE, "Runs of iptables that had to wait for its lock");
-const LOCK_WAIT: Row =
-    row("kubeproxy_engine_lock_wait_seconds_total", Counter, ENGINE, "Time that runs of iptables waited for its lock");
+    row("kubeproxy_engine_lock_waits_total", Counter, ENGINE, "Runs of iptables that had to wait for the xtables lock");
+const LOCK_WAIT: Row = row(
+    "kubeproxy_engine_lock_wait_seconds_total",
+    Counter,
+    ENGINE,
+    "Time that runs of iptables waited for the xtables lock",
+);
 const RUNS: Row = row("kubeproxy_engine_tool_runs_total", Counter, ENGINE, "Runs of iptables-restore");
-const BYTES: Row = row("kubeproxy_engine_tool_bytes_total", Counter, ENGINE, "Bytes given to iptables-restore");
+const BYTES: Row = row("kubeproxy_engine_tool_bytes_total", Counter, ENGINE, "Bytes of input of iptables-restore");
 
 /// Every metric of mode nftables.
 pub const NFTABLES_TABLE: &[Row] = &[NFTABLES_FAILURES];
@@ -142,7 +146,10 @@ pub const IPTABLES_TABLE: &[Row] = &[
 // === impl NftablesMetrics ===
 
 impl NftablesMetrics {
-    /// Registers all of the table. Fails only where the table contradicts itself.
+    /// Registers the whole table.
+    ///
+    /// # Errors
+    /// If the table contradicts itself.
     pub fn register(registry: &Registry) -> Result<Box<dyn ModeMetrics>, prometheus::Error> {
         Ok(Box::new(Self { failures: NFTABLES_FAILURES.counters(registry)? }))
     }
@@ -159,7 +166,10 @@ impl ModeMetrics for NftablesMetrics {
 // === impl IptablesMetrics ===
 
 impl IptablesMetrics {
-    /// Registers all of the table. Fails only where the table contradicts itself.
+    /// Registers the whole table.
+    ///
+    /// # Errors
+    /// If the table contradicts itself.
     pub fn register(
         mode: &'static str,
         read: impl Fn() -> IptablesCounts + Send + Sync + 'static,
@@ -189,7 +199,7 @@ impl IptablesMetrics {
             self.rules_last.with_label_values(&[*table, &family]).set(gauge(*written));
         }
         for (counter, value) in [(&self.failures, counts.failures), (&self.partial_failures, counts.partial_failures)] {
-            // Upstream shows a failure, and not that there was none.
+            // Upstream exports the counter only after the first failure.
             if value > 0 {
                 catch_up(counter, &[&family], value);
             }
@@ -227,7 +237,7 @@ impl ModeMetrics for IptablesMetrics {
     }
 }
 
-/// Makes a counter show what something else has counted; that begins anew when it shows less.
+/// Sets a counter to an external count. A smaller count means that the external one was reset.
 fn catch_up(counters: &IntCounterVec, labels: &[&str], value: u64) {
     let counter = counters.with_label_values(labels);
     if value < counter.get() {
@@ -302,7 +312,7 @@ mod tests {
         ] {
             assert!(page.lines().any(|known| known == line), "{line}: {page}");
         }
-        // Somebody made the kernel's counter anew.
+        // The kernel's counter was reset.
         counts.lock().unwrap().invalid_dropped = Some(2);
         assert!(metrics.encode().contains("\nkubeproxy_iptables_ct_state_invalid_dropped_packets_total 2\n"));
     }

@@ -1,4 +1,4 @@
-//! What the process costs, read from the kernel when the metrics are asked for.
+//! Metrics of the process, read from /proc at each scrape.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,20 +10,20 @@ use rustix::process::{Resource, getrlimit};
 pub struct Row {
     /// its name
     pub name: &'static str,
-    /// the word of its TYPE line
+    /// the type in its TYPE line
     pub kind: &'static str,
     help: &'static str,
     value: fn(&Reading) -> Option<f64>,
 }
 
-/// Files of /proc, read once for all metrics.
+/// Content of files of /proc, read once per scrape.
 #[derive(Debug, Default)]
 struct Reading {
-    /// the numbers of `stat` behind the name: field 3 of its documentation comes first
+    /// the fields of `stat` after the name, from field 3 of its documentation on
     stat: Vec<f64>,
     /// `InOctets` and `OutOctets` of `netstat`
     octets: Option<(f64, f64)>,
-    /// when the machine started, Unix seconds
+    /// boot time, Unix seconds
     boot: Option<f64>,
 }
 
@@ -57,7 +57,7 @@ pub const TABLE: &[Row] = &[
         name: "process_open_fds",
         kind: "gauge",
         help: "Number of open file descriptors.",
-        // The listing itself holds one.
+        // Reading the directory opens one file.
         value: |_| Some(fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as f64),
     },
     Row {
@@ -86,7 +86,7 @@ pub const TABLE: &[Row] = &[
     },
 ];
 
-/// Appends all that can be read to a page in Prometheus' text format.
+/// Appends all readable metrics to a page in Prometheus' text format.
 pub(super) fn append(page: &mut String) {
     let reading = Reading::take();
     for row in TABLE {
@@ -97,7 +97,7 @@ pub(super) fn append(page: &mut String) {
     }
 }
 
-/// When the process started, in whole Unix seconds; 0 if that can't be read.
+/// Start time of the process, in whole Unix seconds; 0 if unreadable.
 pub(crate) fn start_time() -> u64 {
     let reading = Reading::take();
     let value = TABLE.iter().find(|row| row.name == "process_start_time_seconds").and_then(|row| (row.value)(&reading));
@@ -108,7 +108,7 @@ fn ticks() -> f64 {
     rustix::param::clock_ticks_per_second() as f64
 }
 
-/// A soft limit; no limit is printed as Go's clients do, as the largest number.
+/// A soft limit; unlimited is the largest number, as in Go's client.
 fn limit(resource: Resource) -> Option<f64> {
     Some(getrlimit(resource).current.map_or(u64::MAX as f64, |value| value as f64))
 }
@@ -118,7 +118,7 @@ fn limit(resource: Resource) -> Option<f64> {
 impl Reading {
     fn take() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The name of the program may hold anything, even a parenthesis.
+        // The program's name may contain any character, even a parenthesis.
         let numbers = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         Self {
             // The state, a letter, counts as 0.

@@ -21,53 +21,53 @@ use crate::version;
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    /// end of every sync attempt
+    /// duration of every sync pass
     pub sync_duration: HistogramVec,
-    /// comparisons of everything with the kernel
+    /// duration of full syncs
     pub full_sync_duration: HistogramVec,
-    /// syncs of what changed
+    /// duration of incremental syncs
     pub partial_sync_duration: HistogramVec,
     /// last successful sync, Unix seconds
     pub last_sync: GaugeVec,
-    /// last change handed over, Unix seconds
+    /// last change handed to the engine, Unix seconds
     pub last_queued: GaugeVec,
-    /// from a pod's change to its endpoint's rules
+    /// time from a pod's change to its endpoint's rules
     pub network_programming: HistogramVec,
-    /// slice events since the last sync
+    /// EndpointSlice events since the last sync
     pub endpoint_changes_pending: IntGauge,
-    /// slice events, once per family
+    /// EndpointSlice events, once per family
     pub endpoint_changes_total: IntCounter,
-    /// services that changed since the last sync
+    /// Services that changed since the last sync
     pub service_changes_pending: IntGauge,
-    /// service events, once per family
+    /// Service events, once per family
     pub service_changes_total: IntCounter,
-    /// passes over the connection table
+    /// duration of sweeps of the conntrack table
     pub conntrack_duration: HistogramVec,
-    /// flows removed because they had become wrong
+    /// deleted stale conntrack entries
     pub conntrack_deleted: IntCounterVec,
-    /// services with policy Local that have endpoints, none of them here
+    /// Services with policy Local that have endpoints, none of them on this node
     pub no_local_endpoints: IntGaugeVec,
-    /// answers of /healthz
+    /// responses of /healthz
     pub healthz: IntCounterVec,
-    /// answers of /livez
+    /// responses of /livez
     pub livez: IntCounterVec,
-    /// units that were handed over and aren't in the kernel yet
+    /// units that were handed to the engine and aren't in the kernel yet
     pub engine_pending: IntGaugeVec,
-    /// units that the kernel refuses
+    /// units in quarantine: the kernel rejects them
     pub engine_quarantined: IntGaugeVec,
-    /// objects mended after somebody else changed them
+    /// kernel objects repaired after foreign changes
     pub engine_repairs: IntCounterVec,
-    /// times that an object was left to a second writer for a while
+    /// times that repairs of an object were suspended because another program keeps changing it
     pub engine_contested: IntCounterVec,
-    /// operations committed
+    /// committed operations
     pub engine_ops: IntCounterVec,
-    /// time of turns that had something to do
+    /// duration of sync passes that did work
     pub engine_commit: HistogramVec,
-    /// what the client of the API server counts
+    /// metrics of the API client
     pub rest: Arc<RestMetrics>,
-    /// how fresh objects are
+    /// staleness of objects
     pub source: SourceMetrics,
-    /// what only the mode that runs counts, once that is known
+    /// metrics of the running mode, once it is known
     mode: OnceLock<Box<dyn ModeMetrics>>,
 }
 
@@ -158,19 +158,19 @@ const ENGINE_QUARANTINED: Row = row(
     "kubeproxy_engine_quarantined_units",
     GaugeKind,
     ENGINE,
-    "Services and base objects that the kernel refuses and that keep their last good state",
+    "Services and base objects in quarantine: rejected by the kernel, their last good state stays",
 );
 const ENGINE_REPAIRS: Row =
-    row("kubeproxy_engine_repairs_total", Counter, ENGINE, "Objects mended after somebody else had changed them");
+    row("kubeproxy_engine_repairs_total", Counter, ENGINE, "Kernel objects repaired after foreign changes");
 const ENGINE_CONTESTED: Row = row(
     "kubeproxy_engine_contested_total",
     Counter,
     ENGINE,
-    "Times that an object was left for a while to a second writer who keeps changing it",
+    "Times that repairs of an object were suspended because another program keeps changing it",
 );
 const ENGINE_OPS: Row = row("kubeproxy_engine_ops_total", Counter, ENGINE, "Kernel objects written or deleted");
 const ENGINE_COMMIT: Row =
-    row("kubeproxy_engine_commit_seconds", Histogram(Commit), ENGINE, "Time of engine turns with something to do");
+    row("kubeproxy_engine_commit_seconds", Histogram(Commit), ENGINE, "Duration of sync passes that did work");
 const BUILD_INFO: Row = row(
     "kubernetes_build_info",
     GaugeKind,
@@ -218,7 +218,10 @@ pub const TABLE: &[Row] = &[
 // === impl Metrics ===
 
 impl Metrics {
-    /// Registers all of the table. Fails only where the table contradicts itself.
+    /// Registers the whole table.
+    ///
+    /// # Errors
+    /// If the table contradicts itself.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         let r = &registry;
@@ -252,13 +255,16 @@ impl Metrics {
         })
     }
 
-    /// Adds what only one mode counts. Fails only where that contradicts the rest, or if a mode was added before.
+    /// Adds the metrics of the running mode.
+    ///
+    /// # Errors
+    /// If they contradict the others, or a mode was added before.
     pub fn add_mode(&self, register: Register) -> Result<(), prometheus::Error> {
         let mode = register(&self.registry)?;
         self.mode.set(mode).map_err(|_| prometheus::Error::AlreadyReg)
     }
 
-    /// A turn of the family's engine has failed.
+    /// Counts a failed sync pass of the family's engine.
     pub fn mode_failed(&self, family: Family) {
         if let Some(mode) = self.mode.get() {
             mode.failed(family);
@@ -275,7 +281,7 @@ impl Metrics {
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut page) {
             tracing::warn!(err = %error, "Encoding the metrics failed");
         }
-        // The one gauge that may be infinite, as Prometheus' format and upstream write it.
+        // Prometheus' format and upstream write infinity, which one gauge may have, in this form.
         let mut page = String::from_utf8(page).unwrap_or_default().replace(" inf\n", " +Inf\n");
         process::append(&mut page);
         page
@@ -299,7 +305,7 @@ mod tests {
     use crate::metrics::{client, source};
     use crate::planes::PLANES;
 
-    /// Everything that is registered in some mode, in the order of the documentation.
+    /// All metrics of all modes, in the order of the documentation.
     fn rows() -> impl Iterator<Item = &'static Row> {
         let of_modes = PLANES.iter().flat_map(|plane| plane.metrics);
         TABLE.iter().chain(of_modes).chain(source::TABLE).chain(client::TABLE)

@@ -1,4 +1,4 @@
-//! One row of the metrics' tables: name, kind, labels, help text and buckets, and its registration.
+//! A row of the metrics' tables: name, kind, labels, help text and buckets; and its registration.
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -6,18 +6,18 @@ use prometheus::{
     Registry,
 };
 
-/// What kind of metric it is, as its TYPE line says.
+/// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// counts up
+    /// only increases
     Counter,
-    /// goes up and down
+    /// increases and decreases
     Gauge,
     /// with these buckets
     Histogram(Buckets),
 }
 
-/// The bounds of a histogram's buckets, in seconds unless said otherwise.
+/// Bounds of a histogram's buckets, in seconds unless noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buckets {
     /// 0.001 · 2^k, k = 0 … 14
@@ -68,7 +68,7 @@ pub(super) const fn row(
 // === impl Row ===
 
 impl Row {
-    /// The word of its TYPE line.
+    /// The type in its TYPE line.
     pub fn type_word(&self) -> &'static str {
         match self.kind {
             Counter => "counter",

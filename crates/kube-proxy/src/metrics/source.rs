@@ -1,4 +1,4 @@
-//! How fresh what the API server told is, per kind of object. Ferry's own.
+//! Staleness of the API server's objects, per kind. Ferry's own metrics.
 
 use std::time::{Instant, SystemTime};
 
@@ -10,20 +10,19 @@ use crate::health::Freshness;
 
 const KIND: &[&str] = &["kind"];
 
-const SYNCED: Row = row("kubeproxy_source_synced", Gauge, KIND, "Whether the first list of a kind was complete");
-const CONNECTED: Row =
-    row("kubeproxy_source_connected", Gauge, KIND, "Whether the API server has a list or watch of a kind open with us");
+const SYNCED: Row = row("kubeproxy_source_synced", Gauge, KIND, "1 if the initial list of a kind has been complete");
+const CONNECTED: Row = row("kubeproxy_source_connected", Gauge, KIND, "1 if a list or watch of a kind is open");
 const CONTACT: Row = row(
     "kubeproxy_source_last_contact_timestamp_seconds",
     Gauge,
     KIND,
-    "The last time the API server said anything about a kind",
+    "The last time the API server sent anything about a kind",
 );
 
 /// Every metric of this module, in the order of its registration.
 pub const TABLE: &[Row] = &[SYNCED, CONNECTED, CONTACT];
 
-/// The gauges; without an API server they have no values.
+/// The gauges; without an API server they aren't exported.
 #[derive(Debug)]
 pub struct SourceMetrics {
     synced: IntGaugeVec,
@@ -34,7 +33,10 @@ pub struct SourceMetrics {
 // === impl SourceMetrics ===
 
 impl SourceMetrics {
-    /// Registers all of the table. Fails only where the table contradicts itself.
+    /// Registers the whole table.
+    ///
+    /// # Errors
+    /// If the table contradicts itself.
     pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         Ok(Self {
             synced: SYNCED.gauges(registry)?,
@@ -43,7 +45,7 @@ impl SourceMetrics {
         })
     }
 
-    /// Takes over how things are, at a moment that both clocks show.
+    /// Sets the gauges; `now` and `clock` are the same moment of two clocks.
     pub(crate) fn note(&self, freshness: &Freshness, now: Instant, clock: SystemTime) {
         for (kind, fresh) in freshness.now(now) {
             let label = kind.to_string();

@@ -1,4 +1,4 @@
-//! Counts what comes from the source.
+//! Counts the source's events for metrics.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -10,17 +10,17 @@ use super::queue::Reports;
 use super::turns::{Report, unix_seconds};
 use crate::metrics::Metrics;
 
-/// What the core thread tells about changes.
+/// Reports changes to the main thread, from the core.
 #[derive(Debug)]
 pub struct Changes {
     metrics: Arc<Metrics>,
     reports: Reports,
     families: Vec<Family>,
-    /// changes that were triggered before this process ran say nothing about its speed
+    /// start of the process: changes triggered before it don't count for the network programming latency
     born: Timestamp,
 }
 
-/// What is worth knowing of an event after it has been applied.
+/// Data of an event that its count needs after it has been applied.
 #[derive(Debug)]
 pub struct Noted {
     counted: Counted,
@@ -30,7 +30,7 @@ pub struct Noted {
 #[derive(Clone, Copy, Debug)]
 enum Counted {
     Service,
-    /// of the family, or of one that only the store knew
+    /// a slice of this family; `None` if only the store knew the family
     Slice(Option<Family>),
     Nothing,
 }
@@ -38,7 +38,7 @@ enum Counted {
 // === impl Changes ===
 
 impl Changes {
-    /// Counts for these families.
+    /// A counter for these families.
     pub fn new(metrics: Arc<Metrics>, reports: Reports, families: Vec<Family>) -> Self {
         Self { metrics, reports, families, born: timestamp(SystemTime::now()) }
     }
@@ -89,13 +89,13 @@ impl Changes {
         }
     }
 
-    /// A change goes to the engine of this family.
+    /// Notes a change that is handed to the family's engine.
     pub fn queued(&self, family: Family) {
         let label = family.to_string();
         self.metrics.last_queued.with_label_values(&[&label]).set(unix_seconds(SystemTime::now()));
     }
 
-    /// How many services with policy Local have endpoints, none of them on this node.
+    /// Sets the number of Services with policy Local that have endpoints, none of them on this node.
     pub fn without_local_endpoints(&self, family: Family, policy: &str, services: usize) {
         let label = family.to_string();
         let gauge = self.metrics.no_local_endpoints.with_label_values(&[label.as_str(), policy]);

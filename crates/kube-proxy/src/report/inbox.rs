@@ -1,4 +1,4 @@
-//! Reads the queue of reports: updates metrics and logs at once, then passes the turns on.
+//! Reads the queue of reports: updates metrics and logs at once, then passes on the sync passes.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use super::turns::{Report, Reporter, Turn};
 pub struct Inbox {
     reports: Reports,
     reporter: Reporter,
-    /// already in metrics and logs
+    /// sync passes that are already in metrics and logs
     turns: VecDeque<Box<Turn>>,
     /// further reports are batched until then
     gathered: Instant,
@@ -26,7 +26,7 @@ pub type SharedInbox = Rc<RefCell<Inbox>>;
 // === impl Inbox ===
 
 impl Inbox {
-    /// Reads these reports. Needs the runtime's clock.
+    /// An inbox of these reports. Needs the runtime's clock.
     pub fn new(reports: Reports, reporter: Reporter) -> Self {
         Self { reports, reporter, turns: VecDeque::new(), gathered: Instant::now() }
     }
@@ -45,7 +45,7 @@ impl Inbox {
         }
     }
 
-    /// Waits for the next turn. Cancel-safe.
+    /// Waits for the next sync pass. Cancel-safe.
     pub async fn turn(inbox: &RefCell<Self>) -> Box<Turn> {
         loop {
             let (reports, gathered) = {

@@ -1,4 +1,4 @@
-//! From [`Outcome`]s to metrics and logs, on the edges thread.
+//! Converts the engines' [`Outcome`]s to metrics and log lines, on the main thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use ferry_plane::{Outcome, Unit, UnitId};
 
 use crate::metrics::Metrics;
 
-/// What the other threads tell the edges thread.
+/// A report of another thread to the main one.
 #[derive(Debug)]
 pub enum Report {
-    /// an engine had a turn with something to do
+    /// a sync pass of an engine
     Turn(Box<Turn>),
-    /// a slice of this service changed, because of something that happened at that time
+    /// a slice of this Service changed; `time` is its last-change trigger time
     Triggered {
-        /// the service
+        /// the Service
         service: ObjectName,
         /// the slice's family
         family: Family,
-        /// when it happened
+        /// the trigger time
         time: Timestamp,
     },
-    /// objects changed since the report before it
+    /// changes of objects since the previous report of this sort
     Changed {
         /// changes of Services
         services: u32,
@@ -32,43 +32,43 @@ pub enum Report {
     },
 }
 
-/// One turn of an engine.
+/// One sync pass of an engine.
 #[derive(Debug)]
 pub struct Turn {
-    /// whose
+    /// the engine's family
     pub family: Family,
-    /// what it did
+    /// its result
     pub outcome: Outcome,
-    /// units handed over and not acknowledged
+    /// units handed to the engine and not acknowledged
     pub pending: usize,
-    /// changes were committed or tried, as opposed to looking after the kernel
+    /// true if changes were committed or tried; false for a drift check alone
     pub synced: bool,
-    /// all that was handed over is in force, but for units that the kernel refuses
+    /// everything handed over is in force, except for units in quarantine
     pub settled: bool,
-    /// when it ended
+    /// end of the pass
     pub ended: SystemTime,
 }
 
-/// Makes metrics and logs of reports.
+/// Updates metrics and logs from reports.
 #[derive(Debug)]
 pub struct Reporter {
     mode: &'static str,
     metrics: Arc<Metrics>,
     triggers: BTreeMap<(Family, UnitId), Vec<Timestamp>>,
-    /// said already: units in quarantine, each with the reason
+    /// logged units in quarantine, each with the reason
     quarantined: BTreeMap<Family, BTreeMap<UnitId, String>>,
-    /// said already: why a family's turns fail
+    /// logged error of a family's sync passes
     failing: BTreeMap<Family, String>,
 }
 
-/// Trigger times that are kept for one unit.
+/// Most trigger times that are kept for one unit.
 const TRIGGERS: usize = 64;
 
 // === impl Report ===
 
 impl Report {
-    /// True for reports that must not be delayed: errors and repairs, for operators, and changed answers to the health checks of
-    /// load balancers.
+    /// True for reports that must not be delayed: errors and repairs, for operators, and changed responses to the health checks
+    /// of load balancers.
     pub(super) fn is_urgent(&self) -> bool {
         match self {
             Self::Turn(turn) => turn.is_urgent(),
@@ -81,7 +81,7 @@ impl Report {
         !matches!(self, Self::Changed { .. })
     }
 
-    /// Adds a report that follows this one to it, so that a long queue of changes takes no memory; returns it where that can't be.
+    /// Merges the next report into this one, so that a long queue of changes takes no memory; returns it if that isn't possible.
     pub(super) fn merge(&mut self, next: Self) -> Option<Self> {
         match (self, next) {
             (Self::Changed { services, slices }, Self::Changed { services: further, slices: further_slices }) => {
@@ -119,10 +119,10 @@ impl Reporter {
         Self { mode, metrics, triggers: BTreeMap::new(), quarantined: BTreeMap::new(), failing: BTreeMap::new() }
     }
 
-    /// Takes note of a slice's trigger time, until the change is in the kernel.
+    /// Keeps a slice's trigger time until the change is in the kernel.
     pub fn triggered(&mut self, service: ObjectName, family: Family, time: Timestamp) {
         let times = self.triggers.entry((family, UnitId::Service(service))).or_default();
-        // A unit in quarantine may wait for long while its slices go on changing.
+        // A unit in quarantine may be pending for long while its slices keep changing.
         if times.len() < TRIGGERS {
             times.push(time);
         }
@@ -134,7 +134,7 @@ impl Reporter {
         self.metrics.endpoint_changes_pending.add(slices.into());
     }
 
-    /// Turns one turn into metrics and logs.
+    /// Updates metrics and logs from a sync pass.
     pub fn turn(&mut self, turn: &Turn) {
         self.measure(turn);
         self.log_quarantine(turn);
@@ -145,14 +145,14 @@ impl Reporter {
                 %family,
                 objects = outcome.repairs,
                 named = %outcome.repaired.join(", "),
-                "Somebody else changed our objects in the kernel, repaired"
+                "Repaired kernel objects after foreign changes"
             );
         }
         if !outcome.contested.is_empty() {
             tracing::warn!(
                 %family,
                 named = %outcome.contested.join(", "),
-                "Somebody else keeps changing our objects in the kernel, leaving them alone for a while"
+                "Another program keeps changing kernel objects of this proxy, suspending their repair"
             );
         }
         let changed = !outcome.acked.is_empty() || outcome.ops > 0 || outcome.repairs > 0;
@@ -221,14 +221,14 @@ impl Reporter {
         said.retain(|unit, _| {
             let waits = waiting.contains(unit);
             if !waits {
-                tracing::info!(%family, %unit, "The kernel no longer refuses it");
+                tracing::info!(%family, %unit, "Kernel accepts the unit again");
             }
             waits
         });
         for (unit, error) in &outcome.quarantined {
             let error = error.to_string();
             if said.get(unit) != Some(&error) {
-                tracing::error!(%family, %unit, err = error, "The kernel refuses it, its last good state stays");
+                tracing::error!(%family, %unit, err = error, "Kernel rejected the unit, keeping its last good state");
                 said.insert(unit.clone(), error);
             }
         }
@@ -240,13 +240,13 @@ impl Reporter {
             Some(error) => {
                 let error = error.to_string();
                 if self.failing.get(family) != Some(&error) {
-                    tracing::error!(%family, err = error, "Syncing failed, trying again");
+                    tracing::error!(%family, err = error, "Sync failed, retrying");
                     self.failing.insert(*family, error);
                 }
             }
             None => {
                 if self.failing.remove(family).is_some() {
-                    tracing::info!(%family, "Syncing works again");
+                    tracing::info!(%family, "Sync succeeds again");
                 }
             }
         }
@@ -304,7 +304,7 @@ mod tests {
         let error = || Some(Arc::new(CommitError::Busy(io::Error::other("lock"))));
         assert_eq!(says(Outcome { worked: true, full: true, ..Outcome::default() }), "");
         let text = says(Outcome { contested: vec!["it".to_owned()], ..Outcome::default() });
-        assert!(text.contains("leaving them alone") && !text.contains("\"Synced\""), "{text}");
+        assert!(text.contains("suspending their repair") && !text.contains("\"Synced\""), "{text}");
         for outcome in [
             Outcome { acked: acked(), ..Outcome::default() },
             Outcome { ops: 1, ..Outcome::default() },
@@ -314,7 +314,7 @@ mod tests {
             assert_eq!(text.matches("\"Synced\" family=\"IPv4\"").count(), 1, "{text}");
         }
         let text = says(Outcome { acked: acked(), ops: 1, error: error(), ..Outcome::default() });
-        assert!(text.contains("Syncing failed") && !text.contains("\"Synced\""), "{text}");
+        assert!(text.contains("Sync failed") && !text.contains("\"Synced\""), "{text}");
         assert_eq!(says(Outcome { error: error(), ..Outcome::default() }), "");
     }
 

@@ -1,4 +1,4 @@
-//! `/healthz` and `/livez`.
+//! Serves `/healthz` and `/livez`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,20 +12,20 @@ use super::http::{Answer, Routes};
 use crate::health::{Fresh, Freshness, Pulses};
 use crate::metrics::Metrics;
 
-/// What probes are answered from.
+/// State that probes are answered from.
 #[derive(Clone, Debug)]
 pub struct Health {
-    /// the families that run
+    /// the served families
     pub pulses: Pulses,
-    /// whether load balancers may send to this node
+    /// true if load balancers may send traffic to this node
     pub eligible: Arc<AtomicBool>,
-    /// how fresh what the API server told is; `None` where objects don't come from one
+    /// staleness of the API server's objects; `None` with manifests
     pub freshness: Option<Arc<Freshness>>,
-    /// counts the answers
+    /// counters of the responses
     pub metrics: Arc<Metrics>,
 }
 
-/// A moment in both of the machine's clocks.
+/// A moment of the monotonic and the real-time clock.
 #[derive(Clone, Copy, Debug)]
 struct Now {
     instant: Instant,
@@ -61,7 +61,7 @@ impl Health {
                 .push(format!("\"{family}\":{{\"lastUpdated\":\"{}\",\"healthy\":{family_healthy}}}", now.before(age)));
         }
         let ok = healthy && eligible.unwrap_or(true);
-        // What is as it should be is so now.
+        // A healthy proxy was last up to date now.
         let last_updated = now.before(if ok { Some(Duration::ZERO) } else { latest });
         let eligible = eligible.map_or_else(String::new, |eligible| format!("\"nodeEligible\":{eligible},"));
         let objects = self.freshness.as_deref().map_or_else(String::new, |freshness| now.objects(freshness));
@@ -84,14 +84,14 @@ impl Health {
 // === impl Now ===
 
 impl Now {
-    /// So long ago, as RFC 3339 with nanoseconds; never is Go's zero time.
+    /// The time `age` ago as RFC 3339 with nanoseconds; Go's zero time for never.
     fn before(&self, age: Option<Duration>) -> String {
         let then = age.and_then(|age| self.clock.checked_sub(age)).and_then(|then| Timestamp::try_from(then).ok());
         then.map_or_else(|| "0001-01-01T00:00:00Z".to_owned(), |then| then.to_string())
     }
 
-    /// How fresh each kind of object is: a field of our own, beside upstream's. It doesn't decide about health, since
-    /// services go on without the API server.
+    /// The staleness of each kind of object: Ferry's own field beside upstream's. It doesn't affect health, since Services are
+    /// served without the API server, too.
     fn objects(&self, freshness: &Freshness) -> String {
         let kind = |(kind, fresh): (Kind, Fresh)| {
             let (synced, connected, contact) = (fresh.synced, fresh.connected, self.before(fresh.contact));

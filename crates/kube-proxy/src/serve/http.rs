@@ -1,4 +1,4 @@
-//! A small HTTP/1.1 server for fixed routes, on the edges thread.
+//! A small HTTP/1.1 server for fixed routes, on the main thread.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,13 +21,13 @@ use tokio::time::timeout;
 
 use crate::platform;
 
-/// What is served.
+/// The routes of a server.
 pub trait Routes {
-    /// The answer to a request of any method for this path.
+    /// The response to a request of any method for this path.
     fn answer(&self, path: &str) -> Answer;
 }
 
-/// One answer.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// its status
@@ -38,40 +38,40 @@ pub struct Answer {
     pub body: String,
 }
 
-/// What a server may take of the process's open files.
+/// A server's share of the process's open files.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
-    /// connections; one more ends the oldest, so that clients who are silent don't keep others out
+    /// most connections; one more closes the oldest, so that idle clients don't block others
     pub connections: usize,
-    /// of the last files that the process can open, how many reserves are for others
+    /// reserves of file descriptors that are left to other servers
     pub spared_reserves: u64,
 }
 
 /// The open connections of one listener.
 struct Connections {
     tasks: JoinSet<()>,
-    /// the same, the oldest first
+    /// the same, oldest first
     by_age: VecDeque<AbortHandle>,
     limit: usize,
 }
 
-/// A pause between tries to bind.
+/// Retry interval of binding.
 pub const RETRY: Duration = Duration::from_secs(5);
-/// A pause after a failed accept (too many open files).
+/// Pause after a failed accept (too many open files).
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// A client that doesn't send a request so long is sent away.
+/// Time limit of receiving a request; then the connection is closed.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// After this a connection ends with the answer that it is at, so that nobody who doesn't read keeps it for ever; that
-/// answer has [`HEADER_TIMEOUT`].
+/// Longest life of a connection, so that a client that doesn't read can't keep it for ever. It closes after its current response,
+/// which gets [`HEADER_TIMEOUT`].
 const LIFETIME: Duration = Duration::from_secs(5 * 60);
-/// Bytes that a request, or the answers that wait for a client to read, may take.
+/// Buffer for a request, and for responses that the client hasn't read, in bytes.
 const BUFFER: usize = 64 * 1024;
-/// What probes and metrics may take.
+/// Share of the servers of probes and metrics.
 const SHARE: Share = Share { connections: 64, spared_reserves: 0 };
 const BACKLOG: i32 = 128;
 
-/// Serves for ever. An address that can't be bound is tried again every 5 s, or is an error with `hard_fail`; `what`
-/// names the server in logs. To be run on a `LocalSet`.
+/// Serves for ever. A failed bind is retried every 5 s, or is an error with `hard_fail`; `what` names the server in logs. To be
+/// run on a `LocalSet`.
 pub async fn serve(
     what: &'static str,
     address: SocketAddr,
@@ -83,7 +83,7 @@ pub async fn serve(
             Ok(listener) => break listener,
             Err(error) if hard_fail => return Err(error),
             Err(error) => {
-                tracing::error!(server = what, %address, err = %error, "Binding failed, trying again every 5 s");
+                tracing::error!(server = what, %address, err = %error, "Bind failed, retrying every 5 s");
                 tokio::time::sleep(RETRY).await;
             }
         }
@@ -92,8 +92,7 @@ pub async fn serve(
     Ok(answer(listener, SHARE, routes).await)
 }
 
-/// Answers whoever connects. When it is dropped, the listener is closed, and no request on any connection is answered
-/// any more. To be run on a `LocalSet`.
+/// Serves all connections of a listener. Dropping it closes the listener and all connections. To be run on a `LocalSet`.
 pub async fn answer(listener: TcpListener, share: Share, routes: Rc<dyn Routes>) -> Infallible {
     let mut connections = Connections { tasks: JoinSet::new(), by_age: VecDeque::new(), limit: share.connections };
     let mut failing = false;
@@ -102,7 +101,7 @@ pub async fn answer(listener: TcpListener, share: Share, routes: Rc<dyn Routes>)
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     failing = false;
-                    // Else it ends here.
+                    // Without a spare descriptor the connection is closed here.
                     if platform::spare_files(&stream, share.spared_reserves).is_ok() {
                         connections.add(connection(stream, Rc::clone(&routes))).await;
                     }
@@ -110,7 +109,7 @@ pub async fn answer(listener: TcpListener, share: Share, routes: Rc<dyn Routes>)
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
                         let address = listener.local_addr().ok();
-                        tracing::warn!(?address, err = %error, "Accepting connections fails, trying again");
+                        tracing::warn!(?address, err = %error, "Accepting a connection failed, retrying");
                     }
                     tokio::time::sleep(ACCEPT_RETRY).await;
                 }
@@ -130,7 +129,7 @@ async fn connection(stream: TcpStream, routes: Rc<dyn Routes>) {
             .timer(TokioTimer::new())
             .header_read_timeout(HEADER_TIMEOUT)
             .max_buf_size(BUFFER)
-            // As Go writes them.
+            // The spelling of Go's library.
             .title_case_headers(true)
             .serve_connection(TokioIo::new(stream), service)
     );
@@ -144,23 +143,23 @@ async fn connection(stream: TcpStream, routes: Rc<dyn Routes>) {
     }
 }
 
-/// Binds an address. A wildcard of either family stands for both, as Go's library has it.
+/// Binds an address. A wildcard of either family listens on both, as in Go's library.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     if !address.ip().is_unspecified() {
         return listen_on(address, true);
     }
     let any = |ip: IpAddr| SocketAddr::new(ip, address.port());
-    // Without IPv6 in the kernel, IPv4 is what is left.
+    // Without IPv6 in the kernel, IPv4 remains.
     listen_on(any(Ipv6Addr::UNSPECIFIED.into()), false).or_else(|error| match error.kind() {
         io::ErrorKind::AddrInUse => Err(error),
         _ => listen_on(any(Ipv4Addr::UNSPECIFIED.into()), true),
     })
 }
 
-/// Binds an address, where `only` says of an IPv6 address that it doesn't stand for IPv4's too.
+/// Binds an address; `only` restricts an IPv6 wildcard to IPv6.
 ///
 /// # Errors
-/// The kernel's: the address is in use or not there, too many files are open.
+/// The kernel's error: the address is in use or doesn't exist, too many files are open.
 pub fn listen_on(address: SocketAddr, only: bool) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
@@ -183,12 +182,12 @@ impl Connections {
             && let Some(oldest) = self.by_age.pop_front()
         {
             oldest.abort();
-            // Its turn to close, before the next one is accepted.
+            // Lets the aborted task close its connection before the next accept.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Waits until one has ended, and frees what it held.
+    /// Waits until a connection has ended, and frees its resources.
     async fn ended(&mut self) {
         match self.tasks.join_next().await {
             Some(_) => self.forget_ended(),
@@ -196,7 +195,7 @@ impl Connections {
         }
     }
 
-    /// A handle keeps its task's memory.
+    /// Drops the handles of ended tasks, since a handle keeps its task's memory.
     fn forget_ended(&mut self) {
         self.by_age.retain(|connection| !connection.is_finished());
     }
@@ -205,7 +204,7 @@ impl Connections {
 // === impl Answer ===
 
 impl Answer {
-    /// 200 with a text.
+    /// Status 200 with a text.
     pub fn text(body: impl Into<String>) -> Self {
         let headers = vec![
             ("content-type", "text/plain; charset=utf-8".to_owned()),
@@ -214,7 +213,7 @@ impl Answer {
         Self { status: StatusCode::OK, headers, body: body.into() }
     }
 
-    /// 404, as Go's library words it.
+    /// Status 404 with the text of Go's library.
     pub fn not_found() -> Self {
         Self { status: StatusCode::NOT_FOUND, ..Self::text("404 page not found\n") }
     }
@@ -274,7 +273,7 @@ mod tests {
                 assert!(ask(&mut stream, "GET").await.unwrap().ends_with("\r\n\r\n/a"));
                 streams.push(stream);
             }
-            // One that has ended makes room.
+            // A closed connection frees capacity.
             drop(streams.pop());
             tokio::time::sleep(Duration::from_millis(50)).await;
             for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! The metrics server: `/metrics`, `/proxyMode`, and a `/healthz` that only says that the process runs.
+//! The metrics server: `/metrics`, `/proxyMode`, and a `/healthz` that only shows that the process runs.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -10,16 +10,16 @@ use crate::health::Freshness;
 use crate::metrics::{Metrics, process};
 use crate::report::SharedInbox;
 
-/// What the metrics server answers from.
+/// State of the metrics server.
 #[derive(Debug)]
 pub struct Status {
     /// the mode, for `/proxyMode`
     pub mode: &'static str,
-    /// how fresh objects are, where an API server tells them
+    /// staleness of objects; `None` with manifests
     pub freshness: Option<Arc<Freshness>>,
-    /// what `/metrics` shows
+    /// metrics of the page
     pub metrics: Arc<Metrics>,
-    /// reports that metrics have not been made of yet
+    /// reports that aren't in the metrics yet
     pub inbox: SharedInbox,
 }
 

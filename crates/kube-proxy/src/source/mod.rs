@@ -1,6 +1,6 @@
-//! Where objects come from. A source delivers batches of [`Event`]s to the core, which applies them on the source's thread: at
-//! start `Restart(kind)` … `Synced(kind)` for every kind it has, then one batch per change. A batch is applied as a
-//! whole before anything is decided, so what belongs together should come together.
+//! Object sources: the API server or a directory of manifests. A source delivers batches of [`Event`]s to the core, which applies
+//! them on the source's thread: at start `Restart(kind)` … `Synced(kind)` for every kind it has, then one batch per change. A
+//! batch is applied as a whole before Services are resolved, so events that belong together should be in one batch.
 
 pub mod api;
 pub mod directory;
@@ -14,7 +14,7 @@ use ferry_model::store::Event;
 use crate::core::{Applied, Desk};
 use crate::input::Input;
 
-/// The way to the core. When the core is slow, delivering waits.
+/// The source's connection to the core. Delivery waits while the core is busy.
 #[derive(Clone, Debug)]
 pub struct Sink {
     inputs: SyncSender<Input>,
@@ -22,30 +22,30 @@ pub struct Sink {
     desk: Option<Desk>,
 }
 
-/// The core thread has ended; so should the source.
+/// The core thread has ended, and the source should end, too.
 #[derive(Debug, thiserror::Error)]
 #[error("the core thread has ended")]
 pub struct Closed;
 
-/// A batch of more events is applied on the core's thread.
+/// Largest batch that is applied on the source's thread; larger ones go to the core's.
 const SMALL: usize = 64;
-/// Interval of attempts to deliver to a busy core.
+/// Retry interval of delivery to a busy core.
 const ROOM: Duration = Duration::from_millis(1);
 
 // === impl Sink ===
 
 impl Sink {
-    /// A way to whoever holds the other end.
+    /// A sink that sends all batches over the channel.
     pub fn new(sender: SyncSender<Input>) -> Self {
         Self { inputs: sender, desk: None }
     }
 
-    /// A way to this core. The channel is that of its thread.
+    /// A sink for this core, with the channel of its thread.
     pub fn direct(desk: Desk, inputs: SyncSender<Input>) -> Self {
         Self { inputs, desk: Some(desk) }
     }
 
-    /// Hands over one batch; an empty one is nothing.
+    /// Delivers one batch; an empty one is ignored.
     pub fn deliver(&self, events: Vec<Event>) -> Result<(), Closed> {
         if events.is_empty() {
             return Ok(());
@@ -53,8 +53,8 @@ impl Sink {
         self.put(Input::Events(events))
     }
 
-    /// The same without holding up the thread, on which connections are kept alive and other kinds are read: what is large, or
-    /// meets a busy core, is left to the core's thread.
+    /// The same without blocking the thread, which keeps connections alive and reads other kinds: large batches, and batches for
+    /// a busy core, are left to the core's thread.
     pub async fn deliver_in_turn(&self, events: Vec<Event>) -> Result<(), Closed> {
         if events.is_empty() {
             return Ok(());
@@ -84,8 +84,8 @@ impl Sink {
         }
     }
 
-    /// Says how many files are there that could not be read once since the start. To be told before the initial lists
-    /// are complete, and whenever it changes.
+    /// Reports the number of files that have not been readable since the start. To be called before the initial lists are
+    /// complete, and whenever the number changes.
     pub fn unreadable(&self, files: usize) -> Result<(), Closed> {
         self.put(Input::Unreadable(files))
     }
@@ -102,7 +102,7 @@ impl Sink {
     }
 }
 
-/// True if the core applies these quickly: they are few, and none is about a Node, on which every Service depends.
+/// True if the core applies the batch quickly: few events, and none of a Node, on which every Service depends.
 fn is_small(events: &[Event]) -> bool {
     let of_node = |event: &Event| match event {
         Event::Upsert(object) => object.kind() == Kind::Node,

@@ -1,12 +1,12 @@
-//! The answer about one service.
+//! The health check response of one Service.
 
 use ferry_api::object::ObjectName;
 use hyper::StatusCode;
 
 use crate::serve::http::Answer;
 
-/// What a load balancer is told of a service that has so many ready endpoints on this node, in upstream's layout.
-/// `healthy`: no change has been waiting too long for the kernel.
+/// The response to a load balancer about a Service with this number of ready endpoints on this node, in upstream's layout.
+/// `healthy`: no change has been pending too long.
 pub(super) fn answer(service: &ObjectName, local_endpoints: u32, healthy: bool) -> Answer {
     let (namespace, name) = (json(service.namespace()), json(service.name()));
     let ok = local_endpoints > 0 && healthy;
@@ -24,7 +24,7 @@ pub(super) fn answer(service: &ObjectName, local_endpoints: u32, healthy: bool) 
     }
 }
 
-/// A manifest's names may be any text.
+/// A JSON string: names in manifests may be any text.
 fn json(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

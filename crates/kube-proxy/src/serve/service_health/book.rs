@@ -1,4 +1,4 @@
-//! What is in force that health checks are about, and which listeners it takes. Pure.
+//! Derives the required health check listeners from the acknowledged state. Pure.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,23 +7,22 @@ use ferry_api::object::{Family, ObjectName};
 use ferry_model::{HealthCheck, NodePortAddresses};
 use ferry_plane::{Acknowledged, Unit, UnitId};
 
-/// What the engines have in force, of each family.
+/// The acknowledged state of each family, as far as health checks need it.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     families: BTreeMap<Family, Page>,
 }
 
-/// Who has to listen, and who can't since the port is another's.
+/// Required listeners, and conflicts about ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// a listener for each of these addresses, answering about this service. An unspecified address stands for all of
-    /// its own family
+    /// the Service that each listener answers for; an unspecified address means all addresses of its family
     pub(super) listeners: BTreeMap<SocketAddr, ObjectName>,
-    /// services that wait until the port is free
+    /// claims that lost a conflict, with the owner of the port
     pub(super) contested: BTreeMap<Claim, ObjectName>,
 }
 
-/// That a service wants a port.
+/// A Service's claim to a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Claim {
     pub(super) family: Family,
@@ -31,20 +30,20 @@ pub(super) struct Claim {
     pub(super) service: ObjectName,
 }
 
-/// One family's.
+/// State of one family.
 #[derive(Debug, Default)]
 struct Page {
-    /// the addresses of node ports; none before the base is in force
+    /// addresses of node ports; `None` before the base is in force
     addresses: Option<NodePortAddresses>,
     services: BTreeMap<ObjectName, HealthCheck>,
-    /// the services that want a port, in the order in which they came: the first has it
+    /// the Services that claim a port, in order of arrival: the first owns it
     claims: BTreeMap<u16, Vec<ObjectName>>,
 }
 
 // === impl Book ===
 
 impl Book {
-    /// Takes over what has come into force. Says whether that takes other listeners.
+    /// Takes over acknowledged units. True if the required listeners change.
     pub(super) fn acknowledged(&mut self, family: Family, units: &[Acknowledged]) -> bool {
         let page = self.families.entry(family).or_default();
         let mut changed = false;
@@ -59,13 +58,13 @@ impl Book {
         changed
     }
 
-    /// How many ready endpoints a service has on this node; 0 for one that has no health checks.
+    /// The number of ready endpoints of a Service on this node; 0 for one without health checks.
     pub(super) fn local_endpoints(&self, family: Family, service: &ObjectName) -> u32 {
         let check = self.families.get(&family).and_then(|page| page.services.get(service));
         check.map_or(0, |check| check.local_endpoints)
     }
 
-    /// The listeners that it takes.
+    /// The required listeners.
     pub(super) fn plan(&self) -> Plan {
         let mut plan = Plan::default();
         for (&family, page) in &self.families {
@@ -90,7 +89,7 @@ impl Book {
 // === impl Page ===
 
 impl Page {
-    /// Whether a port changed hands, came or went.
+    /// Replaces a Service's claim. True if the owner of a port changes.
     fn set_check(&mut self, name: &ObjectName, check: Option<HealthCheck>) -> bool {
         let before = match check {
             Some(check) => self.services.insert(name.clone(), check),
@@ -228,7 +227,7 @@ mod tests {
         listens(&book, &[("0.0.0.0:31000", "b")]);
         let claim = Claim { family: Family::V4, port: 31000, service: name("a") };
         assert_eq!(book.plan().contested, BTreeMap::from([(claim, name("b"))]));
-        // What concerns neither's port changes nothing.
+        // A change without another port changes nothing.
         book.acknowledged(Family::V4, &[service("b", Some((31000, 0)))]);
         listens(&book, &[("0.0.0.0:31000", "b")]);
         for leaving in [service("b", None), service("b", Some((31001, 1)))] {

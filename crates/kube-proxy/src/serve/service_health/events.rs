@@ -1,4 +1,4 @@
-//! Failures of health checks on their way to becoming events.
+//! Passes failures of health check servers to the core, which records Events.
 
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
@@ -7,24 +7,24 @@ use ferry_api::object::ObjectName;
 
 use crate::input::Input;
 
-/// Told when a service's health checks can't be answered.
+/// Receives failures of health check servers.
 pub trait HealthEvents {
-    /// Something for an Event about the Service, each time that it changes: type Warning, reason
+    /// Records an Event about the Service, each time that the failure changes: type Warning, reason
     /// `FailedToStartServiceHealthcheck`, action `Listen`.
     fn failed_to_start(&self, service: &ObjectName, note: String);
 }
 
-/// Passes failures on to the core, which knows the Services' uids. Belongs on a `LocalSet`.
+/// Sends failures to the core, which has the Services' uids. To be used on a `LocalSet`.
 #[derive(Debug)]
 pub struct HealthCheckReports(SyncSender<Input>);
 
-/// When a core that is busy is told again.
+/// Retry interval while the core is busy.
 const RETRY: Duration = Duration::from_millis(200);
 
 // === impl HealthCheckReports ===
 
 impl HealthCheckReports {
-    /// Passes them on to the core at the other end.
+    /// A sender to the core at the other end of the channel.
     pub fn new(core: SyncSender<Input>) -> Self {
         Self(core)
     }
@@ -34,7 +34,7 @@ impl HealthEvents for HealthCheckReports {
     fn failed_to_start(&self, service: &ObjectName, note: String) {
         let core = self.0.clone();
         let mut input = Input::HealthCheckFailed { service: service.clone(), note };
-        // The edges wait for nobody.
+        // The main thread must not block.
         tokio::task::spawn_local(async move {
             while let Err(TrySendError::Full(full)) = core.try_send(input) {
                 input = full;

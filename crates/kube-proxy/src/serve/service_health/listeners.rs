@@ -1,4 +1,4 @@
-//! The open listeners, and the addresses that could not be listened at.
+//! Opens and closes the health check listeners, and keeps their failures.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -13,14 +13,14 @@ use tokio::task::JoinHandle;
 use crate::platform;
 use crate::serve::http::{self, Routes, Share};
 
-/// Makes and ends listeners, so that they become those that are wanted.
+/// The open listeners and the failed ones.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     open: BTreeMap<SocketAddr, Listener>,
     failing: BTreeMap<SocketAddr, Failing>,
 }
 
-/// That nobody can listen there for a service, as it is told.
+/// Failure to listen for a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) service: ObjectName,
@@ -40,16 +40,15 @@ struct Failing {
     told: bool,
 }
 
-/// Load balancers ask from a handful of addresses. However many services there are, the proxy has to go on.
+/// Share of one listener: load balancers use a handful of addresses. Services must not exhaust the process's files.
 const SHARE: Share = Share { connections: 32, spared_reserves: 1 };
-/// However many services there are, those that have a listener can be asked.
+/// Reserves that listeners leave, so that the open ones can still accept connections.
 const SPARED_BY_LISTENERS: u64 = SHARE.spared_reserves + 1;
 
 // === impl Listeners ===
 
 impl Listeners {
-    /// Closes what isn't wanted, or not for that service; whether there was any. Then nobody listens there any more, and
-    /// its connections answer nothing.
+    /// Closes listeners, with their connections, that aren't wanted or are of another Service; true if there were any.
     pub(super) async fn close_all_but(&mut self, wanted: &BTreeMap<SocketAddr, ObjectName>) -> bool {
         let is_wanted = |address: &SocketAddr, service: &ObjectName| wanted.get(address) == Some(service);
         self.failing.retain(|address, failing| is_wanted(address, &failing.failure.service));
@@ -58,13 +57,13 @@ impl Listeners {
         closing.iter().for_each(|listener| listener.task.abort());
         let closed = !closing.is_empty();
         for Listener { task, .. } in closing {
-            // That it was ended is what was asked for.
+            // The error is the requested cancellation.
             let _ = task.await;
         }
         closed
     }
 
-    /// Opens what is wanted and isn't open; what failed before only with `again`. Returns what is new about failures.
+    /// Opens the missing listeners; `again` includes those that failed before. Returns new or changed failures.
     pub(super) fn open(
         &mut self,
         wanted: &BTreeMap<SocketAddr, ObjectName>,
@@ -79,7 +78,7 @@ impl Listeners {
             match listen(address) {
                 Ok(listener) => {
                     if self.failing.remove(&address).is_some_and(|failing| failing.told) {
-                        tracing::info!(%service, %address, "Service health checks are answered now");
+                        tracing::info!(%service, %address, "Service health checks are served");
                     }
                     let task = tokio::task::spawn_local(http::answer(listener, SHARE, routes(address, service)));
                     self.open.insert(address, Listener { service: service.clone(), task });
@@ -90,7 +89,7 @@ impl Listeners {
         news
     }
 
-    /// Whether some address could not be listened at.
+    /// True if some listener failed.
     pub(super) fn is_incomplete(&self) -> bool {
         !self.failing.is_empty()
     }
@@ -99,7 +98,7 @@ impl Listeners {
         let failure = Failure { service: service.clone(), address, reason: format!("listen on {address}: {error}") };
         let known = self.failing.get(&address);
         let was_told = known.is_some_and(|known| known.told && known.failure == failure);
-        // A new address isn't there before the kernel has looked for somebody else who has it: tell it only the next time.
+        // A new address is unusable until duplicate address detection ends: report it only at the next failure.
         let passing = known.is_none() && error.kind() == io::ErrorKind::AddrNotAvailable;
         self.failing.insert(address, Failing { failure: failure.clone(), told: !passing });
         (!was_told && !passing).then_some(failure)

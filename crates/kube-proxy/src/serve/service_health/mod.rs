@@ -1,7 +1,7 @@
-//! `healthCheckNodePort`: load balancers ask each service's port how many ready endpoints this node has.
+//! Serves `healthCheckNodePort`: the number of a Service's ready endpoints on this node, for load balancers.
 //!
-//! Follows what the engines have put into force, so that a port opens, and a count rises, only once connections get
-//! there. IPv4 and IPv6 have listeners and counts of their own. Any path and any method is answered.
+//! Follows the acknowledged state, so that a port opens, and a count rises, only once connections reach the endpoints. IPv4 and
+//! IPv6 have listeners and counts of their own. Any path and any method is answered.
 
 mod answer;
 mod book;
@@ -25,7 +25,7 @@ use crate::report::Turn;
 
 pub use self::events::{HealthCheckReports, HealthEvents};
 
-/// The servers of all services. Belongs on a `LocalSet`.
+/// The health check servers of all Services. To be used on a `LocalSet`.
 pub struct ServiceHealth {
     node_name: String,
     events: Rc<dyn HealthEvents>,
@@ -33,11 +33,11 @@ pub struct ServiceHealth {
     pulses: Rc<Pulses>,
     plan: Plan,
     listeners: Listeners,
-    /// when to try again what failed
+    /// time of the next retry
     again: Option<tokio::time::Instant>,
 }
 
-/// One service in one family.
+/// The routes of one Service in one family.
 struct Probed {
     family: Family,
     service: ObjectName,
@@ -48,7 +48,7 @@ struct Probed {
 // === impl ServiceHealth ===
 
 impl ServiceHealth {
-    /// Serves nothing yet.
+    /// A set of servers, initially empty.
     pub fn new(node_name: &str, pulses: Pulses, events: Rc<dyn HealthEvents>) -> Self {
         Self {
             node_name: node_name.to_owned(),
@@ -61,7 +61,7 @@ impl ServiceHealth {
         }
     }
 
-    /// Follows what an engine has put into force.
+    /// Updates the servers after a sync pass.
     pub async fn turn(&mut self, turn: &Turn) {
         let changed = self.book.borrow_mut().acknowledged(turn.family, &turn.outcome.acked);
         if changed {
@@ -72,7 +72,7 @@ impl ServiceHealth {
         }
     }
 
-    /// Waits until [`ServiceHealth::retry`] is due; for ever, if nothing has failed.
+    /// Waits until [`ServiceHealth::retry`] is due; for ever without a failure.
     pub async fn due(&self) {
         match self.again {
             Some(moment) => tokio::time::sleep_until(moment).await,
@@ -80,13 +80,13 @@ impl ServiceHealth {
         }
     }
 
-    /// Tries again to listen where that has failed.
+    /// Retries failed listeners.
     pub async fn retry(&mut self) {
         self.listen(true).await;
     }
 
     async fn listen(&mut self, again: bool) {
-        // First of all, since who comes may want what goes.
+        // First, since a new listener may need the port of a closed one.
         let closed = self.listeners.close_all_but(&self.plan.listeners).await;
         let again = again || closed;
         let routes = |address: SocketAddr, service: &ObjectName| -> Rc<dyn Routes> {
@@ -103,7 +103,7 @@ impl ServiceHealth {
                 %service,
                 %address,
                 err = reason,
-                "Service health checks can't be answered, trying again every 5 s"
+                "Service health checks can't be served, retrying every 5 s"
             );
             self.tell(&service, address.port(), &reason);
         }
@@ -114,7 +114,7 @@ impl ServiceHealth {
         }
     }
 
-    /// Tells who has to wait for a port of somebody else's, unless it has been told.
+    /// Reports each new conflict about a port once.
     fn tell_contested(&self, plan: &Plan) {
         for (claim, owner) in &plan.contested {
             if self.plan.contested.get(claim) == Some(owner) {
@@ -126,9 +126,9 @@ impl ServiceHealth {
                 %service,
                 port,
                 %owner,
-                "Service health checks can't be answered, another service has the port"
+                "Service health checks can't be served, another service owns the port"
             );
-            self.tell(service, port, &format!("the port is that of {owner}"));
+            self.tell(service, port, &format!("the port is owned by {owner}"));
         }
     }
 

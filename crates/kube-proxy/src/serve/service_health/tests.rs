@@ -1,4 +1,4 @@
-//! Real listeners, on loopback.
+//! Health check servers with real listeners on loopback.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::health::Pulse;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Keeps what would become Events.
+/// Records failures instead of Events.
 #[derive(Default)]
 struct Notes(RefCell<Vec<String>>);
 
@@ -57,7 +57,7 @@ impl Bench {
         .await;
     }
 
-    /// A service of this name has a port and so many endpoints, or is gone.
+    /// Acknowledges a service with a port and a number of endpoints, or without a health check.
     async fn service(&mut self, name: &str, check: Option<(u16, u32)>) {
         let name = ObjectName::new("default", name);
         let after = check.map(|(port, local_endpoints)| {
@@ -78,7 +78,7 @@ fn run(test: impl Future<Output = ()>) {
     LocalSet::new().block_on(&runtime, test);
 }
 
-/// A port that nobody has, and who holds it.
+/// A port, and the listener that occupies it.
 fn taken() -> (u16, TcpListener) {
     let listener = TcpListener::bind((LOOPBACK, 0)).unwrap();
     (listener.local_addr().unwrap().port(), listener)
@@ -88,7 +88,7 @@ fn free() -> u16 {
     taken().0
 }
 
-/// The answer's status and the weight in it; `None` if nobody listens.
+/// Status and weight of the response; `None` without a listener.
 async fn ask(port: u16) -> Option<(u16, u32)> {
     let mut stream = TcpStream::connect((LOOPBACK, port)).await.ok()?;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
@@ -108,7 +108,7 @@ fn counts_and_health_decide_the_answer() {
         assert_eq!(ask(port).await, Some((503, 0)));
         bench.service("web", Some((port, 2))).await;
         assert_eq!(ask(port).await, Some((200, 2)));
-        // A change begins to wait, which here is too long already.
+        // A pending change, which exceeds the limit at once here.
         bench.pulse.queue(Instant::now());
         assert_eq!(ask(port).await, Some((503, 2)));
         bench.pulse.take(Instant::now());
@@ -154,7 +154,7 @@ fn an_open_connection_ends_with_its_service() {
             assert!(text.contains(&format!("\t\"localEndpoints\": {endpoints},\n")), "{text}");
         }
         bench.service("web", None).await;
-        // Whether the request arrives before the end or not: there is no answer.
+        // The request may or may not arrive before the end: there is no response.
         let _ = idle.write_all(request).await;
         assert!(matches!(idle.read(&mut buffer).await, Ok(0) | Err(_)));
     });
@@ -173,7 +173,7 @@ fn who_waits_for_a_port_gets_it_at_once() {
              that of default/first"
         );
         assert_eq!(bench.notes(), [note]);
-        // Said once.
+        // Logged once.
         bench.service("third", Some((free(), 1))).await;
         assert_eq!(bench.notes(), [""; 0]);
         bench.service("first", Some((port, 2))).await;

@@ -1,4 +1,4 @@
-//! The state of the request that runs.
+//! Progress of the running request.
 
 use std::time::{Duration, Instant};
 
@@ -9,25 +9,25 @@ use super::step::Step;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Attempt {
     pub(super) began: Option<Instant>,
-    /// end of the stream that was requested
+    /// requested end of the stream
     until: Option<Instant>,
     pub(super) streaming: bool,
     pub(super) checking: bool,
-    /// when the server began to answer
+    /// time of the response's head
     pub(super) answered: Option<Instant>,
-    /// when the first byte came
+    /// time of the first byte of the body
     pub(super) heard: Option<Instant>,
-    /// it brought something new
+    /// the response has delivered something new
     pub(super) progress: bool,
 }
 
-/// A stream that ends so much sooner than requested ends before its time.
+/// A stream that ends this much sooner than requested was interrupted.
 const EARLY: Duration = Duration::from_secs(2);
 
 // === impl Attempt ===
 
 impl Attempt {
-    /// The step begins now.
+    /// An attempt of a step that begins at `now`.
     pub(super) fn new(step: &Step, now: Instant) -> Self {
         let seconds = match step {
             Step::StreamingList { seconds, .. } | Step::Watch { seconds, .. } => Some(*seconds),
@@ -42,7 +42,7 @@ impl Attempt {
         }
     }
 
-    /// True if a stream ends before its time, as all do when a server leaves, or the connection to it.
+    /// True if a stream ends early, as all do when the server stops or the connection to it breaks.
     pub(super) fn is_interrupted(&self, failure: Option<&Failure>, now: Instant) -> bool {
         self.until.is_some_and(|until| match failure {
             Some(failure) => failure.cause == Cause::Interrupted,

@@ -1,4 +1,4 @@
-//! Why a step came to no good end, sorted by what follows from it.
+//! Classifies failures of requests by their consequences for the next step.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,59 +7,59 @@ use ferry_api::wire::stream::{Status, StreamError};
 
 use ferry_client::CallError;
 
-/// A failure of one step.
+/// Failure of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) cause: Cause,
-    /// without anything that differs each time
+    /// message without parts that differ each time
     text: String,
-    /// when the server wants to be asked again
+    /// the server's Retry-After
     pub(super) retry_after: Option<Duration>,
 }
 
-/// What kind of failure it is.
+/// Class of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// there is no connection to the server; the client paces the attempts
+    /// no connection to the server; the client paces the attempts
     Unreached,
-    /// there are no credentials to send
+    /// no credentials to send
     Unequipped,
-    /// the connection ended in the middle of something
+    /// the connection broke during a response
     Interrupted,
-    /// nothing came for too long
+    /// no data for too long
     Silent,
-    /// what was asked for lies too far back
+    /// the requested version is older than the server's history
     Expired,
-    /// the server said no
+    /// the server rejected the request
     Refused {
         /// the HTTP status, or the one in the event
         code: u16,
-        /// by an event or a body, after it had answered with success
+        /// in an event or body, after a successful response head
         within: bool,
     },
-    /// the bytes aren't what they should be
+    /// malformed data
     Broken,
-    /// the answer is in no encoding that we read
+    /// unsupported content type
     Foreign,
-    /// there are more objects or pages than there can be
+    /// more objects or pages than possible
     Endless,
-    /// the stream ended too early
+    /// the stream ended early
     Short,
-    /// the server takes a streaming list for a plain watch
+    /// the server treats a streaming list as a plain watch
     Unsupported,
-    /// the server has gone back to an older state
+    /// the server's resource version went back
     Behind,
-    /// the server hasn't come to the version that was asked for
+    /// the server hasn't reached the requested version
     Future,
 }
 
-/// Part of the server's message where its history ends before the requested version. The code, 504, has other causes too.
+/// Part of the server's message if its history ends before the requested version. The code, 504, has other causes, too.
 const TOO_LARGE: &str = "Too large resource version";
 
-/// The same where its watch cache begins after that version.
+/// The same if its watch cache begins after that version.
 const TOO_OLD: &str = "too old resource version:";
 
-/// The most bytes of a text that a server or a proxy sent.
+/// Longest quotation of a server's or a proxy's text, in bytes.
 const MOST_TEXT: usize = 1024;
 
 // === impl Failure ===
@@ -71,7 +71,7 @@ impl Failure {
         Self { cause, text, retry_after: None }
     }
 
-    /// The server's status, in the answer's head or within the answer.
+    /// A status of the server, from the response's head or within the response.
     pub(super) fn status(status: &Status, within: bool) -> Self {
         let Status { code, reason, message, retry_after_seconds } = status;
         let parts = [reason, message].map(|part| part.trim());
@@ -90,19 +90,19 @@ impl Failure {
         Self::new(cause, text).after(seconds)
     }
 
-    /// The server wants to be asked again only then.
+    /// Adds the server's Retry-After.
     pub(super) fn after(self, wait: Option<Duration>) -> Self {
         Self { retry_after: self.retry_after.max(wait), ..self }
     }
 
-    /// The oldest version in the server's watch cache, where its message has that: "too old resource version: 5 (7)".
+    /// The oldest version in the server's watch cache, if its message has it: "too old resource version: 5 (7)".
     pub(super) fn oldest(&self) -> Option<&str> {
         let (_, versions) = self.text.split_once(TOO_OLD)?;
         let (_, oldest) = versions.split_once('(')?;
         Some(oldest.split_once(')')?.0.trim())
     }
 
-    /// Whether it is about who we are or what we may do.
+    /// True for failed authentication or authorization.
     pub(super) fn is_refused_access(&self) -> bool {
         matches!(self.cause.code(), Some(401 | 403))
     }
@@ -140,7 +140,7 @@ impl From<CallError> for Failure {
 // === impl Cause ===
 
 impl Cause {
-    /// The status that the server gave.
+    /// The server's status code.
     pub(super) fn code(self) -> Option<u16> {
         match self {
             Self::Refused { code, .. } => Some(code),
@@ -149,20 +149,20 @@ impl Cause {
         }
     }
 
-    /// True if the server, or something between, answered in a way that asking again won't change soon.
+    /// True if the server or a proxy answered, and a retry is unlikely to change the answer soon.
     pub(super) fn is_answer(self) -> bool {
         let refused = self.code().is_some_and(|code| (400..500).contains(&code) && code != 429);
         refused || matches!(self, Self::Broken | Self::Foreign | Self::Endless | Self::Unsupported)
     }
 
-    /// True if the server is away or has just started. It may come back with what a backup held: then our version is one of
-    /// its future, watches from there are silent until it has caught up, and deletions before that are never delivered.
+    /// True if the server is unreachable or has just started. It may have been restored from a backup: then the known version is
+    /// in its future, watches from there are silent until it has caught up, and deletions before that are never delivered.
     pub(super) fn is_absence(self) -> bool {
         matches!(self, Self::Unreached | Self::Unequipped)
             || self.code().is_some_and(|code| matches!(code, 401 | 403 | 500..))
     }
 
-    /// True if the server doesn't do streaming lists at all; false if it does nothing for us just now.
+    /// True if the server doesn't support streaming lists; false if it rejects any request at present.
     pub(super) fn is_refusal_of_streaming(self) -> bool {
         let passing = [401, 403, 404, 408, 410, 429, 502, 503, 504];
         self.code().is_some_and(|code| code >= 400 && !passing.contains(&code))

@@ -1,8 +1,8 @@
-//! Detects, after the server was away, that its history isn't the one that was followed.
+//! Detects after an outage that the API server's history isn't the one followed before, as after a restore from a backup.
 //!
-//! An etcd that was restored from a backup counts its resource versions on from the backup. A watch from a version of the
-//! lost future then stays silent, and deletions of that future are never delivered. A *witness* is an object and the
-//! version of its last delivered change: while the server returns it unchanged, the histories agree up to that version.
+//! An etcd that was restored from a backup continues its resource versions from the backup. A watch from a version of the lost
+//! future then stays silent, and deletions of that future are never delivered. A *witness* is an object and the version of its
+//! last delivered change: while the server returns it unchanged, the histories agree up to that version.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -18,11 +18,11 @@ use ferry_client::backoff::Dice;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Witness {
     pub(super) name: ObjectName,
-    /// of the object; `None` for one that was deleted
+    /// the object's version; `None` for a deleted one
     pub(super) version: Option<Box<str>>,
 }
 
-/// The last changes of different objects, the newest first.
+/// The last changes of distinct objects, newest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Witnesses(VecDeque<Witness>);
 
@@ -30,28 +30,28 @@ pub(super) struct Witnesses(VecDeque<Witness>);
 #[derive(Debug, Default)]
 pub(super) struct History {
     witnesses: Witnesses,
-    /// the witness that the next check is about
+    /// index of the witness of the next check
     place: usize,
-    /// witnesses that weren't there at the last checks: the watch delivers their deletions if the history goes on
+    /// witnesses missing at the last checks: the watch delivers their deletions if the history continues
     gone: Vec<ObjectName>,
-    /// when to list anew
+    /// time of the next full list
     list_at: Option<Instant>,
-    /// the latest time for that
+    /// latest time of that list
     list_by: Option<Instant>,
     lag: Option<Lag>,
-    /// the known version when the server began to lag: what a watch delivers meanwhile may be of another history, and shows
-    /// nothing of this one
+    /// the known version when the server began to lag: events of watches since then may be of another history, and prove nothing
+    /// about this one
     frozen: Option<Box<str>>,
     /// the last changes since then
     later: Witnesses,
 }
 
-/// The server hasn't come to the known version.
+/// The server hasn't reached the known version.
 #[derive(Clone, Copy, Debug)]
 struct Lag {
     /// the next check
     check_at: Instant,
-    /// it counts as restored from a backup from then on
+    /// end of the lag that is tolerated: from then on the server counts as restored from a backup
     until: Instant,
 }
 
@@ -60,26 +60,26 @@ struct Lag {
 pub(super) enum Finding {
     /// the histories agree
     Same,
-    /// the witness has changed since; another one is to be checked
+    /// the witness has changed since; another one must be checked
     Open,
-    /// the histories differ, or do so unless the watch delivers the deletions of the witnesses that are gone
+    /// the histories differ, unless the watch delivers the deletions of the missing witnesses
     Doubtful,
 }
 
-/// Objects that are remembered. Checks are about the newest, then the second, fourth and eighth: at most four requests.
+/// Witnesses that are kept. Checks use the newest, then the second, fourth and eighth: at most four requests.
 const MOST: usize = 8;
 
 // === impl Witnesses ===
 
 impl Witnesses {
-    /// The change of an object that came after all others.
+    /// Adds a change that is newer than all others.
     pub(super) fn changed(&mut self, witness: Witness) {
         self.0.retain(|known| known.name != witness.name);
         self.0.push_front(witness);
         self.0.truncate(MOST);
     }
 
-    /// An object of a list, whose objects come in no order. One without a number for a version is left out.
+    /// Adds an object of a list, whose objects are unordered. Objects without a numeric version are ignored.
     pub(super) fn listed(&mut self, name: &ObjectName, version: &str) {
         if compare_versions(version, version).is_none() {
             return;
@@ -106,7 +106,7 @@ impl Witnesses {
 // === impl History ===
 
 impl History {
-    /// These changes came after all others.
+    /// Adds changes that are newer than all others.
     pub(super) fn changed(&mut self, changes: Witnesses) {
         let awaited = self.gone.len();
         for witness in changes.0.into_iter().rev() {
@@ -119,24 +119,24 @@ impl History {
         }
     }
 
-    /// The next round of checks begins with the newest witness, since another server, or a restored one, may answer it. What
-    /// the round so far found counts no more; a list that is to follow from it comes, whatever the watch delivers.
+    /// Begins another round of checks with the newest witness, since another server, or a restored one, may answer. The results
+    /// of the round so far are dropped; a full list that is already due stays due, whatever the watch delivers.
     pub(super) fn again(&mut self) {
         self.place = 0;
         self.gone.clear();
     }
 
-    /// A list is complete, and these objects of it changed last.
+    /// Begins anew after a complete list; `witnesses` are its objects that changed last.
     pub(super) fn restart(&mut self, witnesses: Witnesses) {
         *self = Self { witnesses, ..Self::default() };
     }
 
-    /// The name of the object to check; `None` where no object is known.
+    /// The name of the object to check; `None` if no object is known.
     pub(super) fn name(&self) -> Option<&ObjectName> {
         self.witnesses.0.get(self.place).map(|witness| &witness.name)
     }
 
-    /// The check's object has this version, or isn't there, while everything up to `known` has been delivered.
+    /// Evaluates a check: the object has the version `found`, or doesn't exist, and everything up to `known` has been delivered.
     pub(super) fn found(&mut self, found: Option<&str>, known: &str) -> Finding {
         self.lag = None;
         if self.place == 0 {
@@ -168,8 +168,7 @@ impl History {
         if is_other || !self.gone.is_empty() { Finding::Doubtful } else { Finding::Same }
     }
 
-    /// Lists anew in a while, at a time of chance, since all nodes may be in that case. Further doubts put it off only up
-    /// to a bound.
+    /// Schedules a full list with jitter, since all nodes may need one. Further doubts postpone it only up to a bound.
     pub(super) fn doubt(&mut self, now: Instant, timing: &Timing, dice: &mut Dice) {
         let bound = Duration::from_millis(timing.verify_millis.end.saturating_mul(2));
         let by = *self.list_by.get_or_insert(now + bound);
@@ -177,8 +176,8 @@ impl History {
         self.list_at = Some((now + wait).min(by));
     }
 
-    /// The server hasn't come to this version, up to which everything has been delivered. True if that has been so for long
-    /// enough to take it for restored; the next check follows in a while otherwise.
+    /// Notes that the server is behind this version, up to which everything has been delivered. True if it has lagged long enough
+    /// to count as restored from a backup; schedules the next check otherwise.
     pub(super) fn lags(&mut self, known: &str, now: Instant, timing: &Timing, dice: &mut Dice) -> bool {
         self.frozen.get_or_insert_with(|| known.into());
         let until = match self.lag {
@@ -191,12 +190,12 @@ impl History {
         false
     }
 
-    /// True if a round of checks has begun and not ended.
+    /// True during a round of checks.
     pub(super) fn is_under_way(&self) -> bool {
         self.place > 0
     }
 
-    /// True if a list is to come, at its time.
+    /// True if a full list is scheduled.
     pub(super) fn is_doubted(&self) -> bool {
         self.list_at.is_some()
     }

@@ -1,4 +1,4 @@
-//! A list in pages, each delivered as its bytes arrive.
+//! Paged lists, decoded and delivered as their bytes arrive; and checks of single objects.
 
 use std::time::Instant;
 
@@ -11,11 +11,11 @@ use super::reflector::{Reflector, Stop};
 use super::resource::Recency;
 use ferry_client::Verb;
 
-/// Empty pages that may follow each other. Even a server that filters after paging doesn't send many.
+/// Most consecutive empty pages. Even a server that filters after paging doesn't send many.
 const MOST_EMPTY_PAGES: usize = 3;
 
 impl Reflector {
-    /// All pages.
+    /// Lists all pages.
     pub(super) async fn list(&mut self, recency: &Recency) -> Result<(), Stop> {
         self.outlet.begin();
         let mut path = self.resource.list(recency);
@@ -28,7 +28,7 @@ impl Reflector {
             if let Some((name, version)) = newest {
                 witnesses.listed(&name, &version);
             }
-            // Should the pages be of different moments, then the watch has to begin at the earliest.
+            // If the pages have different versions, the watch has to begin at the earliest.
             let version = &*version.get_or_insert(resource_version);
             let Some(token) = continue_token.filter(|token| !token.is_empty()) else {
                 self.outlet.complete();
@@ -38,14 +38,14 @@ impl Reflector {
             };
             empty = if self.outlet.listed() == before { empty + 1 } else { 0 };
             if empty > MOST_EMPTY_PAGES {
-                let text = format!("the list has no end: over {MOST_EMPTY_PAGES} empty pages in a row");
+                let text = format!("endless list: over {MOST_EMPTY_PAGES} empty pages in a row");
                 return Err(Failure::new(Cause::Endless, text).into());
             }
             path = self.resource.page(&token);
         }
     }
 
-    /// Asks for one object. Nothing of the answer is delivered.
+    /// Reads one object's version. The object isn't delivered.
     pub(super) async fn check(&mut self, name: Option<ObjectName>, version: &str) -> Result<(), Stop> {
         let name = name.unwrap_or_else(|| self.resource.common());
         let (mut body, encoding) = self.open(Verb::List, self.resource.only(&name, version)).await?;
@@ -54,12 +54,12 @@ impl Reflector {
         while let Some(bytes) = self.chunk(&mut body, self.timing.list_silence).await? {
             decoder.push(&bytes, &mut items)?;
             if items.len() > 1 {
-                let text = "the server has several objects of one name";
+                let text = "the server returned several objects of one name";
                 return Err(Failure::new(Cause::Endless, text).into());
             }
         }
         let newest = decoder.finish()?.newest;
-        // A selector that isn't understood may bring another one.
+        // A server that ignores the selector may return another object.
         let found = newest.filter(|(of, _)| *of == name).map(|(_, version)| version);
         self.plan.checked(found.as_deref(), Instant::now());
         Ok(())

@@ -1,8 +1,8 @@
-//! The cluster's API server as a source: a list of each kind, then a watch that goes on from it, whatever the server
-//! and the network do. What is known stays in force meanwhile.
+//! The API server as a source: lists each kind, then watches from that version, through all failures of server and network. The
+//! last known state stays in force meanwhile.
 //!
-//! Every kind has a task of its own on one thread. Its `Plan` decides what to ask for and when; its `Reflector` asks,
-//! hands what comes to its `Outlet`, and counts a version as known only after that.
+//! Each kind has a task, all on one thread. Its `Plan` decides on the next request and its time; its `Reflector` sends it,
+//! passes the objects to its `Outlet`, and advances the known version only after that.
 
 mod attempt;
 mod failure;
@@ -40,25 +40,25 @@ use crate::health::Freshness;
 use ferry_client::Client;
 use ferry_client::backoff::Dice;
 
-/// Every kind that is asked for. The Node comes first, since nothing can be decided without it.
+/// All kinds that are followed. The Node comes first, since no Service can be resolved without it.
 pub const KINDS: [Kind; 4] = [Kind::Node, Kind::Service, Kind::EndpointSlice, Kind::ServiceCidr];
 
-/// What a source is made with.
+/// Settings of a source.
 #[derive(Debug)]
 pub struct Setup {
-    /// asks the server
+    /// client of the API server
     pub client: Client,
     /// the server's URL, for logs
     pub server: String,
-    /// the one Node that counts
+    /// name of this node's Node object
     pub node_name: String,
-    /// is told how each kind is doing
+    /// receives the freshness of each kind
     pub freshness: Arc<Freshness>,
-    /// how long things may take
+    /// times and bounds
     pub timing: Timing,
 }
 
-/// The objects of a cluster; and on the same thread, over the same connections, what is told to the cluster.
+/// Follows the objects of a cluster, and writes Events on the same thread and connections.
 #[derive(Debug)]
 pub struct ApiSource {
     setup: Setup,
@@ -67,7 +67,10 @@ pub struct ApiSource {
 }
 
 impl ApiSource {
-    /// Makes everything ready and asks nothing yet. Fails if the system has no room for another runtime.
+    /// Prepares the source without sending a request.
+    ///
+    /// # Errors
+    /// If the runtime can't be created: the system's error.
     pub fn new(setup: Setup, events: Writer) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { setup, events, runtime })
@@ -94,7 +97,7 @@ impl Setup {
         for kind in KINDS {
             tasks.spawn(self.reflector(kind, sink.clone(), Arc::clone(&turns)).run());
         }
-        // The first that finds the core gone is enough.
+        // The first task that finds the core gone ends all.
         tasks.join_next().await.and_then(Result::ok).unwrap_or(Closed)
     }
 

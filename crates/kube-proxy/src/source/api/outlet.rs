@@ -1,4 +1,4 @@
-//! From what the server says about one kind to events for the core.
+//! Converts one kind's lists and watches to events for the core.
 
 use std::collections::HashMap;
 
@@ -8,17 +8,17 @@ use ferry_model::store::Event;
 
 use crate::source::{Closed, Sink};
 
-/// Collects a kind's events and hands them over.
+/// Collects a kind's events and delivers them.
 #[derive(Debug)]
 pub(super) struct Outlet {
     kind: Kind,
     sink: Sink,
     events: Vec<Event>,
-    /// a list has begun and the core has not been told
+    /// a list has begun, and its Restart isn't delivered yet
     restart: bool,
-    /// objects of the list that runs, readable or not
+    /// objects of the current list, malformed ones included
     listed: usize,
-    /// the list that runs has an object that can't be read, not even its name
+    /// the current list has a malformed object whose name is unreadable, too
     nameless: bool,
     /// a list was complete
     synced: bool,
@@ -27,31 +27,31 @@ pub(super) struct Outlet {
     unreadable: UnreadableObjects,
 }
 
-/// Our own Node. Its last facts stay in force when it is gone, so its lists never say that it is.
+/// This node's Node object. Its last facts stay in force after its deletion, so no deletion is delivered.
 #[derive(Debug)]
 struct OwnNode {
     name: ObjectName,
-    /// the list that runs has it
+    /// the current list has it
     seen: bool,
-    /// it has been said that there is none
+    /// its absence has been logged
     missing: bool,
 }
 
-/// Objects whose last state could not be read, with the reason.
+/// Malformed objects, with the reason.
 #[derive(Debug, Default)]
 struct UnreadableObjects {
     reasons: HashMap<Option<ObjectName>, String>,
-    /// it has been said that there are too many to name
+    /// it has been logged that there are too many to name
     overflown: bool,
 }
 
-/// Unreadable objects that are remembered.
+/// Most malformed objects that are kept.
 const MOST_UNREADABLE: usize = 1024;
 
 // === impl Outlet ===
 
 impl Outlet {
-    /// For one kind; of Nodes only this one counts.
+    /// An outlet for one kind; of Nodes, only this one is delivered.
     pub(super) fn new(kind: Kind, node_name: &str, sink: Sink) -> Self {
         let node = (kind == Kind::Node).then(|| OwnNode {
             name: ObjectName::cluster_wide(node_name),
@@ -71,7 +71,7 @@ impl Outlet {
         }
     }
 
-    /// A list begins.
+    /// Begins a list.
     pub(super) fn begin(&mut self) {
         self.listed = 0;
         self.nameless = false;
@@ -86,7 +86,7 @@ impl Outlet {
         self.listed
     }
 
-    /// An object of a list or watch, if it could be read.
+    /// Adds an object of a list or watch, or its decoding error.
     pub(super) fn object(&mut self, object: Result<KubeObject, Unreadable>) {
         self.listed += 1;
         match object {
@@ -102,7 +102,7 @@ impl Outlet {
             }
             node.seen = true;
             if std::mem::take(&mut node.missing) {
-                tracing::info!(node = %node.name, "The Node is there");
+                tracing::info!(node = %node.name, "Found this node's Node object");
             }
         }
         self.unreadable.forget(object.name());
@@ -117,20 +117,20 @@ impl Outlet {
             if object.misnamed {
                 return;
             }
-            // Of one without a name this is not known; that it is there is more likely than that it is gone.
+            // A nameless object may be this Node: more likely than that the Node is deleted.
             node.seen = true;
         }
         let (name, misnamed) = (object.name.clone(), object.misnamed);
         self.unreadable.complain(object);
         match name {
             Some(name) => self.push(Event::Unreadable(self.kind, name)),
-            // It is none of those that are known.
+            // It can't be any of the known objects.
             None if misnamed => {}
             None => self.nameless = true,
         }
     }
 
-    /// An object is gone.
+    /// Adds the deletion of an object.
     pub(super) fn gone(&mut self, name: ObjectName) {
         if let Some(node) = &mut self.node {
             if name == node.name {
@@ -142,18 +142,18 @@ impl Outlet {
         self.push(Event::Delete(self.kind, name));
     }
 
-    /// There is no list, and none to wait for. What is known stays.
+    /// Completes a kind that the server doesn't serve, without a list. Known objects stay.
     pub(super) fn complete_without(&mut self) {
         self.events.push(Event::Synced(self.kind));
     }
 
-    /// The list that runs is complete.
+    /// Completes the current list.
     pub(super) fn complete(&mut self) {
         let again = std::mem::replace(&mut self.synced, true);
         if let Some(node) = self.node.as_mut().filter(|node| !node.seen) {
             node.miss();
         }
-        // An object without a name may be any of those that the list seems to lack, so none of them is taken for gone.
+        // A nameless object may be any of those missing in the list, so none of them counts as deleted.
         let keeps_all = std::mem::take(&mut self.nameless) || self.node.is_some();
         if !(again && keeps_all) {
             self.push(Event::Synced(self.kind));
@@ -167,7 +167,7 @@ impl Outlet {
         self.events.push(event);
     }
 
-    /// Hands over what has come since the last time. Waits while the core is busy.
+    /// Delivers the events collected since the last delivery. Waits while the core is busy.
     pub(super) async fn deliver(&mut self) -> Result<(), Closed> {
         self.sink.deliver_in_turn(std::mem::take(&mut self.events)).await
     }
@@ -178,7 +178,10 @@ impl Outlet {
 impl OwnNode {
     fn miss(&mut self) {
         if !std::mem::replace(&mut self.missing, true) {
-            tracing::warn!(node = %self.name, "The cluster has no Node of this name, what is known of it stays");
+            tracing::warn!(
+                node = %self.name,
+                "No Node object of this name (see --hostname-override), keeping its last known state"
+            );
         }
     }
 }
@@ -186,7 +189,7 @@ impl OwnNode {
 // === impl UnreadableObjects ===
 
 impl UnreadableObjects {
-    /// Says it, unless it has been said.
+    /// Logs a malformed object once per reason.
     fn complain(&mut self, object: Unreadable) {
         let Unreadable { kind, name, message, misnamed: _ } = object;
         if self.reasons.get(&name) == Some(&message) {
@@ -194,18 +197,18 @@ impl UnreadableObjects {
         }
         if self.reasons.len() >= MOST_UNREADABLE && !self.reasons.contains_key(&name) {
             if !std::mem::replace(&mut self.overflown, true) {
-                tracing::error!(%kind, "Too many objects can't be read, further ones are not named");
+                tracing::error!(%kind, "Too many malformed objects, not logging further ones");
             }
             return;
         }
         let object = name.as_ref().map_or_else(|| "unknown".to_owned(), ObjectName::to_string);
-        tracing::error!(%kind, object, err = message, "An object can't be read, what is known of it stays");
+        tracing::error!(%kind, object, err = message, "Malformed object, keeping its last known state");
         self.reasons.insert(name, message);
     }
 
-    /// This one can be read or is gone.
+    /// Forgets an object that is readable again or deleted.
     fn forget(&mut self, name: &ObjectName) {
-        // Almost always there are none, and this is done for each object.
+        // Fast path: called for each object, and the map is almost always empty.
         if !self.reasons.is_empty() && self.reasons.remove(&Some(name.clone())).is_some() {
             self.overflown = false;
         }

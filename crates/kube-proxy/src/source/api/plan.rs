@@ -1,7 +1,8 @@
-//! What to ask for next, and when: decided without a clock, a socket or a log, so that every fault can be tested.
+//! Decides on the next request of one kind and its time: list, watch or check. Pure, without clock, socket or log, so that every
+//! fault can be tested.
 //!
-//! A list is asked for as a stream first, in pages after any failure of that; then a watch continues from its version,
-//! which advances with what has been delivered and never before.
+//! A list is requested as a stream first, in pages after failures of that; then a watch continues from its version, which
+//! advances only after delivery.
 
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
@@ -16,70 +17,70 @@ use super::step::Step;
 use super::timing::Timing;
 use ferry_client::backoff::{Backoff, Dice};
 
-/// What follows from an attempt's end.
+/// Consequence of an attempt's end.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// nothing is wrong, go on after the pause
+    /// no failure: continue after the pause
     GoOn(Duration),
-    /// it failed
+    /// the attempt failed
     Failed {
         failure: Failure,
-        /// before the next step
+        /// pause before the next step
         pause: Duration,
-        /// it is nothing special
+        /// expected, not worth a warning
         quiet: bool,
-        /// the server had begun to answer
+        /// the server had sent a response head
         answered: bool,
     },
 }
 
-/// The position in a kind's history and the state of the troubles.
+/// Position in a kind's history, and the state of failures.
 #[derive(Debug)]
 pub(super) struct Plan {
     timing: Timing,
     dice: Dice,
-    /// everything up to here has been delivered; `None` without a complete list
+    /// version up to which everything has been delivered; `None` without a complete list
     version: Option<Box<str>>,
-    /// some list was complete
+    /// a list has been complete since the start
     listed: bool,
-    /// the last version that was delivered, also when it was given up: a list must not show anything older
+    /// the last delivered version, even if watches from it were given up: a list must not return an older state
     known: Option<Box<str>>,
-    /// the server doesn't know that version: a list must be of now
+    /// the server doesn't have that version: a list must return the latest state
     latest: bool,
     history: History,
-    /// streaming lists in a row that failed: after a second one the next list is in pages
+    /// consecutive failed streaming lists: after the second one the next list is paged
     failed_streams: u8,
-    /// streaming lists are not tried before
+    /// no streaming list before this time
     streaming_from: Option<Instant>,
-    /// streams that break, and what else goes wrong
+    /// backoff of broken streams and other failures
     trouble: Backoff,
-    /// a server that answers 429 or 5xx
+    /// backoff after 429 or 5xx
     failing: Backoff,
-    /// one that answers, and to no avail: it begins small when it comes after the other
+    /// backoff after rejections: begins small after another kind of failure
     refusals: Backoff,
-    /// only refusals have come since
+    /// start of an unbroken series of rejections
     refused_since: Option<Instant>,
     relists: Backoff,
     last_relist: Option<Instant>,
-    /// ends in a row that make the version doubtful
+    /// consecutive failures that cast doubt on the version
     doubts: u8,
-    /// watches in a row that ended without a byte
+    /// consecutive watches that ended without a byte
     mute: u8,
-    /// how long watches have been open since the last byte
+    /// total time of open watches since the last byte
     deaf: Duration,
-    /// streams that end well, but at once
+    /// backoff of streams that end properly, but at once
     hasty: Backoff,
-    /// the server was away, and hasn't answered since: it may have come back as an older one
+    /// the server was unreachable, and hasn't answered since: it may have been restored to an older state
     away: bool,
-    /// a watch ended before its time, and no list or watch has been answered since: the server may be restarting
+    /// a watch ended early, and no list or watch has been answered since: the server may be restarting
     interrupted: bool,
     attempt: Attempt,
 }
 
-/// So many streaming lists that fail one after the other lead to pages.
+/// Consecutive failures of streaming lists after which lists are paged.
 const STREAMS: u8 = 2;
 
-/// So many watches without a byte mean that something between keeps the bytes back until the end.
+/// Consecutive watches without a byte after which a proxy is assumed to buffer responses until their end.
 const MUTE: u8 = 2;
 
 impl Plan {
@@ -111,19 +112,19 @@ impl Plan {
         }
     }
 
-    /// An attempt to connect has failed, of this kind or another.
+    /// Notes a failed attempt to connect, of this kind or another.
     pub(super) fn missed(&mut self) {
         self.away |= self.listed;
         self.history.again();
     }
 
-    /// True if one kind is to ask for all: the server was away, or may be, and hasn't answered since.
+    /// True if kinds take turns: the server was unreachable, or may be, and hasn't answered since.
     pub(super) fn asks_in_turn(&self) -> bool {
         (self.away || self.interrupted) && !self.history.is_under_way()
     }
 
-    /// The server's watch cache begins with this version, as another kind found. Returns the pause before a list if the
-    /// known version is older: a watch from it would only be refused.
+    /// Takes over from another kind that the server's watch cache begins with this version. Returns the pause before a list if
+    /// the known version is older: a watch from it would only be rejected.
     pub(super) fn forgotten(&mut self, oldest: &str, now: Instant) -> Option<Duration> {
         let is_older = |known: &str| compare_versions(known, oldest) == Some(Ordering::Less);
         if !self.version.as_deref().is_some_and(is_older) {
@@ -148,7 +149,7 @@ impl Plan {
         step
     }
 
-    /// A watch from this version; before that a check, or a list in its time, where the server was away.
+    /// A watch from this version; after an outage, first a check, or a scheduled list.
     fn resume(&mut self, version: Box<str>, now: Instant) -> Step {
         if self.away && self.history.is_doubted() {
             self.doubt(now);
@@ -159,7 +160,7 @@ impl Plan {
         Step::Watch { version, seconds: self.seconds().min(left) }
     }
 
-    /// Everything is to be listed anew, in a while.
+    /// Schedules a full list.
     fn doubt(&mut self, now: Instant) {
         self.history.doubt(now, &self.timing, &mut self.dice);
     }
@@ -172,8 +173,7 @@ impl Plan {
         }
     }
 
-    /// How long the server is asked to keep a stream. Where something keeps all bytes back until the end, the end has
-    /// to come before the silence is taken for one.
+    /// Requested duration of a stream, in seconds. If a proxy buffers responses, the stream must end before the silence timeout.
     fn seconds(&mut self) -> u64 {
         match self.mute {
             0..MUTE => self.dice.among(&self.timing.watch_seconds),
@@ -181,7 +181,7 @@ impl Plan {
         }
     }
 
-    /// The server has begun to answer what was asked.
+    /// Notes the response's head.
     pub(super) fn answered(&mut self, now: Instant) {
         self.attempt.answered = Some(now);
         if !self.attempt.checking {
@@ -190,7 +190,7 @@ impl Plan {
         }
     }
 
-    /// The check has its answer: the version of the object that it is about, if that is there.
+    /// Takes a check's result: the version of its object, if that exists.
     pub(super) fn checked(&mut self, found: Option<&str>, now: Instant) {
         let known = self.version.as_deref().unwrap_or_default();
         let finding = self.history.found(found, known);
@@ -202,18 +202,18 @@ impl Plan {
         self.attempt.progress = true;
     }
 
-    /// These objects were changed last, and the changes are delivered.
+    /// Notes the last changes, after their delivery.
     pub(super) fn witnessed(&mut self, changes: Witnesses) {
         self.history.changed(changes);
     }
 
-    /// Bytes have come.
+    /// Notes received bytes.
     pub(super) fn heard(&mut self, now: Instant) {
         self.attempt.heard.get_or_insert(now);
         self.deaf = Duration::ZERO;
     }
 
-    /// True if bytes of this step's answer have come.
+    /// True if bytes of this step's response have been received.
     pub(super) fn is_heard(&self) -> bool {
         self.attempt.heard.is_some()
     }
@@ -223,17 +223,17 @@ impl Plan {
         self.attempt.checking
     }
 
-    /// Whether some list was complete.
+    /// True if a list has been complete since the start.
     pub(super) fn has_listed(&self) -> bool {
         self.listed
     }
 
-    /// Whether a list is complete, so that what comes now are changes.
+    /// True if the current list is complete, so that further events are changes.
     pub(super) fn is_complete(&self) -> bool {
         self.version.is_some()
     }
 
-    /// A list is complete and delivered; these objects of it were changed last.
+    /// Notes a list that is complete and delivered; `witnesses` are its objects that changed last.
     pub(super) fn listed(&mut self, version: Box<str>, witnesses: Witnesses) {
         self.known = Some(version.clone());
         self.version = Some(version);
@@ -245,7 +245,7 @@ impl Plan {
         self.progressed();
     }
 
-    /// Everything up to this version is delivered. A version that isn't newer changes nothing. Says whether it is.
+    /// Advances the version up to which everything is delivered. False, without a change, if it isn't newer.
     pub(super) fn advanced(&mut self, version: Box<str>) -> bool {
         let known = self.version.as_deref();
         let is_new = known.is_some_and(|known| match compare_versions(&version, known) {
@@ -273,24 +273,24 @@ impl Plan {
         self.refused_since = None;
     }
 
-    /// Whether a server that has come to this version is behind what we know, as one restored from a backup is.
+    /// True if a server at this version is behind the known one, as after a restore from a backup.
     pub(super) fn is_behind(&self, version: &str) -> bool {
         self.version.as_deref().is_some_and(|known| compare_versions(version, known) == Some(Ordering::Less))
     }
 
-    /// Whether the server has done nothing but refuse for a while, so that it means it.
+    /// True if the server has only sent rejections for a while, so that they count as permanent.
     pub(super) fn is_refused(&self, now: Instant) -> bool {
         self.refused_since.is_some_and(|since| now.saturating_duration_since(since) >= self.timing.refusal_grace)
     }
 
-    /// It isn't offered: ask as at the start, after the pause.
+    /// The server doesn't serve the kind: begins as at the start, after the returned pause.
     pub(super) fn rest(&mut self) -> Duration {
         self.version = None;
         self.failed_streams = 0;
         self.timing.optional_retry
     }
 
-    /// The step has ended; without a failure if it came to its proper end.
+    /// Ends the step; `failure` is `None` after its proper end.
     pub(super) fn ended(&mut self, failure: Option<Failure>, now: Instant) -> Verdict {
         let attempt = self.attempt;
         let lasted = |since: Option<Instant>| {
@@ -309,23 +309,23 @@ impl Plan {
             self.mute = 0;
         }
         let failure = if self.is_deaf(now) {
-            Some(Failure::new(Cause::Behind, "the server keeps watches open and says nothing"))
+            Some(Failure::new(Cause::Behind, "the server keeps watches open and sends nothing"))
         } else {
             failure
         };
         let failure = match failure {
             None if worked => return Verdict::GoOn(self.after_a_good_end(now)),
-            None => Failure::new(Cause::Short, "it ended at once and brought nothing"),
+            None => Failure::new(Cause::Short, "the stream ended at once without an event"),
             Some(failure) => failure,
         };
         let quiet = match failure.cause {
-            // The watch that follows is refused, too, and that is logged.
+            // The watch that follows is rejected, too, and that is logged.
             Cause::Refused { .. } if attempt.checking => true,
             Cause::Interrupted => worked,
-            // Some servers send no bookmarks, and one that is gone shows at the next step.
+            // Some servers send no bookmarks, and an unreachable one shows at the next step.
             Cause::Silent => self.is_complete() && attempt.answered.is_some(),
             Cause::Expired => self.is_first_relist(now),
-            // Older servers don't know streaming lists.
+            // Older servers don't support streaming lists.
             Cause::Unsupported | Cause::Refused { code: 400 | 422, .. } => attempt.streaming && !self.is_complete(),
             _ => false,
         };
@@ -341,7 +341,7 @@ impl Plan {
         Verdict::Failed { failure, pause, quiet, answered: attempt.answered.is_some() }
     }
 
-    /// A server or proxy that ends each stream at once would be asked without a break.
+    /// The pause after a proper end: a server or proxy that ends each stream at once must not cause a busy loop.
     fn after_a_good_end(&mut self, now: Instant) -> Duration {
         let lasted = self.attempt.began.is_some_and(|began| now.saturating_duration_since(began) >= self.timing.brief);
         if lasted {
@@ -351,7 +351,7 @@ impl Plan {
         self.hasty.next(self.timing.short_limit, &mut self.dice)
     }
 
-    /// Whether the server has told nothing for too long, in watches that were open.
+    /// True if open watches have been silent for too long in total.
     fn is_deaf(&mut self, now: Instant) -> bool {
         let Attempt { answered: Some(answered), heard: None, checking: false, .. } = self.attempt else { return false };
         if self.is_complete() {
@@ -364,7 +364,7 @@ impl Plan {
         is_deaf
     }
 
-    /// Draws the consequences of a failure and says how long to wait, as far as we decide that.
+    /// Draws the consequences of a failure; returns the pause without regard to the server's Retry-After.
     fn after(&mut self, failure: &Failure, now: Instant) -> Duration {
         let attempt = self.attempt;
         if !self.is_complete() {
@@ -376,7 +376,7 @@ impl Plan {
         let is_future = failure.cause == Cause::Future;
         let known = self.version.as_deref().unwrap_or_default();
         if is_future && attempt.checking && !self.history.lags(known, now, &self.timing, &mut self.dice) {
-            // One of several servers may be behind the others. The watch waits there until it has caught up.
+            // One of several API servers may lag behind the others. A watch waits there until it has caught up.
             self.away = false;
             return Duration::ZERO;
         }
@@ -390,10 +390,10 @@ impl Plan {
         }
         let pause = self.back_off(failure.cause, now);
         if attempt.checking {
-            // Access may be refused for a moment only, by a server that has just started.
+            // A server that has just started may reject access for a moment only.
             let is_passing = failure.is_refused_access() && !self.is_refused(now);
             if failure.cause.is_answer() && !is_passing {
-                // It can't be found out this way.
+                // The check can't answer the question.
                 self.doubt(now);
             }
             return pause;
@@ -401,7 +401,7 @@ impl Plan {
         if self.is_complete() && self.is_doubtful(failure.cause) { pause.max(self.relist(now)) } else { pause }
     }
 
-    /// The next wait after failures of this sort.
+    /// The next backoff after failures of this class.
     fn back_off(&mut self, cause: Cause, now: Instant) -> Duration {
         let refused = cause.code().is_some_and(|code| (400..500).contains(&code) && code != 429);
         if refused {
@@ -412,7 +412,7 @@ impl Plan {
         let Timing { backoff_limit, short_limit, refusal_limit, floor, .. } = self.timing;
         let costly = cause == Cause::Endless || cause == Cause::Broken && !self.is_complete();
         let (backoff, limit) = match cause {
-            // The next attempt to connect is waited for where it is made.
+            // The client itself paces attempts to connect.
             Cause::Unreached => return floor.mul_f64(1.0 + self.dice.fraction()),
             Cause::Unequipped => (&mut self.trouble, short_limit),
             _ if costly || self.is_refused(now) => (&mut self.refusals, refusal_limit),
@@ -434,13 +434,13 @@ impl Plan {
                 self.streaming_from = now.checked_add(self.timing.streaming_retry);
             }
         } else {
-            // A token that has expired shows nothing against pages.
+            // An expired continue token is no argument against paged lists.
             self.failed_streams = if cause == Cause::Expired { STREAMS } else { 0 };
         }
         self.latest |= cause == Cause::Expired;
     }
 
-    /// Whether it is better to list anew than to ask again from the same version.
+    /// True if a full list is better than another request from the same version.
     fn is_doubtful(&mut self, cause: Cause) -> bool {
         let most = match cause {
             Cause::Refused { code: 401 | 403 | 408 | 429 | 502..=504, .. } => return false,
@@ -457,8 +457,8 @@ impl Plan {
         self.last_relist.is_none_or(|last| now.saturating_duration_since(last) > self.timing.relist_memory)
     }
 
-    /// Gives the version up. At once for the first time in a while: lists are costly, also for the server, and one that
-    /// completes is no reason to ask for the next one sooner.
+    /// Gives up the version and returns the pause before a full list: none for the first in a while. Lists are costly for the
+    /// server, too, and a completed one is no reason to request the next one sooner.
     fn relist(&mut self, now: Instant) -> Duration {
         let is_first = self.is_first_relist(now);
         self.version = None;

@@ -1,4 +1,4 @@
-//! One kind's way from the server to the core: carries out what the plan says, for ever.
+//! Follows one kind: executes the steps of its plan for ever, and delivers the objects to the core.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,15 +33,15 @@ pub(super) struct Reflector {
     pub(super) report: Report,
     /// pacing of requests while the server is away
     pub(super) turns: Arc<Turns>,
-    /// held while this kind is the one that asks
+    /// held while this kind is the one that sends requests
     pub(super) turn: Option<Turn>,
-    /// the server's returns when the last step ended
+    /// number of the server's returns at the end of the last step
     pub(super) returns: u64,
-    /// the server's absences when the last step ended
+    /// number of the server's absences at the end of the last step
     pub(super) absences: u64,
-    /// attempts to connect that had failed when the last step began
+    /// failed attempts to connect at the beginning of the last step
     pub(super) failures: u64,
-    /// the status that a kind was refused with that need not be there
+    /// status with which the server rejected an optional kind
     pub(super) absence: Option<u16>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Reflector {
 pub(super) enum Stop {
     /// the core has ended
     Closed(Closed),
-    /// it failed
+    /// the step failed
     Failed(Failure),
 }
 
@@ -66,7 +66,7 @@ impl Reflector {
             }
             if self.plan.asks_in_turn() && self.turn.is_none() {
                 self.take_turn().await;
-                // The kind that had the turn has met these.
+                // The kind that had the turn has handled these failures.
                 self.failures = self.client.failures();
             }
             let step = self.plan.begin(Instant::now());
@@ -103,7 +103,7 @@ impl Reflector {
         }
     }
 
-    /// Waits until it is this kind's turn to ask, or the server is back.
+    /// Waits until this kind has the turn, or the server is back.
     async fn take_turn(&mut self) {
         let courtesy = if self.is_best() { Duration::ZERO } else { self.timing.courtesy };
         loop {
@@ -124,21 +124,21 @@ impl Reflector {
         }
     }
 
-    /// Another kind may have found the server away since.
+    /// Takes over that another kind has found the server unreachable.
     fn meet_absence(&mut self) {
         if self.turns.absences() != self.absences {
             self.plan.missed();
         }
     }
 
-    /// Another kind has found the server back.
+    /// Takes over that another kind has found the server back.
     async fn resume_after(&mut self, Back { oldest }: Back) {
         self.meet_absence();
         let pause = oldest.and_then(|oldest| self.plan.forgotten(&oldest, Instant::now()));
         sleep(pause.unwrap_or_default()).await;
     }
 
-    /// The server is back, and versions before this one are too old for it: the other kinds go on.
+    /// Ends the turn: the server is back, versions before `oldest` are too old for it, and the other kinds continue.
     pub(super) fn pass_turn(&mut self, oldest: Option<Box<str>>) {
         if let Some(turn) = self.turn.take() {
             self.turns.is_back(turn, oldest);
@@ -157,7 +157,7 @@ impl Reflector {
             Cause::Expired if self.is_best() => {
                 self.pass_turn(failure.oldest().map(Into::into));
             }
-            // The watch caches of other kinds may reach further back: the next kind takes the turn.
+            // The watch caches of other kinds may reach further back: the next kind gets the turn.
             Cause::Expired => self.turn = None,
             Cause::Future | Cause::Behind => self.pass_turn(None),
             _ => {
@@ -168,8 +168,8 @@ impl Reflector {
         }
     }
 
-    /// Services change seldom: a version of theirs that is too old shows that the server has started anew, and so is too old
-    /// for all kinds. The watch cache of other kinds may be short for the number of their changes.
+    /// True for Services, the best kind to ask first. They change rarely: if their version is too old, the server has restarted,
+    /// and the versions of all kinds are too old. Other kinds' watch caches may be short because of their many changes.
     fn is_best(&self) -> bool {
         self.kind() == Kind::Service
     }
@@ -178,7 +178,7 @@ impl Reflector {
         self.resource.kind
     }
 
-    /// Says what is to be said about a step's end, and how long to wait before the next one.
+    /// Logs the end of a step; returns the pause before the next one.
     async fn conclude(&mut self, verb: Verb, failure: Option<Failure>) -> Result<Duration, Closed> {
         let now = Instant::now();
         let refusal = failure.as_ref().filter(|_| self.resource.optional).and_then(|failure| failure.cause.code());
@@ -190,7 +190,7 @@ impl Reflector {
         if let (Some(403), Some(failure), false) = (refusal, &failure, self.plan.has_listed())
             && self.do_without(403, failure)
         {
-            // Nobody waits for what may never be allowed.
+            // The core doesn't wait for a kind that may never be allowed.
             self.outlet.complete_without();
             self.outlet.deliver().await?;
         }
@@ -212,7 +212,7 @@ impl Reflector {
         })
     }
 
-    /// The cluster doesn't have this kind, or not for us, and it need not.
+    /// Pauses an optional kind that the server doesn't serve, or not to this client.
     async fn rest(&mut self, code: u16, failure: &Failure) -> Result<Duration, Closed> {
         if code == 404 {
             self.outlet.begin();
@@ -224,12 +224,12 @@ impl Reflector {
         Ok(self.plan.rest())
     }
 
-    /// Says so, unless it has been said. Whether it had to be.
+    /// Logs once that the kind is missing; true if it did.
     fn do_without(&mut self, code: u16, failure: &Failure) -> bool {
         let is_news = self.absence.replace(code) != Some(code);
         if is_news {
             let resource = self.resource.name;
-            tracing::info!(resource, err = %failure, "The API server doesn't offer this, it is done without");
+            tracing::info!(resource, err = %failure, "API server doesn't serve this resource, continuing without it");
         }
         is_news
     }
@@ -238,25 +238,25 @@ impl Reflector {
     pub(super) fn listed(&mut self, version: Box<str>, witnesses: Witnesses) {
         let (resource, objects) = (self.resource.name, self.outlet.listed());
         if self.absence.take().is_some() {
-            tracing::info!(resource, objects, "The API server offers this now");
+            tracing::info!(resource, objects, "API server serves this resource now");
         } else {
-            tracing::debug!(resource, objects, version = &*version, "A list is complete");
+            tracing::debug!(resource, objects, version = &*version, "List complete");
         }
         self.plan.listed(version, witnesses);
         self.freshness.synced(self.kind());
         self.report.works();
     }
 
-    /// Whether the list that runs has come to its bound.
+    /// Checks the number of objects of the current list.
     pub(super) fn check_size(&self) -> Result<(), Failure> {
         let most = self.timing.most_objects;
         if self.outlet.listed() <= most {
             return Ok(());
         }
-        Err(Failure::new(Cause::Endless, format!("the list has no end: over {most} objects")))
+        Err(Failure::new(Cause::Endless, format!("endless list: over {most} objects")))
     }
 
-    /// Asks, and returns the body of a good answer.
+    /// Sends a request; returns the body of a successful response.
     pub(super) async fn open(&mut self, verb: Verb, path_and_query: String) -> Result<(Body, Encoding), Failure> {
         let call = Call { verb, resource: self.resource.name, path_and_query, body: Bytes::new() };
         let answer = self.client.ask(&call).await?;
@@ -265,12 +265,12 @@ impl Reflector {
         }
         let Some(encoding) = answer.encoding else {
             let content_type = answer.content_type.escape_debug();
-            let text = format!("the answer's content type is neither JSON nor protobuf: \"{content_type}\"");
+            let text = format!("the response's content type is neither JSON nor protobuf: \"{content_type}\"");
             return Err(Failure::new(Cause::Foreign, text));
         };
         let now = Instant::now();
         self.plan.answered(now);
-        // A check doesn't show that lists and watches work.
+        // A check doesn't prove that lists and watches work.
         if !self.plan.is_checking() {
             self.freshness.connected(self.kind(), now);
             self.report.answered();
@@ -278,15 +278,15 @@ impl Reflector {
         Ok((answer.body, encoding))
     }
 
-    /// What a server says that doesn't do what was asked.
+    /// Reads an unsuccessful response.
     async fn refusal(&self, answer: Answer) -> Failure {
         let retry_after = answer.retry_after;
         let status = answer.refusal(self.timing.refusal).await;
         Failure::status(&status, false).after(retry_after)
     }
 
-    /// The next bytes of a body. While the core is busy, this kind waits for it and reads nothing; that isn't taken for the
-    /// server's silence, which is counted from here.
+    /// The next bytes of a body. While the core is busy, this kind waits and reads nothing; that doesn't count as the server's
+    /// silence, which is measured from this call.
     pub(super) async fn chunk(&mut self, body: &mut Body, silence: Duration) -> Result<Option<Bytes>, Failure> {
         let is_first = self.turn.is_some() && !self.plan.is_checking() && !self.plan.is_heard();
         let early = if is_first { timeout(self.timing.verdict.min(silence), body.chunk()).await.ok() } else { None };
@@ -299,7 +299,7 @@ impl Reflector {
             timeout(silence, body.chunk()).await
         };
         let Ok(chunk) = chunk else {
-            return Err(Failure::new(Cause::Silent, format!("nothing came for {} s", silence.as_secs_f32())));
+            return Err(Failure::new(Cause::Silent, format!("no data for {} s", silence.as_secs_f32())));
         };
         let chunk = chunk?;
         if chunk.is_some() {

@@ -1,22 +1,22 @@
-//! Says what goes wrong with a kind once, and when it works again.
+//! Logs failures of one kind once, and its recovery.
 
 use std::sync::Arc;
 
 use super::failure::{Cause, Failure};
 use ferry_client::Verb;
 
-/// What has been said about one kind since it last worked.
+/// Failures of one kind that were logged since it last worked.
 #[derive(Debug)]
 pub(super) struct Report {
     resource: &'static str,
     server: Arc<str>,
-    /// texts without their numbers: those may be times, ports or versions, and others each time
+    /// messages without their numbers, which may be times, ports or versions, and differ each time
     said: Vec<(Verb, Cause, String)>,
-    /// some failure came after the server had begun to answer: that it begins to answer proves nothing then
+    /// a failure came after a response head: then a response head is no proof of recovery
     late: bool,
 }
 
-/// Different failures that are named in one time of trouble.
+/// Most distinct failures that are logged before a recovery.
 const MOST: usize = 16;
 
 impl Report {
@@ -24,7 +24,7 @@ impl Report {
         Self { resource, server, said: Vec::new(), late: false }
     }
 
-    /// A request of this verb has failed.
+    /// Logs a failed request of this verb, unless the same was logged before.
     pub(super) fn failed(&mut self, verb: Verb, failure: &Failure, answered: bool) {
         self.late |= answered;
         let text = (verb, failure.cause, without_numbers(&failure.to_string()));
@@ -33,31 +33,31 @@ impl Report {
         }
         let (verb, resource, server) = (verb.as_str(), self.resource, &*self.server);
         if failure.is_refused_access() {
-            tracing::error!(verb, resource, server, err = %failure, "The API server refuses access, asking goes on");
+            tracing::error!(verb, resource, server, err = %failure, "API server refuses access, retrying");
         } else {
-            tracing::warn!(verb, resource, server, err = %failure, "Asking the API server failed, what is known stays");
+            tracing::warn!(verb, resource, server, err = %failure, "Request to the API server failed, keeping the known state");
         }
         self.said.push(text);
     }
 
-    /// A request has failed in a way that is nothing special.
+    /// Traces an expected failure.
     pub(super) fn passed(&self, verb: Verb, failure: &Failure) {
-        tracing::trace!(verb = verb.as_str(), resource = self.resource, err = %failure, "A request to the API server ended");
+        tracing::trace!(verb = verb.as_str(), resource = self.resource, err = %failure, "Request to the API server ended");
     }
 
-    /// The server has begun to answer.
+    /// Notes a response head.
     pub(super) fn answered(&mut self) {
         if !self.late {
             self.works();
         }
     }
 
-    /// The server has told something new.
+    /// Notes new data of the server: logs the recovery.
     pub(super) fn works(&mut self) {
         if self.said.is_empty() {
             return;
         }
-        tracing::info!(resource = self.resource, server = &*self.server, "The API server works again");
+        tracing::info!(resource = self.resource, server = &*self.server, "Requests to the API server succeed again");
         self.said.clear();
         self.late = false;
     }
@@ -122,7 +122,7 @@ mod tests {
             report.failed(Verb::Watch, &unreached("refused"), false);
         });
         assert_eq!(log.len(), 3, "{log:?}");
-        assert!(log[1].starts_with('I') && log[1].contains("works again"), "{}", log[1]);
+        assert!(log[1].starts_with('I') && log[1].contains("succeed again"), "{}", log[1]);
         assert!(log[2].contains("refused"));
     }
 

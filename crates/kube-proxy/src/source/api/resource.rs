@@ -1,30 +1,30 @@
-//! What is asked for: the paths and queries of each kind, as upstream's proxy asks.
+//! Paths and queries of the requests for each kind, as upstream's proxy sends them.
 
 use std::fmt::Write as _;
 
 use ferry_api::object::{Kind, ObjectName};
 
-/// One kind of objects as the API server offers it.
+/// One kind of objects as a resource of the API server.
 #[derive(Clone, Debug)]
 pub(super) struct Resource {
     pub(super) kind: Kind,
     /// plural and group, as in error texts of the server
     pub(super) name: &'static str,
     path: &'static str,
-    /// selectors as they stand at the end of a query
+    /// selectors, in the form of the end of a query
     selectors: String,
-    /// a cluster need not have it
+    /// the cluster may lack it
     pub(super) optional: bool,
 }
 
-/// Which state a list may show.
+/// Required recency of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Recency {
-    /// whatever the server has at hand
+    /// any state in the server's cache
     Any,
-    /// that of this version or a later one, which the server has at hand, too, if it has come that far
+    /// the state of this version or a later one, from the server's cache once that has reached it
     Since(Box<str>),
-    /// nothing older than now: the server has to ask its store
+    /// the latest state: the server has to read its store
     Latest,
 }
 
@@ -32,7 +32,7 @@ pub(super) enum Recency {
 const PAGE: usize = 500;
 
 impl Resource {
-    /// What to ask about a kind, on this node.
+    /// The resource of a kind, selected for this node.
     pub(super) fn new(kind: Kind, node_name: &str) -> Self {
         let (name, path, label, field, optional) = match kind {
             Kind::Service => (
@@ -63,7 +63,7 @@ impl Resource {
         Self { kind, name, path, selectors, optional }
     }
 
-    /// A watch that begins with all objects and says where they end.
+    /// A streaming list: a watch that begins with all objects and marks their end.
     pub(super) fn streaming_list(&self, recency: &Recency, seconds: u64) -> String {
         let Self { path, selectors, .. } = self;
         let version = match recency {
@@ -77,7 +77,7 @@ impl Resource {
         )
     }
 
-    /// The first page of a list. One of a version has no limit: with that, many servers would ask their store.
+    /// The first page of a list. A list at a version has no limit, since with a limit many servers would read their store.
     pub(super) fn list(&self, recency: &Recency) -> String {
         let Self { path, selectors, .. } = self;
         match recency {
@@ -87,8 +87,7 @@ impl Resource {
         }
     }
 
-    /// One object, if it is there and selected, as it is at a version or later: found by its name in what the server has at
-    /// hand.
+    /// One object by its name, if it exists and is selected, at a version or later, from the server's cache.
     pub(super) fn only(&self, name: &ObjectName, version: &str) -> String {
         let Self { path, selectors, .. } = self;
         let path = if self.kind.is_cluster_wide() {
@@ -107,8 +106,8 @@ impl Resource {
         format!("{path}?{}{selectors}", not_older_than(version))
     }
 
-    /// An object that every cluster has: of Services and EndpointSlices that of the API server, the first range of cluster
-    /// IPs. Of Nodes only ours is asked for.
+    /// An object that every cluster has: the Service and the EndpointSlice `kubernetes`, the first ServiceCIDR; of Nodes this
+    /// node's.
     pub(super) fn common(&self) -> ObjectName {
         const NAME: &str = "kubernetes";
         if self.kind.is_cluster_wide() { ObjectName::cluster_wide(NAME) } else { ObjectName::new("default", NAME) }
@@ -120,7 +119,7 @@ impl Resource {
         format!("{path}?limit={PAGE}&continue={}{selectors}", encoded(token))
     }
 
-    /// What happens after a version.
+    /// A watch from a version.
     pub(super) fn watch(&self, version: &str, seconds: u64) -> String {
         let Self { path, selectors, .. } = self;
         format!(

@@ -4,16 +4,16 @@ use ferry_api::object::ObjectName;
 
 use super::resource::Recency;
 
-/// What to ask for.
+/// The next request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// everything, then what changes, in one stream of so many seconds
+    /// all objects, then their changes, in one stream of this duration
     StreamingList { recency: Recency, seconds: u64 },
-    /// everything, in pages
+    /// all objects, in pages
     List(Recency),
-    /// one object, as it is at this version or later, to see whether the server's history goes on; any object that a cluster
-    /// has where none of the kind is known
+    /// one object at this version or later, to check that the server's history continues; `None` if no object is known, for one
+    /// that every cluster has
     Check { name: Option<ObjectName>, version: Box<str> },
-    /// what changes after a version, in a stream of so many seconds
+    /// changes after a version, in a stream of this duration
     Watch { version: Box<str>, seconds: u64 },
 }

@@ -1,6 +1,6 @@
-//! For the tests of this folder.
+//! Helpers of this folder's tests.
 
-/// What an action logs from level info on, line by line.
+/// The log lines of an action, from level info on.
 pub(super) fn logged(action: impl FnOnce()) -> Vec<String> {
     crate::logging::logged(0, action).lines().map(str::to_owned).collect()
 }

@@ -1,61 +1,61 @@
-//! How long things may take and how much may come, in one place, so that tests can shorten it.
+//! Times and bounds of a source, in one place, so that tests can shorten them.
 
 use std::ops::Range;
 use std::time::Duration;
 
-/// The times and bounds of a source. [`Timing::default`] is what runs in production.
+/// Times and bounds of a source. [`Timing::default`] is for production.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// A watch that brings no byte for so long is asked for anew. The server sends a bookmark about every minute.
+    /// Silence after which a watch is restarted. The server sends a bookmark about every minute.
     pub silence: Duration,
-    /// Watches that were open for so long in all and brought no byte are doubted: the server may have gone back to an
-    /// older state, and be waiting for the version that we are at.
+    /// Total silence of open watches after which the version is doubted: the server may have been restored to an older state, and
+    /// wait for the version that the watch begins with.
     pub deaf: Duration,
-    /// When everything is listed anew after the server was away and it isn't certain that its history goes on, in
-    /// milliseconds; one of these by chance, since all nodes do so. Until then watches go on from what is known.
+    /// Delay of the full list after an outage if it isn't certain that the server's history continues, in milliseconds; random
+    /// within the range, since all nodes do so. Until then watches continue from the known version.
     pub verify_millis: Range<u64>,
-    /// A server that is behind the known version for so long counts as restored from a backup, in milliseconds; one of these
-    /// by chance.
+    /// Lag behind the known version after which the server counts as restored from a backup, in milliseconds; random within the
+    /// range.
     pub lag_millis: Range<u64>,
-    /// Interval of the checks in that time, in milliseconds.
+    /// Interval of the checks during a lag, in milliseconds.
     pub lag_check_millis: Range<u64>,
-    /// Delay of the other kinds after a connection ended, so that Services ask first: at least the longest first backoff.
+    /// Delay of the other kinds after a lost connection, so that Services come first: at least the longest first backoff.
     pub courtesy: Duration,
-    /// A watch from a version that is too old ends at once: one that is silent for so long goes on.
+    /// Silence after which a watch counts as accepted: one from a version that is too old ends at once.
     pub verdict: Duration,
-    /// A list that brings no byte for so long has failed.
+    /// Silence after which a list has failed.
     pub list_silence: Duration,
-    /// How long the body of a refusal is read.
+    /// Time limit of reading the body of an error.
     pub refusal: Duration,
-    /// A watch that ends sooner and brought nothing new is no success.
+    /// Shortest watch without news that counts as a success.
     pub brief: Duration,
-    /// The least time from a request that brought nothing new to the next one.
+    /// Least time from a request without news to the next one.
     pub floor: Duration,
-    /// The first wait after a failure; each further one is twice as long, and up to twice that by chance.
+    /// First backoff after a failure; it doubles, and jitter extends it up to twice.
     pub backoff: Duration,
-    /// The first wait after 401, 403, 429 and 5xx.
+    /// First backoff after 401, 403, 429 and 5xx.
     pub failing: Duration,
-    /// The bound of the doubling when the server fails.
+    /// Limit of the backoff when the server fails, before jitter.
     pub backoff_limit: Duration,
-    /// The same where a long wait would save the server nothing: credentials that can't be had, and streams that end well but
-    /// at once. And for refusals, until they go on for a while.
+    /// The same if a long backoff would save the server nothing: missing credentials, and streams that end properly but at once.
+    /// And for rejections, until they continue for [`Self::refusal_grace`].
     pub short_limit: Duration,
-    /// The bound when the server goes on to refuse, and for lists that follow each other.
+    /// The same for continued rejections, and for repeated full lists.
     pub refusal_limit: Duration,
-    /// A server that has just started refuses what it will allow in a moment. For so long, refusals are asked again as
-    /// soon as other failures, and don't mean that a kind is not offered.
+    /// A server that has just started rejects requests that it will accept shortly. For so long, rejections are retried like
+    /// other failures, and don't mean that a kind isn't served.
     pub refusal_grace: Duration,
-    /// The longest wait that a server can ask for: long enough for any that means it, and not for ever.
+    /// Longest Retry-After that is respected.
     pub retry_after_limit: Duration,
-    /// Lists that expire within so long of each other are asked for with growing waits between them.
+    /// Full lists after expired versions within this time of each other are requested with growing backoff.
     pub relist_memory: Duration,
-    /// How long streaming lists are not tried after the server refused one.
+    /// Time without streaming lists after the server rejected one.
     pub streaming_retry: Duration,
-    /// When kinds are asked for again that the cluster need not have.
+    /// Retry interval of optional kinds.
     pub optional_retry: Duration,
-    /// How many seconds the server is asked to keep a watch; one of these by chance.
+    /// Requested duration of a watch, in seconds; random within the range.
     pub watch_seconds: Range<u64>,
-    /// The most objects in one list.
+    /// Most objects of one list.
     pub most_objects: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Lets one kind ask for all while the server is away: a server that has just started refuses every kind for a moment, and
-//! its watch caches of all kinds begin with its start.
+//! Lets one kind at a time send requests while the server is unreachable: a server that has just started rejects every kind for a
+//! moment, and its watch caches of all kinds begin with its start.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::sync::{Notify, OwnedMutexGuard};
 
 use super::failure::Failure;
 
-/// The turn, and the result of the last one.
+/// The turn, and the last one's result.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     lock: Arc<tokio::sync::Mutex<()>>,
@@ -20,45 +20,45 @@ pub(super) struct Turns {
 struct State {
     /// number of the server's returns
     returns: u64,
-    /// the state of the server at the last one
+    /// the server's state at the last return
     back: Back,
-    /// number of times that a kind found the server away
+    /// number of times that a kind found the server unreachable
     absences: u64,
-    /// why the last attempt to connect failed
+    /// failure of the last attempt to connect
     failure: Option<Failure>,
 }
 
-/// State of a server that has come back.
+/// State of a server that is back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Back {
     /// versions before this one are too old for it
     pub(super) oldest: Option<Box<str>>,
 }
 
-/// The right to ask while the server is away. Dropping it passes it on.
+/// The right to send requests while the server is unreachable. Dropping it passes it on.
 #[derive(Debug)]
 pub(super) struct Turn {
     _guard: OwnedMutexGuard<()>,
-    /// answers in a row that were no success
+    /// consecutive unsuccessful responses
     failures: u32,
 }
 
 /// Result of waiting for a turn.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// this kind is the one that asks
+    /// this kind has the turn
     Turn(Turn),
     /// another kind has found the server back
     Back(Back),
     /// another kind has failed to connect
     Unreached(Failure),
-    /// another kind has come to no end for too long
+    /// the kind that has the turn took too long
     Late,
 }
 
-/// No kind waits longer for another one: it may be that one alone which is refused.
+/// Longest wait for another kind: the server may reject only that one.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Failed answers in a row after which the turn passes to the next kind.
+/// Consecutive unsuccessful responses after which the turn passes to the next kind.
 const FAILURES: u32 = 3;
 
 impl Turns {
@@ -67,8 +67,8 @@ impl Turns {
         self.state().returns
     }
 
-    /// Waits for the turn, or for a return of the server after so many, which may have come. A delay lets the best kind go
-    /// first where all begin to wait.
+    /// Waits for the turn, or for the server's return after `returns`, which may have happened already. A delay lets the best
+    /// kind go first if all begin to wait.
     pub(super) async fn take(&self, returns: u64, courtesy: Duration) -> Outcome {
         let unreached = self.unreached.notified();
         let lock = async {
@@ -78,7 +78,7 @@ impl Turns {
             Arc::clone(&self.lock).lock_owned().await
         };
         tokio::select! {
-            // In this order: all that wait when a connection fails wait anew, so that the best kind comes first.
+            // In this order: all kinds that wait when a connection fails wait anew, so that the best kind comes first.
             biased;
             () = unreached => match self.state().failure.clone() {
                 Some(failure) => Outcome::Unreached(failure),
@@ -96,7 +96,7 @@ impl Turns {
         }
     }
 
-    /// The server is back, which all waiting kinds are to see: versions before this one are too old for it.
+    /// Announces the server's return to all waiting kinds: versions before `oldest` are too old for it.
     pub(super) fn is_back(&self, turn: Turn, oldest: Option<Box<str>>) {
         let mut state = self.state();
         state.returns += 1;
@@ -105,20 +105,20 @@ impl Turns {
         drop(turn);
     }
 
-    /// The number of the server's absences so far. A server that was away may be another one, or restored from a backup.
+    /// The number of the server's absences so far. A server that is back may be another one, or restored from a backup.
     pub(super) fn absences(&self) -> u64 {
         self.state().absences
     }
 
-    /// The server has answered the kind that has the turn, and not as it should. True if another kind may do better: not at
-    /// once for one whose watch is the best evidence of what the server has forgotten.
+    /// Counts an unsuccessful response to the kind that has the turn. True if the next kind gets the turn: not at once if this
+    /// one is the best kind, whose watch shows most reliably which versions are too old.
     pub(super) fn is_over_after(&self, turn: &mut Turn, failure: &Failure, is_best: bool) -> bool {
         self.state().absences += u64::from(failure.cause.is_absence());
         turn.failures += 1;
         !is_best || turn.failures >= FAILURES
     }
 
-    /// There is no connection: all waiting kinds get the failure.
+    /// Notes a failed attempt to connect: all waiting kinds get the failure.
     pub(super) fn unreached(&self, failure: &Failure) {
         let mut state = self.state();
         state.failure = Some(failure.clone());
@@ -159,7 +159,7 @@ mod tests {
         let back = Back { oldest: Some("7".into()) };
         assert!(matches!(&second, Outcome::Back(known) if *known == back), "{second:?}");
         assert!(matches!(&third, Outcome::Back(known) if *known == back), "{third:?}");
-        // One that begins to wait later, and has known of the server's absence before, learns it, too.
+        // A kind that begins to wait later, and knew of the absence before, gets the result, too.
         let fourth = turns.take(0, COURTESY).await;
         assert!(matches!(&fourth, Outcome::Back(known) if *known == back), "{fourth:?}");
         turn(&turns).await;
@@ -177,7 +177,7 @@ mod tests {
         assert!(!is_over() && !is_over() && is_over());
         let (mut second, ()) = tokio::join!(turn(&turns), async { drop(first) });
         assert!(turns.is_over_after(&mut second, &failure, false));
-        // All waited when the connection failed, and the best one is the next.
+        // All waited when the connection failed, and the best kind is the next.
         let (other, best, ()) = tokio::join!(turns.take(0, COURTESY), turns.take(0, Duration::ZERO), async {
             turns.unreached(&failure);
             drop(second);

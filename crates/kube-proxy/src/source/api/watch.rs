@@ -1,4 +1,4 @@
-//! A watch, which may begin with a list, delivered as its bytes arrive.
+//! Watches and streaming lists, decoded and delivered as their bytes arrive.
 
 use ferry_api::object::ObjectName;
 use ferry_api::wire::stream::{Change, WatchDecoder, WatchEvent};
@@ -8,23 +8,23 @@ use super::history::{Witness, Witnesses};
 use super::reflector::{Reflector, Stop};
 use ferry_client::Verb;
 
-/// What one chunk of bytes brought beside objects.
+/// Result of one chunk of bytes beside objects.
 #[derive(Debug, Default)]
 struct Brought {
-    /// the list is complete at this version
+    /// version of the list that this chunk completed
     list: Option<Box<str>>,
-    /// the last version since it is
+    /// the last version after the list
     version: Option<Box<str>>,
-    /// the last changes since it is
+    /// the last changes after the list
     changes: Witnesses,
     failure: Option<Failure>,
 }
 
-/// Room for this many events is kept: a list brings hundreds in one chunk, a quiet cluster one.
+/// Capacity for events that is kept: a list has hundreds in one chunk, a quiet cluster one.
 const FEW: usize = 8;
 
 impl Reflector {
-    /// Follows a stream until it ends. It begins with a list where none is complete.
+    /// Follows a stream until it ends. It begins with a list if none is complete.
     pub(super) async fn watch(&mut self, path_and_query: String) -> Result<(), Stop> {
         let (mut body, encoding) = self.open(Verb::Watch, path_and_query).await?;
         if !self.plan.is_complete() {
@@ -38,7 +38,7 @@ impl Reflector {
             let silence = if complete { self.timing.silence } else { self.timing.list_silence };
             let Some(bytes) = self.chunk(&mut body, silence).await? else { break };
             let pushed = decoder.push(&bytes, &mut events);
-            // What came before a failure counts.
+            // Events before a failure are delivered.
             self.take(&mut events, &mut newest).await?;
             events.shrink_to(FEW);
             pushed?;
@@ -53,7 +53,7 @@ impl Reflector {
         Ok(())
     }
 
-    /// Delivers what came, and only then counts it as known.
+    /// Delivers events, and only then advances the known version.
     async fn take(&mut self, events: &mut Vec<WatchEvent>, newest: &mut Witnesses) -> Result<(), Stop> {
         let mut brought = Brought::default();
         let mut complete = self.plan.is_complete();
@@ -81,7 +81,7 @@ impl Reflector {
         brought.failure.map_or(Ok(()), |failure| Err(failure.into()))
     }
 
-    /// `complete`: whether the list is.
+    /// Processes one event; `complete` is true once the list is complete.
     fn take_one(&mut self, event: WatchEvent, complete: &mut bool, brought: &mut Brought) {
         let WatchEvent { change, resource_version: version } = event;
         let was_complete = *complete;
@@ -92,7 +92,7 @@ impl Reflector {
             Change::Error(status) => brought.failure = Some(Failure::status(&status, true)),
             Change::Bookmark { .. } if was_complete => {
                 if version.as_deref().is_some_and(|version| self.plan.is_behind(version)) {
-                    let text = "the server has gone back to an older resource version";
+                    let text = "the server's resource version went back";
                     brought.failure = Some(Failure::new(Cause::Behind, text));
                 }
             }
@@ -108,7 +108,7 @@ impl Reflector {
                 return;
             }
             Change::Bookmark { initial_events_end: false } => {
-                let text = "the server doesn't say where the list ends in its stream";
+                let text = "the server doesn't mark the end of the list in its stream";
                 brought.failure = Some(Failure::new(Cause::Unsupported, text));
             }
         }
@@ -119,8 +119,7 @@ impl Reflector {
     }
 }
 
-/// The object that an event is about, and its version. `None` for an event that is about none, or about one whose name
-/// can't be read: the object known before it stays the last witness.
+/// The event's object and its version. `None` for an event without an object, or with an unreadable name: the last witness stays.
 fn witness(event: &WatchEvent) -> Option<Witness> {
     let named = |name: &ObjectName| {
         let version = event.resource_version.clone()?;

@@ -1,7 +1,7 @@
-//! Which file holds which object, and what a change of a file changes in the whole.
+//! Maps objects to the manifest files that define them, and derives events from changes of files.
 //!
-//! Objects themselves are not kept here: the model's store has them. A fingerprint tells whether an object changed,
-//! and where a file that was overruled takes over, it is read again.
+//! Objects themselves are not kept: the model's store has them. A fingerprint detects changes of an object; a file that takes
+//! over an object from another one is read again.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,56 +18,56 @@ use super::file::{Broken, Contents, Key};
 /// A file's name within the directory.
 pub(super) type FileName = Arc<OsStr>;
 
-/// Which file holds which object.
+/// Files by object.
 #[derive(Debug, Default)]
 pub(super) struct Catalog {
     files: BTreeMap<FileName, Vec<Key>>,
     owners: BTreeMap<Key, Owner>,
-    /// files that hold an object too, behind its owner
+    /// files that define the same object, after its owner
     shadows: BTreeMap<Key, BTreeSet<FileName>>,
 }
 
-/// The file that an object is taken from.
+/// The file that provides an object.
 #[derive(Debug)]
 struct Owner {
     file: FileName,
-    /// of the object as it was delivered; `None` until the file is read again
+    /// fingerprint of the delivered object; `None` until the file is read again
     fingerprint: Option<u64>,
 }
 
-/// What changes in the whole.
+/// Changes of the catalog.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     objects: BTreeMap<Key, Option<KubeObject>>,
-    /// files that took over an object and must be read again
+    /// files that take over an object and must be read again
     pub(super) reread: BTreeSet<FileName>,
 }
 
-/// What a file held before and still does as far as can be told, though it can't be read.
+/// Objects of a malformed file that may still be in it, and so stay.
 #[derive(Debug)]
 enum Kept<'a> {
-    /// something is so broken that it may be any object
+    /// all: a malformed document may be any object
     All,
     These(BTreeSet<&'a Key>),
 }
 
-/// Feeds what is formatted into a hash.
+/// Hashes formatted text.
 struct Fingerprint(DefaultHasher);
 
 // === impl Catalog ===
 
 impl Catalog {
-    /// How many objects are taken from files.
+    /// The number of objects.
     pub(super) fn len(&self) -> usize {
         self.owners.len()
     }
 
-    /// Whether a good state of the object has been read.
+    /// True if a valid state of the object has been read.
     pub(super) fn knows(&self, key: &Key) -> bool {
         self.owners.contains_key(key)
     }
 
-    /// Whether the file holds an object that isn't in these contents any more.
+    /// True if the file owns an object that these contents lack.
     pub(super) fn would_lose(&self, file: &OsStr, contents: &Contents) -> bool {
         let known = self.files.get(file).map(Vec::as_slice).unwrap_or_default();
         let objects = contents.objects.iter();
@@ -77,7 +77,7 @@ impl Catalog {
         absent.any(|key| !kept.contains(key))
     }
 
-    /// The file now holds this; nothing if it is gone. What is broken stays as it was.
+    /// Replaces a file's contents; empty for a removed file. Objects of malformed documents keep their last state.
     pub(super) fn update(
         &mut self,
         file: &FileName,
@@ -111,7 +111,7 @@ impl Catalog {
         }
     }
 
-    /// What the file was to take over and can't be read goes to the next one, or is gone.
+    /// Passes objects that the unreadable file should take over to the next file, or deletes them.
     pub(super) fn disown(&mut self, file: &FileName, changes: &mut Changes) {
         let Some(keys) = self.files.get_mut(file) else { return };
         let owners = &self.owners;
@@ -123,7 +123,7 @@ impl Catalog {
         }
     }
 
-    /// The file no longer holds the object.
+    /// The file no longer defines the object.
     fn release(&mut self, key: &Key, file: &FileName, changes: &mut Changes) {
         let mut behind = self.shadows.remove(key).unwrap_or_default();
         match self.owners.get_mut(key) {
@@ -144,7 +144,7 @@ impl Catalog {
         }
     }
 
-    /// The file holds the object.
+    /// The file defines the object.
     fn claim(&mut self, key: Key, object: KubeObject, file: &FileName, changes: &mut Changes) {
         match self.owners.get_mut(&key) {
             Some(owner) if owner.file < *file => {
@@ -195,12 +195,12 @@ impl<'a> Kept<'a> {
 // === impl Changes ===
 
 impl Changes {
-    /// How many objects change.
+    /// The number of changed objects.
     pub(super) fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// The events to deliver, and nothing is left.
+    /// Takes the events to deliver.
     pub(super) fn take(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.objects)
             .into_iter()
@@ -221,7 +221,7 @@ impl fmt::Write for Fingerprint {
     }
 }
 
-/// The debug text holds every field, so equal texts are equal objects.
+/// Hashes an object's debug text, which contains every field.
 fn fingerprint(object: &KubeObject) -> u64 {
     let mut hasher = Fingerprint(DefaultHasher::new());
     // Writing into a hash cannot fail.
@@ -235,6 +235,6 @@ fn warn_duplicate((kind, name): &Key, taken: &OsStr, ignored: &OsStr) {
         object = %name,
         taken_from = %taken.display(),
         ignored_in = %ignored.display(),
-        "The same object stands twice in the manifests"
+        "Manifests define the same object twice"
     );
 }

@@ -1,4 +1,4 @@
-//! One manifest file: whether it is one, whether it changed, and what is in it.
+//! Manifest files: naming, detection of changes, reading and decoding.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -11,16 +11,16 @@ use std::time::SystemTime;
 use ferry_api::object::{Kind, KubeObject, ObjectName};
 use ferry_api::wire::{Document, WireError, decode_manifest};
 
-/// What makes it the same object.
+/// Identity of an object.
 pub(super) type Key = (Kind, ObjectName);
 
-/// More than this isn't read: ten thousand services take some 30 MiB.
+/// Largest file that is read: ten thousand Services take some 30 MiB.
 const MAX_BYTES: u64 = 512 * 1024 * 1024;
-/// A file changed this shortly before it was read may change again without a visible trace: clocks of file systems
-/// tick in up to 10 ms.
+/// A file changed this shortly before it was read may change again without another stamp: file system clocks have a resolution of
+/// up to 10 ms.
 const TICK_NANOS: i128 = 100_000_000;
 
-/// What tells that a file is another one or has been written to.
+/// Identity and times of a file; another stamp means that it was replaced or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     device: u64,
@@ -32,29 +32,29 @@ pub(super) struct Stamp {
     changed: i128,
 }
 
-/// What stands in a file.
+/// Contents of a file.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     pub(super) objects: Vec<KubeObject>,
-    /// documents, or items of Lists, that can't be used
+    /// malformed documents, or items of Lists
     pub(super) broken: Vec<Broken>,
 }
 
-/// A file, or one document of it, can't be used.
+/// A malformed file or document.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Broken {
-    /// the object that it would be; `None` may be any
+    /// its object; `None` if unknown
     pub(super) object: Option<Key>,
-    /// no object can have its name: it is none that was ever read
+    /// the name is invalid, so that it is no object read before
     pub(super) misnamed: bool,
-    /// 1-based; 0 where the fault has no place in the file
+    /// 1-based; 0 if the fault has no position
     pub(super) line: usize,
-    /// 1-based; 0 where the fault has no place in the file
+    /// 1-based; 0 if the fault has no position
     pub(super) column: usize,
     pub(super) message: String,
 }
 
-/// Whether a file of this name is read: `.yaml`, `.yml` or `.json`, not hidden.
+/// True if a file of this name is read: `.yaml`, `.yml` or `.json`, not hidden.
 pub(super) fn is_manifest(name: &OsStr) -> bool {
     let extension = Path::new(name).extension().and_then(OsStr::to_str);
     !name.as_encoded_bytes().starts_with(b".") && matches!(extension, Some("yaml" | "yml" | "json"))
@@ -81,7 +81,7 @@ pub(super) fn read(path: &Path) -> Result<Contents, Broken> {
     Ok(contents)
 }
 
-/// Where a file is no UTF-8.
+/// The error of a file that isn't UTF-8.
 fn not_text(error: &FromUtf8Error) -> Broken {
     let good = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
     let line_start = good.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
@@ -97,7 +97,7 @@ fn not_text(error: &FromUtf8Error) -> Broken {
 // === impl Stamp ===
 
 impl Stamp {
-    /// The stamp of a regular file, through links; `None` if there is none.
+    /// The stamp of a regular file, through links; `None` if it doesn't exist.
     pub(super) fn of(path: &Path) -> io::Result<Option<Self>> {
         match fs::metadata(path) {
             Ok(metadata) => Ok(metadata.is_file().then(|| Self::from_metadata(&metadata))),
@@ -117,7 +117,7 @@ impl Stamp {
         }
     }
 
-    /// Whether a later write is sure to leave another stamp: it is old enough by this clock.
+    /// True if a later write is certain to leave another stamp: it is old enough by this clock.
     pub(super) fn is_reliable(&self, now: SystemTime) -> bool {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
         i128::try_from(now).is_ok_and(|now| now - self.changed.max(self.modified) > TICK_NANOS)

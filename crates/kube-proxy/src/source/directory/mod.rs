@@ -1,9 +1,9 @@
 //! A directory of manifests, read at start and followed live.
 //!
-//! Files `*.yaml`, `*.yml` and `*.json` that aren't hidden count, also through links; subdirectories don't. What is
-//! renamed into place or closed after writing is taken at once. While a file is still open for writing, it is looked
-//! at after a pause, and then only for what it adds or changes: a half-written file deletes nothing. A document that can't
-//! be used costs its own object only, and that keeps its last good state.
+//! Reads files `*.yaml`, `*.yml` and `*.json` that aren't hidden, also through links, but no subdirectories. A file that is
+//! renamed into place or closed after writing is read at once. While a file is still open for writing, it is read after a pause,
+//! and only for added or changed objects: a half-written file deletes nothing. A malformed document affects its own object only,
+//! which keeps its last good state.
 
 mod catalog;
 mod file;
@@ -26,78 +26,81 @@ use self::file::{Broken, Stamp};
 use self::watch::{Notice, Watch};
 use super::Sink;
 
-/// Every kind that manifests can hold.
+/// All kinds that manifests may define.
 const KINDS: [Kind; 4] = [Kind::Node, Kind::ServiceCidr, Kind::Service, Kind::EndpointSlice];
-/// A file that is open for writing is looked at after so long without a write.
+/// Time without a write after which a file open for writing is read.
 const PAUSE: Duration = Duration::from_millis(20);
-/// A file that stays open for writing counts as complete after so long without a write.
+/// Time without a write after which a file open for writing counts as complete.
 const LONG_PAUSE: Duration = Duration::from_secs(1);
-/// How often the path is checked for another directory, and links for other targets.
+/// Interval of checking the path for another directory, and links for other targets.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often a directory that is gone is looked for.
+/// Interval of looking for a missing directory.
 const SEARCH: Duration = Duration::from_millis(100);
-/// Checking many links costs time, and is done so much more seldom that it never takes 0.1 % of it.
+/// Extension of that interval per link, so that checking many links takes less than 0.1 % of the time.
 const LOOK_PER_LINK: Duration = Duration::from_millis(2);
-/// Events handed over at once while the directory is read for the first time.
+/// Events per batch during the initial read.
 const CHUNK: usize = 1024;
 
 /// A directory of manifests.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    /// `None` while the directory is gone
+    /// `None` while the directory is missing
     watch: Option<Watch>,
     catalog: Catalog,
     files: BTreeMap<FileName, Seen>,
     open: BTreeMap<FileName, Open>,
-    /// when links and the directory itself are checked
+    /// time of the next check of links and of the directory itself
     look: Instant,
-    /// it has been said that the directory is gone
+    /// it has been logged that the directory is missing
     missing: bool,
 }
 
-/// A file as it was last read.
+/// State of a file when it was last read.
 #[derive(Debug)]
 struct Seen {
-    /// `None` where it may change without another stamp
+    /// `None` if it may change without another stamp
     stamp: Option<Stamp>,
     link: bool,
-    /// what was said about it, so that it is said once
+    /// faults that were logged, so that each is logged once
     broken: Vec<Broken>,
-    /// it has been read since the start with nothing broken in it
+    /// it has been read without a fault since the start
     whole: bool,
 }
 
-/// A file that somebody writes.
+/// A file that is open for writing.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     written: Instant,
-    /// it has been looked at since
+    /// it has been read since the last write
     looked_at: bool,
 }
 
-/// What to look at in one turn.
+/// Files to read in one pass.
 #[derive(Debug, Default)]
 struct Look {
     files: BTreeMap<FileName, Trust>,
     all: bool,
 }
 
-/// Whether what a file lacks is gone.
+/// Degree of trust that a file is complete, so that missing objects count as deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Trust {
-    /// it may be half written
+    /// it may be half-written
     Open,
-    /// it is as it should be; only an empty one is doubted, since somebody else may have opened it to write it anew
+    /// it is complete; only an empty one is doubted, since another writer may have truncated it to write it anew
     Settled,
-    /// nobody has written to it for a while
+    /// no write for a while
     Rested,
 }
 
 // === impl Directory ===
 
 impl Directory {
-    /// Begins to watch a directory, without reading it. Fails if it can't be read.
+    /// Begins to watch a directory without reading it.
+    ///
+    /// # Errors
+    /// If the directory is missing or unreadable: the system's error.
     pub fn open(path: &Path) -> io::Result<Self> {
         let watch = Watch::new(path)?;
         fs::read_dir(path)?;
@@ -124,12 +127,13 @@ impl Directory {
             directory = %self.path.display(),
             files = self.files.len(),
             objects = self.catalog.len(),
-            "Read the manifests"
+            "Read manifests"
         );
         loop {
             let events = self.next_changes();
             let before = std::mem::replace(&mut unreadable, self.unreadable());
-            // What a file turned out to hold comes first, and what can't be told comes before what hangs on it.
+            // Objects of a file that has become readable come first; a higher number of unreadable files comes before the events
+            // that depend on it.
             if unreadable > before {
                 sink.unreadable(unreadable)?;
             }
@@ -140,7 +144,7 @@ impl Directory {
         }
     }
 
-    /// How many files hold something broken of which no good state is known since the start.
+    /// The number of files with a malformed object without a good state since the start.
     fn unreadable(&self) -> usize {
         let unknown = |seen: &Seen, broken: &Broken| match &broken.object {
             Some(key) => !self.catalog.knows(key),
@@ -150,7 +154,7 @@ impl Directory {
         self.files.values().filter(|seen| seen.broken.iter().any(|broken| unknown(seen, broken))).count()
     }
 
-    /// The initial lists, all kinds at once, in chunks, of which the last is not delivered but returned.
+    /// Reads the initial lists of all kinds in batches, of which the last is returned instead of delivered.
     fn read_all<E>(&mut self, deliver: &mut dyn FnMut(Vec<Event>) -> Result<(), E>) -> Result<Vec<Event>, E> {
         deliver(KINDS.map(Event::Restart).into())?;
         let mut changes = Changes::default();
@@ -165,12 +169,12 @@ impl Directory {
         Ok(rest)
     }
 
-    /// Waits until something happens or it is time to look; what came of it may be nothing.
+    /// Waits for a change or the next check; the result may be empty.
     fn next_changes(&mut self) -> Vec<Event> {
         self.changes_within(Duration::MAX)
     }
 
-    /// The same, waiting no longer than this.
+    /// The same with a time limit.
     fn changes_within(&mut self, limit: Duration) -> Vec<Event> {
         let mut look = self.wait(self.patience().min(limit));
         let now = Instant::now();
@@ -193,14 +197,18 @@ impl Directory {
         match notices {
             Ok(notices) => notices.into_iter().for_each(|notice| self.note(notice, &mut look)),
             Err(error) => {
-                tracing::warn!(directory = %self.path.display(), err = %error, "Watching the manifests failed, starting anew");
+                tracing::warn!(
+                    directory = %self.path.display(),
+                    err = %error,
+                    "Watching the manifest directory failed, restarting the watch"
+                );
                 self.watch = None;
             }
         }
         look
     }
 
-    /// How long nothing needs to be done.
+    /// Time until the next check.
     fn patience(&self) -> Duration {
         let now = Instant::now();
         let open = self.open.values().map(Open::due);
@@ -218,7 +226,7 @@ impl Directory {
                     self.open.insert(name.into(), Open { written: Instant::now(), looked_at: false });
                 }
             }
-            // Some writers set modes and times before they are done.
+            // Some writers set mode and times before they finish.
             Notice::Attributes(name) => match self.open.get_mut(name.as_os_str()) {
                 Some(open) => *open = Open { written: Instant::now(), looked_at: false },
                 None => look.add(name, Trust::Settled),
@@ -228,7 +236,7 @@ impl Directory {
         }
     }
 
-    /// Files that somebody writes and that it is time to look at.
+    /// Adds files open for writing whose pause has passed.
     fn add_open(&mut self, now: Instant, look: &mut Look) {
         self.open.retain(|name, open| {
             if look.files.get(name) == Some(&Trust::Settled) {
@@ -244,7 +252,7 @@ impl Directory {
         });
     }
 
-    /// The directory itself may have been replaced, and links may lead elsewhere without a notice.
+    /// Checks for a replaced directory and for changed targets of links, of which inotify doesn't notify.
     fn check(&mut self, now: Instant, look: &mut Look) {
         if self.watch.is_some() && now < self.look {
             return;
@@ -279,7 +287,7 @@ impl Directory {
                 tracing::warn!(
                     directory = %self.path.display(),
                     err = %error,
-                    "The directory of manifests is gone, what it held stays"
+                    "Manifest directory is missing, keeping its last known objects"
                 );
                 self.missing = true;
             }
@@ -291,12 +299,12 @@ impl Directory {
         self.path.join(name)
     }
 
-    /// Names in the directory, ordered; nothing if it can't be read.
+    /// Sorted names in the directory; empty if it is unreadable.
     fn names(&self) -> BTreeSet<FileName> {
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries,
             Err(error) => {
-                tracing::warn!(directory = %self.path.display(), err = %error, "The manifests can't be listed");
+                tracing::warn!(directory = %self.path.display(), err = %error, "Listing the manifest directory failed");
                 return self.files.keys().cloned().collect();
             }
         };
@@ -315,7 +323,7 @@ impl Directory {
                 }
             }
         }
-        // Files that are gone first: an object that moves to another file never stands in two.
+        // Removed files first: an object that moves to another file is never defined twice.
         let is_gone = |name: &FileName| !self.path_of(name).exists();
         let (gone, there): (Vec<_>, Vec<_>) = look.files.into_iter().partition(|(name, _)| is_gone(name));
         for (name, trust) in gone.into_iter().chain(there) {
@@ -331,7 +339,7 @@ impl Directory {
         self.files.get(name).is_some_and(|seen| stamp.is_some() && seen.stamp == stamp)
     }
 
-    /// Reads a file whatever its stamp says.
+    /// Reads a file regardless of its stamp.
     fn refresh(&mut self, name: &FileName, trust: Trust, changes: &mut Changes) {
         let path = self.path_of(name);
         let stamp = match Stamp::of(&path) {
@@ -343,7 +351,7 @@ impl Directory {
             Err(error) => return self.remember(name, None, vec![error.into()]),
         };
         match file::read(&path) {
-            // What is half written is often broken in the middle of a word.
+            // A half-written file is often malformed at its end.
             Ok(contents) if trust == Trust::Open && !contents.broken.is_empty() => {}
             Ok(contents) => {
                 let doubted = match trust {
@@ -364,7 +372,7 @@ impl Directory {
         }
     }
 
-    /// Reads a file again, since an object that it holds too is gone from another one.
+    /// Reads a file again that takes over an object from another one.
     fn reread(&mut self, name: &FileName, changes: &mut Changes) {
         if let Ok(contents) = file::read(&self.path_of(name)) {
             self.catalog.update(name, contents.objects, &contents.broken, changes);
@@ -372,7 +380,7 @@ impl Directory {
         self.catalog.disown(name, changes);
     }
 
-    /// The file is gone, or a link leads nowhere; then it stays on the list of links to check.
+    /// Removes a missing file; a dangling link stays on the list of links to check.
     fn forget(&mut self, name: &FileName) {
         self.files.remove(name);
         if self.path_of(name).is_symlink() {
@@ -380,7 +388,7 @@ impl Directory {
         }
     }
 
-    /// Keeps what was found in a file, and says once what is wrong with it; what that held before stays.
+    /// Stores the state of a file, and logs each fault once.
     fn remember(&mut self, name: &FileName, stamp: Option<Stamp>, broken: Vec<Broken>) {
         let before = self.files.get(name);
         let whole = broken.is_empty() || before.is_some_and(|seen| seen.whole);
@@ -391,7 +399,7 @@ impl Directory {
                 line = error.line,
                 column = error.column,
                 err = error.message,
-                "A manifest is broken, what it held stays as it was"
+                "Malformed manifest, keeping the last good state of its objects"
             );
         }
         let path = self.path_of(name);
@@ -404,7 +412,7 @@ impl Directory {
 // === impl Open ===
 
 impl Open {
-    /// When to look at the file next.
+    /// Time of the next read.
     fn due(&self) -> Instant {
         self.written + if self.looked_at { LONG_PAUSE } else { PAUSE }
     }

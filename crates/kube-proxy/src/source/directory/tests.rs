@@ -9,7 +9,7 @@ use ferry_api::object::{KubeObject, ObjectName};
 use super::*;
 use crate::input::Input;
 
-/// A directory of its own for a test, and what its objects would be in a store.
+/// A test's directory, and the state of its objects in a store.
 struct Bench {
     root: PathBuf,
     directory: Directory,
@@ -101,7 +101,7 @@ impl Bench {
         }
     }
 
-    /// Looks for so long, and nothing changes.
+    /// Asserts that nothing changes for this time.
     #[track_caller]
     fn quiet(&mut self, time: Duration) {
         let (before, deadline) = (self.events, Instant::now() + time);
@@ -165,7 +165,7 @@ fn a_rename_is_taken_at_once() {
         })
         .collect();
     times.sort_unstable();
-    // Far from what it takes, and less than any pause in this module.
+    // Much more than needed, and less than any pause of this module.
     assert!(times[times.len() / 2] < PAUSE / 2, "{times:?}");
 }
 
@@ -236,7 +236,7 @@ fn a_half_written_file_deletes_nothing() {
     file.write_all(first.as_bytes()).unwrap();
     bench.quiet(Duration::from_millis(100));
     file.write_all(second.as_bytes()).unwrap();
-    // Complete, though still open: what it adds or changes counts after a pause.
+    // Complete, though still open: added and changed objects are read after a pause.
     bench.until(&[("a", "10.0.0.3"), ("b", "10.0.0.2")]);
     drop(file);
     bench.quiet(Duration::from_millis(100));
@@ -311,7 +311,7 @@ fn a_document_that_may_be_any_object_deletes_none() {
     bench.until(&[("a", "10.0.0.11"), ("b", "10.0.0.2"), ("c", "10.0.0.3"), ("d", "10.0.0.4")]);
     bench.put("abc.yaml", &text.replace("kind: [", "# none"));
     bench.until(&[("a", "10.0.0.11"), ("d", "10.0.0.4")]);
-    // nothing but broken ones: all stay
+    // only malformed documents: all objects stay
     bench.put("abc.yaml", "kind: [\n");
     bench.quiet(Duration::from_millis(50));
     assert_eq!(bench.directory.catalog.len(), 2);
@@ -335,7 +335,7 @@ fn what_was_never_read_is_counted() {
     let ips = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
     let mut bench = Bench::new(&[("a.yaml", "kind: [\n"), ("b.yaml", &three("x", ips)), ("c.yaml", "")]);
     assert_eq!(bench.directory.unreadable(), 2);
-    // Its good parts don't tell what the rest is.
+    // The valid documents don't identify the malformed one.
     bench.put("a.yaml", &format!("{}---\nkind: [\n", service("d", "10.0.0.4")));
     bench.until(&[("a", "10.0.0.1"), ("c", "10.0.0.3"), ("d", "10.0.0.4")]);
     assert_eq!(bench.directory.unreadable(), 2);
@@ -369,7 +369,7 @@ fn what_was_never_read_is_told_before_the_lists_are_complete() {
     assert_eq!(next(), Input::Events(KINDS.map(Event::Restart).into()));
     assert_eq!(next(), Input::Unreadable(1));
     assert_eq!(next(), Input::Events(KINDS.map(Event::Synced).into()));
-    // What it held comes before it counts as read.
+    // Its objects are delivered before it counts as read.
     fs::write(root.join("new"), service("a", "10.0.0.1")).unwrap();
     fs::rename(root.join("new"), root.join("m/a.yaml")).unwrap();
     assert!(matches!(next(), Input::Events(events) if events.len() == 1));

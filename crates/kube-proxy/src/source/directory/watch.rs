@@ -1,4 +1,4 @@
-//! Notifications about one directory.
+//! inotify watch of one directory.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use inotify::{EventMask, Inotify, WatchMask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// A watch on a directory as it is now; another directory of the same name later needs another watch.
+/// A watch on the current directory at a path; another directory at the same path needs another watch.
 #[derive(Debug)]
 pub(super) struct Watch {
     inotify: Inotify,
@@ -23,28 +23,28 @@ pub(super) struct Watch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity(u64, u64);
 
-/// What happened.
+/// Notification of a change.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Notice {
-    /// the file is written, moved in or gone: it is as it should be
+    /// the file was written and closed, moved, or removed
     Settled(OsString),
-    /// the file has been created or written to, and is still open
+    /// the file was created or written, and is still open
     Touched(OsString),
     /// mode, times or the number of links of the file changed
     Attributes(OsString),
-    /// anything may have changed: events were lost, or a link that files lead through was swapped
+    /// anything may have changed: events were lost, or a link that files lead through was replaced
     Everything,
-    /// the directory itself is gone
+    /// the directory itself was removed
     Gone,
 }
 
-/// Room for some thousand events.
+/// Holds some thousand events.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 // === impl Watch ===
 
 impl Watch {
-    /// Watches the directory that the path leads to now.
+    /// Watches the directory that the path currently leads to.
     pub(super) fn new(path: &Path) -> io::Result<Self> {
         let inotify = Inotify::init()?;
         let mask = WatchMask::ONLYDIR
@@ -56,18 +56,18 @@ impl Watch {
             | WatchMask::DELETE
             | WatchMask::DELETE_SELF
             | WatchMask::MOVE_SELF;
-        // The identity first: if the directory is replaced in between, the next look at it finds a stranger.
+        // The identity first: if the directory is replaced in between, the next check finds another identity.
         let identity = Identity::of(path)?;
         inotify.watches().add(path, mask)?;
         Ok(Self { inotify, identity, buffer: vec![0; BUFFER_BYTES] })
     }
 
-    /// Whether the path still leads to the directory that is watched.
+    /// True if the path still leads to the watched directory.
     pub(super) fn is_current(&self, path: &Path) -> bool {
         Identity::of(path).is_ok_and(|identity| identity == self.identity)
     }
 
-    /// Waits for notices, at most so long.
+    /// Waits for notifications up to a time limit.
     pub(super) fn wait(&mut self, timeout: Duration) -> io::Result<Vec<Notice>> {
         let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
         let mut fds = [PollFd::from_borrowed_fd(self.inotify.as_fd(), PollFlags::IN)];

@@ -7,7 +7,7 @@ fn name(number: u64) -> ObjectName {
 /// Versions 101 to 100 + `count`, of as many objects, all delivered up to version 200.
 fn followed(count: u64) -> History {
     let mut witnesses = Witnesses::default();
-    // in no order, as a streaming list brings them
+    // unordered, as in a streaming list
     for number in (1..=count).rev().step_by(2).chain((1..=count).rev().skip(1).step_by(2)) {
         witnesses.listed(&name(number), &(100 + number).to_string());
     }
@@ -87,7 +87,7 @@ fn what_is_gone_is_a_doubt_until_the_watch_delivers_its_deletion() {
     assert!(history.is_doubted());
     history.changed(deletion(&[1]));
     assert!(!history.is_doubted(), "the watch knows them");
-    // One that is there in another version settles it for good.
+    // A witness with another version settles it.
     let mut history = followed(2);
     assert_eq!(history.found(None, "200"), Finding::Open);
     assert_eq!(history.found(Some("50"), "200"), Finding::Doubtful);
@@ -99,11 +99,11 @@ fn what_is_gone_is_a_doubt_until_the_watch_delivers_its_deletion() {
 #[test]
 fn a_deletion_leads_to_the_next_witness() {
     let deleted = |history: &mut History| history.witnesses.changed(Witness { name: name(99), version: None });
-    // it is back as it was in the backup
+    // it exists again, in the backup's version
     let mut history = followed(2);
     deleted(&mut history);
     assert_eq!(history.found(Some("150"), "200"), Finding::Doubtful);
-    // still gone: that alone shows nothing of what was lost
+    // still missing, which alone proves nothing
     assert_eq!(history.found(None, "200"), Finding::Open);
     assert_eq!(history.found(Some("90"), "200"), Finding::Doubtful);
     assert_eq!(history.found(None, "200"), Finding::Open);

@@ -17,7 +17,7 @@ impl Bench {
         Self { plan: Plan::new(Timing::default(), Dice::seeded(3)), now: Instant::now() }
     }
 
-    /// One whose list is complete at version 100, in an attempt before.
+    /// A plan whose list is complete at version 100.
     fn listed() -> Self {
         let mut bench = Self::new();
         assert!(matches!(bench.begin(), Step::StreamingList { .. }));
@@ -40,7 +40,7 @@ impl Bench {
         self.plan.answered(self.now);
     }
 
-    /// The pause after a failure, and whether it is nothing special.
+    /// The pause after a failure, and true for an expected failure.
     fn failed(&mut self, failure: Failure) -> (Duration, bool) {
         match self.plan.ended(Some(failure), self.now) {
             Verdict::Failed { pause, quiet, .. } => {
@@ -55,7 +55,7 @@ impl Bench {
         self.failed(Failure::new(cause, "it failed")).0
     }
 
-    /// Begins a step and lets it fail at once.
+    /// Begins a step that fails at once.
     fn try_and_fail(&mut self, cause: Cause) -> (Step, Duration) {
         let step = self.begin();
         if !matches!(cause, Cause::Unreached | Cause::Refused { within: false, .. }) {
@@ -65,7 +65,7 @@ impl Bench {
         (step, pause)
     }
 
-    /// Begins the step after checks that find nothing wrong.
+    /// Begins the step after successful checks.
     fn begin_past_checks(&mut self) -> Step {
         loop {
             match self.begin() {
@@ -79,7 +79,7 @@ impl Bench {
         }
     }
 
-    /// The same, and lets it fail at once.
+    /// Begins the step after successful checks, which fails at once.
     fn try_past_checks(&mut self, cause: Cause) -> Step {
         let step = self.begin_past_checks();
         if !matches!(cause, Cause::Unreached | Cause::Refused { within: false, .. }) {
@@ -89,7 +89,7 @@ impl Bench {
         step
     }
 
-    /// Begins a watch that brings a version and fails.
+    /// Begins a watch that delivers a version and fails.
     fn watch_to(&mut self, version: &str, cause: Cause) -> Duration {
         assert!(matches!(self.begin(), Step::Watch { .. }));
         self.answered();
@@ -228,7 +228,7 @@ fn a_later_list_never_shows_an_older_state_and_is_from_the_servers_cache() {
         assert!(matches!(&step, Step::StreamingList { recency: Recency::Since(known), .. } if &**known == "120"));
     }
     assert_eq!(bench.begin(), Step::List(Recency::Since("120".into())));
-    // a server that doesn't know that version
+    // a server that hasn't reached that version
     bench.fails(Cause::Future);
     assert!(matches!(
         bench.begin(),
@@ -248,7 +248,7 @@ fn a_watch_that_ends_properly_goes_on_at_once_if_it_was_of_use() {
     bench.answered();
     bench.pass(SECOND);
     assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
-    // it brought something
+    // it delivered something
     bench.begin();
     bench.answered();
     bench.plan.advanced("101".into());
@@ -339,7 +339,7 @@ fn a_server_that_refuses_while_it_starts_is_found_soon() {
         bench.try_and_fail(refused(403));
     }
     assert!(bench.now < start + 1500 * MS, "{:?}", bench.now - start);
-    // neither sort starts anew for the other
+    // neither backoff resets the other
     for _ in 0..20 {
         bench.try_and_fail(refused(403));
         bench.try_and_fail(Cause::Unreached);
@@ -496,7 +496,7 @@ fn watches_that_never_say_anything_lead_to_a_list() {
     }
     assert!(open >= 600 * SECOND);
     assert!(is_streaming(&bench.begin()));
-    // an hour without a server is another thing
+    // an hour without a server is different
     let mut bench = Bench::listed();
     bench.pass(3600 * SECOND);
     bench.try_and_fail(Cause::Unreached);
@@ -526,7 +526,7 @@ fn a_server_without_streaming_lists_is_nothing_special() {
         bench.begin();
         bench.answered();
         assert_eq!(bench.failed(Failure::new(cause, "no")).1, !special, "{cause:?}");
-        // but pages have to work
+        // but paged lists have to work
         bench.begin();
         bench.answered();
         assert!(!bench.failed(Failure::new(cause, "no")).1, "{cause:?}");
@@ -584,7 +584,7 @@ fn witnesses(versions: &[Option<&str>]) -> Witnesses {
     all
 }
 
-/// One whose last changes led to these versions, the newest first, and whose server was away.
+/// A plan with the versions of its last changes, newest first, after an outage.
 fn returned(versions: &[Option<&str>], absence: Duration) -> Bench {
     let mut bench = Bench::listed();
     bench.plan.witnessed(witnesses(versions));
@@ -593,7 +593,7 @@ fn returned(versions: &[Option<&str>], absence: Duration) -> Bench {
     bench
 }
 
-/// Lets a check find this.
+/// A check with this result.
 fn check(bench: &mut Bench, found: Option<&str>) {
     let step = bench.begin();
     assert!(matches!(&step, Step::Check { version, .. } if &**version == "100"), "{step:?}");
@@ -602,7 +602,7 @@ fn check(bench: &mut Bench, found: Option<&str>) {
     assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(Duration::ZERO)));
 }
 
-/// The watch goes on, and no list follows.
+/// Asserts that the watch continues, and no list follows.
 #[track_caller]
 fn assert_goes_on(bench: &mut Bench) {
     for _ in 0..3 {
@@ -615,7 +615,7 @@ fn assert_goes_on(bench: &mut Bench) {
     }
 }
 
-/// The watch goes on, and a list follows within a minute.
+/// Asserts that the watch continues, and a list follows within a minute.
 #[track_caller]
 fn assert_is_listed_in_a_while(bench: &mut Bench) {
     let Step::Watch { version, seconds } = bench.begin() else { panic!("no watch") };
@@ -842,7 +842,7 @@ fn after_an_interruption_one_kind_asks_first_and_nothing_is_checked() {
             bench.plan.ended(failure.clone(), bench.now);
             assert!(bench.plan.asks_in_turn(), "{failure:?}");
         }
-        // The server has been restored meanwhile, perhaps.
+        // The server may have been restored meanwhile.
         bench.plan.missed();
         assert!(matches!(bench.begin(), Step::Check { .. }));
     }
