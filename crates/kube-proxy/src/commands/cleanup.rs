@@ -6,7 +6,7 @@ use ferry_api::object::Family;
 use crate::planes::{self, Leftovers, PLANES, RetireError, RuleDomain};
 use crate::platform;
 
-/// Removes everything that is ours, of every mode and family, wherever it can be. Goes on after an error.
+/// Removes all owned objects of every mode and family. Continues after an error.
 pub(super) fn all() -> anyhow::Result<()> {
     platform::require_net_admin()?;
     let mut failed = false;
@@ -21,7 +21,7 @@ pub(super) fn all() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes what we left in places that another kube-proxy has taken over since. Goes on after an error.
+/// Removes leftovers in tables that another kube-proxy has taken over since. Continues after an error.
 pub(super) fn leftovers() -> anyhow::Result<()> {
     platform::require_net_admin()?;
     let mut failed = false;
@@ -50,23 +50,23 @@ pub(super) fn leftovers() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Logs what became of it; whether it failed.
+/// Logs the result; true if it failed.
 fn report(domain: RuleDomain, family: Family, result: Result<usize, RetireError>) -> bool {
     let RuleDomain { mode, name: domain, .. } = domain;
     match result {
-        Ok(0) => tracing::info!(mode, %family, domain, "There is nothing to remove"),
-        Ok(objects) => tracing::info!(mode, %family, domain, objects, "Removed the rules"),
+        Ok(0) => tracing::info!(mode, %family, domain, "Nothing to remove"),
+        Ok(objects) => tracing::info!(mode, %family, domain, objects, "Removed rules"),
         Err(RetireError::Absent(error)) => {
             tracing::info!(
                 mode,
                 %family,
                 domain,
                 err = %error,
-                "The mode can't be used here, so there is nothing to remove"
+                "Mode is not available here, nothing to remove"
             );
         }
         Err(RetireError::Failed(error)) => {
-            tracing::error!(mode, %family, domain, err = format!("{error:#}"), "Cleaning up failed");
+            tracing::error!(mode, %family, domain, err = format!("{error:#}"), "Cleanup failed");
             return true;
         }
     }

@@ -1,4 +1,4 @@
-//! What has no end, and what is large.
+//! Endless and large responses.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn a_list_without_end_fails_by_its_name_and_harms_no_other() {
             cluster.server.script(Rule::new(usize::MAX, Action::status(500)).kind(Kind::ServiceCidr).form(Form::List));
         }
         let mut follower = cluster.follow(small());
-        follower.until("failure", |follower| !follower.lines(&["WARN", "servicecidrs", "no end"]).is_empty());
+        follower.until("failure", |follower| !follower.lines(&["WARN", "servicecidrs", "endless list"]).is_empty());
         follower.until("other kinds", |follower| follower.synced.len() == 3);
         cluster.service("a");
         cluster.slice("a");
@@ -40,7 +40,7 @@ fn a_list_without_end_fails_by_its_name_and_harms_no_other() {
         assert!(!follower.synced.contains(&Kind::ServiceCidr), "{action:?}");
         cluster.server.clear();
         follower.until("recovery", |follower| follower.synced.contains(&Kind::ServiceCidr));
-        let lines = follower.lines(&["WARN", "no end"]);
+        let lines = follower.lines(&["WARN", "endless list"]);
         assert_eq!(lines.len(), 1, "{action:?} {lines:?}");
     }
 }

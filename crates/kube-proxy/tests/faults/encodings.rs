@@ -1,4 +1,4 @@
-//! JSON and protobuf, packed, and what is neither.
+//! JSON and protobuf, compressed or not, and unsupported encodings.
 
 use ferry_api::object::Kind;
 use ferry_testkit::api::{Action, Form, Options, Rule};

@@ -1,4 +1,4 @@
-//! A server that doesn't take Events, or not now. Services go on all the same.
+//! Servers that reject Events, or fail temporarily. Services are followed all the same.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ fn event(service: &str, note: &str) -> Event {
     Event::new(regarding, Level::Warning, "FrontendConflict", "Serve", note)
 }
 
-/// The requests that were about Events.
+/// The requests about Events.
 fn asked(cluster: &Cluster) -> Vec<Seen> {
     cluster.server.requests().into_iter().filter(|seen| seen.form == Form::Event).collect()
 }
@@ -36,7 +36,7 @@ fn until_written(follower: &mut Follower, cluster: &Cluster, wanted: &[(&str, u6
     follower.until(&format!("{wanted:?}"), |_| written(cluster) == wanted);
 }
 
-/// A change is followed.
+/// Asserts that a change is followed.
 fn goes_on(follower: &mut Follower, cluster: &mut Cluster) {
     cluster.service("a");
     cluster.slice("a");
@@ -89,8 +89,8 @@ fn whatever_passes_is_tried_again() {
             assert!(pair[1].when - pair[0].when >= Duration::from_millis(18), "{fault:?}: {pair:?}");
         }
     }
-    follower.until("lines", |follower| follower.lines(&["INFO", "Events can be written again"]).len() == 6);
-    assert_eq!(follower.lines(&["INFO", "it is tried again"]).len(), 6, "{}", follower.log());
+    follower.until("lines", |follower| follower.lines(&["INFO", "Writing Events succeeds again"]).len() == 6);
+    assert_eq!(follower.lines(&["INFO", "retrying"]).len(), 6, "{}", follower.log());
     assert_eq!(follower.lines(&["WARN"]).len(), 0, "{}", follower.log());
 }
 
@@ -157,7 +157,7 @@ fn a_server_that_is_away_gets_them_later() {
     for name in ["a", "b", "c"] {
         follower.recorder.record(event(name, name));
     }
-    follower.until("trouble", |follower| follower.lines(&["INFO", "it is tried again"]).len() == 1);
+    follower.until("trouble", |follower| follower.lines(&["INFO", "retrying"]).len() == 1);
     follower.take_within(Duration::from_millis(300));
     cluster.server.resume();
     goes_on(&mut follower, &mut cluster);

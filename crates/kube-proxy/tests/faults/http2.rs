@@ -1,5 +1,5 @@
-//! What only HTTP/2 can do: streams that are reset or refused, connections that leave or fall silent. The faults of every
-//! protocol are tested over it where they stand.
+//! Faults specific to HTTP/2: streams that are reset or refused, GOAWAY, silent connections. Faults of any protocol are tested
+//! over HTTP/2, too, in the other modules.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -66,7 +66,7 @@ fn a_server_that_is_leaving_again_and_again_loses_nothing() {
     assert!(follower.lines(&["WARN"]).is_empty(), "it is nothing special\n{}", follower.log());
 }
 
-/// No watch is given up for its silence meanwhile: that takes minutes.
+/// No watch runs into its silence timeout meanwhile: that takes minutes.
 #[test]
 fn a_connection_that_falls_silent_is_noticed_by_its_pings() {
     let client = client::Timing { ping: Duration::from_millis(150), pong: Duration::from_secs(1), ..quick_client() };
@@ -107,7 +107,7 @@ fn a_server_that_allows_few_streams_serves_all_kinds() {
     }
 }
 
-/// A list that the core doesn't take yet holds up neither the pings nor, in the end, any other kind.
+/// A list that waits for the core blocks neither PINGs nor, in the end, other kinds.
 #[test]
 fn a_slow_core_keeps_its_connection() {
     let client = client::Timing { ping: Duration::from_millis(100), pong: Duration::from_secs(5), ..quick_client() };

@@ -1,4 +1,4 @@
-//! What is special about a kind, and that each goes its own way.
+//! Particularities of kinds, and their independence.
 
 use ferry_api::object::Kind;
 use ferry_kube_proxy::source::api::Timing;
@@ -34,7 +34,7 @@ fn service_cidrs_that_are_forbidden_for_a_moment_are_there_soon() {
     let mut cluster = Cluster::new();
     let forbidden = Rule::new(3, Action::status(403)).kind(Kind::ServiceCidr);
     cluster.server.script(forbidden.clone());
-    // the real times: once it is done without, it is asked for again after ten minutes only
+    // production times: a missing kind is retried only after ten minutes
     let mut follower = cluster.follow(Timing::default());
     follower.until_equal(&cluster);
     cluster.server.script(forbidden);
@@ -43,7 +43,7 @@ fn service_cidrs_that_are_forbidden_for_a_moment_are_there_soon() {
     follower.until_equal(&cluster);
     // The first one is told, since nobody waits for them; what is known afterwards is not given up for a moment's sake.
     assert_eq!(follower.lines(&["403"]).len(), 1, "{}", follower.log());
-    assert_eq!(follower.lines(&["INFO", "offers this now"]).len(), 1, "{}", follower.log());
+    assert_eq!(follower.lines(&["INFO", "serves this resource now"]).len(), 1, "{}", follower.log());
 }
 
 fn service_cidrs_that_go_are_forgotten_and_those_that_are_forbidden_are_kept() {

@@ -1,4 +1,4 @@
-//! First lists, streamed or in pages, and later ones.
+//! Initial lists, streamed or paged, and later ones.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use ferry_testkit::api::{Action, Form, Options, Rule};
 
 use crate::support::{Cluster, Follower, quick};
 
-/// Waits for the next list of slices after the past was forgotten.
+/// Compacts the history, and waits for the next list of slices.
 fn relist(cluster: &mut Cluster, follower: &mut Follower) {
     cluster.server.stop();
     cluster.slice("a");
@@ -64,7 +64,7 @@ fn a_stream_that_fails_otherwise_is_tried_again_before_pages() {
     }
 }
 
-/// A list that follows another one needn't bother the server's store.
+/// A later list is served from the server's cache, not from its store.
 fn a_later_list_is_from_the_servers_cache() {
     for streaming_lists in [true, false] {
         let mut cluster = Cluster::with(Options { streaming_lists, ..Options::secure() });

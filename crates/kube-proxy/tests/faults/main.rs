@@ -1,6 +1,5 @@
-//! What the cluster as a source does when the server or the network fails, over real sockets and TLS, each test in a
-//! network namespace of its own, so it needs root. The server is scripted; what the source delivers goes into a store,
-//! and in the end that has to hold what the server holds.
+//! The API source under faults of server and network, over real sockets and TLS, each test in a network namespace of its own, so
+//! that root is needed. The server is scripted; delivered events go to a store, whose state must equal the server's in the end.
 #![expect(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -9,7 +8,7 @@
     reason = "tests are functions here that two tests call each, and they fail as tests do"
 )]
 
-/// Makes tests of these functions: one over HTTP/1.1 and one over HTTP/2 of each.
+/// Defines two tests of each function: over HTTP/1.1 and over HTTP/2.
 macro_rules! over_both {
     ($($test:ident),+ $(,)?) => {
         mod http1 {

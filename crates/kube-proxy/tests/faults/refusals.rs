@@ -1,4 +1,4 @@
-//! A server that says no.
+//! Servers that reject requests.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn refused_access_is_said_once_with_all_that_is_needed() {
         cluster.server.clear();
         cluster.service("a");
         follower.until_equal(&cluster);
-        follower.until("line", |follower| follower.lines(&["INFO", "works again"]).len() == 1);
+        follower.until("line", |follower| follower.lines(&["INFO", "succeed again"]).len() == 1);
         follower.until("freshness", |follower| {
             follower.fresh(Kind::Service).connected && follower.fresh(Kind::Service).synced
         });

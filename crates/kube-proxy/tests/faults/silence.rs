@@ -1,4 +1,4 @@
-//! Servers that say nothing.
+//! Silent servers.
 
 use std::time::Duration;
 

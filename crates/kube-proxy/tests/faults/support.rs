@@ -25,16 +25,16 @@ use ferry_model::store::{Event, Store};
 use ferry_testkit::api::{ApiServer, Damage, Form, Options, Seen};
 use tokio::sync::oneshot;
 
-/// The node that the source is for.
+/// Name of the source's node.
 pub(crate) const NODE: &str = "here";
 /// Kinds whose lists differ from checks: a list of Nodes selects one object, as a check does.
 pub(crate) const LISTED: [Kind; 3] = [Kind::Service, Kind::EndpointSlice, Kind::ServiceCidr];
-/// How long anything may take.
+/// Time limit of every wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// Batches that may wait for the store.
+/// Capacity of the queue to the store, in batches.
 const INPUTS: usize = 64;
 
-/// A server in a namespace, and what it ought to hold. Each state of each object has a number, higher than any before.
+/// A server in a namespace, and its expected state. Each state of each object has a number, higher than any before.
 pub(crate) struct Cluster {
     pub(crate) server: ApiServer,
     namespace: Namespace,
@@ -43,7 +43,7 @@ pub(crate) struct Cluster {
     number: u32,
 }
 
-/// How to follow it.
+/// Settings of a follower.
 pub(crate) struct How {
     pub(crate) timing: Timing,
     pub(crate) client: client::Timing,
@@ -51,11 +51,11 @@ pub(crate) struct How {
     pub(crate) events: events::Timing,
 }
 
-/// A source that runs, and what it has delivered.
+/// A running source, and its delivered objects.
 pub(crate) struct Follower {
     inputs: Receiver<Input>,
     store: Store,
-    /// the number of each object's last state, also of those that are gone
+    /// the number of each object's last state, deleted ones included
     last: BTreeMap<String, u32>,
     /// events so far
     pub(crate) events: usize,
@@ -76,13 +76,13 @@ thread_local! {
     static HTTP2: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Runs a test with servers that do, or don't, speak HTTP/2.
+/// Runs a test with servers with or without HTTP/2.
 pub(crate) fn over(http2: bool, test: fn()) {
     HTTP2.set(http2);
     test();
 }
 
-/// Whether this is a test over HTTP/2.
+/// True in a test over HTTP/2.
 pub(crate) fn is_http2() -> bool {
     HTTP2.get()
 }
@@ -90,7 +90,7 @@ pub(crate) fn is_http2() -> bool {
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
-/// Short waits, and no silence but where a test asks for it.
+/// Short waits, and no silence timeouts except where a test sets them.
 pub(crate) fn quick() -> Timing {
     Timing {
         backoff: Duration::from_millis(2),
@@ -125,7 +125,7 @@ pub(crate) fn quick_events() -> events::Timing {
     events::Timing { pause: Duration::from_millis(20), ..events::Timing::default() }
 }
 
-/// Waits until this is so, and takes nothing meanwhile.
+/// Waits for a condition without receiving events.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -135,7 +135,7 @@ pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// What an object is called in the truth, and the number of its state.
+/// An object's name in the expected state, and the number of its state.
 fn reading(object: &KubeObject) -> (String, u32) {
     let address = |address: &IpAddr| match address {
         IpAddr::V4(address) => address.to_bits(),
@@ -171,7 +171,7 @@ fn address(number: u32) -> Ipv4Addr {
 // === impl Cluster ===
 
 impl Cluster {
-    /// With a node, a range, three services and their slices.
+    /// A cluster with a node, a range, three services and their slices.
     pub(crate) fn new() -> Self {
         Self::with(Options::secure())
     }
@@ -199,20 +199,20 @@ impl Cluster {
         Self { server, namespace, folder, truth: BTreeMap::new(), number: 0 }
     }
 
-    /// The next state of an object has this number.
+    /// Number of the next state of an object.
     fn count(&mut self, kind: Kind, name: &ObjectName) -> u32 {
         self.number += 1;
         self.truth.insert(key(kind, name), self.number);
         self.number
     }
 
-    /// A new state of this service; it is there if it wasn't.
+    /// Creates this service, or gives it a new state.
     pub(crate) fn service(&mut self, name: &str) {
         let json = self.service_json(name);
         self.server.put(&json);
     }
 
-    /// The same in a way that nobody can read.
+    /// The same, malformed.
     pub(crate) fn unreadable_service(&mut self, name: &str) {
         let known = self.truth.get(&key(Kind::Service, &ObjectName::new("demo", name))).copied();
         let json = self.service_json(name);
@@ -239,7 +239,7 @@ impl Cluster {
         self.padded_slice(name, 0);
     }
 
-    /// The same, with an annotation of so many bytes.
+    /// The same, with an annotation of this size.
     pub(crate) fn padded_slice(&mut self, name: &str, padding: usize) {
         let number = self.count(Kind::EndpointSlice, &ObjectName::new("demo", name));
         let padding = "x".repeat(padding);
@@ -253,13 +253,13 @@ impl Cluster {
         ));
     }
 
-    /// A new state of our Node.
+    /// A new state of the follower's Node.
     pub(crate) fn node(&mut self) {
         let number = self.count(Kind::Node, &ObjectName::cluster_wide(NODE));
         self.server.put(&node_json(NODE, number));
     }
 
-    /// Another Node, which doesn't count.
+    /// Another Node, which the source must ignore.
     pub(crate) fn other_node(&mut self, name: &str) {
         self.server.put(&node_json(name, 1));
     }
@@ -284,7 +284,7 @@ impl Cluster {
         self.truth.remove(&key(kind, &object));
     }
 
-    /// The server goes away and comes back as it was at this version, when these services and their slices were not there.
+    /// Stops the server and restarts it from a backup at this version, when these services and their slices didn't exist.
     pub(crate) fn restore(&mut self, version: u64, without: &[&str]) {
         self.server.stop();
         self.server.restore(version);
@@ -295,7 +295,7 @@ impl Cluster {
         }
     }
 
-    /// What is there no longer counts: its last state stays known.
+    /// Deletes the Node, whose last state stays known.
     pub(crate) fn delete_node(&mut self) {
         self.server.delete(Kind::Node, NODE).expect("our Node");
     }
@@ -393,12 +393,12 @@ impl Cluster {
         asked.iter().filter(|seen| is_list(seen) && seen.parameter("continue").is_none()).count()
     }
 
-    /// How often it was asked about a kind whether its history goes on.
+    /// Number of history checks of a kind.
     pub(crate) fn checks(&self, kind: Kind) -> usize {
         self.asked(kind, Form::List).iter().filter(|seen| is_check(seen)).count()
     }
 
-    /// Connections that this namespace's kernel was asked to make so far, whatever came of them.
+    /// Number of attempted TCP connections of this namespace.
     pub(crate) fn attempts(&self) -> u64 {
         let read = || fs::read_to_string("/proc/thread-self/net/snmp").expect("the kernel's counters");
         let page = self.namespace.run(read).expect("entering the namespace");
@@ -422,7 +422,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Whether one object is asked for by its name.
+/// True for a request of one object by its name.
 fn is_check(seen: &Seen) -> bool {
     let fields = seen.parameter("fieldSelector").unwrap_or_default();
     seen.form == Form::List && seen.parameter("limit").is_none() && fields.starts_with("metadata.name=")
@@ -452,7 +452,7 @@ impl Default for How {
 // === impl Follower ===
 
 impl Follower {
-    /// Takes what comes until this is so.
+    /// Receives events until a condition holds.
     #[track_caller]
     pub(crate) fn until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
         let deadline = Instant::now() + PATIENCE;

@@ -34,7 +34,7 @@ fn a_refused_certificate_is_said_and_tried_for_ever() {
         cluster.server.present(good.clone());
         cluster.service("a");
         follower.until_equal(&cluster);
-        follower.until("lines", |follower| follower.lines(&["INFO", "works again"]).len() == 4);
+        follower.until("lines", |follower| follower.lines(&["INFO", "succeed again"]).len() == 4);
     }
 }
 
@@ -65,7 +65,7 @@ fn a_server_that_returns_is_found_soon() {
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}\n{}", start.elapsed(), follower.log());
     assert_eq!(follower.effects, effects + 4);
     assert_eq!(cluster.asked(Kind::Service, Form::StreamingList).len(), 1, "it goes on where it was");
-    follower.until("lines", |follower| follower.lines(&["INFO", "works again"]).len() == 4);
+    follower.until("lines", |follower| follower.lines(&["INFO", "succeed again"]).len() == 4);
 }
 
 fn a_server_that_is_not_there_yet_is_waited_for() {

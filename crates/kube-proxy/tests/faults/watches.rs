@@ -189,7 +189,7 @@ fn a_watch_that_ends_at_once_is_no_busy_loop() {
     cluster.service("a");
     follower.until_equal(&cluster);
     assert_eq!(follower.lines(&["WARN", "ended at once"]).len(), 1, "{}", follower.log());
-    follower.until("line", |follower| follower.lines(&["INFO", "services", "works again"]).len() == 1);
+    follower.until("line", |follower| follower.lines(&["INFO", "services", "succeed again"]).len() == 1);
 }
 
 over_both! {

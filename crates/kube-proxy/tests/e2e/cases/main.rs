@@ -1,8 +1,8 @@
-//! Every case of the corpus, and random clusters, in real packets: for each connection of a situation's matrix, what
-//! becomes of it between network namespaces is what the model decides.
+//! Conformance with the model, in real packets: every case of the corpus, and random clusters. Each connection of a situation's
+//! matrix must end between network namespaces as the model decides.
 //!
-//! `FERRY_CASES=source-ranges cargo test -p ferry-kube-proxy --test cases -- --nocapture` tries those whose names
-//! contain the text, and says how each went.
+//! `FERRY_CASES=source-ranges cargo test -p ferry-kube-proxy --test cases -- --nocapture` runs the cases whose names contain the
+//! text, and prints each result.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -24,12 +24,12 @@ use ferry_testkit::{Mode, kubernetes};
 
 /// The program under test.
 const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
-/// Cases that can't be tried, and why.
+/// Cases that can't be run, with the reason.
 const LEFT_OUT: [(&str, &str); 0] = [];
-/// What upstream does otherwise: it has no order among Services, ports or slices that want the same thing, and none among
-/// kinds of addresses; what an API server would not have let through (special addresses too) makes it fail as a whole, is
-/// served as it is, or lets everybody in; it doesn't start without the Node's pod ranges; and of an address that is an
-/// external IP and a load balancer's, it looks at source ranges at neither.
+/// Cases in which upstream differs: it has no order among Services, ports or slices with the same claim, and none among kinds of
+/// addresses; objects that an API server would have rejected (special addresses, too) make it fail as a whole, are served as they
+/// are, or admit every source; it doesn't start without the Node's pod ranges; and for an address that is both an external IP and
+/// a load balancer's, it checks source ranges for neither.
 const DIFFERS: [&str; 15] = [
     "contested",
     "slices-duplicates",
@@ -49,11 +49,11 @@ const DIFFERS: [&str; 15] = [
 ];
 /// The seeds of the random clusters.
 const SEEDS: std::ops::Range<u64> = 0..20;
-/// So often each of them is tried, with so many changes in between.
+/// Moments of each random cluster that are tested, with changes in between.
 const MOMENTS: usize = 2;
 const CHANGES: usize = 8;
 
-/// The machines of a mode, built once, with its proxy; tests take turns.
+/// The lab of a mode, built once, with its proxy; tests take turns.
 fn corpus(mode: Mode) -> MutexGuard<'static, Corpus<'static>> {
     static CORPORA: [OnceLock<Mutex<Corpus<'static>>>; Mode::ALL.len()] = [const { OnceLock::new() }; Mode::ALL.len()];
     let row = Mode::ALL.iter().position(|row| *row == mode).unwrap();
@@ -64,12 +64,12 @@ fn corpus(mode: Mode) -> MutexGuard<'static, Corpus<'static>> {
     corpus.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A folder of this process, since a proxy serves whatever somebody writes there. Those of processes that are gone go.
+/// A folder of this process, since a proxy serves any manifest in it. Folders of ended processes are removed.
 fn folder(name: &str) -> PathBuf {
     let all = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cases");
     for entry in fs::read_dir(&all).into_iter().flatten().flatten() {
         if !Path::new("/proc").join(entry.file_name()).exists() {
-            // another process may be at it too
+            // another process may remove it at the same time
             let _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -108,7 +108,7 @@ fn every_mode_is_tried() {
     assert_eq!(TRIED, Mode::ALL);
 }
 
-/// The model is right about the mode, whoever writes the rules. It takes longest: by its name it begins early.
+/// The model is right about the mode, whichever proxy writes the rules. It takes longest: its name makes it begin early.
 #[test]
 fn all_that_is_decided_of_iptables_is_what_upstream_does() {
     kubernetes::build();
@@ -128,7 +128,7 @@ fn clusters() -> Vec<Situation> {
     SEEDS.flat_map(moments).collect()
 }
 
-/// A cluster as it is first, and what has become of it a few changes later.
+/// A cluster at first, and after a few changes.
 fn moments(seed: u64) -> Vec<Situation> {
     let mut random = Random::new(seed);
     let mut cluster = Cluster::random(seed);
@@ -177,7 +177,7 @@ fn a_decision_that_is_not_what_the_rules_of_iptables_do_is_noticed() {
     );
 }
 
-/// Each of these cases goes wrong where a wrong profile decides.
+/// Each of these cases fails with a wrong profile.
 fn notices(corpus: &mut Corpus<'_>, right: Profile, wrong: &[(&str, Profile)]) {
     for (name, profile) in wrong {
         let find = || of_case(Case::all().into_iter().find(|case| case.name == *name).unwrap());
@@ -189,11 +189,11 @@ fn notices(corpus: &mut Corpus<'_>, right: Profile, wrong: &[(&str, Profile)]) {
     }
 }
 
-/// Tries them one after another; prints how long it took, and complains of all that went wrong.
+/// Runs the situations one after another; prints the time, and panics with all failures.
 fn try_all(corpus: &mut Corpus<'_>, what: &str, mut situations: Vec<Situation>) {
     let wanted = std::env::var("FERRY_CASES").ok();
     situations.retain(|situation| wanted.as_ref().is_none_or(|wanted| situation.name.contains(wanted)));
-    // one proxy for all that have one configuration
+    // one proxy for all situations with the same configuration
     situations.sort_by(|one, other| (&one.config, &one.name).cmp(&(&other.config, &other.name)));
     let (start, number) = (Instant::now(), situations.len());
     let mut all = Findings::default();

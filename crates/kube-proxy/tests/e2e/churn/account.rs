@@ -1,4 +1,4 @@
-//! What became of all new connections, judged by what was in force when.
+//! Judges all new connections by the rules in force at their time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::services::{CARRIERS, Pool, Way};
 
 /// After such a pause TCP may have sent a packet again though none was lost.
 const STANDSTILL: Duration = Duration::from_millis(500);
-/// So many of each kind are told one by one.
+/// Failures of each kind that are printed one by one.
 const EXAMPLES: usize = 20;
 
 /// The connections so far.
@@ -76,8 +76,8 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// Everybody whom a packet of the connection may have been led to: the pools that may have been in force between
-    /// its beginning and its answer.
+    /// All endpoints that a packet of the connection may have reached: the pools that may have been in force between its
+    /// beginning and its response.
     fn allowed(&self, ended: &Ended) -> Pool {
         let way = Way::ALL.iter().position(|way| *way == ended.way).expect("one of them");
         let periods = &self.history[usize::from(ended.service)][way];
@@ -88,7 +88,7 @@ impl<'a> Account<'a> {
     }
 
     /// # Panics
-    /// If a connection failed, or reached whom it must not, or its first packet was lost.
+    /// If a connection failed, or reached a wrong endpoint, or its first packet was lost.
     pub(crate) fn judge(&self) {
         let lost: u64 = self.retransmissions.values().sum();
         let lost = if self.pause < STANDSTILL { lost } else { 0 };

@@ -1,4 +1,4 @@
-//! Conversations over UDP: clients that keep their source port and send on, whatever happens.
+//! UDP conversations: clients that keep their source port and never stop sending.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -16,10 +16,10 @@ use crate::services;
 
 /// Where the ports of the clients begin; new connections have others.
 const PORTS: u16 = 4000;
-/// How often each sends.
+/// Interval of each client's packets.
 const PERIOD: Duration = Duration::from_millis(20);
-/// How long conversations may take to find an endpoint that serves: the second look at the table is a third of a second
-/// after the first. It is a state that is waited for, and what is late is told.
+/// Time limit for conversations to reach a serving endpoint: the second sweep of the conntrack table comes a third of a second
+/// after the first. The test waits for that state, and reports late ones.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The conversations.

@@ -31,7 +31,7 @@ pub(crate) struct Period {
 /// The periods of each way of each service that carries connections, in order.
 pub(crate) type History = Vec<[Vec<Period>; 3]>;
 
-/// The proxy, its manifests, and what they were.
+/// The proxy, its manifests, and their history.
 pub(crate) struct Driver<'a> {
     start: Start<'a>,
     proxy: Proxy<'a>,
@@ -43,7 +43,7 @@ pub(crate) struct Driver<'a> {
     pace: Option<u64>,
 }
 
-/// How the proxy is started.
+/// Settings of starting the proxy.
 struct Start<'a> {
     host: &'a Host,
     executable: String,
@@ -55,11 +55,11 @@ struct Start<'a> {
 struct Draft {
     number: usize,
     written: Instant,
-    /// the pools that it changes
+    /// the changed pools
     pools: [Option<Pool>; 3],
 }
 
-/// What was changed.
+/// Counts of changes.
 #[derive(Default)]
 pub(crate) struct Tally {
     endpoints: u64,
@@ -75,7 +75,7 @@ struct Dice(u64);
 
 /// The service that has UDP.
 const PLAIN: usize = 0;
-/// How often the marker is looked for.
+/// Polling interval of the marker.
 const LOOK: Duration = Duration::from_millis(1);
 /// The most changes of endpoints in one manifest.
 const AT_ONCE: u64 = 6;
@@ -107,7 +107,7 @@ impl<'a> Driver<'a> {
         let mut driver = Self {
             start,
             proxy,
-            // an iptables mode refuses no port that isn't there: who asks too early waits in vain
+            // mode iptables doesn't refuse connections to missing ports: an early probe runs into its timeout
             marker: lab.from(Place::Node).patience(slowly(Duration::from_millis(if mode == IPTABLES {
                 15
             } else {
@@ -130,7 +130,7 @@ impl<'a> Driver<'a> {
         driver
     }
 
-    /// Changes things until then.
+    /// Makes changes until that time.
     pub(crate) fn run(&mut self, until: Instant, pace: &Pace) {
         let start = Instant::now();
         while Instant::now() < until {
@@ -173,7 +173,7 @@ impl<'a> Driver<'a> {
         drafts.into_iter().for_each(|draft| self.acknowledge(draft, acknowledged));
     }
 
-    /// Who serves clients of the service that has UDP: those that are ready, and those that end and still serve.
+    /// Endpoints that serve UDP: ready ones, and terminating ones that still serve.
     pub(crate) fn serving(&self) -> Pool {
         let serves = |endpoint: &usize| {
             let condition = self.services[PLAIN].conditions[*endpoint];
@@ -191,17 +191,17 @@ impl<'a> Driver<'a> {
         self.write(number, &before)
     }
 
-    /// What clients could reach, and when.
+    /// The pools of all frontends over time.
     pub(crate) fn history(&self) -> &History {
         &self.history
     }
 
-    /// What was changed.
+    /// Counts of changes.
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Whether the changes came at the pace that was asked for.
+    /// Asserts that the changes came at the requested pace.
     pub(crate) fn judge(&self, took: Duration) {
         let Some(a_minute) = self.pace else { return };
         let asked = u64::try_from(took.as_millis()).expect("minutes") * a_minute / 60_000;
@@ -212,7 +212,7 @@ impl<'a> Driver<'a> {
         );
     }
 
-    /// Changes so many endpoints of one service, and now and then something else of another.
+    /// Changes a number of endpoints of one service, and sometimes something else of another.
     fn endpoints(&mut self, changes: u64) {
         let number = self.dice.below(self.services.len());
         let before = self.services[number].clone();
@@ -255,7 +255,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Changes something that no connection may notice.
+    /// Makes a change that must not affect any connection.
     fn policy(&mut self) {
         let (number, die) = (self.dice.below(self.services.len()), self.dice.below(3));
         let before = self.services[number].clone();
@@ -279,7 +279,7 @@ impl<'a> Driver<'a> {
                 service.node_port =
                     if service.node_port >= 31000 { service.node_port - 1000 } else { service.node_port + 1000 };
             }
-            // what they are there for stays
+            // the roles' purpose stays
             Role::Edge | Role::Sticky => service.internal_local = !service.internal_local,
         }
         self.tally.policies += 1;
@@ -305,7 +305,7 @@ impl<'a> Driver<'a> {
         Draft { number, written, pools }
     }
 
-    /// It is in force since then at the latest.
+    /// Notes that the draft has been in force at this time at the latest.
     fn acknowledge(&mut self, draft: Draft, acknowledged: Instant) {
         let Draft { number, written, pools } = draft;
         let took = acknowledged - written;
@@ -320,8 +320,8 @@ impl<'a> Driver<'a> {
 
     /// Waits until what was written last of a service is in force in both families.
     ///
-    /// Its marker is a Service in the same file, whose port changes with each version. What one file holds is one
-    /// batch of events, one change of the engine, and one transaction: who sees the marker's port sees the rest.
+    /// Its marker is a Service in the same file, whose port changes with each version. One file is one batch of events, one
+    /// change of the engine, and one transaction: once the marker's port answers, the rest is in force.
     fn wait(&mut self, number: usize) {
         for family in Family::ALL {
             let (at, marker) = (self.services[number].marker(family), self.marker);

@@ -1,4 +1,4 @@
-//! Connections that last: opened at the beginning, they exchange data until the end.
+//! Long-lived connections: opened at the beginning, they exchange data until the end.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,11 +17,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::services::{CARRIERS, PODS, Role};
 
-/// The first port of the servers that give back what they get.
+/// First port of the echo servers.
 pub(crate) const PORTS: u16 = 8180;
-/// How often each connection sends.
+/// Interval of each connection's messages.
 const PERIOD: Duration = Duration::from_millis(400);
-/// An answer that takes longer than this never comes.
+/// Time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The connections, and their servers.
@@ -31,7 +31,7 @@ pub(crate) struct Established {
     ended: Arc<AtomicBool>,
 }
 
-/// What became of them.
+/// Their result.
 #[derive(Default)]
 pub(crate) struct Fate {
     connections: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Fate {
 // === impl Established ===
 
 impl Established {
-    /// Starts servers in all pods, and so many connections: half from a pod, half from outside, over all frontends.
+    /// Starts servers in all pods, and `number` connections: half from a pod, half from outside, over all frontends.
     pub(crate) fn open(lab: &Lab, number: usize, stop: &Arc<AtomicBool>) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let servers = PODS.map(|place| {
@@ -97,7 +97,7 @@ fn listeners(place: Place) -> Vec<TcpListener> {
     .collect()
 }
 
-/// Gives back what it gets.
+/// Echoes all data.
 fn serve(listeners: &[TcpListener], ended: &AtomicBool) {
     let mut streams: Vec<TcpStream> = Vec::new();
     let timeout = Timespec::try_from(Duration::from_millis(50)).expect("it fits");
@@ -188,7 +188,7 @@ fn exchange(mut streams: Vec<TcpStream>, stop: &AtomicBool) -> Fate {
     }
 }
 
-/// Whether the number came back.
+/// Receives an echo; false if the connection ended.
 fn receive(stream: &mut TcpStream, round: u64) -> Result<bool, String> {
     let mut data = [0; 8];
     match stream.read(&mut data) {

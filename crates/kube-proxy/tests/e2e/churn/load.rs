@@ -1,4 +1,4 @@
-//! New connections at a steady pace: many at once in one thread, each ended by a reset.
+//! Opens new connections at a steady pace: many at once in one thread, each closed by a reset.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read as _};
@@ -15,11 +15,11 @@ use socket2::{Domain, Socket, Type};
 
 use crate::services::{self, Target, Way};
 
-/// What a connection may take: much longer than anything does but on a machine that stands still.
+/// Time limit of a connection: much longer than any takes, except on a machine that stands still.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often new connections are begun.
+/// Interval of opening connections.
 const TICK: Duration = Duration::from_millis(4);
-/// More than so many under way are not begun: the machine is too slow for the pace.
+/// Most concurrent connections: beyond them the machine is too slow for the pace.
 const UNDER_WAY: usize = 400;
 
 /// Connections from one place.
@@ -30,7 +30,7 @@ pub(crate) struct Load<'a> {
     thread: JoinHandle<Outcomes>,
 }
 
-/// What came of the connections of one place.
+/// Results of the connections of one place.
 pub(crate) struct Outcomes {
     pub(crate) place: Place,
     pub(crate) ended: Vec<Ended>,
@@ -48,7 +48,7 @@ pub(crate) struct Ended {
     pub(crate) at: SocketAddr,
     pub(crate) from: Instant,
     pub(crate) to: Instant,
-    /// the endpoint that answered, or why none did
+    /// the endpoint that answered, or the failure
     pub(crate) outcome: Result<usize, String>,
 }
 
@@ -61,7 +61,7 @@ struct UnderWay {
 // === impl Load ===
 
 impl<'a> Load<'a> {
-    /// So many connections a second from a place, until told to stop.
+    /// Opens `a_second` connections per second from a place, until `stop`.
     pub(crate) fn start(lab: &'a Lab, place: Place, a_second: u64, stop: &Arc<AtomicBool>) -> Self {
         let (host, stop) = (lab.host(place), Arc::clone(stop));
         let retransmissions = retransmissions(host);
@@ -90,7 +90,7 @@ fn run(place: Place, a_second: u64, stop: &AtomicBool) -> Outcomes {
             return outcomes;
         }
         let due = u64::try_from((now - start).as_micros()).expect("minutes") * a_second / 1_000_000;
-        // what a pause left undone is not made up for at once
+        // connections missed in a pause are not made up for at once
         begun = begun.max(due.saturating_sub(a_second / 5));
         while !ends && begun < due && under_way.len() < UNDER_WAY {
             let target = targets[usize::try_from(begun).expect("thousands") % targets.len()];
@@ -119,7 +119,7 @@ fn begin(target: &Target, ports: &mut Ports) -> io::Result<Socket> {
     socket.set_nonblocking(true)?;
     let any: IpAddr = if target.at.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     if udp {
-        // never a port twice: what the connection table still knows would be no new connection
+        // never a port twice: with a conntrack entry it would be no new connection
         socket.bind(&SocketAddr::new(target.from.unwrap_or(any), ports.next()).into())?;
     } else {
         socket.set_linger(Some(Duration::ZERO))?;
@@ -150,7 +150,7 @@ fn wait(under_way: &VecDeque<UnderWay>) {
     }
 }
 
-/// The endpoint that answered, or why none did; `None`: not yet.
+/// The endpoint that answered, or the failure; `None` while pending.
 fn finish(connection: &mut UnderWay) -> Option<Result<usize, String>> {
     let mut text = [0; 128];
     let outcome = match connection.socket.read(&mut text) {
@@ -171,7 +171,7 @@ fn finish(connection: &mut UnderWay) -> Option<Result<usize, String>> {
     Some(outcome)
 }
 
-/// How many first packets were sent again by TCP in a machine.
+/// Number of SYN retransmissions of a machine.
 fn retransmissions(host: &Host) -> u64 {
     let text =
         host.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat").expect("counters of the namespace"));

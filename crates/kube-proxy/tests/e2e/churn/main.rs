@@ -41,7 +41,7 @@ use load::Load;
 /// The program under test.
 const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
 
-/// How long each test churns, in seconds, where the environment says nothing else: enough for six hundred changes.
+/// Default duration of each test, in seconds: enough for six hundred changes.
 const SECONDS: u64 = 20;
 /// New connections a second, over all services and clients.
 const CONNECTIONS: u64 = 1000;
@@ -50,15 +50,15 @@ const CHANGES: u64 = 2000;
 /// Connections that exchange data all the time.
 const ESTABLISHED: u64 = 200;
 
-/// How often the proxy is killed.
+/// Number of restarts of the proxy.
 const RESTARTS: u64 = 20;
-/// UDP conversations on each way to a service, in each family.
+/// UDP conversations per frontend of a service and family.
 const CONVERSATIONS: u16 = 25;
 
-/// Tests take turns, for what they measure is time.
+/// Tests take turns, since they measure time.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A number that the environment may set.
+/// A number of the environment, or its default.
 fn scale(name: &str, usual: u64) -> u64 {
     match std::env::var(name) {
         Ok(text) => text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")),
@@ -69,7 +69,7 @@ fn scale(name: &str, usual: u64) -> u64 {
 /// The mode, and the variant of iptables that the node's kubelet uses.
 type By = (&'static str, Option<Backend>);
 
-/// What changes things in this mode, in a folder of this name.
+/// A driver in this mode, with a folder of this name.
 fn driver<'a>(lab: &'a Lab, name: &str, (mode, kubelet): By) -> Driver<'a> {
     if let Some(backend) = kubelet {
         iptables::hint(lab.host(Place::Node), backend);
@@ -77,7 +77,7 @@ fn driver<'a>(lab: &'a Lab, name: &str, (mode, kubelet): By) -> Driver<'a> {
     Driver::start(lab, EXECUTABLE, &PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("churn").join(name), mode)
 }
 
-/// Churns in this mode at this pace under this many new connections a second, and judges.
+/// Makes changes in this mode at this pace, with this many new connections per second, and judges the result.
 fn churn(name: &str, by: By, pace: Pace, connections: u64) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let duration = Duration::from_secs(scale("FERRY_CHURN_SECONDS", SECONDS));
@@ -109,12 +109,12 @@ fn endpoints(name: &str, by: By) {
     churn(name, by, pace, scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS));
 }
 
-/// As many changes of policies as there can be.
+/// Changes of policies, as fast as possible.
 fn policies(name: &str, by: By) {
     churn(name, by, Pace::Policies, scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS));
 }
 
-/// The proxy is killed again and again, at whatever moment, and endpoints change while it is away.
+/// The proxy is killed repeatedly, at any moment, and endpoints change while it is away.
 fn restarts(name: &str, by: By) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let lab = Lab::new();

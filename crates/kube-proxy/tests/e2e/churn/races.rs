@@ -1,7 +1,8 @@
-//! Packets that look something up in the very moment in which a transaction changes it.
+//! Packets whose lookups coincide with the transaction that changes the looked-up objects.
 //!
-//! The engine commits without a pause between two states of a service, thousands of times a second, while every packet
-//! of a client is the first of its connection. What one look found in the old state the next one may miss in the new.
+//! The engine alternates between two states of a service without a pause, thousands of commits per second, while every packet of
+//! a client is the first of its connection. A key found by one lookup in the old state may be missing for the next lookup in the
+//! new one.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,11 +22,11 @@ use ferry_testkit::stage::slowly;
 use ferry_testkit::{Family, Lab, Place};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// How long each pair of states alternates, in milliseconds.
+/// Duration of alternating each pair of states, in milliseconds.
 const MILLISECONDS: u64 = 1500;
-/// So many packets are under way at once.
+/// Packets in flight at once.
 const BURST: u64 = 32;
-/// What has not arrived by then never does.
+/// Time after which a packet counts as lost.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The first of the servers' ports.
 const PORTS: u16 = 9500;
@@ -41,19 +42,19 @@ const SPLIT: Treatment = Treatment {
     other: Action::Forward { to: Scope::Local, snat: Snat::Keep },
 };
 
-/// What the service is like.
+/// Properties of the service.
 #[derive(Clone)]
 struct Like {
     treatment: Treatment,
     affinity: bool,
     ranges: Option<&'static [(&'static str, &'static str)]>,
-    /// and each time another one beside these
+    /// plus another one at each commit
     varied: bool,
-    /// from this server on, so many
+    /// first server, and their number
     servers: (u16, u16),
 }
 
-/// What came of the packets while two states alternated.
+/// Result of the packets while two states alternated.
 struct Race {
     commits: u64,
     packets: u64,
@@ -109,7 +110,7 @@ fn a_lookup_that_races_a_commit_finds_what_it_should() {
 /// Lets two states alternate while packets come in.
 fn race(lab: &Lab, family: Family, arrived: &Arc<Arrivals>, duration: Duration, states: [&Like; 2]) -> Race {
     let node = lab.host(Place::Node);
-    // what has been seen is soon forgotten, so that the connection table stays small
+    // entries expire soon, so that the conntrack table stays small
     node.sysctl("net/netfilter/nf_conntrack_udp_timeout", "1");
     node.sysctl("net/netfilter/nf_conntrack_udp_timeout_stream", "1");
     let states = states.map(Like::clone);
@@ -147,7 +148,7 @@ fn race(lab: &Lab, family: Family, arrived: &Arc<Arrivals>, duration: Duration, 
     Race { commits: toggler.join().expect("commits succeed"), packets, lost }
 }
 
-/// Sends first packets, burst by burst; how many, and how many of them never arrived.
+/// Sends first packets in bursts; returns their number, and the number of lost ones.
 fn send(family: Family, arrived: &Arrivals, duration: Duration) -> (u64, u64) {
     let frontends =
         [SocketAddr::new(external_ip(family, 80), PORT), SocketAddr::new(Place::Node.address(family), NODE_PORT)];
@@ -158,7 +159,7 @@ fn send(family: Family, arrived: &Arrivals, duration: Duration) -> (u64, u64) {
         for packet in packets..packets + BURST {
             let number = usize::try_from(packet).expect("millions");
             let source = sources[number % sources.len()];
-            // never a port twice within seconds: what the connection table still knows would look nothing up
+            // never a port twice within seconds: with a conntrack entry the packet would cause no lookup
             let port = 10_000 + u16::try_from(number / 16 % 50_000).expect("a port");
             let socket = UdpSocket::bind(SocketAddr::new(source, port)).expect("a free port");
             let to = frontends[number / 8 % 2];
@@ -170,7 +171,7 @@ fn send(family: Family, arrived: &Arrivals, duration: Duration) -> (u64, u64) {
     (packets, lost)
 }
 
-/// How many packets of the present burst have arrived.
+/// Number of received packets of the current burst.
 #[derive(Default)]
 struct Arrivals {
     burst: AtomicU64,
@@ -201,7 +202,7 @@ impl Arrivals {
     }
 }
 
-/// Counts what arrives at the endpoints, in one pod.
+/// Counts packets at the endpoints, in one pod.
 fn serve(lab: &Lab, family: Family, arrived: &Arc<Arrivals>, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
     let (arrived, stop) = (Arc::clone(arrived), Arc::clone(stop));
     let sockets: Vec<UdpSocket> = lab.host(Place::PodA).run(move || {

@@ -1,4 +1,4 @@
-//! The services that are churned, what may serve them, and their manifests.
+//! The changing services, their endpoints, and their manifests.
 
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
@@ -9,22 +9,22 @@ use ferry_testkit::{Family, Place, Protocol, Service};
 
 use super::established;
 
-/// Where endpoints are: two pods of the node, and one elsewhere.
+/// Places of endpoints: two pods of the node, and one elsewhere.
 pub(crate) const PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
-/// How many endpoints there are: one for each pod and port.
+/// Number of endpoints: one per pod and port.
 pub(crate) const ENDPOINTS: usize = PODS.len() * POD_PORTS.len();
-/// Those that are on the node.
+/// The endpoints on the node.
 const LOCAL: Pool = Pool(0x00ff);
 /// Where the markers' cluster IPs begin.
 const MARKERS: u16 = 0x2000;
-/// A marker's port says which manifest of its service is in force: this one, and then one more for each.
+/// First port of markers: a marker's port is this plus the version of its service's manifest.
 const MARKER_PORTS: u16 = 10_000;
 
 /// A set of endpoints.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pool(pub(crate) u16);
 
-/// How a client goes, which decides about whom it may reach.
+/// A client's kind of access, which determines its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// by the cluster IP
@@ -35,7 +35,7 @@ pub(crate) enum Way {
     Short,
 }
 
-/// What a service is there for; the order is that of their numbers.
+/// Purpose of a service, in the order of their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// policies Cluster, TCP and UDP
@@ -54,19 +54,19 @@ pub(crate) enum Role {
     Other,
 }
 
-/// One service at present.
+/// Current state of a service.
 #[derive(Clone)]
 pub(crate) struct State {
     pub(crate) number: u8,
     pub(crate) role: Role,
-    /// by endpoint; `None`: not in any slice
+    /// by endpoint; `None` if in no slice
     pub(crate) conditions: [Option<Condition>; ENDPOINTS],
     pub(crate) external_local: bool,
     pub(crate) internal_local: bool,
     pub(crate) affinity: bool,
     pub(crate) ranges: Ranges,
     pub(crate) node_port: u16,
-    /// how often it was written
+    /// number of written versions
     pub(crate) written: u16,
 }
 
@@ -79,7 +79,7 @@ pub(crate) enum Ranges {
     Both,
 }
 
-/// What a client connects to.
+/// Target of a client.
 #[derive(Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) service: u8,
@@ -92,16 +92,16 @@ pub(crate) struct Target {
 
 /// The services that carry connections.
 pub(crate) const CARRIERS: [Role; 6] = [Role::Plain, Role::Edge, Role::Sticky, Role::Ranged, Role::Turning, Role::Held];
-/// How many services carry none.
+/// Number of services without connections.
 const OTHERS: u8 = 6;
 
-/// All services as they are at the beginning.
+/// Initial state of all services.
 pub(crate) fn all() -> Vec<State> {
     let others = std::iter::repeat_n(Role::Other, OTHERS.into());
     (0..).zip(CARRIERS.into_iter().chain(others)).map(|(number, role)| State::new(number, role)).collect()
 }
 
-/// What clients at this place connect to, one after another.
+/// Targets of clients at this place, in their order.
 pub(crate) fn targets(place: Place) -> Vec<Target> {
     let mut targets = Vec::new();
     for family in Family::ALL {
@@ -131,7 +131,7 @@ pub(crate) fn targets(place: Place) -> Vec<Target> {
         }
     }
     if place == Place::Client {
-        // a memory has something to remember
+        // repeated, so that affinity has an effect
         for target in targets.clone().into_iter().filter(|target| CARRIERS[usize::from(target.service)] == Role::Sticky)
         {
             let clients = (20..28).map(|number| client_address(Family::of(target.at.ip()), number));
@@ -141,7 +141,7 @@ pub(crate) fn targets(place: Place) -> Vec<Target> {
     targets
 }
 
-/// The endpoint that answers like this, `pod-a:8080`.
+/// The endpoint with this answer, `pod-a:8080`.
 pub(crate) fn endpoint(name: &str) -> Option<usize> {
     let (place, port) = name.split_once(':')?;
     let (place, port) =
@@ -194,7 +194,7 @@ impl State {
         }
     }
 
-    /// Whom a client may reach on this way: the ready ones, or else those that still serve.
+    /// The pool of this kind of access: the ready endpoints, or else those that still serve.
     pub(crate) fn pool(&self, way: Way) -> Pool {
         let local = match way {
             Way::Internal => self.internal_local,
@@ -212,7 +212,7 @@ impl State {
         if ready == Pool(0) { of(Condition::Terminating) } else { ready }
     }
 
-    /// Whether somebody serves its clients everywhere, whatever its policies become.
+    /// True if every pool has an endpoint under any policy.
     pub(crate) fn is_healthy(&self) -> bool {
         let serves = |condition: &Option<Condition>| {
             condition.is_some_and(|condition| matches!(condition, Condition::Ready | Condition::Terminating))
@@ -220,7 +220,7 @@ impl State {
         self.role == Role::Other || self.conditions[..LOCAL.0.count_ones() as usize].iter().any(serves)
     }
 
-    /// Where something answers as soon as the manifest written last is in force.
+    /// The address that answers once the last manifest is in force.
     pub(crate) fn marker(&self, family: Family) -> SocketAddr {
         let ip = ferry_testkit::lab::cluster_ip(family, MARKERS + u16::from(self.number));
         SocketAddr::new(ip, MARKER_PORTS + self.written)

@@ -1,4 +1,4 @@
-//! Who the proxy is to the API server, and what it may.
+//! Authentication and authorization at the API server.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn write(name: &str, file: &str, text: &str) -> PathBuf {
     path
 }
 
-/// A kubeconfig with the fields of one user, and a context beside it that leads nowhere.
+/// A kubeconfig with the fields of one user, and another context without a reachable server.
 fn kubeconfig(cluster: &Cluster, user: &str, context: &str) -> String {
     let (url, ca) = (cluster.api.url(), cluster.api.ca());
     format!(
@@ -47,7 +47,7 @@ fn prepared() -> std::sync::MutexGuard<'static, Cluster> {
     cluster
 }
 
-/// Waits until it serves, ends it, and removes its rules.
+/// Waits until a proxy serves, ends it, and removes its rules.
 fn serves(cluster: &Cluster, what: &str, mut proxy: Proxy<'_>) {
     let took = cluster.wait(&mut proxy, 40, &["pod-a:8080"]);
     println!("{what}: serves after {took:?}");
@@ -78,7 +78,7 @@ fn every_way_of_saying_who_one_is() {
 fn master_goes_before_the_kubeconfigs_server() {
     let cluster = prepared();
     let master = format!("--master={}", cluster.api.url());
-    // the server of this context is nowhere; its authorities and user count all the same
+    // the server of this context is unreachable; its authorities and user are used
     let text = kubeconfig(&cluster, &format!("token: {}", cluster.api.token()), "home");
     let text = text.replace(&cluster.api.url(), "https://127.0.0.1:1");
     let file = write("master", "conf", &text);
@@ -117,9 +117,9 @@ fn json_when_the_configuration_says_so() {
     serves(&cluster, "few requests", start(cluster.node(), "json", &Config::with(&more), &[]));
 }
 
-/// What a proxy has said about access.
+/// The proxy's log lines about access.
 fn refusals(log: &str) -> Vec<String> {
-    let refused = log.lines().filter(|line| line.contains("\"The API server refuses access, asking goes on\""));
+    let refused = log.lines().filter(|line| line.contains("\"API server refuses access, retrying\""));
     refused.map(str::to_owned).collect()
 }
 
@@ -149,7 +149,7 @@ fn whoever_may_not_is_told_what_and_goes_on() {
     assert_eq!(cluster.generation(), generation, "{}", proxy.log());
     assert!(cluster.serves(40, &["pod-a:8080"]), "an earlier run's rules serve");
 
-    // exactly what a proxy needs; ranges of cluster IPs can be done without
+    // exactly the required permissions; ServiceCIDRs are optional
     cluster.api.allow_stranger(&json!([
         {"apiGroups": [""], "resources": ["services", "nodes"], "verbs": ["list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
@@ -159,10 +159,10 @@ fn whoever_may_not_is_told_what_and_goes_on() {
     let log = proxy.log();
     assert!(log.lines().any(|line| line.starts_with('I') && line.contains("servicecidrs")), "{log}");
     assert!(!names(&refusals(&log), &["servicecidrs"]), "{log}");
-    assert!(log.contains("\"The API server works again\""), "{log}");
+    assert!(log.contains("\"Requests to the API server succeed again\""), "{log}");
     assert!(refusals(&log).len() < 20, "{log}");
 
-    // taken away again, what is known stays, and what it watches goes on or is asked for again
+    // without permissions the known state stays, and watches continue or are retried
     cluster.api.allow_stranger(&json!([]));
     cluster.assert_quiet("without permission", &proxy, Duration::from_secs(1));
     assert!(cluster.serves(40, &["far:8080"]));

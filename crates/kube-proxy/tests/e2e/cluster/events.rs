@@ -1,4 +1,4 @@
-//! Events, as somebody who looks at an object finds them.
+//! Events of objects, as `kubectl describe` shows them.
 
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::time::Duration;
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 
 use crate::support::{Cluster, cluster, wait};
 
-/// Where the Events of a namespace are, in the form that Events are written in.
+/// Path of a namespace's Events, in the API group that writes them.
 fn events_path(namespace: &str) -> String {
     format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events")
 }
 
-/// A field, as text; blank where it isn't there.
+/// A field as text; blank if it is missing.
 fn text<'a>(object: &'a Value, path: &str) -> &'a str {
     object.pointer(path).and_then(Value::as_str).unwrap_or_default()
 }
@@ -25,8 +25,8 @@ fn uid(cluster: &Cluster, service: &str) -> String {
     text(&cluster.api.get(&service_path(service)), "/metadata/uid").to_owned()
 }
 
-/// What `kubectl describe` would show of the Service with this uid, as far as it comes from a proxy: the API server has Events
-/// of its own.
+/// The Events that `kubectl describe` would show for the Service with this uid, only those of a proxy: the API server writes
+/// Events of its own.
 fn described(cluster: &Cluster, uid: &str) -> Vec<Value> {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=involvedObject.uid%3D{uid}");
     let list = cluster.api.get(&path);
@@ -93,12 +93,13 @@ fn the_start_is_an_event_of_the_node() {
     assert_eq!(proxy.metric("rest_client_requests_total", &["code=\"4"]), 0.0);
 }
 
-/// Two Services want one external IP: the older one has it, the other one is told, and takes over when the older one goes.
+/// Two Services claim one external IP: the older one owns it, the other one gets an Event, and takes over when the older one is
+/// deleted.
 #[test]
 fn who_loses_an_address_finds_out_why() {
     const EXTERNAL: u8 = 77;
     let cluster = prepared();
-    // first by name, so that it isn't the name that decides
+    // sorted the other way round, so that the name doesn't decide
     let (old, young) = (Service::new("z-old", 70), Service::new("a-young", 71));
     let (old, young) = (old.external_ip(EXTERNAL), young.external_ip(EXTERNAL));
     cluster.create(&old, &[Place::PodA]);
@@ -130,7 +131,7 @@ fn who_loses_an_address_finds_out_why() {
     }
     wait_for_external(&cluster, &mut proxy, EXTERNAL, "pod-a:8080");
 
-    // it goes away and returns: the same thing again
+    // the claim is removed and added: the same event again
     let ips = cluster.api.get(&service_path("a-young")).pointer("/spec/externalIPs").cloned().expect("external IPs");
     let give_up = json!({"spec": {"externalIPs": null}});
     let changes = |proxy: &Proxy<'_>| proxy.metric("kubeproxy_sync_proxy_rules_service_changes_total", &[]);
@@ -149,7 +150,7 @@ fn who_loses_an_address_finds_out_why() {
     wait_for_external(&cluster, &mut proxy, EXTERNAL, "far:8080");
     assert_eq!(counts(), [2, 2], "that is no news");
     let log = proxy.log();
-    assert!(!log.contains("Writing an Event failed") && !log.contains("refuses an Event"), "{log}");
+    assert!(!log.contains("Writing an Event failed") && !log.contains("rejected an Event"), "{log}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Our executable on a cluster of upstream's: kube-apiserver with etcd tells what there is, the lab's node has the
-//! kernel, and real connections show what came of it.
+//! The executable with upstream's kube-apiserver and etcd: the API server provides the objects, the lab's node the kernel, and
+//! real connections are the check.
 //!
 //! One API server serves all tests, one after another; each begins with an empty namespace and no rules. Needs Go,
 //! openssl, curl and python3, as `tests/e2e/peer` does.

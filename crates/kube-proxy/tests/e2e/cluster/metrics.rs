@@ -1,4 +1,4 @@
-//! What the metrics say of changes.
+//! Metrics of changes.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn label(family: Family) -> String {
     format!("ip_family=\"{family}\"")
 }
 
-/// When a change was last handed over and when a sync last succeeded, of both families.
+/// Times of the last queued change and of the last successful sync, of both families.
 fn moments(proxy: &Proxy<'_>) -> [(f64, f64); 2] {
     Family::ALL.map(|family| (proxy.metric(QUEUED, &[&label(family)]), proxy.metric(SYNCED, &[&label(family)])))
 }

@@ -1,4 +1,4 @@
-//! What the Node says is followed.
+//! Changes of the Node object.
 
 use std::time::Duration;
 
@@ -152,7 +152,7 @@ fn a_node_that_shall_go_takes_no_load() {
     wait(&mut proxy, "503 while it is deleted", |proxy| status(proxy, "/healthz") == 503);
     assert_eq!(status(&proxy, "/livez"), 200);
     cluster.api.patch(&node_path(), &json!({"metadata": {"finalizers": null}}));
-    // gone: what was known of it stays, and services go on
+    // deleted: its last known state stays, and services are served
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(status(&proxy, "/livez"), 200);
     assert!(cluster.serves(54, &["pod-a:8080"]));
@@ -163,7 +163,7 @@ fn a_node_that_shall_go_takes_no_load() {
     assert_eq!(cluster.generation(), generation, "{}", proxy.log());
 }
 
-/// Addresses and pod ranges come a while after the Node: until then those of the one before it count.
+/// Addresses and pod ranges arrive a while after the Node: until then those of its predecessor apply.
 #[test]
 fn a_node_that_is_made_anew_takes_nothing_away() {
     let cluster = cluster();

@@ -1,4 +1,4 @@
-//! What is created, changed and deleted through the API is in the kernel.
+//! Creation, change and deletion of objects through the API reach the kernel.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::matrix;
 use crate::support::{EXECUTABLE, cluster, folder, wait};
 
-/// The rules that a proxy makes of manifests in a lab of its own: these, and objects as the API server has them.
+/// The rules that a proxy writes in another lab for these manifests and the API server's objects.
 fn rules_of_manifests(manifests: &Manifests, others: &[serde_json::Value]) -> Ruleset {
     let lab = Lab::new();
     let folder = folder("manifests-instead");
@@ -38,7 +38,7 @@ fn objects_of_every_kind_are_in_the_kernel_as_from_manifests() {
     let mut proxy = cluster.start("kinds");
     proxy.wait_until_synced(&Family::ALL);
     matrix::check(cluster.lab, "from the API", Family::ALL.as_slice());
-    // the API server's own service, which stands for itself
+    // the API server's own Service
     let own = cluster.api.get("/api/v1/namespaces/default/services/kubernetes");
     let (there, here) = (rules_of_manifests(&manifests, &[own]), cluster.rules());
     assert!(here == there, "from the API (-), from manifests (+):\n{}", here.difference(&there));
@@ -134,7 +134,7 @@ fn other_proxies_services_and_headless_ones_are_left_alone() {
     cluster.wait(&mut proxy, 22, &["pod-a:8080"]);
     let is_served = || Family::ALL.into_iter().any(|family| cluster.ask(family, 23, 1).all_answered());
     assert!(!is_served());
-    // given to us, and taken away again, while we look
+    // the label for another proxy, removed and added at run time
     cluster.api.patch(&service_path("theirs"), &label(json!(null)));
     cluster.wait(&mut proxy, 23, &["pod-a:8080"]);
     cluster.api.patch(&service_path("theirs"), &label(json!("another")));
@@ -181,7 +181,7 @@ fn many_objects_at_once_arrive_and_go() {
     let start = Instant::now();
     cluster.api.ask_all(&created.collect::<Vec<_>>());
     println!("{} objects created in {:?}", 3 * services.len(), start.elapsed());
-    // what a table holds of services, each with one entry for its one port
+    // service entries of a table, one per Service for its one port
     let held = || {
         let rules = Ruleset::of(cluster.node());
         ["ip kube-proxy", "ip6 kube-proxy"].map(|table| rules.get(table, "map service-ips").elements.len())

@@ -1,4 +1,4 @@
-//! The API server, or its store, goes away and comes back.
+//! Outages of the API server or of etcd.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ fn assert_unharmed(what: &str, hammers: Vec<Hammer>) {
     }
 }
 
-/// How a server goes away.
+/// Stops a server in this way.
 fn go_away(cluster: &mut Cluster, server: Server, how: &str) {
     match how {
         "stopped" => cluster.api.stop(server),
@@ -31,7 +31,7 @@ fn go_away(cluster: &mut Cluster, server: Server, how: &str) {
     }
 }
 
-/// Services go on while a server is away, nothing is written because of it, and what changes afterwards arrives.
+/// Services are served during an outage, nothing is written because of it, and later changes arrive.
 fn outlast(cluster: &mut Cluster, proxy: &mut Proxy<'_>, web: &Service, server: Server, how: &str) {
     let what = format!("{server:?} {how}");
     cluster.move_to(web, &[Place::PodA]);
@@ -66,7 +66,7 @@ fn services_go_on_without_the_api_server_and_nothing_is_rewritten() {
     outlast(&mut cluster, &mut proxy, &web, Server::Api, "stopped");
     outlast(&mut cluster, &mut proxy, &web, Server::Api, "killed");
     let log = proxy.log();
-    let works = log.lines().filter(|line| line.contains("\"The API server works again\"")).count();
+    let works = log.lines().filter(|line| line.contains("\"Requests to the API server succeed again\"")).count();
     // After the second start the versions of the first are too old. The second time within a minute that is said, too.
     assert!((1..=12).contains(&works), "once for each kind, outage and lost version\n{log}");
     assert!(log.lines().count() < 200, "an outage is no reason to talk\n{log}");
@@ -118,7 +118,7 @@ fn a_start_without_the_api_server_touches_nothing_until_it_comes() {
     cluster.create(&web, &[Place::PodA]);
     let mut proxy = cluster.start("absent");
     cluster.wait(&mut proxy, 30, &["pod-a:8080"]);
-    // what the next one will find to do
+    // changes for the next proxy
     proxy.terminate();
     cluster.move_to(&web, &[Place::Far]);
     cluster.api.stop(Server::Api);
@@ -132,12 +132,12 @@ fn a_start_without_the_api_server_touches_nothing_until_it_comes() {
     assert_eq!(cluster.generation(), generation, "something was committed\n{}", proxy.log());
     assert!(cluster.rules() == before);
     let log = proxy.log();
-    let complaint = log.lines().find(|line| line.contains("Asking the API server failed"));
+    let complaint = log.lines().find(|line| line.contains("Request to the API server failed"));
     assert!(complaint.is_some_and(|line| line.contains(&cluster.api.url())), "{log}");
     cluster.api.resume(Server::Api);
     let took = cluster.wait(&mut proxy, 30, &["far:8080"]);
     println!("programmed {took:?} after the API server said that it was ready");
-    // a server that has just started refuses everything for a moment; that doesn't cost the ranges of cluster IPs
+    // a server that has just started rejects everything for a moment; ServiceCIDRs must survive that
     let [range, _] = ferry_testkit::lab::SERVICE_RANGES;
     wait(&mut proxy, "the ranges of cluster IPs", |_| ferry_testkit::nft::list(cluster.node()).contains(range));
     assert!(took < Duration::from_secs(3), "it took {took:?}\n{}", proxy.log());
@@ -151,9 +151,9 @@ fn requests(proxy: &Proxy<'_>) -> f64 {
     count("") - count("code=\"<error>\"")
 }
 
-/// Upstream's proxy needs eight: a watch of each of the four kinds that is refused, since the server hasn't read its roles yet,
-/// and a list of each, since its cache begins with its start. Sixteen where each kind asks for itself; six to eight where one
-/// does, and one more for each further refusal, or kind whose version is new enough for a check and a watch.
+/// Upstream's proxy needs eight requests: a rejected watch of each of the four kinds, since the server hasn't loaded its roles
+/// yet, and a list of each, since its watch cache begins with its start. Sixteen if each kind retries by itself; six to eight if
+/// one does, and one more for each further rejection, or kind whose version is new enough for a check and a watch.
 #[test]
 fn after_a_restart_of_the_api_server_one_kind_asks_for_all() {
     let mut cluster = cluster();

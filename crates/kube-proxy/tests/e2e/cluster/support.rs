@@ -13,16 +13,16 @@ use ferry_testkit::{Family, Host, Kubernetes, Lab, Place, Proxy, Service, Tally}
 
 /// The program under test.
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
-/// Where the first proxy has its ports.
+/// Health check port of the first proxy.
 pub(crate) const HEALTHZ: u16 = 10256;
 
-/// The machines and the API server.
+/// The lab and the API server.
 pub(crate) struct Cluster {
     pub(crate) lab: &'static Lab,
     pub(crate) api: Kubernetes<'static>,
 }
 
-/// The cluster, started once: no objects of earlier tests, no rules, nobody running but the API server.
+/// The cluster, started once: without objects of earlier tests, rules, or processes except for the API server.
 pub(crate) fn cluster() -> MutexGuard<'static, Cluster> {
     static CLUSTER: OnceLock<Mutex<Cluster>> = OnceLock::new();
     let cluster = CLUSTER.get_or_init(|| {
@@ -59,7 +59,7 @@ pub(crate) fn start<'a>(host: &'a Host, name: &str, config: &Config, arguments: 
     Proxy::start_with(host, EXECUTABLE, &folder, &[&["--config", &file, "-v=2"], arguments].concat())
 }
 
-/// Waits until something is so, and says how long that took.
+/// Waits for a condition; returns the time it took.
 ///
 /// # Panics
 /// If it isn't in time, with the proxy's log.
@@ -107,7 +107,7 @@ impl Cluster {
         client.tcp(at_cluster_ip(family, number), times)
     }
 
-    /// Whether exactly these endpoints answer there, in both families.
+    /// True if exactly these endpoints answer there, in both families.
     pub(crate) fn serves(&self, number: u16, endpoints: &[&str]) -> bool {
         Family::ALL.into_iter().all(|family| {
             let tally = self.ask(family, number, 4 * endpoints.len().pow(2));
@@ -120,7 +120,7 @@ impl Cluster {
         wait(proxy, &format!("{endpoints:?} at service {number}"), |_| self.serves(number, endpoints))
     }
 
-    /// The node's rules, as far as two proxies that came to them on different ways must agree.
+    /// The node's rules, as far as two proxies with different histories must agree.
     pub(crate) fn rules(&self) -> Ruleset {
         // A set that the kernel arranges anew, as it does a moment after a large load, may be listed in part.
         let read = || Ruleset::of(self.node()).essence();
@@ -133,12 +133,12 @@ impl Cluster {
         last
     }
 
-    /// How often anybody has committed.
+    /// Generation of nf_tables: the number of commits by any process.
     pub(crate) fn generation(&self) -> u32 {
         nft::generation(self.node())
     }
 
-    /// Asserts that nobody commits for a while.
+    /// Asserts that no process commits for a while.
     pub(crate) fn assert_quiet(&self, what: &str, proxy: &Proxy<'_>, for_so_long: Duration) {
         let before = self.generation();
         std::thread::sleep(for_so_long);

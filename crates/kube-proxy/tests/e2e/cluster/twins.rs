@@ -33,14 +33,14 @@ fn metric_of_second(proxy: &Proxy<'_>, name: &str) -> f64 {
     own.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
 
-/// Whether the second proxy has made its first sync in both families. It answers before that.
+/// True if the second proxy has finished its first sync in both families. It answers before that.
 fn has_synced(proxy: &Proxy<'_>) -> bool {
     let name = "kubeproxy_sync_proxy_rules_last_timestamp_seconds{";
     let page = proxy.get(20249, "/metrics").unwrap_or_default();
     page.lines().filter(|line| line.starts_with(name) && !line.ends_with(" 0")).count() == Family::ALL.len()
 }
 
-/// Waits until nobody has committed for a second; how long that took.
+/// Waits until no process has committed for a second; returns the time it took.
 fn until_quiet(cluster: &Cluster, logs: impl Fn() -> String) -> Duration {
     let start = Instant::now();
     let mut seen = (cluster.generation(), Instant::now());
@@ -113,7 +113,7 @@ fn two_proxies_at_once_agree_and_nobody_fights() {
     for number in 0..CHANGING {
         assert!(cluster.serves(600 + number, &names), "service {number}\n{}", logs());
     }
-    // the rules are those of one who has never seen another
+    // the rules are those of a single proxy
     let shared = cluster.rules();
     first.terminate();
     twin.terminate();

@@ -1,4 +1,4 @@
-//! Packets that came before there was a rule for them.
+//! Flows whose first packets preceded their rule.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ fn frontends(family: Family) -> [(Place, SocketAddr); 4] {
     ]
 }
 
-/// What a node's first proxy finds: everybody has been sending since the machine came up.
+/// A node's first proxy finds clients that have been sending since the machine started.
 #[test]
 fn the_first_start_on_a_node_is_a_change() {
     the_first_start_is_a_change(NFTABLES);
@@ -44,7 +44,7 @@ fn the_first_start_is_a_change(mode: &'static str) {
     let mut stage = stage_in(mode, &manifests);
     stage.kill();
     stage.node().sh(EXECUTABLE, &["--cleanup"]);
-    // what was translated once is translated as long as it is remembered, so these are new
+    // a conntrack entry keeps its translation, so these clients are new
     let askers: Vec<_> = Family::ALL
         .into_iter()
         .flat_map(frontends)
@@ -96,7 +96,7 @@ fn sctp_flows_that_came_too_early_are_answered() {
     flows_that_came_too_early_are_answered(NFTABLES, Protocol::Sctp);
 }
 
-/// The client asks again after a second; the kernel must have forgotten the first question by then.
+/// The client retries after a second; the first packet's conntrack entry must be deleted by then.
 #[test]
 fn a_tcp_connection_that_was_asked_for_too_early_comes_about() {
     let mut stage = stage(&nothing());

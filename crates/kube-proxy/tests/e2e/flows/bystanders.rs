@@ -1,4 +1,4 @@
-//! Flows that are right stay, whatever happens around them.
+//! Valid flows survive all changes around them.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -83,7 +83,7 @@ fn only_flows_that_are_wrong_are_removed() {
     }
 }
 
-/// Endpoints come all the time while others go: a flow to one that has just come must not be taken for a wrong one.
+/// Endpoints are added while others are removed: a flow to a new endpoint must not count as stale.
 #[test]
 fn flows_to_endpoints_that_come_during_a_look_stay() {
     let mut stage = stage(&manifests(&[Place::PodA, Place::PodB]));

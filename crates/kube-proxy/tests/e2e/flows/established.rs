@@ -1,4 +1,4 @@
-//! TCP connections live on, whatever changes.
+//! TCP connections survive all changes.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,7 +20,7 @@ fn with(service: Service, endpoints: Endpoints) -> Manifests {
     Manifests::new().with_endpoints(service, endpoints)
 }
 
-/// Gives back what it gets, to everybody, as long as they want.
+/// Echo server for any number of clients.
 fn echo(host: &Host, at: SocketAddr) {
     let listener = host.run(move || TcpListener::bind(at).expect("a port of our own"));
     std::thread::spawn(move || {
@@ -28,7 +28,7 @@ fn echo(host: &Host, at: SocketAddr) {
             let mut stream = stream.expect("a connection");
             std::thread::spawn(move || {
                 let mut bytes = [0; 64];
-                // who has enough is gone
+                // until the client closes
                 while let Ok(length @ 1..) = stream.read(&mut bytes) {
                     let _ = stream.write_all(bytes.get(..length).unwrap_or_default());
                 }

@@ -1,4 +1,4 @@
-//! Endpoints, services and frontends that go while clients keep sending.
+//! Removal of endpoints, services and frontends while clients keep sending.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use ferry_testkit::{Family, Lab, Manifests, Outcome, Place, Protocol, Service};
 
 use crate::support::{Asker, Ear, LIMIT, looks, removed, rest, spread, stage};
 
-/// A service with frontends of every kind. Each test has a number of its own: what the kernel remembers of one is nothing to
+/// A service with frontends of every kind. Each test has a number of its own, so that conntrack entries of one don't affect
 /// another.
 fn service(protocol: Protocol, number: u8) -> Service {
     let number16 = u16::from(number);
@@ -34,14 +34,14 @@ fn all_askers(lab: &Lab, protocol: Protocol, number: u8) -> Vec<Asker<'_>> {
     Family::ALL.into_iter().flat_map(|family| askers(lab, family, protocol, number)).collect()
 }
 
-/// Every flow follows the endpoints, however often they change, and nobody answers for one that is gone.
+/// Every flow follows the endpoints through all changes, and no endpoint answers in place of a removed one.
 fn flows_follow(protocol: Protocol, number: u8) {
     let mut stage = stage(&at(protocol, number, &[Place::PodA]));
     let askers = all_askers(stage.lab, protocol, number);
     for asker in &askers {
         assert_eq!(asker.answer(), "pod-a:8080", "{}", asker.to);
     }
-    // what the last group left is gone
+    // flows of the last group have expired
     rest(&stage);
     let before = removed(&stage);
     let mut times = Vec::new();
@@ -153,7 +153,7 @@ fn who_keeps_sending_to_a_service_that_is_gone_reaches_nobody() {
     }
 }
 
-/// A frontend that passes to another service takes its flows along.
+/// Flows of a frontend follow it to another service.
 #[test]
 fn a_frontend_that_changes_hands_takes_its_flows_along() {
     let owner = |name: &str, number: u16| Service::new(name, number).protocols(&[Protocol::Udp]).external_ip(57);

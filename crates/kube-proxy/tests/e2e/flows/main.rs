@@ -1,5 +1,4 @@
-//! What becomes of flows that the kernel remembers when the rules behind them change, seen by clients that keep their
-//! source port, and by the connection table itself.
+//! Stale conntrack entries after rule changes, observed by clients that keep their source port and in the conntrack table.
 //!
 //! One lab and one proxy serve all groups, one after another.
 #![expect(

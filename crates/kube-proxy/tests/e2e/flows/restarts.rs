@@ -1,4 +1,4 @@
-//! A proxy that comes back, or takes over: what is right stays, and what became wrong while nobody looked goes.
+//! Restarts and take-overs: valid flows stay, and entries that became stale while no proxy ran are deleted.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use ferry_testkit::{Family, Lab, Manifests, Mode, Outcome, Place, Protocol, Serv
 
 use crate::support::{Asker, Ear, LIMIT, looks, removed, rest, stage_in, stage_with};
 
-/// A client that asks from one port all the time, one question after another.
+/// A client that sends requests from one port, one after another.
 struct Talker {
     stop: Arc<AtomicBool>,
-    /// how many questions were asked, and how many of them nobody answered
+    /// number of requests, and of those without an answer
     thread: JoinHandle<(usize, usize)>,
 }
 
@@ -60,7 +60,7 @@ fn frontends(family: Family, number: u8) -> [(Place, SocketAddr); 4] {
     ]
 }
 
-/// Clients of all frontends of a service, led to the first pod.
+/// Clients of all frontends of a service, whose flows go to the first pod.
 fn askers(lab: &Lab, protocol: Protocol, number: u8) -> Vec<Asker<'_>> {
     let all = Family::ALL.into_iter().flat_map(|family| frontends(family, number));
     let askers: Vec<_> = all.map(|(place, to)| Asker::new(lab, place, protocol, to)).collect();
@@ -88,7 +88,7 @@ fn right_flows_stay(mode: &'static str) {
             assert!(!asker.answer().is_empty(), "{to}");
             quiet.push(asker);
         }
-        // nobody answers there, and nobody is to care
+        // unanswered traffic to an address without a service
         let asker = Asker::new(stage.lab, Place::PodB, Protocol::Udp, at_external_ip(family, 99));
         assert_eq!(asker.endpoint(), None);
         quiet.push(asker);
@@ -125,8 +125,8 @@ fn right_flows_stay_over_twenty_restarts_in_iptables_mode_too() {
     right_flows_stay(IPTABLES);
 }
 
-/// Endpoints, frontends and whole services go while nobody is there, and clients send on. The proxy that comes back is of
-/// this mode.
+/// Endpoints, frontends and whole services are removed while no proxy runs, and clients keep sending. The next proxy is of this
+/// mode.
 fn what_went_meanwhile_is_followed(before: &'static str, after: &'static str, protocol: Protocol) {
     let [moved, bare, gone, empty] = [("moved", 72), ("bare", 73), ("gone", 74), ("empty", 75)]
         .map(|(name, number)| service(name, number, protocol));
@@ -185,7 +185,7 @@ enum Serving {
     Second,
 }
 
-/// A node port that an address doesn't serve any more, by another configuration.
+/// Another configuration removes a node port from an address.
 fn node_ports_leave_an_address((from, before): (&'static str, Serving), mode: &'static str, protocol: Protocol) {
     let manifests = Manifests::new().with(service("ported", 76, protocol), &[Place::PodA]);
     let config = |mode, serving: Serving| {

@@ -14,7 +14,7 @@ use ferry_testkit::{Client, Family, Lab, Manifests, Outcome, Place, Protocol, St
 
 /// The program under test.
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
-/// How long flows may take to be led elsewhere; it takes milliseconds.
+/// Time limit for flows to follow a change; it takes milliseconds.
 pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 
 /// The lab, built once, with a proxy that serves these manifests. Groups take turns.
@@ -68,7 +68,7 @@ impl<'a> Asker<'a> {
         self.client.ask(self.protocol, self.to, 1).0.remove(0)
     }
 
-    /// Sends once; who answered.
+    /// Sends once; returns the endpoint that answered.
     pub(crate) fn endpoint(&self) -> Option<String> {
         match self.ask() {
             Outcome::Answered(answer) => Some(answer.endpoint),
@@ -76,7 +76,7 @@ impl<'a> Asker<'a> {
         }
     }
 
-    /// Sends until somebody answers; who. On a busy machine an answer may be late.
+    /// Sends until an endpoint answers, and returns it. On a busy machine an answer may be late.
     pub(crate) fn answer(&self) -> String {
         let mut answer = None;
         until(&format!("{} answers", self.to), LIMIT, || {
@@ -86,7 +86,7 @@ impl<'a> Asker<'a> {
         answer.expect("somebody has answered")
     }
 
-    /// Sends until nobody answers, and the node remembers nothing that leads anywhere else than it says.
+    /// Sends until no endpoint answers, and the node has no translated conntrack entry of the flow.
     pub(crate) fn gets_lost(&self, lab: &Lab) {
         until(&format!("{} reaches nobody", self.to), LIMIT, || {
             let nobody = self.endpoint().is_none();
@@ -94,7 +94,7 @@ impl<'a> Asker<'a> {
         });
     }
 
-    /// What the node remembers of it.
+    /// Its conntrack entry on the node.
     pub(crate) fn entry(&self, lab: &Lab) -> Option<Entry> {
         let (source, to) = (self.source, self.to);
         let filter = Filter {
@@ -118,14 +118,14 @@ impl<'a> Asker<'a> {
     }
 }
 
-/// Hears which flows of the node end.
+/// Receives the ends of flows of the node.
 #[derive(Clone)]
 pub(crate) struct Ear(Arc<Mutex<Endings>>);
 
 // === impl Ear ===
 
 impl Ear {
-    /// Listens from now on, to flows that begin from now on.
+    /// Listens from now on, for flows that begin from now on.
     pub(crate) fn new(lab: &Lab) -> Self {
         let endings = lab.host(Place::Node).run(|| Endings::open().expect("listening to the end of flows"));
         Self(Arc::new(Mutex::new(endings)))
@@ -141,17 +141,17 @@ impl Ear {
     }
 }
 
-/// How many flows the proxy says it has removed.
+/// Number of deleted conntrack entries by the proxy's metric.
 pub(crate) fn removed(stage: &Stage<'_>) -> f64 {
     stage.proxy.metric("kubeproxy_conntrack_reconciler_deleted_entries_total", &[])
 }
 
-/// How often it says it has looked.
+/// Number of sweeps by the proxy's metric.
 pub(crate) fn looks(stage: &Stage<'_>) -> f64 {
     stage.proxy.metric("kubeproxy_conntrack_reconciler_sync_duration_seconds_count", &[])
 }
 
-/// Waits until no check is to come: the last is 3 s after the one before.
+/// Waits until no sweep is pending: the last one comes 3 s after the one before.
 pub(crate) fn rest(stage: &Stage<'_>) {
     let mut seen = looks(stage);
     loop {
@@ -164,7 +164,7 @@ pub(crate) fn rest(stage: &Stage<'_>) {
     }
 }
 
-/// What was measured, as text.
+/// Distribution of measured times, as text.
 pub(crate) fn spread(mut times: Vec<Duration>) -> String {
     times.sort();
     let at = |index: usize| times.get(index).copied().unwrap_or_default();

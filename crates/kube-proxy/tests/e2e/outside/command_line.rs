@@ -1,4 +1,4 @@
-//! What is decided before anything is touched.
+//! Command line, configuration and exit codes, before the kernel is changed.
 
 use std::process::Output;
 
@@ -10,12 +10,12 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("text")
 }
 
-/// Exit 1 with the log line that ends the program: its error.
+/// Asserts exit code 1; returns the error of the fatal log line.
 #[track_caller]
 fn failed(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
-    // Other threads may have said something since.
+    // Other threads may have logged since.
     let line = text(&output.stderr).lines().rfind(|line| line.contains("\"command failed\"")).expect("a line");
     let (head, error) = line.split_once("] \"command failed\" err=\"").unwrap_or_else(|| panic!("{line}"));
     assert!(head.starts_with('E') && head.ends_with(" run.go:72"), "{line}");
@@ -107,7 +107,7 @@ fn a_parameter_that_cannot_be_written_is_named() {
         error.contains("net.ipv4.conf.all.route_localnet") && error.contains("iptables.localhostNodePorts"),
         "{error}"
     );
-    // With the right value nothing has to be written.
+    // With the right value nothing needs to be written.
     machine.run(|| ferry_kernel::sysctl::write("net.ipv4.conf.all.route_localnet", "1")).unwrap();
     let again = [&start[..], &["--metrics-bind-address=192.0.2.1:1", "--bind-address-hard-fail"]].concat();
     let error = failed(&machine.output_with_read_only_parameters(&again));
@@ -150,11 +150,11 @@ fn flags_that_do_nothing_are_named() {
     assert!(failed(&output).starts_with("mode \\\"ipvs\\\" is not in this build"));
     let stderr = text(&output.stderr);
     for wanted in [
-        "\"The flag is ignored since there is a configuration file\" flag=\"masquerade-all\"",
-        "\"The flag is ignored since there is a configuration file\" flag=\"proxy-mode\"",
-        "\"The flag is accepted and has no effect in this build\" flag=\"conntrack-min\"",
-        "\"The flag was removed by upstream, it is accepted and has no effect\" flag=\"logtostderr\"",
-        "\"The flag is not used, objects come from manifests\" flag=\"master\"",
+        "\"Flag is ignored, the configuration file takes precedence\" flag=\"masquerade-all\"",
+        "\"Flag is ignored, the configuration file takes precedence\" flag=\"proxy-mode\"",
+        "\"Flag has no effect in this build\" flag=\"conntrack-min\"",
+        "\"Flag was removed upstream and has no effect\" flag=\"logtostderr\"",
+        "\"Flag is ignored, objects come from manifests\" flag=\"master\"",
     ] {
         let line = stderr.lines().find(|line| line.ends_with(wanted));
         assert!(line.is_some_and(|line| line.starts_with('W')), "{wanted}\n{stderr}");
@@ -235,7 +235,7 @@ fn what_may_not_be_removed_is_no_success() {
     }
     let output = machine.output(&["--cleanup"]);
     assert_eq!(failed(&output), "encountered an error while tearing down rules");
-    assert!(text(&output.stderr).contains("\"Cleaning up failed\" mode=\"nftables\" family=\"IPv6\""), "{output:?}");
+    assert!(text(&output.stderr).contains("\"Cleanup failed\" mode=\"nftables\" family=\"IPv6\""), "{output:?}");
     drop(input);
     owner.wait().unwrap();
 }

@@ -1,5 +1,5 @@
-//! The executable from outside: flags, configuration, error texts, exit codes, HTTP, signals, clean-up. Needs root and
-//! the tools `nft`, `iptables` (both variants), `setpriv` and `unshare`; everything runs in network namespaces of its own.
+//! Black-box tests of the executable: flags, configuration, error texts, exit codes, HTTP, signals, clean-up. Needs root and the
+//! tools `nft`, `iptables` (both variants), `setpriv` and `unshare`; everything runs in network namespaces of its own.
 #![expect(clippy::expect_used, clippy::panic, reason = "the helpers of a test fail as tests do")]
 
 mod command_line;

@@ -198,7 +198,7 @@ fn the_old_mode_serves_until_the_new_one_does() {
     let lock = std::fs::File::create(machine.path("xtables.lock")).unwrap();
     lock.lock().unwrap();
     let mut running = machine.start_as(IPTABLES);
-    running.until("two errors", |running| running.log().matches("\"Syncing failed, trying again\"").count() == 2);
+    running.until("two errors", |running| running.log().matches("\"Sync failed, retrying\"").count() == 2);
     assert!(machine.serves("ip", "10.96.0.1") && machine.serves("ip6", "fd00:96::1"));
     assert!(!running.log().contains(REMOVED), "{}", running.log());
     lock.unlock().unwrap();
@@ -357,9 +357,9 @@ fn suffers(machine: &Machine, running: &mut Running<'_>, variant: &str, named: &
     let before = saved(machine, "iptables", variant);
     let text = std::fs::read_to_string(machine.path("manifests/web.yaml")).expect("the manifest");
     machine.write("manifests/web.yaml", &text.replace("10.244.1.10", "10.244.1.11"));
-    running.until("an error", |running| running.log().contains("\"Syncing failed, trying again\""));
+    running.until("an error", |running| running.log().contains("\"Sync failed, retrying\""));
     let log = running.log();
-    let line = log.lines().find(|line| line.contains("Syncing failed")).expect("the line");
+    let line = log.lines().find(|line| line.contains("Sync failed")).expect("the line");
     assert!(line.starts_with('E') && line.contains(named), "{line}");
     running.until("503", |_| health(machine).as_deref() == Some("503"));
     assert_eq!(saved(machine, "iptables", variant), before);
@@ -413,12 +413,12 @@ fn damage_that_cannot_be_mended_is_unhealthy_until_it_is() {
     let (tool, aside) = (machine.path("tools/iptables-nft-restore"), machine.path("aside"));
     std::fs::rename(&tool, &aside).unwrap();
     machine.iptables("iptables-nft -t nat -F KUBE-SERVICES");
-    running.until("an error", |running| running.log().contains("\"Syncing failed, trying again\""));
+    running.until("an error", |running| running.log().contains("\"Sync failed, retrying\""));
     running.until("503", |_| health(&machine).as_deref() == Some("503"));
     std::fs::rename(&aside, &tool).unwrap();
     running.until("200", |_| health(&machine).as_deref() == Some("200"));
     assert!(translates(&machine, "nft"));
-    running.until("word of it", |running| running.log().contains("\"Syncing works again\""));
+    running.until("word of it", |running| running.log().contains("\"Sync succeeds again\""));
 }
 
 #[test]

@@ -186,9 +186,8 @@ fn an_address_in_use_is_tried_again() {
     let occupied = machine.run(|| TcpListener::bind(HEALTHZ)).unwrap();
     let mut running = machine.start(&["--healthz-bind-address=127.0.0.1"]);
     running.until_synced();
-    running.until("complaint", |running| {
-        running.log().contains("\"Binding failed, trying again every 5 s\" server=\"healthz\"")
-    });
+    running
+        .until("complaint", |running| running.log().contains("\"Bind failed, retrying every 5 s\" server=\"healthz\""));
     drop(occupied);
     running.until("health", |_| machine.ask("GET", HEALTHZ, "/healthz").is_some());
 }
@@ -201,7 +200,9 @@ fn a_broken_manifest_is_named_with_its_place() {
     running.until_synced();
     let file = machine.write("manifests/web.yaml", &SERVICE.replace("[{port: 80}]", "7"));
     running.until("error", |running| {
-        let wanted = format!("\"A manifest is broken, what it held stays as it was\" file=\"{file}\" line=6 column=");
+        let wanted = format!(
+            "\"Malformed manifest, keeping the last good state of its objects\" file=\"{file}\" line=6 column="
+        );
         running.log().lines().any(|line| line.starts_with('E') && line.contains(&wanted))
     });
     let output = machine.tool("nft", &["list", "map", "ip", "kube-proxy", "service-ips"]);
@@ -228,7 +229,7 @@ fn rules_of_an_earlier_run_wait_until_a_broken_file_is_readable() {
     machine.write("manifests/web.yaml", &web("10.96.0.1"));
     running.until("the service", |_| machine.serves("ip", "10.96.0.1"));
     machine.write("manifests/web.yaml", "a: [");
-    running.until("error", |running| running.log().matches("A manifest is broken").count() == 2);
+    running.until("error", |running| running.log().matches("Malformed manifest").count() == 2);
     let before = machine.rules();
 
     running.signal(Signal::KILL);

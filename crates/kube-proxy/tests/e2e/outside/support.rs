@@ -1,4 +1,4 @@
-//! A namespace with the executable in it.
+//! Runs the executable in a network namespace.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// The program under test.
 const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
-/// How long anything may take.
+/// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A network namespace with loopback up, and a folder with a directory of manifests; both end with it.
@@ -55,7 +55,7 @@ impl Machine {
         self.folder.join(name)
     }
 
-    /// Writes a file in the folder, by a rename, and says where it is.
+    /// Writes a file in the folder by a rename; returns its path.
     pub(crate) fn write(&self, name: &str, text: &str) -> String {
         let (new, path) = (self.path("new"), self.path(name));
         fs::write(&new, text).expect("writing a file");
@@ -67,7 +67,7 @@ impl Machine {
         self.path("manifests").display().to_string()
     }
 
-    /// Does something in the namespace.
+    /// Runs an action in the namespace.
     pub(crate) fn run<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
         self.namespace.run(action).expect("entering the namespace")
     }
@@ -80,7 +80,7 @@ impl Machine {
         self.run(|| command.output().unwrap_or_else(|error| panic!("{program}: {error}")))
     }
 
-    /// What every program here is told by its environment.
+    /// Sets the environment of every program.
     fn prepare(&self, command: &mut Command) {
         // the tests may themselves run in a pod
         command.env_remove("KUBERNETES_SERVICE_HOST").env("XTABLES_LOCKFILE", self.path("xtables.lock"));
@@ -173,7 +173,7 @@ impl Machine {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// What a tool of the family of iptables prints: `iptables-nft-save`, `ip6tables-legacy -t nat -S` …
+    /// Output of a tool of the iptables family: `iptables-nft-save`, `ip6tables-legacy -t nat -S` …
     pub(crate) fn iptables(&self, words: &str) -> String {
         let mut words = words.split(' ');
         let program = words.next().expect("a program");
@@ -182,13 +182,13 @@ impl Machine {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Whether a service of this address is in the kernel.
+    /// True if a Service with this address is in the kernel.
     pub(crate) fn serves(&self, family: &str, address: &str) -> bool {
         let output = self.tool("nft", &["list", "map", family, "kube-proxy", "service-ips"]);
         String::from_utf8(output.stdout).expect("text").contains(address)
     }
 
-    /// Asks over HTTP; nothing if nobody listens.
+    /// Sends an HTTP request; `None` without a listener.
     pub(crate) fn ask(&self, method: &str, at: &str, path: &str) -> Option<Answer> {
         let at: SocketAddr = at.parse().expect("an address");
         let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -206,7 +206,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // What is left behind in the target folder harms nobody.
+        // Leftovers in the target folder are harmless.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

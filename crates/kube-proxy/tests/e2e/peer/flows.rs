@@ -1,4 +1,4 @@
-//! UDP conversations over a change from upstream's proxy to ours: endpoints and a Service go while neither runs.
+//! UDP conversations over a change from upstream's proxy to Ferry: endpoints and a Service are removed while neither runs.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,7 +20,7 @@ struct Talker<'a> {
 }
 
 impl Talker<'_> {
-    /// Asks once; who answered.
+    /// Sends once; returns the endpoint that answered.
     fn endpoint(&self) -> Option<String> {
         match self.client.ask(Protocol::Udp, self.to, 1).0.remove(0) {
             Outcome::Answered(answer) => Some(answer.endpoint),
@@ -35,7 +35,7 @@ impl Talker<'_> {
     }
 }
 
-/// Clients of all frontends of a service, each at a port that nobody has used.
+/// Clients of all frontends of a service, each with an unused port.
 fn talkers<'a>(lab: &'a Lab, number: u8, port: &mut u16) -> Vec<Talker<'a>> {
     let mut all = Vec::new();
     for family in Family::ALL {

@@ -1,4 +1,4 @@
-//! The iptables mode and upstream's: each adopts what the other has left, and either mode what the other has.
+//! Mode iptables and upstream's: each adopts the other's rules, and each mode takes over from the other.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use ferry_testkit::{Family, Host, Kubernetes, Lab, Place, Proxy, Service};
 
 use crate::{EXECUTABLE, TABLES, folder, matrix};
 
-/// Whoever runs: upstream or we, in a mode.
+/// The running proxy: upstream's or Ferry, in a mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     Upstream(&'static str),
@@ -25,7 +25,7 @@ pub(crate) enum Who {
 
 /// The number of the service that connections are held over.
 const HELD: u16 = 87;
-/// Where its endpoints give back what they get.
+/// Port of its endpoints' echo servers.
 const ECHO: u16 = 7777;
 const PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
 
@@ -38,7 +38,7 @@ pub(crate) struct Scene<'a> {
     _echoes: Vec<Echo>,
 }
 
-/// What goes on while somebody takes over.
+/// Traffic during a take-over.
 struct Traffic {
     hammers: Vec<(SocketAddr, Hammer)>,
     held: Vec<Held>,
@@ -95,7 +95,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Starts one and waits until everything is served by it.
+    /// Starts a proxy and waits until it serves everything.
     pub(crate) fn serve(&mut self, who: Who) -> Proxy<'a> {
         let mut proxy = self.start(who);
         self.wait(&mut proxy, who);
@@ -127,7 +127,7 @@ impl<'a> Scene<'a> {
         });
     }
 
-    /// Waits until a proxy has had its first turn in each family while another one has the ports where both tell of themselves.
+    /// Waits for a proxy's first sync pass in each family while another one occupies the ports of health checks and metrics.
     fn wait_beside(&self, proxy: &mut Proxy<'_>, who: Who) {
         let said = match who {
             Who::Upstream(_) => "\"SyncProxyRules complete\" ipFamily=",
@@ -139,7 +139,7 @@ impl<'a> Scene<'a> {
         });
     }
 
-    /// The proxy is the only one now: it tells of itself, and serves what comes.
+    /// The proxy is the only one now: it answers health checks, and serves a new service.
     fn goes_on(&self, proxy: &mut Proxy<'_>, who: Who, number: u16) {
         self.wait(proxy, who);
         self.create_late(number);
@@ -173,7 +173,7 @@ impl<'a> Scene<'a> {
 // === impl Traffic ===
 
 impl Traffic {
-    /// Nobody was refused, nobody was cut off.
+    /// Asserts that no connection was refused or broken.
     fn unharmed(self, what: &str) {
         matrix::unharmed(self.hammers);
         for held in self.held {
@@ -196,7 +196,7 @@ fn start_ours<'a>(node: &'a Host, folder: &Path, mode: &'static str, more: &str)
     Proxy::start_with(node, EXECUTABLE, folder, &["--config", &file.display().to_string(), "-v=2"])
 }
 
-/// Waits until nobody has written for a while; how many transactions there were since.
+/// Waits until no process has written for a while; returns the number of transactions since.
 fn quiet(node: &Host, since: u32) -> u32 {
     let (mut seen, mut at) = (nft::generation(node), Instant::now());
     while at.elapsed() < Duration::from_millis(1500) {
@@ -209,7 +209,7 @@ fn quiet(node: &Host, since: u32) -> u32 {
     seen.wrapping_sub(since)
 }
 
-/// What is there of a mode, in words.
+/// Objects of a mode in the kernel, as texts.
 fn of_mode(node: &Host, mode: &str) -> BTreeSet<String> {
     if mode == IPTABLES {
         return Rules::of(node, Backend::Nft).of_proxy();
@@ -219,7 +219,7 @@ fn of_mode(node: &Host, mode: &str) -> BTreeSet<String> {
     tables.map(|(table, name)| format!("{table} {name}")).collect()
 }
 
-/// Upstream ends, then ours begins; ours ends, then upstream begins.
+/// Upstream ends, then Ferry begins; Ferry ends, then upstream begins.
 #[test]
 fn rules_are_adopted_by_name_one_after_the_other() {
     let lab = Lab::new();
@@ -255,7 +255,7 @@ fn rules_are_adopted_by_name_one_after_the_other() {
     upstream.terminate();
 }
 
-/// Ours begins while upstream runs, and the other way round: for a while both do. Who is left goes on alone.
+/// Ferry begins while upstream runs, and the other way round: both run for a while, then the second one alone.
 #[test]
 fn two_at_a_time_agree() {
     let lab = Lab::new();
@@ -285,7 +285,7 @@ fn two_at_a_time_agree() {
     upstream.terminate();
 }
 
-/// What upstream 1.30 left when it ended is adopted, or removed, and nothing of it makes a difference.
+/// Leftovers of upstream 1.30 are adopted or removed, and have no effect.
 #[test]
 fn what_an_old_upstream_left_makes_no_difference() {
     let manifests = matrix::manifests();

@@ -1,4 +1,4 @@
-//! Going back: upstream's kube-proxy takes over from ours, on the same node, over the tables that ours has left.
+//! Rollback: upstream's kube-proxy takes over from Ferry on the same node, with the tables that Ferry has left.
 //!
 //! Needs Go, openssl, curl and python3: `tests/lanes/kubernetes/kube-api` builds upstream's servers and proxy from their
 //! modules, once, in some minutes; `KUBE_API_CACHE` names another place for them.
@@ -27,7 +27,7 @@ use ferry_testkit::{Checks, Family, Kubernetes, Lab, Manifests, Place, Protocol,
 const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
 const TABLES: [&str; 2] = ["ip kube-proxy", "ip6 kube-proxy"];
 
-/// What upstream 1.36 has in its tables whatever the services are; what belongs to one has a slash in its name.
+/// Upstream 1.36's objects that don't depend on Services; those of a Service have a slash in their name.
 const UPSTREAM: [&str; 22] = [
     "chain cluster-ips-check",
     "chain filter-forward",
@@ -58,7 +58,7 @@ fn folder(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("peer").join(name)
 }
 
-/// What is in our tables that upstream doesn't have.
+/// Objects in the tables that upstream doesn't have.
 fn leftovers(lab: &Lab) -> BTreeSet<String> {
     let ruleset = Ruleset::of(lab.host(Place::Node));
     let names = TABLES.into_iter().flat_map(|table| ruleset.names(table).collect::<Vec<_>>());
@@ -66,14 +66,14 @@ fn leftovers(lab: &Lab) -> BTreeSet<String> {
     foreign.map(str::to_owned).collect()
 }
 
-/// Whether upstream has written the rules of this service, in both families.
+/// True if upstream has written the rules of this Service, in both families.
 fn upstream_serves(lab: &Lab, service: &str) -> bool {
     let ruleset = Ruleset::of(lab.host(Place::Node));
     let mark = format!("-demo/{service}/");
     TABLES.into_iter().all(|table| ruleset.names(table).any(|name| name.contains(&mark)))
 }
 
-/// Runs our executable on the node until it ends by itself.
+/// Runs Ferry's executable on the node until it ends by itself.
 fn ours(lab: &Lab, argument: &str) {
     let folder = folder("command");
     std::fs::create_dir_all(&folder).expect("making a folder");
@@ -193,8 +193,8 @@ fn ours_takes_over_from_upstream_in_one_step() {
     }
 }
 
-/// What the proxy that runs answers to health checks of a service, in each family, by each method: the lines of the head,
-/// in whatever order and with whatever date, and the body.
+/// The running proxy's responses to health checks of a Service, in each family, by each method: the head's lines without order
+/// and date, and the body.
 fn told_to_load_balancers(lab: &Lab) -> Vec<(BTreeSet<String>, String)> {
     let client = lab.from(Place::Client);
     let mut answers = Vec::new();
@@ -211,7 +211,7 @@ fn told_to_load_balancers(lab: &Lab) -> Vec<(BTreeSet<String>, String)> {
     answers
 }
 
-/// Everything that is told by names alone, to catch a change of ours that collides with upstream's.
+/// All names, to detect a change of Ferry's that collides with upstream's.
 #[test]
 fn a_manifest_of_the_matrix_is_what_an_api_server_accepts() {
     let manifests: Manifests = matrix::manifests();

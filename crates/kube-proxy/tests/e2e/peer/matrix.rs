@@ -1,4 +1,4 @@
-//! Services of each kind, and what connections to them must come to, whichever proxy serves them.
+//! Services of each kind, and the required results of connections to them, whichever proxy serves them.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -11,9 +11,9 @@ use ferry_testkit::{Checks, Family, Lab, Manifests, Place, Protocol, Service, So
 
 /// The services with endpoints.
 pub(crate) const NAMES: [&str; 6] = ["web", "edge", "edge-away", "inner", "sticky", "ranges"];
-/// Where load balancers ask whether to send to the node for the service `edge`.
+/// Health check node port of the service `edge`.
 pub(crate) const HEALTH_CHECK: u16 = 31081;
-/// The one without.
+/// The service without endpoints.
 pub(crate) const EMPTY: &str = "empty";
 
 const ALL_PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
@@ -48,12 +48,12 @@ pub(crate) fn manifests() -> Manifests {
         .without_endpoints(Service::new(EMPTY, 86).node_port(30086).external_ip(86))
 }
 
-/// All of it, in these families, as the nftables mode does it.
+/// Checks all connections in these families, as in mode nftables.
 pub(crate) fn check(lab: &Lab, who: &str, families: &[Family]) {
     check_in(NFTABLES, lab, who, families);
 }
 
-/// All of it, in these families, as a mode does it.
+/// Checks all connections in these families, as in this mode.
 pub(crate) fn check_in(mode: &str, lab: &Lab, who: &str, families: &[Family]) {
     check_served(lab, who);
     let mut checks = Checks::new();
@@ -90,7 +90,7 @@ pub(crate) fn check_in(mode: &str, lab: &Lab, who: &str, families: &[Family]) {
     }
 }
 
-/// All that is served, in both families.
+/// Checks all connections that are served, in both families.
 pub(crate) fn check_served(lab: &Lab, who: &str) {
     let mut checks = Checks::new();
     for family in Family::ALL {
@@ -153,7 +153,7 @@ pub(crate) fn hammer(lab: &Lab) -> Vec<(SocketAddr, Hammer)> {
     ats.map(|at| (at, client.hammer(Protocol::Tcp, at))).collect()
 }
 
-/// Every one of their connections was answered.
+/// Asserts that every connection was answered.
 pub(crate) fn unharmed(hammers: Vec<(SocketAddr, Hammer)>) {
     let mut checks = Checks::new();
     for (at, hammer) in hammers {

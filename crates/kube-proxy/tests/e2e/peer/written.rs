@@ -1,4 +1,4 @@
-//! `--write-config-to`: the same command lines and files for upstream's executable and ours, and the same bytes out.
+//! `--write-config-to`: for the same command lines and files, upstream's executable and Ferry's write the same bytes.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,14 +12,14 @@ const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProx
 const EVERY_FIELD: &str = include_str!("../../../../api/testdata/every-field.yaml");
 const KUBEADM: &str = include_str!("../../../../api/testdata/kubeadm.yaml");
 
-/// What both are given.
+/// Input of both executables.
 struct Case {
     name: String,
     arguments: Vec<String>,
     file: Option<String>,
 }
 
-/// What one of them does with it.
+/// Result of one executable.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     code: Option<i32>,
@@ -291,7 +291,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// As JSON writes it.
+/// A JSON string.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from('"');
     for c in text.chars() {
@@ -323,9 +323,10 @@ fn outcome(executable: &str, folder: &Path, case: &Case) -> (Outcome, String) {
     (outcome, String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Departures are not among the cases: portRange is written as it was read (upstream forgets it), a list that is there and empty (`[]`) is written as null, the separators of lines
-/// and paragraphs (U+2028, U+2029) are escaped, control characters, which upstream fails to write, are written, and
-/// feature gates that upstream doesn't know don't end the program, nor does `--cluster-cidr=` without a value.
+/// Departures are not among the cases: portRange is written as it was read (upstream forgets it), a list that is there and empty
+/// (`[]`) is written as null, the separators of lines and paragraphs (U+2028, U+2029) are escaped, control characters, which
+/// upstream fails to write, are written, and feature gates that upstream doesn't know don't end the program, nor does
+/// `--cluster-cidr=` without a value.
 #[test]
 fn the_configuration_is_written_as_upstream_writes_it() {
     kubernetes::build();

@@ -11,11 +11,11 @@ use ferry_testkit::{Checks, Family, Manifests, Place, Protocol, Service, Stage};
 
 use crate::support::stage;
 
-/// Of the memories that are to run out.
+/// Affinity timeout of the services whose affinity expires.
 const TIMEOUT: Duration = Duration::from_secs(3);
 const ALL_PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
 
-/// Which endpoint each client has.
+/// Endpoint by client.
 type Picks = BTreeMap<IpAddr, String>;
 
 /// Sixteen clients, eight of each family: that all of them pick alike by chance happens once in forty million times.
@@ -23,7 +23,7 @@ fn clients() -> Vec<IpAddr> {
     Family::ALL.into_iter().flat_map(|family| (20..28).map(move |number| client_address(family, number))).collect()
 }
 
-/// Each client connects so many times; what it got, if that was always the same.
+/// Each client connects several times; returns its endpoint if that was always the same.
 fn picks(
     stage: &Stage<'_>,
     checks: &mut Checks,
@@ -57,13 +57,13 @@ fn external(number: u8) -> impl Fn(Family) -> SocketAddr {
     move |family| at_external_ip(family, number)
 }
 
-/// What each client had that had one of these.
+/// The clients that had one of these endpoints.
 fn of(picks: &Picks, endpoints: &[&str]) -> Picks {
     let has = |endpoint: &String| endpoints.contains(&endpoint.as_str());
     picks.iter().filter(|(_, endpoint)| has(endpoint)).map(|(client, endpoint)| (*client, endpoint.clone())).collect()
 }
 
-/// Checks that whoever is in both has the same.
+/// Checks that clients in both have the same endpoint.
 fn agree(checks: &mut Checks, what: &str, had: &Picks, has: &Picks) {
     let same = had.iter().all(|(client, endpoint)| has.get(client) == Some(endpoint));
     checks.that(same && !had.is_empty(), || format!("{what}: had {had:?}, has {has:?}"));

@@ -8,7 +8,7 @@ use ferry_testkit::{Checks, Endpoints, Family, Manifests, Outcome, Place, Protoc
 
 use crate::support::stage;
 
-/// Under the second after which TCP asks again, so that a lost packet is seen as one.
+/// Below TCP's retransmission timeout of 1 s, so that a lost packet is detected.
 const NO_RETRY: Duration = Duration::from_millis(900);
 
 #[test]
@@ -112,7 +112,7 @@ fn churn_harms_no_connection_to_a_healthy_endpoint() {
     }
 }
 
-/// Every connection was answered, and all these endpoints were met.
+/// Checks that every connection was answered, and all these endpoints were reached.
 fn unharmed(checks: &mut Checks, kind: &str, hammer: Hammer, endpoints: &[&str]) {
     let tally = ferry_testkit::Tally(hammer.stop().into_iter().map(|(_, outcome)| outcome).collect::<Vec<Outcome>>());
     println!("{kind}: {tally}");

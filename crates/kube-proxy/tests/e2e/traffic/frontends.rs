@@ -1,4 +1,4 @@
-//! Every kind of frontend, from everywhere: who answers, and what it sees of the source.
+//! Every kind of frontend, from every place: the answering endpoint, and the source address that it sees.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -8,7 +8,7 @@ use ferry_testkit::{Checks, Family, Manifests, Place, Protocol, Service, Source}
 
 use crate::support::stage;
 
-/// So often that each of three endpoints is met: one is missed once in four million times.
+/// Connections that reach each of three endpoints: one is missed once in four million times.
 const OFTEN: usize = 40;
 const BOTH: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
 const CLIENTS: [Place; 3] = [Place::PodB, Place::Node, Place::Client];
@@ -32,7 +32,7 @@ fn manifests() -> Manifests {
         .with_endpoints(host, host_endpoints)
 }
 
-/// The four ways to a service by its number, and whether a pod keeps its source there.
+/// The four frontends of a service by its number, and true if a pod keeps its source address there.
 fn frontends(family: Family, number: u8) -> [(&'static str, SocketAddr, bool); 4] {
     [
         ("cluster IP", at_cluster_ip(family, number.into()), true),

@@ -1,4 +1,4 @@
-//! healthCheckNodePort: what load balancers are told of each service.
+//! healthCheckNodePort: responses to load balancers about each service.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ use crate::support::{EXECUTABLE, alone, folder, stage, stage_with};
 const PORT: u16 = 31060;
 const SOON: Duration = Duration::from_secs(3);
 
-/// A load balancer's service whose node is to be asked at a port.
+/// A LoadBalancer service with this health check node port.
 fn edge(name: &str, number: u8, port: u16) -> Service {
     Service::new(name, number.into()).load_balancer(number).external_local().health_check(port)
 }
@@ -29,7 +29,7 @@ fn one(service: &Service, at: &[(Place, Condition)]) -> Manifests {
     Manifests::new().with_endpoints(service.clone(), endpoints)
 }
 
-/// What the client outside is told there: the answer without the line of its date, which is checked to be there.
+/// The response to an outside client, without the Date line, whose presence is checked.
 fn ask(lab: &Lab, at: SocketAddr) -> Option<String> {
     ask_as(lab, "GET", at, "/")
 }
@@ -42,7 +42,7 @@ fn ask_as(lab: &Lab, method: &str, at: SocketAddr, path: &str) -> Option<String>
     Some(kept)
 }
 
-/// What is to be told of a service.
+/// The expected response about a service.
 fn told(name: &str, local_endpoints: u32, healthy: bool) -> String {
     let status = if local_endpoints > 0 && healthy { "200 OK" } else { "503 Service Unavailable" };
     let body = format!(
@@ -79,7 +79,7 @@ fn nobody_tells(lab: &Lab, at: SocketAddr) {
     until(&format!("{at} is closed"), SOON, || ask(lab, at).is_none());
 }
 
-/// Where the node listens, at a port.
+/// The node's listening addresses of a port.
 fn listening(node: &Host, port: u16) -> BTreeSet<String> {
     let end = format!(":{port}");
     let list = node.sh("ss", &["-Hltn"]);
@@ -179,7 +179,7 @@ fn two_services_with_one_port_have_it_one_after_the_other() {
     is_told(stage.lab, at, "late", 1);
     stage.set(&named(&[("early", 61), ("late", 60)]));
     is_told(stage.lab, at, "late", 1);
-    let complaint = "\"Service health checks can't be answered, another service has the port\" family=\"IPv4\" \
+    let complaint = "\"Service health checks can't be served, another service owns the port\" family=\"IPv4\" \
                      service=\"demo/early\" port=31060 owner=\"demo/late\"";
     stage.proxy.wait_for("complaint", |proxy| proxy.log().contains(complaint));
     stage.set(&named(&[("early", 61)]));
@@ -215,7 +215,7 @@ fn it_is_asked_where_node_ports_are() {
     follows_addresses(&mut ranges);
 }
 
-/// Addresses come and go.
+/// Addresses are added and removed.
 fn follows_addresses(stage: &mut Stage<'_>) {
     let node = stage.node();
     let late = IpAddr::from([192, 168, 9, 77]);
@@ -242,7 +242,7 @@ fn a_foreign_listener_is_outlived_and_harms_one_service_only() {
     );
     is_told(stage.lab, at_node_port(Family::V6, PORT), "edge", 1);
     is_told(stage.lab, at_node_port(Family::V4, PORT + 1), "other", 2);
-    let complaint = "\"Service health checks can't be answered, trying again every 5 s\" service=\"demo/edge\" \
+    let complaint = "\"Service health checks can't be served, retrying every 5 s\" service=\"demo/edge\" \
                      address=\"203.0.113.1:31060\" err=\"listen on 203.0.113.1:31060: Address already in use";
     stage.proxy.wait_for("complaint", |proxy| proxy.log().contains(complaint));
     drop(foreign);
@@ -253,7 +253,7 @@ fn a_foreign_listener_is_outlived_and_harms_one_service_only() {
     println!("a port that somebody else had is served {elapsed:?} after he has gone");
     is_told(stage.lab, at, "edge", 1);
     assert_eq!(stage.proxy.log().matches(complaint).count(), 1);
-    assert!(stage.proxy.log().contains("\"Service health checks are answered now\" service=\"demo/edge\""));
+    assert!(stage.proxy.log().contains("\"Service health checks are served\" service=\"demo/edge\""));
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn an_unhealthy_proxy_is_not_for_load_balancers() {
     }
 }
 
-/// Starts a proxy that may have so many files open at first, and so many if it asks for more.
+/// Starts a proxy with these soft and hard limits of open files.
 fn limited<'a>(lab: &'a Lab, name: &str, soft: u32, hard: u32, manifests: &Manifests) -> Stage<'a> {
     let folder = folder(name);
     // The folder of a stage is emptied.
@@ -312,7 +312,7 @@ fn a_thousand_services_are_answered() {
     };
     let _turn = alone();
     let lab = Lab::new();
-    // What systemd gives a unit, and what it lets it ask for.
+    // systemd's defaults for a unit: soft and hard limit.
     let mut stage = limited(&lab, "thousand", 1024, 20_000, &with(|service, _| service));
     let before = stage.proxy.memory();
     stage.set(&with(|service, number| service.health_check(20000 + number)));
@@ -330,7 +330,7 @@ fn a_thousand_services_are_answered() {
     for family in Family::ALL {
         nobody_tells(&lab, at_node_port(family, last));
     }
-    assert!(!stage.proxy.log().contains("can't be answered"));
+    assert!(!stage.proxy.log().contains("can't be served"));
 }
 
 fn many(services: u16) -> Manifests {
@@ -340,7 +340,7 @@ fn many(services: u16) -> Manifests {
     })
 }
 
-/// Clients of `/healthz` on the node who say nothing.
+/// Clients of `/healthz` on the node that send nothing.
 fn silent_clients(node: &Host, count: usize) -> Vec<TcpStream> {
     node.run(move || {
         let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 10256));
@@ -348,7 +348,7 @@ fn silent_clients(node: &Host, count: usize) -> Vec<TcpStream> {
     })
 }
 
-const ACCEPT_FAILS: &str = "\"Accepting connections fails, trying again\"";
+const ACCEPT_FAILS: &str = "\"Accepting a connection failed, retrying\"";
 
 #[test]
 fn health_checks_leave_files_for_the_rest() {

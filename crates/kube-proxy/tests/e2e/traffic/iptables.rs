@@ -1,4 +1,4 @@
-//! The iptables mode: which variant of the tool it takes, what it has beside services, and what it does about strangers.
+//! Mode iptables: choice of the variant, rules besides services, repair, and foreign rules.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread::sleep;
@@ -18,10 +18,10 @@ const ALL_PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
 const ALL_ENDPOINTS: [&str; 3] = ["pod-a:8080", "pod-b:8080", "far:8080"];
 const REPAIRS: &str = "kubeproxy_engine_repairs_total";
 const RUNS: &str = "kubeproxy_engine_tool_runs_total";
-/// How soon damage must be mended.
+/// Time limit of repairs.
 const LIMIT: Duration = Duration::from_millis(1500);
 const TABLES: [&str; 3] = ["mangle", "filter", "nat"];
-/// Where the proxy tells its metrics, on loopback only.
+/// Port of metrics, on loopback only.
 const METRICS: u16 = 10249;
 
 fn manifests() -> Manifests {
@@ -49,7 +49,7 @@ fn start<'a>(lab: &'a Lab, name: &str, more: &str) -> Stage<'a> {
     stage
 }
 
-/// Which variants hold rules of a proxy.
+/// The variants with rules of a proxy.
 fn variants(node: &Host) -> Vec<Backend> {
     Backend::ALL.into_iter().filter(|backend| !Rules::of(node, *backend).of_proxy().is_empty()).collect()
 }
@@ -152,7 +152,7 @@ fn damage_is_mended_and_counted() {
     }
 }
 
-/// Ways to damage the rules of a family: what to call it, and the arguments of the tool.
+/// Foreign changes of a family's rules: description, and arguments of the tool.
 fn damages(intact: &Rules, family: Family) -> Vec<(&'static str, Vec<String>)> {
     let chain = |class: &str| {
         let mut names = intact.names(family, "nat").filter(|name| name.starts_with(class));
@@ -232,7 +232,7 @@ fn a_restart_writes_nothing() {
     }
 }
 
-/// CVE-2020-8558: where 127.0.0.1 is led elsewhere, the network must not reach what listens there.
+/// CVE-2020-8558: with route_localnet, the network must not reach listeners on 127.0.0.1.
 #[test]
 fn loopback_is_closed_to_the_network() {
     let _turn = alone();
@@ -271,7 +271,7 @@ fn loopback_is_closed_to_the_network() {
     }
 }
 
-/// Whether a handshake is answered, if not by the process then by its kernel.
+/// True if a handshake is answered, by the process or by its kernel.
 fn connects_to(host: &Host, at: SocketAddr) -> bool {
     let source = SocketAddr::new(Place::Client.address(Family::V4), 0);
     host.run(move || {
@@ -381,10 +381,10 @@ fn what_a_kubelet_has_stays() {
     }
 }
 
-/// Services whose rules are left.
+/// Number of services whose rules are left.
 const MANY: usize = 3000;
 
-/// What upstream left of many services, and somebody's rule that leads to one of its chains.
+/// Upstream's leftovers of many services, and a foreign rule that jumps to one of its chains.
 fn many() -> String {
     let name = |class: &str, number: usize| {
         let digits = format!("{number:016}").bytes().map(|digit| char::from(digit - b'0' + b'A')).collect::<String>();

@@ -1,4 +1,4 @@
-//! What the configuration decides: who counts as a pod, what is masqueraded, where node ports are.
+//! Settings of the configuration: detection of pods, masquerading, addresses of node ports.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Traffic policies, and which endpoints count.
+//! Traffic policies, and the selection of endpoints.
 
 use ferry_testkit::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
 use ferry_testkit::{Checks, Family, Manifests, Place, Protocol, Service, Source};

@@ -1,4 +1,4 @@
-//! Somebody else changes what is ours.
+//! Repair of foreign changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use ferry_testkit::{Checks, Family, Host, Manifests, Place, Service, Source, Sta
 use crate::support::stage;
 
 const ALL_PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
-/// How soon damage must be mended.
+/// Time limit of repairs.
 const LIMIT: Duration = Duration::from_secs(1);
 const TABLES: [(Family, &str); 2] = [(Family::V4, "ip kube-proxy"), (Family::V6, "ip6 kube-proxy")];
 const REPAIRS: &str = "kubeproxy_engine_repairs_total";
@@ -44,7 +44,7 @@ fn first_rule(node: &Host, table: &str, chain: &str) -> String {
     handles.map(|(_, handle)| handle.trim().to_owned()).next().expect("a chain with a rule")
 }
 
-/// Ways to damage a table, as scripts.
+/// Foreign changes of a table, as scripts.
 fn damages(node: &Host, ruleset: &Ruleset, table: &str) -> Vec<(&'static str, String)> {
     let name = |object: &str| object.rsplit(' ').next().unwrap_or_default().to_owned();
     let delete =

@@ -1,4 +1,4 @@
-//! The process ends and comes back.
+//! Restarts of the process.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::support::{EXECUTABLE, alone, folder, fresh, run_to_end, stage};
 
 const ALL_PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
 
-/// A service of each kind; how many endpoints some of them have depends on the number.
+/// A service of each kind; the number determines the number of endpoints of some.
 fn assorted(number: usize) -> Manifests {
     let pods = ALL_PODS.get(..1 + number % 3).unwrap_or_default();
     let mut manifests = Manifests::new()
@@ -89,7 +89,7 @@ fn a_terminated_proxy_leaves_its_rules_and_they_serve() {
     }
 }
 
-/// The rules once sets of source ranges that no rule asks are gone, which are deleted a second after the rules.
+/// The rules after the deletion of unused sets of source ranges, a second after their rules.
 fn settled(stage: &Stage) -> Ruleset {
     let begun = Instant::now();
     loop {

@@ -28,8 +28,8 @@ pub(crate) fn stage_with(config: &Config, manifests: &Manifests) -> MutexGuard<'
     stage
 }
 
-/// Has the turn of those who share the lab, for a test with machines of its own: so much is written there that whoever counts
-/// connections beside it would count those that had to wait.
+/// Takes the turn of the tests that share the lab, for a test with a lab of its own that writes so much that concurrent tests
+/// would count delayed connections.
 pub(crate) fn alone() -> MutexGuard<'static, Stage<'static>> {
     stage(&Manifests::new())
 }
