@@ -108,7 +108,7 @@ fn a_page_that_has_expired_leads_to_a_list_of_now() {
     for number in 0..600 {
         cluster.slice(&format!("s{number}"));
     }
-    // Lists from memory come whole; the first one that has pages is of now.
+    // Lists from the watch cache aren't paged; the first paged list is of the latest state.
     let slices = |times, action| Rule::new(times, action).kind(Kind::EndpointSlice).form(Form::List);
     cluster.server.script(slices(1, Action::status(410)));
     cluster.server.script(slices(1, Action::Delay(Duration::ZERO)));
@@ -147,7 +147,7 @@ fn a_later_list_changes_what_differs_and_nothing_else() {
             change(cluster);
             cluster.server.compact();
             cluster.server.resume();
-            // all but the Node, whose lists have no end to tell
+            // all but the Node, whose lists deliver no end
             follower.until("lists", |follower| follower.synced.len() == lists + 3);
             follower.until_equal(cluster);
             follower.effects - before
@@ -158,7 +158,7 @@ fn a_later_list_changes_what_differs_and_nothing_else() {
             cluster.delete(Kind::Service, "b");
             cluster.service("new");
         });
-        // Both of what is new or changed, and one end of a list that deletes.
+        // Two new or changed objects, and one end of a list that deletes.
         assert_eq!(effects, 3);
         let effects = again(&mut cluster, &mut follower, |cluster| cluster.delete(Kind::ServiceCidr, "range"));
         assert_eq!(effects, 1);

@@ -417,7 +417,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // What is left behind in the target folder harms nobody.
+        // Leftovers in the target folder are harmless.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -468,7 +468,7 @@ impl Follower {
         self.take(input);
     }
 
-    /// Takes what comes in that time.
+    /// Receives events for this time.
     pub(crate) fn take_within(&mut self, time: Duration) {
         match self.inputs.recv_timeout(time) {
             Ok(input) => {
@@ -482,7 +482,7 @@ impl Follower {
         }
     }
 
-    /// Takes what comes until all lists are complete and it holds what the cluster holds.
+    /// Receives events until all lists are complete and the store equals the cluster.
     #[track_caller]
     pub(crate) fn until_equal(&mut self, cluster: &Cluster) {
         let deadline = Instant::now() + PATIENCE;
@@ -501,7 +501,7 @@ impl Follower {
         }
     }
 
-    /// What the store holds.
+    /// The store's objects with the numbers of their states.
     pub(crate) fn have(&self) -> BTreeMap<String, u32> {
         let mut all = BTreeMap::new();
         let names: std::collections::BTreeSet<ObjectName> =
@@ -540,25 +540,25 @@ impl Follower {
         self.effects += usize::from(!self.store.apply(event).is_empty());
     }
 
-    /// What the source has logged.
+    /// The source's log.
     pub(crate) fn log(&self) -> String {
         String::from_utf8_lossy(&self.log.0.lock().expect("the log")).into_owned()
     }
 
-    /// Lines of the log that hold all of these.
+    /// Lines of the log that contain all of these texts.
     pub(crate) fn lines(&self, parts: &[&str]) -> Vec<String> {
         let fits = |line: &&str| parts.iter().all(|part| line.contains(part));
         self.log().lines().filter(fits).map(str::to_owned).collect()
     }
 
-    /// How fresh a kind is.
+    /// Freshness of a kind.
     pub(crate) fn fresh(&self, kind: Kind) -> Fresh {
         let mut all = self.freshness.now(Instant::now());
         all.find_map(|(of, fresh)| (of == kind).then_some(fresh)).expect("a kind that is followed")
     }
 }
 
-/// The service of a slice, by its key: they are called the same.
+/// The Service of a slice by its key: they have the same name.
 fn slice_service(key: &str) -> Option<ObjectName> {
     let (namespace, name) = key.strip_prefix("EndpointSlice ")?.split_once('/')?;
     Some(ObjectName::new(namespace, name))

@@ -1,4 +1,4 @@
-//! Certificates, and servers that go and come.
+//! Certificates, outages and restarts of servers.
 
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ fn a_refused_certificate_is_said_and_tried_for_ever() {
 
 fn a_server_that_returns_is_found_soon() {
     let mut cluster = Cluster::new();
-    // the real times
+    // production times
     let times = How { timing: Timing::default(), client: client::Timing::default(), ..How::default() };
     let mut follower = cluster.follow_by(times);
     follower.until_equal(&cluster);
@@ -136,7 +136,7 @@ fn no_fault_is_a_busy_loop_and_every_one_passes() {
     }
 }
 
-/// One asks for all, once a second: kinds, and who writes Events.
+/// One request per second in total, of all kinds and the writer of Events.
 fn a_server_that_is_not_there_is_asked_once_a_second() {
     let mut cluster = Cluster::new();
     let times = How { timing: Timing::default(), client: client::Timing::default(), ..How::default() };
@@ -161,7 +161,7 @@ fn a_server_that_is_not_there_is_asked_once_a_second() {
     assert!(back.elapsed() < Duration::from_secs(3), "{:?}", back.elapsed());
 }
 
-/// Many outages, each with one tiny request for each kind in place of a list.
+/// Many outages, each with one small request per kind instead of a list.
 fn an_outage_is_no_reason_for_a_list() {
     let mut cluster = Cluster::new();
     let mut follower = cluster.follow(quick());
@@ -193,7 +193,7 @@ fn an_outage_is_no_reason_for_a_list() {
     }
 }
 
-/// Also where that is what changed last before the outage.
+/// Also if these objects changed last before the outage.
 fn what_changes_during_an_outage_is_no_reason_for_a_list() {
     let mut cluster = Cluster::new();
     let mut follower = cluster.follow(quick());
@@ -229,7 +229,7 @@ fn what_changes_during_an_outage_is_no_reason_for_a_list() {
     }
 }
 
-/// A server that starts anew refuses everything at first, and has forgotten every kind's past: one kind finds that out for all.
+/// A restarted server rejects everything at first, and its watch caches are empty: one kind finds out for all.
 fn a_server_that_starts_anew_is_asked_by_one_kind() {
     starts_anew(|cluster, follower| {
         cluster.server.stop();
@@ -242,7 +242,7 @@ fn a_server_that_starts_anew_is_asked_by_one_kind() {
     });
 }
 
-/// The same where no attempt to connect fails, as behind a balancer: a server listens before it serves.
+/// The same without a failed attempt to connect, as behind a load balancer: a server listens before it serves.
 fn a_server_that_starts_anew_unseen_is_asked_by_one_kind() {
     starts_anew(|cluster, _| {
         cluster.server.cut();
@@ -252,7 +252,7 @@ fn a_server_that_starts_anew_unseen_is_asked_by_one_kind() {
     });
 }
 
-/// The server loses its watch cache and refuses the next two requests.
+/// Empties the server's watch cache, and rejects the next two requests.
 fn forget_past(cluster: &mut Cluster) {
     cluster.service("a");
     cluster.slice("a");
@@ -285,7 +285,7 @@ fn starts_anew(mut restart: impl FnMut(&mut Cluster, &mut Follower) -> &'static 
     }
 }
 
-/// A connection that only ended is no reason to check or list anything.
+/// A closed connection alone causes neither a check nor a list.
 fn an_interruption_costs_a_watch_of_each_kind() {
     let mut cluster = Cluster::new();
     let mut follower = cluster.follow(quick());
@@ -324,7 +324,7 @@ fn a_kind_that_is_refused_alone_holds_up_no_other() {
     }
 }
 
-/// One of several servers may not have come as far as the one before.
+/// One of several servers may lag behind the previous one.
 fn a_server_that_lags_is_waited_for() {
     let mut cluster = Cluster::new();
     // so that no check is due before the watch
@@ -354,8 +354,8 @@ fn a_server_that_lags_is_waited_for() {
     }
 }
 
-/// A watch from a version of the server's lost future says nothing until the server has come that far again, and what it
-/// lost is never told.
+/// A watch from a version of the server's lost future is silent until the server has reached it again, and lost deletions are
+/// never delivered.
 fn a_store_that_goes_back_is_noticed() {
     // while it is behind, and after it has overtaken
     for writes in [0, 1, 8, 50] {

@@ -1,4 +1,4 @@
-//! Watches that are cut, expire, break, and go on.
+//! Interrupted, expired and malformed watches.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn a_thousand_cuts_at_random_bytes_lose_nothing() {
     }
     cluster.server.cut();
     let mut numbers = Numbers(0x2545_f491_4f6c_dd1d);
-    // How many changes a cut takes depends on how soon the next watch is there, and so on what else the machine does.
+    // The changes missed by a cut depend on the delay of the next watch, and so on the machine's load.
     let (mut changes, mut watches, mut at_last_watch) = (0, 0, 0);
     while watches <= CUTS {
         for _ in 0..50 {
@@ -52,7 +52,7 @@ fn a_thousand_cuts_at_random_bytes_lose_nothing() {
     cluster.server.cut();
     follower.until_equal(&cluster);
     for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr] {
-        // A connection that is cut before its first answer may be an outage: that leads to a check.
+        // A connection that is lost before its first response may be an outage, which leads to a check.
         assert_eq!(cluster.lists(kind), 1, "{kind}: a cut is no reason for a list");
         assert_eq!(cluster.asked(kind, Form::StreamingList).len(), 1, "{kind}");
     }
@@ -114,11 +114,11 @@ fn bookmarks_advance_the_version() {
     let cluster = Cluster::new();
     let mut follower = cluster.follow(quick());
     follower.until_equal(&cluster);
-    // versions that belong to nothing we watch
+    // versions of objects that aren't watched
     cluster.server.compact();
     let version = cluster.server.version().to_string();
     follower.until("watches", |_| cluster.server.watches() == 4);
-    // A bookmark is no event: that it came shows in the freshness only.
+    // A bookmark is no event: only the freshness shows its arrival.
     let contact = |follower: &Follower| follower.fresh(Kind::Service).contact.expect("a list came");
     follower.until("quiet", |follower| contact(follower) > 200 * MS);
     cluster.server.bookmark();

@@ -14,7 +14,7 @@ use ferry_testkit::{Family, Lab, Place};
 
 use crate::services;
 
-/// Where the ports of the clients begin; new connections have others.
+/// First port of the clients; new connections have others.
 const PORTS: u16 = 4000;
 /// Interval of each client's packets.
 const PERIOD: Duration = Duration::from_millis(20);
@@ -31,7 +31,7 @@ pub(crate) struct Conversations {
     stale: Vec<String>,
 }
 
-/// One client, and who answered it last.
+/// One client, and the endpoint of its last answer.
 struct Conversation {
     place: Place,
     port: u16,
@@ -42,7 +42,7 @@ struct Conversation {
 // === impl Conversations ===
 
 impl Conversations {
-    /// Begins so many for each way to the service that has UDP.
+    /// Starts `number` conversations per frontend of the UDP service.
     pub(crate) fn start(lab: &Lab, number: u16) -> Self {
         let mut all = Vec::new();
         for family in Family::ALL {
@@ -64,7 +64,7 @@ impl Conversations {
         Self { stop, all, threads: threads.into(), settled: Vec::new(), stale: Vec::new() }
     }
 
-    /// Waits until each is with an endpoint that serves; notes those that aren't in time. The rules are in force.
+    /// Waits until each reaches a serving endpoint; notes late ones. The rules are in force already.
     pub(crate) fn settle(&mut self, serves: services::Pool) {
         let start = Instant::now();
         let mut strays = strays(&self.all, start, serves);
@@ -79,7 +79,7 @@ impl Conversations {
     /// Ends them.
     ///
     /// # Panics
-    /// If some stayed with an endpoint that is gone.
+    /// If some stayed with a removed endpoint.
     pub(crate) fn judge(self) {
         self.stop.store(true, Ordering::Relaxed);
         println!("{self}");
@@ -108,7 +108,7 @@ impl fmt::Display for Conversations {
     }
 }
 
-/// Those that nobody who serves has answered since then.
+/// Conversations without an answer of a serving endpoint since then.
 fn strays(all: &Mutex<Vec<Conversation>>, since: Instant, serves: services::Pool) -> Vec<String> {
     let all = all.lock().unwrap_or_else(PoisonError::into_inner);
     let is_right = |one: &&Conversation| one.last.is_some_and(|(endpoint, at)| at > since && serves.has(endpoint));
@@ -131,7 +131,7 @@ fn converse(place: Place, all: &Mutex<Vec<Conversation>>, stop: &AtomicBool) {
     let sockets: Vec<_> = lock().iter().enumerate().filter(|(_, one)| one.place == place).map(open).collect();
     while !stop.load(Ordering::Relaxed) {
         for (index, to, socket) in &sockets {
-            // who is refused asks again
+            // a refused client sends again
             let _ = socket.send_to(b"?", to);
             let mut text = [0; 128];
             loop {

@@ -11,24 +11,24 @@ use ferry_testkit::{Client, Family, Host, Lab, Place, Proxy};
 
 use crate::services::{self, ENDPOINTS, Pool, Ranges, Role, State, Way};
 
-/// How fast what changes.
+/// Kind and pace of changes.
 pub(crate) enum Pace {
-    /// endpoints, so many a minute; and now and then a policy
+    /// endpoints, at this rate; and sometimes a policy
     Endpoints { a_minute: u64 },
     /// policies, one after another without a pause
     Policies,
 }
 
-/// What clients on one way of one service could reach, and when.
+/// The pool of one kind of access to one service during a period.
 pub(crate) struct Period {
-    /// when it was written: no packet before saw it
+    /// time of writing: no earlier packet met it
     pub(crate) written: Instant,
-    /// when it was known to be in force: every packet from then on sees it, or a later one
+    /// time at which it was known to be in force: every later packet meets it, or a later one
     pub(crate) acknowledged: Instant,
     pub(crate) pool: Pool,
 }
 
-/// The periods of each way of each service that carries connections, in order.
+/// The periods of each kind of access to each service that carries connections, in order.
 pub(crate) type History = Vec<[Vec<Period>; 3]>;
 
 /// The proxy, its manifests, and their history.

@@ -1,9 +1,9 @@
 //! Endpoints, policies, affinity and source ranges change while clients connect, as fast as on a busy node.
 //!
-//! What must hold, whatever changes: no connection to a service that has a healthy endpoint fails; no connection whose
-//! first packet was sent after the removal of an endpoint was acknowledged reaches that endpoint; and established
-//! connections never break, not even those to endpoints that left the rules while their process lives. The same where the
-//! proxy is killed and comes back; and no UDP conversation stays with an endpoint that has gone meanwhile.
+//! Invariants: no connection to a service that has a healthy endpoint fails; no connection whose first packet was sent after the
+//! removal of an endpoint was acknowledged reaches that endpoint; and established connections never break, not even those to
+//! removed endpoints whose process lives. The same holds while the proxy is killed and restarted; and no UDP conversation stays
+//! with an endpoint that was removed meanwhile.
 //!
 //! `FERRY_CHURN_SECONDS`, `FERRY_CHURN_CONNECTIONS` (a second), `FERRY_CHURN_CHANGES` (a minute) and
 //! `FERRY_CHURN_ESTABLISHED` scale it, and `FERRY_CHURN_RESTARTS` how often the proxy is killed.

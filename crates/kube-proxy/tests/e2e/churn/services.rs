@@ -15,7 +15,7 @@ pub(crate) const PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
 pub(crate) const ENDPOINTS: usize = PODS.len() * POD_PORTS.len();
 /// The endpoints on the node.
 const LOCAL: Pool = Pool(0x00ff);
-/// Where the markers' cluster IPs begin.
+/// First number of the markers' cluster IPs.
 const MARKERS: u16 = 0x2000;
 /// First port of markers: a marker's port is this plus the version of its service's manifest.
 const MARKER_PORTS: u16 = 10_000;

@@ -1,4 +1,4 @@
-//! Mode iptables from outside, and changes of mode: what is there before, while and after.
+//! Black-box tests of mode iptables, and changes of mode: the rules before, during and after.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Output;
@@ -32,7 +32,7 @@ fn web(machine: &Machine) {
     machine.write("manifests/web.yaml", &text);
 }
 
-/// Makes this variant the kubelet's, and puts something of an operator into its tables.
+/// Makes this variant the kubelet's, and adds an operator's rules to its tables.
 fn prefer(machine: &Machine, variant: &str) {
     for family in ["iptables", "ip6tables"] {
         machine.iptables(&format!("{family}-{variant} -t mangle -N KUBE-IPTABLES-HINT"));
@@ -50,14 +50,14 @@ fn saved(machine: &Machine, family: &str, variant: &str) -> Vec<String> {
     lines.map(|line| line.split(" [").next().unwrap_or_default().to_owned()).collect()
 }
 
-/// Those lines that are a proxy's, without what every proxy leaves there.
+/// The lines of a proxy, without the objects that every proxy leaves.
 fn ours(machine: &Machine, variant: &str) -> Vec<String> {
     let lines = ["iptables", "ip6tables"].map(|family| saved(machine, family, variant)).concat();
     let stays = ["KUBE-FIREWALL", "KUBE-IPTABLES-HINT"];
     lines.into_iter().filter(|line| line.contains("KUBE-") && !stays.iter().any(|name| line.contains(name))).collect()
 }
 
-/// Whether the Service is translated in both families.
+/// True if the Service is translated in both families.
 fn translates(machine: &Machine, variant: &str) -> bool {
     ["10.96.0.1/32", "fd00:96::1/128"].iter().all(|address| {
         let jump = format!("-A KUBE-SERVICES -d {address} -p tcp -m comment --comment \"default/web cluster IP\"");
@@ -110,7 +110,7 @@ fn a_blank_mode_is_iptables() {
         assert!(rules > 5, "{table}: {rules}");
     }
     assert!(!page.contains("_nftables_") && !page.contains("restore_failures_total{"), "{page}");
-    // Node ports on loopback: only behind the guard, which nobody takes away again.
+    // Node ports on loopback: only with the guard, which is never removed.
     let localnet = || machine.run(|| ferry_kernel::sysctl::read("net.ipv4.conf.all.route_localnet")).unwrap();
     let guard = || saved(&machine, "iptables", "nft").iter().any(|line| line.contains("block incoming localnet"));
     assert_eq!((localnet().as_str(), guard()), ("1", true));
@@ -287,7 +287,7 @@ fn rules_that_cannot_be_removed_are_named_and_stay() {
     assert!(line.starts_with('W') && line.contains("there is no ip"), "{line}");
     assert!(translates(&machine, "nft"));
     running.signal(Signal::KILL);
-    // Nor does clean-up say that all is well.
+    // Clean-up doesn't report success either.
     let output = machine.output_without_tools(&["--cleanup"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(translates(&machine, "nft"));
@@ -318,7 +318,7 @@ fn a_family_without_a_tool_is_left_out() {
     assert!(!saved(&machine, "ip6tables", "nft").iter().any(|line| line.contains("KUBE-SERVICES")));
 }
 
-/// Installs the tools of the legacy variant, with this script in the place of one.
+/// Installs the tools of the legacy variant, with this script in place of one.
 fn install_but(machine: &Machine, scripted: &str, script: &str) {
     for family in FAMILIES {
         for program in ["", "-restore", "-save"].map(|end| format!("{family}-legacy{end}")) {
@@ -331,7 +331,7 @@ fn install_but(machine: &Machine, scripted: &str, script: &str) {
     std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).expect("making it executable");
 }
 
-/// What the tool says where a kernel lacks a table: no kernel here does.
+/// The tool's message on a kernel without the table: no test kernel lacks it.
 const NO_TABLE: &str = "#!/bin/sh\n[ \"$1\" = --version ] && echo 'ip6tables-restore v1.8.9 (legacy)' && exit\n\
                         echo \"ip6tables-restore v1.8.9 (legacy): unable to initialize table 'nat'\" >&2\nexit 1\n";
 
@@ -351,7 +351,7 @@ fn a_family_whose_table_the_kernel_lacks_is_left_out() {
     );
 }
 
-/// Health, and what is written, follow the cause as it comes and goes.
+/// Health and logs follow the beginning and the end of the cause.
 #[track_caller]
 fn suffers(machine: &Machine, running: &mut Running<'_>, variant: &str, named: &str, mend: impl FnOnce()) {
     let before = saved(machine, "iptables", variant);
@@ -378,7 +378,7 @@ fn health(machine: &Machine) -> Option<String> {
     machine.ask("GET", HEALTHZ, "/healthz").map(|answer| answer.status().to_owned())
 }
 
-/// A proxy that serves the Service with tools that can be taken away.
+/// A proxy that serves the Service with removable tools.
 fn with_tools_of_its_own(machine: &Machine) -> Running<'_> {
     web(machine);
     prefer(machine, "nft");
@@ -459,7 +459,7 @@ fn cleanup_removes_both_variants() {
         let file = machine.path("left");
         machine.iptables(&format!("{family}-{}-restore {}", VARIANTS[0], file.display()));
     }
-    // Who takes over in the same mode knows all of it.
+    // A proxy of the same mode takes over all of it.
     let text = succeeded(&machine.output(&["--cleanup-leftovers"]));
     assert!(text.contains("mode=\"iptables\" family=\"IPv4\""), "{text}");
     assert!(VARIANTS.iter().all(|variant| translates(&machine, variant)));
@@ -477,7 +477,7 @@ fn cleanup_removes_both_variants() {
     assert!(!text.contains("objects="), "{text}");
 }
 
-/// Runs the real tool, but for what a kernel without table mangle can't do: there stands nothing but a canary.
+/// Runs the real tool, except for table mangle, which this kernel seems to lack: only a canary uses it.
 const NO_MANGLE: &str = "#!/bin/sh\nPATH=/usr/sbin:/usr/bin:/sbin:/bin\n\
                          [ \"$1\" = --version ] && exec iptables-legacy-restore --version\ninput=$(cat)\n\
                          case \"$input\" in *'*mangle'*)\n\

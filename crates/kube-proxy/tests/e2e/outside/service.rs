@@ -1,4 +1,4 @@
-//! The program at work: what it answers, how it ends, what it leaves.
+//! The running program: HTTP responses, signals and termination, leftovers.
 
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt as _;
@@ -107,7 +107,7 @@ fn signals_leave_everything_in_place_and_cleanup_removes_it() {
         assert_eq!(machine.tables(), TABLES);
     }
     assert!(machine.tool("nft", &["add", "table", "ip", "other"]).status.success());
-    // Nobody has taken over, so nothing is left over.
+    // No other proxy has taken over, so there are no leftovers.
     let output = machine.output(&["--cleanup-leftovers"]);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(machine.tables().len(), 3);
@@ -119,7 +119,7 @@ fn signals_leave_everything_in_place_and_cleanup_removes_it() {
     assert!(machine.output(&["--cleanup-leftovers"]).status.success());
 }
 
-/// The kernel keeps signals from the first process of a container unless it asks for them.
+/// The kernel drops signals to the first process of a container unless it handles them.
 #[test]
 fn the_first_process_of_a_container_ends_when_asked() {
     let machine = Machine::new();
@@ -220,7 +220,7 @@ fn rules_of_an_earlier_run_wait_until_a_broken_file_is_readable() {
     );
     let (web, other) = (|ip: &str| SERVICE.replace("10.96.0.1", ip), SERVICE.replace("web", "other"));
     let other = |ip: &str| other.replace("10.96.0.1", ip);
-    // With nothing serving, what can be read is served at once.
+    // Without rules of an earlier run, readable manifests are served at once.
     machine.write("manifests/web.yaml", "a: [");
     machine.write("manifests/other.yaml", &other("10.96.0.2"));
     let mut running = machine.start(&["--config", &config]);
@@ -244,7 +244,7 @@ fn rules_of_an_earlier_run_wait_until_a_broken_file_is_readable() {
     assert!(!machine.serves("ip", "10.96.0.1") && !machine.serves("ip", "10.96.0.2"));
     running.until("200", |running| running.get(HEALTHZ, "/healthz").status() == "200");
 
-    // Removing the file is an answer too.
+    // Removing the file resolves it, too.
     machine.write("manifests/web.yaml", "a: [");
     running.signal(Signal::KILL);
     let mut running = machine.start(&["--config", &config]);
