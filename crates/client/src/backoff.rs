@@ -12,7 +12,7 @@ pub struct Backoff {
 
 /// Random numbers for jitter: the generator splitmix64, since nothing here has to be secret.
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub struct Jitter(u64);
 
 // === impl Backoff ===
 
@@ -23,11 +23,11 @@ impl Backoff {
     }
 
     /// The next wait: the doubled one, at most `limit`, times a random factor from 1 to 2.
-    pub fn next(&mut self, limit: Duration, dice: &mut Dice) -> Duration {
+    pub fn next(&mut self, limit: Duration, jitter: &mut Jitter) -> Duration {
         let base = self.first.saturating_mul(2_u32.saturating_pow(self.doublings)).min(limit);
         // 2¹⁶ times the first wait is beyond any limit, and doesn't overflow.
         self.doublings = (self.doublings + 1).min(16);
-        base.mul_f64(1.0 + dice.fraction())
+        base.mul_f64(1.0 + jitter.fraction())
     }
 
     /// Begins again with the first wait.
@@ -36,9 +36,9 @@ impl Backoff {
     }
 }
 
-// === impl Dice ===
+// === impl Jitter ===
 
-impl Dice {
+impl Jitter {
     /// A generator seeded differently in each process.
     pub fn random() -> Self {
         // The keys of a hasher are the only source of randomness in the standard library.
@@ -78,32 +78,32 @@ mod tests {
 
     #[test]
     fn doubles_up_to_the_limit_with_jitter() {
-        let (mut backoff, mut dice) = (Backoff::new(100 * MS), Dice::seeded(7));
+        let (mut backoff, mut jitter) = (Backoff::new(100 * MS), Jitter::seeded(7));
         for base in [100, 200, 400, 800, 1000, 1000, 1000] {
-            let wait = backoff.next(1000 * MS, &mut dice);
+            let wait = backoff.next(1000 * MS, &mut jitter);
             assert!(wait >= base * MS && wait < 2 * base * MS, "{base}: {wait:?}");
         }
-        assert!(backoff.next(8000 * MS, &mut dice) >= 8000 * MS, "the limit is of each wait");
+        assert!(backoff.next(8000 * MS, &mut jitter) >= 8000 * MS, "the limit is of each wait");
         backoff.reset();
-        assert!(backoff.next(1000 * MS, &mut dice) < 200 * MS);
+        assert!(backoff.next(1000 * MS, &mut jitter) < 200 * MS);
     }
 
     #[test]
     fn never_overflows() {
         let mut backoff = Backoff::new(Duration::MAX / 4);
         for _ in 0..100 {
-            assert!(backoff.next(1000 * MS, &mut Dice::seeded(1)) <= 2000 * MS);
+            assert!(backoff.next(1000 * MS, &mut Jitter::seeded(1)) <= 2000 * MS);
         }
     }
 
     #[test]
-    fn chance_spreads() {
-        let mut dice = Dice::random();
-        let rolls: Vec<u64> = (0..1000).map(|_| dice.among(&(300..600))).collect();
+    fn jitter_spreads() {
+        let mut jitter = Jitter::random();
+        let rolls: Vec<u64> = (0..1000).map(|_| jitter.among(&(300..600))).collect();
         assert!(rolls.iter().all(|roll| (300..600).contains(roll)));
         assert!(rolls.iter().any(|roll| *roll < 400) && rolls.iter().any(|roll| *roll >= 500));
-        assert_eq!(dice.among(&(5..5)), 5);
-        let mean = (0..1000).map(|_| dice.fraction()).sum::<f64>() / 1000.0;
+        assert_eq!(jitter.among(&(5..5)), 5);
+        let mean = (0..1000).map(|_| jitter.fraction()).sum::<f64>() / 1000.0;
         assert!((0.4..0.6).contains(&mean), "{mean}");
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::Timing;
 use super::connect::ConnectError;
-use crate::backoff::{Backoff, Dice};
+use crate::backoff::{Backoff, Jitter};
 
 /// Pacing of attempts to connect, shared by all requests.
 pub(super) struct Gate {
@@ -33,7 +33,7 @@ struct State {
     failing: Backoff,
     /// consecutive attempts at an unreachable server
     absent: u32,
-    dice: Dice,
+    jitter: Jitter,
 }
 
 /// Every eighth attempt has the long TCP timeout: a distant server may need it.
@@ -49,7 +49,7 @@ impl Gate {
             next: None,
             failing: Backoff::new(timing.backoff),
             absent: 0,
-            dice: Dice::random(),
+            jitter: Jitter::random(),
         };
         Self {
             turn: tokio::sync::Mutex::new(()),
@@ -92,7 +92,7 @@ impl Gate {
         }
         state.absent = state.absent.wrapping_add(1);
         // Up to 1.7 times as long, so that a server that is back is found within two intervals.
-        let wait = self.probe.mul_f64(1.0 + 0.7 * state.dice.fraction());
+        let wait = self.probe.mul_f64(1.0 + 0.7 * state.jitter.fraction());
         state.fail(error.to_string(), begun.checked_add(wait));
     }
 
@@ -135,7 +135,7 @@ impl State {
     /// Notes a failure after an answer of the server or of a proxy.
     fn back_off(&mut self, error: String, limit: Duration) {
         self.absent = 0;
-        let wait = self.failing.next(limit, &mut self.dice);
+        let wait = self.failing.next(limit, &mut self.jitter);
         self.fail(error, Instant::now().checked_add(wait));
     }
 

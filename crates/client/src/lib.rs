@@ -281,19 +281,19 @@ impl Client {
     ///
     /// # Errors
     /// If there are no credentials, no connection, or no response within the time limit.
-    pub async fn ask(&self, call: &Call) -> Result<Answer, CallError> {
+    pub async fn send(&self, call: &Call) -> Result<Answer, CallError> {
         let inner = &*self.0;
         let mut credential = inner.credentials.current().await?;
-        let mut answer = self.send(call, &credential).await?;
+        let mut answer = self.send_with(call, &credential).await?;
         if answer.status == 401 && inner.credentials.refused(&credential) {
             inner.metrics.retried("401", call.verb.method().as_str(), &inner.host);
             credential = inner.credentials.current().await?;
-            answer = self.send(call, &credential).await?;
+            answer = self.send_with(call, &credential).await?;
         }
         Ok(answer)
     }
 
-    async fn send(&self, call: &Call, credential: &Credential) -> Result<Answer, CallError> {
+    async fn send_with(&self, call: &Call, credential: &Credential) -> Result<Answer, CallError> {
         let inner = &*self.0;
         let waited = inner.limit.turn().await;
         let method = call.verb.method();

@@ -109,7 +109,7 @@ impl Setup {
 
     /// Status and body of a list.
     async fn list(&self) -> Result<(u16, Vec<u8>), CallError> {
-        whole(self.client.ask(&call(Verb::List)).await?).await
+        whole(self.client.send(&call(Verb::List)).await?).await
     }
 
     async fn status(&self) -> Result<u16, CallError> {

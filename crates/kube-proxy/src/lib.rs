@@ -1,22 +1,22 @@
-//! The kube-proxy executable: where objects come from, what is made of them, and what others see of it.
+//! The kube-proxy executable: object sources, the core that resolves Services, the engines, and everything that the proxy reports.
 //!
 //! A tour, in the direction of the data:
 //!
-//! - [`cli`] and [`commands`] read flags and configuration; [`app`] wires everything below and starts its threads. Start reading there.
-//! - [`origin`] chooses where objects come from: [`source::api`], through the client of the API server ([`ferry_client`]), or [`source::directory`],
-//!   a directory of manifests. [`platform`] adds the machine's own addresses.
+//! - [`cli`] and [`commands`] read flags and configuration; [`app`] wires everything below and starts its threads. Start reading
+//!   there.
+//! - [`origin`] opens the source of objects: [`source::api`], through the client of the API server ([`ferry_client`]), or
+//!   [`source::directory`], a directory of manifests. [`platform`] adds the machine's own addresses.
 //! - An [`input`] goes to the [`core`], which keeps all objects, resolves Services and hands changed units to each IP family's
 //!   engine.
 //! - [`engine_loop`] drives an engine of the mode that [`planes`] has chosen. [`flows`] deletes stale conntrack entries after rule
-//!   changes, [`handover`] removes the rules of other modes once ours are in force.
-//! - [`report`] turns what engines report into [`metrics`] and log lines; [`health`] holds what probes are answered from; [`events`]
+//!   changes, [`handover`] removes the rules of other modes once this proxy's are in force.
+//! - [`report`] converts the engines' reports to [`metrics`] and log lines; [`health`] holds the state behind probes; [`events`]
 //!   writes Events to the API server; [`serve`] answers over HTTP, health checks of Services included.
 //! - [`logging`] prints klog's format; [`version`] names the build.
 //!
 //! Threads: the main one serves HTTP and follows reports, `source` reads objects, `addresses` the machine's addresses, `core`
-//! decides,
-//! `sync-v4` and `sync-v6` each drive an engine, `flows` reads the connection table, and `handover` runs while rules of another mode
-//! are left. A mode may start more, by [`threads`].
+//! resolves Services, `sync-v4` and `sync-v6` each drive an engine, `flows` reads the conntrack table, and `handover` runs while
+//! rules of another mode are left. A mode may start more, by [`threads`].
 //!
 //! Folders import each other in one direction only; `cargo xt layers` checks it.
 

@@ -27,7 +27,7 @@ fn once(action: Action) -> Rule {
 #[tokio::test]
 async fn a_list_as_upstream_asks_for_it() {
     let (server, setup, _folder) = pair_with(Server { prefix: "/k8s/c".to_owned(), ..Server::default() }, "", |_| {});
-    let answer = setup.client.ask(&call(Verb::List)).await.unwrap();
+    let answer = setup.client.send(&call(Verb::List)).await.unwrap();
     assert_eq!((answer.status, answer.encoding, answer.retry_after), (200, Some(Encoding::Protobuf), None));
     let (_, body) = whole(answer).await.unwrap();
     assert_eq!(&body[..4], b"k8s\0");
@@ -59,7 +59,7 @@ async fn connections_are_used_again() {
 #[tokio::test]
 async fn a_watch_is_not_packed_and_not_observed() {
     let (server, setup, _folder) = pair(|options| options.accept_content_types = "application/json".to_owned());
-    let mut answer = setup.client.ask(&call(Verb::Watch)).await.unwrap();
+    let mut answer = setup.client.send(&call(Verb::Watch)).await.unwrap();
     assert_eq!((answer.status, answer.encoding), (200, Some(Encoding::Json)));
     assert!(answer.body.chunk().await.unwrap().is_some());
     let seen = server.requests().remove(0);
@@ -79,11 +79,11 @@ async fn gzip_is_undone_whoever_asked_for_it() {
         assert!(setup.list().await.unwrap() == plain);
     }
     server.script(Rule::new(1, Action::GzipMembers).form(Form::Watch));
-    let mut answer = setup.client.ask(&call(Verb::Watch)).await.unwrap();
+    let mut answer = setup.client.send(&call(Verb::Watch)).await.unwrap();
     assert!(timeout(Duration::from_secs(5), answer.body.chunk()).await.unwrap().unwrap().is_some());
 
     server.script(once(Action::GzipBomb { bytes: 50 << 20 }));
-    let mut answer = setup.client.ask(&call(Verb::List)).await.unwrap();
+    let mut answer = setup.client.send(&call(Verb::List)).await.unwrap();
     let mut total = 0;
     while let Some(bytes) = answer.body.chunk().await.unwrap() {
         assert!(bytes.len() < 1 << 20, "{}", bytes.len());
@@ -96,12 +96,12 @@ async fn gzip_is_undone_whoever_asked_for_it() {
 async fn refusals_are_answers() {
     let (server, setup, _folder) = pair(|_| {});
     server.script(once(Action::Throttle { header: Some(7), details: None }));
-    let answer = setup.client.ask(&call(Verb::List)).await.unwrap();
+    let answer = setup.client.send(&call(Verb::List)).await.unwrap();
     assert_eq!((answer.status, answer.retry_after), (429, Some(Duration::from_secs(7))));
     server.script(once(Action::status(410)));
     assert_eq!(setup.status().await, Ok(410));
     server.script(once(Action::ContentType("text/html".to_owned())));
-    let answer = setup.client.ask(&call(Verb::List)).await.unwrap();
+    let answer = setup.client.send(&call(Verb::List)).await.unwrap();
     assert_eq!((answer.encoding, answer.content_type.as_str()), (None, "text/html"));
     server.accept_token(Some("another"));
     assert_eq!(setup.status().await, Ok(401));
@@ -231,7 +231,7 @@ async fn what_is_written_is_sent_as_json() {
         (Verb::Patch, "PATCH", 200, "application/strategic-merge-patch+json"),
         (Verb::Create, "POST", 409, "application/json"),
     ] {
-        let answer = setup.client.ask(&event(verb)).await.unwrap();
+        let answer = setup.client.send(&event(verb)).await.unwrap();
         assert_eq!(answer.status, status);
         if status == 409 {
             let told = answer.refusal(Duration::from_secs(5)).await;
@@ -259,10 +259,10 @@ async fn a_limit_of_its_own() {
     let other = setup.client.with_own_limit();
     let begun = Instant::now();
     for client in [&setup.client, &other, &setup.client, &other] {
-        client.ask(&event(Verb::Create)).await.unwrap().discard(Duration::from_secs(5)).await;
+        client.send(&event(Verb::Create)).await.unwrap().discard(Duration::from_secs(5)).await;
     }
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
-    assert!(timeout(Duration::from_millis(100), other.ask(&event(Verb::Create))).await.is_err(), "it is used up");
+    assert!(timeout(Duration::from_millis(100), other.send(&event(Verb::Create))).await.is_err(), "it is used up");
 }
 
 #[tokio::test]

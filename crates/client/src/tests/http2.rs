@@ -19,7 +19,7 @@ fn pair(server: Server, change: impl FnOnce(&mut Options)) -> (ApiServer, Setup)
 
 impl Setup {
     async fn watch(&self) -> Answer {
-        timeout(PATIENCE, self.client.ask(&call(Verb::Watch))).await.unwrap().unwrap()
+        timeout(PATIENCE, self.client.send(&call(Verb::Watch))).await.unwrap().unwrap()
     }
 }
 
@@ -44,7 +44,7 @@ async fn one_connection_carries_everything() {
     let (one, two) = (setup.client.clone(), setup.client.with_own_limit());
     // concurrent requests without an open connection
     let watch = call(Verb::Watch);
-    let (first, second, third) = tokio::join!(one.ask(&watch), two.ask(&watch), setup.status());
+    let (first, second, third) = tokio::join!(one.send(&watch), two.send(&watch), setup.status());
     assert_eq!(third, Ok(200));
     let mut watches = [first.unwrap(), second.unwrap()];
     for _ in 0..5 {
@@ -212,7 +212,7 @@ async fn what_one_stream_doesnt_read_holds_up_no_other() {
     // The four kinds' lists, none of which is read.
     for _ in 0..4 {
         server.script(Rule::new(1, Action::Raw(vec![b'a'; LARGE])).form(Form::List));
-        unread.push(setup.client.ask(&call(Verb::List)).await.unwrap());
+        unread.push(setup.client.send(&call(Verb::List)).await.unwrap());
     }
     // until flow control stops the server
     let mut heard = 0;

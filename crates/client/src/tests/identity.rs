@@ -121,7 +121,7 @@ async fn a_new_certificate_gets_new_connections_and_ends_watches() {
     let [first, second] = ["a", "b"].map(|name| users.client(name, &[], Validity::Now));
     let bench = Bench::new(&lab, users, first);
     assert_eq!(bench.setup.status().await, Ok(200));
-    let mut watch = bench.setup.client.ask(&call(Verb::Watch)).await.unwrap();
+    let mut watch = bench.setup.client.send(&call(Verb::Watch)).await.unwrap();
     while let Ok(chunk) = timeout(RECHECK * 4, watch.body.chunk()).await {
         assert!(chunk.unwrap().is_some());
     }
@@ -143,7 +143,7 @@ async fn a_watch_that_is_never_idle_ends_too() {
     let [first, second] = ["a", "b"].map(|name| users.client(name, &[], Validity::Now));
     let bench = Bench::new(&lab, users, first);
     bench.server.script(Rule::new(1, Action::Endless).form(Form::Watch));
-    let mut watch = bench.setup.client.ask(&call(Verb::Watch)).await.unwrap();
+    let mut watch = bench.setup.client.send(&call(Verb::Watch)).await.unwrap();
     bench.folder.write("key", &second.key);
     bench.folder.write("certificate", &second.certificate);
     let end = async {
@@ -162,7 +162,7 @@ async fn new_authorities_are_trusted_and_watches_go_on() {
         let (lab, users) = (Authority::new("lab"), Authority::new("users"));
         let client = users.client("a", &[], Validity::Now);
         let bench = Bench::over(http2, &lab, users, client);
-        let mut watch = bench.setup.client.ask(&call(Verb::Watch)).await.unwrap();
+        let mut watch = bench.setup.client.send(&call(Verb::Watch)).await.unwrap();
         let next = Authority::new("next");
         bench.server.present(next.server(&["127.0.0.1"], Validity::Now));
         // Requests over the established HTTP/2 connection don't verify the server again.

@@ -137,7 +137,7 @@ impl Writer {
             Write::Patch(_) => (Verb::Patch, record.path(), record.patch_json()),
         };
         let call = Call { verb, resource: RESOURCE, path_and_query: path, body: body.into() };
-        let answer = match self.client.ask(&call).await {
+        let answer = match self.client.send(&call).await {
             Ok(answer) => answer,
             Err(error) => return Outcome::Unreachable(error.to_string()),
         };

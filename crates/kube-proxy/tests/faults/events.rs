@@ -162,7 +162,7 @@ fn a_server_that_is_away_gets_them_later() {
     cluster.server.resume();
     goes_on(&mut follower, &mut cluster);
     until_written(&mut follower, &cluster, &[("a", 1), ("b", 1), ("c", 1)]);
-    // one whose connection is shut before anything is said
+    // a request whose connection is closed before the response
     cluster.server.cut();
     cluster.server.welcome(2, Welcome::Close);
     follower.recorder.record(event("d", "d"));
@@ -197,7 +197,7 @@ fn a_storm_is_bounded_and_nobody_waits() {
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
     goes_on(&mut follower, &mut cluster);
     follower.until("a word", |follower| !follower.lines(&["WARN", "Events were lost", "too many at once"]).is_empty());
-    // The queue may be full still; what is said again is a series.
+    // The queue may still be full; a repeated event is a series.
     follower.until("the last", |follower| {
         follower.recorder.record(event("last", "last"));
         written(&cluster).iter().any(|(note, _)| note == "last")

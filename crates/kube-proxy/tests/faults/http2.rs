@@ -46,7 +46,7 @@ fn a_server_that_is_leaving_again_and_again_loses_nothing() {
     let all = KINDS.len();
     for (round, kind) in (1_u64..).zip(LISTED.into_iter().cycle().take(20)) {
         follower.until("watches", |_| cluster.server.watches() == all);
-        // A watch that brought nothing and was short is asked for after a while only.
+        // A short watch without news is restarted only after a pause.
         change(&mut cluster);
         follower.until_equal(&cluster);
         let asked = cluster.asked(kind, Form::Watch).len();

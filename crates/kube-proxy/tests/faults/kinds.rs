@@ -12,13 +12,13 @@ fn service_cidrs_may_be_missing_and_come_later() {
         cluster.server.script(Rule::new(usize::MAX, Action::status(code)).kind(Kind::ServiceCidr));
         let mut follower = cluster.follow(quick());
         follower.until("line", |follower| !follower.log().is_empty());
-        // either way nobody waits for them
+        // the core waits for them in neither case
         follower.until("lists", |follower| follower.synced.len() >= 4);
         assert!(follower.synced.contains(&Kind::ServiceCidr));
         let lines = follower.log();
         assert_eq!(lines.lines().count(), 1, "{lines}");
         assert!(lines.contains("INFO") && lines.contains("servicecidrs") && lines.contains(&code.to_string()));
-        // a 403 may be one of a server that has just started, and is asked for again soon at first
+        // a server that has just started may answer 403, which is retried soon at first
         follower.until("seldom tries", |_| {
             let asked = cluster.asked(Kind::ServiceCidr, Form::Any);
             asked.windows(2).filter(|pair| pair[1].when - pair[0].when >= quick().optional_retry).count() >= 2
@@ -41,7 +41,7 @@ fn service_cidrs_that_are_forbidden_for_a_moment_are_there_soon() {
     cluster.server.cut();
     cluster.service_cidr("range");
     follower.until_equal(&cluster);
-    // The first one is told, since nobody waits for them; what is known afterwards is not given up for a moment's sake.
+    // The first rejection is logged, since the core doesn't wait for them; later ones don't discard known objects.
     assert_eq!(follower.lines(&["403"]).len(), 1, "{}", follower.log());
     assert_eq!(follower.lines(&["INFO", "serves this resource now"]).len(), 1, "{}", follower.log());
 }
@@ -125,7 +125,7 @@ fn an_unreadable_object_keeps_its_last_good_state() {
         let asked = cluster.asked(Kind::Service, Form::Watch);
         let from: u64 = asked[asked.len() - 1].parameter("resourceVersion").unwrap().parse().unwrap();
         assert!(from >= version, "{from} {version}");
-        // in a later list, where the others go on, and what is gone goes
+        // in a later list, which delivers the other objects and deletions
         cluster.server.stop();
         cluster.service("b");
         cluster.delete(Kind::Service, "c");

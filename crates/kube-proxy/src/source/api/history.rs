@@ -12,7 +12,7 @@ use ferry_api::object::ObjectName;
 use ferry_api::wire::stream::compare_versions;
 
 use super::timing::Timing;
-use ferry_client::backoff::Dice;
+use ferry_client::backoff::Jitter;
 
 /// An object's last change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,23 +169,23 @@ impl History {
     }
 
     /// Schedules a full list with jitter, since all nodes may need one. Further doubts postpone it only up to a bound.
-    pub(super) fn doubt(&mut self, now: Instant, timing: &Timing, dice: &mut Dice) {
+    pub(super) fn doubt(&mut self, now: Instant, timing: &Timing, jitter: &mut Jitter) {
         let bound = Duration::from_millis(timing.verify_millis.end.saturating_mul(2));
         let by = *self.list_by.get_or_insert(now + bound);
-        let wait = Duration::from_millis(dice.among(&timing.verify_millis));
+        let wait = Duration::from_millis(jitter.among(&timing.verify_millis));
         self.list_at = Some((now + wait).min(by));
     }
 
     /// Notes that the server is behind this version, up to which everything has been delivered. True if it has lagged long enough
     /// to count as restored from a backup; schedules the next check otherwise.
-    pub(super) fn lags(&mut self, known: &str, now: Instant, timing: &Timing, dice: &mut Dice) -> bool {
+    pub(super) fn lags(&mut self, known: &str, now: Instant, timing: &Timing, jitter: &mut Jitter) -> bool {
         self.frozen.get_or_insert_with(|| known.into());
         let until = match self.lag {
             Some(lag) if now >= lag.until => return true,
             Some(lag) => lag.until,
-            None => now + Duration::from_millis(dice.among(&timing.lag_millis)),
+            None => now + Duration::from_millis(jitter.among(&timing.lag_millis)),
         };
-        let wait = Duration::from_millis(dice.among(&timing.lag_check_millis));
+        let wait = Duration::from_millis(jitter.among(&timing.lag_check_millis));
         self.lag = Some(Lag { check_at: (now + wait).min(until), until });
         false
     }

@@ -38,7 +38,7 @@ use super::{Closed, Sink};
 use crate::events::Writer;
 use crate::health::Freshness;
 use ferry_client::Client;
-use ferry_client::backoff::Dice;
+use ferry_client::backoff::Jitter;
 
 /// All kinds that are followed. The Node comes first, since no Service can be resolved without it.
 pub const KINDS: [Kind; 4] = [Kind::Node, Kind::Service, Kind::EndpointSlice, Kind::ServiceCidr];
@@ -107,7 +107,7 @@ impl Setup {
             client: self.client.clone(),
             timing: self.timing.clone(),
             freshness: Arc::clone(&self.freshness),
-            plan: Plan::new(self.timing.clone(), Dice::random()),
+            plan: Plan::new(self.timing.clone(), Jitter::random()),
             outlet: Outlet::new(kind, &self.node_name, sink),
             report: Report::new(resource.name, self.server.as_str().into()),
             failures: 0,

@@ -15,7 +15,7 @@ use super::history::{Finding, History, Witnesses};
 use super::resource::Recency;
 use super::step::Step;
 use super::timing::Timing;
-use ferry_client::backoff::{Backoff, Dice};
+use ferry_client::backoff::{Backoff, Jitter};
 
 /// Consequence of an attempt's end.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(super) enum Verdict {
 #[derive(Debug)]
 pub(super) struct Plan {
     timing: Timing,
-    dice: Dice,
+    jitter: Jitter,
     /// version up to which everything has been delivered; `None` without a complete list
     version: Option<Box<str>>,
     /// a list has been complete since the start
@@ -84,7 +84,7 @@ const STREAMS: u8 = 2;
 const MUTE: u8 = 2;
 
 impl Plan {
-    pub(super) fn new(timing: Timing, dice: Dice) -> Self {
+    pub(super) fn new(timing: Timing, jitter: Jitter) -> Self {
         let hasty = Backoff::new(timing.floor);
         Self {
             trouble: Backoff::new(timing.backoff),
@@ -93,7 +93,7 @@ impl Plan {
             refused_since: None,
             relists: Backoff::new(timing.backoff),
             timing,
-            dice,
+            jitter,
             version: None,
             listed: false,
             known: None,
@@ -162,7 +162,7 @@ impl Plan {
 
     /// Schedules a full list.
     fn doubt(&mut self, now: Instant) {
-        self.history.doubt(now, &self.timing, &mut self.dice);
+        self.history.doubt(now, &self.timing, &mut self.jitter);
     }
 
     fn recency(&self) -> Recency {
@@ -176,7 +176,7 @@ impl Plan {
     /// Requested duration of a stream, in seconds. If a proxy buffers responses, the stream must end before the silence timeout.
     fn seconds(&mut self) -> u64 {
         match self.mute {
-            0..MUTE => self.dice.among(&self.timing.watch_seconds),
+            0..MUTE => self.jitter.among(&self.timing.watch_seconds),
             MUTE.. => (self.timing.silence.as_secs() / 4).max(1),
         }
     }
@@ -332,7 +332,7 @@ impl Plan {
         let mut pause = self.after(&failure, now);
         if let Some(wanted) = failure.retry_after {
             // With jitter: many nodes get the same answer.
-            let wanted = wanted.min(self.timing.retry_after_limit).mul_f64(1.0 + self.dice.fraction() / 4.0);
+            let wanted = wanted.min(self.timing.retry_after_limit).mul_f64(1.0 + self.jitter.fraction() / 4.0);
             pause = pause.max(wanted);
         }
         if !worked {
@@ -348,7 +348,7 @@ impl Plan {
             self.hasty.reset();
             return Duration::ZERO;
         }
-        self.hasty.next(self.timing.short_limit, &mut self.dice)
+        self.hasty.next(self.timing.short_limit, &mut self.jitter)
     }
 
     /// True if open watches have been silent for too long in total.
@@ -375,7 +375,7 @@ impl Plan {
         self.away |= self.listed && failure.cause.is_absence();
         let is_future = failure.cause == Cause::Future;
         let known = self.version.as_deref().unwrap_or_default();
-        if is_future && attempt.checking && !self.history.lags(known, now, &self.timing, &mut self.dice) {
+        if is_future && attempt.checking && !self.history.lags(known, now, &self.timing, &mut self.jitter) {
             // One of several API servers may lag behind the others. A watch waits there until it has caught up.
             self.away = false;
             return Duration::ZERO;
@@ -413,14 +413,14 @@ impl Plan {
         let costly = cause == Cause::Endless || cause == Cause::Broken && !self.is_complete();
         let (backoff, limit) = match cause {
             // The client itself paces attempts to connect.
-            Cause::Unreached => return floor.mul_f64(1.0 + self.dice.fraction()),
+            Cause::Unreached => return floor.mul_f64(1.0 + self.jitter.fraction()),
             Cause::Unequipped => (&mut self.trouble, short_limit),
             _ if costly || self.is_refused(now) => (&mut self.refusals, refusal_limit),
             _ if refused => (&mut self.refusals, short_limit),
             Cause::Refused { .. } => (&mut self.failing, backoff_limit),
             _ => (&mut self.trouble, backoff_limit),
         };
-        backoff.next(limit, &mut self.dice)
+        backoff.next(limit, &mut self.jitter)
     }
 
     fn list_failed(&mut self, cause: Cause, now: Instant) {
@@ -468,7 +468,7 @@ impl Plan {
             self.relists.reset();
             return Duration::ZERO;
         }
-        self.relists.next(self.timing.refusal_limit, &mut self.dice)
+        self.relists.next(self.timing.refusal_limit, &mut self.jitter)
     }
 }
 

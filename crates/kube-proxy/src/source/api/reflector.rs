@@ -259,7 +259,7 @@ impl Reflector {
     /// Sends a request; returns the body of a successful response.
     pub(super) async fn open(&mut self, verb: Verb, path_and_query: String) -> Result<(Body, Encoding), Failure> {
         let call = Call { verb, resource: self.resource.name, path_and_query, body: Bytes::new() };
-        let answer = self.client.ask(&call).await?;
+        let answer = self.client.send(&call).await?;
         if answer.status != 200 {
             return Err(self.refusal(answer).await);
         }

@@ -67,7 +67,7 @@ fn services_go_on_without_the_api_server_and_nothing_is_rewritten() {
     outlast(&mut cluster, &mut proxy, &web, Server::Api, "killed");
     let log = proxy.log();
     let works = log.lines().filter(|line| line.contains("\"Requests to the API server succeed again\"")).count();
-    // After the second start the versions of the first are too old. The second time within a minute that is said, too.
+    // After the second start the versions of the first are too old; the second time within a minute that is logged.
     assert!((1..=12).contains(&works), "once for each kind, outage and lost version\n{log}");
     assert!(log.lines().count() < 200, "an outage is no reason to talk\n{log}");
 }
@@ -175,7 +175,7 @@ fn after_a_restart_of_the_api_server_one_kind_asks_for_all() {
             proxy.metric("kubeproxy_source_connections_total", &["result=\"unreachable\""]) >= failed + 3.0
         });
         cluster.api.resume(Server::Api);
-        // A kind that comes late has asked by then: no wait of theirs is longer.
+        // The last kind has sent its requests by then: no pause is longer.
         std::thread::sleep(Duration::from_secs(6));
         let cost = requests(&proxy) - before;
         println!("a restart cost {cost} requests");

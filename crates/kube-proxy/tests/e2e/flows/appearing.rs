@@ -10,7 +10,7 @@ use ferry_testkit::{Family, Manifests, Outcome, Place, Protocol, Service};
 
 use crate::support::{Asker, EXECUTABLE, LIMIT, stage, stage_in};
 
-/// Without the ranges of cluster IPs, packets to one that nobody has are routed away.
+/// Without ServiceCIDRs, packets to an unused cluster IP are routed by the default route.
 fn nothing() -> Manifests {
     Manifests { service_cidrs: false, ..Manifests::new() }
 }

@@ -188,7 +188,7 @@ fn held() -> Service {
     Service::new("held", HELD).node_port(30087).external_ip(87)
 }
 
-/// Runs our executable.
+/// Runs Ferry's executable.
 fn start_ours<'a>(node: &'a Host, folder: &Path, mode: &'static str, more: &str) -> Proxy<'a> {
     std::fs::create_dir_all(folder).expect("making a folder");
     let file = folder.join("config.yaml");

@@ -72,7 +72,7 @@ pub(crate) fn check_in(mode: &str, lab: &Lab, who: &str, families: &[Family]) {
                 let (what, passes) = (what(&format!("{at} from {from:?}")), at == external && from == Place::Node);
                 let from = lab.from(from);
                 if mode == IPTABLES && (passes || at == undefined) {
-                    // out into the world, where nobody has the address
+                    // routed to the outside, where no host has the address
                     checks.silent(&what, &from.silence(Protocol::Tcp, at));
                 } else {
                     checks.refused(&what, &from.tcp(at, 2));

@@ -62,7 +62,7 @@ fn told(name: &str, local_endpoints: u32, healthy: bool) -> String {
     )
 }
 
-/// Rules are in force a moment before it is told.
+/// Rules are in force a moment before the response changes.
 #[track_caller]
 fn is_told(lab: &Lab, at: SocketAddr, name: &str, local_endpoints: u32) {
     let wanted = Some(told(name, local_endpoints, true));
@@ -330,7 +330,7 @@ fn a_thousand_services_are_answered() {
     for family in Family::ALL {
         nobody_tells(&lab, at_node_port(family, last));
     }
-    assert!(!stage.proxy.log().contains("can't be served"));
+    assert!(!stage.proxy.log().contains("Service health checks can't be served"));
 }
 
 fn many(services: u16) -> Manifests {
@@ -355,7 +355,7 @@ fn health_checks_leave_files_for_the_rest() {
     let _turn = alone();
     let lab = Lab::new();
     let mut stage = limited(&lab, "reserve", 256, 256, &many(200));
-    // Some are answered, some are not; with all that, and clients that take what they can, the proxy goes on.
+    // Some are answered, some are not; in spite of that, and of clients that take all connections, the proxy keeps working.
     stage.proxy.wait_for("complaint", |proxy| proxy.log().contains("Too many open files"));
     let first = || Family::ALL.into_iter().find_map(|family| ask(&lab, at_node_port(family, 20000)));
     until("the family that came first is answered", SOON, || first() == Some(told("edge-0", 1, true)));
@@ -382,7 +382,7 @@ fn without_a_file_left_it_waits() {
     let share = (stage.proxy.cpu_time() - before).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
     println!("processor use without a file left: {share:.2} %");
     assert!(share < 5.0, "{share} %");
-    // Now and then somebody else has a file to spare.
+    // Sometimes another server frees a file descriptor.
     assert!(stage.proxy.log().matches(ACCEPT_FAILS).count() < 10);
     drop(clients);
     stage.proxy.wait_until_healthy();

@@ -143,7 +143,7 @@ fn damage_is_mended_and_counted() {
                 if mended && begun.elapsed() > worst.0 {
                     worst = (begun.elapsed(), what);
                 }
-                // the kernel has it before the engine's turn ends, and only then it is told
+                // the metric counts it only when the engine's sync pass ends, after the commit
                 let counted = !mended || within(LIMIT, || stage.proxy.metric(REPAIRS, &[]) > before);
                 checks.that(counted, || format!("{} {family}, {what}: mended, but not counted", backend.name()));
             }
@@ -242,7 +242,7 @@ fn loopback_is_closed_to_the_network() {
         let mut stage = beside(&lab, backend, "loopback", "");
         let setting = node.run(|| std::fs::read_to_string("/proc/sys/net/ipv4/conf/all/route_localnet"));
         assert_eq!(setting.expect("a setting").trim(), "1");
-        // somebody who sends packets to loopback over the wire
+        // an attacker that sends packets to loopback over the wire
         let attacker = lab.host(Place::Client);
         attacker.sysctl("net/ipv4/conf/all/route_localnet", "1");
         attacker.sysctl("net/ipv4/conf/all/rp_filter", "0");
@@ -426,7 +426,7 @@ fn what_is_left_of_thousands_of_services_is_cleaned_up() {
         let (status, log) = crate::support::run_to_end(&lab, &folder, &["--cleanup"]);
         println!("{}: {MANY} services cleaned up in {:?}: {status}", backend.name(), begun.elapsed());
         let left = Rules::of(node, backend).of_proxy();
-        // somebody else leads to it
+        // a foreign rule jumps to it
         let expected = ["IPv4 nat HOSTPORT: -j KUBE-MARK-MASQ", "chain IPv4 nat KUBE-MARK-MASQ"];
         assert!(
             left.iter().eq(expected),

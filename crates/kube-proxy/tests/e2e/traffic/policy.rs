@@ -84,7 +84,7 @@ fn external_policy_local_keeps_the_source_of_outsiders_and_serves_insiders_every
                     checks.refused(&what, &stage.lab.from(from).ask(protocol, at, 2));
                 }
             }
-            // the external policy says nothing about the cluster IP
+            // the external policy doesn't apply to the cluster IP
             let tally = stage.lab.from(Place::Client).ask(protocol, at_cluster_ip(family, 6), OFTEN);
             checks.served(
                 &format!("{family} {protocol} cluster IP"),

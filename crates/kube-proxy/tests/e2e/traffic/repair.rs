@@ -111,7 +111,7 @@ fn damage_is_mended_within_a_second_and_counted() {
         if mended && elapsed > worst.0 {
             worst = (elapsed, what);
         }
-        // the kernel has it before the engine's turn ends, and only then it is told
+        // the metric counts it only when the engine's sync pass ends, after the commit
         let counted = !mended || within(LIMIT, || stage.proxy.metric(REPAIRS, &[]) > before);
         checks.that(counted, || format!("{family}, {what}: mended, but not counted"));
     }

@@ -78,7 +78,7 @@ fn what_is_gone_is_a_doubt_until_the_watch_delivers_its_deletion() {
         for finding in [Finding::Open, Finding::Open, Finding::Doubtful] {
             assert_eq!(history.found(None, "200"), finding);
         }
-        history.doubt(Instant::now(), &Timing::default(), &mut Dice::seeded(1));
+        history.doubt(Instant::now(), &Timing::default(), &mut Jitter::seeded(1));
         history
     };
     let mut history = doubted();
@@ -91,7 +91,7 @@ fn what_is_gone_is_a_doubt_until_the_watch_delivers_its_deletion() {
     let mut history = followed(2);
     assert_eq!(history.found(None, "200"), Finding::Open);
     assert_eq!(history.found(Some("50"), "200"), Finding::Doubtful);
-    history.doubt(Instant::now(), &Timing::default(), &mut Dice::seeded(1));
+    history.doubt(Instant::now(), &Timing::default(), &mut Jitter::seeded(1));
     history.changed(deletion(&[2, 1]));
     assert!(history.is_doubted());
 }
@@ -124,12 +124,12 @@ fn a_kind_without_objects_agrees_with_a_server_without_any() {
 
 #[test]
 fn a_list_can_be_put_off_only_up_to_a_bound() {
-    let (timing, mut dice) = (Timing::default(), Dice::seeded(1));
+    let (timing, mut jitter) = (Timing::default(), Jitter::seeded(1));
     let mut history = followed(1);
     let start = Instant::now();
     let mut now = start;
     while !history.list_is_due(now) {
-        history.doubt(now, &timing, &mut dice);
+        history.doubt(now, &timing, &mut jitter);
         now += Duration::from_secs(4);
         assert!(now < start + Duration::from_secs(130));
     }
@@ -143,10 +143,10 @@ fn a_server_that_lags_is_taken_for_restored_after_a_while_of_chance() {
     let timing = Timing::default();
     let mut ends = Vec::new();
     for seed in 0..20 {
-        let (mut dice, mut history) = (Dice::seeded(seed), followed(1));
+        let (mut jitter, mut history) = (Jitter::seeded(seed), followed(1));
         let start = Instant::now();
         let (mut now, mut checks) = (start, 1);
-        while !history.lags("200", now, &timing, &mut dice) {
+        while !history.lags("200", now, &timing, &mut jitter) {
             checks += 1;
             assert!(history.is_lagging() && !history.check_is_due(now));
             now += Duration::from_secs(history.seconds_left(now));
@@ -157,8 +157,8 @@ fn a_server_that_lags_is_taken_for_restored_after_a_while_of_chance() {
     }
     assert!(ends.iter().all(|end| (20..=41).contains(end)), "{ends:?}");
     assert!(ends.iter().min() != ends.iter().max(), "{ends:?}");
-    let (mut dice, mut history) = (Dice::seeded(1), followed(1));
-    assert!(!history.lags("200", Instant::now(), &timing, &mut dice));
+    let (mut jitter, mut history) = (Jitter::seeded(1), followed(1));
+    assert!(!history.lags("200", Instant::now(), &timing, &mut jitter));
     assert_eq!(history.found(Some("101"), "200"), Finding::Same);
     assert!(!history.is_lagging(), "it has caught up");
 }
@@ -167,7 +167,7 @@ fn a_server_that_lags_is_taken_for_restored_after_a_while_of_chance() {
 fn what_a_server_that_lagged_delivers_is_no_witness_for_itself() {
     let lagging = || {
         let mut history = followed(1);
-        assert!(!history.lags("200", Instant::now(), &Timing::default(), &mut Dice::seeded(1)));
+        assert!(!history.lags("200", Instant::now(), &Timing::default(), &mut Jitter::seeded(1)));
         let mut changes = Witnesses::default();
         changes.changed(Witness { name: name(7), version: Some("201".into()) });
         history.changed(changes);

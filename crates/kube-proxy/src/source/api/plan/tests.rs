@@ -14,7 +14,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        Self { plan: Plan::new(Timing::default(), Dice::seeded(3)), now: Instant::now() }
+        Self { plan: Plan::new(Timing::default(), Jitter::seeded(3)), now: Instant::now() }
     }
 
     /// A plan whose list is complete at version 100.
@@ -563,12 +563,12 @@ fn no_sequence_of_failures_is_a_busy_loop() {
         refused(500),
         error_event(500),
     ];
-    let mut dice = Dice::seeded(11);
+    let mut jitter = Jitter::seeded(11);
     let mut bench = Bench::new();
     for _ in 0..10_000 {
         bench.begin();
         bench.answered();
-        let cause = causes[usize::try_from(dice.among(&(0..causes.len() as u64))).unwrap()];
+        let cause = causes[usize::try_from(jitter.among(&(0..causes.len() as u64))).unwrap()];
         let pause = bench.fails(cause);
         assert!(pause >= 50 * MS && pause < 30 * SECOND, "{cause:?} {pause:?}");
     }
