@@ -170,7 +170,7 @@ fn who_waits_for_a_port_gets_it_at_once() {
         assert_eq!(ask(port).await, Some((200, 1)));
         let note = format!(
             "default/second: node node-a failed to start healthcheck \"default/second\" on port {port}: the port is \
-             that of default/first"
+             owned by default/first"
         );
         assert_eq!(bench.notes(), [note]);
         // Logged once.

@@ -234,7 +234,7 @@ impl Reflector {
         is_news
     }
 
-    /// A list is complete and delivered; these objects of it were changed last.
+    /// Notes a list that is complete and delivered; `witnesses` are its objects that changed last.
     pub(super) fn listed(&mut self, version: Box<str>, witnesses: Witnesses) {
         let (resource, objects) = (self.resource.name, self.outlet.listed());
         if self.absence.take().is_some() {

@@ -250,7 +250,7 @@ fn a_foreign_listener_is_outlived_and_harms_one_service_only() {
         sleep(Duration::from_millis(20));
         ask(stage.lab, at).is_some()
     });
-    println!("a port that somebody else had is served {elapsed:?} after he has gone");
+    println!("a port that another process had is served {elapsed:?} after its end");
     is_told(stage.lab, at, "edge", 1);
     assert_eq!(stage.proxy.log().matches(complaint).count(), 1);
     assert!(stage.proxy.log().contains("\"Service health checks are served\" service=\"demo/edge\""));
