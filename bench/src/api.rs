@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ferry_kernel::iptables::Backend;
-use ferry_testkit::Mode;
+use ferry_lab::Mode;
 
 use self::proxy::{PATIENCE, Program, Proxy, Start};
 use self::site::{Site, Workload, at};

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use anyhow::Context as _;
-use ferry_testkit::{Host, kubernetes};
+use ferry_lab::{Host, kubernetes};
 use tokio::process::Command;
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};

@@ -27,7 +27,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 use ferry_kernel::netns::Namespace;
-use ferry_testkit::Mode;
+use ferry_lab::Mode;
 
 /// Default sizes, in services.
 const SIZES: [&str; 3] = ["1000", "5000", "10000"];

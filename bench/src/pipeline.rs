@@ -17,6 +17,7 @@ use ferry_kube_proxy::health::Pulse;
 use ferry_kube_proxy::input::Input;
 use ferry_kube_proxy::metrics::Metrics;
 use ferry_kube_proxy::report::{Changes, Reports};
+use ferry_lab::Mode;
 use ferry_model::Settings;
 use ferry_model::store::Event;
 use ferry_plane::SyncEngine;
@@ -24,7 +25,6 @@ use ferry_plane::mailbox::{Arrival, Mailbox, Receiver as MailReceiver};
 use ferry_plane_iptables::{Counters, Features, IptablesEngine, Turn as ToolTurn};
 use ferry_plane_nftables::kernel::Written;
 use ferry_plane_nftables::{CommitTurn, NftablesEngine, engine};
-use ferry_testkit::Mode;
 
 use crate::objects::{self, ENDPOINTS};
 use crate::stats::{self, memory_mib, stat_cpu, thread_cpu};

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use ferry_api::object::Kind;
+use ferry_lab::Mode;
 use ferry_model::store::Event;
-use ferry_testkit::Mode;
 
 use crate::objects;
 use crate::pipeline::{Empty, PassReport, Pipe, decode, load, slice};

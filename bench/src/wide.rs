@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use ferry_lab::Mode;
 use ferry_model::store::Event;
-use ferry_testkit::Mode;
 
 use crate::objects;
 use crate::pipeline::{PassReport, Pipe, decode, load, slice};

@@ -21,11 +21,11 @@ const LAYERS: &[(&str, &[&str])] = &[
 const PLANES: &str = "ferry-plane-*";
 
 /// For tests and developers only: free in what they use, and never part of what is shipped. What the tests of every mode share
-/// (`ferry-modekit`) uses the layers below the modes, so the tests of those may use it too: a cycle of tests alone.
-const TOOLS: &[&str] = &["ferry-modekit", "ferry-testkit", "ferry-bench", "xtask"];
+/// (`ferry-conformance`) uses the layers below the modes, so the tests of those may use it too: a cycle of tests alone.
+const TOOLS: &[&str] = &["ferry-conformance", "ferry-lab", "ferry-bench", "xtask"];
 
 /// What a test may use besides its crate's own layers.
-const FOR_TESTS: &[&str] = &["ferry-modekit", "ferry-testkit", "ferry-kernel"];
+const FOR_TESTS: &[&str] = &["ferry-conformance", "ferry-lab", "ferry-kernel"];
 
 /// The feature that adds what only tests use (`MemoryKernel`).
 const TEST_FEATURE: &str = "testing";
@@ -118,7 +118,7 @@ mod tests {
             ("ferry-kernel", "ferry-family"),
             ("ferry-plane-nftables", "ferry-kernel"),
             ("ferry-kube-proxy", "ferry-plane-nftables"),
-            ("ferry-testkit", "ferry-plane-nftables"),
+            ("ferry-lab", "ferry-plane-nftables"),
         ] {
             assert_eq!(depends(name, on, None, &[]), [""; 0], "{name} -> {on}");
         }
@@ -129,7 +129,7 @@ mod tests {
             ("ferry-family", "ferry-api"),
             ("ferry-plane", "ferry-kernel"),
             ("ferry-plane-nftables", "ferry-plane-iptables"),
-            ("ferry-kube-proxy", "ferry-testkit"),
+            ("ferry-kube-proxy", "ferry-lab"),
             ("ferry-unheard-of", "ferry-api"),
         ] {
             assert_eq!(depends(name, on, None, &[]).len(), 1, "{name} -> {on}");
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn tests_may_use_the_kits_and_features_for_tests() {
-        for kit in ["ferry-modekit", "ferry-testkit"] {
+        for kit in ["ferry-conformance", "ferry-lab"] {
             assert_eq!(depends("ferry-model", kit, Some("dev"), &[]), [""; 0]);
             assert_eq!(depends("ferry-model", kit, None, &[]).len(), 1);
         }

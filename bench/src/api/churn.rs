@@ -16,9 +16,9 @@ use ferry_api::object::Family;
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_kernel::iptables::Backend;
 use ferry_kernel::nft::{Changed, Event, Monitor, Notice};
+use ferry_lab::Mode;
+use ferry_lab::api::objects;
 use ferry_plane_iptables::names::PortNames;
-use ferry_testkit::Mode;
-use ferry_testkit::api::objects;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::proxy::{Program, Proxy};

@@ -10,10 +10,10 @@ use anyhow::{Context as _, bail};
 use ferry_api::object::Family;
 use ferry_kernel::iptables::Backend;
 use ferry_kernel::nft::{Batch, Socket};
-use ferry_testkit::Mode;
+use ferry_lab::Mode;
 
 use super::proxy::{Program, Proxy};
-use super::site::{Workload, Site};
+use super::site::{Site, Workload};
 use crate::stats;
 
 /// How long idle time, and a neighbour, are watched.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use ferry_api::object::Family;
 use ferry_kernel::nft::{Monitor, Notice};
-use ferry_testkit::api::Delivery;
+use ferry_lab::api::Delivery;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::site::Site;

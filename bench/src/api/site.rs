@@ -7,8 +7,8 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use ferry_kernel::netns::Namespace;
-use ferry_testkit::Mode;
-use ferry_testkit::api::{ApiServer, Delivery, Options, objects};
+use ferry_lab::Mode;
+use ferry_lab::api::{ApiServer, Delivery, Options, objects};
 
 use super::PROTOBUF;
 use super::tools::Tools;

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use ferry_testkit::Host;
+use ferry_lab::Host;
 
 use super::network::HUB;
 use super::objects::{MARKER_IP, mark, marker_port, marker_target};

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use anyhow::{Context as _, anyhow};
-use ferry_testkit::Host;
+use ferry_lab::Host;
 
 use super::metrics;
 

@@ -2,13 +2,13 @@
 
 use std::net::Ipv4Addr;
 
-use ferry_testkit::kubernetes::Request;
+use ferry_lab::kubernetes::Request;
 use serde_json::{Value, json};
 
 use super::network::{HUB, address};
 
-/// Namespace of all objects, created by the testkit.
-pub(super) use ferry_testkit::objects::NAMESPACE;
+/// Namespace of all objects, created by the lab.
+pub(super) use ferry_lab::objects::NAMESPACE;
 
 const SERVICES: &str = "/api/v1/namespaces/demo/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/demo/endpointslices";

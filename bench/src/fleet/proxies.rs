@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use ferry_testkit::Host;
+use ferry_lab::Host;
 
 use super::PRIORITY;
 use super::network::Network;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use ferry_testkit::Host;
-use ferry_testkit::kubernetes::{Certificate, Kubernetes, Request, Server as Process, User};
+use ferry_lab::Host;
+use ferry_lab::kubernetes::{Certificate, Kubernetes, Request, Server as Process, User};
 
 use super::audit::{AuditLog, POLICY, Requests};
 use super::metrics;

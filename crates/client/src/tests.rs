@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
-use ferry_testkit::api::{ApiServer, objects};
+use ferry_lab::api::{ApiServer, objects};
 
 use super::*;
 use observed::Observed;
@@ -147,7 +147,7 @@ async fn whole(mut answer: Answer) -> Result<(u16, Vec<u8>), CallError> {
 }
 
 /// The field for the server's certificate authority.
-fn authority_field(identity: &ferry_testkit::api::Identity) -> String {
+fn authority_field(identity: &ferry_lab::api::Identity) -> String {
     format!("certificate-authority-data: {}", base64(&identity.authority))
 }
 
@@ -157,16 +157,16 @@ fn base64(text: &str) -> String {
 }
 
 /// The fields of a server's cluster, for [`Folder::access`].
-fn cluster_of(server: &ApiServer, identity: &ferry_testkit::api::Identity) -> String {
+fn cluster_of(server: &ApiServer, identity: &ferry_lab::api::Identity) -> String {
     format!("server: '{}', {}", server.url(), authority_field(identity))
 }
 
-fn header<'a>(seen: &'a ferry_testkit::api::Seen, name: &str) -> Option<&'a str> {
+fn header<'a>(seen: &'a ferry_lab::api::Seen, name: &str) -> Option<&'a str> {
     seen.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
 /// A server with this number of services.
-fn filled(options: ferry_testkit::api::Options, count: usize) -> ApiServer {
+fn filled(options: ferry_lab::api::Options, count: usize) -> ApiServer {
     let server = ApiServer::start(options);
     server.load(objects::services(count));
     server

@@ -138,7 +138,7 @@ impl ServerCertVerifier for AnyServer {
 mod tests {
     use std::time::{Duration, SystemTime};
 
-    use ferry_testkit::api::Authority;
+    use ferry_lab::api::Authority;
     use rustls::crypto::ring;
 
     use super::*;

@@ -192,7 +192,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    use ferry_testkit::Mode;
+    use ferry_lab::Mode;
 
     use super::*;
 

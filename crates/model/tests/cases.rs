@@ -2,7 +2,7 @@
 //!
 //! `FERRY_ACCEPT=1 cargo test -p ferry-model --test cases` writes what the model says; read the difference like code.
 
-use ferry_modekit::{Case, golden};
+use ferry_conformance::{Case, golden};
 use ferry_model::Profile;
 use ferry_model::explain::explain;
 

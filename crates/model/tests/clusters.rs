@@ -1,8 +1,8 @@
 //! Plausible clusters: whatever order the objects come in, and whatever was there before, the same is decided, owned and said.
 
-use ferry_modekit::case::objects;
-use ferry_modekit::cluster::happens;
-use ferry_modekit::{Case, Cluster, Random};
+use ferry_conformance::case::objects;
+use ferry_conformance::cluster::happens;
+use ferry_conformance::{Case, Cluster, Random};
 use ferry_model::explain::explain;
 use ferry_model::{Event, Profile, Store};
 use proptest::prelude::*;

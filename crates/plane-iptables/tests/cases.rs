@@ -5,7 +5,7 @@
 
 mod mode;
 
-use ferry_modekit::cases;
+use ferry_conformance::cases;
 use mode::ThisMode;
 
 #[test]

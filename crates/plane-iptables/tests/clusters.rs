@@ -3,7 +3,7 @@
 
 mod mode;
 
-use ferry_modekit::{clusters, shapes, transitions};
+use ferry_conformance::{clusters, shapes, transitions};
 use mode::ThisMode;
 
 #[test]

@@ -3,7 +3,7 @@
 
 mod mode;
 
-use ferry_modekit::history;
+use ferry_conformance::history;
 use ferry_plane::Object;
 use mode::ThisMode;
 

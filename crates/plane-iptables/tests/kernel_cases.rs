@@ -10,12 +10,12 @@ mod mode;
 use std::time::Instant;
 
 use ferry_api::object::Family;
+use ferry_conformance::{Case, Decided, cases, good};
 use ferry_kernel::iptables::Backend;
 use ferry_kernel::netns::Namespace;
-use ferry_modekit::{Case, Decided, cases, good};
+use ferry_lab::iptables::{create_counters, left_by_upstream};
 use ferry_plane::{Delta, SyncEngine};
 use ferry_plane_iptables::Features;
-use ferry_testkit::iptables::{create_counters, left_by_upstream};
 use machine::{FEATURES, Machine, assert_same, wanted};
 use mode::ThisMode;
 

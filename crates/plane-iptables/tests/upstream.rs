@@ -7,9 +7,9 @@ mod mode;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ferry_api::object::Family;
-use ferry_modekit::{Case, Decided};
+use ferry_conformance::{Case, Decided};
+use ferry_lab::iptables::left_by_upstream;
 use ferry_plane_iptables::{Features, Iptables, render};
-use ferry_testkit::iptables::left_by_upstream;
 use mode::ThisMode;
 
 /// The rules of each chain of each table.

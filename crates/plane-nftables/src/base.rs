@@ -148,7 +148,7 @@ fn postrouting(family: Family, context: &Context, base: &BaseState) -> Vec<Rule>
 
 #[cfg(test)]
 mod tests {
-    use ferry_modekit::states;
+    use ferry_conformance::states;
     use ferry_model::LocalDetector;
 
     use super::*;

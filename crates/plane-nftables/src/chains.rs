@@ -149,7 +149,7 @@ impl Chains {
 
 #[cfg(test)]
 mod tests {
-    use ferry_modekit::states;
+    use ferry_conformance::states;
 
     use super::*;
 

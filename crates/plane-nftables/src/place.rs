@@ -110,7 +110,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use ferry_api::object::Family;
-    use ferry_modekit::states;
+    use ferry_conformance::states;
     use ferry_model::FrontendKind;
     use ferry_plane::Compile as _;
 

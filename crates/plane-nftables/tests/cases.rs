@@ -10,8 +10,8 @@ mod mode;
 use std::time::Instant;
 
 use ferry_api::object::Family;
+use ferry_conformance::{Decided, cases};
 use ferry_kernel::netns::Namespace;
-use ferry_modekit::{Decided, cases};
 use ferry_plane::{Delta, Extent, Kernel, SyncEngine};
 use ferry_plane_nftables::{CommitTurn, NftObject, engine};
 use mode::ThisMode;

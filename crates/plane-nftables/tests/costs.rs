@@ -2,7 +2,7 @@
 
 mod mode;
 
-use ferry_modekit::costs;
+use ferry_conformance::costs;
 use mode::ThisMode;
 
 #[test]

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Family, IpNet, Protocol};
+use ferry_conformance::good;
+use ferry_conformance::states::{self, everything, pool, service};
 use ferry_kernel::netns::Namespace;
 use ferry_kernel::nft::Socket;
-use ferry_modekit::good;
-use ferry_modekit::states::{self, everything, pool, service};
 use ferry_model::{Context, FrontendAddr, FrontendKind, LocalDetector, Pool, SourceRanges};
 use ferry_plane::mailbox::{Arrival, Mailbox};
 use ferry_plane::{CommitError, Delta, Extent, Kernel, Served, SyncEngine, Unit, UnitId};

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
-use ferry_modekit::{World, good};
+use ferry_conformance::{World, good};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::MemoryKernel;
 use ferry_plane::{Object, SyncEngine};

@@ -9,10 +9,10 @@ mod mode;
 use std::time::Instant;
 
 use ferry_api::object::Family;
-use ferry_modekit::memory::half_way;
-use ferry_modekit::states::pool;
-use ferry_modekit::twin::{Schedule, Timing, Twin, at, there, timing};
-use ferry_modekit::{Mode, World};
+use ferry_conformance::memory::half_way;
+use ferry_conformance::states::pool;
+use ferry_conformance::twin::{Schedule, Timing, Twin, at, there, timing};
+use ferry_conformance::{Mode, World};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Failing, Fault, MemoryKernel, Side};
 use ferry_plane::{Delta, SyncEngine};

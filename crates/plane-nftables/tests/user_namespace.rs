@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Family, Protocol};
-use ferry_modekit::states::{self, base, context, frontend, port, service};
+use ferry_conformance::states::{self, base, context, frontend, port, service};
 use ferry_model::{Endpoint, FrontendAddr, FrontendKind, Pool};
 use ferry_plane::{CommitError, Delta, Extent, Kernel, SyncEngine, Unit, UnitId};
 use ferry_plane_nftables::object::ElementKey;

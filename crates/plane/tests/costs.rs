@@ -11,7 +11,7 @@ mod toy;
 
 use std::sync::Arc;
 
-use ferry_modekit::costs::compiled_to_repair;
+use ferry_conformance::costs::compiled_to_repair;
 use ferry_plane::{Delta, UnitId};
 use toy::{ToyCompile, ToyKey, base, context, service};
 

@@ -13,7 +13,7 @@ mod toy;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferry_modekit::memory::{half_way, settle};
+use ferry_conformance::memory::{half_way, settle};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Failing, Fault, MemoryKernel};
 use ferry_plane::{CommitError, Delta, SyncEngine, UnitId};

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ferry_modekit::memory::{half_way, rest};
+use ferry_conformance::memory::{half_way, rest};
 use ferry_plane::engine::Engine;
 use ferry_plane::layered::{Layer, Layered};
 use ferry_plane::memory::{Failing, Fault, MemoryKernel};

@@ -15,8 +15,8 @@ mod toy;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ferry_modekit::memory::half_way;
-use ferry_modekit::twin::{Schedule, Timing, Twin, at, there, timing};
+use ferry_conformance::memory::half_way;
+use ferry_conformance::twin::{Schedule, Timing, Twin, at, there, timing};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Failing, Fault, MemoryKernel, Side};
 use ferry_plane::{Delta, SyncEngine, UnitId};

@@ -1,4 +1,4 @@
-use ferry_testkit::api::{Authority, Validity};
+use ferry_lab::api::{Authority, Validity};
 
 use super::*;
 

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use ferry_api::wire::stream::Encoding;
-use ferry_testkit::api::{Action, Authority, Form, Options as Server, Rule, Validity, Welcome};
+use ferry_lab::api::{Action, Authority, Form, Options as Server, Rule, Validity, Welcome};
 use tokio::time::timeout;
 
 use super::*;

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use ferry_testkit::api::{Authority, Options as Server, Validity};
+use ferry_lab::api::{Authority, Options as Server, Validity};
 
 use super::*;
 
@@ -227,7 +227,7 @@ async fn a_certificate_of_a_plugin() {
     let clients = Some(authority);
     let server = filled(Server { tls: Some(identity.clone()), clients, ..Server::default() }, 1);
     let bench = Bench { cluster: cluster_of(&server, &identity), server, folder: Folder::new() };
-    let answer = |pair: &ferry_testkit::api::Identity| {
+    let answer = |pair: &ferry_lab::api::Identity| {
         let [certificate, key] = [&pair.certificate, &pair.key].map(|pem| serde_json::to_string(pem).unwrap());
         credential(&format!(
             "\"clientCertificateData\": {certificate}, \"clientKeyData\": {key}, \

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ferry_testkit::api::{Action, Authority, Form, Identity, Options as Server, Rule, Validity};
+use ferry_lab::api::{Action, Authority, Form, Identity, Options as Server, Rule, Validity};
 use tokio::time::timeout;
 
 use super::*;

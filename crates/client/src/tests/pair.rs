@@ -1,4 +1,4 @@
-use ferry_testkit::api::{Authority, Validity};
+use ferry_lab::api::{Authority, Validity};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 

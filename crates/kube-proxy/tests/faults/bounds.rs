@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ferry_api::object::Kind;
 use ferry_kube_proxy::source::api::{KINDS, Timing};
-use ferry_testkit::api::{Action, Form, Options, Rule};
+use ferry_lab::api::{Action, Form, Options, Rule};
 
 use crate::support::{Cluster, How, quick};
 

@@ -1,7 +1,7 @@
 //! JSON and protobuf, compressed or not, and unsupported encodings.
 
 use ferry_api::object::Kind;
-use ferry_testkit::api::{Action, Form, Options, Rule};
+use ferry_lab::api::{Action, Form, Options, Rule};
 
 use crate::support::{Cluster, How, quick};
 

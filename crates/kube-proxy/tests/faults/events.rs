@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ferry_api::object::{Kind, ObjectName};
 use ferry_kube_proxy::events::{self, Event, Level, Regarding};
-use ferry_testkit::api::{Action, Form, Rule, Seen, Welcome};
+use ferry_lab::api::{Action, Form, Rule, Seen, Welcome};
 use serde_json::Value;
 
 use crate::support::{Cluster, Follower, How, quick, quick_events};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ferry_api::object::Kind;
 use ferry_client as client;
 use ferry_kube_proxy::source::api::KINDS;
-use ferry_testkit::api::{Action, Form, Options, Rule};
+use ferry_lab::api::{Action, Form, Options, Rule};
 
 use crate::support::{Cluster, Follower, How, LISTED, quick_client, wait_until};
 

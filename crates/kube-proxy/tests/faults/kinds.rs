@@ -2,7 +2,7 @@
 
 use ferry_api::object::Kind;
 use ferry_kube_proxy::source::api::Timing;
-use ferry_testkit::api::{Action, Form, Options, Rule};
+use ferry_lab::api::{Action, Form, Options, Rule};
 
 use crate::support::{Cluster, NODE, quick};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ferry_api::object::Kind;
-use ferry_testkit::api::{Action, Form, Rule};
+use ferry_lab::api::{Action, Form, Rule};
 
 use crate::support::{Cluster, quick};
 

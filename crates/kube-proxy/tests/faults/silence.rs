@@ -5,7 +5,7 @@ use std::time::Duration;
 use ferry_api::object::Kind;
 use ferry_client as client;
 use ferry_kube_proxy::source::api::Timing;
-use ferry_testkit::api::{Action, Form, Options, Rule, Welcome};
+use ferry_lab::api::{Action, Form, Options, Rule, Welcome};
 
 use crate::support::{Cluster, How, quick, quick_client};
 

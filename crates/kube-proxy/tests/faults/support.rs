@@ -21,8 +21,8 @@ use ferry_kube_proxy::input::Input;
 use ferry_kube_proxy::metrics::Metrics;
 use ferry_kube_proxy::source::Sink;
 use ferry_kube_proxy::source::api::{KINDS, Setup, Timing};
+use ferry_lab::api::{ApiServer, Damage, Form, Options, Seen};
 use ferry_model::store::{Event, Store};
-use ferry_testkit::api::{ApiServer, Damage, Form, Options, Seen};
 use tokio::sync::oneshot;
 
 /// Name of the source's node.

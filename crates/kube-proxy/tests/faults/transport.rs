@@ -6,7 +6,7 @@ use ferry_api::object::{Kind, ObjectName};
 use ferry_client as client;
 use ferry_kube_proxy::events::{Event, Level, Regarding};
 use ferry_kube_proxy::source::api::{KINDS, Timing};
-use ferry_testkit::api::{Action, Authority, Form, Options, Rule, Seen, Validity};
+use ferry_lab::api::{Action, Authority, Form, Options, Rule, Seen, Validity};
 
 use crate::support::{Cluster, Follower, How, LISTED, quick};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ferry_api::object::Kind;
-use ferry_testkit::api::{Action, Form, Options, Rule};
+use ferry_lab::api::{Action, Form, Options, Rule};
 
 use crate::support::{Cluster, Follower, quick};
 

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use crate::machine::{FEATURES, Machine, assert_same, inside, settle, wanted};
 use crate::wrapper::with_wrapper;
 use ferry_api::object::{Family, Protocol};
+use ferry_conformance::good;
+use ferry_conformance::states::{self, everything, pool};
 use ferry_kernel::iptables::{Backend, ChainName, Rule, Table, Target};
-use ferry_modekit::good;
-use ferry_modekit::states::{self, everything, pool};
+use ferry_lab::stage::slowly;
 use ferry_model::{Action, Context, FrontendAddr, FrontendKind, PortState, Profile, Treatment};
 use ferry_plane::engine::Engine;
 use ferry_plane::{Applied, Batch, CommitError, Compile, Delta, Kernel, Object, Outcome, SyncEngine, Unit, UnitId};
 use ferry_plane_iptables::object::{ChainId, ChainRules, OwnedRulesKey, Owner};
 use ferry_plane_iptables::{Counters, IptObject, Iptables, IptablesEngine, IptablesKernel, Turn};
-use ferry_testkit::stage::slowly;
 
 /// A timeout that is not reached.
 const LONG: Duration = Duration::from_secs(60);

@@ -6,9 +6,9 @@ use crate::machine::{Machine, assert_same, on, wanted};
 use crate::news::change;
 use crate::wrapper::Wrapper;
 use ferry_api::object::Family;
+use ferry_conformance::good;
+use ferry_conformance::states::everything;
 use ferry_kernel::iptables::{Backend, Table, legacy};
-use ferry_modekit::good;
-use ferry_modekit::states::everything;
 use ferry_plane::{Kernel, Outcome, SyncEngine};
 use ferry_plane_iptables::{IptablesEngine, Turn};
 

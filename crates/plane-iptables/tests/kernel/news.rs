@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use crate::machine::{Machine, assert_same, inside, settle, wanted};
 use crate::wrapper::with_wrapper;
 use ferry_api::object::Family;
+use ferry_conformance::good;
+use ferry_conformance::states::{everything, pool};
 use ferry_kernel::iptables::Backend;
 use ferry_kernel::netns::Namespace;
-use ferry_modekit::good;
-use ferry_modekit::states::{everything, pool};
 use ferry_plane::{Delta, Kernel, SyncEngine, Unit};
 use ferry_plane_iptables::{IptablesEngine, Turn};
 

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use crate::machine::{Machine, assert_same, inside, wanted};
 use crate::wrapper::with_wrapper;
 use ferry_api::object::Family;
+use ferry_conformance::good;
+use ferry_conformance::states::{self, everything};
 use ferry_kernel::iptables::Backend;
-use ferry_modekit::good;
-use ferry_modekit::states::{self, everything};
 use ferry_plane::{Object, SyncEngine, Unit};
 use ferry_plane_iptables::IptablesEngine;
 

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use ferry_conformance::good;
+use ferry_conformance::states::everything;
 use ferry_kernel::iptables::{Failure, Table};
-use ferry_modekit::good;
-use ferry_modekit::states::everything;
 use ferry_plane::SyncEngine;
 use ferry_plane_iptables::Features;
 

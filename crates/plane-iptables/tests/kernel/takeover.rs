@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::iptables::{Backend, Table};
 use ferry_kernel::nfacct;
+use ferry_lab::iptables::{create_counters, left_by_upstream};
 use ferry_model::FrontendAddr;
 use ferry_plane::{Delta, Served, SyncEngine, Unit};
 use ferry_plane_iptables::{Features, IptablesEngine, Turn, in_use, names};
-use ferry_testkit::iptables::{create_counters, left_by_upstream};
 
 use crate::machine::{FEATURES, Machine, assert_same, inside, on, settle, wanted};
-use ferry_modekit::good;
-use ferry_modekit::states::{self, everything, pool};
+use ferry_conformance::good;
+use ferry_conformance::states::{self, everything, pool};
 
 fn started(machine: &Machine) -> IptablesEngine {
     let mut engine = machine.engine_with(Turn::default());

@@ -1,7 +1,7 @@
 //! The iptables mode, as the shared tests of all modes use it.
 
 use ferry_api::object::Family;
-use ferry_modekit::Mode;
+use ferry_conformance::Mode;
 use ferry_model::{Packet, Verdict};
 use ferry_plane_iptables::{Features, IptKey, IptObject, Iptables, Tracer, render, testing};
 

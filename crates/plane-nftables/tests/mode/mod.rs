@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ferry_api::object::Family;
-use ferry_modekit::Mode;
+use ferry_conformance::Mode;
 use ferry_model::{Packet, Verdict};
 use ferry_plane_nftables::names::LOCAL_SLOTS;
 use ferry_plane_nftables::object::{ElementKey, Value};

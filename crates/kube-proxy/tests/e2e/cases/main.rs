@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use ferry_modekit::cluster::happens;
-use ferry_modekit::{Case, Cluster, Random};
+use ferry_conformance::cluster::happens;
+use ferry_conformance::{Case, Cluster, Random};
+use ferry_lab::corpus::{Corpus, Findings, Situation, Terrain};
+use ferry_lab::{Mode, kubernetes};
 use ferry_model::Profile;
-use ferry_testkit::corpus::{Corpus, Findings, Situation, Terrain};
-use ferry_testkit::{Mode, kubernetes};
 
 /// The program under test.
 const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use ferry_testkit::Place;
+use ferry_lab::Place;
 
 use crate::driver::{History, Period};
 use crate::load::{Ended, Outcomes};

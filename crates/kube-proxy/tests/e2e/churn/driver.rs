@@ -4,10 +4,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ferry_testkit::objects::{Condition, Manifests};
-use ferry_testkit::proxy::{Config, IPTABLES};
-use ferry_testkit::stage::slowly;
-use ferry_testkit::{Client, Family, Host, Lab, Place, Proxy};
+use ferry_lab::objects::{Condition, Manifests};
+use ferry_lab::proxy::{Config, IPTABLES};
+use ferry_lab::stage::slowly;
+use ferry_lab::{Client, Family, Host, Lab, Place, Proxy};
 
 use crate::services::{self, ENDPOINTS, Pool, Ranges, Role, State, Way};
 

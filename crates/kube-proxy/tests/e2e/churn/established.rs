@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ferry_testkit::lab::POD_PORTS;
-use ferry_testkit::objects::{at_cluster_ip, at_external_ip, at_node_port};
-use ferry_testkit::stage::slowly;
-use ferry_testkit::{Family, Lab, Place};
+use ferry_lab::lab::POD_PORTS;
+use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::stage::slowly;
+use ferry_lab::{Family, Lab, Place};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::services::{CARRIERS, PODS, Role};

@@ -28,9 +28,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ferry_testkit::iptables::{self, Backend};
-use ferry_testkit::proxy::{IPTABLES, NFTABLES};
-use ferry_testkit::{Lab, Place};
+use ferry_lab::iptables::{self, Backend};
+use ferry_lab::proxy::{IPTABLES, NFTABLES};
+use ferry_lab::{Lab, Place};
 
 use account::Account;
 use conversations::Conversations;

@@ -11,15 +11,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{IpNet, ObjectName, Protocol};
+use ferry_lab::lab::{POD_RANGES, client_address, external_ip};
+use ferry_lab::stage::slowly;
+use ferry_lab::{Family, Lab, Place};
 use ferry_model::{
     Action, Affinity, BaseState, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, LocalDetector,
     NodePortAddresses, Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
 };
 use ferry_plane::{Delta, SyncEngine, Unit, UnitId};
 use ferry_plane_nftables::{CommitTurn, engine};
-use ferry_testkit::lab::{POD_RANGES, client_address, external_ip};
-use ferry_testkit::stage::slowly;
-use ferry_testkit::{Family, Lab, Place};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Duration of alternating each pair of states, in milliseconds.

@@ -3,9 +3,9 @@
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
 
-use ferry_testkit::lab::{POD_PORTS, client_address};
-use ferry_testkit::objects::{Condition, NAMESPACE, at_cluster_ip, at_external_ip, at_node_port};
-use ferry_testkit::{Family, Place, Protocol, Service};
+use ferry_lab::lab::{POD_PORTS, client_address};
+use ferry_lab::objects::{Condition, NAMESPACE, at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::{Family, Place, Protocol, Service};
 
 use super::established;
 
@@ -222,7 +222,7 @@ impl State {
 
     /// The address that answers once the last manifest is in force.
     pub(crate) fn marker(&self, family: Family) -> SocketAddr {
-        let ip = ferry_testkit::lab::cluster_ip(family, MARKERS + u16::from(self.number));
+        let ip = ferry_lab::lab::cluster_ip(family, MARKERS + u16::from(self.number));
         SocketAddr::new(ip, MARKER_PORTS + self.written)
     }
 

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ferry_testkit::kubernetes::User;
-use ferry_testkit::proxy::Config;
-use ferry_testkit::{Family, Place, Proxy, Service};
+use ferry_lab::kubernetes::User;
+use ferry_lab::proxy::Config;
+use ferry_lab::{Family, Place, Proxy, Service};
 use serde_json::json;
 
 use crate::support::{Cluster, cluster, connection, folder, start, status, wait};
@@ -52,7 +52,7 @@ fn serves(cluster: &Cluster, what: &str, mut proxy: Proxy<'_>) {
     let took = cluster.wait(&mut proxy, 40, &["pod-a:8080"]);
     println!("{what}: serves after {took:?}");
     proxy.terminate();
-    ferry_testkit::nft::load(cluster.node(), "flush ruleset");
+    ferry_lab::nft::load(cluster.node(), "flush ruleset");
 }
 
 #[test]

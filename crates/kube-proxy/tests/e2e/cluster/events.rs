@@ -3,10 +3,10 @@
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::time::Duration;
 
-use ferry_testkit::kubernetes::service_path;
-use ferry_testkit::lab::NODE_NAME;
-use ferry_testkit::objects::{NAMESPACE, at_external_ip};
-use ferry_testkit::{Family, Place, Proxy, Service};
+use ferry_lab::kubernetes::service_path;
+use ferry_lab::lab::NODE_NAME;
+use ferry_lab::objects::{NAMESPACE, at_external_ip};
+use ferry_lab::{Family, Place, Proxy, Service};
 use serde_json::{Value, json};
 
 use crate::support::{Cluster, cluster, wait};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ferry_testkit::kubernetes::{Server, service_path, slice_path};
-use ferry_testkit::{Family, Place, Proxy, Service};
+use ferry_lab::kubernetes::{Server, service_path, slice_path};
+use ferry_lab::{Family, Place, Proxy, Service};
 use serde_json::json;
 
 use crate::support::{HEALTHZ, cluster, wait};

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use ferry_testkit::kubernetes::{node_path, slice_path};
-use ferry_testkit::lab::NODE_NAME;
-use ferry_testkit::nft::list;
-use ferry_testkit::objects::{at_cluster_ip, at_node_port};
-use ferry_testkit::{Checks, Family, Place, Service, Source};
+use ferry_lab::kubernetes::{node_path, slice_path};
+use ferry_lab::lab::NODE_NAME;
+use ferry_lab::nft::list;
+use ferry_lab::objects::{at_cluster_ip, at_node_port};
+use ferry_lab::{Checks, Family, Place, Service, Source};
 use serde_json::{Value, json};
 
 use crate::support::{cluster, status, wait};
@@ -116,7 +116,7 @@ fn an_address_that_changes_is_followed() {
     let mut proxy = cluster.start_with("readdressed", "nodePortAddresses: [primary]");
     cluster.wait(&mut proxy, 53, &["pod-a:8080"]);
     let [first, second] = [0, 1].map(|at: usize| {
-        Family::ALL.map(|family| ferry_testkit::lab::node_addresses(family).get(at).copied().expect("two addresses"))
+        Family::ALL.map(|family| ferry_lab::lab::node_addresses(family).get(at).copied().expect("two addresses"))
     });
     let answers = |addresses: [std::net::IpAddr; 2]| {
         addresses.into_iter().all(|address| {

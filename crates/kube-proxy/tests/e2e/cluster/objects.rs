@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use ferry_testkit::kubernetes::{Request, service_path, slice_path};
-use ferry_testkit::nft::Ruleset;
-use ferry_testkit::objects::{Condition, at_cluster_ip};
-use ferry_testkit::proxy::Config;
-use ferry_testkit::{Checks, Family, Lab, Manifests, Place, Protocol, Proxy, Service};
+use ferry_lab::kubernetes::{Request, service_path, slice_path};
+use ferry_lab::nft::Ruleset;
+use ferry_lab::objects::{Condition, at_cluster_ip};
+use ferry_lab::proxy::Config;
+use ferry_lab::{Checks, Family, Lab, Manifests, Place, Protocol, Proxy, Service};
 use serde_json::json;
 
 use crate::matrix;
@@ -80,7 +80,7 @@ fn changes_and_deletions_arrive() {
     for slice in Family::ALL.into_iter().filter_map(|family| none.slice(family)) {
         cluster.api.replace(&slice);
     }
-    let is_refused = |family| cluster.ask(family, 20, 1).all(&ferry_testkit::Outcome::Refused);
+    let is_refused = |family| cluster.ask(family, 20, 1).all(&ferry_lab::Outcome::Refused);
     wait(&mut proxy, "refusal without endpoints", |_| Family::ALL.into_iter().all(is_refused));
     cluster.move_to(&web, &[Place::PodB]);
     cluster.wait(&mut proxy, 20, &["pod-b:8080"]);
@@ -111,7 +111,7 @@ fn ranges_of_cluster_ips_are_followed() {
     cluster.api.create_node();
     let mut proxy = cluster.start("ranges");
     proxy.wait_until_synced(&Family::ALL);
-    let holds = |text: &str| ferry_testkit::nft::list(cluster.node()).contains(text);
+    let holds = |text: &str| ferry_lab::nft::list(cluster.node()).contains(text);
     assert!(!holds("10.97.3.0/24"));
     let range = "apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: more}\n\
                  spec: {cidrs: [10.97.3.0/24, \"fd00:10:97::/112\"]}\n";

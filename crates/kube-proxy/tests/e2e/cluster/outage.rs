@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use ferry_testkit::kubernetes::{Server, service_path};
-use ferry_testkit::objects::at_cluster_ip;
-use ferry_testkit::probe::Hammer;
-use ferry_testkit::{Family, Place, Protocol, Proxy, Service, Tally};
+use ferry_lab::kubernetes::{Server, service_path};
+use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::probe::Hammer;
+use ferry_lab::{Family, Place, Protocol, Proxy, Service, Tally};
 
 use crate::support::{Cluster, cluster, status, wait};
 
@@ -138,8 +138,8 @@ fn a_start_without_the_api_server_touches_nothing_until_it_comes() {
     let took = cluster.wait(&mut proxy, 30, &["far:8080"]);
     println!("programmed {took:?} after the API server said that it was ready");
     // a server that has just started rejects everything for a moment; ServiceCIDRs must survive that
-    let [range, _] = ferry_testkit::lab::SERVICE_RANGES;
-    wait(&mut proxy, "the ranges of cluster IPs", |_| ferry_testkit::nft::list(cluster.node()).contains(range));
+    let [range, _] = ferry_lab::lab::SERVICE_RANGES;
+    wait(&mut proxy, "the ranges of cluster IPs", |_| ferry_lab::nft::list(cluster.node()).contains(range));
     assert!(took < Duration::from_secs(3), "it took {took:?}\n{}", proxy.log());
     assert_eq!(status(&proxy, "/healthz"), 200);
     assert_unharmed("a start without the API server", hammers);

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use ferry_testkit::kubernetes::{self, User};
-use ferry_testkit::nft::{self, Ruleset};
-use ferry_testkit::objects::at_cluster_ip;
-use ferry_testkit::proxy::Config;
-use ferry_testkit::stage::until;
-use ferry_testkit::{Family, Host, Kubernetes, Lab, Place, Proxy, Service, Tally};
+use ferry_lab::kubernetes::{self, User};
+use ferry_lab::nft::{self, Ruleset};
+use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::proxy::Config;
+use ferry_lab::stage::until;
+use ferry_lab::{Family, Host, Kubernetes, Lab, Place, Proxy, Service, Tally};
 
 /// The program under test.
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");

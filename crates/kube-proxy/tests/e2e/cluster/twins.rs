@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use ferry_testkit::kubernetes::{Request, User};
-use ferry_testkit::nft;
-use ferry_testkit::objects::at_cluster_ip;
-use ferry_testkit::probe::Hammer;
-use ferry_testkit::proxy::Config;
-use ferry_testkit::{Checks, Family, Place, Protocol, Proxy, Service, Source, Tally};
+use ferry_lab::kubernetes::{Request, User};
+use ferry_lab::nft;
+use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::probe::Hammer;
+use ferry_lab::proxy::Config;
+use ferry_lab::{Checks, Family, Place, Protocol, Proxy, Service, Source, Tally};
 
 use crate::support::{Cluster, cluster, connection, start};
 

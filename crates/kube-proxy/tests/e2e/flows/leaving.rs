@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use ferry_testkit::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
-use ferry_testkit::stage::until;
-use ferry_testkit::{Family, Lab, Manifests, Outcome, Place, Protocol, Service};
+use ferry_lab::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::stage::until;
+use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Service};
 
 use crate::support::{Asker, Ear, LIMIT, looks, removed, rest, spread, stage};
 

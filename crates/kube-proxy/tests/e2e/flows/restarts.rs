@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ferry_testkit::lab::node_addresses;
-use ferry_testkit::objects::{at_cluster_ip, at_external_ip, at_node_port};
-use ferry_testkit::proxy::{Config, IPTABLES, NFTABLES};
-use ferry_testkit::stage::until;
-use ferry_testkit::{Family, Lab, Manifests, Mode, Outcome, Place, Protocol, Service};
+use ferry_lab::lab::node_addresses;
+use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::proxy::{Config, IPTABLES, NFTABLES};
+use ferry_lab::stage::until;
+use ferry_lab::{Family, Lab, Manifests, Mode, Outcome, Place, Protocol, Service};
 
 use crate::support::{Asker, Ear, LIMIT, looks, removed, rest, stage_in, stage_with};
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use ferry_kernel::conntrack::testing::Endings;
 use ferry_kernel::conntrack::{Entry, Filter, Socket};
-use ferry_testkit::proxy::{Config, NFTABLES};
-use ferry_testkit::stage::until;
-use ferry_testkit::{Client, Family, Lab, Manifests, Outcome, Place, Protocol, Stage};
+use ferry_lab::proxy::{Config, NFTABLES};
+use ferry_lab::stage::until;
+use ferry_lab::{Client, Family, Lab, Manifests, Outcome, Place, Protocol, Stage};
 
 /// The program under test.
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");

@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ferry_testkit::kubernetes::{service_path, slice_path};
-use ferry_testkit::objects::{at_cluster_ip, at_external_ip, at_node_port};
-use ferry_testkit::proxy::{IPTABLES, NFTABLES};
-use ferry_testkit::stage::until;
-use ferry_testkit::{Client, Family, Lab, Outcome, Place, Protocol, Service};
+use ferry_lab::kubernetes::{service_path, slice_path};
+use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::proxy::{IPTABLES, NFTABLES};
+use ferry_lab::stage::until;
+use ferry_lab::{Client, Family, Lab, Outcome, Place, Protocol, Service};
 
 use crate::iptables::{Scene, Who};
 

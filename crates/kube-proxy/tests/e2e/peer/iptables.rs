@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ferry_testkit::iptables::{self, Backend, Rules};
-use ferry_testkit::kubernetes::{self, User};
-use ferry_testkit::nft::{self, Ruleset};
-use ferry_testkit::objects::{at_cluster_ip, at_external_ip, at_node_port};
-use ferry_testkit::probe::{Echo, Hammer, Held};
-use ferry_testkit::proxy::{Config, IPTABLES, NFTABLES};
-use ferry_testkit::stage::{Directory, until};
-use ferry_testkit::{Family, Host, Kubernetes, Lab, Place, Proxy, Service};
+use ferry_lab::iptables::{self, Backend, Rules};
+use ferry_lab::kubernetes::{self, User};
+use ferry_lab::nft::{self, Ruleset};
+use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::probe::{Echo, Hammer, Held};
+use ferry_lab::proxy::{Config, IPTABLES, NFTABLES};
+use ferry_lab::stage::{Directory, until};
+use ferry_lab::{Family, Host, Kubernetes, Lab, Place, Proxy, Service};
 
 use crate::{EXECUTABLE, TABLES, folder, matrix};
 

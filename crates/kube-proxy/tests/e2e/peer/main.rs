@@ -17,11 +17,11 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use ferry_testkit::kubernetes;
-use ferry_testkit::nft::{self, Ruleset};
-use ferry_testkit::proxy::{Config, NFTABLES};
-use ferry_testkit::stage::{Directory, until};
-use ferry_testkit::{Checks, Family, Kubernetes, Lab, Manifests, Place, Protocol, Proxy, Service, Source, Stage};
+use ferry_lab::kubernetes;
+use ferry_lab::nft::{self, Ruleset};
+use ferry_lab::proxy::{Config, NFTABLES};
+use ferry_lab::stage::{Directory, until};
+use ferry_lab::{Checks, Family, Kubernetes, Lab, Manifests, Place, Protocol, Proxy, Service, Source, Stage};
 
 /// The program under test.
 const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
@@ -135,12 +135,12 @@ fn late(number: u16) -> Service {
 fn served_late(lab: &Lab, number: u16, what: &str) {
     let mut checks = Checks::new();
     for family in Family::ALL {
-        let at = ferry_testkit::objects::at_cluster_ip(family, number);
+        let at = ferry_lab::objects::at_cluster_ip(family, number);
         let client = lab.from(Place::PodB).patience(Duration::from_millis(200));
         until(what, Duration::from_secs(10), || client.tcp(at, 1).all_answered());
         let kept = Source::Kept(Place::PodB.address(family));
         checks.served(&format!("{what}, {family}"), &client.tcp(at, 3), &["far:8080"], kept);
-        let node_port = ferry_testkit::objects::at_node_port(family, 30000 + number);
+        let node_port = ferry_lab::objects::at_node_port(family, 30000 + number);
         let tally = lab.from(Place::Client).ask(Protocol::Tcp, node_port, 3);
         checks.served(&format!("{what}, {family} node port"), &tally, &["far:8080"], Source::Masqueraded);
     }
@@ -199,7 +199,7 @@ fn told_to_load_balancers(lab: &Lab) -> Vec<(BTreeSet<String>, String)> {
     let client = lab.from(Place::Client);
     let mut answers = Vec::new();
     for family in Family::ALL {
-        let at = ferry_testkit::objects::at_node_port(family, matrix::HEALTH_CHECK);
+        let at = ferry_lab::objects::at_node_port(family, matrix::HEALTH_CHECK);
         until("health checks are answered", Duration::from_secs(10), || client.http("GET", at, "/").is_some());
         for (method, path) in [("GET", "/"), ("POST", "/a?b"), ("HEAD", "/healthz"), ("DELETE", "/c/")] {
             let answer = client.http(method, at, path).expect("it has just answered");

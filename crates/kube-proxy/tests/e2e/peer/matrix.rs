@@ -3,11 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use ferry_testkit::lab::{client_address, cluster_ip};
-use ferry_testkit::objects::{at_cluster_ip, at_external_ip, at_node_port};
-use ferry_testkit::probe::Hammer;
-use ferry_testkit::proxy::{IPTABLES, NFTABLES};
-use ferry_testkit::{Checks, Family, Lab, Manifests, Place, Protocol, Service, Source, Tally};
+use ferry_lab::lab::{client_address, cluster_ip};
+use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::probe::Hammer;
+use ferry_lab::proxy::{IPTABLES, NFTABLES};
+use ferry_lab::{Checks, Family, Lab, Manifests, Place, Protocol, Service, Source, Tally};
 
 /// The services with endpoints.
 pub(crate) const NAMES: [&str; 6] = ["web", "edge", "edge-away", "inner", "sticky", "ranges"];

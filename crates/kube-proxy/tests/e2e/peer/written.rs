@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use ferry_testkit::kubernetes;
+use ferry_lab::kubernetes;
 
 use super::{EXECUTABLE, folder};
 

@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::thread::sleep;
 use std::time::Duration;
 
-use ferry_testkit::lab::client_address;
-use ferry_testkit::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
-use ferry_testkit::{Checks, Family, Manifests, Place, Protocol, Service, Stage};
+use ferry_lab::lab::client_address;
+use ferry_lab::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::{Checks, Family, Manifests, Place, Protocol, Service, Stage};
 
 use crate::support::stage;
 
@@ -339,6 +339,6 @@ fn affinity_switched_on_and_off_takes_effect() {
         let tally = client.tcp(at_cluster_ip(family, 35), 40);
         checks.that(tally.all_answered() && tally.endpoints().len() == 3, || format!("{family}, off: {tally}"));
     }
-    let ruleset = ferry_testkit::nft::list(stage.node());
+    let ruleset = ferry_lab::nft::list(stage.node());
     checks.that(!ruleset.contains("dynamic"), || format!("a memory is left:\n{ruleset}"));
 }

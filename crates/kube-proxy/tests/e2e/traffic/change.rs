@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use ferry_testkit::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
-use ferry_testkit::probe::Hammer;
-use ferry_testkit::{Checks, Endpoints, Family, Manifests, Outcome, Place, Protocol, Service};
+use ferry_lab::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::probe::Hammer;
+use ferry_lab::{Checks, Endpoints, Family, Manifests, Outcome, Place, Protocol, Service};
 
 use crate::support::stage;
 
@@ -23,7 +23,7 @@ fn a_replaced_endpoint_takes_over_at_once() {
         let start = Instant::now();
         for family in Family::ALL {
             let client = stage.lab.from(Place::Client);
-            ferry_testkit::stage::until("the new endpoint answers", Duration::from_secs(2), || {
+            ferry_lab::stage::until("the new endpoint answers", Duration::from_secs(2), || {
                 let tally = client.tcp(at_cluster_ip(family, 40), 1);
                 assert!(tally.all_answered(), "round {round}, {family}: {tally}");
                 tally.endpoints().contains_key(endpoint)
@@ -114,7 +114,7 @@ fn churn_harms_no_connection_to_a_healthy_endpoint() {
 
 /// Checks that every connection was answered, and all these endpoints were reached.
 fn unharmed(checks: &mut Checks, kind: &str, hammer: Hammer, endpoints: &[&str]) {
-    let tally = ferry_testkit::Tally(hammer.stop().into_iter().map(|(_, outcome)| outcome).collect::<Vec<Outcome>>());
+    let tally = ferry_lab::Tally(hammer.stop().into_iter().map(|(_, outcome)| outcome).collect::<Vec<Outcome>>());
     println!("{kind}: {tally}");
-    checks.served(kind, &tally, endpoints, ferry_testkit::Source::Any);
+    checks.served(kind, &tally, endpoints, ferry_lab::Source::Any);
 }

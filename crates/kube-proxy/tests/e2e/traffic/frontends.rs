@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use ferry_testkit::lab::{cluster_ip, node_addresses};
-use ferry_testkit::objects::{at_cluster_ip, at_external_ip, at_node_port};
-use ferry_testkit::{Checks, Family, Manifests, Place, Protocol, Service, Source};
+use ferry_lab::lab::{cluster_ip, node_addresses};
+use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::{Checks, Family, Manifests, Place, Protocol, Service, Source};
 
 use crate::support::stage;
 
@@ -57,7 +57,7 @@ fn each_kind_of_frontend_serves_everybody() {
                         let hairpin = answer.endpoint.starts_with(from.name());
                         let kept = keeps && from == Place::PodB && !hairpin;
                         let source = if kept { Source::Kept(from.address(family)) } else { Source::Masqueraded };
-                        let one = ferry_testkit::Tally(vec![ferry_testkit::Outcome::Answered(answer.clone())]);
+                        let one = ferry_lab::Tally(vec![ferry_lab::Outcome::Answered(answer.clone())]);
                         checks.source(&what, &one, source);
                     }
                 }

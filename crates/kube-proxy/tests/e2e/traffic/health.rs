@@ -7,11 +7,11 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use ferry_testkit::lab::node_addresses;
-use ferry_testkit::objects::{Condition, NAMESPACE, at_node_port};
-use ferry_testkit::proxy::Config;
-use ferry_testkit::stage::{Directory, until};
-use ferry_testkit::{Endpoints, Family, Host, Lab, Manifests, Place, Service, Stage};
+use ferry_lab::lab::node_addresses;
+use ferry_lab::objects::{Condition, NAMESPACE, at_node_port};
+use ferry_lab::proxy::Config;
+use ferry_lab::stage::{Directory, until};
+use ferry_lab::{Endpoints, Family, Host, Lab, Manifests, Place, Service, Stage};
 
 use crate::support::{EXECUTABLE, alone, folder, stage, stage_with};
 
@@ -107,7 +107,7 @@ fn it_counts_ready_endpoints_of_the_node() {
         }
     }
     // One address is one endpoint, however many ports it has.
-    let both = service.clone().protocols(&[ferry_testkit::Protocol::Tcp, ferry_testkit::Protocol::Udp]);
+    let both = service.clone().protocols(&[ferry_lab::Protocol::Tcp, ferry_lab::Protocol::Udp]);
     stage.set(&one(&both, &[(Place::PodA, Ready), (Place::PodB, Ready)]));
     for family in Family::ALL {
         is_told(stage.lab, at_node_port(family, PORT), "edge", 2);
@@ -272,7 +272,7 @@ fn an_unhealthy_proxy_is_not_for_load_balancers() {
     let take = b"delete table ip6 kube-proxy; add table ip6 kube-proxy { flags owner; }\n";
     std::io::Write::write_all(&mut input, take).expect("feeding nft");
     std::io::Write::flush(&mut input).expect("feeding nft");
-    until("the table is another's", SOON, || ferry_testkit::nft::list(node).contains("flags owner"));
+    until("the table is another's", SOON, || ferry_lab::nft::list(node).contains("flags owner"));
     stage.replace(&manifests(&[Place::PodA, Place::PodB]));
     // IPv4 works and counts, but the proxy as a whole is judged; IPv6 has what was in force.
     for (family, count) in Family::ALL.into_iter().zip([2, 1]) {

@@ -4,12 +4,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use ferry_testkit::iptables::{self, Backend, HINT, Rules};
-use ferry_testkit::objects::{at_cluster_ip, at_external_ip, at_node_port};
-use ferry_testkit::probe::{Echo, Held};
-use ferry_testkit::proxy::Config;
-use ferry_testkit::stage::{until, within};
-use ferry_testkit::{Checks, Family, Host, Lab, Manifests, Place, Service, Source, Stage};
+use ferry_lab::iptables::{self, Backend, HINT, Rules};
+use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::probe::{Echo, Held};
+use ferry_lab::proxy::Config;
+use ferry_lab::stage::{until, within};
+use ferry_lab::{Checks, Family, Host, Lab, Manifests, Place, Service, Source, Stage};
 use socket2::{Domain, Socket, Type};
 
 use crate::support::{EXECUTABLE, alone, folder};
@@ -191,7 +191,7 @@ fn connections_survive_a_flush_and_new_ones_are_served_again() {
         stage.set(&manifests().with_endpoints(held, endpoints));
         // without any user the kernel gives up tracking connections, and translating them; on a node there are others
         let track = "chain tracked { type filter hook forward priority -300; ct state established counter; }";
-        ferry_testkit::nft::load(node, &format!("table inet stranger {{\n{track}\n}}\n"));
+        ferry_lab::nft::load(node, &format!("table inet stranger {{\n{track}\n}}\n"));
         let to = Family::ALL.map(|family| [at_node_port(family, 30085), at_external_ip(family, 85)]).concat();
         let held = Held::open(lab.host(Place::Client), &to, 4);
         for family in Family::ALL {
@@ -218,13 +218,13 @@ fn a_restart_writes_nothing() {
         let lab = Lab::new();
         let mut stage = beside(&lab, backend, "restart", "");
         let node = lab.host(Place::Node);
-        let (before, generation) = (Rules::of(node, backend), ferry_testkit::nft::generation(node));
+        let (before, generation) = (Rules::of(node, backend), ferry_lab::nft::generation(node));
         for _ in 0..2 {
             stage.restart();
             // what it might do a moment later counts too
             sleep(Duration::from_millis(500));
             let log = stage.proxy.log();
-            assert_eq!(ferry_testkit::nft::generation(node), generation, "{}\n{log}", backend.name());
+            assert_eq!(ferry_lab::nft::generation(node), generation, "{}\n{log}", backend.name());
             let runs = stage.proxy.samples(RUNS, &[]).unwrap_or_else(|| panic!("no {RUNS}\n{log}"));
             assert!(runs.abs() < 0.5, "{}: {runs} runs of the tool\n{log}", backend.name());
             assert!(Rules::of(node, backend) == before, "{}", before.difference(&Rules::of(node, backend)));

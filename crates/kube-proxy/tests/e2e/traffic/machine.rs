@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use ferry_testkit::lab::NODE_NAME;
-use ferry_testkit::nft::{self, Ruleset};
-use ferry_testkit::objects::{at_cluster_ip, at_node_port};
-use ferry_testkit::proxy::Config;
-use ferry_testkit::stage::{Directory, until};
-use ferry_testkit::{Checks, Family, Lab, Manifests, Place, Proxy, Service, Source};
+use ferry_lab::lab::NODE_NAME;
+use ferry_lab::nft::{self, Ruleset};
+use ferry_lab::objects::{at_cluster_ip, at_node_port};
+use ferry_lab::proxy::Config;
+use ferry_lab::stage::{Directory, until};
+use ferry_lab::{Checks, Family, Lab, Manifests, Place, Proxy, Service, Source};
 
 use crate::support::{EXECUTABLE, alone, folder, stage};
 

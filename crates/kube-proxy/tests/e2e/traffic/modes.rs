@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use ferry_testkit::lab::node_addresses;
-use ferry_testkit::objects::{at_cluster_ip, at_external_ip};
-use ferry_testkit::proxy::Config;
-use ferry_testkit::{Checks, Family, Manifests, Place, Service, Source};
+use ferry_lab::lab::node_addresses;
+use ferry_lab::objects::{at_cluster_ip, at_external_ip};
+use ferry_lab::proxy::Config;
+use ferry_lab::{Checks, Family, Manifests, Place, Service, Source};
 
 use crate::support::stage_with;
 

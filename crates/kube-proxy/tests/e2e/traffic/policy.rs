@@ -1,7 +1,7 @@
 //! Traffic policies, and the selection of endpoints.
 
-use ferry_testkit::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
-use ferry_testkit::{Checks, Family, Manifests, Place, Protocol, Service, Source};
+use ferry_lab::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::{Checks, Family, Manifests, Place, Protocol, Service, Source};
 
 use crate::support::stage;
 

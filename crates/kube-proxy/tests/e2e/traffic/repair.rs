@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use ferry_testkit::nft::{self, Ruleset};
-use ferry_testkit::objects::at_cluster_ip;
-use ferry_testkit::stage::{until, within};
-use ferry_testkit::{Checks, Family, Host, Manifests, Place, Service, Source, Stage};
+use ferry_lab::nft::{self, Ruleset};
+use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::stage::{until, within};
+use ferry_lab::{Checks, Family, Host, Manifests, Place, Service, Source, Stage};
 
 use crate::support::stage;
 

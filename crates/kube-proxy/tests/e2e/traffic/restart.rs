@@ -3,10 +3,10 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use ferry_testkit::nft::{self, Ruleset};
-use ferry_testkit::objects::{at_cluster_ip, at_node_port};
-use ferry_testkit::proxy::Config;
-use ferry_testkit::{Checks, Family, Host, Lab, Manifests, Place, Protocol, Service, Source, Stage};
+use ferry_lab::nft::{self, Ruleset};
+use ferry_lab::objects::{at_cluster_ip, at_node_port};
+use ferry_lab::proxy::Config;
+use ferry_lab::{Checks, Family, Host, Lab, Manifests, Place, Protocol, Service, Source, Stage};
 
 use crate::support::{EXECUTABLE, alone, folder, fresh, run_to_end, stage};
 

@@ -1,8 +1,8 @@
 //! loadBalancerSourceRanges.
 
-use ferry_testkit::lab::{client_address, external_ip};
-use ferry_testkit::objects::{at_cluster_ip, at_external_ip, at_node_port};
-use ferry_testkit::{Checks, Family, Manifests, Place, Protocol, Service, Source};
+use ferry_lab::lab::{client_address, external_ip};
+use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::{Checks, Family, Manifests, Place, Protocol, Service, Source};
 
 use crate::support::stage;
 

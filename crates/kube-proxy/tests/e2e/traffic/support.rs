@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ferry_testkit::proxy::Config;
-use ferry_testkit::stage::Directory;
-use ferry_testkit::{Lab, Manifests, Place, Proxy, Stage};
+use ferry_lab::proxy::Config;
+use ferry_lab::stage::Directory;
+use ferry_lab::{Lab, Manifests, Place, Proxy, Stage};
 
 /// The program under test.
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use ferry_api::object::{Family, Protocol};
+use ferry_lab::corpus::{edges, written};
 use ferry_model::{BaseState, FrontendAddr, Packet, ServiceState, SourceRanges};
-use ferry_testkit::corpus::{edges, written};
 
 use crate::case::Case;
 use crate::decided::Decided;

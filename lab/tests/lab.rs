@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use ferry_testkit::lab::{client_address, far_node_address, node_addresses};
-use ferry_testkit::objects::at_cluster_ip;
-use ferry_testkit::{Family, Lab, Outcome, Place, Protocol, nft};
+use ferry_lab::lab::{client_address, far_node_address, node_addresses};
+use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::{Family, Lab, Outcome, Place, Protocol, nft};
 
 #[test]
 fn probes_see_the_machines_as_they_are() {

@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use ferry_testkit::api::{ApiServer, Options, objects};
+use ferry_lab::api::{ApiServer, Options, objects};
 
 fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
