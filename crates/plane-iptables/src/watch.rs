@@ -37,7 +37,7 @@ const READ_REST: u32 = 10;
 const TOUCHED: usize = 256;
 
 /// Engines of one process run the tool one after another.
-pub type Turn = ferry_plane::Turn<Watch>;
+pub type Turn = ferry_plane::CommitLock<Watch>;
 
 /// The listener of this process.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@ use std::task::Waker;
 use ferry_api::object::Family;
 use ferry_kernel::nft::{self, Accounting, Changed, CommitFailure, Event, ForeignChanges, Listener, Progress, Socket};
 use ferry_model::PerFamily;
-use ferry_plane::{Drift, Extent, Turn, thread_name};
+use ferry_plane::{CommitLock, Drift, Extent, thread_name};
 
 use crate::names::{ChainName, SetName, TABLE};
 use crate::object::NftKey;
@@ -17,7 +17,7 @@ use crate::wire;
 const TOUCHED: usize = 1024;
 
 /// Engines of one process commit one after another.
-pub type CommitTurn = Turn<Watch>;
+pub type CommitTurn = CommitLock<Watch>;
 
 /// The listener of this process, and what wakes its engines.
 #[derive(Debug, Default)]

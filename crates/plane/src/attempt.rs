@@ -1,4 +1,4 @@
-//! Which units a commit is about, and which of them have to wait for each other.
+//! Attempts to commit units: the owners of rejected objects, and the units that have to wait for each other.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,7 +15,8 @@ pub(crate) struct Change {
     pub(crate) after: Option<Arc<Unit>>,
 }
 
-/// The units whose objects the kernel refused. Only what a unit wants can be at fault: what it gives up was accepted.
+/// The units whose objects the kernel rejected. Only objects that a unit wants can be at fault: those that it gives up were
+/// accepted before.
 pub(crate) fn owners<C: Compile>(
     compile: &C,
     context: &Context,
@@ -49,8 +50,8 @@ pub(crate) fn owners<C: Compile>(
     owners
 }
 
-/// Who of the group wants a key that a waiting unit still holds, directly or through another who then waits too; each
-/// with the unit it waits for.
+/// The units of the group that want a key which a waiting unit still holds, directly or through another one that then waits
+/// too; each with the unit it waits for.
 pub(crate) fn held_back<C: Compile>(
     compile: &C,
     context: &Context,
@@ -139,7 +140,7 @@ fn clusters<C: Compile>(compile: &C, context: &Context, group: &[Change]) -> Vec
     clusters.into_values().collect()
 }
 
-/// Who stands for a member: entries point at smaller indices only, so this ends.
+/// The representative of a member: entries point at smaller indices only, so this ends.
 fn leader(leaders: &[usize], mut index: usize) -> usize {
     while let Some(next) = leaders.get(index).copied().filter(|next| *next < index) {
         index = next;

@@ -1,7 +1,7 @@
 //! A difference between two states of the kernel, and the order in which a kernel half that is not atomic makes it.
 
-/// A difference to make, merged by key over all units: a key that one unit drops and another wants is a `replace`. No key
-/// is in two of the lists.
+/// The operations of one commit, merged by key over all units: a key that one unit drops and another wants is a `replace`. No
+/// key is in two of the lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch<O> {
     /// sorted by rank, low to high
@@ -12,7 +12,7 @@ pub struct Batch<O> {
     pub delete: Vec<O>,
 }
 
-/// Which list of a batch.
+/// A list of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Op {
     /// [`Batch::create`]

@@ -6,25 +6,25 @@ use std::vec::IntoIter;
 
 use crate::{Batch, Object};
 
-/// How many units want each shared object, and which spare parts lie there as we left them.
+/// Reference counts of shared objects, and the idle ones that are in the kernel as the engine left them.
 #[derive(Debug)]
 pub(crate) struct References<O: Object> {
     counts: HashMap<O::Shared, u32>,
     parked: HashMap<O::Key, O>,
 }
 
-/// What decides whether an object is in the kernel before the batch: a shared one is there while units want it; any
-/// other is there if its unit had it.
+/// Decides if an object is in the kernel before the batch: a shared one is there while units want it; any other is there if
+/// its unit had it.
 pub(crate) struct Remembered<'a, O: Object> {
-    /// who wants what
+    /// reference counts
     pub(crate) references: &'a References<O>,
-    /// all units were accepted under one context, so that what one knows of a shared object holds for all
+    /// all units were accepted under one context, so that the content of a shared object is the same for all
     pub(crate) uniform: bool,
 }
 
 /// The difference between `before` and `after`. Both may hold a shared object several times, once for each unit.
 ///
-/// Spare objects that nobody wants any more stay where they are.
+/// Idle objects without a unit that wants them stay.
 pub(crate) fn difference<O: Object>(before: Vec<O>, after: Vec<O>, remembered: &Remembered<'_, O>) -> Batch<O> {
     let mut batch = Batch::default();
     for_each_key(before, after, |key, old, new| {
@@ -40,7 +40,7 @@ pub(crate) fn difference<O: Object>(before: Vec<O>, after: Vec<O>, remembered: &
     batch
 }
 
-/// What is to be in the kernel under the keys of both lists when the difference between them is made. Only where all units
+/// The desired objects under the keys of both lists after the difference between them was committed. Only valid if all units
 /// were accepted under one context.
 pub(crate) fn wanted_after<O: Object>(before: Vec<O>, after: Vec<O>, remembered: &Remembered<'_, O>) -> Vec<O> {
     let mut wanted = Vec::new();
@@ -52,8 +52,8 @@ pub(crate) fn wanted_after<O: Object>(before: Vec<O>, after: Vec<O>, remembered:
     wanted
 }
 
-/// What makes the kernel's objects, which were read back and are sorted, those of the target. A shared object may come
-/// several times, for each unit that wants it; the first one counts.
+/// The operations from the actual objects, read back and sorted, to the target. A shared object may come several times, for
+/// each unit that wants it; the first one counts.
 ///
 /// The target is never held as a whole: a node's objects take several times the memory of its services.
 pub(crate) fn difference_to_kernel<O: Object>(actual: Vec<O>, target: impl Iterator<Item = O>) -> Batch<O> {
@@ -122,7 +122,8 @@ struct Group<O> {
     count: u32,
 }
 
-/// Adds what one key needs: `had` says how many units wanted it so far, `known` whether `old` is what the kernel holds.
+/// Adds the operation of one key: `had` is the number of units that wanted it so far, `known` is true if the kernel holds
+/// `old`.
 fn decide<O: Object>(batch: &mut Batch<O>, old: Group<O>, new: Group<O>, had: u32, known: bool) {
     let wants = had.saturating_sub(old.count) + new.count;
     match (old.object, new.object) {
@@ -196,7 +197,7 @@ impl<O: Object> References<O> {
         }
     }
 
-    /// Somebody else touched these: what lies there isn't known any more.
+    /// Forgets the content of idle objects under these keys, after a foreign change.
     pub(crate) fn forget_parked<'a>(&mut self, keys: impl Iterator<Item = &'a O::Key>)
     where
         O::Key: 'a,

@@ -1,6 +1,6 @@
 //! Foreign changes, as a kernel half reports them.
 
-/// How much to look at.
+/// The part of the kernel's state to compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extent<K> {
     /// everything that carries our names

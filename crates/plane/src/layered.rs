@@ -57,7 +57,7 @@ impl<O: Object> Layered<O> {
         if homeless.is_empty() { Ok(parts) } else { Err(CommitError::Refused(homeless)) }
     }
 
-    /// Commits a part to its layer; `written` tells if some of the whole batch is in force already, and is set.
+    /// Commits a part to its layer; `written` is true if some of the whole batch is in force already, and is set.
     fn commit_part(&mut self, layer: usize, part: &Part<O>, written: &mut bool) -> Result<(), CommitFailure> {
         if part.batch.is_empty() {
             return Ok(());

@@ -1,10 +1,28 @@
-//! The contract of a data plane, and the engine that drives it. Knows no mode.
+//! The contract of a mode's data plane, and the engine that reconciles it with the desired state. It depends on no mode.
 //!
-//! A mode says *what* ([`Compile`]) and *how* ([`Kernel`]); the [`Engine`](engine::Engine) says when, how often, and
-//! what if it fails. A mode of several subsystems is [`Layered`](layered::Layered) kernels under one engine.
+//! A mode has two halves. [`Compile`] turns a [`Unit`] of desired state into kernel objects: pure, total, deterministic.
+//! [`Kernel`] reads objects back, commits batches of operations and reports foreign changes. The [`Engine`](engine::Engine)
+//! between them decides when to commit what, and reacts to failures. A mode of several subsystems combines
+//! [`Layered`](layered::Layered) kernels under one engine.
+//!
+//! # The way of a change
+//!
+//! 1. The core sends a [`Delta`] of changed units through the [`mailbox`]; later changes of a unit replace earlier ones.
+//! 2. [`SyncEngine::offer`] makes them pending, [`SyncEngine::sync`] commits them (`engine/changes.rs`): `attempt` pairs each
+//!    unit with its acknowledged state, the mode compiles both, `diff` computes the operations, `batch` orders them by rank.
+//! 3. After a success the units are acknowledged, and [`Outcome::acked`] returns them.
+//! 4. A [`CommitError`] (`failure`) leads to a reconciliation with the actual objects (`engine/conflict.rs`,
+//!    `engine/unverified.rs`), to `quarantine`, or to a retry.
+//! 5. Foreign changes come from [`Kernel::news`] and [`Kernel::tend`]. `engine/candidates.rs` decides when to compare them,
+//!    `engine/drift.rs` repairs, `contested_keys` pauses the repair of contested objects. `engine/full.rs` compares everything: at a
+//!    start, once an hour, and when single keys are not enough.
+//!
+//! For tests, `memory` is a kernel that checks references and fails on demand.
 
 mod attempt;
 mod batch;
+mod commit_lock;
+mod contested;
 mod diff;
 mod drift;
 pub mod engine;
@@ -14,8 +32,6 @@ pub mod mailbox;
 #[cfg(feature = "testing")]
 pub mod memory;
 mod quarantine;
-mod rivals;
-mod turn;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,10 +45,10 @@ use ferry_api::object::{Family, Protocol};
 use ferry_model::{BaseState, Context, FrontendAddr, Packet, Profile, ServiceState, Verdict};
 
 pub use batch::{Batch, Op};
+pub use commit_lock::CommitLock;
 pub use drift::{Drift, Extent};
 pub use failure::{Applied, CommitError, CommitFailure, Refusal};
 pub use ferry_api::object::ObjectName;
-pub use turn::Turn;
 
 /// The grain of change, error and quarantine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +68,7 @@ pub enum UnitId {
     Service(ObjectName),
 }
 
-/// What changed. Merging two: the later context, the later unit.
+/// Changes of the desired state. Merging two keeps the later context and the later units.
 #[derive(Clone, Debug, Default)]
 pub struct Delta {
     /// a new context diffs every unit
@@ -61,7 +77,7 @@ pub struct Delta {
     pub units: BTreeMap<UnitId, Option<Arc<Unit>>>,
 }
 
-/// What is in the kernel, per unit; a quarantined unit stays with the context it was accepted under.
+/// The acknowledged state of a unit; a quarantined unit stays with the context under which it was accepted.
 #[derive(Clone, Debug)]
 pub struct Acked {
     /// the unit, placed
@@ -73,22 +89,22 @@ pub struct Acked {
 /// One thing we own in the kernel: a set, a chain with all its rules, a map element, a virtual server, a listener …
 /// `Display` is what `render` prints.
 pub trait Object: Ord + Clone + fmt::Display + fmt::Debug {
-    /// What makes it the same object when its content changes.
+    /// The identity of the object, whatever its content.
     type Key: Ord + Clone + Hash + fmt::Display + fmt::Debug;
     /// The key.
     fn key(&self) -> Self::Key;
     /// Created low to high, deleted high to low; an object refers only to lower ranks.
     fn rank(&self) -> u8;
-    /// What stands for the key where several units may want the object: the engine counts who does, so it is held in
-    /// memory once for each such object and should be small.
+    /// Stands for the key of a shared object in the engine's reference counts: it is held in memory once for each such object
+    /// and should be small.
     type Shared: Copy + Eq + Hash + Send + fmt::Debug;
-    /// Whether there are such objects at all: where there are none, nobody counts.
+    /// False if the mode has no shared objects: the engine counts no references then.
     const SHARES: bool = true;
-    /// That of this object; `None` if only one unit can want it.
+    /// The shared key of this object; `None` if only one unit can want it.
     fn shared(&self) -> Option<Self::Shared> {
         None
     }
-    /// Left where it is when nobody wants it any more, and no drift then; only clean-up removes it.
+    /// True if the object stays when no unit wants it any more (an idle chain): then it is no drift, and only clean-up removes it.
     fn spare(&self) -> bool {
         false
     }
@@ -116,16 +132,16 @@ pub enum Served {
 
 /// The pure half of a mode.
 pub trait Compile {
-    /// What this mode puts into the kernel.
+    /// The mode's kernel objects.
     type Object: Object;
-    /// How this mode differs from the others.
+    /// The mode's capabilities.
     const PROFILE: Profile;
-    /// So many units that come at once and are new are committed together; more take more memory, and serve later.
+    /// The most new units of one commit when many come at once: more take more memory, and serve later.
     const PORTION: usize = 1000;
-    /// Whether [`Compile::place`] does anything: where it doesn't, no unit is copied to be placed.
+    /// True if the mode implements [`Compile::place`]: otherwise no unit is copied for it.
     const PLACES: bool = false;
-    /// What a key and the units that may want it have in common, and a unit shows without being compiled: a frontend, a
-    /// chain's name.
+    /// A property that a key has in common with the units that may want it, and that is known of a unit without compiling it: a
+    /// frontend, a chain's name.
     type Hint: Eq + Hash;
     /// The objects of a unit. Total and deterministic: no I/O, clock or failure.
     fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<Self::Object>);
@@ -152,8 +168,8 @@ pub trait Compile {
         let _ = (unit, asked);
         true
     }
-    /// Where a mode cares for the order of a pool (nftables: slots), it carries it over here, from the unit in force
-    /// or, at start, from the objects read back. The engine keeps the placed unit. Called only with [`Compile::PLACES`].
+    /// Keeps the order of a pool where the mode's objects depend on it (nftables: slots): applies the order of the unit in
+    /// force, or at a start of the objects read back. The engine keeps the placed unit. Called only with [`Compile::PLACES`].
     fn place(&self, next: &mut Unit, before: Before<'_, Self::Object>) {
         let _ = (next, before);
     }
@@ -161,11 +177,11 @@ pub trait Compile {
 
 /// Only for planes whose objects are rules: what would happen to a packet. The others are proven by packets.
 pub trait Trace: Compile {
-    /// What these objects, all of one family, do with the packet.
+    /// The verdict of these objects, all of one family, on the packet.
     fn trace(&self, objects: &[Self::Object], packet: &Packet, context: &Context) -> Verdict;
 }
 
-/// What was there before, for [`Compile::place`].
+/// The state before a change, for [`Compile::place`].
 #[derive(Debug)]
 pub enum Before<'a, O> {
     /// nothing
@@ -180,7 +196,7 @@ pub enum Before<'a, O> {
 pub trait Kernel<O: Object> {
     /// Probes what is needed, sets sysctls, loads modules. Idempotent.
     fn prepare(&mut self) -> Result<(), CommitError>;
-    /// What the kernel holds of ours.
+    /// Reads back the objects with this proxy's names.
     fn read_back(&mut self, extent: &Extent<O::Key>) -> Result<Vec<O>, CommitError>;
     /// Frontends of foreign rules that [`Kernel::read_back`] doesn't return one by one, since they are replaced as a whole.
     /// Rules that can't be read are left out.
@@ -206,8 +222,8 @@ pub trait Kernel<O: Object> {
     /// # Errors
     /// If foreign changes can't be found out.
     fn tend(&mut self, now: Instant) -> Result<Drift<O::Key>, CommitError>;
-    /// When [`Kernel::tend`] is to be called at the latest, asked after every pass. `None`: only when the waker is woken. There is no
-    /// other clock: a kernel without notifications returns when it wants to look for foreign changes.
+    /// The latest time of the next call of [`Kernel::tend`], queried after every pass. `None`: only when the waker is woken. There
+    /// is no other clock: a kernel without notifications returns the time of its next check for foreign changes.
     fn wake(&mut self, now: Instant) -> Option<Instant> {
         let _ = now;
         None
@@ -218,7 +234,7 @@ pub trait Kernel<O: Object> {
     }
 }
 
-/// What the run loop sees. Time is an argument.
+/// An engine as the run loop uses it. Time is an argument.
 pub trait SyncEngine: Send {
     /// Takes a change; no I/O.
     fn offer(&mut self, delta: Delta);
@@ -234,7 +250,7 @@ pub trait SyncEngine: Send {
     fn each_unit(&self, see: &mut dyn FnMut(&Unit));
     /// Shows every unit that was offered and isn't in force.
     fn each_pending(&self, see: &mut dyn FnMut(&UnitId));
-    /// What a repair would do, as text.
+    /// The operations of a repair, as text.
     fn plan(&mut self) -> Result<Batch<String>, CommitError>;
     /// Removes all that is ours but what [`Object::stays`], in one batch; returns the number of objects. After an error some,
     /// or all of it, may be left, or nothing: what the rules served is added to `served` before the first is removed.
@@ -252,7 +268,7 @@ pub struct Acknowledged {
     pub after: Option<Arc<Unit>>,
 }
 
-/// What one turn of an engine did.
+/// The outcome of one pass of an engine.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// units the kernel has acknowledged, also those that changed nothing
@@ -264,7 +280,7 @@ pub struct Outcome {
     pub quarantined: Vec<(UnitId, Arc<CommitError>)>,
     /// why the turn failed
     pub error: Option<Arc<CommitError>>,
-    /// what somebody else had changed and is mended; at most [`Outcome::NAMED`] are named
+    /// objects that were repaired after foreign changes; at most [`Outcome::NAMED`] are named
     pub repaired: Vec<String>,
     /// how many objects were mended
     pub repairs: usize,
@@ -274,7 +290,7 @@ pub struct Outcome {
     pub ops: usize,
     /// whether everything was compared with the kernel
     pub full: bool,
-    /// whether there was anything to do; not set where all that failed is the look at the kernel, which `error` tells
+    /// true if the pass did any work; false if only the drift check failed (see `error`)
     pub worked: bool,
     /// time in the turn
     pub elapsed: Duration,
@@ -282,7 +298,7 @@ pub struct Outcome {
     pub next: Next,
 }
 
-/// When an engine wants its next turn.
+/// The time of an engine's next pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Next {
     /// when something changes, or the waker is woken
@@ -292,8 +308,8 @@ pub enum Next {
     RetryAfter(Duration),
 }
 
-/// The name of the thread that drives the engine of a family. By it the kernel's notifications tell the commits of another proxy from
-/// those of other programs.
+/// The name of the thread that drives the engine of a family. The kernel's notifications carry it, so that the commits of
+/// another proxy can be distinguished from those of other programs.
 pub const fn thread_name(family: Family) -> &'static str {
     match family {
         Family::V4 => "sync-v4",
@@ -315,7 +331,7 @@ impl<O> Copy for Before<'_, O> {}
 // === impl Outcome ===
 
 impl Outcome {
-    /// How many objects [`Outcome::repaired`] names.
+    /// The most objects in [`Outcome::repaired`].
     pub const NAMED: usize = 16;
 }
 

@@ -19,7 +19,7 @@ pub struct Sender(Arc<Shared>);
 #[derive(Debug)]
 pub struct Receiver(Arc<Shared>);
 
-/// What [`Receiver::wait`] waited for.
+/// The event that ended [`Receiver::wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// a change was put in since the last wait
@@ -124,7 +124,7 @@ impl Receiver {
         state.delta.take()
     }
 
-    /// How many units wait to be taken; `None` if nothing does.
+    /// The number of units that wait to be taken; `None` if nothing does.
     pub fn waiting(&self) -> Option<usize> {
         self.0.lock().delta.as_ref().map(|delta| delta.units.len())
     }
@@ -166,7 +166,7 @@ impl Delta {
         self.units.extend(later.units);
     }
 
-    /// Whether it changes nothing.
+    /// True if it changes nothing.
     pub fn is_empty(&self) -> bool {
         self.context.is_none() && self.units.is_empty()
     }

@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use crate::{Applied, Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Object, Op};
 
-/// An object that can say what it refers to, so that the order of operations can be checked.
+/// An object that returns its references, so that the order of operations can be checked.
 pub trait Refers: Object {
     /// The keys that have to exist as long as this object does.
     fn refers_to(&self) -> Vec<Self::Key>;
 }
 
-/// What the next commit shall meet.
+/// A fault of the next commit.
 #[derive(Debug)]
 pub enum Fault<K> {
     /// something is in use for a moment
@@ -23,7 +23,7 @@ pub enum Fault<K> {
     Unusable,
     /// these keys are refused, and named
     Refuse(Vec<K>),
-    /// these keys are refused until the fault is taken away, and the kernel doesn't say which
+    /// these keys are rejected until the fault is removed, without being named
     RefuseSilently(Vec<K>),
     /// so many operations are made, in the canonical order, and then it fails; after the last one if there are fewer
     HalfWay {
@@ -67,9 +67,9 @@ pub struct MemoryKernel<O: Object> {
     pub starved: Vec<O::Key>,
     /// keys whose deletion fails with `EBUSY`
     pub in_use: Vec<O::Key>,
-    /// what somebody else did since the last look; who that was isn't known
+    /// keys with foreign changes by an unknown writer since the last notification
     pub touched: Vec<O::Key>,
-    /// nothing of what somebody else does is heard
+    /// foreign changes give no notification
     pub deaf: bool,
     /// commits that were made
     pub commits: usize,
@@ -124,20 +124,20 @@ impl<O: Object> Default for MemoryKernel<O> {
 }
 
 impl<O: Refers> MemoryKernel<O> {
-    /// Somebody else removes an object.
+    /// Removes an object, as a foreign change.
     pub fn lose(&mut self, key: &O::Key) {
         if self.objects.remove(key).is_some() {
             self.touched.push(key.clone());
         }
     }
 
-    /// Somebody else writes an object.
+    /// Writes an object, as a foreign change.
     pub fn foreign(&mut self, object: O) {
         self.touched.push(object.key());
         self.objects.insert(object.key(), object);
     }
 
-    /// Somebody else removes everything.
+    /// Removes everything, as a foreign change.
     pub fn flush(&mut self) {
         self.touched.extend(self.objects.keys().cloned());
         self.objects.clear();

@@ -49,7 +49,7 @@ impl Quarantine {
         self.0.clear();
     }
 
-    /// Whether a unit has to wait still.
+    /// True if the unit still has to wait.
     pub(crate) fn waits(&self, id: &UnitId, now: Instant) -> bool {
         self.0.get(id).is_some_and(|waiting| waiting.until > now)
     }
@@ -64,12 +64,12 @@ impl Quarantine {
         self.0.iter().map(|(id, waiting)| (id, &waiting.error))
     }
 
-    /// When the next unit may try again.
+    /// Time of the next unit's retry.
     pub(crate) fn wake(&self) -> Option<Instant> {
         self.0.values().map(|waiting| waiting.until).min()
     }
 
-    /// Whether nobody is in here.
+    /// True if no unit is quarantined.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -16,7 +16,7 @@ use crate::{
 /// Units without resources one after the other after which the whole kernel counts as short of them.
 const MOST_STARVED: usize = 8;
 
-/// Whether this only adds, and so can be torn apart: no frontend passes from one unit to another.
+/// True if the group only adds units, and so can be split: no frontend passes from one unit to another.
 pub(super) fn only_adds(group: &[Change]) -> bool {
     group.iter().all(|change| change.before.is_none())
 }
@@ -35,7 +35,7 @@ fn portions(mut group: Vec<Change>, portion: usize) -> Vec<Vec<Change>> {
     groups
 }
 
-/// How many objects of a unit the kernel doesn't hold as they should be.
+/// The number of a unit's objects that the kernel doesn't hold as desired.
 fn distance<C: Compile>(compile: &C, context: &Context, unit: &Unit, read_back: &[C::Object]) -> usize {
     let mut objects = Vec::new();
     compile.compile(context, unit, &mut objects);
@@ -53,7 +53,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         if !self.pending.is_empty()
             && let Ok(drift) = self.kernel.news()
         {
-            self.suspects.touched(drift, now);
+            self.candidates.touched(drift, now);
         }
         self.place_pending(&[], None);
         let mut groups = portions(self.changes(context, now), self.portion);
@@ -75,7 +75,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             // A foreign change of the same objects, mostly a second proxy's that made the same change first.
             let result = if !self.unverified.is_empty() {
                 Err(unverified::unknown())
-            } else if uniform && self.suspects.concern(super::keys(&batch)) {
+            } else if uniform && self.candidates.concern(super::keys(&batch)) {
                 Err(CommitError::Drifted { object: "what another writer has just changed".to_owned() })
             } else {
                 self.commit(&batch, outcome)
@@ -97,20 +97,20 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         self.revert(context, now, outcome)
     }
 
-    /// Who waits, or was not reached, is left behind by a new context.
+    /// Notes units that a new context has left behind, because they wait or were not reached.
     pub(super) fn note_outdated(&mut self, context: &Arc<Context>) {
         if self.outdated {
             self.outdated = self.acked.values().any(|acked| !Arc::ptr_eq(&acked.context, context));
             self.uniform = !self.outdated;
             if !self.uniform {
-                // What the last unit of an earlier context ceases to want may have been written by one of this.
+                // An object that the last unit of an earlier context drops may have been written by one of this context.
                 self.references.forget_all_parked();
             }
         }
     }
 
-    /// What is known of the kernel when this group goes from one state to the other. Where a new context leaves units out,
-    /// a shared object that the group begins to want may still be as theirs.
+    /// The engine's knowledge of the kernel before this group's commit. If a new context leaves units out, a shared object
+    /// that the group begins to want may still have their content.
     pub(super) fn remembered(&self, group: &[Change]) -> Remembered<'_, C::Object> {
         let complete = !self.outdated || {
             let members: BTreeSet<&UnitId> = group.iter().map(|change| &change.id).collect();
@@ -155,7 +155,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         is_wanted && !is_there && group.iter().all(|change| change.id != UnitId::Base)
     }
 
-    /// Takes out of the group who wants a key that a waiting unit still holds: they wait or go together.
+    /// Removes units from the group that want a key which a waiting unit still holds: they wait too.
     pub(super) fn hold_back(&mut self, context: &Context, group: &mut Vec<Change>, now: Instant) {
         if self.quarantine.is_empty() {
             return;
@@ -174,8 +174,8 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
     }
 
-    /// Carries the order of pools over from what is in force to what is pending, in its place: nobody else holds it, so
-    /// nothing is copied. All units, or these.
+    /// Applies the order of pools in force to the pending units, or to these of them, in place: they have no other holder, so
+    /// nothing is copied.
     pub(super) fn place_pending(&mut self, read_back: &[C::Object], only: Option<&BTreeSet<UnitId>>) {
         if !C::PLACES {
             return;
@@ -195,7 +195,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     /// is as good, and no damage. All units, or these. What they were like before comes back.
     ///
     /// Until the rest is committed, what is acknowledged is not what the kernel holds.
-    pub(super) fn follow(
+    pub(super) fn adopt_order(
         &mut self,
         read_back: &[C::Object],
         only: Option<&BTreeSet<UnitId>>,
@@ -247,7 +247,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         (before, after)
     }
 
-    /// As [`Engine::compile_group`] for one change, without what the mode knows to be the same before and after.
+    /// As [`Engine::compile_group`] for one change, without objects that the mode finds equal before and after.
     fn compile_change(
         &self,
         context: &Context,
@@ -277,7 +277,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         self.accept(context, change, outcome);
     }
 
-    /// Counts who wants shared objects now.
+    /// Updates the reference counts of shared objects.
     fn count(&mut self, context: &Context, change: &Change) {
         let (mut before, mut after) = (Vec::new(), Vec::new());
         self.compile_change(context, change, &mut before, &mut after);

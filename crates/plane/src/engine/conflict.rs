@@ -1,5 +1,5 @@
-//! A change of ours met what somebody else did. Mostly that is a second proxy, which has made the same change a moment
-//! ago, so it is enough to look at what the change is about.
+//! Conflicts of a commit with a foreign change: reconciles the units of the commit. Mostly a second proxy has made the same
+//! change a moment earlier, so it is enough to read back the objects of these units.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::diff::{difference, difference_to_kernel, wanted_after};
 use crate::{CommitError, Compile, Kernel, Object, Outcome, UnitId};
 
 impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
-    /// Commits a group anew by what the kernel holds of it. What differs there and is no part of the change is suspected.
-    /// What comes back is left to try, as from a refusal; the error is `Drifted` when more than this has to be looked at.
+    /// Commits a group again by its actual objects. Other differences among them become drift candidates. Returns the groups
+    /// that are left to try, as after a rejection; the error is `Drifted` if more has to be compared.
     pub(super) fn reconcile(
         &mut self,
         context: &Arc<Context>,
@@ -25,11 +25,11 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         let units: BTreeSet<UnitId> = group.iter().map(|change| change.id.clone()).collect();
         let (before, after) = self.compile_group(context, group);
         let mut keys: HashSet<KeyOf<C>> = before.iter().chain(&after).map(Object::key).collect();
-        // What a commit that failed half-way left of other units goes back to the acknowledged state.
+        // Objects of other units that a half-way failed commit left behind go back to the acknowledged state.
         let others = self.unverified.without(&keys);
         keys.extend(others.iter().cloned());
         let actual = self.read_sorted(&keys)?;
-        self.follow(&actual, Some(&units));
+        self.adopt_order(&actual, Some(&units));
         self.place_pending(&actual, Some(&units));
         let mut group = self.changes(context, now);
         group.retain(|change| units.contains(&change.id));
@@ -50,12 +50,12 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 for change in &group {
                     self.acknowledge(context, change, outcome);
                 }
-                // As they lie there they may be somebody else's.
+                // Their content may be a foreign one.
                 self.references.forget_parked(keys.iter());
-                self.suspects.found(Some(&keys), foreign, now);
+                self.candidates.found(Some(&keys), foreign, now);
                 Ok(Vec::new())
             }
-            // Perhaps it is the way back of other units: a full sync tells.
+            // The reverted objects of other units may be at fault: a full sync finds out.
             Err(error) if super::keys(&batch).any(|key| others.contains(&key)) && self.blames_units(&error, &group) => {
                 Err(CommitError::Drifted { object: error.to_string() })
             }
@@ -64,8 +64,8 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
     }
 
-    /// Operations of a batch to what the kernel holds that no pending change explains, nor a commit that failed half-way: it
-    /// neither makes them nor wants their objects.
+    /// Operations of a reconciling batch that neither a pending change nor a half-way failed commit explains: these neither
+    /// make them nor want their objects.
     pub(super) fn drift_in(&self, context: &Context, group: &[Change], batch: &BatchOf<C>) -> HashSet<KeyOf<C>> {
         let (before, after) = self.compile_group(context, group);
         let mut own: HashSet<KeyOf<C>> = after.iter().map(Object::key).collect();

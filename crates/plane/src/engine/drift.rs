@@ -1,4 +1,4 @@
-//! What somebody else changed, and mending it.
+//! Repairs of drift: compares the objects that foreign changes have touched, and commits the difference.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use super::{BatchOf, Engine, KeyOf, Purpose, keys, leave_out, staying};
 use crate::diff::difference_to_kernel;
 use crate::{CommitError, Compile, Extent, Kernel, Object, Outcome, UnitId};
 
-/// What a repair looked at, and so what a second writer is fought over.
+/// The scale of a repair, and so of a contest with another writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scale {
     /// single objects
     Keys,
-    /// all there is: who makes that necessary again and again is not told by the objects that were mended
+    /// everything: the repaired objects don't identify the cause of repeated full repairs
     Everything,
 }
 
-/// What accepted units want under some keys.
+/// Desired objects of acknowledged units under some keys.
 pub(super) struct Wanted<O> {
     pub(super) objects: Vec<O>,
     owners: BTreeSet<UnitId>,
@@ -35,27 +35,27 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         purpose: Purpose,
         outcome: &mut Outcome,
     ) -> Result<(), CommitError> {
-        if self.rivals.holds(&None, now) {
+        if self.contested_keys.holds(&None, now) {
             return self.mend_staying(context, now, outcome);
         }
-        let Some(drift) = self.suspects.due(now) else { return Ok(()) };
+        let Some(drift) = self.candidates.due(now) else { return Ok(()) };
         outcome.worked = true;
         match drift {
             Extent::All => self.sync_all(context, now, purpose, outcome),
             Extent::Keys(keys) => {
                 let keys: HashSet<KeyOf<C>> = keys
                     .into_iter()
-                    .filter(|key| !self.rivals.holds(&Some(key.clone()), now) && !self.unverified.contains(key))
+                    .filter(|key| !self.contested_keys.holds(&Some(key.clone()), now) && !self.unverified.contains(key))
                     .collect();
                 self.mend_keys(context, keys, now, purpose, outcome)
             }
         }
     }
 
-    /// While everything is left to a rival: what not even clean-up removes is mended all the same. The rest is looked at when
-    /// his time is over, whatever it is.
+    /// While everything counts as contested: objects that not even clean-up removes are repaired all the same. The rest is
+    /// compared when the pause ends.
     fn mend_staying(&mut self, context: &Arc<Context>, now: Instant, outcome: &mut Outcome) -> Result<(), CommitError> {
-        let Some(drift) = self.suspects.due(now) else { return Ok(()) };
+        let Some(drift) = self.candidates.due(now) else { return Ok(()) };
         let mut keys = self.staying_keys();
         if let Extent::Keys(due) = drift {
             let due: HashSet<KeyOf<C>> = due.into_iter().collect();
@@ -67,7 +67,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             self.commit(&batch, outcome)?;
             self.count_repairs(mended, &staying, Scale::Keys, now, outcome);
         }
-        self.suspects.found(None, HashSet::new(), now);
+        self.candidates.found(None, HashSet::new(), now);
         Ok(())
     }
 
@@ -111,7 +111,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 }
             }
         }
-        self.suspects.clear_due(now);
+        self.candidates.clear_due(now);
         Ok(())
     }
 
@@ -129,7 +129,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         match self.commit(&batch, outcome) {
             Ok(()) => {
                 self.count_repairs(mended, &staying, Scale::Keys, now, outcome);
-                self.suspects.found(Some(&keys), HashSet::new(), now);
+                self.candidates.found(Some(&keys), HashSet::new(), now);
                 Ok(())
             }
             Err(CommitError::Resources(_)) if groups.len() > 1 => {
@@ -141,7 +141,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
     }
 
-    /// Keys by the unit that wants them; those that no unit wants together, since they may refer to each other.
+    /// Groups keys by the unit that wants them. Keys without one form one group, since they may refer to each other.
     fn by_owner(&self, context: &Context, keys: HashSet<KeyOf<C>>) -> Vec<HashSet<KeyOf<C>>> {
         let mut groups = Vec::new();
         let mut search = Search::new(&self.compile, keys);
@@ -158,7 +158,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         groups
     }
 
-    /// What the kernel holds under these keys otherwise than it should.
+    /// The operations that repair the objects under these keys.
     fn difference_at(
         &mut self,
         context: &Context,
@@ -175,7 +175,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         // The same endpoints in another order show only in the units as a whole, with what is not to be mended yet.
         let whole: HashSet<KeyOf<C>> = self.keys_of(&owners).into_iter().chain(keys.iter().cloned()).collect();
         let actual = self.read_sorted(&whole)?;
-        self.follow(&actual, Some(&owners));
+        self.adopt_order(&actual, Some(&owners));
         let mut batch = difference_to_kernel(actual, self.wanted(context, &whole).objects.into_iter());
         self.keep_shared(&mut batch);
         let is_left = |key: &KeyOf<C>| !keys.contains(key) && self.is_left_alone(key, now);
@@ -187,7 +187,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     /// True if an object that differs is not to be mended now: it waits for its second look, is a rival's, or is one that a commit
     /// which failed half-way was about.
     fn is_left_alone(&self, key: &KeyOf<C>, now: Instant) -> bool {
-        self.suspects.waits(key, now) || self.unverified.contains(key) || self.rivals.holds(&Some(key.clone()), now)
+        self.candidates.waits(key, now)
+            || self.unverified.contains(key)
+            || self.contested_keys.holds(&Some(key.clone()), now)
     }
 
     pub(super) fn read_sorted(&mut self, keys: &HashSet<KeyOf<C>>) -> Result<Vec<C::Object>, CommitError> {
@@ -196,7 +198,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         Ok(actual)
     }
 
-    /// What accepted units want under these keys, and which ones do; of several that want an object, the first one.
+    /// The objects that acknowledged units want under these keys, and these units; of several that want an object, the first.
     pub(super) fn wanted(&self, context: &Context, keys: &HashSet<KeyOf<C>>) -> Wanted<C::Object> {
         let mut wanted = Wanted { objects: Vec::new(), owners: BTreeSet::new() };
         let mut search = Search::new(&self.compile, keys.clone());
@@ -232,16 +234,16 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         outcome.repairs += keys.len();
         let room = Outcome::NAMED.saturating_sub(outcome.repaired.len());
         outcome.repaired.extend(keys.iter().take(room).map(ToString::to_string));
-        self.rivals.forget(now);
+        self.contested_keys.forget(now);
         if scale == Scale::Everything {
-            if self.rivals.repaired(None, now) {
+            if self.contested_keys.repaired(None, now) {
                 outcome.contested.push("everything".to_owned());
             }
             return;
         }
         for key in keys.into_iter().filter(|key| !staying.contains(key)) {
             let name = key.to_string();
-            if self.rivals.repaired(Some(key), now) {
+            if self.contested_keys.repaired(Some(key), now) {
                 outcome.contested.push(name);
             }
         }
@@ -249,8 +251,8 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
 
     /// Objects that were left to a rival and whose time has come.
     pub(super) fn reclaim(&mut self, now: Instant) {
-        for key in self.rivals.due(now) {
-            self.suspects.check(key.map_or(Extent::All, |key| Extent::Keys(vec![key])), now);
+        for key in self.contested_keys.due(now) {
+            self.candidates.check(key.map_or(Extent::All, |key| Extent::Keys(vec![key])), now);
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::attempt::{Change, halves, owners};
 use crate::diff::difference_showing;
 use crate::{Acked, Batch, CommitError, Compile, Extent, Kernel, Object, Outcome, Refusal, Served, Unit, UnitId};
 
-/// What a comparison with the whole kernel comes to.
+/// The result of a comparison with everything in the kernel.
 struct Draft<O: Object> {
     /// the changes that are part of it
     group: Vec<Change>,
@@ -60,7 +60,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                     self.count_repairs(foreign.into_iter().collect(), &staying, Scale::Everything, now, outcome);
                     self.unverified.clear();
                     self.adopt(context, &group, spare, outcome);
-                    self.suspects.found(None, later, now);
+                    self.candidates.found(None, later, now);
                     return if postponed.is_empty() && !more {
                         Ok(())
                     } else {
@@ -83,7 +83,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
     }
 
-    /// Reads everything, and says what is to be done.
+    /// Reads everything back and drafts the batch.
     fn compare_all(
         &mut self,
         context: &Arc<Context>,
@@ -93,7 +93,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     ) -> Result<Draft<C::Object>, CommitError> {
         let mut actual = self.kernel.read_back(&Extent::All)?;
         actual.sort_unstable();
-        self.follow(&actual, None);
+        self.adopt_order(&actual, None);
         self.place_pending(&actual, None);
         let mut group = if purpose == Purpose::Rescue { Vec::new() } else { self.changes(context, now) };
         self.hold_back(context, &mut group, now);
@@ -156,8 +156,8 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         served
     }
 
-    /// What makes the kernel's objects those of the group and of every unit that stays as it is. What a unit that has
-    /// to wait wants is left as it is found. What replaced objects serve and their successors don't is added to `replaced`.
+    /// The operations from the actual objects to those of the group and of every unchanged unit. Objects of waiting units stay
+    /// as they are found. Frontends that replaced objects serve and their successors don't are added to `replaced`.
     pub(super) fn full_batch(
         &self,
         context: &Context,
@@ -277,7 +277,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             refused.extend(first.into_iter().map(|change| change.id));
         }
         if refused.is_empty() {
-            // What was accepted before is refused now: nobody to set apart.
+            // The acknowledged state itself is rejected: there is no unit to set apart.
             return Err(error);
         }
         let error = Arc::new(error);
@@ -287,8 +287,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         Ok(())
     }
 
-    /// Units that were accepted before and whose objects the kernel refuses to take again: they are pending anew, and
-    /// harm nobody else.
+    /// Makes acknowledged units pending again whose objects the kernel rejects now, so that they hold up no other unit.
     fn demote_owners(
         &mut self,
         context: &Context,
@@ -317,7 +316,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 if *id == UnitId::Base {
                     self.found_base = Some(true);
                 }
-                // What is left of it in the kernel isn't known.
+                // Its remaining objects in the kernel are unknown.
                 let mut objects = Vec::new();
                 self.compile.compile(&acked.context, &acked.unit, &mut objects);
                 self.references.release(&objects);

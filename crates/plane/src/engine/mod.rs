@@ -3,7 +3,7 @@
 //! | Kernel says | Engine does |
 //! |---|---|
 //! | ok | the units are acknowledged and no longer pending |
-//! | drifted | commit the pending units by what is read back of them; again: of everything; again: all that differs; then as busy |
+//! | drifted | reconciles the pending units with their actual objects; again: with all actual objects; again: commits the whole difference; then as busy |
 //! | refused | the units of the named objects keep their last good state and wait; the others go on |
 //! | no resources | as busy; again: split the group, until the unit that is too large or whose object is in use waits alone |
 //! | busy | everything stays pending; again after a while |
@@ -12,12 +12,12 @@
 //! Pending work is dropped only when it is acknowledged. After a commit that failed half-way the engine reads back what it
 //! was about before it commits anything else.
 
+mod candidates;
 mod changes;
 mod conflict;
 mod drift;
 mod full;
 mod owners;
-mod suspects;
 mod unverified;
 
 use std::collections::{BTreeMap, HashSet};
@@ -27,11 +27,11 @@ use std::time::{Duration, Instant};
 
 use ferry_model::Context;
 
-use self::suspects::Suspects;
+use self::candidates::DriftCandidates;
 use self::unverified::Unverified;
+use crate::contested::ContestedKeys;
 use crate::diff::References;
 use crate::quarantine::Quarantine;
-use crate::rivals::Rivals;
 use crate::{
     Acked, Batch, CommitError, Compile, Delta, Extent, Kernel, Next, Object, Outcome, Served, SyncEngine, Unit, UnitId,
 };
@@ -51,13 +51,13 @@ pub struct Engine<C: Compile, K> {
     acked: BTreeMap<UnitId, Acked>,
     references: References<C::Object>,
     quarantine: Quarantine,
-    rivals: Rivals<KeyOf<C>>,
+    contested_keys: ContestedKeys<KeyOf<C>>,
     stage: Stage,
     /// whether some base is in force though this engine's is not acknowledged: an earlier run's, or one that the kernel has
     /// rejected since; `None` until the first look at everything
     found_base: Option<bool>,
-    /// what somebody else may have changed
-    suspects: Suspects<KeyOf<C>>,
+    /// keys with possible foreign changes
+    candidates: DriftCandidates<KeyOf<C>>,
     /// what commits that failed half-way may have left in force
     unverified: Unverified<KeyOf<C>>,
     /// what is acknowledged was made to follow the kernel's order, and what that leaves to write is not committed yet
@@ -73,7 +73,7 @@ pub struct Engine<C: Compile, K> {
 type KeyOf<C> = <<C as Compile>::Object as Object>::Key;
 type BatchOf<C> = Batch<<C as Compile>::Object>;
 
-/// How far the start has come.
+/// Progress of the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// the kernel half is not prepared
@@ -89,11 +89,11 @@ enum Stage {
 enum Purpose {
     /// differences are an earlier run's
     Adopt,
-    /// differences are somebody else's work
+    /// differences are foreign changes
     Repair,
     /// as a repair, but our own changes have just failed and are left out
     Rescue,
-    /// our own changes met somebody else's: those come first, what else differs is to be looked at again
+    /// own changes conflict with foreign ones: the own ones come first, other differences are compared again later
     Conflict,
 }
 
@@ -115,10 +115,10 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             acked: BTreeMap::new(),
             references: References::default(),
             quarantine: Quarantine::default(),
-            rivals: Rivals::default(),
+            contested_keys: ContestedKeys::default(),
             stage: Stage::New,
             found_base: None,
-            suspects: Suspects::default(),
+            candidates: DriftCandidates::default(),
             unverified: Unverified::default(),
             ahead: false,
             portion: C::PORTION,
@@ -144,7 +144,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         &mut self.kernel
     }
 
-    /// What is in the kernel, per unit.
+    /// The acknowledged state by unit.
     pub fn acked(&self) -> &BTreeMap<UnitId, Acked> {
         &self.acked
     }
@@ -161,7 +161,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
 
     // --- turns
 
-    /// Runs one turn and says what came of it.
+    /// Runs one pass and returns its outcome.
     fn turn(
         &mut self,
         now: Instant,
@@ -179,7 +179,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             }
             Err(error) => {
                 if std::mem::take(&mut self.ahead) {
-                    self.suspects.check(Extent::All, now);
+                    self.candidates.check(Extent::All, now);
                 }
                 outcome.next = Next::RetryAfter(self.retry_after(&error));
                 self.failures += 1;
@@ -212,9 +212,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     }
 
     fn next(&mut self, now: Instant) -> Next {
-        // What is left to a rival as a whole is looked at when his time is over.
-        let suspects = if self.rivals.holds(&None, now) { None } else { self.suspects.wake() };
-        let wakes = [self.kernel.wake(now), self.quarantine.wake(), self.rivals.wake(), suspects];
+        // A table contested as a whole is compared when its pause ends.
+        let candidates = if self.contested_keys.holds(&None, now) { None } else { self.candidates.wake() };
+        let wakes = [self.kernel.wake(now), self.quarantine.wake(), self.contested_keys.wake(), candidates];
         match wakes.into_iter().flatten().min() {
             Some(wake) => Next::RetryAfter(wake.saturating_duration_since(now)),
             None => Next::Idle,
@@ -257,8 +257,8 @@ where
 
     fn repair(&mut self, now: Instant) -> Outcome {
         self.turn(now, |engine, context, outcome| {
-            engine.suspects.check(Extent::All, now);
-            if engine.rivals.holds(&None, now) {
+            engine.candidates.check(Extent::All, now);
+            if engine.contested_keys.holds(&None, now) {
                 // Nothing is compared now, but what is pending is ours.
                 return engine.sync_pending(context, now, outcome);
             }
@@ -272,9 +272,9 @@ where
                 return engine.sync_pending(context, now, outcome);
             }
             // If the plane can't look after the kernel, what is pending goes on all the same.
-            let tended = engine.kernel.tend(now).map(|drift| engine.suspects.touched(drift, now));
+            let tended = engine.kernel.tend(now).map(|drift| engine.candidates.touched(drift, now));
             engine.reclaim(now);
-            // What is pending first: it may be what somebody else has just done, too.
+            // Pending changes first: another proxy may have just made them too.
             let changed = engine.sync_changes(context, now, outcome);
             let purpose = if changed.is_ok() { Purpose::Repair } else { Purpose::Rescue };
             changed.and(engine.mend(context, now, purpose, outcome)).and(tended)
@@ -298,7 +298,7 @@ where
         let mut actual = self.kernel.read_back(&Extent::All)?;
         actual.sort_unstable();
         let Some(context) = self.context.clone() else { return Ok(Batch::default()) };
-        let replaced = self.follow(&actual, None);
+        let replaced = self.adopt_order(&actual, None);
         self.place_pending(&actual, None);
         let group = self.all_changes(&context);
         let batch = self.full_batch(&context, &group, actual, &mut Vec::new());
@@ -314,7 +314,7 @@ where
 
     fn retire(mut self: Box<Self>, served: &mut Vec<Served>) -> Result<usize, CommitError> {
         match self.remove_all(served) {
-            // Somebody else has written meanwhile.
+            // A foreign change came between.
             Err(CommitError::Drifted { .. }) => self.remove_all(served),
             result => result,
         }

@@ -36,7 +36,7 @@ impl<'a, C: Compile> Search<'a, C> {
         Self { compile, missing: keys, asked, unhinted, hints, objects: Vec::new() }
     }
 
-    /// Takes from the missing keys those that the unit wants, and shows their objects.
+    /// Removes the keys that the unit wants from the missing ones, and passes their objects on.
     pub(super) fn look(
         &mut self,
         context: &Context,
@@ -61,7 +61,7 @@ impl<'a, C: Compile> Search<'a, C> {
         found
     }
 
-    /// The keys that no unit wants, once all were looked at.
+    /// The keys that no unit wants, after all units were searched.
     pub(super) fn missing(self) -> HashSet<KeyOf<C>> {
         self.missing
     }

@@ -98,7 +98,7 @@ impl<K: Eq + Hash + Clone> Unverified<K> {
         self.found.insert(id.clone());
     }
 
-    /// True if found objects of waiting units may refer to others that no unit wants.
+    /// True if adopted objects of waiting units may refer to objects that no unit wants.
     pub(super) fn keeps_referred(&self) -> bool {
         !self.found.is_empty()
     }

@@ -1,5 +1,5 @@
-//! A second writer that keeps undoing our work: after three repairs of one object in ten seconds it is left to him for
-//! a while, longer each time.
+//! Contested objects, which another program keeps changing: after three repairs of one object within ten seconds its repair is
+//! paused, longer each time.
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Repairs of each object; `None` stands for everything at once (a flush).
 #[derive(Debug)]
-pub(crate) struct Rivals<K>(HashMap<Option<K>, History>);
+pub(crate) struct ContestedKeys<K>(HashMap<Option<K>, History>);
 
 #[derive(Debug, Default)]
 struct History {
@@ -17,7 +17,7 @@ struct History {
     holds: u32,
 }
 
-/// So many repairs …
+/// The number of repairs that count as a contest …
 const REPAIRS: usize = 3;
 /// … within this time are a fight.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -27,21 +27,21 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// A history without a repair for so long is forgotten.
 const FORGET: Duration = Duration::from_secs(600);
 
-// === impl Rivals ===
+// === impl ContestedKeys ===
 
-impl<K> Default for Rivals<K> {
+impl<K> Default for ContestedKeys<K> {
     fn default() -> Self {
         Self(HashMap::new())
     }
 }
 
-impl<K: Hash + Eq + Clone> Rivals<K> {
-    /// Whether an object is left alone now.
+impl<K: Hash + Eq + Clone> ContestedKeys<K> {
+    /// True if the repair of an object is paused now.
     pub(crate) fn holds(&self, key: &Option<K>, now: Instant) -> bool {
         self.0.get(key).and_then(|history| history.held_until).is_some_and(|until| until > now)
     }
 
-    /// Forgets objects that nobody has touched for long.
+    /// Forgets objects without a repair for a long time.
     pub(crate) fn forget(&mut self, now: Instant) {
         self.0.retain(|_, history| {
             history.held_until.is_some() || history.repairs.back().is_none_or(|at| *at + FORGET > now)
@@ -78,7 +78,7 @@ impl<K: Hash + Eq + Clone> Rivals<K> {
         due
     }
 
-    /// When the next object's time comes.
+    /// Time when the next pause ends.
     pub(crate) fn wake(&self) -> Option<Instant> {
         self.0.values().filter_map(|history| history.held_until).min()
     }
@@ -91,38 +91,38 @@ mod tests {
 
     #[test]
     fn three_repairs_in_ten_seconds_are_a_fight() {
-        let mut rivals = Rivals::default();
+        let mut contested_keys = ContestedKeys::default();
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert!(!rivals.repaired(Some(1), at(0)));
-        assert!(!rivals.repaired(Some(1), at(8)));
-        assert!(!rivals.repaired(Some(2), at(9)));
-        assert!(!rivals.repaired(Some(1), at(11)), "the first is over ten seconds old");
-        assert!(rivals.repaired(Some(1), at(12)));
-        assert!(rivals.holds(&Some(1), at(13)));
-        assert!(!rivals.holds(&Some(2), at(13)));
+        assert!(!contested_keys.repaired(Some(1), at(0)));
+        assert!(!contested_keys.repaired(Some(1), at(8)));
+        assert!(!contested_keys.repaired(Some(2), at(9)));
+        assert!(!contested_keys.repaired(Some(1), at(11)), "the first is over ten seconds old");
+        assert!(contested_keys.repaired(Some(1), at(12)));
+        assert!(contested_keys.holds(&Some(1), at(13)));
+        assert!(!contested_keys.holds(&Some(2), at(13)));
     }
 
     #[test]
     fn a_lasting_fight_is_left_alone_for_longer() {
-        let mut rivals = Rivals::default();
+        let mut contested_keys = ContestedKeys::default();
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         for second in 0..3 {
-            rivals.repaired(Some(1), at(second));
+            contested_keys.repaired(Some(1), at(second));
         }
-        assert_eq!(rivals.due(at(11)), vec![]);
-        assert_eq!(rivals.due(at(12)), vec![Some(1)]);
-        assert!(!rivals.repaired(Some(1), at(12)), "one try");
-        assert!(rivals.repaired(Some(1), at(13)), "undone again");
-        assert_eq!(rivals.wake(), Some(at(33)), "twice as long");
+        assert_eq!(contested_keys.due(at(11)), vec![]);
+        assert_eq!(contested_keys.due(at(12)), vec![Some(1)]);
+        assert!(!contested_keys.repaired(Some(1), at(12)), "one try");
+        assert!(contested_keys.repaired(Some(1), at(13)), "undone again");
+        assert_eq!(contested_keys.wake(), Some(at(33)), "twice as long");
         let mut now = 33;
         for wait in [40, 80, 160, 300, 300, 300, 300] {
-            assert_eq!(rivals.due(at(now)), vec![Some(1)]);
-            assert!(!rivals.repaired(Some(1), at(now)));
-            assert!(rivals.repaired(Some(1), at(now)));
+            assert_eq!(contested_keys.due(at(now)), vec![Some(1)]);
+            assert!(!contested_keys.repaired(Some(1), at(now)));
+            assert!(contested_keys.repaired(Some(1), at(now)));
             now += wait;
-            assert_eq!(rivals.wake(), Some(at(now)), "five minutes at most");
+            assert_eq!(contested_keys.wake(), Some(at(now)), "five minutes at most");
         }
     }
 }

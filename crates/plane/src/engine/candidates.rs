@@ -1,9 +1,9 @@
 //! Foreign changes, until what they left has been compared with the desired state.
 //!
-//! A second proxy of the same node (a rolling update, say) makes the same changes as this engine, a moment earlier or later. What
-//! differs from the acknowledged state right after a change of its is mostly a change that this engine is about to make, too; what still
-//! differs a moment later is damage. No other program makes changes that this engine would make, too: what differs after
-//! those is damage at once, unless the program goes on.
+//! A second proxy of the same node (during a rolling update, for example) makes the same changes as this engine, a moment earlier
+//! or later. A difference right after its commit is mostly a change that this engine is about to make too; a difference that
+//! lasts is drift. Other programs don't make such changes: a difference after their commit is drift at once, unless they go on
+//! committing.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -23,7 +23,7 @@ const LONGEST: Duration = Duration::from_millis(1500);
 
 /// Objects that may be damaged, each with the time of the comparison.
 #[derive(Debug)]
-pub(super) struct Suspects<K> {
+pub(super) struct DriftCandidates<K> {
     keys: HashMap<K, Suspicion>,
     all: Option<Suspicion>,
     /// the last change by a program that is no proxy
@@ -36,15 +36,15 @@ struct Suspicion {
     due: Instant,
 }
 
-// === impl Suspects ===
+// === impl DriftCandidates ===
 
-impl<K> Default for Suspects<K> {
+impl<K> Default for DriftCandidates<K> {
     fn default() -> Self {
         Self { keys: HashMap::new(), all: None, disturbed: None }
     }
 }
 
-impl<K: Hash + Eq + Clone> Suspects<K> {
+impl<K: Hash + Eq + Clone> DriftCandidates<K> {
     /// These were changed just now.
     pub(super) fn touched(&mut self, drift: Drift<K>, now: Instant) {
         if let Some(extent) = drift.by_proxies {
@@ -77,7 +77,7 @@ impl<K: Hash + Eq + Clone> Suspects<K> {
         }
     }
 
-    /// What is to be looked at now.
+    /// The candidates to compare now.
     pub(super) fn due(&self, now: Instant) -> Option<Extent<K>> {
         if self.all.is_some_and(|suspicion| suspicion.due <= now) {
             return Some(Extent::All);
@@ -86,7 +86,7 @@ impl<K: Hash + Eq + Clone> Suspects<K> {
         (!keys.is_empty()).then_some(Extent::Keys(keys))
     }
 
-    /// Whether this is to be looked at, but not yet.
+    /// True if the key is a candidate whose comparison is not due yet.
     pub(super) fn waits(&self, key: &K, now: Instant) -> bool {
         self.keys.get(key).is_some_and(|suspicion| suspicion.due > now)
     }
@@ -96,7 +96,7 @@ impl<K: Hash + Eq + Clone> Suspects<K> {
         self.all.is_some() || !self.keys.is_empty() && keys.any(|key| self.keys.contains_key(&key))
     }
 
-    /// What was due has been looked at, and is as it should be.
+    /// Clears the due candidates after their comparison.
     pub(super) fn clear_due(&mut self, now: Instant) {
         self.keys.retain(|_, suspicion| suspicion.due > now);
     }
@@ -113,7 +113,7 @@ impl<K: Hash + Eq + Clone> Suspects<K> {
         }
     }
 
-    /// When the next look is due.
+    /// Time of the next comparison.
     pub(super) fn wake(&self) -> Option<Instant> {
         self.keys.values().chain(&self.all).map(|suspicion| suspicion.due).min()
     }
@@ -146,9 +146,9 @@ mod tests {
     /// Changes so many milliseconds after the start, and the time of the next comparison after all of them.
     fn wake(changes: impl IntoIterator<Item = (u32, Drift<u8>)>) -> Duration {
         let start = Instant::now();
-        let mut suspects = Suspects::default();
-        changes.into_iter().for_each(|(millis, drift)| suspects.touched(drift, start + millis * MS));
-        suspects.wake().map(|wake| wake - start).unwrap()
+        let mut candidates = DriftCandidates::default();
+        changes.into_iter().for_each(|(millis, drift)| candidates.touched(drift, start + millis * MS));
+        candidates.wake().map(|wake| wake - start).unwrap()
     }
 
     #[test]
@@ -160,16 +160,16 @@ mod tests {
 
     #[test]
     fn other_programs_that_go_on_are_waited_for() {
-        let first = |suspects: &mut Suspects<u8>, start| {
-            suspects.touched(by_others(1), start);
-            suspects.clear_due(start);
-            assert_eq!(suspects.wake(), None);
+        let first = |candidates: &mut DriftCandidates<u8>, start| {
+            candidates.touched(by_others(1), start);
+            candidates.clear_due(start);
+            assert_eq!(candidates.wake(), None);
         };
         for (millis, pause) in [(100, SETTLE), (999, SETTLE), (1000, Duration::ZERO)] {
-            let (start, mut suspects) = (Instant::now(), Suspects::default());
-            first(&mut suspects, start);
-            suspects.touched(by_others(2), start + millis * MS);
-            assert_eq!(suspects.wake(), Some(start + millis * MS + pause), "{millis} ms");
+            let (start, mut candidates) = (Instant::now(), DriftCandidates::default());
+            first(&mut candidates, start);
+            candidates.touched(by_others(2), start + millis * MS);
+            assert_eq!(candidates.wake(), Some(start + millis * MS + pause), "{millis} ms");
         }
     }
 

@@ -1,0 +1,33 @@
+//! Serialises the commits of the engines of one process, so that its own changes can be told from foreign ones.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// The lock on commits of this process, with the state of its listener: changes can be attributed to this process only while
+/// one of its engines writes at a time. The kernel serialises all commits of a network namespace anyway, so it costs no time.
+/// Engines of one process share it.
+#[derive(Debug, Default)]
+pub struct CommitLock<W>(Arc<Mutex<W>>);
+
+impl<W> CommitLock<W> {
+    /// Waits for the lock, held as long as the guard lives. A panic of another holder leaves nothing that a comparison with the
+    /// kernel would not find.
+    pub fn take(&self) -> MutexGuard<'_, W> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the lock if it is free.
+    pub fn try_take(&self) -> Option<MutexGuard<'_, W>> {
+        match self.0.try_lock() {
+            Ok(watch) => Some(watch),
+            Err(TryLockError::Poisoned(watch)) => Some(watch.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+// The shared state need not be cloneable.
+impl<W> Clone for CommitLock<W> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
