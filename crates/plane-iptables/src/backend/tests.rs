@@ -190,7 +190,7 @@ fn the_only_variant_is_used_with_a_warning() {
     let choice = chosen(too_old, &[("iptables-legacy", "-t nat -N ONE")]);
     assert_eq!(choice.backend, Backend::Nft);
     let warning = choice.warning.unwrap();
-    assert!(warning.contains("is of version 1.8.5"), "{warning}");
+    assert!(warning.contains("1.8.5 is too old"), "{warning}");
 }
 
 #[test]

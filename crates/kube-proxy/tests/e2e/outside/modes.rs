@@ -284,7 +284,7 @@ fn rules_that_cannot_be_removed_are_named_and_stay() {
     running.until("a warning of each family", |running| running.log().matches(warning).count() == 2);
     let log = running.log();
     let line = log.lines().find(|line| line.contains(warning)).unwrap();
-    assert!(line.starts_with('W') && line.contains("there is no ip"), "{line}");
+    assert!(line.starts_with('W') && line.contains("not found in PATH"), "{line}");
     assert!(translates(&machine, "nft"));
     running.signal(Signal::KILL);
     // Clean-up doesn't report success either.
@@ -400,7 +400,7 @@ fn a_tool_that_vanishes_is_named_and_waited_for() {
     let mut running = with_tools_of_its_own(&machine);
     let (tool, aside) = (machine.path("tools/iptables-nft-restore"), machine.path("aside"));
     std::fs::rename(&tool, &aside).unwrap();
-    suffers(&machine, &mut running, "nft", "there is no iptables-nft-restore", || {
+    suffers(&machine, &mut running, "nft", "iptables-nft-restore not found in PATH", || {
         std::fs::rename(&aside, &tool).unwrap()
     });
 }
