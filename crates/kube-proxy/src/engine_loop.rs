@@ -113,6 +113,7 @@ impl Loop {
 
     fn run(mut self) {
         self.engine.wake_by(&self.setup.mailbox.waker());
+        self.setup.flows.wake_by(self.setup.mailbox.waker());
         loop {
             let patience = self.agenda.patience(Instant::now());
             match self.setup.mailbox.wait(Some(patience)) {

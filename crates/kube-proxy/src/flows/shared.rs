@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 use std::{mem, thread};
 
@@ -36,6 +37,8 @@ struct Told {
     doubtful: bool,
     /// frontends of foreign rules that were removed; for the next turn
     misled: Vec<Served>,
+    /// wakes the engine's loop for a turn
+    waker: Option<Waker>,
 }
 
 /// Counts beginnings and ends of turns: odd while one is under way.
@@ -78,10 +81,16 @@ impl Shared {
     }
 
     /// Foreign rules with these frontends were removed, which may have translated packets of this family until now: all flows
-    /// are checked after the next turn.
+    /// are checked after the engine's next turn, for which its loop is woken.
     pub fn mislead(&self, family: Family, served: Vec<Served>) {
-        self.lock().of_mut(family).misled.extend(served);
+        let waker = {
+            let mut told = self.lock();
+            let told = told.of_mut(family);
+            told.misled.extend(served);
+            told.waker.clone()
+        };
         self.misled.of(family).store(true, Ordering::Release);
+        waker.iter().for_each(Waker::wake_by_ref);
     }
 
     /// Waits until checks are due and the pace allows them; returns the families.
@@ -147,6 +156,11 @@ impl Witness {
     /// Family of the engine.
     pub fn family(&self) -> Family {
         self.family
+    }
+
+    /// Sets what [`Shared::mislead`] wakes: the engine's loop, which makes a turn then.
+    pub fn wake_by(&self, waker: Waker) {
+        self.shared.lock().of_mut(self.family).waker = Some(waker);
     }
 
     /// Marks the beginning of a turn.

@@ -45,10 +45,14 @@ impl<K> Default for DriftCandidates<K> {
 }
 
 impl<K: Hash + Eq + Clone> DriftCandidates<K> {
-    /// These were changed just now.
+    /// Notes foreign changes, and plans their comparison.
     pub(super) fn touched(&mut self, drift: Drift<K>, now: Instant) {
         if let Some(extent) = drift.by_proxies {
             self.suspect(extent, CONFIRM, now);
+            // One writer's changes come in pieces, and are compared together: rules of one chain that are repaired in pieces would
+            // get another order.
+            let waiting = self.keys.values_mut().filter(|suspicion| suspicion.due > now);
+            waiting.for_each(|suspicion| suspicion.again(CONFIRM, now));
         }
         if let Some(extent) = drift.by_others {
             let is_calm = self.disturbed.is_none_or(|last| now.saturating_duration_since(last) >= CALM);

@@ -5,6 +5,7 @@ use ferry_model::RightFlows;
 use ferry_model::state::{
     Action, Endpoint, Frontend, NodePortAddresses, Pool, PortState, Scope, Snat, SourceRanges, Treatment,
 };
+use ferry_plane::mailbox::{Arrival, Mailbox};
 use ferry_plane::{CommitError, UnitId};
 
 use super::super::testing::Holds;
@@ -104,7 +105,11 @@ fn what_earlier_rules_served_is_told() {
     let adopted = Outcome { unserved: served(UDP), ..outcome(vec![acked(None, Some(&one))]) };
     assert_eq!(told(&adopted, &[&one]), wanted);
     let shared = Arc::new(Shared::default());
+    let (mailbox, receiver) = Mailbox::new();
+    shared.witness(Family::V4).wake_by(receiver.waker());
     shared.mislead(Family::V4, served(UDP));
+    assert_eq!(receiver.wait(Some(Duration::ZERO)), Arrival::Woken, "the turn that reports it comes at once");
+    drop(mailbox);
     assert_eq!(told_of(&shared, &Outcome::default(), &[&one]), wanted);
     // the flows of TCP end by themselves
     let adopted = Outcome { unserved: served(Protocol::Tcp), ..Outcome::default() };
