@@ -1,21 +1,20 @@
 //! Resolves a Service: a pure function from API objects to the desired state of one Service in one IP family.
 
+mod checks;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ferry_api::object::{
-    DEFAULT_AFFINITY_SECONDS, Family, Kind, MAX_AFFINITY_SECONDS, ObjectName, OddField, OddValue, Parsed, Protocol,
-    Service, TrafficPolicy,
-};
+use ferry_api::object::{Family, Kind, ObjectName, Protocol, TrafficPolicy};
 
+use self::checks::{check_addresses, check_odd, check_source_ranges};
 use crate::claims::{Claims, Standing};
 use crate::context::Context;
 use crate::diagnostic::{Cause, Diagnostic, Field, Findings};
 use crate::profile::Profile;
 use crate::select::{Selection, Uses, lingering, select};
 use crate::slices::{PortIndex, Row};
-use crate::sources::{source_ranges, unreadable};
-use crate::special::special;
+use crate::sources::source_ranges;
 use crate::state::{
     Frontend, FrontendAddr, FrontendKind, HealthCheck, MAX_COPIES, MAX_ENDPOINTS, PortState, ServiceState, SourceRanges,
 };
@@ -262,68 +261,6 @@ impl<'a> Resolver<'a> {
     fn sources_of(&self, kind: FrontendKind, selection: &Selection) -> SourceRanges {
         let looked_at = selection.any || self.matrix.profile.filters_sources_before_reject;
         if kind == FrontendKind::LoadBalancer && looked_at { self.sources.clone() } else { SourceRanges::Any }
-    }
-}
-
-/// Reports values that an API server would reject, and their substitutes.
-fn check_odd(odd: &OddValue, findings: &mut Findings<'_>) {
-    let text = &odd.text;
-    let timeout = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
-    let (field, message) = match odd.field {
-        OddField::Type => ("spec.type", format!("{text:?} is no type: taken for ClusterIP")),
-        OddField::SessionAffinity => {
-            ("spec.sessionAffinity", format!("{text:?} is no session affinity: taken for None"))
-        }
-        OddField::NegativeTimeout => {
-            (timeout, format!("{text} is no timeout: {DEFAULT_AFFINITY_SECONDS} seconds are taken"))
-        }
-        OddField::LongTimeout => {
-            (timeout, format!("{text} is too long a timeout: {MAX_AFFINITY_SECONDS} seconds are taken"))
-        }
-        OddField::InternalTrafficPolicy => {
-            ("spec.internalTrafficPolicy", format!("{text:?} is no policy: taken for Cluster"))
-        }
-        OddField::ExternalTrafficPolicy => {
-            ("spec.externalTrafficPolicy", format!("{text:?} is no policy: taken for Cluster"))
-        }
-        OddField::HealthCheckNodePort => {
-            ("spec.healthCheckNodePort", format!("{text} is no port: the service has no health check port"))
-        }
-    };
-    let cause = if odd.field == OddField::LongTimeout { Cause::Excess } else { Cause::Object };
-    findings.add(Field::plain(field), cause, &message);
-}
-
-/// Reports problems of fields that both families read, apart from cluster IPs, source ranges and ports.
-fn check_addresses(service: &Service, findings: &mut Findings<'_>) {
-    let mut check = |field, address: &Parsed<IpAddr>| match address {
-        Ok(address) => {
-            if let Some(what) = special(*address) {
-                findings.add(field, Cause::Special, &format_args!("{address} is {what}: not served"));
-            }
-        }
-        Err(text) => findings.add(field, Cause::Object, &format_args!("{text:?} is no address: not served")),
-    };
-    for (index, address) in service.external_ips.iter().enumerate() {
-        check(Field::at("spec.externalIPs", index, ""), address);
-    }
-    for (index, ingress) in service.ingress.iter().enumerate() {
-        if ingress.proxy_mode && ingress.ip.is_ok() {
-            continue;
-        }
-        check(Field::at("status.loadBalancer.ingress", index, ".ip"), &ingress.ip);
-    }
-    if service.affinity_seconds == Some(0) {
-        let field = Field::plain("spec.sessionAffinityConfig.clientIP.timeoutSeconds");
-        findings.add(field, Cause::Object, &"a memory of 0 seconds: session affinity is off");
-    }
-}
-
-/// Reports source ranges that admit no source. They matter to load balancer addresses only.
-fn check_source_ranges(service: &Service, findings: &mut Findings<'_>) {
-    for (index, text) in unreadable(service) {
-        let field = Field::at("spec.loadBalancerSourceRanges", index, "");
-        findings.add(field, Cause::SourceRange, &format_args!("{text:?} is no range: it lets nobody in"));
     }
 }
 

@@ -12,10 +12,10 @@ use ferry_plane::{Before, Compile, Unit};
 
 use crate::chains::Chains;
 use crate::hint::{self, Hint};
-use crate::names::{ChainName, FixedChain, LOCAL_SLOTS, Pick, PortId, SetName, SourcesId};
-use crate::object::{ElementKey, NftKey, NftObject, NodePortMap, Rules, Value, VipMap};
+use crate::names::{ChainName, FixedChain, LOCAL_SLOTS, Pick, PortId, SetName};
+use crate::object::{ElementKey, NftKey, NftObject, NodePortMap, Value, VipMap};
+use crate::restrictions::{Restriction, Restrictions};
 use crate::shape::{Shape, count, first_of_scope, is_pooled};
-use crate::sources::Ranges;
 use crate::{base, place};
 
 /// Compiler of this mode for one IP family.
@@ -44,19 +44,6 @@ struct PortWriter<'a> {
 struct FrontendKey {
     at: FrontendAddr,
     protocol: Protocol,
-}
-
-/// Cache of the source ranges seen so far, so that those of a Service are merged and hashed once, and not for each frontend.
-#[derive(Default)]
-struct Restrictions(Vec<Restriction>);
-
-/// Source ranges and the rules of the chain that checks them.
-#[derive(Clone)]
-struct Restriction {
-    networks: Arc<[IpNet]>,
-    id: SourcesId,
-    ranges: Ranges,
-    rules: Rules,
 }
 
 // === impl Nftables ===
@@ -325,23 +312,7 @@ fn fill(pool: &Pool, slots: impl Iterator<Item = ElementKey>, out: &mut Vec<NftO
     out.extend(pool.0.iter().zip(slots).map(|(endpoint, key)| NftObject::Element(key, Value::Endpoint(*endpoint))));
 }
 
-// === impl Restrictions ===
-
-impl Restrictions {
-    fn of(&mut self, networks: &Arc<[IpNet]>, chains: &Chains) -> Restriction {
-        let same = |known: &&Restriction| Arc::ptr_eq(&known.networks, networks) || known.networks == *networks;
-        if let Some(known) = self.0.iter().find(same) {
-            return known.clone();
-        }
-        let ranges = Ranges::new(networks);
-        let id = ranges.id();
-        let restriction = Restriction { networks: Arc::clone(networks), id, ranges, rules: chains.restricted(id) };
-        self.0.push(restriction.clone());
-        restriction
-    }
-}
-
-// === impl Place ===
+// === impl FrontendKey ===
 
 impl FrontendKey {
     /// Key of a slot of this frontend.

@@ -50,6 +50,7 @@ mod read;
 #[cfg(feature = "testing")]
 mod refers;
 pub mod render;
+mod restrictions;
 mod retired;
 mod rules;
 mod serves;

@@ -2,6 +2,17 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use ferry_api::object::Family;
+
+/// The name of the thread that drives the engine of a family. The kernel's notifications carry it, so that the commits of
+/// another proxy can be distinguished from those of other programs.
+pub const fn thread_name(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "sync-v4",
+        Family::V6 => "sync-v6",
+    }
+}
+
 /// The lock on commits of this process, with the state of its listener: changes can be attributed to this process only while
 /// one of its engines writes at a time. The kernel serialises all commits of a network namespace anyway, so it costs no time.
 /// Engines of one process share it.

@@ -31,6 +31,7 @@ pub mod layered;
 pub mod mailbox;
 #[cfg(feature = "testing")]
 pub mod memory;
+mod outcome;
 mod quarantine;
 
 use std::collections::BTreeMap;
@@ -39,16 +40,17 @@ use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use ferry_api::object::{Family, Protocol};
+use ferry_api::object::Protocol;
 use ferry_model::{BaseState, Context, FrontendAddr, Packet, Profile, ServiceState, Verdict};
 
 pub use batch::{Batch, Op};
-pub use commit_lock::CommitLock;
+pub use commit_lock::{CommitLock, thread_name};
 pub use drift::{Drift, Extent};
 pub use failure::{Applied, CommitError, CommitFailure, Refusal};
 pub use ferry_api::object::ObjectName;
+pub use outcome::{Acknowledged, Next, Outcome};
 
 /// The grain of change, error and quarantine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -257,66 +259,6 @@ pub trait SyncEngine: Send {
     fn retire(self: Box<Self>, served: &mut Vec<Served>) -> Result<usize, CommitError>;
 }
 
-/// A unit that is in force now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Acknowledged {
-    /// which
-    pub id: UnitId,
-    /// what was in force of it; the same allocation where only what it was compiled with has changed
-    pub before: Option<Arc<Unit>>,
-    /// what is; `None`: gone
-    pub after: Option<Arc<Unit>>,
-}
-
-/// The outcome of one pass of an engine.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    /// units the kernel has acknowledged, also those that changed nothing
-    pub acked: Vec<Acknowledged>,
-    /// frontends of objects that a full sync, or the way back after a failed commit, deleted. Other rules may serve some of
-    /// them; the units in force name their own
-    pub unserved: Vec<Served>,
-    /// units that wait because the kernel refuses them, with the reason
-    pub quarantined: Vec<(UnitId, Arc<CommitError>)>,
-    /// why the turn failed
-    pub error: Option<Arc<CommitError>>,
-    /// objects that were repaired after foreign changes; at most [`Outcome::NAMED`] are named
-    pub repaired: Vec<String>,
-    /// how many objects were mended
-    pub repairs: usize,
-    /// objects that a second writer keeps changing, and that are left to him for a while
-    pub contested: Vec<String>,
-    /// operations committed
-    pub ops: usize,
-    /// whether everything was compared with the kernel
-    pub full: bool,
-    /// true if the pass did any work; false if only the drift check failed (see `error`)
-    pub worked: bool,
-    /// time in the turn
-    pub elapsed: Duration,
-    /// what to do next
-    pub next: Next,
-}
-
-/// The time of an engine's next pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Next {
-    /// when something changes, or the waker is woken
-    #[default]
-    Idle,
-    /// after this time
-    RetryAfter(Duration),
-}
-
-/// The name of the thread that drives the engine of a family. The kernel's notifications carry it, so that the commits of
-/// another proxy can be distinguished from those of other programs.
-pub const fn thread_name(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "sync-v4",
-        Family::V6 => "sync-v6",
-    }
-}
-
 // === impl Before ===
 
 // Derived, these would ask for the same of the objects.
@@ -327,13 +269,6 @@ impl<O> Clone for Before<'_, O> {
 }
 
 impl<O> Copy for Before<'_, O> {}
-
-// === impl Outcome ===
-
-impl Outcome {
-    /// The most objects in [`Outcome::repaired`].
-    pub const NAMED: usize = 16;
-}
 
 // === impl UnitId ===
 

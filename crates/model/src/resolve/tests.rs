@@ -2,11 +2,12 @@ use std::sync::Arc;
 
 use ferry_api::object::{
     AddressType, Conditions, EndpointSlice, EndpointSliceBuilder, Hints, IpNet, KubeObject, LoadBalancerIngress,
-    ServicePort, ServiceType, SlicePort,
+    OddField, OddValue, Service, ServicePort, ServiceType, SlicePort,
 };
 
 use super::*;
 use crate::flows::{RightFlows, flow_rules};
+use crate::special::special;
 use crate::state::{Action, Affinity, Treatment};
 use crate::store::{Event, Store};
 use crate::testing::{

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use ferry_model::Context;
 
+use super::portions::portions;
 use super::{BatchOf, Engine, Purpose, unverified};
 use crate::attempt::{Change, halves, held_back, owners};
 use crate::diff::{Remembered, difference};
@@ -15,25 +16,6 @@ use crate::{
 
 /// Units without resources one after the other after which the whole kernel counts as short of them.
 const MOST_STARVED: usize = 8;
-
-/// True if the group only adds units, and so can be split: no frontend passes from one unit to another.
-pub(super) fn only_adds(group: &[Change]) -> bool {
-    group.iter().all(|change| change.before.is_none())
-}
-
-/// Groups to commit one after the other, the first at the end. Many units that come at once take less memory in portions,
-/// and the first ones serve earlier.
-fn portions(mut group: Vec<Change>, portion: usize) -> Vec<Vec<Change>> {
-    if group.len() <= portion || !only_adds(&group) {
-        return vec![group];
-    }
-    let mut groups = Vec::new();
-    while group.len() > portion {
-        groups.push(group.split_off(group.len() - portion));
-    }
-    groups.push(group);
-    groups
-}
 
 /// The number of a unit's objects that the kernel doesn't hold as desired.
 fn distance<C: Compile>(compile: &C, context: &Context, unit: &Unit, read_back: &[C::Object]) -> usize {

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use ferry_model::Context;
 
-use super::changes::only_adds;
 use super::drift::Scale;
+use super::portions::only_adds;
 use super::{BatchOf, Engine, KeyOf, Purpose, Stage, leave_out, staying};
 use crate::attempt::{Change, halves, owners};
 use crate::diff::difference_showing;

@@ -18,6 +18,7 @@ mod conflict;
 mod drift;
 mod full;
 mod owners;
+mod portions;
 mod unverified;
 
 use std::collections::{BTreeMap, HashSet};

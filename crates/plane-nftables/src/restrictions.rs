@@ -1,0 +1,40 @@
+//! Source ranges of the Service that is being compiled: merged, hashed and turned into rules once.
+
+use std::sync::Arc;
+
+use ferry_api::object::IpNet;
+
+use crate::chains::Chains;
+use crate::names::SourcesId;
+use crate::object::Rules;
+use crate::sources::Ranges;
+
+/// Cache of the source ranges seen so far, so that those of a Service are merged and hashed once, and not for each frontend.
+#[derive(Default)]
+pub(crate) struct Restrictions(Vec<Restriction>);
+
+/// Source ranges and the rules of the chain that checks them.
+#[derive(Clone)]
+pub(crate) struct Restriction {
+    pub(crate) networks: Arc<[IpNet]>,
+    pub(crate) id: SourcesId,
+    pub(crate) ranges: Ranges,
+    pub(crate) rules: Rules,
+}
+
+// === impl Restrictions ===
+
+impl Restrictions {
+    /// The ranges with their id and rules, from the cache if they are known.
+    pub(crate) fn of(&mut self, networks: &Arc<[IpNet]>, chains: &Chains) -> Restriction {
+        let same = |known: &&Restriction| Arc::ptr_eq(&known.networks, networks) || known.networks == *networks;
+        if let Some(known) = self.0.iter().find(same) {
+            return known.clone();
+        }
+        let ranges = Ranges::new(networks);
+        let id = ranges.id();
+        let restriction = Restriction { networks: Arc::clone(networks), id, ranges, rules: chains.restricted(id) };
+        self.0.push(restriction.clone());
+        restriction
+    }
+}
