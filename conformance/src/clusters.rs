@@ -85,31 +85,39 @@ pub fn the_rules_do_what_the_model_decides<M: Mode>() {
     });
 }
 
+/// Histories that once ended otherwise: a deletion that a full sync had left out, since the kernel was short of memory, was no
+/// longer known as this engine's.
+const FOUND: [(u64, usize); 1] = [(9_058_216_212_364_261_364, 28)];
+
 /// With 48 histories, in half of which commits fail half-way; their end states also have the model's verdict on packets.
 pub fn any_history_ends_as_one_full_build_does<M: Mode>() {
+    FOUND.into_iter().for_each(|(seed, moments)| history_ends_as_one_full_build_does::<M>(seed, moments));
     proptest!(config(), |(seed in any::<u64>(), moments in 1..60usize)| {
-        for family in Family::ALL {
-            let mut cluster = Cluster::random(seed);
-            let fails = seed % 2 == 0;
-            let mut random = Random::new(seed);
-            let case = case_of::<M>(&cluster, seed);
-            let mut proxy = fresh::<M>(family, &case, &cluster);
-            for _ in 0..moments {
-                let key = happens(&mut cluster, &mut random);
-                proxy.apply(cluster.event(&key));
-                if fails && random.chance(30) {
-                    proxy.fail_half_way(&mut random);
-                }
-                // Some changes share one transaction.
-                if random.chance(60) {
-                    proxy.sync();
-                }
-            }
-            let found = proxy.settle();
-            prop_assert_eq!(found, fresh::<M>(family, &case, &cluster).settle());
-            the_rules_do_what_is_decided(&proxy, &case, &proxy.engine.objects(), 300, &mut random);
-        }
+        history_ends_as_one_full_build_does::<M>(seed, moments);
     });
+}
+
+fn history_ends_as_one_full_build_does<M: Mode>(seed: u64, moments: usize) {
+    for family in Family::ALL {
+        let mut cluster = Cluster::random(seed);
+        let fails = seed.is_multiple_of(2);
+        let mut random = Random::new(seed);
+        let case = case_of::<M>(&cluster, seed);
+        let mut proxy = fresh::<M>(family, &case, &cluster);
+        for _ in 0..moments {
+            let key = happens(&mut cluster, &mut random);
+            proxy.apply(cluster.event(&key));
+            if fails && random.chance(30) {
+                proxy.fail_half_way(&mut random);
+            }
+            // Some changes share one transaction.
+            if random.chance(60) {
+                proxy.sync();
+            }
+        }
+        assert_eq!(proxy.settle(), fresh::<M>(family, &case, &cluster).settle());
+        the_rules_do_what_is_decided(&proxy, &case, &proxy.engine.objects(), 300, &mut random);
+    }
 }
 
 fn config() -> ProptestConfig {

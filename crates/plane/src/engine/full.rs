@@ -58,7 +58,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             match self.commit(&batch, outcome) {
                 Ok(()) => {
                     self.count_repairs(foreign.into_iter().collect(), &staying, Scale::Everything, now, outcome);
-                    self.unverified.clear();
+                    self.unverified.retain(&later);
                     self.adopt(context, &group, spare, outcome);
                     self.candidates.found(None, later, now);
                     return if postponed.is_empty() && !more {

@@ -86,6 +86,13 @@ impl<K: Eq + Hash + Clone> Unverified<K> {
         self.all = false;
     }
 
+    /// Everything but these objects has been read back, and is as acknowledged.
+    pub(super) fn retain(&mut self, left: &HashSet<K>) {
+        self.keys.retain(|key| left.contains(key));
+        self.created.retain(|key| left.contains(key));
+        self.all = false;
+    }
+
     /// The unit has no acknowledged state any more.
     pub(super) fn demoted(&mut self, id: &UnitId) {
         if !self.is_empty() {
