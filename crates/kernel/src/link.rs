@@ -50,7 +50,7 @@ impl AddressMonitor {
     /// Starts to listen, to all devices but those of these names: changes from here on are seen.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open(ignored: &[&str]) -> io::Result<Self> {
         let notifications = Notifications::open(NETLINK_ROUTE)?;
         notifications.join(RTNLGRP_IPV4_IFADDR)?;
@@ -128,7 +128,7 @@ fn device_of(payload: &[u8]) -> Option<u32> {
 /// those of the devices of these names.
 ///
 /// # Errors
-/// What the system says; `Interrupted` if addresses kept changing while the kernel listed them.
+/// The system's error; `Interrupted` if addresses kept changing while the kernel listed them.
 pub fn addresses(ignored: &[&str]) -> io::Result<Vec<LocalAddress>> {
     let request = AddressMessage::default();
     let listed = Session::open(NETLINK_ROUTE)?
@@ -158,7 +158,7 @@ fn indexes<'a>(names: impl Iterator<Item = &'a str>) -> io::Result<BTreeSet<u32>
 /// Brings an interface up.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn raise(index: u32) -> io::Result<()> {
     let mut request = LinkMessage::default();
     request.header.index = index;

@@ -37,14 +37,14 @@ use crate::source::Sink;
 use crate::threads::{STACK_BYTES, ThreadEnds, Threads};
 use crate::{core, planes, platform, version};
 
-/// What to run.
+/// The inputs of a run.
 #[derive(Debug)]
 pub struct Plan {
     /// the mode
     pub plane: Plane,
     /// valid, with all defaults
     pub config: KubeProxyConfiguration,
-    /// what the configuration says about traffic
+    /// the settings of the configuration that affect traffic
     pub settings: Settings,
     /// where /healthz and /livez are served
     pub healthz: SocketAddr,
@@ -87,7 +87,7 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     let eligible = Arc::new(AtomicBool::new(node == NodeFacts::Local));
     let reports = Reports::default();
 
-    // From the far end to the near one, so that everybody has somebody to talk to.
+    // From the far end to the near one, so that each part finds its receiver.
     let epoch = Instant::now();
     let pulses: Vec<(Family, Arc<Pulse>)> =
         families.iter().map(|family| (*family, Arc::new(Pulse::new(epoch)))).collect();
@@ -197,7 +197,7 @@ fn start_engine(
     Ok(Seat::new(family, sender, Arc::clone(pulse)))
 }
 
-/// The cleaner of the connection table, and where engines tell it what they did.
+/// Starts the conntrack cleaner; returns the state through which engines report to it.
 fn start_flows(replies: ReplyOwner, metrics: &Arc<Metrics>, threads: &Threads) -> anyhow::Result<Arc<Shared>> {
     let flows = Arc::new(Shared::default());
     let cleaner = Cleaner::new(Arc::clone(&flows), Arc::clone(metrics), planes::devices(), replies);
@@ -245,7 +245,7 @@ async fn edges(
     }
 }
 
-/// Passes on what the engines and the core tell.
+/// Passes on the reports of the engines and the core.
 async fn follow(inbox: SharedInbox, mut service_health: ServiceHealth, mut handover: Handover) -> Infallible {
     loop {
         tokio::select! {

@@ -30,10 +30,10 @@ use crate::health::Pulse;
 use crate::input::Input;
 use crate::report::Changes;
 
-/// What the core is made with.
+/// The inputs of the core.
 #[derive(Debug)]
 pub struct Setup {
-    /// what the configuration says about traffic
+    /// the settings of the configuration that affect traffic
     pub settings: Settings,
     /// what the mode can express
     pub profile: Profile,
@@ -47,13 +47,13 @@ pub struct Setup {
     pub changes: Changes,
     /// whether load balancers may send to this node, for health
     pub eligible: Arc<AtomicBool>,
-    /// told what whoever looks at a Service should know
+    /// writes Events about Services
     pub recorder: Recorder,
     /// whether an earlier run's rules send packets of some service anywhere
     pub in_use: fn(Family) -> io::Result<bool>,
 }
 
-/// Where the facts about our Node come from.
+/// Source of the facts about this node's Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeFacts {
     /// the source, or else the machine itself
@@ -62,12 +62,12 @@ pub enum NodeFacts {
     Cluster(NodeWait),
 }
 
-/// What has to be there for a start won't come.
+/// A precondition of the start can't be met any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NeverReady(String);
 
-/// Where one family's changes go.
+/// The receiver of one family's changes.
 #[derive(Debug)]
 pub struct Seat {
     family: Family,
@@ -96,7 +96,7 @@ pub struct Core {
     in_use: fn(Family) -> io::Result<bool>,
     /// files that could not be read once since the start
     unreadable: usize,
-    /// it has been said that nothing is handed over because of them
+    /// the hold-back of the first hand-over because of them has been logged
     held_back: bool,
     /// everything was handed over once
     started: bool,
@@ -109,7 +109,7 @@ pub struct Core {
     readdressed: bool,
     /// a slice came that belongs to no service
     orphaned: bool,
-    /// it has been said that there are too many objects
+    /// the excess of objects has been logged
     overfull: bool,
 }
 
@@ -145,7 +145,7 @@ impl Seat {
 // === impl Core ===
 
 impl Core {
-    /// A core that knows nothing yet.
+    /// A core without objects.
     pub fn new(setup: Setup) -> Self {
         let name = &setup.settings.node_name;
         let (stand_in, wait) = match setup.node {
@@ -176,7 +176,7 @@ impl Core {
         }
     }
 
-    /// Whether nothing was handed over yet.
+    /// True before the first hand-over.
     fn is_starting(&self) -> bool {
         !self.started
     }
@@ -228,9 +228,8 @@ impl Core {
         self.dirty.merge(dirty);
     }
 
-    /// Decides about everything that is dirty and hands it over; nothing, until the initial lists are complete and
-    /// no rules in the kernel could belong to a file that has not been read yet. Says when to decide again even if
-    /// nothing comes.
+    /// Resolves everything dirty and hands it over; nothing, until the initial lists are complete and no rules in the kernel
+    /// could belong to an unread file. Returns the time of the next call in case no input comes before.
     pub fn decide(&mut self) -> Result<Option<Instant>, NeverReady> {
         if self.orphaned {
             self.orphaned = false;
@@ -256,7 +255,7 @@ impl Core {
         Ok(None)
     }
 
-    /// Whether load balancers may send to this node: never to one that the cluster doesn't know.
+    /// Notes if load balancers may send to this node: not to one without a Node object in the cluster.
     fn note_eligibility(&self) {
         let eligible = match self.store.node() {
             Some(node) => !node.deleting && !node.to_be_deleted,
@@ -282,9 +281,9 @@ impl Core {
         self.hand_over(&fresh, (&dirty.services, &redefined), base_dirty);
     }
 
-    /// Whether the first hand-over has to wait. It would remove the rules of objects that an earlier run had read from
-    /// a file that is broken now; with nothing serving there is nothing to lose. Meanwhile the change counts as queued,
-    /// so that the families are unhealthy after a while.
+    /// True if the first hand-over has to wait: it would remove the rules of objects that an earlier run had read from a file
+    /// that is malformed now. Without rules that serve there is nothing to lose. Meanwhile the change counts as queued, so that
+    /// the families become unhealthy after a while.
     fn hold_back(&mut self) -> bool {
         let holds = self.unreadable > 0 && any_in_use(self.in_use, &self.seats);
         if holds && !self.held_back {
@@ -381,7 +380,7 @@ impl Core {
     }
 }
 
-/// Whether an earlier run's rules serve in one of the families.
+/// True if an earlier run's rules serve in one of the families.
 fn any_in_use(in_use: fn(Family) -> io::Result<bool>, seats: &[Seat]) -> bool {
     seats.iter().any(|seat| {
         in_use(seat.family).unwrap_or_else(|error| {
@@ -391,7 +390,7 @@ fn any_in_use(in_use: fn(Family) -> io::Result<bool>, seats: &[Seat]) -> bool {
     })
 }
 
-/// Whether one of the families serves it.
+/// True if one of the families serves it.
 fn is_served(objects: &ServiceObjects<'_>, families: &[Family]) -> bool {
     objects.service.is_some_and(|service| families.iter().any(|family| serves(service, *family)))
 }
@@ -410,7 +409,7 @@ impl Seat {
     }
 }
 
-/// Whether the internal, the external policy of the service is Local and counts.
+/// True for the internal, and for the external policy of the service if it is Local and applies.
 fn local_policies(objects: &ServiceObjects<'_>) -> [bool; 2] {
     use ferry_api::object::{ServiceType, TrafficPolicy};
     let Some(service) = objects.service else { return [false; 2] };

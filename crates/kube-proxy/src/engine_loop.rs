@@ -15,7 +15,7 @@ use crate::flows::Witness;
 use crate::health::Pulse;
 use crate::report::{Report, Reports, Turn};
 
-/// How often everything is compared with the kernel, whatever notifications say.
+/// Interval of full syncs, whatever the notifications.
 const FULL: Duration = Duration::from_secs(60 * 60);
 /// A minSyncPeriod up to this, upstream's default, is no limit to turns that take microseconds.
 const UNLIMITED: Duration = Duration::from_secs(1);
@@ -26,10 +26,10 @@ const SLOW: Duration = Duration::from_millis(10);
 const BURST: u32 = 5;
 /// The first turn, and one with so many units, leaves memory behind that is worth giving back.
 const LARGE: usize = 2048;
-/// What others still hold of it after such a turn is free so much later.
+/// Delay after such a pass until other threads have released their part of the memory.
 const LITTER: Duration = Duration::from_millis(250);
 
-/// What the loop of one engine needs.
+/// The inputs of the loop of one engine.
 #[derive(Debug)]
 pub struct Setup {
     /// the engine's family
@@ -60,7 +60,7 @@ struct Loop {
     first: bool,
 }
 
-/// When to do what.
+/// The times of the next steps.
 #[derive(Debug)]
 struct Agenda {
     /// least time between two syncs
@@ -86,7 +86,7 @@ struct Agenda {
     trim: Option<Instant>,
 }
 
-/// What is due.
+/// The step that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Sync,
@@ -170,7 +170,7 @@ impl Loop {
         } else if synced && self.setup.mailbox.waiting().is_none() {
             self.setup.pulse.update(now);
         }
-        // That what failed works again is news, even if there is nothing to do.
+        // A recovery is reported, even without work.
         let recovered = std::mem::replace(&mut self.unfinished, bad) && !bad;
         if !outcome.worked && outcome.error.is_none() && step != Step::Sync && !recovered {
             return;
@@ -223,7 +223,7 @@ impl Agenda {
         }
     }
 
-    /// How long nothing is due.
+    /// Time until the next step.
     fn patience(&self, now: Instant) -> Duration {
         let others = [self.sync, self.tend, self.trim];
         others.into_iter().flatten().fold(self.repair, Instant::min).saturating_duration_since(now)

@@ -37,7 +37,7 @@ struct Look {
     domains: Vec<RuleDomain>,
     /// nothing was left there once
     cleared: BTreeSet<&'static str>,
-    /// the failures that were said last
+    /// the failures that were logged last
     said: BTreeMap<&'static str, String>,
     /// rules were removed, by this look or by attempts before it that failed half way
     removed: bool,
@@ -49,7 +49,7 @@ struct Look {
     pause: Duration,
 }
 
-/// What came of one domain.
+/// The result for one domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
@@ -63,7 +63,7 @@ enum Found {
 const STACK_BYTES: usize = 1024 * 1024;
 /// After a failure, doubling up to the longest.
 const RETRY: Duration = Duration::from_secs(1);
-/// From one look to the next where nothing is left, doubling while somebody else goes on writing.
+/// Interval of checks once nothing is left, doubling while another program goes on writing.
 const AGAIN: Duration = Duration::from_secs(60);
 const LONGEST: Duration = Duration::from_secs(300);
 
@@ -86,7 +86,7 @@ impl Handover {
         }
     }
 
-    /// Removes all rules of a family that is switched off, of all modes: nobody would keep them up to date.
+    /// Removes all rules of a family that is switched off, of all modes: they would become stale.
     pub fn abandon(&mut self, family: Family) {
         if self.begun.insert(family) {
             self.begin(Look::new(family, planes::domains().collect()));
@@ -152,7 +152,7 @@ impl Look {
             let found: Vec<Found> = self.domains.clone().into_iter().map(|domain| self.at(domain)).collect();
             self.pause = pause(&found, self.pause);
             if found.iter().any(|found| *found != Found::Nothing) {
-                // What was read may have been large.
+                // The read rules may have been large.
                 ferry_kernel::memory::trim();
             }
             // Without a receiver the program is ending.
@@ -177,7 +177,7 @@ impl Look {
         found
     }
 
-    /// Says what is new.
+    /// Logs news.
     fn tell(&mut self, domain: RuleDomain, result: Result<usize, RetireError>) -> Found {
         let (family, RuleDomain { mode, name: domain, .. }) = (self.family, domain);
         let error = match result {
@@ -225,7 +225,7 @@ impl Look {
     }
 }
 
-/// How long to wait after a look with these results, if before it was so long.
+/// The pause after a check with these results; `before` is the last one.
 fn pause(found: &[Found], before: Duration) -> Duration {
     let (least, goes_on) =
         if found.contains(&Found::Kept) { (RETRY, true) } else { (AGAIN, found.contains(&Found::Returned)) };

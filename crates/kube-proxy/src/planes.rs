@@ -1,4 +1,4 @@
-//! Every mode of this build, and the rule domains of each: the only place that tells modes apart. A mode is a file below.
+//! All modes of this build, and the rule domains of each: the only place that distinguishes modes. A mode is a file below.
 
 mod iptables;
 mod nftables;
@@ -15,7 +15,7 @@ use crate::metrics::Row;
 use crate::metrics::mode::Register;
 use crate::threads::Threads;
 
-/// What came of opening the engine of one family.
+/// The result of opening the engine of one family.
 pub type Opened = (Family, Result<Box<dyn SyncEngine>, CommitError>);
 
 /// A mode of this build, a row of [`PLANES`].
@@ -41,20 +41,20 @@ pub struct Plane {
 /// The name of the thread that waits for foreign changes and wakes the engines.
 const LISTENER: &str = "listener";
 
-/// What a mode is opened with.
+/// The inputs of a mode.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
     /// those that the kernel has
     pub families: &'a [Family],
     /// valid, with all defaults: a mode reads its own section
     pub config: &'a KubeProxyConfiguration,
-    /// what the configuration says about traffic, the same for every mode
+    /// the settings of the configuration that affect traffic, the same for every mode
     pub settings: &'a Settings,
     /// starts what a mode runs beside its engines, such as a relay
     pub threads: &'a Threads,
 }
 
-/// What runs a mode.
+/// The engines of a mode.
 pub struct Engines {
     /// those of all families that were asked for, ready to work. Where the machine lacks something, the error names it
     pub families: Vec<Opened>,
@@ -87,14 +87,14 @@ pub enum RetireError {
     Failed(#[source] anyhow::Error),
 }
 
-/// What became of what this mode left in places that somebody else has taken over.
+/// The result for leftovers of this mode in places that another program has taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leftovers {
     /// nothing of this mode is there
     None,
-    /// nobody has taken over: it is in use
+    /// no other program has taken over: the rules are in use
     InUse,
-    /// who takes over this mode's rules knows all of them
+    /// another proxy of this mode manages all of them
     Adopted,
     /// so many objects are gone
     Removed(usize),
@@ -114,10 +114,10 @@ pub const PLANES: &[Plane] = &[iptables::PLANE, nftables::PLANE];
 // === impl RuleDomain ===
 
 impl RuleDomain {
-    /// Removes all rules of one family from it, whoever wrote them; returns the number of objects.
+    /// Removes all rules of one family from it, whichever program wrote them; returns the number of objects.
     ///
     /// # Errors
-    /// When some may be left. What they served is added to `served` all the same, since some may be gone.
+    /// If some may be left. Their frontends are added to `served` all the same, since some may be gone.
     pub fn retire(&self, family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
         (self.retire)(family, served)
     }
@@ -129,7 +129,7 @@ impl Plane {
     /// The configured mode; a blank one is upstream's default, iptables.
     ///
     /// # Errors
-    /// When this build hasn't got it.
+    /// If this build lacks it.
     pub fn of(config: &KubeProxyConfiguration) -> Result<Self, NoPlane> {
         let mode = if config.mode.is_empty() { MODE_IPTABLES } else { &config.mode };
         let plane = PLANES.iter().find(|plane| plane.mode == mode);
@@ -139,15 +139,15 @@ impl Plane {
     /// Opens the engines of all families.
     ///
     /// # Errors
-    /// What no family can go on with.
+    /// If no family can be opened.
     pub fn engines(&self, opening: &Opening<'_>) -> anyhow::Result<Engines> {
         (self.open)(opening)
     }
 
-    /// Deletes what this mode left of its own in places that somebody else has taken over.
+    /// Deletes leftovers of this mode in places that another program has taken over.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn remove_leftovers(&self, family: Family) -> io::Result<Leftovers> {
         (self.remove_leftovers)(family)
     }
@@ -163,11 +163,11 @@ pub fn devices() -> Vec<&'static str> {
     PLANES.iter().flat_map(|plane| plane.devices).copied().collect()
 }
 
-/// Whether rules of some mode, of an earlier run or another program, send packets of some service anywhere in this family.
-/// Changes nothing.
+/// True if rules of some mode, of an earlier run or another program, forward packets of some service in this family. Changes
+/// nothing.
 ///
 /// # Errors
-/// When it isn't known.
+/// If it can't be determined.
 pub fn in_use(family: Family) -> io::Result<bool> {
     let mut unknown = None;
     for plane in PLANES {

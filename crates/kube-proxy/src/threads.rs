@@ -34,7 +34,7 @@ impl Threads {
     /// Starts a thread with a stack of so many bytes. The system shows 15 bytes of its name.
     ///
     /// # Errors
-    /// When the system has none left.
+    /// If the system has none left.
     pub fn spawn(
         &self,
         name: &'static str,
@@ -53,7 +53,7 @@ impl Threads {
         Ok(())
     }
 
-    /// Ends the program with this error, which says more than that a thread has ended.
+    /// Ends the program with this error, which is more specific than the end of a thread.
     pub fn fail(&self, error: anyhow::Error) {
         // Without a receiver the program is ending anyway.
         let _ = self.0.send(error);

@@ -1,5 +1,5 @@
-//! Which variant of the tool to use: that of the kubelet and of everybody else here, or else packets meet two rule sets
-//! that know nothing of each other. One choice for both families.
+//! Chooses the variant of the tool: that of the kubelet and of the other programs of this machine, since otherwise packets would
+//! traverse two independent rule sets. One choice for both families.
 
 use std::cmp::Ordering;
 use std::io;
@@ -12,7 +12,7 @@ use crate::names;
 /// Chains that the kubelet makes in mangle, in the variant that the node uses, better hints first.
 const HINTS: [&str; 2] = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
 
-/// Which variant, and why.
+/// The variant, and the reason for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// the variant
@@ -23,12 +23,12 @@ pub struct Choice {
     pub warning: Option<String>,
 }
 
-/// What the kernel has in one variant's tables.
+/// The contents of one variant's tables.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     /// which of [`HINTS`]
     hint: Option<usize>,
-    /// somebody has chains or rules there
+    /// there are chains or rules of some program
     used: bool,
 }
 
@@ -79,11 +79,11 @@ pub fn choose_in(environment: &Environment) -> Result<Choice, Failure> {
     Ok(Choice { backend: used, why, warning })
 }
 
-/// Whether there may be rules of this mode in a variant's tables. Runs no tool and makes no table. In those of nft, chains with
-/// names of ours are looked for; of the legacy variant it is only known that somebody has chains or rules.
+/// True if there may be rules of this mode in a variant's tables. Runs no tool and creates no table. In those of nft, it searches
+/// for chains with this mode's names; of the legacy variant it is only known that there are chains or rules of some program.
 ///
 /// # Errors
-/// What the system says; `PermissionDenied` without `CAP_NET_ADMIN`.
+/// The system's error; `PermissionDenied` without `CAP_NET_ADMIN`.
 pub fn holds(backend: Backend, family: Family) -> io::Result<bool> {
     let ours = |chain: &nft::Chain| ChainName::new(&chain.name).is_some_and(|name| names::is_ours(chain.table, name));
     match backend {
@@ -99,7 +99,7 @@ fn other(backend: Backend) -> Backend {
     }
 }
 
-/// Where the better hint is.
+/// The variant with the better hint.
 fn by_hint(seen: [Seen; 2]) -> Option<(Backend, String)> {
     let hints = Backend::ALL.into_iter().zip(seen).filter_map(|(backend, seen)| Some((seen.hint?, backend)));
     let mut hints: Vec<_> = hints.collect();
@@ -115,7 +115,7 @@ fn by_hint(seen: [Seen; 2]) -> Option<(Backend, String)> {
     }
 }
 
-/// Where more rules are; nobody counts if only one has any, or if one could not be used anyway.
+/// The variant with more rules; they are not counted if only one has any, or if one is unusable anyway.
 fn by_rules(environment: &Environment, seen: [Seen; 2]) -> Result<Option<(Backend, String)>, Failure> {
     let [nft, legacy] = seen.map(|seen| seen.used);
     Ok(match (nft, legacy) {
@@ -134,7 +134,7 @@ fn by_rules(environment: &Environment, seen: [Seen; 2]) -> Result<Option<(Backen
     })
 }
 
-/// Chains and rules that somebody has made, in both families; none where no tool can show them.
+/// The number of chains and rules of any program, in both families; none if no tool can list them.
 fn count(environment: &Environment, backend: Backend) -> Result<usize, Failure> {
     let mut count = 0;
     for family in Family::ALL {
@@ -204,7 +204,7 @@ fn unreadable(error: io::Error) -> Failure {
     }
 }
 
-/// Whether legacy tables hold more than they do when they are made: the policy of each of their own chains, and an end.
+/// True if legacy tables hold more than new ones, which have the policy of each built-in chain and an end.
 fn legacy_used(family: Family) -> io::Result<bool> {
     for table in Table::ALL {
         if legacy::info(family, table)?.is_some_and(|info| info.entries > legacy::empty(table)) {

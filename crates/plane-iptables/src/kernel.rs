@@ -48,7 +48,7 @@ impl IptablesKernel {
         Self { tool, variant, counters, knowledge: Knowledge::START, wrote: false, edits: true }
     }
 
-    /// What its runs have come to.
+    /// Counters of its runs.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
@@ -93,7 +93,7 @@ impl IptablesKernel {
             self.note_changes()?;
             let found = self.variant.chains(&self.tool, &chains).map_err(of_failure)?;
             if let Some(known) = self.knowledge.known() {
-                // What differs in these chains and was not asked for would look as it should from now on.
+                // Differences in these chains that were not requested would be hidden from now on.
                 let differing = drift::differing(&known.mirror, &found, &chains);
                 known.renew(&chains, found.mirror, differing, keys);
             }
@@ -139,7 +139,7 @@ impl IptablesKernel {
         }
     }
 
-    /// What others may have changed.
+    /// Foreign changes.
     fn drift(&mut self) -> Result<Drift<IptKey>, CommitError> {
         if self.knowledge.report() {
             return Ok(Drift::by_proxies(Extent::All));
@@ -150,8 +150,8 @@ impl IptablesKernel {
             return Ok(Drift::by_proxies(Extent::All));
         }
         let (tool, variant) = (&self.tool, &self.variant);
-        // To read everything would show once more that nobody can look into the chains of services, and they would be
-        // written anew without end, each time unnoticed by anybody.
+        // A full read would find the chains of services unreadable once more, and they would be rewritten without end, each time
+        // unnoticed.
         let lost = if touched.unheard { variant.lost(tool, &known.mirror) } else { Ok(Vec::new()) };
         let looked = lost.and_then(|lost| {
             if touched.unheard {
@@ -177,7 +177,7 @@ impl Kernel<IptObject> for IptablesKernel {
     fn prepare(&mut self) -> Result<(), CommitError> {
         let tried = [Table::Nat, Table::Filter].map(|table| self.tool.try_table(table).map_err(of_failure));
         let listens = self.variant.listen().map_err(of_io);
-        // What may pass by shows at the first use.
+        // A temporary error is reported at the first use.
         let unusable = |result| match result {
             Err(error @ CommitError::Unusable(_)) => Some(error),
             Err(_) | Ok(()) => None,

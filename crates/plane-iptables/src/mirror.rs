@@ -25,12 +25,12 @@ pub(crate) struct Mirror {
     sizes: [Size; Table::ALL.len()],
 }
 
-/// What is remembered of the rules of a chain that is one unit's.
+/// Digest of the rules of a chain of one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Content {
     /// how many
     rules: u32,
-    /// half of a hash: chains of other rules are told apart but for one in four milliards
+    /// 32-bit content hash; the probability of a collision is about 2⁻³²
     hash: u32,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct SharedChain {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lines(Box<str>);
 
-/// How much of a table is ours.
+/// The size of our part of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size {
     /// chains that we have made
@@ -55,7 +55,7 @@ pub(crate) struct Size {
     pub(crate) rules: usize,
 }
 
-/// What may be done with a chain.
+/// The kind of a chain, which decides about its deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// one unit's: written whole, or edited by position if it is long
@@ -133,7 +133,7 @@ impl Lines {
         self.0.split('\n').filter(|line| !line.is_empty())
     }
 
-    /// How many.
+    /// Their number.
     pub(crate) fn count(&self) -> usize {
         self.iter().count()
     }
@@ -163,7 +163,7 @@ impl SharedChain {
         &self.owned
     }
 
-    /// How many rules there are.
+    /// The number of rules.
     pub(crate) fn rules(&self) -> usize {
         self.rules
     }
@@ -185,17 +185,17 @@ impl SharedChain {
 // === impl Mirror ===
 
 impl Mirror {
-    /// How much of this table is ours.
+    /// The size of our part of this table.
     pub(crate) fn size(&self, table: Table) -> Size {
         self.sizes.get(at(table)).copied().unwrap_or_default()
     }
 
-    /// How many chains of endpoints there are.
+    /// The number of endpoint chains.
     pub(crate) fn endpoints(&self) -> usize {
         self.endpoints
     }
 
-    /// Whether there is a chain of one unit, and with how many rules.
+    /// The number of rules of a unit's chain; `None` without the chain.
     pub(crate) fn chain(&self, id: ChainId) -> Option<usize> {
         self.chains.get(&id).map(|content| content.count())
     }
@@ -344,7 +344,7 @@ impl Mirror {
     }
 }
 
-/// Where a table stands in an array of all.
+/// The index of a table in an array of all.
 pub(crate) fn at(table: Table) -> usize {
     match table {
         Table::Mangle => 0,

@@ -74,8 +74,8 @@ impl Refusal<'_> {
         }
     }
 
-    /// The kernel also refuses jumps to a rule that is invalid in the hook, whoever owns that rule. So rules that jump are not
-    /// blamed; if there are no others, the culprit is unknown.
+    /// The kernel also rejects jumps to a rule that is invalid in the hook, whichever unit owns that rule. So rules that jump are
+    /// not blamed; if there are no others, the culprit is unknown.
     fn refused(&self, item: Item) -> CommitError {
         let adds = |line: &str| line.starts_with("-A ") || line.starts_with("-I ");
         let others = self.lines.iter().filter(|line| self.script.line(**line).is_some_and(adds));

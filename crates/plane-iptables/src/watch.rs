@@ -1,8 +1,9 @@
 //! Foreign changes to our tables, by chain.
 //!
 //! In the nft variant one listener for the whole process is notified of every change in the network namespace. Our own runs are
-//! told apart by the generation, since the tool's sockets aren't known beforehand. A large run is made with the subscription suspended.
-//! Who made a change isn't told apart: other proxies use the same tool, and whoever changes rules by hand does so by several commands.
+//! recognised by the generation, since the tool's sockets aren't known beforehand. A large run is made with the subscription
+//! suspended. The writers of foreign changes are not distinguished: other proxies use the same tool, and changes by hand consist of
+//! several commands.
 //!
 //! The legacy variant has no notifications. The number and size of a table's entries are read four times a second, and a table in which they
 //! differ from before is read. Changes that alter neither are found by reading all tables, once a minute.
@@ -24,11 +25,11 @@ use crate::object::ChainId;
 /// From so many lines on, a run is made with the subscription suspended.
 const QUIET_LINES: usize = 1000;
 
-/// How often the sizes of legacy tables are read.
+/// Interval of reading the sizes of legacy tables.
 pub(crate) const LOOK: Duration = Duration::from_millis(250);
-/// How often all legacy tables are read, at most,
+/// Shortest interval of reading all legacy tables,
 const READ_ALL: Duration = Duration::from_secs(60);
-/// and how many times longer than that takes nobody does so again.
+/// and that interval as a multiple of the duration of a read.
 const READ_ALL_REST: u32 = 600;
 /// The same of tables that others have changed.
 const READ_REST: u32 = 10;
@@ -52,14 +53,14 @@ pub struct Watch {
 #[derive(Debug, Default)]
 struct Foreign(PerFamily<Heard>);
 
-/// What others changed in one family's tables.
+/// Foreign changes of one family's tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
     /// chains, or what is in them
     pub(crate) chains: BTreeSet<ChainId>,
     /// or anything else
     pub(crate) everything: bool,
-    /// somebody committed something while nobody listened here
+    /// a foreign commit came while the subscription was suspended
     pub(crate) unheard: bool,
 }
 
@@ -74,7 +75,7 @@ pub(crate) struct LegacyWatch {
     some: Reading,
 }
 
-/// When tables were read last, and how long that took.
+/// Time and duration of the last read of tables.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reading {
     at: Option<Instant>,
@@ -86,7 +87,7 @@ type Sizes = [Option<Info>; Table::ALL.len()];
 // === impl Heard ===
 
 impl Heard {
-    /// Adds what was heard later.
+    /// Adds later changes.
     pub(crate) fn merge(&mut self, later: Self) {
         self.everything |= later.everything;
         self.unheard |= later.unheard;
@@ -133,8 +134,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Runs the tool with so many lines. Its changes aren't foreign if it committed as many transactions as `commits` says; `None`
-    /// if that isn't known.
+    /// Runs the tool with so many lines. Its changes aren't foreign if it committed as many transactions as `commits` returns;
+    /// `None` if unknown.
     pub(crate) fn around<T>(
         &mut self,
         lines: usize,
@@ -274,7 +275,7 @@ impl LegacyWatch {
         Ok(())
     }
 
-    /// Of these tables, those that others have changed and that nobody has read since; they are read now.
+    /// Takes those of these tables that have foreign changes since their last read; the caller reads them now.
     pub(crate) fn take(&mut self, of: &BTreeSet<Table>) -> BTreeSet<Table> {
         let taken = &self.suspected & of;
         self.suspected.retain(|table| !of.contains(table));
@@ -315,14 +316,14 @@ impl LegacyWatch {
 // === impl Reading ===
 
 impl Reading {
-    /// Whether so much time has gone by, and so many times what it took.
+    /// True if both the time and the multiple of the read's duration have passed.
     fn is_over(self, least: Duration, rest: u32, now: Instant) -> bool {
         let wait = least.max(self.took.saturating_mul(rest));
         self.at.and_then(|at| now.checked_duration_since(at)).is_none_or(|since| since >= wait)
     }
 }
 
-/// How many entries of each table are ours.
+/// The number of our entries in each table.
 pub(crate) fn all_entries(mirror: &Mirror) -> [i64; 3] {
     Table::ALL.map(|table| entries(mirror, table))
 }

@@ -11,7 +11,7 @@ use super::Transport;
 /// Receive buffer for one datagram: dumps fill at most 32 KiB, a single large object may need more.
 const RECEIVE_BYTES: usize = 64 * 1024;
 
-/// Where a message's header has the port id: after length, type, flags and sequence number.
+/// Offset of the port id in a message's header: after length, type, flags and sequence number.
 const PORT_ID_AT: u32 = 12;
 
 /// A bound netlink socket with extended acknowledgements enabled. Never blocks: the kernel answers within the `send` call, so

@@ -1,13 +1,13 @@
-//! Tells foreign changes of nf_tables from those of this process, by the sender of a notification or by the generation.
+//! Distinguishes foreign changes of nf_tables from those of this process, by the sender of a notification or by the generation.
 //!
 //! The generation moves by one with each commit in the network namespace. If it has moved by as many as a change of our own
 //! has committed, no other process committed meanwhile.
 //!
 //! While any process listens, each element and rule of a commit costs the committing process an event: 220,000 elements take ten
-//! times as long. So large changes are made with the subscription suspended ([`Accounting::Quiet`]), and the generation tells afterwards whether
-//! something was missed.
+//! times as long. So large changes are made with the subscription suspended ([`Accounting::Quiet`]), and the generation shows
+//! afterwards if a change was missed.
 //!
-//! Notifications of own sockets are dropped by the kernel, so that they wake nobody. The end of a transaction names the process that
+//! The kernel drops notifications of own sockets, so that they cause no wake-up. The end of a transaction names the process that
 //! committed it.
 
 use std::collections::BTreeSet;
@@ -113,7 +113,7 @@ impl<C: ForeignChanges> Listener<C> {
         }
     }
 
-    /// What waits for notifications; subscribes if need be.
+    /// A handle that waits for notifications; subscribes if need be.
     ///
     /// # Errors
     /// As [`Listener::join`].
@@ -179,7 +179,7 @@ impl<C: ForeignChanges> Listener<C> {
             monitor.leave()?;
         }
         read(monitor, &self.own, &mut self.transaction, &mut self.changes)?;
-        // Its end may not be notified, or not be told from that of the own change.
+        // Its end may not be notified, or not be distinguishable from that of the own change.
         if let Some((_, unfinished)) = self.transaction.take() {
             self.changes.merge(unfinished);
         }
@@ -205,7 +205,7 @@ impl<C: ForeignChanges> Listener<C> {
     }
 }
 
-/// Where the kernel can't filter, own notifications are told apart when they are read.
+/// If the kernel can't filter, own notifications are recognised when they are read.
 fn ignore(monitor: &mut Monitor, own: &BTreeSet<u32>) {
     let _ = monitor.ignore(own);
 }

@@ -9,7 +9,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use super::{Notice, decode_events, wire};
 use crate::netlink::{Notifications, Overrun};
 
-/// What the monitor keeps unread at most. Each of the kernel's datagrams counts with its overhead.
+/// Receive buffer of the monitor in bytes. Each of the kernel's datagrams counts with its overhead.
 const RECEIVE_BYTES: usize = 4 << 20;
 
 /// A listener to the changes of all tables in a network namespace. It has not joined when it is opened.
@@ -27,7 +27,7 @@ impl Monitor {
     /// Opens the listener in the network namespace of this thread.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open() -> io::Result<Self> {
         let notifications = Notifications::open(NETLINK_NETFILTER)?;
         notifications.set_receive_buffer(RECEIVE_BYTES)?;
@@ -37,7 +37,7 @@ impl Monitor {
     /// Sets how many bytes of unread notifications the kernel keeps, overhead included, before it reports an overrun.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn set_receive_buffer(&mut self, bytes: usize) -> io::Result<()> {
         self.notifications.set_receive_buffer(bytes)
     }
@@ -45,7 +45,7 @@ impl Monitor {
     /// Starts to listen. Changes from here on are seen.
     ///
     /// # Errors
-    /// What the system says; `EPERM` without `CAP_NET_ADMIN`.
+    /// The system's error; `EPERM` without `CAP_NET_ADMIN`.
     pub fn join(&mut self) -> io::Result<()> {
         self.notifications.join(wire::GROUP)
     }
@@ -53,7 +53,7 @@ impl Monitor {
     /// Stops listening. What had been notified by then can still be read.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn leave(&mut self) -> io::Result<()> {
         self.notifications.leave(wire::GROUP)
     }
@@ -74,7 +74,7 @@ impl Monitor {
     /// Reads all that is there, without waiting. A notification that cannot be decoded counts as lost.
     ///
     /// # Errors
-    /// What the system says, an overrun excepted.
+    /// The system's error, except for an overrun.
     pub fn read(&mut self, each: &mut dyn FnMut(Notice)) -> io::Result<Overrun> {
         self.notifications.read(&mut |datagram| decode_events(datagram, each))
     }

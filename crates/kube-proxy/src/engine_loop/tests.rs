@@ -7,7 +7,7 @@ use super::*;
 use crate::flows::Shared;
 use crate::flows::testing::Holds;
 
-/// A loop that was told of nothing yet, and what it tells.
+/// A loop without input, and its reports.
 fn quiet(now: Instant) -> (Loop, Reports) {
     let reports = Reports::default();
     let told = reports.clone();
@@ -39,7 +39,7 @@ fn a_base_that_is_taken_later_is_healthy_then() {
     assert_eq!(alone.setup.pulse.waiting(after(11)), None);
 }
 
-/// Somebody flushes our rules while they can't be written, and nothing changes that would be handed over.
+/// Another program flushes the rules while they can't be written, and no change is handed over.
 #[test]
 fn what_cannot_be_looked_after_is_unhealthy_until_it_can() {
     let start = Instant::now();
@@ -129,7 +129,7 @@ fn the_syncs_of_a_stream_of_changes_are_paced_and_a_few_are_not() {
     let start = Instant::now();
     let after = |millis| start + Duration::from_millis(millis);
     let (took, interval) = (Duration::from_millis(8), Duration::from_millis(500));
-    // When so many syncs begin if there is something to sync all the time.
+    // Start times of so many syncs under endless changes.
     let starts = |agenda: &mut Agenda, mut now: Instant, worked: bool, count: usize| {
         let mut starts = Vec::new();
         for _ in 0..count {
@@ -174,7 +174,7 @@ fn a_slow_turn_is_followed_by_a_pause() {
     agenda.done(Step::Sync, &took(5_000), start);
     agenda.offered(start);
     assert_eq!(agenda.sync, Some(start + UNLIMITED / 2));
-    // Who comes later than that doesn't wait.
+    // A later change doesn't wait.
     let mut agenda = Agenda::new(UNLIMITED, false, start);
     agenda.done(Step::Sync, &took(100), start);
     let later = start + Duration::from_millis(250);

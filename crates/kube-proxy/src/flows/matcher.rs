@@ -43,7 +43,7 @@ struct Rule {
     patient: bool,
 }
 
-/// Which flows to a frontend are right.
+/// The valid flows of a frontend.
 #[derive(Clone, Debug)]
 enum Right {
     /// as the model decides

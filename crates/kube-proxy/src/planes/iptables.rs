@@ -35,7 +35,7 @@ pub(super) const PLANE: Plane = Plane {
 const NFT: RuleDomain = RuleDomain { mode: MODE_IPTABLES, name: "iptables-nft", retire: retire_nft };
 /// Those of the legacy variant.
 const LEGACY: RuleDomain = RuleDomain { mode: MODE_IPTABLES, name: "iptables-legacy", retire: retire_legacy };
-/// Whether packets of 127.0.0.1 may be led elsewhere.
+/// The sysctl that allows routing of packets from and to 127.0.0.1.
 const ROUTE_LOCALNET: &str = "net.ipv4.conf.all.route_localnet";
 
 /// The variant, what rules may ask for, and the turn, which all engines of this process share.
@@ -60,7 +60,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         counts_invalid: counts(names::INVALID_DROPPED),
         counts_localhost: localhost && counts(names::LOCALHOST_ACCEPTED),
         drops_invalid: !is_liberal(),
-        // Whoever has set it, an earlier run perhaps.
+        // An earlier run may have set it.
         guards_loopback: sysctl::read(ROUTE_LOCALNET).is_ok_and(|value| value == "1"),
         // Each family has tables of its own.
         lacks_mangle: false,
@@ -97,7 +97,7 @@ fn retire_legacy(family: Family, served: &mut Vec<Served>) -> Result<usize, Reti
     retire((family, served), Backend::Legacy, "there are rules, whose they are only the tool can tell")
 }
 
-/// Where there is nothing, no tool is missed, and none makes tables.
+/// Without rules in a variant, no tool is required, and none creates tables.
 fn retire(
     (family, served): (Family, &mut Vec<Served>),
     backend: Backend,
@@ -145,7 +145,7 @@ fn find(family: Family, backend: Backend) -> Result<Tool, Failure> {
     Ok(tool)
 }
 
-/// Whether the kernel has no such table. One that can't be tried for another reason, which may pass, counts as there.
+/// True if the kernel has no such table. A table that can't be checked for a temporary reason counts as present.
 fn lacks(tool: &Tool, table: Table) -> bool {
     match tool.try_table(table) {
         Err(error @ Failure::NoTable { .. }) => {
@@ -156,7 +156,7 @@ fn lacks(tool: &Tool, table: Table) -> bool {
     }
 }
 
-/// Whether the configuration wants node ports on 127.0.0.1.
+/// True if node ports on 127.0.0.1 are configured.
 fn serves_localhost(settings: &Settings) -> bool {
     settings.localhost_node_ports
         && match &settings.node_port_addresses {
@@ -172,7 +172,7 @@ fn contains_localhost(cidr: &IpNet) -> bool {
     cidr.contains(&IpAddr::from(Ipv4Addr::LOCALHOST))
 }
 
-/// Whether the parameter that this needs is set, or can be set once the guard of loopback stands.
+/// Fails unless the required sysctl is set, or can be set once the loopback guard is in force.
 fn may_route_localhost() -> anyhow::Result<()> {
     let there = sysctl::read(ROUTE_LOCALNET).with_context(|| format!("reading {ROUTE_LOCALNET}"))?;
     if there == "1" {
@@ -187,7 +187,7 @@ fn may_route_localhost() -> anyhow::Result<()> {
     })
 }
 
-/// Whether this counter of the kernel counts, from now on at the latest.
+/// True if this counter exists in the kernel, created if need be.
 fn counts(name: &str) -> bool {
     match nfacct::create(name) {
         Ok(()) => true,
@@ -206,7 +206,7 @@ fn is_liberal() -> bool {
     liberal
 }
 
-/// What the metrics show.
+/// Reads the values of the metrics.
 fn read(counters: &[(Family, Arc<Counters>)], features: Features) -> IptablesCounts {
     let of_family = |(family, counters): &(Family, Arc<Counters>)| {
         let tables = [Table::Filter, Table::Nat];
@@ -221,7 +221,7 @@ fn read(counters: &[(Family, Arc<Counters>)], features: Features) -> IptablesCou
         };
         (*family, counts)
     };
-    // One that somebody has deleted has no value.
+    // A counter that another program has deleted has no value.
     let packets = |counts: bool, name| counts.then(|| nfacct::packets(name).ok().flatten()).flatten();
     IptablesCounts {
         families: counters.iter().map(of_family).collect(),

@@ -31,7 +31,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     let turn = CommitTurn::default();
     let open = |family| -> Result<Box<dyn SyncEngine>, CommitError> {
         let mut engine = engine(family, &turn)?;
-        // What the machine lacks should show at once.
+        // Missing kernel features are reported at the start.
         engine.kernel_mut().prepare()?;
         Ok(Box::new(engine))
     };
@@ -54,7 +54,7 @@ fn retire(family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError
     let engine = engine(family, &CommitTurn::default());
     let result = engine.and_then(|engine| SyncEngine::retire(Box::new(engine), served));
     result.map_err(|error| match &error {
-        // What can't be used at all holds no rules; what may not be touched may be there all the same.
+        // A missing subsystem holds no rules; without permission they may exist all the same.
         CommitError::Unusable(cause) if cause.kind() != io::ErrorKind::PermissionDenied => {
             RetireError::Absent(anyhow::Error::msg(error))
         }

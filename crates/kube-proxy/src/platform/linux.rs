@@ -23,7 +23,7 @@ const SETTLE: Duration = Duration::from_millis(20);
 const OPEN_FILES: u64 = 65_536;
 /// Of open files, or a quarter of them where they are few.
 const RESERVE: u64 = 256;
-/// Where it isn't 0, a TCP packet outside of its connection's window is right all the same.
+/// With a value other than 0, TCP packets outside of their connection's window count as valid.
 pub const TCP_BE_LIBERAL: &str = "net.netfilter.nf_conntrack_tcp_be_liberal";
 /// Before listening to changes is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -39,11 +39,11 @@ pub fn machine_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Waits until the first process of a container is asked to end, and says with which exit code. Any other process is ended by
-/// the signal itself; the kernel spares the first one of a namespace unless it asks for the signal.
+/// Waits for a termination signal to the first process of a container, and returns the exit code. Any other process is ended
+/// by the signal itself; the kernel spares the first one of a namespace unless it handles the signal.
 ///
 /// # Errors
-/// When the system doesn't let it ask.
+/// If the signals can't be handled.
 pub async fn asked_to_end() -> io::Result<i32> {
     if std::process::id() != 1 {
         return std::future::pending().await;
@@ -65,7 +65,7 @@ pub fn addresses(own_devices: &[&str]) -> io::Result<Vec<IpAddr>> {
     Ok(addresses)
 }
 
-/// Tells the core about every change from `known` on, until the core ends.
+/// Sends the core every change from `known` on, until the core ends.
 pub fn follow_addresses(mut known: Vec<IpAddr>, own_devices: &[&str], core: &SyncSender<Input>) {
     loop {
         if let Err(error) = follow(&mut known, own_devices, core) {
@@ -98,7 +98,7 @@ fn follow(known: &mut Vec<IpAddr>, own_devices: &[&str], core: &SyncSender<Input
     }
 }
 
-/// Fails, and says what to do, if this process may not change the network.
+/// Fails with advice if this process may not change the network.
 pub fn require_net_admin() -> anyhow::Result<()> {
     if !capability::net_admin()? {
         bail!("the capability CAP_NET_ADMIN is missing: run as root, or give it to the unit or container");
@@ -117,13 +117,13 @@ pub fn set_oom_score(score: i32) {
 /// Sets what conntrack.tcpBeLiberal asks for, unless it is set.
 ///
 /// # Errors
-/// When it can't be set.
+/// If it can't be set.
 pub fn track_liberally() -> anyhow::Result<()> {
     if sysctl::read(TCP_BE_LIBERAL).is_ok_and(|value| value == "1") {
         return Ok(());
     }
     let written = sysctl::write(TCP_BE_LIBERAL, "1").or_else(|error| match error.kind() {
-        // Nobody has needed connection tracking yet. Whoever asks it something has it loaded.
+        // Connection tracking is not loaded yet; a query loads it.
         io::ErrorKind::NotFound => {
             let nothing =
                 conntrack::Filter { family: Family::V4, protocol: 0, destination: None, port: None, unanswered: false };

@@ -67,7 +67,7 @@ impl Folder {
         self
     }
 
-    /// Runs the tool, as somebody else.
+    /// Runs the tool, as another program.
     fn run(&self, program: &str, arguments: &str) {
         let mut command = Command::new(program);
         command.env("XTABLES_LOCKFILE", self.0.join("lock")).args(arguments.split(' '));

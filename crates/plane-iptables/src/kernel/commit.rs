@@ -50,7 +50,7 @@ impl Written {
         Self::Part { stuck: progress.stuck_in(&batch), batch }
     }
 
-    /// What is in force of a batch, and the chains that are empty and could not be removed; `None`: nothing, or that isn't known.
+    /// The part of a batch that is in force, and the empty chains that could not be removed; `None`: nothing, or unknown.
     fn in_force<'a>(&'a self, whole: &'a Batch<IptObject>) -> Option<(&'a Batch<IptObject>, &'a BTreeSet<ChainId>)> {
         match self {
             Self::All { stuck } => Some((whole, stuck)),
@@ -88,7 +88,7 @@ impl IptablesKernel {
         let plan = Plan::new(self.family(), self.tool.backend(), batch, &known.mirror, self.edits);
         let edited = plan.has_edits();
         let (mut result, written) = self.write_plan(&plan, known.fresh);
-        // A failed edit is foreign drift or a rejected rule: the next try, without edits, tells which.
+        // A failed edit is drift or a rejected rule: the next attempt, without edits, finds out.
         self.edits = result.is_ok() || self.edits && !edited;
         let before = all_entries(&known.mirror);
         if let Some((batch, stuck)) = written.in_force(batch) {

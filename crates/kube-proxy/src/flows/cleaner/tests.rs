@@ -159,7 +159,7 @@ fn flows_to_an_endpoint_that_returns_while_they_are_removed_stay() {
     assert_eq!((deleted, table.left().len()), (AT_ONCE, 2 * AT_ONCE));
 }
 
-/// The same with a turn that has committed, but not told yet.
+/// The same with a pass that has committed, but not reported yet.
 #[test]
 fn a_turn_that_has_not_told_yet_is_waited_for() {
     let shared = Arc::new(Shared::default());

@@ -225,7 +225,7 @@ fn what_is_wrong_is_within_the_filter() {
     }
 }
 
-/// What had the address before is no matter: packets to it find the node port now.
+/// The earlier owner of the address doesn't matter: packets to it match the node port now.
 #[test]
 fn an_address_that_nobody_serves_leaves_its_flows_to_the_node_port() {
     let all = [

@@ -59,7 +59,7 @@ fn outcome(acked: Vec<Acknowledged>) -> Outcome {
     Outcome { acked, ..Outcome::default() }
 }
 
-/// What is taken after such a turn: frontends, and how many endpoints each may lead to.
+/// The rules taken after such a pass: frontends, each with its number of endpoints.
 fn told(outcome: &Outcome, units: &[&Arc<Unit>]) -> Vec<(FrontendAddr, usize)> {
     told_of(&Arc::new(Shared::default()), outcome, units)
 }
@@ -91,7 +91,7 @@ fn an_endpoint_that_goes_is_told() {
 
 const UDP: Protocol = Protocol::Udp;
 
-/// Rules were adopted, or another proxy's removed: of what nobody serves now, what was translated goes.
+/// Rules were adopted, or another proxy's removed: translated flows of frontends without a service go.
 #[test]
 fn what_earlier_rules_served_is_told() {
     let (here, gone, port) = (vip(1, 53), vip(2, 53), node_port(30053));
