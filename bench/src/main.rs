@@ -15,6 +15,7 @@
 mod api;
 mod fleet;
 mod flows;
+mod neighbour;
 mod objects;
 mod pipeline;
 mod process;

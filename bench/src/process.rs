@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use ferry_api::object::Family;
-use ferry_kernel::nft::{Batch, Socket};
+use ferry_kernel::nft::Socket;
 
+use crate::neighbour::Neighbour;
 use crate::objects;
 use crate::stats::{memory_mib, process_cpu, tasks_cpu};
 
@@ -48,7 +48,7 @@ pub(crate) fn run(services: usize) -> anyhow::Result<()> {
         memory_mib(&id, "VmHWM")?
     );
     println!("idle                                         {:8.3} % of a core", proxy.share(IDLE, || Ok(()))?);
-    let mut neighbour = Neighbour { socket: Socket::open()?, count: 0 };
+    let mut neighbour = Neighbour::open()?;
     let noisy = proxy.share(IDLE, || neighbour.commit())?;
     println!("beside a neighbour with {NOISE} commits a second    {noisy:8.3} % of a core");
     drop(proxy);
@@ -160,21 +160,4 @@ pub(crate) fn metrics() -> anyhow::Result<String> {
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     Ok(text)
-}
-
-/// Another user of nf_tables in the same network namespace.
-struct Neighbour {
-    socket: Socket,
-    count: u32,
-}
-
-impl Neighbour {
-    fn commit(&mut self) -> anyhow::Result<()> {
-        self.count += 1;
-        let table = format!("neighbour-{}", self.count % 2);
-        let mut batch = Batch::new(Family::V4, &table);
-        batch.add_table(None);
-        batch.delete_table();
-        self.socket.commit(batch).map(|_| ()).map_err(|failure| anyhow::anyhow!("{failure}"))
-    }
 }

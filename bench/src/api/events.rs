@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use ferry_api::object::Family;
 use ferry_kernel::iptables::Backend;
-use ferry_kernel::nft::{Batch, Socket};
+use ferry_kernel::nft::Socket;
 use ferry_lab::Mode;
 
 use super::proxy::{Program, Proxy};
 use super::site::{Site, Workload};
+use crate::neighbour::Neighbour;
 use crate::stats;
 
 /// How long idle time, and a neighbour, are watched.
@@ -52,7 +53,7 @@ pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
         }
         std::thread::sleep(STEADY);
         watch("idle", &proxy, || Ok(()))?;
-        let mut neighbour = Neighbour { socket: Socket::open()?, count: 0 };
+        let mut neighbour = Neighbour::open()?;
         let name = format!("beside a neighbour with {NOISE} commits a second");
         watch(&name, &proxy, || neighbour.commit())?;
         if mode.backend == Some(Backend::Legacy) {
@@ -168,21 +169,4 @@ fn of_iptables() -> Vec<Damage> {
         damage("the rules of a chain deleted", "-w 5 -t nat -F KUBE-POSTROUTING", "KUBE-POSTROUTING"),
         everything,
     ]
-}
-
-/// Somebody else who works in the same network namespace.
-struct Neighbour {
-    socket: Socket,
-    count: u32,
-}
-
-impl Neighbour {
-    fn commit(&mut self) -> anyhow::Result<()> {
-        self.count += 1;
-        let table = format!("neighbour-{}", self.count % 2);
-        let mut batch = Batch::new(Family::V4, &table);
-        batch.add_table(None);
-        batch.delete_table();
-        self.socket.commit(batch).map(|_| ()).map_err(|failure| anyhow::anyhow!("{failure}"))
-    }
 }
