@@ -321,7 +321,7 @@ impl Core {
         base_dirty: bool,
     ) {
         // Every service of a family depends on its context. What is gone is dirty anyway.
-        let others = self.store.service_names().filter(|_| !fresh.is_empty());
+        let others = (!fresh.is_empty()).then(|| self.store.service_names()).into_iter().flatten();
         let names: BTreeSet<ObjectName> = others.chain(dirty).cloned().collect();
         let families: Vec<Family> = self.seats.iter().map(|seat| seat.family).collect();
         let mut said: BTreeMap<&ObjectName, Vec<Diagnostic>> = BTreeMap::new();
