@@ -1,7 +1,10 @@
 //! loadBalancerSourceRanges.
 
+use std::time::Duration;
+
 use ferry_lab::lab::{client_address, external_ip};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::stage::until;
 use ferry_lab::{Checks, Family, Manifests, Place, Protocol, Service, Source};
 
 use crate::support::stage;
@@ -69,7 +72,7 @@ fn a_load_balancer_serves_its_source_ranges_only() {
             let everybody = outside.ask(protocol, balancer(25), OFTEN);
             checks.served(&what("ranges with everybody"), &everybody, &EVERYWHERE, Source::Masqueraded);
         }
-        let tally = outside.patience(std::time::Duration::from_millis(400)).tcp(balancer(22), 1);
+        let tally = outside.patience(Duration::from_millis(400)).tcp(balancer(22), 1);
         match family {
             Family::V4 => checks.silent("ranges of this family", &tally),
             Family::V6 => checks.that(tally.all_answered(), || format!("ranges of the other family only: {tally}")),
@@ -117,6 +120,10 @@ fn the_node_reaches_a_load_balancer_address_that_is_its_own() {
         for address in &bound {
             stage.node().sh("ip", &["addr", "add", address, "dev", "lo"]);
         }
+        // the kernel makes an address valid a little later, and chooses another source until then
+        until("the addresses are valid", Duration::from_secs(5), || {
+            stage.node().sh("ip", &["-6", "addr", "show", "dev", "lo", "tentative"]).is_empty()
+        });
         let node = stage.lab.from(Place::Node);
         let allowed = node.tcp(at_external_ip(family, 123), OFTEN);
         let denied = node.silence(Protocol::Tcp, at_external_ip(family, 121));
