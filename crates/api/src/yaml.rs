@@ -1,4 +1,5 @@
-//! Shared by configuration files and manifests: documents of a YAML stream, limits of the parser, places of errors.
+//! YAML for configuration files and manifests: splits a stream into documents, limits the parser, and locates and words its
+//! errors.
 
 use serde_saphyr::{Budget, DefaultMessageFormatter, DuplicateKeyPolicy, Error, MessageFormatter as _, Options};
 
@@ -10,16 +11,16 @@ const REPLAYED: usize = 100_000;
 pub struct Chunk<'a> {
     /// its text, from its `---` on
     pub text: &'a str,
-    /// how many lines of the stream stand before it
+    /// number of lines of the stream before it
     pub lines_before: usize,
 }
 
-/// An error of a document, with its place.
+/// An error of a document, with its line and column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// 1-based line and column within the stream, where known
     pub place: Option<(usize, usize)>,
-    /// what is wrong, without the place
+    /// the message, without line and column
     pub message: String,
 }
 

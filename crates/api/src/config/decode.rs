@@ -1,5 +1,5 @@
-//! From the text of a configuration file to a [`KubeProxyConfiguration`]: strictly where upstream ends, leniently where
-//! upstream goes on with a warning.
+//! Decodes a configuration file to a [`KubeProxyConfiguration`]: returns an error where upstream exits, and warnings where
+//! upstream continues with a warning.
 
 use serde_saphyr::DuplicateKeyPolicy;
 
@@ -10,7 +10,7 @@ use super::tree::{Duplicate, Node, Value};
 use super::types::KubeProxyConfiguration;
 use crate::yaml::{self, Chunk};
 
-/// The one version of the configuration there is.
+/// The only version of the configuration.
 const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 /// Its kind.
 const KIND: &str = "KubeProxyConfiguration";
@@ -27,11 +27,11 @@ const QUOTED: usize = 200;
 pub struct Decoded {
     /// the configuration, with the API's defaults applied
     pub config: KubeProxyConfiguration,
-    /// why strict decoding failed, in upstream's words: unknown fields and repeated keys
+    /// the error of strict decoding, with upstream's text: unknown fields and repeated keys
     pub strict_error: Option<String>,
-    /// what else is odd and not fatal: unknown feature gates, settings that this build doesn't read
+    /// other problems that aren't fatal: unknown feature gates, settings that this build doesn't read
     pub warnings: Vec<String>,
-    /// how many documents follow the first; upstream ignores them
+    /// number of documents after the first; upstream ignores them
     pub other_documents: usize,
 }
 

@@ -1,5 +1,5 @@
-//! The defaults of a KubeProxyConfiguration: those of the API, which every decoded file gets, and those of the
-//! platform, which upstream applies later, at start-up.
+//! Applies the defaults of a KubeProxyConfiguration: those of the API to every decoded file, those of the platform at start-up,
+//! as upstream does.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

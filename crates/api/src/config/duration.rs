@@ -1,4 +1,4 @@
-//! Go's durations, as configuration files and flags write them: `1h30m`, `1.5s`, `0s`.
+//! Parses and prints durations in Go's format, which configuration files and flags use: `1h30m`, `1.5s`, `0s`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Why a configuration file can't be used.
+//! The error type of configuration files: decoding errors and locked feature gates.
 
 use thiserror::Error;
 
@@ -16,7 +16,7 @@ pub enum DecodeError {
         /// what is wrong
         message: String,
     },
-    /// a feature gate that can't be set to this value any more
+    /// a feature gate that is locked to the other value
     #[error("cannot set feature gate {name} to {value}, feature is locked to {locked}")]
     Gate {
         /// the gate

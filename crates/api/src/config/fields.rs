@@ -1,5 +1,5 @@
 //! Maps a document's fields to the configuration. Each function names the fields of one section; others are unknown and only
-//! reported, a wrong type is an error in the words of Go's JSON decoder.
+//! reported, a wrong type is an error with the text of Go's JSON decoder.
 
 use std::collections::BTreeMap;
 

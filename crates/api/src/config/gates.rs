@@ -1,4 +1,4 @@
-//! Feature gates: which names mean something to a kube-proxy, and which can no longer be changed.
+//! Checks feature gates: the gates of upstream 1.36 that affect a kube-proxy, with their maturity; some are locked.
 
 use std::collections::BTreeMap;
 
@@ -37,16 +37,15 @@ const GATES: &[(&str, Stage)] = &[
 ];
 
 impl KubeProxyConfiguration {
-    /// Looks at the feature gates where they didn't come from a file, which [`decode()`](super::decode()) has done for
-    /// its own: what there is to warn of, or the first gate that can't be set to this value any more.
+    /// Checks feature gates that come from flags; [`decode()`](super::decode()) checks those of a file itself. Returns the
+    /// warnings, or the first gate that is locked to the other value.
     pub fn check_feature_gates(&self) -> Result<Vec<String>, DecodeError> {
         check(&self.feature_gates)
     }
 }
 
-/// Looks at the gates of a configuration, in the order of their names: the warnings, or the first one that is locked to the
-/// other value. A name that means nothing here is only a warning (upstream ends): files that are in use carry gates of
-/// long ago.
+/// Checks the gates of a configuration in the order of their names: returns the warnings, or the first gate that is locked to
+/// the other value. An unknown name is only a warning (upstream exits), since files in use contain gates of old releases.
 pub(super) fn check(gates: &BTreeMap<String, bool>) -> Result<Vec<String>, DecodeError> {
     let mut warnings = Vec::new();
     for (name, &value) in gates {

@@ -1,9 +1,9 @@
 //! KubeProxyConfiguration v1alpha1 as a whole: its fields, their defaults, decoding and validation.
 //!
-//! A program goes through four steps, as upstream does: [`decode()`] reads a file and applies the API's defaults,
-//! [`KubeProxyConfiguration::apply_platform_defaults`] those of Linux, [`KubeProxyConfiguration::validate`] checks, and
-//! [`KubeProxyConfiguration::effective`] answers for the settings that exist once per mode.
-//! [`KubeProxyConfiguration::to_yaml`] goes the other way.
+//! There are four steps, as in upstream: [`decode()`] decodes a file and applies the API's defaults,
+//! [`KubeProxyConfiguration::apply_platform_defaults`] applies those of Linux, [`KubeProxyConfiguration::validate`] checks, and
+//! [`KubeProxyConfiguration::effective`] returns the configured mode's values of settings that exist once per mode.
+//! [`KubeProxyConfiguration::to_yaml`] encodes a configuration.
 
 mod decode;
 mod default;

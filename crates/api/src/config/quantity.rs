@@ -1,4 +1,4 @@
-//! Kubernetes' quantities (`512`, `1Ki`, `1.5M`), as far as a buffer size needs them.
+//! Parses and normalises Kubernetes' quantities (`512`, `1Ki`, `1.5M`), as far as the size of the log buffer needs them.
 
 /// The powers of a thousand, from -3 on.
 const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];

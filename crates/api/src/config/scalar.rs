@@ -1,5 +1,5 @@
-//! Texts as scalars of YAML, in the style that Go's YAML library gives them: plain where that reads as the same text
-//! again, quoted or as a block otherwise, folded at 80 columns.
+//! Writes strings as YAML scalars in the style of Go's YAML library: plain if a parser reads back the same string, otherwise
+//! quoted or as a block; folded at 80 columns.
 
 #[cfg(test)]
 mod tests;

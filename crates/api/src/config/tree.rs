@@ -1,12 +1,12 @@
-//! A configuration document as a tree of values that know their places, repeated keys included. Configuration files
-//! are small, and a tree lets all that is unknown in one be named at once.
+//! A configuration document as a tree of values with line and column, repeated keys included. Configuration files are small, and
+//! with a tree all unknown fields can be reported at once.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-/// A value and where it stands.
+/// A value with its line and column.
 pub(super) type Node = Spanned<Value>;
 
 /// A value of YAML, its plain texts resolved by the rules of YAML 1.1 (`yes` is a boolean).

@@ -1,7 +1,7 @@
-//! KubeProxyConfiguration, `kubeproxy.config.k8s.io/v1alpha1`, as upstream 1.36 has it: every field, in Rust's names.
+//! The types of KubeProxyConfiguration, `kubeproxy.config.k8s.io/v1alpha1`: every field of upstream 1.36, with Rust names.
 //!
-//! Fields whose values form a closed set (mode, detectLocalMode …) stay texts: any text decodes, and validation
-//! answers with the values there are.
+//! Fields whose values form a closed set (mode, detectLocalMode …) are strings: any string decodes, and the error of validation
+//! lists the valid ones.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub const NODE_PORT_ADDRESSES_PRIMARY: &str = "primary";
 pub struct KubeProxyConfiguration {
     /// featureGates
     pub feature_gates: BTreeMap<String, bool>,
-    /// clientConnection: how to talk to the API server
+    /// clientConnection: kubeconfig, content types and rate limit of the API client
     pub client_connection: ClientConnection,
     /// logging
     pub logging: Logging,
@@ -72,7 +72,7 @@ pub struct KubeProxyConfiguration {
     pub oom_score_adj: i32,
     /// conntrack
     pub conntrack: Conntrack,
-    /// configSyncPeriod: how often everything is looked at anew
+    /// configSyncPeriod: upstream's interval for processing all known objects again
     pub config_sync_period: GoDuration,
     /// portRange: read and ignored
     pub port_range: String,
@@ -227,7 +227,7 @@ pub struct Conntrack {
 /// The effective values of settings that exist once per mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effective {
-    /// how long an error or a foreign change may wait for another try
+    /// longest delay of a retry after an error or a foreign change
     pub sync_period: Duration,
     /// the least time between two syncs
     pub min_sync_period: Duration,

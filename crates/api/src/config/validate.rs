@@ -1,4 +1,4 @@
-//! Validation of a KubeProxyConfiguration in the words of upstream 1.36, in its order.
+//! Validates a KubeProxyConfiguration, with the error texts of upstream 1.36 in upstream's order.
 
 use std::fmt;
 
@@ -96,7 +96,7 @@ impl Findings {
 
 impl KubeProxyConfiguration {
     /// Checks everything, as upstream 1.36 does for Linux: of the settings that exist once per mode only the configured
-    /// mode's are looked at. Platform defaults should have been applied.
+    /// mode's are checked. Platform defaults should have been applied.
     pub fn validate(&self) -> Result<(), ValidationErrors> {
         let mut found = Findings::default();
         self.validate_gates(&mut found);

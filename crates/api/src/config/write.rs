@@ -1,5 +1,5 @@
-//! A KubeProxyConfiguration as YAML, byte for byte as upstream 1.36 writes it: keys sorted, lists without entries as
-//! null, durations in Go's form, and of the settings that exist once per mode only those of the configured one.
+//! Encodes a KubeProxyConfiguration as YAML, byte for byte like upstream 1.36: keys sorted, empty lists as null, durations in
+//! Go's format, and of the settings that exist once per mode only those of the configured one.
 
 use super::GoDuration;
 use super::scalar::{INDENT, Page};

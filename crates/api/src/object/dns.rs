@@ -1,4 +1,4 @@
-//! The forms of names that an API server accepts.
+//! Checks the names that an API server accepts: DNS labels and DNS subdomains (RFC 1123).
 
 /// The longest DNS label.
 const LABEL_BYTES: usize = 63;

@@ -1,5 +1,4 @@
-//! discovery.k8s.io/v1 EndpointSlice: which service it belongs to, and the address, conditions, node and hints of each
-//! endpoint.
+//! discovery.k8s.io/v1 EndpointSlice: its service, its ports, and the address, conditions, node and hints of each endpoint.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,8 +6,8 @@ use std::net::IpAddr;
 
 use super::{ObjectName, Parsed, Protocol, Timestamp};
 
-/// An EndpointSlice, reduced to what decides about traffic. Node names and hints are kept once per slice and
-/// endpoints point at them, so that an endpoint costs 22 bytes.
+/// An EndpointSlice, reduced to the fields that determine the treatment of traffic. Node names and hints are kept once per slice
+/// and referenced by endpoints, so that an endpoint takes 22 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointSlice {
     /// metadata.namespace and metadata.name
@@ -32,11 +31,11 @@ pub struct EndpointSlice {
     hints: Box<[Hints]>,
 }
 
-/// Several names in one text: a slice mostly has a handful, and an allocation for each would cost more than they do.
+/// Several names in one string: a slice mostly has a few, and an allocation for each would cost more than the names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Names {
     text: Box<str>,
-    /// where each ends
+    /// end of each name
     ends: Box<[u32]>,
 }
 
@@ -58,7 +57,7 @@ pub struct SlicePort {
     pub name: Option<Box<str>>,
     /// protocol
     pub protocol: Parsed<Protocol>,
-    /// port; `None` for nil; 0 and what is out of range are kept as text
+    /// port; `None` for nil; 0 and values out of range are kept as text
     pub port: Option<Parsed<u16>>,
 }
 
@@ -96,7 +95,7 @@ pub struct Hints {
     pub nodes: Box<[Box<str>]>,
 }
 
-/// Collects the endpoints of one slice and shares what they have in common.
+/// Collects the endpoints of one slice; equal node names and hints are stored once.
 #[derive(Debug, Default)]
 pub struct EndpointSliceBuilder {
     endpoints: Vec<SliceEndpoint>,
@@ -105,15 +104,15 @@ pub struct EndpointSliceBuilder {
     hints: Table<Hints>,
 }
 
-/// Values that are each kept once.
+/// Distinct values, each stored once.
 #[derive(Debug)]
 struct Table<T> {
     values: Vec<T>,
-    /// where each stands; empty as long as looking through the values is faster
+    /// index of each value; empty while a linear search is faster
     index: HashMap<T, u16>,
 }
 
-/// A slice mostly has no more values than this; of more, an index is kept, so that no slice costs the square of its size.
+/// Most slices have no more values than this; beyond it an index is kept, so that the cost stays linear in a slice's size.
 const LOOKED_THROUGH: usize = 32;
 
 const _: () = assert!(size_of::<SliceEndpoint>() <= 24, "a node holds a hundred thousand of these");
@@ -126,7 +125,7 @@ impl EndpointSlice {
         self.nodes.get(usize::from(endpoint.node).checked_sub(1)?)
     }
 
-    /// About how many bytes it takes, texts included.
+    /// Approximate size in bytes, strings included.
     pub fn weight_bytes(&self) -> usize {
         let hints = self.hints.iter().flat_map(|hints| hints.zones.iter().chain(&hints.nodes));
         let names = self.ports.iter().filter_map(|port| port.name.as_ref());
@@ -240,7 +239,7 @@ impl<T: Clone + Eq + Hash> Table<T> {
         if self.values.len() > LOOKED_THROUGH {
             return self.index.get(value).copied();
         }
-        // Endpoints of one node mostly stand together, so the newest entries are looked at first.
+        // Endpoints of one node are mostly adjacent, so the newest entries are compared first.
         let at = self.values.iter().rposition(|known| known == value)?;
         u16::try_from(at + 1).ok()
     }

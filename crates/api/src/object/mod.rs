@@ -1,8 +1,7 @@
-//! The Kubernetes objects that a service proxy reads, reduced to the fields it reads. Compact, since a node holds a
-//! hundred thousand endpoints.
+//! The Kubernetes objects that a service proxy reads, reduced to the fields it reads. Compact, since a node holds a hundred
+//! thousand endpoints.
 //!
-//! A value that doesn't parse is kept as its text (`Parsed`), so that the model can name the object and the field
-//! and go on with the rest.
+//! A value that doesn't parse is kept as its text ([`Parsed`]), so that the model can report object and field, and use the rest.
 
 mod dns;
 mod endpoint_slice;

@@ -1,4 +1,5 @@
-//! core/v1 Node: its addresses, pod ranges and zone, and whether load balancers may send to it.
+//! core/v1 Node: its addresses, pod ranges and zone, and the signs that it is about to be deleted, so that load balancers
+//! should not send to it.
 
 use std::net::IpAddr;
 
@@ -15,7 +16,7 @@ pub struct Node {
     pub zone: Option<Box<str>>,
     /// status.addresses that are addresses (host names are left out), in order
     pub addresses: Box<[NodeAddress]>,
-    /// spec.podCIDRs, or spec.podCIDR where that is all there is
+    /// spec.podCIDRs, or spec.podCIDR if the former is absent
     pub pod_cidrs: Box<[Parsed<IpNet>]>,
     /// metadata.deletionTimestamp is set
     pub deleting: bool,
@@ -32,7 +33,7 @@ pub struct NodeAddress {
     pub address: Parsed<IpAddr>,
 }
 
-/// The types of node address that count.
+/// The types of node addresses that are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AddressKind {
     /// InternalIP, preferred

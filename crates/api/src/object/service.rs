@@ -1,4 +1,4 @@
-//! core/v1 Service: its addresses and ports, and the fields that decide about traffic to them.
+//! core/v1 Service: its addresses and ports, and the fields that determine the treatment of traffic to them.
 
 use std::net::IpAddr;
 
@@ -12,13 +12,13 @@ pub const MAX_AFFINITY_SECONDS: u32 = 86_400;
 /// The API server's default for the timeout of session affinity, in seconds: three hours.
 pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 
-/// A Service, reduced to what decides about traffic. Defaults of the API server are already applied
+/// A Service, reduced to the fields that determine the treatment of traffic. Defaults of the API server are already applied
 /// (protocol TCP, affinity timeout 10,800 s, policies Cluster).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     /// metadata.namespace and metadata.name
     pub name: ObjectName,
-    /// metadata.uid, by which an Event about it is found; `None` where it is no UUID
+    /// metadata.uid, which Events about the Service refer to; `None` if it is no UUID
     pub uid: Option<Uid>,
     /// metadata.creationTimestamp; the older service wins a contested frontend
     pub created: Option<Timestamp>,
@@ -48,20 +48,20 @@ pub struct Service {
     pub external_policy: TrafficPolicy,
     /// spec.healthCheckNodePort; 0 for none
     pub health_check_node_port: u16,
-    /// values that an API server would refuse, and that something else stands for here; empty for almost all
+    /// values that an API server would reject, and that are replaced by others here; empty for almost all Services
     pub odd: Box<[OddValue]>,
 }
 
-/// A value that an API server would refuse, as it is written.
+/// A value that an API server would reject, with its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OddValue {
-    /// where it stands
+    /// its field
     pub field: OddField,
-    /// what stands there
+    /// its text
     pub text: Box<str>,
 }
 
-/// The fields of which a strange value is kept apart, and what stands for it.
+/// The fields whose invalid values are recorded; each with the value that replaces them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OddField {
     /// spec.type; ClusterIP
@@ -70,7 +70,7 @@ pub enum OddField {
     SessionAffinity,
     /// spec.sessionAffinityConfig.clientIP.timeoutSeconds that is negative; 10,800
     NegativeTimeout,
-    /// the same, over [`MAX_AFFINITY_SECONDS`]; that
+    /// the same, over [`MAX_AFFINITY_SECONDS`]; replaced by that
     LongTimeout,
     /// spec.internalTrafficPolicy; Cluster
     InternalTrafficPolicy,
@@ -111,7 +111,7 @@ pub struct ServicePort {
     pub name: Box<str>,
     /// protocol
     pub protocol: Parsed<Protocol>,
-    /// port; 0 and what is out of range are kept as text
+    /// port; 0 and values out of range are kept as text
     pub port: Parsed<u16>,
     /// nodePort; 0 for none
     pub node_port: Parsed<u16>,
@@ -129,7 +129,7 @@ pub struct LoadBalancerIngress {
 // === impl Service ===
 
 impl Service {
-    /// About how many bytes it takes, texts included.
+    /// Approximate size in bytes, strings included.
     pub fn weight_bytes(&self) -> usize {
         let lists = size_of_val(&*self.cluster_ips)
             + size_of_val(&*self.families)

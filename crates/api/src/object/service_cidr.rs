@@ -1,10 +1,10 @@
-//! networking.k8s.io/v1 ServiceCIDR.
+//! networking.k8s.io/v1 ServiceCIDR: ranges from which cluster IPs are allocated.
 
 use ipnet::IpNet;
 
 use super::{ObjectName, Parsed};
 
-/// Ranges that cluster IPs are taken from.
+/// Ranges from which cluster IPs are allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceCidr {
     /// metadata.name

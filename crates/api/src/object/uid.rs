@@ -1,10 +1,10 @@
-//! metadata.uid of an object, in sixteen bytes.
+//! metadata.uid of an object, a UUID, in sixteen bytes.
 
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// metadata.uid of an object: the UUID that an API server gives it. An `Option` of it takes no more room, since there
-/// is one in every Service.
+/// metadata.uid of an object: the UUID that an API server assigns. An `Option` of it takes no more memory, since every Service
+/// has one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uid {
     /// the first half; it holds the version of the UUID, which is never 0
@@ -16,8 +16,8 @@ pub struct Uid {
 const HYPHENS: [usize; 4] = [8, 13, 18, 23];
 
 impl Uid {
-    /// Reads a UUID as an API server writes it: lower case, with hyphens. `None` for anything else, so that what is
-    /// written again is what was read.
+    /// Parses a UUID in the API server's format: lower case, with hyphens. `None` for anything else, so that printing restores
+    /// the text.
     pub fn parse(text: &str) -> Option<Self> {
         if text.len() != 36 {
             return None;

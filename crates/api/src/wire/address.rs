@@ -1,5 +1,5 @@
-//! IP addresses and ranges as Kubernetes reads them: leading zeros are decimal (`010.0.0.1` is `10.0.0.1`), and an
-//! IPv4-mapped IPv6 address is the IPv4 address it holds.
+//! Parses IP addresses, CIDRs and bind addresses like Kubernetes: leading zeros are decimal (`010.0.0.1` is `10.0.0.1`), and an
+//! IPv4-mapped IPv6 address is its IPv4 address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -7,7 +7,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::object::Parsed;
 
-/// Reads an IP address; `None` if it is none. A zone (`fe80::1%eth0`) isn't allowed.
+/// Parses an IP address; `None` if it is none. A zone (`fe80::1%eth0`) isn't allowed.
 pub fn parse_ip(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         parse_ipv6(text).map(|address| address.to_canonical())
@@ -16,7 +16,7 @@ pub fn parse_ip(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Reads a CIDR and keeps its host bits; `None` if it is none.
+/// Parses a CIDR and keeps its host bits; `None` if it is none.
 pub fn parse_cidr(text: &str) -> Option<IpNet> {
     let (address, prefix) = text.split_once('/')?;
     let prefix = u8::try_from(decimal(prefix, 128)?).ok()?;
@@ -30,32 +30,30 @@ pub fn parse_cidr(text: &str) -> Option<IpNet> {
     }
 }
 
-/// Reads a range that clients may come from, or keeps the text; blanks around it don't count. A bare address is the range
-/// of this address alone.
+/// Parses a source range, or keeps the text; surrounding blanks are ignored. A bare address is the range of this address alone.
 pub fn source_range(text: &str) -> Parsed<IpNet> {
     let text = text.trim();
     parse_cidr(text).or_else(|| parse_ip(text).map(IpNet::from)).ok_or_else(|| text.into())
 }
 
-/// Reads an IP address, or keeps the text.
+/// Parses an IP address, or keeps the text.
 pub fn ip(text: &str) -> Parsed<IpAddr> {
     parse_ip(text).ok_or_else(|| text.into())
 }
 
-/// Reads a CIDR, or keeps the text.
+/// Parses a CIDR, or keeps the text.
 pub fn cidr(text: &str) -> Parsed<IpNet> {
     parse_cidr(text).ok_or_else(|| text.into())
 }
 
-/// Reads `IP:port`, as bind addresses are written (`0.0.0.0:10256`, `[::]:10256`); `None` if it is none. Port 0 is
-/// allowed.
+/// Parses `IP:port`, the format of bind addresses (`0.0.0.0:10256`, `[::]:10256`); `None` if it is none. Port 0 is allowed.
 pub fn parse_socket_address(text: &str) -> Option<SocketAddr> {
     let (host, port) = split_host_port(text)?;
     Some(SocketAddr::new(parse_ip(host)?, u16::try_from(decimal(port, 65_535)?).ok()?))
 }
 
-/// Splits `host:port` or `[host]:port` at its last colon, without a look at the parts; `None` if there is no port or
-/// the brackets are wrong.
+/// Splits `host:port` or `[host]:port` at its last colon, without checking the parts; `None` if there is no port or the brackets
+/// are wrong.
 pub(crate) fn split_host_port(text: &str) -> Option<(&str, &str)> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => rest.split_once("]:")?,

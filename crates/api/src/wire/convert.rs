@@ -1,4 +1,5 @@
-//! From the objects as they are written to the compact ones: defaults of the API server, addresses and ports parsed.
+//! Converts decoded fields (`raw`) to the types of [`crate::object`]: applies the API server's defaults, and parses addresses,
+//! ports and names.
 
 use std::net::IpAddr;
 

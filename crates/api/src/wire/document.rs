@@ -1,4 +1,5 @@
-//! The second look at a document, now that its kind is known. The same for every format.
+//! Second pass over a document of a manifest: decodes its object, whose kind the first pass (`head`) has determined. Independent
+//! of the format.
 
 use std::fmt;
 
@@ -26,7 +27,7 @@ pub(super) struct Progress<'r> {
 
 /// Reads one document, whose head was read before.
 pub(super) struct DocumentSeed<'h, 'a, 'r> {
-    /// what the first look found
+    /// result of the first pass
     head: &'h Head<'a>,
     /// the items of a List before this one have been read
     first_item: usize,
@@ -52,8 +53,7 @@ struct ListVisitor<'h, 'a, 'r> {
 
 struct ItemsSeed<'h, 'a, 'r>(ListVisitor<'h, 'a, 'r>);
 
-/// Reads one document with a decoder; `describe` gives its errors with their place. A malformed item of a List costs that
-/// item only.
+/// Decodes one document; `describe` adds line and column to errors. A malformed item of a List affects that item only.
 pub(super) fn read_document<E>(
     head: &Head<'_>,
     read: &mut Vec<Result<Document, WireError>>,

@@ -1,4 +1,4 @@
-//! The first look at a document: which kind of object it is, before its fields can be read.
+//! First pass over a document of a manifest: determines kind, namespace and name, on which the decoder of its fields depends.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,11 +17,11 @@ pub(super) struct Head<'a> {
     kind: Option<Cow<'a, str>>,
     namespace: Option<Cow<'a, str>>,
     name: Option<Cow<'a, str>>,
-    /// a key that stands twice, so that it isn't clear what the document is
+    /// a repeated key, which makes the document's identity ambiguous
     twice: Option<&'static str>,
-    /// there is a namespace, but it is no text
+    /// there is a namespace, but it is no string
     bad_namespace: bool,
-    /// of a List; empty for anything else, and for what is itself an item
+    /// heads of a List's items; empty for other documents, and for an item
     pub(super) items: Vec<Head<'a>>,
 }
 
@@ -106,7 +106,7 @@ macro_rules! scalars_are_other {
 // === impl Head ===
 
 impl<'a> Head<'a> {
-    /// The head of an object whose apiVersion and kind stand elsewhere; empty ones are absent.
+    /// The head of an object whose apiVersion and kind are known from elsewhere; empty ones count as absent.
     pub(super) fn typed(api_version: &'a str, kind: &'a str) -> Self {
         let text = |text: &'a str| Some(Cow::Borrowed(text)).filter(|text| !text.is_empty());
         Self { shape: Shape::Map, api_version: text(api_version), kind: text(kind), ..Self::default() }
@@ -152,7 +152,7 @@ impl<'a> Head<'a> {
             Some(found) => found,
             None => return Ok(Reading::Ignored(kind.to_owned())),
         };
-        // Others may have kinds of the same name (Knative has a Service); in Kubernetes' own groups it is a mistake.
+        // Other groups may have kinds of the same name (Knative has a Service); in Kubernetes' own groups it is a mistake.
         if group != own_group && !group.is_empty() && !group.ends_with(".k8s.io") {
             return Ok(Reading::Ignored(kind.to_owned()));
         }

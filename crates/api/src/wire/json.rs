@@ -1,4 +1,4 @@
-//! Manifests in JSON: one document, or several one after another. YAML's decoder reads JSON too; this one is faster.
+//! Decodes manifests in JSON: one document, or several one after another. YAML's decoder reads JSON too, but more slowly.
 
 use serde::de::DeserializeSeed;
 use serde_json::Deserializer;

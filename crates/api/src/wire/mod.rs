@@ -1,9 +1,8 @@
-//! Wire formats of Kubernetes objects: manifests in YAML and JSON to the types of [`crate::object`].
+//! Wire formats of Kubernetes objects: decodes manifests in YAML and JSON to the types of [`crate::object`].
 //!
-//! A document is read twice: first its head (apiVersion, kind, name), then, knowing the kind, straight into the few
-//! fields we read; nothing is kept as a tree. A *value* that makes no sense (an address that doesn't parse, port 0) is
-//! kept as text and harms its field only; a wrong *type* (a text for a list) is an error with its place, and harms its
-//! object only.
+//! A document is parsed twice: first its head (apiVersion, kind, name), then the fields of that kind that a service proxy reads;
+//! no tree is built. An invalid *value* (an address that doesn't parse, port 0) is kept as text and affects its field only; a
+//! wrong *type* (a string for a list) is an error with line and column, and affects its object only.
 //!
 //! [`stream`] decodes lists and watches of an API server, in JSON or protobuf.
 
@@ -32,7 +31,7 @@ pub use time::parse_timestamp;
 pub enum Document {
     /// an object that a service proxy reads
     Object(KubeObject),
-    /// any other kind, whose content isn't looked at
+    /// any other kind, whose content isn't decoded
     Ignored {
         /// its kind
         kind: String,
@@ -42,24 +41,24 @@ pub enum Document {
 /// The contents of a manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
-    /// every document and every item of a List, in order: what was read, or why that can't be
+    /// every document and every item of a List, in order: decoded, or its error
     pub documents: Vec<Result<Document, WireError>>,
 }
 
-/// Why a document of a manifest, or an item of a List, can't be used. The others can.
+/// The error of one document of a manifest, or of one item of a List. It doesn't affect the others.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct WireError {
     /// 1-based line in the file, where known
     pub line: Option<usize>,
     /// 1-based column, where known
     pub column: Option<usize>,
-    /// which document of the file, from 1
+    /// number of the document in the file, from 1
     pub document: usize,
-    /// which object it would be, where its head shows that; `None` may be any object, and several
+    /// the object's identity, if the head is readable; `None` may be any object, or several
     pub object: Option<(Kind, ObjectName)>,
-    /// its name is one that no object can have: it is none that was ever read
+    /// the name is invalid, so this is no object that was ever decoded
     pub misnamed: bool,
-    /// what is wrong, beginning with the object's kind and name where they are known
+    /// the cause, after the object's kind and name if they are known
     pub message: String,
 }
 
@@ -74,8 +73,8 @@ impl fmt::Display for WireError {
     }
 }
 
-/// The message of an error, after the object's title where that is known. Names come from files: what a terminal or a
-/// log would act on is escaped.
+/// The message of an error, after the object's title if that is known. Names come from files, so control characters, which a
+/// terminal or a log would interpret, are escaped.
 fn sentence(title: Option<String>, message: &str) -> String {
     let text = title.map_or_else(|| message.to_owned(), |title| format!("{title}: {message}"));
     if !text.contains(char::is_control) {
@@ -92,8 +91,8 @@ struct Decoded {
     unreadable: Option<(Option<usize>, Option<usize>)>,
 }
 
-/// Reads all documents of a manifest, YAML or JSON, in their order. The items of a List stand for themselves; documents
-/// without content are left out. The defaults of the API server are applied to what is absent: namespace `default`,
+/// Decodes all documents of a manifest, YAML or JSON, in their order. The items of a List become documents of their own;
+/// documents without content are left out. The defaults of the API server are applied to absent fields: namespace `default`,
 /// protocol TCP, affinity timeout 10,800 s, policies Cluster, an empty port name, clusterIPs of clusterIP.
 ///
 /// Malformed YAML costs its document; malformed JSON, everything from there on.
@@ -105,8 +104,8 @@ pub fn decode_manifest(text: &str) -> Manifest {
     if json.unreadable.is_none() {
         return Manifest { documents: json.documents };
     }
-    // YAML has `{` too, and a file may hold several documents, so what is no JSON gets its second chance. If that fails
-    // as well, it was meant to be what could be read farther.
+    // YAML has `{` too, and a file may hold several documents, so invalid JSON is tried as YAML. If that fails as well, the
+    // format whose error is farther on is taken for the intended one.
     let yaml = yaml::decode(text);
     let is_yaml = yaml.unreadable.is_none() || yaml.unreadable >= json.unreadable;
     Manifest { documents: if is_yaml { yaml.documents } else { json.documents } }

@@ -1,4 +1,4 @@
-//! The objects as they are written: only the fields we read, borrowed from the text, every one optional.
+//! Serde types of the objects in a document: only the fields that a service proxy reads, borrowed from the text, all optional.
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};

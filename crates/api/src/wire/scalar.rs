@@ -1,5 +1,5 @@
-//! Scalars with the types that JSON gives them, whatever the format: a number isn't a text, a quoted number isn't a
-//! number. (YAML's own decoder would convert freely, and the same object would be right in YAML and wrong in JSON.)
+//! Scalars with JSON's types in every format: a number is no string, a quoted number is no number. YAML's own decoder converts
+//! between them, so an object would be valid in YAML and invalid in JSON.
 
 use std::borrow::Cow;
 use std::fmt;

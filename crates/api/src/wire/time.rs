@@ -1,4 +1,4 @@
-//! RFC 3339 timestamps, as metadata.creationTimestamp writes them.
+//! Parses RFC 3339 timestamps, the format of metadata.creationTimestamp.
 
 use crate::object::Timestamp;
 

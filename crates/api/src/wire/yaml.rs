@@ -1,4 +1,4 @@
-//! Manifests in YAML: any number of documents.
+//! Decodes manifests in YAML: any number of documents, separated by `---`.
 
 use serde::de::DeserializeSeed;
 use serde_saphyr::{DuplicateKeyPolicy, Error};

@@ -1,4 +1,4 @@
-//! Each style, and what makes it necessary.
+//! Each style, with the strings that require it.
 
 use super::*;
 

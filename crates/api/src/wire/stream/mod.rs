@@ -1,8 +1,8 @@
 //! Decodes the API server's answers: lists and events of a watch, in protobuf or JSON, as their bytes arrive. Of a body only the
 //! incomplete object is kept.
 //!
-//! However the bytes are cut, the result is the same. An object that can't be read costs itself only; what can't be
-//! cut into objects is an error, and its decoder gives the same error from then on.
+//! The result doesn't depend on how the body is split into pieces. A malformed object affects itself only; if the body can't be
+//! split into objects, the decoder returns an error, and the same error from then on.
 
 mod json;
 mod object;
@@ -16,7 +16,7 @@ use std::cmp::Ordering;
 
 use crate::object::{Kind, KubeObject, ObjectName};
 
-/// The largest frame, item or other piece of an answer that is read, in bytes. What is kept of a stream never exceeds it.
+/// The largest frame, item or other piece of an answer that is decoded, in bytes. The buffered part of a stream never exceeds it.
 pub const MAX_OBJECT_BYTES: usize = 16 << 20;
 
 /// Encoding of the server's answers.
@@ -28,16 +28,16 @@ pub enum Encoding {
     Protobuf,
 }
 
-/// An object that is there but can't be read.
+/// An object that exists but can't be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
-    /// the kind that was asked for
+    /// the kind that was requested
     pub kind: Kind,
-    /// its name, where that at least can be read and it is of this kind
+    /// its name, if at least that is readable and the object is of this kind
     pub name: Option<ObjectName>,
-    /// its name can be read, and is one that no object can have: it is none that was ever read
+    /// the name is readable, but invalid, so this is no object that was ever decoded
     pub misnamed: bool,
-    /// why, without control characters; doesn't repeat kind and name
+    /// the cause, without control characters; doesn't repeat kind and name
     pub message: String,
 }
 
@@ -46,9 +46,9 @@ pub struct Unreadable {
 pub struct Status {
     /// the HTTP status; 0 where there is none
     pub code: u16,
-    /// a word for programs, such as `Expired`; may be empty
+    /// machine-readable reason, such as `Expired`; may be empty
     pub reason: Box<str>,
-    /// a sentence for people; may be empty
+    /// human-readable message; may be empty
     pub message: Box<str>,
     /// details.retryAfterSeconds, over 0
     pub retry_after_seconds: Option<u32>,
@@ -61,14 +61,14 @@ pub enum Change {
     Upsert(KubeObject),
     /// DELETED
     Delete(ObjectName),
-    /// BOOKMARK: nothing happened up to its resource version
+    /// BOOKMARK: no further changes up to its resource version
     Bookmark {
-        /// all objects that there were when a streaming list began have been sent
+        /// all objects that existed when a streaming list began have been sent
         initial_events_end: bool,
     },
-    /// any of them, with an object that can't be read
+    /// any of them, with an object that can't be decoded
     Unreadable(Unreadable),
-    /// ERROR: the server's last word on this watch
+    /// ERROR: the server ends this watch with a `Status`
     Error(Status),
 }
 
@@ -77,20 +77,20 @@ pub enum Change {
 pub struct WatchEvent {
     /// what happened
     pub change: Change,
-    /// metadata.resourceVersion of its object; `None` where there is none, or it can't be read
+    /// metadata.resourceVersion of its object; `None` if absent or unreadable
     pub resource_version: Option<Box<str>>,
 }
 
-/// Why a body can't be read any further.
+/// The error that ends the decoding of a body.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// the bytes aren't what was asked for
+    /// the bytes are no answer of the requested form
     #[error("malformed answer: {0}")]
     Malformed(String),
     /// a piece is over [`MAX_OBJECT_BYTES`]
     #[error("a piece of the answer is too large: {bytes} bytes or more, over {MAX_OBJECT_BYTES}")]
     TooLarge {
-        /// the length that it claims to have, or as much as has been seen of it
+        /// the length that it states, or the length received so far
         bytes: u64,
     },
     /// the body ended too early
@@ -104,23 +104,23 @@ pub enum StreamError {
 /// The end of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListEnd {
-    /// metadata.resourceVersion of the list, never empty: where a watch goes on
+    /// metadata.resourceVersion of the list, never empty: a watch continues from there
     pub resource_version: Box<str>,
     /// metadata.continue: there is another page
     pub continue_token: Option<Box<str>>,
-    /// the object that was written last of those in it, and its resource version; `None` where no object has a version
-    /// that is a number, or the name of that one can't be read
+    /// the object of the list that was written last, and its resource version; `None` if no object has a numeric version, or the
+    /// name of that object is unreadable
     pub newest: Option<(ObjectName, Box<str>)>,
 }
 
-/// Reads the body of a list, item by item.
+/// Decodes the body of a list, item by item.
 #[derive(Debug)]
 pub struct ListDecoder {
     inner: List,
     failed: Option<StreamError>,
 }
 
-/// Reads the body of a watch, event by event.
+/// Decodes the body of a watch, event by event.
 #[derive(Debug)]
 pub struct WatchDecoder {
     inner: Watch,
@@ -247,7 +247,7 @@ impl WatchDecoder {
     /// The body has ended.
     ///
     /// # Errors
-    /// [`StreamError::Truncated`] when that is within an event, or what [`Self::push`] has given.
+    /// [`StreamError::Truncated`] if the body ends within an event, or the error of [`Self::push`].
     pub fn finish(self) -> Result<(), StreamError> {
         match (self.failed, self.inner) {
             (Some(error), _) => Err(error),

@@ -1,4 +1,5 @@
-//! One object of an answer, whatever its encoding: from the fields as they are written to what is delivered.
+//! Converts the decoded fields of one object of an answer, in either encoding, to the delivered object or event, and checks its
+//! kind and size.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -10,10 +11,10 @@ use super::super::{convert, sentence};
 use super::{Change, ListEnd, Status, StreamError, Unreadable, WatchEvent, compare_versions};
 use crate::object::{Kind, KubeObject, ObjectName};
 
-/// The longest text that is kept of an answer beside its objects: a continue token, the message of a Status.
+/// The longest text of an answer that is kept besides its objects, in bytes: a continue token, the message of a Status.
 const TEXT_BYTES: usize = 16 << 10;
 
-/// The longest reason why an object can't be read: it may quote the object.
+/// The longest message about a malformed object, in bytes: it may quote the object.
 const MESSAGE_BYTES: usize = 512;
 
 /// Most parts of an object (in JSON texts, lists and objects, in protobuf entries of lists): the largest object that the API
@@ -24,7 +25,7 @@ pub(super) const MAX_PARTS: u32 = 1 << 18;
 /// The error for an object with more than that.
 pub(super) const TOO_MANY_PARTS: &str = "it has more parts than any object may have";
 
-/// An object as it is written.
+/// The decoded fields of an object of one kind.
 pub(super) trait RawObject<'a>: Default {
     fn api_version(&self) -> &Option<Text<'a>>;
     fn kind(&self) -> &Option<Text<'a>>;
@@ -32,7 +33,7 @@ pub(super) trait RawObject<'a>: Default {
     fn convert(self) -> Result<KubeObject, String>;
 }
 
-/// An object, or why it can't be read, and its resource version, where that can be.
+/// An object or its error, and its resource version, if that is readable.
 pub(super) struct Decoded<'a> {
     pub(super) object: Result<KubeObject, Unreadable>,
     pub(super) resource_version: Option<Cow<'a, str>>,
@@ -80,7 +81,7 @@ pub(super) fn check_list(kind: Kind, api_version: &str, stated: &str) -> Result<
     }
 }
 
-/// Makes the object of what has been read of it.
+/// Converts the decoded fields to the object.
 pub(super) fn convert<'a, R: RawObject<'a>>(kind: Kind, mut raw: R) -> Decoded<'a> {
     let text = |text: &Option<Text<'a>>| text.as_ref().map_or(Cow::Borrowed(""), |text| text.0.clone());
     if let Err(message) = check_object(kind, &text(raw.api_version()), &text(raw.kind())) {
@@ -88,7 +89,7 @@ pub(super) fn convert<'a, R: RawObject<'a>>(kind: Kind, mut raw: R) -> Decoded<'
     }
     let resource_version =
         raw.metadata().as_mut().and_then(|meta| meta.resource_version.take()).and_then(|text| text.0);
-    // It can be read but for its name.
+    // If the conversion fails although there is a name, the name is invalid.
     let misnamed =
         raw.metadata().as_ref().is_some_and(|meta| meta.name.as_deref().is_some_and(|name| !name.is_empty()));
     let unreadable = |message: String| Unreadable { kind, name: None, misnamed, message: message_of(&message) };
@@ -120,7 +121,7 @@ pub(super) fn malformed(message: impl Into<String>) -> StreamError {
     StreamError::Malformed(message_of(&message.into()))
 }
 
-/// A message as it is given to others: not endless, without control characters.
+/// A message for logs: of limited length, without control characters.
 pub(super) fn message_of(text: &str) -> String {
     sentence(None, shortened(text, MESSAGE_BYTES))
 }
@@ -175,13 +176,13 @@ impl<'a> Decoded<'a> {
 // === impl Newest ===
 
 impl Newest {
-    /// Takes note of an item, and gives it back.
+    /// Records an item's version, and returns the item.
     pub(super) fn note(&mut self, item: Decoded<'_>) -> Result<KubeObject, Unreadable> {
         let Decoded { object, resource_version } = item;
         let Some(version) = resource_version.as_deref().filter(|version| version.len() <= TEXT_BYTES) else {
             return object;
         };
-        // Nothing of a number is less than the one that isn't there yet.
+        // "0", the least number, stands for the version of no object.
         let is_newer = compare_versions(version, if self.version.is_empty() { "0" } else { &self.version });
         if is_newer == Some(Ordering::Greater) {
             self.version = version.into();
@@ -246,7 +247,7 @@ impl WatchEvent {
         Self { change, resource_version: None }
     }
 
-    /// The server's last word, or that it can't be read.
+    /// The event of the server's error, or of one that can't be decoded.
     pub(super) fn error(status: Option<Status>) -> Self {
         let unclear = || Status::new(0, "", "the server sent an error that can't be read", None);
         Self { change: Change::Error(status.unwrap_or_else(unclear)), resource_version: None }
@@ -256,7 +257,7 @@ impl WatchEvent {
 // === impl Status ===
 
 impl Status {
-    /// Makes a Status of what is written, whatever that is.
+    /// Makes a Status of any values that the server sent.
     pub(super) fn new(code: i64, reason: &str, message: &str, retry_after_seconds: Option<i64>) -> Self {
         Self {
             code: u16::try_from(code).unwrap_or(0),

@@ -1,10 +1,10 @@
-//! The bytes of a piece that hasn't arrived whole.
+//! Buffers the piece of a body (a frame, an item, a field) that has not arrived completely, up to a limit.
 
 use std::ops::Deref;
 
 use super::{MAX_OBJECT_BYTES, StreamError};
 
-/// So much is kept of a buffer that a piece has needed: enough for almost all objects. The rest goes back.
+/// Capacity of the buffer that is kept from one piece to the next, in bytes: enough for almost all objects. The rest is freed.
 const KEPT_BYTES: usize = 32 << 10;
 
 /// Collects the beginning of a piece.

@@ -1,4 +1,4 @@
-//! The body of a list.
+//! Decodes the body of a list in JSON, item by item.
 
 use serde::Deserialize;
 

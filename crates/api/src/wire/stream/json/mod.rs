@@ -1,4 +1,4 @@
-//! Answers in JSON.
+//! Decodes answers in JSON.
 //!
 //! A list is an object with its items as one of its members; a watch is a sequence of objects with the members `type`
 //! and `object`. Members come in any order.

@@ -1,6 +1,6 @@
 //! Incremental JSON scanner: finds the end of a value and the members of an object, from bytes in any pieces.
 //!
-//! This looks at brackets and quotes only; what stands between them is left to the decoder of what is cut out.
+//! The scanner interprets brackets and quotes only; the decoder of each piece checks the rest.
 
 use memchr::memchr2;
 

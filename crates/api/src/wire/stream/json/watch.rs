@@ -1,4 +1,4 @@
-//! The events of a watch.
+//! Decodes the events of a watch in JSON.
 
 use super::super::object::{EventType, malformed};
 use super::super::{StreamError, WatchEvent};

@@ -1,4 +1,4 @@
-//! Protobuf's wire format: the fields of a message, one after another, borrowed.
+//! Protobuf's wire format: splits a message into its fields, borrowed from its bytes.
 
 use std::borrow::Cow;
 use std::cell::Cell;

@@ -1,4 +1,4 @@
-//! The body of a list, read as it arrives.
+//! Decodes the body of a list in protobuf as it arrives, field by field.
 
 use super::super::object::{Newest, check_list, kept, list_end, malformed};
 use super::super::pending::Pending;

@@ -1,4 +1,4 @@
-//! The messages of the API: only the fields we read, with the numbers of the `generated.proto` files of
+//! Protobuf messages of the API: only the fields that a service proxy reads, with the numbers of the `generated.proto` files of
 //! `k8s.io/api` (core/v1, discovery/v1, networking/v1) and `k8s.io/apimachinery` (meta/v1, runtime).
 //!
 //! A field that is nil in JSON is absent here too: a server writes every plain field, also an empty text and a zero, but a

@@ -1,4 +1,4 @@
-//! Answers in protobuf.
+//! Decodes answers in protobuf.
 //!
 //! A body or an object is four bytes, then a message `runtime.Unknown` with the kind and the bytes of the object. A list
 //! is an object whose field 2 is repeated; a watch is a sequence of frames, each with its length in four bytes before it.
