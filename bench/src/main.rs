@@ -2,9 +2,9 @@
 //! kernel. MODE is `nftables`, `iptables` (over nf_tables) or `iptables-legacy`. Needs root; creates its own network
 //! namespaces. Prints figures without judging them: quote ratios and CPU time, machines are noisy.
 //!
-//! `ferry-bench [--mode MODE] --start|--spread|--events|--wide|--ranges SERVICES` runs one measurement alone, to be repeated side by
-//! side with another build. `--mode MODE --churn SERVICES [KUBE-PROXY]` measures only the staleness of rules under endless
-//! changes.
+//! `ferry-bench [--mode MODE] --start|--spread|--events|--wide|--ranges SERVICES` runs one measurement alone, to be repeated
+//! side by side with another build. `--mode MODE --churn SERVICES [KUBE-PROXY]` measures only the staleness of rules under
+//! endless changes.
 //!
 //! `ferry-bench fleet [OPTION …]` measures the load of many proxies on an API server, see [`fleet`].
 //!

@@ -91,7 +91,7 @@ pub(crate) fn threads_cpu(process: u32) -> anyhow::Result<Vec<(String, Duration)
     Ok(threads)
 }
 
-/// How often each thread of a process went to sleep, with its name.
+/// Voluntary context switches of each thread of a process, with the thread's name: as many times it went to sleep.
 pub(crate) fn wakes(process: u32) -> anyhow::Result<Vec<(String, u64)>> {
     let mut threads: Vec<(String, u64)> = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{process}/task"))? {

@@ -20,7 +20,7 @@ pub struct Mode {
     pub section: &'static str,
     /// its capabilities
     pub profile: Profile,
-    /// how it stores session affinity
+    /// the form in which it stores session affinity
     pub remembers: Remembers,
     /// the iptables variant of the machine's kubelet, if the mode runs that tool
     pub backend: Option<Backend>,

@@ -1,8 +1,8 @@
 //! Finds circular dependencies between modules, for `cargo xt layers`.
 //!
-//! A dependency (arrow) connects two modules of one parent, each including everything below it: the folders of a crate, and
-//! the files of a folder. The paths `crate::…`, `super::…` and `self::…` count, in `use` and in code, followed through the `use`s of
-//! the modules on their way. Test modules are left out. Method calls don't count, since only the compiler resolves them.
+//! A dependency (arrow) connects two modules of one parent, each including everything below it: the folders of a crate, and the
+//! files of a folder. The paths `crate::…`, `super::…` and `self::…` count, in `use` and in code, followed through the `use`s
+//! of the modules on their way. Test modules are left out. Method calls don't count, since only the compiler resolves them.
 
 mod rust;
 

@@ -1,16 +1,16 @@
-//! `cargo xt golden`: the case folders of `testdata/cases` against what they expect.
+//! `cargo xt golden`: compares the results of all case folders in `testdata/cases` with their expected files, or writes these.
 
 use crate::layers::is_plane;
 use crate::shell::{Metadata, cargo, no_arguments, run as run_command};
 use anyhow::Result;
 
-/// Its expected files are those of the decisions; each plane has its own of the rules.
+/// The crate whose expected files are the model's decisions; each plane has expected files of its rules.
 const MODEL: &str = "ferry-model";
 
 /// Runs the case-folder tests; with `--accept` they write their expected files instead of comparing.
 ///
 /// # Errors
-/// When a test fails.
+/// If a test fails.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let accept = arguments.first().is_some_and(|argument| argument == "--accept");
     no_arguments(arguments.get(usize::from(accept)..).unwrap_or_default())?;

@@ -1,11 +1,12 @@
-//! `cargo xt layers`: the borders between crates and between modules, which the compiler alone does not hold.
+//! `cargo xt layers`: checks the dependencies between crates and between modules, the lints of all packages, and the sizes of
+//! files, which the compiler doesn't enforce.
 
 use crate::shell::{Metadata, Package, no_arguments};
 use crate::{circles, sources};
 use anyhow::{Context, Result, ensure};
 
-/// Which crates of the workspace a crate may use in what is shipped: `api <- model <- plane <- plane-* <- kube-proxy`, and
-/// `kernel` below the planes and the executable. A crate that is not here may use none.
+/// Permitted dependencies of each shipped crate within the workspace: `api <- model <- plane <- plane-* <- kube-proxy`, and
+/// `kernel` below the planes and the executable. A crate that is not listed may have none.
 const LAYERS: &[(&str, &[&str])] = &[
     ("ferry-family", &[]),
     ("ferry-api", &["ferry-family"]),
@@ -20,20 +21,20 @@ const LAYERS: &[(&str, &[&str])] = &[
 /// Stands for every crate whose name begins so; none of them may use another.
 const PLANES: &str = "ferry-plane-*";
 
-/// For tests and developers only: free in what they use, and never part of what is shipped. What the tests of every mode share
-/// (`ferry-conformance`) uses the layers below the modes, so the tests of those may use it too: a cycle of tests alone.
+/// Crates for tests and developers, which are never shipped and may use any other. `ferry-conformance`, which the tests of every
+/// mode share, uses the layers below the modes, and the tests of those use it, too: a cycle of tests only.
 const TOOLS: &[&str] = &["ferry-conformance", "ferry-lab", "ferry-bench", "xtask"];
 
-/// What a test may use besides its crate's own layers.
+/// Additional permitted dependencies of tests.
 const FOR_TESTS: &[&str] = &["ferry-conformance", "ferry-lab", "ferry-kernel"];
 
-/// The feature that adds what only tests use (`MemoryKernel`).
+/// The feature that adds code for tests only (`MemoryKernel`).
 const TEST_FEATURE: &str = "testing";
 
-/// Checks every border and prints all that is wrong.
+/// Checks everything and prints each fault.
 ///
 /// # Errors
-/// When something is wrong.
+/// If there is a fault, or a file can't be read.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     no_arguments(arguments)?;
     let metadata = Metadata::load()?;
@@ -51,7 +52,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The dependencies of one package that point where they must not.
+/// The dependencies of one package that the layers forbid.
 fn arrows(package: &Package) -> Vec<String> {
     if TOOLS.contains(&package.name.as_str()) {
         return Vec::new();
@@ -79,12 +80,12 @@ pub(crate) fn is_plane(name: &str) -> bool {
     stands_for(PLANES, name)
 }
 
-/// Whether the name of a layer means this crate.
+/// True if the name of a layer matches this crate.
 fn stands_for(layer: &str, name: &str) -> bool {
     layer.strip_suffix('*').map_or(layer == name, |start| name.starts_with(start))
 }
 
-/// A package that doesn't take the workspace's lints could do what they forbid, unsafe code included.
+/// The fault of a package that doesn't inherit the workspace's lints: it could contain what they forbid, unsafe code included.
 fn lints(package: &Package) -> Result<Option<String>> {
     let manifest = std::fs::read_to_string(&package.manifest_path)
         .with_context(|| format!("reading {}", package.manifest_path.display()))?;

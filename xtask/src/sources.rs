@@ -1,4 +1,4 @@
-//! The part of `cargo xt layers` that reads source files: their sizes, and where unsafe code may stand.
+//! The part of `cargo xt layers` that reads source files: checks their sizes, and that only crate `kernel` permits unsafe code.
 
 use crate::shell::Metadata;
 use anyhow::{Context, Result};
@@ -13,13 +13,13 @@ const TEST_LINES: usize = 150;
 /// The only crate that may switch the lint against unsafe code off.
 const UNSAFE_CRATE: &str = "ferry-kernel";
 
-/// How an attribute names that lint (in two pieces, for this file is read too).
+/// The lint's name in an attribute; in two pieces, since this file is checked, too.
 const UNSAFE_LINT: &str = concat!("(unsafe", "_code");
 
 /// Every fault in the packages' own files and in the fuzz targets.
 ///
 /// # Errors
-/// When a file cannot be read.
+/// If a file can't be read.
 pub(crate) fn faults(metadata: &Metadata) -> Result<Vec<String>> {
     let mut folders: Vec<(PathBuf, bool)> = metadata
         .packages
@@ -60,7 +60,7 @@ fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What is too long in one file. Files of tests have no bound.
+/// The exceeded limits of one file. Files of tests have none.
 fn sizes(name: &str, text: &str) -> Vec<String> {
     if name.ends_with("tests.rs") || name.contains("/tests/") {
         return Vec::new();

@@ -1,7 +1,8 @@
-//! What a proxy costs while nothing concerns it, and how soon it mends what somebody else damages.
+//! Measures an idle proxy (processor time and wakes, alone and beside another program that commits), and the time until it has
+//! repaired foreign changes.
 //!
-//! The damage is done by `nft`, or by `iptables`; this program then asks the kernel all the time until the damage is gone. Times count from the moment at
-//! which the tool has ended.
+//! `nft` or `iptables` makes the changes; the benchmark then polls the kernel every millisecond until the objects are back.
+//! Times count from the end of the tool's process.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,29 +18,29 @@ use super::site::{Site, Workload};
 use crate::neighbour::Neighbour;
 use crate::stats;
 
-/// How long idle time, and a neighbour, are watched.
+/// Duration of each idle measurement.
 const WATCHED: Duration = Duration::from_secs(30);
 /// Commits a second of the neighbour.
 const NOISE: u32 = 10;
-/// After a start, until it is idle.
+/// Pause after a start until the proxy is idle.
 const STEADY: Duration = Duration::from_secs(6);
-/// From one damage to the next: three repairs of everything within ten seconds would be a fight.
+/// Pause between two foreign changes: three repairs of everything within ten seconds would suspend further ones.
 const PAUSE: Duration = Duration::from_millis(5500);
 const ROUNDS: usize = 5;
-/// The longest that a repair may take.
+/// Timeout of a repair.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often the kernel is asked.
+/// Polling interval of the kernel.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Counts objects in the kernel.
 type Count = Box<dyn Fn(&mut Socket) -> std::io::Result<usize>>;
 
-/// One way to damage the rules.
+/// A foreign change that damages the rules.
 struct Damage {
     name: &'static str,
     /// the tool, and its arguments
     command: Vec<String>,
-    /// counts what the damage lessens
+    /// counts the objects of the kind that the damage removes
     count: Count,
 }
 
@@ -68,7 +69,7 @@ pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
     })
 }
 
-/// Processor time and wakes of all threads over a while, with something done beside it ten times a second.
+/// Measures processor time and wakes of all threads for [`WATCHED`], while `beside` is called ten times a second.
 fn watch(what: &str, proxy: &Proxy, mut beside: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
     let (started, cpu, wakes) = (Instant::now(), proxy.cpu()?, proxy.wakes()?);
     while started.elapsed() < WATCHED {
@@ -90,7 +91,7 @@ fn watch(what: &str, proxy: &Proxy, mut beside: impl FnMut() -> anyhow::Result<(
     Ok(())
 }
 
-/// Repeats a damage, and prints how soon it was mended.
+/// Makes a foreign change several times, and prints the times until it was repaired.
 fn mend(damage: &Damage, site: &Site, socket: &mut Socket) -> anyhow::Result<()> {
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
@@ -103,7 +104,7 @@ fn mend(damage: &Damage, site: &Site, socket: &mut Socket) -> anyhow::Result<()>
         let output = command.args(arguments).output().with_context(|| format!("running {program}"))?;
         anyhow::ensure!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
         let started = Instant::now();
-        // A chain that is gone can't be listed.
+        // Listing a deleted chain fails.
         while !(damage.count)(socket).is_ok_and(|count| count >= whole) {
             anyhow::ensure!(started.elapsed() < PATIENCE, "{}: not mended", damage.name);
             std::thread::sleep(LOOK);

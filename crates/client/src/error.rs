@@ -28,7 +28,7 @@ pub enum AccessError {
     Kubeconfig {
         /// its path
         path: String,
-        /// what is wrong
+        /// the cause
         error: KubeconfigError,
     },
     /// `--master` is wrong
@@ -41,7 +41,7 @@ pub enum AccessError {
         origin: String,
         /// the field
         what: String,
-        /// what is wrong with it
+        /// the cause
         reason: String,
     },
     /// neither kubeconfig nor `--master` is given, and the process doesn't run in a pod

@@ -165,7 +165,7 @@ mod tests {
             tokio::time::sleep(wait).await;
             assert_eq!(gate.wait(), Duration::ZERO);
         }
-        // what the attempt took is part of it
+        // the duration of the attempt counts as part of the pause
         let begun = Instant::now();
         tokio::time::sleep(Duration::from_secs(2)).await;
         gate.failed(&ConnectError::unreachable("timed out".to_owned()), begun);

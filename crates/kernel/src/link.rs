@@ -124,8 +124,8 @@ fn device_of(payload: &[u8]) -> Option<u32> {
     payload.get(4..8)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
-/// All addresses of this machine in the network namespace of the calling thread, also those of devices that are down, but for
-/// those of the devices of these names.
+/// All addresses of this machine in the network namespace of the calling thread, also those of devices that are down, except
+/// those of the devices with the `ignored` names.
 ///
 /// # Errors
 /// The system's error; `Interrupted` if addresses kept changing while the kernel listed them.

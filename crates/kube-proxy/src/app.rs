@@ -1,4 +1,4 @@
-//! The wiring, in the order of the start.
+//! Starts the proxy: creates source, core, engines and servers in order, connects them, and runs the main thread.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -83,7 +83,7 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     let (engines, handover) = engines(&plan, &threads, &metrics, &flows)?;
     let families: Vec<Family> = engines.iter().map(|(family, _)| *family).collect();
 
-    // A node that the cluster doesn't know yet is none that load balancers should send to.
+    // Until the cluster has a Node object for this node, load balancers should not send to it.
     let eligible = Arc::new(AtomicBool::new(node == NodeFacts::Local));
     let reports = Reports::default();
 

@@ -1,4 +1,4 @@
-//! The core: events → store → resolve → what changed, into each engine's mailbox.
+//! The core: applies events to the store, resolves the affected Services, and puts changed units into each engine's mailbox.
 
 mod complaints;
 mod desk;
@@ -35,7 +35,7 @@ use crate::report::Changes;
 pub struct Setup {
     /// the settings of the configuration that affect traffic
     pub settings: Settings,
-    /// what the mode can express
+    /// the mode's capabilities
     pub profile: Profile,
     /// all addresses of the machine's interfaces
     pub addresses: Vec<IpAddr>,
@@ -45,11 +45,11 @@ pub struct Setup {
     pub seats: Vec<Seat>,
     /// counts what comes
     pub changes: Changes,
-    /// whether load balancers may send to this node, for health
+    /// true while load balancers may send to this node; read by `/healthz`
     pub eligible: Arc<AtomicBool>,
     /// writes Events about Services
     pub recorder: Recorder,
-    /// whether an earlier run's rules send packets of some service anywhere
+    /// returns true if rules of an earlier run still serve
     pub in_use: fn(Family) -> io::Result<bool>,
 }
 

@@ -1,7 +1,8 @@
-//! Drives one engine: syncs when its mailbox has changes, and lets it look after the kernel when it is woken or when it asked to. Without
-//! either, its thread sleeps.
+//! Drives one engine: a sync when its mailbox has changes, a check of the kernel (foreign changes, retries) when it is woken or
+//! at a time that it requested, a full sync once an hour. Otherwise the thread sleeps.
 //!
-//! Changes that can't be synced yet stay in the mailbox; what was offered and isn't in force is the engine's to know.
+//! Changes stay in the mailbox until a sync is due. Those that the engine has taken and that are not in force are pending in the
+//! engine.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -48,13 +49,12 @@ pub struct Setup {
     pub flows: Witness,
 }
 
-/// The loop's memory.
+/// State of the loop.
 struct Loop {
     setup: Setup,
     engine: Box<dyn SyncEngine>,
     agenda: Agenda,
-    /// what was offered is not made, or it isn't known whether what is in force is right: the last turn failed, or left the
-    /// base out
+    /// pending changes are not in force, or the actual state is uncertain: the last turn failed, or left the base out
     unfinished: bool,
     /// nothing has been synced yet
     first: bool,
@@ -76,9 +76,9 @@ struct Agenda {
     last_sync: Option<Instant>,
     /// changes were offered: sync
     sync: Option<Instant>,
-    /// look after the kernel
+    /// check the kernel
     tend: Option<Instant>,
-    /// the last turn failed: the next look is the next try, and no wake brings it forward
+    /// the last turn failed: the next check is the retry, and no wake brings it forward
     failing: bool,
     /// compare everything
     repair: Instant,
@@ -122,12 +122,12 @@ impl Loop {
                 Arrival::Woken => self.agenda.woken(Instant::now()),
                 Arrival::Timeout => {}
             }
-            // A stream of changes must not keep the engine from looking after the kernel.
+            // A stream of changes must not delay the engine's checks of the kernel.
             while self.step() {}
         }
     }
 
-    /// Does the most urgent thing; whether there was one.
+    /// Executes the most urgent step; false if none is due.
     fn step(&mut self) -> bool {
         let now = Instant::now();
         let step = self.agenda.step(now);
@@ -162,7 +162,7 @@ impl Loop {
     fn tell(&mut self, step: Step, outcome: Outcome, now: Instant) {
         // Tending also tries again what failed.
         let synced = step != Step::Tend || self.unfinished;
-        // Without the base nothing serves, whatever else is in force; and what can't be looked at may be gone.
+        // Without the base no rule serves, whatever else is in force; and after an error the actual state is unknown.
         let baseless = outcome.quarantined.iter().any(|(unit, _)| *unit == UnitId::Base);
         let bad = baseless || outcome.error.is_some();
         if bad {
@@ -190,8 +190,8 @@ impl Loop {
     }
 }
 
-/// Returns how many units were offered and aren't in force, and true if nothing is left to do after this turn but what the kernel
-/// refuses; the base must be in force.
+/// Returns the number of pending units, and true if this turn left no work except for units that the kernel rejects; the base
+/// must be in force.
 fn pending(engine: &dyn SyncEngine, outcome: &Outcome) -> (usize, bool) {
     let refused: BTreeSet<&UnitId> = outcome.quarantined.iter().map(|(unit, _)| unit).collect();
     let (mut units, mut settled) = (0, outcome.error.is_none());
@@ -229,14 +229,14 @@ impl Agenda {
         others.into_iter().flatten().fold(self.repair, Instant::min).saturating_duration_since(now)
     }
 
-    /// The engine has something to look at in the kernel.
+    /// The engine was woken: the kernel has news for it.
     fn woken(&mut self, now: Instant) {
         if !self.failing {
             self.tend = Some(now);
         }
     }
 
-    /// There is something to sync.
+    /// There are changes to sync.
     fn offered(&mut self, now: Instant) {
         let distance = self.distance.max(self.pause);
         let credit = self.interval.saturating_mul(BURST - 1);

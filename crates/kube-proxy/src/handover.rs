@@ -1,6 +1,7 @@
 //! Hand-over from another mode, or variant of iptables: once a family's rules are in force in the domains of this run's engines,
-//! removes that family's rules from all other domains. Until then those serve. Looks again now and then: a proxy of the other
-//! mode that still runs writes its rules anew, and leaves them behind when it ends. Each look has a thread of its own.
+//! removes that family's rules from all other domains. Until then those serve. Checks again after one to five minutes, since a
+//! proxy of the other mode that still runs writes its rules again, and leaves them behind when it ends. Each check has a thread
+//! of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,11 +27,11 @@ pub struct Handover {
     begun: BTreeSet<Family>,
     waiting: Vec<(Instant, Look)>,
     sender: UnboundedSender<Look>,
-    /// looks that were made
+    /// finished checks
     made: UnboundedReceiver<Look>,
 }
 
-/// A look for what is elsewhere of a family, and what is known from those before.
+/// A check of the other domains for one family's rules, with the results of earlier checks.
 #[derive(Clone, Debug)]
 struct Look {
     family: Family,
@@ -39,11 +40,11 @@ struct Look {
     cleared: BTreeSet<&'static str>,
     /// the failures that were logged last
     said: BTreeMap<&'static str, String>,
-    /// rules were removed, by this look or by attempts before it that failed half way
+    /// rules were removed, by this check or by earlier attempts that failed half-way
     removed: bool,
-    /// what those rules served
+    /// the frontends that those rules served
     served: Vec<Served>,
-    /// what rules served that an attempt met which failed, by domain: it may have removed some of them
+    /// frontends served by the rules that a failed attempt found, by domain: it may have removed some of them
     attempted: BTreeMap<&'static str, Vec<Served>>,
     /// until the next
     pause: Duration,
@@ -277,8 +278,8 @@ mod tests {
         assert_eq!(says(Err(RetireError::Absent(anyhow::Error::msg("no nf_tables")))).0, Found::Nothing);
     }
 
-    /// The flows of a frontend whose rules went in an attempt that failed are looked at once all is removed, also if nothing
-    /// is left to remove by then.
+    /// The flows of a frontend whose rules a failed attempt removed are checked once all is removed, also if nothing is left to
+    /// remove by then.
     #[test]
     fn what_an_attempt_met_that_failed_half_way_is_kept() {
         const fn port(number: u16) -> Served {

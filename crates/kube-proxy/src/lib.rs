@@ -1,4 +1,5 @@
-//! The kube-proxy executable: object sources, the core that resolves Services, the engines, and everything that the proxy reports.
+//! The kube-proxy executable: object sources, the core that resolves Services, the engines, and everything that the proxy
+//! reports.
 //!
 //! A tour, in the direction of the data:
 //!
@@ -8,8 +9,8 @@
 //!   [`source::directory`], a directory of manifests. [`platform`] adds the machine's own addresses.
 //! - An [`input`] goes to the [`core`], which keeps all objects, resolves Services and hands changed units to each IP family's
 //!   engine.
-//! - [`engine_loop`] drives an engine of the mode that [`planes`] has chosen. [`flows`] deletes stale conntrack entries after rule
-//!   changes, [`handover`] removes the rules of other modes once this proxy's are in force.
+//! - [`engine_loop`] drives an engine of the mode that [`planes`] has chosen. [`flows`] deletes stale conntrack entries after
+//!   rule changes, [`handover`] removes the rules of other modes once this proxy's are in force.
 //! - [`report`] converts the engines' reports to [`metrics`] and log lines; [`health`] holds the state behind probes; [`events`]
 //!   writes Events to the API server; [`serve`] answers over HTTP, health checks of Services included.
 //! - [`logging`] prints klog's format; [`version`] names the build.

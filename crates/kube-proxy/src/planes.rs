@@ -23,13 +23,13 @@ pub type Opened = (Family, Result<Box<dyn SyncEngine>, CommitError>);
 pub struct Plane {
     /// its name in the configuration
     pub mode: &'static str,
-    /// what it can express
+    /// its capabilities
     pub profile: Profile,
     /// a sync costs a process, however little it changes
     pub paced: bool,
     /// every domain that can hold its rules, in whatever variant; no other mode has any of them
     pub domains: &'static [RuleDomain],
-    /// what it counts besides what all modes count
+    /// its metrics besides those of all modes
     pub metrics: &'static [Row],
     /// names of network devices that the mode makes for itself: their addresses are none of the node
     pub devices: &'static [&'static str],
@@ -58,7 +58,7 @@ pub struct Opening<'a> {
 pub struct Engines {
     /// those of all families that were asked for, ready to work. Where the machine lacks something, the error names it
     pub families: Vec<Opened>,
-    /// what they count
+    /// registers their metrics
     pub metrics: Register,
     /// the domains that they write to, some or all of the mode's. Hand-over leaves these alone
     pub domains: &'static [RuleDomain],
@@ -96,7 +96,7 @@ pub enum Leftovers {
     InUse,
     /// another proxy of this mode manages all of them
     Adopted,
-    /// so many objects are gone
+    /// number of removed objects
     Removed(usize),
 }
 

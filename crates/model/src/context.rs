@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ferry_api::object::{Family, IpNet};
 
-/// Node facts and policy that decide about services in one IP family. What only the base objects of a plane depend on is in
-/// [`BaseState`](crate::BaseState).
+/// Node facts and policy that determine the state of services in one IP family. Facts that only the base objects of a plane
+/// depend on are in [`BaseState`](crate::BaseState).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Context {
     /// this node's name: an endpoint with this nodeName is local
@@ -18,7 +18,7 @@ pub struct Context {
     /// the addresses of the machine that serve node ports, sorted; empty unless the profile
     /// [lists them](crate::Profile::lists_node_addresses)
     pub node_addresses: Arc<[IpAddr]>,
-    /// how a packet from a pod of this node is known; `None`: not at all
+    /// the detector of packets from pods of this node; `None` detects none
     pub local: Option<LocalDetector>,
     /// every connection to a cluster IP is masqueraded
     pub masquerade_all: bool,

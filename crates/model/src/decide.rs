@@ -1,4 +1,5 @@
-//! The model's answer for one connection: what any plane whose rules can be traced has to do with it.
+//! Decides the verdict on the first packet of a connection from the desired state: the reference for the compiled rules of every
+//! mode.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

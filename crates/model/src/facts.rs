@@ -1,4 +1,4 @@
-//! Settings and the Node as facts: the context of all services, and the base state.
+//! Derives the context of all services and the base state from the configuration, the Node and the node's addresses.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -29,7 +29,7 @@ pub struct Settings {
     pub node_name: String,
     /// bindAddress, which replaces the node's address of its family; `None` when unspecified (0.0.0.0, ::)
     pub bind_address: Option<IpAddr>,
-    /// how a connection from a pod of this node is known
+    /// the detector of connections from pods of this node
     pub detect_local: DetectLocal,
     /// every connection to a cluster IP is masqueraded
     pub masquerade_all: bool,

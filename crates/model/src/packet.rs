@@ -1,4 +1,4 @@
-//! The first packet of a connection, and what becomes of it.
+//! The types of `decide`: the first packet of a connection, and the verdict on it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
 //! Profiles: the capabilities of each mode, and the only place where modes differ in the model.
 
-/// Where the answers of a translated flow come from.
+/// The sender of a translated flow's replies, by which stale flows are recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyOwner {
     /// from the endpoint: packets are translated by rules
@@ -22,7 +22,7 @@ pub struct Profile {
     pub rejects_unknown_ports: bool,
     /// the host is rejected at an external frontend without endpoints (not iptables)
     pub rejects_host_to_external: bool,
-    /// a source outside the source ranges is dropped before missing endpoints are looked at (nftables)
+    /// a source outside the source ranges is dropped even if the frontend has no endpoints to reject for (nftables)
     pub filters_sources_before_reject: bool,
     /// only what no frontend has translated is refused, and each kind of frontend refuses in some hooks only: a cluster IP
     /// in forward and output, the others in input and forward; a node port on every address of the node (iptables)

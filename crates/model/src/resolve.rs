@@ -96,7 +96,7 @@ struct Resolver<'a> {
     has_external_ips: bool,
     sources: SourceRanges,
     frontends: Frontends,
-    /// what is left of [`MAX_WEIGHT`]; `None` once something didn't fit in
+    /// the rest of [`MAX_WEIGHT`]; `None` once a part has exceeded it
     room: Option<usize>,
     /// frontends of this service so far
     taken: BTreeSet<(FrontendAddr, Protocol)>,

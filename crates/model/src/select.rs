@@ -21,7 +21,7 @@ pub(crate) struct Selection {
     pub(crate) local: Pool,
     /// a usable endpoint exists on some node
     pub(crate) any: bool,
-    /// how many usable endpoints the larger pool has no room for
+    /// number of usable endpoints beyond the limit of the larger pool
     pub(crate) beyond: usize,
 }
 

@@ -57,8 +57,8 @@ impl<'a> PortIndex<'a> {
         Self { ports, family }
     }
 
-    /// Fills `rows` with the endpoints of a service port, sorted by address and port, each once. Gives
-    /// how many there were to look at; more than `most` are not, and `rows` means nothing then.
+    /// Fills `rows` with the endpoints of a service port, sorted by address and port, each once. Returns the number of entries
+    /// before deduplication; if it exceeds `most`, `rows` is incomplete.
     ///
     /// Of an endpoint listed twice, the later copy counts, unless it is terminating: the address of a terminating pod may
     /// have been given to a new one. Copies are never mixed.

@@ -13,16 +13,16 @@ pub struct ServiceState {
     pub name: ObjectName,
     /// its ports, in the order of the object
     pub ports: Vec<PortState>,
-    /// what load balancers may ask on a port of the node; `None` where they may not
+    /// the health check that the node serves for load balancers, if the Service has one
     pub health_check: Option<HealthCheck>,
 }
 
-/// healthCheckNodePort of a load balancer's Service with externalTrafficPolicy Local: whether this node is worth sending to.
+/// healthCheckNodePort of a Service of type LoadBalancer with externalTrafficPolicy Local: the number of its endpoints here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// where it is asked
+    /// the port that serves it
     pub port: NonZeroU16,
-    /// how many addresses on this node have a ready endpoint, of whatever port of the Service
+    /// number of addresses on this node with a ready endpoint, of any port of the Service
     pub local_endpoints: u32,
 }
 
@@ -49,7 +49,7 @@ pub struct PortState {
 /// ClientIP session affinity: a client that comes back within the timeout gets the endpoint it had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Affinity {
-    /// how long a memory lasts after the client's last new connection, in seconds
+    /// lifetime of an affinity entry after the client's last new connection, in seconds
     pub timeout_seconds: NonZeroU32,
 }
 
@@ -78,13 +78,13 @@ pub struct Endpoint {
 /// One address a client may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frontend {
-    /// what kind of address
+    /// the kind of address
     pub kind: FrontendKind,
     /// the address
     pub at: FrontendAddr,
     /// admitted sources
     pub sources: SourceRanges,
-    /// what happens to a new connection
+    /// the treatment of new connections
     pub treatment: Treatment,
 }
 
@@ -139,7 +139,7 @@ pub enum Action {
     Forward {
         /// which pool
         to: Scope,
-        /// what becomes of the source address
+        /// the translation of the source address
         snat: Snat,
     },
     /// no answer

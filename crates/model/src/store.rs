@@ -1,4 +1,4 @@
-//! Objects by name; event in, dirty service names out.
+//! Stores all objects by name. Applying an event returns the services whose state must be resolved again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

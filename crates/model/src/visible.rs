@@ -37,7 +37,7 @@ pub(crate) const MAX_FRONTENDS: usize = 16_384;
 pub(crate) struct Frontends {
     /// kind, index in the list that the kind names, address
     vips: Vec<(FrontendKind, usize, IpAddr)>,
-    /// how many are left to give out
+    /// number of frontends until the limit
     room: usize,
 }
 

@@ -1,6 +1,6 @@
 //! Case folders: objects, Node and configuration in, `want.model` out.
 //!
-//! `FERRY_ACCEPT=1 cargo test -p ferry-model --test cases` writes what the model says; read the difference like code.
+//! `FERRY_ACCEPT=1 cargo test -p ferry-model --test cases` writes the model's decisions; review the diff like code.
 
 use ferry_conformance::{Case, golden};
 use ferry_model::Profile;

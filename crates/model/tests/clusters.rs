@@ -1,4 +1,5 @@
-//! Plausible clusters: whatever order the objects come in, and whatever was there before, the same is decided, owned and said.
+//! Plausible clusters: states, owners of frontends and diagnostics depend neither on the order of the objects' arrival nor on
+//! earlier objects.
 
 use ferry_conformance::case::objects;
 use ferry_conformance::cluster::happens;

@@ -17,9 +17,9 @@ const HINTS: [&str; 2] = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
 pub struct Choice {
     /// the variant
     pub backend: Backend,
-    /// what speaks for it
+    /// the reason for the choice
     pub why: String,
-    /// what the administrator should know: rules are in both, or the better one is not installed
+    /// a warning for the operator: both variants have rules, or the preferred one is not installed
     pub warning: Option<String>,
 }
 

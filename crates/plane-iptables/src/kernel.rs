@@ -1,4 +1,4 @@
-//! The half that touches the kernel: one run of the tool per commit, and changes by others.
+//! Implements `Kernel` by the iptables tools: reads tables, commits each batch with one run, and reports foreign changes.
 
 mod commit;
 

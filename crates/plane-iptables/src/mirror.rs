@@ -1,5 +1,6 @@
-//! The mirror of the kernel's rules, as far as the next change needs it: the text of each rule in shared chains, the names of
-//! all chains, and hashes of the rules of long chains, which are edited by position. Other chains are written whole.
+//! The mirror: a copy in memory of the parts of the kernel's rules that the next change is computed from. These are the text of
+//! each rule in shared chains, the names of all chains, and hashes of the rules of long chains, which are edited by position.
+//! Other chains are written whole.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -28,7 +29,7 @@ pub(crate) struct Mirror {
 /// Digest of the rules of a chain of one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Content {
-    /// how many
+    /// their number
     rules: u32,
     /// 32-bit content hash; the probability of a collision is about 2⁻³²
     hash: u32,
@@ -91,7 +92,7 @@ impl Kind {
     }
 }
 
-/// The chains of a table that we look at, where none are of services: not in nat.
+/// The chains of a table without chains of services (not nat), as far as this mode reads them.
 pub(crate) fn few_chains(table: Table) -> impl Iterator<Item = ChainId> {
     let names = [
         base::INPUT,

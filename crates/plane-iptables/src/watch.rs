@@ -1,12 +1,12 @@
-//! Foreign changes to our tables, by chain.
+//! Detects foreign changes to our tables, and keeps the changed chains until the engine takes them.
 //!
 //! In the nft variant one listener for the whole process is notified of every change in the network namespace. Our own runs are
 //! recognised by the generation, since the tool's sockets aren't known beforehand. A large run is made with the subscription
-//! suspended. The writers of foreign changes are not distinguished: other proxies use the same tool, and changes by hand consist of
-//! several commands.
+//! suspended. The writers of foreign changes are not distinguished: other proxies use the same tool, and changes by hand
+//! consist of several commands.
 //!
-//! The legacy variant has no notifications. The number and size of a table's entries are read four times a second, and a table in which they
-//! differ from before is read. Changes that alter neither are found by reading all tables, once a minute.
+//! The legacy variant has no notifications. The number and size of a table's entries are read four times a second, and a table
+//! in which they differ from before is read. Changes that alter neither are found by reading all tables, once a minute.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,7 +22,7 @@ use ferry_model::PerFamily;
 use crate::mirror::{Kind, Mirror, at};
 use crate::object::ChainId;
 
-/// From so many lines on, a run is made with the subscription suspended.
+/// From this number of lines on, a run is made with the subscription suspended.
 const QUIET_LINES: usize = 1000;
 
 /// Interval of reading the sizes of legacy tables.
@@ -34,7 +34,7 @@ const READ_ALL_REST: u32 = 600;
 /// The same of tables that others have changed.
 const READ_REST: u32 = 10;
 
-/// Beyond so many chains touched by others, everything is compared.
+/// With more foreign-changed chains than this, everything is compared.
 const TOUCHED: usize = 256;
 
 /// Engines of one process run the tool one after another.
@@ -183,11 +183,11 @@ impl Watch {
     }
 }
 
-/// Returns what a thread of its own has to run beside the engines of this turn, in the nft variant: it waits for foreign changes and wakes
-/// the engines that they concern. It ends only when it can't wait.
+/// Returns the function of the thread `listener`, for the nft variant: it waits for foreign changes and wakes the engines whose
+/// tables they affect. It returns only if it can't wait.
 ///
 /// # Errors
-/// The system's; `EPERM` without `CAP_NET_ADMIN`.
+/// The system's error, such as `EPERM` without `CAP_NET_ADMIN`.
 pub fn listener(turn: Turn) -> io::Result<impl FnOnce() -> io::Error + Send + 'static> {
     let arrivals = turn.take().listener.arrivals()?;
     Ok(move || match arrivals.follow(|| turn.take().look()) {

@@ -1,7 +1,7 @@
 //! The case folders in this mode: golden rulesets, and for each case and each packet of the matrix the verdict of the rules is
 //! the model's.
 //!
-//! `FERRY_ACCEPT=1 cargo test -p ferry-plane-iptables --test cases` writes the rulesets; read the difference like code.
+//! `FERRY_ACCEPT=1 cargo test -p ferry-plane-iptables --test cases` writes the rulesets; review the diff like code.
 
 mod mode;
 

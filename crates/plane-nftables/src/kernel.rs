@@ -1,5 +1,5 @@
-//! The half that touches the kernel: one transaction per commit, notifications of what others do, and the purge of
-//! affinity memories.
+//! Implements `Kernel` by netlink: reads tables, commits each batch as one transaction, reports foreign changes, and purges stale
+//! affinity entries.
 
 use std::io;
 use std::task::Waker;
@@ -37,7 +37,7 @@ pub struct NftablesKernel {
     written: Written,
 }
 
-/// What was sent to the kernel so far.
+/// Counters of the transactions sent to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// transactions that were accepted
@@ -48,8 +48,8 @@ pub struct Written {
     pub bytes: usize,
 }
 
-/// From so many operations on, those of sets of source ranges by their elements, a commit is made without listening: each
-/// element costs its maker an event as long as anybody listens.
+/// A commit with more operations (a set of source ranges counts by its elements) is made with the subscription suspended: while
+/// any process listens, each element costs the committing process an event.
 const QUIET_ELEMENTS: usize = 256;
 
 // === impl NftablesKernel ===
@@ -58,7 +58,7 @@ impl NftablesKernel {
     /// Opens the sockets, in the network namespace of this thread.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_NET_ADMIN`; whatever else the system says.
+    /// The system's error, such as `EPERM` without `CAP_NET_ADMIN`.
     pub fn open(family: Family, turn: CommitTurn) -> io::Result<Self> {
         Ok(Self {
             family,
@@ -73,12 +73,12 @@ impl NftablesKernel {
         })
     }
 
-    /// What was sent to the kernel so far.
+    /// Counters of the transactions sent to the kernel so far.
     pub fn written(&self) -> Written {
         self.written
     }
 
-    /// Commits what is encoded; what is large without listening.
+    /// Commits an encoded batch, a large one with the subscription suspended.
     fn send(&mut self, batch: nft::Batch, large: bool) -> Result<(), nft::CommitFailure> {
         let mut watch = self.turn.take();
         let stats = match large {
@@ -99,7 +99,7 @@ impl NftablesKernel {
         self.send(batch, elements_of(objects) > QUIET_ELEMENTS).map_err(|failure| verdict(failure, &marks, objects))
     }
 
-    /// Commits, with chains deleted when this kernel can.
+    /// Commits a batch, and detects whether this kernel deletes chains in the transaction that drops their last reference.
     fn exchange(&mut self, batch: &Batch<NftObject>, ahead: &Ahead) -> Result<(), CommitFailure> {
         let result = self.try_commit(batch, ahead);
         let deletes_chains = batch.delete.iter().any(|object| matches!(object, NftObject::Chain(..)));
@@ -110,7 +110,7 @@ impl NftablesKernel {
             self.release = ChainRelease::Later;
             let result = self.try_commit(batch, ahead);
             if result.is_err() {
-                // It is something else that is in use.
+                // Another object is in use.
                 self.release = ChainRelease::Now;
             }
             return result;
@@ -118,7 +118,7 @@ impl NftablesKernel {
         result
     }
 
-    /// Commits so that nobody who is remembered with an endpoint that goes is sent there any more.
+    /// Commits a batch, and purges the affinity entries of deleted endpoints, so that no client is sent there any more.
     fn exchange_and_forget(&mut self, batch: &Batch<NftObject>, mut ahead: Ahead) -> Result<(), CommitFailure> {
         let (members, maps) = ahead::members(batch);
         let untaught = ahead::step(Vec::new(), members);
@@ -192,7 +192,8 @@ impl NftablesKernel {
 }
 
 impl Kernel<NftObject> for NftablesKernel {
-    /// Listens, and where no table of ours says that it has worked here before, tries every kind of object once.
+    /// Subscribes to notifications. If there is no table of ours, which would show that this kernel supports the mode, probes
+    /// every kind of object once.
     fn prepare(&mut self) -> Result<(), CommitError> {
         if self.prepared {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Foreign changes to our tables, by key and by writer: one listener for the whole process, whose engines take turns at committing.
+//! Detects foreign changes to our tables, by key and by writer, and keeps them until the engine takes them. One listener serves
+//! the whole process, whose engines take turns at committing.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,13 +14,13 @@ use crate::names::{ChainName, SetName, TABLE};
 use crate::object::NftKey;
 use crate::wire;
 
-/// Beyond so many changes by others, everything is compared.
+/// With more foreign changes than this, everything is compared.
 const TOUCHED: usize = 1024;
 
 /// Engines of one process commit one after another.
 pub type CommitTurn = CommitLock<Watch>;
 
-/// The listener of this process, and what wakes its engines.
+/// The listener of this process, and the wakers of its engines.
 #[derive(Debug, Default)]
 pub struct Watch {
     listener: Listener<Foreign>,
@@ -42,11 +43,11 @@ struct Touched {
     everything: bool,
 }
 
-/// Returns what a thread of its own has to run beside the engines of this turn: it waits for foreign changes and wakes the engines that
-/// they concern. It ends only when it can't wait.
+/// Returns the function of the thread `listener`: it waits for foreign changes and wakes the engines whose tables they affect.
+/// It returns only if it can't wait.
 ///
 /// # Errors
-/// The system's; `EPERM` without `CAP_NET_ADMIN`.
+/// The system's error, such as `EPERM` without `CAP_NET_ADMIN`.
 pub fn listener(turn: CommitTurn) -> io::Result<impl FnOnce() -> io::Error + Send + 'static> {
     let arrivals = turn.take().listener.arrivals()?;
     Ok(move || match arrivals.follow(|| turn.take().look()) {
@@ -170,16 +171,16 @@ impl Touched {
     }
 }
 
-/// What a change is about; `None` if it may be anything.
+/// Keys of the objects that a change affects; `None` if any object may be affected.
 fn keys_of(family: Family, what: &Changed) -> Option<Vec<NftKey>> {
     match what {
-        // A chain that got another name is told by its new one alone.
+        // The notification of a renamed chain has the new name only.
         Changed::Table | Changed::Set(_) | Changed::Chain(_) | Changed::Other => None,
         Changed::Rule { chain } => Some(vec![NftKey::Chain(ChainName::parse(chain)?)]),
         Changed::Elements { set, elements } => {
             let set = SetName::parse(set)?;
             if matches!(set, SetName::Affinity(..)) {
-                // What clients are remembered with is the packets' to write.
+                // Affinity entries are written by packets.
                 return Some(Vec::new());
             }
             if matches!(set, SetName::Sources(_)) {

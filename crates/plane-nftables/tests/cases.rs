@@ -1,7 +1,7 @@
 //! The case folders in this mode: golden rulesets, each accepted unchanged by the kernel, and for each case and each packet of
 //! the matrix the verdict of the rules is the model's.
 //!
-//! `FERRY_ACCEPT=1 cargo test -p ferry-plane-nftables --test cases` writes the rulesets; read the difference like code.
+//! `FERRY_ACCEPT=1 cargo test -p ferry-plane-nftables --test cases` writes the rulesets; review the diff like code.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 

@@ -646,7 +646,7 @@ fn a_foreign_change_wakes_the_engine_of_its_family_alone() {
         nft(&format!("flush chain {} services", table(family)), &["-f", "-"]);
         assert_eq!(receivers[own].wait(Some(Duration::from_secs(10))), Arrival::Woken);
         assert_eq!(receivers[1 - own].wait(long), Arrival::Timeout, "the other family");
-        // Whoever reads wakes the other one.
+        // The engine that reads the notifications wakes the other one.
         nft(&format!("flush chain {} services", table(Family::ALL[1 - own])), &["-f", "-"]);
         engines[own].kernel_mut().news().unwrap();
         assert_eq!(receivers[1 - own].wait(Some(Duration::from_secs(10))), Arrival::Woken);

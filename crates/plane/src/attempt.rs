@@ -15,7 +15,7 @@ pub(crate) struct Change {
     pub(crate) after: Option<Arc<Unit>>,
 }
 
-/// The units whose objects the kernel rejected. Only objects that a unit wants can be at fault: those that it gives up were
+/// The units whose objects the kernel rejected. Only desired objects of a unit can be the cause: those that it gives up were
 /// accepted before.
 pub(crate) fn owners<C: Compile>(
     compile: &C,

@@ -1,4 +1,4 @@
-//! A difference between two states of the kernel, and the order in which a kernel half that is not atomic makes it.
+//! Batches: the operations of one commit, and their canonical order, which a kernel half without atomic commits follows.
 
 /// The operations of one commit, merged by key over all units: a key that one unit drops and another wants is a `replace`. No
 /// key is in two of the lists.
@@ -6,9 +6,9 @@
 pub struct Batch<O> {
     /// sorted by rank, low to high
     pub create: Vec<O>,
-    /// what each becomes; sorted by rank, low to high
+    /// new content of each object; sorted by rank, low to high
     pub replace: Vec<O>,
-    /// what was there; sorted by rank, high to low
+    /// deleted objects; sorted by rank, high to low
     pub delete: Vec<O>,
 }
 

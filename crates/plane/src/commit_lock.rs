@@ -1,4 +1,4 @@
-//! Serialises the commits of the engines of one process, so that its own changes can be told from foreign ones.
+//! Serialises the commits of the engines of one process, so that its own changes can be distinguished from foreign ones.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 

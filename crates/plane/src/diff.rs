@@ -1,4 +1,4 @@
-//! Two lists of objects and the batch that makes one into the other.
+//! Computes the batch that turns one list of objects into another, with reference counts for shared objects.
 
 use std::collections::{HashMap, HashSet};
 use std::iter::Peekable;
@@ -207,12 +207,12 @@ impl<O: Object> References<O> {
         }
     }
 
-    /// Nothing that lies there is known any more.
+    /// Forgets the content of all idle objects.
     pub(crate) fn forget_all_parked(&mut self) {
         self.parked.clear();
     }
 
-    /// Begins anew, with the spare parts that were read back.
+    /// Resets the counts; the idle objects are those that were read back.
     pub(crate) fn restart(&mut self, spare: Vec<O>) {
         self.counts.clear();
         self.parked = spare.into_iter().map(|object| (object.key(), object)).collect();

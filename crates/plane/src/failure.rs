@@ -10,10 +10,10 @@ pub type Refusal = (Op, usize, io::Error);
 /// An error of the kernel half.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// the kernel is not what we remember (ENOENT, EEXIST): read back and repair
+    /// the actual state differs from the acknowledged state (ENOENT, EEXIST): read back and repair
     #[error("the kernel differs from what was committed: {object}")]
     Drifted {
-        /// what was missing or in the way
+        /// the object that was missing or in the way
         object: String,
     },
     /// never acceptable (EINVAL, ERANGE …): these operations, each as its list, the index in it and why; an empty list
@@ -45,10 +45,10 @@ pub enum Applied {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct CommitFailure {
-    /// why
+    /// the cause
     #[source]
     pub error: CommitError,
-    /// what it may have left in force
+    /// the part of the batch that may be in force
     pub applied: Applied,
 }
 

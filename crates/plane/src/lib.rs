@@ -14,7 +14,7 @@
 //! 4. A [`CommitError`] (`failure`) leads to a reconciliation with the actual objects (`engine/conflict.rs`,
 //!    `engine/unverified.rs`), to `quarantine`, or to a retry.
 //! 5. Foreign changes come from [`Kernel::news`] and [`Kernel::tend`]. `engine/candidates.rs` decides when to compare them,
-//!    `engine/drift.rs` repairs, `contested_keys` pauses the repair of contested objects. `engine/full.rs` compares everything: at a
+//!    `engine/drift.rs` repairs, `contested` pauses the repair of contested objects. `engine/full.rs` compares everything: at a
 //!    start, once an hour, and when single keys are not enough.
 //!
 //! For tests, `memory` is a kernel that checks references and fails on demand.
@@ -84,7 +84,7 @@ pub struct Delta {
 pub struct Acked {
     /// the unit, placed
     pub unit: Arc<Unit>,
-    /// what it was compiled with
+    /// the context with which it was compiled
     pub context: Arc<Context>,
 }
 
@@ -106,7 +106,8 @@ pub trait Object: Ord + Clone + fmt::Display + fmt::Debug {
     fn shared(&self) -> Option<Self::Shared> {
         None
     }
-    /// True if the object stays when no unit wants it any more (an idle chain): then it is no drift, and only clean-up removes it.
+    /// True if the object stays when no unit wants it any more (an idle chain): then it is no drift, and only clean-up removes
+    /// it.
     fn spare(&self) -> bool {
         false
     }
@@ -224,8 +225,8 @@ pub trait Kernel<O: Object> {
     /// # Errors
     /// If foreign changes can't be found out.
     fn tend(&mut self, now: Instant) -> Result<Drift<O::Key>, CommitError>;
-    /// The latest time of the next call of [`Kernel::tend`], queried after every pass. `None`: only when the waker is woken. There
-    /// is no other clock: a kernel without notifications returns the time of its next check for foreign changes.
+    /// The latest time of the next call of [`Kernel::tend`], queried after every pass. `None`: only when the waker is woken.
+    /// There is no other clock: a kernel without notifications returns the time of its next check for foreign changes.
     fn wake(&mut self, now: Instant) -> Option<Instant> {
         let _ = now;
         None

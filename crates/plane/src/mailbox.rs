@@ -1,5 +1,5 @@
-//! Hand-over of [`Delta`]s between threads: the latest wins, so a slow kernel makes changes coalesce, never queue. What the engine's
-//! thread waits for besides, foreign changes, wakes it by the same mailbox.
+//! Hand-over of [`Delta`]s from the core to an engine's thread: the latest state of a unit wins, so behind a slow kernel changes
+//! coalesce and never queue. Foreign changes wake the engine's thread through the same mailbox.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
@@ -96,7 +96,8 @@ impl Clone for Sender {
 // === impl Receiver ===
 
 impl Receiver {
-    /// Waits for a change, or for the waker; without a timeout, for ever. What was put in before the senders went is still returned.
+    /// Waits for a change, or for the waker; without a timeout, for ever. What was put in before the senders went is still
+    /// returned.
     pub fn wait(&self, timeout: Option<Duration>) -> Arrival {
         let state = self.0.lock();
         let waits = |state: &mut State| !state.fresh && !state.woken && state.senders > 0;

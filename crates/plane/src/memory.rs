@@ -17,7 +17,7 @@ pub trait Refers: Object {
 /// A fault of the next commit.
 #[derive(Debug)]
 pub enum Fault<K> {
-    /// something is in use for a moment
+    /// an object is in use temporarily
     Busy,
     /// the mode can't be used
     Unusable,
@@ -25,7 +25,7 @@ pub enum Fault<K> {
     Refuse(Vec<K>),
     /// these keys are rejected until the fault is removed, without being named
     RefuseSilently(Vec<K>),
-    /// so many operations are made, in the canonical order, and then it fails; after the last one if there are fewer
+    /// the commit fails after this number of operations, in the canonical order, or after the last one if there are fewer
     HalfWay {
         /// made
         operations: usize,
@@ -51,11 +51,11 @@ pub enum Failing {
     Unusable,
 }
 
-/// Holds objects, all or nothing for each batch unless a fault stops it half-way, and checks at every step that nothing refers
-/// to what doesn't exist.
+/// Holds objects; commits are atomic unless a fault stops them half-way. Checks at every step that no object refers to a missing
+/// one.
 #[derive(Debug)]
 pub struct MemoryKernel<O: Object> {
-    /// what is there
+    /// the actual state
     pub objects: BTreeMap<O::Key, O>,
     /// faults of the next commits, one each
     pub faults: VecDeque<Fault<O::Key>>,
@@ -71,16 +71,16 @@ pub struct MemoryKernel<O: Object> {
     pub touched: Vec<O::Key>,
     /// foreign changes give no notification
     pub deaf: bool,
-    /// commits that were made
+    /// commits that succeeded
     pub commits: usize,
-    /// commits that were asked for
+    /// commits that were attempted
     pub attempts: usize,
-    /// what went wrong with the order of operations, in words
+    /// descriptions of violations of the order of operations
     pub violations: Vec<String>,
 }
 
-/// One of two ways to the same kernel in memory: each is notified of the commits of the other, which is a proxy, and of what a third
-/// writer does, which is none.
+/// One of two sides of a kernel in memory: each is notified of the other's commits, as those of a proxy, and of the changes by a
+/// third writer, as those of another program.
 #[derive(Debug)]
 pub struct Side<O: Object> {
     shared: Arc<Mutex<Shared<O>>>,
@@ -92,7 +92,7 @@ pub struct Side<O: Object> {
 #[derive(Debug)]
 struct Shared<O: Object> {
     memory: MemoryKernel<O>,
-    /// what each side has not read yet
+    /// unread notifications of each side
     news: [News<O::Key>; 2],
 }
 

@@ -1,4 +1,4 @@
-//! What a repair costs: it compiles the units that the damaged object may be of, and few others.
+//! The cost of a repair: it compiles the units that may own the damaged object, and few others.
 
 #![expect(
     clippy::indexing_slicing,

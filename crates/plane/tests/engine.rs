@@ -1,5 +1,5 @@
 //! The engine on a kernel in memory: any history of deltas, faults, foreign changes and context changes ends in the
-//! state of one full build, and nothing refers to what does not exist at any step.
+//! state of one full build, and at no step an object refers to a missing one.
 
 #![expect(
     clippy::disallowed_methods,

@@ -1,4 +1,5 @@
-//! Commits that fail half-way: what was there before stays, other units go on, and nothing of it is taken for foreign.
+//! Commits that fail half-way: objects from before stay, other units are still committed, and the remains are not taken for
+//! foreign changes.
 
 #![expect(
     clippy::disallowed_methods,

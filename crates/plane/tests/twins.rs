@@ -1,6 +1,6 @@
-//! Two engines that keep the same kernel, as two proxies of one node do during an update: each hears of every change in its
-//! own time, and may hear of several as one. They end in the same state, without a fight, and here, where a frontend is one
-//! object, without a repair. What a third one damages is mended meanwhile.
+//! Two engines on the same kernel, like two proxies of one node during an update: each receives every change at its own time, and
+//! several of them perhaps as one. They end in the same state without contested objects, and here, where a frontend is one
+//! object, without a repair. Damage by a third program is repaired meanwhile.
 
 #![expect(
     clippy::disallowed_methods,

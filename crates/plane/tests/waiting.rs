@@ -1,4 +1,4 @@
-//! When the engine does what: the waits of rejected units and of failed turns, and what ends them.
+//! Pauses of the engine: the retries of rejected units and after failed turns, and the events that end a pause early.
 
 #![expect(
     clippy::disallowed_methods,

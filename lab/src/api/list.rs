@@ -18,7 +18,7 @@ pub(super) const GARBAGE: &[u8] = &[0xff; 16];
 /// The same in JSON.
 pub(super) const GARBAGE_JSON: &[u8] = b"]}}garbage{{[";
 
-/// Prefix of continue tokens of endless lists, which the store doesn't know.
+/// Prefix of the continue tokens of endless lists, which have no snapshot in the store.
 const ENDLESS: &str = "endless-";
 /// A length that no test reaches the end of.
 const FOREVER: usize = 1 << 40;

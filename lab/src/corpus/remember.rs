@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::plan::AffinityKey;
 
-/// How a mode stores the affinity of a client to a service port.
+/// The form in which a mode stores the affinity of a client to a service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remembers {
     /// per traffic policy: the chosen endpoint

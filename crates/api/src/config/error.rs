@@ -13,7 +13,7 @@ pub enum DecodeError {
         line: Option<usize>,
         /// 1-based column, where known
         column: Option<usize>,
-        /// what is wrong
+        /// the cause
         message: String,
     },
     /// a feature gate that is locked to the other value

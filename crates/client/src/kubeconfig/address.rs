@@ -26,7 +26,8 @@ impl ServerAddress {
     /// If the text is no such address; the message contains no credentials of the text.
     pub fn parse(text: &str, default_tls: bool) -> Result<Self, String> {
         Self::read(text, default_tls).map_err(|why| {
-            // What looks like a host, a port or a path may be part of a password.
+            // With an `@`, the parts that parse as host, port and path may belong to a password, so the error must not quote
+            // them.
             let secretive = text.contains('@');
             if secretive { "must consist of scheme, host, port and path, without credentials".to_owned() } else { why }
         })

@@ -129,7 +129,7 @@ fn check_proxy(url: &str) -> std::result::Result<(), String> {
         return Err(format!("unsupported scheme {scheme:?}, must be http, https, or socks5"));
     }
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    // What looks like host and port would be the beginning of a password.
+    // An `@` in the path: the parsed host and port are the beginning of a password that contains `/`, `?` or `#`.
     if path.contains('@') {
         return Err("'@' after the host: special characters in a password must be percent-encoded".to_owned());
     }

@@ -121,7 +121,7 @@ pub enum KubeconfigError {
         line: Option<usize>,
         /// 1-based, where known
         column: Option<usize>,
-        /// what is wrong
+        /// the cause
         message: String,
     },
     /// fields that are missing, contradict each other or hold nothing usable

@@ -14,7 +14,7 @@ pub enum Notice {
     Changed(Event),
     /// the end of a transaction: the changes notified before by the same socket were committed by it
     Committed {
-        /// whose socket made it, see [`super::Socket::port_id`]
+        /// port id of the socket that committed it, see [`super::Socket::port_id`]
         port_id: u32,
         /// name of the thread that committed it (`comm`, up to 15 bytes), if the kernel names it
         process: Option<String>,

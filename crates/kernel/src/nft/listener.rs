@@ -132,8 +132,8 @@ impl<C: ForeignChanges> Listener<C> {
         self.monitor.as_mut().map_or(Ok(()), |monitor| monitor.set_receive_buffer(bytes))
     }
 
-    /// Reads the notifications that have arrived and returns the foreign changes, for the caller to take: those of transactions that
-    /// were notified to their end. Where the subscription was lost, it is renewed and counts as an overrun.
+    /// Reads the notifications that have arrived and returns the foreign changes, for the caller to take: those of transactions
+    /// that were notified to their end. Where the subscription was lost, it is renewed and counts as an overrun.
     ///
     /// # Errors
     /// The system's.

@@ -1,4 +1,4 @@
-//! Notifications of changes.
+//! Receives the notifications of all nf_tables changes in a network namespace.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,8 +14,8 @@ const RECEIVE_BYTES: usize = 4 << 20;
 
 /// A listener to the changes of all tables in a network namespace. It has not joined when it is opened.
 ///
-/// While anybody listens, each element of every commit costs its maker the time to write an event: leave before a large
-/// commit of one's own, and compare afterwards what others may have done meanwhile.
+/// While any process listens, each element of every commit costs the committing process the time to write an event: leave before
+/// a large commit, and compare afterwards for foreign changes made meanwhile.
 #[derive(Debug)]
 pub struct Monitor {
     notifications: Notifications,

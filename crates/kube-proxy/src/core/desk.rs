@@ -47,7 +47,7 @@ impl Desk {
     ///
     /// # Errors
     /// The input, if the core is busy, or earlier events are still on their way to its thread; and at the start, when the core
-    /// looks at the kernel and decides about everything.
+    /// checks the kernel for rules in use and resolves every Service.
     pub fn try_apply(&self, input: Input) -> Result<Applied, Input> {
         let Ok(mut core) = self.core.try_lock() else { return Err(input) };
         if core.is_starting() || self.queued.load(Ordering::SeqCst) > 0 {

@@ -1,4 +1,4 @@
-//! Linux.
+//! Linux: host name, addresses, termination signals, limits of open files, OOM score, capabilities and sysctls.
 
 use std::io;
 use std::net::IpAddr;

@@ -1,8 +1,8 @@
-//! The system's words.
+//! Error texts of system calls, as Go prints them.
 
 use std::io;
 
-/// The system's words for the errors that are met most, as Go prints them.
+/// The text of an I/O error; Go's text for the most frequent ones.
 pub(crate) fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "no such file or directory".to_owned(),

@@ -283,7 +283,7 @@ fn loopback_serves_node_ports_and_is_guarded() {
         assert!(by_hook(&state, &localhost, &from(source, 30_080)).starts_with("forward"));
         assert_eq!(by_hook(&state, &base(), &from(source, 30_080)), "pass", "where loopback serves none");
     }
-    // What listens there is for this node only.
+    // Servers on loopback are for this node only.
     let martian = Packet { destination_local: true, ..packet(CLIENT, "127.0.0.1", 22) };
     assert_eq!(by_hook(&state, &localhost, &martian), "drop");
     assert_eq!(by_hook(&state, &localhost, &from("127.0.0.1", 22)), "pass");

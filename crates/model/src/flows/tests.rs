@@ -93,7 +93,7 @@ fn the_last_endpoint_the_frontend_and_the_service_take_all_flows_along() {
     let empty = service(Protocol::Udp, &[], &[], &[VIP]);
     let elsewhere = service(Protocol::Udp, &[A], &[], &["10.96.0.21:53"]);
     assert_eq!(verdicts(Some(&before), Some(&empty), Protocol::Udp, &[A, VIP]), (true, vec![false, false]));
-    // who has the address now is not our business
+    // the present owner of the address is irrelevant
     assert_eq!(verdicts(Some(&before), None, Protocol::Udp, &[A, VIP]), (true, vec![false, true]));
     let rules = flow_rules(Some(&before), Some(&elsewhere));
     assert_eq!(rules.iter().map(|rule| rule.due).collect::<Vec<_>>(), [true, true]);

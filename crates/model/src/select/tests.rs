@@ -64,7 +64,7 @@ fn hints_count_only_when_all_ready_endpoints_have_them_and_one_names_us() {
         (&[(A, "there", READY, &[], &["z2", "z1"]), (B, "there", READY, &[], &["z1"])], &[A, B]),
         (&[(A, "there", READY, &[], &["z1"]), (B, "there", READY, &[], &[])], &[A, B]),
         (&[(A, "there", READY, &[], &["z3"]), (B, "there", READY, &[], &["z2"])], &[A, B]),
-        // what isn't ready neither needs hints nor counts by them
+        // endpoints that aren't ready need no hints, and theirs are ignored
         (&[(A, "there", READY, &[], &["z1"]), (B, "there", UNREADY, &[], &[])], &[A]),
         (&[(A, "there", UNREADY, &[], &["z1"]), (B, "there", READY, &[], &["z2"])], &[B]),
         // nodes come before zones

@@ -108,7 +108,7 @@ fn a_new_list_replaces_the_old_one_at_once() {
     store.apply(Event::Restart(Kind::Service));
     store.apply(put(service("new", "10.96.0.3")));
     assert_eq!(store.apply(Event::Synced(Kind::Service)), dirty(&["stays"]));
-    // what is there and can't be read stays as it was
+    // an unreadable object keeps its last readable state
     store.apply(Event::Restart(Kind::Service));
     assert_eq!(store.apply(Event::Unreadable(Kind::Service, name("new"))), dirty(&[]));
     assert_eq!(store.apply(Event::Unreadable(Kind::Service, name("unknown"))), dirty(&[]));

@@ -1,5 +1,5 @@
-//! What holds for any objects and any history: the order of events doesn't matter, resolving only what is dirty is
-//! enough, states are well formed however odd the objects are, and every packet gets an answer that fits the state.
+//! Properties of the model for any objects and any history: the order of events doesn't matter, resolving the dirty services is
+//! enough, states are well formed even if the objects aren't, and every packet gets a verdict that fits the state.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -53,7 +53,7 @@ fn place_node_ports(store: &mut Store, settings: &Settings) {
     store.serve_node_ports_at(node_port_addresses(settings, store.node(), &arbitrary::local_addresses()));
 }
 
-/// A proxy that resolves only what it is told is dirty.
+/// A proxy that resolves only the services that the store returns as dirty.
 struct Follower {
     settings: Settings,
     profile: Profile,
@@ -106,7 +106,8 @@ fn fresh(objects: impl IntoIterator<Item = KubeObject>, settings: &Settings) -> 
     store
 }
 
-/// The wanted store knows the last objects only. What our Node had before and has lost stays, and so does its order.
+/// Compares a store with one that has received the last objects only. The retained addresses and ranges of our Node, and their
+/// order, depend on history, so the wanted store gets the follower's Node.
 fn compare(follower: &Follower, wanted: &mut Store) -> Result<(), TestCaseError> {
     if wanted.node().is_some() {
         let node = follower.store.node().cloned();

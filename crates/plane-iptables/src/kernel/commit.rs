@@ -1,4 +1,4 @@
-//! Commits: one run of the tool for each, and what is in force after a run that failed.
+//! Commits a batch with one run of the tool, and determines which of its operations are in force after a failed run.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -80,7 +80,8 @@ impl IptablesKernel {
             let object = "what others have done, or a run that did not end well".to_owned();
             return Err(CommitError::Drifted { object }.into());
         };
-        // Rules in these would be there twice, or be missing when they are to be deleted: another writer may have made the same change.
+        // Rules in these would be there twice, or be missing when they are to be deleted: another writer may have made the same
+        // change.
         if let Some(chain) = shared_chains(batch).find(|chain| known.suspects.stale_chains.contains(chain)) {
             self.knowledge = Knowledge::Known(known);
             return Err(CommitError::Drifted { object: format!("{} {}", chain.table, chain.name) }.into());

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::{Drift, Extent};
 
-/// From the last change of another proxy, or of an unknown writer, to the comparison. Another proxy may get a change of the API server
-/// that much earlier.
+/// From the last change of another proxy, or of an unknown writer, to the comparison. Another proxy may get a change of the API
+/// server that much earlier.
 const CONFIRM: Duration = Duration::from_millis(200);
 /// From the last change of another program to the comparison, if it isn't the first one for a while.
 const SETTLE: Duration = Duration::from_millis(150);
@@ -49,8 +49,8 @@ impl<K: Hash + Eq + Clone> DriftCandidates<K> {
     pub(super) fn touched(&mut self, drift: Drift<K>, now: Instant) {
         if let Some(extent) = drift.by_proxies {
             self.suspect(extent, CONFIRM, now);
-            // One writer's changes come in pieces, and are compared together: rules of one chain that are repaired in pieces would
-            // get another order.
+            // One writer's changes come in pieces, and are compared together: rules of one chain that are repaired in pieces
+            // would get another order.
             let waiting = self.keys.values_mut().filter(|suspicion| suspicion.due > now);
             waiting.for_each(|suspicion| suspicion.again(CONFIRM, now));
         }
@@ -61,7 +61,7 @@ impl<K: Hash + Eq + Clone> DriftCandidates<K> {
         }
     }
 
-    /// These are to be compared when they were left alone for so long.
+    /// Marks these for a comparison once they have not changed for this pause.
     fn suspect(&mut self, extent: Extent<K>, pause: Duration, now: Instant) {
         let fresh = Suspicion { since: now, due: now };
         match extent {
@@ -72,7 +72,7 @@ impl<K: Hash + Eq + Clone> DriftCandidates<K> {
         }
     }
 
-    /// These are to be looked at now.
+    /// Marks these for a comparison now.
     pub(super) fn check(&mut self, extent: Extent<K>, now: Instant) {
         let at_once = Suspicion { since: now, due: now };
         match extent {
@@ -105,8 +105,8 @@ impl<K: Hash + Eq + Clone> DriftCandidates<K> {
         self.keys.retain(|_, suspicion| suspicion.due > now);
     }
 
-    /// Of what was looked at (`None`: everything), these were found as they should not be, and the rest is as it should be.
-    /// They are looked at again; those that were to be anyway, at their time.
+    /// Records the result of a comparison of `looked` (`None`: of everything): `wrong` keys differ, the others match. The
+    /// differing keys are compared again; those that were already due for it, at their time.
     pub(super) fn found(&mut self, looked: Option<&HashSet<K>>, wrong: HashSet<K>, now: Instant) {
         if looked.is_none() {
             self.all = None;

@@ -184,8 +184,8 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         Ok(batch)
     }
 
-    /// True if an object that differs is not to be mended now: it waits for its second look, is a rival's, or is one that a commit
-    /// which failed half-way was about.
+    /// True if an object that differs is not to be mended now: it waits for its second look, is a rival's, or is one that a
+    /// commit which failed half-way was about.
     fn is_left_alone(&self, key: &KeyOf<C>, now: Instant) -> bool {
         self.candidates.waits(key, now)
             || self.unverified.contains(key)

@@ -20,11 +20,11 @@ struct Draft<O: Object> {
     /// more changes follow
     more: bool,
     batch: Batch<O>,
-    /// what objects serve which the batch replaces by others that don't
+    /// frontends of replaced objects whose successors don't serve them
     replaced: Vec<(O::Key, Served)>,
-    /// operations of the batch that are no change of ours
+    /// keys of operations that undo foreign changes
     foreign: HashSet<O::Key>,
-    /// the spare parts that are there
+    /// the idle objects in the kernel
     spare: Vec<O>,
 }
 
@@ -43,7 +43,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         loop {
             let Draft { group, more, mut batch, replaced, mut foreign, spare } =
                 self.compare_all(context, &postponed, purpose, now)?;
-            // If our own changes meet resistance once more, they need the rest mended.
+            // If our own changes conflict again, they need the other differences repaired, too.
             let unconfirmed = purpose == Purpose::Conflict && !drifted;
             let mut later = if unconfirmed { std::mem::take(&mut foreign) } else { HashSet::new() };
             if keeps {
@@ -52,7 +52,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             }
             leave_out(&mut batch, &later);
             let staying = staying(&batch);
-            // Before the commit: where the kernel can't do all or nothing, some may be gone after an error.
+            // Before the commit: with a kernel half that is not atomic, some objects may be gone after an error.
             let replaced = replaced.into_iter().filter(|(key, _)| !later.contains(key)).map(|(_, served)| served);
             outcome.unserved.extend(replaced.chain(self.unserved(&batch, purpose)));
             match self.commit(&batch, outcome) {
@@ -69,11 +69,11 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 }
                 Err(error @ CommitError::Drifted { .. }) if drifted => return Err(error),
                 Err(CommitError::Drifted { .. }) => drifted = true,
-                // Perhaps for want of what was left out.
+                // The cause may be an operation that was left out.
                 Err(CommitError::Refused(_)) if unconfirmed && !later.is_empty() => drifted = true,
-                // It may be free in a moment.
+                // The shortage may be temporary.
                 Err(error @ CommitError::Resources(_)) if self.failures == 0 => return Err(error),
-                // An object that can't be deleted stays, and holds up nothing else.
+                // Objects that can't be deleted stay, so that the other operations can be committed.
                 Err(CommitError::Resources(_)) if !batch.delete.is_empty() => keeps = true,
                 Err(error @ (CommitError::Refused(_) | CommitError::Resources(_))) => {
                     self.set_apart_all(context, &group, &batch, error, &mut postponed, now)?;
@@ -97,13 +97,13 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         self.place_pending(&actual, None);
         let mut group = if purpose == Purpose::Rescue { Vec::new() } else { self.changes(context, now) };
         self.hold_back(context, &mut group, now);
-        // Nothing of ours is there, and nothing was: the base and some units, the others follow.
+        // A first load into an empty kernel: the base and some units first, the others follow.
         let held = actual.iter().any(|object| !object.stays());
         let more = !held && group.len() > self.portion && only_adds(&group);
         if more {
             group.truncate(self.portion);
         }
-        // Only now, so that a portion that is refused as a whole shrinks.
+        // After the truncation, so that a portion that is refused as a whole shrinks.
         group.retain(|change| !postponed.contains(&change.id));
         if self.found_base.is_none() {
             self.found_base = Some(self.finds_base(context, &actual));
@@ -122,7 +122,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         Ok(Draft { group, more, batch, replaced, foreign, spare })
     }
 
-    /// Notes the units that wait and have no acknowledged state, but objects that were there before this engine wrote.
+    /// Records the waiting units without acknowledged state that have objects from before this engine's first commit.
     fn note_found(&mut self, context: &Context, group: &[Change], actual: &[C::Object]) {
         let changing: BTreeSet<&UnitId> = group.iter().map(|change| &change.id).collect();
         let mut objects = Vec::new();
@@ -138,7 +138,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
     }
 
-    /// True if some of the base that is pending is there.
+    /// True if the kernel holds some objects of the pending base.
     fn finds_base(&self, context: &Context, actual: &[C::Object]) -> bool {
         let Some(Some(base)) = self.pending.get(&UnitId::Base) else { return false };
         let mut objects = Vec::new();
@@ -174,20 +174,20 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         batch
     }
 
-    /// Takes out of a batch the deletions of what waiting units want and found there.
+    /// Removes from a batch the deletions of desired objects of waiting units that the kernel already held.
     pub(super) fn keep_found(&self, context: &Context, changing: &BTreeSet<&UnitId>, batch: &mut BatchOf<C>) {
         if !batch.delete.is_empty() {
             let protected = self.wanted_by_waiting(context, changing);
             batch.delete.retain(|object| !protected.contains(&object.key()));
             self.keep_shared(batch);
             if self.unverified.keeps_referred() {
-                // Nothing refers to what serves a frontend or node ports.
+                // No other object refers to those that serve a frontend or node ports.
                 batch.delete.retain(|object| object.serves().is_some());
             }
         }
     }
 
-    /// The objects of the group as it shall be, and those of every other unit as it was accepted.
+    /// The desired objects of the group, and the acknowledged ones of every other unit.
     fn target<'a>(
         &'a self,
         context: &'a Context,
@@ -202,8 +202,8 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         })
     }
 
-    /// The units that were accepted, without these. What was compiled with an earlier context comes last: where it shares
-    /// an object with this context's, the object is this context's.
+    /// The acknowledged units, without these. Those compiled with an earlier context come last: an object that they share with
+    /// units of the current context has the current content.
     pub(super) fn accepted<'a>(
         &'a self,
         context: &'a Context,
@@ -217,9 +217,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             .map(|(id, acked)| (id, &*acked.context, &*acked.unit))
     }
 
-    /// Keys of units that are pending, not in the kernel as far as we know, and not part of this try; without what a failed
-    /// commit has made of a Service of which nothing was there before. A base serves nothing by itself, and spare parts refer
-    /// to it.
+    /// Keys of pending units without acknowledged state that are not part of this attempt; without objects that a failed commit
+    /// may have created for a Service that had none before. The keys of a base are always included: it serves nothing by
+    /// itself, and idle objects refer to it.
     fn wanted_by_waiting(&self, context: &Context, changing: &BTreeSet<&UnitId>) -> HashSet<KeyOf<C>> {
         let mut protected = HashSet::new();
         for (id, unit) in &self.pending {
@@ -238,7 +238,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         protected
     }
 
-    /// After a full batch the kernel holds exactly the target, and the spare parts that were there.
+    /// Acknowledges a full batch: the kernel holds exactly the target and the idle objects found before.
     fn adopt(&mut self, context: &Arc<Context>, group: &[Change], spare: Vec<C::Object>, outcome: &mut Outcome) {
         for change in group {
             self.accept(context, change, outcome);

@@ -1,9 +1,9 @@
-//! The engine that all modes share: what is pending, what is acknowledged, and how the one becomes the other.
+//! The engine that all modes share: keeps the pending and the acknowledged state of each unit, and commits the difference.
 //!
-//! | Kernel says | Engine does |
+//! | Result of a commit | Reaction of the engine |
 //! |---|---|
 //! | ok | the units are acknowledged and no longer pending |
-//! | drifted | reconciles the pending units with their actual objects; again: with all actual objects; again: commits the whole difference; then as busy |
+//! | drifted | reads back the pending units' objects; again: all objects; again: commits every difference; then as busy |
 //! | refused | the units of the named objects keep their last good state and wait; the others go on |
 //! | no resources | as busy; again: split the group, until the unit that is too large or whose object is in use waits alone |
 //! | busy | everything stays pending; again after a while |
@@ -54,16 +54,16 @@ pub struct Engine<C: Compile, K> {
     quarantine: Quarantine,
     contested_keys: ContestedKeys<KeyOf<C>>,
     stage: Stage,
-    /// whether some base is in force though this engine's is not acknowledged: an earlier run's, or one that the kernel has
-    /// rejected since; `None` until the first look at everything
+    /// true if a base is in force although this engine's is not acknowledged: an earlier run's, or one that the kernel has
+    /// rejected since; `None` until the first full sync
     found_base: Option<bool>,
     /// keys with possible foreign changes
     candidates: DriftCandidates<KeyOf<C>>,
-    /// what commits that failed half-way may have left in force
+    /// objects that commits that failed half-way may have left in force
     unverified: Unverified<KeyOf<C>>,
-    /// what is acknowledged was made to follow the kernel's order, and what that leaves to write is not committed yet
+    /// acknowledged units follow the order found in the kernel, and the operations that this requires are not committed yet
     ahead: bool,
-    /// so many units that are new go in together
+    /// largest number of new units in one commit of a first load
     portion: usize,
     /// units set apart for want of resources since the last success of this turn
     starved: usize,
@@ -79,7 +79,7 @@ type BatchOf<C> = Batch<<C as Compile>::Object>;
 enum Stage {
     /// the kernel half is not prepared
     New,
-    /// what the kernel holds is not known
+    /// the actual state is unknown
     Prepared,
     /// the kernel holds what is acknowledged
     Adopted,

@@ -36,7 +36,7 @@ impl<'a, C: Compile> Search<'a, C> {
         Self { compile, missing: keys, asked, unhinted, hints, objects: Vec::new() }
     }
 
-    /// Removes the keys that the unit wants from the missing ones, and passes their objects on.
+    /// Removes the keys of the unit's objects from the missing ones, and passes these objects on.
     pub(super) fn look(
         &mut self,
         context: &Context,

@@ -75,7 +75,7 @@ pub enum Change {
 /// One event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchEvent {
-    /// what happened
+    /// the change
     pub change: Change,
     /// metadata.resourceVersion of its object; `None` if absent or unreadable
     pub resource_version: Option<Box<str>>,

@@ -278,7 +278,7 @@ fn the_cleaner_is_woken_when_something_is_due_and_it_has_rested() {
     let shared = Arc::new(Shared::default());
     let start = Instant::now();
     let mut pace = Pace::new(start);
-    // what is saved up, and then some
+    // more than the saved budget
     pace.spend(start, Duration::from_millis(155));
     let waits = Arc::clone(&shared);
     let waiting = thread::spawn(move || (waits.wait(&pace), Instant::now()));

@@ -20,7 +20,7 @@ pub(super) trait Message<'a>: Default {
 #[derive(Clone, Copy)]
 pub(super) struct Value<'a, 'p> {
     wire: Wire<'a>,
-    /// how many entries of lists may still come in this object
+    /// list entries that this object may still have ([`MAX_PARTS`](super::super::object::MAX_PARTS))
     parts: &'p Cell<u32>,
 }
 

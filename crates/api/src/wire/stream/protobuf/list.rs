@@ -45,11 +45,11 @@ enum Step {
 /// The message that the fields belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
-    /// what the list is wrapped in, before the list
+    /// the envelope `runtime.Unknown`, before the list
     Before,
     /// the list, with so many bytes still to come
     List { left: u64 },
-    /// what the list is wrapped in, behind the list
+    /// the envelope, after the list
     After,
 }
 
