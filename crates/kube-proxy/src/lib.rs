@@ -16,8 +16,8 @@
 //! - [`logging`] prints klog's format; [`version`] names the build.
 //!
 //! Threads: the main one serves HTTP and follows reports, `source` reads objects, `addresses` the machine's addresses, `core`
-//! resolves Services, `sync-v4` and `sync-v6` each drive an engine, `flows` reads the conntrack table, and `handover` runs while
-//! rules of another mode are left. A mode may start more, by [`threads`].
+//! resolves Services, `sync-v4` and `sync-v6` each drive an engine, `listener` receives the kernel's notifications, `flows` reads
+//! the conntrack table, and `handover` checks once a minute for rules of other modes. A mode may start more, by [`threads`].
 //!
 //! Folders import each other in one direction only; `cargo xt layers` checks it.
 
