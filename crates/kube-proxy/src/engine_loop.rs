@@ -23,9 +23,9 @@ const UNLIMITED: Duration = Duration::from_secs(1);
 /// A turn that takes longer is followed by a pause as long as itself, minSyncPeriod at most, so that a stream of changes takes
 /// no more than half of a core, and others have their chance at the lock of iptables.
 const SLOW: Duration = Duration::from_millis(10);
-/// In a paced mode so many syncs in a row are made at once, before they come at their interval.
+/// Syncs that a paced mode makes without delay, before the interval applies.
 const BURST: u32 = 5;
-/// The first turn, and one with so many units, leaves memory behind that is worth giving back.
+/// The first turn, and one with this number of units, leaves free memory behind that is worth trimming.
 const LARGE: usize = 2048;
 /// Delay after such a pass until other threads have released their part of the memory.
 const LITTER: Duration = Duration::from_millis(250);

@@ -17,13 +17,13 @@ use crate::flows::Shared;
 use crate::planes::{self, RetireError, RuleDomain};
 use crate::report::Turn;
 
-/// The domains of other modes and variants, and when each family is looked for there.
+/// The domains of other modes and variants, and the times of the checks of each family.
 #[derive(Debug)]
 pub struct Handover {
     /// all domains but those of the engines
     others: Vec<RuleDomain>,
     flows: Arc<Shared>,
-    /// families that are looked after
+    /// families whose hand-over has begun
     begun: BTreeSet<Family>,
     waiting: Vec<(Instant, Look)>,
     sender: UnboundedSender<Look>,
@@ -64,7 +64,7 @@ enum Found {
 const STACK_BYTES: usize = 1024 * 1024;
 /// After a failure, doubling up to the longest.
 const RETRY: Duration = Duration::from_secs(1);
-/// Interval of checks once nothing is left, doubling while another program goes on writing.
+/// Interval of checks once no rules are left, doubling while another program continues to write.
 const AGAIN: Duration = Duration::from_secs(60);
 const LONGEST: Duration = Duration::from_secs(300);
 

@@ -56,7 +56,7 @@ pub struct Opening<'a> {
 
 /// The engines of a mode.
 pub struct Engines {
-    /// those of all families that were asked for, ready to work. Where the machine lacks something, the error names it
+    /// the engine of each requested family, or the error that names what the machine lacks
     pub families: Vec<Opened>,
     /// registers their metrics
     pub metrics: Register,

@@ -31,7 +31,7 @@ impl Threads {
         (Self(sender), ThreadEnds(receiver))
     }
 
-    /// Starts a thread with a stack of so many bytes. The system shows 15 bytes of its name.
+    /// Starts a thread with a stack of this number of bytes. The system shows 15 bytes of its name.
     ///
     /// # Errors
     /// If the system has none left.

@@ -93,7 +93,7 @@ impl Claims {
         Some(if owner.rank > Rank::NodePort { by_node_port().unwrap_or(owner) } else { owner })
     }
 
-    /// The node port that a VIP would be, if it is an address that serves node ports.
+    /// The node port that coincides with a VIP, if its address serves node ports.
     fn node_port_at(&self, key: Key) -> Option<Key> {
         match key.at {
             FrontendAddr::Vip(vip, port) if self.node_addresses.contains(&vip) => {
@@ -151,8 +151,7 @@ impl Claims {
         addresses.map(move |address| (*address, Key { at: FrontendAddr::Vip(*address, port), protocol, family }))
     }
 
-    /// The addresses of this machine that serve node ports are these from now on; names the services that win or lose by
-    /// that.
+    /// Replaces the addresses of this machine that serve node ports; returns the services that win or lose a frontend by that.
     pub(crate) fn serve_node_ports_at(&mut self, addresses: BTreeSet<IpAddr>) -> BTreeSet<ObjectName> {
         let mut dirty = BTreeSet::new();
         let before = std::mem::replace(&mut self.node_addresses, addresses);
@@ -205,8 +204,8 @@ impl Claims {
         }
     }
 
-    /// Replaces what a service claims, and names the other services that win or lose a frontend by that, or lose it to
-    /// another one than before.
+    /// Replaces the claims of a service; returns the other services that win or lose a frontend by that, or lose it to another
+    /// service than before.
     pub(crate) fn change(
         &mut self,
         before: Option<&Service>,
@@ -327,7 +326,7 @@ fn first(all: &BTreeSet<Arc<Claimant>>) -> impl Iterator<Item = &Arc<Claimant>> 
     all.iter().take(NAMED + 1)
 }
 
-/// All that a service claims, sorted, each once and with its best rank.
+/// All claims of a service, sorted, each once and with its best rank.
 fn keys(service: &Service) -> Vec<(Key, Rank)> {
     let ports = valid_ports(service, &mut |_, _, _| {});
     let mut keys = Vec::with_capacity(ports.len() * 4);

@@ -22,7 +22,7 @@ pub struct Context {
     pub local: Option<LocalDetector>,
     /// every connection to a cluster IP is masqueraded
     pub masquerade_all: bool,
-    /// the one bit of the packet mark that asks for masquerading
+    /// the bit of the packet mark that requests masquerading
     pub masquerade_mark: u32,
 }
 

@@ -16,9 +16,10 @@ use ferry_api::object::Protocol;
 /// Decides the verdict on the first packet of a connection. `states` and `base` are those of the packet's family, resolved
 /// with this profile.
 ///
-/// A VIP is looked up first, then a nodePort; what is neither, but goes to a cluster IP or into the ranges of cluster
-/// IPs, is rejected or dropped where the mode can. To an address that this node has (such as that of a DNS cache bound to a
-/// cluster IP), only what the node itself sends to a cluster IP is. An endpoint that reaches itself is masqueraded.
+/// A VIP is looked up first, then a nodePort. A packet that matches neither, but goes to a cluster IP or into the ranges of
+/// cluster IPs, is rejected or dropped if the mode can. If its destination is an address of this node (such as that of a DNS
+/// cache bound to a cluster IP), that applies only to packets of the node itself to a cluster IP. An endpoint that reaches
+/// itself is masqueraded.
 pub fn decide<'a>(
     states: impl IntoIterator<Item = &'a ServiceState>,
     base: &BaseState,

@@ -33,9 +33,9 @@ pub struct Settings {
     pub detect_local: DetectLocal,
     /// every connection to a cluster IP is masqueraded
     pub masquerade_all: bool,
-    /// which bit of the packet mark asks for masquerading, 0 to 31
+    /// the bit of the packet mark that requests masquerading, 0 to 31
     pub masquerade_bit: u8,
-    /// which addresses serve nodePorts
+    /// the addresses that serve nodePorts
     pub node_port_addresses: NodePortSelection,
     /// 127.0.0.1 serves nodePorts where the mode can and the selection covers it (iptables.localhostNodePorts)
     pub localhost_node_ports: bool,
@@ -153,7 +153,7 @@ pub fn base(
         check_node(node, &mut diagnostics);
         check_retained(node, settings, store, family, &mut diagnostics);
     }
-    // Only IPv4 can lead a connection from loopback anywhere else. Who selects the node's own addresses doesn't mean it.
+    // Only IPv4 can route a connection from loopback elsewhere. The selection `primary` doesn't include loopback.
     let may_serve_localhost = profile.serves_localhost
         && settings.localhost_node_ports
         && settings.node_port_addresses != NodePortSelection::Primary
@@ -229,7 +229,7 @@ enum Selected {
 impl Selected {
     fn of(settings: &Settings, node_ip: Option<IpAddr>, family: Family) -> Self {
         match &settings.node_port_addresses {
-            // An address that isn't known shows as loopback. Then it is none, and not all.
+            // An unknown node address is given as loopback: it selects no address, and not all.
             NodePortSelection::Primary => {
                 let known = node_ip.filter(|address| !address.is_loopback());
                 Self::Within(known.into_iter().map(IpNet::from).collect())
@@ -251,7 +251,7 @@ impl Selected {
     }
 }
 
-/// The addresses that serve nodePorts: those of the machine that the configuration selects; and whether loopback does.
+/// The addresses that serve nodePorts: those of the machine that the configuration selects; and true if loopback does.
 fn serving_addresses(
     settings: &Settings,
     context: &Context,

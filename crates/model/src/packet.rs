@@ -29,7 +29,7 @@ pub struct Packet {
 /// The verdict on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// to one of these, each as likely as the others; how its source address fares, hairpin included
+    /// to one of these, with equal probability; with the translation of its source address, hairpins included
     Forward(BTreeMap<Endpoint, Snat>),
     /// no answer
     Drop,

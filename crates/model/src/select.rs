@@ -14,7 +14,7 @@ pub(crate) struct Uses {
     pub(crate) local: bool,
 }
 
-/// The pools of a port. A policy that no frontend asks for has an empty pool.
+/// The pools of a port. A policy that no frontend uses has an empty pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Selection {
     pub(crate) cluster: Pool,
@@ -73,12 +73,13 @@ fn is_ready(row: &Row<'_>) -> bool {
     row.conditions.ready
 }
 
-/// Still answers, but is about to go.
+/// True for an endpoint that is terminating and still serves.
 fn is_draining(row: &Row<'_>) -> bool {
     row.conditions.serving && row.conditions.terminating
 }
 
-/// The endpoints that are in neither pool and still serve who has them. Only what has no end of its own needs to know.
+/// The endpoints in neither pool that still serve their established flows; only for protocols whose flows don't end by
+/// themselves.
 pub(crate) fn lingering(rows: &[Row<'_>], selection: &Selection, protocol: Protocol) -> Pool {
     if protocol == Protocol::Tcp {
         return Pool::default();
@@ -90,7 +91,7 @@ pub(crate) fn lingering(rows: &[Row<'_>], selection: &Selection, protocol: Proto
     pool
 }
 
-/// The wanted endpoints that there is room for, and how many others are wanted.
+/// The selected endpoints up to the limit, and the number of those beyond it.
 fn pool_of(rows: &[Row<'_>], wanted: &dyn Fn(&Row<'_>) -> bool) -> (Pool, usize) {
     let mut endpoints: Vec<Endpoint> = Vec::with_capacity(rows.len());
     endpoints.extend(rows.iter().filter(|row| wanted(row)).map(|row| row.endpoint));
@@ -99,7 +100,7 @@ fn pool_of(rows: &[Row<'_>], wanted: &dyn Fn(&Row<'_>) -> bool) -> (Pool, usize)
     (if endpoints.is_empty() { Pool::default() } else { Pool::new(endpoints) }, beyond)
 }
 
-/// Hints count only if all ready endpoints have them and one names us: those for nodes first, then those for zones.
+/// Hints apply only if all ready endpoints have them and one names this node or its zone: node hints first, then zone hints.
 fn topology<'a>(rows: &[Row<'_>], context: &'a Context) -> Topology<'a> {
     let node = Some(context.node_name.as_str()).filter(|node| !node.is_empty());
     let zone = context.zone.as_deref().filter(|zone| !zone.is_empty());

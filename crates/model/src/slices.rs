@@ -23,7 +23,7 @@ struct IndexedPort<'a> {
     slice: &'a EndpointSlice,
 }
 
-/// One endpoint of a service port, with what decides whether it is used.
+/// One endpoint of a service port, with the facts that determine its use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row<'a> {
     pub(crate) endpoint: Endpoint,
@@ -110,12 +110,12 @@ impl Row<'_> {
         !node.is_empty() && self.slice.node_of(self.of_slice) == Some(node)
     }
 
-    /// The nodes it is meant for.
+    /// Its hints for nodes.
     pub(crate) fn node_hints(&self) -> &[Box<str>] {
         self.slice.hints_of(self.of_slice).map_or(&[], |hints| &hints.nodes)
     }
 
-    /// The zones it is meant for.
+    /// Its hints for zones.
     pub(crate) fn zone_hints(&self) -> &[Box<str>] {
         self.slice.hints_of(self.of_slice).map_or(&[], |hints| &hints.zones)
     }

@@ -1,5 +1,5 @@
-//! The traffic matrix as data: where a connection comes from, and what kind of frontend it asks for, decide what
-//! happens to it.
+//! The traffic matrix: derives the treatment of new connections to a frontend from its kind, the traffic policies and the source
+//! of the connection.
 
 use crate::profile::Profile;
 use crate::select::Selection;
@@ -13,7 +13,7 @@ pub(crate) struct Matrix<'a> {
     pub(crate) internal_local: bool,
     /// externalTrafficPolicy Local
     pub(crate) external_local: bool,
-    /// connections from pods of this node are known
+    /// there is a detector of connections from pods of this node
     pub(crate) detects_pods: bool,
     pub(crate) masquerade_all: bool,
     /// a usable endpoint exists on some node
@@ -51,7 +51,7 @@ impl Matrix<'_> {
         if self.detects_pods { treatment } else { Treatment { pod: treatment.other, ..treatment } }
     }
 
-    /// To the cluster IP: pods keep their address, the rest gets the node's, so that answers come back through it.
+    /// To the cluster IP: pods keep their address, other sources get the node's, so that replies return through it.
     fn internal(&self) -> Treatment {
         let to = match (self.internal_local, self.has_local, self.has_cluster) {
             (false, _, true) => Scope::Cluster,

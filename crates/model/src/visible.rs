@@ -41,7 +41,7 @@ pub(crate) struct Frontends {
     room: usize,
 }
 
-/// An address of a Service, and where it is written.
+/// An address of a Service, and its field.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Address {
     pub(crate) kind: FrontendKind,
@@ -81,7 +81,7 @@ pub(crate) fn is_external_local(service: &Service) -> bool {
         }
 }
 
-/// The port on which load balancers ask whether this node has endpoints of the Service.
+/// The port on which load balancers check if this node has endpoints of the Service.
 pub(crate) fn health_check_port(service: &Service) -> Option<u16> {
     let is_checked = service.kind == ServiceType::LoadBalancer && is_external_local(service);
     Some(service.health_check_node_port).filter(|port| is_checked && *port != 0)
@@ -147,7 +147,7 @@ fn valid_port<'a>(index: usize, port: &'a ServicePort, report: &mut Report<'_>) 
     Some(ValidPort { index, name: &port.name, protocol, port: number, node_port })
 }
 
-/// The cluster IP a family sees, with the field that holds it; not yet known to be good.
+/// The cluster IP of a family, with its field; not validated yet.
 fn cluster_ip(service: &Service, family: Family) -> Option<(Option<usize>, &Parsed<IpAddr>)> {
     if service.families.is_empty() {
         let address = service.cluster_ip.as_ref()?;
@@ -185,7 +185,7 @@ fn servable(address: &Parsed<IpAddr>, family: Family) -> Option<IpAddr> {
 // === impl Visible ===
 
 impl<'a> Visible<'a> {
-    /// The Service as this family sees it; `None` if it doesn't.
+    /// The Service's view in this family; `None` if the family doesn't serve it.
     pub(crate) fn of(service: &'a Service, family: Family) -> Option<Self> {
         if !is_proxied(service) {
             return None;
@@ -210,7 +210,7 @@ impl<'a> Visible<'a> {
             .filter_map(move |(index, ingress)| Some((index, servable(&ingress.ip, family)?)))
     }
 
-    /// Its frontends, to be asked for port by port.
+    /// Its frontends, to be taken port by port.
     pub(crate) fn frontends(&self) -> Frontends {
         let vip = |kind| move |(index, address)| (kind, index, address);
         let vips = std::iter::once((FrontendKind::ClusterIp, 0, self.cluster_ip))
@@ -224,8 +224,8 @@ impl<'a> Visible<'a> {
 // === impl Frontends ===
 
 impl Frontends {
-    /// The addresses of the next port, in the order cluster IP, externalIPs, load balancer addresses, nodePort: as many as
-    /// there is room for, and whether these are all.
+    /// The addresses of the next port, in the order cluster IP, externalIPs, load balancer addresses, nodePort, up to the limit;
+    /// and true if these are all.
     pub(crate) fn of_port(&mut self, port: &ValidPort<'_>) -> (Vec<Address>, bool) {
         let number = port.port;
         let vip = |(kind, index, address): &(FrontendKind, usize, IpAddr)| Address {

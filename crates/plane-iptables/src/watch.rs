@@ -248,8 +248,8 @@ impl LegacyWatch {
         Ok(())
     }
 
-    /// After a run that has changed what is ours from `before` to `after`, and removed so many rules of others from each
-    /// table: if there is another difference, it isn't its own.
+    /// Accounts for a run that has changed our rules from `before` to `after`, and removed this number of foreign rules from each
+    /// table: any other difference of the tables' sizes is a foreign change.
     pub(crate) fn account(
         &mut self,
         family: Family,

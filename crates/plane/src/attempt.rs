@@ -7,7 +7,7 @@ use ferry_model::Context;
 
 use crate::{Acked, Batch, Compile, Object, Op, Refusal, Unit, UnitId};
 
-/// One unit on its way from what is acknowledged to what is pending.
+/// The change of one unit from its acknowledged to its pending state.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) id: UnitId,

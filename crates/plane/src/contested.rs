@@ -19,12 +19,12 @@ struct History {
 
 /// The number of repairs that count as a contest …
 const REPAIRS: usize = 3;
-/// … within this time are a fight.
+/// … within this time.
 const WINDOW: Duration = Duration::from_secs(10);
-/// First and longest time for which we leave the object alone.
+/// First and longest suspension of repairs.
 const FIRST: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(300);
-/// A history without a repair for so long is forgotten.
+/// A history without a repair for this time is deleted.
 const FORGET: Duration = Duration::from_secs(600);
 
 // === impl ContestedKeys ===
@@ -48,7 +48,7 @@ impl<K: Hash + Eq + Clone> ContestedKeys<K> {
         });
     }
 
-    /// Remembers a repair. True when from now on the object is left alone.
+    /// Records a repair. True if the repair of the object is suspended from now on.
     pub(crate) fn repaired(&mut self, key: Option<K>, now: Instant) -> bool {
         let history = self.0.entry(key).or_default();
         history.repairs.push_back(now);
@@ -65,7 +65,7 @@ impl<K: Hash + Eq + Clone> ContestedKeys<K> {
         fight
     }
 
-    /// Objects whose time has come: each may be repaired once; if that is undone too, it is left alone again.
+    /// Objects whose suspension has ended: each may be repaired once; if that is undone too, its repair is suspended again.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<Option<K>> {
         let mut due = Vec::new();
         for (key, history) in &mut self.0 {

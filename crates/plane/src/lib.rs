@@ -165,7 +165,7 @@ pub trait Compile {
     fn hints(&self, key: &<Self::Object as Object>::Key, hints: &mut Vec<Self::Hint>) {
         let _ = (key, hints);
     }
-    /// False if the unit, under any context, wants no object of a key with hints of which all are `asked` for. A repair
+    /// False if the unit, under any context, wants no object of a key whose hints are all `asked` for. A repair
     /// calls this for every unit, and compiles those for which it is true.
     fn may_want(&self, unit: &Unit, asked: &dyn Fn(&Self::Hint) -> bool) -> bool {
         let _ = (unit, asked);
@@ -197,7 +197,7 @@ pub enum Before<'a, O> {
 
 /// The half of a mode that touches the world.
 pub trait Kernel<O: Object> {
-    /// Probes what is needed, sets sysctls, loads modules. Idempotent.
+    /// Probes the required features, sets sysctls, loads modules. Idempotent.
     fn prepare(&mut self) -> Result<(), CommitError>;
     /// Reads back the objects with this proxy's names.
     fn read_back(&mut self, extent: &Extent<O::Key>) -> Result<Vec<O>, CommitError>;
@@ -214,13 +214,13 @@ pub trait Kernel<O: Object> {
     fn news(&mut self) -> Result<Drift<O::Key>, CommitError> {
         Ok(Drift::default())
     }
-    /// Makes the difference: all or nothing where the kernel can, otherwise in the order of [`Batch::operations`].
+    /// Commits the batch: atomically if the kernel can, otherwise in the order of [`Batch::operations`].
     ///
     /// # Errors
     /// With [`Applied::Unknown`] if some of the batch may be in force: the engine reads its keys back before it goes on.
     fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitFailure>;
-    /// The plane's own time: memories to purge, objects to delete late, foreign changes since the last call. Called when the
-    /// waker was woken, when the time of [`Kernel::wake`] has come, and after a failed pass.
+    /// Deferred work of the plane: purges of affinity maps, late deletions, foreign changes since the last call. Called when the
+    /// waker was woken, at the time of [`Kernel::wake`], and after a failed pass.
     ///
     /// # Errors
     /// If foreign changes can't be found out.
@@ -231,7 +231,7 @@ pub trait Kernel<O: Object> {
         let _ = now;
         None
     }
-    /// Sets what is to be woken when [`Kernel::tend`] or [`Kernel::news`] has foreign changes to return.
+    /// Sets the waker that is woken when [`Kernel::tend`] or [`Kernel::news`] has foreign changes to return.
     fn wake_by(&mut self, waker: &Waker) {
         let _ = waker;
     }
@@ -241,22 +241,22 @@ pub trait Kernel<O: Object> {
 pub trait SyncEngine: Send {
     /// Takes a change; no I/O.
     fn offer(&mut self, delta: Delta);
-    /// Commits what is pending.
+    /// Commits pending changes.
     fn sync(&mut self, now: Instant) -> Outcome;
-    /// Compares everything with the kernel and mends it.
+    /// Full sync: compares everything with the kernel and commits the difference.
     fn repair(&mut self, now: Instant) -> Outcome;
-    /// Gives the plane its time, and mends the drift it finds.
+    /// Runs the plane's deferred work ([`Kernel::tend`]), repairs drift, and retries failed work.
     fn tend(&mut self, now: Instant) -> Outcome;
-    /// Sets what is woken when [`SyncEngine::tend`] has something to do before the time that the last pass returned.
+    /// Sets the waker that is woken when [`SyncEngine::tend`] has work before the time that the last pass returned.
     fn wake_by(&mut self, waker: &Waker);
     /// Shows every unit in force.
     fn each_unit(&self, see: &mut dyn FnMut(&Unit));
-    /// Shows every unit that was offered and isn't in force.
+    /// Shows every pending unit.
     fn each_pending(&self, see: &mut dyn FnMut(&UnitId));
     /// The operations of a repair, as text.
     fn plan(&mut self) -> Result<Batch<String>, CommitError>;
-    /// Removes all that is ours but what [`Object::stays`], in one batch; returns the number of objects. After an error some,
-    /// or all of it, may be left, or nothing: what the rules served is added to `served` before the first is removed.
+    /// Removes all our objects except those that [stay](Object::stays), in one batch; returns their number. After an error any
+    /// part of them may be left: the frontends that they served are added to `served` before the first is removed.
     fn retire(self: Box<Self>, served: &mut Vec<Served>) -> Result<usize, CommitError>;
 }
 

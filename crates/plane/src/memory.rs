@@ -278,7 +278,7 @@ impl Failing {
     pub const ALL: [Self; 6] =
         [Self::Refused, Self::RefusedSilently, Self::Drifted, Self::Resources, Self::Busy, Self::Unusable];
 
-    /// After so many operations of a batch.
+    /// State after this number of operations of a batch.
     fn error<O>(self, batch: &Batch<O>, operations: usize) -> CommitError {
         match self {
             Self::Refused => {

@@ -41,7 +41,7 @@ pub enum DurationError {
 // === impl GoDuration ===
 
 impl GoDuration {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
     /// A number of nanoseconds.

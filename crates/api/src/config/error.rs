@@ -21,7 +21,7 @@ pub enum DecodeError {
     Gate {
         /// the gate
         name: String,
-        /// the value asked for
+        /// the requested value
         value: bool,
         /// the only value it can have
         locked: bool,

@@ -135,7 +135,7 @@ pub struct LogOptions {
 /// iptables
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpTables {
-    /// masqueradeBit: which bit of the packet mark asks for masquerading, 0 to 31
+    /// masqueradeBit: the bit of the packet mark that requests masquerading, 0 to 31
     pub masquerade_bit: i32,
     /// masqueradeAll: every connection to a cluster IP is masqueraded; ipvs mode reads it here too
     pub masquerade_all: bool,
@@ -171,7 +171,7 @@ pub struct Ipvs {
 /// nftables
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NfTables {
-    /// masqueradeBit: which bit of the packet mark asks for masquerading, 0 to 31
+    /// masqueradeBit: the bit of the packet mark that requests masquerading, 0 to 31
     pub masquerade_bit: i32,
     /// masqueradeAll: every connection to a cluster IP is masqueraded
     pub masquerade_all: bool,
@@ -233,7 +233,7 @@ pub struct Effective {
     pub min_sync_period: Duration,
     /// every connection to a cluster IP is masqueraded
     pub masquerade_all: bool,
-    /// which bit of the packet mark asks for masquerading, 0 to 31
+    /// the bit of the packet mark that requests masquerading, 0 to 31
     pub masquerade_bit: u8,
 }
 
@@ -243,7 +243,7 @@ impl KubeProxyConfiguration {
     /// The settings of the configured mode's section: the periods come from `ipvs` or `nftables` in these modes, and
     /// from `iptables` in any other; masqueradeAll and the bit come from `nftables` in that mode, else from `iptables`.
     ///
-    /// To be asked once the configuration is valid: a negative period counts as zero, a bit that doesn't exist as 14.
+    /// Only for a valid configuration: a negative period counts as zero, a bit that doesn't exist as 14.
     pub fn effective(&self) -> Effective {
         let (sync_period, min_sync_period) = self.sync_periods();
         let (masquerade_all, masquerade_bit) = if self.mode == MODE_NFTABLES {

@@ -11,7 +11,7 @@ use super::{GoDuration, gates, quantity};
 use crate::object::Family;
 use crate::wire::address::{parse_cidr, parse_ip, split_host_port};
 
-/// The minor version whose hidden metrics may be asked for: the one before the version we compare with.
+/// The minor version whose hidden metrics may be requested: the one before the version that this build reproduces.
 const PREVIOUS_MINOR: &str = "1.35";
 
 const NOT_NEGATIVE: &str = "must be greater than or equal to 0";

@@ -34,13 +34,13 @@ pub fn parse_timestamp(text: &str) -> Option<Timestamp> {
     })
 }
 
-/// The point in time so many seconds after 1970; `None` outside the years 1 to 9999, as in texts.
+/// The point in time this number of seconds after 1970; `None` outside the years 1 to 9999, as in texts.
 pub(super) fn timestamp_of(seconds: i64) -> Option<Timestamp> {
     let years_1_to_9999 = days_since_1970(1, 1, 1) * DAY_SECONDS..days_since_1970(10_000, 1, 1) * DAY_SECONDS;
     years_1_to_9999.contains(&seconds).then_some(Timestamp { seconds, nanoseconds: 0 })
 }
 
-/// Takes exactly so many digits.
+/// Takes exactly this number of digits.
 fn number(rest: &mut &[u8], digits: usize) -> Option<i64> {
     let (head, tail) = rest.split_at_checked(digits)?;
     let value =

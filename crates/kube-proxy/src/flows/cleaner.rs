@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 /// after these are deleted.
 const MOST: usize = 16_384;
 
-/// A pass over so many frontends, or with so many flows removed, leaves memory behind that is worth giving back.
+/// A pass over this number of frontends, or with this number of deleted flows, leaves free memory behind that is worth trimming.
 const LARGE: usize = 2048;
 
 /// Deletes stale flows.

@@ -114,7 +114,7 @@ pub fn set_oom_score(score: i32) {
     }
 }
 
-/// Sets what conntrack.tcpBeLiberal asks for, unless it is set.
+/// Sets the sysctl of conntrack.tcpBeLiberal to 1, unless it is set.
 ///
 /// # Errors
 /// If it can't be set.

@@ -16,7 +16,7 @@ use crate::{Drift, Extent};
 const CONFIRM: Duration = Duration::from_millis(200);
 /// From the last change of another program to the comparison, if it isn't the first one for a while.
 const SETTLE: Duration = Duration::from_millis(150);
-/// After so long without a change by other programs the next one is the first of a series: its damage is mended at once.
+/// After this time without a change by other programs the next one is the first of a series: its damage is repaired at once.
 const CALM: Duration = Duration::from_secs(1);
 /// From the first change, however many follow.
 const LONGEST: Duration = Duration::from_millis(1500);

@@ -79,7 +79,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         self.revert(context, now, outcome)
     }
 
-    /// Notes units that a new context has left behind, because they wait or were not reached.
+    /// Records if some units still have an earlier context, because they wait or were not reached.
     pub(super) fn note_outdated(&mut self, context: &Arc<Context>) {
         if self.outdated {
             self.outdated = self.acked.values().any(|acked| !Arc::ptr_eq(&acked.context, context));
@@ -91,7 +91,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
     }
 
-    /// The engine's knowledge of the kernel before this group's commit. If a new context leaves units out, a shared object
+    /// The reference counts and idle objects before this group's commit. If a new context leaves units out, a shared object
     /// that the group begins to want may still have their content.
     pub(super) fn remembered(&self, group: &[Change]) -> Remembered<'_, C::Object> {
         let complete = !self.outdated || {
@@ -102,14 +102,14 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         Remembered { references: &self.references, uniform: self.uniform && complete }
     }
 
-    /// Every unit that isn't in the kernel as it should be, without those that have to wait.
+    /// Every unit whose desired state is not in force, without those that have to wait.
     pub(super) fn changes(&self, context: &Arc<Context>, now: Instant) -> Vec<Change> {
         let mut changes = self.all_changes(context);
         changes.retain(|change| !self.quarantine.waits(&change.id, now));
         changes
     }
 
-    /// Every unit that isn't in the kernel as it should be.
+    /// Every unit whose desired state is not in force.
     pub(super) fn all_changes(&self, context: &Arc<Context>) -> Vec<Change> {
         let mut changes: Vec<Change> = self
             .pending
@@ -173,10 +173,10 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
     }
 
-    /// Takes over the order in which the kernel holds what the units want, where it is nearer to it: another one than ours
-    /// is as good, and no damage. All units, or these. What they were like before comes back.
+    /// Adopts the kernel's order of pools for all units, or for these, where it is nearer to the actual state: another order is
+    /// equivalent, and no damage. Returns the units as they were before.
     ///
-    /// Until the rest is committed, what is acknowledged is not what the kernel holds.
+    /// Until the rest is committed, the acknowledged state differs from the actual state.
     pub(super) fn adopt_order(
         &mut self,
         read_back: &[C::Object],
@@ -263,12 +263,12 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     fn count(&mut self, context: &Context, change: &Change) {
         let (mut before, mut after) = (Vec::new(), Vec::new());
         self.compile_change(context, change, &mut before, &mut after);
-        // First what is new, so that a count that goes from one unit's to another's never falls to nothing.
+        // New references first, so that the count of an object that passes from one unit to another never falls to zero.
         self.references.acquire(&after);
         self.references.release(&before);
     }
 
-    /// Remembers what is in the kernel now. References are the caller's to count.
+    /// Records the acknowledged state of a unit. The caller counts references.
     pub(super) fn accept(&mut self, context: &Arc<Context>, change: &Change, outcome: &mut Outcome) {
         match &change.after {
             Some(unit) => {
@@ -288,9 +288,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         });
     }
 
-    /// True if a failed commit is the fault of some of its units. An object that is in use may be free at the next try, and
-    /// memory, too; if not, or if a unit was rejected before, the group is split as by a refusal that names nothing. So an
-    /// object that can't be deleted, or a unit that is too large, holds up no other unit.
+    /// True if some units of the batch may be the cause of a failed commit. An object in use, or memory, may be free at the next
+    /// attempt; if not, or if a unit was rejected before, the group is split as after a refusal that names no object. So an
+    /// object that can't be deleted, or a unit that is too large, blocks no other unit.
     pub(super) fn blames_units(&self, error: &CommitError, group: &[Change]) -> bool {
         match error {
             CommitError::Refused(_) => true,
@@ -301,7 +301,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
     }
 
-    /// Quarantines the units that a failed commit is about; returns the others as groups to try. Fails with the error if the
+    /// Quarantines the units that caused a failed commit; returns the others as groups to try. Fails with the error if the
     /// kernel as a whole is short of resources.
     pub(super) fn set_apart(
         &mut self,

@@ -27,7 +27,7 @@ pub(super) struct Wanted<O> {
 }
 
 impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
-    /// Looks a second time at what is due, and mends what still differs.
+    /// Compares the due candidates with the desired state, and repairs those that differ.
     pub(super) fn mend(
         &mut self,
         context: &Arc<Context>,
@@ -115,7 +115,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         Ok(())
     }
 
-    /// Mends groups of keys in smaller parts, so that one that can't be mended holds up no other. Its keys stay due.
+    /// Repairs groups of keys in smaller parts, so that one that can't be repaired blocks no other. Its keys stay due.
     fn mend_apart(
         &mut self,
         context: &Context,
@@ -172,7 +172,8 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         if batch.is_empty() {
             return Ok(batch);
         }
-        // The same endpoints in another order show only in the units as a whole, with what is not to be mended yet.
+        // Another order of the same endpoints is recognised only in whole units, including objects that are not to be repaired
+        // yet.
         let whole: HashSet<KeyOf<C>> = self.keys_of(&owners).into_iter().chain(keys.iter().cloned()).collect();
         let actual = self.read_sorted(&whole)?;
         self.adopt_order(&actual, Some(&owners));
@@ -184,8 +185,8 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         Ok(batch)
     }
 
-    /// True if an object that differs is not to be mended now: it waits for its second look, is a rival's, or is one that a
-    /// commit which failed half-way was about.
+    /// True if a differing object is not to be repaired now: its comparison is not due yet, its repair is suspended
+    /// (contested), or a commit that failed half-way has left its state unknown.
     fn is_left_alone(&self, key: &KeyOf<C>, now: Instant) -> bool {
         self.candidates.waits(key, now)
             || self.unverified.contains(key)
@@ -219,7 +220,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         objects.iter().map(Object::key).collect()
     }
 
-    /// Counts what was mended. What stays at clean-up, too, is never left to a rival.
+    /// Counts repairs. The repair of objects that stay even at clean-up is never suspended.
     pub(super) fn count_repairs(
         &mut self,
         keys: Vec<KeyOf<C>>,
@@ -249,7 +250,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
     }
 
-    /// Objects that were left to a rival and whose time has come.
+    /// Makes contested objects whose suspension has ended candidates again.
     pub(super) fn reclaim(&mut self, now: Instant) {
         for key in self.contested_keys.due(now) {
             self.candidates.check(key.map_or(Extent::All, |key| Extent::Keys(vec![key])), now);

@@ -272,7 +272,7 @@ where
             if engine.stage != Stage::Adopted {
                 return engine.sync_pending(context, now, outcome);
             }
-            // If the plane can't look after the kernel, what is pending goes on all the same.
+            // If the plane's check of the kernel fails, pending changes are committed nevertheless.
             let tended = engine.kernel.tend(now).map(|drift| engine.candidates.touched(drift, now));
             engine.reclaim(now);
             // Pending changes first: another proxy may have just made them too.
@@ -343,7 +343,7 @@ fn keys<O: Object>(batch: &Batch<O>) -> impl Iterator<Item = O::Key> {
     batch.operations().map(|(_, _, object)| object.key())
 }
 
-/// The keys of what a batch makes or mends and not even clean-up removes.
+/// The keys of the batch's created and replaced objects that not even clean-up removes.
 fn staying<O: Object>(batch: &Batch<O>) -> HashSet<O::Key> {
     batch.create.iter().chain(&batch.replace).filter(|object| object.stays()).map(Object::key).collect()
 }

@@ -74,7 +74,7 @@ impl<K: Eq + Hash + Clone> Unverified<K> {
         self.all || self.keys.contains(key)
     }
 
-    /// The keys that are none of these.
+    /// The keys except these.
     pub(super) fn without(&self, keys: &HashSet<K>) -> HashSet<K> {
         self.keys.difference(keys).cloned().collect()
     }

@@ -50,7 +50,7 @@ impl Pending {
         Ok(Piece::Collected(std::mem::take(&mut self.0)))
     }
 
-    /// Takes as many bytes of the input as a piece of this length still needs; gives it when it is whole.
+    /// Takes as many bytes of the input as a piece of this length still needs; returns the piece once it is complete.
     pub(super) fn take<'i>(&mut self, input: &mut &'i [u8], length: usize) -> Result<Option<Piece<'i>>, StreamError> {
         match input.split_at_checked(length.saturating_sub(self.0.len())) {
             Some((last, rest)) => {

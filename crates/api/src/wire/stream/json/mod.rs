@@ -91,7 +91,7 @@ pub(super) fn status(body: &[u8]) -> Option<Status> {
     })
 }
 
-/// Reads the bytes of an object of this kind, which has so many parts.
+/// Decodes an object of this kind, whose scan counted `parts` parts.
 fn object(kind: Kind, bytes: &[u8], parts: u32) -> Decoded<'_> {
     fn read<'a, R: RawObject<'a> + Deserialize<'a>>(kind: Kind, bytes: &'a [u8]) -> Decoded<'a> {
         match serde_json::from_slice::<R>(bytes) {

@@ -138,7 +138,7 @@ impl Members {
         Ok(!matches!(self.at, At::KeyText | At::ValueText | At::ItemText))
     }
 
-    /// Takes bytes of a key, value or item; `false` when it goes on.
+    /// Takes bytes of a key, value or item; `false` if it is still incomplete.
     fn text(&mut self, bytes: &mut &[u8], sink: &mut impl Sink) -> Result<bool, StreamError> {
         let limit = if self.at == At::ItemText { MAX_OBJECT_BYTES } else { MAX_OBJECT_BYTES - self.seen };
         let end = self.value.end(bytes);

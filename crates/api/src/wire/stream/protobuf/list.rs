@@ -47,7 +47,7 @@ enum Step {
 enum Level {
     /// the envelope `runtime.Unknown`, before the list
     Before,
-    /// the list, with so many bytes still to come
+    /// the list, with the number of bytes still to come
     List { left: u64 },
     /// the envelope, after the list
     After,
@@ -139,7 +139,7 @@ impl List {
         Ok(true)
     }
 
-    /// Takes the bytes of a number; `None` when it goes on.
+    /// Takes the bytes of a number; `None` if it is still incomplete.
     fn varint(&mut self, bytes: &mut &[u8]) -> Result<Option<u64>, StreamError> {
         while let Some((&byte, rest)) = bytes.split_first() {
             *bytes = rest;
