@@ -56,15 +56,15 @@ pub struct Plan {
     pub min_sync_period: Duration,
 }
 
-/// One for each family that is served.
+/// One engine for each served family.
 type Engines = Vec<(Family, Box<dyn SyncEngine>)>;
 
 /// Batches that may wait for the core before the source has to.
 const INPUTS: usize = 64;
-/// Manifests may nest deeply.
+/// Stack of the source's thread: manifests may nest deeply.
 const SOURCE_STACK_BYTES: usize = 8 * 1024 * 1024;
 
-/// Runs until something fails that can't be healed. Signals end the process at once; what is in the kernel stays there.
+/// Runs until an unrecoverable failure. Signals end the process at once; the rules stay in the kernel.
 pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     let (version, mode, node) = (version::full(), plan.plane.mode, &*plan.settings.node_name);
     tracing::info!(version, mode, node, "Starting kube-proxy");
@@ -87,7 +87,7 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     let eligible = Arc::new(AtomicBool::new(node == NodeFacts::Local));
     let reports = Reports::default();
 
-    // From the far end to the near one, so that each part finds its receiver.
+    // In the reverse direction of the data, so that the receiver of each part exists before it.
     let epoch = Instant::now();
     let pulses: Vec<(Family, Arc<Pulse>)> =
         families.iter().map(|family| (*family, Arc::new(Pulse::new(epoch)))).collect();
@@ -121,7 +121,7 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
         Health { pulses: pulses.clone(), eligible, freshness: freshness.clone(), metrics: Arc::clone(&metrics) };
     let reporter = Reporter::new(plan.plane.mode, Arc::clone(&metrics));
     let service_health = ServiceHealth::new(&plan.settings.node_name, pulses, health_events);
-    // The edges have the main thread.
+    // Servers and reports run on the main thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _clock = runtime.enter();
     let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
@@ -130,7 +130,7 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     match LocalSet::new().block_on(&runtime, edges)? {}
 }
 
-/// The engines of all families that this machine has, and what removes what is elsewhere.
+/// The engines of all families of this machine, and the hand-over from other modes.
 fn engines(
     plan: &Plan,
     threads: &Threads,

@@ -43,7 +43,7 @@ pub struct Setup {
     pub node: NodeFacts,
     /// the engines
     pub seats: Vec<Seat>,
-    /// counts what comes
+    /// counts events for metrics
     pub changes: Changes,
     /// true while load balancers may send to this node; read by `/healthz`
     pub eligible: Arc<AtomicBool>,
@@ -58,7 +58,7 @@ pub struct Setup {
 pub enum NodeFacts {
     /// the source, or else the machine itself
     Local,
-    /// the cluster, which is waited for
+    /// the cluster; the start waits for its Node
     Cluster(NodeWait),
 }
 
@@ -299,7 +299,7 @@ impl Core {
         holds
     }
 
-    /// The families whose context is another one than what their engine has.
+    /// The families whose context differs from their engine's.
     fn renew_contexts(&mut self) -> BTreeSet<Family> {
         let mut fresh = BTreeSet::new();
         for seat in &mut self.seats {
@@ -354,7 +354,7 @@ impl Core {
                     continue;
                 }
                 let unit = (!state.ports.is_empty()).then(|| Arc::new(Unit::Service(state)));
-                // The engine doesn't have it and need not wake up for what concerns another family.
+                // The engine has no such unit, and the Service isn't served in its family: it need not wake.
                 if unit.is_none() && !redefined.contains(name) && is_served(&objects, &families) {
                     continue;
                 }
@@ -418,7 +418,7 @@ fn local_policies(objects: &ServiceObjects<'_>) -> [bool; 2] {
     [service.internal_policy == TrafficPolicy::Local, external && service.external_policy == TrafficPolicy::Local]
 }
 
-/// Some port has no usable endpoint on this node, though the service has endpoints.
+/// True if some port has no usable endpoint on this node, though the service has endpoints.
 fn lacks_local(objects: &ServiceObjects<'_>, state: &ServiceState, family: Family) -> bool {
     let usable = objects.slices.iter().flat_map(|slice| &*slice.endpoints).any(|endpoint| {
         let conditions = endpoint.conditions;

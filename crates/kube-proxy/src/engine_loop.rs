@@ -37,7 +37,8 @@ pub struct Setup {
     pub family: Family,
     /// the least time between two syncs, as configured; up to 1 s it is no limit
     pub min_sync_period: Duration,
-    /// a sync costs as much however little it changes, so that those of a stream of changes come at half of minSyncPeriod
+    /// the cost of a sync doesn't depend on the number of changes, so that under a stream of changes syncs are made at half of
+    /// minSyncPeriod
     pub paced: bool,
     /// where changes come from
     pub mailbox: Receiver,
@@ -67,9 +68,9 @@ struct Agenda {
     distance: Duration,
     /// longest pause after a slow one
     longest_pause: Duration,
-    /// from the start of one sync to that of the next, in the long run; zero: no limit
+    /// long-term average from the start of one sync to that of the next; zero: no limit
     interval: Duration,
-    /// when the syncs so far would have been allowed had each waited for its interval
+    /// the time up to which the syncs so far have used their intervals
     spent: Option<Instant>,
     /// pause after the last one
     pause: Duration,
@@ -160,7 +161,7 @@ impl Loop {
     }
 
     fn tell(&mut self, step: Step, outcome: Outcome, now: Instant) {
-        // Tending also tries again what failed.
+        // A check of the kernel also retries failed work.
         let synced = step != Step::Tend || self.unfinished;
         // Without the base no rule serves, whatever else is in force; and after an error the actual state is unknown.
         let baseless = outcome.quarantined.iter().any(|(unit, _)| *unit == UnitId::Base);
@@ -262,7 +263,7 @@ impl Agenda {
 
     fn done(&mut self, step: Step, outcome: &Outcome, now: Instant) {
         match step {
-            // A repair brings what is pending, too.
+            // A full sync commits pending changes, too.
             Step::Sync | Step::Repair => {
                 self.sync = None;
                 self.last_sync = Some(now);
@@ -287,9 +288,9 @@ impl Agenda {
         self.tend = match step {
             Step::Tend => next,
             _ if self.failing => next,
-            // A wake may have been passed over.
+            // A wake may have been ignored.
             _ if was_failing => Some(now),
-            // A sync doesn't put the next look off, or else many syncs would put it off for ever.
+            // A sync doesn't delay the next check: many syncs would delay it for ever.
             _ => self.tend.into_iter().chain(next).min(),
         };
     }

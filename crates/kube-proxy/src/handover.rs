@@ -36,7 +36,7 @@ pub struct Handover {
 struct Look {
     family: Family,
     domains: Vec<RuleDomain>,
-    /// nothing was left there once
+    /// domains in which no rules were left at some check
     cleared: BTreeSet<&'static str>,
     /// the failures that were logged last
     said: BTreeMap<&'static str, String>,
@@ -46,7 +46,7 @@ struct Look {
     served: Vec<Served>,
     /// frontends served by the rules that a failed attempt found, by domain: it may have removed some of them
     attempted: BTreeMap<&'static str, Vec<Served>>,
-    /// until the next
+    /// pause until the next check
     pause: Duration,
 }
 
@@ -55,14 +55,14 @@ struct Look {
 enum Found {
     Nothing,
     Removed,
-    /// rules that others have put there after all had gone; they are removed
+    /// rules that another program has written after all had been removed; they are removed again
     Returned,
-    /// perhaps something; it can't be removed
+    /// rules may be left, but can't be removed
     Kept,
 }
 
 const STACK_BYTES: usize = 1024 * 1024;
-/// After a failure, doubling up to the longest.
+/// Pause after a failure, doubling up to the longest.
 const RETRY: Duration = Duration::from_secs(1);
 /// Interval of checks once no rules are left, doubling while another program continues to write.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -71,8 +71,8 @@ const LONGEST: Duration = Duration::from_secs(300);
 // === impl Handover ===
 
 impl Handover {
-    /// To these domains, which the engines live in and which it never touches, from all others. Flows that the others' rules
-    /// may have sent to wrong endpoints are checked.
+    /// Hand-over to the engines' own domains, which it never changes, from all others. Flows that the others' rules may have
+    /// translated are checked for staleness.
     pub fn new(own: &[RuleDomain], flows: Arc<Shared>) -> Self {
         let is_own = |domain: &RuleDomain| own.iter().any(|own| own.name == domain.name);
         let others = planes::domains().filter(|domain| !is_own(domain)).collect();
@@ -80,7 +80,7 @@ impl Handover {
         Self { others, flows, begun: BTreeSet::new(), waiting: Vec::new(), sender, made }
     }
 
-    /// Takes note of what an engine did.
+    /// Begins the hand-over of a family once its rules are in force.
     pub fn turn(&mut self, turn: &Turn) {
         if turn.settled && self.begun.insert(turn.family) {
             self.begin(Look::new(turn.family, self.others.clone()));
@@ -94,7 +94,7 @@ impl Handover {
         }
     }
 
-    /// Waits until a look is due or was made, and goes on from there. May be dropped while it waits.
+    /// Waits until a check is due or finished, and starts it or schedules the next. Cancel-safe.
     pub async fn go_on(&mut self) {
         let next = self.waiting.iter().map(|(at, _)| *at).min();
         let due = async {
@@ -146,7 +146,7 @@ impl Look {
         }
     }
 
-    /// Looks on a thread of its own, and sends itself when that is done.
+    /// Runs the check on a thread of its own, which sends the result.
     fn start(mut self, made: UnboundedSender<Self>) -> io::Result<()> {
         let thread = thread::Builder::new().name("handover".to_owned()).stack_size(STACK_BYTES);
         thread.spawn(move || {
@@ -242,7 +242,7 @@ mod tests {
 
     const SOME: RuleDomain = RuleDomain { mode: "some", name: "somewhere", retire: |_, _| Ok(0) };
 
-    /// A mode may live in several domains, and leaves others of its own that it doesn't use in this run.
+    /// A mode may have several domains, and hands over from those of its own that this run doesn't use.
     #[test]
     fn the_domains_of_the_engines_are_left_alone() {
         let all: Vec<RuleDomain> = planes::domains().collect();

@@ -25,13 +25,13 @@ pub struct Plane {
     pub mode: &'static str,
     /// its capabilities
     pub profile: Profile,
-    /// a sync costs a process, however little it changes
+    /// each sync runs a process, however few changes it has
     pub paced: bool,
     /// every domain that can hold its rules, in whatever variant; no other mode has any of them
     pub domains: &'static [RuleDomain],
     /// its metrics besides those of all modes
     pub metrics: &'static [Row],
-    /// names of network devices that the mode makes for itself: their addresses are none of the node
+    /// names of network devices that the mode creates for itself: their addresses don't count as the node's
     pub devices: &'static [&'static str],
     open: fn(&Opening<'_>) -> anyhow::Result<Engines>,
     remove_leftovers: fn(Family) -> io::Result<Leftovers>,
@@ -50,7 +50,7 @@ pub struct Opening<'a> {
     pub config: &'a KubeProxyConfiguration,
     /// the settings of the configuration that affect traffic, the same for every mode
     pub settings: &'a Settings,
-    /// starts what a mode runs beside its engines, such as a relay
+    /// starts the threads that a mode runs beside its engines, such as a relay
     pub threads: &'a Threads,
 }
 
@@ -76,13 +76,13 @@ pub struct RuleDomain {
     pub(crate) retire: fn(Family, &mut Vec<Served>) -> Result<usize, RetireError>,
 }
 
-/// Why nothing was removed.
+/// The reason why no rules were removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RetireError {
-    /// the machine lacks what this mode's rules are kept in, so there are none
+    /// the machine lacks the subsystem of this mode's rules, so there are none
     #[error("{0}")]
     Absent(#[source] anyhow::Error),
-    /// they may be there still
+    /// rules may still exist
     #[error("{0}")]
     Failed(#[source] anyhow::Error),
 }
@@ -108,7 +108,7 @@ pub struct NoPlane {
     mode: String,
 }
 
-/// The list of modes. Everything else that has a row for each mode is compared with it by a test.
+/// The list of modes. Tests compare other lists with a row for each mode with it.
 pub const PLANES: &[Plane] = &[iptables::PLANE, nftables::PLANE];
 
 // === impl RuleDomain ===
@@ -117,7 +117,7 @@ impl RuleDomain {
     /// Removes all rules of one family from it, whichever program wrote them; returns the number of objects.
     ///
     /// # Errors
-    /// If some may be left. Their frontends are added to `served` all the same, since some may be gone.
+    /// If some may be left. Their frontends are added to `served` nevertheless, since some may have been removed.
     pub fn retire(&self, family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
         (self.retire)(family, served)
     }
@@ -174,7 +174,7 @@ pub fn in_use(family: Family) -> io::Result<bool> {
         match (plane.in_use)(family) {
             Ok(true) => return Ok(true),
             Ok(false) => {}
-            // A kernel without what the mode's rules are kept in has none of them.
+            // A kernel without the subsystem of the mode's rules has none of them.
             Err(error) if ErrorClass::of(&error).lacks_subsystem() => {}
             Err(error) => unknown = Some(error),
         }

@@ -31,7 +31,7 @@ const LARGE: usize = 2048;
 pub struct Cleaner {
     shared: Arc<Shared>,
     metrics: Arc<Metrics>,
-    /// names of devices whose addresses are none of the node
+    /// names of devices whose addresses don't count as the node's
     own_devices: Vec<&'static str>,
     replies: ReplyOwner,
     pace: Pace,
@@ -78,8 +78,8 @@ impl Failure {
 // === impl Cleaner ===
 
 impl Cleaner {
-    /// A cleaner for these reports. The addresses of devices that a mode makes for itself are none of the node. `replies`: where
-    /// the answers of translated flows come from in this mode.
+    /// A cleaner for these reports. The addresses of devices that a mode creates for itself don't count as the node's. `replies`:
+    /// the sender of replies of translated flows in this mode.
     pub fn new(
         shared: Arc<Shared>,
         metrics: Arc<Metrics>,

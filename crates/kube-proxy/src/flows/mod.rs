@@ -6,7 +6,7 @@
 //!
 //! The flow of a serving endpoint is never deleted, also if the endpoint was added meanwhile: before each deletion the cleaner
 //! waits until every turn that had begun has reported (`Turns`), and compares the entry with the newest rules. Each frontend
-//! is checked twice: packets that traversed the old rules may be entered after the first check.
+//! is checked three times, 0, 0.3 and 3.3 s after its change: packets that traversed the old rules may be entered late.
 
 mod cleaner;
 mod matcher;

@@ -45,13 +45,13 @@ struct Waiting {
 /// Rules of one pass.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
-    /// which flows are right, by frontend
+    /// the valid flows of each frontend
     pub(super) right: BTreeMap<Key, RightFlows>,
     /// frontends whose second check is to come: their unanswered flows are left for it
     pub(super) again: HashSet<Key>,
-    /// node ports of which the flows at local addresses that don't serve them any more must go, too
+    /// node ports whose flows to local addresses that no longer serve them are stale, too
     pub(super) left: HashSet<Key>,
-    /// which addresses serve node ports
+    /// the addresses that serve node ports
     pub(super) node_ports: NodePortAddresses,
     /// loopback does too
     pub(super) localhost: bool,
@@ -63,7 +63,7 @@ pub(super) struct Rules {
 #[derive(Debug, Default)]
 pub(super) struct TurnRules {
     by_frontend: BTreeMap<Key, FlowRule>,
-    /// rules went that served node ports on every local address
+    /// rules that served node ports on every local address were removed
     everywhere_before: bool,
 }
 
@@ -91,7 +91,7 @@ impl TurnRules {
         self.by_frontend.is_empty()
     }
 
-    /// Rules went that served node ports on every local address: where one doesn't serve them now, their flows must go.
+    /// Rules that served node ports on every local address were removed: flows to addresses that no longer serve them are stale.
     pub(super) fn leave_addresses(&mut self) {
         self.everywhere_before = true;
     }
@@ -101,7 +101,7 @@ impl TurnRules {
         self.by_frontend.iter().filter(|(_, rule)| rule.due).filter_map(|(key, _)| node_port(*key)).collect()
     }
 
-    /// The ports of frontends that are gone.
+    /// The ports of removed frontends.
     pub(super) fn gone(&self) -> HashSet<(Protocol, u16)> {
         let gone = self.by_frontend.iter().filter(|(_, rule)| rule.right == RightFlows::Untranslated);
         gone.filter_map(|((protocol, at), _)| Some((*protocol, at.vip_port()?))).collect()
@@ -142,7 +142,7 @@ impl Queue {
         any_due
     }
 
-    /// Sets the addresses that serve node ports, and whether loopback does.
+    /// Sets the addresses that serve node ports; `true` if loopback does, too.
     pub(super) fn serve_node_ports(&mut self, addresses: &NodePortAddresses, localhost: bool) {
         if self.node_ports != *addresses || self.localhost != localhost {
             self.node_ports.clone_from(addresses);
@@ -344,7 +344,8 @@ mod tests {
         assert_eq!(queue.next(), None);
     }
 
-    /// The address may be one of the node's, and then it decides about a flow that a rule for the node port would call wrong.
+    /// The address may be one of the node's; then its rule takes precedence over that of the node port, which makes the flow
+    /// stale.
     #[test]
     fn an_address_that_waits_stands_before_a_node_port_of_its_number() {
         let (mut queue, now) = (Queue::default(), Instant::now());

@@ -1,4 +1,4 @@
-//! Mode iptables: upstream's chains, by way of the tool, in that of its two variants which this node uses.
+//! Mode iptables: opens its engines with the variant of the tool that this node uses, and removes its rules from either variant.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -38,7 +38,7 @@ const LEGACY: RuleDomain = RuleDomain { mode: MODE_IPTABLES, name: "iptables-leg
 /// The sysctl that allows routing of packets from and to 127.0.0.1.
 const ROUTE_LOCALNET: &str = "net.ipv4.conf.all.route_localnet";
 
-/// The variant, what rules may ask for, and the turn, which all engines of this process share.
+/// The variant, the features of the machine and the commit lock, which all engines of this process share.
 struct Shared {
     backend: Backend,
     features: Features,
@@ -128,7 +128,7 @@ fn remove_leftovers(family: Family) -> io::Result<Leftovers> {
 // === impl Shared ===
 
 impl Shared {
-    /// An engine that is ready to work. What the machine lacks shows at once.
+    /// A prepared engine: features that the machine lacks are reported here.
     fn open(&self, family: Family, counters: Arc<Counters>) -> Result<Box<dyn SyncEngine>, CommitError> {
         let unusable = |failure| CommitError::Unusable(io::Error::other(failure));
         let tool = find(family, self.backend).map_err(unusable)?;
@@ -178,7 +178,7 @@ fn may_route_localhost() -> anyhow::Result<()> {
     if there == "1" {
         return Ok(());
     }
-    // The same value: nothing changes, but what can't be written shows.
+    // Writes the same value, to detect at the start that the sysctl is read-only.
     sysctl::write(ROUTE_LOCALNET, &there).with_context(|| {
         format!(
             "node ports on 127.0.0.1 need {ROUTE_LOCALNET}=1, which can't be set here: set it beforehand, or \

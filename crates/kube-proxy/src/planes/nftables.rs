@@ -1,4 +1,4 @@
-//! Mode nftables: one table per family, by netlink.
+//! Mode nftables: opens its engines, one table per family over netlink, and removes these tables.
 
 use std::io;
 
@@ -49,7 +49,7 @@ fn engine(family: Family, turn: &CommitTurn) -> Result<NftablesEngine, CommitErr
     ferry_plane_nftables::engine(family, turn.clone()).map_err(CommitError::Unusable)
 }
 
-/// Not prepared, so that it works on whatever machine.
+/// Removes the family's table with an engine that isn't prepared, so that it works on any machine.
 fn retire(family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
     let engine = engine(family, &CommitTurn::default());
     let result = engine.and_then(|engine| SyncEngine::retire(Box::new(engine), served));

@@ -21,11 +21,11 @@ use crate::input::Input;
 const SETTLE: Duration = Duration::from_millis(20);
 /// Files open at once: two thousand listeners for health checks with all the connections that each may have.
 const OPEN_FILES: u64 = 65_536;
-/// Of open files, or a quarter of them where they are few.
+/// Size of one reserve of open files; a quarter of the limit if that is low.
 const RESERVE: u64 = 256;
 /// With a value other than 0, TCP packets outside of their connection's window count as valid.
 pub const TCP_BE_LIBERAL: &str = "net.netfilter.nf_conntrack_tcp_be_liberal";
-/// Before listening to changes is tried again.
+/// Pause before the next attempt to listen to changes of addresses.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The host's name, as upstream makes a node name of it: trimmed, in lower case. `None` if nothing is left.
@@ -34,7 +34,7 @@ pub fn host_name() -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// The host's name as it is.
+/// The host's name, unchanged.
 pub fn machine_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
@@ -106,7 +106,7 @@ pub fn require_net_admin() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sets how readily the kernel ends this process when memory runs out. Without the privilege it stays as it is.
+/// Sets this process's OOM score adjustment. Without the privilege it is not changed.
 pub fn set_oom_score(score: i32) {
     let result = i16::try_from(score).map_err(io::Error::other).and_then(ferry_kernel::memory::set_oom_score_adj);
     if let Err(error) = result {
@@ -137,8 +137,8 @@ pub fn track_liberally() -> anyhow::Result<()> {
     written.with_context(|| format!("conntrack.tcpBeLiberal: writing {TCP_BE_LIBERAL}"))
 }
 
-/// Lets this process have as many files open as it may, up to what it could ever need. What it gets by default may be few:
-/// 1024 where systemd starts it, fewer than the listeners of a thousand services' health checks.
+/// Raises the limit of open files to the permitted maximum, [`OPEN_FILES`] at most. The default may be low: 1024 if systemd
+/// starts the process, fewer than the listeners of a thousand services' health checks.
 pub fn raise_open_files() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = maximum.map_or(OPEN_FILES, |maximum| maximum.min(OPEN_FILES));
@@ -150,9 +150,9 @@ pub fn raise_open_files() {
     }
 }
 
-/// Fails for a file that is among the last ones that this process may open, as the kernel does when none is left. So many
-/// reserves of 256 each, or a quarter of all where those are few, are for what is needed more: the first one for what
-/// keeps the proxy going, such as manifests, credentials, the API server, netlink and probes.
+/// Fails for a file that is among the last ones that this process may open, with the kernel's error for a reached limit. This
+/// number of `reserves` of 256 files each (or a quarter of the limit if that is low) is kept for more important files: the first
+/// reserve for manifests, credentials, the API server, netlink and probes.
 pub fn spare_files(file: &impl AsFd, reserves: u64) -> io::Result<()> {
     let Some(limit) = getrlimit(Resource::Nofile).current else { return Ok(()) };
     // The kernel gives a file the lowest number that is free.
