@@ -1,12 +1,12 @@
 //! A client of the Kubernetes API server: kubeconfig, credentials, TLS, rate limit, HTTP. Requests are paths, answers are bytes.
 //!
 //! - [`Access`] loads a kubeconfig, `--master` or a pod's environment: [`kubeconfig`] decodes the file, `settings` keeps the
-//!   result, `credentials` and `exec` provide tokens and certificates (`credential`), `authorities`, `tls`, `verify` and
-//!   [`x509`] implement TLS.
-//! - [`Client`] sends requests and returns an [`Answer`] with a [`Body`] to read: `limit` is the rate limit, `transport` holds
-//!   the connections of one identity, `pool` shares them, `connect` and `proxy` establish them, `gate` paces attempts while the
-//!   server is unreachable.
-//! - [`Observe`] receives events for metrics; [`backoff`] paces retries, here and in callers.
+//!   result, `credentials` and `exec` provide tokens and certificates (`credential`), `file` reads the files that a kubeconfig
+//!   names, `authorities`, `tls`, `verify` and [`x509`] implement TLS.
+//! - [`Client`] sends requests and returns an [`Answer`] with a [`Body`] to read, which `gzip` decompresses: `headers` writes and
+//!   reads headers, `limit` is the rate limit, `transport` holds the connections of one identity, `pool` shares them, `connect`
+//!   and `proxy` establish them, `gate` paces attempts while the server is unreachable.
+//! - [`Observe`] receives events for metrics; [`backoff`] paces retries, here and in callers. `error` has the errors.
 //!
 //! [`ferry_api::wire::stream`] decodes bodies; callers repeat requests.
 

@@ -1,10 +1,25 @@
-//! Objects and node facts in, decisions out: what the kernel must do for each Service, in each IP family.
+//! Computes the desired state of each Service in each IP family from API objects and node facts.
 //!
-//! Pure: no clock, file, environment or log. What is wrong with an object becomes a [`Diagnostic`].
+//! Pure: no clock, file, environment or log. Each problem of an object becomes a [`Diagnostic`] (`diagnostic`).
 //!
-//! Read `state` first, then `resolve`. Events change the [`Store`], which returns the services to resolve again;
-//! [`resolve()`] computes the state of one service in one family, [`base`] the state outside of services, and
-//! [`decide()`] gives the verdict of a state on a packet.
+//! # The way of an event
+//!
+//! 1. [`Store::apply`] (`store`) replaces an object and returns the services to resolve again. `claims` chooses the owner of each
+//!    frontend that several services claim, `node` retains addresses and pod ranges that the Node has lost.
+//! 2. [`context()`] and [`base`] (`facts`) derive the context of all services (`context`) and the state outside of services from
+//!    the configuration, the Node and the node's addresses.
+//! 3. [`resolve()`] computes the state of one service in one family: `visible` selects its valid addresses and ports, `slices`
+//!    collects its endpoints, without special addresses (`special`), `select` chooses the pools of each port by traffic policy,
+//!    readiness and topology hints, `sources` merges its source ranges, and `treatment` derives the treatment of connections.
+//! 4. The result is a [`ServiceState`] (`state`), which a mode compiles. Modes differ by their [`Profile`] (`profile`) only.
+//!
+//! Read first: `state`, then `resolve`.
+//!
+//! # Beside the way
+//!
+//! - [`decide()`] returns the verdict of a state on a packet (`packet`): the reference for the compiled rules of every mode.
+//! - [`flow_rules`] (`flows`) determines the conntrack entries that a change of a state makes stale.
+//! - `explain` prints states as text, for golden files.
 
 pub mod claims;
 pub mod context;

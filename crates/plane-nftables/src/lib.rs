@@ -10,8 +10,8 @@
 //! 1. The engine (crate `ferry-plane`) calls [`Nftables`], this mode's compiler. `place` assigns the endpoints of the new unit
 //!    to slots, so that remaining ones keep theirs.
 //! 2. [`compile`] turns the old and the new unit into objects. [`base`] compiles the table, fixed chains and sets. For a
-//!    Service, `shape` maps each frontend's treatment to chains and slots, `chains` and `rules` write the rules, and `sources`
-//!    merges source ranges into sets.
+//!    Service, `shape` maps each frontend's treatment to chains and slots, `chains` and `rules` write the rules, `sources`
+//!    merges source ranges into sets, and `restrictions` does so once per Service.
 //! 3. The engine diffs both lists of objects and passes the batch to [`kernel`], the half that touches the kernel.
 //! 4. `kernel` first takes the foreign changes that `watch` has received, and makes the preparatory commits of `ahead`. `encode`
 //!    turns the batch into one netlink transaction, with keys and values from `wire`, `fields` and `layout`.

@@ -10,14 +10,14 @@
 //! 1. The core sends a [`Delta`] of changed units through the [`mailbox`]; later changes of a unit replace earlier ones.
 //! 2. [`SyncEngine::offer`] makes them pending, [`SyncEngine::sync`] commits them (`engine/changes.rs`): `attempt` pairs each
 //!    unit with its acknowledged state, the mode compiles both, `diff` computes the operations, `batch` orders them by rank.
-//! 3. After a success the units are acknowledged, and [`Outcome::acked`] returns them.
+//! 3. After a success the units are acknowledged, and [`Outcome::acked`] (`outcome`) returns them.
 //! 4. A [`CommitError`] (`failure`) leads to a reconciliation with the actual objects (`engine/conflict.rs`,
 //!    `engine/unverified.rs`), to `quarantine`, or to a retry.
 //! 5. Foreign changes come from [`Kernel::news`] and [`Kernel::tend`]. `engine/candidates.rs` decides when to compare them,
 //!    `engine/drift.rs` repairs, `contested` pauses the repair of contested objects. `engine/full.rs` compares everything: at a
 //!    start, once an hour, and when single keys are not enough.
 //!
-//! For tests, `memory` is a kernel that checks references and fails on demand.
+//! `commit_lock` serialises a process's commits. For tests, `memory` is a kernel that checks references and fails on demand.
 
 mod attempt;
 mod batch;
