@@ -143,8 +143,8 @@ fn engines(
     if sysctl::ipv6_available() {
         families.push(Family::V6);
     } else {
-        tracing::info!(family = %Family::V6, "The family is switched off in the kernel and not served");
-        reasons.push(format!("{}: switched off in the kernel", Family::V6));
+        tracing::info!(family = %Family::V6, "Family is disabled in the kernel, not serving it");
+        reasons.push(format!("{}: disabled in the kernel", Family::V6));
     }
     let mut engines = Vec::new();
     let opening = Opening { families: &families, config: &plan.config, settings: &plan.settings, threads };
@@ -158,7 +158,7 @@ fn engines(
                     %family,
                     mode,
                     err = %error,
-                    "The family can't be served, rules of an earlier run of whatever mode stay as they are"
+                    "Family can't be served, keeping its rules of an earlier run"
                 );
                 reasons.push(format!("{family}: {error}"));
             }
@@ -239,7 +239,7 @@ async fn edges(
         error = http::serve("metrics", plan.metrics, plan.config.bind_address_hard_fail, status) => {
             error.context("starting metrics server failed")
         }
-        code = platform::asked_to_end() => std::process::exit(code.context("asking for signals")?),
+        code = platform::asked_to_end() => std::process::exit(code.context("handling signals")?),
         error = ends.first() => Err(error),
         never = follow => match never {},
     }

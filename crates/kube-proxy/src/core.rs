@@ -237,7 +237,7 @@ impl Core {
         }
         if self.store.left_out() > 0 && !self.overfull {
             self.overfull = true;
-            tracing::error!("There are more objects than any cluster has, some are left out until they change");
+            tracing::error!("Too many objects, ignoring some until they change");
         }
         if self.dirty.node {
             self.note_eligibility();
@@ -289,11 +289,11 @@ impl Core {
         if holds && !self.held_back {
             tracing::warn!(
                 files = self.unreadable,
-                "Manifests can't be read since the start, an earlier run's rules stay as they are until they can"
+                "Unreadable manifests, keeping the rules of an earlier run until they can be read"
             );
             self.seats.iter().for_each(|seat| seat.queue(&self.changes));
         } else if self.held_back && !holds {
-            tracing::info!("An earlier run's rules no longer wait for manifests");
+            tracing::info!("First sync no longer waits for unreadable manifests");
         }
         self.held_back = holds;
         holds
@@ -384,7 +384,7 @@ impl Core {
 fn any_in_use(in_use: fn(Family) -> io::Result<bool>, seats: &[Seat]) -> bool {
     seats.iter().any(|seat| {
         in_use(seat.family).unwrap_or_else(|error| {
-            tracing::warn!(family = %seat.family, err = %error, "Whether an earlier run's rules serve is not known");
+            tracing::warn!(family = %seat.family, err = %error, "Can't determine if rules of an earlier run are in use, assuming they are");
             true
         })
     })

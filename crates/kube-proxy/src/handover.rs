@@ -124,7 +124,7 @@ impl Handover {
 
     fn begin(&mut self, look: Look) {
         if let Err(error) = look.clone().start(self.sender.clone()) {
-            tracing::warn!(family = %look.family, err = %error, "Rules elsewhere are not looked for yet: no thread could be started");
+            tracing::warn!(family = %look.family, err = %error, "Starting the thread that removes rules of other modes failed, retrying in 60 s");
             self.waiting.push((Instant::now() + AGAIN, look));
         }
     }
@@ -187,11 +187,11 @@ impl Look {
                 let first = self.cleared.insert(domain);
                 return match objects {
                     0 => {
-                        tracing::debug!(%family, mode, domain, "Nothing is there");
+                        tracing::debug!(%family, mode, domain, "No leftover rules found");
                         Found::Nothing
                     }
                     _ if first => {
-                        tracing::info!(%family, mode, domain, objects, "Removed an earlier run's rules");
+                        tracing::info!(%family, mode, domain, objects, "Removed rules of an earlier run");
                         Found::Removed
                     }
                     _ => {
@@ -200,14 +200,14 @@ impl Look {
                             mode,
                             domain,
                             objects,
-                            "Removed rules that another proxy had written meanwhile: is one of this mode still running?"
+                            "Removed rules that another proxy has written again: is a kube-proxy of this mode still running?"
                         );
                         Found::Returned
                     }
                 };
             }
             Err(RetireError::Absent(error)) => {
-                tracing::debug!(%family, mode, domain, err = %error, "The mode has no rules here");
+                tracing::debug!(%family, mode, domain, err = %error, "Mode is not available here, so it has no rules");
                 return Found::Nothing;
             }
             Err(RetireError::Failed(error)) => format!("{error:#}"),
@@ -218,7 +218,7 @@ impl Look {
                 mode,
                 domain,
                 err = error,
-                "Rules of an earlier run may still be there and win over ours, trying again"
+                "Removing rules of an earlier run failed, they may take precedence over the current ones, retrying"
             );
             self.said.insert(domain, error);
         }

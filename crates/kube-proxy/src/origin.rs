@@ -82,7 +82,7 @@ impl Origin {
                     freshness: Arc::clone(&freshness),
                     timing: api::Timing::default(),
                 };
-                let source = ApiSource::new(setup, writer).context("making a runtime for the API server")?;
+                let source = ApiSource::new(setup, writer).context("creating the runtime of the API client")?;
                 let node = NodeFacts::Cluster(NodeWait::new(&settings.detect_local));
                 Ok(Opened { source: Source::Api(Box::new(source)), node, freshness: Some(freshness), recorder })
             }

@@ -102,7 +102,7 @@ pub enum Leftovers {
 
 /// The configured mode isn't in this build.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("mode {mode:?} is not in this build, which has: {}", names())]
+#[error("mode {mode:?} is not supported by this build, which has: {}", names())]
 pub struct NoPlane {
     /// its name
     mode: String,

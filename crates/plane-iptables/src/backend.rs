@@ -189,7 +189,7 @@ fn as_far_as_it_came(saved: Result<(), Failure>) -> Result<(), Failure> {
     match saved {
         Err(failure @ Failure::NoPermission { .. }) => Err(failure),
         Err(error) => {
-            tracing::warn!(%error, "Not all rules could be seen by which the variant of iptables is chosen");
+            tracing::warn!(%error, "Reading all rules for the choice of the iptables variant failed");
             Ok(())
         }
         Ok(()) => Ok(()),

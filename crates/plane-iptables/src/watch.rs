@@ -219,7 +219,7 @@ impl ForeignChanges for Foreign {
 
     fn lost(&mut self, error: Option<&io::Error>) {
         if let Some(error) = error {
-            tracing::debug!(%error, "changes of tables cannot be listened to");
+            tracing::debug!(%error, "Subscribing to nf_tables notifications failed");
         }
         self.add(&Heard { everything: true, ..Heard::default() });
     }

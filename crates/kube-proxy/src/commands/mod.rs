@@ -50,7 +50,7 @@ fn dispatch(flags: &Flags) -> anyhow::Result<()> {
         return write_config::write(&configured.config, file);
     }
     if let Some(name) = flags.with_effect(Effect::Refused).next() {
-        bail!("--{name} is not in this build");
+        bail!("--{name} is not supported by this build");
     }
     if flags.is_true("cleanup") {
         return cleanup::all();

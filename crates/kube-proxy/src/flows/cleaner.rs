@@ -151,9 +151,9 @@ impl Cleaner {
         let error = failure.map(|failure| failure.to_string());
         match (&error, &said) {
             (Some(err), said) if said.as_ref() != Some(err) => {
-                tracing::error!(%family, err, "Deleting stale conntrack entries failed, trying again");
+                tracing::error!(%family, err, "Deleting stale conntrack entries failed, retrying");
             }
-            (None, Some(_)) => tracing::info!(%family, "Deleting stale conntrack entries works again"),
+            (None, Some(_)) => tracing::info!(%family, "Deleting stale conntrack entries succeeds again"),
             _ => {} // said already, or nothing to say
         }
         *said = error;

@@ -52,9 +52,9 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         may_route_localhost()?;
     }
     let choice = backend::choose().context("mode iptables can't be used on this machine")?;
-    tracing::info!(variant = %choice.backend, why = choice.why, "Chose the variant of iptables");
+    tracing::info!(variant = %choice.backend, why = choice.why, "Chose iptables variant");
     if let Some(warning) = &choice.warning {
-        tracing::warn!(variant = %choice.backend, warning, "The variants of iptables are at odds");
+        tracing::warn!(variant = %choice.backend, warning, "Conflicting iptables variants");
     }
     let features = Features {
         counts_invalid: counts(names::INVALID_DROPPED),
@@ -83,18 +83,18 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     if choice.backend == Backend::Nft && families.iter().any(|(_, opened)| opened.is_ok()) {
         let (listen, failed) = (ferry_plane_iptables::listener(shared.turn)?, opening.threads.clone());
         opening.threads.spawn(LISTENER, STACK_BYTES, move || {
-            failed.fail(anyhow::Error::new(listen()).context("waiting for changes of nf_tables"));
+            failed.fail(anyhow::Error::new(listen()).context("waiting for nf_tables notifications"));
         })?;
     }
     Ok(Engines { families, metrics, domains })
 }
 
 fn retire_nft(family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
-    retire((family, served), Backend::Nft, "chains of kube-proxy are there")
+    retire((family, served), Backend::Nft, "kube-proxy chains exist, and their removal needs the tool")
 }
 
 fn retire_legacy(family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
-    retire((family, served), Backend::Legacy, "there are rules, whose they are only the tool can tell")
+    retire((family, served), Backend::Legacy, "legacy rules exist, and only the tool can list them")
 }
 
 /// Without rules in a variant, no tool is required, and none creates tables.
@@ -104,7 +104,7 @@ fn retire(
     found: &'static str,
 ) -> Result<usize, RetireError> {
     let holds = backend::holds(backend, family).map_err(|error| {
-        RetireError::Failed(anyhow::Error::new(error).context("looking for rules of mode iptables"))
+        RetireError::Failed(anyhow::Error::new(error).context("checking for rules of mode iptables"))
     })?;
     if !holds {
         return Ok(0);
@@ -141,7 +141,7 @@ impl Shared {
 
 fn find(family: Family, backend: Backend) -> Result<Tool, Failure> {
     let tool = Tool::find(family, Some(backend))?;
-    tracing::debug!(%family, variant = %tool.backend(), version = %tool.version(), "Found the tool");
+    tracing::debug!(%family, variant = %tool.backend(), version = %tool.version(), "Found iptables");
     Ok(tool)
 }
 
@@ -149,7 +149,7 @@ fn find(family: Family, backend: Backend) -> Result<Tool, Failure> {
 fn lacks(tool: &Tool, table: Table) -> bool {
     match tool.try_table(table) {
         Err(error @ Failure::NoTable { .. }) => {
-            tracing::warn!(%table, err = %error, "A table is done without, and so is the canary in it");
+            tracing::warn!(%table, err = %error, "Kernel lacks this table, skipping its canary chain");
             true
         }
         Err(_) | Ok(()) => false,
@@ -192,7 +192,7 @@ fn counts(name: &str) -> bool {
     match nfacct::create(name) {
         Ok(()) => true,
         Err(error) => {
-            tracing::info!(counter = name, err = %error, "The kernel can't count these packets, rules do without");
+            tracing::info!(counter = name, err = %error, "Kernel can't create this nfacct counter, omitting it from the rules");
             false
         }
     }

@@ -39,7 +39,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     if families.iter().any(|(_, opened)| opened.is_ok()) {
         let (listen, failed) = (ferry_plane_nftables::listener(turn)?, opening.threads.clone());
         opening.threads.spawn(LISTENER, STACK_BYTES, move || {
-            failed.fail(anyhow::Error::new(listen()).context("waiting for changes of nf_tables"));
+            failed.fail(anyhow::Error::new(listen()).context("waiting for nf_tables notifications"));
         })?;
     }
     Ok(Engines { families, metrics: Box::new(NftablesMetrics::register), domains: DOMAINS })

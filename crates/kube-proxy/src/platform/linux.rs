@@ -72,7 +72,7 @@ pub fn follow_addresses(mut known: Vec<IpAddr>, own_devices: &[&str], core: &Syn
             if error.kind() == io::ErrorKind::BrokenPipe {
                 return;
             }
-            tracing::warn!(err = %error, "Listening to changes of local addresses failed, trying again");
+            tracing::warn!(err = %error, "Monitoring local addresses failed, retrying");
             std::thread::sleep(RETRY);
         }
     }
@@ -101,7 +101,7 @@ fn follow(known: &mut Vec<IpAddr>, own_devices: &[&str], core: &SyncSender<Input
 /// Fails with advice if this process may not change the network.
 pub fn require_net_admin() -> anyhow::Result<()> {
     if !capability::net_admin()? {
-        bail!("the capability CAP_NET_ADMIN is missing: run as root, or give it to the unit or container");
+        bail!("missing capability CAP_NET_ADMIN: run as root, or grant it to the systemd unit or container");
     }
     Ok(())
 }
@@ -110,7 +110,7 @@ pub fn require_net_admin() -> anyhow::Result<()> {
 pub fn set_oom_score(score: i32) {
     let result = i16::try_from(score).map_err(io::Error::other).and_then(ferry_kernel::memory::set_oom_score_adj);
     if let Err(error) = result {
-        tracing::debug!(score, err = %error, "The OOM score could not be set");
+        tracing::debug!(score, err = %error, "Setting the OOM score failed");
     }
 }
 
@@ -146,7 +146,7 @@ pub fn raise_open_files() {
         return;
     }
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }) {
-        tracing::debug!(files = wanted, err = %error, "The limit of open files could not be raised");
+        tracing::debug!(files = wanted, err = %error, "Raising the limit of open files failed");
     }
 }
 

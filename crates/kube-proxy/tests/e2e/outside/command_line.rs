@@ -80,7 +80,7 @@ fn a_mode_that_is_not_there_says_what_is() {
     let machine = Machine::new();
     let manifests = machine.manifests();
     let error = failed(&machine.output(&["--manifests", &manifests, "--proxy-mode=ipvs"]));
-    assert_eq!(error, "mode \\\"ipvs\\\" is not in this build, which has: iptables, nftables");
+    assert_eq!(error, "mode \\\"ipvs\\\" is not supported by this build, which has: iptables, nftables");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn flags_that_do_nothing_are_named() {
         "--master=http://localhost",
     ]);
     // The file wins.
-    assert!(failed(&output).starts_with("mode \\\"ipvs\\\" is not in this build"));
+    assert!(failed(&output).starts_with("mode \\\"ipvs\\\" is not supported by this build"));
     let stderr = text(&output.stderr);
     for wanted in [
         "\"Flag is ignored, the configuration file takes precedence\" flag=\"masquerade-all\"",
@@ -195,7 +195,7 @@ fn the_configuration_is_written() {
 #[test]
 fn a_flag_that_would_mean_another_command_is_refused() {
     let machine = Machine::new();
-    assert_eq!(failed(&machine.output(&["--init-only"])), "--init-only is not in this build");
+    assert_eq!(failed(&machine.output(&["--init-only"])), "--init-only is not supported by this build");
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn a_missing_capability_is_named() {
     for arguments in [&start[..], &iptables, &["--cleanup"], &["--cleanup-leftovers"]] {
         let output = machine.output_without_capability(arguments);
         let error = failed(&output);
-        assert!(error.starts_with("the capability CAP_NET_ADMIN is missing: run as root"), "{error}");
+        assert!(error.starts_with("missing capability CAP_NET_ADMIN: run as root"), "{error}");
         let log = text(&output.stderr).to_lowercase();
         assert!(!log.contains("nothing") && !log.contains("no leftovers"), "{output:?}");
     }

@@ -13,7 +13,7 @@ const METRICS: &str = "127.0.0.1:10249";
 const VARIANTS: [&str; 2] = ["nft", "legacy"];
 const FAMILIES: [&str; 2] = ["iptables", "ip6tables"];
 const IPTABLES: &[&str] = &["--proxy-mode=iptables"];
-const REMOVED: &str = "\"Removed an earlier run's rules\" family=";
+const REMOVED: &str = "\"Removed rules of an earlier run\" family=";
 
 /// A Service with one endpoint and a node port, in both families.
 fn web(machine: &Machine) {
@@ -95,7 +95,7 @@ fn a_blank_mode_is_iptables() {
     let mut running = machine.start_as(&[]);
     until_translated(&mut running, &machine, "nft");
     assert_eq!(running.get(METRICS, "/proxyMode").body, "iptables");
-    assert!(running.log().contains("\"Chose the variant of iptables\" variant=\"nft\""), "{}", running.log());
+    assert!(running.log().contains("\"Chose iptables variant\" variant=\"nft\""), "{}", running.log());
     let page = running.get(METRICS, "/metrics").body;
     for line in [
         "# HELP kubeproxy_sync_proxy_rules_iptables_total [ALPHA] Total number of iptables rules owned by kube-proxy",
@@ -174,7 +174,7 @@ fn a_change_of_mode_leaves_nothing_of_the_other_one() {
         // Once more, with nothing to remove.
         let mut running = machine.start(&["-v=4"]);
         let looks = VARIANTS.len() * FAMILIES.len();
-        running.until("all looks", |running| running.log().matches("\"Nothing is there\"").count() == looks);
+        running.until("all looks", |running| running.log().matches("\"No leftover rules found\"").count() == looks);
         assert!(!running.log().contains("earlier run"), "{}", running.log());
         running.signal(Signal::KILL);
 
@@ -226,7 +226,7 @@ fn rules_that_come_back_are_removed_again() {
     running.until_within(Duration::from_secs(90), "end of the chains", |_| ours(&machine, "nft").is_empty());
     for family in ["IPv4", "IPv6"] {
         let again = format!(
-            "\"Removed rules that another proxy had written meanwhile: is one of this mode still running?\" \
+            "\"Removed rules that another proxy has written again: is a kube-proxy of this mode still running?\" \
                              family=\"{family}\""
         );
         running.until("a warning", |running| running.log().contains(&again));
@@ -267,7 +267,7 @@ fn rules_of_the_other_mode_wait_for_a_broken_file_too() {
     let text = std::fs::read_to_string(machine.path("manifests/web.yaml")).unwrap();
     machine.write("manifests/web.yaml", "a: [");
     let mut running = machine.start(&[]);
-    running.until("a warning", |running| running.log().contains("an earlier run's rules stay as they are"));
+    running.until("a warning", |running| running.log().contains("keeping the rules of an earlier run"));
     assert!(translates(&machine, "nft") && machine.tables().iter().all(|table| !table.ends_with("kube-proxy")));
     machine.write("manifests/web.yaml", &text);
     running.until("the map", |_| machine.serves("ip", "10.96.0.1"));
@@ -278,7 +278,7 @@ fn rules_of_the_other_mode_wait_for_a_broken_file_too() {
 fn rules_that_cannot_be_removed_are_named_and_stay() {
     let machine = Machine::new();
     after_iptables(&machine, "nft");
-    let warning = "Rules of an earlier run may still be there and win over ours";
+    let warning = "Removing rules of an earlier run failed";
     let mut running = machine.start_with_installed(&["--proxy-mode=nftables"]);
     running.until("the map", |_| machine.serves("ip", "10.96.0.1"));
     running.until("a warning of each family", |running| running.log().matches(warning).count() == 2);
@@ -493,7 +493,7 @@ fn a_family_whose_kernel_lacks_mangle_is_served() {
     let mut running = machine.start_with_installed(IPTABLES);
     until_translated(&mut running, &machine, "legacy");
     let log = running.log();
-    let line = log.lines().find(|line| line.contains("A table is done without")).unwrap_or_else(|| panic!("{log}"));
+    let line = log.lines().find(|line| line.contains("Kernel lacks this table")).unwrap_or_else(|| panic!("{log}"));
     assert!(line.starts_with('W') && line.contains("mangle"), "{line}");
     let canaries = FAMILIES.map(|family| {
         saved(&machine, family, "legacy").iter().filter(|line| line.starts_with(":KUBE-PROXY-CANARY")).count()

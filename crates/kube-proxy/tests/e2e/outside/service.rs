@@ -154,8 +154,7 @@ fn a_family_that_is_switched_off_leaves_no_stale_rules() {
     machine.run(|| ferry_kernel::sysctl::write("net/ipv6/conf/all/disable_ipv6", "1")).unwrap();
     let mut running = machine.start(&[]);
     running.until("end of its rules", |_| machine.tables() == TABLES[..1]);
-    let removed =
-        "\"Removed an earlier run's rules\" family=\"IPv6\" mode=\"nftables\" domain=\"nft table kube-proxy\" objects=";
+    let removed = "\"Removed rules of an earlier run\" family=\"IPv6\" mode=\"nftables\" domain=\"nft table kube-proxy\" objects=";
     running.until("word of it", |running| running.log().contains(removed));
     running.signal(Signal::KILL);
     let mut running = machine.start(&[]);
@@ -211,7 +210,7 @@ fn a_broken_manifest_is_named_with_its_place() {
 
 #[test]
 fn rules_of_an_earlier_run_wait_until_a_broken_file_is_readable() {
-    const HELD: &str = "an earlier run's rules stay as they are";
+    const HELD: &str = "keeping the rules of an earlier run";
     let machine = Machine::new();
     let config = machine.write(
         "config.yaml",
