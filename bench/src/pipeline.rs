@@ -11,7 +11,7 @@ use ferry_api::object::{Family, Kind, KubeObject};
 use ferry_api::wire::{Document, decode_manifest};
 use ferry_kernel::iptables::Tool;
 use ferry_kernel::nft::{Batch, ElementData, Set, SetFlags, Socket, data_type};
-use ferry_kube_proxy::core::{Core, NodeFacts, Seat, Setup};
+use ferry_kube_proxy::core::{Core, EngineHandle, NodeFacts, Setup};
 use ferry_kube_proxy::events::Recorder;
 use ferry_kube_proxy::health::Pulse;
 use ferry_kube_proxy::input::Input;
@@ -22,9 +22,9 @@ use ferry_model::Settings;
 use ferry_model::store::Event;
 use ferry_plane::SyncEngine;
 use ferry_plane::mailbox::{Arrival, Mailbox, Receiver as MailReceiver};
-use ferry_plane_iptables::{Counters, Features, IptablesEngine, Turn as ToolTurn};
+use ferry_plane_iptables::{Counters, Features, IptablesCommitLock, IptablesEngine};
 use ferry_plane_nftables::kernel::Written;
-use ferry_plane_nftables::{CommitTurn, NftablesEngine, engine};
+use ferry_plane_nftables::{NftablesCommitLock, NftablesEngine, engine};
 
 use crate::objects::{self, ENDPOINTS};
 use crate::stats::{self, memory_mib, stat_cpu, thread_cpu};
@@ -48,7 +48,7 @@ pub(crate) struct PassReport {
 /// The pipeline: the core on this thread, the engine on its own thread.
 pub(crate) struct Pipe {
     core: Core,
-    turns: Receiver<PassReport>,
+    passes: Receiver<PassReport>,
     last: Written,
 }
 
@@ -96,24 +96,24 @@ pub(crate) fn load(pipe: &mut Pipe, services: usize) -> anyhow::Result<()> {
     pipe.core.take(Input::Events(events));
     pipe.core.decide()?;
     let resolved = thread_cpu();
-    let turn = pipe.turns.recv()?;
+    let pass = pipe.passes.recv()?;
     ferry_kernel::memory::trim();
     println!("manifests -> objects                         {:8.1} ms cpu", ms(decoded - before));
     println!("objects -> resolved                          {:8.1} ms cpu", ms(resolved - decoded));
     println!(
         "resolved -> kernel                           {:8.1} ms cpu (user {:.0}, system {:.0})  {} operations, {}",
-        ms(turn.cpu),
-        ms(turn.split.0),
-        ms(turn.split.1),
-        turn.ops,
-        sent(turn.written)
+        ms(pass.cpu),
+        ms(pass.split.0),
+        ms(pass.split.1),
+        pass.ops,
+        sent(pass.written)
     );
     println!(
         "this process                                 {:8.1} MiB resident, {:.1} peak",
         memory_mib("self", "VmRSS")?,
         memory_mib("self", "VmHWM")?
     );
-    pipe.last = turn.written;
+    pipe.last = pass.written;
     Ok(())
 }
 
@@ -165,15 +165,15 @@ fn context(pipe: &mut Pipe) -> anyhow::Result<()> {
     pipe.core.take(Input::Events(decode(node)?));
     pipe.core.decide()?;
     let resolved = thread_cpu() - before;
-    let turn = pipe.turns.recv()?;
+    let pass = pipe.passes.recv()?;
     println!(
         "context change                               {:8.1} ms ({:.1} ms cpu core, {:.1} ms cpu engine), {} operations",
-        ms(turn.acknowledged - started),
+        ms(pass.acknowledged - started),
         ms(resolved),
-        ms(turn.cpu),
-        turn.ops
+        ms(pass.cpu),
+        pass.ops
     );
-    pipe.last = turn.written;
+    pipe.last = pass.written;
     Ok(())
 }
 
@@ -188,12 +188,12 @@ fn restart(services: usize) -> anyhow::Result<()> {
     events.extend([Kind::Node, Kind::Service, Kind::EndpointSlice].map(Event::Synced));
     pipe.core.take(Input::Events(events));
     pipe.core.decide()?;
-    let turn = pipe.turns.recv()?;
+    let pass = pipe.passes.recv()?;
     println!(
         "restart with nothing to do                   {:8.1} ms cpu engine, {} commits, {} operations",
-        ms(turn.cpu),
-        turn.written.commits,
-        turn.ops
+        ms(pass.cpu),
+        pass.written.commits,
+        pass.ops
     );
     Ok(())
 }
@@ -219,15 +219,20 @@ pub(crate) fn slice(index: usize, endpoints: &[std::net::Ipv4Addr]) -> anyhow::R
 impl Pipe {
     pub(crate) fn start(mode: Mode) -> anyhow::Result<Self> {
         let (sender, mailbox) = Mailbox::new();
-        let (said, turns) = sync_channel(16);
+        let (said, passes) = sync_channel(16);
         let engine: Box<dyn Measured> = match mode.backend {
-            None if mode == Mode::NFTABLES => {
-                Box::new(engine(Family::V4, CommitTurn::default()).context("opening the engine, which needs root")?)
-            }
+            None if mode == Mode::NFTABLES => Box::new(
+                engine(Family::V4, NftablesCommitLock::default()).context("opening the engine, which needs root")?,
+            ),
             Some(variant) => {
                 let tool = Tool::find(Family::V4, Some(variant))?;
-                let turn = ToolTurn::default();
-                Box::new(ferry_plane_iptables::engine(Features::default(), tool, turn, Arc::new(Counters::default())))
+                let commit_lock = IptablesCommitLock::default();
+                Box::new(ferry_plane_iptables::engine(
+                    Features::default(),
+                    tool,
+                    commit_lock,
+                    Arc::new(Counters::default()),
+                ))
             }
             None => bail!("mode {mode} is not measured inside one process"),
         };
@@ -243,33 +248,33 @@ impl Pipe {
             profile: mode.profile,
             addresses: Vec::new(),
             node: NodeFacts::Local,
-            seats: vec![Seat::new(Family::V4, sender, Arc::new(Pulse::new(now)))],
+            engines: vec![EngineHandle::new(Family::V4, sender, Arc::new(Pulse::new(now)))],
             changes: Changes::new(metrics, Reports::default(), vec![Family::V4]),
             eligible: Arc::new(AtomicBool::new(true)),
             in_use: |_| Ok(false),
             recorder: Recorder::nobody(),
         };
-        Ok(Self { core: Core::new(setup), turns, last: Written::default() })
+        Ok(Self { core: Core::new(setup), passes, last: Written::default() })
     }
 
     /// Measures the time from the event to the acknowledgement, and the data sent for it.
     pub(crate) fn change(&mut self, events: Vec<Event>) -> anyhow::Result<(Duration, Written)> {
         let before = self.last;
-        let (elapsed, turn) = self.turn(events)?;
+        let (elapsed, pass) = self.pass(events)?;
         let written = Written {
-            commits: turn.written.commits - before.commits,
-            messages: turn.written.messages - before.messages,
-            bytes: turn.written.bytes - before.bytes,
+            commits: pass.written.commits - before.commits,
+            messages: pass.written.messages - before.messages,
+            bytes: pass.written.bytes - before.bytes,
         };
         Ok((elapsed, written))
     }
 
     /// The same, with the report of the sync pass.
-    pub(crate) fn turn(&mut self, events: Vec<Event>) -> anyhow::Result<(Duration, PassReport)> {
+    pub(crate) fn pass(&mut self, events: Vec<Event>) -> anyhow::Result<(Duration, PassReport)> {
         let started = Instant::now();
         self.start_change(events)?;
-        let turn = self.next_turn()?;
-        Ok((turn.acknowledged - started, turn))
+        let pass = self.next_pass()?;
+        Ok((pass.acknowledged - started, pass))
     }
 
     /// Sends a change to the engine without waiting for its commit.
@@ -279,10 +284,10 @@ impl Pipe {
         Ok(())
     }
 
-    pub(crate) fn next_turn(&mut self) -> anyhow::Result<PassReport> {
-        let turn = self.turns.recv()?;
-        self.last = turn.written;
-        Ok(turn)
+    pub(crate) fn next_pass(&mut self) -> anyhow::Result<PassReport> {
+        let pass = self.passes.recv()?;
+        self.last = pass.written;
+        Ok(pass)
     }
 }
 

@@ -93,13 +93,13 @@ fn restart(mode: Mode, services: usize) -> anyhow::Result<()> {
     events.extend(decode(&HEAVY.documents(&ranges(most)))?);
     events.extend([Kind::Node, Kind::Service, Kind::EndpointSlice].map(Event::Synced));
     let tools = children()?;
-    let (elapsed, turn) = pipe.turn(events)?;
+    let (elapsed, pass) = pipe.pass(events)?;
     println!(
         "\nrestart with {most} ranges                   {:8.1} ms ({:.1} ms cpu engine, {:.1} tools), {} operations",
         ms(elapsed),
-        ms(turn.cpu),
+        ms(pass.cpu),
         ms(children()?.saturating_sub(tools)),
-        turn.ops
+        pass.ops
     );
     Ok(())
 }
@@ -115,7 +115,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Measures with `size` ranges and with one in turns, so that other load of the machine affects both.
+    /// Measures with `size` ranges and with one alternately, so that other load of the machine affects both.
     fn size(&mut self, size: u32) -> anyhow::Result<()> {
         let (mut one, mut many) = (RangeFigures::default(), RangeFigures::default());
         let mut writes = Vec::new();
@@ -123,14 +123,14 @@ impl Bench {
             self.write(1)?;
             self.measure(&mut one)?;
             let (slab, resident, tools) = (slab_mib()?, memory_mib("self", "VmRSS")?, children()?);
-            let (written, turn) = self.write(size)?;
+            let (written, pass) = self.write(size)?;
             if block == 0 {
                 ferry_kernel::memory::trim();
                 println!(
                     "its ranges written                           {:8.1} ms ({:.1} ms cpu engine, {:.1} tools), \
                      kernel memory {:+.1} MiB, resident {:+.1} MiB",
                     ms(written),
-                    ms(turn.cpu),
+                    ms(pass.cpu),
                     ms(children()?.saturating_sub(tools)),
                     slab_mib()? - slab,
                     memory_mib("self", "VmRSS")? - resident
@@ -139,20 +139,20 @@ impl Bench {
             writes.push(written);
             self.measure(&mut many)?;
         }
-        stats::print("its ranges written, all times", writes, "");
+        stats::print("its ranges written, all rounds", writes, "");
         self.own(size)?;
         one.compare(many, size);
         Ok(())
     }
 
-    /// Number of turns: fewer in mode iptables, where each commit starts a process and writing very many rules takes minutes.
+    /// Number of rounds: fewer in mode iptables, where each commit starts a process and writing very many rules takes minutes.
     fn blocks(&self) -> usize {
         if self.mode.backend.is_none() { 5 } else { 1 }
     }
 
     fn write(&mut self, size: u32) -> anyhow::Result<(Duration, PassReport)> {
         let events = decode(&HEAVY.documents(&ranges(size)))?;
-        self.pipe.turn(events)
+        self.pipe.pass(events)
     }
 
     fn measure(&mut self, figures: &mut RangeFigures) -> anyhow::Result<()> {

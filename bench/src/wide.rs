@@ -29,13 +29,13 @@ pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
     let before = (slab_mib()?, memory_mib("self", "VmRSS")?);
     let mut events = decode(&service())?;
     events.extend(slices(&first_endpoints())?);
-    let (born, turn) = pipe.turn(events)?;
+    let (born, pass) = pipe.pass(events)?;
     println!(
-        "first time                                   {:8.1} ms ({:.1} ms cpu engine, {:.1} ms cpu tool), {} operations",
+        "first load                                   {:8.1} ms ({:.1} ms cpu engine, {:.1} ms cpu tool), {} operations",
         born.as_secs_f64() * 1e3,
-        turn.cpu.as_secs_f64() * 1e3,
-        turn.tool.as_secs_f64() * 1e3,
-        turn.ops
+        pass.cpu.as_secs_f64() * 1e3,
+        pass.tool.as_secs_f64() * 1e3,
+        pass.ops
     );
     ferry_kernel::memory::trim();
     let after = (slab_mib()?, memory_mib("self", "VmRSS")?);
@@ -57,8 +57,8 @@ fn changes(pipe: &mut Pipe, rounds: u32) -> anyhow::Result<()> {
         }
         let events = slices(&endpoints)?;
         let before = thread_cpu();
-        let (elapsed, turn) = pipe.turn(events)?;
-        used.add(thread_cpu() - before, &turn);
+        let (elapsed, pass) = pipe.pass(events)?;
+        used.add(thread_cpu() - before, &pass);
         replaced.push(elapsed);
     }
     let mut useds = Used::default();
@@ -68,8 +68,8 @@ fn changes(pipe: &mut Pipe, rounds: u32) -> anyhow::Result<()> {
         for (endpoints, times) in [(endpoints, &mut gone), (first_endpoints(), &mut back)] {
             let events = slices(&endpoints)?;
             let before = thread_cpu();
-            let (elapsed, turn) = pipe.turn(events)?;
-            useds.add(thread_cpu() - before, &turn);
+            let (elapsed, pass) = pipe.pass(events)?;
+            useds.add(thread_cpu() - before, &pass);
             times.push(elapsed);
         }
     }
@@ -88,10 +88,10 @@ struct Used {
 }
 
 impl Used {
-    fn add(&mut self, core: Duration, turn: &PassReport) {
+    fn add(&mut self, core: Duration, pass: &PassReport) {
         self.core += core;
-        self.engine += turn.cpu;
-        self.tool += turn.tool;
+        self.engine += pass.cpu;
+        self.tool += pass.tool;
     }
 
     fn per_change(&self, changes: u32) -> String {
@@ -119,7 +119,7 @@ fn neighbours(pipe: &mut Pipe, services: usize, rounds: u32) -> anyhow::Result<(
         behind.push(pipe.settle(started, 2)?);
     }
     stats::print("another service's endpoints, alone", alone, "");
-    stats::print("another service's endpoints, right behind", behind, "");
+    stats::print("another service's endpoints, queued behind", behind, "");
     Ok(())
 }
 
@@ -170,10 +170,10 @@ impl Pipe {
     fn settle(&mut self, started: Instant, units: usize) -> anyhow::Result<Duration> {
         let mut acknowledged = 0;
         loop {
-            let turn = self.next_turn()?;
-            acknowledged += turn.units;
+            let pass = self.next_pass()?;
+            acknowledged += pass.units;
             if acknowledged >= units {
-                return Ok(turn.acknowledged - started);
+                return Ok(pass.acknowledged - started);
             }
         }
     }

@@ -64,7 +64,7 @@ pub fn steps(length: usize) -> impl Strategy<Value = Vec<Step>> {
 
 impl Step {
     /// Applies a step to the world; false if the step doesn't affect it.
-    pub fn turn(&self, world: &mut World) -> bool {
+    pub fn apply(&self, world: &mut World) -> bool {
         match self {
             Self::Change { service, cluster, local, sticky } => world.change(*service, cluster, local, *sticky),
             Self::Gone(service) => {
@@ -88,7 +88,7 @@ fn fresh<M: Mode>(world: &World, now: Instant) -> MemoryEngine<M> {
 }
 
 fn step<M: Mode>(engine: &mut MemoryEngine<M>, world: &mut World, step: &Step, now: Instant) {
-    if step.turn(world) {
+    if step.apply(world) {
         return engine.offer(world.delta());
     }
     match step {

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 const SEEDS: &[&str] = &["testdata/cases", "examples"];
 
 /// Targets that run concurrently: the cores of the smallest supported machine.
-const AT_ONCE: usize = 2;
+const PARALLEL: usize = 2;
 
 /// Fuzzes all targets, or the named ones.
 ///
@@ -44,7 +44,7 @@ pub(crate) fn all(metadata: &Metadata, seconds: u32, chosen: &[String], tally: &
     }
     let targets: Vec<_> =
         known.into_iter().filter(|&name| chosen.is_empty() || chosen.iter().any(|one| one == name)).collect();
-    for pair in targets.chunks(AT_ONCE) {
+    for pair in targets.chunks(PARALLEL) {
         let started: Vec<_> =
             pair.iter().map(|target| Ok((target, start(root, target, seconds)?))).collect::<Result<_>>()?;
         for (target, child) in started {

@@ -18,10 +18,10 @@ use ferry_plane::mailbox::Mailbox;
 use ferry_plane::{SyncEngine, thread_name};
 use tokio::task::LocalSet;
 
-use crate::core::{Core, Desk, NodeFacts, Seat};
+use crate::core::{Core, Desk, EngineHandle, NodeFacts};
 use crate::engine_loop;
 use crate::events::Event;
-use crate::flows::{Cleaner, Shared, Witness};
+use crate::flows::{Cleaner, FlowObserver, FlowReports};
 use crate::handover::Handover;
 use crate::health::{Pulse, Pulses};
 use crate::input::Input;
@@ -91,9 +91,9 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     let epoch = Instant::now();
     let pulses: Vec<(Family, Arc<Pulse>)> =
         families.iter().map(|family| (*family, Arc::new(Pulse::new(epoch)))).collect();
-    let mut seats = Vec::new();
+    let mut handles = Vec::new();
     for ((family, engine), (_, pulse)) in engines.into_iter().zip(&pulses) {
-        seats.push(start_engine(&plan, engine, flows.witness(family), pulse, &reports, &threads)?);
+        handles.push(start_engine(&plan, engine, flows.observer(family), pulse, &reports, &threads)?);
     }
     let (inputs, input) = mpsc::sync_channel(INPUTS);
     let addresses = platform::addresses(&planes::devices()).context("listing local addresses")?;
@@ -102,7 +102,7 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
         profile: plan.plane.profile,
         addresses: addresses.clone(),
         node,
-        seats,
+        engines: handles,
         changes: Changes::new(Arc::clone(&metrics), reports.clone(), families),
         eligible: Arc::clone(&eligible),
         recorder: recorder.clone(),
@@ -135,7 +135,7 @@ fn engines(
     plan: &Plan,
     threads: &Threads,
     metrics: &Metrics,
-    flows: &Arc<Shared>,
+    flows: &Arc<FlowReports>,
 ) -> anyhow::Result<(Engines, Handover)> {
     let mode = plan.plane.mode;
     let mut reasons = Vec::new();
@@ -177,11 +177,11 @@ fn engines(
 fn start_engine(
     plan: &Plan,
     engine: Box<dyn SyncEngine>,
-    flows: Witness,
+    flows: FlowObserver,
     pulse: &Arc<Pulse>,
     reports: &Reports,
     threads: &Threads,
-) -> anyhow::Result<Seat> {
+) -> anyhow::Result<EngineHandle> {
     let (sender, mailbox) = Mailbox::new();
     let family = flows.family();
     let setup = engine_loop::Setup {
@@ -194,12 +194,12 @@ fn start_engine(
         flows,
     };
     threads.spawn(thread_name(family), STACK_BYTES, move || engine_loop::run(setup, engine))?;
-    Ok(Seat::new(family, sender, Arc::clone(pulse)))
+    Ok(EngineHandle::new(family, sender, Arc::clone(pulse)))
 }
 
 /// Starts the conntrack cleaner; returns the state through which engines report to it.
-fn start_flows(replies: ReplyOwner, metrics: &Arc<Metrics>, threads: &Threads) -> anyhow::Result<Arc<Shared>> {
-    let flows = Arc::new(Shared::default());
+fn start_flows(replies: ReplyOwner, metrics: &Arc<Metrics>, threads: &Threads) -> anyhow::Result<Arc<FlowReports>> {
+    let flows = Arc::new(FlowReports::default());
     let cleaner = Cleaner::new(Arc::clone(&flows), Arc::clone(metrics), planes::devices(), replies);
     threads.spawn("flows", STACK_BYTES, move || cleaner.run())?;
     Ok(flows)
@@ -249,9 +249,9 @@ async fn edges(
 async fn follow(inbox: SharedInbox, mut service_health: ServiceHealth, mut handover: Handover) -> Infallible {
     loop {
         tokio::select! {
-            turn = Inbox::turn(&inbox) => {
-                handover.turn(&turn);
-                service_health.turn(&turn).await;
+            pass = Inbox::sync_pass(&inbox) => {
+                handover.sync_pass(&pass);
+                service_health.sync_pass(&pass).await;
             }
             () = service_health.due() => service_health.retry().await,
             () = handover.go_on() => {}

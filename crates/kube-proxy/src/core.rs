@@ -1,7 +1,7 @@
 //! The core: applies events to the store, resolves the affected Services, and puts changed units into each engine's mailbox.
 
-mod complaints;
 mod desk;
+mod diagnostic_log;
 mod gate;
 mod local_node;
 #[cfg(test)]
@@ -20,10 +20,10 @@ use ferry_model::{BaseState, Context, Diagnostic, Profile, ServiceState, Setting
 use ferry_plane::mailbox::Sender;
 use ferry_plane::{Delta, Unit, UnitId};
 
-use self::complaints::{Complaints, Topic};
 pub use self::desk::{Applied, Desk};
+use self::diagnostic_log::{DiagnosticLog, Topic};
 pub use self::gate::NodeWait;
-use self::gate::{Gate, Passage};
+use self::gate::{Gate, Readiness};
 use self::local_node::{LocalNode, preferred_first};
 use crate::events::{self, Recorder};
 use crate::health::Pulse;
@@ -42,7 +42,7 @@ pub struct Setup {
     /// where the facts about our Node come from
     pub node: NodeFacts,
     /// the engines
-    pub seats: Vec<Seat>,
+    pub engines: Vec<EngineHandle>,
     /// counts events for metrics
     pub changes: Changes,
     /// true while load balancers may send to this node; read by `/healthz`
@@ -67,13 +67,13 @@ pub enum NodeFacts {
 #[error("{0}")]
 pub struct NeverReady(String);
 
-/// The receiver of one family's changes.
+/// The core's end of one family's engine: its mailbox, its health, and what it was sent last.
 #[derive(Debug)]
-pub struct Seat {
+pub struct EngineHandle {
     family: Family,
     mailbox: Sender,
     pulse: Arc<Pulse>,
-    /// as they were last handed over; `None` before the first time
+    /// context and base as they were last sent; `None` before the first time
     context: Option<Arc<Context>>,
     base: Option<BaseState>,
     /// services with internal, external policy Local that have endpoints, none of them here
@@ -89,7 +89,7 @@ pub struct Core {
     addresses: Vec<IpAddr>,
     stand_in: Option<LocalNode>,
     gate: Gate,
-    seats: Vec<Seat>,
+    engines: Vec<EngineHandle>,
     changes: Changes,
     eligible: Arc<AtomicBool>,
     recorder: Recorder,
@@ -100,7 +100,7 @@ pub struct Core {
     held_back: bool,
     /// everything was handed over once
     started: bool,
-    complaints: Complaints,
+    diagnostic_log: DiagnosticLog,
     /// not decided yet
     dirty: Dirty,
     /// those of it whose Service itself may have changed since the last hand-over
@@ -118,21 +118,21 @@ const AWAITED: [Kind; 3] = [Kind::Node, Kind::Service, Kind::EndpointSlice];
 /// The values of the label traffic_policy.
 const POLICIES: [&str; 2] = ["internal", "external"];
 
-// === impl Seat ===
+// === impl EngineHandle ===
 
-impl Seat {
-    /// A seat for the engine at the other end of the mailbox.
+impl EngineHandle {
+    /// A handle of the engine that reads this mailbox.
     pub fn new(family: Family, mailbox: Sender, pulse: Arc<Pulse>) -> Self {
         Self { family, mailbox, pulse, context: None, base: None, without_local: Default::default() }
     }
 
-    /// There is a change.
+    /// Counts a change as queued.
     fn queue(&self, changes: &Changes) {
         self.pulse.queue(Instant::now());
         changes.queued(self.family);
     }
 
-    /// Hands a change over.
+    /// Sends a change to the engine.
     fn put(&self, delta: Delta, changes: &Changes) {
         self.queue(changes);
         self.mailbox.put(delta);
@@ -159,7 +159,7 @@ impl Core {
             settings: setup.settings,
             profile: setup.profile,
             addresses: setup.addresses,
-            seats: setup.seats,
+            engines: setup.engines,
             changes: setup.changes,
             eligible: setup.eligible,
             recorder: setup.recorder,
@@ -167,7 +167,7 @@ impl Core {
             unreadable: 0,
             held_back: false,
             started: false,
-            complaints: Complaints::default(),
+            diagnostic_log: DiagnosticLog::default(),
             dirty: Dirty::default(),
             redefined: BTreeSet::new(),
             readdressed: false,
@@ -211,7 +211,7 @@ impl Core {
     fn apply(&mut self, event: Event) {
         self.orphaned |= match &event {
             Event::Upsert(KubeObject::EndpointSlice(slice)) => slice.service.is_none(),
-            Event::Delete(kind, _) => *kind == Kind::EndpointSlice && self.complaints.has(&Topic::Orphans),
+            Event::Delete(kind, _) => *kind == Kind::EndpointSlice && self.diagnostic_log.has(&Topic::Orphans),
             Event::Upsert(_) | Event::Unreadable(..) | Event::Restart(_) | Event::Synced(_) => false,
         };
         let noted = self.changes.note(&event);
@@ -233,7 +233,7 @@ impl Core {
     pub fn decide(&mut self) -> Result<Option<Instant>, NeverReady> {
         if self.orphaned {
             self.orphaned = false;
-            self.complaints.replace(Topic::Orphans, self.store.orphans());
+            self.diagnostic_log.replace(Topic::Orphans, self.store.orphans());
         }
         if self.store.left_out() > 0 && !self.overfull {
             self.overfull = true;
@@ -243,12 +243,12 @@ impl Core {
             self.note_eligibility();
         }
         if !self.started {
-            let serving = || any_in_use(self.in_use, &self.seats);
-            match self.gate.passage(&self.store, Instant::now(), serving) {
-                Passage::Open if self.hold_back() => return Ok(None),
-                Passage::Open => {}
-                Passage::Closed(again) => return Ok(again),
-                Passage::Failed(reason) => return Err(NeverReady(reason)),
+            let serving = || any_in_use(self.in_use, &self.engines);
+            match self.gate.readiness(&self.store, Instant::now(), serving) {
+                Readiness::Ready if self.hold_back() => return Ok(None),
+                Readiness::Ready => {}
+                Readiness::Waiting(again) => return Ok(again),
+                Readiness::Failed(reason) => return Err(NeverReady(reason)),
             }
         }
         self.hand_over_dirty();
@@ -285,13 +285,13 @@ impl Core {
     /// that is malformed now. Without rules that serve there is nothing to lose. Meanwhile the change counts as queued, so that
     /// the families become unhealthy after a while.
     fn hold_back(&mut self) -> bool {
-        let holds = self.unreadable > 0 && any_in_use(self.in_use, &self.seats);
+        let holds = self.unreadable > 0 && any_in_use(self.in_use, &self.engines);
         if holds && !self.held_back {
             tracing::warn!(
                 files = self.unreadable,
                 "Unreadable manifests, keeping the rules of an earlier run until they can be read"
             );
-            self.seats.iter().for_each(|seat| seat.queue(&self.changes));
+            self.engines.iter().for_each(|engine| engine.queue(&self.changes));
         } else if self.held_back && !holds {
             tracing::info!("First sync no longer waits for unreadable manifests");
         }
@@ -302,12 +302,12 @@ impl Core {
     /// The families whose context differs from their engine's.
     fn renew_contexts(&mut self) -> BTreeSet<Family> {
         let mut fresh = BTreeSet::new();
-        for seat in &mut self.seats {
+        for engine in &mut self.engines {
             let node = self.store.node();
-            let context = facts::context(&self.settings, node, &self.addresses, &self.profile, seat.family);
-            if seat.context.as_deref() != Some(&context) {
-                seat.context = Some(Arc::new(context));
-                fresh.insert(seat.family);
+            let context = facts::context(&self.settings, node, &self.addresses, &self.profile, engine.family);
+            if engine.context.as_deref() != Some(&context) {
+                engine.context = Some(Arc::new(context));
+                fresh.insert(engine.family);
             }
         }
         fresh
@@ -323,29 +323,30 @@ impl Core {
         // Every service of a family depends on its context. What is gone is dirty anyway.
         let others = (!fresh.is_empty()).then(|| self.store.service_names()).into_iter().flatten();
         let names: BTreeSet<ObjectName> = others.chain(dirty).cloned().collect();
-        let families: Vec<Family> = self.seats.iter().map(|seat| seat.family).collect();
+        let families: Vec<Family> = self.engines.iter().map(|engine| engine.family).collect();
         let mut said: BTreeMap<&ObjectName, Vec<Diagnostic>> = BTreeMap::new();
         let mut base_said = Vec::new();
         let mut base_checked = false;
-        for seat in &mut self.seats {
-            let Some(context) = seat.context.clone() else { continue };
-            let is_fresh = fresh.contains(&seat.family);
+        for engine in &mut self.engines {
+            let Some(context) = engine.context.clone() else { continue };
+            let is_fresh = fresh.contains(&engine.family);
             let mut delta = Delta { context: is_fresh.then(|| Arc::clone(&context)), units: BTreeMap::new() };
-            let affinity = seat.base.as_ref().map(|base| base.affinity);
-            if base_dirty || affinity != Some(self.store.uses_affinity(seat.family)) {
+            let affinity = engine.base.as_ref().map(|base| base.affinity);
+            if base_dirty || affinity != Some(self.store.uses_affinity(engine.family)) {
                 let (base, diagnostics) =
-                    facts::base(&self.settings, &context, &self.addresses, &self.store, &self.profile, seat.family);
+                    facts::base(&self.settings, &context, &self.addresses, &self.store, &self.profile, engine.family);
                 base_checked = true;
                 base_said.extend(diagnostics);
-                if seat.base.as_ref() != Some(&base) {
+                if engine.base.as_ref() != Some(&base) {
                     delta.units.insert(UnitId::Base, Some(Arc::new(Unit::Base(base.clone()))));
-                    seat.base = Some(base);
+                    engine.base = Some(base);
                 }
             }
             for name in &names {
                 let objects = self.store.objects(name);
-                let (state, diagnostics) = resolve(&objects, self.store.claims(), &context, &self.profile, seat.family);
-                seat.count_local(name, &objects, &state);
+                let (state, diagnostics) =
+                    resolve(&objects, self.store.claims(), &context, &self.profile, engine.family);
+                engine.count_local(name, &objects, &state);
                 if !diagnostics.is_empty() {
                     said.entry(name).or_default().extend(diagnostics);
                 }
@@ -361,15 +362,15 @@ impl Core {
                 delta.units.insert(UnitId::Service(name.clone()), unit);
             }
             if !delta.is_empty() {
-                seat.put(delta, &self.changes);
+                engine.put(delta, &self.changes);
             }
         }
         if base_checked && base_dirty {
-            self.complaints.replace(Topic::Base, base_said);
+            self.diagnostic_log.replace(Topic::Base, base_said);
         }
         for name in &names {
             let diagnostics = said.remove(name).unwrap_or_default();
-            let fresh = self.complaints.replace(Topic::Service(name.clone()), diagnostics);
+            let fresh = self.diagnostic_log.replace(Topic::Service(name.clone()), diagnostics);
             let events = fresh.iter().filter_map(|fresh| events::Event::not_served(name, self.uid(name), fresh));
             events.for_each(|event| self.recorder.record(event));
         }
@@ -381,10 +382,14 @@ impl Core {
 }
 
 /// True if an earlier run's rules serve in one of the families.
-fn any_in_use(in_use: fn(Family) -> io::Result<bool>, seats: &[Seat]) -> bool {
-    seats.iter().any(|seat| {
-        in_use(seat.family).unwrap_or_else(|error| {
-            tracing::warn!(family = %seat.family, err = %error, "Can't determine if rules of an earlier run are in use, assuming they are");
+fn any_in_use(in_use: fn(Family) -> io::Result<bool>, engines: &[EngineHandle]) -> bool {
+    engines.iter().any(|engine| {
+        in_use(engine.family).unwrap_or_else(|error| {
+            tracing::warn!(
+                family = %engine.family,
+                err = %error,
+                "Can't determine if rules of an earlier run are in use, assuming they are"
+            );
             true
         })
     })
@@ -395,7 +400,7 @@ fn is_served(objects: &ServiceObjects<'_>, families: &[Family]) -> bool {
     objects.service.is_some_and(|service| families.iter().any(|family| serves(service, *family)))
 }
 
-impl Seat {
+impl EngineHandle {
     /// Keeps the sets of services with policy Local and endpoints elsewhere only.
     fn count_local(&mut self, name: &ObjectName, objects: &ServiceObjects<'_>, state: &ServiceState) {
         let lacking = local_policies(objects).map(|policy| policy && lacks_local(objects, state, self.family));

@@ -12,20 +12,20 @@ use ferry_api::object::Family;
 use ferry_plane::mailbox::{Arrival, Receiver};
 use ferry_plane::{Next, Outcome, SyncEngine, UnitId};
 
-use crate::flows::Witness;
+use crate::flows::FlowObserver;
 use crate::health::Pulse;
-use crate::report::{Report, Reports, Turn};
+use crate::report::{Report, Reports, SyncPass};
 
 /// Interval of full syncs, whatever the notifications.
 const FULL: Duration = Duration::from_secs(60 * 60);
-/// A minSyncPeriod up to this, upstream's default, is no limit to turns that take microseconds.
+/// A minSyncPeriod up to this, upstream's default, is no limit to passes that take microseconds.
 const UNLIMITED: Duration = Duration::from_secs(1);
-/// A turn that takes longer is followed by a pause as long as itself, minSyncPeriod at most, so that a stream of changes takes
+/// A pass that takes longer is followed by a pause as long as itself, minSyncPeriod at most, so that a stream of changes takes
 /// no more than half of a core, and others have their chance at the lock of iptables.
 const SLOW: Duration = Duration::from_millis(10);
 /// Syncs that a paced mode makes without delay, before the interval applies.
 const BURST: u32 = 5;
-/// The first turn, and one with this number of units, leaves free memory behind that is worth trimming.
+/// The first pass, and one with this number of units, leaves free memory behind that is worth trimming.
 const LARGE: usize = 2048;
 /// Delay after such a pass until other threads have released their part of the memory.
 const LITTER: Duration = Duration::from_millis(250);
@@ -40,14 +40,14 @@ pub struct Setup {
     /// the cost of a sync doesn't depend on the number of changes, so that under a stream of changes syncs are made at half of
     /// minSyncPeriod
     pub paced: bool,
-    /// where changes come from
+    /// source of changes
     pub mailbox: Receiver,
     /// health
     pub pulse: Arc<Pulse>,
     /// metrics and logs
     pub reports: Reports,
     /// the cleaner of the connection table
-    pub flows: Witness,
+    pub flows: FlowObserver,
 }
 
 /// State of the loop.
@@ -55,7 +55,7 @@ struct Loop {
     setup: Setup,
     engine: Box<dyn SyncEngine>,
     agenda: Agenda,
-    /// pending changes are not in force, or the actual state is uncertain: the last turn failed, or left the base out
+    /// pending changes are not in force, or the actual state is uncertain: the last pass failed, or left the base out
     unfinished: bool,
     /// nothing has been synced yet
     first: bool,
@@ -79,11 +79,11 @@ struct Agenda {
     sync: Option<Instant>,
     /// check the kernel
     tend: Option<Instant>,
-    /// the last turn failed: the next check is the retry, and no wake brings it forward
+    /// the last pass failed: the next check is the retry, and no wake brings it forward
     failing: bool,
-    /// compare everything
+    /// full sync
     repair: Instant,
-    /// give memory back
+    /// trim the heap
     trim: Option<Instant>,
 }
 
@@ -139,7 +139,7 @@ impl Loop {
             self.unfinished = true;
             self.engine.offer(delta);
         }
-        let turn: fn(&mut (dyn SyncEngine + 'static), Instant) -> Outcome = match step {
+        let pass: fn(&mut (dyn SyncEngine + 'static), Instant) -> Outcome = match step {
             Step::Nothing => return false,
             Step::Trim => {
                 self.agenda.trim = None;
@@ -151,19 +151,19 @@ impl Loop {
             Step::Repair => <dyn SyncEngine>::repair,
         };
         self.setup.flows.begin();
-        let mut outcome = turn(&mut *self.engine, now);
+        let mut outcome = pass(&mut *self.engine, now);
         self.setup.flows.end(&outcome, &*self.engine);
         let after = Instant::now();
         outcome.elapsed = after.saturating_duration_since(now);
         self.agenda.done(step, &outcome, after);
-        self.tell(step, outcome, after);
+        self.report(step, outcome, after);
         true
     }
 
-    fn tell(&mut self, step: Step, outcome: Outcome, now: Instant) {
-        // A check of the kernel also retries failed work.
+    fn report(&mut self, step: Step, outcome: Outcome, now: Instant) {
+        // Tending also tries again what failed.
         let synced = step != Step::Tend || self.unfinished;
-        // Without the base no rule serves, whatever else is in force; and after an error the actual state is unknown.
+        // Without the base nothing serves, whatever else is in force; and objects that can't be read may be gone.
         let baseless = outcome.quarantined.iter().any(|(unit, _)| *unit == UnitId::Base);
         let bad = baseless || outcome.error.is_some();
         if bad {
@@ -182,8 +182,8 @@ impl Loop {
         let waiting = self.setup.mailbox.waiting();
         let (settled, pending) = (waiting.is_none() && engine_settled, offered + waiting.unwrap_or_default());
         let (family, ended) = (self.setup.family, SystemTime::now());
-        let turn = Turn { family, outcome, pending, synced, settled, ended };
-        self.setup.reports.send(Report::Turn(Box::new(turn)));
+        let pass = SyncPass { family, outcome, pending, synced, settled, ended };
+        self.setup.reports.send(Report::SyncPass(Box::new(pass)));
         if large {
             ferry_kernel::memory::trim();
             self.agenda.trim = Some(now + LITTER);
@@ -191,7 +191,7 @@ impl Loop {
     }
 }
 
-/// Returns the number of pending units, and true if this turn left no work except for units that the kernel rejects; the base
+/// Returns the number of pending units, and true if this pass left no work except for units that the kernel rejects; the base
 /// must be in force.
 fn pending(engine: &dyn SyncEngine, outcome: &Outcome) -> (usize, bool) {
     let refused: BTreeSet<&UnitId> = outcome.quarantined.iter().map(|(unit, _)| unit).collect();

@@ -1,6 +1,6 @@
 //! Hand-over from another mode, or variant of iptables: once a family's rules are in force in the domains of this run's engines,
-//! removes that family's rules from all other domains. Until then those serve. Checks again after one to five minutes, since a
-//! proxy of the other mode that still runs writes its rules again, and leaves them behind when it ends. Each check has a thread
+//! removes that family's rules from all other domains. Until then those serve. Sweeps again after one to five minutes, since a
+//! proxy of the other mode that still runs writes its rules again, and leaves them behind when it ends. Each sweep has a thread
 //! of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,40 +13,40 @@ use ferry_plane::Served;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
-use crate::flows::Shared;
+use crate::flows::FlowReports;
 use crate::planes::{self, RetireError, RuleDomain};
-use crate::report::Turn;
+use crate::report::SyncPass;
 
-/// The domains of other modes and variants, and the times of the checks of each family.
+/// The domains of other modes and variants, and the times of the sweeps of each family.
 #[derive(Debug)]
 pub struct Handover {
     /// all domains but those of the engines
     others: Vec<RuleDomain>,
-    flows: Arc<Shared>,
-    /// families whose hand-over has begun
+    flows: Arc<FlowReports>,
+    /// families with sweeps
     begun: BTreeSet<Family>,
-    waiting: Vec<(Instant, Look)>,
-    sender: UnboundedSender<Look>,
-    /// finished checks
-    made: UnboundedReceiver<Look>,
+    waiting: Vec<(Instant, Sweep)>,
+    sender: UnboundedSender<Sweep>,
+    /// completed sweeps
+    completed: UnboundedReceiver<Sweep>,
 }
 
-/// A check of the other domains for one family's rules, with the results of earlier checks.
+/// A sweep of one family: removes its rules from these domains. Holds the results of the sweeps before it.
 #[derive(Clone, Debug)]
-struct Look {
+struct Sweep {
     family: Family,
     domains: Vec<RuleDomain>,
-    /// domains in which no rules were left at some check
+    /// domains in which nothing was left once
     cleared: BTreeSet<&'static str>,
     /// the failures that were logged last
-    said: BTreeMap<&'static str, String>,
-    /// rules were removed, by this check or by earlier attempts that failed half-way
+    logged: BTreeMap<&'static str, String>,
+    /// rules were removed, by this sweep or by attempts before it that failed half way
     removed: bool,
-    /// the frontends that those rules served
+    /// frontends of those rules
     served: Vec<Served>,
-    /// frontends served by the rules that a failed attempt found, by domain: it may have removed some of them
+    /// by domain, frontends of the rules that a failed attempt has found: it may have removed some of them
     attempted: BTreeMap<&'static str, Vec<Served>>,
-    /// pause until the next check
+    /// pause before the next sweep
     pause: Duration,
 }
 
@@ -71,30 +71,30 @@ const LONGEST: Duration = Duration::from_secs(300);
 // === impl Handover ===
 
 impl Handover {
-    /// Hand-over to the engines' own domains, which it never changes, from all others. Flows that the others' rules may have
-    /// translated are checked for staleness.
-    pub fn new(own: &[RuleDomain], flows: Arc<Shared>) -> Self {
+    /// A hand-over to `own`, the domains of the engines, which it never touches, from all others. Flows that the others' rules
+    /// may have sent to wrong endpoints are checked.
+    pub fn new(own: &[RuleDomain], flows: Arc<FlowReports>) -> Self {
         let is_own = |domain: &RuleDomain| own.iter().any(|own| own.name == domain.name);
         let others = planes::domains().filter(|domain| !is_own(domain)).collect();
-        let (sender, made) = unbounded_channel();
-        Self { others, flows, begun: BTreeSet::new(), waiting: Vec::new(), sender, made }
+        let (sender, completed) = unbounded_channel();
+        Self { others, flows, begun: BTreeSet::new(), waiting: Vec::new(), sender, completed }
     }
 
-    /// Begins the hand-over of a family once its rules are in force.
-    pub fn turn(&mut self, turn: &Turn) {
-        if turn.settled && self.begun.insert(turn.family) {
-            self.begin(Look::new(turn.family, self.others.clone()));
+    /// Begins the sweeps of a family after the first pass that left everything in force.
+    pub fn sync_pass(&mut self, pass: &SyncPass) {
+        if pass.settled && self.begun.insert(pass.family) {
+            self.begin(Sweep::new(pass.family, self.others.clone()));
         }
     }
 
     /// Removes all rules of a family that is switched off, of all modes: they would become stale.
     pub fn abandon(&mut self, family: Family) {
         if self.begun.insert(family) {
-            self.begin(Look::new(family, planes::domains().collect()));
+            self.begin(Sweep::new(family, planes::domains().collect()));
         }
     }
 
-    /// Waits until a check is due or finished, and starts it or schedules the next. Cancel-safe.
+    /// Waits until a sweep is due or finished, and starts it or schedules the next. Cancel-safe.
     pub async fn go_on(&mut self) {
         let next = self.waiting.iter().map(|(at, _)| *at).min();
         let due = async {
@@ -104,41 +104,45 @@ impl Handover {
             }
         };
         tokio::select! {
-            Some(look) = self.made.recv() => self.made(look),
+            Some(sweep) = self.completed.recv() => self.complete(sweep),
             () = due => {
                 let now = Instant::now();
                 let (due, waiting) = mem::take(&mut self.waiting).into_iter().partition(|(at, _)| *at <= now);
                 self.waiting = waiting;
-                let due: Vec<(Instant, Look)> = due;
-                due.into_iter().for_each(|(_, look)| self.begin(look));
+                let due: Vec<(Instant, Sweep)> = due;
+                due.into_iter().for_each(|(_, sweep)| self.begin(sweep));
             }
         }
     }
 
-    fn made(&mut self, mut look: Look) {
-        if mem::take(&mut look.removed) {
-            self.flows.mislead(look.family, mem::take(&mut look.served));
+    fn complete(&mut self, mut sweep: Sweep) {
+        if mem::take(&mut sweep.removed) {
+            self.flows.mislead(sweep.family, mem::take(&mut sweep.served));
         }
-        self.waiting.push((Instant::now() + look.pause, look));
+        self.waiting.push((Instant::now() + sweep.pause, sweep));
     }
 
-    fn begin(&mut self, look: Look) {
-        if let Err(error) = look.clone().start(self.sender.clone()) {
-            tracing::warn!(family = %look.family, err = %error, "Starting the thread that removes rules of other modes failed, retrying in 60 s");
-            self.waiting.push((Instant::now() + AGAIN, look));
+    fn begin(&mut self, sweep: Sweep) {
+        if let Err(error) = sweep.clone().start(self.sender.clone()) {
+            tracing::warn!(
+                family = %sweep.family,
+                err = %error,
+                "Starting the thread that removes rules of other modes failed, retrying in 60 s"
+            );
+            self.waiting.push((Instant::now() + AGAIN, sweep));
         }
     }
 }
 
-// === impl Look ===
+// === impl Sweep ===
 
-impl Look {
+impl Sweep {
     fn new(family: Family, domains: Vec<RuleDomain>) -> Self {
         Self {
             family,
             domains,
             cleared: BTreeSet::new(),
-            said: BTreeMap::new(),
+            logged: BTreeMap::new(),
             removed: false,
             served: Vec::new(),
             attempted: BTreeMap::new(),
@@ -146,8 +150,8 @@ impl Look {
         }
     }
 
-    /// Runs the check on a thread of its own, which sends the result.
-    fn start(mut self, made: UnboundedSender<Self>) -> io::Result<()> {
+    /// Sweeps on a thread of its own, and sends itself when that is complete.
+    fn start(mut self, completed: UnboundedSender<Self>) -> io::Result<()> {
         let thread = thread::Builder::new().name("handover".to_owned()).stack_size(STACK_BYTES);
         thread.spawn(move || {
             let found: Vec<Found> = self.domains.clone().into_iter().map(|domain| self.at(domain)).collect();
@@ -157,7 +161,7 @@ impl Look {
                 ferry_kernel::memory::trim();
             }
             // Without a receiver the program is ending.
-            let _ = made.send(self);
+            let _ = completed.send(self);
         })?;
         Ok(())
     }
@@ -165,7 +169,7 @@ impl Look {
     fn at(&mut self, domain: RuleDomain) -> Found {
         let mut served = self.attempted.remove(domain.name).unwrap_or_default();
         let result = domain.retire(self.family, &mut served);
-        let found = self.tell(domain, result);
+        let found = self.log(domain, result);
         if found == Found::Kept {
             // The next attempt may find none of these any more.
             served.sort_unstable();
@@ -178,12 +182,12 @@ impl Look {
         found
     }
 
-    /// Logs news.
-    fn tell(&mut self, domain: RuleDomain, result: Result<usize, RetireError>) -> Found {
+    /// Logs a result that differs from the last one.
+    fn log(&mut self, domain: RuleDomain, result: Result<usize, RetireError>) -> Found {
         let (family, RuleDomain { mode, name: domain, .. }) = (self.family, domain);
         let error = match result {
             Ok(objects) => {
-                self.said.remove(domain);
+                self.logged.remove(domain);
                 let first = self.cleared.insert(domain);
                 return match objects {
                     0 => {
@@ -212,7 +216,7 @@ impl Look {
             }
             Err(RetireError::Failed(error)) => format!("{error:#}"),
         };
-        if self.said.get(domain) != Some(&error) {
+        if self.logged.get(domain) != Some(&error) {
             tracing::warn!(
                 %family,
                 mode,
@@ -220,7 +224,7 @@ impl Look {
                 err = error,
                 "Removing rules of an earlier run failed, they may take precedence over the current ones, retrying"
             );
-            self.said.insert(domain, error);
+            self.logged.insert(domain, error);
         }
         Found::Kept
     }
@@ -257,10 +261,10 @@ mod tests {
 
     #[test]
     fn what_is_new_is_said() {
-        let mut look = Look::new(Family::V4, Vec::new());
+        let mut sweep = Sweep::new(Family::V4, Vec::new());
         let mut says = |result| {
             let mut found = None;
-            let text = crate::logging::logged(4, || found = Some(look.tell(SOME, result)));
+            let text = crate::logging::logged(4, || found = Some(sweep.log(SOME, result)));
             (found.unwrap(), text)
         };
         let failed = |why: &'static str| Err(RetireError::Failed(anyhow::Error::msg(why)));
@@ -296,18 +300,18 @@ mod tests {
         }
         let domain = |retire| RuleDomain { retire, ..SOME };
         for (last, expected) in [(domain(the_rest), &SERVED[..]), (domain(|_, _| Ok(0)), &SERVED[..2])] {
-            let mut look = Look::new(Family::V4, Vec::new());
+            let mut sweep = Sweep::new(Family::V4, Vec::new());
             for _ in 0..3 {
-                assert_eq!(look.at(domain(half_way)), Found::Kept);
-                assert!(!look.removed && look.served.is_empty(), "the rules may be in force still");
+                assert_eq!(sweep.at(domain(half_way)), Found::Kept);
+                assert!(!sweep.removed && sweep.served.is_empty(), "the rules may be in force still");
             }
-            look.at(last);
-            assert!(look.removed && look.attempted.is_empty());
-            assert_eq!(look.served, expected);
+            sweep.at(last);
+            assert!(sweep.removed && sweep.attempted.is_empty());
+            assert_eq!(sweep.served, expected);
         }
-        let mut look = Look::new(Family::V4, Vec::new());
-        look.at(domain(|_, _| Ok(0)));
-        assert!(!look.removed);
+        let mut sweep = Sweep::new(Family::V4, Vec::new());
+        sweep.at(domain(|_, _| Ok(0)));
+        assert!(!sweep.removed);
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub struct Plane {
     pub profile: Profile,
     /// each sync runs a process, however few changes it has
     pub paced: bool,
-    /// every domain that can hold its rules, in whatever variant; no other mode has any of them
+    /// every domain that can hold its rules, in any variant; no other mode has any of them
     pub domains: &'static [RuleDomain],
     /// its metrics besides those of all modes
     pub metrics: &'static [Row],
@@ -44,7 +44,7 @@ const LISTENER: &str = "listener";
 /// The inputs of a mode.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
-    /// those that the kernel has
+    /// the families that the kernel supports
     pub families: &'a [Family],
     /// valid, with all defaults: a mode reads its own section
     pub config: &'a KubeProxyConfiguration,
@@ -56,9 +56,9 @@ pub struct Opening<'a> {
 
 /// The engines of a mode.
 pub struct Engines {
-    /// the engine of each requested family, or the error that names what the machine lacks
+    /// prepared engines of all requested families; an error names what the machine lacks
     pub families: Vec<Opened>,
-    /// registers their metrics
+    /// their metrics
     pub metrics: Register,
     /// the domains that they write to, some or all of the mode's. Hand-over leaves these alone
     pub domains: &'static [RuleDomain],
@@ -76,10 +76,10 @@ pub struct RuleDomain {
     pub(crate) retire: fn(Family, &mut Vec<Served>) -> Result<usize, RetireError>,
 }
 
-/// The reason why no rules were removed.
+/// Reason for which nothing was removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RetireError {
-    /// the machine lacks the subsystem of this mode's rules, so there are none
+    /// the machine lacks the subsystem that holds this mode's rules, so there are none
     #[error("{0}")]
     Absent(#[source] anyhow::Error),
     /// rules may still exist

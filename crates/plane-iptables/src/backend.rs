@@ -146,7 +146,7 @@ fn count(environment: &Environment, backend: Backend) -> Result<usize, Failure> 
             });
             match saved {
                 // A table of this name that nft has made, with what iptables cannot show.
-                Err(Failure::Garbage { .. }) => {}
+                Err(Failure::UnexpectedOutput { .. }) => {}
                 saved => as_far_as_it_came(saved)?,
             }
         }

@@ -22,7 +22,7 @@ use crate::read;
 use crate::sort::Found;
 use crate::variant::{self, Variant};
 use crate::verdict::{of_failure, of_io};
-use crate::watch::Turn;
+use crate::watch::IptablesCommitLock;
 
 /// One family's tables in the kernel.
 #[derive(Debug)]
@@ -42,9 +42,9 @@ const ROUTE_LOCALNET: &str = "net/ipv4/conf/all/route_localnet";
 // === impl IptablesKernel ===
 
 impl IptablesKernel {
-    /// Of the tool's family, in the network namespace of the thread that uses it. Engines of one process share the `turn`.
-    pub fn new(tool: Tool, turn: Turn, counters: Arc<Counters>) -> Self {
-        let variant = variant::of(&tool, turn);
+    /// Of the tool's family, in the network namespace of the thread that uses it. Engines of one process share the `commit_lock`.
+    pub fn new(tool: Tool, commit_lock: IptablesCommitLock, counters: Arc<Counters>) -> Self {
+        let variant = variant::of(&tool, commit_lock);
         Self { tool, variant, counters, knowledge: Knowledge::START, wrote: false, edits: true }
     }
 
@@ -145,17 +145,17 @@ impl IptablesKernel {
             return Ok(Drift::by_proxies(Extent::All));
         }
         let Some(known) = self.knowledge.known() else { return Ok(Drift::default()) };
-        let mut touched = std::mem::take(&mut known.suspects.touched);
-        if touched.everything || touched.unheard && known.depth != Depth::Unreadable {
+        let mut touched = std::mem::take(&mut known.possible_drift.touched);
+        if touched.everything || touched.unobserved && known.depth != Depth::Unreadable {
             return Ok(Drift::by_proxies(Extent::All));
         }
         let (tool, variant) = (&self.tool, &self.variant);
         // A full read would find the chains of services unreadable once more, and they would be rewritten without end, each time
         // unnoticed.
-        let lost = if touched.unheard { variant.lost(tool, &known.mirror) } else { Ok(Vec::new()) };
+        let lost = if touched.unobserved { variant.lost(tool, &known.mirror) } else { Ok(Vec::new()) };
         let looked = lost.and_then(|lost| {
-            if touched.unheard {
-                known.suspects.unreported.extend(lost);
+            if touched.unobserved {
+                known.possible_drift.unreported.extend(lost);
                 touched.chains.extend(base::shared_chains());
             }
             drift::keys(&known.mirror, &touched.chains, |shared| variant.chains(tool, shared))
@@ -163,11 +163,11 @@ impl IptablesKernel {
         match looked {
             Ok(keys) => known.compared(&touched.chains, keys),
             Err(failure) => {
-                known.suspects.touched.merge(touched);
+                known.possible_drift.touched.merge(touched);
                 return Err(of_failure(failure));
             }
         }
-        let by_proxies = drift::extent(std::mem::take(&mut known.suspects.unreported).into_iter().collect());
+        let by_proxies = drift::extent(std::mem::take(&mut known.possible_drift.unreported).into_iter().collect());
         Ok(Drift { by_proxies, by_others: None })
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Unknown ── everything read ──> Known ── a commit whose outcome is uncertain ──> Unknown
-//!                                Known ── foreign changes ──> Known with suspects ── compared with the mirror ──> Known
+//!                                Known ── foreign changes ──> Known with possible drift ── compared with the mirror ──> Known
 //! ```
 
 use std::collections::{BTreeSet, HashSet};
@@ -14,7 +14,7 @@ use ferry_plane::Batch;
 use crate::base;
 use crate::mirror::{Kind, Mirror, Size};
 use crate::object::{ChainId, IptKey, IptObject};
-use crate::watch::Heard;
+use crate::watch::ChainChanges;
 
 /// Validity of the mirror of one family's tables.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) enum Knowledge {
         /// true if the engine has been asked to read everything
         reported: bool,
     },
-    /// The mirror is valid, except for the suspects.
+    /// The mirror is valid, except for the possible drift.
     Known(Box<Known>),
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Known {
     pub(crate) depth: Depth,
     /// true if nothing was written since everything was read: a missing chain that a refused rule refers to never existed
     pub(crate) fresh: bool,
-    pub(crate) suspects: Suspects,
+    pub(crate) possible_drift: PossibleDrift,
 }
 
 /// Completeness of the last full read.
@@ -49,9 +49,9 @@ pub(crate) enum Depth {
 
 /// Parts of the tables that may differ from the mirror.
 #[derive(Debug, Default)]
-pub(crate) struct Suspects {
+pub(crate) struct PossibleDrift {
     /// foreign changes that were not compared with the mirror yet
-    pub(crate) touched: Heard,
+    pub(crate) touched: ChainChanges,
     /// shared chains with foreign changes, whose rules are unknown
     pub(crate) stale_chains: BTreeSet<ChainId>,
     /// differing keys that were not reported to the engine yet
@@ -69,7 +69,7 @@ impl Knowledge {
     /// After a full read.
     pub(crate) fn of_all(mirror: Mirror, unreadable: bool) -> Self {
         let depth = if unreadable { Depth::Unreadable } else { Depth::Whole };
-        Self::Known(Box::new(Known { mirror, depth, fresh: true, suspects: Suspects::default() }))
+        Self::Known(Box::new(Known { mirror, depth, fresh: true, possible_drift: PossibleDrift::default() }))
     }
 
     /// The known state; `None` if it is unknown.
@@ -102,7 +102,9 @@ impl Knowledge {
     /// True if there is something to report to the engine.
     pub(crate) fn is_unreported(&self) -> bool {
         match self {
-            Self::Known(known) => !known.suspects.touched.is_empty() || !known.suspects.unreported.is_empty(),
+            Self::Known(known) => {
+                !known.possible_drift.touched.is_empty() || !known.possible_drift.unreported.is_empty()
+            }
             Self::Unknown { reported } => !reported,
         }
     }
@@ -120,36 +122,36 @@ impl Knowledge {
 
 impl Known {
     /// Notes foreign changes.
-    pub(crate) fn touch(&mut self, touched: Heard) {
-        if touched.everything || touched.unheard {
-            self.suspects.stale_chains.extend(base::shared_chains());
+    pub(crate) fn touch(&mut self, touched: ChainChanges) {
+        if touched.everything || touched.unobserved {
+            self.possible_drift.stale_chains.extend(base::shared_chains());
             self.mirror.forget_sequences();
         }
         touched.chains.iter().for_each(|id| self.mirror.forget_sequence(*id));
         let shared = touched.chains.iter().filter(|id| Kind::of(**id) != Some(Kind::Own));
-        self.suspects.stale_chains.extend(shared);
-        self.suspects.touched.merge(touched);
+        self.possible_drift.stale_chains.extend(shared);
+        self.possible_drift.touched.merge(touched);
     }
 
     /// Notes differing keys.
     pub(crate) fn differ(&mut self, keys: Vec<IptKey>) {
-        self.suspects.stale_chains.extend(keys.iter().filter_map(IptKey::shared_chain));
-        self.suspects.unreported.extend(keys);
+        self.possible_drift.stale_chains.extend(keys.iter().filter_map(IptKey::shared_chain));
+        self.possible_drift.unreported.extend(keys);
     }
 
     /// Notes that the shared chains among these were compared with the mirror, and that these keys differ.
     pub(crate) fn compared(&mut self, chains: &BTreeSet<ChainId>, differing: Vec<IptKey>) {
         let shared: HashSet<ChainId> = differing.iter().filter_map(IptKey::shared_chain).collect();
-        self.suspects.stale_chains.retain(|chain| !chains.contains(chain) || shared.contains(chain));
-        self.suspects.unreported.extend(differing);
+        self.possible_drift.stale_chains.retain(|chain| !chains.contains(chain) || shared.contains(chain));
+        self.possible_drift.unreported.extend(differing);
     }
 
     /// Replaces the mirror of these chains, which were read. Differing keys that were not asked for remain to be reported.
     pub(crate) fn renew(&mut self, chains: &BTreeSet<ChainId>, read: Mirror, differing: Vec<IptKey>, asked: &[IptKey]) {
         let asked: HashSet<&IptKey> = asked.iter().collect();
-        self.suspects.unreported.extend(differing.into_iter().filter(|key| !asked.contains(key)));
+        self.possible_drift.unreported.extend(differing.into_iter().filter(|key| !asked.contains(key)));
         self.mirror.renew(chains, read);
-        self.suspects.stale_chains.retain(|chain| !chains.contains(chain));
+        self.possible_drift.stale_chains.retain(|chain| !chains.contains(chain));
     }
 
     /// Applies the part of a batch that is in force; `stuck` chains are empty, but could not be deleted.
@@ -172,8 +174,8 @@ mod tests {
         knowledge.known().unwrap()
     }
 
-    fn touched(chains: &[ChainId]) -> Heard {
-        Heard { chains: chains.iter().copied().collect(), ..Heard::default() }
+    fn touched(chains: &[ChainId]) -> ChainChanges {
+        ChainChanges { chains: chains.iter().copied().collect(), ..ChainChanges::default() }
     }
 
     #[test]
@@ -216,24 +218,24 @@ mod tests {
         let known = known(&mut knowledge);
         let (chain, key) = (shared(), IptKey::SharedChain(shared()));
         known.touch(touched(&[chain]));
-        assert!(known.suspects.stale_chains.contains(&chain));
+        assert!(known.possible_drift.stale_chains.contains(&chain));
         known.compared(&[chain].into(), vec![key.clone()]);
-        assert!(known.suspects.stale_chains.contains(&chain), "it differs");
-        assert!(known.suspects.unreported.contains(&key));
+        assert!(known.possible_drift.stale_chains.contains(&chain), "it differs");
+        assert!(known.possible_drift.unreported.contains(&key));
         known.compared(&[chain].into(), Vec::new());
-        assert!(known.suspects.stale_chains.is_empty());
+        assert!(known.possible_drift.stale_chains.is_empty());
         known.touch(touched(&[chain]));
         known.renew(&[chain].into(), Mirror::default(), Vec::new(), &[]);
-        assert!(known.suspects.stale_chains.is_empty());
+        assert!(known.possible_drift.stale_chains.is_empty());
     }
 
     #[test]
     fn after_unobserved_commits_every_shared_chain_is_stale() {
         let mut knowledge = Knowledge::of_all(Mirror::default(), false);
         let known = known(&mut knowledge);
-        known.touch(Heard { unheard: true, ..Heard::default() });
+        known.touch(ChainChanges { unobserved: true, ..ChainChanges::default() });
         let all: BTreeSet<ChainId> = base::shared_chains().collect();
-        assert_eq!(known.suspects.stale_chains, all);
+        assert_eq!(known.possible_drift.stale_chains, all);
     }
 
     #[test]
@@ -245,6 +247,6 @@ mod tests {
         let chains = [shared(), other].into();
         let differing = vec![asked.clone(), besides.clone()];
         known.renew(&chains, Mirror::default(), differing, &[asked]);
-        assert_eq!(known.suspects.unreported, [besides].into());
+        assert_eq!(known.possible_drift.unreported, [besides].into());
     }
 }

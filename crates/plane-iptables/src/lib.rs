@@ -79,14 +79,19 @@ pub use in_use::in_use;
 pub use kernel::IptablesKernel;
 pub use object::{IptKey, IptObject};
 pub use trace::Tracer;
-pub use watch::{Turn, listener};
+pub use watch::{IptablesCommitLock, listener};
 
 /// The engine of this mode.
 pub type IptablesEngine = Engine<Iptables, IptablesKernel>;
 
 /// Creates the engine of the tool's family, for the network namespace of the thread that uses it. Engines of one process share
-/// the `turn`.
-pub fn engine(features: Features, tool: Tool, turn: Turn, counters: Arc<Counters>) -> IptablesEngine {
+/// the `commit_lock`.
+pub fn engine(
+    features: Features,
+    tool: Tool,
+    commit_lock: IptablesCommitLock,
+    counters: Arc<Counters>,
+) -> IptablesEngine {
     let family = tool.family();
-    Engine::new(Iptables::new(family, features), IptablesKernel::new(tool, turn, counters))
+    Engine::new(Iptables::new(family, features), IptablesKernel::new(tool, commit_lock, counters))
 }

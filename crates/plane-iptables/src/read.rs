@@ -44,7 +44,7 @@ pub(crate) fn save(
     let mut other = None;
     save(&mut |line| sort(sorter, line, &mut other))?;
     sorter.end();
-    other.map_or(Ok(()), |other| Err(garbage(tool, other)))
+    other.map_or(Ok(()), |other| Err(unexpected(tool, other)))
 }
 
 /// Reads the tables of these chains by `tables`, and keeps the objects in these chains.
@@ -79,8 +79,8 @@ pub(crate) fn sort(sorter: &mut Sorter, line: Line<'_>, other: &mut Option<Strin
 }
 
 /// The failure of a tool with this unexpected output.
-pub(crate) fn garbage(tool: &Tool, text: String) -> Failure {
-    Failure::Garbage { tool: format!("{} ({})", saver(tool), tool.family()), line: 0, text }
+pub(crate) fn unexpected(tool: &Tool, text: String) -> Failure {
+    Failure::UnexpectedOutput { tool: format!("{} ({})", saver(tool), tool.family()), line: 0, text }
 }
 
 /// The name of the program that prints tables.

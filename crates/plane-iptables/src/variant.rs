@@ -16,7 +16,7 @@ use crate::encode::Outline;
 use crate::mirror::Mirror;
 use crate::object::{ChainId, IptKey};
 use crate::sort::Found;
-use crate::watch::{Heard, Turn};
+use crate::watch::{ChainChanges, IptablesCommitLock};
 
 use legacy::Legacy;
 use nft::Nft;
@@ -30,7 +30,7 @@ pub(crate) trait Variant: fmt::Debug + Send {
     fn listen(&mut self) -> io::Result<()>;
 
     /// Foreign changes since the last call. Waits while the other family runs the tool.
-    fn changes(&mut self, family: Family) -> io::Result<Heard>;
+    fn changes(&mut self, family: Family) -> io::Result<ChainChanges>;
 
     /// Tables that must be read, since they may have foreign changes.
     fn due(&mut self, now: Instant) -> BTreeSet<Table>;
@@ -78,10 +78,10 @@ pub(crate) struct Change<'a> {
 }
 
 /// Creates the variant of a tool.
-pub(crate) fn of(tool: &Tool, turn: Turn) -> Box<dyn Variant> {
+pub(crate) fn of(tool: &Tool, commit_lock: IptablesCommitLock) -> Box<dyn Variant> {
     match tool.backend() {
-        Backend::Nft => Box::new(Nft::new(turn)),
-        Backend::Legacy => Box::new(Legacy::new(turn)),
+        Backend::Nft => Box::new(Nft::new(commit_lock)),
+        Backend::Legacy => Box::new(Legacy::new(commit_lock)),
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn of_failure(failure: Failure) -> CommitError {
         Failure::Locked { .. }
         | Failure::TimedOut { .. }
         | Failure::Killed { .. }
-        | Failure::Garbage { .. }
+        | Failure::UnexpectedOutput { .. }
         | Failure::Refused { .. }
         | Failure::Io { .. } => CommitError::Busy(io::Error::other(failure)),
     }

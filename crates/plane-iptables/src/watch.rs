@@ -26,7 +26,7 @@ use crate::object::ChainId;
 const QUIET_LINES: usize = 1000;
 
 /// Interval of reading the sizes of legacy tables.
-pub(crate) const LOOK: Duration = Duration::from_millis(250);
+pub(crate) const SIZES_INTERVAL: Duration = Duration::from_millis(250);
 /// Shortest interval of reading all legacy tables,
 const READ_ALL: Duration = Duration::from_secs(60);
 /// and that interval as a multiple of the duration of a read.
@@ -38,7 +38,7 @@ const READ_REST: u32 = 10;
 const TOUCHED: usize = 256;
 
 /// Engines of one process run the tool one after another.
-pub type Turn = ferry_plane::CommitLock<Watch>;
+pub type IptablesCommitLock = ferry_plane::CommitLock<Watch>;
 
 /// The listener of this process.
 #[derive(Debug, Default)]
@@ -51,17 +51,17 @@ pub struct Watch {
 
 /// Foreign changes to the tables of both families.
 #[derive(Debug, Default)]
-struct Foreign(PerFamily<Heard>);
+struct Foreign(PerFamily<ChainChanges>);
 
 /// Foreign changes of one family's tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct ChainChanges {
     /// chains, or what is in them
     pub(crate) chains: BTreeSet<ChainId>,
     /// or anything else
     pub(crate) everything: bool,
     /// a foreign commit came while the subscription was suspended
-    pub(crate) unheard: bool,
+    pub(crate) unobserved: bool,
 }
 
 /// The legacy tables of one family as they were seen last.
@@ -84,13 +84,13 @@ struct Reading {
 
 type Sizes = [Option<Info>; Table::ALL.len()];
 
-// === impl Heard ===
+// === impl ChainChanges ===
 
-impl Heard {
+impl ChainChanges {
     /// Adds later changes.
     pub(crate) fn merge(&mut self, later: Self) {
         self.everything |= later.everything;
-        self.unheard |= later.unheard;
+        self.unobserved |= later.unobserved;
         self.chains.extend(later.chains);
         if self.chains.len() > TOUCHED {
             self.everything = true;
@@ -102,7 +102,7 @@ impl Heard {
 
     /// True if others changed nothing.
     pub(crate) fn is_empty(&self) -> bool {
-        self.chains.is_empty() && !self.everything && !self.unheard
+        self.chains.is_empty() && !self.everything && !self.unobserved
     }
 
     fn note(&mut self, table: Table, what: &Changed) {
@@ -152,11 +152,11 @@ impl Watch {
     }
 
     /// Foreign changes to the family's tables since the last call.
-    pub(crate) fn news(&mut self, family: Family) -> io::Result<Heard> {
-        let heard = std::mem::take(self.listener.changes()?.0.of_mut(family));
+    pub(crate) fn news(&mut self, family: Family) -> io::Result<ChainChanges> {
+        let changes = std::mem::take(self.listener.changes()?.0.of_mut(family));
         // The notifications of the other family were read, too.
         self.wake();
-        Ok(heard)
+        Ok(changes)
     }
 
     /// Sets what is woken when there are foreign changes to the family's tables.
@@ -166,7 +166,7 @@ impl Watch {
     }
 
     /// Reads the notifications, and wakes the engines that they concern; both, if they can't be read.
-    fn look(&mut self) -> Progress {
+    fn read(&mut self) -> Progress {
         match self.listener.changes() {
             Ok(_) => self.wake(),
             Err(_) => self.wakers.v4.iter().chain(&self.wakers.v6).for_each(Waker::wake_by_ref),
@@ -183,24 +183,21 @@ impl Watch {
     }
 }
 
-/// Returns the function of the thread `listener`, for the nft variant: it waits for foreign changes and wakes the engines whose
-/// tables they affect. It returns only if it can't wait.
+/// Returns the body of a thread that, in the nft variant, waits for foreign changes and wakes the engines that they concern: those that
+/// share this lock. It ends only if waiting fails, with that error.
 ///
 /// # Errors
-/// The system's error, such as `EPERM` without `CAP_NET_ADMIN`.
-pub fn listener(turn: Turn) -> io::Result<impl FnOnce() -> io::Error + Send + 'static> {
-    let arrivals = turn.take().listener.arrivals()?;
-    Ok(move || match arrivals.follow(|| turn.take().look()) {
-        Ok(never) => match never {},
-        Err(error) => error,
-    })
+/// The system's error; `EPERM` without `CAP_NET_ADMIN`.
+pub fn listener(commit_lock: IptablesCommitLock) -> io::Result<impl FnOnce() -> io::Error + Send + 'static> {
+    let arrivals = commit_lock.take().listener.arrivals()?;
+    Ok(move || arrivals.follow(|| commit_lock.take().read()))
 }
 
 // === impl Foreign ===
 
 impl Foreign {
     /// Adds this to the changes of both families.
-    fn add(&mut self, what: &Heard) {
+    fn add(&mut self, what: &ChainChanges) {
         self.0.v4.merge(what.clone());
         self.0.v6.merge(what.clone());
     }
@@ -221,11 +218,11 @@ impl ForeignChanges for Foreign {
         if let Some(error) = error {
             tracing::debug!(%error, "Subscribing to nf_tables notifications failed");
         }
-        self.add(&Heard { everything: true, ..Heard::default() });
+        self.add(&ChainChanges { everything: true, ..ChainChanges::default() });
     }
 
     fn unobserved(&mut self) {
-        self.add(&Heard { unheard: true, ..Heard::default() });
+        self.add(&ChainChanges { unobserved: true, ..ChainChanges::default() });
     }
 
     fn merge(&mut self, later: Self) {
@@ -237,8 +234,8 @@ impl ForeignChanges for Foreign {
 // === impl LegacyWatch ===
 
 impl LegacyWatch {
-    /// Looks whether others have changed anything: before a run, and when nothing is left of one.
-    pub(crate) fn look(&mut self, family: Family) -> io::Result<()> {
+    /// Detects foreign changes by the tables' sizes: before a run, and when none is under way.
+    pub(crate) fn check(&mut self, family: Family) -> io::Result<()> {
         let now = sizes(family)?;
         if let Some(known) = self.known {
             let moved = Table::ALL.into_iter().filter(|table| known.get(at(*table)) != now.get(at(*table)));

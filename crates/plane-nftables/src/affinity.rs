@@ -16,7 +16,7 @@ use ferry_model::{Endpoint, Scope};
 use crate::fields;
 use crate::names::{PortId, SetName, TABLE};
 use crate::object::{ElementKey, NftObject};
-use crate::watch::CommitTurn;
+use crate::watch::NftablesCommitLock;
 use crate::wire;
 
 /// Affinity maps that may hold stale entries.
@@ -56,11 +56,17 @@ impl SuspectMaps {
     }
 
     /// Deletes the stale entries of maps whose purge is due. A failed purge is repeated after a while.
-    pub(crate) fn purge(&mut self, socket: &mut Socket, turn: &CommitTurn, family: Family, now: Instant) {
+    pub(crate) fn purge(
+        &mut self,
+        socket: &mut Socket,
+        commit_lock: &NftablesCommitLock,
+        family: Family,
+        now: Instant,
+    ) {
         if self.wake(now).is_none_or(|wake| wake > now) {
             return;
         }
-        let _turn = turn.take();
+        let _guard = commit_lock.take();
         self.0.retain(|(id, scope), suspicion| {
             if suspicion.due(now) > now {
                 return true;
@@ -219,10 +225,10 @@ mod tests {
     #[test]
     fn a_suspect_map_is_purged_as_often_as_it_was_asked_for() {
         inside(|socket| {
-            let turn = CommitTurn::default();
+            let commit_lock = NftablesCommitLock::default();
             let mut maps = SuspectMaps::default();
             let mut now = Instant::now();
-            maps.purge(socket, &turn, FAMILY, now);
+            maps.purge(socket, &commit_lock, FAMILY, now);
             assert_eq!((clients(socket), maps.wake(now)), (vec![1, 2, 3], None), "no map is suspect");
             for (purges, delay) in [(PURGES, Duration::ZERO), (PURGES - 1, AGAIN)] {
                 maps.suspect(&[(port_id(), SCOPE)].into(), purges);
@@ -230,15 +236,15 @@ mod tests {
                 for _ in 0..purges {
                     let due = maps.wake(now).unwrap();
                     if due > now {
-                        maps.purge(socket, &turn, FAMILY, due - Duration::from_millis(1));
+                        maps.purge(socket, &commit_lock, FAMILY, due - Duration::from_millis(1));
                         assert_eq!(clients(socket), [1, 2, 3], "not yet");
                     }
                     now = due;
-                    maps.purge(socket, &turn, FAMILY, now);
+                    maps.purge(socket, &commit_lock, FAMILY, now);
                     assert_eq!(clients(socket), [1, 2]);
                     record(socket, &[3]);
                 }
-                maps.purge(socket, &turn, FAMILY, now + AGAIN);
+                maps.purge(socket, &commit_lock, FAMILY, now + AGAIN);
                 assert_eq!((clients(socket), maps.wake(now)), (vec![1, 2, 3], None), "no more than that");
             }
         });
@@ -247,15 +253,15 @@ mod tests {
     #[test]
     fn maps_that_were_found_are_suspect_and_deleted_ones_are_not_any_more() {
         inside(|socket| {
-            let turn = CommitTurn::default();
+            let commit_lock = NftablesCommitLock::default();
             let mut maps = SuspectMaps::default();
             let found = [member(1), NftObject::Set(SetName::Affinity(port_id(), SCOPE))];
             let now = Instant::now();
             maps.suspect_all(&found);
-            maps.purge(socket, &turn, FAMILY, now);
+            maps.purge(socket, &commit_lock, FAMILY, now);
             assert_eq!(clients(socket), [1, 2]);
             commit(socket, Vec::new(), vec![NftObject::Table(Table::Ours)]);
-            maps.purge(socket, &turn, FAMILY, now + AGAIN);
+            maps.purge(socket, &commit_lock, FAMILY, now + AGAIN);
             assert!(maps.0.is_empty(), "{maps:?}");
         });
     }

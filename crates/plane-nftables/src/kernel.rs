@@ -20,14 +20,14 @@ use crate::read::{Found, Reader, TableOwner};
 use crate::retired::Retired;
 use crate::serves;
 use crate::verdict::{of_io, verdict};
-use crate::watch::CommitTurn;
+use crate::watch::NftablesCommitLock;
 
 /// One family's table in the kernel.
 #[derive(Debug)]
 pub struct NftablesKernel {
     family: Family,
     socket: Socket,
-    turn: CommitTurn,
+    commit_lock: NftablesCommitLock,
     prepared: bool,
     suspect_maps: SuspectMaps,
     release: ChainRelease,
@@ -59,11 +59,11 @@ impl NftablesKernel {
     ///
     /// # Errors
     /// The system's error, such as `EPERM` without `CAP_NET_ADMIN`.
-    pub fn open(family: Family, turn: CommitTurn) -> io::Result<Self> {
+    pub fn open(family: Family, commit_lock: NftablesCommitLock) -> io::Result<Self> {
         Ok(Self {
             family,
             socket: Socket::open()?,
-            turn,
+            commit_lock,
             prepared: false,
             suspect_maps: SuspectMaps::default(),
             release: ChainRelease::Now,
@@ -80,7 +80,7 @@ impl NftablesKernel {
 
     /// Commits an encoded batch, a large one with the subscription suspended.
     fn send(&mut self, batch: nft::Batch, large: bool) -> Result<(), nft::CommitFailure> {
-        let mut watch = self.turn.take();
+        let mut watch = self.commit_lock.take();
         let stats = match large {
             true => watch.commit_quietly(&mut self.socket, batch)?,
             false => self.socket.commit(batch)?,
@@ -198,7 +198,7 @@ impl Kernel<NftObject> for NftablesKernel {
         if self.prepared {
             return Ok(());
         }
-        self.turn.take().join(&self.socket).map_err(of_io)?;
+        self.commit_lock.take().join(&self.socket).map_err(of_io)?;
         let mut reader = Reader { socket: &mut self.socket, family: self.family };
         if !matches!(reader.table_owner().map_err(of_io)?, TableOwner::Ours) {
             probe::probe(&mut self.socket, self.family)?;
@@ -231,7 +231,7 @@ impl Kernel<NftObject> for NftablesKernel {
     fn news(&mut self) -> Result<Drift<NftKey>, CommitError> {
         // A commit follows, and would wait for the other family as well. Without the wait, a change that another proxy has made
         // meanwhile would be overwritten in part: the kernel replaces an element of a map whatever it maps to.
-        self.turn.take().news(self.family).map_err(of_io)
+        self.commit_lock.take().news(self.family).map_err(of_io)
     }
 
     fn commit(&mut self, batch: &Batch<NftObject>) -> Result<(), CommitFailure> {
@@ -243,7 +243,7 @@ impl Kernel<NftObject> for NftablesKernel {
 
     fn tend(&mut self, now: Instant) -> Result<Drift<NftKey>, CommitError> {
         self.delete_retired(now);
-        self.suspect_maps.purge(&mut self.socket, &self.turn, self.family, now);
+        self.suspect_maps.purge(&mut self.socket, &self.commit_lock, self.family, now);
         self.news()
     }
 
@@ -252,7 +252,7 @@ impl Kernel<NftObject> for NftablesKernel {
     }
 
     fn wake_by(&mut self, waker: &Waker) {
-        self.turn.take().wake_by(self.family, waker);
+        self.commit_lock.take().wake_by(self.family, waker);
     }
 }
 

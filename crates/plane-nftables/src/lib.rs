@@ -72,15 +72,15 @@ pub use kernel::NftablesKernel;
 pub use object::{NftKey, NftObject};
 pub use sources::{AddressRange, Ranges};
 pub use trace::Tracer;
-pub use watch::{CommitTurn, listener};
+pub use watch::{NftablesCommitLock, listener};
 
 /// The engine of this mode.
 pub type NftablesEngine = Engine<Nftables, NftablesKernel>;
 
-/// Opens the engine of one family, in the network namespace of this thread. Engines of one process share the `turn`.
+/// Opens the engine of one family, in the network namespace of this thread. Engines of one process share the `commit_lock`.
 ///
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN`; any other error of opening the sockets.
-pub fn engine(family: Family, turn: CommitTurn) -> io::Result<NftablesEngine> {
-    Ok(Engine::new(Nftables::new(family), NftablesKernel::open(family, turn)?))
+pub fn engine(family: Family, commit_lock: NftablesCommitLock) -> io::Result<NftablesEngine> {
+    Ok(Engine::new(Nftables::new(family), NftablesKernel::open(family, commit_lock)?))
 }

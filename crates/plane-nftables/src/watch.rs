@@ -18,7 +18,7 @@ use crate::wire;
 const TOUCHED: usize = 1024;
 
 /// Engines of one process commit one after another.
-pub type CommitTurn = CommitLock<Watch>;
+pub type NftablesCommitLock = CommitLock<Watch>;
 
 /// The listener of this process, and the wakers of its engines.
 #[derive(Debug, Default)]
@@ -43,17 +43,14 @@ struct Touched {
     everything: bool,
 }
 
-/// Returns the function of the thread `listener`: it waits for foreign changes and wakes the engines whose tables they affect.
-/// It returns only if it can't wait.
+/// Returns the body of a thread that waits for foreign changes and wakes the engines that they concern: those that share this lock.
+/// It ends only if waiting fails, with that error.
 ///
 /// # Errors
-/// The system's error, such as `EPERM` without `CAP_NET_ADMIN`.
-pub fn listener(turn: CommitTurn) -> io::Result<impl FnOnce() -> io::Error + Send + 'static> {
-    let arrivals = turn.take().listener.arrivals()?;
-    Ok(move || match arrivals.follow(|| turn.take().look()) {
-        Ok(never) => match never {},
-        Err(error) => error,
-    })
+/// The system's error; `EPERM` without `CAP_NET_ADMIN`.
+pub fn listener(commit_lock: NftablesCommitLock) -> io::Result<impl FnOnce() -> io::Error + Send + 'static> {
+    let arrivals = commit_lock.take().listener.arrivals()?;
+    Ok(move || arrivals.follow(|| commit_lock.take().read()))
 }
 
 // === impl Watch ===
@@ -94,7 +91,7 @@ impl Watch {
     }
 
     /// Reads the notifications, and wakes the engines that they concern; both, if they can't be read.
-    fn look(&mut self) -> Progress {
+    fn read(&mut self) -> Progress {
         match self.listener.changes() {
             Ok(_) => self.wake(),
             Err(_) => self.wakers.v4.iter().chain(&self.wakers.v6).for_each(Waker::wake_by_ref),

@@ -13,7 +13,7 @@ use ferry_api::object::Family;
 use ferry_conformance::{Decided, cases};
 use ferry_kernel::netns::Namespace;
 use ferry_plane::{Delta, Extent, Kernel, SyncEngine};
-use ferry_plane_nftables::{CommitTurn, NftObject, engine};
+use ferry_plane_nftables::{NftObject, NftablesCommitLock, engine};
 use mode::ThisMode;
 
 #[test]
@@ -45,7 +45,7 @@ fn the_kernel_takes_every_ruleset() {
 
 /// One engine applies case after case, so that every transition is tested too.
 fn each_case_in_the_kernel(family: Family) {
-    let mut engine = engine(family, CommitTurn::default()).unwrap();
+    let mut engine = engine(family, NftablesCommitLock::default()).unwrap();
     let mut before = Delta::default();
     for case in cases::all::<ThisMode>() {
         let next = Decided::of::<ThisMode>(&case, family).delta(&before);

@@ -17,7 +17,7 @@ use ferry_plane::mailbox::{Arrival, Mailbox};
 use ferry_plane::{CommitError, Delta, Extent, Kernel, Served, SyncEngine, Unit, UnitId};
 use ferry_plane_nftables::leftovers::{self, Leftovers};
 use ferry_plane_nftables::names::{PortId, SourcesId};
-use ferry_plane_nftables::{CommitTurn, NftObject, NftablesEngine, NftablesKernel, Ranges, engine, render};
+use ferry_plane_nftables::{NftObject, NftablesCommitLock, NftablesEngine, NftablesKernel, Ranges, engine, render};
 
 fn inside(test: impl Fn(Family) + Send + Sync) {
     for family in Family::ALL {
@@ -26,7 +26,7 @@ fn inside(test: impl Fn(Family) + Send + Sync) {
 }
 
 fn open(family: Family) -> NftablesEngine {
-    engine(family, CommitTurn::default()).unwrap()
+    engine(family, NftablesCommitLock::default()).unwrap()
 }
 
 fn started(family: Family) -> NftablesEngine {
@@ -52,7 +52,7 @@ fn nft(input: &str, arguments: &[&str]) -> String {
 }
 
 fn read_back(family: Family) -> Vec<NftObject> {
-    let mut kernel = NftablesKernel::open(family, CommitTurn::default()).unwrap();
+    let mut kernel = NftablesKernel::open(family, NftablesCommitLock::default()).unwrap();
     let mut objects = kernel.read_back(&Extent::All).unwrap();
     objects.sort();
     objects
@@ -598,14 +598,14 @@ fn after_a_flush_a_vip_passes_between_portions() {
 fn foreign_changes_are_heard_of_before_a_commit_while_the_other_family_has_the_turn() {
     inside(|family| {
         started(family);
-        let turn = CommitTurn::default();
-        let mut kernel = NftablesKernel::open(family, turn.clone()).unwrap();
+        let commit_lock = NftablesCommitLock::default();
+        let mut kernel = NftablesKernel::open(family, commit_lock.clone()).unwrap();
         kernel.prepare().unwrap();
         nft(&format!("flush chain {} services", table(family)), &["-f", "-"]);
         let (taken, has_taken) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let _other = turn.take();
+                let _other = commit_lock.take();
                 taken.send(()).unwrap();
                 std::thread::sleep(Duration::from_millis(100));
             });
@@ -619,8 +619,8 @@ fn foreign_changes_are_heard_of_before_a_commit_while_the_other_family_has_the_t
 #[test]
 fn a_foreign_change_wakes_the_engine_of_its_family_alone() {
     inside(|family| {
-        let turn = CommitTurn::default();
-        let mut engines = Family::ALL.map(|of| engine(of, turn.clone()).unwrap());
+        let commit_lock = NftablesCommitLock::default();
+        let mut engines = Family::ALL.map(|of| engine(of, commit_lock.clone()).unwrap());
         let receivers = engines.each_mut().map(|engine| {
             let (sender, receiver) = Mailbox::new();
             // The receiver would be closed without it.
@@ -632,7 +632,7 @@ fn a_foreign_change_wakes_the_engine_of_its_family_alone() {
             engine.offer(everything(of));
             good(engine.sync(Instant::now()));
         }
-        let listener = ferry_plane_nftables::listener(turn).unwrap();
+        let listener = ferry_plane_nftables::listener(commit_lock).unwrap();
         std::thread::spawn(listener);
         let own = Family::ALL.iter().position(|of| *of == family).unwrap();
         let mut delta = everything(family);

@@ -12,7 +12,7 @@ use ferry_conformance::states::{self, base, context, frontend, port, service};
 use ferry_model::{Endpoint, FrontendAddr, FrontendKind, Pool};
 use ferry_plane::{CommitError, Delta, Extent, Kernel, SyncEngine, Unit, UnitId};
 use ferry_plane_nftables::object::ElementKey;
-use ferry_plane_nftables::{CommitTurn, NftKey, NftablesKernel, engine};
+use ferry_plane_nftables::{NftKey, NftablesCommitLock, NftablesKernel, engine};
 
 /// Environment variable that is set in the process within the namespaces.
 const INSIDE: &str = "FERRY_TEST_INSIDE_USER_NAMESPACE";
@@ -76,7 +76,7 @@ fn inside() {
     let delta = Delta { context: Some(std::sync::Arc::new(context(Family::V4))), units };
 
     let mut now = Instant::now();
-    let mut engine = engine(Family::V4, CommitTurn::default()).unwrap();
+    let mut engine = engine(Family::V4, NftablesCommitLock::default()).unwrap();
     engine.offer(delta);
     let error = engine.sync(now).error.expect("it does not fit");
     assert!(matches!(*error, CommitError::Resources(_)), "{error:?}");
@@ -87,7 +87,7 @@ fn inside() {
     assert!(apart.len() == 1 && apart[0].starts_with("service demo/large: no resources"), "{apart:?}");
     assert_eq!(engine.acked().len(), common + 1);
 
-    let mut kernel = NftablesKernel::open(Family::V4, CommitTurn::default()).unwrap();
+    let mut kernel = NftablesKernel::open(Family::V4, NftablesCommitLock::default()).unwrap();
     let slots = (0..common).flat_map(|index| {
         let number = 1000 + u16::try_from(index).unwrap();
         let vip = states::address(Family::V4, 96, 0);

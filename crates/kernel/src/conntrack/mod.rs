@@ -17,4 +17,4 @@ mod tests;
 pub use entry::{Entry, Status, Tuple, decode_entry};
 pub use filter::Filter;
 pub use proc::decode_line;
-pub use socket::{AT_ONCE, Deletion, Error, Socket};
+pub use socket::{DELETIONS_PER_SEND, Deletion, Error, Socket};

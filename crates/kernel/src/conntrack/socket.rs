@@ -11,7 +11,7 @@ use crate::netlink::{Answer, End, Interrupted, Malformed, Session, Writer, flag,
 
 /// Maximum number of entries that [`Socket::delete`] deletes with one `send`: should all fail, their errors fit into a receive
 /// buffer of a size that needs no privilege.
-pub const AT_ONCE: usize = 128;
+pub const DELETIONS_PER_SEND: usize = 128;
 
 /// Maximum number of single entries queried with one `send`, so that their answers fit, too.
 const QUERIES_PER_SEND: usize = 32;
@@ -161,7 +161,7 @@ impl Socket {
     /// Deletes these entries, each only if it is still the same flow: with the same tuples and the same id.
     pub fn delete(&mut self, entries: &[Entry]) -> Deletion {
         let mut all = Deletion::default();
-        for some in entries.chunks(AT_ONCE) {
+        for some in entries.chunks(DELETIONS_PER_SEND) {
             match self.delete_some(some, &mut all) {
                 Ok(()) => {}
                 Err(error) => {

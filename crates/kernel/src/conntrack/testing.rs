@@ -15,19 +15,19 @@ const CONFIRMED: u32 = 1 << 3;
 /// `NFNLGRP_CONNTRACK_DESTROY`, nfnetlink's multicast group for the end of entries
 const GROUP_DESTROY: u32 = 3;
 /// Maximum number of entries created with one `send`.
-const AT_ONCE: usize = 128;
+const CREATIONS_PER_SEND: usize = 128;
 const RECEIVE_BYTES: usize = 16 << 20;
 
 /// A subscription to the end of entries, by deletion or timeout, in the network namespace in which it was opened. The end of
 /// entries that were created without any subscription may not be reported.
 #[derive(Debug)]
-pub struct Endings {
+pub struct DestroyMonitor {
     notifications: Notifications,
 }
 
-// === impl Endings ===
+// === impl DestroyMonitor ===
 
-impl Endings {
+impl DestroyMonitor {
     /// Subscribes.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ pub fn create(entries: impl IntoIterator<Item = Entry>, timeout: Duration) -> io
     let seconds = u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX);
     while entries.peek().is_some() {
         let mut requests = session.requests();
-        for entry in entries.by_ref().take(AT_ONCE) {
+        for entry in entries.by_ref().take(CREATIONS_PER_SEND) {
             requests.add(wire::kind(msg::NEW), flag::CREATE | flag::ACK, |writer| {
                 nfnetlink::header(writer, entry.original.family().number());
                 entry.original.encode(writer, wire::TUPLE_ORIGINAL, entry.protocol);

@@ -84,7 +84,7 @@ pub enum Failure {
     },
     /// the tool's output is no ruleset
     #[error("{tool}: unexpected output in line {line}: {text}")]
-    Garbage {
+    UnexpectedOutput {
         /// the program
         tool: String,
         /// line number, from 1

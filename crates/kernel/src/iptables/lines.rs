@@ -31,7 +31,7 @@ pub enum Line<'a> {
 /// Output that is not in the format of these tools.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {text}")]
-pub struct Garbage {
+pub struct UnexpectedOutput {
     /// line number, from 1
     pub line: usize,
     /// the printable beginning of the line, or the defect of the output
@@ -41,9 +41,9 @@ pub struct Garbage {
 /// Maximum number of bytes of a line that are kept.
 const SHOWN: usize = 200;
 
-// === impl Garbage ===
+// === impl UnexpectedOutput ===
 
-impl Garbage {
+impl UnexpectedOutput {
     fn new(line: usize, text: &str) -> Self {
         let cut = text.get(..text.floor_char_boundary(SHOWN)).unwrap_or_default();
         Self { line, text: cut.chars().map(|character| if character.is_control() { '?' } else { character }).collect() }
@@ -53,27 +53,27 @@ impl Garbage {
 /// Reads to the end, one line at a time. Invalid UTF-8 (in foreign comments) is replaced.
 ///
 /// # Errors
-/// [`Garbage`] at the first line of none of these kinds, if a table is not ended by COMMIT, if the nft variant reports a table
-/// as incompatible, and for an error of the reader, with its text. Lines passed on until then are valid, but incomplete.
-pub fn read_lines(mut reader: impl BufRead, each: &mut dyn FnMut(Line<'_>)) -> Result<(), Garbage> {
+/// [`UnexpectedOutput`] at the first line of none of these kinds, if a table is not ended by COMMIT, if the nft variant reports a
+/// table as incompatible, and for an error of the reader, with its text. Lines passed on until then are valid, but incomplete.
+pub fn read_lines(mut reader: impl BufRead, each: &mut dyn FnMut(Line<'_>)) -> Result<(), UnexpectedOutput> {
     let mut bytes = Vec::new();
     let (mut number, mut open) = (0, false);
     loop {
         bytes.clear();
         number += 1;
         match reader.read_until(b'\n', &mut bytes) {
-            Ok(0) if open => return Err(Garbage::new(number, "end of output within a table")),
+            Ok(0) if open => return Err(UnexpectedOutput::new(number, "end of output within a table")),
             Ok(0) => return Ok(()),
             Ok(_) => {}
-            Err(error) => return Err(Garbage::new(number, &error.to_string())),
+            Err(error) => return Err(UnexpectedOutput::new(number, &error.to_string())),
         }
         let bytes = bytes.trim_ascii_end();
         // many times faster than a lossy conversion
         let text = std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
-        let line = line(&text).ok_or_else(|| Garbage::new(number, &text))?;
+        let line = line(&text).ok_or_else(|| UnexpectedOutput::new(number, &text))?;
         match line {
-            Line::Table(_) if open => return Err(Garbage::new(number, &text)),
-            Line::Commit if !open => return Err(Garbage::new(number, &text)),
+            Line::Table(_) if open => return Err(UnexpectedOutput::new(number, &text)),
+            Line::Commit if !open => return Err(UnexpectedOutput::new(number, &text)),
             Line::Table(_) => open = true,
             Line::Commit => open = false,
             Line::Chain { .. } | Line::Rule { .. } | Line::Other => {}

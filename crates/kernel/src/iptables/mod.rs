@@ -18,7 +18,7 @@ mod version;
 mod tests;
 
 pub use failure::Failure;
-pub use lines::{Garbage, Line, read_lines};
+pub use lines::{Line, UnexpectedOutput, read_lines};
 pub use restore::Restore;
 pub use rule::{ChainName, CtStates, Input, Match, Protocol, Rule, Side, Table, Target};
 pub use tool::{Environment, Run, Stdin, Tool};

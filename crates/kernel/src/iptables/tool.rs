@@ -159,7 +159,7 @@ impl Tool {
             let (_, its) = ask_version(environment, other)?;
             if its != backend {
                 let text = format!("it is of the {its} variant, but {} of the {backend} variant", name_of(&restore));
-                return Err(Failure::Garbage { tool: name_of(other), line: 1, text });
+                return Err(Failure::UnexpectedOutput { tool: name_of(other), line: 1, text });
             }
         }
         if version < backend.needs() {
@@ -359,7 +359,7 @@ impl<'a> Call<'a> {
     fn lines(&self, arguments: &[&str], each: &mut dyn FnMut(Line<'_>)) -> Result<(), Failure> {
         let mut process = self.start(arguments)?;
         process.feed(&[]).map_err(|error| self.io(error))?;
-        let Err(garbage) = read_lines(BufReader::with_capacity(BUFFER, &mut process), each) else {
+        let Err(unexpected) = read_lines(BufReader::with_capacity(BUFFER, &mut process), each) else {
             return self.check_exit(&process.finish().map_err(|error| self.io(error))?);
         };
         if let Some(error) = process.take_read_error().filter(|error| error.kind() != io::ErrorKind::InvalidData) {
@@ -372,7 +372,7 @@ impl<'a> Call<'a> {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
             Err(error) => return Err(self.io(error)),
         }
-        Err(Failure::Garbage { tool: self.name(), line: garbage.line, text: garbage.text })
+        Err(Failure::UnexpectedOutput { tool: self.name(), line: unexpected.line, text: unexpected.text })
     }
 
     /// Converts an unsuccessful exit to a failure.
@@ -419,7 +419,11 @@ fn ask_version(environment: &Environment, program: &Path) -> Result<(Version, Ba
         process.take(VERSION_BYTES).read_to_string(&mut output).map(|_| ())
     })?;
     call.check_exit(&ended)?;
-    Version::parse(&output).ok_or_else(|| Failure::Garbage { tool: call.name(), line: 1, text: shortened(&output) })
+    Version::parse(&output).ok_or_else(|| Failure::UnexpectedOutput {
+        tool: call.name(),
+        line: 1,
+        text: shortened(&output),
+    })
 }
 
 #[cfg(test)]

@@ -246,16 +246,15 @@ fn read<C: ForeignChanges>(
 // === impl Arrivals ===
 
 impl Arrivals {
-    /// Calls `look`, which reads the notifications, whenever some have arrived: the first time at once, and never within 100 ms
-    /// of the time before.
-    ///
-    /// # Errors
-    /// The system's, when it can't wait.
-    pub fn follow(&self, mut look: impl FnMut() -> Progress) -> io::Result<std::convert::Infallible> {
+    /// Calls `read`, which reads the notifications, whenever some have arrived: the first time at once, and never within 100 ms
+    /// of the time before. Returns only if waiting fails, with the system's error.
+    pub fn follow(&self, mut read: impl FnMut() -> Progress) -> io::Error {
         loop {
-            self.wait()?;
+            if let Err(error) = self.wait() {
+                return error;
+            }
             for _ in 0..MOMENTS {
-                if look() == Progress::Complete {
+                if read() == Progress::Complete {
                     break;
                 }
                 std::thread::sleep(MOMENT);

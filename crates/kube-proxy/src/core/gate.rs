@@ -15,14 +15,14 @@ pub struct NodeWait {
     pub pod_range: Option<Duration>,
 }
 
-/// State of the gate for the first hand-over.
+/// Readiness for the first hand-over of units to the engines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Passage {
-    /// open: units may be handed over
-    Open,
-    /// closed: check again after a change, and at this time
-    Closed(Option<Instant>),
-    /// failed for ever, for this reason
+pub(super) enum Readiness {
+    /// units may be handed over
+    Ready,
+    /// a required object is missing: check again after a change, and at this time
+    Waiting(Option<Instant>),
+    /// a required object will not arrive, for this reason
     Failed(String),
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Gate {
     node: Option<NodeWait>,
     node_name: String,
     /// time of the server's first answer about the Node
-    told: Option<Instant>,
+    answered: Option<Instant>,
     /// time at which the Node had an address, or the wait for it ended
     addressed: Option<Instant>,
     /// time at which everything else was complete
@@ -62,40 +62,40 @@ impl NodeWait {
 impl Gate {
     /// A closed gate.
     pub(super) fn new(awaited: Vec<Kind>, node: Option<NodeWait>, node_name: &str) -> Self {
-        Self { awaited, node, node_name: node_name.to_owned(), told: None, addressed: None, ready: None }
+        Self { awaited, node, node_name: node_name.to_owned(), answered: None, addressed: None, ready: None }
     }
 
-    /// Updates the gate's state. `serving`: true if an earlier run's rules serve.
-    pub(super) fn passage(&mut self, store: &Store, now: Instant, serving: impl FnOnce() -> bool) -> Passage {
+    /// Updates and returns the readiness. `serving`: true if an earlier run's rules serve.
+    pub(super) fn readiness(&mut self, store: &Store, now: Instant, serving: impl FnOnce() -> bool) -> Readiness {
         let listed = self.awaited.iter().all(|kind| store.synced(*kind));
         let node = match self.node {
-            Some(wait) => self.node_passage(wait, store, now),
-            None => Passage::Open,
+            Some(wait) => self.node_readiness(wait, store, now),
+            None => Readiness::Ready,
         };
         match node {
-            Passage::Open if !listed => Passage::Closed(None),
-            Passage::Open => self.grace(store, now, serving),
-            passage => passage,
+            Readiness::Ready if !listed => Readiness::Waiting(None),
+            Readiness::Ready => self.grace(store, now, serving),
+            readiness => readiness,
         }
     }
 
-    fn grace(&mut self, store: &Store, now: Instant, serving: impl FnOnce() -> bool) -> Passage {
+    fn grace(&mut self, store: &Store, now: Instant, serving: impl FnOnce() -> bool) -> Readiness {
         let end = *self.ready.get_or_insert(now) + GRACE;
         if self.node.is_none() || store.synced(Kind::ServiceCidr) || now >= end || !serving() {
-            return Passage::Open;
+            return Readiness::Ready;
         }
-        Passage::Closed(Some(end))
+        Readiness::Waiting(Some(end))
     }
 
-    fn node_passage(&mut self, wait: NodeWait, store: &Store, now: Instant) -> Passage {
+    fn node_readiness(&mut self, wait: NodeWait, store: &Store, now: Instant) -> Readiness {
         if !store.synced(Kind::Node) {
-            return Passage::Closed(None);
+            return Readiness::Waiting(None);
         }
-        let told = *self.told.get_or_insert(now);
+        let answered = *self.answered.get_or_insert(now);
         let addressed = match self.addressed {
             Some(addressed) => addressed,
             None if store.node().is_some_and(has_address) => now,
-            None if now < told + wait.address => return Passage::Closed(Some(told + wait.address)),
+            None if now < answered + wait.address => return Readiness::Waiting(Some(answered + wait.address)),
             None => {
                 let missing = if store.node().is_some() { "an address" } else { "its Node object" };
                 tracing::error!(
@@ -107,12 +107,14 @@ impl Gate {
             }
         };
         self.addressed = Some(addressed);
-        let Some(patience) = wait.pod_range else { return Passage::Open };
+        let Some(patience) = wait.pod_range else { return Readiness::Ready };
         match store.node() {
-            Some(node) if !node.pod_cidrs.is_empty() => Passage::Open,
-            _ if now < addressed + patience => Passage::Closed(Some(addressed + patience)),
-            Some(_) => Passage::Failed(format!("timeout waiting for PodCIDR allocation on node {:?}", self.node_name)),
-            None => Passage::Failed(format!("timeout waiting for node {:?} to exist", self.node_name)),
+            Some(node) if !node.pod_cidrs.is_empty() => Readiness::Ready,
+            _ if now < addressed + patience => Readiness::Waiting(Some(addressed + patience)),
+            Some(_) => {
+                Readiness::Failed(format!("timeout waiting for PodCIDR allocation on node {:?}", self.node_name))
+            }
+            None => Readiness::Failed(format!("timeout waiting for node {:?} to exist", self.node_name)),
         }
     }
 }
@@ -161,9 +163,9 @@ mod tests {
         let start = Instant::now();
         let (mut gate, mut store) = gate(None);
         list(&mut store, &[Kind::Service]);
-        assert_eq!(gate.passage(&store, start + 9999 * SECOND, nobody), Passage::Closed(None));
+        assert_eq!(gate.readiness(&store, start + 9999 * SECOND, nobody), Readiness::Waiting(None));
         list(&mut store, &[Kind::EndpointSlice]);
-        assert_eq!(gate.passage(&store, start, nobody), Passage::Open);
+        assert_eq!(gate.readiness(&store, start, nobody), Readiness::Ready);
     }
 
     #[test]
@@ -171,14 +173,17 @@ mod tests {
         let start = Instant::now();
         let (mut gate, mut store) = gate(Some(WAIT));
         list(&mut store, &[Kind::Service, Kind::EndpointSlice]);
-        assert_eq!(gate.passage(&store, start, nobody), Passage::Closed(None));
+        assert_eq!(gate.readiness(&store, start, nobody), Readiness::Waiting(None));
         store.apply(node("", ""));
         list(&mut store, &[Kind::Node]);
-        let told = start + 100 * SECOND;
-        assert_eq!(gate.passage(&store, told, nobody), Passage::Closed(Some(told + 30 * SECOND)));
-        assert_eq!(gate.passage(&store, told + 29 * SECOND, nobody), Passage::Closed(Some(told + 30 * SECOND)));
+        let answered = start + 100 * SECOND;
+        assert_eq!(gate.readiness(&store, answered, nobody), Readiness::Waiting(Some(answered + 30 * SECOND)));
+        assert_eq!(
+            gate.readiness(&store, answered + 29 * SECOND, nobody),
+            Readiness::Waiting(Some(answered + 30 * SECOND))
+        );
         store.apply(node("", ADDRESS));
-        assert_eq!(gate.passage(&store, told + 29 * SECOND, nobody), Passage::Open);
+        assert_eq!(gate.readiness(&store, answered + 29 * SECOND, nobody), Readiness::Ready);
     }
 
     #[test]
@@ -190,9 +195,9 @@ mod tests {
                 store.apply(node("", ""));
             }
             list(&mut store, &[Kind::Service, Kind::EndpointSlice, Kind::Node]);
-            assert_eq!(gate.passage(&store, start, nobody), Passage::Closed(Some(start + 30 * SECOND)));
+            assert_eq!(gate.readiness(&store, start, nobody), Readiness::Waiting(Some(start + 30 * SECOND)));
             let text = crate::logging::logged(0, || {
-                assert_eq!(gate.passage(&store, start + 30 * SECOND, nobody), Passage::Open);
+                assert_eq!(gate.readiness(&store, start + 30 * SECOND, nobody), Readiness::Ready);
             });
             assert!(text.contains(if known { "an address" } else { "its Node object" }), "{text}");
         }
@@ -203,18 +208,18 @@ mod tests {
         let start = Instant::now();
         let (mut gate, mut store) = gate(Some(POD_RANGE));
         list(&mut store, &[Kind::Service, Kind::EndpointSlice, Kind::Node]);
-        assert_eq!(gate.passage(&store, start, nobody), Passage::Closed(Some(start + 30 * SECOND)));
+        assert_eq!(gate.readiness(&store, start, nobody), Readiness::Waiting(Some(start + 30 * SECOND)));
         store.apply(node("", ADDRESS));
         let addressed = start + 10 * SECOND;
-        assert_eq!(gate.passage(&store, addressed, nobody), Passage::Closed(Some(addressed + 300 * SECOND)));
+        assert_eq!(gate.readiness(&store, addressed, nobody), Readiness::Waiting(Some(addressed + 300 * SECOND)));
         let late = addressed + 300 * SECOND;
-        let failed = Passage::Failed("timeout waiting for PodCIDR allocation on node \"here\"".to_owned());
-        assert_eq!(gate.passage(&store, late, nobody), failed);
+        let failed = Readiness::Failed("timeout waiting for PodCIDR allocation on node \"here\"".to_owned());
+        assert_eq!(gate.readiness(&store, late, nobody), failed);
         store.apply(Event::Delete(Kind::Node, ObjectName::cluster_wide("here")));
-        let gone = Passage::Failed("timeout waiting for node \"here\" to exist".to_owned());
-        assert_eq!(gate.passage(&store, late, nobody), gone);
+        let gone = Readiness::Failed("timeout waiting for node \"here\" to exist".to_owned());
+        assert_eq!(gate.readiness(&store, late, nobody), gone);
         store.apply(node("podCIDR: 10.1.0.0/24", ADDRESS));
-        assert_eq!(gate.passage(&store, late, nobody), Passage::Open);
+        assert_eq!(gate.readiness(&store, late, nobody), Readiness::Ready);
     }
 
     #[test]
@@ -223,10 +228,10 @@ mod tests {
         let (mut gate, mut store) = gate(Some(WAIT));
         store.apply(node("", ADDRESS));
         list(&mut store, &[Kind::Service, Kind::EndpointSlice, Kind::Node]);
-        assert_eq!(gate.passage(&store, start, || true), Passage::Closed(Some(start + GRACE)));
-        assert_eq!(gate.passage(&store, start, || false), Passage::Open, "a start is never delayed");
-        assert_eq!(gate.passage(&store, start + GRACE, || true), Passage::Open);
+        assert_eq!(gate.readiness(&store, start, || true), Readiness::Waiting(Some(start + GRACE)));
+        assert_eq!(gate.readiness(&store, start, || false), Readiness::Ready, "a start is never delayed");
+        assert_eq!(gate.readiness(&store, start + GRACE, || true), Readiness::Ready);
         list(&mut store, &[Kind::ServiceCidr]);
-        assert_eq!(gate.passage(&store, start, || true), Passage::Open);
+        assert_eq!(gate.readiness(&store, start, || true), Readiness::Ready);
     }
 }

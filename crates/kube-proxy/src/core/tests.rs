@@ -38,17 +38,17 @@ impl Bench {
         let eligible = Arc::new(AtomicBool::new(node == NodeFacts::Local));
         let (recorder, told) = events::open_queue(10);
         let mut mailboxes = Vec::new();
-        let seats = Family::ALL.map(|family| {
+        let engines = Family::ALL.map(|family| {
             let (sender, receiver) = Mailbox::new();
             mailboxes.push(receiver);
-            Seat::new(family, sender, Arc::new(Pulse::new(Instant::now())))
+            EngineHandle::new(family, sender, Arc::new(Pulse::new(Instant::now())))
         });
         let core = Core::new(Setup {
             settings: Settings::from_config(&config, "node"),
             profile: Profile::NFTABLES,
             addresses: vec!["10.0.0.9".parse().unwrap()],
             node,
-            seats: seats.into(),
+            engines: engines.into(),
             changes: Changes::new(Arc::clone(&metrics), reports.clone(), Family::ALL.into()),
             eligible: Arc::clone(&eligible),
             recorder,
@@ -151,7 +151,8 @@ fn rules_of_an_earlier_run_wait_for_every_file() {
     for in_use in [|family| Ok(family == Family::V6), |_| Err(io::ErrorKind::TimedOut.into())] {
         let mut bench = broken_start(in_use);
         assert!(bench.taken().iter().all(Option::is_none));
-        let waits = |bench: &Bench| bench.core.seats.iter().all(|seat| seat.pulse.waiting(Instant::now()).is_some());
+        let waits =
+            |bench: &Bench| bench.core.engines.iter().all(|engine| engine.pulse.waiting(Instant::now()).is_some());
         assert!(waits(&bench));
         bench.upsert(&service("b", "10.96.0.2", ""));
         bench.input(Input::Unreadable(2));
@@ -364,14 +365,14 @@ fn services_without_local_endpoints_are_counted() {
 fn complaints_follow_the_objects() {
     let mut bench = Bench::started(&service("a", "10.96.0.1", "  externalIPs: [nonsense]\n"));
     let topic = Topic::Service(ObjectName::new("default", "a"));
-    assert!(bench.core.complaints.has(&topic));
+    assert!(bench.core.diagnostic_log.has(&topic));
     bench.upsert(&service("a", "10.96.0.1", ""));
-    assert!(!bench.core.complaints.has(&topic));
+    assert!(!bench.core.diagnostic_log.has(&topic));
     let orphan = slice("a", "10.1.0.1", "node").replace("kubernetes.io/service-name: a", "a: a");
     bench.upsert(&orphan);
-    assert!(bench.core.complaints.has(&Topic::Orphans));
+    assert!(bench.core.diagnostic_log.has(&Topic::Orphans));
     bench.input(Input::Events(vec![Event::Delete(Kind::EndpointSlice, ObjectName::new("default", "a-x"))]));
-    assert!(!bench.core.complaints.has(&Topic::Orphans));
+    assert!(!bench.core.diagnostic_log.has(&Topic::Orphans));
 }
 
 const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: node}\n";
@@ -550,7 +551,7 @@ fn a_node_that_loses_its_address_opens_no_other() {
     ));
     let at = |text: &str| NodePortAddresses::Only(vec![text.parse().unwrap()]);
     let bases = |bench: &Bench| -> Vec<NodePortAddresses> {
-        bench.core.seats.iter().map(|seat| seat.base.as_ref().unwrap().node_ports.clone()).collect()
+        bench.core.engines.iter().map(|engine| engine.base.as_ref().unwrap().node_ports.clone()).collect()
     };
     assert_eq!(bases(&bench), [at("10.0.0.9"), at("fd00::9")]);
     for addresses in ["{type: InternalIP, address: 10.0.0.9}", "", "{type: Hostname, address: node}"] {

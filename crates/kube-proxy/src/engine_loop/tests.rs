@@ -4,7 +4,7 @@ use ferry_plane::mailbox::Mailbox;
 use ferry_plane::{CommitError, ObjectName};
 
 use super::*;
-use crate::flows::Shared;
+use crate::flows::FlowReports;
 use crate::flows::testing::Holds;
 
 /// A loop without input, and its reports.
@@ -18,7 +18,7 @@ fn quiet(now: Instant) -> (Loop, Reports) {
         mailbox: Mailbox::new().1,
         pulse: Arc::new(Pulse::new(now)),
         reports,
-        flows: Arc::new(Shared::default()).witness(Family::V4),
+        flows: Arc::new(FlowReports::default()).observer(Family::V4),
     };
     (Loop::new(setup, Box::new(Holds(Vec::new())), now), told)
 }
@@ -32,10 +32,10 @@ fn a_base_that_is_taken_later_is_healthy_then() {
         quarantined: vec![(UnitId::Base, Arc::new(CommitError::Refused(Vec::new())))],
         ..Outcome::default()
     };
-    alone.tell(Step::Sync, refused(), after(1));
-    alone.tell(Step::Tend, refused(), after(2));
+    alone.report(Step::Sync, refused(), after(1));
+    alone.report(Step::Tend, refused(), after(2));
     assert_eq!(alone.setup.pulse.waiting(after(9)), Some(Duration::from_secs(8)));
-    alone.tell(Step::Tend, Outcome::default(), after(10));
+    alone.report(Step::Tend, Outcome::default(), after(10));
     assert_eq!(alone.setup.pulse.waiting(after(11)), None);
 }
 
@@ -45,19 +45,19 @@ fn what_cannot_be_looked_after_is_unhealthy_until_it_can() {
     let start = Instant::now();
     let (mut alone, told) = quiet(start);
     let after = |seconds| start + Duration::from_secs(seconds);
-    alone.tell(Step::Sync, Outcome::default(), start);
-    alone.tell(Step::Tend, Outcome::default(), after(1));
+    alone.report(Step::Sync, Outcome::default(), start);
+    alone.report(Step::Tend, Outcome::default(), after(1));
     assert_eq!(alone.setup.pulse.waiting(after(2)), None);
-    alone.tell(Step::Tend, failed(RETRY), after(3));
-    alone.tell(Step::Tend, failed(RETRY), after(5));
+    alone.report(Step::Tend, failed(RETRY), after(3));
+    alone.report(Step::Tend, failed(RETRY), after(5));
     assert_eq!(alone.setup.pulse.waiting(after(7)), Some(Duration::from_secs(4)));
-    alone.tell(Step::Tend, Outcome::default(), after(8));
-    alone.tell(Step::Tend, Outcome::default(), after(9));
+    alone.report(Step::Tend, Outcome::default(), after(8));
+    alone.report(Step::Tend, Outcome::default(), after(9));
     assert_eq!(alone.setup.pulse.waiting(after(9)), None);
     let mut failures = Vec::new();
     for report in told.take() {
-        if let Report::Turn(turn) = report {
-            failures.push(turn.outcome.error.is_some());
+        if let Report::SyncPass(pass) = report {
+            failures.push(pass.outcome.error.is_some());
         }
     }
     assert_eq!(failures, [false, true, true, false], "and its recovery is told, once");
@@ -169,7 +169,7 @@ fn a_slow_turn_is_followed_by_a_pause() {
     }
     assert_eq!(pause_after(Duration::ZERO, 300), Duration::ZERO, "nobody wants a pause");
     assert_eq!(pause_after(Duration::from_secs(5), 300), Duration::from_secs(5));
-    // In a paced mode it is half as long at most: what comes meanwhile makes the next turn longer.
+    // In a paced mode it is half as long at most: what comes meanwhile makes the next pass longer.
     let mut agenda = Agenda::new(UNLIMITED, true, start);
     agenda.done(Step::Sync, &took(5_000), start);
     agenda.offered(start);

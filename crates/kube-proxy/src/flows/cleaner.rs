@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Family, Protocol};
-use ferry_kernel::conntrack::{AT_ONCE, Entry, Error, Socket};
+use ferry_kernel::conntrack::{DELETIONS_PER_SEND, Entry, Error, Socket};
 use ferry_kernel::memory;
 use ferry_model::{PerFamily, ReplyOwner};
 
@@ -15,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::matcher::{Matcher, need_local_addresses, protocols};
 use super::pace::Pace;
 use super::queue::Rules;
-use super::shared::Shared;
+use super::reports::FlowReports;
 use super::table::Table;
 use crate::metrics::Metrics;
 
@@ -29,7 +29,7 @@ const LARGE: usize = 2048;
 /// Deletes stale flows.
 #[derive(Debug)]
 pub struct Cleaner {
-    shared: Arc<Shared>,
+    reports: Arc<FlowReports>,
     metrics: Arc<Metrics>,
     /// names of devices whose addresses don't count as the node's
     own_devices: Vec<&'static str>,
@@ -39,7 +39,7 @@ pub struct Cleaner {
     /// until what the last one has removed is freed, which takes a grace period of RCU. After a failure it is opened anew
     socket: Option<Socket>,
     /// the error logged last, by family
-    said: PerFamily<Option<String>>,
+    logged: PerFamily<Option<String>>,
 }
 
 /// Why a pass did not come to its end.
@@ -55,8 +55,8 @@ enum Failure {
 }
 
 /// A pass over one family.
-struct Look<'a> {
-    shared: &'a Shared,
+struct CleanerPass<'a> {
+    reports: &'a FlowReports,
     family: Family,
     rules: Rules,
     replies: ReplyOwner,
@@ -81,19 +81,19 @@ impl Cleaner {
     /// A cleaner for these reports. The addresses of devices that a mode creates for itself don't count as the node's. `replies`:
     /// the sender of replies of translated flows in this mode.
     pub fn new(
-        shared: Arc<Shared>,
+        reports: Arc<FlowReports>,
         metrics: Arc<Metrics>,
         own_devices: Vec<&'static str>,
         replies: ReplyOwner,
     ) -> Self {
         let pace = Pace::new(Instant::now());
-        Self { shared, metrics, own_devices, replies, pace, socket: None, said: PerFamily::default() }
+        Self { reports, metrics, own_devices, replies, pace, socket: None, logged: PerFamily::default() }
     }
 
     /// Never ends.
     pub fn run(mut self) -> ! {
         loop {
-            for family in self.shared.wait(&self.pace) {
+            for family in self.reports.wait(&self.pace) {
                 self.pass(family);
             }
         }
@@ -101,12 +101,12 @@ impl Cleaner {
 
     fn pass(&mut self, family: Family) {
         let (start, work_before) = (Instant::now(), work_time());
-        let rules = self.shared.take(family, start);
+        let rules = self.reports.take(family, start);
         let frontends = rules.right.len();
         let mut deleted = 0;
         let result = self.socket.take().map_or_else(Socket::open, Ok).map_err(Failure::from).and_then(|mut table| {
-            let look = Look {
-                shared: &self.shared,
+            let pass = CleanerPass {
+                reports: &self.reports,
                 family,
                 rules,
                 replies: self.replies,
@@ -115,7 +115,7 @@ impl Cleaner {
                 table: &mut table,
                 deleted: &mut deleted,
             };
-            look.everywhere()?;
+            pass.run()?;
             self.socket = Some(table);
             Ok(())
         });
@@ -125,11 +125,11 @@ impl Cleaner {
         self.pace.spend(now, worked);
         match &result {
             Ok(()) => {
-                self.shared.done(family);
+                self.reports.done(family);
                 self.pace.passed(family);
             }
             Err(failure) => {
-                self.shared.failed(family, now);
+                self.reports.failed(family, now);
                 self.pace.failed(family, now, failure.is_hopeless());
             }
         }
@@ -142,28 +142,28 @@ impl Cleaner {
         if frontends.max(deleted) >= LARGE {
             memory::trim();
         }
-        self.say(family, result.err().filter(|failure| !matches!(failure, Failure::Doubt)));
+        self.log(family, result.err().filter(|failure| !matches!(failure, Failure::Doubt)));
     }
 
     /// Logs an error once, and its end.
-    fn say(&mut self, family: Family, failure: Option<Failure>) {
-        let said = self.said.of_mut(family);
+    fn log(&mut self, family: Family, failure: Option<Failure>) {
+        let logged = self.logged.of_mut(family);
         let error = failure.map(|failure| failure.to_string());
-        match (&error, &said) {
-            (Some(err), said) if said.as_ref() != Some(err) => {
+        match (&error, &logged) {
+            (Some(err), logged) if logged.as_ref() != Some(err) => {
                 tracing::error!(%family, err, "Deleting stale conntrack entries failed, retrying");
             }
             (None, Some(_)) => tracing::info!(%family, "Deleting stale conntrack entries succeeds again"),
-            _ => {} // said already, or nothing to say
+            _ => {} // logged already, or nothing to log
         }
-        *said = error;
+        *logged = error;
     }
 }
 
-// === impl Look ===
+// === impl CleanerPass ===
 
-impl Look<'_> {
-    fn everywhere(mut self) -> Result<(), Failure> {
+impl CleanerPass<'_> {
+    fn run(mut self) -> Result<(), Failure> {
         if need_local_addresses(&self.rules, self.replies) {
             self.local = self.table.local_addresses(self.own_devices).map_err(Failure::Addresses)?;
         }
@@ -193,7 +193,7 @@ impl Look<'_> {
     /// each portion is compared with the newest rules right before it is deleted.
     fn remove(&mut self, protocol: Protocol, mut matcher: Matcher, wrong: &[Entry]) -> Result<usize, Failure> {
         let mut removed = 0;
-        for portion in wrong.chunks(AT_ONCE) {
+        for portion in wrong.chunks(DELETIONS_PER_SEND) {
             if self.renew()? {
                 matcher = self.matcher(protocol);
             }
@@ -211,10 +211,10 @@ impl Look<'_> {
     /// Takes the newest rules; returns true if they differ. A flow may follow rules that were in force, but not reported yet,
     /// when the current ones were taken.
     fn renew(&mut self) -> Result<bool, Failure> {
-        if !self.shared.settle(self.family) {
+        if !self.reports.settle(self.family) {
             return Err(Failure::Doubt);
         }
-        let Some(newer) = self.shared.newer(self.family, &self.rules) else { return Ok(false) };
+        let Some(newer) = self.reports.newer(self.family, &self.rules) else { return Ok(false) };
         self.rules = newer;
         Ok(true)
     }

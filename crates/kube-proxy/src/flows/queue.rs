@@ -8,7 +8,7 @@ use ferry_model::state::{FrontendAddr, NodePortAddresses};
 use ferry_model::{FlowRule, RightFlows};
 
 /// Checks per frontend: one at once, one after [`AGAIN`], one after [`LATE`].
-const LOOKS: u8 = 3;
+const CHECKS: u8 = 3;
 /// Delay of the second check. A packet that traversed the old rules before the first check is entered by then, and an answer
 /// that was on its way has arrived.
 pub(super) const AGAIN: Duration = Duration::from_millis(300);
@@ -33,7 +33,7 @@ pub(super) struct Queue {
 struct Waiting {
     right: RightFlows,
     /// remaining checks, without the one under way
-    looks: u8,
+    checks: u8,
     /// time of the next check
     due: Instant,
     /// a check is under way
@@ -59,17 +59,17 @@ pub(super) struct Rules {
     revision: u64,
 }
 
-/// The rules of one turn. The rule of a frontend's present owner takes precedence over that of an owner that lost it.
+/// The rules of one sync pass. The rule of a frontend's present owner takes precedence over that of an owner that lost it.
 #[derive(Debug, Default)]
-pub(super) struct TurnRules {
+pub(super) struct SyncRules {
     by_frontend: BTreeMap<Key, FlowRule>,
     /// rules that served node ports on every local address were removed
     everywhere_before: bool,
 }
 
-// === impl TurnRules ===
+// === impl SyncRules ===
 
-impl TurnRules {
+impl SyncRules {
     pub(super) fn add(&mut self, rules: impl IntoIterator<Item = FlowRule>) {
         for rule in rules {
             match self.by_frontend.entry((rule.protocol, rule.at)) {
@@ -117,8 +117,8 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Queues the rules of a turn. One that isn't due only replaces a queued one. Returns true if any was due.
-    pub(super) fn offer(&mut self, rules: TurnRules, now: Instant) -> bool {
+    /// Queues the rules of a sync pass. One that isn't due only replaces a queued one. Returns true if any was due.
+    pub(super) fn offer(&mut self, rules: SyncRules, now: Instant) -> bool {
         let mut any_due = false;
         for (key, rule) in rules.by_frontend {
             any_due |= rule.due;
@@ -129,11 +129,12 @@ impl Queue {
                     waiting.right = rule.right;
                     waiting.left |= left;
                     if rule.due {
-                        (waiting.looks, waiting.due) = (LOOKS, now);
+                        (waiting.checks, waiting.due) = (CHECKS, now);
                     }
                 }
                 None if rule.due => {
-                    self.waiting.insert(key, Waiting { right: rule.right, looks: LOOKS, due: now, taken: false, left });
+                    self.waiting
+                        .insert(key, Waiting { right: rule.right, checks: CHECKS, due: now, taken: false, left });
                 }
                 None => continue,
             }
@@ -153,14 +154,14 @@ impl Queue {
 
     /// Time of the next check; `None` if no frontend is queued.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.waiting.values().filter(|waiting| waiting.looks > 0).map(|waiting| waiting.due).min()
+        self.waiting.values().filter(|waiting| waiting.checks > 0).map(|waiting| waiting.due).min()
     }
 
     /// Takes all frontends whose check is due. They stay queued until [`Self::done`] or [`Self::failed`], so that newer rules
     /// reach them.
     pub(super) fn take(&mut self, now: Instant) -> Rules {
-        for waiting in self.waiting.values_mut().filter(|waiting| waiting.looks > 0 && waiting.due <= now) {
-            waiting.looks -= 1;
+        for waiting in self.waiting.values_mut().filter(|waiting| waiting.checks > 0 && waiting.due <= now) {
+            waiting.checks -= 1;
             waiting.due = now + if waiting.is_first() { AGAIN } else { LATE };
             waiting.taken = true;
         }
@@ -176,7 +177,7 @@ impl Queue {
     pub(super) fn done(&mut self) {
         self.waiting.retain(|_, waiting| {
             waiting.taken = false;
-            waiting.looks > 0
+            waiting.checks > 0
         });
         // A start or a repair queues all frontends.
         self.waiting.shrink_to_fit();
@@ -186,7 +187,7 @@ impl Queue {
     pub(super) fn failed(&mut self, now: Instant) {
         for waiting in self.waiting.values_mut().filter(|waiting| waiting.taken) {
             waiting.taken = false;
-            waiting.looks = (waiting.looks + 1).min(LOOKS);
+            waiting.checks = (waiting.checks + 1).min(CHECKS);
             waiting.due = waiting.due.min(now);
         }
     }
@@ -216,7 +217,7 @@ impl Queue {
 impl Waiting {
     /// True if the first check is under way, or yet to come.
     fn is_first(&self) -> bool {
-        self.looks + 1 >= LOOKS
+        self.checks + 1 >= CHECKS
     }
 }
 
@@ -247,10 +248,10 @@ mod tests {
         FlowRule { protocol: Protocol::Udp, at, right, due }
     }
 
-    fn turn(rules: impl IntoIterator<Item = FlowRule>) -> TurnRules {
-        let mut turn = TurnRules::default();
-        turn.add(rules);
-        turn
+    fn sync_rules(rules: impl IntoIterator<Item = FlowRule>) -> SyncRules {
+        let mut all = SyncRules::default();
+        all.add(rules);
+        all
     }
 
     fn right_of(rules: &Rules) -> Vec<RightFlows> {
@@ -264,7 +265,7 @@ mod tests {
             let here = rule(VIP, right.clone(), false);
             for rules in [[gone.clone(), here.clone()], [here.clone(), gone.clone()]] {
                 let (mut queue, now) = (Queue::default(), Instant::now());
-                assert!(queue.offer(turn(rules), now), "what either asks for is asked for");
+                assert!(queue.offer(sync_rules(rules), now), "what either asks for is asked for");
                 assert_eq!(right_of(&queue.take(now)), std::slice::from_ref(&right));
             }
         }
@@ -273,32 +274,32 @@ mod tests {
     #[test]
     fn the_latest_rule_wins_over_turns() {
         let (mut queue, now) = (Queue::default(), Instant::now());
-        queue.offer(turn([rule(VIP, to(&[2]), true)]), now);
-        queue.offer(turn([rule(VIP, to(&[]), true)]), now);
+        queue.offer(sync_rules([rule(VIP, to(&[2]), true)]), now);
+        queue.offer(sync_rules([rule(VIP, to(&[]), true)]), now);
         assert_eq!(right_of(&queue.take(now)), [to(&[])]);
     }
 
     #[test]
     fn a_rule_that_is_not_due_only_replaces_one_that_waits() {
         let (mut queue, now) = (Queue::default(), Instant::now());
-        assert!(!queue.offer(turn([rule(VIP, to(&[1]), false)]), now));
+        assert!(!queue.offer(sync_rules([rule(VIP, to(&[1]), false)]), now));
         assert_eq!(queue.next(), None);
-        queue.offer(turn([rule(VIP, to(&[1]), true)]), now);
-        assert!(!queue.offer(turn([rule(VIP, to(&[1, 2]), false)]), now));
+        queue.offer(sync_rules([rule(VIP, to(&[1]), true)]), now);
+        assert!(!queue.offer(sync_rules([rule(VIP, to(&[1, 2]), false)]), now));
         assert_eq!(right_of(&queue.take(now)), [to(&[1, 2])]);
     }
 
     #[test]
     fn newer_rules_reach_a_look_that_is_under_way() {
         let (mut queue, now) = (Queue::default(), Instant::now());
-        queue.offer(turn([rule(VIP, to(&[1]), true)]), now);
+        queue.offer(sync_rules([rule(VIP, to(&[1]), true)]), now);
         let taken = queue.take(now);
         assert!(queue.newer(&taken).is_none());
-        queue.offer(turn([rule(FrontendAddr::NodePort(1), to(&[]), false)]), now);
+        queue.offer(sync_rules([rule(FrontendAddr::NodePort(1), to(&[]), false)]), now);
         assert!(queue.newer(&taken).is_none(), "nobody waits for this one");
-        queue.offer(turn([rule(FrontendAddr::NodePort(1), to(&[]), true)]), now);
+        queue.offer(sync_rules([rule(FrontendAddr::NodePort(1), to(&[]), true)]), now);
         assert_eq!(right_of(&queue.newer(&taken).unwrap()), [to(&[1])], "only those that were taken");
-        queue.offer(turn([rule(VIP, to(&[1, 2]), false)]), now);
+        queue.offer(sync_rules([rule(VIP, to(&[1, 2]), false)]), now);
         assert_eq!(right_of(&queue.newer(&taken).unwrap()), [to(&[1, 2])]);
         let only = NodePortAddresses::Only(Vec::new());
         queue.serve_node_ports(&only, false);
@@ -308,12 +309,12 @@ mod tests {
     #[test]
     fn each_is_looked_at_three_times() {
         let (mut queue, now) = (Queue::default(), Instant::now());
-        queue.offer(turn([rule(VIP, to(&[1]), true)]), now);
+        queue.offer(sync_rules([rule(VIP, to(&[1]), true)]), now);
         assert_eq!(queue.take(now).right.len(), 1);
         queue.done();
         assert_eq!(queue.next(), Some(now + AGAIN));
         assert_eq!(queue.take(now).right.len(), 0, "not yet");
-        queue.offer(turn([rule(VIP, to(&[1, 2]), false)]), now);
+        queue.offer(sync_rules([rule(VIP, to(&[1, 2]), false)]), now);
         let second = queue.take(now + AGAIN);
         assert_eq!(
             (right_of(&second), second.again.len()),
@@ -331,7 +332,7 @@ mod tests {
     #[test]
     fn a_look_that_failed_is_made_again() {
         let (mut queue, now) = (Queue::default(), Instant::now());
-        queue.offer(turn([rule(VIP, to(&[1]), true)]), now);
+        queue.offer(sync_rules([rule(VIP, to(&[1]), true)]), now);
         for _ in 0..3 {
             assert_eq!(queue.take(now).right.len(), 1);
             queue.failed(now);
@@ -350,24 +351,24 @@ mod tests {
     fn an_address_that_waits_stands_before_a_node_port_of_its_number() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         let at = |port| FrontendAddr::Vip(IpAddr::from([192, 0, 2, 1]), port);
-        queue.offer(turn([rule(FrontendAddr::NodePort(30053), to(&[1]), true)]), now);
+        queue.offer(sync_rules([rule(FrontendAddr::NodePort(30053), to(&[1]), true)]), now);
         let taken = queue.take(now);
-        queue.offer(turn([rule(at(30053), to(&[7]), true), rule(at(53), to(&[8]), true)]), now);
+        queue.offer(sync_rules([rule(at(30053), to(&[7]), true), rule(at(53), to(&[8]), true)]), now);
         let both = [to(&[7]), to(&[1])];
-        assert_eq!(right_of(&queue.newer(&taken).unwrap()), both, "it comes during a look");
+        assert_eq!(right_of(&queue.newer(&taken).unwrap()), both, "it comes during a check");
         queue.done();
         assert_eq!(queue.take(now).right.len(), 2);
         queue.done();
-        queue.offer(turn([rule(FrontendAddr::NodePort(30053), to(&[2]), true)]), now);
-        assert_eq!(right_of(&queue.take(now)), [to(&[7]), to(&[2])], "its next look is yet to come");
+        queue.offer(sync_rules([rule(FrontendAddr::NodePort(30053), to(&[2]), true)]), now);
+        assert_eq!(right_of(&queue.take(now)), [to(&[7]), to(&[2])], "its next check is yet to come");
     }
 
     #[test]
     fn a_rule_that_comes_during_a_look_is_looked_at_afterwards() {
         let (mut queue, now) = (Queue::default(), Instant::now());
-        queue.offer(turn([rule(VIP, to(&[1, 2]), true)]), now);
+        queue.offer(sync_rules([rule(VIP, to(&[1, 2]), true)]), now);
         queue.take(now);
-        queue.offer(turn([rule(VIP, to(&[1]), true)]), now);
+        queue.offer(sync_rules([rule(VIP, to(&[1]), true)]), now);
         queue.done();
         assert_eq!(queue.next(), Some(now));
         assert_eq!(right_of(&queue.take(now)), [to(&[1])]);

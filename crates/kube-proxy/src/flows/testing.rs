@@ -1,4 +1,4 @@
-//! An engine for tests that report the outcome of a turn.
+//! An engine for tests that report the outcome of a sync pass.
 
 use std::task::Waker;
 use std::time::Instant;

@@ -11,7 +11,7 @@ use ferry_kernel::iptables::{Backend, Failure, Table, Tool};
 use ferry_kernel::{nfacct, sysctl};
 use ferry_model::{NodePortSelection, Profile, Settings};
 use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
-use ferry_plane_iptables::{Counters, Features, Turn, backend, names};
+use ferry_plane_iptables::{Counters, Features, IptablesCommitLock, backend, names};
 use ipnet::IpNet;
 
 use super::{Engines, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, RuleDomain};
@@ -42,7 +42,7 @@ const ROUTE_LOCALNET: &str = "net.ipv4.conf.all.route_localnet";
 struct Shared {
     backend: Backend,
     features: Features,
-    turn: Turn,
+    commit_lock: IptablesCommitLock,
 }
 
 fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
@@ -65,7 +65,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         // Each family has tables of its own.
         lacks_mangle: false,
     };
-    let shared = Shared { backend: choice.backend, features, turn: Turn::default() };
+    let shared = Shared { backend: choice.backend, features, commit_lock: IptablesCommitLock::default() };
     let mut counters = Vec::new();
     let opened = families.iter().map(|family| {
         let own = Arc::new(Counters::default());
@@ -81,7 +81,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         Backend::Legacy => &[LEGACY],
     };
     if choice.backend == Backend::Nft && families.iter().any(|(_, opened)| opened.is_ok()) {
-        let (listen, failed) = (ferry_plane_iptables::listener(shared.turn)?, opening.threads.clone());
+        let (listen, failed) = (ferry_plane_iptables::listener(shared.commit_lock)?, opening.threads.clone());
         opening.threads.spawn(LISTENER, STACK_BYTES, move || {
             failed.fail(anyhow::Error::new(listen()).context("waiting for nf_tables notifications"));
         })?;
@@ -111,11 +111,11 @@ fn retire(
     }
     let tool = find(family, backend);
     let tool = tool.map_err(|error| RetireError::Failed(anyhow::Error::new(error).context(found)))?;
-    let engine = ferry_plane_iptables::engine(Features::default(), tool, Turn::default(), Arc::default());
+    let engine = ferry_plane_iptables::engine(Features::default(), tool, IptablesCommitLock::default(), Arc::default());
     SyncEngine::retire(Box::new(engine), served).map_err(|error| RetireError::Failed(anyhow::Error::msg(error)))
 }
 
-/// Upstream's proxy has the same names and makes all of them its own, so it leaves nothing of ours over.
+/// Upstream's proxy uses the same names and manages all of them, so nothing of ours is left over.
 fn remove_leftovers(family: Family) -> io::Result<Leftovers> {
     for backend in Backend::ALL {
         if backend::holds(backend, family)? {
@@ -133,7 +133,7 @@ impl Shared {
         let unusable = |failure| CommitError::Unusable(io::Error::other(failure));
         let tool = find(family, self.backend).map_err(unusable)?;
         let features = Features { lacks_mangle: lacks(&tool, Table::Mangle), ..self.features };
-        let mut engine = ferry_plane_iptables::engine(features, tool, self.turn.clone(), counters);
+        let mut engine = ferry_plane_iptables::engine(features, tool, self.commit_lock.clone(), counters);
         engine.kernel_mut().prepare()?;
         Ok(Box::new(engine))
     }

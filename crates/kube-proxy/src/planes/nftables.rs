@@ -6,7 +6,7 @@ use ferry_api::config::MODE_NFTABLES;
 use ferry_api::object::Family;
 use ferry_model::Profile;
 use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
-use ferry_plane_nftables::{CommitTurn, NftablesEngine, leftovers};
+use ferry_plane_nftables::{NftablesCommitLock, NftablesEngine, leftovers};
 
 use super::{Engines, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, RuleDomain};
 use crate::metrics::mode::{self, NftablesMetrics};
@@ -28,16 +28,16 @@ pub(super) const PLANE: Plane = Plane {
 const DOMAINS: &[RuleDomain] = &[RuleDomain { mode: MODE_NFTABLES, name: "nft table kube-proxy", retire }];
 
 fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
-    let turn = CommitTurn::default();
+    let commit_lock = NftablesCommitLock::default();
     let open = |family| -> Result<Box<dyn SyncEngine>, CommitError> {
-        let mut engine = engine(family, &turn)?;
+        let mut engine = engine(family, &commit_lock)?;
         // Missing kernel features are reported at the start.
         engine.kernel_mut().prepare()?;
         Ok(Box::new(engine))
     };
     let families: Vec<Opened> = opening.families.iter().map(|family| (*family, open(*family))).collect();
     if families.iter().any(|(_, opened)| opened.is_ok()) {
-        let (listen, failed) = (ferry_plane_nftables::listener(turn)?, opening.threads.clone());
+        let (listen, failed) = (ferry_plane_nftables::listener(commit_lock)?, opening.threads.clone());
         opening.threads.spawn(LISTENER, STACK_BYTES, move || {
             failed.fail(anyhow::Error::new(listen()).context("waiting for nf_tables notifications"));
         })?;
@@ -45,13 +45,13 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     Ok(Engines { families, metrics: Box::new(NftablesMetrics::register), domains: DOMAINS })
 }
 
-fn engine(family: Family, turn: &CommitTurn) -> Result<NftablesEngine, CommitError> {
-    ferry_plane_nftables::engine(family, turn.clone()).map_err(CommitError::Unusable)
+fn engine(family: Family, commit_lock: &NftablesCommitLock) -> Result<NftablesEngine, CommitError> {
+    ferry_plane_nftables::engine(family, commit_lock.clone()).map_err(CommitError::Unusable)
 }
 
 /// Removes the family's table with an engine that isn't prepared, so that it works on any machine.
 fn retire(family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
-    let engine = engine(family, &CommitTurn::default());
+    let engine = engine(family, &NftablesCommitLock::default());
     let result = engine.and_then(|engine| SyncEngine::retire(Box::new(engine), served));
     result.map_err(|error| match &error {
         // A missing subsystem holds no rules; without permission they may exist all the same.

@@ -17,18 +17,18 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::input::Input;
 
-/// Addresses often change several at a time.
+/// Delay after a notification, since addresses often change several at a time.
 const SETTLE: Duration = Duration::from_millis(20);
-/// Files open at once: two thousand listeners for health checks with all the connections that each may have.
+/// Maximum number of open files: two thousand listeners for health checks with all the connections that each may have.
 const OPEN_FILES: u64 = 65_536;
-/// Size of one reserve of open files; a quarter of the limit if that is low.
+/// One reserve of open files; a quarter of the limit where that is less.
 const RESERVE: u64 = 256;
 /// With a value other than 0, TCP packets outside of their connection's window count as valid.
 pub const TCP_BE_LIBERAL: &str = "net.netfilter.nf_conntrack_tcp_be_liberal";
-/// Pause before the next attempt to listen to changes of addresses.
+/// Pause before the next attempt to monitor addresses.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The host's name, as upstream makes a node name of it: trimmed, in lower case. `None` if nothing is left.
+/// The host's name as upstream derives a node name from it: trimmed, in lower case. `None` if nothing is left.
 pub fn host_name() -> Option<String> {
     let name = rustix::system::uname().nodename().to_string_lossy().trim().to_lowercase();
     (!name.is_empty()).then_some(name)

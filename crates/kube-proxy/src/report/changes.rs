@@ -7,7 +7,7 @@ use ferry_api::object::{AddressType, Family, Kind, KubeObject, ObjectName, Times
 use ferry_model::store::Event;
 
 use super::queue::Reports;
-use super::turns::{Report, unix_seconds};
+use super::reporter::{Report, unix_seconds};
 use crate::metrics::Metrics;
 
 /// Reports changes to the main thread, from the core.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use tokio::time::Instant;
 
 use super::queue::{GATHERING, Reports};
-use super::turns::{Report, Reporter, Turn};
+use super::reporter::{Report, Reporter, SyncPass};
 
 /// Received reports, and the reporter that turns them into metrics and log lines.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct Inbox {
     reports: Reports,
     reporter: Reporter,
     /// sync passes that are already in metrics and logs
-    turns: VecDeque<Box<Turn>>,
+    passes: VecDeque<Box<SyncPass>>,
     /// further reports are batched until then
     gathered: Instant,
 }
@@ -28,16 +28,16 @@ pub type SharedInbox = Rc<RefCell<Inbox>>;
 impl Inbox {
     /// An inbox of these reports. Needs the runtime's clock.
     pub fn new(reports: Reports, reporter: Reporter) -> Self {
-        Self { reports, reporter, turns: VecDeque::new(), gathered: Instant::now() }
+        Self { reports, reporter, passes: VecDeque::new(), gathered: Instant::now() }
     }
 
     /// Updates metrics and logs with all reports queued so far.
     pub fn catch_up(&mut self) {
         for report in self.reports.take() {
             match report {
-                Report::Turn(turn) => {
-                    self.reporter.turn(&turn);
-                    self.turns.push_back(turn);
+                Report::SyncPass(pass) => {
+                    self.reporter.sync_pass(&pass);
+                    self.passes.push_back(pass);
                 }
                 Report::Triggered { service, family, time } => self.reporter.triggered(service, family, time),
                 Report::Changed { services, slices } => self.reporter.changed(services, slices),
@@ -46,12 +46,12 @@ impl Inbox {
     }
 
     /// Waits for the next sync pass. Cancel-safe.
-    pub async fn turn(inbox: &RefCell<Self>) -> Box<Turn> {
+    pub async fn sync_pass(inbox: &RefCell<Self>) -> Box<SyncPass> {
         loop {
             let (reports, gathered) = {
                 let mut inbox = inbox.borrow_mut();
-                if let Some(turn) = inbox.turns.pop_front() {
-                    return turn;
+                if let Some(pass) = inbox.passes.pop_front() {
+                    return pass;
                 }
                 (inbox.reports.clone(), inbox.gathered)
             };

@@ -3,9 +3,9 @@
 mod changes;
 mod inbox;
 mod queue;
-mod turns;
+mod reporter;
 
 pub use changes::Changes;
 pub use inbox::{Inbox, SharedInbox};
 pub use queue::Reports;
-pub use turns::{Report, Reporter, Turn};
+pub use reporter::{Report, Reporter, SyncPass};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::turns::Report;
+use super::reporter::Report;
 
 /// Both ends of the queue.
 #[derive(Clone, Debug, Default)]
@@ -77,11 +77,11 @@ mod tests {
     use ferry_api::object::{Family, ObjectName, Timestamp};
     use ferry_plane::{CommitError, Outcome};
 
-    use super::super::turns::Turn;
+    use super::super::reporter::SyncPass;
     use super::*;
 
-    fn turn(outcome: Outcome) -> Report {
-        let turn = Turn {
+    fn sync_pass(outcome: Outcome) -> Report {
+        let pass = SyncPass {
             family: Family::V4,
             outcome,
             pending: 0,
@@ -89,7 +89,7 @@ mod tests {
             settled: true,
             ended: SystemTime::UNIX_EPOCH,
         };
-        Report::Turn(Box::new(turn))
+        Report::SyncPass(Box::new(pass))
     }
 
     fn small() -> Report {
@@ -128,7 +128,7 @@ mod tests {
             let reports = Reports::default();
             let gathered = Instant::now() + GATHERING;
             reports.send(small());
-            reports.send(turn(Outcome::default()));
+            reports.send(sync_pass(Outcome::default()));
             assert_eq!(waited(&reports, gathered).await, GATHERING);
             assert_eq!(reports.take().len(), 2);
         });
@@ -153,7 +153,7 @@ mod tests {
             let reports = Reports::default();
             let error = Some(Arc::new(CommitError::Busy(io::Error::other("lock"))));
             reports.send(small());
-            reports.send(turn(Outcome { error, ..Outcome::default() }));
+            reports.send(sync_pass(Outcome { error, ..Outcome::default() }));
             assert_eq!(waited(&reports, Instant::now() + GATHERING).await, Duration::ZERO);
             assert_eq!(reports.take().len(), 2, "in their order");
         });
@@ -171,11 +171,11 @@ mod tests {
             tokio::task::yield_now().await;
             reports.send(Report::Changed { services: 0, slices: 1 });
             sleep_until(Instant::now() + 5 * GATHERING).await;
-            reports.send(turn(Outcome::default()));
-            assert_eq!(reader.await.unwrap(), 5 * GATHERING, "only the turn wakes");
+            reports.send(sync_pass(Outcome::default()));
+            assert_eq!(reader.await.unwrap(), 5 * GATHERING, "only the pass wakes");
             let taken = reports.take();
             assert!(
-                matches!(taken[..], [Report::Changed { services: 1000, slices: 2001 }, Report::Turn(_)]),
+                matches!(taken[..], [Report::Changed { services: 1000, slices: 2001 }, Report::SyncPass(_)]),
                 "{taken:?}"
             );
         });

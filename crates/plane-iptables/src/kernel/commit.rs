@@ -82,7 +82,7 @@ impl IptablesKernel {
         };
         // Rules in these would be there twice, or be missing when they are to be deleted: another writer may have made the same
         // change.
-        if let Some(chain) = shared_chains(batch).find(|chain| known.suspects.stale_chains.contains(chain)) {
+        if let Some(chain) = shared_chains(batch).find(|chain| known.possible_drift.stale_chains.contains(chain)) {
             self.knowledge = Knowledge::Known(known);
             return Err(CommitError::Drifted { object: format!("{} {}", chain.table, chain.name) }.into());
         }
@@ -97,7 +97,7 @@ impl IptablesKernel {
             known.written(self.family(), batch, stuck);
             if edited && result.is_ok() {
                 // A foreign change may have shifted the positions: the rule that jumps there is left.
-                known.suspects.unreported.extend(stuck.iter().copied().map(IptKey::Chain));
+                known.possible_drift.unreported.extend(stuck.iter().copied().map(IptKey::Chain));
             }
         }
         let foreign_rules = written.in_force(batch).map(|(batch, _)| foreign_rules(batch));
@@ -193,7 +193,7 @@ fn in_force(
             None if script.outline().sections() == 1 => 0,
             None => return Written::Unknown,
         },
-        Failure::TimedOut { .. } | Failure::Killed { .. } | Failure::Garbage { .. } | Failure::Io { .. } => {
+        Failure::TimedOut { .. } | Failure::Killed { .. } | Failure::UnexpectedOutput { .. } | Failure::Io { .. } => {
             return Written::Unknown;
         }
     };

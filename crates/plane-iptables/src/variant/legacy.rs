@@ -13,20 +13,20 @@ use crate::mirror::Mirror;
 use crate::object::{ChainId, IptKey};
 use crate::read;
 use crate::sort::Found;
-use crate::watch::{Heard, LOOK, LegacyWatch, Turn};
+use crate::watch::{ChainChanges, IptablesCommitLock, LegacyWatch, SIZES_INTERVAL};
 
 /// One family's tables, with their last observed state.
 #[derive(Debug)]
 pub(super) struct Legacy {
-    turn: Turn,
+    commit_lock: IptablesCommitLock,
     watch: LegacyWatch,
 }
 
 // === impl Legacy ===
 
 impl Legacy {
-    pub(super) fn new(turn: Turn) -> Self {
-        Self { turn, watch: LegacyWatch::default() }
+    pub(super) fn new(commit_lock: IptablesCommitLock) -> Self {
+        Self { commit_lock, watch: LegacyWatch::default() }
     }
 }
 
@@ -35,9 +35,9 @@ impl Variant for Legacy {
         Ok(())
     }
 
-    fn changes(&mut self, family: Family) -> io::Result<Heard> {
-        self.watch.look(family)?;
-        Ok(Heard::default())
+    fn changes(&mut self, family: Family) -> io::Result<ChainChanges> {
+        self.watch.check(family)?;
+        Ok(ChainChanges::default())
     }
 
     fn due(&mut self, now: Instant) -> BTreeSet<Table> {
@@ -45,7 +45,7 @@ impl Variant for Legacy {
     }
 
     fn wake(&self, now: Instant) -> Option<Instant> {
-        Some(now + LOOK)
+        Some(now + SIZES_INTERVAL)
     }
 
     fn wake_by(&mut self, _: Family, _: &Waker) {}
@@ -78,14 +78,14 @@ impl Variant for Legacy {
 
     fn run(&mut self, _: usize, restore: &mut dyn FnMut() -> Restored) -> io::Result<Restored> {
         // Without the turn, a family would wait for the other's lock and report it as held by another program.
-        let _turn = self.turn.take();
+        let _guard = self.commit_lock.take();
         Ok(restore())
     }
 
     fn account(&mut self, family: Family, change: Option<&Change<'_>>) -> io::Result<()> {
         match change {
             Some(change) => self.watch.account(family, change.before, change.after, change.foreign_rules),
-            None => self.watch.look(family),
+            None => self.watch.check(family),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::names::Class;
 use crate::object::{ChainId, IptKey, IptObject, OwnedRulesKey};
 use crate::read;
 use crate::sort::{Found, Sorter};
-use crate::watch::{Heard, Turn};
+use crate::watch::{ChainChanges, IptablesCommitLock};
 
 /// Most chains that are read one by one; beyond that, reading the whole table is cheaper.
 const SINGLE_READS: usize = 16;
@@ -37,24 +37,24 @@ const HIDDEN: &str = "is incompatible";
 /// One family's tables; the listener is shared by the process.
 #[derive(Debug)]
 pub(super) struct Nft {
-    turn: Turn,
+    commit_lock: IptablesCommitLock,
 }
 
 // === impl Nft ===
 
 impl Nft {
-    pub(super) fn new(turn: Turn) -> Self {
-        Self { turn }
+    pub(super) fn new(commit_lock: IptablesCommitLock) -> Self {
+        Self { commit_lock }
     }
 }
 
 impl Variant for Nft {
     fn listen(&mut self) -> io::Result<()> {
-        self.turn.take().join()
+        self.commit_lock.take().join()
     }
 
-    fn changes(&mut self, family: Family) -> io::Result<Heard> {
-        self.turn.take().news(family)
+    fn changes(&mut self, family: Family) -> io::Result<ChainChanges> {
+        self.commit_lock.take().news(family)
     }
 
     /// None: the notifications name the chains.
@@ -67,7 +67,7 @@ impl Variant for Nft {
     }
 
     fn wake_by(&mut self, family: Family, waker: &Waker) {
-        self.turn.take().wake_by(family, waker);
+        self.commit_lock.take().wake_by(family, waker);
     }
 
     /// Returns none, since notifications name the chains.
@@ -81,7 +81,7 @@ impl Variant for Nft {
 
     fn tables(&self, tool: &Tool, wanted: &[Table]) -> Result<Found, Failure> {
         match saved(tool, wanted) {
-            Err(Failure::Garbage { text, .. }) if text.contains(HIDDEN) => singly(tool, wanted),
+            Err(Failure::UnexpectedOutput { text, .. }) if text.contains(HIDDEN) => singly(tool, wanted),
             Err(Failure::TimedOut { .. }) => singly(tool, wanted),
             found => found,
         }
@@ -125,7 +125,7 @@ impl Variant for Nft {
             Ok(_) => Some(outline.sections()),
             Err(failure) => line_of(failure).map(|line| outline.sections_before(line)),
         };
-        self.turn.take().around(lines, restore, committed)
+        self.commit_lock.take().around(lines, restore, committed)
     }
 
     /// Does nothing, since the generation distinguishes our changes from foreign ones.
@@ -178,7 +178,7 @@ fn list(tool: &Tool, sorter: &mut Sorter, chain: ChainId) -> Result<(), Failure>
         listed => drop(listed?),
     }
     sorter.end();
-    other.map_or(Ok(()), |other| Err(read::garbage(tool, other)))
+    other.map_or(Ok(()), |other| Err(read::unexpected(tool, other)))
 }
 
 /// Our rules in a chain that the tool can't print and that others use too. A shared chain of ours counts as empty: it is written

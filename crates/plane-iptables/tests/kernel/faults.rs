@@ -16,7 +16,7 @@ use ferry_model::{Action, Context, FrontendAddr, FrontendKind, PortState, Profil
 use ferry_plane::engine::Engine;
 use ferry_plane::{Applied, Batch, CommitError, Compile, Delta, Kernel, Object, Outcome, SyncEngine, Unit, UnitId};
 use ferry_plane_iptables::object::{ChainId, ChainRules, OwnedRulesKey, Owner};
-use ferry_plane_iptables::{Counters, IptObject, Iptables, IptablesEngine, IptablesKernel, Turn};
+use ferry_plane_iptables::{Counters, IptObject, Iptables, IptablesCommitLock, IptablesEngine, IptablesKernel};
 
 /// A timeout that is not reached.
 const LONG: Duration = Duration::from_secs(60);
@@ -359,7 +359,7 @@ fn bad(family: Family) -> (UnitId, Option<Arc<Unit>>) {
 }
 
 fn costs_its_own_service_only(machine: &Machine, what: Spoiling) {
-    let kernel = IptablesKernel::new(machine.tool(), Turn::default(), Arc::new(Counters::default()));
+    let kernel = IptablesKernel::new(machine.tool(), IptablesCommitLock::default(), Arc::new(Counters::default()));
     let iptables = Iptables::new(machine.family, FEATURES);
     let mut engine = Engine::new(Spoilt { iptables, what }, kernel);
     let now = Instant::now();

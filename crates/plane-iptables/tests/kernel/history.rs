@@ -62,7 +62,7 @@ fn step(
     step: &Step,
     now: Instant,
 ) {
-    if step.turn(world) {
+    if step.apply(world) {
         return engine.offer(world.delta());
     }
     match step {

@@ -10,7 +10,7 @@ use ferry_conformance::good;
 use ferry_conformance::states::everything;
 use ferry_kernel::iptables::{Backend, Table, legacy};
 use ferry_plane::{Kernel, Outcome, SyncEngine};
-use ferry_plane_iptables::{IptablesEngine, Turn};
+use ferry_plane_iptables::{IptablesCommitLock, IptablesEngine};
 
 /// Interval at which all tables are read.
 const MINUTE: Duration = Duration::from_secs(61);
@@ -42,7 +42,7 @@ fn counted(test: impl Fn(&Machine, &Wrapper, &dyn Fn() -> usize) + Send + Sync) 
 
 /// An engine after its first sync and its first check.
 fn started(machine: &Machine, now: Instant) -> IptablesEngine {
-    let mut engine = machine.engine_with(Turn::default());
+    let mut engine = machine.engine_with(IptablesCommitLock::default());
     engine.offer(everything(machine.family));
     good(engine.sync(now));
     assert_eq!(good(engine.tend(now)).repairs, 0);

@@ -13,7 +13,7 @@ use ferry_kernel::iptables::{Backend, Environment, Tool};
 use ferry_kernel::netns::Namespace;
 use ferry_kernel::nft::Socket;
 use ferry_plane::{Extent, Kernel, Object, SyncEngine};
-use ferry_plane_iptables::{Counters, Features, IptObject, IptablesEngine, IptablesKernel, Turn, engine};
+use ferry_plane_iptables::{Counters, Features, IptObject, IptablesCommitLock, IptablesEngine, IptablesKernel, engine};
 
 /// Features without counters, which need kernel support.
 pub(crate) const FEATURES: Features = Features {
@@ -73,21 +73,21 @@ impl Machine {
     }
 
     pub(crate) fn engine(&self) -> IptablesEngine {
-        self.engine_with(Turn::default())
+        self.engine_with(IptablesCommitLock::default())
     }
 
-    pub(crate) fn engine_with(&self, turn: Turn) -> IptablesEngine {
-        engine(FEATURES, self.tool(), turn, Arc::new(Counters::default()))
+    pub(crate) fn engine_with(&self, commit_lock: IptablesCommitLock) -> IptablesEngine {
+        engine(FEATURES, self.tool(), commit_lock, Arc::new(Counters::default()))
     }
 
     /// An engine with other features.
     pub(crate) fn engine_of(&self, features: Features) -> IptablesEngine {
-        engine(features, self.tool(), Turn::default(), Arc::new(Counters::default()))
+        engine(features, self.tool(), IptablesCommitLock::default(), Arc::new(Counters::default()))
     }
 
     /// All objects as read back, sorted.
     pub(crate) fn read_back(&self) -> Vec<IptObject> {
-        let mut kernel = IptablesKernel::new(self.tool(), Turn::default(), Arc::new(Counters::default()));
+        let mut kernel = IptablesKernel::new(self.tool(), IptablesCommitLock::default(), Arc::new(Counters::default()));
         let mut objects = kernel.read_back(&Extent::All).unwrap();
         objects.sort();
         objects

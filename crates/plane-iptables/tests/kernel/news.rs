@@ -12,13 +12,13 @@ use ferry_conformance::states::{everything, pool};
 use ferry_kernel::iptables::Backend;
 use ferry_kernel::netns::Namespace;
 use ferry_plane::{Delta, Kernel, SyncEngine, Unit};
-use ferry_plane_iptables::{IptablesEngine, Turn};
+use ferry_plane_iptables::{IptablesCommitLock, IptablesEngine};
 
 /// A timeout that is not reached.
 const LONG: Duration = Duration::from_secs(60);
 
-fn started(machine: &Machine, turn: Turn) -> IptablesEngine {
-    let mut engine = machine.engine_with(turn);
+fn started(machine: &Machine, commit_lock: IptablesCommitLock) -> IptablesEngine {
+    let mut engine = machine.engine_with(commit_lock);
     engine.offer(everything(machine.family));
     good(engine.sync(Instant::now()));
     engine
@@ -48,15 +48,15 @@ fn two_hundred_commits(backend: Backend) {
     Namespace::new()
         .expect("root and CAP_SYS_ADMIN are needed")
         .run(|| {
-            let turn = Turn::default();
+            let commit_lock = IptablesCommitLock::default();
             let namespace = ferry_kernel::netns::current().unwrap();
             std::thread::scope(|scope| {
                 for family in Family::ALL {
-                    let (turn, namespace) = (turn.clone(), &namespace);
+                    let (commit_lock, namespace) = (commit_lock.clone(), &namespace);
                     scope.spawn(move || {
                         namespace.enter().unwrap();
                         let machine = Machine::new(backend, family);
-                        let mut engine = started(&machine, turn);
+                        let mut engine = started(&machine, commit_lock);
                         for round in 0..200 {
                             engine.offer(change(family, round));
                             good(engine.sync(Instant::now()));
@@ -85,7 +85,7 @@ fn our_own_commits_are_no_news_in_legacy() {
 #[test]
 fn what_others_do_while_a_run_is_under_way_is_noticed() {
     with_wrapper("-restore", LONG, |machine, wrapper| {
-        let mut engine = started(machine, Turn::default());
+        let mut engine = started(machine, IptablesCommitLock::default());
         let tool = machine.program("");
         let own = machine.folder().join("theirs");
         for (before, after) in [(true, false), (false, true)] {
@@ -116,7 +116,7 @@ fn what_others_do_while_a_run_is_under_way_is_noticed() {
 #[test]
 fn no_damage_is_forgotten_over_other_damage() {
     inside(|machine| {
-        let mut engine = started(machine, Turn::default());
+        let mut engine = started(machine, IptablesCommitLock::default());
         let mut now = Instant::now();
         for round in 0..24_u8 {
             let table = if round % 3 == 0 { "filter" } else { "nat" };
@@ -139,7 +139,7 @@ fn no_damage_is_forgotten_over_other_damage() {
 #[test]
 fn others_who_keep_writing_elsewhere_keep_nobody_waiting() {
     inside(|machine| {
-        let mut engine = started(machine, Turn::default());
+        let mut engine = started(machine, IptablesCommitLock::default());
         let namespace = ferry_kernel::netns::current().unwrap();
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -11,14 +11,14 @@ use ferry_kernel::nfacct;
 use ferry_lab::iptables::{create_counters, left_by_upstream};
 use ferry_model::FrontendAddr;
 use ferry_plane::{Delta, Served, SyncEngine, Unit};
-use ferry_plane_iptables::{Features, IptablesEngine, Turn, in_use, names};
+use ferry_plane_iptables::{Features, IptablesCommitLock, IptablesEngine, in_use, names};
 
 use crate::machine::{FEATURES, Machine, assert_same, inside, on, settle, wanted};
 use ferry_conformance::good;
 use ferry_conformance::states::{self, everything, pool};
 
 fn started(machine: &Machine) -> IptablesEngine {
-    let mut engine = machine.engine_with(Turn::default());
+    let mut engine = machine.engine_with(IptablesCommitLock::default());
     engine.offer(everything(machine.family));
     good(engine.sync(Instant::now()));
     engine

@@ -65,9 +65,9 @@ pub struct Engine<C: Compile, K> {
     ahead: bool,
     /// largest number of new units in one commit of a first load
     portion: usize,
-    /// units set apart for want of resources since the last success of this turn
+    /// units set apart for want of resources since the last success of this pass
     starved: usize,
-    /// turns that failed in a row
+    /// passes that failed in a row
     failures: u32,
 }
 
@@ -98,7 +98,7 @@ enum Purpose {
     Conflict,
 }
 
-/// Waits after a failed turn: first, longest, and the one while the mode can't be used.
+/// Waits after a failed pass: first, longest, and the one while the mode can't be used.
 const RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
 const UNUSABLE_RETRY: Duration = Duration::from_secs(10);
@@ -160,10 +160,10 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         objects
     }
 
-    // --- turns
+    // --- sync passes
 
     /// Runs one pass and returns its outcome.
-    fn turn(
+    fn pass(
         &mut self,
         now: Instant,
         work: impl FnOnce(&mut Self, &Arc<Context>, &mut Outcome) -> Result<(), CommitError>,
@@ -253,11 +253,11 @@ where
     }
 
     fn sync(&mut self, now: Instant) -> Outcome {
-        self.turn(now, |engine, context, outcome| engine.sync_pending(context, now, outcome))
+        self.pass(now, |engine, context, outcome| engine.sync_pending(context, now, outcome))
     }
 
     fn repair(&mut self, now: Instant) -> Outcome {
-        self.turn(now, |engine, context, outcome| {
+        self.pass(now, |engine, context, outcome| {
             engine.candidates.check(Extent::All, now);
             if engine.contested_keys.holds(&None, now) {
                 // Nothing is compared now, but what is pending is ours.
@@ -268,7 +268,7 @@ where
     }
 
     fn tend(&mut self, now: Instant) -> Outcome {
-        self.turn(now, |engine, context, outcome| {
+        self.pass(now, |engine, context, outcome| {
             if engine.stage != Stage::Adopted {
                 return engine.sync_pending(context, now, outcome);
             }

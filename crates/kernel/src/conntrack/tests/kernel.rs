@@ -134,7 +134,7 @@ fn a_small_table_is_read_without_a_dump() {
 #[test]
 fn only_the_given_entries_are_deleted() {
     isolated(|| {
-        let mut endings = Endings::open().unwrap();
+        let mut monitor = DestroyMonitor::open().unwrap();
         create(samples(), LONG).unwrap();
         let mut socket = Socket::open().unwrap();
         let found = listed(&mut socket, &all(Family::V4, UDP));
@@ -142,12 +142,12 @@ fn only_the_given_entries_are_deleted() {
         let deletion = socket.delete(these);
         assert_eq!((deletion.deleted, deletion.gone), (2, 0));
         assert!(deletion.error.is_none());
-        assert_eq!(plain(&endings.read().unwrap()), plain(these));
+        assert_eq!(plain(&monitor.read().unwrap()), plain(these));
         assert_eq!(listed(&mut socket, &all(Family::V4, UDP)), those);
         let deletion = socket.delete(&found);
         assert_eq!((deletion.deleted, deletion.gone), (those.len(), 2), "entries that have ended are no error");
         assert!(deletion.error.is_none());
-        assert_eq!(plain(&endings.read().unwrap()), plain(those));
+        assert_eq!(plain(&monitor.read().unwrap()), plain(those));
         assert_eq!(listed(&mut socket, &all(Family::V4, TCP)).len(), 4);
         assert_eq!(listed(&mut socket, &all(Family::V6, UDP)).len(), 3);
         assert_eq!(socket.delete(&[]).deleted, 0);

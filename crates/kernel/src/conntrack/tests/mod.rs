@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ferry_family::Family;
 
-use super::testing::{Endings, create};
+use super::testing::{DestroyMonitor, create};
 use super::*;
 use crate::netns::Namespace;
 

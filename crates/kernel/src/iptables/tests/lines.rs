@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read};
 use super::*;
 
 /// The lines, in debug format.
-fn read(text: &[u8]) -> (Vec<String>, Result<(), Garbage>) {
+fn read(text: &[u8]) -> (Vec<String>, Result<(), UnexpectedOutput>) {
     let mut lines = Vec::new();
     let result = read_lines(text, &mut |line| lines.push(format!("{line:?}")));
     (lines, result)
@@ -59,9 +59,9 @@ fn unexpected_lines_are_reported() {
         (b"\xff\n", 1, "\u{fffd}"),
     ];
     for (text, line, shown) in cases {
-        assert_eq!(read(text).1, Err(Garbage { line, text: shown.to_owned() }));
+        assert_eq!(read(text).1, Err(UnexpectedOutput { line, text: shown.to_owned() }));
     }
-    let long = Garbage::clone(&read("é".repeat(300).as_bytes()).1.unwrap_err());
+    let long = UnexpectedOutput::clone(&read("é".repeat(300).as_bytes()).1.unwrap_err());
     assert_eq!(long.text, "é".repeat(100));
     assert_eq!(long.to_string(), format!("line 1: {}", "é".repeat(100)));
 }
@@ -89,5 +89,5 @@ fn an_error_of_the_reader_is_returned() {
         }
     }
     let read = BufReader::new(b"*nat\n".chain(Broken));
-    assert_eq!(read_lines(read, &mut |_| {}), Err(Garbage { line: 2, text: "the pipe broke".to_owned() }));
+    assert_eq!(read_lines(read, &mut |_| {}), Err(UnexpectedOutput { line: 2, text: "the pipe broke".to_owned() }));
 }

@@ -255,7 +255,7 @@ fn rules_that_only_nft_can_show_are_a_failure() {
         let rules = "table ip nat { chain ONE { meta hour > \"05:00\" accept; }; chain TWO { accept; }; }";
         assert!(Command::new("nft").arg(rules).status().unwrap().success());
         let saved = tool.save(Table::Nat, &mut |_| {}).unwrap_err();
-        assert!(matches!(&saved, Failure::Garbage { text, .. } if text.contains("incompatible")), "{saved:?}");
+        assert!(matches!(&saved, Failure::UnexpectedOutput { text, .. } if text.contains("incompatible")), "{saved:?}");
         let listed = tool.list(Table::Nat, name("ONE"), &mut |_| {}).unwrap_err();
         assert!(matches!(&listed, Failure::Refused { text, .. } if text.contains("incompatible")), "{listed:?}");
         assert!(tool.list(Table::Nat, name("TWO"), &mut |_| {}).unwrap());
@@ -441,7 +441,7 @@ fn old_versions_are_refused() {
         assert!(message.contains(&format!("{needs} or later is required")), "{message}");
     }
     for version in ["", "1.8.9", "v1.x (legacy)", "v1.8.9 (quantum)"] {
-        assert!(matches!(find(version, None), Err(Failure::Garbage { .. })), "{version}");
+        assert!(matches!(find(version, None), Err(Failure::UnexpectedOutput { .. })), "{version}");
     }
 }
 
@@ -580,7 +580,7 @@ fn unexpected_output_is_reported() {
     ] {
         let tool = folder.tool(Backend::Nft, text);
         match tool.save(Table::Nat, &mut |_| {}).unwrap_err() {
-            Failure::Garbage { tool, line: at, text: shown } => {
+            Failure::UnexpectedOutput { tool, line: at, text: shown } => {
                 assert_eq!((tool.as_str(), at), ("iptables-save", line), "{text}: {shown}");
                 assert!(!shown.contains('\0'));
             }

@@ -9,7 +9,7 @@ use ferry_model::state::{
 };
 use ferry_plane::{Acknowledged, CommitError, Outcome, Unit, UnitId};
 
-use super::super::shared::Witness;
+use super::super::reports::FlowObserver;
 use super::super::testing::Holds;
 use super::*;
 
@@ -82,10 +82,10 @@ fn unit(endpoints: &[u8]) -> Arc<Unit> {
     }))
 }
 
-fn turn(witness: &mut Witness, before: &[u8], after: &[u8]) {
+fn sync(observer: &mut FlowObserver, before: &[u8], after: &[u8]) {
     let acked = Acknowledged { id: UnitId::Base, before: Some(unit(before)), after: Some(unit(after)) };
-    witness.begin();
-    witness.end(&Outcome { acked: vec![acked], ..Outcome::default() }, &Holds(Vec::new()));
+    observer.begin();
+    observer.end(&Outcome { acked: vec![acked], ..Outcome::default() }, &Holds(Vec::new()));
 }
 
 fn entry(client: u16, endpoint: u8) -> Entry {
@@ -102,11 +102,11 @@ fn entry(client: u16, endpoint: u8) -> Entry {
 }
 
 /// A pass over what is due, as the thread makes it.
-fn pass(shared: &Shared, table: &mut Fake<'_>) -> (Result<(), Failure>, usize) {
-    let rules = shared.take(Family::V4, Instant::now());
+fn pass(reports: &FlowReports, table: &mut Fake<'_>) -> (Result<(), Failure>, usize) {
+    let rules = reports.take(Family::V4, Instant::now());
     let mut deleted = 0;
-    let look = Look {
-        shared,
+    let pass = CleanerPass {
+        reports,
         family: Family::V4,
         rules,
         replies: ReplyOwner::Endpoint,
@@ -115,15 +115,15 @@ fn pass(shared: &Shared, table: &mut Fake<'_>) -> (Result<(), Failure>, usize) {
         table,
         deleted: &mut deleted,
     };
-    (look.everywhere(), deleted)
+    (pass.run(), deleted)
 }
 
 #[test]
 fn flows_to_an_endpoint_that_is_gone_are_removed() {
-    let shared = Arc::new(Shared::default());
-    turn(&mut shared.witness(Family::V4), &[1, 2], &[1]);
+    let reports = Arc::new(FlowReports::default());
+    sync(&mut reports.observer(Family::V4), &[1, 2], &[1]);
     let mut table = Fake { entries: vec![entry(1, 1), entry(2, 2), entry(3, 2)], ..Fake::default() };
-    let (result, deleted) = pass(&shared, &mut table);
+    let (result, deleted) = pass(&reports, &mut table);
     assert!(result.is_ok());
     assert_eq!((deleted, table.dumps), (2, 1));
     assert_eq!(table.left(), [entry(1, 1)]);
@@ -132,13 +132,13 @@ fn flows_to_an_endpoint_that_is_gone_are_removed() {
 /// An endpoint comes, and a client gets it, after the rules were taken and before the list.
 #[test]
 fn a_flow_to_an_endpoint_that_came_meanwhile_stays() {
-    let shared = Arc::new(Shared::default());
-    let mut witness = shared.witness(Family::V4);
-    turn(&mut witness, &[1, 2], &[1]);
-    let came = move || turn(&mut witness, &[1], &[1, 3]);
+    let reports = Arc::new(FlowReports::default());
+    let mut observer = reports.observer(Family::V4);
+    sync(&mut observer, &[1, 2], &[1]);
+    let came = move || sync(&mut observer, &[1], &[1, 3]);
     let entries = vec![entry(1, 1), entry(2, 2), entry(3, 3)];
     let mut table = Fake { entries, after_dump: Some(Box::new(came)), ..Fake::default() };
-    let (result, deleted) = pass(&shared, &mut table);
+    let (result, deleted) = pass(&reports, &mut table);
     assert!(result.is_ok());
     assert_eq!(deleted, 1);
     assert_eq!(table.left(), [entry(1, 1), entry(3, 3)]);
@@ -147,32 +147,32 @@ fn a_flow_to_an_endpoint_that_came_meanwhile_stays() {
 /// Many take a while.
 #[test]
 fn flows_to_an_endpoint_that_returns_while_they_are_removed_stay() {
-    let shared = Arc::new(Shared::default());
-    let mut witness = shared.witness(Family::V4);
-    turn(&mut witness, &[1, 2], &[1]);
-    let returned = move || turn(&mut witness, &[1], &[1, 2]);
-    let many = u16::try_from(3 * AT_ONCE).unwrap();
+    let reports = Arc::new(FlowReports::default());
+    let mut observer = reports.observer(Family::V4);
+    sync(&mut observer, &[1, 2], &[1]);
+    let returned = move || sync(&mut observer, &[1], &[1, 2]);
+    let many = u16::try_from(3 * DELETIONS_PER_SEND).unwrap();
     let entries = (0..many).map(|n| entry(n, 2)).collect();
     let mut table = Fake { entries, after_deletion: Some(Box::new(returned)), ..Fake::default() };
-    let (result, deleted) = pass(&shared, &mut table);
+    let (result, deleted) = pass(&reports, &mut table);
     assert!(result.is_ok());
-    assert_eq!((deleted, table.left().len()), (AT_ONCE, 2 * AT_ONCE));
+    assert_eq!((deleted, table.left().len()), (DELETIONS_PER_SEND, 2 * DELETIONS_PER_SEND));
 }
 
 /// The same with a pass that has committed, but not reported yet.
 #[test]
 fn a_turn_that_has_not_told_yet_is_waited_for() {
-    let shared = Arc::new(Shared::default());
-    let mut witness = shared.witness(Family::V4);
-    turn(&mut witness, &[1, 2], &[1]);
-    witness.begin();
+    let reports = Arc::new(FlowReports::default());
+    let mut observer = reports.observer(Family::V4);
+    sync(&mut observer, &[1, 2], &[1]);
+    observer.begin();
     let telling = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(50));
         let acked = Acknowledged { id: UnitId::Base, before: Some(unit(&[1])), after: Some(unit(&[1, 3])) };
-        witness.end(&Outcome { acked: vec![acked], ..Outcome::default() }, &Holds(Vec::new()));
+        observer.end(&Outcome { acked: vec![acked], ..Outcome::default() }, &Holds(Vec::new()));
     });
     let mut table = Fake { entries: vec![entry(2, 2), entry(3, 3)], ..Fake::default() };
-    let (result, deleted) = pass(&shared, &mut table);
+    let (result, deleted) = pass(&reports, &mut table);
     telling.join().unwrap();
     assert!(result.is_ok());
     assert_eq!(deleted, 1);
@@ -181,28 +181,28 @@ fn a_turn_that_has_not_told_yet_is_waited_for() {
 
 #[test]
 fn nothing_is_removed_while_it_is_uncertain_what_is_in_force() {
-    let shared = Arc::new(Shared::default());
-    let mut witness = shared.witness(Family::V4);
-    turn(&mut witness, &[1, 2], &[1]);
+    let reports = Arc::new(FlowReports::default());
+    let mut observer = reports.observer(Family::V4);
+    sync(&mut observer, &[1, 2], &[1]);
     let failed = move || {
         let error = Some(Arc::new(CommitError::Busy(io::ErrorKind::WouldBlock.into())));
-        witness.begin();
-        witness.end(&Outcome { error, ..Outcome::default() }, &Holds(Vec::new()));
+        observer.begin();
+        observer.end(&Outcome { error, ..Outcome::default() }, &Holds(Vec::new()));
     };
     let entries = vec![entry(2, 2)];
     let mut table = Fake { entries: entries.clone(), after_dump: Some(Box::new(failed)), ..Fake::default() };
-    let (result, deleted) = pass(&shared, &mut table);
+    let (result, deleted) = pass(&reports, &mut table);
     assert!(matches!(result, Err(Failure::Doubt)));
     assert_eq!((deleted, &table.left()), (0, &entries));
 }
 
 #[test]
 fn more_than_fit_take_several_lists() {
-    let shared = Arc::new(Shared::default());
-    turn(&mut shared.witness(Family::V4), &[1, 2], &[1]);
+    let reports = Arc::new(FlowReports::default());
+    sync(&mut reports.observer(Family::V4), &[1, 2], &[1]);
     let many = 3 * u16::try_from(MOST).unwrap();
     let mut table = Fake { entries: (0..many).map(|n| entry(n, 2)).chain([entry(1, 1)]).collect(), ..Fake::default() };
-    let (result, deleted) = pass(&shared, &mut table);
+    let (result, deleted) = pass(&reports, &mut table);
     assert!(result.is_ok());
     assert_eq!((deleted, table.dumps), (usize::from(many), 3));
     assert_eq!(table.left(), [entry(1, 1)]);
@@ -210,14 +210,14 @@ fn more_than_fit_take_several_lists() {
 
 #[test]
 fn what_an_interrupted_list_brought_is_removed_and_the_list_made_again() {
-    let shared = Arc::new(Shared::default());
-    turn(&mut shared.witness(Family::V4), &[1, 2], &[1]);
+    let reports = Arc::new(FlowReports::default());
+    sync(&mut reports.observer(Family::V4), &[1, 2], &[1]);
     let mut table = Fake { entries: vec![entry(2, 2)], interrupted: true, ..Fake::default() };
-    let (result, deleted) = pass(&shared, &mut table);
+    let (result, deleted) = pass(&reports, &mut table);
     assert!(matches!(result, Err(Failure::Table(Error::Interrupted(_)))));
     assert_eq!((deleted, table.left().len()), (1, 0));
-    shared.failed(Family::V4, Instant::now());
-    let (result, _) = pass(&shared, &mut table);
+    reports.failed(Family::V4, Instant::now());
+    let (result, _) = pass(&reports, &mut table);
     assert!(result.is_ok());
     assert_eq!(table.dumps, 2);
 }
@@ -227,12 +227,12 @@ fn an_error_is_said_once_until_it_changes() {
     let mut cleaner = Cleaner::new(Arc::default(), Arc::new(Metrics::new().unwrap()), Vec::new(), ReplyOwner::Endpoint);
     let mut says = |error: Option<i32>| {
         let failure = error.map(|number| Failure::Table(io::Error::from_raw_os_error(number).into()));
-        crate::logging::logged(4, || cleaner.say(Family::V4, failure))
+        crate::logging::logged(4, || cleaner.log(Family::V4, failure))
     };
     assert_eq!(says(None), "");
     assert!(says(Some(1)).contains("Operation not permitted"));
     assert_eq!(says(Some(1)), "");
     assert!(says(Some(105)).contains("buffer space"));
-    assert!(says(None).contains("works again"));
+    assert!(says(None).contains("succeeds again"));
     assert_eq!(says(None), "");
 }

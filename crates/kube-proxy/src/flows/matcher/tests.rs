@@ -1,7 +1,7 @@
 use ferry_kernel::conntrack::Tuple;
 use ferry_model::FlowRule;
 
-use super::super::queue::{AGAIN, Queue, TurnRules};
+use super::super::queue::{AGAIN, Queue, SyncRules};
 use super::*;
 
 fn address(text: &str) -> SocketAddr {
@@ -46,8 +46,8 @@ fn vip(text: &str) -> FrontendAddr {
 }
 
 fn rules(node_ports: &NodePortAddresses, rules: &[(Protocol, FrontendAddr, RightFlows)]) -> Rules {
-    let mut turn = TurnRules::default();
-    turn.add(rules.iter().map(|(protocol, at, right)| FlowRule {
+    let mut sync = SyncRules::default();
+    sync.add(rules.iter().map(|(protocol, at, right)| FlowRule {
         protocol: *protocol,
         at: *at,
         right: right.clone(),
@@ -55,7 +55,7 @@ fn rules(node_ports: &NodePortAddresses, rules: &[(Protocol, FrontendAddr, Right
     }));
     let (mut queue, now) = (Queue::default(), std::time::Instant::now());
     queue.serve_node_ports(node_ports, false);
-    queue.offer(turn, now);
+    queue.offer(sync, now);
     queue.take(now);
     queue.done();
     queue.take(now + AGAIN)
@@ -135,9 +135,9 @@ fn an_address_with_the_number_of_a_node_port_decides() {
 
 #[test]
 fn an_answer_that_may_be_on_its_way_is_waited_for_once() {
-    let (mut queue, now, mut turn) = (Queue::default(), std::time::Instant::now(), TurnRules::default());
-    turn.add([FlowRule { protocol: Protocol::Udp, at: vip("10.96.0.1:53"), right: to(&["10.1.0.1:53"]), due: true }]);
-    queue.offer(turn, now);
+    let (mut queue, now, mut sync) = (Queue::default(), std::time::Instant::now(), SyncRules::default());
+    sync.add([FlowRule { protocol: Protocol::Udp, at: vip("10.96.0.1:53"), right: to(&["10.1.0.1:53"]), due: true }]);
+    queue.offer(sync, now);
     let asked = udp("10.96.0.1:53", "10.1.0.2:53");
     let answered = Entry { status: Status::SEEN_REPLY, ..asked };
     let untranslated = udp("10.96.0.1:53", "10.96.0.1:53");
@@ -278,12 +278,12 @@ fn node_ports_leave_the_local_addresses_that_are_not_listed() {
         for (node_ports, leaves) in
             [(NodePortAddresses::Only(local[..1].to_vec()), protocol == Protocol::Udp), (NodePortAddresses::All, false)]
         {
-            let mut turn = TurnRules::default();
-            turn.add([FlowRule { protocol, at: FrontendAddr::NodePort(30053), right: right.clone(), due: true }]);
-            turn.leave_addresses();
+            let mut sync = SyncRules::default();
+            sync.add([FlowRule { protocol, at: FrontendAddr::NodePort(30053), right: right.clone(), due: true }]);
+            sync.leave_addresses();
             let (mut queue, now) = (Queue::default(), std::time::Instant::now());
             queue.serve_node_ports(&node_ports, false);
-            queue.offer(turn, now);
+            queue.offer(sync, now);
             queue.take(now);
             queue.done();
             let rules = queue.take(now + AGAIN);

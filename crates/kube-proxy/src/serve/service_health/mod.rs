@@ -21,7 +21,7 @@ use self::book::{Book, Plan};
 use self::listeners::{Failure, Listeners};
 use super::http::{Answer, RETRY, Routes};
 use crate::health::Pulses;
-use crate::report::Turn;
+use crate::report::SyncPass;
 
 pub use self::events::{HealthCheckReports, HealthEvents};
 
@@ -62,8 +62,8 @@ impl ServiceHealth {
     }
 
     /// Updates the servers after a sync pass.
-    pub async fn turn(&mut self, turn: &Turn) {
-        let changed = self.book.borrow_mut().acknowledged(turn.family, &turn.outcome.acked);
+    pub async fn sync_pass(&mut self, pass: &SyncPass) {
+        let changed = self.book.borrow_mut().acknowledged(pass.family, &pass.outcome.acked);
         if changed {
             let plan = self.book.borrow().plan();
             self.tell_contested(&plan);

@@ -43,7 +43,9 @@ impl Bench {
     async fn acknowledged(&mut self, acked: Vec<Acknowledged>) {
         let outcome = Outcome { acked, ..Outcome::default() };
         let ended = SystemTime::UNIX_EPOCH;
-        self.health.turn(&Turn { family: Family::V4, outcome, pending: 0, synced: true, settled: false, ended }).await;
+        self.health
+            .sync_pass(&SyncPass { family: Family::V4, outcome, pending: 0, synced: true, settled: false, ended })
+            .await;
     }
 
     async fn base(&mut self, addresses: &[IpAddr]) {

@@ -33,11 +33,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Time without a write after which a file open for writing counts as complete.
 const LONG_PAUSE: Duration = Duration::from_secs(1);
 /// Interval of checking the path for another directory, and links for other targets.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of looking for a missing directory.
 const SEARCH: Duration = Duration::from_millis(100);
 /// Extension of that interval per link, so that checking many links takes less than 0.1 % of the time.
-const LOOK_PER_LINK: Duration = Duration::from_millis(2);
+const CHECK_PER_LINK: Duration = Duration::from_millis(2);
 /// Events per batch during the initial read.
 const CHUNK: usize = 1024;
 
@@ -51,7 +51,7 @@ pub struct Directory {
     files: BTreeMap<FileName, Seen>,
     open: BTreeMap<FileName, Open>,
     /// time of the next check of links and of the directory itself
-    look: Instant,
+    next_check: Instant,
     /// it has been logged that the directory is missing
     missing: bool,
 }
@@ -78,7 +78,7 @@ struct Open {
 
 /// Files to read in one pass.
 #[derive(Debug, Default)]
-struct Look {
+struct ReadSet {
     files: BTreeMap<FileName, Trust>,
     all: bool,
 }
@@ -110,7 +110,7 @@ impl Directory {
             catalog: Catalog::default(),
             files: BTreeMap::new(),
             open: BTreeMap::new(),
-            look: Instant::now() + LOOK,
+            next_check: Instant::now() + CHECK_INTERVAL,
             missing: false,
         })
     }
@@ -176,17 +176,17 @@ impl Directory {
 
     /// The same with a time limit.
     fn changes_within(&mut self, limit: Duration) -> Vec<Event> {
-        let mut look = self.wait(self.patience().min(limit));
+        let mut reads = self.wait(self.patience().min(limit));
         let now = Instant::now();
-        self.add_open(now, &mut look);
-        self.check(now, &mut look);
+        self.add_open(now, &mut reads);
+        self.check(now, &mut reads);
         let mut changes = Changes::default();
-        self.refresh_all(look, &mut changes);
+        self.refresh_all(reads, &mut changes);
         changes.take()
     }
 
-    fn wait(&mut self, patience: Duration) -> Look {
-        let mut look = Look::default();
+    fn wait(&mut self, patience: Duration) -> ReadSet {
+        let mut reads = ReadSet::default();
         let notices = match &mut self.watch {
             Some(watch) => watch.wait(patience),
             None => {
@@ -195,7 +195,7 @@ impl Directory {
             }
         };
         match notices {
-            Ok(notices) => notices.into_iter().for_each(|notice| self.note(notice, &mut look)),
+            Ok(notices) => notices.into_iter().for_each(|notice| self.note(notice, &mut reads)),
             Err(error) => {
                 tracing::warn!(
                     directory = %self.path.display(),
@@ -205,23 +205,23 @@ impl Directory {
                 self.watch = None;
             }
         }
-        look
+        reads
     }
 
     /// Time until the next check.
     fn patience(&self) -> Duration {
         let now = Instant::now();
         let open = self.open.values().map(Open::due);
-        open.chain([self.look]).min().unwrap_or(now).saturating_duration_since(now)
+        open.chain([self.next_check]).min().unwrap_or(now).saturating_duration_since(now)
     }
 
-    fn note(&mut self, notice: Notice, look: &mut Look) {
+    fn note(&mut self, notice: Notice, reads: &mut ReadSet) {
         match notice {
-            Notice::Settled(name) => look.add(name, Trust::Settled),
+            Notice::Settled(name) => reads.add(name, Trust::Settled),
             Notice::Touched(name) => {
                 let is_link = fs::symlink_metadata(self.path_of(&name)).is_ok_and(|metadata| metadata.is_symlink());
                 if is_link {
-                    look.add(name, Trust::Settled);
+                    reads.add(name, Trust::Settled);
                 } else if file::is_manifest(&name) {
                     self.open.insert(name.into(), Open { written: Instant::now(), looked_at: false });
                 }
@@ -229,39 +229,39 @@ impl Directory {
             // Some writers set mode and times before they finish.
             Notice::Attributes(name) => match self.open.get_mut(name.as_os_str()) {
                 Some(open) => *open = Open { written: Instant::now(), looked_at: false },
-                None => look.add(name, Trust::Settled),
+                None => reads.add(name, Trust::Settled),
             },
-            Notice::Everything => look.all = true,
+            Notice::Everything => reads.all = true,
             Notice::Gone => self.watch = None,
         }
     }
 
     /// Adds files open for writing whose pause has passed.
-    fn add_open(&mut self, now: Instant, look: &mut Look) {
+    fn add_open(&mut self, now: Instant, reads: &mut ReadSet) {
         self.open.retain(|name, open| {
-            if look.files.get(name) == Some(&Trust::Settled) {
+            if reads.files.get(name) == Some(&Trust::Settled) {
                 return false;
             }
             if open.due() > now {
                 return true;
             }
             let trust = if open.looked_at { Trust::Rested } else { Trust::Open };
-            look.files.insert(name.clone(), trust);
+            reads.files.insert(name.clone(), trust);
             open.looked_at = true;
             trust == Trust::Open
         });
     }
 
     /// Checks for a replaced directory and for changed targets of links, of which inotify doesn't notify.
-    fn check(&mut self, now: Instant, look: &mut Look) {
-        if self.watch.is_some() && now < self.look {
+    fn check(&mut self, now: Instant, reads: &mut ReadSet) {
+        if self.watch.is_some() && now < self.next_check {
             return;
         }
         if self.watch.as_ref().is_some_and(|watch| !watch.is_current(&self.path)) {
             self.watch = None;
         }
         if self.watch.is_none() {
-            self.watch_anew(look);
+            self.watch_anew(reads);
         }
         let links = self.files.iter().filter(|(_, seen)| seen.link);
         let mut count = 0;
@@ -269,19 +269,19 @@ impl Directory {
             count += 1;
             let stamp = Stamp::of(&self.path_of(name)).ok().flatten();
             if stamp.is_none() || stamp != seen.stamp {
-                look.files.insert(name.clone(), Trust::Settled);
+                reads.files.insert(name.clone(), Trust::Settled);
             }
         }
-        let pause = if self.watch.is_some() { LOOK } else { SEARCH };
-        self.look = now + pause.max(LOOK_PER_LINK.saturating_mul(count));
+        let pause = if self.watch.is_some() { CHECK_INTERVAL } else { SEARCH };
+        self.next_check = now + pause.max(CHECK_PER_LINK.saturating_mul(count));
     }
 
-    fn watch_anew(&mut self, look: &mut Look) {
+    fn watch_anew(&mut self, reads: &mut ReadSet) {
         match Watch::new(&self.path) {
             Ok(watch) => {
                 self.watch = Some(watch);
                 self.missing = false;
-                look.all = true;
+                reads.all = true;
             }
             Err(error) if !self.missing => {
                 tracing::warn!(
@@ -312,20 +312,20 @@ impl Directory {
         names.filter(|name| file::is_manifest(name)).map(FileName::from).collect()
     }
 
-    fn refresh_all(&mut self, mut look: Look, changes: &mut Changes) {
-        if look.all {
+    fn refresh_all(&mut self, mut reads: ReadSet, changes: &mut Changes) {
+        if reads.all {
             let mut names = self.names();
             names.extend(self.files.keys().cloned());
             for name in names {
                 if !self.is_unchanged(&name) {
                     let trust = if self.open.contains_key(&name) { Trust::Open } else { Trust::Settled };
-                    look.files.entry(name).or_insert(trust);
+                    reads.files.entry(name).or_insert(trust);
                 }
             }
         }
         // Removed files first: an object that moves to another file is never defined twice.
         let is_gone = |name: &FileName| !self.path_of(name).exists();
-        let (gone, there): (Vec<_>, Vec<_>) = look.files.into_iter().partition(|(name, _)| is_gone(name));
+        let (gone, there): (Vec<_>, Vec<_>) = reads.files.into_iter().partition(|(name, _)| is_gone(name));
         for (name, trust) in gone.into_iter().chain(there) {
             self.refresh(&name, trust, changes);
         }
@@ -418,9 +418,9 @@ impl Open {
     }
 }
 
-// === impl Look ===
+// === impl ReadSet ===
 
-impl Look {
+impl ReadSet {
     fn add(&mut self, name: OsString, trust: Trust) {
         if file::is_manifest(&name) {
             self.files.insert(name.into(), trust);

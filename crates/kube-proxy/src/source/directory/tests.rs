@@ -206,7 +206,7 @@ fn a_swapped_link_as_config_maps_have_it() {
     fs::rename(bench.path("..data_tmp"), bench.path("..data")).unwrap();
     let start = Instant::now();
     bench.until(&[("a", "10.0.0.2")]);
-    assert!(start.elapsed() < LOOK, "found by looking, not by a notice");
+    assert!(start.elapsed() < CHECK_INTERVAL, "found by looking, not by a notice");
     fs::remove_dir_all(bench.path("..1")).unwrap();
     bench.quiet(Duration::from_millis(50));
 }
@@ -512,10 +512,10 @@ fn a_lost_notice_leads_to_a_full_look() {
     bench.put("a.yaml", &service("a", "10.0.0.2"));
     bench.put("b.yaml", &service("b", "10.0.0.3"));
     bench.directory.watch = Some(Watch::new(&bench.root.join("m")).unwrap());
-    let mut look = Look::default();
-    bench.directory.note(Notice::Everything, &mut look);
+    let mut reads = ReadSet::default();
+    bench.directory.note(Notice::Everything, &mut reads);
     let mut changes = Changes::default();
-    bench.directory.refresh_all(look, &mut changes);
+    bench.directory.refresh_all(reads, &mut changes);
     let events = changes.take();
     assert!(
         events.iter().all(

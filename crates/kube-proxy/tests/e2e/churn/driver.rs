@@ -78,7 +78,7 @@ const PLAIN: usize = 0;
 /// Polling interval of the marker.
 const LOOK: Duration = Duration::from_millis(1);
 /// The most changes of endpoints in one manifest.
-const AT_ONCE: u64 = 6;
+const MAX_CHANGES: u64 = 6;
 
 // === impl Driver ===
 
@@ -141,7 +141,7 @@ impl<'a> Driver<'a> {
                     let due = u64::try_from(start.elapsed().as_millis()).expect("minutes") * a_minute / 60_000;
                     match due.saturating_sub(self.tally.endpoints) {
                         0 => std::thread::sleep(Duration::from_millis(2)),
-                        owed => self.endpoints(owed.min(AT_ONCE)),
+                        owed => self.endpoints(owed.min(MAX_CHANGES)),
                     }
                 }
             }

@@ -19,7 +19,7 @@ use ferry_model::{
     NodePortAddresses, Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
 };
 use ferry_plane::{Delta, SyncEngine, Unit, UnitId};
-use ferry_plane_nftables::{CommitTurn, engine};
+use ferry_plane_nftables::{NftablesCommitLock, engine};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Duration of alternating each pair of states, in milliseconds.
@@ -119,7 +119,7 @@ fn race(lab: &Lab, family: Family, arrived: &Arc<Arrivals>, duration: Duration, 
     let toggler = {
         let stop = Arc::clone(&stop);
         node.thread(move || {
-            let mut engine = engine(family, CommitTurn::default()).expect("netlink");
+            let mut engine = engine(family, NftablesCommitLock::default()).expect("netlink");
             let mut commits = 0;
             for like in states.iter().cycle() {
                 if stop.load(Ordering::Relaxed) {

@@ -8,7 +8,7 @@ use ferry_lab::probe::Server;
 use ferry_lab::stage::until;
 use ferry_lab::{Family, Manifests, Place, Protocol, Service};
 
-use crate::support::{Asker, Ear, LIMIT, removed, rest, stage};
+use crate::support::{Asker, EndedFlows, LIMIT, removed, rest, stage};
 
 const NONE: [&SocketAddr; 0] = [];
 
@@ -35,7 +35,7 @@ fn only_flows_that_are_wrong_are_removed() {
             Server::start(stage.lab.host(place), addresses, vec![30070, 80])
         })
         .collect();
-    let ear = Ear::new(stage.lab);
+    let ended_flows = EndedFlows::new(stage.lab);
     let mut right = Vec::new();
     let mut wrong = Vec::new();
     for family in Family::ALL {
@@ -77,7 +77,7 @@ fn only_flows_that_are_wrong_are_removed() {
     rest(&stage);
     assert!(removed(&stage) >= 12.0);
     let askers: Vec<_> = right.iter().map(|(asker, _)| asker).collect();
-    assert_eq!(ear.ended(&askers), NONE);
+    assert_eq!(ended_flows.ended(&askers), NONE);
     for (asker, endpoint) in &right {
         assert_eq!(asker.answer(), *endpoint, "{}", asker.to);
     }
@@ -87,7 +87,7 @@ fn only_flows_that_are_wrong_are_removed() {
 #[test]
 fn flows_to_endpoints_that_come_during_a_look_stay() {
     let mut stage = stage(&manifests(&[Place::PodA, Place::PodB]));
-    let ear = Ear::new(stage.lab);
+    let ended_flows = EndedFlows::new(stage.lab);
     rest(&stage);
     let before = removed(&stage);
     let start = Instant::now();
@@ -119,5 +119,5 @@ fn flows_to_endpoints_that_come_during_a_look_stay() {
         removed(&stage) - before
     );
     assert!(askers.len() >= 10);
-    assert_eq!(ear.ended(&askers), NONE);
+    assert_eq!(ended_flows.ended(&askers), NONE);
 }

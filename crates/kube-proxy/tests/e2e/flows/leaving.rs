@@ -7,7 +7,7 @@ use ferry_lab::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port}
 use ferry_lab::stage::until;
 use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Service};
 
-use crate::support::{Asker, Ear, LIMIT, looks, removed, rest, spread, stage};
+use crate::support::{Asker, EndedFlows, LIMIT, removed, rest, spread, stage, sweeps};
 
 /// A service with frontends of every kind. Each test has a number of its own, so that conntrack entries of one don't affect
 /// another.
@@ -57,9 +57,9 @@ fn flows_follow(protocol: Protocol, number: u8) {
             times.push(start.elapsed());
         }
     }
-    let looks = looks(&stage);
+    let sweeps = sweeps(&stage);
     let seconds = stage.proxy.metric("kubeproxy_conntrack_reconciler_sync_duration_seconds_sum", &[]);
-    println!("{looks} looks of {:.1} ms on average so far", seconds / looks * 1e3);
+    println!("{sweeps} sweeps of {:.1} ms on average so far", seconds / sweeps * 1e3);
     println!(
         "{protocol}: manifest renamed to the first answer of the new endpoint on an old flow, {} flows one after another: {}",
         times.len(),
@@ -179,7 +179,7 @@ fn an_endpoint_that_terminates_but_serves_keeps_its_flows() {
     let ending = service.endpoints(8080, &[Place::PodA]).and(Place::PodB, Condition::Terminating);
     let ending = Manifests::new().with_endpoints(service.clone(), ending);
     let mut stage = stage(&at(Protocol::Udp, 58, &[Place::PodB]));
-    let ear = Ear::new(stage.lab);
+    let ended_flows = EndedFlows::new(stage.lab);
     for family in Family::ALL {
         stage.set(&at(Protocol::Udp, 58, &[Place::PodB]));
         let askers = askers(stage.lab, family, Protocol::Udp, 58);
@@ -196,13 +196,13 @@ fn an_endpoint_that_terminates_but_serves_keeps_its_flows() {
         let now: Vec<_> = askers.iter().map(|asker| asker.entry(stage.lab).expect("a flow").id).collect();
         assert_eq!(now, entries);
         let all: Vec<_> = askers.iter().collect();
-        assert_eq!(ear.ended(&all), <[&SocketAddr; 0]>::default());
+        assert_eq!(ended_flows.ended(&all), <[&SocketAddr; 0]>::default());
         stage.set(&at(Protocol::Udp, 58, &[Place::PodA]));
         for asker in &askers {
             until(&format!("{} is led elsewhere", asker.to), LIMIT, || {
                 asker.endpoint().as_deref() == Some("pod-a:8080")
             });
         }
-        assert_eq!(ear.ended(&all).len(), all.len());
+        assert_eq!(ended_flows.ended(&all).len(), all.len());
     }
 }

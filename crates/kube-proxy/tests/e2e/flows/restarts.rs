@@ -12,7 +12,7 @@ use ferry_lab::proxy::{Config, IPTABLES, NFTABLES};
 use ferry_lab::stage::until;
 use ferry_lab::{Family, Lab, Manifests, Mode, Outcome, Place, Protocol, Service};
 
-use crate::support::{Asker, Ear, LIMIT, looks, removed, rest, stage_in, stage_with};
+use crate::support::{Asker, EndedFlows, LIMIT, removed, rest, stage_in, stage_with, sweeps};
 
 /// A client that sends requests from one port, one after another.
 struct Talker {
@@ -78,7 +78,7 @@ fn right_flows_stay(mode: &'static str) {
     // Entries of quiet clients outlive twenty restarts of a busy machine; the default is 30 s.
     stage.lab.host(Place::Node).sysctl("net/netfilter/nf_conntrack_udp_timeout", "600");
     rest(&stage);
-    let ear = Ear::new(stage.lab);
+    let ended_flows = EndedFlows::new(stage.lab);
     let mut quiet = Vec::new();
     let mut talkers = Vec::new();
     for family in Family::ALL {
@@ -97,7 +97,7 @@ fn right_flows_stay(mode: &'static str) {
     for round in 0..20 {
         stage.restart();
         // the second check of each protocol and family
-        until("two checks", LIMIT, || looks(&stage) >= 4.0);
+        until("two checks", LIMIT, || sweeps(&stage) >= 4.0);
         assert_eq!(removed(&stage), 0.0, "restart {round}");
     }
     rest(&stage);
@@ -109,7 +109,7 @@ fn right_flows_stay(mode: &'static str) {
     println!("{mode}: 20 restarts, {asked} questions, {lost} not answered");
     assert_eq!(lost, 0);
     let all: Vec<_> = quiet.iter().collect();
-    assert_eq!(ear.ended(&all), <[&SocketAddr; 0]>::default());
+    assert_eq!(ended_flows.ended(&all), <[&SocketAddr; 0]>::default());
     for (asker, before) in quiet.iter().zip(entries) {
         assert_eq!(asker.entry(stage.lab).map(|entry| entry.id), Some(before.id), "{}", asker.to);
     }

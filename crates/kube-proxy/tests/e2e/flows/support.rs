@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use ferry_kernel::conntrack::testing::Endings;
+use ferry_kernel::conntrack::testing::DestroyMonitor;
 use ferry_kernel::conntrack::{Entry, Filter, Socket};
 use ferry_lab::proxy::{Config, NFTABLES};
 use ferry_lab::stage::until;
@@ -118,17 +118,17 @@ impl<'a> Asker<'a> {
     }
 }
 
-/// Receives the ends of flows of the node.
+/// Reports which flows of the node have ended.
 #[derive(Clone)]
-pub(crate) struct Ear(Arc<Mutex<Endings>>);
+pub(crate) struct EndedFlows(Arc<Mutex<DestroyMonitor>>);
 
-// === impl Ear ===
+// === impl EndedFlows ===
 
-impl Ear {
-    /// Listens from now on, for flows that begin from now on.
+impl EndedFlows {
+    /// Subscribes; covers flows that begin from now on.
     pub(crate) fn new(lab: &Lab) -> Self {
-        let endings = lab.host(Place::Node).run(|| Endings::open().expect("listening to the end of flows"));
-        Self(Arc::new(Mutex::new(endings)))
+        let monitor = lab.host(Place::Node).run(|| DestroyMonitor::open().expect("subscribing to ends of flows"));
+        Self(Arc::new(Mutex::new(monitor)))
     }
 
     /// Of these clients, those whose flow has ended since the last time.
@@ -147,16 +147,16 @@ pub(crate) fn removed(stage: &Stage<'_>) -> f64 {
 }
 
 /// Number of sweeps by the proxy's metric.
-pub(crate) fn looks(stage: &Stage<'_>) -> f64 {
+pub(crate) fn sweeps(stage: &Stage<'_>) -> f64 {
     stage.proxy.metric("kubeproxy_conntrack_reconciler_sync_duration_seconds_count", &[])
 }
 
 /// Waits until no sweep is pending: the last one comes 3 s after the one before.
 pub(crate) fn rest(stage: &Stage<'_>) {
-    let mut seen = looks(stage);
+    let mut seen = sweeps(stage);
     loop {
         std::thread::sleep(Duration::from_millis(3600));
-        let now = looks(stage);
+        let now = sweeps(stage);
         if now == seen {
             return;
         }

@@ -308,7 +308,7 @@ fn a_family_without_a_tool_is_left_out() {
     let mut running = machine.start_with_installed(IPTABLES);
     running.until_synced();
     let log = running.log();
-    let line = log.lines().find(|line| line.contains("The family can't be served")).unwrap_or_else(|| panic!("{log}"));
+    let line = log.lines().find(|line| line.contains("Family can't be served")).unwrap_or_else(|| panic!("{log}"));
     assert!(
         line.starts_with('E') && line.contains("family=\"IPv6\"") && line.contains("ip6tables-nft-restore"),
         "{line}"
@@ -344,7 +344,7 @@ fn a_family_whose_table_the_kernel_lacks_is_left_out() {
     let mut running = machine.start_with_installed(IPTABLES);
     running.until_synced();
     let log = running.log();
-    let line = log.lines().find(|line| line.contains("The family can't be served")).unwrap_or_else(|| panic!("{log}"));
+    let line = log.lines().find(|line| line.contains("Family can't be served")).unwrap_or_else(|| panic!("{log}"));
     assert!(line.contains("family=\"IPv6\"") && line.contains("table nat"), "{line}");
     assert!(
         saved(&machine, "iptables", "legacy").iter().any(|line| line.starts_with("-A KUBE-SERVICES -d 10.96.0.1/32 "))

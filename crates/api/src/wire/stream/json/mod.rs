@@ -22,7 +22,7 @@ pub(super) use watch::Watch;
 
 /// Type and name of an object, even if the object is malformed.
 #[derive(Default)]
-struct Look {
+struct PartialObject {
     api_version: Option<String>,
     kind: Option<String>,
     metadata: Option<Names>,
@@ -118,12 +118,12 @@ fn reason(error: &serde_json::Error) -> String {
 
 /// Looks for the name in a malformed object. Fails if it is no object of this kind.
 fn remains(kind: Kind, bytes: &[u8]) -> Result<Remains<'static>, String> {
-    let mut look = Look::default();
+    let mut partial = PartialObject::default();
     // The name may stand before the syntax error.
-    let _whole = Members::new(None).push(bytes, &mut look);
-    let (api_version, stated) = (look.api_version.unwrap_or_default(), look.kind.unwrap_or_default());
+    let _whole = Members::new(None).push(bytes, &mut partial);
+    let (api_version, stated) = (partial.api_version.unwrap_or_default(), partial.kind.unwrap_or_default());
     check_object(kind, &api_version, &stated)?;
-    let Some(metadata) = look.metadata.filter(|_| !look.unclear) else { return Ok(Remains::default()) };
+    let Some(metadata) = partial.metadata.filter(|_| !partial.unclear) else { return Ok(Remains::default()) };
     let namespace = metadata.namespace.as_deref().unwrap_or("");
     let name = metadata.name.as_deref().and_then(|name| name_of(kind, namespace, name));
     Ok(Remains { name, resource_version: metadata.resource_version.map(Into::into) })
@@ -140,9 +140,9 @@ fn loose_text(value: &[u8]) -> Option<String> {
     serde_json::from_slice::<LooseText<'_>>(value).ok()?.0.map(String::from)
 }
 
-// === impl Look ===
+// === impl PartialObject ===
 
-impl Sink for Look {
+impl Sink for PartialObject {
     fn begin(&mut self) -> Result<(), StreamError> {
         Ok(())
     }

@@ -18,11 +18,11 @@ pub(super) enum Topic {
 
 /// Logged diagnostics, by [`Diagnostic::topic`].
 #[derive(Debug, Default)]
-pub(super) struct Complaints(BTreeMap<Topic, BTreeSet<Diagnostic>>);
+pub(super) struct DiagnosticLog(BTreeMap<Topic, BTreeSet<Diagnostic>>);
 
-// === impl Complaints ===
+// === impl DiagnosticLog ===
 
-impl Complaints {
+impl DiagnosticLog {
     /// True if the topic has diagnostics.
     pub(super) fn has(&self, topic: &Topic) -> bool {
         self.0.contains_key(topic)
@@ -69,19 +69,19 @@ mod tests {
 
     #[test]
     fn said_once_until_it_changes() {
-        let mut complaints = Complaints::default();
+        let mut log = DiagnosticLog::default();
         let topic = || Topic::Service(ObjectName::new("default", "web"));
-        assert_eq!(complaints.replace(topic(), [diagnostic("a"), diagnostic("a")]).len(), 1);
-        assert_eq!(complaints.replace(topic(), [diagnostic("a")]).len(), 0);
-        assert_eq!(complaints.replace(topic(), [diagnostic("b"), diagnostic("a")]).len(), 1);
-        assert_eq!(complaints.replace(topic(), []).len(), 0);
-        assert!(!complaints.has(&topic()));
-        assert_eq!(complaints.replace(topic(), [diagnostic("a")]).len(), 1);
+        assert_eq!(log.replace(topic(), [diagnostic("a"), diagnostic("a")]).len(), 1);
+        assert_eq!(log.replace(topic(), [diagnostic("a")]).len(), 0);
+        assert_eq!(log.replace(topic(), [diagnostic("b"), diagnostic("a")]).len(), 1);
+        assert_eq!(log.replace(topic(), []).len(), 0);
+        assert!(!log.has(&topic()));
+        assert_eq!(log.replace(topic(), [diagnostic("a")]).len(), 1);
     }
 
     #[test]
     fn a_line_per_sort_that_names_the_first_and_the_number() {
-        let mut complaints = Complaints::default();
+        let mut log = DiagnosticLog::default();
         let topic = || Topic::Service(ObjectName::new("default", "web"));
         let bad_ports = |count| Diagnostic { count, ..diagnostic("0 is no port") };
         let contest = |count| Diagnostic {
@@ -91,7 +91,7 @@ mod tests {
             ..diagnostic("taken")
         };
         let mut lines = |found: &[Diagnostic]| {
-            let text = crate::logging::logged(0, || drop(complaints.replace(topic(), found.iter().cloned())));
+            let text = crate::logging::logged(0, || drop(log.replace(topic(), found.iter().cloned())));
             text.lines().map(str::to_owned).collect::<Vec<_>>()
         };
         let said = lines(&[bad_ports(95_000), contest(2)]);

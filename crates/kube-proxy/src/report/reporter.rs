@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 #[derive(Debug)]
 pub enum Report {
     /// a sync pass of an engine
-    Turn(Box<Turn>),
+    SyncPass(Box<SyncPass>),
     /// a slice of this Service changed; `time` is its last-change trigger time
     Triggered {
         /// the Service
@@ -34,7 +34,7 @@ pub enum Report {
 
 /// One sync pass of an engine.
 #[derive(Debug)]
-pub struct Turn {
+pub struct SyncPass {
     /// the engine's family
     pub family: Family,
     /// its result
@@ -71,7 +71,7 @@ impl Report {
     /// of load balancers.
     pub(super) fn is_urgent(&self) -> bool {
         match self {
-            Self::Turn(turn) => turn.is_urgent(),
+            Self::SyncPass(pass) => pass.is_urgent(),
             Self::Triggered { .. } | Self::Changed { .. } => false,
         }
     }
@@ -94,9 +94,9 @@ impl Report {
     }
 }
 
-// === impl Turn ===
+// === impl SyncPass ===
 
-impl Turn {
+impl SyncPass {
     fn is_urgent(&self) -> bool {
         let Outcome { acked, quarantined, error, repairs, contested, .. } = &self.outcome;
         let followed = |unit: &Option<Arc<Unit>>| match unit.as_deref() {
@@ -135,11 +135,11 @@ impl Reporter {
     }
 
     /// Updates metrics and logs from a sync pass.
-    pub fn turn(&mut self, turn: &Turn) {
-        self.measure(turn);
-        self.log_quarantine(turn);
-        self.log_failure(turn);
-        let Turn { family, outcome, .. } = turn;
+    pub fn sync_pass(&mut self, pass: &SyncPass) {
+        self.measure(pass);
+        self.log_quarantine(pass);
+        self.log_failure(pass);
+        let SyncPass { family, outcome, .. } = pass;
         if outcome.repairs > 0 {
             tracing::warn!(
                 %family,
@@ -170,20 +170,20 @@ impl Reporter {
         );
     }
 
-    fn measure(&mut self, turn: &Turn) {
-        let Turn { family, outcome, .. } = turn;
+    fn measure(&mut self, pass: &SyncPass) {
+        let SyncPass { family, outcome, .. } = pass;
         let family_label = family.to_string();
         let labels = [family_label.as_str()];
         let engine = [family_label.as_str(), self.mode];
         let metrics = &self.metrics;
         let seconds = outcome.elapsed.as_secs_f64();
         let failed = outcome.error.is_some();
-        if turn.synced {
+        if pass.synced {
             metrics.sync_duration.with_label_values(&labels).observe(seconds);
             let kind = if outcome.full { &metrics.full_sync_duration } else { &metrics.partial_sync_duration };
             kind.with_label_values(&labels).observe(seconds);
             if !failed {
-                metrics.last_sync.with_label_values(&labels).set(unix_seconds(turn.ended));
+                metrics.last_sync.with_label_values(&labels).set(unix_seconds(pass.ended));
                 metrics.endpoint_changes_pending.set(0);
                 metrics.service_changes_pending.set(0);
             }
@@ -193,29 +193,29 @@ impl Reporter {
         }
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         metrics.engine_commit.with_label_values(&engine).observe(seconds);
-        metrics.engine_pending.with_label_values(&engine).set(count(turn.pending));
+        metrics.engine_pending.with_label_values(&engine).set(count(pass.pending));
         metrics.engine_quarantined.with_label_values(&engine).set(count(outcome.quarantined.len()));
         metrics.engine_ops.with_label_values(&engine).inc_by(outcome.ops as u64);
         metrics.engine_repairs.with_label_values(&engine).inc_by(outcome.repairs as u64);
         metrics.engine_contested.with_label_values(&engine).inc_by(outcome.contested.len() as u64);
-        self.observe_programming(turn, &family_label);
+        self.observe_programming(pass, &family_label);
     }
 
-    fn observe_programming(&mut self, turn: &Turn, label: &str) {
+    fn observe_programming(&mut self, pass: &SyncPass, label: &str) {
         if self.triggers.is_empty() {
             return;
         }
-        let now = unix_seconds(turn.ended);
-        for unit in &turn.outcome.acked {
-            for time in self.triggers.remove(&(turn.family, unit.id.clone())).unwrap_or_default() {
+        let now = unix_seconds(pass.ended);
+        for unit in &pass.outcome.acked {
+            for time in self.triggers.remove(&(pass.family, unit.id.clone())).unwrap_or_default() {
                 let then = time.seconds as f64 + f64::from(time.nanoseconds) / 1e9;
                 self.metrics.network_programming.with_label_values(&[label]).observe((now - then).max(0.0));
             }
         }
     }
 
-    fn log_quarantine(&mut self, turn: &Turn) {
-        let Turn { family, outcome, .. } = turn;
+    fn log_quarantine(&mut self, pass: &SyncPass) {
+        let SyncPass { family, outcome, .. } = pass;
         let said = self.quarantined.entry(*family).or_default();
         let waiting: BTreeSet<&UnitId> = outcome.quarantined.iter().map(|(unit, _)| unit).collect();
         said.retain(|unit, _| {
@@ -234,8 +234,8 @@ impl Reporter {
         }
     }
 
-    fn log_failure(&mut self, turn: &Turn) {
-        let Turn { family, outcome, .. } = turn;
+    fn log_failure(&mut self, pass: &SyncPass) {
+        let SyncPass { family, outcome, .. } = pass;
         match &outcome.error {
             Some(error) => {
                 let error = error.to_string();
@@ -268,8 +268,8 @@ mod tests {
     use super::*;
     use crate::metrics::mode::NftablesMetrics;
 
-    fn turn(outcome: Outcome) -> Turn {
-        Turn { family: Family::V4, outcome, pending: 0, synced: true, settled: false, ended: SystemTime::now() }
+    fn sync_pass(outcome: Outcome) -> SyncPass {
+        SyncPass { family: Family::V4, outcome, pending: 0, synced: true, settled: false, ended: SystemTime::now() }
     }
 
     fn service(name: &str) -> Acknowledged {
@@ -284,9 +284,20 @@ mod tests {
         assert_eq!((metrics.service_changes_pending.get(), metrics.endpoint_changes_pending.get()), (2, 3));
         reporter.triggered(ObjectName::new("default", "a"), Family::V4, Timestamp { seconds: 1, nanoseconds: 0 });
         let elapsed = Duration::from_millis(1);
-        reporter.turn(&turn(Outcome { acked: vec![service("b")], ops: 7, repairs: 2, elapsed, ..Outcome::default() }));
+        reporter.sync_pass(&sync_pass(Outcome {
+            acked: vec![service("b")],
+            ops: 7,
+            repairs: 2,
+            elapsed,
+            ..Outcome::default()
+        }));
         assert_eq!(metrics.network_programming.with_label_values(&["IPv4"]).get_sample_count(), 0);
-        reporter.turn(&turn(Outcome { acked: vec![service("a")], full: true, elapsed, ..Outcome::default() }));
+        reporter.sync_pass(&sync_pass(Outcome {
+            acked: vec![service("a")],
+            full: true,
+            elapsed,
+            ..Outcome::default()
+        }));
         assert_eq!(metrics.network_programming.with_label_values(&["IPv4"]).get_sample_count(), 1);
         assert_eq!(metrics.engine_ops.with_label_values(&["IPv4", "nftables"]).get(), 7);
         assert_eq!(metrics.engine_repairs.with_label_values(&["IPv4", "nftables"]).get(), 2);
@@ -299,7 +310,7 @@ mod tests {
     #[test]
     fn only_what_was_done_is_logged_as_synced() {
         let mut reporter = Reporter::new("nftables", Arc::new(Metrics::new().unwrap()));
-        let mut says = |outcome| crate::logging::logged(4, || reporter.turn(&turn(outcome)));
+        let mut says = |outcome| crate::logging::logged(4, || reporter.sync_pass(&sync_pass(outcome)));
         let acked = || vec![service("a")];
         let error = || Some(Arc::new(CommitError::Busy(io::Error::other("lock"))));
         assert_eq!(says(Outcome { worked: true, full: true, ..Outcome::default() }), "");
@@ -325,12 +336,12 @@ mod tests {
         let mut reporter = Reporter::new("nftables", Arc::clone(&metrics));
         reporter.changed(3, 0);
         let error = Some(Arc::new(CommitError::Busy(io::Error::other("lock"))));
-        reporter.turn(&turn(Outcome { error, ..Outcome::default() }));
+        reporter.sync_pass(&sync_pass(Outcome { error, ..Outcome::default() }));
         assert_eq!(metrics.service_changes_pending.get(), 3);
         assert!(metrics.encode().contains("_nftables_sync_failures_total{ip_family=\"IPv4\"} 1"));
         assert!(metrics.last_sync.with_label_values(&["IPv4"]).get() < 1.0);
         assert!(reporter.failing.contains_key(&Family::V4));
-        reporter.turn(&turn(Outcome::default()));
+        reporter.sync_pass(&sync_pass(Outcome::default()));
         assert!(reporter.failing.is_empty());
     }
 }

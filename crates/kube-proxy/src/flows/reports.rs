@@ -1,4 +1,4 @@
-//! State shared by the engines' loops, which report rule changes, and the cleaner.
+//! Reports of rule changes, from the engines' loops to the cleaner.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -14,56 +14,56 @@ use ferry_model::{FlowRule, PerFamily, ServiceState, flow_rules};
 use ferry_plane::{Acknowledged, Outcome, Served, SyncEngine, Unit};
 
 use super::pace::Pace;
-use super::queue::{Queue, Rules, TurnRules};
+use super::queue::{Queue, Rules, SyncRules};
 
-/// Polling interval while the cleaner waits for the end of a turn.
+/// Polling interval while the cleaner waits for the end of a sync pass.
 const POLL: Duration = Duration::from_millis(1);
 
 /// Reports of the engines' loops to the cleaner.
 #[derive(Debug, Default)]
-pub struct Shared {
-    told: Mutex<PerFamily<Told>>,
+pub struct FlowReports {
+    families: Mutex<PerFamily<FamilyReports>>,
     news: Condvar,
-    turns: PerFamily<Turns>,
-    /// foreign rules may have translated packets: the next turn reports all frontends
+    passes: PerFamily<SyncPasses>,
+    /// foreign rules may have translated packets: the next sync pass reports all frontends
     misled: PerFamily<AtomicBool>,
 }
 
 /// Reports of one family.
 #[derive(Debug, Default)]
-struct Told {
+struct FamilyReports {
     queue: Queue,
-    /// the last turn failed: the rules in force are uncertain, so no flow can be called stale
+    /// the last sync pass failed: the rules in force are uncertain, so no flow can be called stale
     doubtful: bool,
-    /// frontends of foreign rules that were removed; for the next turn
+    /// frontends of foreign rules that were removed; for the next sync pass
     misled: Vec<Served>,
-    /// wakes the engine's loop for a turn
+    /// wakes the engine's loop for a sync pass
     waker: Option<Waker>,
 }
 
-/// Counts beginnings and ends of turns: odd while one is under way.
+/// Counts beginnings and ends of sync passes: odd while one is under way.
 #[derive(Debug, Default)]
-struct Turns(AtomicU64);
+struct SyncPasses(AtomicU64);
 
 /// Reports for the loop of one engine.
 #[derive(Debug)]
-pub struct Witness {
-    shared: Arc<Shared>,
+pub struct FlowObserver {
+    reports: Arc<FlowReports>,
     family: Family,
     doubtful: bool,
-    /// frontends of rules that failed turns may have removed
+    /// frontends of rules that failed sync passes may have removed
     unserved: Vec<Served>,
 }
 
-// === impl Turns ===
+// === impl SyncPasses ===
 
-impl Turns {
-    /// Counts the beginning or the end of a turn.
+impl SyncPasses {
+    /// Counts the beginning or the end of a sync pass.
     fn step(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Waits until a turn that is under way has ended.
+    /// Waits until a sync pass that is under way has ended.
     fn wait(&self) {
         let seen = self.0.load(Ordering::SeqCst);
         while seen % 2 == 1 && self.0.load(Ordering::SeqCst) == seen {
@@ -72,22 +72,22 @@ impl Turns {
     }
 }
 
-// === impl Shared ===
+// === impl FlowReports ===
 
-impl Shared {
+impl FlowReports {
     /// The reporting end for this family.
-    pub fn witness(self: &Arc<Self>, family: Family) -> Witness {
-        Witness { shared: Arc::clone(self), family, doubtful: false, unserved: Vec::new() }
+    pub fn observer(self: &Arc<Self>, family: Family) -> FlowObserver {
+        FlowObserver { reports: Arc::clone(self), family, doubtful: false, unserved: Vec::new() }
     }
 
     /// Foreign rules with these frontends were removed, which may have translated packets of this family until now: all flows
-    /// are checked after the engine's next turn, for which its loop is woken.
+    /// are checked after the engine's next sync pass, for which its loop is woken.
     pub fn mislead(&self, family: Family, served: Vec<Served>) {
         let waker = {
-            let mut told = self.lock();
-            let told = told.of_mut(family);
-            told.misled.extend(served);
-            told.waker.clone()
+            let mut reports = self.lock();
+            let reports = reports.of_mut(family);
+            reports.misled.extend(served);
+            reports.waker.clone()
         };
         self.misled.of(family).store(true, Ordering::Release);
         waker.iter().for_each(Waker::wake_by_ref);
@@ -95,12 +95,12 @@ impl Shared {
 
     /// Waits until checks are due and the pace allows them; returns the families.
     pub(super) fn wait(&self, pace: &Pace) -> Vec<Family> {
-        let mut told = self.lock();
+        let mut reports = self.lock();
         loop {
             let now = Instant::now();
             let due = |family| {
-                let told: &Told = told.of(family);
-                let next = told.queue.next().filter(|_| !told.doubtful)?;
+                let reports: &FamilyReports = reports.of(family);
+                let next = reports.queue.next().filter(|_| !reports.doubtful)?;
                 Some((family, next.max(pace.ready(family))))
             };
             let due: Vec<(Family, Instant)> = Family::ALL.into_iter().filter_map(due).collect();
@@ -108,11 +108,11 @@ impl Shared {
             if !ready.is_empty() {
                 return ready;
             }
-            told = match due.into_iter().map(|(_, at)| at).min() {
-                None => self.news.wait(told).unwrap_or_else(PoisonError::into_inner),
+            reports = match due.into_iter().map(|(_, at)| at).min() {
+                None => self.news.wait(reports).unwrap_or_else(PoisonError::into_inner),
                 Some(at) => {
                     let patience = at.saturating_duration_since(now);
-                    self.news.wait_timeout(told, patience).unwrap_or_else(PoisonError::into_inner).0
+                    self.news.wait_timeout(reports, patience).unwrap_or_else(PoisonError::into_inner).0
                 }
             };
         }
@@ -123,9 +123,9 @@ impl Shared {
         self.lock().of_mut(family).queue.take(now)
     }
 
-    /// Waits until all turns that have begun by now have reported. `false`: the rules in force are uncertain.
+    /// Waits until all sync passes that have begun by now have reported. `false`: the rules in force are uncertain.
     pub(super) fn settle(&self, family: Family) -> bool {
-        self.turns.of(family).wait();
+        self.passes.of(family).wait();
         !self.lock().of(family).doubtful
     }
 
@@ -144,67 +144,67 @@ impl Shared {
         self.lock().of_mut(family).queue.failed(now);
     }
 
-    fn lock(&self) -> MutexGuard<'_, PerFamily<Told>> {
-        // Nothing that holds it can be left half done.
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PerFamily<FamilyReports>> {
+        // No holder can leave it inconsistent.
+        self.families.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Witness ===
+// === impl FlowObserver ===
 
-impl Witness {
+impl FlowObserver {
     /// Family of the engine.
     pub fn family(&self) -> Family {
         self.family
     }
 
-    /// Sets what [`Shared::mislead`] wakes: the engine's loop, which makes a turn then.
+    /// Sets what [`FlowReports::mislead`] wakes: the engine's loop, which makes a sync pass then.
     pub fn wake_by(&self, waker: Waker) {
-        self.shared.lock().of_mut(self.family).waker = Some(waker);
+        self.reports.lock().of_mut(self.family).waker = Some(waker);
     }
 
-    /// Marks the beginning of a turn.
+    /// Marks the beginning of a sync pass.
     pub fn begin(&self) {
-        self.shared.turns.of(self.family).step();
+        self.reports.passes.of(self.family).step();
     }
 
-    /// Reports the outcome of the turn, and marks its end.
+    /// Reports the outcome of the sync pass, and marks its end.
     pub fn end(&mut self, outcome: &Outcome, engine: &dyn SyncEngine) {
-        let is_news = self.tell(outcome, engine);
-        self.shared.turns.of(self.family).step();
-        // Only now: a cleaner that takes this thread's processor finds no turn under way.
+        let is_news = self.report(outcome, engine);
+        self.reports.passes.of(self.family).step();
+        // Only now: a cleaner that takes this thread's processor finds no sync pass under way.
         if is_news {
-            self.shared.news.notify_one();
+            self.reports.news.notify_one();
         }
     }
 
     /// Takes the lock only if there is something to report. Returns true if the cleaner must wake up.
-    fn tell(&mut self, outcome: &Outcome, engine: &dyn SyncEngine) -> bool {
+    fn report(&mut self, outcome: &Outcome, engine: &dyn SyncEngine) -> bool {
         let doubtful = outcome.error.is_some();
         let base = outcome.acked.iter().find_map(|acked| base(acked.after.as_deref()));
-        let misled = self.shared.misled.of(self.family).swap(false, Ordering::AcqRel);
-        let mut misled = misled.then(|| mem::take(&mut self.shared.lock().of_mut(self.family).misled));
+        let misled = self.reports.misled.of(self.family).swap(false, Ordering::AcqRel);
+        let mut misled = misled.then(|| mem::take(&mut self.reports.lock().of_mut(self.family).misled));
         if doubtful {
             self.keep(&outcome.unserved);
         } else if !self.unserved.is_empty() {
             misled.get_or_insert_default().append(&mut self.unserved);
         }
-        let rules = turn_rules(outcome, engine, misled.as_deref());
+        let rules = sync_rules(outcome, engine, misled.as_deref());
         if rules.is_empty() && base.is_none() && doubtful == self.doubtful {
             return false;
         }
         self.doubtful = doubtful;
-        let mut told = self.shared.lock();
-        let told = told.of_mut(self.family);
-        let cleared = told.doubtful && !doubtful;
-        told.doubtful = doubtful;
+        let mut reports = self.reports.lock();
+        let reports = reports.of_mut(self.family);
+        let cleared = reports.doubtful && !doubtful;
+        reports.doubtful = doubtful;
         if let Some(base) = base {
-            told.queue.serve_node_ports(&base.node_ports, base.localhost);
+            reports.queue.serve_node_ports(&base.node_ports, base.localhost);
         }
-        told.queue.offer(rules, Instant::now()) || cleared
+        reports.queue.offer(rules, Instant::now()) || cleared
     }
 
-    /// Keeps the frontends of rules that a failed turn may have removed: the next turn does not find them.
+    /// Keeps the frontends of rules that a failed sync pass may have removed: the next sync pass does not find them.
     fn keep(&mut self, unserved: &[Served]) {
         self.unserved.extend(unserved);
         self.unserved.sort_unstable();
@@ -212,9 +212,9 @@ impl Witness {
     }
 }
 
-/// Rules for flows after a turn; `misled`: frontends of foreign rules that were in the kernel until now.
-fn turn_rules(outcome: &Outcome, engine: &dyn SyncEngine, misled: Option<&[Served]>) -> TurnRules {
-    let mut rules = TurnRules::default();
+/// Rules for flows after a sync pass; `misled`: frontends of foreign rules that were in the kernel until now.
+fn sync_rules(outcome: &Outcome, engine: &dyn SyncEngine, misled: Option<&[Served]>) -> SyncRules {
+    let mut rules = SyncRules::default();
     // At a start all units are new, whatever was adopted: while the proxy was away, all may have changed.
     for acked in outcome.acked.iter().filter(|acked| changed(acked)) {
         rules.add(flow_rules(service(acked.before.as_deref()), service(acked.after.as_deref())));
@@ -233,7 +233,7 @@ fn turn_rules(outcome: &Outcome, engine: &dyn SyncEngine, misled: Option<&[Serve
 }
 
 /// Adds rules for frontends that were served by removed rules only. A unit's own rule takes precedence.
-fn add_unserved(rules: &mut TurnRules, outcome: &Outcome, misled: &[Served]) {
+fn add_unserved(rules: &mut SyncRules, outcome: &Outcome, misled: &[Served]) {
     let mut addresses: Vec<IpAddr> = outcome.acked.iter().flat_map(addresses_that_went).collect();
     for served in outcome.unserved.iter().chain(misled) {
         match *served {
@@ -249,7 +249,7 @@ fn add_unserved(rules: &mut TurnRules, outcome: &Outcome, misled: &[Served]) {
 
 /// Adds frontends that share address and port with a node port: an external address may be one of the node's, with the
 /// number of a node port. Then the address takes precedence, and the node port serves once the address is gone.
-fn add_neighbours(rules: &mut TurnRules, engine: &dyn SyncEngine) {
+fn add_neighbours(rules: &mut SyncRules, engine: &dyn SyncEngine) {
     let (ports, gone) = (rules.node_ports(), rules.gone());
     if ports.is_empty() && gone.is_empty() {
         return;
