@@ -121,7 +121,7 @@ fn whole(program: &Program, workload: Workload, series: Series) -> anyhow::Resul
         one_by_one(&proxy, site, series)?;
         spread_out(&proxy, site)?;
         idle(&proxy)?;
-        print_memory("memory after that", &proxy, 0.0)?;
+        print_memory("memory after the changes", &proxy, 0.0)?;
         bytes(site)?;
         drop(proxy);
         restart(program, site)
@@ -158,12 +158,12 @@ fn first_start(proxy: &mut Proxy, site: &Site) -> anyhow::Result<Option<Memory>>
 }
 
 fn restart(program: &Program, site: &Site) -> anyhow::Result<()> {
-    let before = given(site)?;
+    let before = bytes_written(site)?;
     let mut proxy = program.start(site)?;
     let Some(start) = proxy.wait_for_sync(site)? else { return give_up("restart", &proxy) };
     print_start("restart", &start, site);
     if site.tools.is_some() {
-        println!("bytes given to the tool for it               {:8}", given(site)? - before);
+        println!("bytes written to iptables-restore            {:8}", bytes_written(site)? - before);
     }
     std::thread::sleep(STEADY);
     print_memory("memory", &proxy, start.child_mib)?;
@@ -183,7 +183,7 @@ fn print_start(what: &str, start: &Start, site: &Site) {
         Some(Backend::Legacy) => format!("iptables-restore started {runs} times"),
     };
     println!(
-        "{what:44} {:8.1} ms wall, {:.0} ms cpu in all (user {:.0}, system {:.0}), of it {:.0} the proxy's own, {steps}",
+        "{what:44} {:8.1} ms wall, {:.0} ms cpu in total (user {:.0}, system {:.0}; {:.0} of the proxy itself), {steps}",
         ms(start.wall),
         ms(start.cpu),
         ms(start.user),
@@ -194,7 +194,8 @@ fn print_start(what: &str, start: &Start, site: &Site) {
 
 fn print_memory(what: &str, proxy: &Proxy, child_mib: f64) -> anyhow::Result<Memory> {
     let memory = Memory { steady: proxy.memory_mib("VmRSS")?, peak: proxy.memory_mib("VmHWM")? };
-    let children = if child_mib > 0.0 { format!(", and {child_mib:.1} peak of a child") } else { String::new() };
+    let children =
+        if child_mib > 0.0 { format!(", and {child_mib:.1} peak of a child process") } else { String::new() };
     println!("{what:44} {:8.1} MiB resident, {:.1} peak{children}", memory.steady, memory.peak);
     Ok(memory)
 }
@@ -203,7 +204,7 @@ fn one_by_one(proxy: &Proxy, site: &Site, series: Series) -> anyhow::Result<()> 
     let (what, nothing) = match &site.tools {
         None => ("empty netlink commit", empty_commits(series.count)?),
         Some(tools) => {
-            ("run of the tool without a change", (0..20).map(|_| tools.empty_run()).collect::<Result<_, _>>()?)
+            ("iptables-restore without a change", (0..20).map(|_| tools.empty_run()).collect::<Result<_, _>>()?)
         }
     };
     stats::print(what, nothing, "");
@@ -212,8 +213,8 @@ fn one_by_one(proxy: &Proxy, site: &Site, series: Series) -> anyhow::Result<()> 
     let used = Used::new(proxy)?;
     let latencies = latency::measure(site, series.count, series.pause)?;
     let used = used.since(proxy)?;
-    stats::print("endpoint replaced: write begun -> in force", latencies.from_begin, "");
-    stats::print("endpoint replaced: written -> in force", latencies.from_end, &used);
+    stats::print("endpoint replaced: write started -> in force", latencies.from_begin, "");
+    stats::print("endpoint replaced: write completed -> in force", latencies.from_end, &used);
     Ok(())
 }
 
@@ -227,11 +228,11 @@ fn bytes(site: &Site) -> anyhow::Result<()> {
     let Some(tools) = &site.tools else { return Ok(()) };
     tools.count_bytes()?;
     latency::measure(site, COUNTED.count, COUNTED.pause)?;
-    println!("bytes given to the tool for a change         {:8}", tools.bytes()? / u64::try_from(COUNTED.count)?);
+    println!("bytes written to iptables-restore per change {:8}", tools.bytes()? / u64::try_from(COUNTED.count)?);
     Ok(())
 }
 
-fn given(site: &Site) -> anyhow::Result<u64> {
+fn bytes_written(site: &Site) -> anyhow::Result<u64> {
     site.tools.as_ref().map_or(Ok(0), |tools| tools.bytes())
 }
 
@@ -250,7 +251,7 @@ fn spread_out(proxy: &Proxy, site: &Site) -> anyhow::Result<()> {
         format!("{name} {:.1}", ms(cpu))
     };
     let threads: Vec<String> = proxy.threads_cpu()?.iter().map(since).collect();
-    println!("of it by thread                              {}", threads.join(", "));
+    println!("CPU time by thread, ms                       {}", threads.join(", "));
     Ok(())
 }
 
@@ -279,6 +280,6 @@ impl Used {
     fn since(&self, proxy: &Proxy) -> anyhow::Result<String> {
         let now = Self::new(proxy)?;
         let (all, children) = (now.all - self.all, now.children - self.children);
-        Ok(format!("{:8.1} ms cpu, of it {:.1} the proxy's own", ms(all), ms(all.saturating_sub(children))))
+        Ok(format!("{:8.1} ms cpu ({:.1} of the proxy itself)", ms(all), ms(all.saturating_sub(children))))
     }
 }

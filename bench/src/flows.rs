@@ -21,11 +21,11 @@ const TCP: u8 = 6;
 const SERVICES: u8 = 10;
 const ENDPOINTS: u8 = 10;
 /// Time in which all sweeps after a change are complete.
-const ALL_LOOKS: Duration = Duration::from_secs(6);
+const ALL_PASSES: Duration = Duration::from_secs(6);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const REMOVED: &str = "kubeproxy_conntrack_reconciler_deleted_entries_total";
-const LOOKS: &str = "kubeproxy_conntrack_reconciler_sync_duration_seconds_count";
+const PASSES: &str = "kubeproxy_conntrack_reconciler_sync_duration_seconds_count";
 
 /// Content of the conntrack table, and the change.
 struct Case {
@@ -66,27 +66,27 @@ pub(crate) fn run(flows: usize) -> anyhow::Result<()> {
 
 fn measure(case: &Case, flows: usize, directory: &Directory, proxy: &Proxy) -> anyhow::Result<()> {
     write(directory, &manifests(SERVICES.into(), |_| 0..ENDPOINTS))?;
-    std::thread::sleep(ALL_LOOKS);
+    std::thread::sleep(ALL_PASSES);
     create((0..flows).map(|n| flow(case, n)), Duration::from_secs(600))?;
     let (wrong, process) = (wrong(case, flows), proxy.id());
     let removed_before = sum(REMOVED)?;
-    let looks_before = sum(LOOKS)?;
+    let passes_before = sum(PASSES)?;
     let before = thread_of(process, "flows")?;
     let resident = memory_mib(&process.to_string(), "VmRSS")?;
     let start = Instant::now();
     let stay = |service| if service == 0 || case.all { case.stay } else { ENDPOINTS };
     write(directory, &manifests(SERVICES.into(), |service| 0..stay(service)))?;
-    while sum(LOOKS)? < looks_before + 1.0 || sum(REMOVED)? < removed_before + wrong {
+    while sum(PASSES)? < passes_before + 1.0 || sum(REMOVED)? < removed_before + wrong {
         anyhow::ensure!(start.elapsed() < PATIENCE, "{}: stale conntrack entries remain", case.what);
         std::thread::sleep(Duration::from_millis(2));
     }
     let took = start.elapsed();
     let first = thread_of(process, "flows")?.saturating_sub(before);
-    std::thread::sleep(ALL_LOOKS);
+    std::thread::sleep(ALL_PASSES);
     let both = thread_of(process, "flows")?.saturating_sub(before);
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     println!(
-        "{:36} {flows:6} in the table, {wrong:6} removed {:7.1} ms after the manifest, {:6.1} ms cpu, later looks {:6.1} ms, \
+        "{:36} {flows:6} in the table, {wrong:6} removed {:7.1} ms after the manifest, {:6.1} ms cpu, later passes {:6.1} ms, \
          resident {:5.2} MiB more, peak {:5.1} of {resident:.1}",
         case.what,
         ms(took),

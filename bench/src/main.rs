@@ -39,8 +39,8 @@ const CHURNING: &str = "300";
 /// Number of conntrack entries.
 const FLOWS: &str = "30000";
 
-/// Number of services beside the very large one.
-const BESIDE: &str = "1000";
+/// Number of services besides the very large one.
+const OTHER_SERVICES: &str = "1000";
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -105,8 +105,8 @@ fn parts(mode: Mode, sizes: &[&str], upstream: Option<&str>) -> anyhow::Result<(
     }
     if mode == Mode::NFTABLES {
         for part in ["--wide", "--ranges"] {
-            println!("\n== {part}, {BESIDE} other services");
-            let status = Command::new(&program).args([part, BESIDE]).status()?;
+            println!("\n== {part}, {OTHER_SERVICES} other services");
+            let status = Command::new(&program).args([part, OTHER_SERVICES]).status()?;
             anyhow::ensure!(status.success(), "{part}: {status}");
         }
         println!("\n== {FLOWS} flows in the connection table");

@@ -36,21 +36,21 @@ pub(crate) fn run(services: usize) -> anyhow::Result<()> {
     let proxy = Proxy::start(&program, &directory.0)?;
     let took = proxy.wait_for_sync(services)?;
     println!(
-        "start to first sync                          {:8.1} ms wall, {:.0} ms cpu in all",
+        "start to first sync                          {:8.1} ms wall, {:.0} ms cpu in total",
         took.as_secs_f64() * 1e3,
         proxy.cpu()?.as_secs_f64() * 1e3
     );
     std::thread::sleep(Duration::from_secs(2));
     let id = proxy.0.id().to_string();
     println!(
-        "the executable                               {:8.1} MiB resident, {:.1} peak",
+        "kube-proxy                                   {:8.1} MiB resident, {:.1} peak",
         memory_mib(&id, "VmRSS")?,
         memory_mib(&id, "VmHWM")?
     );
     println!("idle                                         {:8.3} % of a core", proxy.share(IDLE, || Ok(()))?);
     let mut neighbour = Neighbour::open()?;
     let noisy = proxy.share(IDLE, || neighbour.commit())?;
-    println!("beside a neighbour with {NOISE} commits a second    {noisy:8.3} % of a core");
+    println!("idle, with {NOISE} foreign commits a second         {noisy:8.3} % of a core");
     drop(proxy);
     let before = socket.generation()?;
     let proxy = Proxy::start(&program, &directory.0)?;
@@ -61,7 +61,7 @@ pub(crate) fn run(services: usize) -> anyhow::Result<()> {
         proxy.cpu()?.as_secs_f64() * 1e3,
         socket.generation()?.wrapping_sub(before)
     );
-    println!("(this program itself used {:.1} s of cpu)", process_cpu().as_secs_f64());
+    println!("(CPU time of the benchmark itself: {:.1} s)", process_cpu().as_secs_f64());
     Ok(())
 }
 
@@ -134,11 +134,11 @@ impl Proxy {
         tasks_cpu(self.0.id())
     }
 
-    /// CPU time over a period, in percent of one core, while `beside` runs ten times a second.
-    fn share(&self, time: Duration, mut beside: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
+    /// CPU time over a period, in percent of one core, while `work` runs ten times a second.
+    fn share(&self, time: Duration, mut work: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
         let (started, before) = (Instant::now(), self.cpu()?);
         while started.elapsed() < time {
-            beside()?;
+            work()?;
             std::thread::sleep(Duration::from_secs(1) / NOISE);
         }
         Ok((self.cpu()? - before).as_secs_f64() / started.elapsed().as_secs_f64() * 100.0)

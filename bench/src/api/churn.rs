@@ -1,4 +1,4 @@
-//! Measures staleness of rules while changes never end: mode iptables, both proxies in turn, seen from outside.
+//! Measures staleness of rules while changes never end: mode iptables, both proxies alternately, from outside.
 //!
 //! Each change gives a Service an endpoint that it never had, so the name of that endpoint's chain identifies the change.
 //! It is in force once the kernel has the chain, which nf_tables notifies; legacy tables are read after each run of the
@@ -32,12 +32,12 @@ use crate::stats;
 const RATE: u32 = 33;
 /// Length of one round of one proxy.
 const WATCHED: Duration = Duration::from_secs(30);
-/// Rounds of each proxy, in turns, so that other load of the machine affects both.
+/// Rounds of each proxy, alternately, so that other load of the machine affects both.
 const ROUNDS: u32 = 2;
 /// Time limit for the last changes.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Interval between checks for the end of the changes.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_millis(50);
 /// Receive buffer of the monitor: a run of the tool notifies thousands of rules.
 const UNREAD_BYTES: usize = 64 << 20;
 
@@ -75,7 +75,7 @@ struct Observations {
     tool_cpu: Duration,
 }
 
-/// Measures ours, and upstream's if given, in turns.
+/// Measures ours, and upstream's if given, alternately.
 pub(crate) fn run(mode: Mode, services: usize, upstream: Option<&Path>) -> anyhow::Result<()> {
     let mut programs = vec![Program::ours()?];
     programs.extend(upstream.map(|path| Program { name: "upstream's", path: path.to_owned() }));
@@ -206,7 +206,7 @@ impl Observations {
         let own = self.cpu.saturating_sub(self.tool_cpu);
         let seconds = WATCHED.as_secs_f64() * f64::from(ROUNDS);
         println!(
-            "{:44} {} runs of the tool with {:.1} s of cpu, {:.2} s the proxy's own, in {seconds} s; {} changes never seen",
+            "{:44} {} runs of the tool with {:.1} s of cpu, {:.2} s of the proxy itself, in {seconds} s; {} changes never in force",
             "",
             self.runs,
             self.tool_cpu.as_secs_f64(),
@@ -229,7 +229,7 @@ fn make_changes(waiting: &Mutex<PendingChanges>, site: &Site) -> anyhow::Result<
     }
     let last = Instant::now();
     while lock(waiting).count() > 0 && last.elapsed() < PATIENCE {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL);
     }
     Ok(())
 }
@@ -243,7 +243,7 @@ fn watch_kernel(
 ) -> anyhow::Result<u32> {
     monitor.set_receive_buffer(UNREAD_BYTES)?;
     monitor.join()?;
-    let timeout = Timespec::try_from(LOOK)?;
+    let timeout = Timespec::try_from(POLL)?;
     let mut runs = 0;
     while !ended.load(Ordering::Acquire) {
         // Equal unread notifications are merged into one.
@@ -269,7 +269,7 @@ fn watch_kernel(
 fn watch_tool(tools: &Tools, waiting: &Mutex<PendingChanges>, ended: &AtomicBool) -> anyhow::Result<u32> {
     let mut runs = 0;
     while !ended.load(Ordering::Acquire) {
-        let Some(now) = tools.wait(LOOK)? else { continue };
+        let Some(now) = tools.wait(POLL)? else { continue };
         runs += tools.ended()?;
         let chains = tools.chains()?;
         let mut waiting = lock(waiting);

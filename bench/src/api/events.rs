@@ -30,7 +30,7 @@ const ROUNDS: usize = 5;
 /// Timeout of a repair.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Polling interval of the kernel.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL: Duration = Duration::from_millis(1);
 
 /// Counts objects in the kernel.
 type Count = Box<dyn Fn(&mut Socket) -> std::io::Result<usize>>;
@@ -55,7 +55,7 @@ pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
         std::thread::sleep(STEADY);
         watch("idle", &proxy, || Ok(()))?;
         let mut neighbour = Neighbour::open()?;
-        let name = format!("beside a neighbour with {NOISE} commits a second");
+        let name = format!("idle, with {NOISE} foreign commits a second");
         watch(&name, &proxy, || neighbour.commit())?;
         if mode.backend == Some(Backend::Legacy) {
             println!("damage: not measured, legacy tables have no notifications");
@@ -63,17 +63,17 @@ pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
         }
         let mut socket = Socket::open()?;
         for round in damages(mode, site) {
-            mend(&round, site, &mut socket)?;
+            time_repair(&round, site, &mut socket)?;
         }
         Ok(())
     })
 }
 
-/// Measures processor time and wakes of all threads for [`WATCHED`], while `beside` is called ten times a second.
-fn watch(what: &str, proxy: &Proxy, mut beside: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
+/// Measures processor time and wakes of all threads for [`WATCHED`], while `work` is called ten times a second.
+fn watch(what: &str, proxy: &Proxy, mut work: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
     let (started, cpu, wakes) = (Instant::now(), proxy.cpu()?, proxy.wakes()?);
     while started.elapsed() < WATCHED {
-        beside()?;
+        work()?;
         std::thread::sleep(Duration::from_secs(1) / NOISE);
     }
     let seconds = started.elapsed().as_secs_f64();
@@ -92,7 +92,7 @@ fn watch(what: &str, proxy: &Proxy, mut beside: impl FnMut() -> anyhow::Result<(
 }
 
 /// Makes a foreign change several times, and prints the times until it was repaired.
-fn mend(damage: &Damage, site: &Site, socket: &mut Socket) -> anyhow::Result<()> {
+fn time_repair(damage: &Damage, site: &Site, socket: &mut Socket) -> anyhow::Result<()> {
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
         let whole = (damage.count)(socket)?;
@@ -106,13 +106,13 @@ fn mend(damage: &Damage, site: &Site, socket: &mut Socket) -> anyhow::Result<()>
         let started = Instant::now();
         // Listing a deleted chain fails.
         while !(damage.count)(socket).is_ok_and(|count| count >= whole) {
-            anyhow::ensure!(started.elapsed() < PATIENCE, "{}: not mended", damage.name);
-            std::thread::sleep(LOOK);
+            anyhow::ensure!(started.elapsed() < PATIENCE, "{}: not repaired", damage.name);
+            std::thread::sleep(POLL);
         }
         took.push(started.elapsed());
         std::thread::sleep(PAUSE);
     }
-    stats::print(&format!("mended: {}", damage.name), took, "");
+    stats::print(&format!("repaired: {}", damage.name), took, "");
     Ok(())
 }
 

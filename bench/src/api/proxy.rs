@@ -21,9 +21,9 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 /// Time without a commit after which a start counts as complete, if all rules are present.
 const QUIET: Duration = Duration::from_millis(500);
 /// Polling interval of the kernel's state.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL: Duration = Duration::from_millis(1);
 /// Polling interval of the proxy's child processes: upstream's `nft`, both proxies' `iptables-restore`.
-const LOOK_AT_CHILDREN: Duration = Duration::from_millis(20);
+const CHILDREN_POLL: Duration = Duration::from_millis(20);
 /// The table, and below the map, of both proxies in nftables mode.
 const TABLE: &str = "kube-proxy";
 const MAP: &str = "service-ips";
@@ -111,7 +111,7 @@ impl Proxy {
             if moved {
                 last = now;
             }
-            if now - children > LOOK_AT_CHILDREN {
+            if now - children > CHILDREN_POLL {
                 children = now;
                 child_mib = child_mib.max(self.largest_child());
                 if !self.is_awaited()? {
@@ -124,7 +124,7 @@ impl Proxy {
                 }
                 last = now;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL);
         }
         // A tool exits some time after its commit.
         watcher.look()?;
@@ -137,7 +137,7 @@ impl Proxy {
         let synced = "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"}";
         let mut child_mib = 0.0_f64;
         while !metrics().is_ok_and(|text| text.lines().any(|line| line.starts_with(synced) && !line.ends_with(" 0"))) {
-            std::thread::sleep(LOOK_AT_CHILDREN);
+            std::thread::sleep(CHILDREN_POLL);
             child_mib = child_mib.max(self.largest_child());
             if !self.is_awaited()? {
                 return Ok(None);

@@ -28,7 +28,7 @@ use super::audit::Requests;
 use super::network::{HUB, PORT};
 
 /// Interval at which a closed gate checks that the server listens.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL: Duration = Duration::from_millis(20);
 
 /// Handling of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +144,7 @@ async fn serve(context: Context) -> io::Result<()> {
 /// Forwards connections to the server.
 async fn pass(context: &Context, connections: &mut JoinSet<()>) -> io::Result<Infallible> {
     while TcpStream::connect(context.server).await.is_err() {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL).await;
     }
     let listener = TcpListener::bind((HUB, PORT)).await?;
     loop {

@@ -13,7 +13,7 @@ use super::objects::{MARKER_IP, mark, marker_port, marker_target};
 use super::server::Server;
 
 /// Interval between attempts of a node.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(100);
 /// Time limit of one attempt.
 const ATTEMPT: Duration = Duration::from_millis(300);
 
@@ -62,7 +62,7 @@ fn probe(at: SocketAddr, until: Instant) -> Option<Instant> {
         if TcpStream::connect_timeout(&at, ATTEMPT).is_ok() {
             return Some(Instant::now());
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL);
     }
     None
 }

@@ -76,9 +76,11 @@ fn rows(all: &[Option<&Figures>]) -> Vec<TableRow> {
             figures.with_proxies(figures.proxies.as_secs_f64())
         }),
         TableRow::new("all proxies, resident memory, MiB", 0, |figures| figures.with_proxies(figures.proxies_memory)),
-        TableRow::new("half of the proxies right after, s", 2, |figures| Some(figures.rightness().0?.as_secs_f64())),
-        TableRow::new("every proxy right after, s", 2, |figures| Some(figures.rightness().1?.as_secs_f64())),
-        TableRow::new("proxies not right", 0, |figures| figures.with_proxies(float(figures.wrong().len()))),
+        TableRow::new("half of the proxies converged after, s", 2, |figures| {
+            Some(figures.rightness().0?.as_secs_f64())
+        }),
+        TableRow::new("every proxy converged after, s", 2, |figures| Some(figures.rightness().1?.as_secs_f64())),
+        TableRow::new("proxies not converged", 0, |figures| figures.with_proxies(float(figures.wrong().len()))),
         TableRow::new("length of the phase, s", 0, |figures| Some(figures.duration.as_secs_f64())),
     ]);
     rows
@@ -170,9 +172,9 @@ mod tests {
             "| requests | 0 | 3 | 4 | 0.75 |",
             "| – watch 200 | 0 | 3 | 4 | 0.75 |",
             "| attempts to connect | 0 | 10 | 0 | – |",
-            "| half of the proxies right after, s | – | 0.12 | 0.90 | 0.13 |",
-            "| every proxy right after, s | – | 0.25 | – | – |",
-            "| proxies not right | – | 0 | 1 | 0.00 |",
+            "| half of the proxies converged after, s | – | 0.12 | 0.90 | 0.13 |",
+            "| every proxy converged after, s | – | 0.25 | – | – |",
+            "| proxies not converged | – | 0 | 1 | 0.00 |",
         ] {
             assert!(table.lines().any(|found| found == line), "no {line} in\n{table}");
         }

@@ -28,7 +28,7 @@ const RECONNECTED: Duration = Duration::from_secs(20);
 /// Time limit for the proxies to be up to date.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Interval of upstream's checks of its certificate, from its start (`CertCallbackRefreshDuration` of client-go).
-const UPSTREAM_LOOKS: Duration = Duration::from_secs(300);
+const UPSTREAM_CHECKS: Duration = Duration::from_secs(300);
 
 /// The servers and the network, shared by all sides.
 pub(super) struct SideRunner<'a> {
@@ -140,11 +140,11 @@ impl<'a> SideRunner<'a> {
     fn rotate(&mut self, started: Instant) -> anyhow::Result<PhaseTimes> {
         let begin = Instant::now();
         self.server.rotate();
-        let mut look = started + UPSTREAM_LOOKS;
-        while look < begin {
-            look += UPSTREAM_LOOKS;
+        let mut check = started + UPSTREAM_CHECKS;
+        while check < begin {
+            check += UPSTREAM_CHECKS;
         }
-        std::thread::sleep((look + RECONNECTED).saturating_duration_since(Instant::now()));
+        std::thread::sleep((check + RECONNECTED).saturating_duration_since(Instant::now()));
         self.mark()
     }
 
@@ -167,8 +167,8 @@ impl<'a> SideRunner<'a> {
 fn print_progress(side: Side, phase: Phase, figures: &Figures, proxies: &Proxies) {
     let wrong = figures.wrong();
     let right = figures.right.len() - wrong.len();
-    println!("{side}, {phase}: {:.0} s, {right} of {} right", figures.duration.as_secs_f64(), figures.right.len());
+    println!("{side}, {phase}: {:.0} s, {right} of {} converged", figures.duration.as_secs_f64(), figures.right.len());
     for node in wrong {
-        print!("  not right: {}; the end of its log:\n{}", node_name(node), proxies.log_tail(node));
+        print!("  not converged: {}; the end of its log:\n{}", node_name(node), proxies.log_tail(node));
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn run(flows: usize, directory: &Directory) -> anyhow::Result<()> {
     for others in [0, flows] {
         let case = &super::CASES[0];
         create((0..others).map(|n| flow(case, n)), Duration::from_secs(600))?;
-        stats::print(&format!("in force to the other answer, {others} flows"), follow(directory)?, "");
+        stats::print(&format!("in force -> other endpoint answers, {others} flows"), follow(directory)?, "");
         clear(case.protocol)?;
     }
     Ok(())

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ferry_kernel::conntrack::testing::create;
 
-use super::{ALL_LOOKS, LOOKS, PATIENCE, REMOVED, UDP, between, clear, manifests, sum};
+use super::{ALL_PASSES, PASSES, PATIENCE, REMOVED, UDP, between, clear, manifests, sum};
 use crate::process::{Directory, Proxy};
 use crate::stats::{memory_mib, thread_of};
 
@@ -28,16 +28,16 @@ pub(super) fn run(program: &Path, flows: usize) -> anyhow::Result<()> {
         proxy.wait_for_sync(SERVICES)?;
         let (start, wrong) = (Instant::now(), flows / 10);
         #[expect(clippy::cast_precision_loss, reason = "a small number")]
-        while sum(LOOKS)? < 1.0 || sum(REMOVED)? < 0.9 * wrong as f64 {
+        while sum(PASSES)? < 1.0 || sum(REMOVED)? < 0.9 * wrong as f64 {
             anyhow::ensure!(start.elapsed() < PATIENCE, "stale conntrack entries remain");
             std::thread::sleep(Duration::from_millis(2));
         }
         let (took, first) = (start.elapsed(), thread_of(proxy.id(), "flows")?);
-        std::thread::sleep(ALL_LOOKS);
+        std::thread::sleep(ALL_PASSES);
         let both = thread_of(proxy.id(), "flows")?;
         println!(
             "restart over {SERVICES} services, {flows} flows, {} removed {:.0} ms after the first sync: {:.0} ms cpu, second \
-             look {:.0} ms; of {:.0} ms in all; peak {:.1} MiB",
+             pass {:.0} ms; {:.0} ms in total; peak {:.1} MiB",
             sum(REMOVED)?,
             took.as_secs_f64() * 1e3,
             first.as_secs_f64() * 1e3,
