@@ -11,7 +11,7 @@ use ferry_api::object::{Family, Kind, KubeObject};
 use ferry_api::wire::{Document, decode_manifest};
 use ferry_kernel::iptables::Tool;
 use ferry_kernel::nft::{Batch, ElementData, Set, SetFlags, Socket, data_type};
-use ferry_kube_proxy::core::{Core, EngineHandle, NodeFacts, Setup};
+use ferry_kube_proxy::core::{Core, CoreSetup, EngineHandle, NodeFacts};
 use ferry_kube_proxy::events::Recorder;
 use ferry_kube_proxy::health::Pulse;
 use ferry_kube_proxy::input::Input;
@@ -243,7 +243,7 @@ impl Pipe {
         mode.name.clone_into(&mut config.mode);
         "NodeCIDR".clone_into(&mut config.detect_local_mode);
         config.apply_platform_defaults();
-        let setup = Setup {
+        let setup = CoreSetup {
             settings: Settings::from_config(&config, "bench"),
             profile: mode.profile,
             addresses: Vec::new(),

@@ -39,7 +39,7 @@ use crate::{core, planes, platform, version};
 
 /// The inputs of a run.
 #[derive(Debug)]
-pub struct Plan {
+pub struct RunOptions {
     /// the mode
     pub plane: Plane,
     /// valid, with all defaults
@@ -65,22 +65,22 @@ const INPUTS: usize = 64;
 const SOURCE_STACK_BYTES: usize = 8 * 1024 * 1024;
 
 /// Runs until an unrecoverable failure. Signals end the process at once; the rules stay in the kernel.
-pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
-    let (version, mode, node) = (version::full(), plan.plane.mode, &*plan.settings.node_name);
+pub fn run(options: RunOptions, origin: Origin) -> anyhow::Result<()> {
+    let (version, mode, node) = (version::full(), options.plane.mode, &*options.settings.node_name);
     tracing::info!(version, mode, node, "Starting kube-proxy");
-    platform::set_oom_score(plan.config.oom_score_adj);
+    platform::set_oom_score(options.config.oom_score_adj);
     platform::raise_open_files();
     platform::require_net_admin()?;
-    if plan.config.conntrack.tcp_be_liberal {
+    if options.config.conntrack.tcp_be_liberal {
         platform::track_liberally()?;
     }
     // Before the first thread: a hundred thousand endpoints are decoded on one and kept by others.
     memory::share_one_arena();
     let metrics = Arc::new(Metrics::new()?);
-    let Opened { source, node, freshness, recorder } = origin.open(&plan.settings, &metrics)?;
+    let Opened { source, node, freshness, recorder } = origin.open(&options.settings, &metrics)?;
     let (threads, ends) = Threads::new();
-    let flows = start_flows(plan.plane.profile.reply_owner, &metrics, &threads)?;
-    let (engines, handover) = engines(&plan, &threads, &metrics, &flows)?;
+    let flows = start_flows(options.plane.profile.reply_owner, &metrics, &threads)?;
+    let (engines, handover) = engines(&options, &threads, &metrics, &flows)?;
     let families: Vec<Family> = engines.iter().map(|(family, _)| *family).collect();
 
     // Until the cluster has a Node object for this node, load balancers should not send to it.
@@ -93,13 +93,13 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
         families.iter().map(|family| (*family, Arc::new(Pulse::new(epoch)))).collect();
     let mut handles = Vec::new();
     for ((family, engine), (_, pulse)) in engines.into_iter().zip(&pulses) {
-        handles.push(start_engine(&plan, engine, flows.observer(family), pulse, &reports, &threads)?);
+        handles.push(start_engine(&options, engine, flows.observer(family), pulse, &reports, &threads)?);
     }
     let (inputs, input) = mpsc::sync_channel(INPUTS);
     let addresses = platform::addresses(&planes::devices()).context("listing local addresses")?;
-    let core = Core::new(core::Setup {
-        settings: plan.settings.clone(),
-        profile: plan.plane.profile,
+    let core = Core::new(core::CoreSetup {
+        settings: options.settings.clone(),
+        profile: options.plane.profile,
         addresses: addresses.clone(),
         node,
         engines: handles,
@@ -114,30 +114,30 @@ pub fn run(plan: Plan, origin: Origin) -> anyhow::Result<()> {
     let health_events = Rc::new(HealthCheckReports::new(inputs.clone()));
     let sink = Sink::direct(desk, inputs);
     threads.spawn("source", SOURCE_STACK_BYTES, move || source.run(&sink))?;
-    recorder.record(Event::starting(&plan.settings.node_name));
+    recorder.record(Event::starting(&options.settings.node_name));
 
-    let pulses = Pulses { families: pulses, limit: plan.sync_period * 2 };
+    let pulses = Pulses { families: pulses, limit: options.sync_period * 2 };
     let health =
         Health { pulses: pulses.clone(), eligible, freshness: freshness.clone(), metrics: Arc::clone(&metrics) };
-    let reporter = Reporter::new(plan.plane.mode, Arc::clone(&metrics));
-    let service_health = ServiceHealth::new(&plan.settings.node_name, pulses, health_events);
+    let reporter = Reporter::new(options.plane.mode, Arc::clone(&metrics));
+    let service_health = ServiceHealth::new(&options.settings.node_name, pulses, health_events);
     // Servers and reports run on the main thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _clock = runtime.enter();
     let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
-    let status = Status { mode: plan.plane.mode, freshness, metrics, inbox: Rc::clone(&inbox) };
-    let edges = edges(&plan, health, status, follow(inbox, service_health, handover), ends);
+    let status = Status { mode: options.plane.mode, freshness, metrics, inbox: Rc::clone(&inbox) };
+    let edges = edges(&options, health, status, follow(inbox, service_health, handover), ends);
     match LocalSet::new().block_on(&runtime, edges)? {}
 }
 
 /// The engines of all families of this machine, and the hand-over from other modes.
 fn engines(
-    plan: &Plan,
+    options: &RunOptions,
     threads: &Threads,
     metrics: &Metrics,
     flows: &Arc<FlowReports>,
 ) -> anyhow::Result<(Engines, Handover)> {
-    let mode = plan.plane.mode;
+    let mode = options.plane.mode;
     let mut reasons = Vec::new();
     let mut families = vec![Family::V4];
     if sysctl::ipv6_available() {
@@ -147,8 +147,8 @@ fn engines(
         reasons.push(format!("{}: disabled in the kernel", Family::V6));
     }
     let mut engines = Vec::new();
-    let opening = Opening { families: &families, config: &plan.config, settings: &plan.settings, threads };
-    let opened = plan.plane.engines(&opening)?;
+    let opening = Opening { families: &families, config: &options.config, settings: &options.settings, threads };
+    let opened = options.plane.engines(&opening)?;
     metrics.add_mode(opened.metrics)?;
     for (family, opened) in opened.families {
         match opened {
@@ -175,7 +175,7 @@ fn engines(
 }
 
 fn start_engine(
-    plan: &Plan,
+    options: &RunOptions,
     engine: Box<dyn SyncEngine>,
     flows: FlowObserver,
     pulse: &Arc<Pulse>,
@@ -184,10 +184,10 @@ fn start_engine(
 ) -> anyhow::Result<EngineHandle> {
     let (sender, mailbox) = Mailbox::new();
     let family = flows.family();
-    let setup = engine_loop::Setup {
+    let setup = engine_loop::EngineLoopSetup {
         family,
-        min_sync_period: plan.min_sync_period,
-        paced: plan.plane.paced,
+        min_sync_period: options.min_sync_period,
+        paced: options.plane.paced,
         mailbox,
         pulse: Arc::clone(pulse),
         reports: reports.clone(),
@@ -225,7 +225,7 @@ fn start_addresses(
 
 /// HTTP and reports, until one of them fails.
 async fn edges(
-    plan: &Plan,
+    options: &RunOptions,
     health: Health,
     status: Status,
     follow: impl Future<Output = Infallible>,
@@ -233,10 +233,10 @@ async fn edges(
 ) -> anyhow::Result<Infallible> {
     let (health, status): (Rc<dyn Routes>, Rc<dyn Routes>) = (Rc::new(health), Rc::new(status));
     tokio::select! {
-        error = http::serve("healthz", plan.healthz, plan.config.bind_address_hard_fail, health) => {
-            error.with_context(|| format!("healthz server failed: failed to start proxy healthz on {}", plan.healthz))
+        error = http::serve("healthz", options.healthz, options.config.bind_address_hard_fail, health) => {
+            error.with_context(|| format!("healthz server failed: failed to start proxy healthz on {}", options.healthz))
         }
-        error = http::serve("metrics", plan.metrics, plan.config.bind_address_hard_fail, status) => {
+        error = http::serve("metrics", options.metrics, options.config.bind_address_hard_fail, status) => {
             error.context("starting metrics server failed")
         }
         code = platform::asked_to_end() => std::process::exit(code.context("handling signals")?),

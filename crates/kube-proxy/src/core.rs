@@ -32,7 +32,7 @@ use crate::report::Changes;
 
 /// The inputs of the core.
 #[derive(Debug)]
-pub struct Setup {
+pub struct CoreSetup {
     /// the settings of the configuration that affect traffic
     pub settings: Settings,
     /// the mode's capabilities
@@ -146,7 +146,7 @@ impl EngineHandle {
 
 impl Core {
     /// A core without objects.
-    pub fn new(setup: Setup) -> Self {
+    pub fn new(setup: CoreSetup) -> Self {
         let name = &setup.settings.node_name;
         let (stand_in, wait) = match setup.node {
             NodeFacts::Local => (Some(LocalNode::new(name, preferred_first(&setup.addresses))), None),

@@ -32,7 +32,7 @@ const LITTER: Duration = Duration::from_millis(250);
 
 /// The inputs of the loop of one engine.
 #[derive(Debug)]
-pub struct Setup {
+pub struct EngineLoopSetup {
     /// the engine's family
     pub family: Family,
     /// the least time between two syncs, as configured; up to 1 s it is no limit
@@ -52,7 +52,7 @@ pub struct Setup {
 
 /// State of the loop.
 struct Loop {
-    setup: Setup,
+    setup: EngineLoopSetup,
     engine: Box<dyn SyncEngine>,
     agenda: Agenda,
     /// pending changes are not in force, or the actual state is uncertain: the last pass failed, or left the base out
@@ -98,7 +98,7 @@ enum Step {
 }
 
 /// Runs until the mailbox closes.
-pub fn run(setup: Setup, engine: Box<dyn SyncEngine>) {
+pub fn run(setup: EngineLoopSetup, engine: Box<dyn SyncEngine>) {
     let now = Instant::now();
     setup.pulse.update(now);
     Loop::new(setup, engine, now).run();
@@ -107,7 +107,7 @@ pub fn run(setup: Setup, engine: Box<dyn SyncEngine>) {
 // === impl Loop ===
 
 impl Loop {
-    fn new(setup: Setup, engine: Box<dyn SyncEngine>, now: Instant) -> Self {
+    fn new(setup: EngineLoopSetup, engine: Box<dyn SyncEngine>, now: Instant) -> Self {
         let agenda = Agenda::new(setup.min_sync_period, setup.paced, now);
         Self { setup, engine, agenda, unfinished: false, first: true }
     }

@@ -52,7 +52,7 @@ struct Sweep {
 
 /// The result for one domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum SweepResult {
     Nothing,
     Removed,
     /// rules that another program has written after all had been removed; they are removed again
@@ -154,9 +154,9 @@ impl Sweep {
     fn start(mut self, completed: UnboundedSender<Self>) -> io::Result<()> {
         let thread = thread::Builder::new().name("handover".to_owned()).stack_size(STACK_BYTES);
         thread.spawn(move || {
-            let found: Vec<Found> = self.domains.clone().into_iter().map(|domain| self.at(domain)).collect();
+            let found: Vec<SweepResult> = self.domains.clone().into_iter().map(|domain| self.at(domain)).collect();
             self.pause = pause(&found, self.pause);
-            if found.iter().any(|found| *found != Found::Nothing) {
+            if found.iter().any(|found| *found != SweepResult::Nothing) {
                 // The read rules may have been large.
                 ferry_kernel::memory::trim();
             }
@@ -166,24 +166,24 @@ impl Sweep {
         Ok(())
     }
 
-    fn at(&mut self, domain: RuleDomain) -> Found {
+    fn at(&mut self, domain: RuleDomain) -> SweepResult {
         let mut served = self.attempted.remove(domain.name).unwrap_or_default();
         let result = domain.retire(self.family, &mut served);
         let found = self.log(domain, result);
-        if found == Found::Kept {
+        if found == SweepResult::Kept {
             // The next attempt may find none of these any more.
             served.sort_unstable();
             served.dedup();
             self.attempted.insert(domain.name, served);
         } else {
-            self.removed |= found != Found::Nothing || !served.is_empty();
+            self.removed |= found != SweepResult::Nothing || !served.is_empty();
             self.served.extend(served);
         }
         found
     }
 
     /// Logs a result that differs from the last one.
-    fn log(&mut self, domain: RuleDomain, result: Result<usize, RetireError>) -> Found {
+    fn log(&mut self, domain: RuleDomain, result: Result<usize, RetireError>) -> SweepResult {
         let (family, RuleDomain { mode, name: domain, .. }) = (self.family, domain);
         let error = match result {
             Ok(objects) => {
@@ -192,11 +192,11 @@ impl Sweep {
                 return match objects {
                     0 => {
                         tracing::debug!(%family, mode, domain, "No leftover rules found");
-                        Found::Nothing
+                        SweepResult::Nothing
                     }
                     _ if first => {
                         tracing::info!(%family, mode, domain, objects, "Removed rules of an earlier run");
-                        Found::Removed
+                        SweepResult::Removed
                     }
                     _ => {
                         tracing::warn!(
@@ -206,13 +206,13 @@ impl Sweep {
                             objects,
                             "Removed rules that another proxy has written again: is a kube-proxy of this mode still running?"
                         );
-                        Found::Returned
+                        SweepResult::Returned
                     }
                 };
             }
             Err(RetireError::Absent(error)) => {
                 tracing::debug!(%family, mode, domain, err = %error, "Mode is not available here, so it has no rules");
-                return Found::Nothing;
+                return SweepResult::Nothing;
             }
             Err(RetireError::Failed(error)) => format!("{error:#}"),
         };
@@ -226,14 +226,17 @@ impl Sweep {
             );
             self.logged.insert(domain, error);
         }
-        Found::Kept
+        SweepResult::Kept
     }
 }
 
 /// The pause after a check with these results; `before` is the last one.
-fn pause(found: &[Found], before: Duration) -> Duration {
-    let (least, goes_on) =
-        if found.contains(&Found::Kept) { (RETRY, true) } else { (AGAIN, found.contains(&Found::Returned)) };
+fn pause(found: &[SweepResult], before: Duration) -> Duration {
+    let (least, goes_on) = if found.contains(&SweepResult::Kept) {
+        (RETRY, true)
+    } else {
+        (AGAIN, found.contains(&SweepResult::Returned))
+    };
     if goes_on { (before * 2).clamp(least, LONGEST) } else { least }
 }
 
@@ -269,17 +272,17 @@ mod tests {
         };
         let failed = |why: &'static str| Err(RetireError::Failed(anyhow::Error::msg(why)));
         let (found, text) = says(failed("no tool"));
-        assert!(found == Found::Kept && text.starts_with('W') && text.contains("err=\"no tool\""), "{text}");
-        assert_eq!(says(failed("no tool")), (Found::Kept, String::new()));
+        assert!(found == SweepResult::Kept && text.starts_with('W') && text.contains("err=\"no tool\""), "{text}");
+        assert_eq!(says(failed("no tool")), (SweepResult::Kept, String::new()));
         let (found, text) = says(failed("locked"));
-        assert!(found == Found::Kept && text.contains("locked"), "{text}");
+        assert!(found == SweepResult::Kept && text.contains("locked"), "{text}");
         let (found, text) = says(Ok(7));
-        assert!(found == Found::Removed && text.starts_with('I') && text.contains("objects=7"), "{text}");
-        assert_eq!(says(Ok(0)).0, Found::Nothing);
+        assert!(found == SweepResult::Removed && text.starts_with('I') && text.contains("objects=7"), "{text}");
+        assert_eq!(says(Ok(0)).0, SweepResult::Nothing);
         let (found, text) = says(Ok(7));
-        assert!(found == Found::Returned && text.starts_with('W') && text.contains("still running"), "{text}");
-        assert_eq!(says(failed("locked")).0, Found::Kept);
-        assert_eq!(says(Err(RetireError::Absent(anyhow::Error::msg("no nf_tables")))).0, Found::Nothing);
+        assert!(found == SweepResult::Returned && text.starts_with('W') && text.contains("still running"), "{text}");
+        assert_eq!(says(failed("locked")).0, SweepResult::Kept);
+        assert_eq!(says(Err(RetireError::Absent(anyhow::Error::msg("no nf_tables")))).0, SweepResult::Nothing);
     }
 
     /// The flows of a frontend whose rules a failed attempt removed are checked once all is removed, also if nothing is left to
@@ -302,7 +305,7 @@ mod tests {
         for (last, expected) in [(domain(the_rest), &SERVED[..]), (domain(|_, _| Ok(0)), &SERVED[..2])] {
             let mut sweep = Sweep::new(Family::V4, Vec::new());
             for _ in 0..3 {
-                assert_eq!(sweep.at(domain(half_way)), Found::Kept);
+                assert_eq!(sweep.at(domain(half_way)), SweepResult::Kept);
                 assert!(!sweep.removed && sweep.served.is_empty(), "the rules may be in force still");
             }
             sweep.at(last);
@@ -316,7 +319,7 @@ mod tests {
 
     #[test]
     fn who_goes_on_writing_is_met_less_and_less_often() {
-        let pauses = |found: &[Found]| {
+        let pauses = |found: &[SweepResult]| {
             let mut last = Duration::ZERO;
             let next = |_| {
                 last = pause(found, last);
@@ -324,10 +327,10 @@ mod tests {
             };
             (0..5).map(next).collect::<Vec<_>>()
         };
-        assert_eq!(pauses(&[Found::Nothing, Found::Removed]), [60; 5]);
-        assert_eq!(pauses(&[Found::Nothing, Found::Returned]), [60, 120, 240, 300, 300]);
-        assert_eq!(pauses(&[Found::Kept, Found::Returned]), [1, 2, 4, 8, 16]);
-        assert_eq!(pause(&[Found::Nothing], LONGEST), AGAIN);
-        assert_eq!(pause(&[Found::Kept], LONGEST), LONGEST);
+        assert_eq!(pauses(&[SweepResult::Nothing, SweepResult::Removed]), [60; 5]);
+        assert_eq!(pauses(&[SweepResult::Nothing, SweepResult::Returned]), [60, 120, 240, 300, 300]);
+        assert_eq!(pauses(&[SweepResult::Kept, SweepResult::Returned]), [1, 2, 4, 8, 16]);
+        assert_eq!(pause(&[SweepResult::Nothing], LONGEST), AGAIN);
+        assert_eq!(pause(&[SweepResult::Kept], LONGEST), LONGEST);
     }
 }

@@ -75,7 +75,7 @@ impl Origin {
                 // Events have a rate limit of their own, as upstream: many events must not delay lists.
                 let own = client.with_own_limit();
                 let (recorder, writer) = events::open(own, &platform::machine_name(), events::Timing::default());
-                let setup = api::Setup {
+                let setup = api::ApiSetup {
                     server,
                     client,
                     node_name: settings.node_name.clone(),

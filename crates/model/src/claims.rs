@@ -21,9 +21,9 @@ use crate::visible::{Visible, valid_ports};
 /// Ownership of frontends by services. Incremental: the cost of a change is proportional to the service's frontends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
-    owners: HashMap<Key, Arc<Claimant>>,
+    owners: HashMap<ClaimKey, Arc<Claimant>>,
     /// frontends that several services want, with all of them, the owner first
-    contested: BTreeMap<Key, BTreeSet<Arc<Claimant>>>,
+    contested: BTreeMap<ClaimKey, BTreeSet<Arc<Claimant>>>,
     /// addresses of this machine that serve node ports
     node_addresses: BTreeSet<IpAddr>,
     /// number of owned VIPs by port
@@ -32,7 +32,7 @@ pub struct Claims {
 
 /// A frontend key with exactly one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Key {
+struct ClaimKey {
     at: FrontendAddr,
     protocol: Protocol,
     /// the same nodePort may belong to one service in IPv4 and to another in IPv6
@@ -76,28 +76,28 @@ const NAMED: usize = 8;
 /// Creation time of a service without one: later than all others.
 const UNDATED: Timestamp = Timestamp { seconds: i64::MAX, nanoseconds: u32::MAX };
 
-const _: () = assert!(size_of::<(Key, Arc<Claimant>)>() <= 32, "there are several of these per service");
+const _: () = assert!(size_of::<(ClaimKey, Arc<Claimant>)>() <= 32, "there are several of these per service");
 
 // === impl Claims ===
 
 impl Claims {
     /// The service that owns a frontend; `None` if no service claims it.
     pub fn owner(&self, family: Family, at: FrontendAddr, protocol: Protocol) -> Option<&ObjectName> {
-        self.winner(Key { at, protocol, family }).map(|winner| &winner.name)
+        self.winner(ClaimKey { at, protocol, family }).map(|winner| &winner.name)
     }
 
     /// The owner of a frontend, by a claim to it or to a node port that ranks before it.
-    fn winner(&self, key: Key) -> Option<&Claimant> {
+    fn winner(&self, key: ClaimKey) -> Option<&Claimant> {
         let owner = self.owners.get(&key)?;
         let by_node_port = || self.owners.get(&self.node_port_at(key)?);
         Some(if owner.rank > Rank::NodePort { by_node_port().unwrap_or(owner) } else { owner })
     }
 
     /// The node port that coincides with a VIP, if its address serves node ports.
-    fn node_port_at(&self, key: Key) -> Option<Key> {
+    fn node_port_at(&self, key: ClaimKey) -> Option<ClaimKey> {
         match key.at {
             FrontendAddr::Vip(vip, port) if self.node_addresses.contains(&vip) => {
-                Some(Key { at: FrontendAddr::NodePort(port), ..key })
+                Some(ClaimKey { at: FrontendAddr::NodePort(port), ..key })
             }
             FrontendAddr::Vip(..) | FrontendAddr::NodePort(_) => None,
         }
@@ -111,7 +111,7 @@ impl Claims {
         at: FrontendAddr,
         protocol: Protocol,
     ) -> Standing<'_> {
-        let key = Key { at, protocol, family };
+        let key = ClaimKey { at, protocol, family };
         let Some(owner) = self.owners.get(&key) else { return Standing::Owner };
         let Some(winner) = self.winner(key).filter(|winner| *winner != &**owner || winner.name != *name) else {
             return Standing::Owner;
@@ -144,11 +144,11 @@ impl Claims {
         family: Family,
         protocol: Protocol,
         port: u16,
-    ) -> impl Iterator<Item = (IpAddr, Key)> + use<'_> {
+    ) -> impl Iterator<Item = (IpAddr, ClaimKey)> + use<'_> {
         // Few VIPs have the number of a node port, and a node may have many addresses.
         let any = self.vips.contains_key(&(family, protocol, port));
         let addresses = self.node_addresses.iter().filter(move |address| any && Family::of(**address) == family);
-        addresses.map(move |address| (*address, Key { at: FrontendAddr::Vip(*address, port), protocol, family }))
+        addresses.map(move |address| (*address, ClaimKey { at: FrontendAddr::Vip(*address, port), protocol, family }))
     }
 
     /// Replaces the addresses of this machine that serve node ports; returns the services that win or lose a frontend by that.
@@ -162,7 +162,7 @@ impl Claims {
         for key in self.owners.keys() {
             if let FrontendAddr::Vip(vip, port) = key.at
                 && changed.contains(&vip)
-                && let Some(node_port) = self.owners.get(&Key { at: FrontendAddr::NodePort(port), ..*key })
+                && let Some(node_port) = self.owners.get(&ClaimKey { at: FrontendAddr::NodePort(port), ..*key })
             {
                 dirty.insert(node_port.name.clone());
                 dirty.extend(self.first_at(*key).map(|claimant| claimant.name.clone()));
@@ -172,14 +172,14 @@ impl Claims {
     }
 
     /// The owner of a frontend, and the first rival claim.
-    fn first_at(&self, key: Key) -> impl Iterator<Item = &Arc<Claimant>> {
+    fn first_at(&self, key: ClaimKey) -> impl Iterator<Item = &Arc<Claimant>> {
         let contested = self.contested.get(&key);
         let alone = if contested.is_none() { self.owners.get(&key) } else { None };
         contested.into_iter().flat_map(first).chain(alone)
     }
 
     /// Records a changed owner of a frontend; returns the services that are affected beside the rival claims.
-    fn note_owner(&self, key: Key, dirty: &mut BTreeSet<ObjectName>) {
+    fn note_owner(&self, key: ClaimKey, dirty: &mut BTreeSet<ObjectName>) {
         match key.at {
             FrontendAddr::NodePort(port) => {
                 for (_, key) in self.vips_at_node(key.family, key.protocol, port) {
@@ -194,7 +194,7 @@ impl Claims {
     }
 
     /// One more or one less VIP is owned.
-    fn count_vip(&mut self, key: Key, is_there: bool) {
+    fn count_vip(&mut self, key: ClaimKey, is_there: bool) {
         let FrontendAddr::Vip(_, port) = key.at else { return };
         let port = (key.family, key.protocol, port);
         let count = self.vips.entry(port).or_default();
@@ -215,7 +215,7 @@ impl Claims {
         let old_keys = before.map(keys).unwrap_or_default();
         let new_keys = after.map(keys).unwrap_or_default();
         for rank in [Rank::ClusterIp, Rank::LoadBalancer, Rank::NodePort, Rank::ExternalIp] {
-            let of_rank = |keys: &[(Key, Rank)]| -> Vec<Key> {
+            let of_rank = |keys: &[(ClaimKey, Rank)]| -> Vec<ClaimKey> {
                 keys.iter().filter(|(_, of)| *of == rank).map(|(key, _)| *key).collect()
             };
             let (old_keys, new_keys) = (of_rank(&old_keys), of_rank(&new_keys));
@@ -230,12 +230,12 @@ impl Claims {
     /// The same for the claims of one rank.
     fn change_rank(
         &mut self,
-        (old, old_keys): (Option<Claimant>, &[Key]),
-        (new, new_keys): (Option<Claimant>, &[Key]),
+        (old, old_keys): (Option<Claimant>, &[ClaimKey]),
+        (new, new_keys): (Option<Claimant>, &[ClaimKey]),
         dirty: &mut BTreeSet<ObjectName>,
     ) {
         let same = old == new;
-        let known = |keys: &[Key], key: &Key| same && keys.binary_search(key).is_ok();
+        let known = |keys: &[ClaimKey], key: &ClaimKey| same && keys.binary_search(key).is_ok();
         // A service that claims more keeps the allocation that it has.
         let kept = old_keys.iter().filter_map(|key| self.owners.get(key)).find(|owner| Some(&***owner) == new.as_ref());
         let new = kept.cloned().or_else(|| new.map(Arc::new));
@@ -251,7 +251,7 @@ impl Claims {
         }
     }
 
-    fn claim(&mut self, key: Key, claimant: &Arc<Claimant>, dirty: &mut BTreeSet<ObjectName>) {
+    fn claim(&mut self, key: ClaimKey, claimant: &Arc<Claimant>, dirty: &mut BTreeSet<ObjectName>) {
         let Some(owner) = self.owners.get(&key).cloned() else {
             self.owners.insert(key, Arc::clone(claimant));
             self.count_vip(key, true);
@@ -273,7 +273,7 @@ impl Claims {
         all.insert(Arc::clone(claimant));
     }
 
-    fn release(&mut self, key: &Key, claimant: &Claimant, dirty: &mut BTreeSet<ObjectName>) {
+    fn release(&mut self, key: &ClaimKey, claimant: &Claimant, dirty: &mut BTreeSet<ObjectName>) {
         let Some(all) = self.contested.get_mut(key) else {
             self.owners.remove(key);
             self.count_vip(*key, false);
@@ -327,14 +327,14 @@ fn first(all: &BTreeSet<Arc<Claimant>>) -> impl Iterator<Item = &Arc<Claimant>> 
 }
 
 /// All claims of a service, sorted, each once and with its best rank.
-fn keys(service: &Service) -> Vec<(Key, Rank)> {
+fn keys(service: &Service) -> Vec<(ClaimKey, Rank)> {
     let ports = valid_ports(service, &mut |_, _, _| {});
     let mut keys = Vec::with_capacity(ports.len() * 4);
     for visible in Family::ALL.into_iter().filter_map(|family| Visible::of(service, family)) {
         let mut frontends = visible.frontends();
         for port in &ports {
             keys.extend(frontends.of_port(port).0.iter().map(|address| {
-                (Key { at: address.at, protocol: port.protocol, family: visible.family }, Rank::of(address.kind))
+                (ClaimKey { at: address.at, protocol: port.protocol, family: visible.family }, Rank::of(address.kind))
             }));
         }
     }

@@ -47,7 +47,7 @@ pub struct Store {
     /// with what it has lost
     node: Option<Node>,
     retained: Retained,
-    services: BTreeMap<ObjectName, Entry>,
+    services: BTreeMap<ObjectName, ServiceEntry>,
     /// which service a slice belongs to; `None` for a slice that names none
     owners: BTreeMap<ObjectName, Option<ObjectName>>,
     service_cidrs: BTreeMap<ObjectName, ServiceCidr>,
@@ -88,7 +88,7 @@ pub struct ServiceObjects<'a> {
 
 /// A service's objects. Boxed because tree nodes are seldom full.
 #[derive(Clone, Debug, Default)]
-struct Entry {
+struct ServiceEntry {
     service: Option<Box<Service>>,
     /// ordered by name
     slices: Vec<EndpointSlice>,
@@ -429,9 +429,9 @@ impl Store {
     }
 }
 
-// === impl Entry ===
+// === impl ServiceEntry ===
 
-impl Entry {
+impl ServiceEntry {
     fn slice(&self, name: &ObjectName) -> Option<&EndpointSlice> {
         let at = self.slices.binary_search_by(|known| known.name.cmp(name)).ok()?;
         self.slices.get(at)

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ferry_api::object::{self, Family, IpNet};
-use ferry_kernel::iptables::{ChainName, CtStates, Input, Match, Protocol, Rule, Side, Target};
+use ferry_kernel::iptables::{AddressMatch, ChainName, CtStates, InterfaceMatch, Match, Protocol, Rule, Target};
 use ferry_model::{Endpoint, LocalDetector};
 
 /// Bytes of an interface's name, at most: `IFNAMSIZ` of linux/if.h, less its final zero.
@@ -26,25 +26,25 @@ impl RuleWriter {
 
     /// Matches sources in this network.
     pub(crate) fn from(mut self, net: IpNet) -> Self {
-        self.rule.source = Side::only(net);
+        self.rule.source = AddressMatch::only(net);
         self
     }
 
     /// Matches sources outside of this network.
     pub(crate) fn not_from(mut self, net: IpNet) -> Self {
-        self.rule.source = Side::except(net);
+        self.rule.source = AddressMatch::except(net);
         self
     }
 
     /// Matches destinations in this network.
     pub(crate) fn to(mut self, net: IpNet) -> Self {
-        self.rule.destination = Side::only(net);
+        self.rule.destination = AddressMatch::only(net);
         self
     }
 
     /// Matches destinations outside of this network.
     pub(crate) fn not_to(mut self, net: IpNet) -> Self {
-        self.rule.destination = Side::except(net);
+        self.rule.destination = AddressMatch::except(net);
         self
     }
 
@@ -66,7 +66,7 @@ impl RuleWriter {
     }
 
     fn input(mut self, name: String, is: bool) -> Self {
-        self.rule.input = Some(Box::new(Input { name: name.into(), inverted: !is }));
+        self.rule.input = Some(Box::new(InterfaceMatch { name: name.into(), inverted: !is }));
         self
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use ferry_api::object;
-use ferry_kernel::iptables::{ChainName, CtStates, Input, Match, Protocol, Rule, Side, Table, Target};
+use ferry_kernel::iptables::{AddressMatch, ChainName, CtStates, InterfaceMatch, Match, Protocol, Rule, Table, Target};
 use ferry_model::{Context, Endpoint, Packet, Snat, Verdict};
 use ferry_plane::Trace;
 
@@ -182,8 +182,9 @@ impl<'a> Walk<'a> {
     }
 
     fn meets(&self, rule: &Rule) -> bool {
-        let at =
-            |side: &Option<Side>, address: IpAddr| side.is_none_or(|side| side.net.contains(&address) != side.inverted);
+        let at = |side: &Option<AddressMatch>, address: IpAddr| {
+            side.is_none_or(|side| side.net.contains(&address) != side.inverted)
+        };
         at(&rule.source, self.packet.source)
             && at(&rule.destination, self.destination.ip())
             && rule.input.as_deref().is_none_or(|input| self.came_through(input))
@@ -191,7 +192,7 @@ impl<'a> Walk<'a> {
             && rule.matches.iter().all(|each| self.matches(each))
     }
 
-    fn came_through(&self, input: &Input) -> bool {
+    fn came_through(&self, input: &InterfaceMatch) -> bool {
         let name = self.packet.interface.as_deref().unwrap_or_default();
         let is = match input.name.strip_suffix('+') {
             Some(prefix) => name.starts_with(prefix),

@@ -10,7 +10,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
-use ferry_kernel::iptables::{Backend, Failure, Run, Table, Tool};
+use ferry_kernel::iptables::{Backend, Failure, RestoreOutcome, Table, Tool};
 
 use crate::encode::Outline;
 use crate::mirror::Mirror;
@@ -22,7 +22,7 @@ use legacy::Legacy;
 use nft::Nft;
 
 /// Result of a run of `iptables-restore`, with a summary of its input.
-pub(crate) type Restored = (Result<Run, Failure>, Outline);
+pub(crate) type Restored = (Result<RestoreOutcome, Failure>, Outline);
 
 /// One of the two variants, for one family. Engines of one process run the tool one after another.
 pub(crate) trait Variant: fmt::Debug + Send {

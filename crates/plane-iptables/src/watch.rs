@@ -14,7 +14,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
-use ferry_kernel::iptables::legacy::{self, Info};
+use ferry_kernel::iptables::legacy::{self, TableInfo};
 use ferry_kernel::iptables::{ChainName, Table};
 use ferry_kernel::nft::{Accounting, Changed, Event, ForeignChanges, Listener, Progress, Socket};
 use ferry_model::PerFamily;
@@ -38,11 +38,11 @@ const READ_REST: u32 = 10;
 const TOUCHED: usize = 256;
 
 /// Engines of one process run the tool one after another.
-pub type IptablesCommitLock = ferry_plane::CommitLock<Watch>;
+pub type IptablesCommitLock = ferry_plane::CommitLock<ProcessListener>;
 
 /// The listener of this process.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct ProcessListener {
     listener: Listener<Foreign>,
     /// reads the generation; open once joined
     socket: Option<Socket>,
@@ -82,7 +82,7 @@ struct Reading {
     took: Duration,
 }
 
-type Sizes = [Option<Info>; Table::ALL.len()];
+type Sizes = [Option<TableInfo>; Table::ALL.len()];
 
 // === impl ChainChanges ===
 
@@ -122,9 +122,9 @@ impl ChainChanges {
     }
 }
 
-// === impl Watch ===
+// === impl ProcessListener ===
 
-impl Watch {
+impl ProcessListener {
     /// Subscribes in the network namespace of this thread.
     pub(crate) fn join(&mut self) -> io::Result<()> {
         self.listener.join()?;

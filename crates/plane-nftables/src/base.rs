@@ -1,7 +1,7 @@
 //! Compiles the base: the table, its fixed sets and maps, the fixed chains and their hooks.
 
 use ferry_api::object::{Family, IpNet, Protocol};
-use ferry_kernel::nft::{self, BaseHook, ChainKind, FibOf, Hook};
+use ferry_kernel::nft::{self, BaseHook, ChainKind, FibAddress, Hook};
 use ferry_model::{BaseState, Context, NodePortAddresses};
 
 use crate::names::{ChainName, FixedChain, FixedSet, SetName};
@@ -77,7 +77,7 @@ fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState)
             let known = rule().in_set(&[Field::Destination], FixedSet::ClusterIps).goto(fixed(FixedChain::Reject));
             // An address of this node is in use outside of Services: a connection to it gets at least the host's reset.
             let unallocated =
-                |net: &IpNet| rule().destination_in(*net).address_is_local(FibOf::Destination, false).drop_it();
+                |net: &IpNet| rule().destination_in(*net).address_is_local(FibAddress::Destination, false).drop_it();
             let unallocated = base.service_cidrs.iter().map(unallocated);
             std::iter::once(known).chain(unallocated).collect()
         }
@@ -88,7 +88,7 @@ fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState)
         // packet sees the rules of the moment in which it entered the hook. Here, in a later hook, it sees only the new state.
         FixedChain::NatPreroutingLate => {
             // A local address stays reachable: a node-local DNS cache binds a cluster IP.
-            vec![services, rule().address_is_local(FibOf::Destination, false).jump(fixed(FixedChain::Unknown))]
+            vec![services, rule().address_is_local(FibAddress::Destination, false).jump(fixed(FixedChain::Unknown))]
         }
         FixedChain::NatOutputLate => vec![services, rule().jump(fixed(FixedChain::Unknown))],
         FixedChain::NatInput => vec![rule().translated().jump(fixed(FixedChain::Record))],
@@ -100,7 +100,7 @@ fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState)
 fn node_port_rule(family: Family, addresses: &NodePortAddresses) -> Rule {
     let serves = match addresses {
         NodePortAddresses::All => {
-            RuleWriter::new(family).address_is_local(FibOf::Destination, true).destination_not_loopback()
+            RuleWriter::new(family).address_is_local(FibAddress::Destination, true).destination_not_loopback()
         }
         NodePortAddresses::Only(_) => RuleWriter::new(family).in_set(&[Field::Destination], FixedSet::NodePortIps),
     };
@@ -117,7 +117,7 @@ pub(crate) fn finds_node_ports_everywhere(rules: &Rules) -> bool {
 fn local_policy(family: Family, context: &Context, key: &[Field], all: FixedSet, local: FixedSet) -> Vec<Rule> {
     let pods = context.local.as_ref().and_then(|pods| RuleWriter::new(family).pods(pods, true));
     let mut rules: Vec<Rule> = pods.map(|rule| rule.verdict_map(key, all)).into_iter().collect();
-    let host = RuleWriter::new(family).address_is_local(FibOf::Source, true).set_mark(context.masquerade_mark);
+    let host = RuleWriter::new(family).address_is_local(FibAddress::Source, true).set_mark(context.masquerade_mark);
     rules.push(host.verdict_map(key, all));
     rules.push(RuleWriter::new(family).verdict_map(key, local));
     rules

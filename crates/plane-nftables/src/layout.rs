@@ -1,7 +1,7 @@
 //! Declares sets and maps: key fields, value type, size, flags, and the userdata that the `nft` tool needs to print them.
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::userdata::{self, PayloadField, SetNotes, TypeofExpr};
+use ferry_kernel::nft::userdata::{self, PayloadField, SetUserdata, TypeofExpr};
 use ferry_kernel::nft::{self, SetData, SetFlags, concat_type, data_type};
 
 use crate::names::{FixedSet, SLOTS, SetName};
@@ -149,7 +149,7 @@ fn declared_types(name: SetName, family: Family) -> Vec<u8> {
             Family::V6 => TypeofExpr::Payload(PayloadField::Ip6Hoplimit),
         };
         let key = Some(TypeofExpr::Concat(vec![octet(), octet()]));
-        return userdata::set(&SetNotes { key, ..SetNotes::default() });
+        return userdata::set(&SetUserdata { key, ..SetUserdata::default() });
     }
     let daddr = match family {
         Family::V4 => PayloadField::IpDaddr,
@@ -165,7 +165,7 @@ fn declared_types(name: SetName, family: Family) -> Vec<u8> {
         SetName::Pool(_) => slot,
         SetName::Fixed(_) | SetName::Affinity(..) | SetName::Members(..) | SetName::Sources(_) => return Vec::new(),
     };
-    userdata::set(&SetNotes {
+    userdata::set(&SetUserdata {
         key: Some(key),
         data: Some(TypeofExpr::Concat(vec![TypeofExpr::Payload(daddr), port()])),
         comment: None,

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ferry_api::object::{Family, IpNet, Protocol};
-use ferry_kernel::nft::{CmpOp, CtKey, DynsetOp, Expr, FibOf, MetaKey, PayloadBase, Reg, Verdict};
+use ferry_kernel::nft::{CmpOp, CtKey, DynsetOp, Expr, FibAddress, MetaKey, PayloadBase, Reg, Verdict};
 use ferry_model::LocalDetector;
 
 use crate::names::{ChainName, FixedSet, SetName};
@@ -142,13 +142,13 @@ impl RuleWriter {
         self
     }
 
-    pub(crate) fn address_is_local(mut self, of: FibOf, is: bool) -> Self {
+    pub(crate) fn address_is_local(mut self, of: FibAddress, is: bool) -> Self {
         let op = if is { CmpOp::Eq } else { CmpOp::Neq };
         self.exprs.push(Expr::Fib { dreg: FIRST, of });
         self.exprs.push(Expr::Cmp { sreg: FIRST, op, data: RTN_LOCAL.to_ne_bytes().to_vec() });
         let side = match of {
-            FibOf::Source => "saddr",
-            FibOf::Destination => "daddr",
+            FibAddress::Source => "saddr",
+            FibAddress::Destination => "daddr",
         };
         self.say(format_args!("fib {side} type {}local", if is { "" } else { "!= " }))
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::{CmpOp, CtKey, Expr, FibOf, Hook, MetaKey, PayloadBase, Verdict as Go};
+use ferry_kernel::nft::{CmpOp, CtKey, Expr, FibAddress, Hook, MetaKey, PayloadBase, Verdict as Go};
 use ferry_model::{Context, Endpoint, Packet, Snat, Verdict};
 use ferry_plane::Trace;
 
@@ -287,8 +287,8 @@ impl<'a> Walk<'a> {
             }
             Expr::Fib { dreg, of } => {
                 let local = match of {
-                    FibOf::Source => self.packet.source_local,
-                    FibOf::Destination => self.packet.destination_local && !self.translated,
+                    FibAddress::Source => self.packet.source_local,
+                    FibAddress::Destination => self.packet.destination_local && !self.translated,
                 };
                 let kind = if local { RTN_LOCAL } else { RTN_UNICAST };
                 self.store(dreg.0, &kind.to_ne_bytes());

@@ -18,11 +18,11 @@ use crate::wire;
 const TOUCHED: usize = 1024;
 
 /// Engines of one process commit one after another.
-pub type NftablesCommitLock = CommitLock<Watch>;
+pub type NftablesCommitLock = CommitLock<ProcessListener>;
 
 /// The listener of this process, and the wakers of its engines.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct ProcessListener {
     listener: Listener<Foreign>,
     wakers: PerFamily<Option<Waker>>,
 }
@@ -53,9 +53,9 @@ pub fn listener(commit_lock: NftablesCommitLock) -> io::Result<impl FnOnce() -> 
     Ok(move || arrivals.follow(|| commit_lock.take().read()))
 }
 
-// === impl Watch ===
+// === impl ProcessListener ===
 
-impl Watch {
+impl ProcessListener {
     /// Subscribes, in the network namespace of this thread; commits by this socket are no foreign changes.
     pub(crate) fn join(&mut self, socket: &Socket) -> io::Result<()> {
         self.listener.own(socket);

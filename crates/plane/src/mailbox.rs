@@ -13,11 +13,11 @@ pub struct Mailbox;
 
 /// The end of the core thread.
 #[derive(Debug)]
-pub struct Sender(Arc<Shared>);
+pub struct Sender(Arc<Channel>);
 
 /// The end of an engine's thread.
 #[derive(Debug)]
-pub struct Receiver(Arc<Shared>);
+pub struct Receiver(Arc<Channel>);
 
 /// The event that ended [`Receiver::wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum Arrival {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Channel {
     state: Mutex<State>,
     filled: Condvar,
 }
@@ -54,8 +54,8 @@ impl Mailbox {
     #[expect(clippy::new_ret_no_self, reason = "a mailbox is its two ends")]
     pub fn new() -> (Sender, Receiver) {
         let state = State { delta: None, fresh: false, woken: false, senders: 1 };
-        let shared = Arc::new(Shared { state: Mutex::new(state), filled: Condvar::new() });
-        (Sender(Arc::clone(&shared)), Receiver(shared))
+        let channel = Arc::new(Channel { state: Mutex::new(state), filled: Condvar::new() });
+        (Sender(Arc::clone(&channel)), Receiver(channel))
     }
 }
 
@@ -136,9 +136,9 @@ impl Receiver {
     }
 }
 
-// === impl Shared ===
+// === impl Channel ===
 
-impl Wake for Shared {
+impl Wake for Channel {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -149,7 +149,7 @@ impl Wake for Shared {
     }
 }
 
-impl Shared {
+impl Channel {
     /// No holder can leave the state half changed, so a poisoned lock is still good.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -100,13 +100,13 @@ pub struct Hints {
 pub struct EndpointSliceBuilder {
     endpoints: Vec<SliceEndpoint>,
     bad_addresses: Vec<Box<str>>,
-    nodes: Table<Box<str>>,
-    hints: Table<Hints>,
+    nodes: UniqueValues<Box<str>>,
+    hints: UniqueValues<Hints>,
 }
 
 /// Distinct values, each stored once.
 #[derive(Debug)]
-struct Table<T> {
+struct UniqueValues<T> {
     values: Vec<T>,
     /// index of each value; empty while a linear search is faster
     index: HashMap<T, u16>,
@@ -210,15 +210,15 @@ impl EndpointSliceBuilder {
     }
 }
 
-// === impl Table ===
+// === impl UniqueValues ===
 
-impl<T> Default for Table<T> {
+impl<T> Default for UniqueValues<T> {
     fn default() -> Self {
         Self { values: Vec::new(), index: HashMap::new() }
     }
 }
 
-impl<T: Clone + Eq + Hash> Table<T> {
+impl<T: Clone + Eq + Hash> UniqueValues<T> {
     /// The 1-based index of a value; the table grows when it is new. 0 when the table is full.
     fn index_of(&mut self, value: T) -> u16 {
         if let Some(at) = self.find(&value) {
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn values_are_found_again_in_tables_of_any_size() {
-        let mut table = Table::default();
+        let mut table = UniqueValues::default();
         for round in 0..2 {
             for value in 0..70_000_u32 {
                 let wanted = u16::try_from(value + 1).unwrap_or(0);

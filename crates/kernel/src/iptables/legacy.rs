@@ -13,7 +13,7 @@ const GET_INFO: libc::c_int = 64;
 
 /// The size of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Info {
+pub struct TableInfo {
     /// number of entries: rules, and the heads and ends of chains
     pub entries: u32,
     /// size of the entries in bytes
@@ -63,12 +63,12 @@ pub fn empty(table: Table) -> u32 {
 ///
 /// # Errors
 /// The system's error; `PermissionDenied` without `CAP_NET_ADMIN`.
-pub fn info(family: Family, table: Table) -> io::Result<Option<Info>> {
+pub fn info(family: Family, table: Table) -> io::Result<Option<TableInfo>> {
     if !tables(family)?.iter().any(|name| name == table.name()) {
         return Ok(None);
     }
     match get_info(family, table) {
-        Ok(info) => Ok(Some(Info { entries: info.entries, bytes: info.bytes })),
+        Ok(info) => Ok(Some(TableInfo { entries: info.entries, bytes: info.bytes })),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }

@@ -20,6 +20,6 @@ mod tests;
 pub use failure::Failure;
 pub use lines::{Line, UnexpectedOutput, read_lines};
 pub use restore::Restore;
-pub use rule::{ChainName, CtStates, Input, Match, Protocol, Rule, Side, Table, Target};
-pub use tool::{Environment, Run, Stdin, Tool};
+pub use rule::{AddressMatch, ChainName, CtStates, InterfaceMatch, Match, Protocol, Rule, Table, Target};
+pub use tool::{Environment, RestoreOutcome, Stdin, Tool};
 pub use version::{Backend, Version};

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::print::probability;
 use super::print::{full_mask, port_unreachable};
-use super::rule::{ChainName, CtStates, Input, Match, Protocol, Rule, Side, Target};
+use super::rule::{AddressMatch, ChainName, CtStates, InterfaceMatch, Match, Protocol, Rule, Target};
 
 /// A rule while it is parsed.
 struct Reader<'a> {
@@ -66,7 +66,7 @@ impl Rule {
             }
         }
         (rule.source, rule.destination) =
-            (rule.source.filter(Side::is_condition), rule.destination.filter(Side::is_condition));
+            (rule.source.filter(AddressMatch::is_condition), rule.destination.filter(AddressMatch::is_condition));
         rule.matches = matches.into_boxed_slice();
         let right = reader.words.is_done() && (reader.ports.is_none() || reader.ports == rule.protocol);
         right.then_some(rule)
@@ -76,28 +76,28 @@ impl Rule {
 // === impl Reader ===
 
 impl Reader<'_> {
-    fn side(&mut self, inverted: bool) -> Option<Side> {
+    fn side(&mut self, inverted: bool) -> Option<AddressMatch> {
         let (inverted, text) = self.words.invertible(inverted)?;
         let (address, length) =
             text.split_once('/').map_or((&*text, None), |(address, length)| (address, Some(length)));
         let address = self.address(address)?;
         let longest = if address.is_ipv4() { 32 } else { 128 };
         let length = length.map_or(Some(longest), number)?;
-        Some(Side { net: IpNet::new(address, u8::try_from(length).ok()?).ok()?.trunc(), inverted })
+        Some(AddressMatch { net: IpNet::new(address, u8::try_from(length).ok()?).ok()?.trunc(), inverted })
     }
 
     fn address(&self, text: &str) -> Option<IpAddr> {
         text.parse().ok().filter(|address: &IpAddr| address.is_ipv4() == (self.family == Family::V4))
     }
 
-    fn input(&mut self, inverted: bool) -> Option<Box<Input>> {
+    fn input(&mut self, inverted: bool) -> Option<Box<InterfaceMatch>> {
         /// `IFNAMSIZ` in linux/if.h, without its final NUL
         const MAX: usize = 15;
         let (inverted, name) = self.words.invertible(inverted)?;
         // the tools print names unescaped: with any of these characters the line would have another meaning
         let misread = |character: char| character.is_whitespace() || character.is_control() || character == '"';
         let fits = (1..=MAX).contains(&name.len()) && !name.contains(misread) && name != "!";
-        fits.then(|| Box::new(Input { name: name.into(), inverted }))
+        fits.then(|| Box::new(InterfaceMatch { name: name.into(), inverted }))
     }
 
     /// Parses a match, the text after `-m`.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ferry_family::Family;
 
-use super::rule::{CtStates, Match, Rule, Side, Target};
+use super::rule::{AddressMatch, CtStates, Match, Rule, Target};
 
 /// Maximum length of a comment in bytes: `XT_MAX_COMMENT_LEN` in linux/netfilter/xt_comment.h, without its final NUL.
 const COMMENT_MAX: usize = 255;
@@ -88,8 +88,8 @@ impl Words<'_> {
         let _ = self.out.write_fmt(value); // writing to a String does not fail
     }
 
-    fn side(&mut self, name: &str, side: Option<Side>) {
-        let Some(side) = side.filter(Side::is_condition) else { return };
+    fn side(&mut self, name: &str, side: Option<AddressMatch>) {
+        let Some(side) = side.filter(AddressMatch::is_condition) else { return };
         let net = side.net.trunc();
         self.option(side.inverted, name, format_args!("{}/{}", Address(net.addr()), net.prefix_len()));
     }

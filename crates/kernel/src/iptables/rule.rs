@@ -29,11 +29,11 @@ pub struct ChainName {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rule {
     /// `-s`
-    pub source: Option<Side>,
+    pub source: Option<AddressMatch>,
     /// `-d`
-    pub destination: Option<Side>,
+    pub destination: Option<AddressMatch>,
     /// `-i`; boxed because few of many rules have it
-    pub input: Option<Box<Input>>,
+    pub input: Option<Box<InterfaceMatch>>,
     /// `-p`
     pub protocol: Option<Protocol>,
     /// `-m …`
@@ -44,7 +44,7 @@ pub struct Rule {
 
 /// A condition on a packet's source or destination address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Side {
+pub struct AddressMatch {
     /// without host bits
     pub net: IpNet,
     /// `!`: all other addresses
@@ -53,7 +53,7 @@ pub struct Side {
 
 /// A condition on a packet's input interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Input {
+pub struct InterfaceMatch {
     /// its name; a final `+` matches all names with this prefix
     pub name: Box<str>,
     /// `!`: any other
@@ -228,9 +228,9 @@ impl fmt::Debug for ChainName {
     }
 }
 
-// === impl Side ===
+// === impl AddressMatch ===
 
-impl Side {
+impl AddressMatch {
     /// Matches these addresses, without their host bits; `None` for all addresses, for which the tools print nothing.
     pub fn only(net: IpNet) -> Option<Self> {
         (net.prefix_len() > 0).then(|| Self { net: net.trunc(), inverted: false })

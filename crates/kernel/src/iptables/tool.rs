@@ -68,7 +68,7 @@ pub struct Stdin<'a>(&'a mut Process);
 
 /// The result of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Run {
+pub struct RestoreOutcome {
     /// time waited for the lock; zero with the nft variant, which has none
     pub lock_wait: Duration,
 }
@@ -191,7 +191,10 @@ impl Tool {
     /// # Errors
     /// [`Failure`]. All sections before the line that it names are committed; which ones is unknown if it names none, or if the
     /// tool was killed.
-    pub fn restore_by(&self, write: &mut dyn FnMut(&mut Stdin<'_>) -> io::Result<()>) -> Result<Run, Failure> {
+    pub fn restore_by(
+        &self,
+        write: &mut dyn FnMut(&mut Stdin<'_>) -> io::Result<()>,
+    ) -> Result<RestoreOutcome, Failure> {
         let (lock, lock_wait) = match self.backend {
             Backend::Nft => (None, Duration::ZERO),
             Backend::Legacy => {
@@ -202,7 +205,7 @@ impl Tool {
         let call = Call { lock: lock.as_ref(), ..Call::new(&self.environment, &self.restore) };
         let ended = call.run(&["--noflush"], |process| write(&mut Stdin(process)))?;
         call.check_exit(&ended)?;
-        Ok(Run { lock_wait })
+        Ok(RestoreOutcome { lock_wait })
     }
 
     /// Tests whether the tool can use this table, with a run that changes nothing.

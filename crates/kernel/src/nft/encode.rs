@@ -6,7 +6,7 @@ use ferry_family::Family;
 
 use super::wire::{self, chain, expr, set};
 use super::{Chain, ChainKind, VerdictRef, data_type};
-use super::{CmpOp, CtKey, DynsetOp, ElementData, Expr, FibOf, MetaKey, PayloadBase, Reg, Set, SetData};
+use super::{CmpOp, CtKey, DynsetOp, ElementData, Expr, FibAddress, MetaKey, PayloadBase, Reg, Set, SetData};
 use crate::netlink::Writer;
 
 /// Writes the attributes of a chain that follow its table's name.
@@ -220,11 +220,11 @@ fn dnat(writer: &mut Writer, family: Family, address: Reg, port: Option<Reg>) {
     }
 }
 
-fn fib(writer: &mut Writer, dreg: Reg, of: FibOf) {
+fn fib(writer: &mut Writer, dreg: Reg, of: FibAddress) {
     use expr::fib::{ADDRESS_TYPE, DREG, F_DESTINATION, F_SOURCE, FLAGS, RESULT};
     let flags = match of {
-        FibOf::Source => F_SOURCE,
-        FibOf::Destination => F_DESTINATION,
+        FibAddress::Source => F_SOURCE,
+        FibAddress::Destination => F_DESTINATION,
     };
     numbers(writer, &[(FLAGS, flags), (RESULT, ADDRESS_TYPE), (DREG, dreg.0)]);
 }

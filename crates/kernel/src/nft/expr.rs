@@ -71,7 +71,7 @@ pub enum DynsetOp {
 
 /// The address that [`Expr::Fib`] looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FibOf {
+pub enum FibAddress {
     /// the source address
     Source,
     /// the destination address
@@ -202,7 +202,7 @@ pub enum Expr {
         /// destination register
         dreg: Reg,
         /// the address to look up
-        of: FibOf,
+        of: FibAddress,
     },
     /// loads a property of the connection
     Ct {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ferry_family::Family;
 
 use super::wire::{self, expr};
-use super::{CmpOp, CtKey, DynsetOp, Expr, FibOf, MetaKey, PayloadBase, Reg, Verdict, encode};
+use super::{CmpOp, CtKey, DynsetOp, Expr, FibAddress, MetaKey, PayloadBase, Reg, Verdict, encode};
 use crate::netlink::{Attribute, Attributes, Malformed};
 
 /// Upper bound (exclusive) of attribute numbers of the known expressions.
@@ -226,8 +226,8 @@ fn reject(fields: &Fields<'_>) -> Option<Expr> {
 
 fn fib(fields: &Fields<'_>) -> Option<Expr> {
     let of = match fields.number(expr::fib::FLAGS)? {
-        expr::fib::F_SOURCE => FibOf::Source,
-        expr::fib::F_DESTINATION => FibOf::Destination,
+        expr::fib::F_SOURCE => FibAddress::Source,
+        expr::fib::F_DESTINATION => FibAddress::Destination,
         _ => return None,
     };
     let dreg = fields.register(expr::fib::DREG)?;

@@ -30,7 +30,7 @@ pub use decode::{
 };
 pub use element::{Element, ElementData, OwnedData, VerdictRef};
 pub use event::{Changed, Event, Notice, decode_events};
-pub use expr::{CmpOp, CtKey, DynsetOp, Expr, FibOf, MetaKey, PayloadBase, Reg, Verdict};
+pub use expr::{CmpOp, CtKey, DynsetOp, Expr, FibAddress, MetaKey, PayloadBase, Reg, Verdict};
 pub use listener::{Accounting, Arrivals, ForeignChanges, Listener, Progress};
 pub use monitor::Monitor;
 pub use object::{BaseHook, Chain, ChainKind, Hook, Rule, Set, SetData, SetFlags, Table};

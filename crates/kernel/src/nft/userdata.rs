@@ -48,7 +48,7 @@ pub enum PayloadField {
 /// The annotations of a set or map; none by default. A declaration that does not fit the set's types makes the tool abort with
 /// a failed assertion when it lists the set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SetNotes<'a> {
+pub struct SetUserdata<'a> {
     /// the key's declaration
     pub key: Option<TypeofExpr>,
     /// the value's declaration; only maps have one
@@ -110,7 +110,7 @@ pub fn set_comment(notes: &[u8]) -> Option<String> {
 }
 
 /// Encodes the user data of a set or map. A declaration longer than 255 bytes cannot be encoded and is left out.
-pub fn set(notes: &SetNotes<'_>) -> Vec<u8> {
+pub fn set(notes: &SetUserdata<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if notes.key.is_some() || notes.data.is_some() {
         record_number(&mut bytes, set_record::KEY_BYTE_ORDER, byte_order(notes.key.as_ref()));

@@ -5,7 +5,7 @@ use ferry_api::wire::address::parse_socket_address;
 use ferry_model::Settings;
 
 use super::Configured;
-use crate::app::{self, Plan};
+use crate::app::{self, RunOptions};
 use crate::origin::Origin;
 use crate::planes::Plane;
 use crate::version;
@@ -17,7 +17,7 @@ pub(super) fn run(configured: &Configured) -> anyhow::Result<()> {
     let address =
         |text: &str| parse_socket_address(text).with_context(|| format!("not an IP address and port: {text}"));
     let effective = config.effective();
-    let plan = Plan {
+    let options = RunOptions {
         settings: Settings::from_config(config, &configured.node_name),
         healthz: address(&config.healthz_bind_address)?,
         metrics: address(&config.metrics_bind_address)?,
@@ -26,7 +26,7 @@ pub(super) fn run(configured: &Configured) -> anyhow::Result<()> {
         plane,
         config: config.clone(),
     };
-    app::run(plan, origin(configured)?)
+    app::run(options, origin(configured)?)
 }
 
 /// The source of objects: manifests if given, else the cluster.

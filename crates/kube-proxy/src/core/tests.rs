@@ -43,7 +43,7 @@ impl Bench {
             mailboxes.push(receiver);
             EngineHandle::new(family, sender, Arc::new(Pulse::new(Instant::now())))
         });
-        let core = Core::new(Setup {
+        let core = Core::new(CoreSetup {
             settings: Settings::from_config(&config, "node"),
             profile: Profile::NFTABLES,
             addresses: vec!["10.0.0.9".parse().unwrap()],

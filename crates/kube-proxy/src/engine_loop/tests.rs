@@ -11,7 +11,7 @@ use crate::flows::testing::Holds;
 fn quiet(now: Instant) -> (Loop, Reports) {
     let reports = Reports::default();
     let told = reports.clone();
-    let setup = Setup {
+    let setup = EngineLoopSetup {
         family: Family::V4,
         min_sync_period: UNLIMITED,
         paced: false,

@@ -16,7 +16,7 @@ use super::matcher::{Matcher, need_local_addresses, protocols};
 use super::pace::Pace;
 use super::queue::Rules;
 use super::reports::FlowReports;
-use super::table::Table;
+use super::table::ConntrackTable;
 use crate::metrics::Metrics;
 
 /// Maximum number of stale flows taken from one list, which bounds memory: 1.4 MB. If there are more, the list is repeated
@@ -44,7 +44,7 @@ pub struct Cleaner {
 
 /// Why a pass did not come to its end.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum PassError {
     #[error("connection tracking: {0}")]
     Table(#[from] Error),
     #[error("listing local addresses: {0}")]
@@ -62,14 +62,14 @@ struct CleanerPass<'a> {
     replies: ReplyOwner,
     local: Vec<IpAddr>,
     own_devices: &'a [&'static str],
-    table: &'a mut dyn Table,
+    table: &'a mut dyn ConntrackTable,
     /// number of deleted flows
     deleted: &'a mut usize,
 }
 
-// === impl Failure ===
+// === impl PassError ===
 
-impl Failure {
+impl PassError {
     fn is_hopeless(&self) -> bool {
         matches!(self, Self::Table(Error::Unusable(_)))
     }
@@ -104,7 +104,7 @@ impl Cleaner {
         let rules = self.reports.take(family, start);
         let frontends = rules.right.len();
         let mut deleted = 0;
-        let result = self.socket.take().map_or_else(Socket::open, Ok).map_err(Failure::from).and_then(|mut table| {
+        let result = self.socket.take().map_or_else(Socket::open, Ok).map_err(PassError::from).and_then(|mut table| {
             let pass = CleanerPass {
                 reports: &self.reports,
                 family,
@@ -142,11 +142,11 @@ impl Cleaner {
         if frontends.max(deleted) >= LARGE {
             memory::trim();
         }
-        self.log(family, result.err().filter(|failure| !matches!(failure, Failure::Doubt)));
+        self.log(family, result.err().filter(|failure| !matches!(failure, PassError::Doubt)));
     }
 
     /// Logs an error once, and its end.
-    fn log(&mut self, family: Family, failure: Option<Failure>) {
+    fn log(&mut self, family: Family, failure: Option<PassError>) {
         let logged = self.logged.of_mut(family);
         let error = failure.map(|failure| failure.to_string());
         match (&error, &logged) {
@@ -163,9 +163,9 @@ impl Cleaner {
 // === impl CleanerPass ===
 
 impl CleanerPass<'_> {
-    fn run(mut self) -> Result<(), Failure> {
+    fn run(mut self) -> Result<(), PassError> {
         if need_local_addresses(&self.rules, self.replies) {
-            self.local = self.table.local_addresses(self.own_devices).map_err(Failure::Addresses)?;
+            self.local = self.table.local_addresses(self.own_devices).map_err(PassError::Addresses)?;
         }
         for protocol in protocols(&self.rules) {
             while self.once(protocol)? {}
@@ -174,7 +174,7 @@ impl CleanerPass<'_> {
     }
 
     /// Lists once and deletes the stale entries. Returns true if there may be more, beyond the maximum.
-    fn once(&mut self, protocol: Protocol) -> Result<bool, Failure> {
+    fn once(&mut self, protocol: Protocol) -> Result<bool, PassError> {
         let matcher = self.matcher(protocol);
         let (mut wrong, mut more) = (Vec::new(), false);
         let listed = self.table.dump(&matcher.filter(), &mut |entry| {
@@ -191,7 +191,7 @@ impl CleanerPass<'_> {
 
     /// Deletes the entries that are still stale; returns their number. Many take a while, in which endpoints may return: so
     /// each portion is compared with the newest rules right before it is deleted.
-    fn remove(&mut self, protocol: Protocol, mut matcher: Matcher, wrong: &[Entry]) -> Result<usize, Failure> {
+    fn remove(&mut self, protocol: Protocol, mut matcher: Matcher, wrong: &[Entry]) -> Result<usize, PassError> {
         let mut removed = 0;
         for portion in wrong.chunks(DELETIONS_PER_SEND) {
             if self.renew()? {
@@ -210,9 +210,9 @@ impl CleanerPass<'_> {
 
     /// Takes the newest rules; returns true if they differ. A flow may follow rules that were in force, but not reported yet,
     /// when the current ones were taken.
-    fn renew(&mut self) -> Result<bool, Failure> {
+    fn renew(&mut self) -> Result<bool, PassError> {
         if !self.reports.settle(self.family) {
-            return Err(Failure::Doubt);
+            return Err(PassError::Doubt);
         }
         let Some(newer) = self.reports.newer(self.family, &self.rules) else { return Ok(false) };
         self.rules = newer;

@@ -10,7 +10,7 @@ use ferry_kernel::conntrack::{Entry, Filter, Status};
 use ferry_model::state::{Endpoint, FrontendAddr, NodePortAddresses, Pool};
 use ferry_model::{Flow, ReplyOwner, RightFlows};
 
-use super::queue::{Key, Rules};
+use super::queue::{FlowKey, Rules};
 
 /// From this number of endpoints on, a hash set is used.
 const MANY: usize = 16;
@@ -207,7 +207,7 @@ impl Right {
 
 /// The protocols of these rules, TCP last: its clients retransmit after a second only.
 pub(super) fn protocols(rules: &Rules) -> Vec<Protocol> {
-    let mut protocols: Vec<Protocol> = rules.right.keys().map(|(protocol, _): &Key| *protocol).collect();
+    let mut protocols: Vec<Protocol> = rules.right.keys().map(|(protocol, _): &FlowKey| *protocol).collect();
     protocols.dedup();
     protocols.reverse();
     protocols
@@ -221,7 +221,7 @@ pub(super) fn need_local_addresses(rules: &Rules, replies: ReplyOwner) -> bool {
         || of_all && rules.right.keys().any(|key| port_of_nodes(key).is_some())
 }
 
-fn port_of_nodes((_, at): &Key) -> Option<u16> {
+fn port_of_nodes((_, at): &FlowKey) -> Option<u16> {
     match at {
         FrontendAddr::NodePort(port) => Some(*port),
         FrontendAddr::Vip(..) => None,

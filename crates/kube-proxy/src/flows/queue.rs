@@ -17,12 +17,12 @@ pub(super) const AGAIN: Duration = Duration::from_millis(300);
 const LATE: Duration = Duration::from_secs(3);
 
 /// A frontend's flows of one protocol.
-pub(super) type Key = (Protocol, FrontendAddr);
+pub(super) type FlowKey = (Protocol, FrontendAddr);
 
 /// Queued frontends. A later rule replaces the earlier one, so there are never more than there are frontends.
 #[derive(Debug)]
 pub(super) struct Queue {
-    waiting: HashMap<Key, Waiting>,
+    waiting: HashMap<FlowKey, Waiting>,
     /// incremented with each rule that is replaced or added
     revision: u64,
     node_ports: NodePortAddresses,
@@ -46,11 +46,11 @@ struct Waiting {
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     /// the valid flows of each frontend
-    pub(super) right: BTreeMap<Key, RightFlows>,
+    pub(super) right: BTreeMap<FlowKey, RightFlows>,
     /// frontends whose second check is to come: their unanswered flows are left for it
-    pub(super) again: HashSet<Key>,
+    pub(super) again: HashSet<FlowKey>,
     /// node ports whose flows to local addresses that no longer serve them are stale, too
-    pub(super) left: HashSet<Key>,
+    pub(super) left: HashSet<FlowKey>,
     /// the addresses that serve node ports
     pub(super) node_ports: NodePortAddresses,
     /// loopback does too
@@ -62,7 +62,7 @@ pub(super) struct Rules {
 /// The rules of one sync pass. The rule of a frontend's present owner takes precedence over that of an owner that lost it.
 #[derive(Debug, Default)]
 pub(super) struct SyncRules {
-    by_frontend: BTreeMap<Key, FlowRule>,
+    by_frontend: BTreeMap<FlowKey, FlowRule>,
     /// rules that served node ports on every local address were removed
     everywhere_before: bool,
 }
@@ -196,7 +196,7 @@ impl Queue {
     fn taken(&self) -> Rules {
         let taken = || self.waiting.iter().filter(|(_, waiting)| waiting.taken);
         let ports: HashSet<(Protocol, u16)> = taken().filter_map(|(key, _)| node_port(*key)).collect();
-        let stands_before = |(protocol, at): Key| match at {
+        let stands_before = |(protocol, at): FlowKey| match at {
             FrontendAddr::Vip(_, port) => ports.contains(&(protocol, port)),
             FrontendAddr::NodePort(_) => false,
         };
@@ -221,7 +221,7 @@ impl Waiting {
     }
 }
 
-fn node_port((protocol, at): Key) -> Option<(Protocol, u16)> {
+fn node_port((protocol, at): FlowKey) -> Option<(Protocol, u16)> {
     match at {
         FrontendAddr::NodePort(port) => Some((protocol, port)),
         FrontendAddr::Vip(..) => None,

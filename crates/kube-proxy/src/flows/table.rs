@@ -7,7 +7,7 @@ use ferry_kernel::conntrack::{Deletion, Entry, Error, Filter, Socket};
 use ferry_kernel::link;
 
 /// The conntrack table, and this machine's addresses.
-pub(super) trait Table {
+pub(super) trait ConntrackTable {
     /// The node's addresses, without those of loopback and of these devices.
     fn local_addresses(&mut self, own_devices: &[&str]) -> io::Result<Vec<IpAddr>>;
     /// Lists all entries that match.
@@ -16,7 +16,7 @@ pub(super) trait Table {
     fn delete(&mut self, entries: &[Entry]) -> Deletion;
 }
 
-impl Table for Socket {
+impl ConntrackTable for Socket {
     fn local_addresses(&mut self, own_devices: &[&str]) -> io::Result<Vec<IpAddr>> {
         Ok(link::addresses(own_devices)?
             .into_iter()

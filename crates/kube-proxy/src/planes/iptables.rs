@@ -39,7 +39,7 @@ const LEGACY: RuleDomain = RuleDomain { mode: MODE_IPTABLES, name: "iptables-leg
 const ROUTE_LOCALNET: &str = "net.ipv4.conf.all.route_localnet";
 
 /// The variant, the features of the machine and the commit lock, which all engines of this process share.
-struct Shared {
+struct EngineOptions {
     backend: Backend,
     features: Features,
     commit_lock: IptablesCommitLock,
@@ -65,12 +65,12 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         // Each family has tables of its own.
         lacks_mangle: false,
     };
-    let shared = Shared { backend: choice.backend, features, commit_lock: IptablesCommitLock::default() };
+    let options = EngineOptions { backend: choice.backend, features, commit_lock: IptablesCommitLock::default() };
     let mut counters = Vec::new();
     let opened = families.iter().map(|family| {
         let own = Arc::new(Counters::default());
         counters.push((*family, Arc::clone(&own)));
-        (*family, shared.open(*family, own))
+        (*family, options.open(*family, own))
     });
     let families: Vec<Opened> = opened.collect();
     let metrics = Box::new(move |registry: &_| {
@@ -81,7 +81,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         Backend::Legacy => &[LEGACY],
     };
     if choice.backend == Backend::Nft && families.iter().any(|(_, opened)| opened.is_ok()) {
-        let (listen, failed) = (ferry_plane_iptables::listener(shared.commit_lock)?, opening.threads.clone());
+        let (listen, failed) = (ferry_plane_iptables::listener(options.commit_lock)?, opening.threads.clone());
         opening.threads.spawn(LISTENER, STACK_BYTES, move || {
             failed.fail(anyhow::Error::new(listen()).context("waiting for nf_tables notifications"));
         })?;
@@ -125,9 +125,9 @@ fn remove_leftovers(family: Family) -> io::Result<Leftovers> {
     Ok(Leftovers::None)
 }
 
-// === impl Shared ===
+// === impl EngineOptions ===
 
-impl Shared {
+impl EngineOptions {
     /// A prepared engine: features that the machine lacks are reported here.
     fn open(&self, family: Family, counters: Arc<Counters>) -> Result<Box<dyn SyncEngine>, CommitError> {
         let unusable = |failure| CommitError::Unusable(io::Error::other(failure));

@@ -20,7 +20,7 @@ use ferry_kube_proxy::health::{Fresh, Freshness};
 use ferry_kube_proxy::input::Input;
 use ferry_kube_proxy::metrics::Metrics;
 use ferry_kube_proxy::source::Sink;
-use ferry_kube_proxy::source::api::{KINDS, Setup, Timing};
+use ferry_kube_proxy::source::api::{ApiSetup, KINDS, Timing};
 use ferry_lab::api::{ApiServer, Damage, Form, Options, Seen};
 use ferry_model::store::{Event, Store};
 use tokio::sync::oneshot;
@@ -344,8 +344,13 @@ impl Cluster {
         let client = Client::new(access, options, metrics.rest).expect("a client");
         let (recorder, told) = events::open(client.with_own_limit(), "machine", how.events);
         let freshness = Arc::new(Freshness::new(Instant::now(), &KINDS));
-        let setup =
-            Setup { client, server, node_name: NODE.to_owned(), freshness: Arc::clone(&freshness), timing: how.timing };
+        let setup = ApiSetup {
+            client,
+            server,
+            node_name: NODE.to_owned(),
+            freshness: Arc::clone(&freshness),
+            timing: how.timing,
+        };
         let (sender, inputs) = sync_channel(INPUTS);
         let (stop, stopped) = oneshot::channel::<()>();
         let log = Log::default();

@@ -2,7 +2,7 @@ use std::net::IpAddr;
 
 use ferry_api::object::Family;
 use ferry_api::object::Protocol as Of;
-use ferry_kernel::iptables::{Backend, Match, Protocol, Side};
+use ferry_kernel::iptables::{AddressMatch, Backend, Match, Protocol};
 use ferry_plane::{Batch, Object};
 
 use super::*;
@@ -34,7 +34,7 @@ fn own(id: ChainId, targets: &[Target]) -> IptObject {
 fn vip(place: ChainId, last: u8, port: u16, target: Target) -> IptObject {
     let address = IpAddr::from([10, 96, 0, last]);
     let rule = Rule {
-        destination: Side::only(address.into()),
+        destination: AddressMatch::only(address.into()),
         protocol: Some(Protocol::Tcp),
         matches: [Match::Port(Some(port))].into(),
         target,

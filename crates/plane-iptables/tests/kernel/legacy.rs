@@ -49,7 +49,7 @@ fn started(machine: &Machine, now: Instant) -> IptablesEngine {
     engine
 }
 
-fn sizes(machine: &Machine) -> Vec<Option<legacy::Info>> {
+fn sizes(machine: &Machine) -> Vec<Option<legacy::TableInfo>> {
     Table::ALL.iter().map(|table| legacy::info(machine.family, *table).unwrap()).collect()
 }
 

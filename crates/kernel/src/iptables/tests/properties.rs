@@ -22,10 +22,12 @@ fn address(family: Family) -> BoxedStrategy<IpAddr> {
     }
 }
 
-fn side(family: Family) -> impl Strategy<Value = Side> {
+fn side(family: Family) -> impl Strategy<Value = AddressMatch> {
     let longest = if family == Family::V4 { 32_u8 } else { 128 };
-    (address(family), 1..=longest, any::<bool>())
-        .prop_map(|(address, length, inverted)| Side { net: IpNet::new(address, length).unwrap().trunc(), inverted })
+    (address(family), 1..=longest, any::<bool>()).prop_map(|(address, length, inverted)| AddressMatch {
+        net: IpNet::new(address, length).unwrap().trunc(),
+        inverted,
+    })
 }
 
 fn chain() -> impl Strategy<Value = ChainName> {
@@ -70,7 +72,7 @@ fn target(family: Family) -> impl Strategy<Value = Target> {
 
 pub(super) fn rule(family: Family) -> impl Strategy<Value = Rule> {
     let input = ("[a-z][a-z0-9.@-]{0,13}[+0-9]", any::<bool>())
-        .prop_map(|(name, inverted)| Box::new(Input { name: name.into(), inverted }));
+        .prop_map(|(name, inverted)| Box::new(InterfaceMatch { name: name.into(), inverted }));
     let protocol = of(prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp), Just(Protocol::Sctp)]);
     (of(side(family)), of(side(family)), of(input), protocol, target(family)).prop_flat_map(
         |(source, destination, input, protocol, target)| {

@@ -50,8 +50,8 @@ fn addresses(family: Family) -> Vec<Sample> {
         Family::V4 => ("10.180.0.0/16", "10.96.0.1/32", "127.0.0.0/8"),
         Family::V6 => ("fd00:10:180::/56", "fd00:10:96::1/128", "::1/128"),
     };
-    let only = |net: &str| Side::only(net.parse().unwrap());
-    let except = |net: &str| Side::except(net.parse().unwrap());
+    let only = |net: &str| AddressMatch::only(net.parse().unwrap());
+    let except = |net: &str| AddressMatch::except(net.parse().unwrap());
     let frontend = Rule {
         source: except(pods),
         destination: only(one),
@@ -141,7 +141,7 @@ fn invertible(inverted: bool) -> Vec<Sample> {
         },
     );
     let inputs = ["cali+", "eth0.100"].map(|interface| {
-        let input = Some(Box::new(Input { name: interface.into(), inverted }));
+        let input = Some(Box::new(InterfaceMatch { name: interface.into(), inverted }));
         (Rule { input, ..rule([comment()], chain()) }, format!("{prefix}-i {interface} {COMMENT} {JUMP}"))
     });
     states.into_iter().chain(marks).chain(inputs).collect()

@@ -218,11 +218,12 @@ fn comments_are_sanitized() {
 #[test]
 fn all_addresses_are_not_printed() {
     let all: ipnet::IpNet = "0.0.0.0/0".parse().unwrap();
-    assert_eq!((Side::only(all), Side::except(all)), (None, None));
-    let rule = Rule { source: Some(Side { net: all, inverted: false }), target: Target::Accept, ..Rule::default() };
+    assert_eq!((AddressMatch::only(all), AddressMatch::except(all)), (None, None));
+    let rule =
+        Rule { source: Some(AddressMatch { net: all, inverted: false }), target: Target::Accept, ..Rule::default() };
     assert_eq!(printed(Family::V4, &rule), "-j ACCEPT");
-    let host_bits = Side::only("10.1.2.3/8".parse().unwrap());
-    assert_eq!(host_bits, Side::only("10.0.0.0/8".parse().unwrap()));
+    let host_bits = AddressMatch::only("10.1.2.3/8".parse().unwrap());
+    assert_eq!(host_bits, AddressMatch::only("10.0.0.0/8".parse().unwrap()));
 }
 
 #[test]

@@ -196,7 +196,7 @@ fn addresses_with_dots_are_printed_as_we_print_them() {
         let rules: Vec<_> = addresses
             .iter()
             .map(|address| Rule {
-                source: Side::only(ipnet::IpNet::from(address.parse::<std::net::IpAddr>().unwrap())),
+                source: AddressMatch::only(ipnet::IpNet::from(address.parse::<std::net::IpAddr>().unwrap())),
                 protocol: Some(Protocol::Tcp),
                 matches: [Match::Port(None)].into(),
                 target: Target::Dnat(format!("[{address}]:1").parse().unwrap()),

@@ -117,7 +117,7 @@ fn name(text: &str) -> ChainName {
     ChainName::new(text).unwrap()
 }
 
-fn restore(tool: &Tool, text: &str) -> Result<Run, Failure> {
+fn restore(tool: &Tool, text: &str) -> Result<RestoreOutcome, Failure> {
     tool.restore_by(&mut |stdin| stdin.write(text))
 }
 

@@ -4,7 +4,7 @@ use ferry_family::Family;
 
 use std::time::Duration;
 
-use crate::nft::userdata::{self, PayloadField, SetNotes, TypeofExpr};
+use crate::nft::userdata::{self, PayloadField, SetUserdata, TypeofExpr};
 use crate::nft::*;
 
 use data_type::{INET_PROTO, INET_SERVICE, INTEGER, IPV4_ADDR, IPV6_ADDR};
@@ -147,14 +147,14 @@ impl Layout {
     }
 
     /// The declaration of the map of endpoints, keyed by service address or, if not `by_address`, by node port.
-    pub(super) fn endpoints_notes(self, by_address: bool) -> SetNotes<'static> {
+    pub(super) fn endpoints_notes(self, by_address: bool) -> SetUserdata<'static> {
         let (address, port) = self.fields();
         let slot = TypeofExpr::Numgen { random: true, modulus: 131_072, offset: 0 };
         let mut key = vec![TypeofExpr::L4Proto, port.clone(), slot];
         if by_address {
             key.insert(0, address.clone());
         }
-        SetNotes {
+        SetUserdata {
             key: Some(TypeofExpr::Concat(key)),
             data: Some(TypeofExpr::Concat(vec![address, port])),
             comment: None,
@@ -228,7 +228,7 @@ impl Layout {
         vec![
             [&self.service_key()[..], &[lookup("service-ips", Some(0))]].concat(),
             vec![
-                Expr::Fib { dreg: Reg(8), of: FibOf::Destination },
+                Expr::Fib { dreg: Reg(8), of: FibAddress::Destination },
                 cmp(&local),
                 Expr::Payload {
                     dreg: Reg(8),
@@ -241,7 +241,7 @@ impl Layout {
                 dport(9),
                 lookup("service-nodeports", Some(0)),
             ],
-            [&[Expr::Fib { dreg: Reg(8), of: FibOf::Source }, cmp(&local)], &set_mark()[..]].concat(),
+            [&[Expr::Fib { dreg: Reg(8), of: FibAddress::Source }, cmp(&local)], &set_mark()[..]].concat(),
             ranges,
             vec![
                 self.destination(8),

@@ -3,7 +3,7 @@
 use std::process::{Command, Output, Stdio};
 
 use super::ruleset::{Layout, V4, V6};
-use super::userdata::{SetNotes, TypeofExpr};
+use super::userdata::{SetUserdata, TypeofExpr};
 use super::*;
 
 /// Runs commands of the tool in the current namespace.
@@ -116,11 +116,11 @@ fn the_user_data_of_maps_equals_the_tools() {
             let wanted = [
                 layout.endpoints_notes(true),
                 layout.endpoints_notes(false),
-                SetNotes { comment: Some("what it is for"), ..layout.endpoints_notes(true) },
-                SetNotes { key: Some(TypeofExpr::Concat(vec![saddr.clone(), sport])), ..SetNotes::default() },
-                SetNotes { key: Some(saddr), comment: Some("plain"), ..SetNotes::default() },
-                SetNotes { key: Some(TypeofExpr::L4Proto), ..SetNotes::default() },
-                SetNotes { key: Some(slot), data: Some(daddr), comment: None },
+                SetUserdata { comment: Some("what it is for"), ..layout.endpoints_notes(true) },
+                SetUserdata { key: Some(TypeofExpr::Concat(vec![saddr.clone(), sport])), ..SetUserdata::default() },
+                SetUserdata { key: Some(saddr), comment: Some("plain"), ..SetUserdata::default() },
+                SetUserdata { key: Some(TypeofExpr::L4Proto), ..SetUserdata::default() },
+                SetUserdata { key: Some(slot), data: Some(daddr), comment: None },
             ];
             let found = read_back(&mut socket, layout.family).sets;
             assert_eq!(found.len(), wanted.len());

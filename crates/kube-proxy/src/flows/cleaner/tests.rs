@@ -30,7 +30,7 @@ impl Fake<'_> {
     }
 }
 
-impl Table for Fake<'_> {
+impl ConntrackTable for Fake<'_> {
     fn local_addresses(&mut self, _: &[&str]) -> io::Result<Vec<IpAddr>> {
         Ok(vec!["192.0.2.1".parse().unwrap()])
     }
@@ -102,7 +102,7 @@ fn entry(client: u16, endpoint: u8) -> Entry {
 }
 
 /// A pass over what is due, as the thread makes it.
-fn pass(reports: &FlowReports, table: &mut Fake<'_>) -> (Result<(), Failure>, usize) {
+fn pass(reports: &FlowReports, table: &mut Fake<'_>) -> (Result<(), PassError>, usize) {
     let rules = reports.take(Family::V4, Instant::now());
     let mut deleted = 0;
     let pass = CleanerPass {
@@ -192,7 +192,7 @@ fn nothing_is_removed_while_it_is_uncertain_what_is_in_force() {
     let entries = vec![entry(2, 2)];
     let mut table = Fake { entries: entries.clone(), after_dump: Some(Box::new(failed)), ..Fake::default() };
     let (result, deleted) = pass(&reports, &mut table);
-    assert!(matches!(result, Err(Failure::Doubt)));
+    assert!(matches!(result, Err(PassError::Doubt)));
     assert_eq!((deleted, &table.left()), (0, &entries));
 }
 
@@ -214,7 +214,7 @@ fn what_an_interrupted_list_brought_is_removed_and_the_list_made_again() {
     sync(&mut reports.observer(Family::V4), &[1, 2], &[1]);
     let mut table = Fake { entries: vec![entry(2, 2)], interrupted: true, ..Fake::default() };
     let (result, deleted) = pass(&reports, &mut table);
-    assert!(matches!(result, Err(Failure::Table(Error::Interrupted(_)))));
+    assert!(matches!(result, Err(PassError::Table(Error::Interrupted(_)))));
     assert_eq!((deleted, table.left().len()), (1, 0));
     reports.failed(Family::V4, Instant::now());
     let (result, _) = pass(&reports, &mut table);
@@ -226,7 +226,7 @@ fn what_an_interrupted_list_brought_is_removed_and_the_list_made_again() {
 fn an_error_is_said_once_until_it_changes() {
     let mut cleaner = Cleaner::new(Arc::default(), Arc::new(Metrics::new().unwrap()), Vec::new(), ReplyOwner::Endpoint);
     let mut says = |error: Option<i32>| {
-        let failure = error.map(|number| Failure::Table(io::Error::from_raw_os_error(number).into()));
+        let failure = error.map(|number| PassError::Table(io::Error::from_raw_os_error(number).into()));
         crate::logging::logged(4, || cleaner.log(Family::V4, failure))
     };
     assert_eq!(says(None), "");

@@ -15,7 +15,7 @@ pub(super) struct Book {
 
 /// Required listeners, and conflicts about ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct ListenerPlan {
     /// the Service that each listener answers for; an unspecified address means all addresses of its family
     pub(super) listeners: BTreeMap<SocketAddr, ObjectName>,
     /// claims that lost a conflict, with the owner of the port
@@ -65,8 +65,8 @@ impl Book {
     }
 
     /// The required listeners.
-    pub(super) fn plan(&self) -> Plan {
-        let mut plan = Plan::default();
+    pub(super) fn plan(&self) -> ListenerPlan {
+        let mut plan = ListenerPlan::default();
         for (&family, page) in &self.families {
             let Some(addresses) = &page.addresses else { continue };
             let all = [unspecified(family)];

@@ -20,9 +20,9 @@ pub(super) struct Listeners {
     failing: BTreeMap<SocketAddr, Failing>,
 }
 
-/// Failure to listen for a Service.
+/// A failed bind of a Service's health check port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct BindFailure {
     pub(super) service: ObjectName,
     pub(super) address: SocketAddr,
     pub(super) reason: String,
@@ -36,8 +36,8 @@ struct Listener {
 
 #[derive(Debug)]
 struct Failing {
-    failure: Failure,
-    told: bool,
+    failure: BindFailure,
+    reported: bool,
 }
 
 /// Share of one listener: load balancers use a handful of addresses. Services must not exhaust the process's files.
@@ -69,7 +69,7 @@ impl Listeners {
         wanted: &BTreeMap<SocketAddr, ObjectName>,
         again: bool,
         routes: impl Fn(SocketAddr, &ObjectName) -> Rc<dyn Routes>,
-    ) -> Vec<Failure> {
+    ) -> Vec<BindFailure> {
         let mut news = Vec::new();
         for (&address, service) in wanted {
             if self.open.contains_key(&address) || (self.failing.contains_key(&address) && !again) {
@@ -77,7 +77,7 @@ impl Listeners {
             }
             match listen(address) {
                 Ok(listener) => {
-                    if self.failing.remove(&address).is_some_and(|failing| failing.told) {
+                    if self.failing.remove(&address).is_some_and(|failing| failing.reported) {
                         tracing::info!(%service, %address, "Service health checks are served");
                     }
                     let task = tokio::task::spawn_local(http::answer(listener, SHARE, routes(address, service)));
@@ -94,14 +94,15 @@ impl Listeners {
         !self.failing.is_empty()
     }
 
-    fn fail(&mut self, address: SocketAddr, service: &ObjectName, error: &io::Error) -> Option<Failure> {
-        let failure = Failure { service: service.clone(), address, reason: format!("listen on {address}: {error}") };
+    fn fail(&mut self, address: SocketAddr, service: &ObjectName, error: &io::Error) -> Option<BindFailure> {
+        let failure =
+            BindFailure { service: service.clone(), address, reason: format!("listen on {address}: {error}") };
         let known = self.failing.get(&address);
-        let was_told = known.is_some_and(|known| known.told && known.failure == failure);
+        let was_reported = known.is_some_and(|known| known.reported && known.failure == failure);
         // A new address is unusable until duplicate address detection ends: report it only at the next failure.
         let passing = known.is_none() && error.kind() == io::ErrorKind::AddrNotAvailable;
-        self.failing.insert(address, Failing { failure: failure.clone(), told: !passing });
-        (!was_told && !passing).then_some(failure)
+        self.failing.insert(address, Failing { failure: failure.clone(), reported: !passing });
+        (!was_reported && !passing).then_some(failure)
     }
 }
 

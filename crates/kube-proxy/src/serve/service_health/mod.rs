@@ -17,8 +17,8 @@ use std::time::Instant;
 use ferry_api::object::{Family, ObjectName};
 
 use self::answer::answer;
-use self::book::{Book, Plan};
-use self::listeners::{Failure, Listeners};
+use self::book::{Book, ListenerPlan};
+use self::listeners::{BindFailure, Listeners};
 use super::http::{Answer, RETRY, Routes};
 use crate::health::Pulses;
 use crate::report::SyncPass;
@@ -31,7 +31,7 @@ pub struct ServiceHealth {
     events: Rc<dyn HealthEvents>,
     book: Rc<RefCell<Book>>,
     pulses: Rc<Pulses>,
-    plan: Plan,
+    plan: ListenerPlan,
     listeners: Listeners,
     /// time of the next retry
     again: Option<tokio::time::Instant>,
@@ -55,7 +55,7 @@ impl ServiceHealth {
             events,
             book: Rc::default(),
             pulses: Rc::new(pulses),
-            plan: Plan::default(),
+            plan: ListenerPlan::default(),
             listeners: Listeners::default(),
             again: None,
         }
@@ -98,7 +98,7 @@ impl ServiceHealth {
             })
         };
         let failures = self.listeners.open(&self.plan.listeners, again, routes);
-        for Failure { service, address, reason } in failures {
+        for BindFailure { service, address, reason } in failures {
             tracing::error!(
                 %service,
                 %address,
@@ -115,7 +115,7 @@ impl ServiceHealth {
     }
 
     /// Reports each new conflict about a port once.
-    fn tell_contested(&self, plan: &Plan) {
+    fn tell_contested(&self, plan: &ListenerPlan) {
         for (claim, owner) in &plan.contested {
             if self.plan.contested.get(claim) == Some(owner) {
                 continue;

@@ -45,7 +45,7 @@ pub const KINDS: [Kind; 4] = [Kind::Node, Kind::Service, Kind::EndpointSlice, Ki
 
 /// Settings of a source.
 #[derive(Debug)]
-pub struct Setup {
+pub struct ApiSetup {
     /// client of the API server
     pub client: Client,
     /// the server's URL, for logs
@@ -61,7 +61,7 @@ pub struct Setup {
 /// Follows the objects of a cluster, and writes Events on the same thread and connections.
 #[derive(Debug)]
 pub struct ApiSource {
-    setup: Setup,
+    setup: ApiSetup,
     events: Writer,
     runtime: Runtime,
 }
@@ -71,7 +71,7 @@ impl ApiSource {
     ///
     /// # Errors
     /// If the runtime can't be created: the system's error.
-    pub fn new(setup: Setup, events: Writer) -> io::Result<Self> {
+    pub fn new(setup: ApiSetup, events: Writer) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { setup, events, runtime })
     }
@@ -87,9 +87,9 @@ impl ApiSource {
     }
 }
 
-// === impl Setup ===
+// === impl ApiSetup ===
 
-impl Setup {
+impl ApiSetup {
     /// Lists and watches all kinds until the core has ended, in a runtime with I/O and time. Dropping it ends all.
     pub async fn follow(&self, sink: &Sink) -> Closed {
         let mut tasks = JoinSet::new();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use ferry_api::object::{Kind, KubeObject, ObjectName};
 use ferry_model::store::Event;
 
-use super::file::{Broken, Contents, Key};
+use super::file::{Broken, Contents, ObjectKey};
 
 /// A file's name within the directory.
 pub(super) type FileName = Arc<OsStr>;
@@ -21,10 +21,10 @@ pub(super) type FileName = Arc<OsStr>;
 /// Files by object.
 #[derive(Debug, Default)]
 pub(super) struct Catalog {
-    files: BTreeMap<FileName, Vec<Key>>,
-    owners: BTreeMap<Key, Owner>,
+    files: BTreeMap<FileName, Vec<ObjectKey>>,
+    owners: BTreeMap<ObjectKey, Owner>,
     /// files that define the same object, after its owner
-    shadows: BTreeMap<Key, BTreeSet<FileName>>,
+    shadows: BTreeMap<ObjectKey, BTreeSet<FileName>>,
 }
 
 /// The file that provides an object.
@@ -38,7 +38,7 @@ struct Owner {
 /// Changes of the catalog.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    objects: BTreeMap<Key, Option<KubeObject>>,
+    objects: BTreeMap<ObjectKey, Option<KubeObject>>,
     /// files that take over an object and must be read again
     pub(super) reread: BTreeSet<FileName>,
 }
@@ -48,7 +48,7 @@ pub(super) struct Changes {
 enum Kept<'a> {
     /// all: a malformed document may be any object
     All,
-    These(BTreeSet<&'a Key>),
+    These(BTreeSet<&'a ObjectKey>),
 }
 
 /// Hashes formatted text.
@@ -63,7 +63,7 @@ impl Catalog {
     }
 
     /// True if a valid state of the object has been read.
-    pub(super) fn knows(&self, key: &Key) -> bool {
+    pub(super) fn knows(&self, key: &ObjectKey) -> bool {
         self.owners.contains_key(key)
     }
 
@@ -86,7 +86,7 @@ impl Catalog {
         changes: &mut Changes,
     ) {
         let kept = Kept::of(broken);
-        let mut fresh: BTreeMap<Key, KubeObject> = BTreeMap::new();
+        let mut fresh: BTreeMap<ObjectKey, KubeObject> = BTreeMap::new();
         for object in objects {
             let key = (object.kind(), object.name().clone());
             match fresh.entry(key) {
@@ -98,8 +98,8 @@ impl Catalog {
         }
         let before = self.files.remove(file).unwrap_or_default();
         let absent = before.into_iter().filter(|key| !fresh.contains_key(key));
-        let (stays, lost): (Vec<Key>, Vec<Key>) = absent.partition(|key| kept.contains(key));
-        let keys: Vec<Key> = fresh.keys().cloned().chain(stays).collect();
+        let (stays, lost): (Vec<ObjectKey>, Vec<ObjectKey>) = absent.partition(|key| kept.contains(key));
+        let keys: Vec<ObjectKey> = fresh.keys().cloned().chain(stays).collect();
         if !keys.is_empty() {
             self.files.insert(Arc::clone(file), keys);
         }
@@ -116,15 +116,15 @@ impl Catalog {
         let Some(keys) = self.files.get_mut(file) else { return };
         let owners = &self.owners;
         let unread =
-            |key: &Key| owners.get(key).is_some_and(|owner| owner.file == *file && owner.fingerprint.is_none());
-        let lost: Vec<Key> = keys.extract_if(.., |key| unread(key)).collect();
+            |key: &ObjectKey| owners.get(key).is_some_and(|owner| owner.file == *file && owner.fingerprint.is_none());
+        let lost: Vec<ObjectKey> = keys.extract_if(.., |key| unread(key)).collect();
         for key in lost {
             self.release(&key, file, changes);
         }
     }
 
     /// The file no longer defines the object.
-    fn release(&mut self, key: &Key, file: &FileName, changes: &mut Changes) {
+    fn release(&mut self, key: &ObjectKey, file: &FileName, changes: &mut Changes) {
         let mut behind = self.shadows.remove(key).unwrap_or_default();
         match self.owners.get_mut(key) {
             Some(owner) if owner.file == *file => match behind.pop_first() {
@@ -145,7 +145,7 @@ impl Catalog {
     }
 
     /// The file defines the object.
-    fn claim(&mut self, key: Key, object: KubeObject, file: &FileName, changes: &mut Changes) {
+    fn claim(&mut self, key: ObjectKey, object: KubeObject, file: &FileName, changes: &mut Changes) {
         match self.owners.get_mut(&key) {
             Some(owner) if owner.file < *file => {
                 if self.shadows.entry(key.clone()).or_default().insert(Arc::clone(file)) {
@@ -180,11 +180,11 @@ impl Catalog {
 impl<'a> Kept<'a> {
     fn of(broken: &'a [Broken]) -> Self {
         let known = broken.iter().filter(|broken| !broken.misnamed);
-        let keys: Option<BTreeSet<&Key>> = known.map(|broken| broken.object.as_ref()).collect();
+        let keys: Option<BTreeSet<&ObjectKey>> = known.map(|broken| broken.object.as_ref()).collect();
         keys.map_or(Self::All, Self::These)
     }
 
-    fn contains(&self, key: &Key) -> bool {
+    fn contains(&self, key: &ObjectKey) -> bool {
         match self {
             Self::All => true,
             Self::These(keys) => keys.contains(key),
@@ -229,7 +229,7 @@ fn fingerprint(object: &KubeObject) -> u64 {
     hasher.0.finish()
 }
 
-fn warn_duplicate((kind, name): &Key, taken: &OsStr, ignored: &OsStr) {
+fn warn_duplicate((kind, name): &ObjectKey, taken: &OsStr, ignored: &OsStr) {
     tracing::warn!(
         %kind,
         object = %name,

@@ -12,7 +12,7 @@ use ferry_api::object::{Kind, KubeObject, ObjectName};
 use ferry_api::wire::{Document, WireError, decode_manifest};
 
 /// Identity of an object.
-pub(super) type Key = (Kind, ObjectName);
+pub(super) type ObjectKey = (Kind, ObjectName);
 
 /// Largest file that is read: ten thousand Services take some 30 MiB.
 const MAX_BYTES: u64 = 512 * 1024 * 1024;
@@ -44,7 +44,7 @@ pub(super) struct Contents {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Broken {
     /// its object; `None` if unknown
-    pub(super) object: Option<Key>,
+    pub(super) object: Option<ObjectKey>,
     /// the name is invalid, so that it is no object read before
     pub(super) misnamed: bool,
     /// 1-based; 0 if the fault has no position

@@ -23,7 +23,7 @@ use ferry_model::store::Event;
 
 use self::catalog::{Catalog, Changes, FileName};
 use self::file::{Broken, Stamp};
-use self::watch::{Notice, Watch};
+use self::watch::{DirectoryWatch, Notice};
 use super::Sink;
 
 /// All kinds that manifests may define.
@@ -46,7 +46,7 @@ const CHUNK: usize = 1024;
 pub struct Directory {
     path: PathBuf,
     /// `None` while the directory is missing
-    watch: Option<Watch>,
+    watch: Option<DirectoryWatch>,
     catalog: Catalog,
     files: BTreeMap<FileName, Seen>,
     open: BTreeMap<FileName, Open>,
@@ -102,7 +102,7 @@ impl Directory {
     /// # Errors
     /// If the directory is missing or unreadable: the system's error.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let watch = Watch::new(path)?;
+        let watch = DirectoryWatch::new(path)?;
         fs::read_dir(path)?;
         Ok(Self {
             path: path.to_owned(),
@@ -277,7 +277,7 @@ impl Directory {
     }
 
     fn watch_anew(&mut self, reads: &mut ReadSet) {
-        match Watch::new(&self.path) {
+        match DirectoryWatch::new(&self.path) {
             Ok(watch) => {
                 self.watch = Some(watch);
                 self.missing = false;

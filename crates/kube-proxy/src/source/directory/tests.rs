@@ -511,7 +511,7 @@ fn a_lost_notice_leads_to_a_full_look() {
     std::thread::sleep(Duration::from_millis(150));
     bench.put("a.yaml", &service("a", "10.0.0.2"));
     bench.put("b.yaml", &service("b", "10.0.0.3"));
-    bench.directory.watch = Some(Watch::new(&bench.root.join("m")).unwrap());
+    bench.directory.watch = Some(DirectoryWatch::new(&bench.root.join("m")).unwrap());
     let mut reads = ReadSet::default();
     bench.directory.note(Notice::Everything, &mut reads);
     let mut changes = Changes::default();

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// A watch on the current directory at a path; another directory at the same path needs another watch.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct DirectoryWatch {
     inotify: Inotify,
     identity: Identity,
     buffer: Vec<u8>,
@@ -41,9 +41,9 @@ pub(super) enum Notice {
 /// Holds some thousand events.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-// === impl Watch ===
+// === impl DirectoryWatch ===
 
-impl Watch {
+impl DirectoryWatch {
     /// Watches the directory that the path currently leads to.
     pub(super) fn new(path: &Path) -> io::Result<Self> {
         let inotify = Inotify::init()?;

@@ -35,7 +35,7 @@ pub(super) enum Wire<'a> {
 
 /// A field's tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct Tag {
     pub(super) number: u32,
     pub(super) wire_type: WireType,
 }
@@ -70,7 +70,7 @@ pub(super) fn merge<'a, M: Message<'a>>(message: &mut M, mut bytes: &'a [u8], pa
 
 /// Takes one field.
 pub(super) fn field<'a>(bytes: &mut &'a [u8]) -> Result<(u32, Wire<'a>), Damage> {
-    let key = Key::of(varint(bytes)?)?;
+    let key = Tag::of(varint(bytes)?)?;
     let wire = match key.wire_type {
         WireType::Varint => Wire::Varint(varint(bytes)?),
         WireType::Bytes => {
@@ -186,9 +186,9 @@ impl<'a> Value<'a, '_> {
     }
 }
 
-// === impl Key ===
+// === impl Tag ===
 
-impl Key {
+impl Tag {
     pub(super) fn of(varint: u64) -> Result<Self, Damage> {
         let number = u32::try_from(varint >> 3).ok().filter(|number| (1..1 << 29).contains(number));
         let wire_type = match varint & 7 {

@@ -3,7 +3,7 @@
 use super::super::object::{Newest, check_list, kept, list_end, malformed};
 use super::super::pending::Pending;
 use super::super::{ListEnd, StreamError, Unreadable};
-use super::fields::{Damage, Key, Varint, WireType};
+use super::fields::{Damage, Tag, Varint, WireType};
 use super::messages::{ListMeta, TypeMeta};
 use super::{MAGIC, checked_length, message, object, status_message};
 use crate::object::{Kind, KubeObject};
@@ -28,7 +28,7 @@ pub(in super::super) struct List {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Magic,
-    Key,
+    Tag,
     /// the value of a field that is a number
     Number,
     /// the length of a field
@@ -86,7 +86,7 @@ impl List {
     pub(in super::super) fn finish(mut self) -> Result<ListEnd, StreamError> {
         self.leave();
         match (self.step, self.level, self.varint.is_begun()) {
-            (Step::Key, Level::After, false) => list_end(&self.resource_version, &self.continue_token, self.newest),
+            (Step::Tag, Level::After, false) => list_end(&self.resource_version, &self.continue_token, self.newest),
             _ => Err(StreamError::Truncated),
         }
     }
@@ -105,12 +105,12 @@ impl List {
                     return Err(malformed("it doesn't begin as protobuf of Kubernetes does"));
                 }
                 self.pending.recycle(magic);
-                self.step = Step::Key;
+                self.step = Step::Tag;
             }
-            Step::Key => {
+            Step::Tag => {
                 self.leave();
                 let Some(value) = self.varint(bytes)? else { return Ok(false) };
-                let Key { number: field, wire_type } = Key::of(value).map_err(damaged)?;
+                let Tag { number: field, wire_type } = Tag::of(value).map_err(damaged)?;
                 self.step = match wire_type {
                     WireType::Varint => Step::Number,
                     WireType::Bytes => Step::Length { field },
@@ -123,7 +123,7 @@ impl List {
                 if self.varint(bytes)?.is_none() {
                     return Ok(false);
                 }
-                self.step = Step::Key;
+                self.step = Step::Tag;
             }
             Step::Length { field } => {
                 let Some(length) = self.varint(bytes)? else { return Ok(false) };
@@ -133,7 +133,7 @@ impl List {
                 let Some(piece) = self.pending.take(bytes, length)? else { return Ok(false) };
                 self.field(field, &piece, items)?;
                 self.pending.recycle(piece);
-                self.step = Step::Key;
+                self.step = Step::Tag;
             }
         }
         Ok(true)
@@ -181,7 +181,7 @@ impl List {
             }
             (Level::Before, 2, Some(Body::List)) => {
                 self.level = Level::List { left: length };
-                Ok(Step::Key)
+                Ok(Step::Tag)
             }
             (Level::Before | Level::List { .. } | Level::After, ..) => {
                 self.spend(length)?;

@@ -82,7 +82,7 @@ struct Time {
 
 /// An entry of a map of texts.
 #[derive(Default)]
-struct Entry<'a> {
+struct MapEntry<'a> {
     key: &'a [u8],
     value: &'a [u8],
 }
@@ -178,7 +178,7 @@ impl<'a> Message<'a> for Time {
     }
 }
 
-fields!(Entry<'a> {
+fields!(MapEntry<'a> {
     1 => set_bytes key,
     2 => set_bytes value,
 });
@@ -192,9 +192,9 @@ impl Time {
     }
 }
 
-// === impl Entry ===
+// === impl MapEntry ===
 
-impl<'a> Entry<'a> {
+impl<'a> MapEntry<'a> {
     fn text(&self) -> Result<Text<'a>, Damage> {
         text(self.value)
     }
@@ -203,7 +203,7 @@ impl<'a> Entry<'a> {
 // === impl RawLabels ===
 
 impl<'a> RawLabels<'a> {
-    fn entry(&mut self, entry: Entry<'a>) -> Result<(), Damage> {
+    fn entry(&mut self, entry: MapEntry<'a>) -> Result<(), Damage> {
         match entry.key {
             b"service.kubernetes.io/service-proxy-name" => self.service_proxy_name = true,
             b"service.kubernetes.io/headless" => self.headless = true,
@@ -218,7 +218,7 @@ impl<'a> RawLabels<'a> {
 // === impl RawAnnotations ===
 
 impl<'a> RawAnnotations<'a> {
-    fn entry(&mut self, entry: Entry<'a>) -> Result<(), Damage> {
+    fn entry(&mut self, entry: MapEntry<'a>) -> Result<(), Damage> {
         match entry.key {
             b"endpoints.kubernetes.io/last-change-trigger-time" => self.trigger_time = Some(entry.text()?),
             b"k8s.io/initial-events-end" => self.initial_events_end = Some(LooseText(Some(entry.text()?.0))),
