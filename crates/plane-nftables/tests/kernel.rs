@@ -595,7 +595,7 @@ fn after_a_flush_a_vip_passes_between_portions() {
 
 /// The other family's engine may be committing at the same time.
 #[test]
-fn foreign_changes_are_heard_of_before_a_commit_while_the_other_family_has_the_turn() {
+fn foreign_changes_are_heard_of_before_a_commit_while_the_other_family_holds_the_commit_lock() {
     inside(|family| {
         started(family);
         let commit_lock = NftablesCommitLock::default();

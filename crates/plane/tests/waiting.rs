@@ -87,7 +87,7 @@ fn a_refused_unit_waits_twice_as_long_each_time_up_to_five_minutes() {
 }
 
 #[test]
-fn a_failed_turn_is_repeated_after_twice_the_time_up_to_ten_seconds() {
+fn a_failed_sync_pass_is_repeated_after_twice_the_time_up_to_ten_seconds() {
     let mut world = World::new();
     let mut now = Instant::now();
     let mut engine = started(&world, now);

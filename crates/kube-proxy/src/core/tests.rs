@@ -362,7 +362,7 @@ fn services_without_local_endpoints_are_counted() {
 }
 
 #[test]
-fn complaints_follow_the_objects() {
+fn diagnostics_follow_the_objects() {
     let mut bench = Bench::started(&service("a", "10.96.0.1", "  externalIPs: [nonsense]\n"));
     let topic = Topic::Service(ObjectName::new("default", "a"));
     assert!(bench.core.diagnostic_log.has(&topic));

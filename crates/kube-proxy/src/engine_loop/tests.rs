@@ -155,7 +155,7 @@ fn the_syncs_of_a_stream_of_changes_are_paced_and_a_few_are_not() {
 }
 
 #[test]
-fn a_slow_turn_is_followed_by_a_pause() {
+fn a_slow_sync_pass_is_followed_by_a_pause() {
     let start = Instant::now();
     let took = |millis| Outcome { elapsed: Duration::from_millis(millis), ..Outcome::default() };
     let pause_after = |period, millis| {

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_rule_wins_over_turns() {
+    fn the_latest_rule_wins_over_sync_passes() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.offer(sync_rules([rule(VIP, to(&[2]), true)]), now);
         queue.offer(sync_rules([rule(VIP, to(&[]), true)]), now);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_rules_reach_a_look_that_is_under_way() {
+    fn newer_rules_reach_a_check_that_is_under_way() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.offer(sync_rules([rule(VIP, to(&[1]), true)]), now);
         let taken = queue.take(now);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_failed_is_made_again() {
+    fn a_failed_check_is_repeated() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.offer(sync_rules([rule(VIP, to(&[1]), true)]), now);
         for _ in 0..3 {
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_comes_during_a_look_is_looked_at_afterwards() {
+    fn a_rule_that_comes_during_a_check_is_checked_afterwards() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.offer(sync_rules([rule(VIP, to(&[1, 2]), true)]), now);
         queue.take(now);

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_becomes_metrics() {
+    fn a_sync_pass_becomes_metrics() {
         let metrics = Arc::new(Metrics::new().unwrap());
         let mut reporter = Reporter::new("nftables", Arc::clone(&metrics));
         reporter.changed(2, 3);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_turn_leaves_changes_pending() {
+    fn a_failed_sync_pass_leaves_changes_pending() {
         let metrics = Arc::new(Metrics::new().unwrap());
         metrics.add_mode(Box::new(NftablesMetrics::register)).unwrap();
         let mut reporter = Reporter::new("nftables", Arc::clone(&metrics));

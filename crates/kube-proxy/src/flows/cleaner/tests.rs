@@ -161,7 +161,7 @@ fn flows_to_an_endpoint_that_returns_while_they_are_removed_stay() {
 
 /// The same with a pass that has committed, but not reported yet.
 #[test]
-fn a_turn_that_has_not_told_yet_is_waited_for() {
+fn a_sync_pass_that_has_not_reported_yet_is_waited_for() {
     let reports = Arc::new(FlowReports::default());
     let mut observer = reports.observer(Family::V4);
     sync(&mut observer, &[1, 2], &[1]);
@@ -223,7 +223,7 @@ fn what_an_interrupted_list_brought_is_removed_and_the_list_made_again() {
 }
 
 #[test]
-fn an_error_is_said_once_until_it_changes() {
+fn an_error_is_logged_once_until_it_changes() {
     let mut cleaner = Cleaner::new(Arc::default(), Arc::new(Metrics::new().unwrap()), Vec::new(), ReplyOwner::Endpoint);
     let mut says = |error: Option<i32>| {
         let failure = error.map(|number| PassError::Table(io::Error::from_raw_os_error(number).into()));

@@ -118,7 +118,7 @@ fn what_earlier_rules_served_is_told() {
 
 /// Rules that a failed sync pass has removed are not found by the next one.
 #[test]
-fn what_rules_served_that_went_in_a_turn_that_failed_is_told_by_the_next() {
+fn frontends_of_rules_removed_by_a_failed_sync_pass_are_reported_by_the_next() {
     let (gone, port) = (vip(2, 53), node_port(30053));
     let one = unit("a", UDP, &[port], &[1]);
     let unserved = vec![Served::Frontend(UDP, gone.1), Served::NodePortsEverywhere];
@@ -173,7 +173,7 @@ fn churn_of_tcp_takes_no_lock() {
 }
 
 #[test]
-fn a_frontend_that_changes_hands_in_one_turn_is_its_new_owners() {
+fn a_frontend_that_changes_hands_in_one_sync_pass_is_its_new_owners() {
     let at = [vip(1, 53)];
     let (old, new) = (unit("a", Protocol::Udp, &at, &[1, 2]), unit("b", Protocol::Udp, &at, &[3]));
     let bare = |name| unit(name, Protocol::Udp, &[], &[3]);
@@ -227,7 +227,7 @@ fn an_external_address_stands_before_a_node_port_of_its_number() {
 }
 
 #[test]
-fn node_port_addresses_are_known_from_the_first_turn_on() {
+fn node_port_addresses_are_known_from_the_first_sync_pass_on() {
     let only = NodePortAddresses::Only(vec![IpAddr::from([192, 0, 2, 1])]);
     let reports = Arc::new(FlowReports::default());
     let mut observer = reports.observer(Family::V6);
@@ -237,7 +237,7 @@ fn node_port_addresses_are_known_from_the_first_turn_on() {
 }
 
 #[test]
-fn what_is_in_force_is_uncertain_after_a_failed_turn() {
+fn what_is_in_force_is_uncertain_after_a_failed_sync_pass() {
     let frontends = [vip(1, 53)];
     let one = unit("a", Protocol::Udp, &frontends, &[1]);
     let reports = Arc::new(FlowReports::default());
@@ -257,7 +257,7 @@ fn what_is_in_force_is_uncertain_after_a_failed_turn() {
 }
 
 #[test]
-fn a_turn_that_is_under_way_is_waited_for() {
+fn a_sync_pass_that_is_under_way_is_waited_for() {
     let reports = Arc::new(FlowReports::default());
     let mut observer = reports.observer(Family::V4);
     observer.begin();

@@ -506,7 +506,7 @@ fn many_files_at_once() {
 }
 
 #[test]
-fn a_lost_notice_leads_to_a_full_look() {
+fn a_lost_notice_leads_to_reading_all_files() {
     let mut bench = Bench::new(&[("a.yaml", &service("a", "10.0.0.1"))]);
     std::thread::sleep(Duration::from_millis(150));
     bench.put("a.yaml", &service("a", "10.0.0.2"));

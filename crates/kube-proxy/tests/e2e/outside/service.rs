@@ -154,7 +154,8 @@ fn a_family_that_is_switched_off_leaves_no_stale_rules() {
     machine.run(|| ferry_kernel::sysctl::write("net/ipv6/conf/all/disable_ipv6", "1")).unwrap();
     let mut running = machine.start(&[]);
     running.until("end of its rules", |_| machine.tables() == TABLES[..1]);
-    let removed = "\"Removed rules of an earlier run\" family=\"IPv6\" mode=\"nftables\" domain=\"nft table kube-proxy\" objects=";
+    let removed = "\"Removed rules of an earlier run\" family=\"IPv6\" mode=\"nftables\" \
+                   domain=\"nft table kube-proxy\" objects=";
     running.until("word of it", |running| running.log().contains(removed));
     running.signal(Signal::KILL);
     let mut running = machine.start(&[]);
