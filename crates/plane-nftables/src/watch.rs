@@ -1,5 +1,5 @@
 //! Detects foreign changes to our tables, by key and by writer, and keeps them until the engine takes them. One listener serves
-//! the whole process, whose engines take turns at committing.
+//! the whole process, whose engines commit one after another.
 
 use std::collections::BTreeSet;
 use std::io;

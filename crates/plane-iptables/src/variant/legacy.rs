@@ -77,7 +77,7 @@ impl Variant for Legacy {
     }
 
     fn run(&mut self, _: usize, restore: &mut dyn FnMut() -> Restored) -> io::Result<Restored> {
-        // Without the turn, a family would wait for the other's lock and report it as held by another program.
+        // Without the commit lock, a family would wait for the other's lock and report it as held by another program.
         let _guard = self.commit_lock.take();
         Ok(restore())
     }
