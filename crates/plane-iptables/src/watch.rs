@@ -183,8 +183,8 @@ impl ProcessListener {
     }
 }
 
-/// Returns the body of a thread that, in the nft variant, waits for foreign changes and wakes the engines that they concern: those that
-/// share this lock. It ends only if waiting fails, with that error.
+/// Returns the body of a thread that, in the nft variant, waits for foreign changes and wakes the engines that they concern, of
+/// those that share this lock. It ends only if waiting fails, with that error.
 ///
 /// # Errors
 /// The system's error; `EPERM` without `CAP_NET_ADMIN`.
