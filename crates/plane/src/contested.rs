@@ -125,4 +125,20 @@ mod tests {
             assert_eq!(contested_keys.wake(), Some(at(now)), "five minutes at most");
         }
     }
+
+    #[test]
+    fn a_contest_is_forgotten_ten_minutes_after_its_last_repair() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for (later, wait) in [(599, 20), (600, 10)] {
+            let mut contested_keys = ContestedKeys::default();
+            while !contested_keys.repaired(Some(1), at(0)) {}
+            contested_keys.forget(at(3600));
+            assert_eq!(contested_keys.due(at(10)), vec![Some(1)], "what is paused isn't forgotten");
+            let now = 10 + later;
+            contested_keys.forget(at(now));
+            while !contested_keys.repaired(Some(1), at(now)) {}
+            assert_eq!(contested_keys.wake(), Some(at(now + wait)), "{later} s after the last repair");
+        }
+    }
 }

@@ -67,3 +67,23 @@ fn merge<K>(extent: &mut Option<Extent<K>>, later: Option<Extent<K>>) {
         (one, other) => one.or(other),
     };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_of_either_origin_add_up_and_everything_is_all() {
+        let keys = |keys: &[u8]| Some(Extent::Keys(keys.to_vec()));
+        let mut drift = Drift::default();
+        assert!(drift.is_empty());
+        drift.merge(Drift { by_proxies: None, by_others: keys(&[1]) });
+        assert!(!drift.is_empty());
+        drift.merge(Drift { by_proxies: keys(&[2]), by_others: keys(&[3]) });
+        assert_eq!(drift, Drift { by_proxies: keys(&[2]), by_others: keys(&[1, 3]) });
+        drift.merge(Drift::default());
+        drift.merge(Drift { by_proxies: Some(Extent::All), by_others: None });
+        assert_eq!(drift, Drift { by_proxies: Some(Extent::All), by_others: keys(&[1, 3]) });
+        assert!(!Drift::<u8>::by_proxies(Extent::All).is_empty());
+    }
+}

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use ferry_conformance::memory::{half_way, settle};
 use ferry_plane::engine::Engine;
-use ferry_plane::memory::{Failing, Fault, MemoryKernel};
+use ferry_plane::memory::{Failing, Fault, MemoryKernel, Side};
 use ferry_plane::{CommitError, Delta, SyncEngine, UnitId};
 use proptest::prelude::*;
 use toy::world::{Change, World, changes};
@@ -719,4 +719,12 @@ fn retiring_leaves_nothing() {
     let mut engine = Box::new(engine);
     assert!(engine.plan().unwrap().is_empty());
     assert_eq!((engine as Box<dyn SyncEngine>).retire(&mut Vec::new()).unwrap(), objects);
+}
+
+#[test]
+fn retiring_from_an_empty_kernel_commits_nothing() {
+    let [side, other] = Side::<Toy>::pair();
+    let engine = Box::new(Engine::new(ToyCompile, side)) as Box<dyn SyncEngine>;
+    assert_eq!(engine.retire(&mut Vec::new()).unwrap(), 0);
+    assert_eq!(other.with(|memory| memory.attempts), 0);
 }

@@ -189,10 +189,18 @@ fn a_batch_goes_up_with_what_is_made_and_comes_down_with_what_is_deleted() {
         delete: vec![Toy::Host(1)],
     };
     layered.commit(&second).unwrap();
+    let commits = || locked(&views[0].memory).commits;
+    assert_eq!(commits(), 6, "one for each layer, and the middle one twice as it is entered and left");
+    let third = Batch {
+        create: vec![Toy::Frontend { vip: 1, slots: vec![2] }],
+        replace: vec![],
+        delete: vec![Toy::Frontend { vip: 0, slots: vec![2] }],
+    };
+    layered.commit(&third).unwrap();
+    assert_eq!(commits(), 7, "the topmost one is left as it is entered");
     let memory = locked(&views[0].memory);
     assert_eq!(memory.violations, Vec::<String>::new());
-    assert_eq!(memory.commits, 6, "one for each layer, and the middle one twice as it is entered and left");
-    assert!(!memory.objects.contains_key(&ToyKey::Host(1)));
+    assert!(!memory.objects.contains_key(&ToyKey::Host(1)) && !memory.objects.contains_key(&ToyKey::Frontend(0)));
 }
 
 #[test]

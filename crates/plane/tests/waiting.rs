@@ -194,6 +194,23 @@ fn a_wanted_spare_object_that_an_earlier_run_left_costs_nothing() {
 }
 
 #[test]
+fn a_spare_object_that_is_wanted_again_is_still_there() {
+    let mut world = World::new();
+    let now = Instant::now();
+    let mut engine = started(&world, now);
+    for endpoints in [vec![1, 2, 3], vec![1, 2]] {
+        world.endpoints[0] = endpoints;
+        engine.offer(world.delta());
+        assert!(engine.sync(now).error.is_none());
+    }
+    let attempts = engine.kernel().attempts;
+    world.endpoints[0] = vec![1, 2, 3];
+    engine.offer(world.delta());
+    assert_eq!(engine.sync(now).ops, 2, "the two frontends");
+    assert_eq!(engine.kernel().attempts, attempts + 1, "no conflict with the kernel's");
+}
+
+#[test]
 fn a_plan_names_what_is_lost() {
     let world = World::new();
     let mut engine = started(&world, Instant::now());
