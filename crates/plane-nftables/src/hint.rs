@@ -106,3 +106,36 @@ fn picks(port: &PortState, scope: Scope, asked: &dyn Fn(&Hint) -> bool) -> bool 
             (Shape::Refuse(_) | Shape::Pass, _) => false,
         })
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::object::Family;
+    use ferry_conformance::states;
+    use ferry_model::{Frontend, MAX_COPIES, Pool};
+
+    use super::*;
+
+    /// True if a service with so many external frontends and three endpoints is searched for this pick chain.
+    fn is_searched(frontends: usize, pick: Pick, count: u32) -> bool {
+        let at = |last| FrontendAddr::Vip(states::address(Family::V4, 96, last), 80);
+        let external = |last| states::frontend(FrontendKind::ExternalIp, at(last), states::EXTERNAL);
+        let frontends: Vec<Frontend> = (1..=9).map(external).take(frontends).collect();
+        let pool = states::pool(Family::V4, &[1, 2, 3]);
+        let (_, unit) = states::service("web", vec![states::port(Protocol::Tcp, pool, Pool::default(), frontends)]);
+        let mut hints = Vec::new();
+        of_key(&NftKey::Chain(ChainName::Pick(pick, count)), &mut hints);
+        may_want(&unit.unwrap(), &|hint| hints.contains(hint))
+    }
+
+    #[test]
+    fn a_pick_chain_is_searched_where_its_kind_and_count_are_wanted() {
+        assert!(is_searched(2, Pick::External, 3));
+        assert!(!is_searched(2, Pick::External, 4), "another number of endpoints");
+        assert!(!is_searched(2, Pick::Internal, 3), "another kind");
+        assert!(!is_searched(0, Pick::External, 3), "no frontend");
+        assert!(
+            !is_searched(MAX_COPIES + 1, Pick::External, 3),
+            "frontends that share a pool have chains of their own"
+        );
+    }
+}

@@ -206,6 +206,7 @@ mod tests {
                 let bytes = key_bytes(&at);
                 let len = u32::try_from(bytes.as_slice().len()).unwrap();
                 assert_eq!(len, shape(at.set(), family).key_len, "{at:?}");
+                assert_eq!(at.octets(), bytes.as_slice());
                 assert_eq!(key(at.set(), family, &plain(bytes.as_slice())), Some(at));
             }
         }
@@ -261,7 +262,8 @@ mod tests {
         ];
         for (at, data, value) in cases {
             let read = Element { data, ..plain(key_bytes(&at).as_slice()) };
-            assert_eq!(element(at.set(), Family::V4, &read), Some((at, value)), "{read:?}");
+            let object = NftObject::Element(at, value);
+            assert_eq!(NftObject::from_element(at.set(), Family::V4, &read), Some(object), "{read:?}");
         }
     }
 }

@@ -13,8 +13,8 @@ mod toy;
 use std::time::{Duration, Instant};
 
 use ferry_plane::engine::Engine;
-use ferry_plane::memory::{Fault, MemoryKernel, Side};
-use ferry_plane::{Next, SyncEngine};
+use ferry_plane::memory::{Failing, Fault, MemoryKernel, Side};
+use ferry_plane::{CommitError, Next, SyncEngine, UnitId};
 use toy::world::World;
 use toy::{Toy, ToyCompile, ToyKey};
 
@@ -285,4 +285,49 @@ fn a_mark_that_changes_and_changes_back_while_a_unit_is_refused_leaves_no_mixtur
         _ => None,
     });
     assert!(marks.into_iter().all(|mark| mark == 3), "{:?}", engine.kernel().objects);
+}
+
+#[test]
+fn a_shared_object_is_mended_as_the_current_context_wants_it() {
+    let mut world = World::new();
+    let now = Instant::now();
+    let mut engine = started(&world, now);
+    // Service 0 shares the pick chain of two endpoints with service 1, and stays behind with the earlier mark.
+    engine.kernel_mut().refused = vec![ToyKey::Frontend(0)];
+    world.mark = 2;
+    world.endpoints[0] = vec![5, 6];
+    engine.offer(world.delta());
+    assert_eq!(engine.sync(now).quarantined.len(), 1);
+    engine.kernel_mut().lose(&ToyKey::Pick(2));
+    engine.tend(now);
+    assert_eq!(engine.tend(now + SECOND / 2).repairs, 1);
+    assert_eq!(engine.kernel().objects[&ToyKey::Pick(2)], Toy::Pick { count: 2, mark: 2 });
+}
+
+#[test]
+fn a_kernel_that_changes_under_each_full_sync_is_left_until_the_next_turn() {
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
+    engine.offer(World::new().delta());
+    let drifted = || Fault::HalfWay { operations: 0, error: Failing::Drifted };
+    engine.kernel_mut().faults.extend((0..9).map(|_| drifted()));
+    let outcome = engine.sync(Instant::now());
+    assert!(matches!(outcome.error.as_deref(), Some(CommitError::Drifted { .. })), "{outcome:?}");
+    assert_eq!((engine.kernel().attempts, outcome.next), (2, Next::RetryAfter(50 * MS)));
+}
+
+#[test]
+fn services_go_on_over_a_base_that_is_refused_since_it_was_damaged() {
+    let mut world = World::new();
+    let now = Instant::now();
+    let mut engine = started(&world, now);
+    engine.kernel_mut().foreign(Toy::OtherBase);
+    engine.kernel_mut().refused = vec![ToyKey::Base];
+    engine.tend(now);
+    assert_eq!(engine.tend(now + SECOND / 2).quarantined.len(), 1);
+    world.endpoints[0] = vec![9];
+    let mut delta = world.delta();
+    delta.units.remove(&UnitId::Base);
+    engine.offer(delta);
+    assert_eq!(engine.sync(now + SECOND / 2).quarantined.len(), 1, "the base waits");
+    assert_eq!(slots(&engine, 0), [9]);
 }

@@ -190,4 +190,13 @@ mod tests {
             assert!(wake((0..30).map(|tenths| (tenths * 100, change(1)))) <= LONGEST);
         }
     }
+    #[test]
+    fn a_candidate_waits_until_its_comparison_is_due() {
+        let (start, mut candidates) = (Instant::now(), DriftCandidates::default());
+        candidates.touched(by_proxies(1), start);
+        assert!(candidates.waits(&1, start + CONFIRM - MS) && !candidates.waits(&2, start));
+        assert_eq!(candidates.due(start + CONFIRM - MS), None);
+        assert!(!candidates.waits(&1, start + CONFIRM));
+        assert_eq!(candidates.due(start + CONFIRM), Some(Extent::Keys(vec![1])));
+    }
 }

@@ -16,9 +16,17 @@ use ferry_plane::{Before, Compile, Object, Served, Unit};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Toy {
     Base,
-    Pick { count: usize, mark: u32 },
+    /// what another program has put in its place
+    OtherBase,
+    Pick {
+        count: usize,
+        mark: u32,
+    },
     Host(u8),
-    Frontend { vip: u8, slots: Vec<u8> },
+    Frontend {
+        vip: u8,
+        slots: Vec<u8>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,7 +78,7 @@ impl Object for Toy {
 
     fn key(&self) -> ToyKey {
         match self {
-            Self::Base => ToyKey::Base,
+            Self::Base | Self::OtherBase => ToyKey::Base,
             Self::Pick { count, .. } => ToyKey::Pick(*count),
             Self::Host(host) => ToyKey::Host(*host),
             Self::Frontend { vip, .. } => ToyKey::Frontend(*vip),
@@ -79,7 +87,7 @@ impl Object for Toy {
 
     fn rank(&self) -> u8 {
         match self {
-            Self::Base => 0,
+            Self::Base | Self::OtherBase => 0,
             Self::Pick { .. } | Self::Host(_) => 1,
             Self::Frontend { .. } => 2,
         }
@@ -96,7 +104,7 @@ impl Object for Toy {
     fn serves(&self) -> Option<Served> {
         match self {
             Self::Frontend { vip, .. } => Some(served(*vip)),
-            Self::Base | Self::Pick { .. } | Self::Host(_) => None,
+            Self::Base | Self::OtherBase | Self::Pick { .. } | Self::Host(_) => None,
         }
     }
 }
@@ -104,7 +112,7 @@ impl Object for Toy {
 impl Refers for Toy {
     fn refers_to(&self) -> Vec<ToyKey> {
         match self {
-            Self::Base => vec![],
+            Self::Base | Self::OtherBase => vec![],
             Self::Pick { .. } | Self::Host(_) => vec![ToyKey::Base],
             Self::Frontend { slots, .. } => {
                 let hosts = slots.iter().filter(|host| **host != 99).map(|host| ToyKey::Host(*host));
