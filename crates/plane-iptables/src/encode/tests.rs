@@ -320,6 +320,8 @@ fn what_is_there_already_is_not_written_and_what_is_not_there_does_not_go() {
         IptObject::Chain(id(Table::Mangle, "KUBE-PROXY-CANARY"), ChainRules::default()),
     ];
     assert_eq!(text(Backend::Nft, &create(objects.clone()), &after(objects.clone())), "");
+    let lost = vip(services(), 2, 80, Target::Return);
+    assert_eq!(text(Backend::Nft, &delete(vec![lost]), &after(objects.clone())), "", "no section without content");
     assert_eq!(text(Backend::Nft, &delete(objects), &Mirror::default()), "");
 }
 
