@@ -218,3 +218,43 @@ impl<O: Object> References<O> {
         self.parked = spare.into_iter().map(|object| (object.key(), object)).collect();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt;
+
+    use super::*;
+
+    /// An object of a mode that says nothing of sharing, spare parts or clean-up.
+    #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    struct Plain(u8);
+
+    impl fmt::Display for Plain {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            fmt::Debug::fmt(self, f)
+        }
+    }
+
+    impl Object for Plain {
+        type Key = u8;
+        type Shared = ();
+
+        fn key(&self) -> u8 {
+            self.0
+        }
+
+        fn rank(&self) -> u8 {
+            0
+        }
+    }
+
+    #[test]
+    fn what_a_mode_says_nothing_of_has_one_owner_and_goes_with_it() {
+        let remembered = Remembered { references: &References::default(), uniform: false };
+        let batch = difference(vec![Plain(1), Plain(2)], vec![Plain(2), Plain(3)], &remembered);
+        assert_eq!((batch.create, batch.replace, batch.delete), (vec![Plain(3)], vec![], vec![Plain(1)]));
+        let batch = difference_to_kernel(vec![Plain(1)], std::iter::empty());
+        assert_eq!(batch.delete, [Plain(1)]);
+        assert!(!Plain(1).stays() && Plain(1).serves().is_none());
+    }
+}

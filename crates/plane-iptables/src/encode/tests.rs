@@ -200,6 +200,11 @@ fn a_few_go_one_by_one_and_many_by_writing_the_rest() {
             assert_eq!(script.contains(":KUBE-SERVICES"), rewritten, "{count} of {length}");
         }
     }
+    let foreign = |last: u16| IptObject::ForeignRule(services(), format!("-s 192.0.2.{last}/32 -j RETURN").into());
+    for (count, rewritten) in [(80, false), (100, true)] {
+        let script = text(Backend::Nft, &delete((0..count).map(foreign).collect()), &there(1000));
+        assert_eq!(script.contains(":KUBE-SERVICES"), rewritten, "{count} foreign ones");
+    }
 }
 
 #[test]

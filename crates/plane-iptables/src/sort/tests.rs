@@ -128,3 +128,19 @@ fn a_rule_of_a_chain_that_was_not_named_is_no_listing() {
     assert!(sorter.rule(name("OTHER"), "-j RETURN"));
     assert!(!sorter.rule(name("KUBE-SVC-XPGD46QRK7WJZT7O"), "-j RETURN"), "it had come to its end");
 }
+
+#[test]
+fn a_chain_that_the_tool_cannot_print_differs_or_has_the_rules_that_are_known() {
+    let id = |name: &str| ChainId { table: Table::Nat, name: ChainName::new(name).unwrap() };
+    let (own, shared) = (id("KUBE-SVC-XPGD46QRK7WJZT7O"), id("KUBE-SERVICES"));
+    let key = OwnedRulesKey { chain: shared, owner: Owner::NodePorts(None) };
+    let rule = Rule { target: Target::Jump(names::NODE_PORTS), ..Rule::default() };
+    let mut sorter = Sorter::new(Family::V4);
+    sorter.begin(Table::Nat);
+    sorter.hidden(own.name, Vec::new());
+    sorter.hidden(shared.name, vec![(key, rule.clone())]);
+    let Found { objects, mirror, .. } = sorter.found();
+    let damaged = IptObject::Chain(own, ChainRules([unparsable()].into()));
+    assert_eq!(objects, [damaged, IptObject::SharedChain(shared), IptObject::OwnedRules(key, [rule].into())]);
+    assert!(mirror.chain(own).is_some() && mirror.shared_chain(shared).is_some() && mirror.owned(&key).is_some());
+}
