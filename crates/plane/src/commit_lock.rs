@@ -1,6 +1,6 @@
 //! Serialises the commits of the engines of one process, so that its own changes can be distinguished from foreign ones.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferry_api::object::Family;
 
@@ -24,15 +24,6 @@ impl<W> CommitLock<W> {
     /// kernel would not find.
     pub fn take(&self) -> MutexGuard<'_, W> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes the lock if it is free.
-    pub fn try_take(&self) -> Option<MutexGuard<'_, W>> {
-        match self.0.try_lock() {
-            Ok(watch) => Some(watch),
-            Err(TryLockError::Poisoned(watch)) => Some(watch.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
     }
 }
 

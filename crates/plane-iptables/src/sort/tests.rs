@@ -144,3 +144,12 @@ fn a_chain_that_the_tool_cannot_print_differs_or_has_the_rules_that_are_known() 
     assert_eq!(objects, [damaged, IptObject::SharedChain(shared), IptObject::OwnedRules(key, [rule].into())]);
     assert!(mirror.chain(own).is_some() && mirror.shared_chain(shared).is_some() && mirror.owned(&key).is_some());
 }
+
+#[test]
+fn a_rule_of_a_network_or_of_all_other_addresses_is_no_frontends() {
+    for destination in ["-d 10.96.0.0/24", "! -d 10.96.0.1/32"] {
+        let rule = DISPATCH.replace("-d 10.96.0.1/32", destination);
+        let found = printed(Table::Nat, &format!(":KUBE-SERVICES\n{rule}"));
+        assert!(found.iter().any(|line| line.starts_with("foreign")) && found.len() == 2, "{found:?}");
+    }
+}
