@@ -288,7 +288,7 @@ fn a_mark_that_changes_and_changes_back_while_a_unit_is_refused_leaves_no_mixtur
 }
 
 #[test]
-fn a_shared_object_is_mended_as_the_current_context_wants_it() {
+fn a_shared_object_is_repaired_as_the_current_context_wants_it() {
     let mut world = World::new();
     let now = Instant::now();
     let mut engine = started(&world, now);

@@ -339,18 +339,14 @@ fn is_integer(text: &str) -> bool {
 /// `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`, and finite.
 fn is_decimal(text: &str) -> bool {
     let bare = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let (number, exponent) = match bare.split_once(['e', 'E']) {
-        Some((number, exponent)) => (number, Some(exponent.strip_prefix(['+', '-']).unwrap_or(exponent))),
-        None => (bare, None),
-    };
+    let number = bare.split_once(['e', 'E']).map_or(bare, |(number, _)| number);
     let are_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let is_well_formed = match number.split_once('.') {
         Some((whole, part)) => are_digits(whole) && are_digits(part) && !(whole.is_empty() && part.is_empty()),
         None => are_digits(number) && !number.is_empty(),
     };
-    is_well_formed
-        && exponent.is_none_or(|exponent| are_digits(exponent) && !exponent.is_empty())
-        && text.parse::<f64>().is_ok_and(f64::is_finite)
+    // The parser takes the same exponents, but also words such as `inf`.
+    is_well_formed && text.parse::<f64>().is_ok_and(f64::is_finite)
 }
 
 /// `[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?`: what YAML 1.1 takes for a number of minutes and seconds.
