@@ -255,7 +255,10 @@ fn watch_kernel(
         let now = Instant::now();
         let mut chains = Vec::new();
         let overrun = monitor.read(&mut |notice| {
-            if let Notice::Changed(Event { family: Some(Family::V4), what: Changed::Chain(chain), .. }) = notice {
+            if let Notice::Changed(Event {
+                family: Some(Family::V4), what: Changed::Chain { name: chain, .. }, ..
+            }) = notice
+            {
                 chains.push(chain);
             }
         })?;

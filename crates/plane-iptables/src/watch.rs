@@ -107,7 +107,7 @@ impl ChainChanges {
 
     fn note(&mut self, table: Table, what: &Changed) {
         let chain = match what {
-            Changed::Chain(name) | Changed::Rule { chain: name } => ChainName::new(name),
+            Changed::Chain { name, .. } | Changed::Rule { chain: name } => ChainName::new(name),
             Changed::Table => {
                 self.everything = true;
                 return;

@@ -5,7 +5,7 @@ use std::io;
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::{self, Socket};
-use ferry_plane::{Extent, Object as _};
+use ferry_plane::Extent;
 
 use crate::layout;
 use crate::names::{ChainName, SetName, SourcesId, TABLE, TABLE_COMMENT};
@@ -13,7 +13,7 @@ use crate::object::{ElementKey, NftKey, NftObject, Rule, Rules, Table};
 use crate::sources::Ranges;
 use crate::wire;
 
-/// Most keys that are read one by one; beyond that, reading everything is cheaper.
+/// Most elements of a set that are read one by one; beyond that, all of the set are read.
 const SINGLE_READS: usize = 64;
 
 /// Owner of the table, by its comment.
@@ -42,15 +42,7 @@ impl Reader<'_> {
         match (self.table_owner()?, extent) {
             (TableOwner::None, _) => Ok(Found::Objects(Vec::new())),
             (TableOwner::Foreign, _) => Ok(Found::Foreign),
-            (TableOwner::Ours, Extent::Keys(keys)) if keys.len() <= SINGLE_READS => self.keys(keys),
-            (TableOwner::Ours, Extent::Keys(keys)) => {
-                let mut found = self.all()?;
-                if let Found::Objects(objects) = &mut found {
-                    let keys: HashSet<&NftKey> = keys.iter().collect();
-                    objects.retain(|object| keys.contains(&object.key()));
-                }
-                Ok(found)
-            }
+            (TableOwner::Ours, Extent::Keys(keys)) => self.keys(keys),
             (TableOwner::Ours, Extent::All) => self.all(),
         }
     }
@@ -158,10 +150,28 @@ impl Reader<'_> {
                 NftKey::Element(key) => elements.entry(key.set()).or_default().push(*key),
             }
         }
-        for (set, keys) in elements {
-            self.some_elements(set, &keys, &mut objects)?;
+        for (set, keys) in elements.into_iter().filter(|(set, _)| sets.contains(set)) {
+            if keys.len() <= SINGLE_READS {
+                self.some_elements(set, &keys, &mut objects)?;
+            } else if !self.filtered_elements(set, &keys.into_iter().collect(), &mut objects)? {
+                return Ok(Found::Foreign);
+            }
         }
         Ok(Found::Objects(objects))
+    }
+
+    /// Reads all elements of a set, and adds those with these keys; false if there is one that this mode never makes.
+    fn filtered_elements(
+        &mut self,
+        set: SetName,
+        keys: &HashSet<ElementKey>,
+        objects: &mut Vec<NftObject>,
+    ) -> io::Result<bool> {
+        let mut all = Vec::new();
+        let ours = self.elements(set, &mut all)?;
+        let is_wanted = |object: &NftObject| matches!(object, NftObject::Element(key, _) if keys.contains(key));
+        objects.extend(all.into_iter().filter(is_wanted));
+        Ok(ours)
     }
 
     fn some_elements(&mut self, set: SetName, keys: &[ElementKey], objects: &mut Vec<NftObject>) -> io::Result<()> {

@@ -172,8 +172,10 @@ impl Touched {
 fn keys_of(family: Family, what: &Changed) -> Option<Vec<NftKey>> {
     match what {
         // The notification of a renamed chain has the new name only.
-        Changed::Table | Changed::Set(_) | Changed::Chain(_) | Changed::Other => None,
-        Changed::Rule { chain } => Some(vec![NftKey::Chain(ChainName::parse(chain)?)]),
+        Changed::Table | Changed::Set(_) | Changed::Chain { deleted: false, .. } | Changed::Other => None,
+        Changed::Chain { name: chain, deleted: true } | Changed::Rule { chain } => {
+            Some(vec![NftKey::Chain(ChainName::parse(chain)?)])
+        }
         Changed::Elements { set, elements } => {
             let set = SetName::parse(set)?;
             if matches!(set, SetName::Affinity(..)) {
@@ -236,6 +238,9 @@ mod tests {
         assert_eq!(summary(&changes), [(2, false), (0, false)]);
         assert_eq!(summary(&foreign([(v6, TABLE, Changed::Table)])), [(0, false), (0, true)]);
         assert_eq!(summary(&foreign([(v4, TABLE, rule("of nobody"))])), [(0, true), (0, false)]);
+        let chain = |deleted| Changed::Chain { name: "ext-3".to_owned(), deleted };
+        assert_eq!(summary(&foreign([(v4, TABLE, chain(true))])), [(1, false), (0, false)]);
+        assert_eq!(summary(&foreign([(v4, TABLE, chain(false))])), [(0, true), (0, false)], "it may be renamed");
     }
 
     #[test]

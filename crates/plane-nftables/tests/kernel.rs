@@ -17,7 +17,9 @@ use ferry_plane::mailbox::{Arrival, Mailbox};
 use ferry_plane::{CommitError, Delta, Extent, Kernel, Served, SyncEngine, Unit, UnitId};
 use ferry_plane_nftables::leftovers::{self, Leftovers};
 use ferry_plane_nftables::names::{PortId, SourcesId};
-use ferry_plane_nftables::{NftObject, NftablesCommitLock, NftablesEngine, NftablesKernel, Ranges, engine, render};
+use ferry_plane_nftables::{
+    NftKey, NftObject, NftablesCommitLock, NftablesEngine, NftablesKernel, Ranges, engine, render,
+};
 
 fn inside(test: impl Fn(Family) + Send + Sync) {
     for family in Family::ALL {
@@ -52,8 +54,12 @@ fn nft(input: &str, arguments: &[&str]) -> String {
 }
 
 fn read_back(family: Family) -> Vec<NftObject> {
+    read_back_of(family, &Extent::All)
+}
+
+fn read_back_of(family: Family, extent: &Extent<NftKey>) -> Vec<NftObject> {
     let mut kernel = NftablesKernel::open(family, NftablesCommitLock::default()).unwrap();
-    let mut objects = kernel.read_back(&Extent::All).unwrap();
+    let mut objects = kernel.read_back(extent).unwrap();
     objects.sort();
     objects
 }
@@ -109,6 +115,22 @@ fn what_is_written_reads_back() {
         let mut wanted = engine.objects();
         wanted.dedup();
         assert_same(&read_back(family), &wanted, "");
+    });
+}
+
+#[test]
+fn keys_read_back_as_everything_does() {
+    inside(|family| {
+        let _engine = started(family);
+        let all = read_back(family);
+        // With 86 elements of one set, which are read by a dump of the set, and with 6, which are read one by one.
+        for step in [1, 3, 50] {
+            let wanted: Vec<NftObject> = all.iter().step_by(step).cloned().collect();
+            let keys = wanted.iter().map(ferry_plane::Object::key).collect();
+            let found = read_back_of(family, &Extent::Keys(keys));
+            assert_eq!(found.len(), wanted.len());
+            assert_same(&found, &wanted, &format!("one of {step}"));
+        }
     });
 }
 

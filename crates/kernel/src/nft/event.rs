@@ -41,8 +41,13 @@ pub enum Changed {
     Table,
     /// the set or map of this name
     Set(String),
-    /// the chain of this name
-    Chain(String),
+    /// a chain
+    Chain {
+        /// its name; its new one if it was renamed
+        name: String,
+        /// false if it was created, changed or renamed
+        deleted: bool,
+    },
     /// a rule
     Rule {
         /// name of its chain
@@ -90,7 +95,9 @@ fn decode_change(message: u8, payload: &[u8]) -> Result<Option<Changed>, Malform
     Ok(Some(match message {
         msg::NEW_TABLE | msg::DEL_TABLE => Changed::Table,
         msg::NEW_SET | msg::DEL_SET => Changed::Set(name(set::NAME)?),
-        msg::NEW_CHAIN | msg::DEL_CHAIN => Changed::Chain(name(chain::NAME)?),
+        msg::NEW_CHAIN | msg::DEL_CHAIN => {
+            Changed::Chain { name: name(chain::NAME)?, deleted: message == msg::DEL_CHAIN }
+        }
         msg::NEW_RULE | msg::DEL_RULE => Changed::Rule { chain: name(rule::CHAIN)? },
         msg::NEW_ELEMENT | msg::DEL_ELEMENT => {
             let mut elements = Vec::new();

@@ -39,7 +39,8 @@ fn foreign_changes_are_told_from_our_own() {
             interval_end: false,
         };
         let changed = |last| Changed::Elements { set: "addresses".to_owned(), elements: vec![element(last)] };
-        let wanted = [Changed::Table, Changed::Chain("c".to_owned()), Changed::Set("addresses".to_owned()), changed(1)];
+        let chain = |deleted| Changed::Chain { name: "c".to_owned(), deleted };
+        let wanted = [Changed::Table, chain(false), Changed::Set("addresses".to_owned()), changed(1)];
         assert_eq!(own, wanted.map(of));
 
         nft(&format!(
@@ -60,7 +61,7 @@ fn foreign_changes_are_told_from_our_own() {
 
         nft("flush ruleset");
         let flushed: Vec<_> = events(&mut monitor).into_iter().map(|event| event.what).collect();
-        assert!(flushed.contains(&Changed::Table) && flushed.contains(&Changed::Chain("c".to_owned())), "{flushed:?}");
+        assert!(flushed.contains(&Changed::Table) && flushed.contains(&chain(true)), "{flushed:?}");
     });
 }
 
