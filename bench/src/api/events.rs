@@ -77,7 +77,7 @@ fn watch(what: &str, proxy: &Proxy, mut work: impl FnMut() -> anyhow::Result<()>
         std::thread::sleep(Duration::from_secs(1) / NOISE);
     }
     let seconds = started.elapsed().as_secs_f64();
-    let share = (proxy.cpu()? - cpu).as_secs_f64() / seconds;
+    let share = proxy.cpu()?.saturating_sub(cpu).as_secs_f64() / seconds;
     let since = proxy.wakes()?.into_iter().map(|(thread, after)| {
         let before = wakes.iter().find(|(known, _)| *known == thread).map_or(0, |(_, before)| *before);
         (thread, after.saturating_sub(before))
@@ -114,7 +114,7 @@ fn time_repair(damage: &Damage, proxy: &Proxy, site: &Site, socket: &mut Socket)
         std::thread::sleep(PAUSE);
     }
     // The pauses are part of it; an idle proxy takes 0.3 ms in each.
-    let cpu = (proxy.cpu()? - before).as_secs_f64() * 1e3 / f64::from(ROUNDS);
+    let cpu = proxy.cpu()?.saturating_sub(before).as_secs_f64() * 1e3 / f64::from(ROUNDS);
     stats::print(&format!("repaired: {}", damage.name), took, &format!("cpu {cpu:.1} ms each"));
     Ok(())
 }

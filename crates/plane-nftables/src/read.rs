@@ -5,7 +5,7 @@ use std::io;
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::{self, Socket};
-use ferry_plane::Extent;
+use ferry_plane::{Extent, Object as _};
 
 use crate::layout;
 use crate::names::{ChainName, SetName, SourcesId, TABLE, TABLE_COMMENT};
@@ -13,7 +13,7 @@ use crate::object::{ElementKey, NftKey, NftObject, Rule, Rules, Table};
 use crate::sources::Ranges;
 use crate::wire;
 
-/// Most elements of a set that are read one by one; beyond that, all of the set are read.
+/// Most elements that one read queries one by one. A set whose keys exceed the rest of this number is dumped.
 const SINGLE_READS: usize = 64;
 
 /// Owner of the table, by its comment.
@@ -134,6 +134,8 @@ impl Reader<'_> {
         let mut objects = Vec::new();
         let mut elements: BTreeMap<SetName, Vec<ElementKey>> = BTreeMap::new();
         let (Some(sets), Some(chains)) = (self.sets()?, self.chains()?) else { return Ok(Found::Foreign) };
+        let sets: HashSet<SetName> = sets.into_iter().collect();
+        let mut chains: HashMap<NftKey, NftObject> = chains.into_iter().map(|chain| (chain.key(), chain)).collect();
         for key in keys {
             match key {
                 NftKey::Table => objects.push(NftObject::Table(Table::Ours)),
@@ -143,15 +145,14 @@ impl Reader<'_> {
                     }
                 }
                 NftKey::Set(name) => objects.extend(sets.contains(name).then_some(NftObject::Set(*name))),
-                NftKey::Chain(name) => {
-                    let found = chains.iter().find(|chain| matches!(chain, NftObject::Chain(n, _) if n == name));
-                    objects.extend(found.cloned());
-                }
+                NftKey::Chain(_) => objects.extend(chains.remove(key)),
                 NftKey::Element(key) => elements.entry(key.set()).or_default().push(*key),
             }
         }
+        let mut queries = SINGLE_READS;
         for (set, keys) in elements.into_iter().filter(|(set, _)| sets.contains(set)) {
-            if keys.len() <= SINGLE_READS {
+            if let Some(rest) = queries.checked_sub(keys.len()) {
+                queries = rest;
                 self.some_elements(set, &keys, &mut objects)?;
             } else if !self.filtered_elements(set, &keys.into_iter().collect(), &mut objects)? {
                 return Ok(Found::Foreign);

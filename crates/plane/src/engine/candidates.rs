@@ -190,6 +190,7 @@ mod tests {
             assert!(wake((0..30).map(|tenths| (tenths * 100, change(1)))) <= LONGEST);
         }
     }
+
     #[test]
     fn a_candidate_waits_until_its_comparison_is_due() {
         let (start, mut candidates) = (Instant::now(), DriftCandidates::default());
