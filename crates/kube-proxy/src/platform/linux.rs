@@ -137,7 +137,7 @@ pub fn track_liberally() -> anyhow::Result<()> {
     written.with_context(|| format!("conntrack.tcpBeLiberal: writing {TCP_BE_LIBERAL}"))
 }
 
-/// Raises the limit of open files to the permitted maximum, [`OPEN_FILES`] at most. The default may be low: 1024 if systemd
+/// Raises the limit of open files to the permitted maximum, `OPEN_FILES` at most. The default may be low: 1024 if systemd
 /// starts the process, fewer than the listeners of a thousand services' health checks.
 pub fn raise_open_files() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
