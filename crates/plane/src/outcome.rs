@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{CommitError, Served, Unit, UnitId};
+use crate::{CommitError, Extent, Served, Unit, UnitId};
 
 /// A unit that is in force now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct Outcome {
     pub repaired: Vec<String>,
     /// number of repaired objects
     pub repairs: usize,
+    /// units whose objects were repaired: until then, packets to their frontends may have passed by their rules. `None`: no repair
+    pub damaged: Option<Extent<UnitId>>,
     /// contested objects, whose repair is paused
     pub contested: Vec<String>,
     /// operations committed

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use ferry_conformance::memory::{half_way, settle};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Failing, Fault, MemoryKernel, Side};
-use ferry_plane::{CommitError, Delta, SyncEngine, UnitId};
+use ferry_plane::{CommitError, Delta, Extent, SyncEngine, UnitId};
 use proptest::prelude::*;
 use toy::world::{Change, World, changes};
 use toy::{Toy, ToyCompile, ToyKey, base, context, served, service};
@@ -392,6 +392,36 @@ fn a_second_writer_that_keeps_on_is_left_alone_for_a_while() {
     assert_eq!(contested, 1);
     let outcome = engine.tend(now + Duration::from_secs(30));
     assert_eq!(outcome.repairs, 1, "one more try after the pause");
+}
+
+#[test]
+fn a_repair_names_the_units_whose_packets_may_have_passed_by() {
+    let service = |index| UnitId::Service(service(index, &[], &[]).0);
+    let lost = |keys: &[ToyKey]| {
+        let mut now = Instant::now();
+        let mut engine = built_from_nothing(&World::new(), now);
+        keys.iter().for_each(|key| engine.kernel_mut().lose(key));
+        engine.tend(now);
+        now += Duration::from_millis(200);
+        engine.tend(now).damaged
+    };
+    assert_eq!(lost(&[]), None);
+    assert_eq!(lost(&[ToyKey::Frontend(0)]), Some(Extent::Keys(vec![service(0)])));
+    assert_eq!(lost(&[ToyKey::Frontend(7), ToyKey::Frontend(1)]), Some(Extent::Keys(vec![service(0), service(3)])));
+    assert_eq!(lost(&[ToyKey::Host(2)]), Some(Extent::All), "two services want it");
+    assert_eq!(lost(&[ToyKey::Base]), Some(Extent::All), "all services need it");
+}
+
+#[test]
+fn a_deleted_foreign_object_or_a_full_repair_concerns_all_units() {
+    let now = Instant::now();
+    let mut engine = built_from_nothing(&World::new(), now);
+    engine.kernel_mut().foreign(Toy::foreign(99));
+    engine.tend(now);
+    let outcome = engine.tend(now + Duration::from_millis(200));
+    assert_eq!((outcome.repairs, outcome.damaged), (1, Some(Extent::All)));
+    engine.kernel_mut().lose(&ToyKey::Frontend(0));
+    assert_eq!(engine.repair(now).damaged, Some(Extent::All));
 }
 
 #[test]

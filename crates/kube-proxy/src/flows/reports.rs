@@ -11,7 +11,7 @@ use std::{mem, thread};
 use ferry_api::object::Family;
 use ferry_model::state::{BaseState, FrontendAddr, FrontendKind, NodePortAddresses};
 use ferry_model::{FlowRule, PerFamily, ServiceState, flow_rules};
-use ferry_plane::{Acknowledged, Outcome, Served, SyncEngine, Unit};
+use ferry_plane::{Acknowledged, Extent, Outcome, Served, SyncEngine, Unit, UnitId};
 
 use super::pace::Pace;
 use super::queue::{Queue, Rules, SyncRules};
@@ -219,17 +219,29 @@ fn sync_rules(outcome: &Outcome, engine: &dyn SyncEngine, misled: Option<&[Serve
     for acked in outcome.acked.iter().filter(|acked| changed(acked)) {
         rules.add(flow_rules(service(acked.before.as_deref()), service(acked.after.as_deref())));
     }
-    // While our rules were damaged, packets may have passed by them.
-    let passed_by = misled.is_some() || outcome.repairs > 0;
-    if passed_by || outcome.acked.iter().any(serves_elsewhere) {
+    // While rules were damaged, packets may have passed by them.
+    let damaged = if misled.is_some() { Some(&Extent::All) } else { outcome.damaged.as_ref() };
+    let elsewhere = outcome.acked.iter().any(serves_elsewhere);
+    if damaged.is_some() || elsewhere {
         engine.each_unit(&mut |unit| {
-            let all = flow_rules(None, service(Some(unit)));
-            rules.add(all.into_iter().filter(|rule| passed_by || matches!(rule.at, FrontendAddr::NodePort(_))));
+            let Some(state) = service(Some(unit)) else { return };
+            let passed_by = damaged.is_some_and(|units| is_among(units, state));
+            if passed_by || elsewhere {
+                let all = flow_rules(None, Some(state));
+                rules.add(all.into_iter().filter(|rule| passed_by || matches!(rule.at, FrontendAddr::NodePort(_))));
+            }
         });
     }
     add_unserved(&mut rules, outcome, misled.unwrap_or_default());
     add_neighbours(&mut rules, engine);
     rules
+}
+
+fn is_among(units: &Extent<UnitId>, state: &ServiceState) -> bool {
+    match units {
+        Extent::All => true,
+        Extent::Keys(ids) => ids.iter().any(|id| matches!(id, UnitId::Service(name) if *name == state.name)),
+    }
 }
 
 /// Adds rules for frontends that were served by removed rules only. A unit's own rule takes precedence.

@@ -12,12 +12,19 @@ use crate::diff::difference_to_kernel;
 use crate::{CommitError, Compile, Extent, Kernel, Object, Outcome, UnitId};
 
 /// The scale of a repair, and so of a contest with another writer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Scale {
-    /// single objects
-    Keys,
+    /// single objects; they are these units'
+    Keys(Extent<UnitId>),
     /// everything: the repaired objects don't identify the cause of repeated full repairs
     Everything,
+}
+
+/// The operations that repair some objects.
+struct Repair<C: Compile> {
+    batch: BatchOf<C>,
+    /// the units that want these objects; all, if the base does, or nobody
+    units: Extent<UnitId>,
 }
 
 /// Desired objects of acknowledged units under some keys.
@@ -62,10 +69,10 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             keys.retain(|key| due.contains(key));
         }
         if !keys.is_empty() {
-            let batch = self.difference_at(context, keys, now)?;
+            let Repair { batch, units } = self.difference_at(context, keys, now)?;
             let (mended, staying) = (self::keys(&batch).collect(), staying(&batch));
             self.commit(&batch, outcome)?;
-            self.count_repairs(mended, &staying, Scale::Keys, now, outcome);
+            self.count_repairs(mended, &staying, Scale::Keys(units), now, outcome);
         }
         self.candidates.found(None, HashSet::new(), now);
         Ok(())
@@ -89,15 +96,15 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     ) -> Result<(), CommitError> {
         if !keys.is_empty() {
             self.references.forget_parked(keys.iter());
-            let batch = match self.difference_at(context, keys.clone(), now) {
+            let Repair { batch, units } = match self.difference_at(context, keys.clone(), now) {
                 // More is damaged than these keys.
                 Err(CommitError::Drifted { .. }) => return self.sync_all(context, now, purpose, outcome),
-                batch => batch?,
+                repair => repair?,
             };
             let foreign = self::keys(&batch).collect();
             let staying = staying(&batch);
             match self.commit(&batch, outcome) {
-                Ok(()) => self.count_repairs(foreign, &staying, Scale::Keys, now, outcome),
+                Ok(()) => self.count_repairs(foreign, &staying, Scale::Keys(units), now, outcome),
                 // More is damaged than these keys, or what was accepted before is refused now.
                 Err(CommitError::Drifted { .. } | CommitError::Refused(_)) => {
                     return self.sync_all(context, now, purpose, outcome);
@@ -124,11 +131,11 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         outcome: &mut Outcome,
     ) -> Result<(), CommitError> {
         let keys: HashSet<KeyOf<C>> = groups.iter().flatten().cloned().collect();
-        let batch = self.difference_at(context, keys.clone(), now)?;
+        let Repair { batch, units } = self.difference_at(context, keys.clone(), now)?;
         let (mended, staying) = (self::keys(&batch).collect(), staying(&batch));
         match self.commit(&batch, outcome) {
             Ok(()) => {
-                self.count_repairs(mended, &staying, Scale::Keys, now, outcome);
+                self.count_repairs(mended, &staying, Scale::Keys(units), now, outcome);
                 self.candidates.found(Some(&keys), HashSet::new(), now);
                 Ok(())
             }
@@ -164,13 +171,13 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         context: &Context,
         keys: HashSet<KeyOf<C>>,
         now: Instant,
-    ) -> Result<BatchOf<C>, CommitError> {
+    ) -> Result<Repair<C>, CommitError> {
         let actual = self.read_sorted(&keys)?;
         let Wanted { objects, owners } = self.wanted(context, &keys);
         let mut batch = difference_to_kernel(actual, objects.into_iter());
         self.keep_shared(&mut batch);
         if batch.is_empty() {
-            return Ok(batch);
+            return Ok(Repair { batch, units: Extent::Keys(Vec::new()) });
         }
         // Another order of the same endpoints is recognised only in whole units, including objects that are not to be repaired
         // yet.
@@ -182,7 +189,11 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         let is_left = |key: &KeyOf<C>| !keys.contains(key) && self.is_left_alone(key, now);
         let left = self::keys(&batch).filter(is_left).collect();
         leave_out(&mut batch, &left);
-        Ok(batch)
+        // What is deleted nobody wants, the base serves all, and of a shared object only one owner is known.
+        let shared = batch.create.iter().chain(&batch.replace).any(|object| object.shared().is_some());
+        let is_theirs = batch.delete.is_empty() && !shared && !owners.contains(&UnitId::Base);
+        let units = if is_theirs { Extent::Keys(owners.into_iter().collect()) } else { Extent::All };
+        Ok(Repair { batch, units })
     }
 
     /// True if a differing object is not to be repaired now: its comparison is not due yet, its repair is suspended
@@ -232,6 +243,14 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         if keys.is_empty() {
             return;
         }
+        let damaged = match &scale {
+            Scale::Keys(units) => units.clone(),
+            Scale::Everything => Extent::All,
+        };
+        outcome.damaged = Some(match outcome.damaged.take() {
+            Some(before) => before.union(damaged),
+            None => damaged,
+        });
         outcome.repairs += keys.len();
         let room = Outcome::NAMED.saturating_sub(outcome.repaired.len());
         outcome.repaired.extend(keys.iter().take(room).map(ToString::to_string));

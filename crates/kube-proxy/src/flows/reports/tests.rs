@@ -183,12 +183,18 @@ fn a_frontend_that_changes_hands_in_one_sync_pass_is_its_new_owners() {
 }
 
 #[test]
-fn after_a_repair_everything_is_looked_at() {
+fn after_a_repair_everything_that_packets_may_have_passed_by_is_looked_at() {
     let one = unit("a", Protocol::Udp, &[vip(1, 53), node_port(30053)], &[1]);
     let two = unit("b", Protocol::Tcp, &[vip(2, 80)], &[1]);
-    let repaired = Outcome { repairs: 1, ..Outcome::default() };
-    let all = queued(&repaired, &[&one, &two, &base_unit(NodePortAddresses::All)]);
-    assert_eq!(all, [(vip(2, 80).1, 0), (vip(1, 53).1, 1), (node_port(30053).1, 1)]);
+    let queued = |damaged| {
+        let repaired = Outcome { damaged: Some(damaged), ..Outcome::default() };
+        queued(&repaired, &[&one, &two, &base_unit(NodePortAddresses::All)])
+    };
+    assert_eq!(queued(Extent::All), [(vip(2, 80).1, 0), (vip(1, 53).1, 1), (node_port(30053).1, 1)]);
+    let of = |name| UnitId::Service(ObjectName::new("default", name));
+    assert_eq!(queued(Extent::Keys(vec![of("a")])), [(vip(1, 53).1, 1), (node_port(30053).1, 1)]);
+    assert_eq!(queued(Extent::Keys(vec![of("b"), of("gone")])), [(vip(2, 80).1, 0)]);
+    assert_eq!(queued(Extent::Keys(Vec::new())), []);
 }
 
 #[test]
