@@ -1,7 +1,9 @@
-//! Measures how long after a change of rules a client with a constant UDP source port reaches the new endpoint.
+//! Measures how long after a change of rules a client with a constant UDP source port reaches the new endpoint: one that is
+//! answered, and one that never is.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -18,6 +20,18 @@ const PAUSE: Duration = Duration::from_millis(700);
 /// Interval of the requests to both.
 const PERIOD: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_secs(20);
+/// A datagram that no endpoint answers.
+const METRICS: &[u8] = b"!";
+
+/// Number of these datagrams that each endpoint has received.
+static UNANSWERED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+
+/// From a change in force until each client reaches the other endpoint.
+#[derive(Default)]
+struct Times {
+    answered: Vec<Duration>,
+    one_way: Vec<Duration>,
+}
 
 /// Measures with `flows` other flows in the table.
 pub(super) fn run(flows: usize, directory: &Directory) -> anyhow::Result<()> {
@@ -27,7 +41,9 @@ pub(super) fn run(flows: usize, directory: &Directory) -> anyhow::Result<()> {
     for others in [0, flows] {
         let case = &super::CASES[0];
         create((0..others).map(|n| flow(case, n)), Duration::from_secs(600))?;
-        stats::print(&format!("in force -> other endpoint answers, {others} flows"), follow(directory)?, "");
+        let Times { answered, one_way } = follow(directory)?;
+        stats::print(&format!("in force -> other endpoint answers, {others} flows"), answered, "");
+        stats::print(&format!("in force -> other endpoint reached one-way, {others} flows"), one_way, "");
         clear(case.protocol)?;
     }
     Ok(())
@@ -42,15 +58,20 @@ fn serve(endpoint: u8) -> anyhow::Result<()> {
     }
     let socket = UdpSocket::bind((address, 5353))?;
     std::thread::spawn(move || {
-        while let Ok((_, from)) = socket.recv_from(&mut [0; 16]) {
-            // the client may be gone
-            let _ = socket.send_to(&[endpoint], from);
+        let mut datagram = [0; 16];
+        while let Ok((length, from)) = socket.recv_from(&mut datagram) {
+            if datagram.get(..length) == Some(METRICS) {
+                UNANSWERED.get(usize::from(endpoint)).map(|count| count.fetch_add(1, Ordering::Relaxed));
+            } else {
+                // the client may be gone
+                let _ = socket.send_to(&[endpoint], from);
+            }
         }
     });
     Ok(())
 }
 
-fn follow(directory: &Directory) -> anyhow::Result<Vec<Duration>> {
+fn follow(directory: &Directory) -> anyhow::Result<Times> {
     let to: SocketAddr = ([10, 96, 0, 0], 53).into();
     let open = |port: u16| -> anyhow::Result<UdpSocket> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
@@ -58,10 +79,12 @@ fn follow(directory: &Directory) -> anyhow::Result<Vec<Duration>> {
         socket.set_nonblocking(true)?;
         Ok(socket)
     };
-    let kept = open(4000)?;
-    let mut times = Vec::new();
+    let (kept, one_way) = (open(4000)?, open(4001)?);
+    let mut times = Times::default();
     for round in 0..=ROUNDS {
         let endpoint = u8::from(round % 2 == 1);
+        let received = || UNANSWERED.get(round % 2).map_or(0, |count| count.load(Ordering::Relaxed));
+        let received_before = received();
         write(
             directory,
             &manifests(super::SERVICES.into(), |service| match service {
@@ -69,9 +92,9 @@ fn follow(directory: &Directory) -> anyhow::Result<Vec<Duration>> {
                 _ => 0..super::ENDPOINTS,
             }),
         )?;
-        let (start, mut in_force, mut followed) = (Instant::now(), None, None);
+        let (start, mut in_force, mut followed, mut reached) = (Instant::now(), None, None, None);
         let mut fresh = Vec::new();
-        while in_force.is_none() || followed.is_none() {
+        while in_force.is_none() || followed.is_none() || reached.is_none() {
             anyhow::ensure!(start.elapsed() < PATIENCE, "the new endpoint does not answer");
             if in_force.is_none() {
                 let socket = open(0)?;
@@ -80,7 +103,11 @@ fn follow(directory: &Directory) -> anyhow::Result<Vec<Duration>> {
                 fresh.push((socket, Instant::now()));
             }
             let _ = kept.send(b"?");
+            let _ = one_way.send(METRICS);
             std::thread::sleep(PERIOD);
+            if received() > received_before {
+                reached.get_or_insert_with(Instant::now);
+            }
             let mut answer = [0];
             for (socket, asked) in &fresh {
                 if in_force.is_none() && socket.recv(&mut answer).is_ok() && answer == [endpoint] {
@@ -93,9 +120,12 @@ fn follow(directory: &Directory) -> anyhow::Result<Vec<Duration>> {
                 }
             }
         }
-        let took = followed.zip(in_force).map(|(followed, in_force)| followed.saturating_duration_since(in_force));
+        let since = |at: Option<Instant>| at.zip(in_force).map(|(at, in_force)| at.saturating_duration_since(in_force));
         // the first round only sets the initial state
-        times.extend(took.filter(|_| round > 0));
+        if round > 0 {
+            times.answered.extend(since(followed));
+            times.one_way.extend(since(reached));
+        }
         std::thread::sleep(PAUSE);
     }
     Ok(times)

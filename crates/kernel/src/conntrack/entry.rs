@@ -55,6 +55,15 @@ struct Parts {
     zone: Option<u16>,
 }
 
+// === impl Entry ===
+
+impl Entry {
+    /// True if this is a later state of the other entry: the same flow, whatever its status is now.
+    pub fn is_same_flow(&self, other: &Self) -> bool {
+        Self { status: other.status, ..*self } == *other
+    }
+}
+
 // === impl Status ===
 
 impl Status {
@@ -163,25 +172,35 @@ impl Parts {
 /// # Errors
 /// [`Malformed`] if the payload is no entry.
 pub fn decode_entry(payload: &[u8]) -> Result<Option<Entry>, Malformed> {
+    Ok(decode_with_timeout(payload)?.map(|(entry, _)| entry))
+}
+
+/// As [`decode_entry`], with the seconds until the entry ends unless a packet comes. Zero if the message has no timeout, as
+/// for flows that the kernel forwards by a flow table.
+///
+/// # Errors
+/// [`Malformed`] if the payload is no entry.
+pub(super) fn decode_with_timeout(payload: &[u8]) -> Result<Option<(Entry, u32)>, Malformed> {
     let attributes = payload.get(nfnetlink::HEADER_LEN..).ok_or(Malformed("short conntrack message"))?;
     let mut attributes = Attributes::new(attributes);
     let (mut original, mut reply) = (Parts::default(), Parts::default());
-    let (mut status, mut id, mut zone) = (Status::default(), None, None);
+    let (mut status, mut id, mut zone, mut timeout) = (Status::default(), None, None, 0);
     while let Some(attribute) = attributes.next_attribute()? {
         match attribute.kind {
             wire::TUPLE_ORIGINAL => original = Parts::read(attribute.nested())?,
             wire::TUPLE_REPLY => reply = Parts::read(attribute.nested())?,
             wire::STATUS => status = Status(attribute.be_u32()?),
+            wire::TIMEOUT => timeout = attribute.be_u32()?,
             wire::ID => id = Some(attribute.be_u32()?),
             wire::ZONE => zone = Some(be_u16(attribute.value)?),
-            _ => {} // counters, timeouts, marks: not used
+            _ => {} // counters, marks: not used
         }
     }
     let protocol = original.protocol.ok_or(Malformed("conntrack entry without a protocol"))?;
     let zone = zone.or(original.zone).or(reply.zone).unwrap_or(0);
     let (Some(original), Some(reply)) = (original.tuple(), reply.tuple()) else { return Ok(None) };
     let id = id.ok_or(Malformed("conntrack entry without an id"))?;
-    Ok(Some(Entry { original, reply, protocol, status, id, zone }))
+    Ok(Some((Entry { original, reply, protocol, status, id, zone }, timeout)))
 }
 
 /// Writes an address; `kinds`: the attribute types for IPv4 and IPv6.

@@ -4,10 +4,11 @@ use std::io;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
+use super::entry::decode_with_timeout;
 use super::wire::{self, msg};
 use super::{Entry, Filter, decode_entry, proc};
 use crate::errno::ErrorClass;
-use crate::netlink::{Answer, End, Interrupted, Malformed, Session, Writer, flag, nfnetlink};
+use crate::netlink::{Answer, End, Interrupted, Malformed, MessageError, Session, Writer, flag, nfnetlink};
 
 /// Maximum number of entries that [`Socket::delete`] deletes with one `send`: should all fail, their errors fit into a receive
 /// buffer of a size that needs no privilege.
@@ -124,7 +125,7 @@ impl Socket {
     pub fn dump_few(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<bool, Error> {
         let Some(found) = proc::entries(filter) else { return Ok(false) };
         for some in found.chunks(QUERIES_PER_SEND) {
-            self.query(some, &mut |entry| {
+            self.query(some, &mut |entry, _| {
                 if filter.matches(entry) && some.iter().any(|known| known.original == entry.original) {
                     each(entry);
                 }
@@ -134,8 +135,52 @@ impl Socket {
         Ok(true)
     }
 
+    /// Queries these entries: passes each with its present status, and the seconds until it ends unless a packet comes. Those
+    /// that have ended are left out.
+    ///
+    /// # Errors
+    /// [`Error`]; entries passed on until then are valid, but incomplete.
+    pub fn timeouts(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry, u32)) -> Result<(), Error> {
+        for some in entries.chunks(QUERIES_PER_SEND) {
+            self.query(some, &mut |entry, seconds| {
+                if some.iter().any(|known| known.is_same_flow(entry)) {
+                    each(entry, seconds);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Sets the seconds until these entries end unless a packet comes; the next packet sets an entry's configured timeout again.
+    /// Those that have ended are left out. A newer flow with the reply tuple of one that has ended can't be distinguished.
+    ///
+    /// # Errors
+    /// [`Error`], of the first entry that could not be changed; others may have been.
+    pub fn set_timeouts(&mut self, entries: &[(Entry, u32)]) -> Result<(), Error> {
+        for some in entries.chunks(QUERIES_PER_SEND) {
+            let mut requests = self.session.requests();
+            for (n, (entry, seconds)) in some.iter().enumerate() {
+                let acknowledge = if n + 1 == some.len() { flag::ACK } else { 0 };
+                // Without the flag that creates entries, only an existing one is changed.
+                requests.add(wire::kind(msg::NEW), acknowledge, |writer| {
+                    nfnetlink::header(writer, entry.reply.family().number());
+                    entry.reply.encode(writer, wire::TUPLE_REPLY, entry.protocol);
+                    if entry.zone != 0 {
+                        writer.attribute(wire::ZONE, &entry.zone.to_be_bytes());
+                    }
+                    writer.be_u32(wire::TIMEOUT, *seconds);
+                });
+            }
+            self.session.exchange(&requests, End::Reply, &mut |answer| match answer {
+                Answer::Object(_) => Ok(()),
+                Answer::Refused(refusal) => unless_missing(refusal),
+            })?;
+        }
+        Ok(())
+    }
+
     /// Queries single entries by their reply tuples. Entries that have ended are left out.
-    fn query(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {
+    fn query(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry, u32)) -> Result<(), Error> {
         let mut requests = self.session.requests();
         for entry in entries {
             requests.add(wire::kind(msg::GET), 0, |writer| {
@@ -145,16 +190,13 @@ impl Socket {
         }
         self.session.exchange(&requests, End::Any, &mut |answer| match answer {
             Answer::Object(message) if message.kind == wire::kind(msg::NEW) => {
-                if let Some(entry) = decode_entry(message.payload)? {
-                    each(&entry);
+                if let Some((entry, seconds)) = decode_with_timeout(message.payload)? {
+                    each(&entry, seconds);
                 }
                 Ok(())
             }
             Answer::Object(_) => Ok(()),
-            Answer::Refused(refusal) => {
-                let error = io::Error::from(refusal);
-                if ErrorClass::of(&error) == ErrorClass::Missing { Ok(()) } else { Err(error.into()) }
-            }
+            Answer::Refused(refusal) => unless_missing(refusal),
         })
     }
 
@@ -220,6 +262,12 @@ fn encode_deletion(writer: &mut Writer, entry: &Entry) {
         writer.attribute(wire::ZONE, &entry.zone.to_be_bytes());
     }
     writer.be_u32(wire::ID, entry.id);
+}
+
+/// An entry that has ended is no error.
+fn unless_missing(refusal: MessageError) -> Result<(), Error> {
+    let error = io::Error::from(refusal);
+    if ErrorClass::of(&error) == ErrorClass::Missing { Ok(()) } else { Err(error.into()) }
 }
 
 /// `EINVAL` to even the simplest dump means that this kernel has no conntrack netlink.

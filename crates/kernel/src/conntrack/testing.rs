@@ -9,7 +9,6 @@ use super::wire::{self, msg};
 use super::{Entry, decode_entry};
 use crate::netlink::{Answer, End, Messages, Notifications, Session, flag, nfnetlink};
 
-const TIMEOUT: u16 = 7;
 /// `IPS_CONFIRMED`, the status bit of every entry in the table
 const CONFIRMED: u32 = 1 << 3;
 /// `NFNLGRP_CONNTRACK_DESTROY`, nfnetlink's multicast group for the end of entries
@@ -74,7 +73,7 @@ pub fn create(entries: impl IntoIterator<Item = Entry>, timeout: Duration) -> io
                 nfnetlink::header(writer, entry.original.family().number());
                 entry.original.encode(writer, wire::TUPLE_ORIGINAL, entry.protocol);
                 entry.reply.encode(writer, wire::TUPLE_REPLY, entry.protocol);
-                writer.be_u32(TIMEOUT, seconds);
+                writer.be_u32(wire::TIMEOUT, seconds);
                 writer.be_u32(wire::STATUS, entry.status.0 | CONFIRMED);
                 if entry.zone != 0 {
                     writer.attribute(wire::ZONE, &entry.zone.to_be_bytes());

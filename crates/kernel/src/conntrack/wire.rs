@@ -16,6 +16,7 @@ pub(super) mod msg {
 pub(super) const TUPLE_ORIGINAL: u16 = 1;
 pub(super) const TUPLE_REPLY: u16 = 2;
 pub(super) const STATUS: u16 = 3;
+pub(super) const TIMEOUT: u16 = 7;
 pub(super) const ID: u16 = 12;
 pub(super) const ZONE: u16 = 18;
 pub(super) const FILTER: u16 = 25;

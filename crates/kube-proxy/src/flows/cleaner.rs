@@ -12,11 +12,12 @@ use ferry_model::{PerFamily, ReplyOwner};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::matcher::{Matcher, need_local_addresses, protocols};
+use super::matcher::{Matcher, Patience, Verdict, frontends, need_local_addresses, protocols};
 use super::pace::Pace;
 use super::queue::Rules;
 use super::reports::FlowReports;
 use super::table::ConntrackTable;
+use super::unanswered::{Unanswered, UnansweredFlow, WATCHED, WatchError};
 use crate::metrics::Metrics;
 
 /// Maximum number of stale flows taken from one list, which bounds memory: 1.4 MB. If there are more, the list is repeated
@@ -38,6 +39,8 @@ pub struct Cleaner {
     /// from one pass to the next: when a socket of netfilter is closed, the kernel keeps the lock of all commits of nf_tables
     /// until what the last one has removed is freed, which takes a grace period of RCU. After a failure it is opened anew
     socket: Option<Socket>,
+    /// flows that a first check has left
+    unanswered: PerFamily<Unanswered>,
     /// the error logged last, by family
     logged: PerFamily<Option<String>>,
 }
@@ -49,6 +52,8 @@ enum PassError {
     Table(#[from] Error),
     #[error("listing local addresses: {0}")]
     Addresses(#[source] io::Error),
+    #[error("flows without an answer: {0}")]
+    Unanswered(#[from] WatchError),
     /// the rules in force are uncertain; the engine's loop logs the reason
     #[error("the last sync failed")]
     Doubt,
@@ -63,6 +68,8 @@ struct CleanerPass<'a> {
     local: Vec<IpAddr>,
     own_devices: &'a [&'static str],
     table: &'a mut dyn ConntrackTable,
+    /// UDP flows that wait for an answer
+    unanswered: &'a mut Unanswered,
     /// number of deleted flows
     deleted: &'a mut usize,
 }
@@ -87,44 +94,34 @@ impl Cleaner {
         replies: ReplyOwner,
     ) -> Self {
         let pace = Pace::new(Instant::now());
-        Self { reports, metrics, own_devices, replies, pace, socket: None, logged: PerFamily::default() }
+        let unanswered = PerFamily::default();
+        Self { reports, metrics, own_devices, replies, pace, socket: None, unanswered, logged: PerFamily::default() }
     }
 
     /// Never ends.
     pub fn run(mut self) -> ! {
         loop {
-            for family in self.reports.wait(&self.pace) {
-                self.pass(family);
+            let next = Family::ALL.into_iter().filter_map(|family| self.unanswered.of(family).next()).min();
+            for family in self.reports.wait(&self.pace, next) {
+                self.check(family);
+            }
+            for family in Family::ALL {
+                self.look_again(family);
             }
         }
     }
 
-    fn pass(&mut self, family: Family) {
-        let (start, work_before) = (Instant::now(), work_time());
+    /// Checks the frontends that are due.
+    fn check(&mut self, family: Family) {
+        let start = Instant::now();
         let rules = self.reports.take(family, start);
         let frontends = rules.right.len();
-        let mut deleted = 0;
-        let result = self.socket.take().map_or_else(Socket::open, Ok).map_err(PassError::from).and_then(|mut table| {
-            let pass = CleanerPass {
-                reports: &self.reports,
-                family,
-                rules,
-                replies: self.replies,
-                local: Vec::new(),
-                own_devices: &self.own_devices,
-                table: &mut table,
-                deleted: &mut deleted,
-            };
-            pass.run()?;
-            self.socket = Some(table);
-            Ok(())
-        });
+        let result = self.pass(family, rules, |pass| pass.run());
         let now = Instant::now();
-        let took = now.saturating_duration_since(start);
-        let worked = work_time().saturating_sub(work_before);
-        self.pace.spend(now, worked);
+        let duration = self.metrics.conntrack_duration.with_label_values(&[&family.to_string()]);
+        duration.observe(now.saturating_duration_since(start).as_secs_f64());
         match &result {
-            Ok(()) => {
+            Ok(_) => {
                 self.reports.done(family);
                 self.pace.passed(family);
             }
@@ -133,16 +130,57 @@ impl Cleaner {
                 self.pace.failed(family, now, failure.is_hopeless());
             }
         }
-        let label = family.to_string();
-        self.metrics.conntrack_duration.with_label_values(&[&label]).observe(took.as_secs_f64());
-        self.metrics.conntrack_deleted.with_label_values(&[&label]).inc_by(deleted as u64);
-        if deleted > 0 {
-            tracing::debug!(%family, flows = deleted, frontends, ?took, ?worked, "Deleted stale conntrack entries");
-        }
-        if frontends.max(deleted) >= LARGE {
+        if frontends.max(result.as_ref().copied().unwrap_or(0)) >= LARGE {
             memory::trim();
         }
         self.log(family, result.err().filter(|failure| !matches!(failure, PassError::Doubt)));
+    }
+
+    /// Checks flows without an answer whose time has come. If that fails, the next check of their frontends finds them.
+    fn look_again(&mut self, family: Family) {
+        let flows = self.unanswered.of_mut(family).take(Instant::now());
+        if flows.is_empty() {
+            return;
+        }
+        let rules = self.reports.take_again(family, flows.iter().flat_map(|flow| frontends(&flow.entry)));
+        let result = self.pass(family, rules, |pass| pass.run_unanswered(&flows));
+        self.reports.done(family);
+        if let Err(error) = result {
+            tracing::debug!(%family, %error, "Checking conntrack entries without an answer failed");
+        }
+    }
+
+    /// Makes a pass by these rules, and accounts for it. Returns the number of deleted flows.
+    fn pass(
+        &mut self,
+        family: Family,
+        rules: Rules,
+        work: impl FnOnce(&mut CleanerPass<'_>) -> Result<(), PassError>,
+    ) -> Result<usize, PassError> {
+        let (work_before, frontends, mut deleted) = (work_time(), rules.right.len(), 0);
+        let result = self.socket.take().map_or_else(Socket::open, Ok).map_err(PassError::from).and_then(|mut table| {
+            let mut pass = CleanerPass {
+                reports: &self.reports,
+                family,
+                rules,
+                replies: self.replies,
+                local: Vec::new(),
+                own_devices: &self.own_devices,
+                table: &mut table,
+                unanswered: self.unanswered.of_mut(family),
+                deleted: &mut deleted,
+            };
+            work(&mut pass)?;
+            self.socket = Some(table);
+            Ok(())
+        });
+        let worked = work_time().saturating_sub(work_before);
+        self.pace.spend(Instant::now(), worked);
+        self.metrics.conntrack_deleted.with_label_values(&[&family.to_string()]).inc_by(deleted as u64);
+        if deleted > 0 {
+            tracing::debug!(%family, flows = deleted, frontends, ?worked, "Deleted stale conntrack entries");
+        }
+        result.map(|()| deleted)
     }
 
     /// Logs an error once, and its end.
@@ -163,39 +201,69 @@ impl Cleaner {
 // === impl CleanerPass ===
 
 impl CleanerPass<'_> {
-    fn run(mut self) -> Result<(), PassError> {
-        if need_local_addresses(&self.rules, self.replies) {
-            self.local = self.table.local_addresses(self.own_devices).map_err(PassError::Addresses)?;
-        }
+    /// Deletes the stale flows of all frontends.
+    fn run(&mut self) -> Result<(), PassError> {
+        self.list_local_addresses()?;
         for protocol in protocols(&self.rules) {
             while self.once(protocol)? {}
         }
         Ok(())
     }
 
+    /// Deletes those of these stale flows whose clients have sent again without an answer.
+    fn run_unanswered(&mut self, flows: &[UnansweredFlow]) -> Result<(), PassError> {
+        let one_way = self.unanswered.look(flows, self.table, Instant::now())?;
+        if one_way.is_empty() {
+            return Ok(());
+        }
+        self.list_local_addresses()?;
+        self.remove_unanswered(&one_way)
+    }
+
+    fn list_local_addresses(&mut self) -> Result<(), PassError> {
+        if need_local_addresses(&self.rules, self.replies) {
+            self.local = self.table.local_addresses(self.own_devices).map_err(PassError::Addresses)?;
+        }
+        Ok(())
+    }
+
     /// Lists once and deletes the stale entries. Returns true if there may be more, beyond the maximum.
     fn once(&mut self, protocol: Protocol) -> Result<bool, PassError> {
-        let matcher = self.matcher(protocol);
-        let (mut wrong, mut more) = (Vec::new(), false);
-        let listed = self.table.dump(&matcher.filter(), &mut |entry| {
-            if matcher.is_wrong(entry) {
-                if wrong.len() < MOST { wrong.push(*entry) } else { more = true }
-            }
+        let matcher = self.matcher(protocol, Patience::FirstCheck);
+        let (mut wrong, mut more, mut unanswered) = (Vec::new(), false, Vec::new());
+        let listed = self.table.dump(&matcher.filter(), &mut |entry| match matcher.judge(entry) {
+            Verdict::Stale if wrong.len() < MOST => wrong.push(*entry),
+            Verdict::Stale => more = true,
+            Verdict::Unanswered if unanswered.len() < WATCHED => unanswered.push(*entry),
+            // those beyond the maximum are left for the next check
+            Verdict::Unanswered | Verdict::Right => {}
         });
         // If all were gone already, another program deletes them, and repeating might never end.
-        more &= self.remove(protocol, matcher, &wrong)? > 0;
+        more &= self.remove(matcher, &wrong)? > 0;
+        if protocol == Protocol::Udp {
+            let idle = self.unanswered.watch(&unanswered, self.table, Instant::now())?;
+            self.remove_unanswered(&idle)?;
+        }
         // Entries of an interrupted list are valid; the rest follows with the next list.
         listed?;
         Ok(more)
     }
 
+    /// Deletes those of these UDP flows that are still stale, though they have no answer.
+    fn remove_unanswered(&mut self, flows: &[Entry]) -> Result<(), PassError> {
+        if !flows.is_empty() {
+            self.remove(self.matcher(Protocol::Udp, Patience::None), flows)?;
+        }
+        Ok(())
+    }
+
     /// Deletes the entries that are still stale; returns their number. Many take a while, in which endpoints may return: so
     /// each portion is compared with the newest rules right before it is deleted.
-    fn remove(&mut self, protocol: Protocol, mut matcher: Matcher, wrong: &[Entry]) -> Result<usize, PassError> {
+    fn remove(&mut self, mut matcher: Matcher, wrong: &[Entry]) -> Result<usize, PassError> {
         let mut removed = 0;
         for portion in wrong.chunks(DELETIONS_PER_SEND) {
             if self.renew()? {
-                matcher = self.matcher(protocol);
+                matcher = self.matcher(matcher.protocol(), matcher.patience());
             }
             let still: Vec<Entry> = portion.iter().filter(|entry| matcher.is_wrong(entry)).copied().collect();
             let deletion = self.table.delete(&still);
@@ -219,8 +287,8 @@ impl CleanerPass<'_> {
         Ok(true)
     }
 
-    fn matcher(&self, protocol: Protocol) -> Matcher {
-        Matcher::new(self.family, protocol, &self.rules, (&self.local, self.replies))
+    fn matcher(&self, protocol: Protocol, patience: Patience) -> Matcher {
+        Matcher::new((self.family, protocol), &self.rules, (&self.local, self.replies), patience)
     }
 }
 

@@ -30,9 +30,19 @@ pub(super) struct Matcher {
     left_nodes: HashSet<IpAddr>,
     /// loopback does too
     localhost: bool,
+    patience: Patience,
     replies: ReplyOwner,
     /// addresses of this machine, without those of loopback
     local: HashSet<IpAddr>,
+}
+
+/// Whether stale flows that an answer may be on its way for are left for the next check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// those of frontends whose first check this is
+    FirstCheck,
+    /// none
+    None,
 }
 
 /// Rule of one frontend.
@@ -56,16 +66,27 @@ enum Right {
     },
 }
 
+/// Whether an entry is as the rules want it. Of two rules that apply, the smaller result counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Verdict {
+    /// the rules lead there
+    Right,
+    /// the rules lead elsewhere, but an answer may be on its way
+    Unanswered,
+    /// the rules lead elsewhere
+    Stale,
+}
+
 // === impl Matcher ===
 
 impl Matcher {
     /// For these rules, as far as they are about the protocol; `local`: this machine's addresses, without those of
     /// loopback.
     pub(super) fn new(
-        family: Family,
-        protocol: Protocol,
+        (family, protocol): (Family, Protocol),
         rules: &Rules,
         (local, replies): (&[IpAddr], ReplyOwner),
+        patience: Patience,
     ) -> Self {
         let mut matcher = Self {
             family,
@@ -79,6 +100,7 @@ impl Matcher {
             left_ports: HashMap::new(),
             left_nodes: HashSet::new(),
             localhost: rules.localhost && rules.node_ports == NodePortAddresses::All,
+            patience,
             replies,
             local: local.iter().copied().collect(),
         };
@@ -86,7 +108,8 @@ impl Matcher {
         // Frontends of one port of a Service share their pools, and so the set made of them.
         let mut sets = BTreeMap::new();
         for (key, right) in rules.right.iter().filter(|((of, _), _)| *of == protocol) {
-            let rule = Rule { right: Right::new(right, &mut sets), patient: rules.again.contains(key) };
+            let patient = patience == Patience::FirstCheck && rules.again.contains(key);
+            let rule = Rule { right: Right::new(right, &mut sets), patient };
             if let Some(port) = port_of_nodes(key).filter(|_| rules.left.contains(key)) {
                 let of_nobody = Rule { right: Right::By(RightFlows::Untranslated), patient: rule.patient };
                 matcher.left_ports.insert(port, of_nobody);
@@ -103,6 +126,14 @@ impl Matcher {
         matcher
     }
 
+    pub(super) fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    pub(super) fn patience(&self) -> Patience {
+        self.patience
+    }
+
     /// The narrowest filter that covers all rules.
     pub(super) fn filter(&self) -> Filter {
         let destination = all_same(self.addresses.keys().map(SocketAddr::ip)).filter(|_| self.ports.is_empty());
@@ -116,9 +147,14 @@ impl Matcher {
         }
     }
 
-    /// True if the entry is stale by the rules here. Where an address of the node has a frontend of its own, that takes
-    /// precedence over a node port, as it does for packets; the node port takes over from one that is gone.
+    /// True if the entry is stale by the rules here, and may be deleted.
     pub(super) fn is_wrong(&self, entry: &Entry) -> bool {
+        self.judge(entry) == Verdict::Stale
+    }
+
+    /// Compares the entry with the rules here. Where an address of the node has a frontend of its own, that takes precedence
+    /// over a node port, as it does for packets; the node port takes over from one that is gone.
+    pub(super) fn judge(&self, entry: &Entry) -> Verdict {
         let destination = entry.original.to();
         let at_address = self.addresses.get(&destination);
         let at_port = || {
@@ -132,17 +168,20 @@ impl Matcher {
         };
         // Conntrack zones belong to other programs: a flow in one has met no rule of ours.
         if entry.zone != 0 {
-            return false;
+            return Verdict::Right;
         }
         let flow = self.flow(entry);
         if self.replies.keeps(&flow, |address| address.is_loopback() || self.local.contains(&address)) {
-            return false;
+            return Verdict::Right;
         }
         match at_address {
             // New flows find the node port, if there is one.
-            Some(rule) if rule.passes_some() => rule.forbids(&flow) && at_port().is_none_or(|port| port.forbids(&flow)),
-            Some(rule) if !rule.is_of_nobody() => rule.forbids(&flow),
-            at_address => at_port().or(at_address).or_else(left).is_some_and(|rule| rule.forbids(&flow)),
+            Some(rule) if rule.passes_some() => {
+                let by_port = at_port().map_or(Verdict::Stale, |port| port.judge(&flow));
+                rule.judge(&flow).min(by_port)
+            }
+            Some(rule) if !rule.is_of_nobody() => rule.judge(&flow),
+            at_address => at_port().or(at_address).or_else(left).map_or(Verdict::Right, |rule| rule.judge(&flow)),
         }
     }
 
@@ -169,11 +208,15 @@ impl Rule {
         matches!(self.right, Right::By(RightFlows::ToOrUntranslated(_)) | Right::Among { or_untranslated: true, .. })
     }
 
-    /// True if the flow is stale and due for deletion. An endpoint that left the pool may still be answering a request; without
-    /// the entry its answer would not be translated.
-    fn forbids(&self, flow: &Flow) -> bool {
+    /// Compares a flow with the rule. An endpoint that left the pool may still be answering a request; without the entry its
+    /// answer would not be translated.
+    fn judge(&self, flow: &Flow) -> Verdict {
         let may_be_answered = !flow.answered && flow.is_translated();
-        !(self.right.allows(flow) || self.patient && may_be_answered)
+        match self.right.allows(flow) {
+            true => Verdict::Right,
+            false if self.patient && may_be_answered => Verdict::Unanswered,
+            false => Verdict::Stale,
+        }
     }
 }
 
@@ -203,6 +246,12 @@ impl Right {
             }
         }
     }
+}
+
+/// The frontends that may have translated a UDP flow.
+pub(super) fn frontends(entry: &Entry) -> [FlowKey; 2] {
+    let to = entry.original.to();
+    [FrontendAddr::Vip(to.ip(), to.port()), FrontendAddr::NodePort(to.port())].map(|at| (Protocol::Udp, at))
 }
 
 /// The protocols of these rules, TCP last: its clients retransmit after a second only.

@@ -16,6 +16,7 @@ mod reports;
 mod table;
 #[cfg(test)]
 pub(crate) mod testing;
+mod unanswered;
 
 pub use cleaner::Cleaner;
 pub use reports::{FlowObserver, FlowReports};

@@ -168,6 +168,16 @@ impl Queue {
         self.taken()
     }
 
+    /// Takes these frontends, as far as they are queued, beside their checks. No flow of theirs is left for a later check.
+    pub(super) fn take_again(&mut self, keys: impl Iterator<Item = FlowKey>) -> Rules {
+        for key in keys {
+            if let Some(waiting) = self.waiting.get_mut(&key) {
+                waiting.taken = true;
+            }
+        }
+        self.taken()
+    }
+
     /// The present rules of the frontends that were taken, if they differ from these.
     pub(super) fn newer(&self, than: &Rules) -> Option<Rules> {
         (self.revision != than.revision).then(|| self.taken())

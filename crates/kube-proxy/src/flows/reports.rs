@@ -14,7 +14,7 @@ use ferry_model::{FlowRule, PerFamily, ServiceState, flow_rules};
 use ferry_plane::{Acknowledged, Extent, Outcome, Served, SyncEngine, Unit, UnitId};
 
 use super::pace::Pace;
-use super::queue::{Queue, Rules, SyncRules};
+use super::queue::{FlowKey, Queue, Rules, SyncRules};
 
 /// Polling interval while the cleaner waits for the end of a sync pass.
 const POLL: Duration = Duration::from_millis(1);
@@ -93,8 +93,8 @@ impl FlowReports {
         waker.iter().for_each(Waker::wake_by_ref);
     }
 
-    /// Waits until checks are due and the pace allows them; returns the families.
-    pub(super) fn wait(&self, pace: &Pace) -> Vec<Family> {
+    /// Waits until checks are due and the pace allows them; returns the families. None, if the time `until` comes first.
+    pub(super) fn wait(&self, pace: &Pace, until: Option<Instant>) -> Vec<Family> {
         let mut reports = self.lock();
         loop {
             let now = Instant::now();
@@ -105,10 +105,10 @@ impl FlowReports {
             };
             let due: Vec<(Family, Instant)> = Family::ALL.into_iter().filter_map(due).collect();
             let ready: Vec<Family> = due.iter().filter(|(_, at)| *at <= now).map(|(family, _)| *family).collect();
-            if !ready.is_empty() {
+            if !ready.is_empty() || until.is_some_and(|until| until <= now) {
                 return ready;
             }
-            reports = match due.into_iter().map(|(_, at)| at).min() {
+            reports = match due.into_iter().map(|(_, at)| at).chain(until).min() {
                 None => self.news.wait(reports).unwrap_or_else(PoisonError::into_inner),
                 Some(at) => {
                     let patience = at.saturating_duration_since(now);
@@ -121,6 +121,11 @@ impl FlowReports {
     /// Takes the rules that are due.
     pub(super) fn take(&self, family: Family, now: Instant) -> Rules {
         self.lock().of_mut(family).queue.take(now)
+    }
+
+    /// Takes the rules of these frontends, as far as they wait for a later check.
+    pub(super) fn take_again(&self, family: Family, keys: impl Iterator<Item = FlowKey>) -> Rules {
+        self.lock().of_mut(family).queue.take_again(keys)
     }
 
     /// Waits until all sync passes that have begun by now have reported. `false`: the rules in force are uncertain.

@@ -4,7 +4,7 @@ use std::io;
 use std::net::IpAddr;
 
 use ferry_kernel::conntrack::{Deletion, Entry, Error, Filter, Socket};
-use ferry_kernel::link;
+use ferry_kernel::{link, sysctl};
 
 /// The conntrack table, and this machine's addresses.
 pub(super) trait ConntrackTable {
@@ -14,6 +14,12 @@ pub(super) trait ConntrackTable {
     fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), Error>;
     /// Deletes exactly these entries.
     fn delete(&mut self, entries: &[Entry]) -> Deletion;
+    /// The timeout that a packet sets for a UDP flow without an answer, in seconds.
+    fn unanswered_timeout(&mut self) -> io::Result<u32>;
+    /// The seconds until each of these entries ends unless a packet comes; without those that have ended.
+    fn timeouts(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry, u32)) -> Result<(), Error>;
+    /// Sets these seconds, until the next packet.
+    fn set_timeouts(&mut self, entries: &[(Entry, u32)]) -> Result<(), Error>;
 }
 
 impl ConntrackTable for Socket {
@@ -31,5 +37,18 @@ impl ConntrackTable for Socket {
 
     fn delete(&mut self, entries: &[Entry]) -> Deletion {
         Self::delete(self, entries)
+    }
+
+    fn unanswered_timeout(&mut self) -> io::Result<u32> {
+        let seconds = sysctl::read("net.netfilter.nf_conntrack_udp_timeout")?;
+        seconds.parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("a timeout of {seconds:?} s")))
+    }
+
+    fn timeouts(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry, u32)) -> Result<(), Error> {
+        Self::timeouts(self, entries, each)
+    }
+
+    fn set_timeouts(&mut self, entries: &[(Entry, u32)]) -> Result<(), Error> {
+        Self::set_timeouts(self, entries)
     }
 }

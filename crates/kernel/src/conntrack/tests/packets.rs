@@ -56,6 +56,40 @@ fn a_translated_flow_has_its_status_bits() {
     });
 }
 
+/// A shortened timeout lasts until the client's next packet, which shows that there was one.
+#[test]
+fn a_packet_renews_a_timeout() {
+    isolated(|| {
+        run("ip", &["address", "add", "192.0.2.9/24", "dev", "lo"]);
+        run("nft", &[RULES]);
+        let clients = [4000, 4001].map(|port| UdpSocket::bind(("127.0.0.1", port)).unwrap());
+        let send = |client: &UdpSocket| client.send_to(b"question", "192.0.2.1:53").unwrap();
+        clients.iter().for_each(|client| _ = send(client));
+        let mut socket = Socket::open().unwrap();
+        let both = listed(&mut socket, &all(Family::V4, UDP));
+        let timeouts = |socket: &mut Socket| {
+            let mut found = Vec::new();
+            socket.timeouts(&both, &mut |entry, seconds| found.push((entry.original.source_port, seconds))).unwrap();
+            found
+        };
+        let full = |seconds: u32| (28..=30).contains(&seconds);
+        assert!(matches!(timeouts(&mut socket)[..], [(4000, a), (4001, b)] if full(a) && full(b)));
+        socket.set_timeouts(&both.iter().map(|entry| (*entry, 20)).collect::<Vec<_>>()).unwrap();
+        let short = |seconds: u32| (18..=20).contains(&seconds);
+        assert!(matches!(timeouts(&mut socket)[..], [(4000, a), (4001, b)] if short(a) && short(b)));
+        send(&clients[1]);
+        assert!(matches!(timeouts(&mut socket)[..], [(4000, a), (4001, b)] if short(a) && full(b)));
+
+        assert_eq!(socket.delete(&both[..1]).deleted, 1);
+        assert!(matches!(timeouts(&mut socket)[..], [(4001, _)]));
+        for of in [&both[..], &both[..1]] {
+            socket.set_timeouts(&of.iter().map(|entry| (*entry, 20)).collect::<Vec<_>>()).unwrap();
+        }
+        assert!(matches!(timeouts(&mut socket)[..], [(4001, a)] if short(a)));
+        assert_eq!(listed(&mut socket, &all(Family::V4, UDP)).len(), 1, "none is created");
+    });
+}
+
 /// Entries of protocols without ports are not listed.
 #[test]
 fn icmp_entries_are_left_out() {

@@ -1,4 +1,4 @@
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use ferry_api::object::ObjectName;
@@ -13,11 +13,16 @@ use super::super::reports::FlowObserver;
 use super::super::testing::Holds;
 use super::*;
 
+/// The timeout that a packet sets, in seconds.
+const FULL: u32 = 30;
+
 /// A connection table during whose list, and during whose first removal, something happens.
 #[derive(Default)]
 struct Fake<'a> {
     entries: Vec<Entry>,
     gone: HashSet<Entry>,
+    /// by source port; the full timeout, unless set
+    timeouts: HashMap<u16, u32>,
     after_dump: Option<Box<dyn FnMut() + 'a>>,
     after_deletion: Option<Box<dyn FnOnce() + 'a>>,
     dumps: usize,
@@ -54,6 +59,23 @@ impl ConntrackTable for Fake<'_> {
             after();
         }
         Deletion { deleted: self.gone.len() - before, ..Deletion::default() }
+    }
+
+    fn unanswered_timeout(&mut self) -> io::Result<u32> {
+        Ok(FULL)
+    }
+
+    fn timeouts(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry, u32)) -> Result<(), Error> {
+        let left = self.left().into_iter().filter(|entry| entries.iter().any(|known| known.is_same_flow(entry)));
+        left.for_each(|entry| {
+            each(&entry, self.timeouts.get(&entry.original.source_port).copied().unwrap_or(FULL - 1));
+        });
+        Ok(())
+    }
+
+    fn set_timeouts(&mut self, entries: &[(Entry, u32)]) -> Result<(), Error> {
+        self.timeouts.extend(entries.iter().map(|(entry, seconds)| (entry.original.source_port, *seconds)));
+        Ok(())
     }
 }
 
@@ -101,11 +123,25 @@ fn entry(client: u16, endpoint: u8) -> Entry {
     Entry { original, reply, protocol: 17, status: Status::SEEN_REPLY, id: u32::from(client.port()), zone: 0 }
 }
 
+fn unanswered(client: u16, endpoint: u8) -> Entry {
+    Entry { status: Status::default(), ..entry(client, endpoint) }
+}
+
 /// A pass over what is due, as the thread makes it.
 fn pass(reports: &FlowReports, table: &mut Fake<'_>) -> (Result<(), PassError>, usize) {
     let rules = reports.take(Family::V4, Instant::now());
+    pass_by(reports, rules, table, &mut Unanswered::default(), |pass| pass.run())
+}
+
+fn pass_by(
+    reports: &FlowReports,
+    rules: Rules,
+    table: &mut Fake<'_>,
+    unanswered: &mut Unanswered,
+    work: impl FnOnce(&mut CleanerPass<'_>) -> Result<(), PassError>,
+) -> (Result<(), PassError>, usize) {
     let mut deleted = 0;
-    let pass = CleanerPass {
+    let mut pass = CleanerPass {
         reports,
         family: Family::V4,
         rules,
@@ -113,9 +149,94 @@ fn pass(reports: &FlowReports, table: &mut Fake<'_>) -> (Result<(), PassError>, 
         local: Vec::new(),
         own_devices: &[],
         table,
+        unanswered,
         deleted: &mut deleted,
     };
-    (pass.run(), deleted)
+    (work(&mut pass), deleted)
+}
+
+/// The first check of a change, then the next look at flows without an answer; `between`: what happens before that. Returns
+/// the number of flows that each deleted.
+fn two_looks(reports: &FlowReports, table: &mut Fake<'_>, between: impl FnOnce(&mut Fake<'_>)) -> [usize; 2] {
+    let (mut unanswered, rules) = (Unanswered::default(), reports.take(Family::V4, Instant::now()));
+    let (result, first) = pass_by(reports, rules, table, &mut unanswered, |pass| pass.run());
+    assert!(result.is_ok());
+    reports.done(Family::V4);
+    between(table);
+    let flows = unanswered.take(unanswered.next().unwrap_or_else(Instant::now));
+    let rules = reports.take_again(Family::V4, flows.iter().flat_map(|flow| frontends(&flow.entry)));
+    let (result, second) = pass_by(reports, rules, table, &mut unanswered, |pass| pass.run_unanswered(&flows));
+    assert!(result.is_ok());
+    reports.done(Family::V4);
+    [first, second]
+}
+
+#[test]
+fn a_client_that_sends_again_without_an_answer_loses_its_flow() {
+    let reports = Arc::new(FlowReports::default());
+    sync(&mut reports.observer(Family::V4), &[1, 2], &[1]);
+    let entries = vec![unanswered(1, 1), unanswered(2, 2), unanswered(3, 2), unanswered(4, 2)];
+    let mut table = Fake { entries, ..Fake::default() };
+    let deleted = two_looks(&reports, &mut table, |table| {
+        assert_eq!(table.timeouts, [2, 3, 4].map(|client| (client, FULL - 3)).into(), "only stale flows are touched");
+        // 3 sends again, 4 is answered and sends again
+        table.timeouts.extend([(3, FULL - 1), (4, FULL - 1)]);
+        table.entries[3].status = Status::SEEN_REPLY;
+    });
+    assert_eq!(deleted, [0, 1]);
+    assert_eq!(table.left(), [unanswered(1, 1), unanswered(2, 2), entry(4, 2)]);
+}
+
+#[test]
+fn an_endpoint_that_returns_keeps_the_flow_of_a_client_that_sends_again() {
+    let reports = Arc::new(FlowReports::default());
+    let mut observer = reports.observer(Family::V4);
+    sync(&mut observer, &[1, 2], &[1]);
+    let mut table = Fake { entries: vec![unanswered(3, 2)], ..Fake::default() };
+    let deleted = two_looks(&reports, &mut table, |table| {
+        table.timeouts.insert(3, FULL - 1);
+        sync(&mut observer, &[1], &[1, 2]);
+    });
+    assert_eq!((deleted, table.left().len()), ([0, 0], 1));
+}
+
+#[test]
+fn a_flow_without_a_packet_for_a_second_waits_for_no_answer() {
+    let reports = Arc::new(FlowReports::default());
+    sync(&mut reports.observer(Family::V4), &[1, 2], &[1]);
+    let timeouts = HashMap::from([(2, FULL - 2), (3, FULL - 1), (4, 2)]);
+    let entries = vec![unanswered(2, 2), unanswered(3, 2), unanswered(4, 2), unanswered(5, 1)];
+    let mut table = Fake { entries, timeouts, ..Fake::default() };
+    assert_eq!(two_looks(&reports, &mut table, |_| {}), [2, 0]);
+    assert_eq!(table.left(), [unanswered(3, 2), unanswered(5, 1)]);
+}
+
+/// What is left goes with the second check, whatever the client does.
+#[test]
+fn flows_are_watched_for_a_while_and_not_all_at_once() {
+    let reports = Arc::new(FlowReports::default());
+    sync(&mut reports.observer(Family::V4), &[1, 2], &[1]);
+    let many = u16::try_from(3 * WATCHED).unwrap();
+    let entries: Vec<Entry> = (0..many).map(|client| unanswered(client, 2)).collect();
+    let mut table = Fake { entries, ..Fake::default() };
+    let (mut watched, begin) = (Unanswered::default(), Instant::now());
+    let rules = reports.take(Family::V4, begin);
+    assert!(pass_by(&reports, rules, &mut table, &mut watched, |pass| pass.run()).0.is_ok());
+    assert_eq!(table.timeouts.len(), WATCHED);
+    let (mut looks, mut last) = (0, begin);
+    while let Some(next) = watched.next() {
+        assert!(watched.take(last).is_empty(), "not before its time");
+        let flows = watched.take(next);
+        assert_eq!(flows.len(), WATCHED);
+        assert!(watched.look(&flows, &mut table, next).unwrap().is_empty());
+        (looks, last) = (looks + 1, next);
+    }
+    assert!(looks == 5 && last < begin + Duration::from_millis(250), "{looks} {:?}", last - begin);
+    reports.done(Family::V4);
+    let rules = reports.take(Family::V4, Instant::now() + Duration::from_millis(300));
+    let (result, deleted) = pass_by(&reports, rules, &mut table, &mut watched, |pass| pass.run());
+    assert!(result.is_ok());
+    assert_eq!(deleted, usize::from(many));
 }
 
 #[test]

@@ -65,7 +65,7 @@ const LOCAL: &[&str] = &["192.0.2.1", "192.0.2.2"];
 
 fn matcher(protocol: Protocol, rules: &Rules) -> Matcher {
     let local: Vec<IpAddr> = LOCAL.iter().map(|text| text.parse().unwrap()).collect();
-    Matcher::new(Family::V4, protocol, rules, (&local, ReplyOwner::Endpoint))
+    Matcher::new((Family::V4, protocol), rules, (&local, ReplyOwner::Endpoint), Patience::FirstCheck)
 }
 
 #[test]
@@ -288,7 +288,8 @@ fn node_ports_leave_the_local_addresses_that_are_not_listed() {
             queue.done();
             let rules = queue.take(now + AGAIN);
             assert!(need_local_addresses(&rules, ReplyOwner::Endpoint) || !leaves);
-            let matcher = Matcher::new(Family::V4, protocol, &rules, (&local, ReplyOwner::Endpoint));
+            let matcher =
+                Matcher::new((Family::V4, protocol), &rules, (&local, ReplyOwner::Endpoint), Patience::FirstCheck);
             let is_wrong = |to: &str, endpoint: &str| {
                 let entry = entry(protocol, "10.0.0.9:4000", to, endpoint);
                 assert!(matcher.filter().matches(&entry), "{entry:?}");
@@ -312,7 +313,7 @@ fn what_the_proxy_answers_is_left_alone() {
     assert!(need_local_addresses(&rules, ReplyOwner::Proxy));
     let local: Vec<IpAddr> = LOCAL.iter().map(|text| text.parse().unwrap()).collect();
     let [of_endpoints, of_proxy] = [ReplyOwner::Endpoint, ReplyOwner::Proxy]
-        .map(|replies| Matcher::new(Family::V4, Protocol::Udp, &rules, (&local, replies)));
+        .map(|replies| Matcher::new((Family::V4, Protocol::Udp), &rules, (&local, replies), Patience::FirstCheck));
     for (to, answers_from, wrong_by_rules, wrong) in [
         ("10.96.0.1:53", "192.0.2.1:40000", true, false),
         ("10.96.0.1:53", "127.0.0.1:40000", true, false),

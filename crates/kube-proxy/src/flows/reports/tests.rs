@@ -259,7 +259,7 @@ fn what_is_in_force_is_uncertain_after_a_failed_sync_pass() {
     assert!(reports.settle(Family::V6));
     sync(&Outcome::default());
     assert!(reports.settle(Family::V4));
-    assert_eq!(reports.wait(&Pace::new(Instant::now())), [Family::V4]);
+    assert_eq!(reports.wait(&Pace::new(Instant::now()), None), [Family::V4]);
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn the_cleaner_is_woken_when_something_is_due_and_it_has_rested() {
     // more than the saved budget
     pace.spend(start, Duration::from_millis(155));
     let waits = Arc::clone(&reports);
-    let waiting = thread::spawn(move || (waits.wait(&pace), Instant::now()));
+    let waiting = thread::spawn(move || (waits.wait(&pace, None), Instant::now()));
     let mut observer = reports.observer(Family::V6);
     observer.end(&outcome(vec![acked(None, Some(&one))]), &Holds(Vec::new()));
     let (families, woken) = waiting.join().unwrap();

@@ -1,6 +1,6 @@
 //! Removal of endpoints, services and frontends while clients keep sending.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
@@ -8,6 +8,9 @@ use ferry_lab::stage::until;
 use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Service};
 
 use crate::support::{Asker, EndedFlows, LIMIT, removed, rest, spread, stage, sweeps};
+
+/// Port of endpoints that receive and never answer.
+const SINK: u16 = 9999;
 
 /// A service with frontends of every kind. Each test has a number of its own, so that conntrack entries of one don't affect
 /// another.
@@ -104,6 +107,48 @@ fn the_first_look_is_at_once() {
         times.push(in_force.elapsed());
     }
     println!("rules seen in force to the answer of the new endpoint: {}", spread(times));
+}
+
+/// Clients that expect no answer, such as those that send metrics. The second check of the frontend would move them, too.
+#[test]
+fn a_client_that_is_never_answered_follows_before_the_second_check() {
+    let service = Service::new("metrics", 58).protocols(&[Protocol::Udp]);
+    let to = |place| Manifests::new().with_endpoints(service.clone(), service.endpoints(SINK, &[place]));
+    let mut stage = stage(&to(Place::PodA));
+    for family in Family::ALL {
+        let sinks = [Place::PodA, Place::Far].map(|place| {
+            stage.lab.host(place).run(move || {
+                let sink = UdpSocket::bind(SocketAddr::new(place.address(family), SINK)).expect("a free port");
+                sink.set_nonblocking(true).expect("a socket");
+                sink
+            })
+        });
+        let client = stage.lab.host(Place::Client).run(move || {
+            let client = UdpSocket::bind(SocketAddr::new(Place::Client.address(family), 0)).expect("a free port");
+            client.connect(at_cluster_ip(family, 58)).expect("a route");
+            client
+        });
+        let (mut early, mut times) = (0, Vec::new());
+        for round in 0..2 {
+            let (place, sink) = if round % 2 == 0 { (Place::Far, &sinks[1]) } else { (Place::PodA, &sinks[0]) };
+            rest(&stage);
+            client.send(b"1").expect("a datagram");
+            let before = sweeps(&stage);
+            while sink.recv(&mut [0; 8]).is_ok() {}
+            stage.replace(&to(place));
+            let start = Instant::now();
+            until("the client reaches the new endpoint", LIMIT, || {
+                std::thread::sleep(Duration::from_millis(2));
+                client.send(b"2").expect("a datagram");
+                sink.recv(&mut [0; 8]).is_ok()
+            });
+            times.push(start.elapsed());
+            // One check in each family.
+            early += u32::from(sweeps(&stage) <= before + 2.0);
+        }
+        println!("{family}, change to the first datagram at the new endpoint: {}", spread(times));
+        assert!(early > 0, "it is the second check that moves the flows");
+    }
 }
 
 #[test]

@@ -1,0 +1,123 @@
+//! Stale UDP flows without an answer, until it shows whether their clients still wait for one.
+//!
+//! A client that sends a request just before its endpoint is removed gets the answer only through the conntrack entry; a client
+//! that is never answered, such as one that sends metrics, has to lose the entry to reach another endpoint. An entry records
+//! neither its age nor its packets. But each packet sets its timeout anew: an entry without one for a second shows it at once,
+//! and the others' timeouts are shortened, so that the client's next packet shows a few milliseconds later. A client that sends
+//! again without an answer does not wait for one.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use ferry_kernel::conntrack::{Entry, Error, Status};
+
+use super::table::ConntrackTable;
+
+/// Maximum number of flows watched at a time; others are left to the second check of their frontends.
+pub(super) const WATCHED: usize = 128;
+/// A flow without a packet for this long is not waiting for an answer, in seconds. Timeouts are read in whole seconds.
+const IDLE: u32 = 1;
+/// Timeouts are shortened by this, in seconds: more than the error of reading them.
+const SHORTER: u32 = 2;
+/// The first look at a flow after its timeout was shortened; each further one comes after twice the time,
+const FIRST: Duration = Duration::from_millis(5);
+/// so that the last one precedes the second check of its frontend, which waits for no answer.
+const LOOKS: u32 = 5;
+
+/// The watched flows of one family.
+#[derive(Debug, Default)]
+pub(super) struct Unanswered {
+    flows: Vec<UnansweredFlow>,
+}
+
+/// A flow whose timeout was shortened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnansweredFlow {
+    /// its entry
+    pub(super) entry: Entry,
+    /// the timeout that it was given, in seconds
+    given: u32,
+    /// number of looks so far
+    looks: u32,
+    /// time of the next one
+    due: Instant,
+}
+
+/// Why flows can't be watched.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WatchError {
+    #[error("connection tracking: {0}")]
+    Table(#[from] Error),
+    #[error("reading net.netfilter.nf_conntrack_udp_timeout: {0}")]
+    Timeout(#[from] io::Error),
+}
+
+// === impl Unanswered ===
+
+impl Unanswered {
+    /// Time of the next look.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.flows.iter().map(|flow| flow.due).min()
+    }
+
+    /// Takes the flows whose look is due.
+    pub(super) fn take(&mut self, now: Instant) -> Vec<UnansweredFlow> {
+        self.flows.extract_if(.., |flow| flow.due <= now).collect()
+    }
+
+    /// Begins to watch these flows, except those beyond [`WATCHED`]. Returns those that wait for no answer.
+    pub(super) fn watch(
+        &mut self,
+        found: &[Entry],
+        table: &mut dyn ConntrackTable,
+        now: Instant,
+    ) -> Result<Vec<Entry>, WatchError> {
+        let is_new = |entry: &&Entry| !self.flows.iter().any(|flow| flow.entry.is_same_flow(entry));
+        let room = WATCHED.saturating_sub(self.flows.len());
+        let new: Vec<Entry> = found.iter().filter(is_new).take(room).copied().collect();
+        let (mut idle, mut shortened) = (Vec::new(), Vec::new());
+        if new.is_empty() {
+            return Ok(idle);
+        }
+        let full = table.unanswered_timeout()?;
+        table.timeouts(&new, &mut |entry, seconds| {
+            if is_answered(entry) {
+            } else if seconds + IDLE < full {
+                idle.push(*entry);
+            } else if let Some(given) = seconds.checked_sub(SHORTER).filter(|given| *given > 0) {
+                shortened.push((*entry, given));
+            }
+        })?;
+        table.set_timeouts(&shortened)?;
+        let watched = |(entry, given)| UnansweredFlow { entry, given, looks: 0, due: now + FIRST };
+        self.flows.extend(shortened.into_iter().map(watched));
+        Ok(idle)
+    }
+
+    /// Looks at these flows, which were taken. Returns those whose clients have sent again without an answer, and goes on
+    /// watching the others for a while, except those that were answered or have ended.
+    pub(super) fn look(
+        &mut self,
+        flows: &[UnansweredFlow],
+        table: &mut dyn ConntrackTable,
+        now: Instant,
+    ) -> Result<Vec<Entry>, WatchError> {
+        let mut one_way = Vec::new();
+        let entries: Vec<Entry> = flows.iter().map(|flow| flow.entry).collect();
+        table.timeouts(&entries, &mut |entry, seconds| {
+            let Some(flow) = flows.iter().find(|flow| flow.entry.is_same_flow(entry)) else { return };
+            let looks = flow.looks + 1;
+            if is_answered(entry) {
+            } else if seconds > flow.given {
+                one_way.push(*entry);
+            } else if looks < LOOKS {
+                self.flows.push(UnansweredFlow { looks, due: now + FIRST * (1 << looks), ..*flow });
+            }
+        })?;
+        Ok(one_way)
+    }
+}
+
+fn is_answered(entry: &Entry) -> bool {
+    entry.status.contains(Status::SEEN_REPLY)
+}
