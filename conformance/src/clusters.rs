@@ -86,8 +86,14 @@ pub fn the_rules_do_what_the_model_decides<M: Mode>() {
 }
 
 /// Histories that once ended otherwise: a deletion that a full sync had left out, since the kernel was short of memory, was no
-/// longer known as this engine's.
-const FOUND: [(u64, usize); 1] = [(9_058_216_212_364_261_364, 28)];
+/// longer known as this engine's; the node port of a deleted Service stayed for a new one that was refused, and referred to a
+/// chain of the deleted one.
+const FOUND: [(u64, usize); 4] = [
+    (9_058_216_212_364_261_364, 28),
+    (6_175_790_601_384_144_562, 5),
+    (834_367_298_987_997_754, 10),
+    (2_083_896_154_029_606_430, 15),
+];
 
 /// With 48 histories, in half of which commits fail half-way; their end states also have the model's verdict on packets.
 pub fn any_history_ends_as_one_full_build_does<M: Mode>() {

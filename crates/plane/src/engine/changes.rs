@@ -83,9 +83,10 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     pub(super) fn note_outdated(&mut self, context: &Arc<Context>) {
         if self.outdated {
             self.outdated = self.acked.values().any(|acked| !Arc::ptr_eq(&acked.context, context));
-            self.uniform = !self.outdated;
-            if !self.uniform {
-                // An object that the last unit of an earlier context drops may have been written by one of this context.
+            let was_uniform = std::mem::replace(&mut self.uniform, !self.outdated);
+            if !self.uniform || !was_uniform {
+                // An object that the last unit of an earlier context drops, in this pass too, may have been written by one of this
+                // context.
                 self.references.forget_all_parked();
             }
         }

@@ -218,24 +218,37 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     }
 
     /// Keys of pending units without acknowledged state that are not part of this attempt; without objects that a failed commit
-    /// may have created for a Service that had none before. The keys of a base are always included: it serves nothing by
-    /// itself, and idle objects refer to it.
+    /// may have created for a Service that had none before, and without those that a unit of this attempt had until now: such an
+    /// object refers to others of that unit. The keys of a base are always included: it serves nothing by itself, and idle
+    /// objects refer to it.
     fn wanted_by_waiting(&self, context: &Context, changing: &BTreeSet<&UnitId>) -> HashSet<KeyOf<C>> {
+        let is_waiting = |id: &UnitId| !changing.contains(id) && !self.acked.contains_key(id);
+        let waiting = self.pending.iter().filter_map(|(id, unit)| Some((id, unit.as_ref()?)));
+        let mut waiting = waiting.filter(|(id, _)| is_waiting(id)).peekable();
         let mut protected = HashSet::new();
-        for (id, unit) in &self.pending {
-            if let Some(unit) = unit
-                && !changing.contains(id)
-                && !self.acked.contains_key(id)
-            {
-                let mut objects = Vec::new();
-                self.compile.compile(context, unit, &mut objects);
-                let found = |object: &C::Object| object.shared().is_none() && self.unverified.was_there(&object.key());
-                let mixed = *id == UnitId::Base || objects.iter().any(found);
-                let keys = objects.iter().map(Object::key);
-                protected.extend(keys.filter(|key| mixed || !self.unverified.may_have_created(key)));
-            }
+        if waiting.peek().is_none() {
+            return protected;
+        }
+        let held = self.held_by(changing);
+        for (id, unit) in waiting {
+            let mut objects = Vec::new();
+            self.compile.compile(context, unit, &mut objects);
+            objects.retain(|object| !held.contains(&object.key()));
+            let found = |object: &C::Object| object.shared().is_none() && self.unverified.was_there(&object.key());
+            let mixed = *id == UnitId::Base || objects.iter().any(found);
+            let keys = objects.iter().map(Object::key);
+            protected.extend(keys.filter(|key| mixed || !self.unverified.may_have_created(key)));
         }
         protected
+    }
+
+    /// Keys of the objects that only one of these units can want, and that it has by its acknowledged state.
+    fn held_by(&self, units: &BTreeSet<&UnitId>) -> HashSet<KeyOf<C>> {
+        let mut objects = Vec::new();
+        for acked in units.iter().filter_map(|id| self.acked.get(id)) {
+            self.compile.compile(&acked.context, &acked.unit, &mut objects);
+        }
+        objects.iter().filter(|object| object.shared().is_none()).map(Object::key).collect()
     }
 
     /// Acknowledges a full batch: the kernel holds exactly the target and the idle objects found before.
