@@ -1,6 +1,8 @@
 //! Compiles a service's state into the objects that serve it. Holds no policy: the model has decided the treatment, and this
 //! module selects the chains that implement it.
 
+use std::time::Duration;
+
 use ferry_api::object::Family;
 use ferry_kernel::iptables::{Rule, Table};
 use ferry_model::{Context, Frontend, PortState, Profile, ServiceState};
@@ -43,6 +45,8 @@ impl Compile for Iptables {
     // With the nft variant the kernel validates all reachable rules at every commit that adds one, which takes long with many
     // services: so all new chains are created before the first rule that jumps to them, in one portion.
     const PORTION: usize = 10_000;
+    /// A flush by hand consists of several commands, each a few milliseconds after the other.
+    const REPAIR_PAUSE: Duration = Duration::from_millis(25);
 
     fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<IptObject>) {
         match unit {

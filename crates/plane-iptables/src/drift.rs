@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use ferry_kernel::iptables::{Failure, Table};
-use ferry_plane::Extent;
+use ferry_plane::{Drift, Extent};
 
 use crate::base;
 use crate::mirror::{Kind, Mirror};
 use crate::object::{ChainId, IptKey, IptObject, OwnedRulesKey, Owner};
 use crate::sort::Found;
+use crate::watch::Writers;
 
 /// Most keys that are repaired one by one; beyond that, a full sync compares everything.
 const KEYS: usize = 1024;
@@ -46,6 +47,14 @@ pub(crate) fn extent(keys: Vec<IptKey>) -> Option<Extent<IptKey>> {
         0 => None,
         1..=KEYS => Some(Extent::Keys(keys)),
         _ => Some(Extent::All),
+    }
+}
+
+/// Drift of this extent by these writers.
+pub(crate) fn by(writers: Writers, extent: Option<Extent<IptKey>>) -> Drift<IptKey> {
+    match writers {
+        Writers::Commands => Drift { by_proxies: None, by_others: extent },
+        Writers::MaybeProxies => Drift { by_proxies: extent, by_others: None },
     }
 }
 

@@ -22,7 +22,7 @@ use crate::read;
 use crate::sort::Found;
 use crate::variant::{self, Variant};
 use crate::verdict::{of_failure, of_io};
-use crate::watch::IptablesCommitLock;
+use crate::watch::{IptablesCommitLock, Writers};
 
 /// One family's tables in the kernel.
 #[derive(Debug)]
@@ -147,7 +147,7 @@ impl IptablesKernel {
         let Some(known) = self.knowledge.known() else { return Ok(Drift::default()) };
         let mut touched = std::mem::take(&mut known.possible_drift.touched);
         if touched.everything || touched.unobserved && known.depth != Depth::Unreadable {
-            return Ok(Drift::by_proxies(Extent::All));
+            return Ok(drift::by(touched.writers, Some(Extent::All)));
         }
         let (tool, variant) = (&self.tool, &self.variant);
         // A full read would find the chains of services unreadable once more, and they would be rewritten without end, each time
@@ -160,15 +160,18 @@ impl IptablesKernel {
             }
             drift::keys(&known.mirror, &touched.chains, |shared| variant.chains(tool, shared))
         });
-        match looked {
-            Ok(keys) => known.compared(&touched.chains, keys),
+        let keys = match looked {
+            Ok(keys) => keys,
             Err(failure) => {
                 known.possible_drift.touched.merge(touched);
                 return Err(of_failure(failure));
             }
-        }
-        let by_proxies = drift::extent(std::mem::take(&mut known.possible_drift.unreported).into_iter().collect());
-        Ok(Drift { by_proxies, by_others: None })
+        };
+        known.compared(&touched.chains, &keys);
+        let unreported = std::mem::take(&mut known.possible_drift.unreported).into_iter().collect();
+        let mut drift = drift::by(touched.writers, drift::extent(keys));
+        drift.merge(drift::by(Writers::MaybeProxies, drift::extent(unreported)));
+        Ok(drift)
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) struct PossibleDrift {
     pub(crate) touched: ChainChanges,
     /// shared chains with foreign changes, whose rules are unknown
     pub(crate) stale_chains: BTreeSet<ChainId>,
-    /// differing keys that were not reported to the engine yet
+    /// differing keys that were not reported to the engine yet, and that another proxy may have changed
     pub(crate) unreported: BTreeSet<IptKey>,
 }
 
@@ -140,10 +140,9 @@ impl Known {
     }
 
     /// Notes that the shared chains among these were compared with the mirror, and that these keys differ.
-    pub(crate) fn compared(&mut self, chains: &BTreeSet<ChainId>, differing: Vec<IptKey>) {
+    pub(crate) fn compared(&mut self, chains: &BTreeSet<ChainId>, differing: &[IptKey]) {
         let shared: HashSet<ChainId> = differing.iter().filter_map(IptKey::shared_chain).collect();
         self.possible_drift.stale_chains.retain(|chain| !chains.contains(chain) || shared.contains(chain));
-        self.possible_drift.unreported.extend(differing);
     }
 
     /// Replaces the mirror of these chains, which were read. Differing keys that were not asked for remain to be reported.
@@ -219,10 +218,9 @@ mod tests {
         let (chain, key) = (shared(), IptKey::SharedChain(shared()));
         known.touch(touched(&[chain]));
         assert!(known.possible_drift.stale_chains.contains(&chain));
-        known.compared(&[chain].into(), vec![key.clone()]);
+        known.compared(&[chain].into(), std::slice::from_ref(&key));
         assert!(known.possible_drift.stale_chains.contains(&chain), "it differs");
-        assert!(known.possible_drift.unreported.contains(&key));
-        known.compared(&[chain].into(), Vec::new());
+        known.compared(&[chain].into(), &[]);
         assert!(known.possible_drift.stale_chains.is_empty());
         known.touch(touched(&[chain]));
         known.renew(&[chain].into(), Mirror::default(), Vec::new(), &[]);

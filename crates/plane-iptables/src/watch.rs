@@ -2,8 +2,8 @@
 //!
 //! In the nft variant one listener for the whole process is notified of every change in the network namespace. Our own runs are
 //! recognised by the generation, since the tool's sockets aren't known beforehand. A large run is made with the subscription
-//! suspended. The writers of foreign changes are not distinguished: other proxies use the same tool, and changes by hand
-//! consist of several commands.
+//! suspended. Of the writers of foreign changes, commands for single rules and chains are distinguished: other proxies write with
+//! `iptables-restore`.
 //!
 //! The legacy variant has no notifications. The number and size of a table's entries are read four times a second, and a table
 //! in which they differ from before is read. Changes that alter neither are found by reading all tables, once a minute.
@@ -37,6 +37,10 @@ const READ_REST: u32 = 10;
 /// With more foreign-changed chains than this, everything is compared.
 const TOUCHED: usize = 256;
 
+/// Names of programs that change single rules and chains, as the kernel names the thread that committed a change: up to 15
+/// characters of the executable's name.
+const COMMANDS: [&str; 5] = ["iptables", "ip6tables", "iptables-nft", "ip6tables-nft", "nft"];
+
 /// Engines of one process run the tool one after another.
 pub type IptablesCommitLock = ferry_plane::CommitLock<ProcessListener>;
 
@@ -53,6 +57,16 @@ pub struct ProcessListener {
 #[derive(Debug, Default)]
 struct Foreign(PerFamily<ChainChanges>);
 
+/// The writers of foreign changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Writers {
+    /// nobody, or only commands for single rules and chains: what differs from the desired state is damage
+    #[default]
+    Commands,
+    /// another proxy, or an unknown program
+    MaybeProxies,
+}
+
 /// Foreign changes of one family's tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChainChanges {
@@ -62,6 +76,8 @@ pub(crate) struct ChainChanges {
     pub(crate) everything: bool,
     /// a foreign commit came while the subscription was suspended
     pub(crate) unobserved: bool,
+    /// of these changes
+    pub(crate) writers: Writers,
 }
 
 /// The legacy tables of one family as they were seen last.
@@ -91,6 +107,9 @@ impl ChainChanges {
     pub(crate) fn merge(&mut self, later: Self) {
         self.everything |= later.everything;
         self.unobserved |= later.unobserved;
+        if later.writers == Writers::MaybeProxies {
+            self.writers = later.writers;
+        }
         self.chains.extend(later.chains);
         if self.chains.len() > TOUCHED {
             self.everything = true;
@@ -109,7 +128,7 @@ impl ChainChanges {
         let chain = match what {
             Changed::Chain { name, .. } | Changed::Rule { chain: name } => ChainName::new(name),
             Changed::Table => {
-                self.everything = true;
+                self.merge(Self { everything: true, writers: Writers::MaybeProxies, ..Self::default() });
                 return;
             }
             // This mode has none.
@@ -117,7 +136,7 @@ impl ChainChanges {
         };
         let id = chain.map(|name| ChainId { table, name });
         if let Some(id) = id.filter(|id| Kind::of(*id).is_some()) {
-            self.merge(Self { chains: [id].into(), ..Self::default() });
+            self.merge(Self { chains: [id].into(), writers: Writers::MaybeProxies, ..Self::default() });
         }
     }
 }
@@ -211,18 +230,22 @@ impl ForeignChanges for Foreign {
         }
     }
 
-    /// All are treated alike.
-    fn committed_by(&mut self, _: &str) {}
+    fn committed_by(&mut self, process: &str) {
+        if COMMANDS.contains(&process) {
+            self.0.v4.writers = Writers::Commands;
+            self.0.v6.writers = Writers::Commands;
+        }
+    }
 
     fn lost(&mut self, error: Option<&io::Error>) {
         if let Some(error) = error {
             tracing::debug!(%error, "Subscribing to nf_tables notifications failed");
         }
-        self.add(&ChainChanges { everything: true, ..ChainChanges::default() });
+        self.add(&ChainChanges { everything: true, writers: Writers::MaybeProxies, ..ChainChanges::default() });
     }
 
     fn unobserved(&mut self) {
-        self.add(&ChainChanges { unobserved: true, ..ChainChanges::default() });
+        self.add(&ChainChanges { unobserved: true, writers: Writers::MaybeProxies, ..ChainChanges::default() });
     }
 
     fn merge(&mut self, later: Self) {
@@ -337,4 +360,74 @@ fn sizes(family: Family) -> io::Result<Sizes> {
         *size = legacy::info(family, table)?;
     }
     Ok(sizes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names;
+
+    const SERVICES: ChainId = ChainId { table: Table::Nat, name: names::SERVICES };
+
+    fn rule(family: Family, table: &str) -> Event {
+        let what = Changed::Rule { chain: names::SERVICES.to_string() };
+        Event { port_id: 7, family: Some(family), table: table.to_owned(), what }
+    }
+
+    /// One transaction that changed a rule of IPv4, by the named program.
+    fn changed(process: Option<&str>) -> Foreign {
+        let mut foreign = Foreign::default();
+        foreign.record(&rule(Family::V4, "nat"));
+        foreign.record(&rule(Family::V6, "raw"));
+        if let Some(process) = process {
+            foreign.committed_by(process);
+        }
+        foreign
+    }
+
+    #[test]
+    fn commands_are_distinguished_from_proxies() {
+        for (process, writers) in [
+            (Some("iptables"), Writers::Commands),
+            (Some("ip6tables-nft"), Writers::Commands),
+            (Some("nft"), Writers::Commands),
+            (Some("iptables-restor"), Writers::MaybeProxies),
+            (Some("kube-proxy"), Writers::MaybeProxies),
+            (None, Writers::MaybeProxies),
+        ] {
+            let Foreign(changes) = changed(process);
+            assert_eq!((changes.v4.writers, &changes.v4.chains), (writers, &[SERVICES].into()), "{process:?}");
+            assert!(changes.v6.is_empty(), "no table of ours");
+        }
+    }
+
+    #[test]
+    fn what_a_proxy_may_have_changed_too_is_its_change() {
+        for later in [changed(Some("iptables-restor")), changed(None)] {
+            let mut changes = changed(Some("iptables"));
+            changes.merge(changed(Some("iptables")));
+            assert_eq!(changes.0.v4.writers, Writers::Commands);
+            changes.merge(later);
+            changes.merge(changed(Some("iptables")));
+            assert_eq!(changes.0.v4.writers, Writers::MaybeProxies);
+        }
+        let mut changes = changed(Some("iptables"));
+        changes.lost(None);
+        assert!(changes.0.v4.everything && changes.0.v6.everything && changes.0.v6.writers == Writers::MaybeProxies);
+        let mut changes = changed(Some("nft"));
+        changes.unobserved();
+        assert!(changes.0.v4.unobserved && changes.0.v4.writers == Writers::MaybeProxies);
+    }
+
+    #[test]
+    fn more_chains_than_are_compared_one_by_one_are_everything() {
+        let mut changes = ChainChanges::default();
+        for number in 0..=TOUCHED {
+            let name = ChainName::new(&format!("KUBE-SVC-{number:016}")).unwrap();
+            let chains = [ChainId { table: Table::Nat, name }].into();
+            changes.merge(ChainChanges { chains, ..ChainChanges::default() });
+            assert_eq!(changes.everything, number >= TOUCHED);
+        }
+        assert!(changes.chains.is_empty());
+    }
 }

@@ -33,3 +33,14 @@ impl<W> Clone for CommitLock<W> {
         Self(Arc::clone(&self.0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proxies of other versions recognise them.
+    #[test]
+    fn the_threads_of_proxies_keep_their_names() {
+        assert_eq!(Family::ALL.map(thread_name), ["sync-v4", "sync-v6"]);
+    }
+}

@@ -99,8 +99,14 @@ mod tests {
         assert!(!contested_keys.repaired(Some(2), at(9)));
         assert!(!contested_keys.repaired(Some(1), at(11)), "the first is over ten seconds old");
         assert!(contested_keys.repaired(Some(1), at(12)));
-        assert!(contested_keys.holds(&Some(1), at(13)));
+        assert!(contested_keys.holds(&Some(1), at(21)));
+        assert!(!contested_keys.holds(&Some(1), at(22)), "the pause is over");
         assert!(!contested_keys.holds(&Some(2), at(13)));
+        for (last, is_fight) in [(9, true), (10, false)] {
+            let mut contested_keys = ContestedKeys::default();
+            let repairs = [0, 5, last].map(|second| contested_keys.repaired(Some(1), at(second)));
+            assert_eq!(repairs, [false, false, is_fight], "the third after {last} s");
+        }
     }
 
     #[test]

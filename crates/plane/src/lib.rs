@@ -40,7 +40,7 @@ use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ferry_api::object::Protocol;
 use ferry_model::{BaseState, Context, FrontendAddr, Packet, Profile, ServiceState, Verdict};
@@ -143,6 +143,9 @@ pub trait Compile {
     const PORTION: usize = 1000;
     /// True if the mode implements [`Compile::place`]: otherwise no unit is copied for it.
     const PLACES: bool = false;
+    /// Time without a further change by other programs (not proxies) after which the engine repairs what they have damaged. Zero
+    /// where a change is one transaction, longer where it may be one of several commands.
+    const REPAIR_PAUSE: Duration = Duration::ZERO;
     /// A property that a key has in common with the units that may want it, and that is known of a unit without compiling it: a
     /// frontend, a chain's name.
     type Hint: Eq + Hash;

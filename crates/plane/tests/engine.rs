@@ -15,9 +15,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferry_conformance::memory::{half_way, settle};
+use ferry_model::{Context, Profile};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Failing, Fault, MemoryKernel, Side};
-use ferry_plane::{CommitError, Delta, Extent, SyncEngine, UnitId};
+use ferry_plane::{
+    Batch, CommitError, CommitFailure, Compile, Delta, Drift, Extent, Kernel, Next, SyncEngine, Unit, UnitId,
+};
 use proptest::prelude::*;
 use toy::world::{Change, World, changes};
 use toy::{Toy, ToyCompile, ToyKey, base, context, served, service};
@@ -395,6 +398,113 @@ fn a_second_writer_that_keeps_on_is_left_alone_for_a_while() {
 }
 
 #[test]
+fn an_idle_object_that_units_of_two_contexts_wanted_is_written_again() {
+    let mut world = World::new();
+    let now = Instant::now();
+    let mut engine = built_from_nothing(&world, now);
+    // The first service waits with the old context, the second one writes their shared object with the new one.
+    engine.kernel_mut().refused = vec![ToyKey::Frontend(0)];
+    world.mark = 2;
+    world.endpoints[0] = vec![7, 8];
+    engine.offer(world.delta());
+    assert_eq!(engine.sync(now).quarantined.len(), 1);
+    let mark = |engine: &ToyEngine| match engine.kernel().objects[&ToyKey::Pick(2)] {
+        Toy::Pick { mark, .. } => mark,
+        ref other => panic!("{other}"),
+    };
+    assert_eq!(mark(&engine), 2);
+    // Both leave it, the first one last; then a third one wants it as the first did.
+    for (owners, endpoints) in [(vec![0, 0, 1, 1, 2, 2, 3, 3], vec![5]), (vec![3, 3, 1, 1, 2, 2, 3, 3], vec![5])] {
+        engine.kernel_mut().refused = if owners[0] == 0 { vec![ToyKey::Frontend(0)] } else { Vec::new() };
+        (world.owners, world.endpoints[1]) = (owners, endpoints);
+        engine.offer(world.delta());
+        assert!(engine.sync(now).error.is_none());
+    }
+    world.mark = 1;
+    world.endpoints[2] = vec![4, 6];
+    engine.offer(world.delta());
+    assert!(engine.sync(now).error.is_none());
+    assert_eq!(mark(&engine), 1);
+    assert_eq!(settled(&engine), settled(&built_from_nothing(&world, now)));
+}
+
+/// A mode whose units can't be asked for what they want.
+#[derive(Debug)]
+struct Unasked;
+
+impl Compile for Unasked {
+    type Object = Toy;
+    type Hint = toy::ToyHint;
+    const PROFILE: Profile = Profile::NFTABLES;
+
+    fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<Toy>) {
+        ToyCompile.compile(context, unit, out);
+    }
+
+    fn hints(&self, key: &ToyKey, hints: &mut Vec<toy::ToyHint>) {
+        ToyCompile.hints(key, hints);
+    }
+}
+
+#[test]
+fn without_an_answer_any_unit_may_want_an_object() {
+    let now = Instant::now();
+    let mut engine = Engine::new(Unasked, MemoryKernel::default());
+    engine.offer(World::new().delta());
+    assert!(engine.sync(now).error.is_none());
+    let before = engine.kernel().objects.clone();
+    engine.kernel_mut().lose(&ToyKey::Frontend(4));
+    engine.tend(now);
+    assert_eq!(engine.tend(now + Duration::from_millis(200)).repairs, 1);
+    assert_eq!(engine.kernel().objects, before);
+    assert_eq!(engine.acked().len(), 5, "the base, and four services");
+}
+
+/// A kernel that lacks something at first.
+#[derive(Debug, Default)]
+struct Unprepared {
+    kernel: MemoryKernel<Toy>,
+    attempts: u32,
+}
+
+impl Kernel<Toy> for Unprepared {
+    fn prepare(&mut self) -> Result<(), CommitError> {
+        self.attempts += 1;
+        match self.attempts {
+            1 => Err(CommitError::Unusable(std::io::ErrorKind::Unsupported.into())),
+            _ => Ok(()),
+        }
+    }
+
+    fn read_back(&mut self, extent: &Extent<ToyKey>) -> Result<Vec<Toy>, CommitError> {
+        self.kernel.read_back(extent)
+    }
+
+    fn commit(&mut self, batch: &Batch<Toy>) -> Result<(), CommitFailure> {
+        self.kernel.commit(batch)
+    }
+
+    fn tend(&mut self, now: Instant) -> Result<Drift<ToyKey>, CommitError> {
+        self.kernel.tend(now)
+    }
+}
+
+#[test]
+fn a_kernel_is_prepared_until_it_is_ready_and_then_no_more() {
+    let start = Instant::now();
+    let mut engine = Engine::new(ToyCompile, Unprepared::default());
+    engine.offer(World::new().delta());
+    let outcome = engine.sync(start);
+    assert!(matches!(outcome.error.as_deref(), Some(CommitError::Unusable(_))), "{outcome:?}");
+    assert_eq!(outcome.next, Next::RetryAfter(Duration::from_secs(10)));
+    assert!(engine.kernel().kernel.objects.is_empty());
+    for second in [10, 20] {
+        assert!(engine.sync(start + Duration::from_secs(second)).error.is_none());
+        assert!(!engine.kernel().kernel.objects.is_empty() && engine.kernel().attempts == 2);
+    }
+}
+
+#[test]
 fn a_repair_names_the_units_whose_packets_may_have_passed_by() {
     let service = |index| UnitId::Service(service(index, &[], &[]).0);
     let lost = |keys: &[ToyKey]| {
@@ -631,6 +741,22 @@ fn a_unit_that_is_too_large_holds_up_no_other() {
     let outcome = engine.sync(at(11_000));
     assert!(outcome.error.is_none() && outcome.quarantined.is_empty(), "{outcome:?}");
     assert_eq!(settled(&engine), settled(&built_from_nothing(&world, start)));
+}
+
+#[test]
+fn units_that_pass_frontends_on_are_refused_together_and_the_others_go_in() {
+    let mut world = World::new();
+    let now = Instant::now();
+    let mut engine = built_from_nothing(&world, now);
+    engine.kernel_mut().faults.push_back(Fault::RefuseSilently(vec![ToyKey::Frontend(0)]));
+    // The first service alone is refused; the others exchange their frontends, and are most of the batch.
+    world.endpoints[0] = vec![9];
+    world.owners = vec![0, 0, 2, 2, 3, 3, 1, 1];
+    engine.offer(Delta { context: None, units: world.delta().units.into_iter().skip(1).collect() });
+    let outcome = engine.sync(now);
+    let refused: Vec<&UnitId> = outcome.quarantined.iter().map(|(id, _)| id).collect();
+    assert_eq!(refused, [&UnitId::Service(service(0, &[], &[]).0)], "{outcome:?}");
+    assert_eq!(outcome.acked.len(), 3, "{outcome:?}");
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //!
 //! A second proxy of the same node (during a rolling update, for example) makes the same changes as this engine, a moment earlier
 //! or later. A difference right after its commit is mostly a change that this engine is about to make too; a difference that
-//! lasts is drift. Other programs don't make such changes: a difference after their commit is drift at once, unless they go on
-//! committing.
+//! lasts is drift. Other programs don't make such changes: a difference after their commit is drift at once, or once a mode's
+//! pause between commands is over, unless they go on committing.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -16,7 +16,7 @@ use crate::{Drift, Extent};
 const CONFIRM: Duration = Duration::from_millis(200);
 /// From the last change of another program to the comparison, if it isn't the first one for a while.
 const SETTLE: Duration = Duration::from_millis(150);
-/// After this time without a change by other programs the next one is the first of a series: its damage is repaired at once.
+/// After this time without a change by other programs the next one is the first of a series, and waits for less.
 const CALM: Duration = Duration::from_secs(1);
 /// From the first change, however many follow.
 const LONGEST: Duration = Duration::from_millis(1500);
@@ -28,6 +28,8 @@ pub(super) struct DriftCandidates<K> {
     all: Option<Suspicion>,
     /// the last change by a program that is no proxy
     disturbed: Option<Instant>,
+    /// from such a change to the comparison, if it is the first one for a while
+    first_pause: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,32 +40,31 @@ struct Suspicion {
 
 // === impl DriftCandidates ===
 
-impl<K> Default for DriftCandidates<K> {
-    fn default() -> Self {
-        Self { keys: HashMap::new(), all: None, disturbed: None }
-    }
-}
-
 impl<K: Hash + Eq + Clone> DriftCandidates<K> {
+    /// None; `first_pause`: see [`crate::Compile::REPAIR_PAUSE`].
+    pub(super) fn new(first_pause: Duration) -> Self {
+        Self { keys: HashMap::new(), all: None, disturbed: None, first_pause }
+    }
+
     /// Notes foreign changes, and plans their comparison.
     pub(super) fn touched(&mut self, drift: Drift<K>, now: Instant) {
         if let Some(extent) = drift.by_proxies {
             self.suspect(extent, CONFIRM, now);
-            // One writer's changes come in pieces, and are compared together: rules of one chain that are repaired in pieces
-            // would get another order.
-            let waiting = self.keys.values_mut().filter(|suspicion| suspicion.due > now);
-            waiting.for_each(|suspicion| suspicion.again(CONFIRM, now));
         }
         if let Some(extent) = drift.by_others {
             let is_calm = self.disturbed.is_none_or(|last| now.saturating_duration_since(last) >= CALM);
             self.disturbed = Some(now);
-            self.suspect(extent, if is_calm { Duration::ZERO } else { SETTLE }, now);
+            self.suspect(extent, if is_calm { self.first_pause } else { SETTLE }, now);
         }
     }
 
-    /// Marks these for a comparison once they have not changed for this pause.
+    /// Marks these for a comparison once they have not changed for this pause. What waits for its comparison waits on: one
+    /// writer's changes come in pieces, and are compared together. Rules of one chain that are repaired in pieces would get
+    /// another order.
     fn suspect(&mut self, extent: Extent<K>, pause: Duration, now: Instant) {
         let fresh = Suspicion { since: now, due: now };
+        let waiting = self.keys.values_mut().filter(|suspicion| suspicion.due > now);
+        waiting.for_each(|suspicion| suspicion.again(pause, now));
         match extent {
             Extent::All => self.all.get_or_insert(fresh).again(pause, now),
             Extent::Keys(keys) => {
@@ -150,7 +151,7 @@ mod tests {
     /// Changes so many milliseconds after the start, and the time of the next comparison after all of them.
     fn wake(changes: impl IntoIterator<Item = (u32, Drift<u8>)>) -> Duration {
         let start = Instant::now();
-        let mut candidates = DriftCandidates::default();
+        let mut candidates = DriftCandidates::new(Duration::ZERO);
         changes.into_iter().for_each(|(millis, drift)| candidates.touched(drift, start + millis * MS));
         candidates.wake().map(|wake| wake - start).unwrap()
     }
@@ -170,11 +171,24 @@ mod tests {
             assert_eq!(candidates.wake(), None);
         };
         for (millis, pause) in [(100, SETTLE), (999, SETTLE), (1000, Duration::ZERO)] {
-            let (start, mut candidates) = (Instant::now(), DriftCandidates::default());
+            let (start, mut candidates) = (Instant::now(), DriftCandidates::new(Duration::ZERO));
             first(&mut candidates, start);
             candidates.touched(by_others(2), start + millis * MS);
             assert_eq!(candidates.wake(), Some(start + millis * MS + pause), "{millis} ms");
         }
+    }
+
+    #[test]
+    fn where_a_change_may_be_one_of_several_commands_they_are_compared_together() {
+        let (start, pause) = (Instant::now(), 25 * MS);
+        let mut candidates = DriftCandidates::new(pause);
+        candidates.touched(by_others(1), start);
+        assert_eq!(candidates.wake(), Some(start + pause));
+        candidates.touched(by_others(2), start + 10 * MS);
+        assert_eq!(candidates.wake(), Some(start + 10 * MS + SETTLE), "the first one waits on");
+        let Some(Extent::Keys(mut keys)) = candidates.due(start + 10 * MS + SETTLE) else { panic!("nothing is due") };
+        keys.sort_unstable();
+        assert_eq!(keys, [1, 2]);
     }
 
     #[test]
@@ -193,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_candidate_waits_until_its_comparison_is_due() {
-        let (start, mut candidates) = (Instant::now(), DriftCandidates::default());
+        let (start, mut candidates) = (Instant::now(), DriftCandidates::new(Duration::ZERO));
         candidates.touched(by_proxies(1), start);
         assert!(candidates.waits(&1, start + CONFIRM - MS) && !candidates.waits(&2, start));
         assert_eq!(candidates.due(start + CONFIRM - MS), None);

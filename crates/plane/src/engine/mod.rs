@@ -119,7 +119,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             contested_keys: ContestedKeys::default(),
             stage: Stage::New,
             found_base: None,
-            candidates: DriftCandidates::default(),
+            candidates: DriftCandidates::new(C::REPAIR_PAUSE),
             unverified: Unverified::default(),
             ahead: false,
             portion: C::PORTION,
