@@ -237,7 +237,9 @@ impl Core {
         }
         if self.store.left_out() > 0 && !self.overfull {
             self.overfull = true;
-            tracing::error!("Too many objects, ignoring some until they change");
+            tracing::error!(
+                "Too many objects, ignoring some until they change: delete unneeded Services and EndpointSlices"
+            );
         }
         if self.dirty.node {
             self.note_eligibility();

@@ -54,7 +54,7 @@ pub fn choose_in(environment: &Environment) -> Result<Choice, Failure> {
     };
     let (wanted, why) =
         evidence.unwrap_or_else(|| {
-        let why = "nothing else speaks for one, and the plain iptables, or the first variant that is installed, is of this one";
+        let why = "no hint of the kubelet and no rules decide; the plain iptables, or the only one installed, is of this variant";
         (plain.backend(), why.to_owned())
     });
     let (used, unused) = match Tool::find_in(environment, Family::V4, Some(wanted)) {
@@ -63,17 +63,17 @@ pub fn choose_in(environment: &Environment) -> Result<Choice, Failure> {
         Err(failure) => {
             let used = plain.backend();
             let warning = format!(
-                "iptables-{wanted} should be used, for {why}, but {failure}; the rules of iptables-{used} may not go together \
-                 with what is there"
+                "iptables-{wanted} is the right variant ({why}), but it can't be used: {failure}; using iptables-{used}, whose \
+                 rules may conflict with those that are there; install iptables-{wanted}"
             );
-            let why = format!("iptables-{wanted} cannot be used");
+            let why = format!("iptables-{wanted} can't be used");
             return Ok(Choice { backend: used, why, warning: Some(warning) });
         }
     };
     let warning = seen.iter().all(|seen| seen.used).then(|| {
         format!(
-            "rules of iptables-{unused} are here, too, and packets go through both: those of kube-proxy are removed once all \
-             is in force in this one; the others should be removed if nobody needs them"
+            "iptables-{unused} has rules, too, and packets traverse both variants: kube-proxy removes its own rules there once \
+             those of this variant are in force; remove the others if nothing needs them"
         )
     });
     Ok(Choice { backend: used, why, warning })
@@ -106,7 +106,7 @@ fn by_hint(seen: [Seen; 2]) -> Option<(Backend, String)> {
     hints.sort_unstable();
     let because = |backend, hint: usize| {
         let name = HINTS.get(hint).copied().unwrap_or_default();
-        Some((backend, format!("the kubelet has the chain {name} there")))
+        Some((backend, format!("it has the kubelet's chain {name}")))
     };
     match *hints {
         [(hint, backend)] => because(backend, hint),
@@ -120,11 +120,11 @@ fn by_rules(environment: &Environment, seen: [Seen; 2]) -> Result<Option<(Backen
     let [nft, legacy] = seen.map(|seen| seen.used);
     Ok(match (nft, legacy) {
         (false, false) => None,
-        (true, false) => Some((Backend::Nft, "only this variant has rules here".to_owned())),
-        (false, true) => Some((Backend::Legacy, "only this variant has rules here".to_owned())),
+        (true, false) => Some((Backend::Nft, "only this variant has rules".to_owned())),
+        (false, true) => Some((Backend::Legacy, "only this variant has rules".to_owned())),
         (true, true) => {
             let (nft, legacy) = (count(environment, Backend::Nft)?, count(environment, Backend::Legacy)?);
-            let because = |more, less| format!("it has {more} chains and rules here, and the other one {less}");
+            let because = |more, less| format!("it has {more} chains and rules, the other one {less}");
             match nft.cmp(&legacy) {
                 Ordering::Greater => Some((Backend::Nft, because(nft, legacy))),
                 Ordering::Less => Some((Backend::Legacy, because(legacy, nft))),

@@ -75,3 +75,20 @@ fn refusals(list: &[Refusal]) -> String {
         [(_, _, error), ..] => format!("{error}, and {} more", list.len() - 1),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Op;
+
+    #[test]
+    fn a_refusal_says_what_and_how_many() {
+        let named = |number| (Op::Create, 0, io::Error::from_raw_os_error(number));
+        let said = |list: Vec<Refusal>| CommitError::Refused(list).to_string();
+        assert!(said(Vec::new()).contains("the kernel does not say what"));
+        let one = said(vec![named(22)]);
+        assert!(one.contains("Invalid argument") && !one.contains("more"), "{one}");
+        let three = said(vec![named(22), named(12), named(12)]);
+        assert!(three.contains("Invalid argument") && three.contains(", and 2 more"), "{three}");
+    }
+}

@@ -12,6 +12,7 @@
 mod toy;
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ferry_conformance::memory::{half_way, settle};
@@ -465,6 +466,7 @@ fn without_an_answer_any_unit_may_want_an_object() {
 struct Unprepared {
     kernel: MemoryKernel<Toy>,
     attempts: u32,
+    waker: Option<Waker>,
 }
 
 impl Kernel<Toy> for Unprepared {
@@ -487,6 +489,10 @@ impl Kernel<Toy> for Unprepared {
     fn tend(&mut self, now: Instant) -> Result<Drift<ToyKey>, CommitError> {
         self.kernel.tend(now)
     }
+
+    fn wake_by(&mut self, waker: &Waker) {
+        self.waker = Some(waker.clone());
+    }
 }
 
 #[test]
@@ -498,9 +504,18 @@ fn a_kernel_is_prepared_until_it_is_ready_and_then_no_more() {
     assert!(matches!(outcome.error.as_deref(), Some(CommitError::Unusable(_))), "{outcome:?}");
     assert_eq!(outcome.next, Next::RetryAfter(Duration::from_secs(10)));
     assert!(engine.kernel().kernel.objects.is_empty());
+    let pending = |engine: &Engine<ToyCompile, Unprepared>| {
+        let mut pending = Vec::new();
+        engine.each_pending(&mut |id| pending.push(id.clone()));
+        pending
+    };
+    assert_eq!(pending(&engine).len(), 5, "the base, and four services");
+    engine.wake_by(Waker::noop());
+    assert!(engine.kernel().waker.is_some());
     for second in [10, 20] {
         assert!(engine.sync(start + Duration::from_secs(second)).error.is_none());
         assert!(!engine.kernel().kernel.objects.is_empty() && engine.kernel().attempts == 2);
+        assert_eq!(pending(&engine), []);
     }
 }
 

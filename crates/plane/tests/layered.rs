@@ -13,16 +13,17 @@ mod toy;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ferry_conformance::memory::{half_way, rest};
 use ferry_plane::engine::Engine;
 use ferry_plane::layered::{Layer, Layered};
 use ferry_plane::memory::{Failing, Fault, MemoryKernel};
-use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Object, Op, SyncEngine};
+use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Object, Op, Served, SyncEngine};
 use proptest::prelude::*;
 use toy::world::{Change, World, changes};
-use toy::{Toy, ToyCompile, ToyKey};
+use toy::{Toy, ToyCompile, ToyKey, served};
 
 /// One layer: a view on a memory that all share, so that references between layers are checked, with faults of its own.
 #[derive(Clone)]
@@ -229,4 +230,89 @@ fn what_no_layer_holds_is_refused_and_nothing_is_written() {
     assert_eq!(failure.applied, Applied::Nothing);
     assert!(matches!(&failure.error, CommitError::Refused(list) if list.len() == 1 && list[0].1 == 1), "{failure:?}");
     assert!(locked(&views[0].memory).objects.is_empty());
+}
+
+/// A layer that records what it is asked, and has an answer of its own to everything.
+struct Asked {
+    number: u8,
+    asked: Arc<Mutex<Vec<(u8, &'static str)>>>,
+    wake: Option<Instant>,
+    unusable: bool,
+}
+
+impl Asked {
+    fn note(&self, what: &'static str) {
+        locked(&self.asked).push((self.number, what));
+    }
+
+    fn drift(&self) -> Drift<ToyKey> {
+        Drift::by_proxies(Extent::Keys(vec![ToyKey::Host(self.number)]))
+    }
+}
+
+impl Kernel<Toy> for Asked {
+    fn prepare(&mut self) -> Result<(), CommitError> {
+        self.note("prepare");
+        if self.unusable { Err(CommitError::Unusable(std::io::ErrorKind::Unsupported.into())) } else { Ok(()) }
+    }
+
+    fn read_back(&mut self, _: &Extent<ToyKey>) -> Result<Vec<Toy>, CommitError> {
+        Ok(Vec::new())
+    }
+
+    fn foreign_serves(&mut self) -> Vec<Served> {
+        vec![served(self.number)]
+    }
+
+    fn news(&mut self) -> Result<Drift<ToyKey>, CommitError> {
+        Ok(self.drift())
+    }
+
+    fn commit(&mut self, _: &Batch<Toy>) -> Result<(), CommitFailure> {
+        Ok(())
+    }
+
+    fn tend(&mut self, _: Instant) -> Result<Drift<ToyKey>, CommitError> {
+        Ok(self.drift())
+    }
+
+    fn wake(&mut self, _: Instant) -> Option<Instant> {
+        self.wake
+    }
+
+    fn wake_by(&mut self, _: &Waker) {
+        self.note("wake_by");
+    }
+}
+
+impl Layer<Toy> for Asked {
+    fn holds(&self, _: &ToyKey) -> bool {
+        false
+    }
+
+    fn kernel(&mut self) -> &mut dyn Kernel<Toy> {
+        self
+    }
+}
+
+#[test]
+fn every_layer_is_asked_and_all_answers_count() {
+    let (now, asked) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
+    let later = |seconds| Some(now + Duration::from_secs(seconds));
+    let layer = |(number, wake, unusable)| Asked { number, asked: Arc::clone(&asked), wake, unusable };
+    let of = |layers: [(u8, Option<Instant>, bool); 3]| {
+        Layered::new(layers.map(layer).into_iter().map(|layer| Box::new(layer) as Box<dyn Layer<Toy>>).collect())
+    };
+    let mut kernel = of([(1, later(5), false), (2, None, false), (3, later(2), false)]);
+    let hosts = Some(Extent::Keys(vec![ToyKey::Host(1), ToyKey::Host(2), ToyKey::Host(3)]));
+    assert_eq!(kernel.news().unwrap().by_proxies, hosts);
+    assert_eq!(kernel.tend(now).unwrap().by_proxies, hosts);
+    assert_eq!(kernel.foreign_serves(), [1, 2, 3].map(served));
+    assert_eq!(kernel.wake(now), later(2));
+    kernel.wake_by(Waker::noop());
+    kernel.prepare().unwrap();
+    assert_eq!(*locked(&asked), ["wake_by", "prepare"].map(|what| [1, 2, 3].map(|number| (number, what))).concat());
+    assert!(format!("{kernel:?}").contains("layers: 3"));
+    assert!(of([(1, None, false), (2, None, true), (3, None, false)]).prepare().is_err());
+    assert_eq!(of([(1, None, false), (2, None, false), (3, None, false)]).wake(now), None);
 }

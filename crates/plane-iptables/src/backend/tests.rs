@@ -149,7 +149,7 @@ fn the_kubelets_hints_come_first() {
         let choice = chosen(both(other), &commands);
         assert_eq!(choice.backend, wanted);
         let warning = choice.warning.unwrap();
-        assert!(warning.contains(&format!("rules of iptables-{other} are here, too")), "{warning}");
+        assert!(warning.contains(&format!("iptables-{other} has rules, too")), "{warning}");
     }
 }
 
@@ -168,7 +168,7 @@ fn without_a_hint_the_rules_decide() {
             [(&*others, "-t nat -N ONE"), (&program, "-t nat -N ONE"), (&ipv6, "-t filter -A INPUT -j ACCEPT")];
         let choice = chosen(both(other), &commands);
         assert_eq!(choice.backend, wanted);
-        assert!(choice.why.contains("2 chains and rules here, and the other one 1"), "{}", choice.why);
+        assert!(choice.why.contains("2 chains and rules, the other one 1"), "{}", choice.why);
         assert!(choice.warning.is_some());
         // As many, and the same hint: the plain tool.
         let hint = "-t mangle -N KUBE-IPTABLES-HINT";
@@ -183,7 +183,7 @@ fn the_only_variant_is_used_with_a_warning() {
         let choice = chosen(only(there), &[(&program, "-t nat -N ONE")]);
         assert_eq!(choice.backend, there);
         let warning = choice.warning.unwrap();
-        assert!(warning.starts_with(&format!("iptables-{missing} should be used")), "{warning}");
+        assert!(warning.starts_with(&format!("iptables-{missing} is the right variant")), "{warning}");
         assert!(warning.contains(&format!("looked for iptables-{missing}-restore")), "{warning}");
     }
     let too_old = |folder: &Folder| folder.link("-nft", Backend::Nft).old("-legacy", "v1.8.5 (legacy)").own();
