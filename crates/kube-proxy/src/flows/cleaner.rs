@@ -170,9 +170,11 @@ impl Cleaner {
                 unanswered: self.unanswered.of_mut(family),
                 deleted: &mut deleted,
             };
-            work(&mut pass)?;
-            self.socket = Some(table);
-            Ok(())
+            let result = work(&mut pass);
+            if !matches!(result, Err(PassError::Table(_) | PassError::Unanswered(_))) {
+                self.socket = Some(table);
+            }
+            result
         });
         let worked = work_time().saturating_sub(work_before);
         self.pace.spend(Instant::now(), worked);
@@ -241,8 +243,13 @@ impl CleanerPass<'_> {
         // If all were gone already, another program deletes them, and repeating might never end.
         more &= self.remove(matcher, &wrong)? > 0;
         if protocol == Protocol::Udp {
-            let idle = self.unanswered.watch(&unanswered, self.table, Instant::now())?;
-            self.remove_unanswered(&idle)?;
+            match self.unanswered.watch(&unanswered, self.table, Instant::now()) {
+                Ok(idle) => self.remove_unanswered(&idle)?,
+                // The second check does without.
+                Err(error) => {
+                    tracing::debug!(family = %self.family, %error, "Watching UDP flows without an answer failed")
+                }
+            }
         }
         // Entries of an interrupted list are valid; the rest follows with the next list.
         listed?;

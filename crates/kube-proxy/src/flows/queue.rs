@@ -189,7 +189,7 @@ impl Queue {
             waiting.taken = false;
             waiting.checks > 0
         });
-        // A start or a repair queues all frontends.
+        // A start queues all frontends.
         self.waiting.shrink_to_fit();
     }
 
@@ -210,10 +210,11 @@ impl Queue {
             FrontendAddr::Vip(_, port) => ports.contains(&(protocol, port)),
             FrontendAddr::NodePort(_) => false,
         };
-        let before = self.waiting.iter().filter(|(key, waiting)| !waiting.taken && stands_before(**key));
+        let before = || self.waiting.iter().filter(|(key, waiting)| !waiting.taken && stands_before(**key));
+        let all = || taken().chain(before());
         Rules {
-            again: self.waiting.iter().filter(|(_, waiting)| waiting.is_first()).map(|(key, _)| *key).collect(),
-            right: taken().chain(before).map(|(key, waiting)| (*key, waiting.right.clone())).collect(),
+            again: all().filter(|(_, waiting)| waiting.is_first()).map(|(key, _)| *key).collect(),
+            right: all().map(|(key, waiting)| (*key, waiting.right.clone())).collect(),
             left: taken().filter(|(_, waiting)| waiting.left).map(|(key, _)| *key).collect(),
             node_ports: self.node_ports.clone(),
             localhost: self.localhost,

@@ -8,7 +8,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 use std::{mem, thread};
 
-use ferry_api::object::Family;
+use ferry_api::object::{Family, ObjectName};
 use ferry_model::state::{BaseState, FrontendAddr, FrontendKind, NodePortAddresses};
 use ferry_model::{FlowRule, PerFamily, ServiceState, flow_rules};
 use ferry_plane::{Acknowledged, Extent, Outcome, Served, SyncEngine, Unit, UnitId};
@@ -41,6 +41,12 @@ struct FamilyReports {
     waker: Option<Waker>,
 }
 
+/// The Services whose rules were damaged.
+enum Damaged<'a> {
+    All,
+    These(HashSet<&'a ObjectName>),
+}
+
 /// Counts beginnings and ends of sync passes: odd while one is under way.
 #[derive(Debug, Default)]
 struct SyncPasses(AtomicU64);
@@ -53,6 +59,28 @@ pub struct FlowObserver {
     doubtful: bool,
     /// frontends of rules that failed sync passes may have removed
     unserved: Vec<Served>,
+}
+
+// === impl Damaged ===
+
+impl<'a> Damaged<'a> {
+    fn of(units: &'a Extent<UnitId>) -> Self {
+        let name = |id: &'a UnitId| match id {
+            UnitId::Base => None,
+            UnitId::Service(name) => Some(name),
+        };
+        match units {
+            Extent::All => Self::All,
+            Extent::Keys(ids) => Self::These(ids.iter().filter_map(name).collect()),
+        }
+    }
+
+    fn has(&self, service: &ObjectName) -> bool {
+        match self {
+            Self::All => true,
+            Self::These(names) => names.contains(service),
+        }
+    }
 }
 
 // === impl SyncPasses ===
@@ -93,7 +121,7 @@ impl FlowReports {
         waker.iter().for_each(Waker::wake_by_ref);
     }
 
-    /// Waits until checks are due and the pace allows them; returns the families. None, if the time `until` comes first.
+    /// Waits until checks are due and the pace allows them, or for the time `until`. Returns the families whose checks are due.
     pub(super) fn wait(&self, pace: &Pace, until: Option<Instant>) -> Vec<Family> {
         let mut reports = self.lock();
         loop {
@@ -225,12 +253,12 @@ fn sync_rules(outcome: &Outcome, engine: &dyn SyncEngine, misled: Option<&[Serve
         rules.add(flow_rules(service(acked.before.as_deref()), service(acked.after.as_deref())));
     }
     // While rules were damaged, packets may have passed by them.
-    let damaged = if misled.is_some() { Some(&Extent::All) } else { outcome.damaged.as_ref() };
+    let damaged = if misled.is_some() { Some(&Extent::All) } else { outcome.damaged.as_ref() }.map(Damaged::of);
     let elsewhere = outcome.acked.iter().any(serves_elsewhere);
     if damaged.is_some() || elsewhere {
         engine.each_unit(&mut |unit| {
             let Some(state) = service(Some(unit)) else { return };
-            let passed_by = damaged.is_some_and(|units| is_among(units, state));
+            let passed_by = damaged.as_ref().is_some_and(|damaged| damaged.has(&state.name));
             if passed_by || elsewhere {
                 let all = flow_rules(None, Some(state));
                 rules.add(all.into_iter().filter(|rule| passed_by || matches!(rule.at, FrontendAddr::NodePort(_))));
@@ -240,13 +268,6 @@ fn sync_rules(outcome: &Outcome, engine: &dyn SyncEngine, misled: Option<&[Serve
     add_unserved(&mut rules, outcome, misled.unwrap_or_default());
     add_neighbours(&mut rules, engine);
     rules
-}
-
-fn is_among(units: &Extent<UnitId>, state: &ServiceState) -> bool {
-    match units {
-        Extent::All => true,
-        Extent::Keys(ids) => ids.iter().any(|id| matches!(id, UnitId::Service(name) if *name == state.name)),
-    }
 }
 
 /// Adds rules for frontends that were served by removed rules only. A unit's own rule takes precedence.

@@ -23,6 +23,8 @@ const SHORTER: u32 = 2;
 const FIRST: Duration = Duration::from_millis(5);
 /// so that the last one precedes the second check of its frontend, which waits for no answer.
 const LOOKS: u32 = 5;
+/// So long after its timeout was shortened, the remaining time of a flow without a packet tells again how long that is ago.
+const SHORTENED: Duration = Duration::from_secs((IDLE + SHORTER) as u64);
 
 /// The watched flows of one family.
 #[derive(Debug, Default)]
@@ -37,10 +39,12 @@ pub(super) struct UnansweredFlow {
     pub(super) entry: Entry,
     /// the timeout that it was given, in seconds
     given: u32,
+    /// when it was given that
+    shortened: Instant,
     /// number of looks so far
     looks: u32,
-    /// time of the next one
-    due: Instant,
+    /// time of the next one; `None` after the last
+    due: Option<Instant>,
 }
 
 /// Why flows can't be watched.
@@ -57,12 +61,12 @@ pub(super) enum WatchError {
 impl Unanswered {
     /// Time of the next look.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.flows.iter().map(|flow| flow.due).min()
+        self.flows.iter().filter_map(|flow| flow.due).min()
     }
 
     /// Takes the flows whose look is due.
     pub(super) fn take(&mut self, now: Instant) -> Vec<UnansweredFlow> {
-        self.flows.extract_if(.., |flow| flow.due <= now).collect()
+        self.flows.extract_if(.., |flow| flow.due.is_some_and(|due| due <= now)).collect()
     }
 
     /// Begins to watch these flows, except those beyond [`WATCHED`]. Returns those that wait for no answer.
@@ -72,6 +76,7 @@ impl Unanswered {
         table: &mut dyn ConntrackTable,
         now: Instant,
     ) -> Result<Vec<Entry>, WatchError> {
+        self.flows.retain(|flow| flow.due.is_some() || now < flow.shortened + SHORTENED);
         let is_new = |entry: &&Entry| !self.flows.iter().any(|flow| flow.entry.is_same_flow(entry));
         let room = WATCHED.saturating_sub(self.flows.len());
         let new: Vec<Entry> = found.iter().filter(is_new).take(room).copied().collect();
@@ -89,13 +94,15 @@ impl Unanswered {
             }
         })?;
         table.set_timeouts(&shortened)?;
-        let watched = |(entry, given)| UnansweredFlow { entry, given, looks: 0, due: now + FIRST };
+        let watched =
+            |(entry, given)| UnansweredFlow { entry, given, shortened: now, looks: 0, due: Some(now + FIRST) };
         self.flows.extend(shortened.into_iter().map(watched));
         Ok(idle)
     }
 
     /// Looks at these flows, which were taken. Returns those whose clients have sent again without an answer, and goes on
-    /// watching the others for a while, except those that were answered or have ended.
+    /// watching the others for a while, except those that were answered or have ended. After an error it remembers all of them
+    /// without further looks.
     pub(super) fn look(
         &mut self,
         flows: &[UnansweredFlow],
@@ -104,16 +111,23 @@ impl Unanswered {
     ) -> Result<Vec<Entry>, WatchError> {
         let mut one_way = Vec::new();
         let entries: Vec<Entry> = flows.iter().map(|flow| flow.entry).collect();
-        table.timeouts(&entries, &mut |entry, seconds| {
+        let mut left = Vec::new();
+        let looked = table.timeouts(&entries, &mut |entry, seconds| {
             let Some(flow) = flows.iter().find(|flow| flow.entry.is_same_flow(entry)) else { return };
             let looks = flow.looks + 1;
             if is_answered(entry) {
             } else if seconds > flow.given {
                 one_way.push(*entry);
-            } else if looks < LOOKS {
-                self.flows.push(UnansweredFlow { looks, due: now + FIRST * (1 << looks), ..*flow });
+            } else {
+                let due = (looks < LOOKS).then(|| now + FIRST * (1 << looks));
+                left.push(UnansweredFlow { looks, due, ..*flow });
             }
-        })?;
+        });
+        if looked.is_err() {
+            left = flows.iter().map(|flow| UnansweredFlow { due: None, ..*flow }).collect();
+        }
+        self.flows.append(&mut left);
+        looked?;
         Ok(one_way)
     }
 }

@@ -49,22 +49,31 @@ impl<K: Hash + Eq + Clone> DriftCandidates<K> {
     /// Notes foreign changes, and plans their comparison.
     pub(super) fn touched(&mut self, drift: Drift<K>, now: Instant) {
         if let Some(extent) = drift.by_proxies {
+            self.wait_on(CONFIRM, now);
             self.suspect(extent, CONFIRM, now);
         }
         if let Some(extent) = drift.by_others {
             let is_calm = self.disturbed.is_none_or(|last| now.saturating_duration_since(last) >= CALM);
             self.disturbed = Some(now);
-            self.suspect(extent, if is_calm { self.first_pause } else { SETTLE }, now);
+            let pause = if is_calm { self.first_pause } else { SETTLE };
+            if !self.first_pause.is_zero() {
+                self.wait_on(pause, now);
+            }
+            self.suspect(extent, pause, now);
         }
     }
 
-    /// Marks these for a comparison once they have not changed for this pause. What waits for its comparison waits on: one
-    /// writer's changes come in pieces, and are compared together. Rules of one chain that are repaired in pieces would get
-    /// another order.
+    /// What waits for its comparison, or has been due since the last pass at most, waits on: one writer's changes come in pieces,
+    /// and are compared together. Rules of one chain that are repaired in pieces would get another order.
+    fn wait_on(&mut self, pause: Duration, now: Instant) {
+        let first_pause = self.first_pause;
+        let waiting = self.keys.values_mut().chain(&mut self.all).filter(|suspicion| suspicion.due + first_pause > now);
+        waiting.for_each(|suspicion| suspicion.again(pause, now));
+    }
+
+    /// Marks these for a comparison once they have not changed for this pause.
     fn suspect(&mut self, extent: Extent<K>, pause: Duration, now: Instant) {
         let fresh = Suspicion { since: now, due: now };
-        let waiting = self.keys.values_mut().filter(|suspicion| suspicion.due > now);
-        waiting.for_each(|suspicion| suspicion.again(pause, now));
         match extent {
             Extent::All => self.all.get_or_insert(fresh).again(pause, now),
             Extent::Keys(keys) => {
@@ -184,11 +193,26 @@ mod tests {
         let mut candidates = DriftCandidates::new(pause);
         candidates.touched(by_others(1), start);
         assert_eq!(candidates.wake(), Some(start + pause));
-        candidates.touched(by_others(2), start + 10 * MS);
-        assert_eq!(candidates.wake(), Some(start + 10 * MS + SETTLE), "the first one waits on");
-        let Some(Extent::Keys(mut keys)) = candidates.due(start + 10 * MS + SETTLE) else { panic!("nothing is due") };
-        keys.sort_unstable();
-        assert_eq!(keys, [1, 2]);
+        // It is read when the first one's comparison is due, and the last one when all are.
+        let read = start + pause;
+        candidates.touched(by_others(2), read);
+        assert_eq!((candidates.wake(), candidates.due(read)), (Some(read + SETTLE), None), "the first one waits on");
+        let read = read + SETTLE;
+        candidates.touched(Drift { by_proxies: None, by_others: Some(Extent::All) }, read);
+        assert_eq!((candidates.wake(), candidates.due(read)), (Some(read + SETTLE), None));
+        candidates.touched(by_others(3), read + SETTLE);
+        assert_eq!(candidates.due(read + SETTLE), None, "a full comparison waits on, too");
+        assert_eq!(candidates.due(start + LONGEST), Some(Extent::All));
+    }
+
+    #[test]
+    fn where_a_change_is_one_transaction_another_objects_change_postpones_nothing() {
+        let (start, mut candidates) = (Instant::now(), DriftCandidates::new(Duration::ZERO));
+        candidates.touched(by_others(1), start);
+        candidates.clear_due(start);
+        candidates.touched(by_others(2), start + 100 * MS);
+        candidates.touched(by_others(3), start + 200 * MS);
+        assert_eq!(candidates.wake(), Some(start + 100 * MS + SETTLE));
     }
 
     #[test]

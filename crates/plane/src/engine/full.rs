@@ -177,7 +177,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     /// Removes from a batch the deletions of desired objects of waiting units that the kernel already held.
     pub(super) fn keep_found(&self, context: &Context, changing: &BTreeSet<&UnitId>, batch: &mut BatchOf<C>) {
         if !batch.delete.is_empty() {
-            let protected = self.wanted_by_waiting(context, changing);
+            let protected = self.wanted_by_waiting(context, changing, batch);
             batch.delete.retain(|object| !protected.contains(&object.key()));
             self.keep_shared(batch);
             if self.unverified.keeps_referred() {
@@ -218,37 +218,46 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     }
 
     /// Keys of pending units without acknowledged state that are not part of this attempt; without objects that a failed commit
-    /// may have created for a Service that had none before, and without those that a unit of this attempt had until now: such an
-    /// object refers to others of that unit. The keys of a base are always included: it serves nothing by itself, and idle
-    /// objects refer to it.
-    fn wanted_by_waiting(&self, context: &Context, changing: &BTreeSet<&UnitId>) -> HashSet<KeyOf<C>> {
+    /// may have created for a Service that had none before, without those that an acknowledged unit has or had until now (such
+    /// an object refers to others of that unit), and without shared ones if the Service has no others. The keys of a base are
+    /// always included: it serves nothing by itself, and idle objects refer to it.
+    fn wanted_by_waiting(
+        &self,
+        context: &Context,
+        changing: &BTreeSet<&UnitId>,
+        batch: &BatchOf<C>,
+    ) -> HashSet<KeyOf<C>> {
         let is_waiting = |id: &UnitId| !changing.contains(id) && !self.acked.contains_key(id);
         let waiting = self.pending.iter().filter_map(|(id, unit)| Some((id, unit.as_ref()?)));
-        let mut waiting = waiting.filter(|(id, _)| is_waiting(id)).peekable();
-        let mut protected = HashSet::new();
-        if waiting.peek().is_none() {
-            return protected;
-        }
-        let held = self.held_by(changing);
+        let waiting: Vec<(&UnitId, &Arc<Unit>)> = waiting.filter(|(id, _)| is_waiting(id)).collect();
+        let held = self.held_of(context, &waiting, batch);
+        let (mut protected, mut objects) = (HashSet::new(), Vec::new());
         for (id, unit) in waiting {
-            let mut objects = Vec::new();
             self.compile.compile(context, unit, &mut objects);
             objects.retain(|object| !held.contains(&object.key()));
             let found = |object: &C::Object| object.shared().is_none() && self.unverified.was_there(&object.key());
             let mixed = *id == UnitId::Base || objects.iter().any(found);
-            let keys = objects.iter().map(Object::key);
-            protected.extend(keys.filter(|key| mixed || !self.unverified.may_have_created(key)));
+            // Without objects of its own in the kernel, nothing of the unit refers to shared ones.
+            let refers = mixed || self.unverified.is_found(id);
+            let kept = |object: &C::Object| {
+                mixed || (refers || object.shared().is_none()) && !self.unverified.may_have_created(&object.key())
+            };
+            protected.extend(objects.drain(..).filter(kept).map(|object| object.key()));
         }
         protected
     }
 
-    /// Keys of the objects that only one of these units can want, and that it has by its acknowledged state.
-    fn held_by(&self, units: &BTreeSet<&UnitId>) -> HashSet<KeyOf<C>> {
-        let mut objects = Vec::new();
-        for acked in units.iter().filter_map(|id| self.acked.get(id)) {
-            self.compile.compile(&acked.context, &acked.unit, &mut objects);
+    /// Of the keys of these waiting units, those under which an acknowledged unit has an object that only one unit can want, as far
+    /// as this batch deletes it, or a failed commit was to change it.
+    fn held_of(&self, context: &Context, waiting: &[(&UnitId, &Arc<Unit>)], batch: &BatchOf<C>) -> HashSet<KeyOf<C>> {
+        let deleted: HashSet<KeyOf<C>> = batch.delete.iter().map(Object::key).collect();
+        let (mut keys, mut objects) = (HashSet::new(), Vec::new());
+        for (_, unit) in waiting {
+            self.compile.compile(context, unit, &mut objects);
+            let own = objects.drain(..).filter(|object| object.shared().is_none()).map(|object| object.key());
+            keys.extend(own.filter(|key| deleted.contains(key) || self.unverified.was_there(key)));
         }
-        objects.iter().filter(|object| object.shared().is_none()).map(Object::key).collect()
+        if keys.is_empty() { keys } else { self.wanted(context, &keys).objects.iter().map(Object::key).collect() }
     }
 
     /// Acknowledges a full batch: the kernel holds exactly the target and the idle objects found before.

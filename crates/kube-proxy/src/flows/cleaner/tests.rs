@@ -23,6 +23,7 @@ struct Fake<'a> {
     gone: HashSet<Entry>,
     /// by source port; the full timeout, unless set
     timeouts: HashMap<u16, u32>,
+    unwatchable: bool,
     after_dump: Option<Box<dyn FnMut() + 'a>>,
     after_deletion: Option<Box<dyn FnOnce() + 'a>>,
     dumps: usize,
@@ -62,7 +63,7 @@ impl ConntrackTable for Fake<'_> {
     }
 
     fn unanswered_timeout(&mut self) -> io::Result<u32> {
-        Ok(FULL)
+        if self.unwatchable { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(FULL) }
     }
 
     fn timeouts(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry, u32)) -> Result<(), Error> {
@@ -209,6 +210,49 @@ fn a_flow_without_a_packet_for_a_second_waits_for_no_answer() {
     let mut table = Fake { entries, timeouts, ..Fake::default() };
     assert_eq!(two_looks(&reports, &mut table, |_| {}), [2, 0]);
     assert_eq!(table.left(), [unanswered(3, 2), unanswered(5, 1)]);
+}
+
+/// Its timeout was shortened by the first change: it looks as old as an idle one at the next.
+#[test]
+fn a_watched_flow_is_not_idle_at_the_next_change() {
+    let reports = Arc::new(FlowReports::default());
+    let mut observer = reports.observer(Family::V4);
+    sync(&mut observer, &[1, 2, 3], &[1, 3]);
+    let mut table = Fake { entries: vec![unanswered(2, 2)], ..Fake::default() };
+    let (mut watched, begin) = (Unanswered::default(), Instant::now());
+    let check = |table: &mut Fake<'_>, watched: &mut Unanswered| {
+        let rules = reports.take(Family::V4, Instant::now());
+        let (result, deleted) = pass_by(&reports, rules, table, watched, |pass| pass.run());
+        assert!(result.is_ok());
+        reports.done(Family::V4);
+        deleted
+    };
+    assert_eq!(check(&mut table, &mut watched), 0);
+    table.timeouts.insert(2, FULL - 4);
+    while let Some(next) = watched.next() {
+        let flows = watched.take(next);
+        assert!(watched.look(&flows, &mut table, next).unwrap().is_empty());
+    }
+    sync(&mut observer, &[1, 3], &[1]);
+    assert_eq!(check(&mut table, &mut watched), 0);
+    assert_eq!(watched.watch(&[unanswered(2, 2)], &mut table, begin).unwrap(), []);
+    let later = Instant::now() + Duration::from_secs(3);
+    assert_eq!(watched.watch(&[unanswered(2, 2)], &mut table, later).unwrap(), [unanswered(2, 2)], "no packet for 3 s");
+}
+
+#[test]
+fn flows_that_cannot_be_watched_are_left_to_the_second_check() {
+    let reports = Arc::new(FlowReports::default());
+    sync(&mut reports.observer(Family::V4), &[1, 2], &[1]);
+    let mut table = Fake { entries: vec![unanswered(2, 2), entry(3, 2)], unwatchable: true, ..Fake::default() };
+    let (result, deleted) = pass(&reports, &mut table);
+    assert!(result.is_ok());
+    assert_eq!((deleted, table.left()), (1, vec![unanswered(2, 2)]));
+    reports.done(Family::V4);
+    let rules = reports.take(Family::V4, Instant::now() + Duration::from_millis(300));
+    let (result, deleted) = pass_by(&reports, rules, &mut table, &mut Unanswered::default(), |pass| pass.run());
+    assert!(result.is_ok());
+    assert_eq!((deleted, table.left().len()), (1, 0));
 }
 
 /// What is left goes with the second check, whatever the client does.

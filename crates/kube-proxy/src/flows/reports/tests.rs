@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use ferry_api::object::{ObjectName, Protocol};
+use ferry_api::object::Protocol;
 use ferry_model::RightFlows;
 use ferry_model::state::{
     Action, Endpoint, Frontend, NodePortAddresses, Pool, PortState, Scope, Snat, SourceRanges, Treatment,
