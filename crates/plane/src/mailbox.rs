@@ -268,7 +268,7 @@ mod tests {
         let (sender, receiver) = Mailbox::new();
         let (waker, woken) = (receiver.waker(), std::sync::mpsc::channel());
         let thread = std::thread::spawn(move || {
-            for _ in 0..2 {
+            for _ in 0..3 {
                 woken.0.send(receiver.wait(None)).unwrap();
             }
         });
@@ -276,6 +276,26 @@ mod tests {
         assert_eq!(woken.1.recv(), Ok(Arrival::Delta));
         waker.wake();
         assert_eq!(woken.1.recv(), Ok(Arrival::Woken));
+        // It sleeps by then, mostly.
+        std::thread::sleep(Duration::from_millis(20));
+        drop(sender);
+        assert_eq!(woken.1.recv_timeout(Duration::from_secs(10)), Ok(Arrival::Closed));
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_delta_without_units_and_context_is_empty() {
+        assert!(Delta::default().is_empty());
+        assert!(!gone("a").is_empty());
+        let context = Context {
+            node_name: "node".into(),
+            zone: None,
+            node_ip: None,
+            node_addresses: [].into(),
+            local: None,
+            masquerade_all: false,
+            masquerade_mark: 1,
+        };
+        assert!(!Delta { context: Some(Arc::new(context)), ..Delta::default() }.is_empty());
     }
 }

@@ -461,6 +461,38 @@ fn without_an_answer_any_unit_may_want_an_object() {
     assert_eq!(engine.acked().len(), 5, "the base, and four services");
 }
 
+/// A mode whose base has an object that stays at clean-up.
+#[derive(Debug)]
+struct Guarded;
+
+impl Compile for Guarded {
+    type Object = Toy;
+    type Hint = toy::ToyHint;
+    const PROFILE: Profile = Profile::NFTABLES;
+
+    fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<Toy>) {
+        ToyCompile.compile(context, unit, out);
+        out.extend(matches!(unit, Unit::Base(_)).then_some(Toy::Guard));
+    }
+}
+
+#[test]
+fn the_repair_of_what_stays_at_clean_up_is_never_suspended() {
+    let mut now = Instant::now();
+    let mut engine = Engine::new(Guarded, MemoryKernel::default());
+    engine.offer(World::new().delta());
+    assert!(engine.sync(now).error.is_none());
+    for round in 0..8 {
+        now += Duration::from_secs(1);
+        engine.kernel_mut().lose(&ToyKey::Guard);
+        engine.kernel_mut().lose(&ToyKey::Base);
+        engine.tend(now);
+        let outcome = engine.tend(now + Duration::from_millis(200));
+        assert_eq!(outcome.repairs, if round < 3 { 2 } else { 1 }, "round {round}");
+        assert!(engine.kernel().objects.contains_key(&ToyKey::Guard));
+    }
+}
+
 /// A kernel that lacks something at first.
 #[derive(Debug, Default)]
 struct Unprepared {

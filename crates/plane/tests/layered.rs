@@ -40,7 +40,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn rank(key: &ToyKey) -> u8 {
     match key {
-        ToyKey::Base => 0,
+        ToyKey::Base | ToyKey::Guard => 0,
         ToyKey::Pick(_) | ToyKey::Host(_) => 1,
         ToyKey::Frontend(_) => 2,
     }

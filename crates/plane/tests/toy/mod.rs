@@ -18,6 +18,8 @@ pub(crate) enum Toy {
     Base,
     /// what another program has put in its place
     OtherBase,
+    /// what stays at clean-up
+    Guard,
     Pick {
         count: usize,
         mark: u32,
@@ -32,6 +34,7 @@ pub(crate) enum Toy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum ToyKey {
     Base,
+    Guard,
     Pick(usize),
     Host(u8),
     Frontend(u8),
@@ -79,6 +82,7 @@ impl Object for Toy {
     fn key(&self) -> ToyKey {
         match self {
             Self::Base | Self::OtherBase => ToyKey::Base,
+            Self::Guard => ToyKey::Guard,
             Self::Pick { count, .. } => ToyKey::Pick(*count),
             Self::Host(host) => ToyKey::Host(*host),
             Self::Frontend { vip, .. } => ToyKey::Frontend(*vip),
@@ -87,7 +91,7 @@ impl Object for Toy {
 
     fn rank(&self) -> u8 {
         match self {
-            Self::Base | Self::OtherBase => 0,
+            Self::Base | Self::OtherBase | Self::Guard => 0,
             Self::Pick { .. } | Self::Host(_) => 1,
             Self::Frontend { .. } => 2,
         }
@@ -101,10 +105,14 @@ impl Object for Toy {
         self.is_pick()
     }
 
+    fn stays(&self) -> bool {
+        *self == Self::Guard
+    }
+
     fn serves(&self) -> Option<Served> {
         match self {
             Self::Frontend { vip, .. } => Some(served(*vip)),
-            Self::Base | Self::OtherBase | Self::Pick { .. } | Self::Host(_) => None,
+            Self::Base | Self::OtherBase | Self::Guard | Self::Pick { .. } | Self::Host(_) => None,
         }
     }
 }
@@ -112,7 +120,7 @@ impl Object for Toy {
 impl Refers for Toy {
     fn refers_to(&self) -> Vec<ToyKey> {
         match self {
-            Self::Base | Self::OtherBase => vec![],
+            Self::Base | Self::OtherBase | Self::Guard => vec![],
             Self::Pick { .. } | Self::Host(_) => vec![ToyKey::Base],
             Self::Frontend { slots, .. } => {
                 let hosts = slots.iter().filter(|host| **host != 99).map(|host| ToyKey::Host(*host));
@@ -143,7 +151,7 @@ impl Compile for ToyCompile {
 
     fn hints(&self, key: &ToyKey, hints: &mut Vec<ToyHint>) {
         hints.push(match *key {
-            ToyKey::Base => ToyHint::Base,
+            ToyKey::Base | ToyKey::Guard => ToyHint::Base,
             ToyKey::Pick(count) => ToyHint::Endpoints(count),
             ToyKey::Host(host) => ToyHint::Endpoint(host),
             ToyKey::Frontend(vip) => ToyHint::Vip(vip),
