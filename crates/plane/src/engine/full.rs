@@ -122,12 +122,17 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         Ok(Draft { group, more, batch, replaced, foreign, spare })
     }
 
-    /// Records the waiting units without acknowledged state that have objects from before this engine's first commit.
+    /// Records the waiting units without acknowledged state that have objects from before this engine's first commit. Of a base, the
+    /// remains of an attempt with another state count, too: its objects stay, and refer to each other.
     fn note_found(&mut self, context: &Context, group: &[Change], actual: &[C::Object]) {
         let changing: BTreeSet<&UnitId> = group.iter().map(|change| &change.id).collect();
         let mut objects = Vec::new();
         for (id, unit) in self.pending.iter().filter(|(id, _)| !changing.contains(id)) {
             let Some(unit) = unit.as_ref().filter(|_| !self.acked.contains_key(id)) else { continue };
+            if *id == UnitId::Base {
+                self.unverified.found(id);
+                continue;
+            }
             objects.clear();
             self.compile.compile(context, unit, &mut objects);
             let own = objects.iter().filter(|object| object.shared().is_none()).map(Object::key);

@@ -153,6 +153,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     }
 
     fn revert_keys(&mut self, context: &Context, outcome: &mut Outcome) -> Result<(), CommitError> {
+        if self.pending.contains_key(&UnitId::Base) && !self.acked.contains_key(&UnitId::Base) {
+            self.unverified.found(&UnitId::Base);
+        }
         let keys = self.unverified.keys.clone();
         let actual = self.read_sorted(&keys)?;
         let mut batch = difference_to_kernel(actual, self.wanted(context, &keys).objects.into_iter());
