@@ -60,7 +60,7 @@ struct Foreign(PerFamily<ChainChanges>);
 /// The writers of foreign changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Writers {
-    /// nobody, or only commands for single rules and chains: what differs from the desired state is damage
+    /// none, or only commands for single rules and chains: every difference from the desired state is damage
     #[default]
     Commands,
     /// another proxy, or an unknown program

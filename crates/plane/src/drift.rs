@@ -1,6 +1,6 @@
 //! Foreign changes, as a kernel half reports them.
 
-/// The part of the kernel's state to compare.
+/// Everything, or single objects or units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extent<K> {
     /// everything that carries our names

@@ -187,6 +187,18 @@ mod tests {
         Delta { context: None, units: [(id, None)].into() }
     }
 
+    fn context(masquerade_mark: u32) -> Arc<Context> {
+        Arc::new(Context {
+            node_name: "node".into(),
+            zone: None,
+            node_ip: None,
+            node_addresses: [].into(),
+            local: None,
+            masquerade_all: false,
+            masquerade_mark,
+        })
+    }
+
     #[test]
     fn changes_coalesce() {
         let (sender, receiver) = Mailbox::new();
@@ -207,17 +219,6 @@ mod tests {
         let unit = |affinity| {
             let node_ports = NodePortAddresses::All;
             Arc::new(Unit::Base(BaseState { node_ports, localhost: false, service_cidrs: vec![], affinity }))
-        };
-        let context = |masquerade_mark| {
-            Arc::new(Context {
-                node_name: "node".into(),
-                zone: None,
-                node_ip: None,
-                node_addresses: [].into(),
-                local: None,
-                masquerade_all: false,
-                masquerade_mark,
-            })
         };
         for (affinity, mark) in [(false, Some(1)), (true, Some(2)), (true, None)] {
             let units = [(id.clone(), Some(unit(affinity)))].into();
@@ -287,15 +288,6 @@ mod tests {
     fn a_delta_without_units_and_context_is_empty() {
         assert!(Delta::default().is_empty());
         assert!(!gone("a").is_empty());
-        let context = Context {
-            node_name: "node".into(),
-            zone: None,
-            node_ip: None,
-            node_addresses: [].into(),
-            local: None,
-            masquerade_all: false,
-            masquerade_mark: 1,
-        };
-        assert!(!Delta { context: Some(Arc::new(context)), ..Delta::default() }.is_empty());
+        assert!(!Delta { context: Some(context(1)), ..Delta::default() }.is_empty());
     }
 }

@@ -62,6 +62,11 @@ impl Entry {
     pub fn is_same_flow(&self, other: &Self) -> bool {
         Self { status: other.status, ..*self } == *other
     }
+
+    /// True if a packet of the reply direction was seen.
+    pub fn is_answered(&self) -> bool {
+        self.status.contains(Status::SEEN_REPLY)
+    }
 }
 
 // === impl Status ===

@@ -33,7 +33,7 @@ impl Filter {
             && entry.original.family() == self.family
             && self.destination.is_none_or(|destination| destination == entry.original.destination)
             && self.port.is_none_or(|port| port == entry.original.destination_port)
-            && !(self.unanswered && entry.status.contains(Status::SEEN_REPLY))
+            && !(self.unanswered && entry.is_answered())
     }
 
     /// Writes the attributes of a request by which the kernel filters. Flags select the parts of the tuple to compare; a

@@ -163,11 +163,7 @@ impl Socket {
                 let acknowledge = if n + 1 == some.len() { flag::ACK } else { 0 };
                 // Without the flag that creates entries, only an existing one is changed.
                 requests.add(wire::kind(msg::NEW), acknowledge, |writer| {
-                    nfnetlink::header(writer, entry.reply.family().number());
-                    entry.reply.encode(writer, wire::TUPLE_REPLY, entry.protocol);
-                    if entry.zone != 0 {
-                        writer.attribute(wire::ZONE, &entry.zone.to_be_bytes());
-                    }
+                    encode_reference(writer, entry);
                     writer.be_u32(wire::TIMEOUT, *seconds);
                 });
             }
@@ -256,15 +252,20 @@ impl Deletion {
 /// The message must have a tuple, or the kernel would flush the table; and it must not have a filter, or newer kernels would
 /// delete all matching entries.
 fn encode_deletion(writer: &mut Writer, entry: &Entry) {
+    encode_reference(writer, entry);
+    writer.be_u32(wire::ID, entry.id);
+}
+
+/// Writes the header of a request and the attributes by which the kernel looks one entry up.
+fn encode_reference(writer: &mut Writer, entry: &Entry) {
     nfnetlink::header(writer, entry.reply.family().number());
     entry.reply.encode(writer, wire::TUPLE_REPLY, entry.protocol);
     if entry.zone != 0 {
         writer.attribute(wire::ZONE, &entry.zone.to_be_bytes());
     }
-    writer.be_u32(wire::ID, entry.id);
 }
 
-/// An entry that has ended is no error.
+/// The error of a refused request; none if the entry has ended.
 fn unless_missing(refusal: MessageError) -> Result<(), Error> {
     let error = io::Error::from(refusal);
     if ErrorClass::of(&error) == ErrorClass::Missing { Ok(()) } else { Err(error.into()) }

@@ -146,7 +146,7 @@ impl Cleaner {
         let result = self.pass(family, rules, |pass| pass.run_unanswered(&flows));
         self.reports.done(family);
         if let Err(error) = result {
-            tracing::debug!(%family, %error, "Checking conntrack entries without an answer failed");
+            tracing::debug!(%family, %error, "Checking unanswered UDP flows failed, leaving them to the second check");
         }
     }
 
@@ -214,7 +214,7 @@ impl CleanerPass<'_> {
 
     /// Deletes those of these stale flows whose clients have sent again without an answer.
     fn run_unanswered(&mut self, flows: &[UnansweredFlow]) -> Result<(), PassError> {
-        let one_way = self.unanswered.look(flows, self.table, Instant::now())?;
+        let one_way = self.unanswered.look(flows, self.table)?;
         if one_way.is_empty() {
             return Ok(());
         }
@@ -245,9 +245,8 @@ impl CleanerPass<'_> {
         if protocol == Protocol::Udp {
             match self.unanswered.watch(&unanswered, self.table, Instant::now()) {
                 Ok(idle) => self.remove_unanswered(&idle)?,
-                // The second check does without.
                 Err(error) => {
-                    tracing::debug!(family = %self.family, %error, "Watching UDP flows without an answer failed")
+                    tracing::debug!(family = %self.family, %error, "Watching unanswered UDP flows failed, leaving them to the second check")
                 }
             }
         }

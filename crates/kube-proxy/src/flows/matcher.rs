@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ferry_api::object::{Family, Protocol};
-use ferry_kernel::conntrack::{Entry, Filter, Status};
+use ferry_kernel::conntrack::{Entry, Filter};
 use ferry_model::state::{Endpoint, FrontendAddr, NodePortAddresses, Pool};
 use ferry_model::{Flow, ReplyOwner, RightFlows};
 
@@ -36,12 +36,12 @@ pub(super) struct Matcher {
     local: HashSet<IpAddr>,
 }
 
-/// Whether stale flows that an answer may be on its way for are left for the next check.
+/// Policy for stale flows whose answer may be in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// those of frontends whose first check this is
+    /// the first check of a frontend leaves them for its second one
     FirstCheck,
-    /// none
+    /// they are deleted
     None,
 }
 
@@ -66,12 +66,12 @@ enum Right {
     },
 }
 
-/// Whether an entry is as the rules want it. Of two rules that apply, the smaller result counts.
+/// Result of comparing an entry with the rules. Of two rules that apply, the smaller result counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
     /// the rules lead there
     Right,
-    /// the rules lead elsewhere, but an answer may be on its way
+    /// the rules lead elsewhere, but an answer may be in transit
     Unanswered,
     /// the rules lead elsewhere
     Stale,
@@ -190,7 +190,7 @@ impl Matcher {
             protocol: self.protocol,
             destination: entry.original.to(),
             answers_from: entry.reply.from(),
-            answered: entry.status.contains(Status::SEEN_REPLY),
+            answered: entry.is_answered(),
         }
     }
 }

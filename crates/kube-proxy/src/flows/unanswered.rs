@@ -1,15 +1,15 @@
-//! Stale UDP flows without an answer, until it shows whether their clients still wait for one.
+//! Stale UDP flows without an answer: finds those whose clients don't wait for one.
 //!
 //! A client that sends a request just before its endpoint is removed gets the answer only through the conntrack entry; a client
 //! that is never answered, such as one that sends metrics, has to lose the entry to reach another endpoint. An entry records
-//! neither its age nor its packets. But each packet sets its timeout anew: an entry without one for a second shows it at once,
-//! and the others' timeouts are shortened, so that the client's next packet shows a few milliseconds later. A client that sends
-//! again without an answer does not wait for one.
+//! neither its age nor its packets, but each packet resets its timeout. So the remaining time of an entry shows if no packet came
+//! for a second. The timeouts of the other entries are shortened: the client's next packet resets them, which a look a few
+//! milliseconds later finds. A client that sends again without an answer does not wait for one.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-use ferry_kernel::conntrack::{Entry, Error, Status};
+use ferry_kernel::conntrack::{Entry, Error};
 
 use super::table::ConntrackTable;
 
@@ -19,11 +19,11 @@ pub(super) const WATCHED: usize = 128;
 const IDLE: u32 = 1;
 /// Timeouts are shortened by this, in seconds: more than the error of reading them.
 const SHORTER: u32 = 2;
-/// The first look at a flow after its timeout was shortened; each further one comes after twice the time,
+/// Delay of the first look after a timeout was shortened. Each further look comes after twice the time.
 const FIRST: Duration = Duration::from_millis(5);
-/// so that the last one precedes the second check of its frontend, which waits for no answer.
+/// Number of looks. The last one precedes the second check of the frontend, which waits for no answer.
 const LOOKS: u32 = 5;
-/// So long after its timeout was shortened, the remaining time of a flow without a packet tells again how long that is ago.
+/// For this long a shortened timeout would be mistaken for that of an idle flow.
 const SHORTENED: Duration = Duration::from_secs((IDLE + SHORTER) as u64);
 
 /// The watched flows of one family.
@@ -43,8 +43,6 @@ pub(super) struct UnansweredFlow {
     shortened: Instant,
     /// number of looks so far
     looks: u32,
-    /// time of the next one; `None` after the last
-    due: Option<Instant>,
 }
 
 /// Why flows can't be watched.
@@ -61,12 +59,12 @@ pub(super) enum WatchError {
 impl Unanswered {
     /// Time of the next look.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.flows.iter().filter_map(|flow| flow.due).min()
+        self.flows.iter().filter_map(UnansweredFlow::due).min()
     }
 
     /// Takes the flows whose look is due.
     pub(super) fn take(&mut self, now: Instant) -> Vec<UnansweredFlow> {
-        self.flows.extract_if(.., |flow| flow.due.is_some_and(|due| due <= now)).collect()
+        self.flows.extract_if(.., |flow| flow.due().is_some_and(|due| due <= now)).collect()
     }
 
     /// Begins to watch these flows, except those beyond [`WATCHED`]. Returns those that wait for no answer.
@@ -76,7 +74,7 @@ impl Unanswered {
         table: &mut dyn ConntrackTable,
         now: Instant,
     ) -> Result<Vec<Entry>, WatchError> {
-        self.flows.retain(|flow| flow.due.is_some() || now < flow.shortened + SHORTENED);
+        self.flows.retain(|flow| flow.due().is_some() || now < flow.shortened + SHORTENED);
         let is_new = |entry: &&Entry| !self.flows.iter().any(|flow| flow.entry.is_same_flow(entry));
         let room = WATCHED.saturating_sub(self.flows.len());
         let new: Vec<Entry> = found.iter().filter(is_new).take(room).copied().collect();
@@ -86,16 +84,17 @@ impl Unanswered {
         }
         let full = table.unanswered_timeout()?;
         table.timeouts(&new, &mut |entry, seconds| {
-            if is_answered(entry) {
-            } else if seconds + IDLE < full {
+            if entry.is_answered() {
+                return;
+            }
+            if seconds + IDLE < full {
                 idle.push(*entry);
             } else if let Some(given) = seconds.checked_sub(SHORTER).filter(|given| *given > 0) {
                 shortened.push((*entry, given));
             }
         })?;
         table.set_timeouts(&shortened)?;
-        let watched =
-            |(entry, given)| UnansweredFlow { entry, given, shortened: now, looks: 0, due: Some(now + FIRST) };
+        let watched = |(entry, given)| UnansweredFlow { entry, given, shortened: now, looks: 0 };
         self.flows.extend(shortened.into_iter().map(watched));
         Ok(idle)
     }
@@ -107,31 +106,32 @@ impl Unanswered {
         &mut self,
         flows: &[UnansweredFlow],
         table: &mut dyn ConntrackTable,
-        now: Instant,
     ) -> Result<Vec<Entry>, WatchError> {
-        let mut one_way = Vec::new();
+        let (mut one_way, mut waiting) = (Vec::new(), Vec::new());
         let entries: Vec<Entry> = flows.iter().map(|flow| flow.entry).collect();
-        let mut left = Vec::new();
         let looked = table.timeouts(&entries, &mut |entry, seconds| {
-            let Some(flow) = flows.iter().find(|flow| flow.entry.is_same_flow(entry)) else { return };
-            let looks = flow.looks + 1;
-            if is_answered(entry) {
-            } else if seconds > flow.given {
+            let flow = flows.iter().find(|flow| flow.entry.is_same_flow(entry));
+            let Some(flow) = flow.filter(|_| !entry.is_answered()) else { return };
+            if seconds > flow.given {
                 one_way.push(*entry);
             } else {
-                let due = (looks < LOOKS).then(|| now + FIRST * (1 << looks));
-                left.push(UnansweredFlow { looks, due, ..*flow });
+                waiting.push(UnansweredFlow { looks: flow.looks + 1, ..*flow });
             }
         });
-        if looked.is_err() {
-            left = flows.iter().map(|flow| UnansweredFlow { due: None, ..*flow }).collect();
+        match looked {
+            Ok(()) => self.flows.append(&mut waiting),
+            Err(_) => self.flows.extend(flows.iter().map(|flow| UnansweredFlow { looks: LOOKS, ..*flow })),
         }
-        self.flows.append(&mut left);
         looked?;
         Ok(one_way)
     }
 }
 
-fn is_answered(entry: &Entry) -> bool {
-    entry.status.contains(Status::SEEN_REPLY)
+// === impl UnansweredFlow ===
+
+impl UnansweredFlow {
+    /// Time of the next look; `None` after the last.
+    fn due(&self) -> Option<Instant> {
+        (self.looks < LOOKS).then(|| self.shortened + FIRST * ((2 << self.looks) - 1))
+    }
 }

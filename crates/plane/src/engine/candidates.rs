@@ -49,7 +49,7 @@ impl<K: Hash + Eq + Clone> DriftCandidates<K> {
     /// Notes foreign changes, and plans their comparison.
     pub(super) fn touched(&mut self, drift: Drift<K>, now: Instant) {
         if let Some(extent) = drift.by_proxies {
-            self.wait_on(CONFIRM, now);
+            self.postpone(CONFIRM, now);
             self.suspect(extent, CONFIRM, now);
         }
         if let Some(extent) = drift.by_others {
@@ -57,15 +57,15 @@ impl<K: Hash + Eq + Clone> DriftCandidates<K> {
             self.disturbed = Some(now);
             let pause = if is_calm { self.first_pause } else { SETTLE };
             if !self.first_pause.is_zero() {
-                self.wait_on(pause, now);
+                self.postpone(pause, now);
             }
             self.suspect(extent, pause, now);
         }
     }
 
-    /// What waits for its comparison, or has been due since the last pass at most, waits on: one writer's changes come in pieces,
-    /// and are compared together. Rules of one chain that are repaired in pieces would get another order.
-    fn wait_on(&mut self, pause: Duration, now: Instant) {
+    /// Postpones the candidates that still wait, and those that became due less than the mode's pause ago: one writer's changes
+    /// come in pieces, and are compared together. Rules of one chain that are repaired in pieces would get another order.
+    fn postpone(&mut self, pause: Duration, now: Instant) {
         let first_pause = self.first_pause;
         let waiting = self.keys.values_mut().chain(&mut self.all).filter(|suspicion| suspicion.due + first_pause > now);
         waiting.for_each(|suspicion| suspicion.again(pause, now));

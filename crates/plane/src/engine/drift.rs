@@ -14,7 +14,7 @@ use crate::{CommitError, Compile, Extent, Kernel, Object, Outcome, UnitId};
 /// The scale of a repair, and so of a contest with another writer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Scale {
-    /// single objects; they are these units'
+    /// single objects, of these units
     Keys(Extent<UnitId>),
     /// everything: the repaired objects don't identify the cause of repeated full repairs
     Everything,
@@ -23,7 +23,7 @@ pub(super) enum Scale {
 /// The operations that repair some objects.
 struct Repair<C: Compile> {
     batch: BatchOf<C>,
-    /// the units that want these objects; all, if the base does, or nobody
+    /// the units that want these objects; all units, if one of the objects is the base's, shared, or no unit's
     units: Extent<UnitId>,
 }
 
@@ -189,10 +189,10 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         let is_left = |key: &KeyOf<C>| !keys.contains(key) && self.is_left_alone(key, now);
         let left = self::keys(&batch).filter(is_left).collect();
         leave_out(&mut batch, &left);
-        // What is deleted nobody wants, the base serves all, and of a shared object only one owner is known.
-        let shared = batch.create.iter().chain(&batch.replace).any(|object| object.shared().is_some());
-        let is_theirs = batch.delete.is_empty() && !shared && !owners.contains(&UnitId::Base);
-        let units = if is_theirs { Extent::Keys(owners.into_iter().collect()) } else { Extent::All };
+        // A deleted object has no owner, the base serves all units, and of a shared object only the first owner is known.
+        let is_shared = batch.create.iter().chain(&batch.replace).any(|object| object.shared().is_some());
+        let owners_known = batch.delete.is_empty() && !is_shared && !owners.contains(&UnitId::Base);
+        let units = if owners_known { Extent::Keys(owners.into_iter().collect()) } else { Extent::All };
         Ok(Repair { batch, units })
     }
 

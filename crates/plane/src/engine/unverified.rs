@@ -21,7 +21,8 @@ pub(super) struct Unverified<K> {
     all: bool,
     /// units of which the kernel refused to take back even the acknowledged state: some attempted state may be in force
     strays: BTreeSet<UnitId>,
-    /// units that wait since a start, whose objects of an earlier run were found and may refer to any others of it
+    /// waiting units without acknowledged state whose objects were found: an earlier run's, or of a base, an earlier attempt's. They
+    /// may refer to any others of it
     found: BTreeSet<UnitId>,
 }
 

@@ -231,7 +231,7 @@ fn a_watched_flow_is_not_idle_at_the_next_change() {
     table.timeouts.insert(2, FULL - 4);
     while let Some(next) = watched.next() {
         let flows = watched.take(next);
-        assert!(watched.look(&flows, &mut table, next).unwrap().is_empty());
+        assert!(watched.look(&flows, &mut table).unwrap().is_empty());
     }
     sync(&mut observer, &[1, 3], &[1]);
     assert_eq!(check(&mut table, &mut watched), 0);
@@ -255,7 +255,7 @@ fn flows_that_cannot_be_watched_are_left_to_the_second_check() {
     assert_eq!((deleted, table.left().len()), (1, 0));
 }
 
-/// What is left goes with the second check, whatever the client does.
+/// The second check deletes the rest, whatever the client does.
 #[test]
 fn flows_are_watched_for_a_while_and_not_all_at_once() {
     let reports = Arc::new(FlowReports::default());
@@ -272,7 +272,7 @@ fn flows_are_watched_for_a_while_and_not_all_at_once() {
         assert!(watched.take(last).is_empty(), "not before its time");
         let flows = watched.take(next);
         assert_eq!(flows.len(), WATCHED);
-        assert!(watched.look(&flows, &mut table, next).unwrap().is_empty());
+        assert!(watched.look(&flows, &mut table).unwrap().is_empty());
         (looks, last) = (looks + 1, next);
     }
     assert!(looks == 5 && last < begin + Duration::from_millis(250), "{looks} {:?}", last - begin);

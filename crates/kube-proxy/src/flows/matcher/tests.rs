@@ -1,4 +1,4 @@
-use ferry_kernel::conntrack::Tuple;
+use ferry_kernel::conntrack::{Status, Tuple};
 use ferry_model::FlowRule;
 
 use super::super::queue::{AGAIN, Queue, SyncRules};
