@@ -67,7 +67,8 @@ impl Unanswered {
         self.flows.extract_if(.., |flow| flow.due().is_some_and(|due| due <= now)).collect()
     }
 
-    /// Begins to watch these flows, except those beyond [`WATCHED`]. Returns those that wait for no answer.
+    /// Begins to watch these flows, except those beyond [`WATCHED`]. Returns those that wait for no answer. After an error some
+    /// timeouts may be shortened: it remembers these flows without looking at them.
     pub(super) fn watch(
         &mut self,
         found: &[Entry],
@@ -87,15 +88,17 @@ impl Unanswered {
             if entry.is_answered() {
                 return;
             }
-            if seconds + IDLE < full {
+            if seconds.saturating_add(IDLE) < full {
                 idle.push(*entry);
             } else if let Some(given) = seconds.checked_sub(SHORTER).filter(|given| *given > 0) {
                 shortened.push((*entry, given));
             }
         })?;
-        table.set_timeouts(&shortened)?;
-        let watched = |(entry, given)| UnansweredFlow { entry, given, shortened: now, looks: 0 };
+        let set = table.set_timeouts(&shortened);
+        let looks = if set.is_ok() { 0 } else { LOOKS };
+        let watched = |(entry, given)| UnansweredFlow { entry, given, shortened: now, looks };
         self.flows.extend(shortened.into_iter().map(watched));
+        set?;
         Ok(idle)
     }
 

@@ -24,6 +24,8 @@ struct Fake<'a> {
     /// by source port; the full timeout, unless set
     timeouts: HashMap<u16, u32>,
     unwatchable: bool,
+    /// timeouts are set, but an error is returned
+    half_set: bool,
     after_dump: Option<Box<dyn FnMut() + 'a>>,
     after_deletion: Option<Box<dyn FnOnce() + 'a>>,
     dumps: usize,
@@ -76,7 +78,7 @@ impl ConntrackTable for Fake<'_> {
 
     fn set_timeouts(&mut self, entries: &[(Entry, u32)]) -> Result<(), Error> {
         self.timeouts.extend(entries.iter().map(|(entry, seconds)| (entry.original.source_port, *seconds)));
-        Ok(())
+        if self.half_set { Err(io::Error::from_raw_os_error(1).into()) } else { Ok(()) }
     }
 }
 
@@ -238,6 +240,16 @@ fn a_watched_flow_is_not_idle_at_the_next_change() {
     assert_eq!(watched.watch(&[unanswered(2, 2)], &mut table, begin).unwrap(), []);
     let later = Instant::now() + Duration::from_secs(3);
     assert_eq!(watched.watch(&[unanswered(2, 2)], &mut table, later).unwrap(), [unanswered(2, 2)], "no packet for 3 s");
+}
+
+#[test]
+fn a_flow_whose_timeout_may_be_shortened_is_not_idle() {
+    let mut table = Fake { entries: vec![unanswered(2, 2)], half_set: true, ..Fake::default() };
+    let (mut watched, begin) = (Unanswered::default(), Instant::now());
+    assert!(watched.watch(&table.entries.clone(), &mut table, begin).is_err());
+    assert_eq!((table.timeouts[&2], watched.next()), (FULL - 3, None));
+    table.half_set = false;
+    assert_eq!(watched.watch(&table.entries.clone(), &mut table, begin + Duration::from_millis(100)).unwrap(), []);
 }
 
 #[test]
