@@ -2,7 +2,7 @@
 #![no_main]
 
 use ferry_kernel::netlink::{Messages, decode_reply};
-use ferry_kernel::{link, nft};
+use ferry_kernel::{dummy, link, nft};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|datagram: &[u8]| {
@@ -16,11 +16,17 @@ fuzz_target!(|datagram: &[u8]| {
 fn decode(payload: &[u8]) {
     let _ = nft::decode_table(payload);
     let _ = nft::decode_chain(payload);
+    let _ = nft::decode_base_chain(payload);
     let _ = nft::decode_set(payload);
     let _ = nft::decode_rule(payload);
     let _ = nft::decode_expression(payload);
     let _ = nft::decode_elements(payload, &mut |element| assert!(element.key.len() <= nft::Octets::MAX));
     let _ = nft::decode_generation(payload);
     let _ = nft::userdata::table_comment(payload);
-    let _ = link::decode_address(payload);
+    let _ = dummy::decode_device(payload);
+    let (address, detailed) = (link::decode_address(payload), dummy::decode_address(payload));
+    if let Ok(Some(detailed)) = detailed {
+        let address = address.ok().flatten().expect("both decode the same attributes");
+        assert_eq!((address.index, address.address), (detailed.device, detailed.network.addr()));
+    }
 }

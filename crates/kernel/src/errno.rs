@@ -19,7 +19,7 @@ pub enum ErrorClass {
     Short,
     /// the object is in use: `EBUSY`
     InUse,
-    /// no such object: `ENOENT`
+    /// no such object: `ENOENT`, `ESRCH`
     Missing,
     /// the object exists: `EEXIST`
     Exists,
@@ -66,7 +66,7 @@ impl ErrorClass {
             libc::EINTR | libc::EAGAIN | libc::ERESTART => Self::Transient,
             libc::ENOMEM | libc::ENOBUFS | libc::EMSGSIZE => Self::Short,
             libc::EBUSY => Self::InUse,
-            libc::ENOENT => Self::Missing,
+            libc::ENOENT | libc::ESRCH => Self::Missing,
             libc::EEXIST => Self::Exists,
             _ => Self::Other,
         }
@@ -84,6 +84,14 @@ impl ErrorClass {
             io::ErrorKind::AlreadyExists => Self::Exists,
             _ => Self::Other,
         }
+    }
+}
+
+/// The error number, also that of an inner [`MessageError`], whose text hides it from [`io::Error::raw_os_error`].
+pub fn number(error: &io::Error) -> Option<i32> {
+    match inner::<MessageError>(error) {
+        Some(refusal) => refusal.error.raw_os_error(),
+        None => error.raw_os_error(),
     }
 }
 
@@ -105,7 +113,7 @@ mod tests {
             (Transient, &[libc::EINTR, libc::EAGAIN, libc::ERESTART]),
             (Short, &[libc::ENOMEM, libc::ENOBUFS, libc::EMSGSIZE]),
             (InUse, &[libc::EBUSY]),
-            (Missing, &[libc::ENOENT]),
+            (Missing, &[libc::ENOENT, libc::ESRCH]),
             (Exists, &[libc::EEXIST]),
             (Other, &[libc::ERANGE, libc::ELOOP, libc::EMLINK, libc::ENODEV, 0, -1]),
         ] {
@@ -124,8 +132,8 @@ mod tests {
         for (number, class) in [(libc::ENOBUFS, ErrorClass::Short), (libc::ENOENT, ErrorClass::Missing)] {
             for text in [None, Some("of the kernel".to_owned())] {
                 let error = io::Error::from_raw_os_error(number);
-                let refusal = MessageError { sequence: 1, offset: None, error, text };
-                assert_eq!(ErrorClass::of(&refusal.into()), class);
+                let error = io::Error::from(MessageError { sequence: 1, offset: None, error, text });
+                assert_eq!((ErrorClass::of(&error), super::number(&error)), (class, Some(number)));
             }
         }
     }

@@ -1,11 +1,16 @@
-//! Kernel interfaces: netlink, nf_tables, iptables, connection tracking, addresses, network namespaces, sysctls. Independent of
-//! Kubernetes and of the program above.
+//! Kernel interfaces: netlink, nf_tables, iptables, ipset, IPVS, connection tracking, addresses, network namespaces, sysctls,
+//! modules.
+//! Independent of Kubernetes and of the program above.
 //!
 //! - [`netlink`] has messages, sockets, sessions and notifications for all netlink protocols. Those are [`nft`] (nf_tables: typed
 //!   objects, transactions, notifications), [`conntrack`] (dumps and deletions of entries), [`nfacct`] (counters of `iptables`
-//!   rules) and [`link`] (interfaces and addresses).
+//!   rules), [`ipset`] (lists and deletions of sets), [`ipvs`] (virtual servers and destinations, in batches), [`link`] (interfaces
+//!   and addresses) and [`dummy`] (the device of kind dummy that holds service addresses: its addresses in batches, and
+//!   notifications of its changes).
 //! - [`iptables`] runs the tools as child processes, prints and parses rules, and takes the xtables lock.
-//! - [`sysctl`], [`netns`], [`capability`] and [`memory`] (heap, OOM score) are about this process and its machine.
+//! - [`forward`] reads what any table's chains in the hook `forward` do with packets of connections.
+//! - [`sysctl`], [`module`] (whether a kernel module is loaded, loadable or absent), [`netns`], [`capability`] and [`memory`]
+//!   (heap, OOM score) are about this process and its machine.
 //! - [`errno`] classifies errors by the caller's next step; [`text`] escapes untrusted text for logs.
 //!
 //! Read first: `netlink/session.rs`, then `nft/mod.rs` and `nft/batch.rs`.
@@ -15,10 +20,15 @@
 
 pub mod capability;
 pub mod conntrack;
+pub mod dummy;
 pub mod errno;
+pub mod forward;
+pub mod ipset;
 pub mod iptables;
+pub mod ipvs;
 pub mod link;
 pub mod memory;
+pub mod module;
 pub mod netlink;
 pub mod netns;
 pub mod nfacct;

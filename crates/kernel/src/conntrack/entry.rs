@@ -127,7 +127,7 @@ impl Parts {
             match attribute.kind {
                 wire::tuple::IP => parts.read_addresses(attribute.nested())?,
                 wire::tuple::PROTO => parts.read_ports(attribute.nested())?,
-                wire::tuple::ZONE => parts.zone = Some(be_u16(attribute.value)?),
+                wire::tuple::ZONE => parts.zone = Some(attribute.be_u16()?),
                 _ => {} // attributes of later kernels
             }
         }
@@ -154,8 +154,8 @@ impl Parts {
         while let Some(attribute) = attributes.next_attribute()? {
             match attribute.kind {
                 wire::tuple::PROTOCOL => self.protocol = Some(octets::<1>(attribute.value)?[0]),
-                wire::tuple::SOURCE_PORT => self.source_port = Some(be_u16(attribute.value)?),
-                wire::tuple::DESTINATION_PORT => self.destination_port = Some(be_u16(attribute.value)?),
+                wire::tuple::SOURCE_PORT => self.source_port = Some(attribute.be_u16()?),
+                wire::tuple::DESTINATION_PORT => self.destination_port = Some(attribute.be_u16()?),
                 _ => {} // attributes of protocols without ports, such as ICMP ids
             }
         }
@@ -197,7 +197,7 @@ pub(super) fn decode_with_timeout(payload: &[u8]) -> Result<Option<(Entry, u32)>
             wire::STATUS => status = Status(attribute.be_u32()?),
             wire::TIMEOUT => timeout = attribute.be_u32()?,
             wire::ID => id = Some(attribute.be_u32()?),
-            wire::ZONE => zone = Some(be_u16(attribute.value)?),
+            wire::ZONE => zone = Some(attribute.be_u16()?),
             _ => {} // counters, marks: not used
         }
     }
@@ -219,8 +219,4 @@ pub(super) fn address(writer: &mut Writer, address: IpAddr, kinds: [u16; 2]) {
 
 fn octets<const N: usize>(value: &[u8]) -> Result<[u8; N], Malformed> {
     value.try_into().map_err(|_| Malformed("size of a tuple attribute"))
-}
-
-fn be_u16(value: &[u8]) -> Result<u16, Malformed> {
-    octets(value).map(u16::from_be_bytes)
 }

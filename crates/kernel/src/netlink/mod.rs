@@ -5,12 +5,16 @@
 //! [`Notifications`] for multicast messages; both work over any [`Transport`].
 
 mod error;
+pub(crate) mod generic;
 pub(crate) mod nfnetlink;
 mod notifications;
 mod reader;
+#[cfg(test)]
+pub(crate) mod scripted;
 mod session;
 mod socket;
 mod transport;
+mod wait;
 mod writer;
 
 #[cfg(test)]
@@ -22,6 +26,7 @@ pub use reader::{Attribute, Attributes, Malformed, Message, Messages};
 pub use session::{Answer, End, Interrupted, Objects, Requests, Session, Unanswered};
 pub use socket::Socket;
 pub use transport::Transport;
+pub use wait::wait_readable;
 pub use writer::{MessageMark, NestMark, Writer};
 
 /// Bytes of a message header.
@@ -37,6 +42,10 @@ pub mod flag {
     pub const DUMP_INTR: u16 = 0x10;
     /// list all objects instead of one
     pub const DUMP: u16 = 0x300;
+    /// replace the object if it exists
+    pub const REPLACE: u16 = 0x100;
+    /// fail if the object exists; for some protocols also: fail if the one to delete does not
+    pub const EXCL: u16 = 0x200;
     /// create the object if it does not exist
     pub const CREATE: u16 = 0x400;
     /// add the object after the existing ones

@@ -115,6 +115,14 @@ impl<'a> Attribute<'a> {
     ///
     /// # Errors
     /// [`Malformed`] if the value has another size.
+    pub fn be_u16(&self) -> Result<u16, Malformed> {
+        self.value.try_into().map(u16::from_be_bytes).map_err(|_| Malformed("size of a 16-bit attribute"))
+    }
+
+    /// The value as a number in network byte order.
+    ///
+    /// # Errors
+    /// [`Malformed`] if the value has another size.
     pub fn be_u32(&self) -> Result<u32, Malformed> {
         self.value.try_into().map(u32::from_be_bytes).map_err(|_| Malformed("size of a 32-bit attribute"))
     }
@@ -133,6 +141,14 @@ impl<'a> Attribute<'a> {
     /// [`Malformed`] if the value has another size.
     pub fn native_u32(&self) -> Result<u32, Malformed> {
         self.value.try_into().map(u32::from_ne_bytes).map_err(|_| Malformed("size of a 32-bit attribute"))
+    }
+
+    /// The value as a number in host byte order.
+    ///
+    /// # Errors
+    /// [`Malformed`] if the value has another size.
+    pub fn native_u16(&self) -> Result<u16, Malformed> {
+        self.value.try_into().map(u16::from_ne_bytes).map_err(|_| Malformed("size of a 16-bit attribute"))
     }
 
     /// Iterates over the attributes nested in the value.

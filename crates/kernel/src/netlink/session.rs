@@ -20,12 +20,9 @@ mod tests;
 /// | [`exchange`](Self::exchange) | many messages in one datagram | bulk reads and writes, each message refused on its own |
 /// | [`transact`](Self::transact) | one datagram with the caller's sequence numbers | an nf_tables transaction |
 ///
-/// **Generic netlink** (IPVS, for example) needs nothing more: open `NETLINK_GENERIC`; look up a family by its name at the
-/// controller (message type `GENL_ID_CTRL`, 16) with [`request`](Self::request): its number is `CTRL_ATTR_FAMILY_ID` of the
-/// single object in the answer, and is the message type, `kind`, of all further messages. `fill` writes the protocol header
-/// first ([`Writer::raw`]), four bytes `[command, version, 0, 0]`; every object's payload begins with it. A command is a
-/// [`request`](Self::request), a list a [`dump`](Self::dump), many commands at once an
-/// [`exchange`](Self::exchange); [`ErrorClass`](crate::errno::ErrorClass) classifies refusals.
+/// **Generic netlink** (IPVS, for example) uses the same methods, over `NETLINK_GENERIC`: `netlink/generic.rs` resolves a family's
+/// number, which is the type of its messages, and writes their header. [`ErrorClass`](crate::errno::ErrorClass) classifies
+/// refusals.
 #[derive(Debug)]
 pub struct Session<T = Socket> {
     transport: T,
@@ -117,12 +114,26 @@ impl Session {
     pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<()> {
         self.transport.set_receive_buffer(bytes)
     }
+
+    /// Lets the kernel check the headers and attributes of requests to read, and filter lists by them, in the protocols that
+    /// can (`NETLINK_GET_STRICT_CHK`).
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT` before Linux 4.20.
+    pub fn set_strict(&self) -> io::Result<()> {
+        self.transport.set_strict()
+    }
 }
 
 impl<T: Transport> Session<T> {
     /// Creates a session over this transport.
     pub fn new(transport: T) -> Self {
         Self { transport, sequence: 0, datagram: Vec::new(), aborted: false }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn transport(&self) -> &T {
+        &self.transport
     }
 
     /// Creates an empty datagram for [`Self::exchange`].
@@ -287,6 +298,17 @@ impl Requests {
         fill(&mut self.writer);
         self.writer.end_message(mark);
         self.count = self.count.wrapping_add(1);
+    }
+
+    /// Position among these messages of the one with this sequence number, such as that of a refusal.
+    pub fn position(&self, sequence: u32) -> Option<usize> {
+        let position = sequence.wrapping_sub(self.first);
+        usize::try_from(position).ok().filter(|_| position < self.count)
+    }
+
+    /// Bytes of all messages.
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.writer.len()
     }
 
     /// `None` if there is no message.

@@ -54,6 +54,14 @@ impl Socket {
         self.set_buffer(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, bytes)
     }
 
+    /// Enables `NETLINK_GET_STRICT_CHK`.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn set_strict(&self) -> io::Result<()> {
+        self.inner.set_netlink_get_strict_chk(true)
+    }
+
     /// Subscribes to a multicast group.
     ///
     /// # Errors

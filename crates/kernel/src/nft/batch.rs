@@ -3,10 +3,8 @@
 use std::io;
 use std::ops::Range;
 
-use ferry_family::Family;
-
 use super::wire::{self, msg};
-use super::{Chain, ElementData, Expr, Set, encode, userdata};
+use super::{Chain, ElementData, Expr, Set, TableFamily, encode, userdata};
 use crate::errno::ErrorClass;
 use crate::netlink::{MessageError, MessageMark, NestMark, Writer, flag};
 
@@ -21,7 +19,7 @@ const GENERATION_AT: usize = 16 + 4 + 4;
 #[derive(Clone, Debug)]
 pub struct Batch {
     writer: Writer,
-    family: Family,
+    family: TableFamily,
     table: String,
     /// start offset of each message; a message's sequence number is its index here plus one
     starts: Vec<usize>,
@@ -91,12 +89,12 @@ pub struct BatchError {
 
 impl Batch {
     /// Creates an empty transaction on one table.
-    pub fn new(family: Family, table: &str) -> Self {
+    pub fn new(family: impl Into<TableFamily>, table: &str) -> Self {
         let mut writer = Writer::new();
         let begin = wire::begin_batch(&mut writer, wire::BATCH_BEGIN, 1);
         writer.be_u32(wire::BATCH_GENERATION, 0); // 0: any generation
         writer.end_message(begin);
-        Self { writer, family, table: table.to_owned(), starts: vec![0], open: None, sets: 0 }
+        Self { writer, family: family.into(), table: table.to_owned(), starts: vec![0], open: None, sets: 0 }
     }
 
     /// Makes the commit conditional on this generation: the kernel refuses the batch with `ERESTART` at
@@ -158,6 +156,29 @@ impl Batch {
             let list = w.nest(wire::rule::EXPRESSIONS);
             exprs.iter().for_each(|expr| encode::expression(w, expr));
             w.end_nest(list);
+        });
+    }
+
+    /// Adds a rule with a comment to a chain: before the rule of this handle, or at the end.
+    pub fn add_commented_rule(&mut self, chain: &str, exprs: &[Expr], comment: &str, before: Option<u64>) {
+        let append = if before.is_none() { flag::APPEND } else { 0 };
+        self.object(msg::NEW_RULE, flag::CREATE | append, |w| {
+            w.text(wire::rule::CHAIN, chain);
+            let list = w.nest(wire::rule::EXPRESSIONS);
+            exprs.iter().for_each(|expr| encode::expression(w, expr));
+            w.end_nest(list);
+            if let Some(handle) = before {
+                w.be_u64(wire::rule::POSITION, handle);
+            }
+            w.attribute(wire::rule::USERDATA, &userdata::rule(comment));
+        });
+    }
+
+    /// Deletes the rule of this handle from a chain. A missing one is refused (`ENOENT`).
+    pub fn delete_rule(&mut self, chain: &str, handle: u64) {
+        self.object(msg::DEL_RULE, 0, |w| {
+            w.text(wire::rule::CHAIN, chain);
+            w.be_u64(wire::rule::HANDLE, handle);
         });
     }
 

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::wire::{self, chain, element, rule, set, table};
-use super::{BaseHook, Chain, ChainKind, Element, Expr, Hook, Octets, OwnedData, Rule, Set};
-use super::{SetData, SetFlags, Table, data_type, expr_decode, userdata};
+use super::{BaseChain, BaseHook, Chain, ChainKind, Element, Expr, Hook, Octets, OwnedData, Rule, Set};
+use super::{SetData, SetFlags, Table, TableFamily, data_type, expr_decode, userdata};
 use crate::netlink::{Attribute, Attributes, Malformed, nfnetlink};
 
+const NF_DROP: u32 = 0;
 const NF_ACCEPT: u32 = 1;
 
 /// Splits a payload into its family number and its attributes.
@@ -66,6 +67,32 @@ pub fn decode_chain(payload: &[u8]) -> Result<Option<(String, Chain)>, Malformed
         (hook, _) => BaseHook { kind: ChainKind::Other, hook: hook.unwrap_or(Hook::Prerouting), priority },
     });
     Ok(Some((table, Chain { name, hook })))
+}
+
+/// Decodes a base chain. `None` for a chain without a hook, one bound to devices, and one of a family other than `ip`, `ip6` and
+/// `inet`.
+///
+/// # Errors
+/// [`Malformed`] if a length is invalid or a name is missing.
+pub fn decode_base_chain(payload: &[u8]) -> Result<Option<BaseChain>, Malformed> {
+    let (family, attributes) = open(payload)?;
+    // Most chains have no hook.
+    let Some(hook) = attributes.find(chain::HOOK)? else { return Ok(None) };
+    let (Some(family), (Some(hook), priority)) = (TableFamily::from_number(family), decode_hook(hook.nested())?) else {
+        return Ok(None);
+    };
+    let (_, mut attributes) = open(payload)?;
+    let (mut table, mut name, mut policy) = (None, None, NF_ACCEPT);
+    while let Some(attribute) = attributes.next_attribute()? {
+        match attribute.kind {
+            chain::TABLE => table = Some(attribute.text().into_owned()),
+            chain::NAME => name = Some(attribute.text().into_owned()),
+            chain::POLICY => policy = attribute.be_u32()?,
+            _ => {} // see `decode_chain`
+        }
+    }
+    let (Some(table), Some(name)) = (table, name) else { return Err(Malformed("chain without a name")) };
+    Ok(Some(BaseChain { family, table, name, hook, priority, drops: policy == NF_DROP }))
 }
 
 fn chain_kind(text: &str) -> ChainKind {

@@ -275,6 +275,7 @@ pub(super) const fn meta_key(key: MetaKey) -> u32 {
     match key {
         MetaKey::Mark => 3,
         MetaKey::IifName => 6,
+        MetaKey::OifName => 7,
         MetaKey::NfProto => 15,
         MetaKey::L4Proto => 16,
     }
@@ -284,6 +285,7 @@ pub(super) const fn meta_key(key: MetaKey) -> u32 {
 pub(super) const fn ct_key(key: CtKey) -> u32 {
     match key {
         CtKey::State => 0,
+        CtKey::Direction => 1,
         CtKey::Status => 2,
         CtKey::ProtoDst => 12,
         CtKey::DstIp => 20,

@@ -43,6 +43,8 @@ pub enum MetaKey {
     Mark,
     /// the name of its input interface, 16 bytes
     IifName,
+    /// the name of its output interface, 16 bytes; empty before the packet is routed
+    OifName,
     /// its transport protocol, one byte
     L4Proto,
     /// its family, `NFPROTO_…`, one byte
@@ -83,6 +85,8 @@ pub enum FibAddress {
 pub enum CtKey {
     /// state bits: invalid 1, established 2, related 4, new 8, untracked 64
     State,
+    /// the direction of the packet, one byte: 0 as the first packet of the connection, 1 the other way
+    Direction,
     /// status bits, `IPS_…`
     Status,
     /// the destination address of a direction, 4 bytes

@@ -117,7 +117,7 @@ fn payload(fields: &Fields<'_>) -> Option<Expr> {
 }
 
 fn meta(fields: &Fields<'_>) -> Option<Expr> {
-    const KEYS: [MetaKey; 4] = [MetaKey::Mark, MetaKey::IifName, MetaKey::L4Proto, MetaKey::NfProto];
+    const KEYS: [MetaKey; 5] = [MetaKey::Mark, MetaKey::IifName, MetaKey::OifName, MetaKey::L4Proto, MetaKey::NfProto];
     let number = fields.number(expr::meta::KEY)?;
     let key = KEYS.into_iter().find(|key| encode::meta_key(*key) == number)?;
     match (fields.register(expr::meta::DREG), fields.register(expr::meta::SREG)) {
@@ -235,7 +235,8 @@ fn fib(fields: &Fields<'_>) -> Option<Expr> {
 }
 
 fn ct(fields: &Fields<'_>) -> Option<Expr> {
-    const KEYS: [CtKey; 5] = [CtKey::State, CtKey::Status, CtKey::DstIp, CtKey::DstIp6, CtKey::ProtoDst];
+    const KEYS: [CtKey; 6] =
+        [CtKey::State, CtKey::Direction, CtKey::Status, CtKey::DstIp, CtKey::DstIp6, CtKey::ProtoDst];
     let number = fields.number(expr::ct::KEY)?;
     let key = KEYS.into_iter().find(|key| encode::ct_key(*key) == number)?;
     let original = match fields.get(expr::ct::DIRECTION) {

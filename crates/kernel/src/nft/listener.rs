@@ -15,10 +15,8 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-
 use super::{Event, Monitor, Notice, Socket};
+use crate::netlink::wait_readable;
 
 /// Collects foreign changes, in whatever form a mode needs them.
 pub trait ForeignChanges: Default {
@@ -265,8 +263,8 @@ impl Arrivals {
 
     #[cfg(test)]
     pub(super) fn is_ready(&self) -> bool {
-        let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout)).unwrap() > 0
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
     }
 
     /// Waits until notifications have arrived.
@@ -274,12 +272,6 @@ impl Arrivals {
     /// # Errors
     /// The system's.
     pub fn wait(&self) -> io::Result<()> {
-        loop {
-            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None) {
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        wait_readable(self.0.as_fd())
     }
 }

@@ -26,14 +26,15 @@ mod tests;
 
 pub use batch::{Batch, BatchError, CommitFailure, CommitStats};
 pub use decode::{
-    decode_chain, decode_elements, decode_expression, decode_generation, decode_rule, decode_set, decode_table,
+    decode_base_chain, decode_chain, decode_elements, decode_expression, decode_generation, decode_rule, decode_set,
+    decode_table,
 };
 pub use element::{Element, ElementData, OwnedData, VerdictRef};
 pub use event::{Changed, Event, Notice, decode_events};
 pub use expr::{CmpOp, CtKey, DynsetOp, Expr, FibAddress, MetaKey, PayloadBase, Reg, Verdict};
 pub use listener::{Accounting, Arrivals, ForeignChanges, Listener, Progress};
 pub use monitor::Monitor;
-pub use object::{BaseHook, Chain, ChainKind, Hook, Rule, Set, SetData, SetFlags, Table};
+pub use object::{BaseChain, BaseHook, Chain, ChainKind, Hook, Rule, Set, SetData, SetFlags, Table, TableFamily};
 pub use octets::Octets;
 pub use socket::Socket;
 

@@ -1,8 +1,23 @@
 //! nf_tables objects: tables, sets, chains and rules.
 
+use std::fmt;
 use std::time::Duration;
 
+use ferry_family::Family;
+
 use super::Expr;
+
+/// `NFPROTO_INET`
+const INET: u8 = 1;
+
+/// The family of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TableFamily {
+    /// packets of both IP families, `inet`
+    Inet,
+    /// packets of one, `ip` or `ip6`
+    Single(Family),
+}
 
 /// A table that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +76,23 @@ pub struct Chain {
     pub name: String,
     /// `None`: a regular chain, reached only by jumps
     pub hook: Option<BaseHook>,
+}
+
+/// A base chain of any table, by its name, with what decides about packets that none of its rules does.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BaseChain {
+    /// the family of its table
+    pub family: TableFamily,
+    /// its table
+    pub table: String,
+    /// its name
+    pub name: String,
+    /// its hook
+    pub hook: Hook,
+    /// its order among the chains of the hook, lowest first
+    pub priority: i32,
+    /// its policy is drop
+    pub drops: bool,
 }
 
 /// The values of a map.
@@ -122,6 +154,44 @@ pub struct Rule {
     pub comment: Option<String>,
     /// the handle that the kernel assigned; 0: not read from the kernel
     pub handle: u64,
+}
+
+// === impl TableFamily ===
+
+impl TableFamily {
+    /// Its number, `NFPROTO_…`.
+    pub(crate) const fn number(self) -> u8 {
+        match self {
+            Self::Inet => INET,
+            Self::Single(family) => family.number(),
+        }
+    }
+
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        if number == INET { Some(Self::Inet) } else { Family::from_number(number).map(Self::Single) }
+    }
+
+    /// True if the table sees packets of this family.
+    pub fn covers(self, family: Family) -> bool {
+        self == Self::Inet || self == Self::Single(family)
+    }
+}
+
+impl From<Family> for TableFamily {
+    fn from(family: Family) -> Self {
+        Self::Single(family)
+    }
+}
+
+impl fmt::Display for TableFamily {
+    /// As the `nft` tool names it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Inet => "inet",
+            Self::Single(Family::V4) => "ip",
+            Self::Single(Family::V6) => "ip6",
+        })
+    }
 }
 
 // === impl Hook ===

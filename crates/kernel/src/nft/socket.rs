@@ -6,8 +6,11 @@ use ferry_family::Family;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::consistency::DumpAttempts;
+use super::decode;
 use super::wire::{self, msg};
-use super::{Batch, Chain, CommitFailure, CommitStats, Element, Octets, Rule, Set, Table, decode};
+use super::{
+    BaseChain, Batch, Chain, CommitFailure, CommitStats, Element, Hook, Octets, Rule, Set, Table, TableFamily,
+};
 use crate::errno::ErrorClass;
 use crate::netlink::{Answer, Malformed, MessageError, Objects, Session, Writer, nfnetlink};
 
@@ -80,8 +83,8 @@ impl Socket {
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn table(&mut self, family: Family, name: &str) -> io::Result<Option<Table>> {
-        let answer = self.query(msg::GET_TABLE, family.number(), &|w| w.text(wire::table::NAME, name));
+    pub fn table(&mut self, family: impl Into<TableFamily>, name: &str) -> io::Result<Option<Table>> {
+        let answer = self.query(msg::GET_TABLE, family.into().number(), &|w| w.text(wire::table::NAME, name));
         let answer = match answer {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             answer => answer?,
@@ -126,12 +129,31 @@ impl Socket {
         self.require_table_if_empty(family, table, chains)
     }
 
+    /// Lists the base chains of a hook, of all tables of the families `ip`, `ip6` and `inet`, in no order.
+    ///
+    /// # Errors
+    /// The kernel's error; `Interrupted` as [`Self::elements`].
+    pub fn base_chains(&mut self, hook: Hook) -> io::Result<Vec<BaseChain>> {
+        let answer = self.dump(msg::GET_CHAIN, NO_FAMILY, &|_| {})?;
+        let mut chains = Vec::new();
+        for message in of(&answer, msg::NEW_CHAIN) {
+            chains.extend(decode::decode_base_chain(message)?.filter(|chain| chain.hook == hook));
+        }
+        Ok(chains)
+    }
+
     /// Lists the rules of a table or of one chain, each with its chain's name, in the order of evaluation within each chain.
     /// For a chain that does not exist the list is empty.
     ///
     /// # Errors
     /// `NotFound` if there is no such table; `Interrupted` as [`Self::elements`].
-    pub fn rules(&mut self, family: Family, table: &str, chain: Option<&str>) -> io::Result<Vec<(String, Rule)>> {
+    pub fn rules(
+        &mut self,
+        family: impl Into<TableFamily>,
+        table: &str,
+        chain: Option<&str>,
+    ) -> io::Result<Vec<(String, Rule)>> {
+        let family = family.into();
         let answer = self.dump(msg::GET_RULE, family.number(), &|w| {
             w.text(wire::rule::TABLE, table);
             if let Some(chain) = chain {
@@ -155,12 +177,12 @@ impl Socket {
     /// in a row were identical.
     pub fn elements(
         &mut self,
-        family: Family,
+        family: impl Into<TableFamily>,
         table: &str,
         set: &str,
         each: &mut dyn FnMut(Element),
     ) -> io::Result<()> {
-        let answer = self.dump(msg::GET_ELEMENT, family.number(), &|w| {
+        let answer = self.dump(msg::GET_ELEMENT, family.into().number(), &|w| {
             w.text(wire::element::TABLE, table);
             w.text(wire::element::SET, set);
         })?;
@@ -221,7 +243,12 @@ impl Socket {
     }
 
     /// `NotFound` if an empty list is due to a missing table: some kernels answer a query about it without an error.
-    fn require_table_if_empty<T>(&mut self, family: Family, table: &str, found: Vec<T>) -> io::Result<Vec<T>> {
+    fn require_table_if_empty<T>(
+        &mut self,
+        family: impl Into<TableFamily>,
+        table: &str,
+        found: Vec<T>,
+    ) -> io::Result<Vec<T>> {
         if found.is_empty() && self.table(family, table)?.is_none() {
             return Err(io::ErrorKind::NotFound.into());
         }

@@ -94,6 +94,13 @@ pub fn table(comment: &str) -> Vec<u8> {
     bytes
 }
 
+/// Encodes the user data of a rule.
+pub fn rule(comment: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    record_text(&mut bytes, RULE_COMMENT, comment);
+    bytes
+}
+
 /// Finds the comment in a table's user data.
 pub fn table_comment(notes: &[u8]) -> Option<String> {
     find_text(notes, TABLE_COMMENT)

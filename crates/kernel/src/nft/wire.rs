@@ -88,6 +88,7 @@ pub(super) mod rule {
     pub(in crate::nft) const CHAIN: u16 = 2;
     pub(in crate::nft) const HANDLE: u16 = 3;
     pub(in crate::nft) const EXPRESSIONS: u16 = 4;
+    pub(in crate::nft) const POSITION: u16 = 6;
     pub(in crate::nft) const USERDATA: u16 = 7;
 }
 

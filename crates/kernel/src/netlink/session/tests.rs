@@ -1,67 +1,14 @@
-//! Sessions with scripted answers, and with generic netlink of the running kernel.
-
-use std::collections::VecDeque;
-
-use netlink_sys::protocols::NETLINK_GENERIC;
+//! Sessions with scripted answers.
 
 use super::*;
-use crate::netlink::{Attributes, control};
+use crate::netlink::control;
+use crate::netlink::scripted::{Scripted, done, errno, message, reply, session};
 
 const KIND: u16 = 100;
 const OTHER: u16 = 101;
 
-/// Scripted replies: for each sent datagram its answers, each a datagram or an error.
-type Script = VecDeque<Vec<io::Result<Vec<u8>>>>;
-
-#[derive(Default)]
-struct Scripted {
-    script: Script,
-    unread: VecDeque<io::Result<Vec<u8>>>,
-    sent: Vec<Vec<u8>>,
-}
-
-impl Transport for Scripted {
-    fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
-        self.sent.push(datagram.to_vec());
-        self.unread.extend(self.script.pop_front().expect("more datagrams sent than scripted"));
-        Ok(())
-    }
-
-    fn receive(&mut self, datagram: &mut Vec<u8>) -> io::Result<bool> {
-        let Some(next) = self.unread.pop_front() else { return Ok(false) };
-        *datagram = next?;
-        Ok(true)
-    }
-}
-
-fn session(script: impl IntoIterator<Item = Vec<io::Result<Vec<u8>>>>) -> Session<Scripted> {
-    Session::new(Scripted { script: script.into_iter().collect(), ..Scripted::default() })
-}
-
-fn message(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
-    let mut writer = Writer::new();
-    let mark = writer.message(kind, flags, sequence);
-    writer.raw(payload);
-    writer.end_message(mark);
-    writer.into_bytes()
-}
-
 fn object(sequence: u32, payload: &[u8]) -> Vec<u8> {
     message(KIND, 0, sequence, payload)
-}
-
-/// An acknowledgement (0) or an error.
-fn reply(sequence: u32, errno: i32) -> Vec<u8> {
-    let payload = [&(-errno).to_ne_bytes()[..], &[0; 16]].concat();
-    message(control::ERROR, flag::CAPPED, sequence, &payload)
-}
-
-fn done(sequence: u32) -> Vec<u8> {
-    message(control::DONE, 0, sequence, &[])
-}
-
-fn errno(number: i32) -> io::Result<Vec<u8>> {
-    Err(io::Error::from_raw_os_error(number))
 }
 
 fn payloads(objects: &Objects) -> Vec<&[u8]> {
@@ -280,30 +227,14 @@ fn sequence_numbers_wrap_to_zero() {
     assert_eq!(session.sequence, 1);
 }
 
-/// Looks up a family of generic netlink, as described in the documentation of [`Session`].
 #[test]
-fn generic_netlink_needs_no_special_support() {
-    const GENL_ID_CTRL: u16 = 16;
-    const CTRL_CMD_GETFAMILY: u8 = 3;
-    const CTRL_ATTR_FAMILY_ID: u16 = 1;
-    const CTRL_ATTR_FAMILY_NAME: u16 = 2;
-    let header = |writer: &mut Writer| writer.raw(&[CTRL_CMD_GETFAMILY, 1, 0, 0]);
-    let family = |payload: &[u8]| {
-        let attributes = Attributes::new(&payload[4..]);
-        let name = attributes.clone().find(CTRL_ATTR_FAMILY_NAME).unwrap().unwrap().text().into_owned();
-        let id = attributes.find(CTRL_ATTR_FAMILY_ID).unwrap().unwrap().value.try_into().map(u16::from_ne_bytes);
-        (name, id.unwrap())
-    };
-    let mut session = Session::open(NETLINK_GENERIC).unwrap();
-    let ask = |session: &mut Session, name: &str| {
-        session.request(GENL_ID_CTRL, 0, |writer| {
-            header(writer);
-            writer.text(CTRL_ATTR_FAMILY_NAME, name);
-        })
-    };
-    let found = ask(&mut session, "nlctrl").unwrap();
-    assert_eq!(found.of(GENL_ID_CTRL).map(family).collect::<Vec<_>>(), [("nlctrl".to_owned(), GENL_ID_CTRL)]);
-    assert_eq!(ask(&mut session, "no_such_family").unwrap_err().raw_os_error(), Some(libc::ENOENT));
-    let all = session.dump(GENL_ID_CTRL, 3, &header, &mut uninterrupted).unwrap();
-    assert!(all.of(GENL_ID_CTRL).map(family).any(|(name, _)| name == "nlctrl"));
+fn a_sequence_number_has_a_position_among_the_requests() {
+    let mut session = session([]);
+    session.sequence = u32::MAX - 1;
+    let mut requests = session.requests();
+    for _ in 0..3 {
+        requests.add(KIND, 0, no_attributes);
+    }
+    let positions = [u32::MAX - 1, u32::MAX, 0, 1, 2].map(|sequence| requests.position(sequence));
+    assert_eq!(positions, [None, Some(0), Some(1), Some(2), None]);
 }

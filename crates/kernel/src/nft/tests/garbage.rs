@@ -17,6 +17,7 @@ fn decode_everything(bytes: &[u8]) {
 fn decode_payload(payload: &[u8]) {
     let _ = decode_table(payload);
     let _ = decode_chain(payload);
+    let _ = decode_base_chain(payload);
     let _ = decode_set(payload);
     let _ = decode_rule(payload);
     let _ = decode_elements(payload, &mut |_| {});

@@ -297,6 +297,9 @@ impl Layout {
     fn other_rules(self) -> Vec<Vec<Expr>> {
         let mut bridge = b"br0".to_vec();
         bridge.resize(16, 0);
+        let mut loopback = b"lo".to_vec();
+        loopback.resize(16, 0);
+        let not_loopback = Expr::Cmp { sreg: Reg(8), op: CmpOp::Neq, data: loopback };
         let established = vec![
             ct(CtKey::State, false, 8),
             Expr::Bitwise { sreg: Reg(8), dreg: Reg(8), mask: 2_u32.to_ne_bytes().to_vec(), xor: vec![0; 4] },
@@ -306,6 +309,8 @@ impl Layout {
         vec![
             vec![meta(MetaKey::IifName, 8), cmp(&bridge), Expr::Verdict(Verdict::Return)],
             vec![meta(MetaKey::IifName, 8), cmp(b"veth"), jump("empty")],
+            vec![meta(MetaKey::OifName, 8), not_loopback, Expr::Verdict(Verdict::Return)],
+            vec![ct(CtKey::Direction, false, 8), cmp(&[0]), Expr::Verdict(Verdict::Accept)],
             established,
             vec![
                 Expr::Numgen { dreg: Reg(8), modulus: 4, random: false, offset: 10 },
