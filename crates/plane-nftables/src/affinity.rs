@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use ferry_api::object::Family;
 use ferry_kernel::nft::{self, CommitFailure, OwnedData, Socket};
 use ferry_model::{Endpoint, Scope};
+use ferry_ruleset::fields;
 
-use crate::fields;
 use crate::names::{PortId, SetName, TABLE};
 use crate::object::{ElementKey, NftObject};
 use crate::watch::NftablesCommitLock;

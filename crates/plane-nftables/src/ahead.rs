@@ -13,8 +13,9 @@ use std::collections::HashSet;
 use ferry_kernel::nft;
 use ferry_model::Scope;
 use ferry_plane::Batch;
+use ferry_ruleset::sources::SourcesId;
 
-use crate::names::{PortId, SetName, SourcesId};
+use crate::names::{PortId, SetName};
 use crate::object::{ElementKey, NftObject, Table};
 
 /// Operations that were committed ahead of the transaction and are left out of it, and the affinity entries that it must delete.
@@ -72,11 +73,12 @@ pub(crate) fn step(create: Vec<NftObject>, delete: Vec<NftObject>) -> Batch<NftO
 mod tests {
     use ferry_api::object::{ObjectName, Protocol};
     use ferry_model::Endpoint;
+    use ferry_ruleset::Rules;
+    use ferry_ruleset::sources::Ranges;
 
     use super::*;
     use crate::names::{ChainName, FixedChain};
-    use crate::object::{Rules, Value};
-    use crate::sources::Ranges;
+    use crate::object::Value;
 
     fn sources(network: &str) -> NftObject {
         let ranges = Ranges::new(&[network.parse().unwrap()]);

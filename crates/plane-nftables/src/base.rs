@@ -3,10 +3,11 @@
 use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_kernel::nft::{self, BaseHook, ChainKind, FibAddress, Hook};
 use ferry_model::{BaseState, Context, NodePortAddresses};
+use ferry_ruleset::rules::{Field, NODE_PORT, RuleWriter, VIP};
+use ferry_ruleset::{Rule, Rules};
 
 use crate::names::{ChainName, FixedChain, FixedSet, SetName};
-use crate::object::{ElementKey, NftObject, Rule, Rules, Table, Value};
-use crate::rules::{Field, NODE_PORT, RuleWriter, VIP};
+use crate::object::{ElementKey, NftObject, Table, Value};
 
 impl FixedChain {
     /// Hook and priority of a base chain. A nat chain sees only the first packet of a connection, and not if an earlier chain
@@ -138,7 +139,7 @@ fn postrouting(family: Family, context: &Context, base: &BaseState) -> Vec<Rule>
     let rest = [
         // Only translated connections: a plain connection of the node to itself is no hairpin. Connections that other programs
         // redirect on loopback are excluded, since masquerading would change their source.
-        rule().translated().source_not_loopback().reaches_itself().masquerade(),
+        rule().translated().source_not_loopback().reaches_itself(FixedSet::SameOctet).masquerade(),
         rule().unmarked(mark).return_it(),
         rule().flip_mark(mark).end(),
         rule().masquerade(),

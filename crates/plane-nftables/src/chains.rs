@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use ferry_api::object::{Family, Protocol};
 use ferry_model::{Affinity, Context, LocalDetector, Scope};
+use ferry_ruleset::rules::{Field, NODE_PORT, RuleWriter, VIP};
+use ferry_ruleset::sources::SourcesId;
+use ferry_ruleset::{Rule, Rules};
 
-use crate::names::{ChainName, FixedSet, Pick, PortId, SetName, SourcesId};
-use crate::object::{NodePortMap, Rule, Rules, VipMap};
-use crate::rules::{Field, NODE_PORT, RuleWriter, VIP};
+use crate::names::{ChainName, FixedSet, Pick, PortId, SetName};
+use crate::object::{NodePortMap, VipMap};
 use crate::shape::first_of_scope;
 
 /// Compiles chains for one family. Caches pick chains, since every service with as many endpoints uses the same one.
@@ -64,7 +66,7 @@ impl Chains {
             false => (VIP, FixedSet::Endpoints),
         };
         let key = [key, &[Field::Slot(count, pick.first_slot())]].concat();
-        let translate = RuleWriter::new(self.family).translate(&key, map.into());
+        let translate = RuleWriter::new(self.family).translate(&key, map);
         Rules(self.mark(context, pick).into_iter().chain([translate]).collect())
     }
 
@@ -140,7 +142,8 @@ impl Chains {
     pub(crate) fn record(&self, id: PortId, scopes: &[Scope], affinity: Affinity) -> Rules {
         let timeout = Duration::from_secs(affinity.timeout_seconds.get().into());
         let rule = |scope: &Scope| {
-            let rule = RuleWriter::new(self.family).member(SetName::Members(id, *scope));
+            let rule =
+                RuleWriter::new(self.family).in_set(&[Field::Destination, Field::Port], SetName::Members(id, *scope));
             rule.update(SetName::Affinity(id, *scope), timeout).end()
         };
         Rules(scopes.iter().map(rule).collect())

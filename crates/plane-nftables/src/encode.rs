@@ -8,26 +8,20 @@ use std::collections::HashSet;
 use ferry_api::object::Family;
 use ferry_kernel::nft;
 use ferry_plane::{Batch, Op};
+use ferry_ruleset::encode::{fill_chain, fill_set};
+use ferry_ruleset::fields::endpoint_bytes;
+use ferry_ruleset::marks::Marks;
 
 use crate::ahead::Ahead;
-use crate::fields::{address_bytes, endpoint_bytes};
 use crate::layout;
-use crate::names::{ChainName, SetName, TABLE, TABLE_COMMENT};
-use crate::object::{ElementKey, NftObject, Rules, Table, Value};
-use crate::sources::Ranges;
+use crate::names::{SetName, TABLE, TABLE_COMMENT};
+use crate::object::{ElementKey, NftObject, Table, Value};
 use crate::wire::key_bytes;
 
 /// The transaction, with the position of each operation.
 pub(crate) struct Encoded {
     pub(crate) batch: nft::Batch,
-    marks: Vec<Mark>,
-}
-
-#[derive(Clone, Copy)]
-struct Mark {
-    position: usize,
-    op: Op,
-    index: usize,
+    marks: Marks,
 }
 
 /// Time of a chain's deletion. Before Linux 6.2 a chain stays busy (EBUSY) in the transaction that deletes the last element
@@ -43,7 +37,7 @@ pub(crate) enum ChainRelease {
 impl Encoded {
     pub(crate) fn new(family: Family, objects: &Batch<NftObject>, release: ChainRelease, ahead: &Ahead) -> Self {
         let batch = nft::Batch::new(family, TABLE);
-        let mut encoded = Self { batch, marks: Vec::with_capacity(objects.len()) };
+        let mut encoded = Self { batch, marks: Marks::with_capacity(objects.len()) };
         let table_goes = |objects: &[NftObject]| objects.iter().any(|object| matches!(object, NftObject::Table(_)));
         if table_goes(&objects.delete) {
             // The table's contents are deleted with it.
@@ -97,7 +91,9 @@ impl Encoded {
                 NftObject::Table(Table::Ours) => batch.add_table(Some(TABLE_COMMENT)),
                 NftObject::Set(name) => batch.add_set(&layout::shape(*name, family)),
                 NftObject::Ranges(id, _) if ahead.made.contains(id) => {}
-                NftObject::Ranges(id, ranges) => fill_set(batch, family, SetName::Sources(*id), ranges),
+                NftObject::Ranges(id, ranges) => {
+                    fill_set(batch, &layout::shape(SetName::Sources(*id), family), ranges);
+                }
                 NftObject::Chain(name, _) if op == Op::Create => batch.add_chain(&name.chain()),
                 NftObject::Chain(..) | NftObject::Element(..) | NftObject::Table(Table::Foreign) => {}
             });
@@ -106,7 +102,7 @@ impl Encoded {
         for (op, list) in lists {
             self.each(op, list, |batch, object| {
                 if let NftObject::Chain(name, rules) = object {
-                    fill(batch, *name, rules);
+                    fill_chain(batch, &name.to_string(), rules);
                 }
             });
         }
@@ -116,29 +112,12 @@ impl Encoded {
     }
 
     fn each(&mut self, op: Op, objects: &[NftObject], write: impl Fn(&mut nft::Batch, &NftObject)) {
-        for (index, object) in objects.iter().enumerate() {
-            let position = self.batch.position();
-            write(&mut self.batch, object);
-            if self.batch.position() != position {
-                self.marks.push(Mark { position, op, index });
-            }
-        }
-    }
-
-    /// The operations that an error may refer to: the one at its position, or all of the message if the error has no offset.
-    pub(crate) fn operations(marks: &Marks, error: &nft::BatchError) -> Vec<(Op, usize)> {
-        let at = |position| marks.0.partition_point(|mark| mark.position <= position).saturating_sub(1);
-        let (first, last) = match error.error.offset {
-            Some(_) => (at(error.position), at(error.position)),
-            None => (at(error.message_start), at(error.message_end.saturating_sub(1))),
-        };
-        let hit = marks.0.get(first..=last).unwrap_or_default();
-        hit.iter().map(|mark| (mark.op, mark.index)).collect()
+        self.marks.write(&mut self.batch, op, objects, write);
     }
 
     /// Splits off the positions, which outlive the sent transaction.
     pub(crate) fn into_parts(self) -> (nft::Batch, Marks) {
-        (self.batch, Marks(self.marks))
+        (self.batch, self.marks)
     }
 }
 
@@ -146,32 +125,6 @@ fn set_of(object: &NftObject) -> Option<SetName> {
     match object {
         NftObject::Set(name) => Some(*name),
         NftObject::Table(_) | NftObject::Ranges(..) | NftObject::Chain(..) | NftObject::Element(..) => None,
-    }
-}
-
-/// Positions of the operations in a transaction.
-pub(crate) struct Marks(Vec<Mark>);
-
-/// Writes the rules of a chain. A created chain may exist already, idle and with rules: they are flushed.
-fn fill(batch: &mut nft::Batch, name: ChainName, rules: &Rules) {
-    let name = name.to_string();
-    batch.flush_chain(&name);
-    for rule in &*rules.0 {
-        batch.add_rule(&name, &rule.exprs);
-    }
-}
-
-/// Writes a set of source ranges. Elements that exist under its name are flushed first, so that no intervals overlap. The
-/// kernel inserts intervals fastest in ascending order.
-fn fill_set(batch: &mut nft::Batch, family: Family, name: SetName, ranges: &Ranges) {
-    let shape = layout::shape(name, family);
-    batch.add_set(&shape);
-    batch.flush_set(&shape.name);
-    for (first, end) in ranges.keys() {
-        batch.add_element(&shape.name, address_bytes(first).as_slice(), None, nft::ElementData::None);
-        if let Some(end) = end {
-            batch.add_element(&shape.name, address_bytes(end).as_slice(), None, nft::ElementData::IntervalEnd);
-        }
     }
 }
 
@@ -204,15 +157,13 @@ fn with_name(key: &ElementKey, use_it: impl FnOnce(&str)) {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use ferry_api::object::{ObjectName, Protocol};
-    use ferry_kernel::netlink::MessageError;
     use ferry_model::{Endpoint, Scope};
+    use ferry_ruleset::sources::Ranges;
+    use ferry_ruleset::{Rule, Rules};
 
     use super::*;
-    use crate::names::{FixedSet, Pick, PortId};
-    use crate::object::Rule;
+    use crate::names::{ChainName, Pick, PortId};
 
     fn endpoint(last: u8) -> Endpoint {
         Endpoint { address: [10, 244, 0, last].into(), port: 80 }
@@ -251,7 +202,7 @@ mod tests {
     /// The operations in the order of the transaction, and the number of its messages.
     fn order(objects: &Batch<NftObject>, release: ChainRelease, ahead: &Ahead) -> (Vec<(Op, usize)>, usize) {
         let encoded = encoded(objects, release, ahead);
-        (encoded.marks.iter().map(|mark| (mark.op, mark.index)).collect(), encoded.batch.messages())
+        (encoded.marks.as_slice().iter().map(|mark| (mark.op, mark.index)).collect(), encoded.batch.messages())
     }
 
     #[test]
@@ -328,27 +279,5 @@ mod tests {
         let objects = Batch { create: vec![pool()], replace: vec![table()], delete: vec![] };
         let (marks, messages) = order(&objects, ChainRelease::Now, &Ahead::default());
         assert_eq!((marks, messages), (vec![(Op::Replace, 0), (Op::Create, 0)], 3), "deleted and made");
-    }
-
-    #[test]
-    fn an_error_is_about_the_operation_at_its_place() {
-        let fixed = NftObject::Set(SetName::Fixed(FixedSet::Endpoints));
-        let objects = Batch { create: vec![fixed, pool(), slot(1), slot(2), slot(3)], ..Batch::default() };
-        let encoded = encoded(&objects, ChainRelease::Now, &Ahead::default());
-        let at: Vec<usize> = encoded.marks.iter().map(|mark| mark.position).collect();
-        let end = encoded.batch.position();
-        let marks = encoded.into_parts().1;
-        let hit = |offset, position, message_start, message_end| {
-            let error = MessageError { sequence: 1, offset, error: io::Error::from_raw_os_error(22), text: None };
-            let error = nft::BatchError { position, message_start, message_end, error };
-            Encoded::operations(&marks, &error).into_iter().map(|(_, index)| index).collect::<Vec<_>>()
-        };
-        for (index, position) in at.iter().enumerate() {
-            assert_eq!(hit(Some(1), *position, at[2], end), [index]);
-            assert_eq!(hit(Some(1), *position + 1, at[2], end), [index]);
-        }
-        // Without an offset: all operations of the message.
-        assert_eq!(hit(None, at[2], at[2], end), [2, 3, 4]);
-        assert_eq!(hit(None, at[1], at[1], at[2]), [1]);
     }
 }

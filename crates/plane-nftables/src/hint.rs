@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use ferry_api::object::Protocol;
 use ferry_model::{FrontendAddr, FrontendKind, PortState, Scope, ServiceState, SourceRanges};
 use ferry_plane::Unit;
+use ferry_ruleset::sources::Ranges;
+use ferry_ruleset::sources::SourcesId;
 
-use crate::names::{ChainName, Pick, PortId, SetName, SourcesId};
+use crate::names::{ChainName, Pick, PortId, SetName};
 use crate::object::{ElementKey, NftKey};
 use crate::shape::{Shape, count, is_pooled};
-use crate::sources::Ranges;
 
 /// A property shared by a key and the units that may want its object. A key with a hash in its name has two hints, so that hashes
 /// are computed only if such a key is asked for; likewise for other properties that are expensive to compute.

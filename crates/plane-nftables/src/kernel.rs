@@ -9,6 +9,8 @@ use ferry_api::object::Family;
 use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::nft::{self, Socket};
 use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Served};
+use ferry_ruleset::failure::{of_io, verdict};
+use ferry_ruleset::watch::QUIET_ELEMENTS;
 
 use crate::affinity::{self, PURGES, SuspectMaps, TRIES};
 use crate::ahead::{self, Ahead};
@@ -19,7 +21,6 @@ use crate::probe;
 use crate::read::{Found, Reader, TableOwner};
 use crate::retired::Retired;
 use crate::serves;
-use crate::verdict::{of_io, verdict};
 use crate::watch::NftablesCommitLock;
 
 /// One family's table in the kernel.
@@ -47,10 +48,6 @@ pub struct Written {
     /// their bytes
     pub bytes: usize,
 }
-
-/// A commit with more operations (a set of source ranges counts by its elements) is made with the subscription suspended: while
-/// any process listens, each element costs the committing process an event.
-const QUIET_ELEMENTS: usize = 256;
 
 // === impl NftablesKernel ===
 

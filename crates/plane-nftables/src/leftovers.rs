@@ -90,9 +90,10 @@ fn commit(socket: &mut Socket, batch: Batch) -> io::Result<()> {
 mod tests {
     use ferry_api::object::{ObjectName, Protocol};
     use ferry_model::Scope;
+    use ferry_ruleset::sources::SourcesId;
 
     use super::*;
-    use crate::names::{Pick, PortId, SourcesId};
+    use crate::names::{Pick, PortId};
 
     /// Names that upstream's proxy has too, from its `pkg/proxy/nftables/proxier.go`.
     const UPSTREAMS_SETS: [&str; 4] = ["cluster-ips", "nodeport-ips", "service-ips", "service-nodeports"];

@@ -10,18 +10,18 @@
 //! 1. The engine (crate `ferry-plane`) calls [`Nftables`], this mode's compiler. `place` assigns the endpoints of the new unit
 //!    to slots, so that remaining ones keep theirs.
 //! 2. [`compile`] turns the old and the new unit into objects. [`base`] compiles the table, fixed chains and sets. For a
-//!    Service, `shape` maps each frontend's treatment to chains and slots, `chains` and `rules` write the rules, `sources`
-//!    merges source ranges into sets, and `restrictions` does so once per Service.
+//!    Service, `shape` maps each frontend's treatment to chains and slots, `chains` writes the rules, and `restrictions` merges
+//!    source ranges into sets, once per Service.
 //! 3. The engine diffs both lists of objects and passes the batch to [`kernel`], the half that touches the kernel.
 //! 4. `kernel` first takes the foreign changes that `watch` has received, and makes the preparatory commits of `ahead`. `encode`
-//!    turns the batch into one netlink transaction, with keys and values from `wire`, `fields` and `layout`.
-//! 5. `verdict` maps the kernel's errors to the engine's. After a success, `affinity` purges stale entries of session affinity
-//!    maps, and `retired` deletes objects that must outlive the commit for a while.
-//! 6. At a start, after foreign changes and for repairs, `read` reads the objects back for the engine to compare.
+//!    turns the batch into one netlink transaction, with keys and values from `wire` and `layout`. After a success, `affinity`
+//!    purges stale entries of session affinity maps, and `retired` deletes objects that must outlive the commit for a while.
+//! 5. At a start, after foreign changes and for repairs, `read` reads the objects back for the engine to compare.
 //!    `hint` narrows down the units that may want a key, so that a repair compiles few of them.
 //!
 //! Read first: [`object`] (objects, keys, ranks) and [`names`] (the chains, sets and maps in the kernel, and their purpose),
-//! then `compile`, `encode` and `kernel`. [docs/modes/nftables.md](../../../docs/modes/nftables.md) shows the resulting ruleset.
+//! then `compile`, `encode` and `kernel`. Crate `ferry-ruleset` has what this mode shares with others that own a table.
+//! [docs/modes/nftables.md](../../../docs/modes/nftables.md) shows the resulting ruleset.
 //!
 //! # Beside the way
 //!
@@ -36,7 +36,6 @@ pub mod base;
 mod chains;
 pub mod compile;
 mod encode;
-mod fields;
 mod hint;
 mod in_use;
 pub mod kernel;
@@ -52,12 +51,9 @@ mod refers;
 pub mod render;
 mod restrictions;
 mod retired;
-mod rules;
 mod serves;
 mod shape;
-mod sources;
 mod trace;
-mod verdict;
 mod watch;
 mod wire;
 
@@ -70,9 +66,10 @@ pub use compile::Nftables;
 pub use in_use::in_use;
 pub use kernel::NftablesKernel;
 pub use object::{NftKey, NftObject};
-pub use sources::{AddressRange, Ranges};
 pub use trace::Tracer;
-pub use watch::{NftablesCommitLock, listener};
+pub use watch::{NftablesCommitLock, NftablesTable};
+
+pub use ferry_ruleset::watch::listener;
 
 /// The engine of this mode.
 pub type NftablesEngine = Engine<Nftables, NftablesKernel>;

@@ -5,7 +5,9 @@ use std::fmt;
 
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_model::Scope;
-use sha2::{Digest, Sha256};
+use ferry_ruleset::id::HashId;
+use ferry_ruleset::names;
+use ferry_ruleset::sources::SourcesId;
 
 /// The name of the table, in either family.
 pub const TABLE: &str = "kube-proxy";
@@ -16,15 +18,9 @@ pub const TABLE_COMMENT: &str = "kube-proxy by Ferry, layout 3";
 /// The beginning of the comment of a table, the same in every layout.
 pub(crate) const TABLE_MAKER: &str = "kube-proxy by Ferry, layout ";
 
-/// Identifies one service port in the names of its own chains and sets: the first 16 bytes of a SHA-256 of
-/// `namespace/name/protocol/port name`. Tenants choose these names, so the id is too long for a collision to be found.
+/// Identifies one service port in the names of its own chains and sets: the hash of `namespace/name/protocol/port name`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PortId([u8; 16]);
-
-/// Identifies a set of source ranges and the chain that checks it: the first 16 bytes of a SHA-256 of the ranges, which tenants
-/// choose too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SourcesId([u8; 16]);
+pub struct PortId(HashId);
 
 /// A set or map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -75,28 +71,6 @@ pub enum Pick {
     NodePortForward,
     /// of a node port's Local slots; keeps the source
     NodePortLocal,
-}
-
-macro_rules! names {
-    ($(#[$meta:meta])* $enum:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)* }) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $enum { $($(#[$doc])* $variant,)* }
-
-        impl $enum {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$variant,)*];
-
-            /// Its name in the kernel.
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name,)* }
-            }
-
-            fn parse(name: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|known| known.name() == name)
-            }
-        }
-    };
 }
 
 names! {
@@ -194,55 +168,23 @@ impl PortId {
     /// The id of a service port.
     pub fn new(service: &ObjectName, protocol: Protocol, port_name: &str) -> Self {
         let parts = [service.namespace(), service.name(), protocol.lower(), port_name].map(escaped);
-        Self(first_half(&Sha256::digest(parts.join("/"))))
+        Self(HashId::of(parts.join("/").as_bytes()))
     }
 
     fn parse(text: &str) -> Option<Self> {
-        parse_id(text).map(Self)
+        HashId::parse(text).map(Self)
     }
 }
 
 impl fmt::Display for PortId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+        self.0.fmt(f)
     }
-}
-
-// === impl SourcesId ===
-
-impl SourcesId {
-    pub(crate) fn of_digest(digest: &[u8]) -> Self {
-        Self(first_half(digest))
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        parse_id(text).map(Self)
-    }
-}
-
-impl fmt::Display for SourcesId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", u128::from_be_bytes(self.0))
-    }
-}
-
-/// The 32 hexadecimal digits of an id.
-fn parse_id(text: &str) -> Option<[u8; 16]> {
-    let plain = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    u128::from_str_radix(text, 16).ok().filter(|_| plain).map(u128::to_be_bytes)
 }
 
 /// A name without separators. An API server admits none; a manifest may hold anything.
 fn escaped(name: &str) -> String {
     name.replace('%', "%25").replace('/', "%2F")
-}
-
-fn first_half(digest: &[u8]) -> [u8; 16] {
-    let mut half = [0; 16];
-    for (to, from) in half.iter_mut().zip(digest) {
-        *to = *from;
-    }
-    half
 }
 
 // === impl SetName ===
@@ -270,7 +212,7 @@ impl SetName {
 impl fmt::Display for SetName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Fixed(fixed) => f.write_str(fixed.name()),
+            Self::Fixed(fixed) => fixed.fmt(f),
             Self::Affinity(id, scope) => write!(f, "affinity-{id}{}", suffix(*scope)),
             Self::Members(id, scope) => write!(f, "endpoints-{id}{}", suffix(*scope)),
             Self::Pool(id) => write!(f, "pool-{id}"),
@@ -332,7 +274,7 @@ impl ChainName {
 impl fmt::Display for ChainName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Fixed(fixed) => f.write_str(fixed.name()),
+            Self::Fixed(fixed) => fixed.fmt(f),
             Self::Pick(pick, count) => write!(f, "{}-{count}", pick.prefix()),
             Self::Pool(pick, scope, id) => write!(f, "{}-pool-{id}{}", pick.prefix(), suffix(*scope)),
             Self::Affinity(pick, scope, id) => write!(f, "{}-affinity-{id}{}", pick.prefix(), suffix(*scope)),

@@ -1,17 +1,15 @@
 //! Kernel objects of the nftables mode: the table, sets and maps, chains with their rules, elements. Their keys and ranks.
 
-use std::cmp::Ordering;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use ferry_api::object::Protocol;
-use ferry_kernel::nft;
 use ferry_model::{Endpoint, Scope};
 use ferry_plane::{Object, Served};
+use ferry_ruleset::Rules;
+use ferry_ruleset::sources::{Ranges, SourcesId};
 
-use crate::names::{ChainName, FixedChain, FixedSet, Pick, PortId, SetName, SourcesId, TABLE, TABLE_COMMENT};
-use crate::sources::Ranges;
+use crate::names::{ChainName, FixedChain, FixedSet, Pick, PortId, SetName, TABLE, TABLE_COMMENT};
 
 /// One object in the kernel that this mode owns.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,19 +61,6 @@ pub enum Table {
     Ours,
     /// upstream's, another layout's, or one with objects that this mode never makes: it is replaced as a whole
     Foreign,
-}
-
-/// The rules of a chain, in order. Chains of one name mostly share an allocation, which makes comparisons cheap.
-#[derive(Clone, Debug, Eq)]
-pub struct Rules(pub Arc<[Rule]>);
-
-/// One rule, as expressions and as text. Compared by its expressions.
-#[derive(Clone, Debug, Eq)]
-pub struct Rule {
-    /// the expressions that the kernel evaluates
-    pub exprs: Vec<nft::Expr>,
-    /// the rule in the language of the `nft` tool; empty if it was read back
-    pub text: String,
 }
 
 /// Identity of an element: its set or map, and its key there.
@@ -300,52 +285,6 @@ impl fmt::Display for NftKey {
             Self::Chain(name) => write!(f, "chain {name}"),
             Self::Element(key) => write!(f, "element {} {{ {key} }}", key.set()),
         }
-    }
-}
-
-// === impl Rules ===
-
-impl PartialEq for Rules {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
-    }
-}
-
-impl Ord for Rules {
-    fn cmp(&self, other: &Self) -> Ordering {
-        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
-    }
-}
-
-impl PartialOrd for Rules {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-// === impl Rule ===
-
-impl PartialEq for Rule {
-    fn eq(&self, other: &Self) -> bool {
-        self.exprs == other.exprs
-    }
-}
-
-impl Ord for Rule {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.exprs.cmp(&other.exprs)
-    }
-}
-
-impl PartialOrd for Rule {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.text.is_empty() { write!(f, "{} expressions", self.exprs.len()) } else { f.write_str(&self.text) }
     }
 }
 

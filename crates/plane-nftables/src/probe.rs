@@ -6,15 +6,19 @@ use std::num::NonZeroU32;
 
 use ferry_api::object::{Family, ObjectName, Protocol};
 use ferry_kernel::nft::{self, CommitFailure, Socket};
-use ferry_model::{Affinity, BaseState, Context, LocalDetector, NodePortAddresses, Scope};
+use ferry_model::{
+    Affinity, BaseState, Context, LocalDetector, MissingSchedulers, NodePortAddresses, Scheduler, Scope,
+};
 use ferry_plane::CommitError;
+use ferry_ruleset::Rules;
+use ferry_ruleset::failure::of_io;
+use ferry_ruleset::sources::SourcesId;
 
 use crate::base;
 use crate::chains::Chains;
 use crate::layout;
-use crate::names::{ChainName, FixedSet, Pick, PortId, SetName, SourcesId};
-use crate::object::{NftObject, Rules};
-use crate::verdict::of_io;
+use crate::names::{ChainName, FixedSet, Pick, PortId, SetName};
+use crate::object::NftObject;
 
 /// The table of the probe. It never outlives its transaction.
 const PROBE_TABLE: &str = "kube-proxy-probe";
@@ -76,9 +80,12 @@ fn chains(family: Family, id: PortId, sources: SourcesId) -> Vec<(ChainName, Rul
         zone: None,
         node_ip: None,
         node_addresses: [].into(),
+        local_addresses: [].into(),
         local: Some(LocalDetector::InterfacePrefix("veth".to_owned())),
         masquerade_all: false,
         masquerade_mark: 1 << 14,
+        scheduler: Scheduler::default(),
+        missing_schedulers: MissingSchedulers::new(),
     };
     let state =
         BaseState { node_ports: NodePortAddresses::All, localhost: false, service_cidrs: Vec::new(), affinity: true };

@@ -6,11 +6,13 @@ use std::io;
 use ferry_api::object::Family;
 use ferry_kernel::nft::{self, Socket};
 use ferry_plane::{Extent, Object as _};
+use ferry_ruleset::sources::Ranges;
+use ferry_ruleset::sources::SourcesId;
+use ferry_ruleset::{Rule, Rules};
 
 use crate::layout;
-use crate::names::{ChainName, SetName, SourcesId, TABLE, TABLE_COMMENT};
-use crate::object::{ElementKey, NftKey, NftObject, Rule, Rules, Table};
-use crate::sources::Ranges;
+use crate::names::{ChainName, SetName, TABLE, TABLE_COMMENT};
+use crate::object::{ElementKey, NftKey, NftObject, Table};
 use crate::wire;
 
 /// Most elements that one read queries one by one. A set whose keys exceed the rest of this number is dumped.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use ferry_api::object::IpNet;
+use ferry_ruleset::Rules;
+use ferry_ruleset::sources::Ranges;
+use ferry_ruleset::sources::SourcesId;
 
 use crate::chains::Chains;
-use crate::names::SourcesId;
-use crate::object::Rules;
-use crate::sources::Ranges;
 
 /// Cache of the source ranges seen so far, so that those of a Service are merged and hashed once, and not for each frontend.
 #[derive(Default)]

@@ -91,11 +91,13 @@ impl Retired {
 
 #[cfg(test)]
 mod tests {
+    use ferry_ruleset::sources::Ranges;
+    use ferry_ruleset::{Rule, Rules};
+
     use super::*;
     use crate::ahead::step;
     use crate::names::{ChainName, FixedSet, Pick};
-    use crate::object::{ElementKey, Rule, Rules, Value};
-    use crate::sources::Ranges;
+    use crate::object::{ElementKey, Value};
 
     #[test]
     fn a_set_that_stays_in_use_is_tried_ever_more_seldom() {

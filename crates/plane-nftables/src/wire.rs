@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::nft::{Element, OwnedData, Verdict};
 use ferry_model::Endpoint;
+use ferry_ruleset::fields::{Bytes, Reader, endpoint};
+use ferry_ruleset::layout::{Data, Part};
 
-use crate::fields::{Bytes, Reader, endpoint};
-use crate::layout::{Data, Layout, Part};
+use crate::layout::layout;
 use crate::names::{ChainName, FixedSet, SetName};
 use crate::object::{ElementKey, NftObject, NodePortMap, Value, VipMap};
 
@@ -48,7 +49,7 @@ pub(crate) fn key_bytes(key: &ElementKey) -> Bytes {
 /// Decodes an element; `None` if its key is none that this mode writes.
 pub(crate) fn element(set: SetName, family: Family, element: &Element) -> Option<(ElementKey, Value)> {
     let key = key(set, family, element)?;
-    let value = match (&element.data, Layout::of(set).data) {
+    let value = match (&element.data, layout(set).data) {
         (OwnedData::None, Data::None) => Value::None,
         (OwnedData::Value(bytes), Data::Endpoint) => endpoint(family, bytes).map_or(Value::Foreign, Value::Endpoint),
         (OwnedData::Verdict(Verdict::Drop), Data::Verdict) => Value::Drop,
@@ -83,15 +84,14 @@ struct Fields {
 
 impl Fields {
     fn read(set: SetName, family: Family, bytes: &[u8]) -> Option<Self> {
-        let layout = Layout::of(set);
         let mut reader = Reader { family, bytes };
         let mut fields = Self::default();
-        for part in layout.key {
+        for part in layout(set).key {
             match part {
                 Part::Address => fields.address = Some(reader.address()?),
                 Part::Protocol => fields.protocol = Some(reader.protocol()?),
                 Part::Port => fields.port = Some(reader.port()?),
-                Part::Slot => fields.slot = Some(reader.slot()?),
+                Part::Slot(_) => fields.slot = Some(reader.slot()?),
                 Part::Octet if fields.octet.is_none() => fields.octet = Some(reader.octet()?),
                 Part::Octet => fields.second_octet = Some(reader.octet()?),
             }
@@ -149,9 +149,9 @@ mod tests {
     use ferry_api::object::ObjectName;
     use ferry_kernel::nft::Octets;
     use ferry_model::Scope;
+    use ferry_ruleset::fields::endpoint_bytes;
 
     use super::*;
-    use crate::fields::endpoint_bytes;
     use crate::layout::shape;
     use crate::names::{FixedChain, LOCAL_SLOTS, PortId};
 
@@ -230,9 +230,9 @@ mod tests {
     #[test]
     fn a_key_of_other_fields_is_foreign() {
         let read = |set: SetName, bytes: &[u8]| key(set, Family::V4, &plain(bytes));
-        assert_eq!(read(FixedSet::SameOctet.into(), &[7, 0, 0, 0, 8, 0, 0, 0]), None);
+        assert_eq!(read(SetName::Fixed(FixedSet::SameOctet), &[7, 0, 0, 0, 8, 0, 0, 0]), None);
         // ICMP
-        assert_eq!(read(FixedSet::ServiceNodePorts.into(), &[1, 0, 0, 0, 0, 80, 0, 0]), None);
+        assert_eq!(read(SetName::Fixed(FixedSet::ServiceNodePorts), &[1, 0, 0, 0, 0, 80, 0, 0]), None);
         assert_eq!(read(SetName::Affinity(port_id(), Scope::Cluster), &[10, 0, 0, 1]), None);
     }
 

@@ -16,10 +16,9 @@ use ferry_model::{Context, FrontendAddr, FrontendKind, LocalDetector, Pool, Sour
 use ferry_plane::mailbox::{Arrival, Mailbox};
 use ferry_plane::{CommitError, Delta, Extent, Kernel, Served, SyncEngine, Unit, UnitId};
 use ferry_plane_nftables::leftovers::{self, Leftovers};
-use ferry_plane_nftables::names::{PortId, SourcesId};
-use ferry_plane_nftables::{
-    NftKey, NftObject, NftablesCommitLock, NftablesEngine, NftablesKernel, Ranges, engine, render,
-};
+use ferry_plane_nftables::names::PortId;
+use ferry_plane_nftables::{NftKey, NftObject, NftablesCommitLock, NftablesEngine, NftablesKernel, engine, render};
+use ferry_ruleset::sources::{Ranges, SourcesId};
 
 fn inside(test: impl Fn(Family) + Send + Sync) {
     for family in Family::ALL {

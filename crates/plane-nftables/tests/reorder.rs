@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 use ferry_conformance::{World, good};
+use ferry_model::Profile;
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::MemoryKernel;
 use ferry_plane::{Object, SyncEngine};
@@ -13,7 +14,7 @@ use proptest::prelude::*;
 
 /// An engine that has committed the world, whose services 1, 2, 4 and 7 have these endpoints.
 fn started(cluster: &[u8], local: &[u8], now: Instant) -> Engine<Nftables, MemoryKernel<NftObject>> {
-    let mut world = World::new(Family::V4);
+    let mut world = World::new(Family::V4, Profile::NFTABLES);
     (0..world.services.len()).for_each(|service| world.change(service, cluster, local, false));
     let mut engine = Engine::new(Nftables::new(Family::V4), MemoryKernel::default());
     engine.offer(world.delta());

@@ -13,6 +13,7 @@ use ferry_conformance::memory::half_way;
 use ferry_conformance::states::pool;
 use ferry_conformance::twin::{Schedule, Timing, Twin, at, there, timing};
 use ferry_conformance::{Mode, World};
+use ferry_model::Profile;
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Failing, Fault, MemoryKernel, Side};
 use ferry_plane::{Delta, SyncEngine};
@@ -113,7 +114,7 @@ fn play(
     rest: u64,
 ) -> Result<Vec<Twin<Nftables>>, TestCaseError> {
     let start = Instant::now();
-    let mut world = World::new(Family::V4);
+    let mut world = World::new(Family::V4, Profile::NFTABLES);
     let mut index = 0..;
     let mut twins = Vec::from(Side::pair().map(|side| {
         Twin::new(Nftables::new(Family::V4), side.with_news(), index.next().unwrap_or_default(), world.delta(), start)

@@ -4,13 +4,12 @@ use std::io;
 
 use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::nft;
-use ferry_plane::{Batch, CommitError, CommitFailure, Object as _, Op};
+use ferry_plane::{Batch, CommitError, CommitFailure, Object, Op};
 
-use crate::encode::{Encoded, Marks};
-use crate::object::NftObject;
+use crate::marks::Marks;
 
 /// Maps an error of the socket, which concerns the whole transaction.
-pub(crate) fn of_io(error: io::Error) -> CommitError {
+pub fn of_io(error: io::Error) -> CommitError {
     match ErrorClass::of(&error) {
         ErrorClass::Denied | ErrorClass::Unsupported => CommitError::Unusable(error),
         ErrorClass::Short => CommitError::Resources(error),
@@ -20,7 +19,7 @@ pub(crate) fn of_io(error: io::Error) -> CommitError {
 
 /// Maps a failed transaction to the engine's error. A refused operation makes later ones fail, since its object is missing then:
 /// refusals take precedence over missing objects.
-pub(crate) fn verdict(failure: nft::CommitFailure, marks: &Marks, objects: &Batch<NftObject>) -> CommitFailure {
+pub fn verdict<O: Object>(failure: nft::CommitFailure, marks: &Marks, objects: &Batch<O>) -> CommitFailure {
     match failure {
         nft::CommitFailure::Io(error) => of_io(error).into(),
         nft::CommitFailure::Lost(error) => CommitFailure::unknown(of_io(error)),
@@ -28,7 +27,7 @@ pub(crate) fn verdict(failure: nft::CommitFailure, marks: &Marks, objects: &Batc
     }
 }
 
-fn of_messages(errors: &[nft::BatchError], marks: &Marks, objects: &Batch<NftObject>) -> CommitError {
+fn of_messages<O: Object>(errors: &[nft::BatchError], marks: &Marks, objects: &Batch<O>) -> CommitError {
     if let Some(error) = errors.iter().find(|error| error.class() == ErrorClass::Denied) {
         return CommitError::Unusable(copy(error));
     }
@@ -41,13 +40,13 @@ fn of_messages(errors: &[nft::BatchError], marks: &Marks, objects: &Batch<NftObj
     let refused: Vec<&nft::BatchError> =
         errors.iter().filter(|error| !matches!(error.class(), ErrorClass::Missing | ErrorClass::Exists)).collect();
     if refused.is_empty() {
-        let first = errors.first().and_then(|error| Encoded::operations(marks, error).first().copied());
+        let first = errors.first().and_then(|error| marks.operations(error).first().copied());
         let object = first.and_then(|(op, index)| object_of(objects, op, index)).map(|object| object.key().to_string());
         return CommitError::Drifted { object: object.unwrap_or_else(|| "the table".to_owned()) };
     }
     let mut refusals = Vec::new();
     for error in refused {
-        let operations = Encoded::operations(marks, error);
+        let operations = marks.operations(error);
         if operations.len() != 1 {
             // The error names a message of many elements, and not the element.
             return CommitError::Refused(Vec::new());
@@ -57,7 +56,7 @@ fn of_messages(errors: &[nft::BatchError], marks: &Marks, objects: &Batch<NftObj
     CommitError::Refused(refusals)
 }
 
-fn object_of(objects: &Batch<NftObject>, op: Op, index: usize) -> Option<&NftObject> {
+fn object_of<O>(objects: &Batch<O>, op: Op, index: usize) -> Option<&O> {
     match op {
         Op::Create => objects.create.get(index),
         Op::Replace => objects.replace.get(index),

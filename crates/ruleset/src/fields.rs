@@ -5,32 +5,41 @@ use std::net::IpAddr;
 use ferry_api::object::{Family, Protocol};
 use ferry_model::Endpoint;
 
-/// The longest key: an IPv6 address, a protocol, a port and a slot.
-const KEY_BYTES: usize = 28;
+/// The longest key: two IPv6 addresses, a protocol and a port.
+const KEY_BYTES: usize = 40;
 
 /// The bytes of a key or value, held inline.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bytes {
+pub struct Bytes {
     bytes: [u8; KEY_BYTES],
     len: usize,
 }
 
-/// Reads the fields of a key or value one by one.
-pub(crate) struct Reader<'a> {
-    pub(crate) family: Family,
+/// Reads the fields of a key or value one by one. Each is `None` if the bytes left are too few.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    /// of the addresses
+    pub family: Family,
     /// unread
-    pub(crate) bytes: &'a [u8],
+    pub bytes: &'a [u8],
 }
 
 // === impl Bytes ===
 
+impl Default for Bytes {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Bytes {
-    pub(crate) fn new() -> Self {
+    /// No bytes.
+    pub fn new() -> Self {
         Self { bytes: [0; KEY_BYTES], len: 0 }
     }
 
     /// Appends a field with padding. The buffer holds the longest key; a field that doesn't fit is ignored.
-    pub(crate) fn push(mut self, bytes: &[u8]) -> Self {
+    pub fn push(mut self, bytes: &[u8]) -> Self {
         let end = self.len + bytes.len();
         if let Some(room) = self.bytes.get_mut(self.len..end) {
             room.copy_from_slice(bytes);
@@ -39,32 +48,37 @@ impl Bytes {
         self
     }
 
-    pub(crate) fn address(self, address: IpAddr) -> Self {
+    /// Appends an address, in network order.
+    pub fn address(self, address: IpAddr) -> Self {
         match address {
             IpAddr::V4(address) => self.push(&address.octets()),
             IpAddr::V6(address) => self.push(&address.octets()),
         }
     }
 
-    pub(crate) fn protocol(self, protocol: Protocol) -> Self {
+    /// Appends the number of a protocol.
+    pub fn protocol(self, protocol: Protocol) -> Self {
         self.push(&[protocol.number()])
     }
 
-    pub(crate) fn port(self, port: u16) -> Self {
+    /// Appends a port, in network order.
+    pub fn port(self, port: u16) -> Self {
         self.push(&port.to_be_bytes())
     }
 
-    pub(crate) fn slot(self, slot: u32) -> Self {
+    /// Appends a number, in host order.
+    pub fn slot(self, slot: u32) -> Self {
         self.push(&slot.to_ne_bytes())
     }
 
-    /// A key of one field isn't padded.
-    pub(crate) fn unpadded(mut self, len: usize) -> Self {
+    /// Cuts the bytes after this length: a key of one field isn't padded.
+    pub fn unpadded(mut self, len: usize) -> Self {
         self.len = len;
         self
     }
 
-    pub(crate) fn as_slice(&self) -> &[u8] {
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 }
@@ -80,50 +94,55 @@ impl<'a> Reader<'a> {
         Some(field)
     }
 
-    pub(crate) fn address(&mut self) -> Option<IpAddr> {
+    /// The address of the reader's family.
+    pub fn address(&mut self) -> Option<IpAddr> {
         match self.family {
             Family::V4 => self.take(4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(IpAddr::from),
             Family::V6 => self.take(16).and_then(|bytes| <[u8; 16]>::try_from(bytes).ok()).map(IpAddr::from),
         }
     }
 
-    pub(crate) fn octet(&mut self) -> Option<u8> {
+    /// One byte.
+    pub fn octet(&mut self) -> Option<u8> {
         self.take(1)?.first().copied()
     }
 
-    pub(crate) fn protocol(&mut self) -> Option<Protocol> {
+    /// A protocol; `None` for one that Services don't have.
+    pub fn protocol(&mut self) -> Option<Protocol> {
         let number = self.octet()?;
         Protocol::ALL.into_iter().find(|protocol| protocol.number() == number)
     }
 
-    pub(crate) fn port(&mut self) -> Option<u16> {
+    /// A port.
+    pub fn port(&mut self) -> Option<u16> {
         self.take(2).and_then(|bytes| <[u8; 2]>::try_from(bytes).ok()).map(u16::from_be_bytes)
     }
 
-    pub(crate) fn slot(&mut self) -> Option<u32> {
+    /// A number in host order.
+    pub fn slot(&mut self) -> Option<u32> {
         self.take(4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(u32::from_ne_bytes)
     }
 }
 
 /// The bytes of a key that is one address.
-pub(crate) fn address_bytes(address: IpAddr) -> Bytes {
+pub fn address_bytes(address: IpAddr) -> Bytes {
     Bytes::new().address(address)
 }
 
 /// The bytes of a map value that is an endpoint.
-pub(crate) fn endpoint_bytes(endpoint: Endpoint) -> Bytes {
+pub fn endpoint_bytes(endpoint: Endpoint) -> Bytes {
     Bytes::new().address(endpoint.address).port(endpoint.port)
 }
 
 /// Decodes a map value that is an endpoint.
-pub(crate) fn endpoint(family: Family, bytes: &[u8]) -> Option<Endpoint> {
+pub fn endpoint(family: Family, bytes: &[u8]) -> Option<Endpoint> {
     let mut reader = Reader { family, bytes };
     let endpoint = Endpoint { address: reader.address()?, port: reader.port()? };
     reader.bytes.is_empty().then_some(endpoint)
 }
 
 /// Decodes a key that is one address.
-pub(crate) fn address(family: Family, key: &[u8]) -> Option<IpAddr> {
+pub fn address(family: Family, key: &[u8]) -> Option<IpAddr> {
     let mut reader = Reader { family, bytes: key };
     reader.address().filter(|_| reader.bytes.is_empty())
 }
@@ -137,6 +156,17 @@ mod tests {
             Family::V4 => "10.96.0.1".parse().unwrap(),
             Family::V6 => "fd00:10:96::1".parse().unwrap(),
         }
+    }
+
+    #[test]
+    fn the_longest_key_has_room_and_what_does_not_fit_is_ignored() {
+        let address = address_of(Family::V6);
+        let key = Bytes::new().address(address).protocol(Protocol::Udp).port(53).address(address);
+        let mut reader = Reader { family: Family::V6, bytes: key.as_slice() };
+        let read = (reader.address(), reader.protocol(), reader.port(), reader.address());
+        assert_eq!(read, (Some(address), Some(Protocol::Udp), Some(53), Some(address)));
+        assert!(reader.bytes.is_empty());
+        assert_eq!(key.port(1).as_slice(), key.as_slice());
     }
 
     #[test]

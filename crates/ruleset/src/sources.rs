@@ -13,7 +13,11 @@ use ferry_kernel::nft::{Element, OwnedData};
 use sha2::{Digest, Sha256};
 
 use crate::fields;
-use crate::names::SourcesId;
+use crate::id::HashId;
+
+/// Identifies a set of source ranges and what checks it: the hash of the addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourcesId(HashId);
 
 /// An inclusive range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +32,26 @@ pub struct AddressRange {
 /// an allocation.
 #[derive(Clone, Debug, Eq)]
 pub struct Ranges(Arc<[AddressRange]>);
+
+// === impl SourcesId ===
+
+impl SourcesId {
+    /// The id of the ranges with this SHA-256.
+    pub fn of_digest(digest: &[u8]) -> Self {
+        Self(HashId::of_digest(digest))
+    }
+
+    /// Reads the id in a name; `None` if it is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        HashId::parse(text).map(Self)
+    }
+}
+
+impl fmt::Display for SourcesId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 // === impl AddressRange ===
 
@@ -82,11 +106,11 @@ impl Ranges {
         Self(merged.into())
     }
 
-    /// Decodes the elements of a set; `None` if one of them is none that this mode writes.
+    /// Decodes the elements of a set; `None` if one of them is none that this crate writes.
     ///
     /// An address is in the set if the greatest key up to it begins a range. A key without effect on that, such as the end before
     /// the first range that the `nft` tool adds, makes no difference.
-    pub(crate) fn read(family: Family, elements: &[Element]) -> Option<Self> {
+    pub fn read(family: Family, elements: &[Element]) -> Option<Self> {
         // If one range ends and the next begins at the same key, the key is in the set.
         let mut begins = BTreeMap::new();
         for element in elements {
@@ -112,7 +136,7 @@ impl Ranges {
 
     /// The keys of the set's elements, ascending: the begin of each range and the first address after it. A range that ends with
     /// the highest address has no end.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = (IpAddr, Option<IpAddr>)> {
+    pub fn keys(&self) -> impl Iterator<Item = (IpAddr, Option<IpAddr>)> {
         self.0.iter().map(|range| (range.first, after(range.last)))
     }
 

@@ -1,0 +1,66 @@
+//! Rules and chains of rules, as objects that are compared with what the kernel holds.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+use ferry_kernel::nft;
+
+/// The rules of a chain, in order. Chains of one name mostly share an allocation, which makes comparisons cheap.
+#[derive(Clone, Debug, Eq)]
+pub struct Rules(pub Arc<[Rule]>);
+
+/// One rule, as expressions and as text. Compared by its expressions.
+#[derive(Clone, Debug, Eq)]
+pub struct Rule {
+    /// the expressions that the kernel evaluates
+    pub exprs: Vec<nft::Expr>,
+    /// the rule in the language of the `nft` tool; empty if it was read back
+    pub text: String,
+}
+
+// === impl Rules ===
+
+impl PartialEq for Rules {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Ord for Rules {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
+    }
+}
+
+impl PartialOrd for Rules {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+// === impl Rule ===
+
+impl PartialEq for Rule {
+    fn eq(&self, other: &Self) -> bool {
+        self.exprs == other.exprs
+    }
+}
+
+impl Ord for Rule {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.exprs.cmp(&other.exprs)
+    }
+}
+
+impl PartialOrd for Rule {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.text.is_empty() { write!(f, "{} expressions", self.exprs.len()) } else { f.write_str(&self.text) }
+    }
+}

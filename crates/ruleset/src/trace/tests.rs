@@ -1,0 +1,123 @@
+//! Packets through chains of a filter and of NAT.
+
+use std::net::Ipv4Addr;
+
+use ferry_api::object::Protocol;
+
+use super::*;
+use crate::Rule;
+use crate::fields::{Bytes, address_bytes, endpoint_bytes};
+use crate::rules::{Field, RuleWriter, VIP};
+
+const FAMILY: Family = Family::V4;
+const VIP_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 7);
+const ENDPOINT: Endpoint = Endpoint { address: IpAddr::V4(Ipv4Addr::new(10, 244, 0, 3)), port: 8080 };
+
+fn packet(protocol: Protocol) -> Packet {
+    Packet {
+        source: CLIENT.into(),
+        source_local: false,
+        interface: Some("eth0".to_owned()),
+        destination: VIP_ADDRESS.into(),
+        destination_local: false,
+        protocol,
+        port: 80,
+    }
+}
+
+fn rule() -> RuleWriter {
+    RuleWriter::new(FAMILY)
+}
+
+fn rules(rules: impl IntoIterator<Item = Rule>) -> Rules {
+    Rules(rules.into_iter().collect())
+}
+
+fn base(kind: ChainKind, hook: Hook, priority: i32) -> Option<BaseHook> {
+    Some(BaseHook { kind, hook, priority })
+}
+
+/// How one rule in a filter chain ends for this packet.
+fn end_in(world: &mut World<'_>, rule: Rule, packet: &Packet) -> End {
+    let rules = rules([rule]);
+    let mut world = World {
+        family: world.family,
+        chains: HashMap::new(),
+        hooks: Vec::new(),
+        elements: world.elements.clone(),
+        ranges: world.ranges.clone(),
+    };
+    world.chain("filter", base(ChainKind::Filter, Hook::Forward, 0), &rules);
+    Walk::new(&world, packet, 0).hook(Hook::Forward)
+}
+
+#[test]
+fn first_packets_have_the_original_direction_and_no_icmp_and_leave_by_no_named_interface() {
+    let mut world = World::new(FAMILY);
+    world.element("ports", &[0, 80], Data::None);
+    let (tcp, udp) = (packet(Protocol::Tcp), packet(Protocol::Udp));
+    let mut end = |rule, packet| end_in(&mut world, rule, packet);
+    assert_eq!(end(rule().original_direction().drop_it(), &tcp), End::Drop);
+    assert_eq!(end(rule().icmp_echo_request().drop_it(), &tcp), End::Accept);
+    assert_eq!(end(rule().outgoing_not("lo").drop_it(), &tcp), End::Drop);
+    assert_eq!(end(rule().tcp_port_in("ports").drop_it(), &tcp), End::Drop);
+    assert_eq!(end(rule().tcp_port_in("ports").drop_it(), &udp), End::Accept);
+    assert_eq!(end(rule().reject(), &udp), End::Reject);
+}
+
+#[test]
+fn a_lookup_finds_the_whole_key_or_nothing() {
+    let sources = Ranges::new(&["192.0.2.0/24".parse().unwrap()]);
+    let key = [VIP, &[Field::Source]].concat();
+    let of = |protocol| {
+        let key = address_bytes(VIP_ADDRESS.into()).protocol(protocol).port(80).address(CLIENT.into());
+        key.as_slice().to_vec()
+    };
+    let mut world = World::new(FAMILY);
+    world.element("guarded", &of(Protocol::Tcp), Data::None);
+    world.ranges("sources", &sources);
+    let (tcp, udp) = (packet(Protocol::Tcp), packet(Protocol::Udp));
+    let mut end = |rule, packet| end_in(&mut world, rule, packet);
+    for (packet, inside) in [(&tcp, true), (&udp, false)] {
+        assert_eq!(end(rule().in_set(&key, "guarded").drop_it(), packet) == End::Drop, inside);
+        assert_eq!(end(rule().outside_set(&key, "guarded").drop_it(), packet) == End::Drop, !inside);
+    }
+    assert_eq!(end(rule().source_in_set("sources").drop_it(), &tcp), End::Drop);
+    assert_eq!(end(rule().source_outside("sources").drop_it(), &tcp), End::Accept);
+    assert_eq!(end(rule().destination_in_set("sources").drop_it(), &tcp), End::Accept);
+    assert_eq!(end(rule().source_outside("unknown").drop_it(), &tcp), End::Drop, "an empty set");
+}
+
+#[test]
+fn once_a_chain_has_translated_the_packet_only_filters_follow() {
+    let mark = |bits| rules([rule().set_mark(bits).end()]);
+    let (late, translated, filter) =
+        (mark(1), rules([rule().translate(VIP, "endpoints")]), rules([rule().translated().set_mark(2).end()]));
+    let key = Bytes::new().address(VIP_ADDRESS.into()).protocol(Protocol::Tcp).port(80);
+    let hook = Hook::Prerouting;
+    let mut world = World::new(FAMILY);
+    world.chain("late", base(ChainKind::Nat, hook, -90), &late);
+    world.chain("filter", base(ChainKind::Filter, hook, -80), &filter);
+    world.chain("first", base(ChainKind::Nat, hook, -100), &translated);
+    world.element("endpoints", key.as_slice(), Data::Value(endpoint_bytes(ENDPOINT).as_slice().to_vec()));
+    for (protocol, wanted) in [(Protocol::Tcp, 2), (Protocol::Udp, 1)] {
+        let packet = packet(protocol);
+        let mut walk = Walk::new(&world, &packet, 0);
+        assert_eq!(walk.hook(hook), End::Accept);
+        assert_eq!((walk.mark(), walk.is_translated()), (wanted, protocol == Protocol::Tcp));
+    }
+}
+
+#[test]
+fn what_something_else_translates_is_no_nat_of_the_kernel() {
+    let postrouting = rules([rule().translated().drop_it(), rule().masquerade()]);
+    let mut world = World::new(FAMILY);
+    world.chain("nat", base(ChainKind::Nat, Hook::Postrouting, 100), &postrouting);
+    let packet = packet(Protocol::Tcp);
+    let mut walk = Walk::new(&world, &packet, 0);
+    walk.translate(ENDPOINT);
+    assert_eq!(walk.hook(Hook::Postrouting), End::Accept);
+    let to = Endpoint { address: walk.destination(), port: walk.port() };
+    assert_eq!((to, walk.is_translated(), walk.is_masqueraded(), walk.drawn()), (ENDPOINT, true, true, None));
+}
