@@ -13,7 +13,7 @@ use ferry_plane::{Before, Compile, Delta, Object, SyncEngine, Unit, UnitId};
 
 use crate::memory::good;
 use crate::mode::{KeyOf, Mode};
-use crate::states::{self, everything};
+use crate::states::{self, everything_for};
 
 /// A compiler that counts its compiled units.
 #[derive(Debug)]
@@ -82,8 +82,8 @@ where
 }
 
 /// A service of every kind, and `services` equal ones.
-fn many(family: Family, services: u16) -> Delta {
-    let mut delta = everything(family);
+fn many(family: Family, profile: &Profile, services: u16) -> Delta {
+    let mut delta = everything_for(family, profile);
     for index in 0..services {
         let at = FrontendAddr::Vip(states::address(family, 97, 1), 1000 + index);
         let frontend = states::frontend(FrontendKind::ClusterIp, at, states::INTERNAL);
@@ -100,8 +100,8 @@ fn many(family: Family, services: u16) -> Delta {
 /// Independent of the number of services: only the units that the key may belong to are compiled, a few times each.
 pub fn a_repair_of_one_key_compiles_few_units<M: Mode>() {
     for family in Family::ALL {
-        let compiled =
-            compiled_to_repair(M::compiler(family, false), many(family, 300), |key: &KeyOf<M>| M::is_leaf(key));
+        let units = many(family, &M::Compiler::PROFILE, 300);
+        let compiled = compiled_to_repair(M::compiler(family, false), units, |key: &KeyOf<M>| M::is_leaf(key));
         assert!(compiled.len() > 300, "{} keys", compiled.len());
         assert!(compiled.iter().all(|(_, units)| *units <= 10), "{:?}", compiled.iter().max_by_key(|(_, units)| units));
     }
@@ -111,7 +111,7 @@ pub fn a_repair_of_one_key_compiles_few_units<M: Mode>() {
 pub fn hints_lead_to_the_units<M: Mode>() {
     for family in Family::ALL {
         let compiler = M::compiler(family, true);
-        let delta = everything(family);
+        let delta = everything_for(family, &M::Compiler::PROFILE);
         let context = delta.context.unwrap();
         for (id, unit) in &delta.units {
             assert_found(&compiler, &context, id, unit.as_ref().unwrap());

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ferry_api::object::Family;
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Failing, Fault, MemoryKernel};
-use ferry_plane::{Outcome, SyncEngine};
+use ferry_plane::{Compile, Outcome, SyncEngine};
 use proptest::prelude::*;
 
 use crate::memory::{MemoryEngine, good, half_way, settle, settled};
@@ -114,7 +114,7 @@ pub fn any_history_ends_in_the_objects_of_one_full_build<M: Mode>() {
     let config = ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(history in steps(25), v6 in any::<bool>())| {
         let family = if v6 { Family::V6 } else { Family::V4 };
-        let mut world = World::new(family);
+        let mut world = World::new(family, <M::Compiler as Compile>::PROFILE);
         let mut now = Instant::now();
         let mut engine = fresh::<M>(&world, now);
         for one in &history {
@@ -130,7 +130,7 @@ pub fn any_history_ends_in_the_objects_of_one_full_build<M: Mode>() {
 
 /// Replaces one of the three endpoints of the service demo/plain; returns the engine and the outcome.
 pub fn replace_one_endpoint<M: Mode>() -> (MemoryEngine<M>, Outcome) {
-    let mut world = World::new(Family::V4);
+    let mut world = World::new(Family::V4, <M::Compiler as Compile>::PROFILE);
     let now = Instant::now();
     let mut engine = fresh::<M>(&world, now);
     let plain = world.services.iter().position(|(id, ..)| id.to_string().ends_with("demo/plain")).unwrap();

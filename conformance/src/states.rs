@@ -6,7 +6,8 @@ use std::sync::Arc;
 use ferry_api::object::{Family, IpNet, ObjectName, Protocol};
 use ferry_model::{
     Action, Affinity, BaseState, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, LocalDetector,
-    NodePortAddresses, Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
+    MissingSchedulers, NodePortAddresses, Pool, PortState, Profile, Scheduler, Scope, ServiceState, Snat, SourceRanges,
+    Treatment,
 };
 use ferry_plane::{Delta, Unit, UnitId};
 
@@ -34,10 +35,21 @@ pub fn context(family: Family) -> Context {
         zone: None,
         node_ip: None,
         node_addresses: [].into(),
+        local_addresses: [].into(),
         local: Some(pods),
         masquerade_all: false,
         masquerade_mark: 0x4000,
+        scheduler: Scheduler::default(),
+        missing_schedulers: MissingSchedulers::new(),
     }
+}
+
+/// The same, with the addresses that a mode of this profile asks for.
+pub fn context_for(family: Family, profile: &Profile) -> Context {
+    let node = [address(family, 0, 1), address(family, 0, 2)];
+    let node_addresses = if profile.lists_node_addresses { node.into() } else { [].into() };
+    let local_addresses = if profile.binds_addresses { node.into() } else { [].into() };
+    Context { node_addresses, local_addresses, ..context(family) }
 }
 
 /// A base state in which every address serves node ports.
@@ -67,6 +79,11 @@ pub const SPLIT: Treatment = Treatment {
     other: Action::Forward { to: Scope::Local, snat: Snat::Keep },
 };
 
+/// Treatment of external frontends with policy Local in a mode that treats all sources alike.
+pub const LOCAL: Treatment = Treatment::all(Action::Forward { to: Scope::Local, snat: Snat::Keep });
+/// The same without endpoints of this node, in a mode that falls back to all.
+pub const FALLS_BACK: Treatment = Treatment::all(Action::Forward { to: Scope::Cluster, snat: Snat::Keep });
+
 /// A frontend without source ranges.
 pub fn frontend(kind: FrontendKind, at: FrontendAddr, treatment: Treatment) -> Frontend {
     Frontend { kind, at, sources: SourceRanges::Any, treatment }
@@ -87,12 +104,20 @@ pub fn port(protocol: Protocol, cluster: Pool, local: Pool, frontends: Vec<Front
         cluster,
         local,
         lingering: Pool::default(),
+        balance: None,
+        shadowed: None,
         frontends: frontends.into(),
     }
 }
 
-/// A delta with a service of every kind.
+/// A delta with a service of every kind, in a mode whose pods and node use all endpoints under policy Local.
 pub fn everything(family: Family) -> Delta {
+    everything_for(family, &Profile::NFTABLES)
+}
+
+/// A delta with a service of every kind, treated as in a mode of this profile.
+pub fn everything_for(family: Family, profile: &Profile) -> Delta {
+    let policy_local = if profile.short_circuit { SPLIT } else { LOCAL };
     let vip = |last| FrontendAddr::Vip(address(family, 96, last), 80);
     let (all, local) = (pool(family, &[1, 2, 3]), pool(family, &[2]));
     let none = Pool::new([]);
@@ -103,29 +128,12 @@ pub fn everything(family: Family) -> Delta {
     restricted.sources = SourceRanges::Only(
         [net(family, "10.0.0.0/9", "fd00:77::/64"), net(family, "203.0.113.7/32", "fd00:cc::7/128")].into(),
     );
-    let mut restricted_split = balancer(31, SPLIT);
+    let mut restricted_split = balancer(31, policy_local);
     restricted_split.sources = restricted.sources.clone();
-    let split_none = Treatment { other: Action::Drop, ..SPLIT };
+    let split_none = if profile.local_falls_back { FALLS_BACK } else { Treatment { other: Action::Drop, ..SPLIT } };
     let frontends = vec![cluster_ip(1, INTERNAL), node_port(30001, EXTERNAL), restricted];
-    let local_frontends = vec![cluster_ip(2, INTERNAL), node_port(30002, SPLIT), balancer(32, SPLIT), restricted_split];
-    let mut sticky = port(
-        Protocol::Tcp,
-        all.clone(),
-        local.clone(),
-        vec![cluster_ip(3, INTERNAL), node_port(30003, SPLIT), balancer(33, SPLIT)],
-    );
-    sticky.affinity = Affinity::new(10_800);
-    let mut sticky_udp = port(
-        Protocol::Udp,
-        all.clone(),
-        none.clone(),
-        vec![
-            cluster_ip(4, INTERNAL),
-            node_port(30004, EXTERNAL),
-            frontend(FrontendKind::ExternalIp, vip(34), EXTERNAL),
-        ],
-    );
-    sticky_udp.affinity = Affinity::new(3);
+    let local_frontends =
+        vec![cluster_ip(2, INTERNAL), node_port(30002, policy_local), balancer(32, policy_local), restricted_split];
     let units = [
         service("plain", vec![port(Protocol::Tcp, all.clone(), none.clone(), frontends)]),
         service("local", vec![port(Protocol::Tcp, all.clone(), local, local_frontends)]),
@@ -147,16 +155,37 @@ pub fn everything(family: Family) -> Delta {
                 vec![cluster_ip(6, Treatment::all(Action::Reject)), node_port(30006, Treatment::all(Action::Reject))],
             )],
         ),
-        service("sticky", vec![sticky]),
-        service("sticky-udp", vec![sticky_udp]),
         (UnitId::Base, Some(Arc::new(Unit::Base(base(family, true))))),
     ];
-    Delta { context: Some(Arc::new(context(family))), units: units.into_iter().chain(wide(family)).collect() }
+    let units = units.into_iter().chain(sticky(family, policy_local)).chain(wide(family, policy_local)).collect();
+    Delta { context: Some(Arc::new(context_for(family, profile))), units }
+}
+
+/// Services with session affinity.
+fn sticky(family: Family, policy_local: Treatment) -> [(UnitId, Option<Arc<Unit>>); 2] {
+    let (all, local) = (pool(family, &[1, 2, 3]), pool(family, &[2]));
+    let at = |kind, last, treatment| frontend(kind, FrontendAddr::Vip(address(family, 96, last), 80), treatment);
+    let node_port = |port, treatment| frontend(FrontendKind::NodePort, FrontendAddr::NodePort(port), treatment);
+    let frontends = vec![
+        at(FrontendKind::ClusterIp, 3, INTERNAL),
+        node_port(30003, policy_local),
+        at(FrontendKind::LoadBalancer, 33, policy_local),
+    ];
+    let mut tcp = port(Protocol::Tcp, all.clone(), local, frontends);
+    tcp.affinity = Affinity::new(10_800);
+    let frontends = vec![
+        at(FrontendKind::ClusterIp, 4, INTERNAL),
+        node_port(30004, EXTERNAL),
+        at(FrontendKind::ExternalIp, 34, EXTERNAL),
+    ];
+    let mut udp = port(Protocol::Udp, all, Pool::new([]), frontends);
+    udp.affinity = Affinity::new(3);
+    [service("sticky", vec![tcp]), service("sticky-udp", vec![udp])]
 }
 
 /// Services with enough frontends that a plane lets them share the rules of the endpoints: with policy Cluster, with policy
 /// Local, and the same with affinity.
-fn wide(family: Family) -> [(UnitId, Option<Arc<Unit>>); 3] {
+fn wide(family: Family, policy_local: Treatment) -> [(UnitId, Option<Arc<Unit>>); 3] {
     let (all, local) = (pool(family, &[1, 2, 3]), pool(family, &[2]));
     let frontends = |last: u8, port, node_port, treatment| -> Vec<Frontend> {
         let vip = |last| FrontendAddr::Vip(address(family, 96, last), port);
@@ -166,8 +195,8 @@ fn wide(family: Family) -> [(UnitId, Option<Arc<Unit>>); 3] {
         [cluster_ip, node_port].into_iter().chain(external).collect()
     };
     let plain = port(Protocol::Tcp, all.clone(), Pool::new([]), frontends(7, 80, 30007, EXTERNAL));
-    let split = port(Protocol::Tcp, all.clone(), local.clone(), frontends(8, 80, 30008, SPLIT));
-    let mut sticky = port(Protocol::Tcp, all, local, frontends(8, 81, 31008, SPLIT));
+    let split = port(Protocol::Tcp, all.clone(), local.clone(), frontends(8, 80, 30008, policy_local));
+    let mut sticky = port(Protocol::Tcp, all, local, frontends(8, 81, 31008, policy_local));
     sticky.affinity = Affinity::new(10_800);
     [service("wide", vec![plain]), service("wide-local", vec![split]), service("wide-sticky", vec![sticky])]
 }

@@ -3,19 +3,20 @@
 use std::sync::Arc;
 
 use ferry_api::object::Family;
-use ferry_model::{Affinity, Context, LocalDetector, ServiceState};
+use ferry_model::{Affinity, Context, LocalDetector, Profile, ServiceState};
 use ferry_plane::{Delta, Unit, UnitId};
 
-use crate::states::{base, context, everything, pool};
+use crate::states::{base, context_for, everything_for, pool};
 
 /// Number of contexts, numbered from 0.
 pub const CONTEXTS: u8 = 4;
 
 /// The context of a number. Consecutive ones differ in one fact only: the mark, then the detector of pods.
-fn context_number(family: Family, number: u8) -> Context {
-    let marked = Context { masquerade_mark: 0x8000, ..context(family) };
+fn context_number(family: Family, profile: &Profile, number: u8) -> Context {
+    let plain = context_for(family, profile);
+    let marked = Context { masquerade_mark: 0x8000, ..plain.clone() };
     let detector = match number {
-        0 => return context(family),
+        0 => return plain,
         1 => return marked,
         2 => Some(LocalDetector::InterfacePrefix("veth".into())),
         _ => Some(LocalDetector::Bridge("cni0".into())),
@@ -28,6 +29,7 @@ fn context_number(family: Family, number: u8) -> Context {
 pub struct World {
     /// the family
     pub family: Family,
+    profile: Profile,
     /// number of the context, below [`CONTEXTS`]
     pub context: u8,
     /// each service with its current state, if present, and its initial one
@@ -35,13 +37,14 @@ pub struct World {
 }
 
 impl World {
-    /// The initial state, with all services.
-    pub fn new(family: Family) -> Self {
-        let services = everything(family).units.into_iter().filter_map(|(id, unit)| match unit.as_deref() {
-            Some(Unit::Service(state)) => Some((id, Some(state.clone()), state.clone())),
-            Some(Unit::Base(_)) | None => None,
-        });
-        Self { family, context: 0, services: services.collect() }
+    /// The initial state, with all services, in a mode of this profile.
+    pub fn new(family: Family, profile: Profile) -> Self {
+        let services =
+            everything_for(family, &profile).units.into_iter().filter_map(|(id, unit)| match unit.as_deref() {
+                Some(Unit::Service(state)) => Some((id, Some(state.clone()), state.clone())),
+                Some(Unit::Base(_)) | None => None,
+            });
+        Self { family, profile, context: 0, services: services.collect() }
     }
 
     /// Gives a service endpoints with these last bytes of addresses, in each pool that initially had some, and sets its affinity.
@@ -70,6 +73,6 @@ impl World {
         let affinity = affinity.flat_map(|state| &state.ports).any(|port| port.affinity.is_some());
         let base = Unit::Base(base(self.family, affinity));
         let units = units.chain([(UnitId::Base, Some(Arc::new(base)))]).collect();
-        Delta { context: Some(Arc::new(context_number(self.family, self.context))), units }
+        Delta { context: Some(Arc::new(context_number(self.family, &self.profile, self.context))), units }
     }
 }

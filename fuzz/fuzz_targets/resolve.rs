@@ -10,15 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use ferry_api::object::{
-    AddressKind, AddressType, Conditions, EndpointSlice, EndpointSliceBuilder, Family, Hints, IpNet, Kind, KubeObject,
-    LoadBalancerIngress, Node, NodeAddress, ObjectName, Parsed, Protocol, Service, ServiceCidr, ServicePort,
-    ServiceType, SlicePort, Timestamp, TrafficPolicy,
+    AddressKind, AddressType, BalancingAnnotations, Conditions, EndpointSlice, EndpointSliceBuilder, Family, Hints,
+    IpNet, Kind, KubeObject, LoadBalancerIngress, Node, NodeAddress, ObjectName, Parsed, Protocol, Service,
+    ServiceCidr, ServicePort, ServiceType, SlicePort, Timestamp, TrafficPolicy,
 };
 use ferry_model::explain::explain;
 use ferry_model::{
     Action, BaseState, Context, DetectLocal, Diagnostic, Dirty, Event, Flow, FrontendAddr, FrontendKind,
-    NodePortSelection, Packet, Pool, Profile, RightFlows, ServiceState, Settings, SourceRanges, Store, Verdict, base,
-    context, decide, flow_rules, node_port_addresses, resolve,
+    NodePortSelection, Packet, Pool, Profile, RightFlows, Scheduler, ServiceState, Settings, SourceRanges, Store,
+    Verdict, base, context, decide, flow_rules, node_port_addresses, resolve,
 };
 use ferry_plane::{Compile, Unit};
 use ferry_plane_iptables::testing::well_made;
@@ -67,6 +67,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(before, states(&settings, &store));
     check(&settings, &store, &Profile::NFTABLES);
     check(&settings, &store, &Profile::IPTABLES);
+    check(&settings, &store, &Profile::IPVS);
     let mut again = reversed(&settings, &store);
     place_node_ports(&settings, &mut again);
     assert_eq!(store.claims(), again.claims());
@@ -320,6 +321,7 @@ fn settings(bytes: Bytes<'_, '_>) -> Result<Settings> {
         },
         localhost_node_ports: bytes.arbitrary()?,
         external_ips: bytes.ratio(9, 10)?,
+        scheduler: *bytes.choose(&Scheduler::ALL)?,
     })
 }
 
@@ -377,7 +379,20 @@ fn service(bytes: Bytes<'_, '_>) -> Result<Service> {
         external_policy: policy(bytes)?,
         health_check_node_port: number(bytes)?,
         odd: [].into(),
+        balancing: if bytes.ratio(1, 3)? { Some(Box::new(balancing(bytes)?)) } else { None },
     })
+}
+
+fn balancing(bytes: Bytes<'_, '_>) -> Result<BalancingAnnotations> {
+    Ok(BalancingAnnotations {
+        scheduler: some(bytes, &["wlc", "sh", "fastest", ""])?,
+        weight_zones: some(bytes, &["z1=3,z2=2", "z1=0", "z1=65535,z1=1,=", ""])?,
+        weight_local: some(bytes, &["2", "65535", "0", "-"])?,
+    })
+}
+
+fn some(bytes: Bytes<'_, '_>, texts: &[&str]) -> Result<Option<Box<str>>> {
+    Ok(if bytes.arbitrary()? { Some(boxed(bytes, texts)?) } else { None })
 }
 
 fn slice(bytes: Bytes<'_, '_>) -> Result<EndpointSlice> {
@@ -390,7 +405,8 @@ fn slice(bytes: Bytes<'_, '_>) -> Result<EndpointSlice> {
             nodes: list(bytes, |bytes| boxed(bytes, &NODES))?.into(),
         };
         let node = if bytes.arbitrary()? { Some(*bytes.choose(&NODES)?) } else { None };
-        builder.push(mostly(bytes, address)?, conditions, node, hints);
+        let zone = if bytes.arbitrary()? { Some(*bytes.choose(&["z1", "z2"])?) } else { None };
+        builder.push(mostly(bytes, address)?, conditions, node, zone, hints);
     }
     let ports = list(bytes, |bytes| {
         Ok(SlicePort {

@@ -29,6 +29,14 @@ pub(super) const PORTS: [(&str, &str, u16, u16); 7] = [
     ("udp", "UDP", 80, 8080),
 ];
 
+/// How a mode with weights balances some of the services; the last can't be followed.
+const ANNOTATIONS: [&str; 4] = [
+    "  annotations: {ferry.io/ipvs-scheduler: wlc, ferry.io/ipvs-weight-local: '3'}\n",
+    "  annotations: {ferry.io/ipvs-weight-zones: 'zone-a=4,zone-b=2', ferry.io/ipvs-weight-local: '3'}\n",
+    "  annotations: {ferry.io/ipvs-scheduler: sh}\n",
+    "  annotations: {ferry.io/ipvs-scheduler: fastest, ferry.io/ipvs-weight-zones: 'zone-a=2,zone-b=0'}\n",
+];
+
 /// Generates one of the services, in YAML block style.
 pub(super) fn random(slot: usize, random: &mut Random) -> (ObjectName, String) {
     let (namespace, name) = SERVICES.get(slot).copied().unwrap_or(("default", "none"));
@@ -39,6 +47,7 @@ pub(super) fn random(slot: usize, random: &mut Random) -> (ObjectName, String) {
         let month = 1 + random.below(4);
         text += &format!("  creationTimestamp: 2025-{month:02}-01T00:00:00Z\n");
     }
+    text += ANNOTATIONS.get((slot + kind.len()) % 7).copied().unwrap_or_default();
     if random.chance(4) {
         text += "  labels: {service.kubernetes.io/service-proxy-name: other}\n";
     }

@@ -64,7 +64,7 @@ fn endpoint(v4: bool, hints: Hints, random: &mut Random) -> String {
         4..=6 => Some(random.pick(&NODES).0),
         _ => Some(node),
     };
-    let mut text = format!("- addresses: [{address}]\n  conditions: {conditions}\n");
+    let mut text = format!("- addresses: [{address}]\n  zone: {zone}\n  conditions: {conditions}\n");
     if let Some(node) = node {
         text += &format!("  nodeName: {node}\n");
     }

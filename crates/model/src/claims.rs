@@ -132,8 +132,19 @@ impl Claims {
         port: u16,
         protocol: Protocol,
     ) -> Option<(IpAddr, &ObjectName)> {
-        self.vips_at_node(family, protocol, port).find_map(|(address, key)| {
-            let owner = self.owners.get(&key).filter(|owner| owner.rank < Rank::NodePort && owner.name != *name)?;
+        self.shadows(family, port, protocol).find(|(_, owner)| *owner != name)
+    }
+
+    /// The node addresses that are a cluster IP or load balancer address with the number of a node port, sorted; with the
+    /// services, of which one may be that of the node port.
+    pub(crate) fn shadows(
+        &self,
+        family: Family,
+        port: u16,
+        protocol: Protocol,
+    ) -> impl Iterator<Item = (IpAddr, &ObjectName)> {
+        self.vips_at_node(family, protocol, port).filter_map(|(address, key)| {
+            let owner = self.owners.get(&key).filter(|owner| owner.rank < Rank::NodePort)?;
             Some((address, &owner.name))
         })
     }

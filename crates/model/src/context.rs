@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use ferry_api::object::{Family, IpNet};
 
+use crate::scheduler::{MissingSchedulers, Scheduler};
+
 /// Node facts and policy that determine the state of services in one IP family. Facts that only the base objects of a plane
 /// depend on are in [`BaseState`](crate::BaseState).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,12 +20,19 @@ pub struct Context {
     /// the addresses of the machine that serve node ports, sorted; empty unless the profile
     /// [lists them](crate::Profile::lists_node_addresses)
     pub node_addresses: Arc<[IpAddr]>,
+    /// the addresses of the machine on interfaces other than the proxy's own devices, sorted, without those that no Service can
+    /// have; empty unless the profile [binds addresses](crate::Profile::binds_addresses)
+    pub local_addresses: Arc<[IpAddr]>,
     /// the detector of packets from pods of this node; `None` detects none
     pub local: Option<LocalDetector>,
     /// every connection to a cluster IP is masqueraded
     pub masquerade_all: bool,
     /// the bit of the packet mark that requests masquerading
     pub masquerade_mark: u32,
+    /// the configured scheduler, of Services that choose none
+    pub scheduler: Scheduler,
+    /// schedulers that the kernel doesn't have: a Service that chooses one gets the configured one
+    pub missing_schedulers: MissingSchedulers,
 }
 
 /// The detector of traffic from this node's pods: detectLocalMode with its ranges resolved.

@@ -18,8 +18,9 @@ use ferry_api::object::Protocol;
 ///
 /// A VIP is looked up first, then a nodePort. A packet that matches neither, but goes to a cluster IP or into the ranges of
 /// cluster IPs, is rejected or dropped if the mode can. If its destination is an address of this node (such as that of a DNS
-/// cache bound to a cluster IP), that applies only to packets of the node itself to a cluster IP. An endpoint that reaches
-/// itself is masqueraded.
+/// cache bound to a cluster IP), that applies only to packets of the node itself to a cluster IP. A mode that binds addresses
+/// rejects what matches neither at every address that it has bound, but for health checks. An endpoint that reaches itself is
+/// masqueraded.
 pub fn decide<'a>(
     states: impl IntoIterator<Item = &'a ServiceState>,
     base: &BaseState,
@@ -28,7 +29,9 @@ pub fn decide<'a>(
     profile: &Profile,
 ) -> Verdict {
     let asked = Asked::find(states, packet);
-    let by_node_port = asked.by_node_port.filter(|_| serves_node_ports(base, packet));
+    let serves_here =
+        |port: &PortState| serves_node_ports(base, packet) && port.serves_node_port_at(packet.destination);
+    let by_node_port = asked.by_node_port.filter(|(port, _)| serves_here(port));
     if profile.refuses_by_hook {
         let found = [asked.by_vip, by_node_port].into_iter().flatten();
         let mut verdicts = found.map(|(port, frontend)| at_frontend(port, frontend, packet, context));
@@ -36,14 +39,10 @@ pub fn decide<'a>(
         let refused = || if is_guarded(base, packet) { Verdict::Drop } else { asked.refused_by_hook(packet) };
         return forwarded.unwrap_or_else(refused);
     }
-    let sent_here = packet.interface.is_none();
     match asked.by_vip.or(by_node_port) {
         Some((port, frontend)) => at_frontend(port, frontend, packet, context),
-        None if !profile.rejects_unknown_ports || (packet.destination_local && !sent_here) => Verdict::Pass,
-        None if asked.is_cluster_ip => Verdict::Reject,
-        None if packet.destination_local => Verdict::Pass,
-        None if base.service_cidrs.iter().any(|cidr| cidr.contains(&packet.destination)) => Verdict::Drop,
-        None => Verdict::Pass,
+        None if profile.binds_addresses && asked.is_vip => asked.at_vip(packet, context, profile),
+        None => asked.at_no_vip(base, packet, profile),
     }
 }
 
@@ -53,6 +52,9 @@ struct Asked<'a> {
     by_vip: Option<(&'a PortState, &'a Frontend)>,
     /// by its port alone
     by_node_port: Option<(&'a PortState, &'a Frontend)>,
+    /// it goes to the address of a frontend
+    is_vip: bool,
+    /// and to that of a cluster IP
     is_cluster_ip: bool,
     /// it goes to the port of some Service's health checks
     is_health_check: bool,
@@ -74,7 +76,9 @@ impl<'a> Asked<'a> {
     fn look_at(&mut self, state: &'a ServiceState, packet: &Packet, [vip, node_port]: [FrontendAddr; 2]) {
         for port in &state.ports {
             for frontend in &port.frontends {
-                self.is_cluster_ip |= frontend.kind == FrontendKind::ClusterIp && is_at(frontend, packet.destination);
+                let is_here = is_at(frontend, packet.destination);
+                self.is_vip |= is_here;
+                self.is_cluster_ip |= is_here && frontend.kind == FrontendKind::ClusterIp;
                 if port.protocol == packet.protocol {
                     if frontend.at == vip {
                         self.by_vip = Some((port, frontend));
@@ -83,6 +87,29 @@ impl<'a> Asked<'a> {
                     }
                 }
             }
+        }
+    }
+
+    /// The verdict on a packet to an undefined port of a frontend's address, in a mode that binds these: all of them but those
+    /// that another interface has.
+    fn at_vip(&self, packet: &Packet, context: &Context, profile: &Profile) -> Verdict {
+        let is_bound = context.local_addresses.binary_search(&packet.destination).is_err();
+        let refused = is_bound && profile.rejects_unknown_ports && !self.is_health_check;
+        if refused { Verdict::Reject } else { Verdict::Pass }
+    }
+
+    /// The verdict on a packet that no frontend matches.
+    fn at_no_vip(&self, base: &BaseState, packet: &Packet, profile: &Profile) -> Verdict {
+        let sent_here = packet.interface.is_none();
+        let unassigned = || base.service_cidrs.iter().any(|cidr| cidr.contains(&packet.destination));
+        if packet.destination_local && !sent_here {
+            Verdict::Pass
+        } else if self.is_cluster_ip && profile.rejects_unknown_ports {
+            Verdict::Reject
+        } else if profile.drops_unassigned_cluster_ips && !packet.destination_local && unassigned() {
+            Verdict::Drop
+        } else {
+            Verdict::Pass
         }
     }
 

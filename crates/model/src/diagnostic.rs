@@ -40,6 +40,10 @@ pub enum Cause {
     Special,
     /// an unreadable source range, which admits no source
     SourceRange,
+    /// an annotation about balancing that can't be followed
+    Balancing,
+    /// a scheduler that the kernel of this node doesn't have
+    MissingScheduler,
 }
 
 /// The path of a field, which may lead through one entry of a list.

@@ -26,7 +26,7 @@ pub fn explain(settings: &Settings, local_addresses: &[IpAddr], store: &Store, p
     let contexts = PerFamily::from_fn(|family| context(settings, store.node(), local_addresses, profile, family));
     let mut store = store.clone();
     store.serve_node_ports_at(node_port_addresses(settings, store.node(), local_addresses));
-    let mut text = node_text(&contexts);
+    let mut text = node_text(&contexts, profile);
     // A diagnostic of both families is printed once.
     let mut diagnostics: BTreeSet<_> = store.orphans().collect();
     for family in Family::ALL {
@@ -61,7 +61,7 @@ impl<T: fmt::Display> fmt::Display for Row<'_, T> {
 }
 
 /// The facts of both families.
-fn node_text(contexts: &PerFamily<Context>) -> String {
+fn node_text(contexts: &PerFamily<Context>, profile: &Profile) -> String {
     let any = &contexts.v4;
     let mut text = format!("node {} zone {}\n", any.node_name, any.zone.as_deref().unwrap_or("-"));
     for family in Family::ALL {
@@ -69,6 +69,12 @@ fn node_text(contexts: &PerFamily<Context>) -> String {
         let address = context.node_ip.map_or_else(|| "-".to_owned(), |address| address.to_string());
         let pods = context.local.as_ref().map_or_else(|| "not known".to_owned(), ToString::to_string);
         text += &format!("  {family} address {address}, pods {pods}\n");
+        if profile.binds_addresses {
+            text += &format!("  {family} addresses of other interfaces {}\n", Row(&context.local_addresses));
+        }
+    }
+    if profile.balances {
+        text += &format!("  scheduler {}\n", any.scheduler);
     }
     let all = if any.masquerade_all { ", every connection to a cluster IP" } else { "" };
     text + &format!("  masquerade mark {:#x}{all}\n", any.masquerade_mark)
@@ -120,9 +126,19 @@ impl fmt::Display for PortState {
         if let Some(affinity) = self.affinity {
             write!(f, " affinity {} s", affinity.timeout_seconds)?;
         }
+        if let Some(scheduler) = self.balance.as_ref().and_then(|balance| balance.scheduler) {
+            write!(f, " scheduler {scheduler}")?;
+        }
         writeln!(f, "\n      cluster {}\n      local   {}", self.cluster, self.local)?;
         if !self.lingering.is_empty() {
             writeln!(f, "      lingering {}", self.lingering)?;
+        }
+        if let Some(balance) = self.balance.as_ref().filter(|balance| !balance.weights.is_empty()) {
+            let weights = balance.weights.iter().map(|(endpoint, weight)| format!(" {endpoint}={weight}"));
+            writeln!(f, "      weights{}", weights.collect::<String>())?;
+        }
+        if let Some(shadowed) = &self.shadowed {
+            writeln!(f, "      nodePort not at {}", Row(&shadowed.addresses))?;
         }
         self.frontends.iter().try_for_each(|frontend| writeln!(f, "      {frontend}"))
     }

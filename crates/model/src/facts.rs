@@ -14,6 +14,7 @@ use crate::context::{Context, LocalDetector, PerFamily};
 use crate::diagnostic::{Cause, Diagnostic};
 use crate::node::{pod_range, primary};
 use crate::profile::Profile;
+use crate::scheduler::{MissingSchedulers, Scheduler};
 use crate::sources::disjoint;
 use crate::special::special;
 use crate::state::{BaseState, NodePortAddresses};
@@ -41,6 +42,8 @@ pub struct Settings {
     pub localhost_node_ports: bool,
     /// spec.externalIPs are served (feature gate AllowServiceExternalIPs)
     pub external_ips: bool,
+    /// the scheduler of Services that choose none (ipvs.scheduler); [`Scheduler::Rr`] if blank or unknown
+    pub scheduler: Scheduler,
 }
 
 /// The configured detector of traffic from this node's pods (detectLocalMode).
@@ -88,6 +91,7 @@ impl Settings {
             node_port_addresses: NodePortSelection::from_texts(&config.node_port_addresses),
             localhost_node_ports: config.iptables.localhost_node_ports,
             external_ips: config.feature_gates.get(GATE_EXTERNAL_IPS).copied().unwrap_or(true),
+            scheduler: config.ipvs.scheduler.parse().unwrap_or_default(),
         }
     }
 }
@@ -104,7 +108,8 @@ impl NodePortSelection {
     }
 }
 
-/// The facts that services are resolved with in one family. `local_addresses` are those of the machine's interfaces.
+/// The facts that services are resolved with in one family. `local_addresses` are those of the machine's interfaces, without the
+/// proxy's own devices.
 ///
 /// A node address is the bind address, else the first InternalIP of the family, else its first ExternalIP, else
 /// loopback.
@@ -119,14 +124,22 @@ pub fn context(
         let all = node_port_addresses(settings, node, local_addresses);
         all.into_iter().filter(|address| Family::of(*address) == family).collect()
     };
+    let other_interfaces = || {
+        let servable = |address: &&IpAddr| Family::of(**address) == family && special(**address).is_none();
+        let addresses: BTreeSet<IpAddr> = local_addresses.iter().filter(servable).copied().collect();
+        addresses.into_iter().collect()
+    };
     Context {
         node_name: settings.node_name.clone(),
         zone: node.and_then(|node| node.zone.as_deref()).map(str::to_owned),
         node_ip: Some(node_ip(settings, node, family)),
         node_addresses: if profile.lists_node_addresses { serving() } else { [].into() },
+        local_addresses: if profile.binds_addresses { other_interfaces() } else { [].into() },
         local: detector(settings, node, family),
         masquerade_all: settings.masquerade_all,
         masquerade_mark: 1 << (settings.masquerade_bit % 32),
+        scheduler: settings.scheduler,
+        missing_schedulers: MissingSchedulers::new(),
     }
 }
 
@@ -160,6 +173,11 @@ pub fn base(
         && family == Family::V4;
     let (node_ports, localhost) =
         serving_addresses(settings, context, local_addresses, (family, may_serve_localhost), &mut diagnostics);
+    let (node_ports, localhost) = if profile.lists_node_addresses {
+        (NodePortAddresses::Only(context.node_addresses.to_vec()), false)
+    } else {
+        (node_ports, localhost)
+    };
     let service_cidrs = service_cidrs(store, family, &mut diagnostics);
     (BaseState { node_ports, localhost, service_cidrs, affinity: store.uses_affinity(family) }, diagnostics)
 }

@@ -10,7 +10,8 @@
 //!    the configuration, the Node and the node's addresses.
 //! 3. [`resolve()`] computes the state of one service in one family: `visible` selects its valid addresses and ports, `slices`
 //!    collects its endpoints, without special addresses (`special`), `select` chooses the pools of each port by traffic policy,
-//!    readiness and topology hints, `sources` merges its source ranges, and `treatment` derives the treatment of connections.
+//!    readiness and topology hints, `sources` merges its source ranges, `treatment` derives the treatment of connections, and
+//!    `balance` the scheduler and weights (`scheduler`).
 //! 4. The result is a [`ServiceState`] (`state`), which a mode compiles. Modes differ by their [`Profile`] (`profile`) only.
 //!
 //! Read first: `state`, then `resolve`.
@@ -21,6 +22,7 @@
 //! - [`flow_rules`] (`flows`) determines the conntrack entries that a change of a state makes stale.
 //! - `explain` prints states as text, for golden files.
 
+mod balance;
 pub mod claims;
 pub mod context;
 pub mod decide;
@@ -32,6 +34,7 @@ mod node;
 pub mod packet;
 pub mod profile;
 pub mod resolve;
+pub mod scheduler;
 mod select;
 mod slices;
 mod sources;
@@ -54,10 +57,12 @@ pub use node::Retained;
 pub use packet::{Packet, Verdict};
 pub use profile::{Profile, ReplyOwner};
 pub use resolve::resolve;
+pub use scheduler::{MissingSchedulers, Scheduler, UnknownScheduler};
 pub use slices::may_serve;
 pub use state::{
-    Action, Affinity, BaseState, Endpoint, Frontend, FrontendAddr, FrontendKind, HealthCheck, MAX_COPIES,
-    MAX_ENDPOINTS, NodePortAddresses, Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
+    Action, Affinity, Balance, BaseState, Endpoint, Frontend, FrontendAddr, FrontendKind, HealthCheck, MAX_COPIES,
+    MAX_ENDPOINTS, MAX_WEIGHT, NodePortAddresses, Pool, PortState, Scope, ServiceState, Shadowed, Snat, SourceRanges,
+    Treatment,
 };
 pub use store::{Dirty, Event, Limits, ServiceObjects, Store};
 pub use visible::serves;

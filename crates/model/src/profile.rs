@@ -29,15 +29,24 @@ pub struct Profile {
     pub refuses_by_hook: bool,
     /// node ports are served on 127.0.0.1 too, if configured (iptables)
     pub serves_localhost: bool,
-    /// a node port is an object for each address that serves it, so the context carries those addresses (ipvs)
+    /// a node port is an object for each address that serves it, so the context carries those addresses, and the base state
+    /// names the same (ipvs)
     pub lists_node_addresses: bool,
+    /// every address of a Service is bound on the node, unless another interface has it: what goes to an undefined port of it
+    /// is refused and not forwarded, whatever kind of address it is, and the node's own connections to it have it as their
+    /// source. So the context carries the addresses of the other interfaces (ipvs)
+    pub binds_addresses: bool,
+    /// connections into the ranges of cluster IPs, to an address that no Service has, are dropped (nftables)
+    pub drops_unassigned_cluster_ips: bool,
+    /// connections are balanced by a [`Scheduler`](crate::Scheduler) with weights, which a Service's annotations choose (ipvs)
+    pub balances: bool,
     /// where the answers of a translated flow come from
     pub reply_owner: ReplyOwner,
 }
 
 impl Profile {
     /// Of every mode.
-    pub const ALL: &[Self] = &[Self::IPTABLES, Self::NFTABLES];
+    pub const ALL: &[Self] = &[Self::IPTABLES, Self::IPVS, Self::NFTABLES];
 
     /// The nftables mode.
     pub const NFTABLES: Self = Self {
@@ -50,6 +59,9 @@ impl Profile {
         refuses_by_hook: false,
         serves_localhost: false,
         lists_node_addresses: false,
+        binds_addresses: false,
+        drops_unassigned_cluster_ips: true,
+        balances: false,
         reply_owner: ReplyOwner::Endpoint,
     };
 
@@ -64,6 +76,26 @@ impl Profile {
         refuses_by_hook: true,
         serves_localhost: true,
         lists_node_addresses: false,
+        binds_addresses: false,
+        drops_unassigned_cluster_ips: false,
+        balances: false,
+        reply_owner: ReplyOwner::Endpoint,
+    };
+
+    /// The ipvs mode.
+    pub const IPVS: Self = Self {
+        short_circuit: false,
+        local_falls_back: true,
+        masquerades_host_on_local: false,
+        rejects_unknown_ports: true,
+        rejects_host_to_external: true,
+        filters_sources_before_reject: true,
+        refuses_by_hook: false,
+        serves_localhost: false,
+        lists_node_addresses: true,
+        binds_addresses: true,
+        drops_unassigned_cluster_ips: false,
+        balances: true,
         reply_owner: ReplyOwner::Endpoint,
     };
 }

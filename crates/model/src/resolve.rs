@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use ferry_api::object::{Family, Kind, ObjectName, Protocol, TrafficPolicy};
 
 use self::checks::{check_addresses, check_odd, check_source_ranges};
+use crate::balance::Balancing;
 use crate::claims::{Claims, Standing};
 use crate::context::Context;
 use crate::diagnostic::{Cause, Diagnostic, Field, Findings};
@@ -16,7 +17,8 @@ use crate::select::{Selection, Uses, lingering, select};
 use crate::slices::{PortIndex, Row};
 use crate::sources::source_ranges;
 use crate::state::{
-    Frontend, FrontendAddr, FrontendKind, HealthCheck, MAX_COPIES, MAX_ENDPOINTS, PortState, ServiceState, SourceRanges,
+    Frontend, FrontendAddr, FrontendKind, HealthCheck, MAX_COPIES, MAX_ENDPOINTS, PortState, ServiceState, Shadowed,
+    SourceRanges,
 };
 use crate::store::ServiceObjects;
 use crate::treatment::Matrix;
@@ -52,10 +54,11 @@ pub fn resolve(
     check_cluster_ip(service, family, &mut |field, cause, message| findings.add(field, cause, message));
     check_addresses(service, &mut findings);
     check_source_ranges(service, &mut findings);
+    let balancing = Balancing::of(service, context, profile, &mut findings);
     let ports = valid_ports(service, &mut |field, cause, message| findings.add(field, cause, message));
     if let Some(visible) = Visible::of(service, family) {
         let index = PortIndex::new(&objects.slices, family, &mut diagnostics);
-        let mut resolver = Resolver::new(visible, claims, context, profile, findings);
+        let mut resolver = Resolver::new(visible, claims, context, profile, balancing, findings);
         let mut rows = Vec::new();
         let mut ready_here = health_check_port(service).map(|port| (port, BTreeSet::new()));
         state.ports.reserve_exact(ports.len().min(MAX_FRONTENDS));
@@ -82,9 +85,9 @@ pub fn resolve(
     (state, diagnostics)
 }
 
-/// The maximum weight of a Service in one family: its endpoints, its frontends, for each port its source ranges, and for up
+/// The most parts of a Service in one family: its endpoints, its frontends, for each port its source ranges, and for up
 /// to [`MAX_COPIES`] frontends of a port its endpoints again.
-const MAX_WEIGHT: usize = 1 << 20;
+const MAX_PARTS: usize = 1 << 20;
 
 /// Inputs shared by all ports of a service.
 struct Resolver<'a> {
@@ -95,8 +98,9 @@ struct Resolver<'a> {
     load_balancer_ips: BTreeSet<IpAddr>,
     has_external_ips: bool,
     sources: SourceRanges,
+    balancing: Option<Balancing<'a>>,
     frontends: Frontends,
-    /// the rest of [`MAX_WEIGHT`]; `None` once a part has exceeded it
+    /// the rest of [`MAX_PARTS`]; `None` once a part has exceeded it
     room: Option<usize>,
     /// frontends of this service so far
     taken: BTreeSet<(FrontendAddr, Protocol)>,
@@ -111,6 +115,7 @@ impl<'a> Resolver<'a> {
         claims: &'a Claims,
         context: &'a Context,
         profile: &'a Profile,
+        balancing: Option<Balancing<'a>>,
         findings: Findings<'a>,
     ) -> Self {
         let service = visible.service;
@@ -137,9 +142,10 @@ impl<'a> Resolver<'a> {
             load_balancer_ips,
             has_external_ips: visible.external_ips().next().is_some(),
             sources,
+            balancing,
             frontends: visible.frontends(),
             visible,
-            room: Some(MAX_WEIGHT),
+            room: Some(MAX_PARTS),
             taken: BTreeSet::new(),
             findings,
         }
@@ -161,7 +167,7 @@ impl<'a> Resolver<'a> {
         if self.room.is_none() {
             let message = format_args!(
                 "the service has more than {MAX_FRONTENDS} frontends, or together with their endpoints and source ranges \
-                 more than {MAX_WEIGHT} parts: what doesn't fit in, of this port and the ports after it, is not served"
+                 more than {MAX_PARTS} parts: what doesn't fit in, of this port and the ports after it, is not served"
             );
             self.findings.add(Field::at("spec.ports", port.index, ""), Cause::Excess, &message);
         }
@@ -191,6 +197,9 @@ impl<'a> Resolver<'a> {
                 frontends.push(Frontend { kind: address.kind, at: address.at, sources, treatment });
             }
         }
+        let balance = self.balancing.as_ref().and_then(|balancing| balancing.of_port(rows, &selection, self.context));
+        let node_port = frontends.iter().find_map(|frontend| frontend.at.node_port());
+        let shadowed = node_port.and_then(|node_port| self.shadowed(node_port, port.protocol));
         let lingering = lingering(rows, &selection, port.protocol);
         PortState {
             name: port.name.into(),
@@ -200,6 +209,8 @@ impl<'a> Resolver<'a> {
             local: selection.local,
             lingering,
             frontends: frontends.into(),
+            balance,
+            shadowed,
         }
     }
 
@@ -246,6 +257,16 @@ impl<'a> Resolver<'a> {
                 format_args!("{at} {protocol} belongs to another Service, which comes first: not served there");
             self.findings.add_contest(address.field(), Cause::Contest, &message, Some(winner));
         }
+    }
+
+    /// The node addresses at which another frontend serves in place of a node port, for a mode with an object for each.
+    fn shadowed(&self, node_port: u16, protocol: Protocol) -> Option<Box<Shadowed>> {
+        if !self.matrix.profile.lists_node_addresses {
+            return None;
+        }
+        let addresses: Box<[IpAddr]> =
+            self.claims.shadows(self.visible.family, node_port, protocol).map(|(address, _)| address).collect();
+        (!addresses.is_empty()).then(|| Box::new(Shadowed { addresses }))
     }
 
     fn is_load_balancer_too(&self, address: &Address) -> bool {

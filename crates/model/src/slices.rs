@@ -110,6 +110,11 @@ impl Row<'_> {
         !node.is_empty() && self.slice.node_of(self.of_slice) == Some(node)
     }
 
+    /// Its zone.
+    pub(crate) fn zone(&self) -> Option<&str> {
+        self.slice.zone_of(self.of_slice)
+    }
+
     /// Its hints for nodes.
     pub(crate) fn node_hints(&self) -> &[Box<str>] {
         self.slice.hints_of(self.of_slice).map_or(&[], |hints| &hints.nodes)

@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use ferry_api::object::{IpNet, ObjectName, Protocol};
 
+use crate::context::Context;
+use crate::scheduler::Scheduler;
+
 /// Everything the kernel must do for one Service in one IP family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceState {
@@ -44,6 +47,29 @@ pub struct PortState {
     pub lingering: Pool,
     /// the addresses that clients may use; no two of one family's states share one
     pub frontends: Box<[Frontend]>,
+    /// what the Service's annotations choose; `None` without them, and in modes that don't
+    /// [balance](crate::Profile::balances)
+    pub balance: Option<Box<Balance>>,
+    /// where its node port is not served; `None` for almost all, and in modes that don't
+    /// [list node addresses](crate::Profile::lists_node_addresses)
+    pub shadowed: Option<Box<Shadowed>>,
+}
+
+/// The choices of a Service for one of its ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Balance {
+    /// its own scheduler; `None` for the configured one
+    pub scheduler: Option<Scheduler>,
+    /// weights other than 1, up to 65,535, of endpoints of its pools; sorted by endpoint
+    pub weights: Box<[(Endpoint, u32)]>,
+}
+
+/// Addresses of the node that have a cluster IP or load balancer frontend, of this or another Service, with the protocol and
+/// number of a node port: that frontend serves them instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shadowed {
+    /// the addresses, sorted; not empty
+    pub addresses: Box<[IpAddr]>,
 }
 
 /// ClientIP session affinity: a client that comes back within the timeout gets the endpoint it had.
@@ -65,6 +91,9 @@ pub const MAX_ENDPOINTS: usize = 65_536;
 /// Up to this many frontends of a port have a copy of the endpoints each; more frontends share one, so that a Service with
 /// many addresses costs no more than one with this many.
 pub const MAX_COPIES: usize = 8;
+
+/// The largest weight of an endpoint.
+pub const MAX_WEIGHT: u32 = 65_535;
 
 /// One ip:port behind a service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -190,7 +219,8 @@ pub enum NodePortAddresses {
     Only(Vec<IpAddr>),
 }
 
-const _: () = assert!(size_of::<ServiceState>() <= 48 && size_of::<PortState>() <= 88, "one for each of many services");
+const _: () =
+    assert!(size_of::<ServiceState>() <= 48 && size_of::<PortState>() <= 104, "one for each of many services");
 
 // === impl HealthCheck ===
 
@@ -239,6 +269,14 @@ impl FrontendAddr {
             Self::NodePort(_) => None,
         }
     }
+
+    /// The port that it has at the node's addresses.
+    pub const fn node_port(self) -> Option<u16> {
+        match self {
+            Self::Vip(..) => None,
+            Self::NodePort(port) => Some(port),
+        }
+    }
 }
 
 // === impl PortState ===
@@ -250,6 +288,31 @@ impl PortState {
             Scope::Cluster => &self.cluster,
             Scope::Local => &self.local,
         }
+    }
+
+    /// The scheduler of its connections: its own, or the configured one.
+    pub fn scheduler(&self, context: &Context) -> Scheduler {
+        self.balance.as_ref().and_then(|balance| balance.scheduler).unwrap_or(context.scheduler)
+    }
+
+    /// True if an address that serves node ports serves this port's: no other frontend has taken its place there.
+    pub fn serves_node_port_at(&self, address: IpAddr) -> bool {
+        self.shadowed.as_ref().is_none_or(|shadowed| !shadowed.addresses.contains(&address))
+    }
+
+    /// The weight of one of its endpoints, 1 to 65,535.
+    pub fn weight(&self, endpoint: &Endpoint) -> u32 {
+        self.balance.as_ref().map_or(1, |balance| balance.weight(endpoint))
+    }
+}
+
+// === impl Balance ===
+
+impl Balance {
+    /// The weight of an endpoint, 1 to 65,535.
+    pub fn weight(&self, endpoint: &Endpoint) -> u32 {
+        let at = self.weights.binary_search_by_key(endpoint, |(known, _)| *known);
+        at.ok().and_then(|at| self.weights.get(at)).map_or(1, |(_, weight)| *weight)
     }
 }
 

@@ -8,6 +8,7 @@ use ferry_api::object::{
 };
 
 use crate::context::{Context, LocalDetector};
+use crate::scheduler::{MissingSchedulers, Scheduler};
 use crate::state::{Endpoint, Pool};
 
 pub(crate) const READY: Conditions = Conditions { ready: true, serving: true, terminating: false };
@@ -43,6 +44,7 @@ pub(crate) fn service(service: &str, cluster_ip: &str) -> Service {
         external_policy: TrafficPolicy::Cluster,
         health_check_node_port: 0,
         odd: [].into(),
+        balancing: None,
     }
 }
 
@@ -78,7 +80,7 @@ pub(crate) fn hinted_slice<'a>(
     for (address, node, conditions, nodes, zones) in endpoints {
         let hints = Hints { nodes: boxed(nodes), zones: boxed(zones) };
         let address = address.parse().map_err(|_| Box::from(address));
-        builder.push(address, conditions, Some(node), hints);
+        builder.push(address, conditions, Some(node), None, hints);
     }
     builder.build(name(slice), Some(name(service)), AddressType::Ipv4, vec![slice_port("", 8080)])
 }
@@ -99,9 +101,12 @@ pub(crate) fn context_of(family: Family) -> Context {
         zone: Some("z1".to_owned()),
         node_ip: Some(ip(address)),
         node_addresses: [].into(),
+        local_addresses: [].into(),
         local: Some(LocalDetector::Cidr(pods.parse().unwrap())),
         masquerade_all: false,
         masquerade_mark: 0x4000,
+        scheduler: Scheduler::default(),
+        missing_schedulers: MissingSchedulers::new(),
     }
 }
 

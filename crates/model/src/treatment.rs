@@ -61,9 +61,11 @@ impl Matrix<'_> {
         };
         let pod = if self.masquerade_all { Snat::Masquerade } else { Snat::Keep };
         let rest = if self.masquerade_all || self.detects_pods { Snat::Masquerade } else { Snat::Keep };
+        // The node's own connections to an address that it has bound come from that address, to which replies wouldn't return.
+        let host = if self.profile.binds_addresses { Snat::Masquerade } else { rest };
         Treatment {
             pod: Action::Forward { to, snat: pod },
-            host: Action::Forward { to, snat: rest },
+            host: Action::Forward { to, snat: host },
             other: Action::Forward { to, snat: rest },
         }
     }

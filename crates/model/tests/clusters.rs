@@ -29,12 +29,14 @@ proptest! {
             case.store.apply(cluster.event(&key));
         }
         // … others learn what is left of it, each in an order of its own.
-        let text = explain(&case.settings, &case.local_addresses, &case.store, &Profile::NFTABLES);
+        let profile = Profile::ALL.iter().cycle().nth(moments % Profile::ALL.len()).unwrap();
+        let text_of = |store: &Store| explain(&case.settings, &case.local_addresses, store, profile);
+        let wanted = text_of(&case.store);
         for _ in 0..3 {
             let mut store = Store::new(&case.settings.node_name).serving_external_ips(case.settings.external_ips);
             shuffled(&cluster, &mut random).into_iter().for_each(|event| drop(store.apply(event)));
             prop_assert_eq!(store.claims(), case.store.claims());
-            prop_assert_eq!(explain(&case.settings, &case.local_addresses, &store, &Profile::NFTABLES), text.as_str());
+            prop_assert_eq!(&text_of(&store), &wanted);
         }
     }
 
@@ -42,14 +44,16 @@ proptest! {
 
 #[test]
 fn clusters_are_full_of_life() {
-    let text: String = (0..40)
-        .map(|seed| {
+    let texts = |profile: &Profile| -> String {
+        let of = |seed| {
             let cluster = Cluster::random(seed);
             assert_eq!(cluster.manifest(), Cluster::random(seed).manifest());
             let case = Case::of("cluster", &cluster.config, &[cluster.manifest()]);
-            explain(&case.settings, &case.local_addresses, &case.store, &Profile::NFTABLES)
-        })
-        .collect();
+            explain(&case.settings, &case.local_addresses, &case.store, profile)
+        };
+        (0..40).map(of).collect()
+    };
+    let text = texts(&Profile::NFTABLES);
     for sight in [
         "externalIP [2001:db8:2::",
         "loadBalancer 203.0.113.",
@@ -72,5 +76,18 @@ fn clusters_are_full_of_life() {
         "service CIDRs 10.96.0.0/16",
     ] {
         assert!(text.contains(sight), "no {sight} in forty clusters");
+    }
+    let text = texts(&Profile::IPVS);
+    for sight in [
+        "scheduler wlc",
+        "=12",
+        "=3",
+        "=2",
+        "nodePort not at 192.0.2.110",
+        "\"fastest\" is no scheduler",
+        "\"0\" is no weight of zone \"zone-b\"",
+        "pod=local host=local other=local",
+    ] {
+        assert!(text.contains(sight), "no {sight} in forty clusters of mode ipvs");
     }
 }

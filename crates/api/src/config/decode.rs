@@ -4,18 +4,17 @@
 use serde_saphyr::DuplicateKeyPolicy;
 
 use super::error::DecodeError;
-use super::fields;
+use super::ferry;
+use super::fields::{self, FieldError};
 use super::gates;
 use super::tree::{Duplicate, Node, Value};
-use super::types::KubeProxyConfiguration;
+use super::types::{FerryConfiguration, KubeProxyConfiguration};
 use crate::yaml::{self, Chunk};
 
 /// The only version of the configuration.
 const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 /// Its kind.
 const KIND: &str = "KubeProxyConfiguration";
-/// Ferry's own settings, which upstream doesn't read.
-const OWN_KIND: &str = "FerryConfiguration";
 /// Deepest nesting of a document; the deepest known field has four levels. Each level costs the decoder about 50 KiB of stack
 /// in a build without optimisation, and threads have 2 MiB.
 const DEPTH: usize = 20;
@@ -29,14 +28,15 @@ pub struct Decoded {
     pub config: KubeProxyConfiguration,
     /// the error of strict decoding, with upstream's text: unknown fields and repeated keys
     pub strict_error: Option<String>,
-    /// other problems that aren't fatal: unknown feature gates, settings that this build doesn't read
+    /// other problems that aren't fatal: unknown feature gates
     pub warnings: Vec<String>,
-    /// number of documents after the first; upstream ignores them
+    /// number of documents that aren't read: all but the first and the FerryConfiguration
     pub other_documents: usize,
 }
 
-/// Reads the first document of a configuration file, YAML or JSON, and applies the API's defaults. Unknown fields and
-/// repeated keys are warnings, as with upstream; of repeated keys the last counts. Further documents are ignored.
+/// Reads a configuration file, YAML or JSON, and applies the API's defaults. The first document is the KubeProxyConfiguration:
+/// its unknown fields and repeated keys are warnings, as with upstream; of repeated keys the last counts. One further document
+/// may be a FerryConfiguration, where both are errors. Others are ignored.
 pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
     let mut chunks = yaml::documents(text).into_iter();
     let first = chunks.next().unwrap_or(Chunk { text: "", lines_before: 0 });
@@ -45,20 +45,41 @@ pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
 
     let mut config = KubeProxyConfiguration::unread();
     let mut unknown = Vec::new();
-    fields::read(&root, &mut config, &mut unknown)
-        .map_err(|error| placed(first.place(error.location), error.message))?;
+    fields::read(&root, &mut config, &mut unknown).map_err(|error| in_field(first, error))?;
     config.apply_api_defaults();
 
     let mut duplicates = Vec::new();
     root.value.duplicates("", &mut duplicates);
     let strict_error = strict_error(first, &duplicates, unknown);
-    let mut warnings = gates::check(&config.feature_gates)?;
-    let others: Vec<Chunk<'_>> = chunks.collect();
-    warnings.extend(others.iter().filter(|chunk| is_own(**chunk)).map(|chunk| {
-        let line = chunk.lines_before + 1;
-        format!("the {OWN_KIND} at line {line} is ignored: this build reads no settings of its own")
-    }));
-    Ok(Decoded { config, strict_error, warnings, other_documents: others.len() })
+    let warnings = gates::check(&config.feature_gates)?;
+    let (own, other_documents) = further(chunks)?;
+    config.ferry = own;
+    Ok(Decoded { config, strict_error, warnings, other_documents })
+}
+
+/// Ferry's own settings among the further documents, and the number of the other ones.
+fn further<'a>(chunks: impl Iterator<Item = Chunk<'a>>) -> Result<(FerryConfiguration, usize), DecodeError> {
+    let mut own = None;
+    let mut others = 0;
+    for chunk in chunks {
+        let root = match parse(chunk) {
+            Ok(root) if ferry::is_own(&root.value) => root,
+            Err(DecodeError::Decode { line, column, message }) if ferry::is_mentioned(chunk.text) => {
+                return Err(DecodeError::Decode { line, column, message: format!("{}: {message}", ferry::KIND) });
+            }
+            // Whatever upstream's users keep behind their configuration.
+            Ok(_) | Err(_) => {
+                others += 1;
+                continue;
+            }
+        };
+        let config = ferry::read(&root).map_err(|error| in_field(chunk, error))?;
+        if own.replace(config).is_some() {
+            let message = format!("second document of kind {}: merge it with the first", ferry::KIND);
+            return Err(placed(chunk.place(root.referenced), message));
+        }
+    }
+    Ok((own.unwrap_or_default(), others))
 }
 
 fn parse(chunk: Chunk<'_>) -> Result<Node, DecodeError> {
@@ -68,6 +89,10 @@ fn parse(chunk: Chunk<'_>) -> Result<Node, DecodeError> {
         let fault = chunk.fault(&error);
         placed(fault.place, format!("error converting YAML to JSON: yaml: {}", fault.message))
     })
+}
+
+fn in_field(chunk: Chunk<'_>, error: FieldError) -> DecodeError {
+    placed(chunk.place(error.location), error.message)
 }
 
 fn placed(place: Option<(usize, usize)>, message: String) -> DecodeError {
@@ -94,7 +119,8 @@ fn check_kind(root: &Node, chunk: Chunk<'_>) -> Result<(), DecodeError> {
     let version = head_field(root, chunk, "apiVersion")?.ok_or_else(|| missing("apiVersion"))?;
     if kind != KIND || version != API_VERSION {
         let place = root.value.get("kind").and_then(|node| chunk.place(node.referenced));
-        let message = format!("no kind {kind:?} is registered for version {version:?} in scheme {API_VERSION:?}");
+        let own = if ferry::is_own(&root.value) { ": it must come after the KubeProxyConfiguration" } else { "" };
+        let message = format!("no kind {kind:?} is registered for version {version:?} in scheme {API_VERSION:?}{own}");
         return Err(placed(place, message));
     }
     Ok(())
@@ -138,12 +164,5 @@ fn strict_error(chunk: Chunk<'_>, duplicates: &[Duplicate], mut unknown: Vec<Str
     (!errors.is_empty()).then(|| {
         let errors = errors.join(", ");
         format!("strict decoding error: {errors}")
-    })
-}
-
-/// True if a later document holds Ferry's own settings. A document that is no YAML doesn't.
-fn is_own(chunk: Chunk<'_>) -> bool {
-    parse(chunk).is_ok_and(|root| {
-        root.value.get("kind").is_some_and(|kind| matches!(&kind.value, Value::Text(text) if text == OWN_KIND))
     })
 }

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use super::GoDuration;
 use super::types::{
-    ClientConnection, Conntrack, DetectLocal, IpTables, Ipvs, KubeProxyConfiguration, LOCAL_MODE_CLUSTER_CIDR,
-    LogOptions, Logging, MODE_NFTABLES, NODE_PORT_ADDRESSES_PRIMARY, NfTables, WinKernel,
+    ClientConnection, Conntrack, DetectLocal, FerryConfiguration, IpTables, Ipvs, KubeProxyConfiguration,
+    LOCAL_MODE_CLUSTER_CIDR, LogOptions, Logging, MODE_NFTABLES, NODE_PORT_ADDRESSES_PRIMARY, NfTables, WinKernel,
 };
 use crate::wire::address::{parse_ip, split_host_port};
 
@@ -69,6 +69,7 @@ impl KubeProxyConfiguration {
             config_sync_period: GoDuration::ZERO,
             port_range: String::new(),
             windows_run_as_service: false,
+            ferry: FerryConfiguration::default(),
         }
     }
 
@@ -112,6 +113,18 @@ impl Default for KubeProxyConfiguration {
         let mut config = Self::unread();
         config.apply_api_defaults();
         config
+    }
+}
+
+impl Default for FerryConfiguration {
+    /// The settings of a file without this document.
+    fn default() -> Self {
+        Self {
+            proxy_mode_fallback: Vec::new(),
+            ipvs_termination_grace_period: GoDuration::from_secs(15 * 60),
+            ipvs_ping_only_with_endpoints: false,
+            accept_forward: false,
+        }
     }
 }
 

@@ -3,12 +3,14 @@
 //! There are four steps, as in upstream: [`decode()`] decodes a file and applies the API's defaults,
 //! [`KubeProxyConfiguration::apply_platform_defaults`] applies those of Linux, [`KubeProxyConfiguration::validate`] checks, and
 //! [`KubeProxyConfiguration::effective`] returns the configured mode's values of settings that exist once per mode.
-//! [`KubeProxyConfiguration::to_yaml`] encodes a configuration.
+//! [`KubeProxyConfiguration::to_yaml`] encodes a configuration. [`FerryConfiguration`], a document of its own in the same file,
+//! holds the settings that upstream doesn't have.
 
 mod decode;
 mod default;
 mod duration;
 mod error;
+mod ferry;
 mod fields;
 mod gates;
 mod quantity;
@@ -26,7 +28,7 @@ pub use duration::{DurationError, GoDuration};
 pub use error::DecodeError;
 pub use quantity::canonical_quantity;
 pub use types::{
-    ClientConnection, Conntrack, DetectLocal, Effective, IpTables, Ipvs, KubeProxyConfiguration,
+    ClientConnection, Conntrack, DetectLocal, Effective, FerryConfiguration, IpTables, Ipvs, KubeProxyConfiguration,
     LOCAL_MODE_BRIDGE_INTERFACE, LOCAL_MODE_CLUSTER_CIDR, LOCAL_MODE_INTERFACE_NAME_PREFIX, LOCAL_MODE_NODE_CIDR,
     LogOptions, Logging, MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES, NODE_PORT_ADDRESSES_PRIMARY, NfTables, VModule,
     WinKernel,

@@ -1,4 +1,5 @@
-//! The types of KubeProxyConfiguration, `kubeproxy.config.k8s.io/v1alpha1`: every field of upstream 1.36, with Rust names.
+//! The types of KubeProxyConfiguration, `kubeproxy.config.k8s.io/v1alpha1`: every field of upstream 1.36, with Rust names; and of
+//! FerryConfiguration, `ferry.io/v1alpha1`.
 //!
 //! Fields whose values form a closed set (mode, detectLocalMode …) are strings: any string decodes, and the error of validation
 //! lists the valid ones.
@@ -78,6 +79,8 @@ pub struct KubeProxyConfiguration {
     pub port_range: String,
     /// windowsRunAsService
     pub windows_run_as_service: bool,
+    /// Ferry's own settings, from a document of their own
+    pub ferry: FerryConfiguration,
 }
 
 /// clientConnection
@@ -224,6 +227,22 @@ pub struct Conntrack {
     pub udp_stream_timeout: GoDuration,
 }
 
+/// Ferry's own settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FerryConfiguration {
+    /// proxyModeFallback: the modes that are tried, in this order, where the configured one can't start on this machine. The
+    /// configured mode in it is passed over. Empty, the default: such a start fails, as upstream's
+    pub proxy_mode_fallback: Vec<String>,
+    /// ipvsTerminationGracePeriod: how long an endpoint that left its slices may keep its established TCP connections, in mode
+    /// ipvs
+    pub ipvs_termination_grace_period: GoDuration,
+    /// ipvsPingOnlyWithEndpoints: in mode ipvs, a service address answers pings only while a Service has endpoints there
+    pub ipvs_ping_only_with_endpoints: bool,
+    /// acceptForward: modes nftables and ipvs write a rule that accepts packets of Services to chains of other programs whose
+    /// policy drops forwarded packets
+    pub accept_forward: bool,
+}
+
 /// The effective values of settings that exist once per mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effective {
@@ -240,6 +259,25 @@ pub struct Effective {
 // === impl KubeProxyConfiguration ===
 
 impl KubeProxyConfiguration {
+    /// The configured mode: iptables where it is blank.
+    pub fn configured_mode(&self) -> &str {
+        if self.mode.is_empty() { MODE_IPTABLES } else { &self.mode }
+    }
+
+    /// The modes that a start tries, in order: the configured one, then those of proxyModeFallback that differ from it.
+    pub fn modes_to_try(&self) -> Vec<&str> {
+        let configured = self.configured_mode();
+        let fallbacks = self.ferry.proxy_mode_fallback.iter().map(String::as_str).filter(|mode| *mode != configured);
+        std::iter::once(configured).chain(fallbacks).collect()
+    }
+
+    /// This configuration with another mode, whose section counts then ([`Self::effective`]). All other settings stay, also
+    /// nodePortAddresses where its default depends on the mode: a fallback neither serves node ports at more addresses than
+    /// the configured mode nor at fewer.
+    pub fn in_mode(&self, mode: &str) -> Self {
+        Self { mode: mode.to_owned(), ..self.clone() }
+    }
+
     /// The settings of the configured mode's section: the periods come from `ipvs` or `nftables` in these modes, and
     /// from `iptables` in any other; masqueradeAll and the bit come from `nftables` in that mode, else from `iptables`.
     ///

@@ -19,6 +19,9 @@ const POSITIVE: &str = "must be greater than 0";
 const BIT: &str = "must be within the range [0, 31]";
 const CIDR: &str = "must be a valid CIDR";
 
+/// The names of all modes.
+const MODES: [&str; 3] = [MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES];
+
 /// Everything that is wrong with a configuration: one error is printed plain, several as `[e1, e2]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValidationErrors(Vec<String>);
@@ -95,8 +98,8 @@ impl Findings {
 // === impl KubeProxyConfiguration ===
 
 impl KubeProxyConfiguration {
-    /// Checks everything, as upstream 1.36 does for Linux: of the settings that exist once per mode only the configured
-    /// mode's are checked. Platform defaults should have been applied.
+    /// Checks everything, as upstream 1.36 does for Linux: of the settings that exist once per mode only those of the
+    /// configured mode and its fallbacks are checked. Platform defaults should have been applied.
     pub fn validate(&self) -> Result<(), ValidationErrors> {
         let mut found = Findings::default();
         self.validate_gates(&mut found);
@@ -109,6 +112,7 @@ impl KubeProxyConfiguration {
         self.validate_metrics_version(&mut found);
         self.validate_detect_local(&mut found);
         self.validate_logging_at("KubeProxyConfiguration.logging", &mut found);
+        self.validate_ferry(&mut found);
         found.finish()
     }
 
@@ -223,6 +227,38 @@ impl KubeProxyConfiguration {
         }
     }
 
+    fn validate_ferry(&self, found: &mut Findings) {
+        let fallbacks = &self.ferry.proxy_mode_fallback;
+        for (i, mode) in fallbacks.iter().enumerate() {
+            let path = format!("FerryConfiguration.proxyModeFallback[{i}]");
+            if !MODES.contains(&mode.as_str()) {
+                found.invalid_text(&path, mode, "must be iptables, ipvs or nftables: correct or remove it");
+            } else if fallbacks.iter().take(i).any(|earlier| earlier == mode) {
+                found.invalid_text(&path, mode, "stands in the list already: remove it");
+            } else if mode != self.configured_mode() {
+                self.validate_fallback(mode, &path, found);
+            }
+        }
+        if self.ferry.ipvs_termination_grace_period <= GoDuration::ZERO {
+            let value = self.ferry.ipvs_termination_grace_period.to_string();
+            let why = "must be greater than 0: remove it for the default, 15m";
+            found.invalid_text("FerryConfiguration.ipvsTerminationGracePeriod", &value, why);
+        }
+    }
+
+    /// Checks the settings that only this mode reads: an error in them must not be found in the moment of need.
+    fn validate_fallback(&self, mode: &str, path: &str, found: &mut Findings) {
+        let mut own = Findings::default();
+        let config = self.in_mode(mode);
+        config.validate_modes(&mut own);
+        config.validate_periods(&mut own);
+        for message in own.0 {
+            if !found.0.contains(&message) {
+                found.invalid_text(path, mode, &message);
+            }
+        }
+    }
+
     fn validate_logging_at(&self, path: &str, found: &mut Findings) {
         let enabled = |gate: &str| self.feature_gates.get(gate).copied();
         let all_alpha = enabled("AllAlpha").unwrap_or(false);
@@ -248,7 +284,7 @@ fn validate_ipvs(ipvs: &Ipvs, found: &mut Findings) {
 }
 
 fn validate_mode(mode: &str, found: &mut Findings) {
-    if !["", MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES].contains(&mode) {
+    if !mode.is_empty() && !MODES.contains(&mode) {
         let why =
             "must be iptables, ipvs, nftables or blank (blank means the best-available proxy [currently iptables])";
         found.invalid_text("KubeProxyConfiguration.Mode.ProxyMode", mode, why);

@@ -1,12 +1,13 @@
 //! Encodes a KubeProxyConfiguration as YAML, byte for byte like upstream 1.36: keys sorted, empty lists as null, durations in
-//! Go's format, and of the settings that exist once per mode only those of the configured one.
+//! Go's format, and of the settings that exist once per mode only those of the configured one. Ferry's own settings follow as a
+//! document of their own.
 
-use super::GoDuration;
 use super::scalar::{INDENT, Page};
 use super::types::{
-    ClientConnection, Conntrack, IpTables, Ipvs, KubeProxyConfiguration, LogOptions, Logging, MODE_IPVS, MODE_NFTABLES,
-    NfTables, VModule, WinKernel,
+    ClientConnection, Conntrack, FerryConfiguration, IpTables, Ipvs, KubeProxyConfiguration, LogOptions, Logging,
+    MODE_IPVS, MODE_NFTABLES, NfTables, VModule, WinKernel,
 };
+use super::{GoDuration, ferry};
 
 #[cfg(test)]
 mod tests;
@@ -27,13 +28,18 @@ enum Value<'a> {
 type Map<'a> = Vec<(&'a str, Value<'a>)>;
 
 impl KubeProxyConfiguration {
-    /// The document that upstream's `--write-config-to` would write.
+    /// The document that upstream's `--write-config-to` would write, and a FerryConfiguration if it differs from the default.
     ///
     /// In the sections of other modes than the configured one (iptables, where it is neither ipvs nor nftables) the
     /// periods are zero and masqueradeAll is false, which reads as the default: upstream keeps one of each.
     pub fn to_yaml(&self) -> String {
         let mut page = Page::default();
         map(&mut page, self.entries(), 0);
+        if self.ferry != FerryConfiguration::default() {
+            page.line(0);
+            page.raw("---");
+            map(&mut page, own(&self.ferry), 0);
+        }
         page.finish()
     }
 
@@ -82,6 +88,17 @@ impl KubeProxyConfiguration {
             ("interfaceNamePrefix", Value::Text(&self.detect_local.interface_name_prefix)),
         ])
     }
+}
+
+fn own(from: &FerryConfiguration) -> Map<'_> {
+    vec![
+        ("acceptForward", plain(from.accept_forward)),
+        ("apiVersion", Value::Text(ferry::API_VERSION)),
+        ("ipvsPingOnlyWithEndpoints", plain(from.ipvs_ping_only_with_endpoints)),
+        ("ipvsTerminationGracePeriod", Value::Duration(from.ipvs_termination_grace_period)),
+        ("kind", Value::Text(ferry::KIND)),
+        ("proxyModeFallback", Value::Texts(&from.proxy_mode_fallback)),
+    ]
 }
 
 fn client_connection(from: &ClientConnection) -> Value<'_> {

@@ -1,4 +1,4 @@
-//! discovery.k8s.io/v1 EndpointSlice: its service, its ports, and the address, conditions, node and hints of each endpoint.
+//! discovery.k8s.io/v1 EndpointSlice: its service, its ports, and the address, conditions, node, zone and hints of each endpoint.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use super::{ObjectName, Parsed, Protocol, Timestamp};
 
-/// An EndpointSlice, reduced to the fields that determine the treatment of traffic. Node names and hints are kept once per slice
-/// and referenced by endpoints, so that an endpoint takes 22 bytes.
+/// An EndpointSlice, reduced to the fields that determine the treatment of traffic. Node names, zones and hints are kept once per
+/// slice and referenced by endpoints, so that an endpoint takes 24 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointSlice {
     /// metadata.namespace and metadata.name
@@ -27,7 +27,10 @@ pub struct EndpointSlice {
     pub trigger_time: Option<Timestamp>,
     /// first addresses that don't parse, for a diagnostic
     pub bad_addresses: Box<[Box<str>]>,
-    nodes: Names,
+    /// the node name of each place, then the zones
+    names: Names,
+    /// for each place: 1-based index into the zones, 0 for none; empty if no endpoint has a zone
+    place_zones: Box<[u16]>,
     hints: Box<[Hints]>,
 }
 
@@ -80,8 +83,8 @@ pub struct SliceEndpoint {
     pub address: IpAddr,
     /// ready, serving, terminating
     pub conditions: Conditions,
-    /// 1-based index into the slice's node names; 0 for none
-    node: u16,
+    /// 1-based index into the slice's places, each a node and its zone; 0 for none
+    place: u16,
     /// 1-based index into the slice's hints; 0 for none
     hints: u16,
 }
@@ -95,12 +98,14 @@ pub struct Hints {
     pub nodes: Box<[Box<str>]>,
 }
 
-/// Collects the endpoints of one slice; equal node names and hints are stored once.
+/// Collects the endpoints of one slice; equal node names, zones and hints are stored once.
 #[derive(Debug, Default)]
 pub struct EndpointSliceBuilder {
     endpoints: Vec<SliceEndpoint>,
     bad_addresses: Vec<Box<str>>,
-    nodes: UniqueValues<Box<str>>,
+    /// node names, empty for none, with 1-based indexes into the zones
+    places: UniqueValues<(Box<str>, u16)>,
+    zones: UniqueValues<Box<str>>,
     hints: UniqueValues<Hints>,
 }
 
@@ -122,7 +127,14 @@ const _: () = assert!(size_of::<SliceEndpoint>() <= 24, "a node holds a hundred 
 impl EndpointSlice {
     /// nodeName of one of this slice's endpoints.
     pub fn node_of(&self, endpoint: &SliceEndpoint) -> Option<&str> {
-        self.nodes.get(usize::from(endpoint.node).checked_sub(1)?)
+        self.names.get(usize::from(endpoint.place).checked_sub(1)?).filter(|node| !node.is_empty())
+    }
+
+    /// zone of one of this slice's endpoints.
+    pub fn zone_of(&self, endpoint: &SliceEndpoint) -> Option<&str> {
+        let place = usize::from(endpoint.place).checked_sub(1)?;
+        let zone = usize::from(*self.place_zones.get(place)?).checked_sub(1)?;
+        self.names.get(self.place_zones.len() + zone)
     }
 
     /// Approximate size in bytes, strings included.
@@ -133,7 +145,8 @@ impl EndpointSlice {
         size_of_val(self)
             + size_of_val(&*self.endpoints)
             + size_of_val(&*self.ports)
-            + self.nodes.text.len()
+            + self.names.text.len()
+            + size_of_val(&*self.place_zones)
             + texts.sum::<usize>()
     }
 
@@ -175,16 +188,25 @@ impl Default for Conditions {
 // === impl EndpointSliceBuilder ===
 
 impl EndpointSliceBuilder {
-    /// Adds one endpoint; `address` is the first of its addresses. At most 65,535 distinct nodes and hints are kept per slice
-    /// (the API allows 1,000 endpoints); further endpoints have none.
-    pub fn push(&mut self, address: Parsed<IpAddr>, conditions: Conditions, node: Option<&str>, hints: Hints) {
+    /// Adds one endpoint; `address` is the first of its addresses. At most 65,535 distinct nodes with their zones and hints are
+    /// kept per slice (the API allows 1,000 endpoints); further endpoints have none.
+    pub fn push(
+        &mut self,
+        address: Parsed<IpAddr>,
+        conditions: Conditions,
+        node: Option<&str>,
+        zone: Option<&str>,
+        hints: Hints,
+    ) {
         let address = match address {
             Ok(address) => address,
             Err(text) => return self.bad_addresses.push(text),
         };
-        let node = node.filter(|name| !name.is_empty()).map_or(0, |name| self.nodes.index_of(name.into()));
+        let zone = zone.filter(|zone| !zone.is_empty()).map_or(0, |zone| self.zones.index_of(zone.into()));
+        let node = node.unwrap_or_default();
+        let place = if node.is_empty() && zone == 0 { 0 } else { self.places.index_of((node.into(), zone)) };
         let hints = if hints == Hints::default() { 0 } else { self.hints.index_of(hints) };
-        self.endpoints.push(SliceEndpoint { address, conditions, node, hints });
+        self.endpoints.push(SliceEndpoint { address, conditions, place, hints });
     }
 
     /// Finishes the slice.
@@ -195,6 +217,8 @@ impl EndpointSliceBuilder {
         address_type: AddressType,
         ports: Vec<SlicePort>,
     ) -> EndpointSlice {
+        let (nodes, place_zones): (Vec<Box<str>>, Vec<u16>) = self.places.values.into_iter().unzip();
+        let has_zones = !self.zones.values.is_empty();
         EndpointSlice {
             name,
             service,
@@ -204,7 +228,8 @@ impl EndpointSliceBuilder {
             endpoints: self.endpoints.into(),
             trigger_time: None,
             bad_addresses: self.bad_addresses.into(),
-            nodes: self.nodes.values.into_iter().collect(),
+            names: nodes.into_iter().chain(self.zones.values).collect(),
+            place_zones: if has_zones { place_zones.into() } else { Box::default() },
             hints: self.hints.values.into(),
         }
     }

@@ -21,8 +21,9 @@ pub use ferry_family::Family;
 pub use ipnet::IpNet;
 pub use node::{AddressKind, Node, NodeAddress};
 pub use service::{
-    DEFAULT_AFFINITY_SECONDS, LoadBalancerIngress, MAX_AFFINITY_SECONDS, OddField, OddValue, Service, ServicePort,
-    ServiceType, TrafficPolicy,
+    BalancingAnnotations, DEFAULT_AFFINITY_SECONDS, LoadBalancerIngress, MAX_AFFINITY_SECONDS, OddField, OddValue,
+    SCHEDULER_ANNOTATION, Service, ServicePort, ServiceType, TrafficPolicy, WEIGHT_LOCAL_ANNOTATION,
+    WEIGHT_ZONES_ANNOTATION,
 };
 pub use service_cidr::ServiceCidr;
 pub use uid::Uid;

@@ -12,6 +12,15 @@ pub const MAX_AFFINITY_SECONDS: u32 = 86_400;
 /// The API server's default for the timeout of session affinity, in seconds: three hours.
 pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 
+/// The annotation that names the scheduler of a Service's virtual servers in mode ipvs: `wlc`.
+pub const SCHEDULER_ANNOTATION: &str = "ferry.io/ipvs-scheduler";
+
+/// The annotation with the weights of endpoints by their zone, in mode ipvs: `a=3,b=1`.
+pub const WEIGHT_ZONES_ANNOTATION: &str = "ferry.io/ipvs-weight-zones";
+
+/// The annotation with the factor by which the weights of endpoints on this node are multiplied, in mode ipvs: `2`.
+pub const WEIGHT_LOCAL_ANNOTATION: &str = "ferry.io/ipvs-weight-local";
+
 /// A Service, reduced to the fields that determine the treatment of traffic. Defaults of the API server are already applied
 /// (protocol TCP, affinity timeout 10,800 s, policies Cluster).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +59,20 @@ pub struct Service {
     pub health_check_node_port: u16,
     /// values that an API server would reject, and that are replaced by others here; empty for almost all Services
     pub odd: Box<[OddValue]>,
+    /// how its connections are balanced in mode ipvs; `None` for almost all Services
+    pub balancing: Option<Box<BalancingAnnotations>>,
+}
+
+/// Annotations of a Service that only mode ipvs reads, as they are written; a value that is no string, which an API server
+/// would reject, is empty. They are the model's to parse.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BalancingAnnotations {
+    /// [`SCHEDULER_ANNOTATION`]
+    pub scheduler: Option<Box<str>>,
+    /// [`WEIGHT_ZONES_ANNOTATION`]
+    pub weight_zones: Option<Box<str>>,
+    /// [`WEIGHT_LOCAL_ANNOTATION`]
+    pub weight_local: Option<Box<str>>,
 }
 
 /// A value that an API server would reject, with its text.
@@ -144,6 +167,17 @@ impl Service {
         let odd_values = self.odd.iter().map(|value| &value.text);
         let names = self.ports.iter().map(|port| &port.name);
         let texts = odd_addresses.chain(odd_ranges).chain(odd_ingress).chain(odd_values).chain(names);
-        size_of_val(self) + lists + texts.map(|text| text.len()).sum::<usize>()
+        let balancing = self.balancing.as_deref().map_or(0, BalancingAnnotations::weight_bytes);
+        size_of_val(self) + lists + texts.map(|text| text.len()).sum::<usize>() + balancing
+    }
+}
+
+// === impl BalancingAnnotations ===
+
+impl BalancingAnnotations {
+    /// Size in bytes, strings included.
+    fn weight_bytes(&self) -> usize {
+        let texts = [&self.scheduler, &self.weight_zones, &self.weight_local];
+        size_of_val(self) + texts.into_iter().flatten().map(|text| text.len()).sum::<usize>()
     }
 }

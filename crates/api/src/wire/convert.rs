@@ -5,16 +5,16 @@ use std::net::IpAddr;
 
 use super::address::{cidr, ip, source_range};
 use super::raw::{
-    RawEndpoint, RawEndpointSlice, RawHint, RawMeta, RawNode, RawNodeAddress, RawService, RawServiceCidr,
-    RawServicePort, RawServiceSpec, RawSlicePort, RawTime,
+    RawAnnotations, RawEndpoint, RawEndpointSlice, RawHint, RawMeta, RawNode, RawNodeAddress, RawService,
+    RawServiceCidr, RawServicePort, RawServiceSpec, RawSlicePort, RawTime,
 };
-use super::scalar::{Flag, Int, Text};
+use super::scalar::{Flag, Int, LooseText, Text};
 use super::time::parse_timestamp;
 use crate::object::{
-    AddressKind, AddressType, Conditions, DEFAULT_AFFINITY_SECONDS, EndpointSlice, EndpointSliceBuilder, Family, Hints,
-    Kind, LoadBalancerIngress, MAX_AFFINITY_SECONDS, Node, NodeAddress, ObjectName, OddField, OddValue, Parsed,
-    Protocol, Service, ServiceCidr, ServicePort, ServiceType, SlicePort, TrafficPolicy, Uid, is_dns_label,
-    is_dns_subdomain,
+    AddressKind, AddressType, BalancingAnnotations, Conditions, DEFAULT_AFFINITY_SECONDS, EndpointSlice,
+    EndpointSliceBuilder, Family, Hints, Kind, LoadBalancerIngress, MAX_AFFINITY_SECONDS, Node, NodeAddress,
+    ObjectName, OddField, OddValue, Parsed, Protocol, Service, ServiceCidr, ServicePort, ServiceType, SlicePort,
+    TrafficPolicy, Uid, is_dns_label, is_dns_subdomain,
 };
 
 /// The taint of a node that is about to go.
@@ -56,6 +56,7 @@ pub(super) fn service(raw: RawService<'_>) -> Result<Service, String> {
         external_policy: policy(OddField::ExternalTrafficPolicy, &spec.external_traffic_policy, &mut odd),
         health_check_node_port: health_check_node_port(&spec, &mut odd),
         odd: odd.into(),
+        balancing: meta.annotations.and_then(balancing).map(Box::new),
         ports: spec.ports.into_iter().flatten().map(service_port).collect(),
     })
 }
@@ -243,6 +244,17 @@ fn health_check_node_port(spec: &RawServiceSpec<'_>, odd: &mut Vec<OddValue>) ->
     })
 }
 
+/// The annotations about balancing; `None` without any.
+fn balancing(annotations: RawAnnotations<'_>) -> Option<BalancingAnnotations> {
+    let text = |value: Option<LooseText<'_>>| value.map(|text| Box::from(text.0.as_deref().unwrap_or_default()));
+    let found = BalancingAnnotations {
+        scheduler: text(annotations.scheduler),
+        weight_zones: text(annotations.weight_zones),
+        weight_local: text(annotations.weight_local),
+    };
+    (found != BalancingAnnotations::default()).then_some(found)
+}
+
 fn service_port(raw: RawServicePort<'_>) -> ServicePort {
     ServicePort {
         name: text(&raw.name).into(),
@@ -270,7 +282,7 @@ fn push_endpoint(builder: &mut EndpointSliceBuilder, raw: RawEndpoint<'_>) {
         zones: hint_names(&raw.for_zones),
         nodes: hint_names(&raw.for_nodes),
     });
-    builder.push(ip(address), conditions, raw.node_name.as_deref(), hints);
+    builder.push(ip(address), conditions, raw.node_name.as_deref(), raw.zone.as_deref(), hints);
 }
 
 fn hint_names(list: &Option<Vec<RawHint<'_>>>) -> Box<[Box<str>]> {

@@ -49,6 +49,13 @@ pub(super) struct RawAnnotations<'a> {
     /// of a bookmark that ends the objects a streaming list began with
     #[serde(rename = "k8s.io/initial-events-end", borrow)]
     pub(super) initial_events_end: Option<LooseText<'a>>,
+    /// an API server would reject a value that is no text, but a manifest may have one: it is reported, and the Service served
+    #[serde(rename = "ferry.io/ipvs-scheduler", borrow)]
+    pub(super) scheduler: Option<LooseText<'a>>,
+    #[serde(rename = "ferry.io/ipvs-weight-zones", borrow)]
+    pub(super) weight_zones: Option<LooseText<'a>>,
+    #[serde(rename = "ferry.io/ipvs-weight-local", borrow)]
+    pub(super) weight_local: Option<LooseText<'a>>,
 }
 
 /// A point in time, as text in JSON and YAML, as a number in protobuf.
@@ -181,6 +188,8 @@ pub(super) struct RawEndpoint<'a> {
     pub(super) conditions: Option<RawConditions>,
     #[serde(borrow)]
     pub(super) node_name: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub(super) zone: Option<Text<'a>>,
     #[serde(borrow)]
     pub(super) hints: Option<RawHints<'a>>,
 }

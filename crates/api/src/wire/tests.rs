@@ -7,8 +7,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::object::{
-    AddressKind, AddressType, Conditions, EndpointSlice, Family, LoadBalancerIngress, Node, NodeAddress, ObjectName,
-    OddField, OddValue, Protocol, Service, ServicePort, ServiceType, SlicePort, Timestamp, TrafficPolicy, Uid,
+    AddressKind, AddressType, BalancingAnnotations, Conditions, EndpointSlice, Family, LoadBalancerIngress, Node,
+    NodeAddress, ObjectName, OddField, OddValue, Protocol, Service, ServicePort, ServiceType, SlicePort, Timestamp,
+    TrafficPolicy, Uid,
 };
 
 const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n";
@@ -135,6 +136,7 @@ fn a_whole_service() {
         external_policy: TrafficPolicy::Local,
         health_check_node_port: 32000,
         odd: [].into(),
+        balancing: None,
     };
     assert_eq!(objects(WHOLE_SERVICE), [KubeObject::Service(wanted)]);
 }
@@ -153,6 +155,49 @@ fn a_uid_is_one_or_none() {
         let found = objects(&text);
         assert!(matches!(&found[..], [KubeObject::Service(service)] if service.uid.is_some() == wanted), "{uid}");
     }
+}
+
+#[test]
+fn annotations_about_balancing() {
+    let of = |annotations: &str| {
+        let text = format!("apiVersion: v1\nkind: Service\nmetadata: {{name: web, annotations: {annotations}}}\n");
+        match objects(&text).remove(0) {
+            KubeObject::Service(service) => service,
+            other => panic!("{other:?}"),
+        }
+    };
+    let bare = of("{}");
+    for none in ["", "{other: 1, ferry.io/ipvs: wlc}", "{ferry.io/ipvs-scheduler: null}"] {
+        assert_eq!(of(none), bare, "{none:?}");
+    }
+    assert_eq!(bare.balancing, None);
+    let all =
+        of("{ferry.io/ipvs-scheduler: wlc, ferry.io/ipvs-weight-zones: 'a=3,b=1', ferry.io/ipvs-weight-local: '2'}");
+    let wanted = BalancingAnnotations {
+        scheduler: Some("wlc".into()),
+        weight_zones: Some("a=3,b=1".into()),
+        weight_local: Some("2".into()),
+    };
+    assert_eq!(all.balancing.as_deref(), Some(&wanted));
+    assert_eq!(all.weight_bytes() - bare.weight_bytes(), size_of::<BalancingAnnotations>() + "wlca=3,b=12".len());
+    // A value that is no string doesn't cost the Service.
+    let numbers = of("{ferry.io/ipvs-scheduler: [wlc], ferry.io/ipvs-weight-local: 2}");
+    let wanted = BalancingAnnotations { scheduler: Some("".into()), weight_zones: None, weight_local: Some("".into()) };
+    assert_eq!(numbers.balancing.as_deref(), Some(&wanted));
+}
+
+#[test]
+fn zones_of_endpoints() {
+    let slice = slice(
+        "addressType: IPv4\nendpoints:\n\
+         - {addresses: [10.0.0.1], nodeName: n1, zone: a}\n- {addresses: [10.0.0.2], zone: a}\n\
+         - {addresses: [10.0.0.3], nodeName: n1, zone: b}\n- {addresses: [10.0.0.4], nodeName: n2}\n\
+         - {addresses: [10.0.0.5]}\n- {addresses: [10.0.0.6], nodeName: n1, zone: a}\n",
+    );
+    let places: Vec<_> =
+        slice.endpoints.iter().map(|endpoint| (slice.node_of(endpoint), slice.zone_of(endpoint))).collect();
+    let (n1, n2, a, b) = (Some("n1"), Some("n2"), Some("a"), Some("b"));
+    assert_eq!(places, [(n1, a), (None, a), (n1, b), (n2, None), (None, None), (n1, a)]);
 }
 
 #[test]

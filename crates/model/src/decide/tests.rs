@@ -1,7 +1,7 @@
 use ferry_api::object::{ObjectName, Protocol};
 
 use super::*;
-use crate::state::{Affinity, Endpoint, Pool, Scope, Treatment};
+use crate::state::{Affinity, Endpoint, HealthCheck, Pool, Scope, Shadowed, Treatment};
 use crate::testing::{context, ip, name, pool};
 
 const VIP: &str = "10.96.0.10";
@@ -27,6 +27,8 @@ fn state() -> ServiceState {
             cluster: pool(&[POD, "10.244.2.1"]),
             local: pool(&[POD]),
             lingering: Pool::default(),
+            balance: None,
+            shadowed: None,
             frontends: [
                 frontend(FrontendKind::ClusterIp, FrontendAddr::Vip(ip(VIP), 80), SourceRanges::Any, cluster_ip),
                 frontend(
@@ -165,6 +167,58 @@ fn a_packet_that_is_left_alone() {
     assert_eq!(decide([&left], &base(), &packet(CLIENT, VIP, 80), &context(), &Profile::NFTABLES), Verdict::Pass);
 }
 
+/// In mode ipvs, on a node whose own address serves node ports, and that has the address 10.96.0.99 too.
+fn by_ipvs(packet: &Packet) -> String {
+    let mut state = state();
+    state.health_check = HealthCheck::new(32_000, 1);
+    let mut cached = self::state();
+    cached.ports[0].frontends =
+        [Frontend { at: FrontendAddr::Vip(ip("10.96.0.99"), 80), ..cached.ports[0].frontends[0].clone() }].into();
+    let addresses: std::sync::Arc<[IpAddr]> = ["10.96.0.99", NODE].map(ip).into();
+    let base = BaseState { node_ports: NodePortAddresses::Only(addresses.to_vec()), ..base() };
+    let context = Context { node_addresses: addresses.clone(), local_addresses: addresses, ..context() };
+    decide([&state, &cached], &base, packet, &context, &Profile::IPVS).to_string()
+}
+
+#[test]
+fn bound_addresses_refuse_what_nobody_serves() {
+    let bound = |packet| Packet { destination_local: true, ..packet };
+    let udp = |packet| Packet { protocol: Protocol::Udp, ..packet };
+    for vip in [VIP, "203.0.113.9"] {
+        for packet in
+            [packet(CLIENT, vip, 81), from_host(vip, 81), udp(packet(POD, vip, 80)), packet(CLIENT, vip, 30_080)]
+        {
+            assert_eq!(by_ipvs(&packet), "reject", "{packet:?}");
+            assert_eq!(by_ipvs(&bound(packet)), "reject");
+        }
+        // load balancers ask there for the health of the node
+        assert_eq!(by_ipvs(&bound(packet(CLIENT, vip, 32_000))), "pass");
+        assert_eq!(by_ipvs(&bound(udp(packet(CLIENT, vip, 32_000)))), "reject");
+    }
+    assert_eq!(by_ipvs(&bound(packet(CLIENT, VIP, 80))), "forward to 10.244.1.1:8080+masquerade");
+    // what another interface has is not bound, and what no Service has isn't either
+    assert_eq!(by_ipvs(&bound(packet(CLIENT, "10.96.0.99", 80))), "forward to 10.244.1.1:8080+masquerade");
+    assert_eq!(by_ipvs(&bound(packet(CLIENT, "10.96.0.99", 81))), "pass");
+    assert_eq!(by_ipvs(&bound(from_host("10.96.0.99", 81))), "pass");
+    assert_eq!(by_ipvs(&bound(packet(CLIENT, NODE, 81))), "pass");
+    assert_eq!(by_ipvs(&packet(CLIENT, "10.96.7.7", 80)), "pass", "unassigned");
+}
+
+#[test]
+fn listed_addresses_serve_node_ports() {
+    let at = |destination| Packet { destination_local: true, ..packet(CLIENT, destination, 30_080) };
+    assert_eq!(by_ipvs(&at(NODE)), "drop");
+    assert_eq!(by_ipvs(&at("10.96.0.99")), "drop");
+    assert_eq!(by_ipvs(&at("192.0.2.11")), "pass", "not listed");
+    assert_eq!(by_ipvs(&at("127.0.0.1")), "pass");
+    // where another frontend has its place, a node port isn't served
+    let mut state = state();
+    state.ports[0].shadowed = Some(Box::new(Shadowed { addresses: [ip(NODE)].into() }));
+    let decided = |packet| decide([&state], &base(), &packet, &context(), &Profile::NFTABLES).to_string();
+    assert_eq!(decided(at(NODE)), "pass");
+    assert_eq!(decided(at("192.0.2.11")), "drop");
+}
+
 /// In the iptables mode.
 fn by_hook(state: &ServiceState, base: &BaseState, packet: &Packet) -> String {
     decide([state], base, packet, &context(), &Profile::IPTABLES).to_string()
@@ -256,11 +310,11 @@ fn source_ranges_refuse_in_every_hook() {
 fn health_checks_are_let_in_before_anything_is_refused() {
     let reject = Treatment::all(Action::Reject);
     let mut state = treated(reject, reject);
-    state.health_check = crate::HealthCheck::new(30_080, 0);
+    state.health_check = HealthCheck::new(30_080, 0);
     let at_node = |destination, port| Packet { destination_local: true, ..packet(CLIENT, destination, port) };
     assert_eq!(by_hook(&state, &base(), &at_node(NODE, 30_080)), "pass");
     assert_eq!(by_hook(&state, &base(), &at_node(NODE, 30_081)), "pass");
-    state.health_check = crate::HealthCheck::new(80, 0);
+    state.health_check = HealthCheck::new(80, 0);
     assert_eq!(by_hook(&state, &base(), &at_node(NODE, 30_080)), "reject");
     assert_eq!(by_hook(&state, &base(), &at_node("203.0.113.9", 80)), "pass");
     assert_eq!(by_hook(&state, &base(), &packet(CLIENT, "203.0.113.9", 80)), "reject");

@@ -14,6 +14,7 @@ fn settings() -> Settings {
         node_port_addresses: NodePortSelection::Primary,
         localhost_node_ports: true,
         external_ips: true,
+        scheduler: Scheduler::Rr,
     }
 }
 
@@ -303,4 +304,47 @@ fn the_context_lists_node_addresses_for_who_asks() {
     assert_eq!(of(NodePortSelection::Primary, true, Family::V4), "192.0.2.10");
     assert_eq!(of(NodePortSelection::Primary, true, Family::V6), "", "not known");
     assert_eq!(of(all(), false, Family::V4), "");
+}
+
+/// In mode ipvs a node port is served on listed addresses only, and an address of another interface isn't bound.
+#[test]
+fn the_addresses_of_mode_ipvs() {
+    let local =
+        ["127.0.0.1", "192.0.2.77", "192.0.2.10", "192.0.2.10", "2001:db8::10", "fe80::1", "10.96.0.10"].map(ip);
+    let store = Store::new("here");
+    let of = |node_port_addresses, profile: &Profile, family| {
+        let settings = Settings { node_port_addresses, ..settings() };
+        let node = node(&[(AddressKind::Internal, "192.0.2.10")], &[]);
+        let context = context(&settings, Some(&node), &local, profile, family);
+        let (base, _) = base(&settings, &context, &local, &store, profile, family);
+        let others = context.local_addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        (base.node_ports, base.localhost, others)
+    };
+    let all = || NodePortSelection::Cidrs(Vec::new());
+    let only = |list: &[&str]| NodePortAddresses::Only(list.iter().map(|text| ip(text)).collect());
+    let v4 = "10.96.0.10 192.0.2.10 192.0.2.77".to_owned();
+    let v6 = "2001:db8::10".to_owned();
+    assert_eq!(
+        of(all(), &Profile::IPVS, Family::V4),
+        (only(&["10.96.0.10", "192.0.2.10", "192.0.2.77"]), false, v4.clone())
+    );
+    assert_eq!(of(all(), &Profile::IPVS, Family::V6), (only(&["2001:db8::10"]), false, v6.clone()));
+    assert_eq!(of(NodePortSelection::Primary, &Profile::IPVS, Family::V4), (only(&["192.0.2.10"]), false, v4));
+    assert_eq!(of(NodePortSelection::Primary, &Profile::IPVS, Family::V6), (only(&[]), false, v6));
+    for profile in [&Profile::IPTABLES, &Profile::NFTABLES] {
+        let (node_ports, _, others) = of(all(), profile, Family::V4);
+        assert_eq!((node_ports, &*others), (NodePortAddresses::All, ""));
+    }
+}
+
+#[test]
+fn the_configured_scheduler() {
+    for (text, wanted) in [("", Scheduler::Rr), ("wlc", Scheduler::Wlc), ("fastest", Scheduler::Rr)] {
+        let mut config = KubeProxyConfiguration::default();
+        config.ipvs.scheduler = text.to_owned();
+        let settings = Settings::from_config(&config, "here");
+        assert_eq!(settings.scheduler, wanted, "{text:?}");
+        let context = context(&settings, None, &[], &Profile::IPVS, Family::V4);
+        assert_eq!((context.scheduler, context.missing_schedulers.len()), (wanted, 0));
+    }
 }

@@ -35,6 +35,8 @@ fn service(protocol: Protocol, cluster: &[&str], lingering: &[&str], frontends: 
         cluster: pool(cluster),
         local: Pool::default(),
         lingering: pool(lingering),
+        balance: None,
+        shadowed: None,
         frontends: frontends.iter().map(|text| frontend(text, Treatment::all(action))).collect(),
     };
     ServiceState { name: ObjectName::new("default", "web"), ports: vec![port], health_check: None }

@@ -560,7 +560,7 @@ fn a_service_ends_where_its_endpoints_and_ranges_are_too_many() {
     // A slice that names one port ten thousand times.
     let again = (1..=10_000).map(|number| slice_port("", number)).collect();
     let mut endpoints = EndpointSliceBuilder::default();
-    (0..200_u8).for_each(|last| endpoints.push(Ok([10, 244, 1, last].into()), READY, None, Hints::default()));
+    (0..200_u8).for_each(|last| endpoints.push(Ok([10, 244, 1, last].into()), READY, None, None, Hints::default()));
     let slice = endpoints.build(name("web-1"), Some(name("web")), AddressType::Ipv4, again);
     let (state, diagnostics) = resolved(&store([service("web", "10.96.0.10")], [slice]), "web", Family::V4);
     assert_eq!((state.ports.len(), state.ports[0].frontends.len()), (1, 0));
@@ -697,4 +697,48 @@ fn what_comes_first_where_a_node_port_is_served() {
         resolved(&store, "web", Family::V4).1,
         ["spec.externalIPs[0]: an address of this node and a node port of this service too: served as that"]
     );
+}
+
+/// A mode with an object for each address that serves node ports needs to know where another frontend is in its place.
+#[test]
+fn node_addresses_at_which_a_node_port_is_not_served() {
+    let at_node = |text, node_port| {
+        let port = ServicePort { node_port: Ok(node_port), ..port("", 30_080) };
+        Service { ports: [port].into(), ingress: [ingress("192.0.2.10")].into(), ..service(text, "10.96.0.10") }
+    };
+    let shadowed = |store: &Store, profile: &Profile| {
+        let (state, _) = resolve(&store.objects(&name("web")), store.claims(), &context(), profile, Family::V4);
+        let port = &state.ports[0];
+        assert_eq!(port.serves_node_port_at(ip("192.0.2.10")), port.shadowed.is_none());
+        assert!(port.serves_node_port_at(ip("192.0.2.11")));
+        port.shadowed.as_ref().map(|shadowed| shadowed.addresses.to_vec())
+    };
+    let web = || Service { ingress: [].into(), ..at_node("web", 30_080) };
+    let other = Service { cluster_ips: [Ok(ip("10.96.0.11"))].into(), ..at_node("other", 0) };
+    let store_of = |services: Vec<Service>| {
+        let mut store = store(services, []);
+        store.serve_node_ports_at(["192.0.2.10", "192.0.2.11"].map(ip).into());
+        store
+    };
+    let here = Some(vec![ip("192.0.2.10")]);
+    let both = store_of(vec![web(), other]);
+    assert_eq!(shadowed(&both, &Profile::IPVS), here);
+    assert_eq!(shadowed(&both, &Profile::NFTABLES), None, "one object for all addresses");
+    assert_eq!(shadowed(&store_of(vec![at_node("web", 30_080)]), &Profile::IPVS), here, "its own frontend");
+    assert_eq!(shadowed(&store_of(vec![at_node("web", 30_081)]), &Profile::IPVS), None);
+    assert_eq!(shadowed(&store_of(vec![web()]), &Profile::IPVS), None);
+}
+
+/// The node's own connections to a load balancer address have that address as their source.
+#[test]
+fn source_ranges_with_the_node_admit_the_address_itself_in_every_mode() {
+    let web = Service { source_ranges: [Ok("192.0.2.0/24".parse().unwrap())].into(), ..with_everything() };
+    let store = store([web], [here_and_there()]);
+    for profile in Profile::ALL {
+        let (state, _) = resolve(&store.objects(&name("web")), store.claims(), &context(), profile, Family::V4);
+        let of_balancer = |frontend: &&Frontend| frontend.kind == FrontendKind::LoadBalancer;
+        let balancer = state.ports[0].frontends.iter().find(of_balancer).unwrap();
+        let wanted: Vec<IpNet> = ["192.0.2.0/24", "203.0.113.9/32"].iter().map(|text| text.parse().unwrap()).collect();
+        assert_eq!(balancer.sources, SourceRanges::Only(wanted.into()), "{profile:?}");
+    }
 }

@@ -72,7 +72,7 @@ fn headless_and_other_families_are_left_out() {
 fn what_is_malformed_costs_itself_only() {
     let mut builder = EndpointSliceBuilder::default();
     for address in ["10.0.0.1", "fd00::1", "10.0.0.300", "fd00::2", "nonsense"] {
-        builder.push(address.parse().map_err(|_| address.into()), READY, None, Hints::default());
+        builder.push(address.parse().map_err(|_| address.into()), READY, None, None, Hints::default());
     }
     let bad = |field: &str| SlicePort { port: Some(Err(field.into())), ..slice_port("", 0) };
     let ports = vec![

@@ -13,15 +13,6 @@ const MATRIX: Matrix<'static> = Matrix {
     has_local: true,
 };
 
-/// A profile like that of ipvs.
-const NO_SHORT_CIRCUIT: Profile = Profile {
-    short_circuit: false,
-    local_falls_back: true,
-    masquerades_host_on_local: false,
-    rejects_host_to_external: false,
-    ..Profile::NFTABLES
-};
-
 fn text(matrix: Matrix<'_>, kind: FrontendKind) -> String {
     let Treatment { pod, host, other } = matrix.treatment(kind);
     format!("{pod} {host} {other}")
@@ -75,14 +66,38 @@ fn external_frontends() {
 }
 
 #[test]
-fn a_mode_without_short_circuit() {
-    let local = Matrix { profile: &NO_SHORT_CIRCUIT, external_local: true, internal_local: true, ..MATRIX };
+fn in_mode_ipvs_all_sources_share_the_endpoints() {
+    let ipvs = Matrix { profile: &Profile::IPVS, ..MATRIX };
+    let local = Matrix { external_local: true, internal_local: true, ..ipvs };
     let no_local = Matrix { has_local: false, ..local };
-    let none = Matrix { has_local: false, has_cluster: false, any: false, ..local };
+    let not_here_nor_there = Matrix { has_local: false, has_cluster: false, ..local };
+    let none = Matrix { any: false, ..not_here_nor_there };
+    all_external(ipvs, "cluster+masquerade cluster+masquerade cluster+masquerade");
     all_external(local, "local local local");
     all_external(no_local, "cluster cluster cluster");
-    assert_eq!(text(local, ClusterIp), "local local+masquerade local+masquerade");
-    assert_eq!(text(no_local, ClusterIp), "cluster cluster+masquerade cluster+masquerade");
+    all_external(none, "reject reject reject");
+    all_external(Matrix { masquerade_all: true, detects_pods: false, ..local }, "local local local");
+    for (matrix, wanted) in [
+        (ipvs, "cluster cluster+masquerade cluster+masquerade"),
+        (local, "local local+masquerade local+masquerade"),
+        (no_local, "cluster cluster+masquerade cluster+masquerade"),
+        (not_here_nor_there, "drop drop drop"),
+        (none, "reject reject reject"),
+        // the node's own connections have the bound address as their source
+        (Matrix { detects_pods: false, ..ipvs }, "cluster cluster+masquerade cluster"),
+        (
+            Matrix { detects_pods: false, masquerade_all: true, ..ipvs },
+            "cluster+masquerade cluster+masquerade cluster+masquerade",
+        ),
+    ] {
+        assert_eq!(text(matrix, ClusterIp), wanted, "{matrix:?}");
+    }
+}
+
+#[test]
+fn a_mode_that_leaves_the_host_alone_without_endpoints() {
+    let profile = Profile { rejects_host_to_external: false, ..Profile::IPVS };
+    let none = Matrix { profile: &profile, any: false, has_cluster: false, has_local: false, ..MATRIX };
     assert_eq!(text(none, LoadBalancer), "reject pass reject");
     assert_eq!(text(none, NodePort), "reject reject reject");
 }

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use ferry_api::object::{
-    AddressKind, AddressType, Conditions, EndpointSlice, EndpointSliceBuilder, Family, Hints, IpNet, KubeObject,
-    LoadBalancerIngress, Node, NodeAddress, ObjectName, Parsed, Protocol, Service, ServiceCidr, ServicePort,
-    ServiceType, SlicePort, Timestamp, TrafficPolicy,
+    AddressKind, AddressType, BalancingAnnotations, Conditions, EndpointSlice, EndpointSliceBuilder, Family, Hints,
+    IpNet, KubeObject, LoadBalancerIngress, Node, NodeAddress, ObjectName, Parsed, Protocol, Service, ServiceCidr,
+    ServicePort, ServiceType, SlicePort, Timestamp, TrafficPolicy,
 };
-use ferry_model::{DetectLocal, NodePortSelection, Packet, Profile, ReplyOwner, Settings};
+use ferry_model::{DetectLocal, NodePortSelection, Packet, Profile, ReplyOwner, Scheduler, Settings};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -114,6 +114,14 @@ fn cluster_ips() -> impl Strategy<Value = ClusterIps> {
     prop_oneof![4 => consistent, 1 => anything]
 }
 
+fn balancing() -> impl Strategy<Value = BalancingAnnotations> {
+    let some = |texts: &'static [&'static str]| option::of(select(texts).prop_map(Box::from));
+    let schedulers = some(&["wlc", "sh", "fastest", ""]);
+    (schedulers, some(&["z1=3,z2=2", "z1=65535", "z1=0,z2=2,="]), some(&["2", "65535", "0", "-"])).prop_map(
+        |(scheduler, weight_zones, weight_local)| BalancingAnnotations { scheduler, weight_zones, weight_local },
+    )
+}
+
 fn service() -> impl Strategy<Value = Service> {
     let addresses = (cluster_ips(), vec(mostly(address()), 0..3), vec(ingress(), 0..3), vec(mostly(net()), 0..3));
     let rest = (
@@ -125,11 +133,12 @@ fn service() -> impl Strategy<Value = Service> {
         option::of(0u32..3),
         policy(),
         policy(),
-        number(),
+        (number(), option::weighted(0.3, balancing())),
     );
     (addresses, rest).prop_map(|(addresses, rest)| {
         let ((cluster_ip, cluster_ips, families), external_ips, ingress, source_ranges) = addresses;
-        let (name, created, foreign_proxy, kind, ports, affinity_seconds, internal, external, health) = rest;
+        let (name, created, foreign_proxy, kind, ports, affinity_seconds, internal, external, (health, balancing)) =
+            rest;
         Service {
             name,
             uid: None,
@@ -148,6 +157,7 @@ fn service() -> impl Strategy<Value = Service> {
             external_policy: external,
             health_check_node_port: health,
             odd: [].into(),
+            balancing: balancing.map(Box::new),
         }
     })
 }
@@ -165,6 +175,11 @@ fn hints() -> impl Strategy<Value = Hints> {
     (names(&["z1", "z2"]), names(&NODES)).prop_map(|(zones, nodes)| Hints { zones, nodes })
 }
 
+/// A node and a zone, or one of them.
+fn place() -> impl Strategy<Value = (Option<&'static str>, Option<&'static str>)> {
+    (option::of(select(&NODES[..])), option::of(select(&["z1", "z2"][..])))
+}
+
 fn slice() -> impl Strategy<Value = EndpointSlice> {
     let port = (option::weighted(0.95, port_name()), mostly(protocol()), option::weighted(0.95, mostly(number())))
         .prop_map(|(name, protocol, port)| SlicePort { name, protocol, port });
@@ -175,15 +190,15 @@ fn slice() -> impl Strategy<Value = EndpointSlice> {
     ];
     let endpoints = types.prop_flat_map(|(address_type, family)| {
         let address = prop_oneof![8 => address_of(family), 1 => address()];
-        (Just(address_type), vec((mostly(address), conditions(), option::of(select(&NODES[..])), hints()), 0..6))
+        (Just(address_type), vec((mostly(address), conditions(), place(), hints()), 0..6))
     });
     let name = select(&["s", "t", "u", "v"][..]).prop_map(|name| ObjectName::new("default", name));
     let service = option::weighted(0.95, self::name());
     (name, service, endpoints, vec(port, 1..6), prop::bool::weighted(0.1)).prop_map(
         |(name, service, (address_type, endpoints), ports, headless)| {
             let mut builder = EndpointSliceBuilder::default();
-            for (address, conditions, node, hints) in endpoints {
-                builder.push(address, conditions, node, hints);
+            for (address, conditions, (node, zone), hints) in endpoints {
+                builder.push(address, conditions, node, zone, hints);
             }
             let mut slice = builder.build(name, service, address_type, ports);
             slice.headless = headless;
@@ -224,10 +239,11 @@ pub(crate) fn object() -> impl Strategy<Value = KubeObject> {
 
 /// Each fact on its own: the model may not rely on those that the modes of today have in common.
 pub(crate) fn profile() -> impl Strategy<Value = Profile> {
-    let any_facts = any::<[bool; 10]>().prop_map(|facts| {
+    let any_facts = any::<[bool; 13]>().prop_map(|facts| {
         let [short_circuit, local_falls_back, masquerades_host_on_local, rejects_unknown_ports, ..] = facts;
-        let [.., rejects_host_to_external, filters_sources_before_reject, refuses_by_hook, _, _, _] = facts;
-        let [.., serves_localhost, lists_node_addresses, relays] = facts;
+        let [_, _, _, _, rejects_host_to_external, filters_sources_before_reject, refuses_by_hook, ..] = facts;
+        let [.., serves_localhost, lists_node_addresses, _, _, _, relays] = facts;
+        let [.., binds_addresses, drops_unassigned_cluster_ips, balances, _] = facts;
         Profile {
             short_circuit,
             local_falls_back,
@@ -238,6 +254,9 @@ pub(crate) fn profile() -> impl Strategy<Value = Profile> {
             refuses_by_hook,
             serves_localhost,
             lists_node_addresses,
+            binds_addresses,
+            drops_unassigned_cluster_ips,
+            balances,
             reply_owner: if relays { ReplyOwner::Proxy } else { ReplyOwner::Endpoint },
         }
     });
@@ -253,8 +272,9 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
     ];
     let node_ports = prop_oneof![Just(NodePortSelection::Primary), vec(net(), 0..3).prop_map(NodePortSelection::Cidrs)];
     let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.9));
-    (option::weighted(0.2, address()), detect_local, 0u8..32, node_ports, flags).prop_map(
-        |(bind_address, detect_local, masquerade_bit, node_port_addresses, flags)| {
+    let scheduler = select(&Scheduler::ALL[..]);
+    (option::weighted(0.2, address()), detect_local, 0u8..32, node_ports, (flags, scheduler)).prop_map(
+        |(bind_address, detect_local, masquerade_bit, node_port_addresses, (flags, scheduler))| {
             let (masquerade_all, localhost_node_ports, external_ips) = flags;
             Settings {
                 node_name: "here".to_owned(),
@@ -265,6 +285,7 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
                 node_port_addresses,
                 localhost_node_ports,
                 external_ips,
+                scheduler,
             }
         },
     )

@@ -10,8 +10,9 @@ use std::net::IpAddr;
 
 use ferry_api::object::{Family, Kind, KubeObject, ObjectName, Protocol};
 use ferry_model::{
-    Action, BaseState, Context, Diagnostic, Event, FrontendAddr, FrontendKind, PerFamily, Pool, Profile, ServiceState,
-    Settings, SourceRanges, Store, Verdict, base, context, decide, node_port_addresses, resolve,
+    Action, BaseState, Context, Diagnostic, Event, FrontendAddr, FrontendKind, MAX_WEIGHT, PerFamily, Pool, PortState,
+    Profile, ServiceState, Settings, Snat, SourceRanges, Store, Treatment, Verdict, base, context, decide,
+    node_port_addresses, resolve,
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -160,6 +161,52 @@ fn check_state(state: &ServiceState, family: Family, diagnostics: &[Diagnostic])
     Ok(())
 }
 
+/// The scheduler and weights are of a mode that balances, and the weights of the port's endpoints.
+fn check_balance(port: &PortState, profile: &Profile) -> Result<(), TestCaseError> {
+    let Some(balance) = &port.balance else { return Ok(()) };
+    prop_assert!(profile.balances && (balance.scheduler.is_some() || !balance.weights.is_empty()));
+    prop_assert!(balance.weights.windows(2).all(|pair| pair[0].0 < pair[1].0), "{:?}", balance.weights);
+    for (endpoint, weight) in &balance.weights {
+        prop_assert!((2..=MAX_WEIGHT).contains(weight) && port.weight(endpoint) == *weight);
+        prop_assert!([&port.cluster, &port.local].iter().any(|pool| pool.0.contains(endpoint)), "{}", endpoint);
+    }
+    Ok(())
+}
+
+/// In mode ipvs a frontend is one virtual server: sources differ in their translation only.
+fn check_shared_endpoints(treatment: Treatment) -> Result<(), TestCaseError> {
+    let target = |action| match action {
+        Action::Forward { to, .. } => Action::Forward { to, snat: Snat::Keep },
+        other => other,
+    };
+    let Treatment { pod, host, other } = treatment;
+    prop_assert!(target(pod) == target(host) && target(host) == target(other), "{:?}", treatment);
+    Ok(())
+}
+
+/// Of a mode with an object for each address that serves node ports: no two frontends have one address, protocol and number.
+fn check_virtual_servers<'a>(
+    states: impl Iterator<Item = &'a ServiceState>,
+    context: &Context,
+) -> Result<(), TestCaseError> {
+    let mut taken = BTreeSet::new();
+    for port in states.flat_map(|state| &state.ports) {
+        for frontend in &port.frontends {
+            let (number, addresses) = match frontend.at {
+                FrontendAddr::Vip(address, number) => (number, vec![address]),
+                FrontendAddr::NodePort(number) => {
+                    let all = context.node_addresses.iter().copied();
+                    (number, all.filter(|address| port.serves_node_port_at(*address)).collect())
+                }
+            };
+            for address in addresses {
+                prop_assert!(taken.insert((address, port.protocol, number)), "{} is served twice", frontend);
+            }
+        }
+    }
+    Ok(())
+}
+
 fn is_special(address: IpAddr) -> bool {
     let link_local = match address {
         IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
@@ -271,7 +318,12 @@ proptest! {
             for (state, diagnostics) in of_family() {
                 check_state(state, family, diagnostics)?;
                 for port in &state.ports {
+                    check_balance(port, &profile)?;
+                    prop_assert!(profile.lists_node_addresses || port.shadowed.is_none());
                     for frontend in &port.frontends {
+                        if profile == Profile::IPVS {
+                            check_shared_endpoints(frontend.treatment)?;
+                        }
                         let other = owners.insert((frontend.at, port.protocol), &state.name);
                         prop_assert!(other.is_none(), "{} serve {} both", state.name, frontend.at);
                         let owner = store.claims().owner(family, frontend.at, port.protocol);
@@ -279,6 +331,9 @@ proptest! {
                         prop_assert!(!port.name.contains(':'), "{}", state);
                     }
                 }
+            }
+            if profile.lists_node_addresses {
+                check_virtual_servers(of_family().map(|(state, _)| state), contexts.of(family))?;
             }
             // Before an external IP comes a node port wherever that is served.
             let node_ports = node_port_addresses(&settings, store.node(), &arbitrary::local_addresses());

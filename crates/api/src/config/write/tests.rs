@@ -216,6 +216,17 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn own_settings()(
+        proxy_mode_fallback in vec(text(), 0..3), ipvs_termination_grace_period in duration(),
+        ipvs_ping_only_with_endpoints: bool, accept_forward: bool,
+    ) -> FerryConfiguration {
+        FerryConfiguration {
+            proxy_mode_fallback, ipvs_termination_grace_period, ipvs_ping_only_with_endpoints, accept_forward,
+        }
+    }
+}
+
+prop_compose! {
     fn any_config()(
         config in sections(), logging in log(), flags in any::<[bool; 2]>(), texts in vec(text(), 6),
         // An empty field is filled by defaults.
@@ -224,6 +235,7 @@ prop_compose! {
         burst in 1..i32::MAX, score: i32,
         mode in prop_oneof![text(), proptest::sample::select(vec!["", "iptables", "ipvs", "nftables"])
             .prop_map(str::to_owned)],
+        ferry in own_settings(),
     ) -> KubeProxyConfiguration {
         KubeProxyConfiguration {
             client_connection: ClientConnection { kubeconfig: texts[0].clone(), accept_content_types: texts[1].clone(),
@@ -241,6 +253,7 @@ prop_compose! {
             port_range: texts[5].clone(),
             oom_score_adj: score,
             mode,
+            ferry,
             ..config
         }
     }

@@ -200,6 +200,12 @@ fn every_field_of_services() {
         assert_eq!((all.affinity_seconds, all.health_check_node_port), (Some(60), 32000));
         assert_eq!((all.internal_policy, all.external_policy), (TrafficPolicy::Local, TrafficPolicy::Local));
 
+        let balancing = all.balancing.as_ref().unwrap();
+        assert_eq!(
+            [&balancing.scheduler, &balancing.weight_zones, &balancing.weight_local].map(|text| text.as_deref()),
+            [Some("wlc"), Some("a=3,b=1"), Some("")]
+        );
+        assert_eq!(services[1].balancing, None);
         assert_eq!(services[1].created, None);
         assert_eq!(services[2].created, Some(Timestamp { seconds: -1, nanoseconds: 0 }));
         assert_eq!(services[2].affinity_seconds, Some(10_800));
@@ -253,6 +259,8 @@ fn every_field_of_slices() {
                 ("10.1.0.6".to_owned(), conditions(true, true, false), Some("n2"), None),
             ]
         );
+        let zones: Vec<_> = web.endpoints.iter().map(|endpoint| web.zone_of(endpoint)).collect();
+        assert_eq!(zones, [Some("a"), Some("b"), Some("b"), None, None, None]);
         assert_eq!(*web.bad_addresses, ["nowhere".into(), "".into()]);
         let ports: Vec<_> =
             web.ports.iter().map(|port| (port.name.as_deref(), port.protocol.clone(), port.port.clone())).collect();

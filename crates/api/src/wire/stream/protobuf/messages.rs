@@ -15,6 +15,7 @@ use super::super::super::raw::{
 };
 use super::super::super::scalar::{Int, LooseText, Text};
 use super::fields::{Damage, Message, Value, text};
+use crate::object::{SCHEDULER_ANNOTATION, WEIGHT_LOCAL_ANNOTATION, WEIGHT_ZONES_ANNOTATION};
 
 /// runtime.Unknown: what an object is wrapped in
 #[derive(Default)]
@@ -219,11 +220,18 @@ impl<'a> RawLabels<'a> {
 
 impl<'a> RawAnnotations<'a> {
     fn entry(&mut self, entry: MapEntry<'a>) -> Result<(), Damage> {
-        match entry.key {
-            b"endpoints.kubernetes.io/last-change-trigger-time" => self.trigger_time = Some(entry.text()?),
-            b"k8s.io/initial-events-end" => self.initial_events_end = Some(LooseText(Some(entry.text()?.0))),
-            _other => {}
-        }
+        let to = match entry.key {
+            b"endpoints.kubernetes.io/last-change-trigger-time" => {
+                self.trigger_time = Some(entry.text()?);
+                return Ok(());
+            }
+            b"k8s.io/initial-events-end" => &mut self.initial_events_end,
+            key if key == SCHEDULER_ANNOTATION.as_bytes() => &mut self.scheduler,
+            key if key == WEIGHT_ZONES_ANNOTATION.as_bytes() => &mut self.weight_zones,
+            key if key == WEIGHT_LOCAL_ANNOTATION.as_bytes() => &mut self.weight_local,
+            _other => return Ok(()),
+        };
+        *to = Some(LooseText(Some(entry.text()?.0)));
         Ok(())
     }
 }
@@ -284,6 +292,7 @@ fields!(RawEndpoint<'a> {
     1 => push_text addresses,
     2 => merge conditions,
     6 => set_text node_name,
+    7 => set_text zone,
     8 => merge hints,
 });
 

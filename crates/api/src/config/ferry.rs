@@ -1,0 +1,116 @@
+//! Decodes a FerryConfiguration: Ferry's own settings, a later document of the configuration file, which upstream doesn't read.
+//!
+//! No other program reads it, so it is decoded strictly: an unknown or repeated field is an error, not a warning.
+
+use std::collections::BTreeSet;
+
+use super::fields::FieldError;
+use super::tree::{Node, Value};
+use super::types::FerryConfiguration;
+use super::{DurationError, GoDuration};
+
+/// The kind of the document.
+pub(super) const KIND: &str = "FerryConfiguration";
+/// Its only version.
+pub(super) const API_VERSION: &str = "ferry.io/v1alpha1";
+/// Begins every version.
+const GROUP: &str = "ferry.io/";
+
+const FALLBACK: &str = "proxyModeFallback";
+const GRACE_PERIOD: &str = "ipvsTerminationGracePeriod";
+const PING: &str = "ipvsPingOnlyWithEndpoints";
+const FORWARD: &str = "acceptForward";
+
+/// True if a document is meant to hold Ferry's own settings, with the right kind and version or not.
+pub(super) fn is_own(document: &Value) -> bool {
+    let begins = |field: &str, with: &str| {
+        document.get(field).is_some_and(|node| matches!(&node.value, Value::Text(text) if text.starts_with(with)))
+    };
+    begins("kind", KIND) || begins("apiVersion", GROUP)
+}
+
+/// The same for the text of a document that is no YAML.
+pub(super) fn is_mentioned(text: &str) -> bool {
+    text.contains(KIND) || text.contains(GROUP)
+}
+
+/// Reads a document.
+pub(super) fn read(root: &Node) -> Result<FerryConfiguration, FieldError> {
+    let mut config = FerryConfiguration::default();
+    let Value::Map(entries) = &root.value else { return Err(wrong(root, None, "a map of fields")) };
+    for (name, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+        if !root.value.get(name).is_some_and(|node| node.value == Value::Text(wanted.to_owned())) {
+            let location = root.value.get(name).unwrap_or(root).referenced;
+            return Err(FieldError { location, message: format!("{KIND}.{name}: must be {wanted}") });
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for (key, node) in entries {
+        let name = key.value.as_str();
+        let fault = |why: String| FieldError { location: key.referenced, message: format!("{KIND}.{name}: {why}") };
+        if !seen.insert(name) {
+            return Err(fault("repeated field: keep one of them".to_owned()));
+        }
+        match name {
+            "apiVersion" | "kind" => {}
+            FALLBACK => read_modes(node, &mut config.proxy_mode_fallback)?,
+            GRACE_PERIOD => read_duration(node, &mut config.ipvs_termination_grace_period)?,
+            PING => read_boolean(node, PING, &mut config.ipvs_ping_only_with_endpoints)?,
+            FORWARD => read_boolean(node, FORWARD, &mut config.accept_forward)?,
+            _ => {
+                let known = [FALLBACK, GRACE_PERIOD, PING, FORWARD].join(", ");
+                return Err(fault(format!("unknown field: remove or correct it, the fields are {known}")));
+            }
+        }
+    }
+    Ok(config)
+}
+
+/// A list of texts; null leaves the default, as in the other readers.
+fn read_modes(node: &Node, to: &mut Vec<String>) -> Result<(), FieldError> {
+    let what = "a list of modes such as [nftables, iptables]";
+    match &node.value {
+        Value::Null => {}
+        Value::List(items) => {
+            for item in items {
+                let Value::Text(mode) = &item.value else { return Err(wrong(item, Some(FALLBACK), what)) };
+                to.push(mode.clone());
+            }
+        }
+        _ => return Err(wrong(node, Some(FALLBACK), what)),
+    }
+    Ok(())
+}
+
+fn read_duration(node: &Node, to: &mut GoDuration) -> Result<(), FieldError> {
+    match &node.value {
+        Value::Null => {}
+        Value::Text(text) => {
+            *to = text.parse().map_err(|error: DurationError| FieldError {
+                location: node.referenced,
+                message: format!("{KIND}.{GRACE_PERIOD}: {error}: write it like 15m or 1h30m"),
+            })?;
+        }
+        _ => return Err(wrong(node, Some(GRACE_PERIOD), "a duration such as 15m")),
+    }
+    Ok(())
+}
+
+fn read_boolean(node: &Node, field: &str, to: &mut bool) -> Result<(), FieldError> {
+    match node.value {
+        Value::Null => {}
+        Value::Bool(value) => *to = value,
+        _ => return Err(wrong(node, Some(field), "true or false")),
+    }
+    Ok(())
+}
+
+/// A value of the wrong type; `field` is `None` for the document itself.
+fn wrong(node: &Node, field: Option<&str>, wanted: &str) -> FieldError {
+    let field = field.map(|field| format!(".{field}")).unwrap_or_default();
+    let message = format!("{KIND}{field}: must be {wanted}, and is of type {}", node.value.json_kind());
+    FieldError { location: node.referenced, message }
+}
+
+#[cfg(test)]
+mod tests;

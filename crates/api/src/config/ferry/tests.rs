@@ -1,0 +1,175 @@
+//! FerryConfiguration: decoding, validation and the modes that a start tries.
+
+use crate::config::decode;
+
+use super::*;
+
+const FILE: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ipvs\n";
+const HEAD: &str = "---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\n";
+
+fn own(body: &str) -> FerryConfiguration {
+    decode(&format!("{FILE}{HEAD}{body}")).unwrap().config.ferry
+}
+
+fn refusal(documents: &str) -> String {
+    let error = decode(&format!("{FILE}{documents}")).unwrap_err().to_string();
+    error.strip_prefix("failed to decode: ").unwrap_or(&error).to_owned()
+}
+
+fn findings(body: &str) -> String {
+    let mut config = decode(&format!("{FILE}{body}")).unwrap().config;
+    config.apply_platform_defaults();
+    config.validate().err().map(|errors| errors.to_string()).unwrap_or_default()
+}
+
+#[test]
+fn every_field_arrives() {
+    let default = FerryConfiguration::default();
+    assert_eq!(own(""), default);
+    assert_eq!(own("proxyModeFallback:\nipvsTerminationGracePeriod:\nacceptForward:\n"), default);
+    assert_eq!(default.ipvs_termination_grace_period.to_string(), "15m0s");
+    let wanted = FerryConfiguration {
+        proxy_mode_fallback: vec!["nftables".to_owned(), "iptables".to_owned()],
+        ipvs_termination_grace_period: GoDuration::from_secs(90),
+        ipvs_ping_only_with_endpoints: true,
+        accept_forward: true,
+    };
+    let body = "proxyModeFallback: [nftables, iptables]\nipvsTerminationGracePeriod: 1m30s\nipvsPingOnlyWithEndpoints: true\n\
+                acceptForward: true\n";
+    assert_eq!(own(body), wanted);
+}
+
+#[test]
+fn other_documents_may_stand_around_it() {
+    let file = format!("{FILE}---\nkind: Foo\n{HEAD}acceptForward: true\n---\nmode: [\n");
+    let decoded = decode(&file).unwrap();
+    assert_eq!((decoded.config.ferry.accept_forward, decoded.other_documents), (true, 2));
+    assert_eq!((decoded.strict_error, decoded.warnings), (None, vec![]));
+    let first = decode(&format!("{HEAD}---\n{FILE}")).unwrap_err().to_string();
+    assert!(first.contains("\": it must come after the KubeProxyConfiguration (line 3"), "{first}");
+}
+
+#[test]
+fn faults_name_the_field_and_the_remedy() {
+    for (documents, wanted) in [
+        (
+            "foo: 1",
+            "foo: unknown field: remove or correct it, the fields are proxyModeFallback, \
+                    ipvsTerminationGracePeriod, ipvsPingOnlyWithEndpoints, acceptForward (line 7, column 1)",
+        ),
+        (
+            "acceptForward: true\nacceptForward: true",
+            "acceptForward: repeated field: keep one of them (line 8, column 1)",
+        ),
+        (
+            "ipvsPingOnlyWithEndpoints: x",
+            "ipvsPingOnlyWithEndpoints: must be true or false, and is of type string (line 7, column 28)",
+        ),
+        ("acceptForward: 1", "acceptForward: must be true or false, and is of type number (line 7, column 16)"),
+        (
+            "proxyModeFallback: nftables",
+            "proxyModeFallback: must be a list of modes such as [nftables, iptables], \
+                                         and is of type string (line 7, column 20)",
+        ),
+        (
+            "proxyModeFallback: [1]",
+            "proxyModeFallback: must be a list of modes such as [nftables, iptables], \
+                                    and is of type number (line 7, column 21)",
+        ),
+        (
+            "ipvsTerminationGracePeriod: 15",
+            "ipvsTerminationGracePeriod: must be a duration such as 15m, and is of \
+                                            type number (line 7, column 29)",
+        ),
+        (
+            "ipvsTerminationGracePeriod: '15'",
+            "ipvsTerminationGracePeriod: time: missing unit in duration \"15\": write \
+                                              it like 15m or 1h30m (line 7, column 29)",
+        ),
+    ] {
+        assert_eq!(refusal(&format!("{HEAD}{documents}")), format!("FerryConfiguration.{wanted}"), "{documents}");
+    }
+    for (documents, wanted) in [
+        (
+            "---\nkind: FerryConfiguration\n",
+            "FerryConfiguration.apiVersion: must be ferry.io/v1alpha1 (line 5, column 1)",
+        ),
+        (
+            "---\napiVersion: ferry.io/v2\nkind: FerryConfiguration\n",
+            "FerryConfiguration.apiVersion: must be ferry.io/v1alpha1 (line 5, column 13)",
+        ),
+        (
+            "---\napiVersion: ferry.io/v1alpha1\nkind: Ferry\n",
+            "FerryConfiguration.kind: must be FerryConfiguration (line 6, column 7)",
+        ),
+    ] {
+        assert_eq!(refusal(documents), wanted);
+    }
+    let second = refusal(&format!("{HEAD}{HEAD}"));
+    assert_eq!(second, "second document of kind FerryConfiguration: merge it with the first (line 8, column 1)");
+    let no_yaml = refusal(&format!("{HEAD}acceptForward: [\n"));
+    assert!(no_yaml.starts_with("FerryConfiguration: error converting YAML to JSON: yaml: "), "{no_yaml}");
+}
+
+#[test]
+fn values_are_checked() {
+    for (body, wanted) in [
+        ("proxyModeFallback: [nftables, ipvs, iptables]", ""),
+        ("ipvsTerminationGracePeriod: 1ns", ""),
+        (
+            "proxyModeFallback: [foo]",
+            "proxyModeFallback[0]: Invalid value: \"foo\": must be iptables, ipvs or nftables: correct or remove it",
+        ),
+        (
+            "proxyModeFallback: [iptables, nftables, iptables]",
+            "proxyModeFallback[2]: Invalid value: \"iptables\": stands in the list already: remove it",
+        ),
+        (
+            "ipvsTerminationGracePeriod: 0s",
+            "ipvsTerminationGracePeriod: Invalid value: \"0s\": must be greater than 0: remove it for the default, 15m",
+        ),
+    ] {
+        let found = findings(&format!("{HEAD}{body}"));
+        assert_eq!(found.strip_prefix("FerryConfiguration.").unwrap_or(&found), wanted);
+    }
+}
+
+#[test]
+fn the_sections_of_fallbacks_are_checked() {
+    let sections = "nftables: {masqueradeBit: -1, minSyncPeriod: 1h}\n";
+    assert_eq!(findings(sections), "");
+    let body = format!("{sections}{HEAD}proxyModeFallback: [iptables, nftables]\n");
+    let begin = "FerryConfiguration.proxyModeFallback[1]: Invalid value: \"nftables\": KubeProxyConfiguration.";
+    let found = findings(&body);
+    assert!(found.contains(&format!("{begin}KubeProxyNFTablesConfiguration.MasqueradeBit: ")), "{found}");
+    assert!(found.contains(&format!("{begin}SyncPeriod: ")) && !found.contains("[0]"), "{found}");
+    // What is wrong for the configured mode, too, is reported once.
+    let found = findings(&format!("configSyncPeriod: -1s\n{HEAD}proxyModeFallback: [nftables]\n"));
+    assert!(found.starts_with("KubeProxyConfiguration.ConfigSyncPeriod: "), "{found}");
+}
+
+#[test]
+fn the_configured_mode_comes_first_and_once() {
+    let modes = |mode: &str, list: &str| {
+        let file = FILE.replace("ipvs", mode);
+        let config = decode(&format!("{file}{HEAD}proxyModeFallback: {list}\n")).unwrap().config;
+        config.modes_to_try().join(" ")
+    };
+    assert_eq!(modes("ipvs", "[nftables, iptables]"), "ipvs nftables iptables");
+    assert_eq!(modes("nftables", "[nftables, iptables]"), "nftables iptables");
+    assert_eq!(modes("''", "[iptables, nftables]"), "iptables nftables");
+    assert_eq!(modes("ipvs", "[]"), "ipvs");
+}
+
+#[test]
+fn a_fallback_keeps_all_but_the_section_of_the_mode() {
+    let body = "nftables: {masqueradeBit: 3, syncPeriod: 7s}\niptables: {masqueradeAll: true}\n";
+    let mut config = decode(&format!("{FILE}{body}")).unwrap().config;
+    config.apply_platform_defaults();
+    let fallback = config.in_mode("nftables");
+    let effective = fallback.effective();
+    assert_eq!((effective.masquerade_bit, effective.masquerade_all), (3, false));
+    assert_eq!(effective.sync_period.as_secs(), 7);
+    assert!(fallback.node_port_addresses.is_empty(), "all addresses, as in the configured mode");
+    assert_eq!(crate::config::KubeProxyConfiguration { mode: "ipvs".to_owned(), ..fallback }, config);
+}
