@@ -13,12 +13,24 @@ pub trait Layer<O: Object>: Send {
     fn holds(&self, key: &O::Key) -> bool;
     /// The kernel half of the subsystem.
     fn kernel(&mut self) -> &mut dyn Kernel<O>;
+    /// True for a replacement that takes away what layers above may still need until their own changes are made: it is
+    /// committed with the deletions.
+    fn waits(&self, replacement: &O) -> bool {
+        let _ = replacement;
+        false
+    }
+    /// True if this part of a batch is committed after those of all other layers: what it replaces serves until they are there.
+    fn comes_last(&self, part: &Batch<O>) -> bool {
+        let _ = part;
+        false
+    }
 }
 
 /// The layers of a mode, bottom first. An object refers only to objects of its own layer and of those below.
 ///
 /// A batch goes up the layers with its creations and replacements, and comes down with its deletions, so that the order of
-/// [`Batch::operations`] holds across layers, too. The first failure stops it.
+/// [`Batch::operations`] holds across layers, too, but for replacements that [wait](Layer::waits) and parts that
+/// [come last](Layer::comes_last). The first failure stops it.
 pub struct Layered<O: Object> {
     layers: Vec<Box<dyn Layer<O>>>,
     /// foreign changes that a layer reported before another one failed to
@@ -113,16 +125,18 @@ impl<O: Object> Kernel<O> for Layered<O> {
     }
 
     fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitFailure> {
-        let mut parts = self.split(batch)?;
-        let last = parts.iter().rposition(|part| !part.batch.is_empty()).unwrap_or_default();
+        let mut parts: Vec<(usize, Part<O>)> = self.split(batch)?.into_iter().enumerate().collect();
+        parts.sort_by_key(|(layer, part)| self.layers.get(*layer).is_some_and(|layer| layer.comes_last(&part.batch)));
+        let last = parts.iter().rposition(|(_, part)| !part.batch.is_empty()).unwrap_or_default();
         let mut written = false;
         let mut downwards = Vec::new();
-        for (layer, part) in parts.iter_mut().enumerate() {
-            // The topmost layer is left with its deletions as it is entered: one commit.
-            if layer < last {
-                downwards.push((layer, part.take_deletions()));
+        for (position, (layer, part)) in parts.iter_mut().enumerate() {
+            // The last layer is left with its deletions as it is entered: one commit.
+            if position < last {
+                let waits = |object: &O| self.layers.get(*layer).is_some_and(|layer| layer.waits(object));
+                downwards.push((*layer, part.take_downwards(waits)));
             }
-            self.commit_part(layer, part, &mut written)?;
+            self.commit_part(*layer, part, &mut written)?;
         }
         downwards.iter().rev().try_for_each(|(layer, part)| self.commit_part(*layer, part, &mut written))
     }
@@ -163,10 +177,17 @@ impl<O> Part<O> {
         indices.push(index);
     }
 
-    fn take_deletions(&mut self) -> Self {
-        let [_, _, indices] = &mut self.indices;
-        let batch = Batch { delete: std::mem::take(&mut self.batch.delete), ..Batch::default() };
-        Self { batch, indices: [Vec::new(), Vec::new(), std::mem::take(indices)] }
+    /// Takes out what is committed on the way down: deletions, and replacements that wait.
+    fn take_downwards(&mut self, waits: impl Fn(&O) -> bool) -> Self {
+        let mut down = Self::default();
+        let [_, indices, delete] = &mut self.indices;
+        let replace = std::mem::take(&mut self.batch.replace).into_iter().zip(std::mem::take(indices));
+        let (waiting, now): (Vec<_>, Vec<_>) = replace.partition(|(object, _)| waits(object));
+        (self.batch.replace, *indices) = now.into_iter().unzip();
+        let (replace, indices) = waiting.into_iter().unzip();
+        down.batch = Batch { replace, delete: std::mem::take(&mut self.batch.delete), ..Batch::default() };
+        down.indices = [Vec::new(), indices, std::mem::take(delete)];
+        down
     }
 
     /// An error about operations of the whole batch.

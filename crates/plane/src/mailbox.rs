@@ -177,7 +177,7 @@ impl Delta {
 #[expect(clippy::disallowed_methods, reason = "a test needs a thread")]
 mod tests {
     use ferry_api::object::ObjectName;
-    use ferry_model::{BaseState, Context, NodePortAddresses};
+    use ferry_model::{BaseState, Context, MissingSchedulers, NodePortAddresses, Scheduler};
 
     use super::*;
     use crate::{Unit, UnitId};
@@ -193,9 +193,12 @@ mod tests {
             zone: None,
             node_ip: None,
             node_addresses: [].into(),
+            local_addresses: [].into(),
             local: None,
             masquerade_all: false,
             masquerade_mark,
+            scheduler: Scheduler::default(),
+            missing_schedulers: MissingSchedulers::new(),
         })
     }
 

@@ -316,3 +316,69 @@ fn every_layer_is_asked_and_all_answers_count() {
     assert!(of([(1, None, false), (2, None, true), (3, None, false)]).prepare().is_err());
     assert_eq!(of([(1, None, false), (2, None, false), (3, None, false)]).wake(now), None);
 }
+
+/// A layer that records its commits; hosts and frontends of odd numbers wait, and a part with another base comes last.
+struct Ordered {
+    rank: u8,
+    commits: Arc<Mutex<Vec<[usize; 4]>>>,
+}
+
+impl Kernel<Toy> for Ordered {
+    fn prepare(&mut self) -> Result<(), CommitError> {
+        Ok(())
+    }
+
+    fn read_back(&mut self, _: &Extent<ToyKey>) -> Result<Vec<Toy>, CommitError> {
+        Ok(Vec::new())
+    }
+
+    fn commit(&mut self, batch: &Batch<Toy>) -> Result<(), CommitFailure> {
+        let counts = [self.rank.into(), batch.create.len(), batch.replace.len(), batch.delete.len()];
+        locked(&self.commits).push(counts);
+        let last = batch.replace.len().checked_sub(1).filter(|_| batch.replace.contains(&Toy::Host(9)));
+        let refusal = |index| (Op::Replace, index, std::io::ErrorKind::Other.into());
+        last.map_or(Ok(()), |index| Err(CommitError::Refused(vec![refusal(index)]).into()))
+    }
+
+    fn tend(&mut self, _: Instant) -> Result<Drift<ToyKey>, CommitError> {
+        Ok(Drift::default())
+    }
+}
+
+impl Layer<Toy> for Ordered {
+    fn holds(&self, key: &ToyKey) -> bool {
+        rank(key) == self.rank
+    }
+
+    fn kernel(&mut self) -> &mut dyn Kernel<Toy> {
+        self
+    }
+
+    fn waits(&self, replacement: &Toy) -> bool {
+        matches!(replacement, Toy::Host(host) if host % 2 == 1)
+    }
+
+    fn comes_last(&self, part: &Batch<Toy>) -> bool {
+        part.replace.contains(&Toy::OtherBase)
+    }
+}
+
+#[test]
+fn some_replacements_wait_and_some_parts_come_last() {
+    let commits = Arc::new(Mutex::new(Vec::new()));
+    let layer = |rank| Box::new(Ordered { rank, commits: Arc::clone(&commits) }) as Box<dyn Layer<Toy>>;
+    let mut layered = Layered::new([0, 1, 2].map(layer).into());
+    let taken = || std::mem::take(&mut *locked(&commits));
+    let frontend = || Toy::Frontend { vip: 0, slots: vec![1] };
+    let batch = |replace, delete| Batch { create: vec![frontend()], replace, delete };
+    layered.commit(&batch(vec![Toy::Host(1), Toy::Host(2), Toy::Host(3)], vec![Toy::Host(4)])).unwrap();
+    assert_eq!(taken(), [[1, 0, 1, 0], [2, 1, 0, 0], [1, 0, 2, 1]]);
+    layered.commit(&batch(vec![Toy::OtherBase, Toy::Host(2)], vec![])).unwrap();
+    assert_eq!(taken(), [[1, 0, 1, 0], [2, 1, 0, 0], [0, 0, 1, 0]]);
+    layered.commit(&Batch { replace: vec![Toy::Host(1)], ..Batch::default() }).unwrap();
+    assert_eq!(taken(), [[1, 0, 1, 0]], "nothing above waits for it");
+    let failure = layered.commit(&batch(vec![Toy::Host(2), Toy::Host(1), Toy::Host(9)], vec![])).unwrap_err();
+    let CommitError::Refused(refusals) = failure.error else { panic!("{failure}") };
+    assert_eq!(refusals.iter().map(|(op, index, _)| (*op, *index)).collect::<Vec<_>>(), [(Op::Replace, 2)]);
+    assert_eq!(failure.applied, Applied::Unknown);
+}

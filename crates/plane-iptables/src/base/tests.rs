@@ -1,3 +1,5 @@
+use ferry_model::{MissingSchedulers, Scheduler};
+
 use super::*;
 use crate::render;
 
@@ -15,9 +17,12 @@ fn text(family: Family, features: Features, mark: u32, base: &BaseState) -> Stri
         zone: None,
         node_ip: None,
         node_addresses: [].into(),
+        local_addresses: [].into(),
         local: None,
         masquerade_all: false,
         masquerade_mark: mark,
+        scheduler: Scheduler::default(),
+        missing_schedulers: MissingSchedulers::new(),
     };
     let mut objects = Vec::new();
     compile(family, features, &context, base, &mut objects);

@@ -1,9 +1,8 @@
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_kernel::iptables::Match;
-use ferry_model::LocalDetector;
 use ferry_model::{
-    Action, Affinity, Endpoint, Frontend, FrontendAddr, FrontendKind, HealthCheck, Pool, Scope, Snat, SourceRanges,
-    Treatment,
+    Action, Affinity, Endpoint, Frontend, FrontendAddr, FrontendKind, HealthCheck, LocalDetector, MissingSchedulers,
+    Pool, Scheduler, Scope, Snat, SourceRanges, Treatment,
 };
 use proptest::prelude::*;
 
@@ -27,9 +26,12 @@ fn context(detector: Option<LocalDetector>) -> Context {
         zone: None,
         node_ip: None,
         node_addresses: [].into(),
+        local_addresses: [].into(),
         local: detector.clone(),
         masquerade_all: false,
         masquerade_mark: 0x4000,
+        scheduler: Scheduler::default(),
+        missing_schedulers: MissingSchedulers::new(),
     }
 }
 
@@ -67,6 +69,8 @@ fn service(name: ObjectName, port: &str) -> ServiceState {
         cluster: pool(&["10.244.1.1:80", "10.244.1.10:80", "10.244.1.2:80", "10.244.1.10:8"]),
         local: pool(&["10.244.1.2:80", "10.244.1.10:80"]),
         lingering: Pool::default(),
+        balance: None,
+        shadowed: None,
         frontends: frontends(),
     };
     ServiceState { name, ports: vec![state], health_check: HealthCheck::new(32_000, 2) }

@@ -10,6 +10,7 @@ use ferry_conformance::history::{Step, steps};
 use ferry_conformance::{World, good};
 use ferry_kernel::iptables::Backend;
 use ferry_kernel::netns::Namespace;
+use ferry_model::Profile;
 use ferry_plane::SyncEngine;
 use ferry_plane_iptables::{IptObject, IptablesEngine};
 use proptest::strategy::{Strategy, ValueTree};
@@ -82,7 +83,7 @@ fn step(
 
 fn run_through(backend: Backend, family: Family, history: &[Step]) {
     let namespace = || Namespace::new().expect("root and CAP_SYS_ADMIN are needed");
-    let mut world = World::new(family);
+    let mut world = World::new(family, Profile::IPTABLES);
     let ended = namespace()
         .run(|| {
             let mut machine = Machine::new(backend, family);

@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_model::{
-    Action, BaseState, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, NodePortAddresses, Pool, PortState,
-    Profile, Scope, ServiceState, Snat, SourceRanges, Treatment,
+    Action, BaseState, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, MissingSchedulers, NodePortAddresses,
+    Pool, PortState, Profile, Scheduler, Scope, ServiceState, Snat, SourceRanges, Treatment,
 };
 use ferry_plane::memory::Refers;
 use ferry_plane::{Before, Compile, Object, Served, Unit};
@@ -243,9 +243,12 @@ pub(crate) fn context(mark: u32) -> Context {
         zone: None,
         node_ip: None,
         node_addresses: [].into(),
+        local_addresses: [].into(),
         local: None,
         masquerade_all: false,
         masquerade_mark: mark,
+        scheduler: Scheduler::default(),
+        missing_schedulers: MissingSchedulers::new(),
     }
 }
 
@@ -270,6 +273,8 @@ pub(crate) fn service(index: u8, vips: &[u8], endpoints: &[u8]) -> (ObjectName, 
         cluster: Pool::new(pool),
         local: Pool::new([]),
         lingering: Pool::default(),
+        balance: None,
+        shadowed: None,
         frontends: vips.iter().map(frontend).collect(),
     };
     let unit = Unit::Service(ServiceState { name: name.clone(), ports: vec![port], health_check: None });

@@ -1,0 +1,103 @@
+//! Compiles the base: the table, its sets and maps, its chains and their hooks.
+
+use ferry_api::object::{Family, Protocol};
+use ferry_kernel::nft::{self, BaseHook, ChainKind, FibAddress, Hook};
+use ferry_model::Context;
+use ferry_ruleset::rules::{Field, NODE_PORT, RuleWriter, VIP};
+use ferry_ruleset::{Rule, Rules};
+
+use crate::names::{ChainName, FixedChain, FixedSet, SetName};
+use crate::object::{ElementKey, IpvsObject, Table, Value};
+
+/// The service addresses that answer pings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pings {
+    /// all that the device has
+    #[default]
+    Answered,
+    /// those of Services with endpoints
+    OnlyWithEndpoints,
+}
+
+impl FixedChain {
+    /// Hook and priority of a base chain. All are nat chains, which see the first packet of a connection only, before IPVS does:
+    /// in prerouting, and in output before −99, where IPVS takes the node's own packets.
+    pub const fn hook(self) -> Option<BaseHook> {
+        let (hook, priority) = match self {
+            Self::NatPrerouting => (Hook::Prerouting, -100),
+            Self::NatOutput => (Hook::Output, -100),
+            Self::NatPostrouting => (Hook::Postrouting, 100),
+            Self::Reject | Self::MasqueradeCluster | Self::MasqueradeExternal | Self::Bound | Self::Services => {
+                return None;
+            }
+        };
+        Some(BaseHook { kind: ChainKind::Nat, hook, priority })
+    }
+}
+
+impl ChainName {
+    /// The chain without its rules, as sent to the kernel.
+    pub(crate) fn chain(self) -> nft::Chain {
+        let hook = match self {
+            Self::Fixed(fixed) => fixed.hook(),
+            Self::Restricted(_) => None,
+        };
+        nft::Chain { name: self.to_string(), hook }
+    }
+}
+
+/// The objects of the base.
+pub(crate) fn compile(family: Family, pings: Pings, context: &Context, out: &mut Vec<IpvsObject>) {
+    out.push(IpvsObject::Table(Table::Ours));
+    out.extend(FixedSet::ALL.iter().map(|set| IpvsObject::Set(SetName::Fixed(*set))));
+    for chain in FixedChain::ALL.iter().copied() {
+        out.push(IpvsObject::Chain(ChainName::Fixed(chain), Rules(rules(chain, family, pings, context).into())));
+    }
+    out.extend((0..=u8::MAX).map(|octet| IpvsObject::Element(ElementKey::SameOctet(octet), Value::None)));
+    let addresses = context.node_addresses.iter();
+    out.extend(addresses.map(|address| IpvsObject::Element(ElementKey::NodePortIp(*address), Value::None)));
+}
+
+fn rules(chain: FixedChain, family: Family, pings: Pings, context: &Context) -> Vec<Rule> {
+    let rule = || RuleWriter::new(family);
+    let mark = context.masquerade_mark;
+    match chain {
+        FixedChain::Reject => vec![rule().protocol(Protocol::Tcp).reset(), rule().reject()],
+        FixedChain::MasqueradeCluster => {
+            let sources = match &context.local {
+                Some(pods) => rule().pods(pods, false),
+                // The node's own connections have the service address as their source, which no endpoint could answer.
+                None => Some(rule().address_is_local(FibAddress::Source, true)),
+            };
+            sources.map(|rule| rule.set_mark(mark).end()).into_iter().collect()
+        }
+        FixedChain::MasqueradeExternal => vec![rule().set_mark(mark).end()],
+        FixedChain::Bound => vec![
+            match pings {
+                Pings::Answered => rule(),
+                Pings::OnlyWithEndpoints => rule().in_set(&[Field::Destination], FixedSet::PingedIps),
+            }
+            .icmp_echo_request()
+            .accept(),
+            rule().tcp_port_in(FixedSet::HealthPorts).accept(),
+            rule().goto(FixedChain::Reject),
+        ],
+        FixedChain::Services => vec![
+            rule().verdict_map(VIP, FixedSet::ServiceIps),
+            // The reset that refuses the node's own connection goes from service address to service address, through output
+            // again, as a packet of the same connection: it must not be refused, too.
+            rule().in_set(&[Field::Destination], FixedSet::BoundIps).original_direction().goto(FixedChain::Bound),
+            rule()
+                .in_set(&[Field::Destination], FixedSet::NodePortIps)
+                .verdict_map(NODE_PORT, FixedSet::ServiceNodePorts),
+        ],
+        FixedChain::NatPrerouting | FixedChain::NatOutput => vec![rule().jump(FixedChain::Services)],
+        FixedChain::NatPostrouting => vec![
+            // A connection of the node to itself stays on loopback and is no hairpin.
+            rule().outgoing_not("lo").reaches_itself(FixedSet::SameOctet).masquerade(),
+            rule().unmarked(mark).return_it(),
+            rule().flip_mark(mark).end(),
+            rule().masquerade(),
+        ],
+    }
+}

@@ -1,0 +1,79 @@
+//! Hints: narrow down the units that may want an object, from its key, so that a repair compiles few of them.
+
+use std::net::IpAddr;
+
+use ferry_api::object::Protocol;
+use ferry_model::{FrontendAddr, PortState, ServiceState, SourceRanges};
+use ferry_plane::Unit;
+use ferry_ruleset::sources::{Ranges, SourcesId};
+
+use crate::names::{ChainName, SetName};
+use crate::object::{ElementKey, IpvsKey};
+use crate::server::ServerId;
+
+/// A property shared by a key and the units that may want its object. A key with a hash in its name has two hints, so that hashes
+/// are computed only if such a key is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hint {
+    /// the base
+    Base,
+    /// a frontend
+    Frontend(Protocol, FrontendAddr),
+    /// a service address
+    Address(IpAddr),
+    /// the port of a health check
+    HealthPort(u16),
+    /// source ranges
+    SourceRanges,
+    /// these
+    Sources(SourcesId),
+}
+
+/// Adds the hints of a key.
+pub(crate) fn of_key(key: &IpvsKey, hints: &mut Vec<Hint>) {
+    let vip = |at: ServerId| Hint::Frontend(at.protocol, FrontendAddr::Vip(at.address, at.port));
+    let sources = |id: SourcesId| [Hint::SourceRanges, Hint::Sources(id)];
+    match *key {
+        IpvsKey::Table | IpvsKey::Set(SetName::Fixed(_)) | IpvsKey::Chain(ChainName::Fixed(_)) => {
+            hints.push(Hint::Base);
+        }
+        IpvsKey::Set(SetName::Sources(id)) | IpvsKey::Chain(ChainName::Restricted(id)) => hints.extend(sources(id)),
+        // A node port has a server at each address of the node.
+        IpvsKey::Server(at) => hints.extend([vip(at), Hint::Frontend(at.protocol, FrontendAddr::NodePort(at.port))]),
+        IpvsKey::Address(address) | IpvsKey::Element(ElementKey::BoundIp(address) | ElementKey::PingedIp(address)) => {
+            hints.push(Hint::Address(address));
+        }
+        IpvsKey::Element(ElementKey::Vip { at, .. }) => hints.push(vip(at)),
+        IpvsKey::Element(ElementKey::NodePort { protocol, port }) => {
+            hints.push(Hint::Frontend(protocol, FrontendAddr::NodePort(port)));
+        }
+        IpvsKey::Element(ElementKey::HealthPort(port)) => hints.push(Hint::HealthPort(port)),
+        IpvsKey::Element(ElementKey::NodePortIp(_) | ElementKey::SameOctet(_)) => hints.push(Hint::Base),
+    }
+}
+
+/// True if the unit may want an object with hints that are asked for.
+pub(crate) fn may_want(unit: &Unit, asked: &dyn Fn(&Hint) -> bool) -> bool {
+    match unit {
+        Unit::Base(_) => asked(&Hint::Base),
+        Unit::Service(service) => of_service(service, asked),
+    }
+}
+
+fn of_service(service: &ServiceState, asked: &dyn Fn(&Hint) -> bool) -> bool {
+    service.health_check.is_some_and(|check| asked(&Hint::HealthPort(check.port.get())))
+        || service.ports.iter().any(|port| of_port(port, asked))
+}
+
+fn of_port(port: &PortState, asked: &dyn Fn(&Hint) -> bool) -> bool {
+    let is_address = |at| matches!(at, FrontendAddr::Vip(vip, _) if asked(&Hint::Address(vip)));
+    let sources = |ranges: &SourceRanges| match ranges {
+        SourceRanges::Any => false,
+        SourceRanges::Only(networks) => asked(&Hint::Sources(Ranges::new(networks).id())),
+    };
+    port.frontends.iter().any(|frontend| {
+        asked(&Hint::Frontend(port.protocol, frontend.at))
+            || is_address(frontend.at)
+            || asked(&Hint::SourceRanges) && sources(&frontend.sources)
+    })
+}

@@ -1,0 +1,49 @@
+//! The kernel half of the mode: three layers under one engine. Creations go from the table to the virtual servers and the
+//! addresses, deletions come back.
+
+use std::io;
+
+use ferry_api::object::Family;
+use ferry_plane::layered::Layered;
+
+use crate::base::Pings;
+use crate::device::DeviceKernel;
+use crate::object::IpvsObject;
+use crate::servers::{ServerOptions, ServersKernel};
+use crate::table::{IpvsCommitLock, TableKernel};
+use crate::watch::DeviceWatch;
+
+/// The kernel half of one family.
+pub type IpvsKernel = Layered<IpvsObject>;
+
+/// What the engines of a process share: the lock of their commits, and the monitor of the device.
+#[derive(Clone, Debug, Default)]
+pub struct Shared {
+    /// serialises the commits to the tables
+    pub commit_lock: IpvsCommitLock,
+    /// detects foreign changes of the device
+    pub device: DeviceWatch,
+}
+
+/// The settings of the mode.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// of virtual servers
+    pub servers: ServerOptions,
+    /// service addresses are never announced on other interfaces (ipvs.strictARP)
+    pub strict_arp: bool,
+    /// the service addresses that answer pings
+    pub pings: Pings,
+}
+
+/// Opens the layers of a family, in the network namespace of this thread.
+///
+/// # Errors
+/// [`io::ErrorKind::Unsupported`] with an advice if the kernel lacks IPVS; `EPERM` without `CAP_NET_ADMIN`; any other error of
+/// opening the sockets.
+pub(crate) fn open(family: Family, shared: &Shared, options: Options) -> io::Result<IpvsKernel> {
+    let table = TableKernel::open(family, shared.commit_lock.clone())?;
+    let servers = ServersKernel::open(family, options.servers, options.strict_arp)?;
+    let device = DeviceKernel::open(family, shared.device.clone())?;
+    Ok(Layered::new(vec![Box::new(table), Box::new(servers), Box::new(device)]))
+}

@@ -1,0 +1,179 @@
+//! Removes the virtual servers and addresses of an earlier run, or of upstream's proxy in mode ipvs, once another mode serves.
+
+use std::collections::HashSet;
+use std::io;
+use std::net::IpAddr;
+
+use ferry_api::object::{Family, IpNet};
+use ferry_kernel::dummy;
+use ferry_kernel::errno::ErrorClass;
+use ferry_kernel::ipset;
+use ferry_kernel::ipvs::{self, Command};
+use ferry_model::FrontendAddr;
+use ferry_plane::Served;
+
+use crate::names::DEVICE;
+use crate::server::ServerId;
+use crate::servers::convert::{id_of, kernel_id};
+use crate::servers::ledger::Ledger;
+
+/// The beginning of the names of all of upstream's ipsets.
+const UPSTREAMS: &str = "KUBE-";
+/// The beginning of those of IPv6.
+const UPSTREAMS_V6: &str = "KUBE-6-";
+
+/// Causes for which something is left.
+#[derive(Debug, thiserror::Error)]
+pub enum Left {
+    /// established TCP connections through virtual servers, which end with these
+    #[error("{0} established connections through virtual servers")]
+    Connections(usize),
+    /// sets that rules or other sets refer to
+    #[error("rules refer to ipset {0}")]
+    Referred(String),
+    /// the kernel's error
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Removes the family's virtual servers and the addresses of the device; the device, too, once it has none of either family.
+/// Returns the number of objects. The frontends that they served are added to `served` before.
+///
+/// `served` may hold the frontends of an attempt before: their servers are removed, too. While servers wait for connections, the
+/// table that lists node ports goes with the other rules of this mode, so nothing else tells later which servers are ours.
+///
+/// # Errors
+/// [`Left::Connections`] if `spares_connections`, and any are established: nothing is removed then. The rules of the mode that
+/// serves now translate new connections before they come here.
+pub fn retire(family: Family, spares_connections: bool, served: &mut Vec<Served>) -> Result<usize, Left> {
+    let servers = servers(family, served)?;
+    if let Some((socket, ids)) = servers {
+        let mut socket = socket;
+        served.extend(ids.iter().map(frontend));
+        if spares_connections {
+            let established = established(&mut socket, &ids)?;
+            if established > 0 {
+                return Err(Left::Connections(established));
+            }
+        }
+        let commands: Vec<Command> = ids.iter().map(|id| Command::DeleteServer(kernel_id(*id))).collect();
+        let failures = socket.commit(&commands).map_err(|lost| of_ipvs(lost.error))?;
+        let failure = failures.into_iter().find(|failure| failure.cause != ipvs::Cause::NoServer);
+        if let Some(failure) = failure {
+            return Err(Left::Io(failure.error.into()));
+        }
+        return Ok(ids.len() + remove_addresses(family)?);
+    }
+    Ok(remove_addresses(family)?)
+}
+
+/// True if virtual servers of an earlier proxy serve in this family.
+///
+/// # Errors
+/// The kernel's error.
+pub fn in_use(family: Family) -> io::Result<bool> {
+    let Some((mut socket, ids)) = servers(family, &[])? else { return Ok(false) };
+    for id in ids {
+        let mut serves = false;
+        socket.dump_destinations(&kernel_id(id), &mut |_, _| serves = true).map_err(of_ipvs)?;
+        if serves {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Destroys upstream's ipsets of this family. Returns their number.
+///
+/// # Errors
+/// [`Left::Referred`] while rules refer to one; the kernel's error.
+pub fn retire_sets(family: Family) -> Result<usize, Left> {
+    let is_own = |name: &str| name.starts_with(UPSTREAMS) && name.starts_with(UPSTREAMS_V6) == (family == Family::V6);
+    let sets = match ipset::sets() {
+        Err(error) if ErrorClass::of(&error).lacks_subsystem() => return Ok(0),
+        sets => sets?,
+    };
+    let mut destroyed = 0;
+    for set in sets.into_iter().filter(|set| is_own(&set.name)) {
+        match ipset::destroy(&set.name) {
+            Ok(()) => destroyed += 1,
+            Err(error) if ErrorClass::of(&error) == ErrorClass::Missing => {}
+            Err(error) if ErrorClass::of(&error) == ErrorClass::InUse => return Err(Left::Referred(set.name)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(destroyed)
+}
+
+fn frontend(id: &ServerId) -> Served {
+    Served::Frontend(id.protocol, FrontendAddr::Vip(id.address, id.port))
+}
+
+/// The servers of an earlier proxy, and those of the frontends that were found `before`; `None` without IPVS.
+fn servers(family: Family, before: &[Served]) -> io::Result<Option<(ipvs::Socket, Vec<ServerId>)>> {
+    // Opening the socket loads the module. It isn't needed to find out that there is nothing.
+    if !ferry_kernel::module::find("ip_vs").is_present() {
+        return Ok(None);
+    }
+    let mut socket = match ipvs::Socket::open() {
+        Err(ipvs::Error::Absent) => return Ok(None),
+        Err(error) => return Err(of_ipvs(error)),
+        Ok(socket) => socket,
+    };
+    let mut ids = Vec::new();
+    socket.dump_servers(Some(family), &mut |server, _| ids.push(id_of(server.id))).map_err(of_ipvs)?;
+    if !ids.is_empty() {
+        let ledger = Ledger::read(family, &[])?;
+        ids.retain(|id| ledger.holds(*id) || before.contains(&frontend(id)));
+    }
+    Ok(Some((socket, ids)))
+}
+
+fn established(socket: &mut ipvs::Socket, ids: &[ServerId]) -> io::Result<usize> {
+    let mut established = 0;
+    for id in ids {
+        let mut count = |_, connections: ipvs::Connections| {
+            established += usize::try_from(connections.active).unwrap_or(usize::MAX);
+        };
+        socket.dump_destinations(&kernel_id(*id), &mut count).map_err(of_ipvs)?;
+    }
+    Ok(established)
+}
+
+/// Removes the family's addresses from the device, and the device if it has no others.
+fn remove_addresses(family: Family) -> io::Result<usize> {
+    let mut socket = dummy::Socket::open()?;
+    let device = match socket.find(DEVICE) {
+        Ok(Some(device)) => device,
+        Ok(None) | Err(dummy::Error::AnotherKind { .. }) => return Ok(0),
+        Err(dummy::Error::Io(error)) => return Err(error),
+    };
+    let of_family = socket.addresses(device.index, family)?;
+    let networks: Vec<IpNet> = of_family.iter().map(|address| address.network).collect();
+    let refused = socket.remove(device.index, &networks)?;
+    let mut left: HashSet<IpAddr> = HashSet::new();
+    for other in Family::ALL {
+        left.extend(socket.addresses(device.index, other)?.iter().map(|address| address.network.addr()));
+    }
+    if let Some(refused) = refused.into_iter().find(|refused| left.contains(&addr(&networks, refused.position))) {
+        return Err(refused.error);
+    }
+    if left.is_empty() {
+        socket.delete(DEVICE).map_err(|error| match error {
+            dummy::Error::Io(error) => error,
+            other @ dummy::Error::AnotherKind { .. } => io::Error::other(other.to_string()),
+        })?;
+    }
+    Ok(networks.len() + usize::from(left.is_empty()))
+}
+
+fn addr(networks: &[IpNet], position: usize) -> IpAddr {
+    networks.get(position).map_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), IpNet::addr)
+}
+
+fn of_ipvs(error: ipvs::Error) -> io::Error {
+    match error {
+        ipvs::Error::Io(error) => error,
+        ipvs::Error::Absent => io::ErrorKind::NotFound.into(),
+    }
+}

@@ -1,0 +1,243 @@
+//! Commits a batch of virtual servers: plans commands, sends them, and maps refusals to operations.
+//!
+//! A refused command doesn't stop those behind it. So the endpoints of new servers are sent once the kernel has accepted the
+//! servers: where another program has a server already, endpoints sent together with it would become that program's.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use ferry_kernel::ipvs::{Cause, Command, Failure};
+use ferry_kernel::module;
+use ferry_model::Scheduler;
+use ferry_plane::{Batch, CommitError, CommitFailure, Op};
+
+use super::convert::{kernel_id, kernel_server, settings_of, virtual_server};
+use super::plan::{self, Found};
+use super::schedulers::module_of;
+use super::{ServersKernel, of_ipvs};
+use crate::failures::Failures;
+use crate::object::IpvsObject;
+use crate::server::{ServerId, Settings, VirtualServer};
+
+/// Operations on servers, each with its list and the index in it.
+type Operation<'a> = ((Op, usize), ServerId, &'a VirtualServer);
+
+/// Commands that wait to be sent, and their operations.
+#[derive(Default)]
+struct Pending<'a> {
+    operations: Vec<Operation<'a>>,
+    commands: Commands,
+    /// the endpoints of new servers
+    endpoints: Commands,
+}
+
+/// Commands that are sent together.
+#[derive(Default)]
+struct Commands {
+    list: Vec<Command>,
+    /// for each command the position of its operation
+    operations: Vec<usize>,
+}
+
+/// Commands that are sent before more are planned: they take memory.
+const TOGETHER: usize = 4096;
+
+/// Commits the batch in the canonical order.
+pub(super) fn commit(kernel: &mut ServersKernel, batch: &Batch<IpvsObject>) -> Result<(), CommitFailure> {
+    let operations = batch.operations().filter_map(|(op, index, object)| match object {
+        IpvsObject::Server(id, server) => Some(((op, index), *id, server)),
+        IpvsObject::Table(_)
+        | IpvsObject::Set(_)
+        | IpvsObject::Ranges(..)
+        | IpvsObject::Chain(..)
+        | IpvsObject::Element(..)
+        | IpvsObject::Address(..) => None,
+    });
+    let mut failures = Failures::default();
+    run(kernel, operations, &mut failures)?;
+    failures.result()
+}
+
+/// Plans and sends. Operations whose scheduler turns out to be missing run a second time, with the configured one.
+fn run<'a>(
+    kernel: &mut ServersKernel,
+    operations: impl Iterator<Item = Operation<'a>>,
+    failures: &mut Failures,
+) -> Result<(), CommitFailure> {
+    let mut pending = Pending::default();
+    let mut again = Vec::new();
+    for operation in operations {
+        pending.plan(kernel, operation).map_err(CommitFailure::unknown)?;
+        if pending.is_full() {
+            again.extend(pending.send(kernel, failures)?);
+        }
+    }
+    again.extend(pending.send(kernel, failures)?);
+    if again.is_empty() { Ok(()) } else { run(kernel, again.into_iter(), failures) }
+}
+
+// === impl Pending ===
+
+impl<'a> Pending<'a> {
+    fn plan(&mut self, kernel: &mut ServersKernel, operation: Operation<'a>) -> Result<(), CommitError> {
+        let ((op, _), id, server) = operation;
+        match op {
+            Op::Create => self.create(kernel, id, server),
+            Op::Replace => match kernel.find(id)? {
+                Some(found) => self.change(kernel, id, server, &found),
+                // Another program has deleted it since it was read.
+                None => self.create(kernel, id, server),
+            },
+            Op::Delete => self.commands.add(self.operations.len(), [Command::DeleteServer(kernel_id(id))]),
+        }
+        self.operations.push(operation);
+        Ok(())
+    }
+
+    fn create(&mut self, kernel: &mut ServersKernel, id: ServerId, wanted: &VirtualServer) {
+        let scheduler = kernel.schedulers.chosen(id, wanted.settings.scheduler);
+        if let Some(server) = kernel_server(id, wanted.settings, scheduler) {
+            self.commands.add(self.operations.len(), [Command::NewServer(server)]);
+            self.endpoints.add(self.operations.len(), plan::fill(server.id, &wanted.endpoints));
+        }
+        kernel.note(id, wanted);
+    }
+
+    fn change(&mut self, kernel: &mut ServersKernel, id: ServerId, wanted: &VirtualServer, found: &Found) {
+        let scheduler = kernel.schedulers.chosen(id, wanted.settings.scheduler);
+        if let Some(server) = kernel_server(id, wanted.settings, scheduler) {
+            let mut commands = Vec::new();
+            let draining = plan::change(found, server, &wanted.endpoints, &mut commands);
+            self.commands.add(self.operations.len(), commands);
+            kernel.draining.set(id, &draining, Instant::now());
+        }
+        kernel.note(id, wanted);
+    }
+
+    fn is_full(&self) -> bool {
+        self.commands.list.len() + self.endpoints.list.len() >= TOGETHER
+    }
+
+    /// Sends all commands. Returns the operations that have to run again, since their scheduler is replaced by another.
+    fn send(
+        &mut self,
+        kernel: &mut ServersKernel,
+        failures: &mut Failures,
+    ) -> Result<Vec<Operation<'a>>, CommitFailure> {
+        let Self { operations, commands, mut endpoints } = std::mem::take(self);
+        let refused = commands.send(kernel)?;
+        let unmade = refused.iter().filter(|(_, _, command)| matches!(command, Command::NewServer(_)));
+        endpoints.leave_out(&unmade.map(|(_, position, _)| *position).collect());
+        let mut again = BTreeSet::new();
+        for (failure, position, _) in &refused {
+            if let (Cause::NoScheduler(name), Some(operation)) = (failure.cause, operations.get(*position))
+                && lack_scheduler(kernel, operation, name.name().parse().unwrap_or_default(), failures)
+            {
+                again.insert(*position);
+            }
+        }
+        for (failure, position, command) in refused.into_iter().chain(endpoints.send(kernel)?) {
+            if let Some(operation) = operations.get(position).filter(|_| !again.contains(&position)) {
+                judge(kernel, operation, command, &failure, failures)?;
+            }
+        }
+        for ((op, _), id, _) in &operations {
+            if *op == Op::Delete {
+                kernel.forget(*id);
+            }
+        }
+        Ok(again.into_iter().filter_map(|position| operations.get(position).copied()).collect())
+    }
+}
+
+// === impl Commands ===
+
+impl Commands {
+    fn add(&mut self, operation: usize, commands: impl IntoIterator<Item = Command>) {
+        self.list.extend(commands);
+        self.operations.resize(self.list.len(), operation);
+    }
+
+    /// Drops the commands of these operations.
+    fn leave_out(&mut self, operations: &BTreeSet<usize>) {
+        if !operations.is_empty() {
+            let all = std::mem::take(self);
+            let kept = all.list.into_iter().zip(all.operations).filter(|(_, of)| !operations.contains(of));
+            (self.list, self.operations) = kept.unzip();
+        }
+    }
+
+    /// Sends the commands. Returns the refusals, each with the position of its operation.
+    fn send(&self, kernel: &mut ServersKernel) -> Result<Vec<(Failure, usize, &Command)>, CommitFailure> {
+        let refused = match kernel.socket.commit(&self.list) {
+            Ok(refused) => refused,
+            Err(lost) => return Err(CommitFailure::unknown(of_ipvs(lost.error))),
+        };
+        let named = |failure: Failure| {
+            let (operation, command) = (*self.operations.get(failure.index)?, self.list.get(failure.index)?);
+            Some((failure, operation, command))
+        };
+        Ok(refused.into_iter().filter_map(named).collect())
+    }
+}
+
+/// The kernel lacks the scheduler of this server. True if the configured one takes its place; otherwise the server is refused.
+fn lack_scheduler(
+    kernel: &mut ServersKernel,
+    (at, id, _): &Operation<'_>,
+    scheduler: Scheduler,
+    failures: &mut Failures,
+) -> bool {
+    let is_replaced = kernel.schedulers.lack(scheduler);
+    if !is_replaced {
+        // The module of the configured one was removed since the start.
+        let advice = module::find(&module_of(scheduler));
+        failures.refuse(*at, format!("virtual server {id}: the kernel has no scheduler {scheduler}: {advice}"));
+        kernel.own.remove(id);
+    }
+    is_replaced
+}
+
+/// Maps a refusal of the kernel.
+fn judge(
+    kernel: &mut ServersKernel,
+    operation: &Operation<'_>,
+    command: &Command,
+    failure: &Failure,
+    failures: &mut Failures,
+) -> Result<(), CommitFailure> {
+    let (at, id, wanted) = *operation;
+    match (failure.cause, command) {
+        // It is gone, as wanted.
+        (Cause::NoServer, Command::DeleteServer(_)) | (Cause::NoDestination, Command::DeleteDestination(..)) => {}
+        (Cause::Exists, Command::NewServer(_)) => {
+            let found = kernel.find(id).map_err(CommitFailure::unknown)?;
+            if found.is_some_and(|found| !may_adopt(wanted, &found)) {
+                kernel.own.remove(&id);
+                let text = format!(
+                    "virtual server {id} is another program's (ipvsadm -ln shows it): delete it there, or change the Service"
+                );
+                failures.refuse(at, text);
+            } else {
+                failures.drift(|| format!("virtual server {id}"));
+            }
+        }
+        (Cause::Exists | Cause::NoServer | Cause::NoDestination, _) => {
+            failures.drift(|| format!("virtual server {id}"));
+        }
+        // `lack_scheduler` has refused the operation.
+        (Cause::NoScheduler(_), _) => {}
+        (Cause::Other, _) => failures.add(at, &failure.error.error, || format!("cannot {command}")),
+    }
+    Ok(())
+}
+
+/// True if a server that exists already may be taken over: it leads nowhere but to endpoints of the Service, as that of another
+/// proxy of this node. One without endpoints may wait for another program's.
+fn may_adopt(wanted: &VirtualServer, found: &Found) -> bool {
+    // Another version, and upstream's proxy, may set other flags.
+    let settings = Settings { altered: false, ..settings_of(&found.server) };
+    let there = virtual_server(settings, &found.destinations);
+    let all = there.endpoints.iter().all(|one| wanted.endpoints.iter().any(|other| other.endpoint == one.endpoint));
+    !there.settings.altered && all && there.endpoints.is_empty() == wanted.endpoints.is_empty()
+}

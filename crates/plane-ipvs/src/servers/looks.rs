@@ -1,0 +1,99 @@
+//! Paces the looks for foreign changes: IPVS has no notifications.
+//!
+//! One dump lists all servers and shows those that are missing or have other settings. Destinations need a dump for each server:
+//! a few are read at each look, so that all come round within a minute. Looks become rarer where they would cost more than a
+//! thousandth of a core.
+
+use std::ops::Bound;
+use std::time::{Duration, Instant};
+
+use crate::server::ServerId;
+
+/// The time of the next look, and the server whose destinations were read last.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    next: Option<Instant>,
+    last: Option<ServerId>,
+}
+
+/// Interval of looks: a deleted server is back within two seconds.
+const INTERVAL: Duration = Duration::from_millis(1800);
+/// Looks within which the destinations of all servers are read: a minute.
+const LOOKS_PER_ROUND: usize = 33;
+/// The longest interval.
+const LONGEST: Duration = Duration::from_secs(60);
+/// The part of the time that looks may take: one thousandth.
+const PART: u32 = 1000;
+
+// === impl Looks ===
+
+impl Looks {
+    /// The time of the next look; `None` without servers.
+    pub(crate) fn wake(&mut self, servers: usize, now: Instant) -> Option<Instant> {
+        if servers == 0 {
+            self.next = None;
+        } else {
+            self.next.get_or_insert(now + INTERVAL);
+        }
+        self.next
+    }
+
+    /// True if a look is due.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.next.is_some_and(|next| next <= now)
+    }
+
+    /// Schedules the next look after one that took so long.
+    pub(crate) fn done(&mut self, now: Instant, took: Duration) {
+        self.next = Some(now + (took * PART).clamp(INTERVAL, LONGEST));
+    }
+
+    /// The servers behind the one that was read last, from which on destinations are to be read.
+    pub(crate) fn rest(&self) -> (Bound<ServerId>, Bound<ServerId>) {
+        (self.last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
+    }
+
+    /// The number of servers whose destinations one look reads.
+    pub(crate) fn count(servers: usize) -> usize {
+        servers.div_ceil(LOOKS_PER_ROUND)
+    }
+
+    /// The destinations of this server were read last; `None` begins a new round.
+    pub(crate) fn reached(&mut self, last: Option<ServerId>) {
+        self.last = last;
+    }
+
+    /// The time that one look may take at the shortest interval.
+    pub(crate) const fn budget() -> Duration {
+        Duration::from_micros(1800)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_comes_within_two_seconds_and_costs_a_thousandth() {
+        let (mut looks, now) = (Looks::default(), Instant::now());
+        assert_eq!(looks.wake(0, now), None);
+        let first = looks.wake(7, now).unwrap();
+        assert!(first - now < Duration::from_secs(2) && looks.is_due(first) && !looks.is_due(now));
+        assert_eq!(looks.wake(7, now + INTERVAL / 2), Some(first), "it isn't put off");
+        looks.done(now, Duration::from_micros(300));
+        assert_eq!(looks.wake(7, now), Some(now + INTERVAL));
+        looks.done(now, Duration::from_millis(10));
+        assert_eq!(looks.wake(7, now), Some(now + Duration::from_secs(10)));
+        looks.done(now, Duration::from_secs(1));
+        assert_eq!(looks.wake(7, now), Some(now + LONGEST));
+        assert_eq!(looks.wake(0, now), None, "no servers, no looks");
+    }
+
+    #[test]
+    fn destinations_come_round_within_a_minute() {
+        for servers in [1_usize, 33, 34, 1000] {
+            let looks = servers.div_ceil(Looks::count(servers));
+            assert!(INTERVAL * u32::try_from(looks).unwrap() <= Duration::from_secs(60), "{servers}");
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Implements `Kernel` for virtual servers, over generic netlink.
+//!
+//! IPVS has no transactions: commands of a batch go out together, and each takes effect or is refused on its own. A new server
+//! is created and then filled; a changed one is compared with the kernel's (`plan`). An endpoint that goes may drain (`drain`).
+//! `ledger` tells at a start which servers are ours, `looks` paces the looks for foreign changes, and `schedulers` replaces
+//! those that the kernel lacks.
+
+mod commit;
+pub(crate) mod convert;
+mod drain;
+pub(crate) mod ledger;
+mod looks;
+mod plan;
+pub(crate) mod schedulers;
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io;
+use std::time::{Duration, Instant};
+
+use ferry_api::object::{Family, IpNet};
+use ferry_kernel::ipvs::{self, Command, Connections, Destination, Timeouts};
+use ferry_kernel::module;
+use ferry_model::Scheduler;
+use ferry_plane::layered::Layer;
+use ferry_plane::{Batch, CommitError, CommitFailure, Drift, Extent, Kernel};
+use ferry_ruleset::failure::of_io;
+
+use crate::object::{IpvsKey, IpvsObject};
+use crate::server::{ServerId, Settings, VirtualServer};
+use crate::setup;
+use convert::{id_of, kernel_id, settings_of, virtual_server};
+use drain::Draining;
+use ledger::Ledger;
+use looks::Looks;
+use plan::Found;
+pub use schedulers::SchedulerReports;
+use schedulers::{Schedulers, module_of};
+
+/// The settings of the mode that concern virtual servers.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// the configured scheduler
+    pub scheduler: Scheduler,
+    /// ranges in which virtual servers of other programs are never taken over (ipvs.excludeCIDRs)
+    pub excluded: Vec<IpNet>,
+    /// timeouts of connections; zeros leave the kernel's. `None`: all are the kernel's
+    pub timeouts: Option<Timeouts>,
+    /// time for which an endpoint that left its Service keeps its TCP connections
+    pub grace: Duration,
+    /// takes the schedulers that are missing
+    pub reports: Option<SchedulerReports>,
+}
+
+/// One family's virtual servers.
+#[derive(Debug)]
+pub(crate) struct ServersKernel {
+    family: Family,
+    socket: ipvs::Socket,
+    options: ServerOptions,
+    strict_arp: bool,
+    /// the servers that this process has committed or adopted, as it left them
+    own: BTreeMap<ServerId, Own>,
+    /// everything was read once: from then on all own servers are known
+    adopted: bool,
+    schedulers: Schedulers,
+    draining: Draining,
+    looks: Looks,
+    generation: u32,
+}
+
+/// The state in which this process left a server.
+#[derive(Clone, Copy, Debug)]
+struct Own {
+    settings: Settings,
+    /// digest of the endpoints
+    endpoints: u64,
+    /// the look that listed it last
+    seen: u32,
+}
+
+/// The address and port of the server that probes a scheduler, of a range for documentation: as upstream's proxy does.
+const PROBE_PORT: u16 = 20_000;
+
+// === impl ServersKernel ===
+
+impl ServersKernel {
+    /// Opens the socket, in the network namespace of this thread; the kernel loads the module if it can.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`], with an advice, if the kernel lacks IPVS; the system's error.
+    pub(crate) fn open(family: Family, options: ServerOptions, strict_arp: bool) -> io::Result<Self> {
+        let socket = ipvs::Socket::open().map_err(explained)?;
+        Ok(Self {
+            family,
+            socket,
+            own: BTreeMap::new(),
+            adopted: false,
+            schedulers: Schedulers::new(options.scheduler, options.reports.clone()),
+            draining: Draining::new(options.grace),
+            looks: Looks::default(),
+            generation: 0,
+            options,
+            strict_arp,
+        })
+    }
+
+    /// Creates and deletes a server with the configured scheduler, so that the kernel loads its module.
+    fn probe_scheduler(&mut self) -> Result<(), CommitError> {
+        let address = match self.family {
+            Family::V4 => [198, 51, 100, 0].into(),
+            Family::V6 => std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0).into(),
+        };
+        let id = ServerId { protocol: ferry_api::object::Protocol::Tcp, address, port: PROBE_PORT };
+        let scheduler = self.schedulers.fallback();
+        let settings = Settings { scheduler, persistence: None, altered: false };
+        let server = convert::kernel_server(id, settings, scheduler).ok_or_else(|| unusable_scheduler(scheduler))?;
+        let failures = self.socket.commit(&[Command::NewServer(server)]).map_err(|lost| of_ipvs(lost.error))?;
+        match failures.first().map(|failure| failure.cause) {
+            Some(ipvs::Cause::NoScheduler(_)) => return Err(unusable_scheduler(scheduler)),
+            // With that the scheduler is not proven, but IPVS is: a server that needs it reports what is missing.
+            Some(ipvs::Cause::Exists) if !self.destinations(id)?.is_empty() => return Ok(()),
+            // An empty one was left by a proxy that was killed here.
+            None | Some(ipvs::Cause::Exists) => {}
+            Some(ipvs::Cause::NoServer | ipvs::Cause::NoDestination | ipvs::Cause::Other) => {
+                let error = failures.into_iter().next().map(|failure| failure.error.error);
+                return Err(of_io(error.unwrap_or_else(|| io::ErrorKind::Other.into())));
+            }
+        }
+        self.socket.commit(&[Command::DeleteServer(server.id)]).map_err(|lost| of_ipvs(lost.error)).map(drop)
+    }
+
+    /// The server with its destinations; `None` if there is none.
+    fn find(&mut self, id: ServerId) -> Result<Option<Found>, CommitError> {
+        let Some((server, _)) = self.socket.server(&kernel_id(id)).map_err(of_ipvs)? else { return Ok(None) };
+        Ok(Some(Found { server, destinations: self.destinations(id)? }))
+    }
+
+    fn destinations(&mut self, id: ServerId) -> Result<Vec<(Destination, Connections)>, CommitError> {
+        let mut destinations = Vec::new();
+        let mut add = |destination, connections| destinations.push((destination, connections));
+        self.socket.dump_destinations(&kernel_id(id), &mut add).map_err(of_ipvs)?;
+        Ok(destinations)
+    }
+
+    /// All servers of the family.
+    fn list(&mut self) -> Result<Vec<ipvs::Server>, CommitError> {
+        let mut servers = Vec::new();
+        self.socket.dump_servers(Some(self.family), &mut |server, _| servers.push(server)).map_err(of_ipvs)?;
+        Ok(servers)
+    }
+
+    /// Reads the destinations of a server and notes what was found.
+    fn read(&mut self, id: ServerId, server: &ipvs::Server, now: Instant) -> Result<VirtualServer, CommitError> {
+        let destinations = self.destinations(id)?;
+        self.draining.found(id, &destinations, now);
+        let settings = self.schedulers.wanted(id, settings_of(server));
+        let found = virtual_server(settings, &destinations);
+        self.note(id, &found);
+        Ok(found)
+    }
+
+    /// Remembers a server as it is in the kernel, or is about to be.
+    fn note(&mut self, id: ServerId, server: &VirtualServer) {
+        let own = Own { settings: server.settings, endpoints: digest(server), seen: self.generation };
+        self.own.insert(id, own);
+    }
+
+    fn read_all(&mut self) -> Result<Vec<IpvsObject>, CommitError> {
+        let now = Instant::now();
+        self.schedulers.look_again();
+        let ledger = if self.adopted {
+            Ledger::default()
+        } else {
+            Ledger::read(self.family, &self.options.excluded).map_err(of_io)?
+        };
+        let listed = self.list()?;
+        let mut before = std::mem::take(&mut self.own);
+        let mut objects = Vec::new();
+        for server in listed {
+            let id = id_of(server.id);
+            let is_own = before.remove(&id).is_some() || ledger.holds(id);
+            if is_own {
+                objects.push(IpvsObject::Server(id, self.read(id, &server, now)?));
+            }
+        }
+        for gone in before.into_keys() {
+            self.forget(gone);
+        }
+        self.adopted = true;
+        Ok(objects)
+    }
+
+    fn read_keys(&mut self, keys: &[IpvsKey]) -> Result<Vec<IpvsObject>, CommitError> {
+        let now = Instant::now();
+        let mut objects = Vec::new();
+        for key in keys {
+            let IpvsKey::Server(id) = *key else { continue };
+            if !self.own.contains_key(&id) {
+                continue;
+            }
+            match self.socket.server(&kernel_id(id)).map_err(of_ipvs)? {
+                Some((server, _)) => objects.push(IpvsObject::Server(id, self.read(id, &server, now)?)),
+                None => self.forget(id),
+            }
+        }
+        Ok(objects)
+    }
+
+    fn forget(&mut self, id: ServerId) {
+        self.own.remove(&id);
+        self.draining.forget(id);
+        self.schedulers.forget(id);
+    }
+
+    /// Deletes draining endpoints whose connections have ended, or whose grace period is over.
+    fn end_drained(&mut self, now: Instant) -> Result<(), CommitError> {
+        let mut commands = Vec::new();
+        for id in self.draining.servers() {
+            let destinations = self.destinations(id)?;
+            for ended in self.draining.ended(id, &destinations, now) {
+                let address = convert::destination(ended, 0).address;
+                commands.push(Command::DeleteDestination(kernel_id(id), address));
+            }
+        }
+        // One that is gone already is as wanted.
+        self.socket.commit(&commands).map_err(|lost| of_ipvs(lost.error)).map(drop)
+    }
+
+    /// Looks for foreign changes: at all servers, and at the destinations of some.
+    fn look(&mut self, now: Instant) -> Result<Vec<IpvsKey>, CommitError> {
+        let started = Instant::now();
+        self.generation = self.generation.wrapping_add(1);
+        let mut changed = Vec::new();
+        for server in self.list()? {
+            let id = id_of(server.id);
+            let settings = self.schedulers.wanted(id, settings_of(&server));
+            if let Some(own) = self.own.get_mut(&id) {
+                own.seen = self.generation;
+                if own.settings != settings {
+                    changed.push(IpvsKey::Server(id));
+                }
+            }
+        }
+        let missing = self.own.iter().filter(|(_, own)| own.seen != self.generation);
+        changed.extend(missing.map(|(id, _)| IpvsKey::Server(*id)));
+        let some: Vec<(ServerId, u64)> = self
+            .own
+            .range(self.looks.rest())
+            .take(Looks::count(self.own.len()))
+            .map(|(id, own)| (*id, own.endpoints))
+            .collect();
+        let mut last = None;
+        for (id, endpoints) in some {
+            let destinations = self.destinations(id)?;
+            let Some(own) = self.own.get(&id) else { continue };
+            let settings = Settings { altered: false, ..own.settings };
+            let found = virtual_server(settings, &destinations);
+            if digest(&found) != endpoints || found.settings.altered {
+                changed.push(IpvsKey::Server(id));
+            }
+            last = Some(id);
+            if started.elapsed() > Looks::budget() {
+                break;
+            }
+        }
+        self.looks.reached(last);
+        self.looks.done(now, started.elapsed());
+        changed.sort_unstable();
+        changed.dedup();
+        Ok(changed)
+    }
+}
+
+impl Layer<IpvsObject> for ServersKernel {
+    fn holds(&self, key: &IpvsKey) -> bool {
+        matches!(key, IpvsKey::Server(_))
+    }
+
+    fn kernel(&mut self) -> &mut dyn Kernel<IpvsObject> {
+        self
+    }
+}
+
+impl Kernel<IpvsObject> for ServersKernel {
+    fn prepare(&mut self) -> Result<(), CommitError> {
+        self.probe_scheduler()?;
+        setup::set(self.family, self.strict_arp)?;
+        if let Some(timeouts) = self.options.timeouts {
+            self.socket.set_timeouts(timeouts).map_err(of_ipvs)?;
+        }
+        Ok(())
+    }
+
+    fn read_back(&mut self, extent: &Extent<IpvsKey>) -> Result<Vec<IpvsObject>, CommitError> {
+        match extent {
+            Extent::All => self.read_all(),
+            Extent::Keys(keys) => self.read_keys(keys),
+        }
+    }
+
+    fn commit(&mut self, batch: &Batch<IpvsObject>) -> Result<(), CommitFailure> {
+        commit::commit(self, batch)
+    }
+
+    fn tend(&mut self, now: Instant) -> Result<Drift<IpvsKey>, CommitError> {
+        if !self.looks.is_due(now) {
+            return Ok(Drift::default());
+        }
+        // Before anything that can fail, so that a failure isn't repeated without a pause.
+        self.looks.done(now, Duration::ZERO);
+        self.end_drained(now)?;
+        let changed = self.look(now)?;
+        let extent = (!changed.is_empty()).then_some(Extent::Keys(changed));
+        Ok(Drift { by_proxies: None, by_others: extent })
+    }
+
+    fn wake(&mut self, now: Instant) -> Option<Instant> {
+        self.looks.wake(self.own.len(), now)
+    }
+}
+
+/// Digest of a server's endpoints with their weights.
+fn digest(server: &VirtualServer) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for weighted in server.endpoints.iter() {
+        (weighted.endpoint, weighted.weight).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// Maps an error of IPVS that concerns a whole request.
+pub(crate) fn of_ipvs(error: ipvs::Error) -> CommitError {
+    match error {
+        ipvs::Error::Absent => CommitError::Unusable(explained(ipvs::Error::Absent)),
+        ipvs::Error::Io(error) => of_io(error),
+    }
+}
+
+/// The error as one of the system, with an advice if the module is missing.
+fn explained(error: ipvs::Error) -> io::Error {
+    match error {
+        ipvs::Error::Absent => {
+            io::Error::new(io::ErrorKind::Unsupported, format!("the kernel has no IPVS: {}", module::find("ip_vs")))
+        }
+        ipvs::Error::Io(error) => error,
+    }
+}
+
+fn unusable_scheduler(scheduler: Scheduler) -> CommitError {
+    let text = format!("the kernel has no scheduler {scheduler}: {}", module::find(&module_of(scheduler)));
+    CommitError::Unusable(io::Error::new(io::ErrorKind::Unsupported, text))
+}

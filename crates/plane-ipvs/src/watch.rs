@@ -1,0 +1,140 @@
+//! Detects foreign changes of the device and its addresses. One monitor serves the engines of both families.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use ferry_api::object::Family;
+use ferry_kernel::dummy::{Change, Monitor, Socket};
+use ferry_kernel::netlink;
+use ferry_model::PerFamily;
+
+use crate::names::DEVICE;
+
+/// The monitor, shared by the engines of a process.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceWatch(Arc<Mutex<Watched>>);
+
+#[derive(Debug, Default)]
+struct Watched {
+    /// open from the first engine on
+    monitor: Option<Monitor>,
+    wakers: PerFamily<Option<Waker>>,
+    /// port ids of this process's sockets: most of their changes cause no wake-up
+    own: BTreeSet<u32>,
+    unread: PerFamily<Changes>,
+}
+
+/// Changes that an engine has not taken yet.
+#[derive(Debug, Default)]
+struct Changes {
+    /// addresses, and whether the device had each at last
+    addresses: BTreeMap<IpAddr, bool>,
+    /// or anything else
+    everything: bool,
+}
+
+/// After a reading the next one waits so long, so that a neighbour that changes addresses without end costs ten readings a second.
+const PAUSE: Duration = Duration::from_millis(100);
+
+// === impl DeviceWatch ===
+
+impl DeviceWatch {
+    /// Starts to listen, in the network namespace of this thread; ignores the changes of this socket where the kernel names it.
+    pub(crate) fn join(&self, family: Family, socket: &Socket) -> io::Result<()> {
+        let mut watched = self.lock();
+        watched.own.insert(socket.port_id());
+        if watched.monitor.is_none() {
+            watched.monitor = Some(Monitor::open(DEVICE, &Family::ALL)?);
+        }
+        if let Some(monitor) = &watched.monitor {
+            monitor.ignore(&watched.own)?;
+        }
+        *watched.unread.of_mut(family) = Changes::default();
+        Ok(())
+    }
+
+    pub(crate) fn wake_by(&self, family: Family, waker: &Waker) {
+        *self.lock().wakers.of_mut(family) = Some(waker.clone());
+    }
+
+    /// The addresses that were changed since the last call so that the device differs from `bound`; true if anything may have
+    /// changed.
+    pub(crate) fn take(&self, family: Family, bound: &BTreeSet<IpAddr>) -> io::Result<(BTreeSet<IpAddr>, bool)> {
+        let mut watched = self.lock();
+        watched.read()?;
+        let Changes { addresses, everything } = std::mem::take(watched.unread.of_mut(family));
+        let differs = |(address, is_there): (IpAddr, bool)| (bound.contains(&address) != is_there).then_some(address);
+        Ok((addresses.into_iter().filter_map(differs).collect(), everything))
+    }
+
+    /// Returns the body of a thread that waits for changes and wakes the engines that they concern. It ends only if waiting fails,
+    /// with that error.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn listener(&self) -> io::Result<impl FnOnce() -> io::Error + Send + 'static> {
+        let arrivals: OwnedFd = {
+            let watched = self.lock();
+            let monitor = watched.monitor.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+            monitor.as_fd().try_clone_to_owned()?
+        };
+        let watch = self.clone();
+        Ok(move || {
+            loop {
+                if let Err(error) = netlink::wait_readable(arrivals.as_fd()) {
+                    return error;
+                }
+                watch.read_and_wake();
+                std::thread::sleep(PAUSE);
+            }
+        })
+    }
+
+    fn read_and_wake(&self) {
+        let mut watched = self.lock();
+        let failed = watched.read().is_err();
+        for family in Family::ALL {
+            let unread = watched.unread.of(family);
+            if failed || unread.everything || !unread.addresses.is_empty() {
+                watched.wakers.of(family).iter().for_each(Waker::wake_by_ref);
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Watched> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Watched ===
+
+impl Watched {
+    fn read(&mut self) -> io::Result<()> {
+        let Self { monitor: Some(monitor), unread, .. } = self else { return Ok(()) };
+        let overrun = monitor.read(&mut |event| match event.change {
+            Change::Added(address) | Change::Removed(address) => {
+                let ip = address.network.addr();
+                let is_there = matches!(event.change, Change::Added(_));
+                unread.of_mut(Family::of(ip)).addresses.insert(ip, is_there);
+            }
+            Change::DeviceGone => everything_changed(unread),
+            Change::Device(ref device) if !device.is_dummy() => everything_changed(unread),
+            // Up or down: addresses stay.
+            Change::Device(_) => {}
+        })?;
+        if overrun.0 {
+            everything_changed(unread);
+        }
+        Ok(())
+    }
+}
+
+fn everything_changed(unread: &mut PerFamily<Changes>) {
+    unread.v4.everything = true;
+    unread.v6.everything = true;
+}

@@ -1,0 +1,62 @@
+//! The ipvs mode, as the shared tests of all modes use it.
+
+use ferry_api::object::Family;
+use ferry_conformance::Mode;
+use ferry_model::{Packet, Verdict};
+use ferry_plane_ipvs::{Ipvs, IpvsKey, IpvsObject, Pings, Tracer, render};
+
+pub(crate) enum ThisMode {}
+
+impl Mode for ThisMode {
+    type Compiler = Ipvs;
+    const NAME: &'static str = "ipvs";
+    const GOLDEN: &'static str = "want.ipvs";
+
+    fn compiler(family: Family, _localhost: bool) -> Ipvs {
+        Ipvs::new(family, Pings::Answered)
+    }
+
+    fn tracer(family: Family, objects: &[IpvsObject]) -> impl Fn(&Packet) -> Verdict {
+        let tracer = Tracer::new(family, objects);
+        move |packet| tracer.trace(packet)
+    }
+
+    fn text(family: Family, objects: &[IpvsObject]) -> String {
+        without_fixed_sets(&render::ruleset(family, objects))
+    }
+
+    fn is_leaf(key: &IpvsKey) -> bool {
+        matches!(key, IpvsKey::Element(_) | IpvsKey::Server(_) | IpvsKey::Address(_))
+    }
+
+    fn varied(config: String, seed: u64) -> String {
+        const SCHEDULERS: [&str; 4] = ["", "wlc", "sh", "mh"];
+        let scheduler = usize::try_from(seed).ok().and_then(|seed| SCHEDULERS.get(seed % 4)).unwrap_or(&"");
+        format!("{config}\nipvs:\n  scheduler: \"{scheduler}\"\n")
+    }
+}
+
+/// Leaves out sets without elements and the one of all octets: they are the same in every case, and the tests of this crate's
+/// base cover them.
+fn without_fixed_sets(text: &str) -> String {
+    let mut kept: Vec<String> = Vec::new();
+    let mut block: Vec<&str> = Vec::new();
+    for line in text.lines() {
+        let opens = line.starts_with("\tset ") || line.starts_with("\tmap ");
+        if opens || !block.is_empty() {
+            block.push(line);
+            if line == "\t}" {
+                let holds = block.iter().any(|line| line.contains("elements"));
+                if holds && !block.iter().any(|line| line.contains("set same-octet")) {
+                    kept.extend(block.iter().map(|line| (*line).to_owned()));
+                } else {
+                    kept.pop();
+                }
+                block.clear();
+            }
+        } else {
+            kept.push(line.to_owned());
+        }
+    }
+    kept.join("\n") + "\n"
+}
