@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ferry_api::config::{MODE_IPTABLES, MODE_NFTABLES};
+use ferry_api::config::{MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES};
 use ferry_model::Profile;
 
 use crate::corpus::Remembers;
@@ -61,8 +61,24 @@ impl Mode {
     pub const IPTABLES_LEGACY: Self =
         Self { word: "iptables-legacy", backend: Some(Backend::Legacy), table: None, ..Self::IPTABLES };
 
+    /// Mode ipvs. Most machines' kernels lack IPVS: its tests run in emulated machines.
+    pub const IPVS: Self = Self {
+        word: "ipvs",
+        name: MODE_IPVS,
+        section: "ipvs",
+        profile: Profile::IPVS,
+        remembers: Remembers::ByFrontend,
+        backend: None,
+        table: Some("kube-proxy"),
+    };
+
     /// All rows, with the modes in the order of the executable's list.
-    pub const ALL: &[Self] = &[Self::IPTABLES, Self::IPTABLES_LEGACY, Self::NFTABLES];
+    pub const ALL: &[Self] = &[Self::IPTABLES, Self::IPTABLES_LEGACY, Self::IPVS, Self::NFTABLES];
+
+    /// True if each commit takes effect as a whole.
+    pub fn is_atomic(&self) -> bool {
+        self.backend.is_none() && !self.profile.binds_addresses
+    }
 
     /// The names of the modes, each once.
     pub fn names() -> Vec<&'static str> {

@@ -35,6 +35,7 @@ pub struct Service {
     external_local: bool,
     health_check: Option<u16>,
     affinity_seconds: Option<u32>,
+    annotations: Vec<(&'static str, String)>,
 }
 
 #[derive(Clone, Debug)]
@@ -51,6 +52,7 @@ pub struct Endpoints {
     protocols: Vec<(Protocol, u16)>,
     port: u16,
     addresses: Vec<(IpAddr, &'static str, Condition)>,
+    zones: bool,
 }
 
 /// The condition of an endpoint.
@@ -137,6 +139,7 @@ impl Service {
             external_local: false,
             health_check: None,
             affinity_seconds: None,
+            annotations: Vec::new(),
         }
     }
 
@@ -168,6 +171,12 @@ impl Service {
     /// Adds an external IP of each family.
     pub fn external_ip(mut self, number: u8) -> Self {
         self.external_ips.extend(Family::ALL.map(|family| lab::external_ip(family, number)));
+        self
+    }
+
+    /// Adds an external IP that is any address.
+    pub fn external_address(mut self, address: IpAddr) -> Self {
+        self.external_ips.push(address);
         self
     }
 
@@ -207,6 +216,12 @@ impl Service {
         self
     }
 
+    /// Adds an annotation, such as `ferry.io/ipvs-scheduler`.
+    pub fn annotate(mut self, key: &'static str, value: &str) -> Self {
+        self.annotations.push((key, value.to_owned()));
+        self
+    }
+
     /// Its ready endpoints at these places, at this port.
     pub fn endpoints(&self, port: u16, at: &[Place]) -> Endpoints {
         let mut endpoints = Endpoints {
@@ -214,6 +229,7 @@ impl Service {
             protocols: self.ports.iter().map(|own| (own.protocol, own.port)).collect(),
             port,
             addresses: Vec::new(),
+            zones: false,
         };
         for &place in at {
             endpoints = endpoints.and(place, Condition::Ready);
@@ -246,7 +262,13 @@ impl Service {
 
 impl fmt::Display for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "apiVersion: v1\nkind: Service\nmetadata: {{name: {}, namespace: {NAMESPACE}}}", self.name)?;
+        let annotations: Vec<_> = self.annotations.iter().map(|(key, value)| format!("{key}: '{value}'")).collect();
+        let annotations = match annotations[..] {
+            [] => String::new(),
+            _ => format!(", annotations: {{{}}}", annotations.join(", ")),
+        };
+        let name = &self.name;
+        writeln!(f, "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {NAMESPACE}{annotations}}}")?;
         writeln!(
             f,
             "spec:\n  type: {}\n  clusterIP: \"{}\"",
@@ -311,6 +333,12 @@ impl Endpoints {
         self
     }
 
+    /// Puts each endpoint into the zone of its node: `zone-of-node-a`.
+    pub fn in_zones(mut self) -> Self {
+        self.zones = true;
+        self
+    }
+
     /// The EndpointSlice of one family; `None` without endpoints of it.
     pub fn slice(&self, family: Family) -> Option<String> {
         let mut addresses = self.addresses.iter().filter(|(address, ..)| Family::of(*address) == family).peekable();
@@ -339,7 +367,11 @@ ports:
                 Condition::Unready => "ready: false, serving: false, terminating: false",
                 Condition::Terminating => "ready: false, serving: true, terminating: true",
             };
-            let _ = writeln!(text, "- {{addresses: [\"{address}\"], nodeName: {node}, conditions: {{{conditions}}}}}");
+            let zone = if self.zones { format!(", zone: zone-of-{node}") } else { String::new() };
+            let _ = writeln!(
+                text,
+                "- {{addresses: [\"{address}\"], nodeName: {node}{zone}, conditions: {{{conditions}}}}}"
+            );
         }
         Some(text)
     }

@@ -92,14 +92,14 @@ impl<'a> Stage<'a> {
         let lab = self.lab;
         let at = self.directory.marker(family);
         self.proxy.wait_for("manifests in force", |_| {
-            lab.from(Place::Node).patience(Duration::from_millis(100)).tcp(at, 1).all_answered()
+            lab.from(Place::Node).patience(slowly(Duration::from_millis(100))).tcp(at, 1).all_answered()
         });
     }
 
-    /// Waits until the proxy has completed its first clean-up of other modes' rules: in each family, two rule domains other than
+    /// Waits until the proxy has completed its first clean-up of other modes' rules: in each family, so many rule domains other than
     /// its own. Before that, an earlier mode's rules may answer.
-    pub fn wait_for_hand_over(&mut self) {
-        self.proxy.wait_for("the hand-over", |proxy| proxy.log().matches("handover.rs:").count() >= 4);
+    pub fn wait_for_hand_over(&mut self, others: usize) {
+        self.proxy.wait_for("the hand-over", |proxy| proxy.log().matches("handover.rs:").count() >= 2 * others);
     }
 
     /// Kills the proxy.

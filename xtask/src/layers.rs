@@ -5,8 +5,8 @@ use crate::shell::{Metadata, Package, no_arguments};
 use crate::{circles, sources};
 use anyhow::{Context, Result, ensure};
 
-/// Permitted dependencies of each shipped crate within the workspace: `api <- model <- plane <- plane-* <- kube-proxy`, and
-/// `kernel` below the planes and the executable. A crate that is not listed may have none.
+/// Permitted dependencies of each shipped crate within the workspace: `api <- model <- plane <- plane-* <- kube-proxy`,
+/// `kernel` below the planes and the executable, and `ruleset` between the planes and all that is below them. A crate that is not listed may have none.
 const LAYERS: &[(&str, &[&str])] = &[
     ("ferry-family", &[]),
     ("ferry-api", &["ferry-family"]),
@@ -14,12 +14,16 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("ferry-client", &["ferry-api", "ferry-kernel"]),
     ("ferry-model", &["ferry-api"]),
     ("ferry-plane", &["ferry-api", "ferry-model"]),
-    (PLANES, &["ferry-api", "ferry-model", "ferry-plane", "ferry-kernel"]),
+    (RULESET, &["ferry-api", "ferry-model", "ferry-plane", "ferry-kernel"]),
+    (PLANES, &["ferry-api", "ferry-model", "ferry-plane", "ferry-kernel", RULESET]),
     ("ferry-kube-proxy", &["ferry-api", "ferry-client", "ferry-model", "ferry-plane", "ferry-kernel", PLANES]),
 ];
 
 /// Stands for every crate whose name begins so; none of them may use another.
 const PLANES: &str = "ferry-plane-*";
+
+/// The crate that modes with an nf_tables table share.
+pub(crate) const RULESET: &str = "ferry-ruleset";
 
 /// Crates for tests and developers, which are never shipped and may use any other. `ferry-conformance`, which the tests of every
 /// mode share, uses the layers below the modes, and the tests of those use it, too: a cycle of tests only.
@@ -118,6 +122,9 @@ mod tests {
             ("ferry-api", "ferry-family"),
             ("ferry-kernel", "ferry-family"),
             ("ferry-plane-nftables", "ferry-kernel"),
+            ("ferry-plane-nftables", "ferry-ruleset"),
+            ("ferry-ruleset", "ferry-plane"),
+            ("ferry-ruleset", "ferry-kernel"),
             ("ferry-kube-proxy", "ferry-plane-nftables"),
             ("ferry-lab", "ferry-plane-nftables"),
         ] {
@@ -130,6 +137,9 @@ mod tests {
             ("ferry-family", "ferry-api"),
             ("ferry-plane", "ferry-kernel"),
             ("ferry-plane-nftables", "ferry-plane-iptables"),
+            ("ferry-ruleset", "ferry-plane-nftables"),
+            ("ferry-plane", "ferry-ruleset"),
+            ("ferry-kube-proxy", "ferry-ruleset"),
             ("ferry-kube-proxy", "ferry-lab"),
             ("ferry-unheard-of", "ferry-api"),
         ] {

@@ -4,7 +4,7 @@
 //! with it, it survives: the changed behaviour is not tested. Survivors that can't be killed, since they change no observable
 //! behaviour, are listed with their reasons in a file, and count neither as killed nor as survivors.
 
-use crate::layers::is_plane;
+use crate::layers::{RULESET, is_plane};
 use crate::shell::{Metadata, Package, cargo, install_subcommand};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
@@ -33,10 +33,26 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
             "watch.rs",
         ],
     ),
+    ("ferry-plane-nftables", &["in_use.rs", "kernel.rs", "leftovers.rs", "probe.rs", "read.rs", "refers.rs"]),
     (
-        "ferry-plane-nftables",
-        &["in_use.rs", "kernel.rs", "leftovers.rs", "probe.rs", "read.rs", "refers.rs", "watch.rs"],
+        "ferry-plane-ipvs",
+        &[
+            "device.rs",
+            "kernel.rs",
+            "probe.rs",
+            "read.rs",
+            "refers.rs",
+            "retire.rs",
+            "servers/commit.rs",
+            "servers/ledger.rs",
+            "servers/mod.rs",
+            "servers/schedulers.rs",
+            "setup.rs",
+            "table.rs",
+            "watch.rs",
+        ],
     ),
+    (RULESET, &["watch.rs"]),
 ];
 
 /// The tests of planes that need no kernel.
@@ -56,6 +72,9 @@ const TESTS_OF_PLANES: &[&str] = &[
     "--skip",
     "the_trace_of_the_mode",
 ];
+
+/// The packages whose tests run for the mutants of [`RULESET`]: also those of the mode that uses all of it.
+const TESTS_OF_RULESET: &str = "ferry-ruleset,ferry-plane-nftables";
 
 /// File of accepted survivors: `PATH: MUTANT // REASON`, one line each.
 const ACCEPTED: &str = "docs/surviving-mutants.txt";
@@ -98,7 +117,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let mut accepted = Accepted::parse(&accepted)?;
     let mut faults = Vec::new();
     let packages: Vec<&Package> = metadata.packages.iter().filter(|package| options.wants(&package.name)).collect();
-    ensure!(!packages.is_empty(), "mutants are made in {} and the crates of the modes", PURE.join(", "));
+    ensure!(!packages.is_empty(), "mutants are made in {}, {RULESET} and the crates of the modes", PURE.join(", "));
     for package in packages {
         let folder = folder(&metadata, package, &options)?;
         mutate(&metadata, package, &options, &folder)?;
@@ -168,7 +187,10 @@ fn mutate(metadata: &Metadata, package: &Package, options: &Options, output: &Pa
     if let Some(file) = &options.file {
         command.args(["--file", &below(file)]);
     }
-    if is_plane(&package.name) {
+    if package.name == RULESET {
+        command.args(["--test-package", TESTS_OF_RULESET]);
+    }
+    if is_plane(&package.name) || package.name == RULESET {
         command.arg("--").args(TESTS_OF_PLANES);
     }
     let status = command.status().context("starting cargo mutants")?;
@@ -209,7 +231,7 @@ impl Options {
 }
 
 fn is_mutated(package: &str) -> bool {
-    PURE.contains(&package) || is_plane(package)
+    PURE.contains(&package) || package == RULESET || is_plane(package)
 }
 
 /// Number of accepted survivors by description, minus those found so far.
@@ -309,7 +331,12 @@ mod tests {
         assert_eq!((options.shard.as_deref(), options.file.as_deref()), (Some("1/8"), Some("node.rs")));
         assert!(options.wants("ferry-model") && !options.wants("ferry-api"));
         let all = Options::default();
-        assert!(all.wants("ferry-plane-nftables") && all.wants("ferry-api") && !all.wants("ferry-kernel"));
+        assert!(
+            all.wants("ferry-plane-nftables")
+                && all.wants("ferry-ruleset")
+                && all.wants("ferry-api")
+                && !all.wants("ferry-kernel")
+        );
         for wrong in ["--crate", "--crate kernel", "--carte model", "--crate api --crate model"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
 use ferry_kernel::{memory, sysctl};
@@ -20,14 +20,14 @@ use tokio::task::LocalSet;
 
 use crate::core::{Core, Desk, EngineHandle, NodeFacts};
 use crate::engine_loop;
-use crate::events::Event;
+use crate::events::{Event, Recorder};
 use crate::flows::{Cleaner, FlowObserver, FlowReports};
 use crate::handover::Handover;
 use crate::health::{Pulse, Pulses};
 use crate::input::Input;
 use crate::metrics::Metrics;
 use crate::origin::{Opened, Origin};
-use crate::planes::{Opening, Plane};
+use crate::planes::{Candidates, EffectiveMode, Opening, RuleDomain};
 use crate::report::{Changes, Inbox, Reporter, Reports, SharedInbox};
 use crate::serve::healthz::Health;
 use crate::serve::http::{self, Routes};
@@ -40,24 +40,17 @@ use crate::{core, planes, platform, version};
 /// The inputs of a run.
 #[derive(Debug)]
 pub struct RunOptions {
-    /// the mode
-    pub plane: Plane,
-    /// valid, with all defaults
+    /// the configured mode and its fallbacks
+    pub candidates: Candidates,
+    /// valid, with all defaults; its mode is the configured one
     pub config: KubeProxyConfiguration,
-    /// the settings of the configuration that affect traffic
+    /// the settings of this configuration that affect traffic
     pub settings: Settings,
     /// where /healthz and /livez are served
     pub healthz: SocketAddr,
     /// where /metrics is served
     pub metrics: SocketAddr,
-    /// half of what a change may wait before the family is unhealthy
-    pub sync_period: Duration,
-    /// least time between two syncs of a family
-    pub min_sync_period: Duration,
 }
-
-/// One engine for each served family.
-type Engines = Vec<(Family, Box<dyn SyncEngine>)>;
 
 /// Batches that may wait for the core before the source has to.
 const INPUTS: usize = 64;
@@ -66,21 +59,20 @@ const SOURCE_STACK_BYTES: usize = 8 * 1024 * 1024;
 
 /// Runs until an unrecoverable failure. Signals end the process at once; the rules stay in the kernel.
 pub fn run(options: RunOptions, origin: Origin) -> anyhow::Result<()> {
-    let (version, mode, node) = (version::full(), options.plane.mode, &*options.settings.node_name);
-    tracing::info!(version, mode, node, "Starting kube-proxy");
-    platform::set_oom_score(options.config.oom_score_adj);
-    platform::raise_open_files();
-    platform::require_net_admin()?;
-    if options.config.conntrack.tcp_be_liberal {
-        platform::track_liberally()?;
-    }
-    // Before the first thread: a hundred thousand endpoints are decoded on one and kept by others.
-    memory::share_one_arena();
+    prepare_process(&options)?;
     let metrics = Arc::new(Metrics::new()?);
     let Opened { source, node, freshness, recorder } = origin.open(&options.settings, &metrics)?;
     let (threads, ends) = Threads::new();
-    let flows = start_flows(options.plane.profile.reply_owner, &metrics, &threads)?;
-    let (engines, handover) = engines(&options, &threads, &metrics, &flows)?;
+    // The modes' threads have inputs for the core, too.
+    let (inputs, input) = mpsc::sync_channel(INPUTS);
+    let supported = supported_families();
+    let mode = open_mode(&options, &supported, (&threads, &inputs), (&metrics, &recorder))?;
+    let EffectiveMode { plane, config, settings, engines, metrics: of_mode, domains, .. } = mode;
+    metrics.add_mode(of_mode)?;
+    let periods = config.effective();
+    let flows = start_flows(plane.profile.reply_owner, &metrics, &threads)?;
+    let grace = config.ferry.ipvs_termination_grace_period.to_std();
+    let handover = start_handover(domains, grace, &flows, &supported);
     let families: Vec<Family> = engines.iter().map(|(family, _)| *family).collect();
 
     // Until the cluster has a Node object for this node, load balancers should not send to it.
@@ -88,18 +80,16 @@ pub fn run(options: RunOptions, origin: Origin) -> anyhow::Result<()> {
     let reports = Reports::default();
 
     // In the reverse direction of the data, so that the receiver of each part exists before it.
-    let epoch = Instant::now();
-    let pulses: Vec<(Family, Arc<Pulse>)> =
-        families.iter().map(|family| (*family, Arc::new(Pulse::new(epoch)))).collect();
+    let pulses = new_pulses(&families);
     let mut handles = Vec::new();
     for ((family, engine), (_, pulse)) in engines.into_iter().zip(&pulses) {
-        handles.push(start_engine(&options, engine, flows.observer(family), pulse, &reports, &threads)?);
+        let timing = (periods.min_sync_period, plane.paced);
+        handles.push(start_engine(timing, engine, flows.observer(family), pulse, &reports, &threads)?);
     }
-    let (inputs, input) = mpsc::sync_channel(INPUTS);
     let addresses = platform::addresses(&planes::devices()).context("listing local addresses")?;
     let core = Core::new(core::CoreSetup {
-        settings: options.settings.clone(),
-        profile: options.plane.profile,
+        settings,
+        profile: plane.profile,
         addresses: addresses.clone(),
         node,
         engines: handles,
@@ -116,66 +106,82 @@ pub fn run(options: RunOptions, origin: Origin) -> anyhow::Result<()> {
     threads.spawn("source", SOURCE_STACK_BYTES, move || source.run(&sink))?;
     recorder.record(Event::starting(&options.settings.node_name));
 
-    let pulses = Pulses { families: pulses, limit: options.sync_period * 2 };
+    let pulses = Pulses { families: pulses, limit: periods.sync_period * 2 };
     let health =
         Health { pulses: pulses.clone(), eligible, freshness: freshness.clone(), metrics: Arc::clone(&metrics) };
-    let reporter = Reporter::new(options.plane.mode, Arc::clone(&metrics));
+    let reporter = Reporter::new(plane.mode, Arc::clone(&metrics));
     let service_health = ServiceHealth::new(&options.settings.node_name, pulses, health_events);
     // Servers and reports run on the main thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _clock = runtime.enter();
     let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
-    let status = Status { mode: options.plane.mode, freshness, metrics, inbox: Rc::clone(&inbox) };
+    let status = Status { mode: plane.mode, freshness, metrics, inbox: Rc::clone(&inbox) };
     let edges = edges(&options, health, status, follow(inbox, service_health, handover), ends);
     match LocalSet::new().block_on(&runtime, edges)? {}
 }
 
-/// The engines of all families of this machine, and the hand-over from other modes.
-fn engines(
-    options: &RunOptions,
-    threads: &Threads,
-    metrics: &Metrics,
-    flows: &Arc<FlowReports>,
-) -> anyhow::Result<(Engines, Handover)> {
-    let mode = options.plane.mode;
-    let mut reasons = Vec::new();
+/// Checks and sets what concerns the whole process, before its first thread.
+fn prepare_process(options: &RunOptions) -> anyhow::Result<()> {
+    let (version, mode, node) = (version::full(), options.candidates.configured(), &*options.settings.node_name);
+    tracing::info!(version, mode, node, "Starting kube-proxy");
+    platform::set_oom_score(options.config.oom_score_adj);
+    platform::raise_open_files();
+    platform::require_net_admin()?;
+    if options.config.conntrack.tcp_be_liberal {
+        platform::track_liberally()?;
+    }
+    // A hundred thousand endpoints are decoded on one thread and kept by others.
+    memory::share_one_arena();
+    Ok(())
+}
+
+/// The families of this machine's kernel.
+fn supported_families() -> Vec<Family> {
     let mut families = vec![Family::V4];
     if sysctl::ipv6_available() {
         families.push(Family::V6);
     } else {
         tracing::info!(family = %Family::V6, "Family is disabled in the kernel, not serving it");
-        reasons.push(format!("{}: disabled in the kernel", Family::V6));
     }
-    let mut engines = Vec::new();
-    let opening = Opening { families: &families, config: &options.config, settings: &options.settings, threads };
-    let opened = options.plane.engines(&opening)?;
-    metrics.add_mode(opened.metrics)?;
-    for (family, opened) in opened.families {
-        match opened {
-            Ok(engine) => engines.push((family, engine)),
-            Err(error) => {
-                tracing::error!(
-                    %family,
-                    mode,
-                    err = %error,
-                    "Family can't be served, keeping its rules of an earlier run"
-                );
-                reasons.push(format!("{family}: {error}"));
-            }
-        }
+    families
+}
+
+/// Opens the engines of the configured mode, or of the first fallback that can start, and reports which.
+fn open_mode(
+    options: &RunOptions,
+    families: &[Family],
+    (threads, inputs): (&Threads, &mpsc::SyncSender<Input>),
+    (metrics, recorder): (&Metrics, &Recorder),
+) -> anyhow::Result<EffectiveMode> {
+    let RunOptions { candidates, config, settings, .. } = options;
+    let mode = candidates.open(&Opening { families, config, settings, threads, inputs })?;
+    let (configured, effective) = (candidates.configured(), mode.plane.mode);
+    metrics.engine_mode.with_label_values(&[effective, configured]).set(1);
+    if !mode.failures.is_empty() {
+        let errors = mode.failures.to_string();
+        tracing::warn!(configured, mode = effective, errors, "Configured mode can't start, running in a fallback mode");
+        recorder.record(Event::mode_fallback(&settings.node_name, configured, effective, &errors));
     }
-    if engines.is_empty() {
-        bail!("mode {mode} can't be used on this machine: {}", reasons.join("; "));
-    }
-    let mut handover = Handover::new(opened.domains, Arc::clone(flows));
-    if !families.contains(&Family::V6) {
+    Ok(mode)
+}
+
+/// The hand-over to these domains from all others.
+fn start_handover(own: &[RuleDomain], grace: Duration, flows: &Arc<FlowReports>, supported: &[Family]) -> Handover {
+    let mut handover = Handover::new(own, Arc::clone(flows), grace);
+    if !supported.contains(&Family::V6) {
         handover.abandon(Family::V6);
     }
-    Ok((engines, handover))
+    handover
+}
+
+/// The health of each family, from now on.
+fn new_pulses(families: &[Family]) -> Vec<(Family, Arc<Pulse>)> {
+    let epoch = Instant::now();
+    families.iter().map(|family| (*family, Arc::new(Pulse::new(epoch)))).collect()
 }
 
 fn start_engine(
-    options: &RunOptions,
+    (min_sync_period, paced): (Duration, bool),
     engine: Box<dyn SyncEngine>,
     flows: FlowObserver,
     pulse: &Arc<Pulse>,
@@ -186,8 +192,8 @@ fn start_engine(
     let family = flows.family();
     let setup = engine_loop::EngineLoopSetup {
         family,
-        min_sync_period: options.min_sync_period,
-        paced: options.plane.paced,
+        min_sync_period,
+        paced,
         mailbox,
         pulse: Arc::clone(pulse),
         reports: reports.clone(),

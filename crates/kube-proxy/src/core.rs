@@ -4,6 +4,7 @@ mod desk;
 mod diagnostic_log;
 mod gate;
 mod local_node;
+mod node_warnings;
 #[cfg(test)]
 mod tests;
 
@@ -16,7 +17,10 @@ use std::time::Instant;
 
 use ferry_api::object::{Family, Kind, KubeObject, ObjectName, Uid};
 use ferry_model::store::{Dirty, Event, ServiceObjects, Store};
-use ferry_model::{BaseState, Context, Diagnostic, Profile, ServiceState, Settings, facts, may_serve, resolve, serves};
+use ferry_model::{
+    BaseState, Context, Diagnostic, MissingSchedulers, PerFamily, Profile, ServiceState, Settings, facts, may_serve,
+    resolve, serves,
+};
 use ferry_plane::mailbox::Sender;
 use ferry_plane::{Delta, Unit, UnitId};
 
@@ -25,6 +29,7 @@ use self::diagnostic_log::{DiagnosticLog, Topic};
 pub use self::gate::NodeWait;
 use self::gate::{Gate, Readiness};
 use self::local_node::{LocalNode, preferred_first};
+use self::node_warnings::NodeWarnings;
 use crate::events::{self, Recorder};
 use crate::health::Pulse;
 use crate::input::Input;
@@ -47,7 +52,7 @@ pub struct CoreSetup {
     pub changes: Changes,
     /// true while load balancers may send to this node; read by `/healthz`
     pub eligible: Arc<AtomicBool>,
-    /// writes Events about Services
+    /// writes Events about Services and the node
     pub recorder: Recorder,
     /// returns true if rules of an earlier run still serve
     pub in_use: fn(Family) -> io::Result<bool>,
@@ -101,6 +106,9 @@ pub struct Core {
     /// everything was handed over once
     started: bool,
     diagnostic_log: DiagnosticLog,
+    node_warnings: NodeWarnings,
+    /// schedulers that the kernel lacks
+    missing_schedulers: PerFamily<MissingSchedulers>,
     /// not decided yet
     dirty: Dirty,
     /// those of it whose Service itself may have changed since the last hand-over
@@ -168,6 +176,8 @@ impl Core {
             held_back: false,
             started: false,
             diagnostic_log: DiagnosticLog::default(),
+            node_warnings: NodeWarnings::default(),
+            missing_schedulers: PerFamily::default(),
             dirty: Dirty::default(),
             redefined: BTreeSet::new(),
             readdressed: false,
@@ -204,6 +214,15 @@ impl Core {
             Input::Unreadable(files) => self.unreadable = files,
             Input::HealthCheckFailed { service, note } => {
                 self.recorder.record(events::Event::health_check_failed(&service, self.uid(&service), &note));
+            }
+            Input::MissingSchedulers { family, missing } => {
+                // The contexts are renewed as after a change of addresses.
+                self.readdressed |= *self.missing_schedulers.of(family) != missing;
+                *self.missing_schedulers.of_mut(family) = missing;
+            }
+            Input::NodeWarning(warning) => {
+                let event = self.node_warnings.replace(warning, &self.settings.node_name);
+                event.into_iter().for_each(|event| self.recorder.record(event));
             }
         }
     }
@@ -307,6 +326,8 @@ impl Core {
         for engine in &mut self.engines {
             let node = self.store.node();
             let context = facts::context(&self.settings, node, &self.addresses, &self.profile, engine.family);
+            let missing_schedulers = self.missing_schedulers.of(engine.family).clone();
+            let context = Context { missing_schedulers, ..context };
             if engine.context.as_deref() != Some(&context) {
                 engine.context = Some(Arc::new(context));
                 fresh.insert(engine.family);

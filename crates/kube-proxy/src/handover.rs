@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
 use crate::flows::FlowReports;
-use crate::planes::{self, RetireError, RuleDomain};
+use crate::planes::{self, Established, RetireError, RuleDomain};
 use crate::report::SyncPass;
 
 /// The domains of other modes and variants, and the times of the sweeps of each family.
@@ -23,6 +23,8 @@ pub struct Handover {
     /// all domains but those of the engines
     others: Vec<RuleDomain>,
     flows: Arc<FlowReports>,
+    /// time for which established connections may keep the rules of another mode
+    grace: Duration,
     /// families with sweeps
     begun: BTreeSet<Family>,
     waiting: Vec<(Instant, Sweep)>,
@@ -48,6 +50,8 @@ struct Sweep {
     attempted: BTreeMap<&'static str, Vec<Served>>,
     /// pause before the next sweep
     pause: Duration,
+    /// until then established connections keep the rules that they need
+    spares_until: Instant,
 }
 
 /// The result for one domain.
@@ -62,6 +66,8 @@ enum SweepResult {
 }
 
 const STACK_BYTES: usize = 1024 * 1024;
+/// Stands for the text of a sweep that waits for connections, whose number changes.
+const WAITS: &str = "waits for connections";
 /// Pause after a failure, doubling up to the longest.
 const RETRY: Duration = Duration::from_secs(1);
 /// Interval of checks once no rules are left, doubling while another program continues to write.
@@ -72,25 +78,26 @@ const LONGEST: Duration = Duration::from_secs(300);
 
 impl Handover {
     /// A hand-over to `own`, the domains of the engines, which it never touches, from all others. Flows that the others' rules
-    /// may have sent to wrong endpoints are checked.
-    pub fn new(own: &[RuleDomain], flows: Arc<FlowReports>) -> Self {
+    /// may have sent to wrong endpoints are checked. Established connections that need the others' rules keep them for the
+    /// `grace` period.
+    pub fn new(own: &[RuleDomain], flows: Arc<FlowReports>, grace: Duration) -> Self {
         let is_own = |domain: &RuleDomain| own.iter().any(|own| own.name == domain.name);
         let others = planes::domains().filter(|domain| !is_own(domain)).collect();
         let (sender, completed) = unbounded_channel();
-        Self { others, flows, begun: BTreeSet::new(), waiting: Vec::new(), sender, completed }
+        Self { others, flows, grace, begun: BTreeSet::new(), waiting: Vec::new(), sender, completed }
     }
 
     /// Begins the sweeps of a family after the first pass that left everything in force.
     pub fn sync_pass(&mut self, pass: &SyncPass) {
         if pass.settled && self.begun.insert(pass.family) {
-            self.begin(Sweep::new(pass.family, self.others.clone()));
+            self.begin(Sweep::new(pass.family, self.others.clone(), self.grace));
         }
     }
 
     /// Removes all rules of a family that is switched off, of all modes: they would become stale.
     pub fn abandon(&mut self, family: Family) {
         if self.begun.insert(family) {
-            self.begin(Sweep::new(family, planes::domains().collect()));
+            self.begin(Sweep::new(family, planes::domains().collect(), Duration::ZERO));
         }
     }
 
@@ -137,7 +144,7 @@ impl Handover {
 // === impl Sweep ===
 
 impl Sweep {
-    fn new(family: Family, domains: Vec<RuleDomain>) -> Self {
+    fn new(family: Family, domains: Vec<RuleDomain>, grace: Duration) -> Self {
         Self {
             family,
             domains,
@@ -147,6 +154,7 @@ impl Sweep {
             served: Vec::new(),
             attempted: BTreeMap::new(),
             pause: Duration::ZERO,
+            spares_until: Instant::now() + grace,
         }
     }
 
@@ -168,7 +176,9 @@ impl Sweep {
 
     fn at(&mut self, domain: RuleDomain) -> SweepResult {
         let mut served = self.attempted.remove(domain.name).unwrap_or_default();
-        let result = domain.retire(self.family, &mut served);
+        let spares = Instant::now() < self.spares_until;
+        let established = if spares { Established::Spared } else { Established::Ended };
+        let result = domain.retire(self.family, established, &mut served);
         let found = self.log(domain, result);
         if found == SweepResult::Kept {
             // The next attempt may find none of these any more.
@@ -214,6 +224,18 @@ impl Sweep {
                 tracing::debug!(%family, mode, domain, err = %error, "Mode is not available here, so it has no rules");
                 return SweepResult::Nothing;
             }
+            Err(RetireError::Waits(error)) => {
+                if self.logged.insert(domain, WAITS.to_owned()).as_deref() != Some(WAITS) {
+                    tracing::info!(
+                        %family,
+                        mode,
+                        domain,
+                        reason = %error,
+                        "Keeping rules of an earlier run until the connections that need them have ended"
+                    );
+                }
+                return SweepResult::Kept;
+            }
             Err(RetireError::Failed(error)) => format!("{error:#}"),
         };
         if self.logged.get(domain) != Some(&error) {
@@ -247,7 +269,7 @@ mod tests {
 
     use super::*;
 
-    const SOME: RuleDomain = RuleDomain { mode: "some", name: "somewhere", retire: |_, _| Ok(0) };
+    const SOME: RuleDomain = RuleDomain { mode: "some", name: "somewhere", retire: |_, _, _| Ok(0) };
 
     /// A mode may have several domains, and hands over from those of its own that this run doesn't use.
     #[test]
@@ -256,7 +278,7 @@ mod tests {
         for used in 0..1_usize << all.len() {
             let (own, others): (Vec<_>, Vec<_>) = all.iter().enumerate().partition(|(at, _)| used & 1 << at != 0);
             let own: Vec<RuleDomain> = own.into_iter().map(|(_, domain)| *domain).collect();
-            let handover = Handover::new(&own, Arc::default());
+            let handover = Handover::new(&own, Arc::default(), Duration::ZERO);
             let cleared: Vec<&str> = handover.others.iter().map(|domain| domain.name).collect();
             assert_eq!(cleared, others.iter().map(|(_, domain)| domain.name).collect::<Vec<_>>());
         }
@@ -264,7 +286,7 @@ mod tests {
 
     #[test]
     fn what_is_new_is_said() {
-        let mut sweep = Sweep::new(Family::V4, Vec::new());
+        let mut sweep = Sweep::new(Family::V4, Vec::new(), Duration::ZERO);
         let mut says = |result| {
             let mut found = None;
             let text = crate::logging::logged(4, || found = Some(sweep.log(SOME, result)));
@@ -293,17 +315,17 @@ mod tests {
             Served::Frontend(Protocol::Udp, FrontendAddr::NodePort(number))
         }
         const SERVED: [Served; 3] = [port(1), port(2), port(3)];
-        fn half_way(_: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+        fn half_way(_: Family, _: Established, served: &mut Vec<Served>) -> Result<usize, RetireError> {
             served.extend([SERVED[1], SERVED[0]]);
             Err(RetireError::Failed(anyhow::Error::msg("killed")))
         }
-        fn the_rest(_: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+        fn the_rest(_: Family, _: Established, served: &mut Vec<Served>) -> Result<usize, RetireError> {
             served.push(SERVED[2]);
             Ok(1)
         }
         let domain = |retire| RuleDomain { retire, ..SOME };
-        for (last, expected) in [(domain(the_rest), &SERVED[..]), (domain(|_, _| Ok(0)), &SERVED[..2])] {
-            let mut sweep = Sweep::new(Family::V4, Vec::new());
+        for (last, expected) in [(domain(the_rest), &SERVED[..]), (domain(|_, _, _| Ok(0)), &SERVED[..2])] {
+            let mut sweep = Sweep::new(Family::V4, Vec::new(), Duration::ZERO);
             for _ in 0..3 {
                 assert_eq!(sweep.at(domain(half_way)), SweepResult::Kept);
                 assert!(!sweep.removed && sweep.served.is_empty(), "the rules may be in force still");
@@ -312,8 +334,8 @@ mod tests {
             assert!(sweep.removed && sweep.attempted.is_empty());
             assert_eq!(sweep.served, expected);
         }
-        let mut sweep = Sweep::new(Family::V4, Vec::new());
-        sweep.at(domain(|_, _| Ok(0)));
+        let mut sweep = Sweep::new(Family::V4, Vec::new(), Duration::ZERO);
+        sweep.at(domain(|_, _, _| Ok(0)));
         assert!(!sweep.removed);
     }
 

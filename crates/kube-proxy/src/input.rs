@@ -1,8 +1,9 @@
-//! Input of the core: batches of object events, local addresses, and failures of health-check servers.
+//! Input of the core: batches of object events, local addresses, failures of health-check servers, and problems of the node.
 
 use std::net::IpAddr;
 
-use ferry_api::object::ObjectName;
+use ferry_api::object::{Family, ObjectName};
+use ferry_model::MissingSchedulers;
 use ferry_model::store::Event;
 
 /// An input of the core.
@@ -23,4 +24,44 @@ pub enum Input {
         /// the reason
         note: String,
     },
+    /// a mode has found a problem of this node, or that it has ended
+    NodeWarning(NodeWarning),
+    /// the schedulers that one family's kernel half has found missing, all of them
+    MissingSchedulers {
+        /// the family
+        family: Family,
+        /// the schedulers, each with an advice
+        missing: MissingSchedulers,
+    },
+}
+
+/// A problem of the node by which traffic of Services may be lost. It may be sent again at any time: it is logged, and becomes
+/// an Event about the Node, when its text changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeWarning {
+    /// the problem
+    pub problem: NodeProblem,
+    /// whose packets are affected
+    pub family: Family,
+    /// the text for operators: what was found, and the remedy; `None` once the problem has ended
+    pub note: Option<String>,
+}
+
+/// The problems of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodeProblem {
+    /// the node's firewall drops forwarded packets that none of its rules accepts: the policy of a chain in the hook `forward`
+    /// is DROP
+    ForwardPolicyDrop,
+}
+
+// === impl NodeProblem ===
+
+impl NodeProblem {
+    /// The reason of its Events, one word.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::ForwardPolicyDrop => "ForwardPolicyDrop",
+        }
+    }
 }

@@ -17,7 +17,8 @@
 //!
 //! Threads: the main one serves HTTP and follows reports, `source` reads objects, `addresses` the machine's addresses, `core`
 //! resolves Services, `sync-v4` and `sync-v6` each drive an engine, `listener` receives the kernel's notifications, `flows` reads
-//! the conntrack table, and `handover` checks once a minute for rules of other modes. A mode may start more, by [`threads`].
+//! the conntrack table, and `handover` checks once a minute for rules of other modes. A mode may start more, by [`threads`], as
+//! `forward`, which finds firewalls that drop packets of Services.
 //!
 //! Folders import each other in one direction only; `cargo xt layers` checks it.
 

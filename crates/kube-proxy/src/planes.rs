@@ -1,16 +1,23 @@
-//! All modes of this build, and the rule domains of each: the only place that distinguishes modes. A mode is a file below.
+//! All modes of this build, the rule domains of each, and the choice of the mode that runs: the only place that distinguishes
+//! modes. A mode is a file below.
 
+mod candidates;
+mod forward;
 mod iptables;
+mod ipvs;
 mod nftables;
 
 use std::io;
+use std::sync::mpsc::SyncSender;
 
-use ferry_api::config::{KubeProxyConfiguration, MODE_IPTABLES};
+use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
 use ferry_kernel::errno::ErrorClass;
 use ferry_model::{Profile, Settings};
 use ferry_plane::{CommitError, Served, SyncEngine};
 
+pub use self::candidates::{Candidates, EffectiveMode, Failures};
+use crate::input::Input;
 use crate::metrics::Row;
 use crate::metrics::mode::Register;
 use crate::threads::Threads;
@@ -46,12 +53,17 @@ const LISTENER: &str = "listener";
 pub struct Opening<'a> {
     /// the families that the kernel supports
     pub families: &'a [Family],
-    /// valid, with all defaults: a mode reads its own section
+    /// valid, with all defaults; `mode` is the mode that is opened, also where another one is configured. A mode reads its own
+    /// section, and what concerns it in `ferry`
     pub config: &'a KubeProxyConfiguration,
-    /// the settings of the configuration that affect traffic, the same for every mode
+    /// the settings of that configuration that affect traffic, the same for every mode
     pub settings: &'a Settings,
-    /// starts the threads that a mode runs beside its engines, such as a relay
+    /// starts the threads that a mode runs beside its engines, such as a relay. A mode that can't be opened must have started
+    /// none: their end would end the program, which may run in another mode
     pub threads: &'a Threads,
+    /// the inputs of the core, for a mode's threads. The core takes them once all engines are opened: until then only a few dozen
+    /// fit in, and one more would block
+    pub inputs: &'a SyncSender<Input>,
 }
 
 /// The engines of a mode.
@@ -73,12 +85,25 @@ pub struct RuleDomain {
     pub mode: &'static str,
     /// identifies it among all domains, and stands in the log
     pub name: &'static str,
-    pub(crate) retire: fn(Family, &mut Vec<Served>) -> Result<usize, RetireError>,
+    pub(crate) retire: fn(Family, Established, &mut Vec<Served>) -> Result<usize, RetireError>,
+}
+
+/// The treatment of established connections that need the rules which are to be removed. In most domains there are none:
+/// connection tracking goes on translating them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Established {
+    /// their rules stay until they have ended
+    Spared,
+    /// they end with their rules
+    Ended,
 }
 
 /// Reason for which nothing was removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RetireError {
+    /// established connections need the rules, which take no new ones
+    #[error("{0}")]
+    Waits(#[source] anyhow::Error),
     /// the machine lacks the subsystem that holds this mode's rules, so there are none
     #[error("{0}")]
     Absent(#[source] anyhow::Error),
@@ -100,7 +125,7 @@ pub enum Leftovers {
     Removed(usize),
 }
 
-/// The configured mode isn't in this build.
+/// The mode isn't in this build.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("mode {mode:?} is not supported by this build, which has: {}", names())]
 pub struct NoPlane {
@@ -109,7 +134,7 @@ pub struct NoPlane {
 }
 
 /// The list of modes. Tests compare other lists with a row for each mode with it.
-pub const PLANES: &[Plane] = &[iptables::PLANE, nftables::PLANE];
+pub const PLANES: &[Plane] = &[iptables::PLANE, ipvs::PLANE, nftables::PLANE];
 
 // === impl RuleDomain ===
 
@@ -117,30 +142,34 @@ impl RuleDomain {
     /// Removes all rules of one family from it, whichever program wrote them; returns the number of objects.
     ///
     /// # Errors
-    /// If some may be left. Their frontends are added to `served` nevertheless, since some may have been removed.
-    pub fn retire(&self, family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
-        (self.retire)(family, served)
+    /// If some are, or may be, left. Their frontends are added to `served` nevertheless, since some may have been removed.
+    pub fn retire(
+        &self,
+        family: Family,
+        established: Established,
+        served: &mut Vec<Served>,
+    ) -> Result<usize, RetireError> {
+        (self.retire)(family, established, served)
     }
 }
 
 // === impl Plane ===
 
 impl Plane {
-    /// The configured mode; a blank one is upstream's default, iptables.
+    /// The mode of this name.
     ///
     /// # Errors
     /// If this build lacks it.
-    pub fn of(config: &KubeProxyConfiguration) -> Result<Self, NoPlane> {
-        let mode = if config.mode.is_empty() { MODE_IPTABLES } else { &config.mode };
+    fn named(mode: &str) -> Result<Self, NoPlane> {
         let plane = PLANES.iter().find(|plane| plane.mode == mode);
-        plane.copied().ok_or_else(|| NoPlane { mode: config.mode.clone() })
+        plane.copied().ok_or_else(|| NoPlane { mode: mode.to_owned() })
     }
 
     /// Opens the engines of all families.
     ///
     /// # Errors
-    /// If no family can be opened.
-    pub fn engines(&self, opening: &Opening<'_>) -> anyhow::Result<Engines> {
+    /// If the mode can't be used on this machine, whatever the family.
+    fn engines(&self, opening: &Opening<'_>) -> anyhow::Result<Engines> {
         (self.open)(opening)
     }
 

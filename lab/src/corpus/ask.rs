@@ -19,6 +19,7 @@ use super::server::socket;
 use super::terrain::{SourcePorts, Terrain};
 use crate::lab::Place;
 use crate::probe::{Answer, Outcome, sctp};
+use crate::stage::slowly;
 
 /// Time without an answer that counts as silence.
 const SILENCE: Duration = Duration::from_millis(350);
@@ -242,7 +243,7 @@ impl<'a> Round<'a> {
 
 /// Time limit of a connection, by its expectation.
 fn limit(silent: bool) -> Duration {
-    if silent { SILENCE } else { PATIENCE }
+    if silent { SILENCE } else { slowly(PATIENCE) }
 }
 
 fn failure(error: &std::io::Error) -> Outcome {

@@ -12,11 +12,14 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::server::transparent;
 use super::terrain::Terrain;
 use crate::lab::Place;
+use crate::stage::slowly;
 
-/// Time limit for a refusal: it arrives within a millisecond; the rest is for a machine under load.
+/// Time limit for an answer: it arrives within a millisecond; the rest is for a machine under load.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The echo requests of ICMP and ICMPv6.
 const ECHO: [u8; 2] = [8, 128];
+/// The echo replies of ICMP and ICMPv6.
+const REPLY: [u8; 2] = [0, 129];
 
 /// A packet refused by ICMP: port or protocol unreachable.
 pub(super) struct IcmpRefusal {
@@ -37,6 +40,17 @@ pub(super) struct Ping {
     pub(super) source: IpAddr,
     /// its destination
     pub(super) to: IpAddr,
+    /// the expected answer
+    pub(super) expected: PingAnswer,
+}
+
+/// The answer to a ping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PingAnswer {
+    /// a port is unreachable
+    Refusal,
+    /// an echo
+    Echo,
 }
 
 /// Raw sockets of both families that receive every ICMP message.
@@ -50,30 +64,34 @@ pub(super) fn sockets() -> Vec<Socket> {
 /// Reads all refusals received so far.
 pub(super) fn read(sockets: &[Socket]) -> Vec<IcmpRefusal> {
     let mut refusals = Vec::new();
-    for mut socket in sockets {
-        let mut packet = [0; 512];
-        while let Ok(length) = socket.read(&mut packet) {
-            refusals.extend(packet.get(..length).and_then(IcmpRefusal::decode));
-        }
-    }
+    each_packet(sockets, &mut |packet| refusals.extend(IcmpRefusal::decode(packet)));
     refusals
 }
 
-/// Sends pings and returns the indexes of those that were not refused as an unreachable port.
-pub(super) fn unrefused(terrain: &Terrain, pings: &[Ping]) -> BTreeSet<usize> {
+fn each_packet(sockets: &[Socket], each: &mut dyn FnMut(&[u8])) {
+    for mut socket in sockets {
+        let mut packet = [0; 512];
+        while let Ok(length) = socket.read(&mut packet) {
+            packet.get(..length).into_iter().for_each(&mut *each);
+        }
+    }
+}
+
+/// Sends pings and returns the indexes of those that didn't get the expected answer.
+pub(super) fn unmet(terrain: &Terrain, pings: &[Ping]) -> BTreeSet<usize> {
     let mut open: BTreeSet<usize> = (0..pings.len()).collect();
     for place in Place::ALL {
         let mine: Vec<(usize, Ping)> =
             pings.iter().copied().enumerate().filter(|(_, ping)| ping.from == place).collect();
         if !mine.is_empty() {
-            let refused = terrain.host(place).run(move || refused_here(&mine));
-            open.retain(|at| !refused.contains(at));
+            let met = terrain.host(place).run(move || met_here(&mine));
+            open.retain(|at| !met.contains(at));
         }
     }
     open
 }
 
-fn refused_here(pings: &[(usize, Ping)]) -> BTreeSet<usize> {
+fn met_here(pings: &[(usize, Ping)]) -> BTreeSet<usize> {
     let sockets = sockets();
     for (at, ping) in pings {
         if let Err(error) = send(*ping, u16::try_from(*at).expect("a small number")) {
@@ -83,16 +101,34 @@ fn refused_here(pings: &[(usize, Ping)]) -> BTreeSet<usize> {
     }
     let mut found = BTreeSet::new();
     let start = Instant::now();
-    while found.len() < pings.len() && start.elapsed() < PATIENCE {
+    let limit = slowly(PATIENCE);
+    while found.len() < pings.len() && start.elapsed() < limit {
         let mut ready: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
-        let timeout = Timespec::try_from(PATIENCE.saturating_sub(start.elapsed())).expect("seconds fit");
+        let timeout = Timespec::try_from(limit.saturating_sub(start.elapsed())).expect("seconds fit");
         let _ = poll(&mut ready, Some(&timeout));
-        for refusal in read(&sockets) {
-            let about = pings.iter().find(|(at, ping)| refusal.is_about(*at, ping));
-            found.extend(about.map(|(at, _)| *at));
-        }
+        each_packet(&sockets, &mut |packet| {
+            let met = pings.iter().find(|(at, ping)| match ping.expected {
+                PingAnswer::Refusal => IcmpRefusal::decode(packet).is_some_and(|refusal| refusal.is_about(*at, ping)),
+                PingAnswer::Echo => is_echo_of(packet, *at),
+            });
+            found.extend(met.map(|(at, _)| *at));
+        });
     }
     found
+}
+
+/// True for the reply to the ping of this number.
+fn is_echo_of(packet: &[u8], number: usize) -> bool {
+    let message = match packet.first().map(|first| first >> 4) {
+        Some(4) => header_length(packet).and_then(|length| packet.get(length..)),
+        _ => Some(packet),
+    };
+    match message {
+        Some([kind, 0, _, _, high, low, 0, 0, ..]) => {
+            REPLY.contains(kind) && number == usize::from(u16::from_be_bytes([*high, *low]))
+        }
+        _ => false,
+    }
 }
 
 fn send(ping: Ping, number: u16) -> std::io::Result<()> {

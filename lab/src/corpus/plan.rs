@@ -10,7 +10,8 @@ use ferry_model::{
 };
 
 use super::ask::Ask;
-use super::icmp::Ping;
+use super::icmp::{Ping, PingAnswer};
+use super::remember::Remembers;
 use super::terrain::{Addresses, interface, is_special};
 use crate::lab::Place;
 use crate::mode::Mode;
@@ -19,6 +20,7 @@ use crate::mode::Mode;
 pub(super) struct Decided {
     contexts: PerFamily<Context>,
     profile: Profile,
+    remembers: Remembers,
     families: [(Family, BaseState, Vec<ServiceState>); 2],
     written: BTreeSet<(SocketAddr, Protocol)>,
 }
@@ -38,6 +40,8 @@ pub(super) struct AffinityKey {
     pub(super) port: String,
     /// the client
     pub(super) client: IpAddr,
+    /// the frontend, where each has an affinity of its own
+    at: Option<SocketAddr>,
     /// the frontend's treatment of clients by traffic policy
     policy: String,
     /// the endpoints to choose from
@@ -93,7 +97,7 @@ impl Decided {
                 .map(|name| resolve(&store.objects(name), store.claims(), contexts.of(family), profile, family).0);
             (family, base, states.collect())
         });
-        Self { contexts, families, profile: mode.profile, written: written(&store) }
+        Self { contexts, families, profile: mode.profile, remembers: mode.remembers, written: written(&store) }
     }
 
     /// Endpoints of all pools: each needs a server.
@@ -108,16 +112,18 @@ impl Decided {
         let mut tries = Vec::new();
         for (family, base, states) in &self.families {
             for destination in destinations(*family, states, base, addresses, &self.written) {
-                let sources = sources(*family, &destination, addresses);
-                tries.extend(sources.into_iter().map(|source| self.one(&destination, source, states, base, addresses)));
+                let sources = sources(*family, &destination, addresses).into_iter();
+                let sources = sources.filter(|source| !self.is_martian(*source, states));
+                tries.extend(sources.map(|source| self.one(&destination, source, states, base, addresses)));
             }
         }
         tries
     }
 
-    /// Pings that have to be refused: those to cluster IPs.
+    /// Pings to cluster IPs, which are refused, or answered where the node binds the addresses.
     pub(super) fn pings(&self, addresses: &Addresses) -> Vec<Ping> {
         let mut pings = Vec::new();
+        let expected = if self.profile.binds_addresses { PingAnswer::Echo } else { PingAnswer::Refusal };
         for (family, base, states) in &self.families {
             let frontends = states.iter().flat_map(|state| &state.ports).flat_map(|port| &port.frontends);
             let vips: BTreeSet<IpAddr> = frontends.filter_map(vip).collect();
@@ -125,12 +131,19 @@ impl Decided {
                 let destination = Destination { to: SocketAddr::new(to, 0), protocol: Protocol::Tcp, served: None };
                 let sources = sources(*family, &destination, addresses).into_iter();
                 let refused = sources.filter(|source| {
-                    self.one(&destination, *source, states, base, addresses).verdict == Verdict::Reject
+                    !self.is_martian(*source, states)
+                        && self.one(&destination, *source, states, base, addresses).verdict == Verdict::Reject
                 });
-                pings.extend(refused.map(|(from, source)| Ping { from, source, to }));
+                pings.extend(refused.map(|(from, source)| Ping { from, source, to, expected }));
             }
         }
         pings
+    }
+
+    /// True if the node drops packets from this source on its interfaces, since it has bound the address itself.
+    fn is_martian(&self, (from, source): (Place, IpAddr), states: &[ServiceState]) -> bool {
+        let mut frontends = states.iter().flat_map(|state| &state.ports).flat_map(|port| &port.frontends);
+        self.profile.binds_addresses && from != Place::Node && frontends.any(|frontend| vip(frontend) == Some(source))
     }
 
     fn one(
@@ -151,7 +164,10 @@ impl Decided {
             port: destination.to.port(),
         };
         let verdict = decide(states, base, &packet, self.contexts.of(Family::of(packet.destination)), &self.profile);
-        let affinity_key = destination.served.and_then(|served| affinity_key(&served, source, &verdict));
+        let affinity_key = destination.served.and_then(|served| {
+            let at = (self.remembers == Remembers::ByFrontend).then_some(destination.to);
+            affinity_key(&served, at, source, &verdict)
+        });
         // the node refuses connections without a server, except SCTP, which a raw socket takes in
         let ignored = verdict == Verdict::Pass
             && destination.protocol == Protocol::Sctp
@@ -163,13 +179,19 @@ impl Decided {
 }
 
 /// The client's affinity key, if its affinity lasts long enough for its later connections to be compared.
-fn affinity_key(served: &ServedFrontend<'_>, client: IpAddr, verdict: &Verdict) -> Option<AffinityKey> {
+fn affinity_key(
+    served: &ServedFrontend<'_>,
+    at: Option<SocketAddr>,
+    client: IpAddr,
+    verdict: &Verdict,
+) -> Option<AffinityKey> {
     let Verdict::Forward(pool) = verdict else { return None };
     let ServedFrontend { service, port, frontend } = served;
     port.affinity.filter(|affinity| affinity.timeout_seconds.get() >= LASTING)?;
     Some(AffinityKey {
         port: format!("{}:{} {}", service.name, port.name, port.protocol),
         client,
+        at,
         policy: format!("{:?}", frontend.treatment),
         pool: pool.keys().map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port)).collect(),
     })
@@ -329,6 +351,6 @@ pub(super) mod testing {
     /// The affinity key of one client of one service port with this pool.
     pub(crate) fn affinity_key(pool: &[SocketAddr]) -> AffinityKey {
         let client = IpAddr::from([192, 0, 2, 1]);
-        AffinityKey { port: "demo/web:".to_owned(), client, policy: String::new(), pool: pool.to_vec() }
+        AffinityKey { port: "demo/web:".to_owned(), client, at: None, policy: String::new(), pool: pool.to_vec() }
     }
 }

@@ -10,6 +10,8 @@ use super::plan::AffinityKey;
 pub enum Remembers {
     /// per traffic policy: the chosen endpoint
     ByPolicy,
+    /// per frontend: the chosen endpoint (a virtual server with persistence)
+    ByFrontend,
     /// per endpoint: its clients, for all frontends. Of the endpoints that have the client and are in the pool, the first one by
     /// the text of its address is chosen
     ByEndpoint,
@@ -45,7 +47,8 @@ impl AffinityLog {
     /// # Errors
     /// If affinity required another endpoint: that one.
     pub(super) fn note(&mut self, affinity_key: &AffinityKey, endpoint: SocketAddr) -> Result<(), SocketAddr> {
-        if self.remembers == Remembers::ByPolicy {
+        // The key tells frontends apart where each has an affinity of its own.
+        if self.remembers != Remembers::ByEndpoint {
             let known = *self.by_policy.entry(affinity_key.clone()).or_insert(endpoint);
             return if known == endpoint { Ok(()) } else { Err(known) };
         }

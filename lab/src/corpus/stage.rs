@@ -231,8 +231,8 @@ impl<'a> Corpus<'a> {
             let at = SocketAddr::new(address.parse().expect("an address"), MARKER_PORTS + self.written);
             running.proxy.wait_for("objects in force", |_| client.tcp(at, 1).all_answered());
         }
-        if self.mode.backend.is_some() {
-            // the commit consists of several transactions, with the rejecting rules last
+        if !self.mode.is_atomic() {
+            // the commit consists of several steps, and the marker may be served before the last
             running.proxy.wait_for("the end of the commit", |proxy| {
                 Family::ALL.into_iter().all(|family| {
                     let label = format!("ip_family=\"{family}\"");

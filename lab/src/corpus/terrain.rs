@@ -123,6 +123,8 @@ impl Terrain {
     pub fn new() -> Self {
         let hosts = Place::ALL.map(|place| Host::new(place.name()));
         let terrain = Self { hosts, source_ports: Default::default() };
+        // Loads connection tracking, whose settings exist only then.
+        terrain.host(Place::Node).sh("conntrack", &["-C"]);
         for place in Place::ALL {
             let more = if place == Place::Node { &OF_NODE_SETTINGS[..] } else { &[] };
             for (key, value) in SETTINGS.iter().chain(more) {

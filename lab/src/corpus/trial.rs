@@ -120,14 +120,14 @@ impl Trial<'_> {
         }));
     }
 
-    /// Checks that pings to cluster IPs are refused: no machine has the address.
+    /// Checks the answers to pings to cluster IPs: they are refused where no machine has the address.
     fn ping(&mut self, decided: &Decided) {
         let pings = decided.pings(self.scene.addresses);
         self.found.connections += pings.len();
-        let unrefused = icmp::unrefused(self.terrain, &pings);
-        for (_, ping) in pings.iter().enumerate().filter(|(at, _)| unrefused.contains(at)) {
+        let unmet = icmp::unmet(self.terrain, &pings);
+        for (_, ping) in pings.iter().enumerate().filter(|(at, _)| unmet.contains(at)) {
             let (from, source, to) = (ping.from.name(), ping.source, ping.to);
-            let text = format!("ping {source} → {to} from {from}: expected a refusal");
+            let text = format!("ping {source} → {to} from {from}: expected {:?}", ping.expected);
             self.found.faults.push(Mismatch { family: Family::of(to), text });
         }
     }

@@ -13,7 +13,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use ferry_api::config::{GoDuration, VModule};
 
-pub use overlay::{apply, apply_logging};
+pub use overlay::{apply, apply_logging, apply_own};
 pub use table::{Effect, FLAGS, Flag, ValueKind};
 
 /// The given flags by name, each with its values in order.

@@ -1,9 +1,11 @@
-//! Applies flags to a configuration: all flags to the default one if there is no configuration file; logging flags to a file's,
-//! too.
+//! Applies flags to a configuration: all flags to the default one if there is no configuration file; logging flags and Ferry's
+//! own to a file's, too.
 
 use std::net::IpAddr;
 
-use ferry_api::config::{Conntrack, GoDuration, Ipvs, KubeProxyConfiguration, LogOptions, Logging, MODE_IPVS};
+use ferry_api::config::{
+    Conntrack, FerryConfiguration, GoDuration, Ipvs, KubeProxyConfiguration, LogOptions, Logging, MODE_IPVS,
+};
 use ferry_api::wire::address::parse_ip;
 
 use super::Flags;
@@ -52,6 +54,13 @@ pub fn apply_logging(flags: &Flags, logging: &mut Logging) {
     logging.vmodule = vmodule;
     log_options(flags, &mut logging.text, "log-text-split-stream", "log-text-info-buffer-size");
     log_options(flags, &mut logging.json, "log-json-split-stream", "log-json-info-buffer-size");
+}
+
+/// Applies Ferry's own flags.
+pub fn apply_own(flags: &Flags, own: &mut FerryConfiguration) {
+    if let Some(modes) = flags.list("proxy-mode-fallback") {
+        own.proxy_mode_fallback = modes;
+    }
 }
 
 /// Upstream ignores a file's splitStream: the flag's default overrides it.

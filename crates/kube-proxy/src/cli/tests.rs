@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
 
+use ferry_api::config::FerryConfiguration;
+
 use super::*;
 
 fn parsed(args: &[&str]) -> Result<Request, String> {
@@ -204,6 +206,20 @@ fn flags_of_the_log_come_before_the_file() {
     assert_eq!((logging.verbosity, logging.format.as_str()), (5, "text"));
     assert_eq!(logging.json.info_buffer_size, "1Mi");
     assert!(!logging.text.split_stream, "upstream forgets a file's splitStream");
+}
+
+#[test]
+fn the_fallbacks_of_a_flag_replace_those_of_the_file() {
+    let fallbacks = |args: &[&str]| {
+        let mut own =
+            FerryConfiguration { proxy_mode_fallback: vec!["iptables".to_owned()], ..FerryConfiguration::default() };
+        apply_own(&flags(args), &mut own);
+        own.proxy_mode_fallback
+    };
+    assert_eq!(fallbacks(&[]), ["iptables"]);
+    assert_eq!(fallbacks(&["--proxy-mode-fallback=ipvs,nftables"]), ["ipvs", "nftables"]);
+    assert_eq!(fallbacks(&["--proxy-mode-fallback=ipvs", "--proxy-mode-fallback", "nftables"]), ["ipvs", "nftables"]);
+    assert_eq!(fallbacks(&["--proxy-mode-fallback="]), [""; 0]);
 }
 
 #[test]

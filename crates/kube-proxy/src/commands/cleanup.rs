@@ -3,7 +3,7 @@
 use anyhow::bail;
 use ferry_api::object::Family;
 
-use crate::planes::{self, Leftovers, PLANES, RetireError, RuleDomain};
+use crate::planes::{self, Established, Leftovers, PLANES, RetireError, RuleDomain};
 use crate::platform;
 
 /// Removes all owned objects of every mode and family. Continues after an error.
@@ -12,7 +12,7 @@ pub(super) fn all() -> anyhow::Result<()> {
     let mut failed = false;
     for domain in planes::domains() {
         for family in Family::ALL {
-            failed |= report(domain, family, domain.retire(family, &mut Vec::new()));
+            failed |= report(domain, family, domain.retire(family, Established::Ended, &mut Vec::new()));
         }
     }
     if failed {
@@ -65,7 +65,7 @@ fn report(domain: RuleDomain, family: Family, result: Result<usize, RetireError>
                 "Mode is not available here, nothing to remove"
             );
         }
-        Err(RetireError::Failed(error)) => {
+        Err(RetireError::Failed(error) | RetireError::Waits(error)) => {
             tracing::error!(mode, %family, domain, err = format!("{error:#}"), "Cleanup failed");
             return true;
         }

@@ -37,7 +37,7 @@ pub enum Notice {
     Odd(String),
     /// a feature gate given by flag has no effect or will be removed
     Gate(String),
-    /// the file has further documents
+    /// the file has documents that no program reads
     OtherDocuments(usize),
     /// the file overrides the flag
     Overruled(&'static str),
@@ -65,6 +65,7 @@ pub fn complete(flags: &Flags) -> anyhow::Result<Configured> {
         }
     };
     cli::apply_logging(flags, &mut config.logging);
+    cli::apply_own(flags, &mut config.ferry);
     config.apply_platform_defaults();
     note_flags(flags, &mut notices);
     if let Some(name) = flags.path("hostname-override") {

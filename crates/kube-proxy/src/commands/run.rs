@@ -7,23 +7,20 @@ use ferry_model::Settings;
 use super::Configured;
 use crate::app::{self, RunOptions};
 use crate::origin::Origin;
-use crate::planes::Plane;
+use crate::planes::Candidates;
 use crate::version;
 use ferry_client::{self as client, Access};
 
 pub(super) fn run(configured: &Configured) -> anyhow::Result<()> {
     let config = &configured.config;
-    let plane = Plane::of(config)?;
+    let candidates = Candidates::of(config)?;
     let address =
         |text: &str| parse_socket_address(text).with_context(|| format!("not an IP address and port: {text}"));
-    let effective = config.effective();
     let options = RunOptions {
         settings: Settings::from_config(config, &configured.node_name),
         healthz: address(&config.healthz_bind_address)?,
         metrics: address(&config.metrics_bind_address)?,
-        sync_period: effective.sync_period,
-        min_sync_period: effective.min_sync_period,
-        plane,
+        candidates,
         config: config.clone(),
     };
     app::run(options, origin(configured)?)

@@ -3,16 +3,13 @@
 use std::fs;
 
 use anyhow::anyhow;
-use ferry_api::config::{KubeProxyConfiguration, MODE_IPTABLES};
+use ferry_api::config::KubeProxyConfiguration;
 
 use ferry_kernel::text::reason;
 
 /// Writes the configuration as upstream writes it; a blank mode is upstream's default, iptables.
 pub(super) fn write(config: &KubeProxyConfiguration, file: &str) -> anyhow::Result<()> {
-    let mut config = config.clone();
-    if config.mode.is_empty() {
-        MODE_IPTABLES.clone_into(&mut config.mode);
-    }
+    let config = config.in_mode(config.configured_mode());
     fs::write(file, config.to_yaml()).map_err(|error| anyhow!("open {file}: {}", reason(&error)))?;
     tracing::info!(file, "Wrote configuration");
     Ok(())

@@ -3,11 +3,12 @@ use std::time::Duration;
 
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::wire::{Document, decode_manifest};
-use ferry_model::{DetectLocal, FrontendAddr, LocalDetector, NodePortAddresses, NodePortSelection};
+use ferry_model::{DetectLocal, FrontendAddr, LocalDetector, NodePortAddresses, NodePortSelection, Scheduler};
 use ferry_plane::mailbox::{Arrival, Mailbox, Receiver};
 
 use super::*;
 use crate::events::{Event as Told, Inbox, Level, Regarding};
+use crate::input::{NodeProblem, NodeWarning};
 use crate::metrics::Metrics;
 use crate::report::{Report, Reports};
 
@@ -511,6 +512,40 @@ fn what_could_harm_the_node_or_lets_nobody_in_is_an_event() {
     assert_eq!(bench.told.waiting(), []);
 }
 
+/// The kernel half of a family finds a scheduler missing: its Services get the configured one, and an Event, until it is there.
+#[test]
+fn a_missing_scheduler_is_replaced_and_told() {
+    let mut bench = Bench::started("");
+    bench.core.profile = Profile::IPVS;
+    let annotated = service("web", "10.96.0.10", "")
+        .replace("metadata: {", "metadata: {annotations: {ferry.io/ipvs-scheduler: wlc}, ");
+    bench.upsert(&(annotated + "---\n" + &slice("web", "10.244.0.1", "node")));
+    let scheduler = |bench: &Bench| {
+        let [Some(delta), _] = &bench.taken()[..] else { panic!("nothing for IPv4") };
+        let unit = delta.units.values().flatten().find_map(|unit| match &**unit {
+            Unit::Service(state) => Some(state.clone()),
+            Unit::Base(_) => None,
+        });
+        let context = bench.core.engines[0].context.clone().unwrap();
+        unit.unwrap().ports[0].scheduler(&context)
+    };
+    assert_eq!(scheduler(&bench), Scheduler::Wlc);
+    assert_eq!(bench.told.waiting(), []);
+    let advice = "run `modprobe -- ip_vs_wlc`";
+    let missing = |list: &[Scheduler]| Input::MissingSchedulers {
+        family: Family::V4,
+        missing: list.iter().map(|scheduler| (*scheduler, advice.to_owned())).collect(),
+    };
+    bench.input(missing(&[Scheduler::Wlc]));
+    assert_eq!(scheduler(&bench), Scheduler::Rr);
+    let told = bench.told.waiting();
+    assert!(told.len() == 1 && told[0].reason == "SchedulerMissing" && told[0].note().contains(advice), "{told:?}");
+    bench.input(missing(&[Scheduler::Wlc]));
+    assert!(bench.taken().iter().all(Option::is_none), "known");
+    bench.input(missing(&[]));
+    assert_eq!(scheduler(&bench), Scheduler::Wlc);
+}
+
 /// An external IP becomes an address of this node, and so a node port's.
 #[test]
 fn an_address_that_comes_to_the_node_brings_its_node_ports() {
@@ -577,6 +612,24 @@ fn failures_of_health_checks_are_told_with_the_uid() {
         bench.input(Input::HealthCheckFailed { service: service.clone(), note: "in use".to_owned() });
         assert_eq!(bench.told.waiting(), [Told::health_check_failed(&service, uid, "in use")]);
     }
+}
+
+#[test]
+fn problems_of_the_node_are_events_before_and_after_the_start() {
+    let warning = |note: &str| {
+        let problem = NodeProblem::ForwardPolicyDrop;
+        Input::NodeWarning(NodeWarning { problem, family: Family::V4, note: Some(note.to_owned()) })
+    };
+    let event = |note: &str| Told::node_warning("node", "ForwardPolicyDrop", &format!("IPv4: {note}"));
+    let mut bench = Bench::new();
+    bench.input(warning("dropped"));
+    assert_eq!(bench.told.waiting(), [event("dropped")]);
+    let mut bench = Bench::started("");
+    for (note, events) in [("dropped", vec![event("dropped")]), ("dropped", vec![]), ("lost", vec![event("lost")])] {
+        bench.input(warning(note));
+        assert_eq!(bench.told.waiting(), events);
+    }
+    assert!(bench.taken().iter().all(Option::is_none), "no engine is woken");
 }
 
 #[test]

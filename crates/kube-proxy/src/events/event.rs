@@ -138,6 +138,17 @@ impl Event {
         Self::new(Regarding::Node(node.into()), Level::Normal, "Starting", "StartKubeProxy", "")
     }
 
+    /// The configured mode can't start on this node, and a fallback mode runs. `errors`: the reason of each mode that was tried.
+    pub fn mode_fallback(node: &str, configured: &str, effective: &str, errors: &str) -> Self {
+        let note = format!("running in mode {effective} instead of {configured}: {errors}");
+        Self::new(Regarding::Node(node.into()), Level::Warning, "ProxyModeFallback", "StartKubeProxy", &note)
+    }
+
+    /// A problem of the node by which traffic of Services may be lost.
+    pub fn node_warning(node: &str, reason: &'static str, note: &str) -> Self {
+        Self::new(Regarding::Node(node.into()), Level::Warning, reason, "Serve", note)
+    }
+
     /// A part of a Service or of its slices isn't served as specified, because of a conflict with other objects or for security;
     /// `None` for diagnostics that are only logged. Services of other tenants aren't named.
     pub fn not_served(service: &ObjectName, uid: Option<Uid>, diagnostic: &Diagnostic) -> Option<Self> {
@@ -145,6 +156,8 @@ impl Event {
             Cause::Contest => "FrontendConflict",
             Cause::Special => "AddressNotAllowed",
             Cause::SourceRange => "InvalidSourceRange",
+            Cause::Balancing => "InvalidBalancing",
+            Cause::MissingScheduler => "SchedulerMissing",
             Cause::Object | Cause::Twice | Cause::Excess => return None,
         };
         let slice = match diagnostic.kind {
@@ -153,7 +166,9 @@ impl Event {
         };
         let note = format!("{slice}{}: {}", diagnostic.field, diagnostic.problem());
         let regarding = Regarding::Service(service.clone(), uid);
-        Some(Self { common: true, ..Self::new(regarding, Level::Warning, reason, "Serve", &note) })
+        // Another node may have the scheduler.
+        let common = diagnostic.cause != Cause::MissingScheduler;
+        Some(Self { common, ..Self::new(regarding, Level::Warning, reason, "Serve", &note) })
     }
 
     /// Listening on a Service's health check port has failed.
@@ -329,6 +344,19 @@ mod tests {
     }
 
     #[test]
+    fn warnings_about_the_node() {
+        let fallback = Event::mode_fallback("node-1", "ipvs", "nftables", "ipvs: no module");
+        assert_eq!(fallback.note(), "running in mode nftables instead of ipvs: ipvs: no module");
+        assert_eq!((fallback.reason, fallback.action), ("ProxyModeFallback", "StartKubeProxy"));
+        let dropped = Event::node_warning("node-1", "ForwardPolicyDrop", "IPv4: dropped");
+        assert_eq!((dropped.reason, dropped.action, dropped.note()), ("ForwardPolicyDrop", "Serve", "IPv4: dropped"));
+        for event in [fallback, dropped] {
+            assert_eq!((&event.regarding, event.level), (&Regarding::Node("node-1".into()), Level::Warning));
+            assert_eq!(event.common_number(), None);
+        }
+    }
+
+    #[test]
     fn an_event_of_a_service() {
         let service = ObjectName::new("shop", "web");
         let failed = Event::health_check_failed(&service, uid(), "node node-1 failed to start");
@@ -372,6 +400,8 @@ mod tests {
             (Cause::Contest, Some("FrontendConflict")),
             (Cause::Special, Some("AddressNotAllowed")),
             (Cause::SourceRange, Some("InvalidSourceRange")),
+            (Cause::Balancing, Some("InvalidBalancing")),
+            (Cause::MissingScheduler, Some("SchedulerMissing")),
             (Cause::Object, None),
             (Cause::Twice, None),
             (Cause::Excess, None),
@@ -400,6 +430,9 @@ mod tests {
         assert_ne!(conflict("taken", uid()), conflict("taken", None), "another Service of this name");
         assert_ne!(conflict("taken", uid()), conflict("given", uid()));
         assert_eq!(Event::starting("node-1").common_number(), None);
+        let missing = diagnostic(Cause::MissingScheduler);
+        let event = Event::not_served(&missing.name, uid(), &missing).unwrap();
+        assert_eq!(event.common_number(), None, "a fact of the node");
     }
 
     #[test]

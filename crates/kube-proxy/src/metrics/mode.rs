@@ -26,6 +26,10 @@ pub struct NftablesMetrics {
     failures: IntCounterVec,
 }
 
+/// Mode ipvs has no metrics of its own, as upstream's.
+#[derive(Debug)]
+pub struct IpvsMetrics;
+
 /// The metrics of mode iptables, read at each scrape.
 pub struct IptablesMetrics {
     mode: &'static str,
@@ -159,6 +163,24 @@ impl ModeMetrics for NftablesMetrics {
     fn failed(&self, family: Family) {
         self.failures.with_label_values(&[family.to_string()]).inc();
     }
+
+    fn refresh(&self) {}
+}
+
+// === impl IpvsMetrics ===
+
+impl IpvsMetrics {
+    /// Registers nothing.
+    ///
+    /// # Errors
+    /// None.
+    pub fn register(_: &Registry) -> Result<Box<dyn ModeMetrics>, prometheus::Error> {
+        Ok(Box::new(Self))
+    }
+}
+
+impl ModeMetrics for IpvsMetrics {
+    fn failed(&self, _: Family) {}
 
     fn refresh(&self) {}
 }

@@ -51,6 +51,8 @@ pub struct Metrics {
     pub healthz: IntCounterVec,
     /// responses of /livez
     pub livez: IntCounterVec,
+    /// 1 for the mode that runs
+    pub engine_mode: IntGaugeVec,
     /// units that were handed to the engine and aren't in the kernel yet
     pub engine_pending: IntGaugeVec,
     /// units in quarantine: the kernel rejects them
@@ -152,6 +154,12 @@ const NO_LOCAL_ENDPOINTS: Row = row(
 const HEALTHZ: Row =
     row("kubeproxy_proxy_healthz_total", Counter, &["code"], "[ALPHA] Cumulative proxy healthz HTTP status");
 const LIVEZ: Row = row("kubeproxy_proxy_livez_total", Counter, &["code"], "[ALPHA] Cumulative proxy livez HTTP status");
+const ENGINE_MODE: Row = row(
+    "kubeproxy_engine_mode_info",
+    GaugeKind,
+    &["mode", "configured"],
+    "Always 1: the mode that runs, and the configured one, which differs if it can't start and a fallback runs",
+);
 const ENGINE_PENDING: Row =
     row("kubeproxy_engine_pending_units", GaugeKind, ENGINE, "Services and base objects not in the kernel yet");
 const ENGINE_QUARANTINED: Row = row(
@@ -206,6 +214,7 @@ pub const TABLE: &[Row] = &[
     NO_LOCAL_ENDPOINTS,
     HEALTHZ,
     LIVEZ,
+    ENGINE_MODE,
     ENGINE_PENDING,
     ENGINE_QUARANTINED,
     ENGINE_REPAIRS,
@@ -242,6 +251,7 @@ impl Metrics {
             no_local_endpoints: NO_LOCAL_ENDPOINTS.gauges(r)?,
             healthz: HEALTHZ.counters(r)?,
             livez: LIVEZ.counters(r)?,
+            engine_mode: ENGINE_MODE.gauges(r)?,
             engine_pending: ENGINE_PENDING.gauges(r)?,
             engine_quarantined: ENGINE_QUARANTINED.gauges(r)?,
             engine_repairs: ENGINE_REPAIRS.counters(r)?,

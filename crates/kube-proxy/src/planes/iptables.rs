@@ -14,7 +14,7 @@ use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
 use ferry_plane_iptables::{Counters, Features, IptablesCommitLock, backend, names};
 use ipnet::IpNet;
 
-use super::{Engines, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, RuleDomain};
+use super::{Engines, Established, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, RuleDomain};
 use crate::metrics::mode::{self, IptablesCounts, IptablesFamilyCounts, IptablesMetrics};
 use crate::platform::TCP_BE_LIBERAL;
 use crate::threads::STACK_BYTES;
@@ -89,11 +89,11 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     Ok(Engines { families, metrics, domains })
 }
 
-fn retire_nft(family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+fn retire_nft(family: Family, _: Established, served: &mut Vec<Served>) -> Result<usize, RetireError> {
     retire((family, served), Backend::Nft, "kube-proxy chains exist, and their removal needs the tool")
 }
 
-fn retire_legacy(family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+fn retire_legacy(family: Family, _: Established, served: &mut Vec<Served>) -> Result<usize, RetireError> {
     retire((family, served), Backend::Legacy, "legacy rules exist, and only the tool can list them")
 }
 

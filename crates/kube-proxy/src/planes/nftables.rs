@@ -4,11 +4,13 @@ use std::io;
 
 use ferry_api::config::MODE_NFTABLES;
 use ferry_api::object::Family;
+use ferry_kernel::forward::Traffic;
 use ferry_model::Profile;
 use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
 use ferry_plane_nftables::{NftablesCommitLock, NftablesEngine, leftovers};
 
-use super::{Engines, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, RuleDomain};
+use super::forward;
+use super::{Engines, Established, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, RuleDomain};
 use crate::metrics::mode::{self, NftablesMetrics};
 use crate::threads::STACK_BYTES;
 
@@ -24,8 +26,9 @@ pub(super) const PLANE: Plane = Plane {
     in_use: ferry_plane_nftables::in_use,
 };
 
-/// The table of each family.
-const DOMAINS: &[RuleDomain] = &[RuleDomain { mode: MODE_NFTABLES, name: "nft table kube-proxy", retire }];
+/// The table of each family. That of mode ipvs has the same name, and replaces it.
+pub(super) const TABLE: RuleDomain = RuleDomain { mode: MODE_NFTABLES, name: "nft table kube-proxy", retire };
+const DOMAINS: &[RuleDomain] = &[TABLE, forward::RULES];
 
 fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     let commit_lock = NftablesCommitLock::default();
@@ -37,10 +40,13 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     };
     let families: Vec<Opened> = opening.families.iter().map(|family| (*family, open(*family))).collect();
     if families.iter().any(|(_, opened)| opened.is_ok()) {
+        let forward = forward::Watch::open(opening, Traffic::Translated)?;
+        let changes = commit_lock.clone();
         let (listen, failed) = (ferry_plane_nftables::listener(commit_lock)?, opening.threads.clone());
         opening.threads.spawn(LISTENER, STACK_BYTES, move || {
             failed.fail(anyhow::Error::new(listen()).context("waiting for nf_tables notifications"));
         })?;
+        forward.start(opening.threads, move |waker| changes.take().wake_for_other_tables(waker))?;
     }
     Ok(Engines { families, metrics: Box::new(NftablesMetrics::register), domains: DOMAINS })
 }
@@ -50,7 +56,7 @@ fn engine(family: Family, commit_lock: &NftablesCommitLock) -> Result<NftablesEn
 }
 
 /// Removes the family's table with an engine that isn't prepared, so that it works on any machine.
-fn retire(family: Family, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+fn retire(family: Family, _: Established, served: &mut Vec<Served>) -> Result<usize, RetireError> {
     let engine = engine(family, &NftablesCommitLock::default());
     let result = engine.and_then(|engine| SyncEngine::retire(Box::new(engine), served));
     result.map_err(|error| match &error {

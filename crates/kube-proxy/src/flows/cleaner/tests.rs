@@ -96,6 +96,8 @@ fn unit(endpoints: &[u8]) -> Arc<Unit> {
             cluster: Pool::new(endpoints.iter().map(endpoint).collect::<Vec<_>>()),
             local: Pool::default(),
             lingering: Pool::default(),
+            balance: None,
+            shadowed: None,
             frontends: [Frontend {
                 kind: FrontendKind::ClusterIp,
                 at: FrontendAddr::Vip(IpAddr::from([10, 96, 0, 1]), 53),

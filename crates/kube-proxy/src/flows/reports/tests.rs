@@ -34,6 +34,8 @@ fn unit(name: &str, protocol: Protocol, frontends: &[(FrontendKind, FrontendAddr
             cluster: Pool::new(endpoints.iter().map(endpoint).collect::<Vec<_>>()),
             local: Pool::default(),
             lingering: Pool::default(),
+            balance: None,
+            shadowed: None,
             frontends: frontends
                 .iter()
                 .map(|(kind, at)| Frontend { kind: *kind, at: *at, sources: SourceRanges::Any, treatment })

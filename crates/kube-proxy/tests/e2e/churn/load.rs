@@ -61,11 +61,12 @@ struct UnderWay {
 // === impl Load ===
 
 impl<'a> Load<'a> {
-    /// Opens `a_second` connections per second from a place, until `stop`.
-    pub(crate) fn start(lab: &'a Lab, place: Place, a_second: u64, stop: &Arc<AtomicBool>) -> Self {
+    /// Opens `a_second` connections per second from a place, until `stop`. `of_host` is the node's kind of access to external
+    /// addresses.
+    pub(crate) fn start(lab: &'a Lab, place: Place, of_host: Way, a_second: u64, stop: &Arc<AtomicBool>) -> Self {
         let (host, stop) = (lab.host(place), Arc::clone(stop));
         let retransmissions = retransmissions(host);
-        let thread = host.thread(move || run(place, a_second, &stop));
+        let thread = host.thread(move || run(place, of_host, a_second, &stop));
         Self { place, host, retransmissions, thread }
     }
 
@@ -76,8 +77,8 @@ impl<'a> Load<'a> {
     }
 }
 
-fn run(place: Place, a_second: u64, stop: &AtomicBool) -> Outcomes {
-    let targets = services::targets(place);
+fn run(place: Place, of_host: Way, a_second: u64, stop: &AtomicBool) -> Outcomes {
+    let targets = services::targets(place, of_host);
     let mut outcomes = Outcomes { place, ended: Vec::new(), retransmissions: 0, pause: Duration::ZERO };
     let mut under_way: VecDeque<UnderWay> = VecDeque::new();
     let mut ports = Ports(10_000);
@@ -91,7 +92,7 @@ fn run(place: Place, a_second: u64, stop: &AtomicBool) -> Outcomes {
         }
         let due = u64::try_from((now - start).as_micros()).expect("minutes") * a_second / 1_000_000;
         // connections missed in a pause are not made up for at once
-        begun = begun.max(due.saturating_sub(a_second / 5));
+        begun = begun.max(due.saturating_sub((a_second / 5).max(1)));
         while !ends && begun < due && under_way.len() < UNDER_WAY {
             let target = targets[usize::try_from(begun).expect("thousands") % targets.len()];
             begun += 1;

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferry_lab::iptables::{self, Backend};
-use ferry_lab::proxy::{IPTABLES, NFTABLES};
+use ferry_lab::proxy::{IPTABLES, IPVS, NFTABLES};
 use ferry_lab::{Lab, Place};
 
 use account::Account;
@@ -37,6 +37,7 @@ use conversations::Conversations;
 use driver::{Driver, Pace};
 use established::Established;
 use load::Load;
+use services::Way;
 
 /// The program under test.
 const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
@@ -77,6 +78,11 @@ fn driver<'a>(lab: &'a Lab, name: &str, (mode, kubelet): By) -> Driver<'a> {
     Driver::start(lab, EXECUTABLE, &PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("churn").join(name), mode)
 }
 
+/// The node's kind of access to external addresses: mode ipvs has no short circuit for it.
+fn way_of_host((mode, _): By) -> Way {
+    if mode == IPVS { Way::External } else { Way::Short }
+}
+
 /// Makes changes in this mode at this pace, with this many new connections per second, and judges the result.
 fn churn(name: &str, by: By, pace: Pace, connections: u64) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,7 +93,7 @@ fn churn(name: &str, by: By, pace: Pace, connections: u64) {
     let number = usize::try_from(scale("FERRY_CHURN_ESTABLISHED", ESTABLISHED)).expect("a few hundred");
     let established = Established::open(&lab, number, &stop);
     let loads = [(Place::PodB, 4), (Place::Client, 5), (Place::Node, 1)]
-        .map(|(place, tenths)| Load::start(&lab, place, connections * tenths / 10, &stop));
+        .map(|(place, tenths)| Load::start(&lab, place, way_of_host(by), connections * tenths / 10, &stop));
     let start = Instant::now();
     driver.run(start + duration, &pace);
     let took = start.elapsed();
@@ -121,7 +127,8 @@ fn restarts(name: &str, by: By) {
     let mut driver = driver(&lab, name, by);
     let stop = Arc::new(AtomicBool::new(false));
     let connections = scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS) / 5;
-    let loads = [Place::PodB, Place::Client].map(|place| Load::start(&lab, place, connections / 2, &stop));
+    let loads =
+        [Place::PodB, Place::Client].map(|place| Load::start(&lab, place, way_of_host(by), connections / 2, &stop));
     let mut conversations = Conversations::start(&lab, CONVERSATIONS);
     for _ in 0..scale("FERRY_CHURN_RESTARTS", RESTARTS) {
         driver.some(5);
@@ -154,6 +161,12 @@ fn restarts_leave_no_stale_conversation_by_legacy_iptables() {
 }
 
 #[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn restarts_leave_no_stale_conversation_by_ipvs() {
+    restarts("ipvs-restarts", (IPVS, None));
+}
+
+#[test]
 fn endpoints_that_come_and_go_harm_nobody() {
     endpoints("endpoints", (NFTABLES, None));
 }
@@ -181,4 +194,16 @@ fn endpoints_that_come_and_go_harm_nobody_by_legacy_iptables() {
 #[test]
 fn policies_that_change_as_fast_as_they_can_harm_nobody_by_legacy_iptables() {
     policies("legacy-policies", (IPTABLES, Some(Backend::Legacy)));
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn endpoints_that_come_and_go_harm_nobody_by_ipvs() {
+    endpoints("ipvs-endpoints", (IPVS, None));
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn policies_that_change_as_fast_as_they_can_harm_nobody_by_ipvs() {
+    policies("ipvs-policies", (IPVS, None));
 }

@@ -16,7 +16,8 @@ use ferry_lab::stage::slowly;
 use ferry_lab::{Family, Lab, Place};
 use ferry_model::{
     Action, Affinity, BaseState, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, LocalDetector,
-    NodePortAddresses, Pool, PortState, Scope, ServiceState, Snat, SourceRanges, Treatment,
+    MissingSchedulers, NodePortAddresses, Pool, PortState, Scheduler, Scope, ServiceState, Snat, SourceRanges,
+    Treatment,
 };
 use ferry_plane::{Delta, SyncEngine, Unit, UnitId};
 use ferry_plane_nftables::{NftablesCommitLock, engine};
@@ -257,6 +258,8 @@ fn delta(family: Family, like: &Like, commit: u64) -> Delta {
         cluster: pool.clone(),
         local: pool,
         lingering: Pool::default(),
+        balance: None,
+        shadowed: None,
         frontends: frontends.into(),
     };
     let service = ServiceState { name: name.clone(), ports: vec![port], health_check: None };
@@ -272,9 +275,12 @@ fn delta(family: Family, like: &Like, commit: u64) -> Delta {
         zone: None,
         node_ip: None,
         node_addresses: [].into(),
+        local_addresses: [].into(),
         local: Some(LocalDetector::Cidr(net(if family == Family::V4 { v4 } else { v6 }))),
         masquerade_all: false,
         masquerade_mark: 0x4000,
+        scheduler: Scheduler::default(),
+        missing_schedulers: MissingSchedulers::new(),
     };
     Delta {
         context: Some(Arc::new(context)),

@@ -31,7 +31,7 @@ pub(crate) enum Way {
     Internal,
     /// by an external address, from outside
     External,
-    /// by an external address, from this node: whatever the policy is, to all endpoints
+    /// by an external address, from this node: whatever the policy is, to all endpoints; not in mode ipvs
     Short,
 }
 
@@ -101,8 +101,8 @@ pub(crate) fn all() -> Vec<State> {
     (0..).zip(CARRIERS.into_iter().chain(others)).map(|(number, role)| State::new(number, role)).collect()
 }
 
-/// Targets of clients at this place, in their order.
-pub(crate) fn targets(place: Place) -> Vec<Target> {
+/// Targets of clients at this place, in their order. `of_host` is the node's kind of access to external addresses.
+pub(crate) fn targets(place: Place, of_host: Way) -> Vec<Target> {
     let mut targets = Vec::new();
     for family in Family::ALL {
         for (service, role) in (0_u8..).zip(CARRIERS) {
@@ -118,7 +118,7 @@ pub(crate) fn targets(place: Place) -> Vec<Target> {
                     add(Way::External, Protocol::Tcp, node_port);
                 }
                 (Place::Node, Role::Edge | Role::Turning) => {
-                    add(Way::Short, Protocol::Tcp, outside);
+                    add(of_host, Protocol::Tcp, outside);
                     add(Way::Internal, Protocol::Tcp, inside);
                 }
                 (_, _) => add(Way::Internal, Protocol::Tcp, inside),

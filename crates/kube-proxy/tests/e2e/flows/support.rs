@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ferry_kernel::conntrack::testing::DestroyMonitor;
 use ferry_kernel::conntrack::{Entry, Filter, Socket};
+use ferry_kube_proxy::planes;
 use ferry_lab::proxy::{Config, NFTABLES};
 use ferry_lab::stage::until;
 use ferry_lab::{Client, Family, Lab, Manifests, Outcome, Place, Protocol, Stage};
@@ -37,7 +38,9 @@ pub(crate) fn stage_with(config: &Config, manifests: &Manifests) -> MutexGuard<'
     });
     let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
     stage.reset(config, manifests);
-    stage.wait_for_hand_over();
+    // Mode nftables has two rule domains, mode iptables one of the two for its tool's variants.
+    let own = if config.mode == NFTABLES { 2 } else { 1 };
+    stage.wait_for_hand_over(planes::domains().count() - own);
     stage
 }
 

@@ -3,6 +3,7 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "the helpers of a test fail as tests do")]
 
 mod command_line;
+mod fallback;
 mod modes;
 mod service;
 mod support;

@@ -10,6 +10,7 @@
 
 mod affinity;
 mod change;
+mod forward;
 mod frontends;
 mod health;
 mod iptables;

@@ -1,0 +1,157 @@
+//! Mode ipvs: opens its engines (a table, virtual servers and addresses per family), and removes virtual servers, addresses and
+//! upstream's ipsets.
+
+use std::io;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use ferry_api::config::{GoDuration, KubeProxyConfiguration, MODE_IPVS};
+use ferry_api::object::Family;
+use ferry_api::wire::address::parse_cidr;
+use ferry_kernel::forward::Traffic;
+use ferry_kernel::ipvs::Timeouts;
+use ferry_model::{Profile, Scheduler};
+use ferry_plane::{CommitError, Served, SyncEngine};
+use ferry_plane_ipvs::retire::{self, Left};
+use ferry_plane_ipvs::{Options, Pings, SchedulerReports, ServerOptions, Shared, names};
+
+use super::forward;
+use super::nftables::TABLE;
+use super::{Engines, Established, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, RuleDomain};
+use crate::input::Input;
+use crate::metrics::mode::IpvsMetrics;
+use crate::threads::STACK_BYTES;
+
+pub(super) const PLANE: Plane = Plane {
+    mode: MODE_IPVS,
+    profile: Profile::IPVS,
+    paced: false,
+    domains: &[SERVERS, SETS],
+    metrics: &[],
+    devices: &[names::DEVICE],
+    open,
+    remove_leftovers,
+    in_use: retire::in_use,
+};
+
+/// The virtual servers, and the addresses of the device.
+const SERVERS: RuleDomain = RuleDomain { mode: MODE_IPVS, name: "ipvs", retire: retire_servers };
+/// Upstream's ipsets, which its iptables rules refer to. This mode has none.
+const SETS: RuleDomain = RuleDomain { mode: MODE_IPVS, name: "ipset", retire: retire_sets };
+/// The table replaces that of mode nftables; the rule in forward chains, too.
+const OWN: &[RuleDomain] = &[SERVERS, TABLE, forward::RULES];
+
+/// The name of the thread that waits for foreign changes of the device.
+const DEVICE_LISTENER: &str = "device";
+
+fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
+    let config = opening.config;
+    let scheduler = configured_scheduler(config)?;
+    let shared = Shared::default();
+    let open = |family| -> Result<Box<dyn SyncEngine>, CommitError> {
+        let options = options(opening, scheduler, family);
+        let mut engine = ferry_plane_ipvs::engine(family, &shared, options).map_err(CommitError::Unusable)?;
+        // What the kernel lacks is reported at the start.
+        ferry_plane::Kernel::prepare(engine.kernel_mut())?;
+        Ok(Box::new(engine))
+    };
+    let families: Vec<Opened> = opening.families.iter().map(|family| (*family, open(*family))).collect();
+    if families.iter().any(|(_, opened)| opened.is_ok()) {
+        let forward = forward::Watch::open(opening, Traffic::Established)?;
+        let (listen, failed) = (ferry_plane_ipvs::listener(shared.commit_lock.clone())?, opening.threads.clone());
+        opening.threads.spawn(LISTENER, STACK_BYTES, move || {
+            failed.fail(anyhow::Error::new(listen()).context("waiting for nf_tables notifications"));
+        })?;
+        let (listen, failed) = (shared.device.listener()?, opening.threads.clone());
+        opening.threads.spawn(DEVICE_LISTENER, STACK_BYTES, move || {
+            failed.fail(anyhow::Error::new(listen()).context("waiting for notifications of addresses"));
+        })?;
+        forward.start(opening.threads, |waker| shared.commit_lock.take().wake_for_other_tables(waker))?;
+    }
+    Ok(Engines { families, metrics: Box::new(IpvsMetrics::register), domains: OWN })
+}
+
+/// The configured scheduler; blank is `rr`, as upstream's default.
+fn configured_scheduler(config: &KubeProxyConfiguration) -> anyhow::Result<Scheduler> {
+    let name = config.ipvs.scheduler.as_str();
+    if name.is_empty() {
+        return Ok(Scheduler::default());
+    }
+    let known = || Scheduler::ALL.iter().map(|scheduler| scheduler.name()).collect::<Vec<_>>().join(", ");
+    name.parse().with_context(|| format!("ipvs.scheduler {name:?} is unknown: use one of {}", known()))
+}
+
+fn options(opening: &Opening<'_>, scheduler: Scheduler, family: Family) -> Options {
+    let (ipvs, ferry) = (&opening.config.ipvs, &opening.config.ferry);
+    let inputs = opening.inputs.clone();
+    let report = move |missing| {
+        // Without a receiver the program is ending.
+        let _ = inputs.send(Input::MissingSchedulers { family, missing });
+    };
+    let timeouts = Timeouts {
+        tcp_seconds: seconds(ipvs.tcp_timeout),
+        tcp_fin_seconds: seconds(ipvs.tcp_fin_timeout),
+        udp_seconds: seconds(ipvs.udp_timeout),
+    };
+    let any_timeout = [timeouts.tcp_seconds, timeouts.tcp_fin_seconds, timeouts.udp_seconds].iter().any(|s| *s > 0);
+    Options {
+        servers: ServerOptions {
+            scheduler,
+            excluded: ipvs.exclude_cidrs.iter().filter_map(|text| parse_cidr(text)).collect(),
+            timeouts: any_timeout.then_some(timeouts),
+            grace: ferry.ipvs_termination_grace_period.to_std(),
+            reports: Some(SchedulerReports(Arc::new(report))),
+        },
+        strict_arp: ipvs.strict_arp,
+        pings: if ferry.ipvs_ping_only_with_endpoints { Pings::OnlyWithEndpoints } else { Pings::Answered },
+    }
+}
+
+/// Whole seconds, as IPVS counts; a part of a second counts as one.
+fn seconds(duration: GoDuration) -> u32 {
+    let duration = duration.to_std();
+    let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
+    u32::try_from(seconds).unwrap_or(u32::MAX)
+}
+
+fn retire_servers(family: Family, established: Established, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+    retire::retire(family, established == Established::Spared, served).map_err(of_left)
+}
+
+fn retire_sets(family: Family, _: Established, _: &mut Vec<Served>) -> Result<usize, RetireError> {
+    retire::retire_sets(family).map_err(of_left)
+}
+
+fn of_left(left: Left) -> RetireError {
+    match left {
+        Left::Connections(_) => RetireError::Waits(left.into()),
+        Left::Referred(_) | Left::Io(_) => RetireError::Failed(left.into()),
+    }
+}
+
+/// Upstream's proxy in mode ipvs adopts the servers and the addresses, and deletes the table at its start.
+fn remove_leftovers(family: Family) -> io::Result<Leftovers> {
+    Ok(if retire::in_use(family)? { Leftovers::InUse } else { Leftovers::None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_whole_seconds() {
+        let of = |nanos| seconds(GoDuration::from_nanos(nanos));
+        assert_eq!([0, 1, 1_000_000_000, 1_500_000_000].map(of), [0, 1, 1, 2]);
+    }
+
+    #[test]
+    fn an_unknown_scheduler_is_named_with_those_that_exist() {
+        let mut config = KubeProxyConfiguration::default();
+        assert_eq!(configured_scheduler(&config).unwrap(), Scheduler::Rr);
+        config.ipvs.scheduler = "wlc".to_owned();
+        assert_eq!(configured_scheduler(&config).unwrap(), Scheduler::Wlc);
+        config.ipvs.scheduler = "fastest".to_owned();
+        let error = configured_scheduler(&config).unwrap_err().to_string();
+        assert!(error.contains("\"fastest\"") && error.contains("rr, wrr, lc"), "{error}");
+    }
+}

@@ -1,0 +1,116 @@
+//! Changes of mode under traffic, and the end of the mode.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ferry_lab::objects::{at_cluster_ip, at_node_port};
+use ferry_lab::probe::{Echo, Hammer, Held};
+use ferry_lab::proxy::{Config, IPTABLES, IPVS, NFTABLES};
+use ferry_lab::stage::{slowly, until};
+use ferry_lab::{Family, Host, Manifests, Outcome, Place, Protocol, Service, Stage};
+
+use crate::support::{devices, ipvs, leftovers, run_to_end, servers, stage_with};
+
+/// The port of the echo servers in pods.
+const ECHO: u16 = 8180;
+/// Time limit of the end of rules that wait for connections: their removal is tried again after up to a minute.
+const CLEARED: Duration = Duration::from_secs(30);
+
+fn manifests() -> Manifests {
+    let long = Service::new("long", 2).node_port(30002);
+    let endpoints = long.endpoints(ECHO, &[Place::PodA]);
+    Manifests::new()
+        .with(Service::new("short", 1).node_port(30001), &[Place::PodA, Place::Far])
+        .with_endpoints(long, endpoints)
+}
+
+/// A cluster IP and a node port for each family, of the service with this number.
+fn frontends(number: u16) -> Vec<(Place, SocketAddr)> {
+    let of =
+        |family| [(Place::PodB, at_cluster_ip(family, number)), (Place::Client, at_node_port(family, 30000 + number))];
+    Family::ALL.into_iter().flat_map(of).collect()
+}
+
+/// True if nothing of this mode is left on the node.
+fn is_cleared(node: &Host, mode: &str) -> bool {
+    match mode {
+        IPVS => servers(node).is_empty() && devices(node).is_empty(),
+        NFTABLES => !node.sh("nft", &["list", "tables"]).contains("kube-proxy"),
+        _ => ferry_lab::iptables::Rules::of(node, ferry_lab::iptables::Backend::Nft).of_proxy().is_empty(),
+    }
+}
+
+fn hammers(stage: &Stage<'static>) -> Vec<(SocketAddr, Hammer)> {
+    let start = |(place, to)| {
+        let client = stage.lab.from(place).patience(slowly(Duration::from_secs(3)));
+        (to, client.hammer(Protocol::Tcp, to))
+    };
+    frontends(1).into_iter().map(start).collect()
+}
+
+/// One step, from the mode that runs to another.
+fn change(stage: &mut Stage<'static>, from: &str, to: &'static str) {
+    let lab = stage.lab;
+    let held: Vec<Held> = frontends(2).into_iter().map(|(place, at)| Held::open(lab.host(place), &[at], 1)).collect();
+    let hammers = hammers(stage);
+    stage.terminate();
+    stage.reset(&Config { mode: to, ..ipvs("") }, &manifests());
+    stage.proxy.wait_until_synced(&Family::ALL);
+    if from == IPVS {
+        let waits = "Keeping rules of an earlier run until the connections";
+        stage.proxy.wait_for("servers that wait", |proxy| proxy.log().matches(waits).count() == 2);
+    } else {
+        until("no rules of the former mode", CLEARED, || {
+            from == NFTABLES && to == IPVS || is_cleared(lab.host(Place::Node), from)
+        });
+    }
+    let (mut connections, mut failed) = (0, Vec::new());
+    for (at, hammer) in hammers {
+        for (_, outcome) in hammer.stop() {
+            connections += 1;
+            if !matches!(outcome, Outcome::Answered(_)) {
+                failed.push(format!("{at}: {outcome:?}"));
+            }
+        }
+    }
+    let mut exchanges = 0;
+    for held in held {
+        let fate = held.finish();
+        exchanges += fate.exchanges;
+        failed.extend(fate.broken);
+    }
+    println!("{from} to {to}: {connections} connections, {exchanges} exchanges, {} failed", failed.len());
+    assert!(failed.is_empty(), "{from} to {to}: {failed:?}");
+    if from == IPVS {
+        stage.proxy.wait_for("end of the virtual servers", |_| {
+            std::thread::sleep(Duration::from_millis(100));
+            is_cleared(lab.host(Place::Node), from)
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn a_change_of_mode_fails_no_connection_and_leaves_nothing() {
+    let mut stage = stage_with(&Config::default(), &manifests());
+    let lab = stage.lab;
+    let at = Family::ALL.map(|family| SocketAddr::new(Place::PodA.address(family), ECHO));
+    let _echo = Echo::start(lab.host(Place::PodA), &at);
+    let steps = [NFTABLES, IPVS, IPTABLES, IPVS, NFTABLES];
+    for (from, to) in steps.iter().zip(steps.iter().skip(1)) {
+        change(&mut stage, from, to);
+    }
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn clean_up_leaves_nothing() {
+    let mut stage = stage_with(&ipvs(""), &manifests());
+    let node = stage.node();
+    assert!(servers(node).len() > 4 && devices(node).len() == 1);
+    stage.terminate();
+    assert!(servers(node).len() > 4, "the end of the proxy ends no service");
+    let (status, log) = run_to_end(stage.lab, &["--cleanup"]);
+    assert!(status.success(), "{log}");
+    assert_eq!(leftovers(node), [""; 0], "{log}");
+}

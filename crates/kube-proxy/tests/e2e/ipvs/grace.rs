@@ -1,0 +1,246 @@
+//! Graceful termination: endpoints that leave their Service under established connections.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use ferry_lab::objects::{Condition, at_cluster_ip};
+use ferry_lab::probe::Echo;
+use ferry_lab::stage::{slowly, until};
+use ferry_lab::{Family, Host, Lab, Manifests, Outcome, Place, Protocol, Service};
+use socket2::SockRef;
+
+use crate::support::{LIMIT, Real, ipvs, real, server, stage, stage_with};
+
+/// The port of the echo servers in pods.
+const ECHO: u16 = 8180;
+/// Time limit of the end of an endpoint whose last connection was reset: IPVS forgets such a connection after 10 s.
+const FORGOTTEN: Duration = Duration::from_secs(20);
+/// The grace period of one test.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// An established connection.
+struct Talk(TcpStream);
+
+// === impl Talk ===
+
+impl Talk {
+    fn open(host: &Host, to: SocketAddr) -> Self {
+        let stream = host.run(move || TcpStream::connect(to)).unwrap_or_else(|error| panic!("{to}: {error}"));
+        stream.set_read_timeout(Some(slowly(LIMIT))).expect("a time limit");
+        Self(stream)
+    }
+
+    /// Sends something, and waits for its echo.
+    fn exchange(&mut self) -> io::Result<()> {
+        self.0.write_all(b"echo")?;
+        self.0.read_exact(&mut [0; 4])
+    }
+
+    #[track_caller]
+    fn lives(&mut self) {
+        self.exchange().expect("the connection lives");
+    }
+
+    /// Ends it by a reset, so that nothing waits for late packets.
+    fn reset(self) {
+        SockRef::from(&self.0).set_linger(Some(Duration::ZERO)).expect("a reset");
+    }
+}
+
+fn echo(lab: &Lab, place: Place) -> Echo {
+    Echo::start(lab.host(place), &Family::ALL.map(|family| SocketAddr::new(place.address(family), ECHO)))
+}
+
+fn to(place: Place, family: Family, port: u16) -> SocketAddr {
+    SocketAddr::new(place.address(family), port)
+}
+
+/// A service with echo servers at these places.
+fn at(places: &[Place]) -> Manifests {
+    let service = Service::new("talks", 10);
+    let endpoints = service.endpoints(ECHO, places);
+    Manifests::new().with_endpoints(service, endpoints)
+}
+
+/// A connection to the first pod, in each family.
+fn talks(lab: &Lab) -> [Talk; 2] {
+    Family::ALL.map(|family| Talk::open(lab.host(Place::Client), at_cluster_ip(family, 10)))
+}
+
+/// The endpoint in a pod, of the service of echo servers.
+fn of_echo(node: &Host, place: Place, family: Family) -> Option<Real> {
+    real(node, at_cluster_ip(family, 10), to(place, family, ECHO))
+}
+
+#[track_caller]
+fn drains(node: &Host) {
+    for family in Family::ALL {
+        let left = of_echo(node, Place::PodA, family);
+        assert!(left.as_ref().is_some_and(|real| (real.weight, real.active) == (0, 1)), "{family}: {left:?}");
+        let new = of_echo(node, Place::PodB, family);
+        assert!(new.as_ref().is_some_and(|real| real.weight == 1), "{family}: {new:?}");
+    }
+}
+
+fn until_forgotten(node: &Host) {
+    until("the endpoint is gone", FORGOTTEN, || {
+        Family::ALL.iter().all(|family| of_echo(node, Place::PodA, *family).is_none())
+    });
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn a_connection_lives_on_while_new_ones_go_elsewhere() {
+    let mut stage = stage(&at(&[Place::PodA]));
+    let (lab, node) = (stage.lab, stage.node());
+    let _echo = [Place::PodA, Place::PodB].map(|place| echo(lab, place));
+    let mut old = talks(lab);
+    old.iter_mut().for_each(Talk::lives);
+    stage.set(&at(&[Place::PodB]));
+    drains(node);
+    let mut new = talks(lab);
+    old.iter_mut().chain(&mut new).for_each(Talk::lives);
+    for family in Family::ALL {
+        assert_eq!(of_echo(node, Place::PodB, family).map(|real| real.active), Some(1), "{family}");
+    }
+    // Some looks later, still.
+    std::thread::sleep(slowly(Duration::from_secs(1)));
+    old.iter_mut().for_each(Talk::lives);
+    drains(node);
+    old.into_iter().for_each(Talk::reset);
+    until_forgotten(node);
+    new.iter_mut().for_each(Talk::lives);
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn a_terminating_endpoint_without_others_keeps_serving_and_then_drains() {
+    let service = Service::new("talks", 10);
+    let terminating = service.endpoints(ECHO, &[]).and(Place::PodA, Condition::Terminating);
+    let both = service.endpoints(ECHO, &[Place::PodB]).and(Place::PodA, Condition::Terminating);
+    let mut stage = stage(&Manifests::new().with_endpoints(service.clone(), terminating));
+    let (lab, node) = (stage.lab, stage.node());
+    let _echo = [Place::PodA, Place::PodB].map(|place| echo(lab, place));
+    let mut old = talks(lab);
+    stage.set(&Manifests::new().with_endpoints(service, both));
+    drains(node);
+    old.iter_mut().for_each(Talk::lives);
+    old.into_iter().for_each(Talk::reset);
+    until_forgotten(node);
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn the_grace_period_ends_a_connection() {
+    let more = "---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nipvsTerminationGracePeriod: ";
+    let mut stage = stage_with(&ipvs(&format!("{more}{}s", slowly(GRACE).as_secs())), &at(&[Place::PodA]));
+    let (lab, node) = (stage.lab, stage.node());
+    let _echo = [Place::PodA, Place::PodB].map(|place| echo(lab, place));
+    let mut old = talks(lab);
+    stage.set(&at(&[Place::PodB]));
+    drains(node);
+    old.iter_mut().for_each(Talk::lives);
+    until_forgotten(node);
+    for talk in &mut old {
+        let error = talk.exchange().expect_err("it has ended");
+        assert_ne!(error.kind(), io::ErrorKind::WouldBlock, "a reset, no silence");
+    }
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn a_draining_endpoint_is_known_after_a_restart() {
+    let mut stage = stage(&at(&[Place::PodA]));
+    let (lab, node) = (stage.lab, stage.node());
+    let _echo = [Place::PodA, Place::PodB].map(|place| echo(lab, place));
+    let mut old = talks(lab);
+    stage.set(&at(&[Place::PodB]));
+    drains(node);
+    stage.restart();
+    drains(node);
+    old.iter_mut().for_each(Talk::lives);
+    old.into_iter().for_each(Talk::reset);
+    until_forgotten(node);
+    // The endpoint that leaves while no proxy runs.
+    let mut old = Family::ALL.map(|family| Talk::open(lab.host(Place::Client), at_cluster_ip(family, 10)));
+    stage.kill();
+    stage.replace(&at(&[Place::PodA]));
+    stage.start();
+    stage.wait();
+    for family in Family::ALL {
+        let left = of_echo(node, Place::PodB, family);
+        assert!(left.as_ref().is_some_and(|real| (real.weight, real.active) == (0, 1)), "{family}: {left:?}");
+    }
+    old.iter_mut().for_each(Talk::lives);
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn an_endpoint_that_comes_back_gets_its_weight() {
+    let mut stage = stage(&at(&[Place::PodA]));
+    let (lab, node) = (stage.lab, stage.node());
+    let _echo = [Place::PodA, Place::PodB].map(|place| echo(lab, place));
+    let mut old = talks(lab);
+    stage.set(&at(&[Place::PodB]));
+    drains(node);
+    stage.set(&at(&[Place::PodA, Place::PodB]));
+    let weight = |family| of_echo(node, Place::PodA, family).map(|real| real.weight);
+    assert_eq!(Family::ALL.map(weight), [Some(1); 2]);
+    old.iter_mut().for_each(Talk::lives);
+    old.into_iter().for_each(Talk::reset);
+    std::thread::sleep(slowly(Duration::from_secs(2)));
+    assert_eq!(Family::ALL.map(weight), [Some(1); 2], "it doesn't drain any more");
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn udp_moves_at_once() {
+    let service = Service::new("asks", 11).protocols(&[Protocol::Udp]);
+    let at = |place| Manifests::new().with(service.clone(), &[place]);
+    let mut stage = stage(&at(Place::PodA));
+    let node = stage.node();
+    for family in Family::ALL {
+        let source = SocketAddr::new(Place::Client.address(family), 21_000);
+        let client = stage.lab.from(Place::Client).bound_to_port(source);
+        let ask = || client.ask(Protocol::Udp, at_cluster_ip(family, 11), 1);
+        stage.set(&at(Place::PodA));
+        assert_eq!(ask().endpoints().into_keys().collect::<Vec<_>>(), ["pod-a:8080"], "{family}");
+        stage.set(&at(Place::PodB));
+        let listed = node.sh("ipvsadm", &["-ln"]);
+        let left = to(Place::PodA, family, 8080).to_string();
+        assert!(!listed.contains(&left), "{listed}");
+        until("the client moves", LIMIT, || ask().endpoints().contains_key("pod-b:8080"));
+    }
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn a_client_with_affinity_moves_when_its_endpoint_drains() {
+    let service = Service::new("sticks", 12).affinity(3600);
+    let with = |places: &[Place]| Manifests::new().with(service.clone(), places);
+    let mut stage = stage(&with(&[Place::PodA, Place::PodB]));
+    let node = stage.node();
+    for family in Family::ALL {
+        stage.set(&with(&[Place::PodA, Place::PodB]));
+        let at = at_cluster_ip(family, 12);
+        let client = stage.lab.from(Place::Client);
+        let tally = client.tcp(at, 10);
+        assert!(tally.all_answered() && tally.endpoints().len() == 1, "{family}: {tally}");
+        let settings = server(node, at).map(|server| server.settings).unwrap_or_default();
+        assert_eq!(settings, "rr persistent 3600", "{family}");
+        let (left, other) = if tally.endpoints().contains_key("pod-a:8080") {
+            (Place::PodA, Place::PodB)
+        } else {
+            (Place::PodB, Place::PodA)
+        };
+        stage.set(&with(&[other]));
+        let drains = real(node, at, to(left, family, 8080)).is_some_and(|real| real.weight == 0);
+        let tally = client.tcp(at, 10);
+        let name = format!("{}:8080", other.name());
+        assert!(tally.all_answered() && tally.endpoints().into_keys().eq([name.as_str()]), "{family}: {tally}");
+        assert!(!tally.0.contains(&Outcome::Refused), "{family}");
+        println!("{family}: moved from {} to {}, which drained: {drains}", left.name(), other.name());
+        until("the endpoint is gone", FORGOTTEN, || real(node, at, to(left, family, 8080)).is_none());
+    }
+}

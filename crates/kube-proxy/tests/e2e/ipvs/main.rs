@@ -1,0 +1,22 @@
+//! Mode ipvs of the built executable: virtual servers, real connections between network namespaces, and `ipvsadm`, `nft` and `ip`
+//! as oracles.
+//!
+//! Most machines' kernels lack IPVS, so that all tests here run in emulated machines: `cargo xt vm`. One lab serves them, one
+//! after another.
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "the helpers of a test fail as tests do, and print what they measured"
+)]
+
+mod change;
+mod faults;
+mod grace;
+mod modules;
+mod schedulers;
+mod settings;
+mod side_effects;
+mod support;
+mod tutorial;

@@ -1,0 +1,122 @@
+//! The lab that the groups share, and `ipvsadm`'s view of the node.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use ferry_lab::iptables::{Backend, Rules};
+use ferry_lab::proxy::{Config, IPVS};
+use ferry_lab::stage::Directory;
+use ferry_lab::{Host, Lab, Manifests, Place, Proxy, Stage};
+
+/// The program under test.
+pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
+/// Time limit of what takes the proxy a look for foreign changes, or a retry.
+pub(crate) const LIMIT: Duration = Duration::from_secs(5);
+
+/// A virtual server as `ipvsadm -ln` lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Server {
+    /// `TCP 10.96.0.1:80`
+    pub(crate) name: String,
+    /// the scheduler and flags: `rr persistent 10800`
+    pub(crate) settings: String,
+    pub(crate) endpoints: Vec<Real>,
+}
+
+/// An endpoint of a virtual server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Real {
+    pub(crate) at: SocketAddr,
+    pub(crate) weight: u32,
+    /// number of established connections
+    pub(crate) active: u32,
+    /// number of other connections
+    pub(crate) inactive: u32,
+}
+
+/// The lab, built once, with a proxy in mode ipvs that serves these manifests. Groups take turns.
+pub(crate) fn stage(manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
+    stage_with(&ipvs(""), manifests)
+}
+
+/// The same with a configuration.
+pub(crate) fn stage_with(config: &Config, manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
+    static STAGE: OnceLock<Mutex<Stage<'static>>> = OnceLock::new();
+    let stage = STAGE.get_or_init(|| {
+        let lab: &Lab = Box::leak(Box::new(Lab::new()));
+        Mutex::new(Stage::new(lab, EXECUTABLE, &folder("shared"), config.clone(), manifests))
+    });
+    let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
+    stage.reset(config, manifests);
+    stage
+}
+
+/// The configuration in mode ipvs with further lines of the file.
+pub(crate) fn ipvs(more: &str) -> Config {
+    Config { mode: IPVS, ..Config::with(more) }
+}
+
+/// A folder of this test binary, by the name of its user.
+pub(crate) fn folder(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("ipvs").join(name)
+}
+
+/// Runs the executable with these arguments on the node until it ends; returns its log.
+pub(crate) fn run_to_end(lab: &Lab, arguments: &[&str]) -> (ExitStatus, String) {
+    let directory = Directory::new(&folder("other"));
+    let mut proxy = Proxy::start_with(lab.host(Place::Node), EXECUTABLE, &directory.manifests(), arguments);
+    (proxy.wait(), proxy.log())
+}
+
+/// The virtual servers of the node, as `ipvsadm` lists them.
+pub(crate) fn servers(node: &Host) -> Vec<Server> {
+    let mut servers: Vec<Server> = Vec::new();
+    for line in node.sh("ipvsadm", &["-ln"]).lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["TCP" | "UDP" | "SCTP", at, ref settings @ ..] => {
+                let name = format!("{} {at}", words[0]);
+                servers.push(Server { name, settings: settings.join(" "), endpoints: Vec::new() });
+            }
+            ["->", at, "Masq", weight, active, inactive] => {
+                let number = |text: &str| text.parse().expect("a number");
+                let at = at.parse().expect("an address");
+                let (weight, active, inactive) = (number(weight), number(active), number(inactive));
+                let server = servers.last_mut().expect("below its server");
+                server.endpoints.push(Real { at, weight, active, inactive });
+            }
+            _ => {}
+        }
+    }
+    servers
+}
+
+/// The virtual server of a frontend over TCP.
+pub(crate) fn server(node: &Host, at: SocketAddr) -> Option<Server> {
+    let name = format!("TCP {at}");
+    servers(node).into_iter().find(|server| server.name == name)
+}
+
+/// The endpoint of the frontend's server at this place, in pods' first port.
+pub(crate) fn real(node: &Host, at: SocketAddr, to: SocketAddr) -> Option<Real> {
+    server(node, at)?.endpoints.into_iter().find(|real| real.at == to)
+}
+
+/// What a proxy of any mode has left on the node: virtual servers, addresses, tables and chains.
+pub(crate) fn leftovers(node: &Host) -> Vec<String> {
+    let mut left: Vec<String> = servers(node).into_iter().map(|server| server.name).collect();
+    left.extend(devices(node));
+    let tables = node.sh("nft", &["list", "tables"]);
+    left.extend(tables.lines().filter(|line| line.contains("kube-proxy")).map(str::to_owned));
+    left.extend(Rules::of(node, Backend::Nft).of_proxy());
+    left
+}
+
+/// The node's devices of the mode.
+pub(crate) fn devices(node: &Host) -> Vec<String> {
+    let links = node.sh("ip", &["-o", "link", "show"]);
+    links.lines().filter(|line| line.contains("kube-ipvs0")).map(str::to_owned).collect()
+}
