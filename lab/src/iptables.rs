@@ -33,6 +33,16 @@ pub const HINT: &str = "KUBE-IPTABLES-HINT";
 /// A kubelet's chains, which kube-proxy must not delete.
 const OF_KUBELET: [&str; 3] = [HINT, "KUBE-KUBELET-CANARY", "KUBE-FIREWALL"];
 
+/// Tables and chains in which each rule matches the packets of one frontend.
+const DISPATCH: [(&str, &str); 6] = [
+    ("nat", "KUBE-SERVICES"),
+    ("nat", "KUBE-NODEPORTS"),
+    ("filter", "KUBE-SERVICES"),
+    ("filter", "KUBE-EXTERNAL-SERVICES"),
+    ("filter", "KUBE-NODEPORTS"),
+    ("filter", "KUBE-PROXY-FIREWALL"),
+];
+
 /// Name of the tool of a variant and family, for example `ip6tables-legacy`.
 fn tool(backend: Backend, family: Family) -> String {
     let tool = match family {
@@ -164,6 +174,17 @@ impl Rules {
         self
     }
 
+    /// The same with the rules of dispatch chains sorted, whose order has no effect: each matches packets of its own frontend. The
+    /// jump to the node ports stays last.
+    pub fn sorted_dispatch(mut self) -> Self {
+        let is_dispatch = |chain: &Chain| DISPATCH.contains(&(chain.table.as_str(), chain.name.as_str()));
+        for (_, rules) in self.chains.iter_mut().filter(|(chain, _)| is_dispatch(chain)) {
+            let jumps_at = rules.iter().position(|rule| rule.ends_with("-j KUBE-NODEPORTS")).unwrap_or(rules.len());
+            rules[..jumps_at].sort();
+        }
+        self
+    }
+
     /// The lines that only one of both has, at most fifty.
     pub fn difference(&self, other: &Self) -> String {
         let mut lines = Vec::new();
@@ -238,5 +259,22 @@ COMMIT
         other.read(Family::V4, "*filter\n-A KUBE-SERVICES -j DROP\n");
         assert!(rules.difference(&other).contains("+ IPv4 filter KUBE-SERVICES"), "{}", rules.difference(&other));
         assert_eq!(rules.difference(&rules), "");
+    }
+
+    #[test]
+    fn dispatch_rules_are_sorted_but_for_the_last_jump() {
+        let of = |lines: &[&str]| {
+            let mut rules = Rules::default();
+            let lines: Vec<String> = lines.iter().map(|line| format!("-A {line}\n")).collect();
+            rules.read(Family::V4, &format!("*nat\n{}", lines.concat()));
+            rules.sorted_dispatch()
+        };
+        let last = "KUBE-SERVICES -j KUBE-NODEPORTS";
+        assert_eq!(
+            of(&["KUBE-SERVICES -d b", "KUBE-SERVICES -d a", last]),
+            of(&["KUBE-SERVICES -d a", "KUBE-SERVICES -d b", last])
+        );
+        assert_ne!(of(&["KUBE-SERVICES -d a", last]), of(&[last, "KUBE-SERVICES -d a"]));
+        assert_ne!(of(&["KUBE-SVC-A -d b", "KUBE-SVC-A -d a"]), of(&["KUBE-SVC-A -d a", "KUBE-SVC-A -d b"]));
     }
 }

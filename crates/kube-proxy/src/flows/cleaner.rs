@@ -3,14 +3,12 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::conntrack::{DELETIONS_PER_SEND, Entry, Error, Socket};
 use ferry_kernel::memory;
 use ferry_model::{PerFamily, ReplyOwner};
-
-use rustix::time::{ClockId, clock_gettime};
 
 use super::matcher::{Matcher, Patience, Verdict, frontends, need_local_addresses, protocols};
 use super::pace::Pace;
@@ -19,6 +17,7 @@ use super::reports::FlowReports;
 use super::table::ConntrackTable;
 use super::unanswered::{Unanswered, UnansweredFlow, WATCHED, WatchError};
 use crate::metrics::Metrics;
+use crate::threads::processor_time;
 
 /// Maximum number of stale flows taken from one list, which bounds memory: 1.4 MB. If there are more, the list is repeated
 /// after these are deleted.
@@ -157,7 +156,7 @@ impl Cleaner {
         rules: Rules,
         work: impl FnOnce(&mut CleanerPass<'_>) -> Result<(), PassError>,
     ) -> Result<usize, PassError> {
-        let (work_before, frontends, mut deleted) = (work_time(), rules.right.len(), 0);
+        let (work_before, frontends, mut deleted) = (processor_time(), rules.right.len(), 0);
         let result = self.socket.take().map_or_else(Socket::open, Ok).map_err(PassError::from).and_then(|mut table| {
             let mut pass = CleanerPass {
                 reports: &self.reports,
@@ -176,7 +175,7 @@ impl Cleaner {
             }
             result
         });
-        let worked = work_time().saturating_sub(work_before);
+        let worked = processor_time().saturating_sub(work_before);
         self.pace.spend(Instant::now(), worked);
         self.metrics.conntrack_deleted.with_label_values(&[&family.to_string()]).inc_by(deleted as u64);
         if deleted > 0 {
@@ -296,12 +295,6 @@ impl CleanerPass<'_> {
     fn matcher(&self, protocol: Protocol, patience: Patience) -> Matcher {
         Matcher::new((self.family, protocol), &self.rules, (&self.local, self.replies), patience)
     }
-}
-
-/// CPU time of this thread: unlike wall time, it does not grow on a busy machine.
-fn work_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::try_from(time).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use ferry_plane::Served;
 
 use super::{Established, Opening, RetireError, RuleDomain};
 use crate::input::{Input, NodeProblem, NodeWarning};
-use crate::threads::{STACK_BYTES, Threads};
+use crate::threads::{STACK_BYTES, Threads, processor_time};
 
 /// The rules in other programs' chains.
 pub(super) const RULES: RuleDomain =
@@ -36,7 +36,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 const LEGACY_PERIOD: Duration = Duration::from_secs(15);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(60);
-/// With this ratio of pauses to readings these take 0.01 % of a core.
+/// With this ratio of pauses to the processor time of readings these take 0.01 % of a core.
 const RATIO: u32 = 10_000;
 /// Pauses that may be owed: after a quiet time, some readings in a row have only the least pause between them.
 const CREDIT: Duration = Duration::from_secs(60);
@@ -176,7 +176,7 @@ impl Watch {
         if self.generation == Some(generation) {
             return Ok(());
         }
-        let start = Instant::now();
+        let before = processor_time();
         let (mut problems, mut written) = (Vec::new(), false);
         for chain in self.chains.nft()? {
             let (problem, has_written) = self.settle(&chain);
@@ -186,7 +186,7 @@ impl Watch {
         self.nft.problems = problems;
         self.nft.writes = if written { self.nft.writes.saturating_add(1) } else { 0 };
         let least = PERIOD * 2_u32.saturating_pow(self.nft.writes.saturating_sub(1).min(16));
-        self.nft.pause(start.elapsed(), least);
+        self.nft.pause(processor_time().saturating_sub(before), least);
         self.generation = Some(generation);
         Ok(())
     }
@@ -222,7 +222,7 @@ impl Watch {
     }
 
     fn read_legacy(&mut self) -> io::Result<()> {
-        let start = Instant::now();
+        let before = processor_time();
         let mut problems = Vec::new();
         let outcome =
             if self.writes { "; acceptForward has no effect here: only this tool can write the table" } else { "" };
@@ -233,7 +233,7 @@ impl Watch {
             }
         }
         self.legacy.problems = problems;
-        self.legacy.pause(start.elapsed(), LEGACY_PERIOD);
+        self.legacy.pause(processor_time().saturating_sub(before), LEGACY_PERIOD);
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use ferry_api::object::ObjectName;
 use ferry_kernel::conntrack::{Deletion, Filter, Status, Tuple};
