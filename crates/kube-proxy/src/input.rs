@@ -53,6 +53,8 @@ pub enum NodeProblem {
     /// the node's firewall drops forwarded packets that none of its rules accepts: the policy of a chain in the hook `forward`
     /// is DROP
     ForwardPolicyDrop,
+    /// the kernel forwards no IPv6: `net.ipv6.conf.all.forwarding` is 0, which mode ipvs leaves to the operator
+    Ipv6ForwardingDisabled,
 }
 
 // === impl NodeProblem ===
@@ -62,6 +64,7 @@ impl NodeProblem {
     pub fn reason(self) -> &'static str {
         match self {
             Self::ForwardPolicyDrop => "ForwardPolicyDrop",
+            Self::Ipv6ForwardingDisabled => "IPv6ForwardingDisabled",
         }
     }
 }

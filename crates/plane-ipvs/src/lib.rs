@@ -64,7 +64,7 @@ pub use ferry_ruleset::watch::listener;
 pub use kernel::{IpvsKernel, Options, Shared};
 pub use object::{IpvsKey, IpvsObject};
 pub use server::{ServerId, VirtualServer};
-pub use servers::{SchedulerReports, ServerOptions};
+pub use servers::{ForwardingReports, SchedulerReports, ServerOptions};
 pub use table::IpvsCommitLock;
 pub use trace::Tracer;
 pub use watch::DeviceWatch;

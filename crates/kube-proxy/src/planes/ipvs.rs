@@ -13,12 +13,12 @@ use ferry_kernel::ipvs::Timeouts;
 use ferry_model::{Profile, Scheduler};
 use ferry_plane::{CommitError, Served, SyncEngine};
 use ferry_plane_ipvs::retire::{self, Left};
-use ferry_plane_ipvs::{Options, Pings, SchedulerReports, ServerOptions, Shared, names};
+use ferry_plane_ipvs::{ForwardingReports, Options, Pings, SchedulerReports, ServerOptions, Shared, names};
 
 use super::forward;
 use super::nftables::TABLE;
 use super::{Engines, Established, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, RuleDomain};
-use crate::input::Input;
+use crate::input::{Input, NodeProblem, NodeWarning};
 use crate::metrics::mode::IpvsMetrics;
 use crate::threads::STACK_BYTES;
 
@@ -57,14 +57,17 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     };
     let families: Vec<Opened> = opening.families.iter().map(|family| (*family, open(*family))).collect();
     if families.iter().any(|(_, opened)| opened.is_ok()) {
+        // All that can fail comes before the first thread: a mode that can't be opened must not leave one.
         let forward = forward::Watch::open(opening, Traffic::Established)?;
-        let (listen, failed) = (ferry_plane_ipvs::listener(shared.commit_lock.clone())?, opening.threads.clone());
+        let listen_to_table = ferry_plane_ipvs::listener(shared.commit_lock.clone())?;
+        let listen_to_device = shared.device.listener()?;
+        let failed = opening.threads.clone();
         opening.threads.spawn(LISTENER, STACK_BYTES, move || {
-            failed.fail(anyhow::Error::new(listen()).context("waiting for nf_tables notifications"));
+            failed.fail(anyhow::Error::new(listen_to_table()).context("waiting for nf_tables notifications"));
         })?;
-        let (listen, failed) = (shared.device.listener()?, opening.threads.clone());
+        let failed = opening.threads.clone();
         opening.threads.spawn(DEVICE_LISTENER, STACK_BYTES, move || {
-            failed.fail(anyhow::Error::new(listen()).context("waiting for notifications of addresses"));
+            failed.fail(anyhow::Error::new(listen_to_device()).context("waiting for notifications of addresses"));
         })?;
         forward.start(opening.threads, |waker| shared.commit_lock.take().wake_for_other_tables(waker))?;
     }
@@ -88,6 +91,13 @@ fn options(opening: &Opening<'_>, scheduler: Scheduler, family: Family) -> Optio
         // Without a receiver the program is ending.
         let _ = inputs.send(Input::MissingSchedulers { family, missing });
     };
+    let inputs = opening.inputs.clone();
+    let report_forwarding = move |note: Option<&str>| {
+        let problem = NodeProblem::Ipv6ForwardingDisabled;
+        let warning = NodeWarning { problem, family, note: note.map(str::to_owned) };
+        // As above.
+        let _ = inputs.send(Input::NodeWarning(warning));
+    };
     let timeouts = Timeouts {
         tcp_seconds: seconds(ipvs.tcp_timeout),
         tcp_fin_seconds: seconds(ipvs.tcp_fin_timeout),
@@ -101,6 +111,7 @@ fn options(opening: &Opening<'_>, scheduler: Scheduler, family: Family) -> Optio
             timeouts: any_timeout.then_some(timeouts),
             grace: ferry.ipvs_termination_grace_period.to_std(),
             reports: Some(SchedulerReports(Arc::new(report))),
+            forwarding_reports: Some(ForwardingReports(Arc::new(report_forwarding))),
         },
         strict_arp: ipvs.strict_arp,
         pings: if ferry.ipvs_ping_only_with_endpoints { Pings::OnlyWithEndpoints } else { Pings::Answered },

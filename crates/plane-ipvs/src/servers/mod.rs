@@ -2,12 +2,13 @@
 //!
 //! IPVS has no transactions: commands of a batch go out together, and each takes effect or is refused on its own. A new server
 //! is created and then filled; a changed one is compared with the kernel's (`plan`). An endpoint that goes may drain (`drain`).
-//! `ledger` tells at a start which servers are ours, `looks` paces the looks for foreign changes, and `schedulers` replaces
-//! those that the kernel lacks.
+//! `ledger` tells at a start which servers are ours, `looks` paces the looks for foreign changes, `schedulers` replaces those
+//! that the kernel lacks, and `forwarding` reports a node that doesn't forward IPv6.
 
 mod commit;
 pub(crate) mod convert;
 mod drain;
+mod forwarding;
 pub(crate) mod ledger;
 mod looks;
 mod plan;
@@ -31,6 +32,8 @@ use crate::server::{ServerId, Settings, VirtualServer};
 use crate::setup;
 use convert::{id_of, kernel_id, settings_of, virtual_server};
 use drain::Draining;
+use forwarding::Forwarding;
+pub use forwarding::ForwardingReports;
 use ledger::Ledger;
 use looks::Looks;
 use plan::Found;
@@ -50,6 +53,8 @@ pub struct ServerOptions {
     pub grace: Duration,
     /// takes the schedulers that are missing
     pub reports: Option<SchedulerReports>,
+    /// takes the problem that the node doesn't forward IPv6
+    pub forwarding_reports: Option<ForwardingReports>,
 }
 
 /// One family's virtual servers.
@@ -66,6 +71,7 @@ pub(crate) struct ServersKernel {
     schedulers: Schedulers,
     draining: Draining,
     looks: Looks,
+    forwarding: Forwarding,
     generation: u32,
 }
 
@@ -75,6 +81,7 @@ struct Own {
     settings: Settings,
     /// digest of the endpoints
     endpoints: u64,
+    has_endpoints: bool,
     /// the look that listed it last
     seen: u32,
 }
@@ -99,6 +106,7 @@ impl ServersKernel {
             schedulers: Schedulers::new(options.scheduler, options.reports.clone()),
             draining: Draining::new(options.grace),
             looks: Looks::default(),
+            forwarding: Forwarding::new(family, options.forwarding_reports.clone()),
             generation: 0,
             options,
             strict_arp,
@@ -162,7 +170,12 @@ impl ServersKernel {
 
     /// Remembers a server as it is in the kernel, or is about to be.
     fn note(&mut self, id: ServerId, server: &VirtualServer) {
-        let own = Own { settings: server.settings, endpoints: digest(server), seen: self.generation };
+        let own = Own {
+            settings: server.settings,
+            endpoints: digest(server),
+            has_endpoints: !server.endpoints.is_empty(),
+            seen: self.generation,
+        };
         self.own.insert(id, own);
     }
 
@@ -287,7 +300,8 @@ impl Kernel<IpvsObject> for ServersKernel {
         self.probe_scheduler()?;
         setup::set(self.family, self.strict_arp)?;
         if let Some(timeouts) = self.options.timeouts {
-            self.socket.set_timeouts(timeouts).map_err(of_ipvs)?;
+            let refused = |error| setup::refused_timeouts(timeouts, &error).unwrap_or_else(|| of_ipvs(error));
+            self.socket.set_timeouts(timeouts).map_err(refused)?;
         }
         Ok(())
     }
@@ -309,6 +323,7 @@ impl Kernel<IpvsObject> for ServersKernel {
         }
         // Before anything that can fail, so that a failure isn't repeated without a pause.
         self.looks.done(now, Duration::ZERO);
+        self.forwarding.check(self.own.values().any(|own| own.has_endpoints));
         self.end_drained(now)?;
         let changed = self.look(now)?;
         let extent = (!changed.is_empty()).then_some(Extent::Keys(changed));

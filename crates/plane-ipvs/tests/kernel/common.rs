@@ -39,6 +39,7 @@ pub(crate) fn options() -> Options {
         timeouts: None,
         grace: GRACE,
         reports: None,
+        forwarding_reports: None,
     };
     Options { servers, strict_arp: false, pings: Pings::Answered }
 }

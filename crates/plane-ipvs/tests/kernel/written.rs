@@ -1,20 +1,24 @@
 //! Every object reads back as it was written, and a restart writes nothing.
 
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use ferry_api::object::Family;
 use ferry_conformance::{Decided, cases, good};
+use ferry_kernel::ipvs::Timeouts;
 use ferry_kernel::netns::Namespace;
 use ferry_kernel::sysctl;
 use ferry_plane::{CommitError, Delta, Extent, Kernel, Object, SyncEngine, Unit};
 use ferry_plane_ipvs::names::DEVICE;
-use ferry_plane_ipvs::{IpvsObject, Options, ServerOptions};
+use ferry_plane_ipvs::{ForwardingReports, IpvsObject, Options, ServerOptions};
 
 use crate::common::{
-    addresses, assert_in_force, assert_same, everything, generation, inside, ip, open, open_with, options, read_back,
-    run, servers, started, wanted,
+    addresses, assert_idle, assert_in_force, assert_same, everything, generation, inside, ip, only, open, open_with,
+    options, read_back, run, servers, started, wanted, web,
 };
 use crate::mode::ThisMode;
+
+const FORWARDING: &str = "net.ipv6.conf.all.forwarding";
 
 #[test]
 #[ignore = "needs IPVS: runs in the emulated machine"]
@@ -110,15 +114,17 @@ fn each_case_in_the_kernel(family: Family) {
 #[ignore = "needs IPVS: runs in the emulated machine"]
 fn kernel_parameters_and_timeouts_are_set() {
     inside(|family| {
-        let timeouts = ferry_kernel::ipvs::Timeouts { tcp_seconds: 801, tcp_fin_seconds: 0, udp_seconds: 33 };
+        let timeouts = Timeouts { tcp_seconds: 801, tcp_fin_seconds: 0, udp_seconds: 33 };
         let servers = ServerOptions { timeouts: Some(timeouts), ..options().servers };
+        sysctl::write(FORWARDING, "0").unwrap();
         let mut engine = open_with(family, Options { servers, strict_arp: true, ..options() });
         engine.offer(everything(family));
         good(engine.sync(Instant::now()));
         let mut parameters = vec!["vs.conntrack", "vs.expire_nodest_conn", "vs.expire_quiescent_template"];
         match family {
             Family::V4 => parameters.extend(["ip_forward", "conf.all.arp_ignore"]),
-            Family::V6 => assert_eq!(sysctl::read("net.ipv6.conf.all.forwarding").unwrap(), "1"),
+            // It would delete the default routes of router advertisements.
+            Family::V6 => assert_eq!(sysctl::read(FORWARDING).unwrap(), "0", "the operator's"),
         }
         for parameter in parameters {
             assert_eq!(sysctl::read(&format!("net.ipv4.{parameter}")).unwrap(), "1", "{parameter}");
@@ -127,6 +133,48 @@ fn kernel_parameters_and_timeouts_are_set() {
         assert_eq!(sysctl::read("net.ipv4.conf.all.arp_announce").unwrap(), announce);
         let listed = run("ipvsadm", "-L --timeout");
         assert!(listed.contains("801 120 33"), "{listed}");
+    });
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in the emulated machine"]
+fn a_timeout_that_is_too_long_is_named() {
+    inside(|family| {
+        let timeouts = Timeouts { tcp_seconds: i32::MAX.cast_unsigned(), tcp_fin_seconds: 0, udp_seconds: 33 };
+        let servers = ServerOptions { timeouts: Some(timeouts), ..options().servers };
+        let mut engine = open_with(family, Options { servers, ..options() });
+        engine.offer(everything(family));
+        let outcome = engine.sync(Instant::now());
+        let Some(CommitError::Unusable(error)) = outcome.error.as_deref() else { panic!("{outcome:?}") };
+        let text = error.to_string();
+        assert!(text.contains("ipvs.tcpTimeout 2147483647s") && text.contains("at most 2147483s"), "{text}");
+    });
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in the emulated machine"]
+fn a_node_that_does_not_forward_ipv6_is_reported_until_it_does() {
+    inside(|family| {
+        sysctl::write(FORWARDING, "0").unwrap();
+        let reports = Arc::new(Mutex::new(Vec::new()));
+        let take = Arc::clone(&reports);
+        let report = ForwardingReports(Arc::new(move |note: Option<&str>| take.lock().unwrap().push(note.is_some())));
+        let servers = ServerOptions { forwarding_reports: Some(report), ..options().servers };
+        let mut engine = open_with(family, Options { servers, ..options() });
+        let mut delta = only(family, &[]);
+        delta.units.extend([web(family, "idle", 60, &[])]);
+        engine.offer(delta);
+        good(engine.sync(Instant::now()));
+        let now = assert_idle(&mut engine, Instant::now(), 3, "without endpoints");
+        assert!(reports.lock().unwrap().is_empty());
+        engine.offer(everything(family));
+        good(engine.sync(now));
+        let now = assert_idle(&mut engine, now, 3, "not forwarding");
+        let is_ipv6 = family == Family::V6;
+        assert_eq!(*reports.lock().unwrap(), vec![true; usize::from(is_ipv6)]);
+        sysctl::write(FORWARDING, "1").unwrap();
+        assert_idle(&mut engine, now, 3, "forwarding");
+        assert_eq!(*reports.lock().unwrap(), if is_ipv6 { vec![true, false] } else { vec![] });
     });
 }
 

@@ -12,13 +12,14 @@ use ferry_lab::{Checks, Family, Host, Manifests, Place, Service, Source};
 use crate::support::{ipvs, run_to_end, server, servers, stage, stage_with};
 
 /// The parameters that the mode sets.
-const PARAMETERS: [&str; 5] = [
+const PARAMETERS: [&str; 4] = [
     "net/ipv4/vs/conntrack",
     "net/ipv4/vs/expire_nodest_conn",
     "net/ipv4/vs/expire_quiescent_template",
     "net/ipv4/ip_forward",
-    "net/ipv6/conf/all/forwarding",
 ];
+/// The parameter that it leaves to the operator.
+const FORWARDING: [&str; 1] = ["net/ipv6/conf/all/forwarding"];
 const ARP: [&str; 2] = ["net/ipv4/conf/all/arp_ignore", "net/ipv4/conf/all/arp_announce"];
 
 fn manifests() -> Manifests {
@@ -38,10 +39,17 @@ fn parameters_of_the_kernel_are_set() {
     let mut stage = stage(&manifests());
     let node = stage.node();
     stage.kill();
-    PARAMETERS.into_iter().chain(ARP).for_each(|name| node.sysctl(name, "0"));
+    PARAMETERS.into_iter().chain(FORWARDING).chain(ARP).for_each(|name| node.sysctl(name, "0"));
     stage.restart();
-    assert_eq!(read(node, &PARAMETERS), ["1"; 5]);
+    assert_eq!(read(node, &PARAMETERS), ["1"; 4]);
     assert_eq!(read(node, &ARP), ["0"; 2], "without strictARP");
+    // It would delete the default routes of router advertisements.
+    stage.proxy.wait_for("a warning", |proxy| {
+        proxy.log().lines().any(|line| line.contains("IPv6ForwardingDisabled") && line.contains("accept_ra=2"))
+    });
+    assert_eq!(read(node, &FORWARDING), ["0"]);
+    FORWARDING.into_iter().for_each(|name| node.sysctl(name, "1"));
+    stage.proxy.wait_for("the end of the problem", |proxy| proxy.log().contains("Problem of this node has ended"));
 }
 
 #[test]

@@ -1,0 +1,84 @@
+//! Reports that the node doesn't forward IPv6, as replies of endpoints need it: packets of IPVS itself are not forwarded, but sent.
+//!
+//! The parameter is the operator's: when it becomes 1, the kernel deletes the default routes that router advertisements have added,
+//! and ignores further ones, except on interfaces with `accept_ra` 2.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ferry_api::object::Family;
+use ferry_kernel::sysctl;
+
+/// Takes the text of the problem for operators when it begins, and `None` when it has ended.
+#[derive(Clone)]
+pub struct ForwardingReports(pub Arc<dyn Fn(Option<&'static str>) + Send + Sync>);
+
+/// The state of the node's forwarding, as reported.
+#[derive(Debug)]
+pub(super) struct Forwarding {
+    family: Family,
+    reports: Option<ForwardingReports>,
+    is_reported: bool,
+}
+
+const PARAMETER: &str = "net.ipv6.conf.all.forwarding";
+
+const NOTE: &str = "kernel parameter net.ipv6.conf.all.forwarding is 0, so the kernel drops replies of endpoints to other machines \
+    and to pods; only the node's own connections to Services work: run `sysctl -w net.ipv6.conf.all.forwarding=1`, and write it \
+    to /etc/sysctl.d/. Before that, if router advertisements give the node its default route, set \
+    net.ipv6.conf.INTERFACE.accept_ra=2 for that interface: otherwise the route is deleted";
+
+// === impl ForwardingReports ===
+
+impl fmt::Debug for ForwardingReports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ForwardingReports")
+    }
+}
+
+// === impl Forwarding ===
+
+impl Forwarding {
+    pub(super) fn new(family: Family, reports: Option<ForwardingReports>) -> Self {
+        Self { family, reports, is_reported: false }
+    }
+
+    /// Reads the parameter, in the network namespace of this thread, if the family has endpoints.
+    pub(super) fn check(&mut self, has_endpoints: bool) {
+        // Mode ipvs itself sets that of IPv4, as upstream's proxy does.
+        if self.family == Family::V6 {
+            self.found(has_endpoints && sysctl::read(PARAMETER).is_ok_and(|value| value == "0"));
+        }
+    }
+
+    /// Reports the problem if it has begun or ended.
+    fn found(&mut self, is_problem: bool) {
+        if std::mem::replace(&mut self.is_reported, is_problem) != is_problem
+            && let Some(ForwardingReports(report)) = &self.reports
+        {
+            report(is_problem.then_some(NOTE));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn reported_once_until_it_ends() {
+        let reports = Arc::new(Mutex::new(Vec::new()));
+        let take = Arc::clone(&reports);
+        let report = ForwardingReports(Arc::new(move |note: Option<&str>| take.lock().unwrap().push(note.is_some())));
+        let mut forwarding = Forwarding::new(Family::V6, Some(report));
+        [false, true, true, false, false, true].into_iter().for_each(|is_problem| forwarding.found(is_problem));
+        assert_eq!(*reports.lock().unwrap(), [true, false, true]);
+    }
+
+    #[test]
+    fn the_text_names_the_parameter_and_keeps_the_default_route() {
+        assert!(NOTE.contains(PARAMETER) && NOTE.contains("accept_ra=2"), "{NOTE}");
+    }
+}
