@@ -10,14 +10,16 @@ use std::time::Instant;
 use ferry_api::object::{Family, IpNet};
 use ferry_kernel::dummy::{self, Address, Socket};
 use ferry_kernel::errno::{self, ErrorClass};
+use ferry_kernel::sysctl;
 use ferry_plane::layered::Layer;
 use ferry_plane::{Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Object as _, Op};
 use ferry_ruleset::failure::of_io;
 
 use crate::failures::Failures;
 use crate::names::DEVICE;
-use crate::object::{IpvsKey, IpvsObject, Lifetime};
-use crate::watch::DeviceWatch;
+use crate::object::{IpvsKey, IpvsObject};
+use crate::setup;
+use crate::watch::{DeviceWatch, lifetime};
 
 /// One family's addresses of the device.
 #[derive(Debug)]
@@ -43,8 +45,16 @@ impl DeviceKernel {
         Ok(Self { family, socket: Socket::open()?, watch, bound: BTreeSet::new() })
     }
 
-    /// The index of the device; creates it if it is missing.
+    /// The index of the device, which takes addresses of this family; creates it if it is missing.
     fn device(&mut self) -> Result<u32, CommitError> {
+        let index = self.find_or_create()?;
+        if self.family == Family::V6 {
+            enable_ipv6()?;
+        }
+        Ok(index)
+    }
+
+    fn find_or_create(&mut self) -> Result<u32, CommitError> {
         if let Some(found) = self.socket.find(DEVICE).map_err(of_device)? {
             return Ok(found.index);
         }
@@ -101,7 +111,7 @@ impl DeviceKernel {
         Ok(())
     }
 
-    /// Foreign changes among these: addresses that the device lacks although this process has bound them, and others that it has.
+    /// Foreign changes: of these addresses, or of anything.
     fn drift(&self, changed: BTreeSet<IpAddr>, everything: bool) -> Drift<IpvsKey> {
         if everything {
             return Drift { by_proxies: None, by_others: Some(Extent::All) };
@@ -126,7 +136,7 @@ impl Layer<IpvsObject> for DeviceKernel {
 }
 
 impl Kernel<IpvsObject> for DeviceKernel {
-    /// Creates the device.
+    /// Creates the device, with IPv6 if that is the family.
     fn prepare(&mut self) -> Result<(), CommitError> {
         self.watch.join(self.family, &self.socket).map_err(of_io)?;
         self.device().map(drop)
@@ -174,6 +184,18 @@ impl Kernel<IpvsObject> for DeviceKernel {
     }
 }
 
+/// Enables IPv6 on the device. Where `net.ipv6.conf.default.disable_ipv6` is 1, a new one has none and refuses each address with
+/// `EACCES`.
+fn enable_ipv6() -> Result<(), CommitError> {
+    let parameter = format!("net.ipv6.conf.{DEVICE}.disable_ipv6");
+    // It is missing if another program has deleted the device again, which the next request reports.
+    if sysctl::read(&parameter).is_ok_and(|value| value == "1") {
+        setup::set_parameter(&parameter, "0")
+    } else {
+        Ok(())
+    }
+}
+
 /// Maps an error about the device.
 pub(crate) fn of_device(error: dummy::Error) -> CommitError {
     match error {
@@ -191,11 +213,8 @@ fn is_service_address(address: &Address) -> bool {
     address.network.prefix_len() == address.network.max_prefix_len() && !is_link_local
 }
 
-/// The scope of an IPv4 address can't be changed in place: one of upstream's proxy stays as it is.
 fn object(address: &Address) -> IpvsObject {
-    let is_preferred = address.network.addr().is_ipv6() && address.is_source();
-    let lifetime = if is_preferred { Lifetime::Preferred } else { Lifetime::Deprecated };
-    IpvsObject::Address(address.network.addr(), lifetime)
+    IpvsObject::Address(address.network.addr(), lifetime(address))
 }
 
 fn addresses_of(objects: &[IpvsObject]) -> Indexed {

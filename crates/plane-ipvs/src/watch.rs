@@ -9,11 +9,12 @@ use std::task::Waker;
 use std::time::Duration;
 
 use ferry_api::object::Family;
-use ferry_kernel::dummy::{Change, Monitor, Socket};
+use ferry_kernel::dummy::{Address, Change, Monitor, Socket};
 use ferry_kernel::netlink;
 use ferry_model::PerFamily;
 
 use crate::names::DEVICE;
+use crate::object::Lifetime;
 
 /// The monitor, shared by the engines of a process.
 #[derive(Clone, Debug, Default)]
@@ -32,8 +33,8 @@ struct Watched {
 /// Changes that an engine has not taken yet.
 #[derive(Debug, Default)]
 struct Changes {
-    /// addresses, and whether the device had each at last
-    addresses: BTreeMap<IpAddr, bool>,
+    /// addresses, and the last lifetime of each; `None`: it was removed
+    addresses: BTreeMap<IpAddr, Option<Lifetime>>,
     /// or anything else
     everything: bool,
 }
@@ -62,14 +63,14 @@ impl DeviceWatch {
         *self.lock().wakers.of_mut(family) = Some(waker.clone());
     }
 
-    /// The addresses that were changed since the last call so that the device differs from `bound`; true if anything may have
-    /// changed.
+    /// The addresses that were changed since the last call so that the device differs from `bound`, none of which is preferred
+    /// as a source; true if anything may have changed.
     pub(crate) fn take(&self, family: Family, bound: &BTreeSet<IpAddr>) -> io::Result<(BTreeSet<IpAddr>, bool)> {
         let mut watched = self.lock();
         watched.read()?;
         let Changes { addresses, everything } = std::mem::take(watched.unread.of_mut(family));
-        let differs = |(address, is_there): (IpAddr, bool)| (bound.contains(&address) != is_there).then_some(address);
-        Ok((addresses.into_iter().filter_map(differs).collect(), everything))
+        let changed = addresses.into_iter().filter(|(address, last)| differs(*last, bound.contains(address)));
+        Ok((changed.map(|(address, _)| address).collect(), everything))
     }
 
     /// Returns the body of a thread that waits for changes and wakes the engines that they concern. It ends only if waiting fails,
@@ -117,11 +118,8 @@ impl Watched {
     fn read(&mut self) -> io::Result<()> {
         let Self { monitor: Some(monitor), unread, .. } = self else { return Ok(()) };
         let overrun = monitor.read(&mut |event| match event.change {
-            Change::Added(address) | Change::Removed(address) => {
-                let ip = address.network.addr();
-                let is_there = matches!(event.change, Change::Added(_));
-                unread.of_mut(Family::of(ip)).addresses.insert(ip, is_there);
-            }
+            Change::Added(address) => note(unread, &address, Some(lifetime(&address))),
+            Change::Removed(address) => note(unread, &address, None),
             Change::DeviceGone => everything_changed(unread),
             Change::Device(ref device) if !device.is_dummy() => everything_changed(unread),
             // Up or down: addresses stay.
@@ -134,7 +132,41 @@ impl Watched {
     }
 }
 
+fn note(unread: &mut PerFamily<Changes>, address: &Address, last: Option<Lifetime>) {
+    let ip = address.network.addr();
+    unread.of_mut(Family::of(ip)).addresses.insert(ip, last);
+}
+
+/// True if the last state of an address is another than this mode's: there without a preference as a source, if it is bound.
+fn differs(last: Option<Lifetime>, is_bound: bool) -> bool {
+    match last {
+        None => is_bound,
+        Some(Lifetime::Deprecated) => !is_bound,
+        Some(Lifetime::Preferred) => true,
+    }
+}
+
+/// The lifetime of an address. The scope of one of IPv4 can't be changed in place: one of upstream's proxy stays as it is.
+pub(crate) fn lifetime(address: &Address) -> Lifetime {
+    if address.network.addr().is_ipv6() && address.is_source() { Lifetime::Preferred } else { Lifetime::Deprecated }
+}
+
 fn everything_changed(unread: &mut PerFamily<Changes>) {
     unread.v4.everything = true;
     unread.v6.everything = true;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_twice_missing_or_preferred_is_drift() {
+        let own = [(None, false), (Some(Lifetime::Deprecated), true)];
+        for last in [None, Some(Lifetime::Deprecated), Some(Lifetime::Preferred)] {
+            for is_bound in [false, true] {
+                assert_eq!(differs(last, is_bound), !own.contains(&(last, is_bound)), "{last:?} {is_bound}");
+            }
+        }
+    }
 }

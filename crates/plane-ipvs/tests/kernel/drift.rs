@@ -72,11 +72,16 @@ fn damage_of_the_table_is_repaired_at_once() {
 fn damage_of_the_device_is_repaired_at_once() {
     inside(|family| {
         let bits = if family == Family::V4 { 32 } else { 128 };
-        let all = [
+        let mut all = vec![
             format!("address delete {}/{bits} dev {DEVICE}", vip(family, 1)),
             format!("address add {}/{bits} dev {DEVICE}", stranger(family)),
             format!("link delete {DEVICE}"),
         ];
+        if family == Family::V6 {
+            // Connections of the node would take it as their source.
+            let lifetimes = "preferred_lft forever valid_lft forever";
+            all.push(format!("address change {}/128 dev {DEVICE} {lifetimes}", vip(family, 1)));
+        }
         damage(family, &all, ip);
     });
 }

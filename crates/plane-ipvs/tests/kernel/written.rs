@@ -1,7 +1,7 @@
 //! Every object reads back as it was written, and a restart writes nothing.
 
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 use ferry_conformance::{Decided, cases, good};
@@ -175,6 +175,24 @@ fn a_node_that_does_not_forward_ipv6_is_reported_until_it_does() {
         sysctl::write(FORWARDING, "1").unwrap();
         assert_idle(&mut engine, now, 3, "forwarding");
         assert_eq!(*reports.lock().unwrap(), if is_ipv6 { vec![true, false] } else { vec![] });
+    });
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in the emulated machine"]
+fn the_device_has_ipv6_also_where_new_devices_have_none() {
+    inside(|family| {
+        sysctl::write("net.ipv6.conf.default.disable_ipv6", "1").unwrap();
+        let mut engine = started(family);
+        assert_in_force(&engine, family, &[], "a new device");
+        let now = assert_idle(&mut engine, Instant::now(), 2, "our own commits");
+        if family == Family::V6 {
+            // The kernel deletes its addresses.
+            sysctl::write(&format!("net.ipv6.conf.{DEVICE}.disable_ipv6"), "1").unwrap();
+            assert!(addresses(family).is_empty());
+            assert!(good(engine.tend(now + Duration::from_secs(1))).repairs > 0);
+            assert_in_force(&engine, family, &[], "disabled by another program");
+        }
     });
 }
 
