@@ -1,13 +1,16 @@
 //! Commits a batch of virtual servers: plans commands, sends them, and maps refusals to operations.
 //!
 //! A refused command doesn't stop those behind it. So the endpoints of new servers are sent once the kernel has accepted the
-//! servers: where another program has a server already, endpoints sent together with it would become that program's.
+//! servers: where another program has a server already, endpoints sent together with it would become that program's. And the
+//! first server of a scheduler is the last of its commands, so that a missing module is looked for once, not for each server.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::Instant;
 
+use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::ipvs::{Cause, Command, Failure};
-use ferry_kernel::module;
+use ferry_kernel::module::{self, Module};
 use ferry_model::Scheduler;
 use ferry_plane::{Batch, CommitError, CommitFailure, Op};
 
@@ -29,6 +32,8 @@ struct Pending<'a> {
     commands: Commands,
     /// the endpoints of new servers
     endpoints: Commands,
+    /// the last command about a server, if none has shown yet that the kernel has its scheduler: the position of its operation
+    trial: Option<(usize, Scheduler)>,
 }
 
 /// Commands that are sent together.
@@ -68,7 +73,7 @@ fn run<'a>(
     let mut again = Vec::new();
     for operation in operations {
         pending.plan(kernel, operation).map_err(CommitFailure::unknown)?;
-        if pending.is_full() {
+        if pending.is_full() || pending.trial.is_some() {
             again.extend(pending.send(kernel, failures)?);
         }
     }
@@ -97,6 +102,7 @@ impl<'a> Pending<'a> {
     fn create(&mut self, kernel: &mut ServersKernel, id: ServerId, wanted: &VirtualServer) {
         let scheduler = kernel.schedulers.chosen(id, wanted.settings.scheduler);
         if let Some(server) = kernel_server(id, wanted.settings, scheduler) {
+            self.try_scheduler(kernel, scheduler);
             self.commands.add(self.operations.len(), [Command::NewServer(server)]);
             self.endpoints.add(self.operations.len(), plan::fill(server.id, &wanted.endpoints));
         }
@@ -108,10 +114,20 @@ impl<'a> Pending<'a> {
         if let Some(server) = kernel_server(id, wanted.settings, scheduler) {
             let mut commands = Vec::new();
             let draining = plan::change(found, server, &wanted.endpoints, &mut commands);
+            if commands.iter().any(|command| matches!(command, Command::EditServer(_))) {
+                self.try_scheduler(kernel, scheduler);
+            }
             self.commands.add(self.operations.len(), commands);
             kernel.draining.set(id, &draining, Instant::now());
         }
         kernel.note(id, wanted);
+    }
+
+    /// The operation that is planned sets this scheduler.
+    fn try_scheduler(&mut self, kernel: &ServersKernel, scheduler: Scheduler) {
+        if kernel.schedulers.is_unproven(scheduler) {
+            self.trial = Some((self.operations.len(), scheduler));
+        }
     }
 
     fn is_full(&self) -> bool {
@@ -124,14 +140,17 @@ impl<'a> Pending<'a> {
         kernel: &mut ServersKernel,
         failures: &mut Failures,
     ) -> Result<Vec<Operation<'a>>, CommitFailure> {
-        let Self { operations, commands, mut endpoints } = std::mem::take(self);
+        let Self { operations, commands, mut endpoints, trial } = std::mem::take(self);
         let refused = commands.send(kernel)?;
+        if let Some((_, scheduler)) = trial.filter(|(at, _)| !refused.iter().any(|(_, position, _)| position == at)) {
+            kernel.schedulers.prove(scheduler);
+        }
         let unmade = refused.iter().filter(|(_, _, command)| matches!(command, Command::NewServer(_)));
         endpoints.leave_out(&unmade.map(|(_, position, _)| *position).collect());
-        let mut again = BTreeSet::new();
+        let (mut again, mut advice) = (BTreeSet::new(), None);
         for (failure, position, _) in &refused {
             if let (Cause::NoScheduler(name), Some(operation)) = (failure.cause, operations.get(*position))
-                && lack_scheduler(kernel, operation, name.name().parse().unwrap_or_default(), failures)
+                && lack_scheduler(kernel, operation, name.name().parse().unwrap_or_default(), &mut advice, failures)
             {
                 again.insert(*position);
             }
@@ -181,17 +200,19 @@ impl Commands {
     }
 }
 
-/// The kernel lacks the scheduler of this server. True if the configured one takes its place; otherwise the server is refused.
+/// The kernel lacks the scheduler of this server. True if the configured one takes its place; otherwise the server is refused, with
+/// an advice that is the same for all of a commit.
 fn lack_scheduler(
     kernel: &mut ServersKernel,
     (at, id, _): &Operation<'_>,
     scheduler: Scheduler,
+    advice: &mut Option<Module>,
     failures: &mut Failures,
 ) -> bool {
     let is_replaced = kernel.schedulers.lack(scheduler);
     if !is_replaced {
         // The module of the configured one was removed since the start.
-        let advice = module::find(&module_of(scheduler));
+        let advice = advice.get_or_insert_with(|| module::find(&module_of(scheduler)));
         failures.refuse(*at, format!("virtual server {id}: the kernel has no scheduler {scheduler}: {advice}"));
         kernel.own.remove(id);
     }
@@ -227,9 +248,25 @@ fn judge(
         }
         // `lack_scheduler` has refused the operation.
         (Cause::NoScheduler(_), _) => {}
+        (Cause::Other, Command::NewDestination(_, to))
+            if ErrorClass::of(&failure.error.error) == ErrorClass::Invalid =>
+        {
+            failures.refuse(at, format!("cannot {command}: {}: {}", failure.error, refused_address(to.address.ip())));
+        }
         (Cause::Other, _) => failures.add(at, &failure.error.error, || format!("cannot {command}")),
     }
     Ok(())
+}
+
+/// The reasons for which the kernel refuses the address of an endpoint.
+fn refused_address(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(_) => format!(
+            "{address} is a broadcast or multicast address of this node (`ip -4 route show table local`), or the loopback \
+             interface of its network namespace was never up (`ip link set lo up`)"
+        ),
+        IpAddr::V6(_) => format!("{address} is a multicast or link-local address"),
+    }
 }
 
 /// True if a server that exists already may be taken over: it leads nowhere but to endpoints of the Service, as that of another
@@ -240,4 +277,17 @@ fn may_adopt(wanted: &VirtualServer, found: &Found) -> bool {
     let there = virtual_server(settings, &found.destinations);
     let all = there.endpoints.iter().all(|one| wanted.endpoints.iter().any(|other| other.endpoint == one.endpoint));
     !there.settings.altered && all && there.endpoints.is_empty() == wanted.endpoints.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_address_is_explained() {
+        let text = refused_address([10, 244, 0, 255].into());
+        assert!(text.starts_with("10.244.0.255 is a broadcast") && text.contains("ip link set lo up"), "{text}");
+        let text = refused_address("ff02::1".parse().unwrap());
+        assert!(text.starts_with("ff02::1 is a multicast") && !text.contains("loopback"), "{text}");
+    }
 }

@@ -164,6 +164,9 @@ impl ServersKernel {
         self.draining.found(id, &destinations, now);
         let settings = self.schedulers.wanted(id, settings_of(server));
         let found = virtual_server(settings, &destinations);
+        if !settings.altered {
+            self.schedulers.prove(settings_of(server).scheduler);
+        }
         self.note(id, &found);
         Ok(found)
     }
@@ -324,6 +327,7 @@ impl Kernel<IpvsObject> for ServersKernel {
         // Before anything that can fail, so that a failure isn't repeated without a pause.
         self.looks.done(now, Duration::ZERO);
         self.forwarding.check(self.own.values().any(|own| own.has_endpoints));
+        self.schedulers.tend(now);
         self.end_drained(now)?;
         let changed = self.look(now)?;
         let extent = (!changed.is_empty()).then_some(Extent::Keys(changed));

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use ferry_api::object::{Family, Protocol};
+use ferry_api::object::{Family, ObjectName, Protocol};
 use ferry_conformance::good;
 use ferry_conformance::states::{address, pool, service};
 use ferry_kernel::module;
@@ -15,6 +15,7 @@ use ferry_plane_ipvs::{IpvsEngine, Options, SchedulerReports, ServerOptions};
 
 use crate::common::{
     assert_idle, assert_in_force, at_vip, change, endpoint, inside, only, open, open_with, options, port, servers,
+    until_repaired,
 };
 
 /// The scheduler that a kernel may lack: Linux 6.1 of Debian has none of this name.
@@ -24,16 +25,23 @@ const RARE: Scheduler = Scheduler::Twos;
 struct Hidden;
 
 const FORBIDS: &str = "/etc/modprobe.d/ferry-test.conf";
+/// Gets a line for each attempt to load it.
+const ATTEMPTS: &str = "/run/ferry-test-attempts";
 
 // === impl Hidden ===
 
 impl Hidden {
     fn new() -> Self {
-        fs::write(FORBIDS, format!("install ip_vs_{RARE} /bin/false\n")).unwrap();
+        fs::write(FORBIDS, format!("install ip_vs_{RARE} echo attempt >>{ATTEMPTS}; /bin/false\n")).unwrap();
         // Loaded by another test, or not at all.
         let _ = Command::new("modprobe").args(["--remove", &format!("ip_vs_{RARE}")]).status();
         assert!(!module::find(&format!("ip_vs_{RARE}")).is_present());
+        fs::write(ATTEMPTS, "").unwrap();
         Self
+    }
+
+    fn attempts(&self) -> usize {
+        fs::read_to_string(ATTEMPTS).unwrap().lines().count()
     }
 }
 
@@ -119,7 +127,7 @@ fn a_scheduler_changes_in_place() {
         good(engine.sync(Instant::now()));
         for scheduler in Scheduler::ALL.into_iter().filter(|one| !is_absent(*one)) {
             let (_, unit) = scheduled(family, 60, scheduler);
-            engine.offer(change([(UnitId::Service(ferry_api::object::ObjectName::new("demo", "web")), unit)]));
+            engine.offer(change([(UnitId::Service(ObjectName::new("demo", "web")), unit)]));
             assert!(good(engine.sync(Instant::now())).ops >= 1);
             assert_in_force(&engine, family, &[], scheduler.name());
         }
@@ -164,10 +172,38 @@ fn a_missing_scheduler_is_replaced_and_set_once_it_is_there() {
             return;
         }
         crate::common::run("modprobe", "-- ip_vs_twos");
-        good(engine.repair(Instant::now()));
+        // Within a minute, not only at a full comparison.
+        until_repaired(&mut engine, Instant::now(), "the scheduler");
         assert!(reports.lock().unwrap().last().unwrap().is_empty());
-        good(engine.repair(Instant::now()));
         assert!(line(60, "twos"), "{:?}", servers());
+    });
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in the emulated machine"]
+fn a_missing_scheduler_of_many_services_is_looked_for_once() {
+    inside(|family| {
+        let hidden = Hidden::new();
+        let (mut engine, reports) = recording(family, Scheduler::Rr);
+        let many = |range: std::ops::Range<u8>| {
+            range.map(|last| {
+                let (_, unit) = scheduled(family, last, RARE);
+                (UnitId::Service(ObjectName::new("demo", &format!("many-{last}"))), unit)
+            })
+        };
+        let mut delta = only(family, &[]);
+        delta.units.extend(many(60..120));
+        engine.offer(delta);
+        let now = Instant::now();
+        good(engine.sync(now));
+        let with_fallback =
+            || servers().iter().filter(|line| line.starts_with("-A ") && line.contains("-s rr")).count();
+        assert_eq!((hidden.attempts(), with_fallback()), (1, 60));
+        engine.offer(change(many(120..180)));
+        good(engine.sync(now));
+        assert_idle(&mut engine, now, 100, "replaced ones are no drift");
+        good(engine.repair(now));
+        assert_eq!((hidden.attempts(), with_fallback(), reports.lock().unwrap().len()), (1, 120, 1));
     });
 }
 

@@ -16,6 +16,8 @@ const LOADER: &str = "/proc/sys/kernel/modprobe";
 const SCHEDULER: &str = "ferry.io/ipvs-scheduler";
 /// Namespaces that end with earlier tests end a little later than these.
 const UNUSED: Duration = Duration::from_secs(10);
+/// Missing schedulers are looked for once a minute.
+const LOOK: Duration = Duration::from_secs(90);
 
 /// The kernel can't load modules as long as this exists.
 struct NoLoader(String);
@@ -149,8 +151,12 @@ fn a_missing_scheduler_is_named_and_the_configured_one_serves() {
     for family in Family::ALL {
         assert!(stage.lab.from(Place::Client).tcp(at_cluster_ip(family, 71), 2).all_answered(), "{family}");
     }
+    // The operator follows the advice.
+    run("modprobe", &["--", "ip_vs_lblc"]);
+    until("the Service's own scheduler", LOOK, || settings(&stage).as_deref() == Some("lblc"));
     // The configured one is missing: nothing can take its place.
-    stage.kill();
+    unload(&mut stage);
+    run("modprobe", &["--", "ip_vs"]);
     let file = stage.folder().join("without.yaml");
     ipvs("ipvs: {scheduler: lblc, minSyncPeriod: 1ms}").write(&file);
     let manifests = stage.folder().join("manifests");
