@@ -92,4 +92,14 @@ mod tests {
         assert_eq!(refusals.iter().map(|(_, index, _)| *index).collect::<Vec<_>>(), [0, 2]);
         assert!(refusals[1].2.to_string().starts_with("object 2: "), "{refusals:?}");
     }
+
+    #[test]
+    fn what_is_in_use_waits_for_resources() {
+        const EBUSY: i32 = 16;
+        const EINVAL: i32 = 22;
+        // The engine tries again, and if that recurs lets only the service wait that has the object.
+        let failure = result(&[EBUSY, EINVAL]).unwrap_err();
+        assert!(matches!(failure.error, CommitError::Resources(_)), "{failure:?}");
+        assert!(failure.error.to_string().contains("object 0: "), "{failure:?}");
+    }
 }
