@@ -40,6 +40,9 @@ pub struct Profile {
     pub drops_unassigned_cluster_ips: bool,
     /// connections are balanced by a [`Scheduler`](crate::Scheduler) with weights, which a Service's annotations choose (ipvs)
     pub balances: bool,
+    /// an established TCP connection ends some time after its endpoint has left the slices: so the state of a TCP port names the
+    /// endpoints that are listed and in neither pool (ipvs)
+    pub ends_connections: bool,
     /// where the answers of a translated flow come from
     pub reply_owner: ReplyOwner,
 }
@@ -62,6 +65,7 @@ impl Profile {
         binds_addresses: false,
         drops_unassigned_cluster_ips: true,
         balances: false,
+        ends_connections: false,
         reply_owner: ReplyOwner::Endpoint,
     };
 
@@ -79,6 +83,7 @@ impl Profile {
         binds_addresses: false,
         drops_unassigned_cluster_ips: false,
         balances: false,
+        ends_connections: false,
         reply_owner: ReplyOwner::Endpoint,
     };
 
@@ -96,6 +101,7 @@ impl Profile {
         binds_addresses: true,
         drops_unassigned_cluster_ips: false,
         balances: true,
+        ends_connections: true,
         reply_owner: ReplyOwner::Endpoint,
     };
 }

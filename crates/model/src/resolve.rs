@@ -200,7 +200,7 @@ impl<'a> Resolver<'a> {
         let balance = self.balancing.as_ref().and_then(|balancing| balancing.of_port(rows, &selection, self.context));
         let node_port = frontends.iter().find_map(|frontend| frontend.at.node_port());
         let shadowed = node_port.and_then(|node_port| self.shadowed(node_port, port.protocol));
-        let lingering = lingering(rows, &selection, port.protocol);
+        let lingering = lingering(rows, &selection, port.protocol, self.matrix.profile);
         PortState {
             name: port.name.into(),
             protocol: port.protocol,

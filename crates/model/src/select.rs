@@ -4,6 +4,7 @@
 use ferry_api::object::Protocol;
 
 use crate::context::Context;
+use crate::profile::Profile;
 use crate::slices::Row;
 use crate::state::{Endpoint, MAX_ENDPOINTS, Pool};
 
@@ -78,16 +79,17 @@ fn is_draining(row: &Row<'_>) -> bool {
     row.conditions.serving && row.conditions.terminating
 }
 
-/// The endpoints in neither pool that still serve their established flows; only for protocols whose flows don't end by
-/// themselves.
-pub(crate) fn lingering(rows: &[Row<'_>], selection: &Selection, protocol: Protocol) -> Pool {
-    if protocol == Protocol::Tcp {
+/// The endpoints in neither pool that keep their established flows. Flows of UDP and SCTP don't end by themselves, so only
+/// endpoints that still serve keep them. Connections of TCP are ended, if at all, once their endpoint has left the slices.
+pub(crate) fn lingering(rows: &[Row<'_>], selection: &Selection, protocol: Protocol, profile: &Profile) -> Pool {
+    let pools = [&selection.cluster, &selection.local];
+    let ends_by_itself = protocol == Protocol::Tcp;
+    if ends_by_itself && !profile.ends_connections || pools.iter().any(|pool| pool.len() == rows.len()) {
         return Pool::default();
     }
-    let chosen = |row: &Row<'_>| {
-        [&selection.cluster, &selection.local].iter().any(|pool| pool.0.binary_search(&row.endpoint).is_ok())
-    };
-    let (pool, _) = pool_of(rows, &|row| (is_ready(row) || row.conditions.serving) && !chosen(row));
+    let chosen = |row: &Row<'_>| pools.iter().any(|pool| pool.0.binary_search(&row.endpoint).is_ok());
+    let keeps = |row: &Row<'_>| ends_by_itself || is_ready(row) || row.conditions.serving;
+    let (pool, _) = pool_of(rows, &|row| keeps(row) && !chosen(row));
     pool
 }
 

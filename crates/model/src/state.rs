@@ -42,8 +42,9 @@ pub struct PortState {
     pub cluster: Pool,
     /// usable endpoints under traffic policy Local, at most [`MAX_ENDPOINTS`]
     pub local: Pool,
-    /// endpoints in neither pool that still serve: they get no new flows and keep those they have
-    /// ([`flow_rules`](crate::flow_rules)). Sorted; always empty for TCP, whose connections end by themselves
+    /// endpoints in neither pool that get no new flows and keep those they have, at most [`MAX_ENDPOINTS`]. Sorted. For UDP and
+    /// SCTP those that still serve ([`flow_rules`](crate::flow_rules)); for TCP, whose connections end by themselves, all others
+    /// of the slices in modes that [end connections](crate::Profile::ends_connections), and none in all other modes
     pub lingering: Pool,
     /// the addresses that clients may use; no two of one family's states share one
     pub frontends: Box<[Frontend]>,

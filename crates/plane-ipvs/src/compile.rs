@@ -14,7 +14,7 @@ use crate::base::{self, Pings};
 use crate::hint::{self, Hint};
 use crate::names::{ChainName, FixedSet, SetName};
 use crate::object::{ElementKey, IpvsKey, IpvsObject, Lifetime, Value, VipMap};
-use crate::server::{ServerId, Settings, VirtualServer, Weighted};
+use crate::server::{Listed, ServerId, Settings, VirtualServer, Weighted};
 use crate::shape::Shape;
 
 /// The pure half of the mode, of one family.
@@ -32,6 +32,7 @@ struct PortWriter<'a> {
     state: &'a PortState,
     /// the endpoints of each scope, once a frontend needs them
     pools: [Option<Arc<[Weighted]>>; 2],
+    listed: Listed,
     out: &'a mut Vec<IpvsObject>,
 }
 
@@ -51,7 +52,8 @@ impl Ipvs {
     fn service(self, context: &Context, service: &ServiceState, out: &mut Vec<IpvsObject>) {
         for state in &service.ports {
             let (family, pings) = (self.family, self.pings);
-            let mut writer = PortWriter { family, pings, context, state, pools: [None, None], out };
+            let listed = Listed::of(state);
+            let mut writer = PortWriter { family, pings, context, state, pools: [None, None], listed, out };
             state.frontends.iter().for_each(|frontend| writer.frontend(frontend));
         }
         if let Some(check) = service.health_check.filter(|_| !service.ports.is_empty()) {
@@ -166,7 +168,8 @@ impl PortWriter<'_> {
             altered: false,
         };
         let endpoints = scope.map_or_else(|| [].into(), |scope| self.endpoints(scope));
-        self.out.push(IpvsObject::Server(id, VirtualServer { settings, endpoints }));
+        let listed = self.listed.clone();
+        self.out.push(IpvsObject::Server(id, VirtualServer { settings, endpoints, listed }));
     }
 
     /// The weighted endpoints of a scope, the same allocation for all frontends.
@@ -267,6 +270,32 @@ mod tests {
         };
         assert_eq!((pinged(&[1], Pings::Answered), pinged(&[1], Pings::OnlyWithEndpoints)), (0, 2));
         assert_eq!(pinged(&[], Pings::OnlyWithEndpoints), 0);
+    }
+
+    /// Under policy Local, and where packets are refused, the servers list the endpoints that they don't lead to.
+    #[test]
+    fn each_server_lists_the_endpoints_of_all_pools() {
+        let context = states::context_for(FAMILY, &Profile::IPVS);
+        let at = |last| FrontendAddr::Vip(vip(last), 80);
+        let refused = ferry_model::Treatment::all(ferry_model::Action::Reject);
+        let frontends = vec![
+            states::frontend(FrontendKind::ClusterIp, at(1), states::INTERNAL),
+            states::frontend(FrontendKind::LoadBalancer, at(2), states::LOCAL),
+            states::frontend(FrontendKind::ExternalIp, at(3), refused),
+        ];
+        let pool = |last: &[u8]| states::pool(FAMILY, last);
+        let port = states::port(Protocol::Tcp, pool(&[1, 2]), pool(&[2]), frontends);
+        let objects = compiled(PortState { lingering: pool(&[3]), ..port }, Pings::Answered, &context);
+        let server = |object: &IpvsObject| match object {
+            IpvsObject::Server(_, server) => Some(server.clone()),
+            _ => None,
+        };
+        let servers: Vec<VirtualServer> = objects.iter().filter_map(server).collect();
+        assert_eq!(servers.iter().map(|server| server.endpoints.len()).collect::<Vec<_>>(), [2, 1, 0]);
+        let lists = |server: &VirtualServer, last| server.listed.contains(&pool(&[last]).0[0]);
+        for server in &servers {
+            assert_eq!([1, 2, 3, 4].map(|last| lists(server, last)), [true, true, true, false], "{server}");
+        }
     }
 
     #[test]

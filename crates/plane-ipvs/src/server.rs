@@ -1,12 +1,13 @@
 //! Virtual servers: the identity, the settings and the weighted endpoints of each.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ferry_api::object::Protocol;
-use ferry_model::{Endpoint, Scheduler};
+use ferry_model::{Endpoint, Pool, PortState, Scheduler};
 
 /// Identity of a virtual server: where clients connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,14 +20,22 @@ pub struct ServerId {
     pub port: u16,
 }
 
-/// The settings of a virtual server and its endpoints.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The settings of a virtual server and its endpoints. Two that serve the same are equal, whatever is listed.
+#[derive(Clone, Debug)]
 pub struct VirtualServer {
     /// the scheduler, and session affinity
     pub settings: Settings,
     /// the endpoints that get new connections, sorted by address and port. Shared by the servers of one service port
     pub endpoints: Arc<[Weighted]>,
+    /// the endpoints in the Service's slices: nothing is written for them, but those that drain keep their connections. None of a
+    /// server that was read back
+    pub listed: Listed,
 }
+
+/// The endpoints of a service port over TCP that are in the slices of its Service, whether they get new connections or not.
+/// Shared by the servers of the port.
+#[derive(Clone, Debug, Default)]
+pub struct Listed(Option<Arc<[Pool; 3]>>);
 
 /// The settings of a virtual server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,6 +68,33 @@ impl fmt::Display for ServerId {
 
 // === impl VirtualServer ===
 
+impl VirtualServer {
+    /// The parts that the kernel has.
+    fn served(&self) -> (Settings, &[Weighted]) {
+        (self.settings, &self.endpoints)
+    }
+}
+
+impl PartialEq for VirtualServer {
+    fn eq(&self, other: &Self) -> bool {
+        self.served() == other.served()
+    }
+}
+
+impl Eq for VirtualServer {}
+
+impl PartialOrd for VirtualServer {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for VirtualServer {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.served().cmp(&other.served())
+    }
+}
+
 /// As `ipvsadm -ln` prints it, without forwarding method and connections.
 impl fmt::Display for VirtualServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -70,6 +106,21 @@ impl fmt::Display for VirtualServer {
     }
 }
 
+// === impl Listed ===
+
+impl Listed {
+    /// Those of a port; none for UDP and SCTP, whose endpoints never drain.
+    pub(crate) fn of(port: &PortState) -> Self {
+        let pools = || Arc::new([&port.cluster, &port.local, &port.lingering].map(Pool::clone));
+        Self((port.protocol == Protocol::Tcp).then(pools))
+    }
+
+    /// True if the endpoint is in the slices.
+    pub fn contains(&self, endpoint: &Endpoint) -> bool {
+        self.0.iter().flat_map(|pools| pools.iter()).any(|pool| pool.0.binary_search(endpoint).is_ok())
+    }
+}
+
 // === impl Settings ===
 
 impl fmt::Display for Settings {
@@ -77,5 +128,32 @@ impl fmt::Display for Settings {
         write!(f, "{}", self.scheduler)?;
         self.persistence.map_or(Ok(()), |seconds| write!(f, " persistent {seconds}"))?;
         f.write_str(if self.altered { " altered" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferry_conformance::states;
+    use ferry_model::Pool;
+
+    use super::*;
+
+    #[test]
+    fn what_is_listed_makes_no_difference() {
+        let pool = |last| states::pool(ferry_api::object::Family::V4, &[last]);
+        let endpoint = |last| pool(last).0[0];
+        let port = |protocol| PortState { lingering: pool(3), ..states::port(protocol, pool(1), pool(2), Vec::new()) };
+        let listed = Listed::of(&port(Protocol::Tcp));
+        assert!((1..=3).all(|last| listed.contains(&endpoint(last))) && !listed.contains(&endpoint(4)));
+        for protocol in [Protocol::Udp, Protocol::Sctp] {
+            assert!(!(1..=3).any(|last| Listed::of(&port(protocol)).contains(&endpoint(last))), "{protocol}");
+        }
+        let settings = Settings { scheduler: Scheduler::Rr, persistence: None, altered: false };
+        let server = |endpoints: &Pool, listed| {
+            let weighted = |endpoint: &Endpoint| Weighted { endpoint: *endpoint, weight: 1 };
+            VirtualServer { settings, endpoints: endpoints.0.iter().map(weighted).collect(), listed }
+        };
+        assert_eq!(server(&pool(1), listed.clone()), server(&pool(1), Listed::default()));
+        assert_ne!(server(&pool(1), listed.clone()), server(&pool(2), listed));
     }
 }

@@ -141,6 +141,10 @@ impl<O: Object> Kernel<O> for Layered<O> {
         downwards.iter().rev().try_for_each(|(layer, part)| self.commit_part(*layer, part, &mut written))
     }
 
+    fn acknowledged(&mut self, objects: &[O]) {
+        self.layers.iter_mut().for_each(|layer| layer.kernel().acknowledged(objects));
+    }
+
     fn tend(&mut self, now: Instant) -> Result<Drift<O::Key>, CommitError> {
         for layer in &mut self.layers {
             self.unreported.merge(layer.kernel().tend(now)?);

@@ -222,6 +222,13 @@ pub trait Kernel<O: Object> {
     /// # Errors
     /// With [`Applied::Unknown`] if some of the batch may be in force: the engine reads its keys back before it goes on.
     fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitFailure>;
+    /// The desired objects of units that are in force now, after each change of such a unit and after each full sync: for what a
+    /// kernel half has to know of the desired state beside what it writes, and what a comparison of objects leaves out. Other
+    /// layers' objects are among them. Those that [`Compile::compile_change`] leaves out are missing; modes without
+    /// [shared objects](Object::SHARES) get none.
+    fn acknowledged(&mut self, objects: &[O]) {
+        let _ = objects;
+    }
     /// Deferred work of the plane: purges of affinity maps, late deletions, foreign changes since the last call. Called when the
     /// waker was woken, at the time of [`Kernel::wake`], and after a failed pass.
     ///

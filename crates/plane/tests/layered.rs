@@ -20,7 +20,10 @@ use ferry_conformance::memory::{half_way, rest};
 use ferry_plane::engine::Engine;
 use ferry_plane::layered::{Layer, Layered};
 use ferry_plane::memory::{Failing, Fault, MemoryKernel};
-use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Object, Op, Served, SyncEngine};
+use ferry_plane::{
+    Applied, Batch, CommitError, CommitFailure, Delta, Drift, Extent, Kernel, Object, Op, Served, SyncEngine, Unit,
+    UnitId,
+};
 use proptest::prelude::*;
 use toy::world::{Change, World, changes};
 use toy::{Toy, ToyCompile, ToyKey, served};
@@ -31,6 +34,7 @@ struct View {
     memory: Arc<Mutex<MemoryKernel<Toy>>>,
     faults: Arc<Mutex<VecDeque<Fault<ToyKey>>>>,
     touched: Arc<Mutex<Vec<ToyKey>>>,
+    acknowledged: Arc<Mutex<Vec<Toy>>>,
     rank: u8,
 }
 
@@ -66,6 +70,10 @@ impl Kernel<Toy> for View {
         result
     }
 
+    fn acknowledged(&mut self, objects: &[Toy]) {
+        locked(&self.acknowledged).extend(objects.iter().filter(|object| object.rank() == self.rank).cloned());
+    }
+
     fn tend(&mut self, _: Instant) -> Result<Drift<ToyKey>, CommitError> {
         let touched = std::mem::take(&mut *locked(&self.touched));
         Ok(if touched.is_empty() { Drift::default() } else { Drift::by_proxies(Extent::Keys(touched)) })
@@ -84,7 +92,13 @@ impl Layer<Toy> for View {
 
 fn views() -> [View; 3] {
     let memory = Arc::new(Mutex::new(MemoryKernel::default()));
-    [0, 1, 2].map(|rank| View { memory: Arc::clone(&memory), faults: Arc::default(), touched: Arc::default(), rank })
+    [0, 1, 2].map(|rank| View {
+        memory: Arc::clone(&memory),
+        faults: Arc::default(),
+        touched: Arc::default(),
+        acknowledged: Arc::default(),
+        rank,
+    })
 }
 
 fn layered(views: &[View; 3]) -> Layered<Toy> {
@@ -230,6 +244,39 @@ fn what_no_layer_holds_is_refused_and_nothing_is_written() {
     assert_eq!(failure.applied, Applied::Nothing);
     assert!(matches!(&failure.error, CommitError::Refused(list) if list.len() == 1 && list[0].1 == 1), "{failure:?}");
     assert!(locked(&views[0].memory).objects.is_empty());
+}
+
+/// A unit may change in what the comparison of its objects leaves out: no operation follows, but the kernel half learns it.
+#[test]
+fn layers_learn_the_objects_of_units_in_force() {
+    let (now, views) = (Instant::now(), views());
+    let mut engine = Engine::new(ToyCompile, layered(&views));
+    let learned = |view: &View| std::mem::take(&mut *locked(&view.acknowledged));
+    let web = |port_name: &str, endpoints: &[u8]| {
+        let (name, unit) = toy::service(1, &[1], endpoints);
+        let Some(Unit::Service(mut state)) = unit else { panic!("a service") };
+        state.ports[0].name = port_name.into();
+        (UnitId::Service(name), Some(Arc::new(Unit::Service(state))))
+    };
+    let base = (UnitId::Base, Some(Arc::new(toy::base())));
+    let frontend = Toy::Frontend { vip: 1, slots: vec![5] };
+    engine.offer(Delta { context: Some(Arc::new(toy::context(1))), units: [base, web("http", &[5])].into() });
+    assert!(engine.sync(now).error.is_none());
+    assert_eq!(learned(&views[2]), [frontend.clone()], "at the start");
+    assert_eq!(learned(&views[0]), [Toy::Base], "each layer its own");
+    engine.offer(Delta { context: None, units: [web("other", &[5])].into() });
+    let outcome = engine.sync(now);
+    assert_eq!((outcome.ops, outcome.acked.len()), (0, 1), "{outcome:?}");
+    assert_eq!(learned(&views[2]), [frontend.clone()]);
+    assert_eq!(learned(&views[0]), [], "of the changed unit alone");
+    assert_eq!(engine.repair(now).ops, 0);
+    assert_eq!(learned(&views[2]), [frontend], "after a full sync");
+    locked(&views[2].faults).push_back(Fault::Busy);
+    engine.offer(Delta { context: None, units: [web("other", &[6])].into() });
+    assert!(engine.sync(now).error.is_some());
+    assert_eq!(learned(&views[2]), [], "it is not in force");
+    assert!(engine.tend(now).error.is_none());
+    assert_eq!(learned(&views[2]), [Toy::Frontend { vip: 1, slots: vec![6] }]);
 }
 
 /// A layer that records what it is asked, and has an answer of its own to everything.

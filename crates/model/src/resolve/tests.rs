@@ -366,18 +366,23 @@ fn endpoints_that_still_serve_linger_for_flows() {
     let endpoints: Vec<String> = (1..=conditions.len()).map(|last| format!("10.244.1.{last}")).collect();
     let endpoints: Vec<_> =
         endpoints.iter().zip(conditions).map(|(address, conditions)| (address.as_str(), "there", conditions)).collect();
-    for (protocol, lingering) in [
-        (Protocol::Tcp, pool(&[])),
-        (Protocol::Udp, pool(&["10.244.1.3", "10.244.1.5"])),
-        (Protocol::Sctp, pool(&["10.244.1.3", "10.244.1.5"])),
+    let serving = pool(&["10.244.1.3", "10.244.1.5"]);
+    let listed = pool(&["10.244.1.2", "10.244.1.3", "10.244.1.4", "10.244.1.5"]);
+    for (profile, protocol, lingering) in [
+        (&Profile::NFTABLES, Protocol::Tcp, &pool(&[])),
+        (&Profile::IPTABLES, Protocol::Tcp, &pool(&[])),
+        (&Profile::IPVS, Protocol::Tcp, &listed),
+        (&Profile::NFTABLES, Protocol::Udp, &serving),
+        (&Profile::IPVS, Protocol::Udp, &serving),
+        (&Profile::IPVS, Protocol::Sctp, &serving),
     ] {
         let mut slice = slice("web", "web", &endpoints);
         slice.ports = vec![SlicePort { protocol: Ok(protocol), ..slice_port("", 8080) }].into();
         let ports = [ServicePort { protocol: Ok(protocol), ..port("", 80) }].into();
         let store = store([Service { ports, ..service("web", "10.96.0.10") }], [slice]);
-        let (state, _) = resolved(&store, "web", Family::V4);
+        let (state, _) = resolve(&store.objects(&name("web")), store.claims(), &context(), profile, Family::V4);
         assert_eq!(state.ports[0].cluster, pool(&["10.244.1.1"]));
-        assert_eq!(state.ports[0].lingering, lingering, "{protocol}");
+        assert_eq!(state.ports[0].lingering, *lingering, "{protocol} {profile:?}");
     }
 }
 

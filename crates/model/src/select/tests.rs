@@ -152,11 +152,13 @@ fn each_triple_of_conditions_beside_hints() {
 
 #[test]
 fn each_triple_of_conditions_and_the_flows_that_are_there() {
-    let lingers = |slice: &EndpointSlice, uses: Uses, protocol: Protocol| {
+    let lingers_in = |slice: &EndpointSlice, uses: Uses, protocol: Protocol, profile: &Profile| {
         let mut rows = Vec::new();
         PortIndex::new(&[slice], Family::V4, &mut Vec::new()).endpoints("", Protocol::Tcp, usize::MAX, &mut rows);
-        lingering(&rows, &select(&rows, uses, &context()), protocol)
+        lingering(&rows, &select(&rows, uses, &context()), protocol, profile)
     };
+    let lingers = |slice: &EndpointSlice, uses: Uses, protocol| lingers_in(slice, uses, protocol, &Profile::NFTABLES);
+    let listed = |slice: &EndpointSlice, uses: Uses| lingers_in(slice, uses, Protocol::Tcp, &Profile::IPVS);
     for (triple, used, keeps) in TRIPLES {
         let (it, [ready, ..]) = (conditions(triple), triple);
         let pool_if = |keeps: bool| if keeps { pool(&[A]) } else { pool(&[]) };
@@ -174,5 +176,9 @@ fn each_triple_of_conditions_and_the_flows_that_are_there() {
         for slice in [&alone, &beside, &hinted] {
             assert_eq!(lingers(slice, BOTH, Protocol::Tcp), pool(&[]), "{it:?}");
         }
+        assert_eq!(listed(&alone, BOTH), pool_if(!used), "{it:?}");
+        assert_eq!(listed(&beside, BOTH), pool_if(!ready), "{it:?}");
+        assert_eq!(listed(&beside, local), pool(&[A]), "{it:?}");
+        assert_eq!(listed(&hinted, BOTH), pool(&[A]), "{it:?}");
     }
 }

@@ -139,7 +139,6 @@ fn check_state(state: &ServiceState, family: Family, diagnostics: &[Diagnostic])
         }
         let chosen = |endpoint| [&port.cluster, &port.local].iter().any(|pool| pool.0.contains(endpoint));
         prop_assert!(!port.lingering.0.iter().any(chosen), "{} lingers and takes new flows", port.lingering);
-        prop_assert!(port.lingering.is_empty() || port.protocol != Protocol::Tcp, "{}", port.lingering);
         for frontend in &port.frontends {
             let treatment = frontend.treatment;
             for action in [treatment.pod, treatment.host, treatment.other] {
@@ -320,6 +319,8 @@ proptest! {
                 for port in &state.ports {
                     check_balance(port, &profile)?;
                     prop_assert!(profile.lists_node_addresses || port.shadowed.is_none());
+                    let may_linger = profile.ends_connections || port.protocol != Protocol::Tcp;
+                    prop_assert!(may_linger || port.lingering.is_empty(), "{}", port.lingering);
                     for frontend in &port.frontends {
                         if profile == Profile::IPVS {
                             check_shared_endpoints(frontend.treatment)?;

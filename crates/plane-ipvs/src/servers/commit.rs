@@ -118,7 +118,9 @@ impl<'a> Pending<'a> {
                 self.try_scheduler(kernel, scheduler);
             }
             self.commands.add(self.operations.len(), commands);
-            kernel.draining.set(id, &draining, Instant::now());
+            let now = Instant::now();
+            kernel.draining.set(id, &draining, now);
+            kernel.draining.list(id, &wanted.listed, now);
         }
         kernel.note(id, wanted);
     }

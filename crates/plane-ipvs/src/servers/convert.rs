@@ -7,7 +7,7 @@ use ferry_api::object::Protocol;
 use ferry_kernel::ipvs::{self, Connections, Destination, Flags, Forwarding};
 use ferry_model::{Endpoint, Scheduler};
 
-use crate::server::{ServerId, Settings, VirtualServer, Weighted};
+use crate::server::{Listed, ServerId, Settings, VirtualServer, Weighted};
 
 /// The kernel's form of an identity.
 pub(crate) fn kernel_id(id: ServerId) -> ipvs::ServerId {
@@ -90,7 +90,7 @@ pub(crate) fn virtual_server(settings: Settings, destinations: &[(Destination, C
         })
         .collect();
     endpoints.sort_unstable();
-    VirtualServer { settings: Settings { altered, ..settings }, endpoints: endpoints.into() }
+    VirtualServer { settings: Settings { altered, ..settings }, endpoints: endpoints.into(), listed: Listed::default() }
 }
 
 #[cfg(test)]

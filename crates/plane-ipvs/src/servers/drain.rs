@@ -1,48 +1,60 @@
 //! Graceful termination: an endpoint that has left its virtual server keeps its TCP connections, with weight 0, until they have
-//! ended or the grace period is over.
+//! ended or a grace period is over. That begins when the endpoint leaves the slices of its Service: a Pod that terminates, and an
+//! endpoint that a traffic policy or hints deselect, are listed there and may serve their connections as long as these last.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::{Duration, Instant};
 
-use ferry_kernel::ipvs::{Connections, Destination};
+use ferry_api::object::Protocol;
+use ferry_kernel::ipvs::{Cause, Connections, Destination, Failure};
 use ferry_model::Endpoint;
 
 use super::convert::endpoint_of;
-use crate::server::ServerId;
+use crate::server::{Listed, ServerId};
 
 /// The draining endpoints of one family.
 #[derive(Debug)]
 pub(crate) struct Draining {
-    /// time after which an endpoint is deleted with its connections
+    /// time after which an endpoint that has left the slices is deleted with its connections
     grace: Duration,
-    /// the ends of the grace periods
-    until: BTreeMap<ServerId, BTreeMap<Endpoint, Instant>>,
+    servers: BTreeMap<ServerId, BTreeMap<Endpoint, State>>,
+}
+
+/// The state of a draining endpoint.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// the end of its grace period; `None` while it is listed
+    end: Option<Instant>,
+    /// the kernel refuses to delete it, which was logged
+    is_refused: bool,
 }
 
 // === impl Draining ===
 
 impl Draining {
     pub(crate) fn new(grace: Duration) -> Self {
-        Self { grace, until: BTreeMap::new() }
+        Self { grace, servers: BTreeMap::new() }
     }
 
-    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.until.is_empty()
+        self.servers.is_empty()
     }
 
     /// The servers with draining endpoints.
     pub(crate) fn servers(&self) -> Vec<ServerId> {
-        self.until.keys().copied().collect()
+        self.servers.keys().copied().collect()
     }
 
-    /// Sets the draining endpoints of a server. Those that drain already keep the end of their grace period.
+    /// Sets the draining endpoints of a server. The state of those that drain already stays; the grace period of others begins,
+    /// unless [`Draining::list`] follows.
     pub(crate) fn set(&mut self, id: ServerId, endpoints: &[Endpoint], now: Instant) {
-        let before = self.until.remove(&id).unwrap_or_default();
-        let end = |endpoint: &Endpoint| before.get(endpoint).copied().unwrap_or(now + self.grace);
-        let after: BTreeMap<Endpoint, Instant> = endpoints.iter().map(|endpoint| (*endpoint, end(endpoint))).collect();
+        let before = self.servers.remove(&id).unwrap_or_default();
+        let new = State { end: Some(now + self.grace), is_refused: false };
+        let state = |endpoint: &Endpoint| (*endpoint, before.get(endpoint).copied().unwrap_or(new));
+        let after: BTreeMap<Endpoint, State> = endpoints.iter().map(state).collect();
         if !after.is_empty() {
-            self.until.insert(id, after);
+            self.servers.insert(id, after);
         }
     }
 
@@ -54,45 +66,80 @@ impl Draining {
         self.set(id, &idle, now);
     }
 
-    /// The server is gone, with its endpoints.
-    pub(crate) fn forget(&mut self, id: ServerId) {
-        self.until.remove(&id);
+    /// Takes up which endpoints are in the slices of the server's Service: the grace period of a draining one that is not begins
+    /// now, unless it has begun.
+    pub(crate) fn list(&mut self, id: ServerId, listed: &Listed, now: Instant) {
+        for (endpoint, state) in self.servers.get_mut(&id).into_iter().flatten() {
+            state.end = if listed.contains(endpoint) { None } else { state.end.or(Some(now + self.grace)) };
+        }
     }
 
-    /// Of a server's draining endpoints, those to delete now: their connections have ended, or their grace period is over.
-    /// Forgets these, and those that the server doesn't have any more with weight 0.
+    /// The server is gone, with its endpoints.
+    pub(crate) fn forget(&mut self, id: ServerId) {
+        self.servers.remove(&id);
+    }
+
+    /// Of a server's draining endpoints, those to delete now: their connections have ended, or their grace period is over. They are
+    /// known until [`Draining::deleted`]. Forgets those that the server doesn't have any more with weight 0.
     pub(crate) fn ended(
         &mut self,
         id: ServerId,
         destinations: &[(Destination, Connections)],
         now: Instant,
     ) -> Vec<Endpoint> {
-        let Some(until) = self.until.get_mut(&id) else { return Vec::new() };
+        let Entry::Occupied(mut server) = self.servers.entry(id) else { return Vec::new() };
         let idle: BTreeMap<Endpoint, Connections> = destinations
             .iter()
             .filter(|(destination, _)| destination.weight == 0)
             .map(|(destination, connections)| (endpoint_of(destination.address), *connections))
             .collect();
         let mut ended = Vec::new();
-        until.retain(|endpoint, end| {
+        server.get_mut().retain(|endpoint, state| {
             let Some(connections) = idle.get(endpoint) else { return false };
-            let has_ended = connections.active == 0 && connections.inactive == 0;
-            let is_over = has_ended || *end <= now;
-            if is_over {
+            let is_unused = connections.active == 0 && connections.inactive == 0;
+            let is_over = state.end.is_some_and(|end| end <= now);
+            // Flows of UDP and SCTP don't end by themselves: an endpoint of weight 0 is another program's, or an earlier run's.
+            if is_unused || is_over || id.protocol != Protocol::Tcp {
                 ended.push(*endpoint);
             }
-            !is_over
+            true
         });
-        if until.is_empty() {
-            self.until.remove(&id);
+        if server.get().is_empty() {
+            server.remove();
         }
         ended
+    }
+
+    /// Forgets endpoints that were deleted. Those whose deletion the kernel has refused stay; `refused` has their positions.
+    pub(crate) fn deleted(&mut self, ended: &[(ServerId, Endpoint)], refused: &[Failure]) {
+        for (index, (id, endpoint)) in ended.iter().enumerate() {
+            let Entry::Occupied(mut server) = self.servers.entry(*id) else { continue };
+            match refused.iter().find(|failure| failure.index == index) {
+                // One that is gone already is as wanted.
+                None | Some(Failure { cause: Cause::NoServer | Cause::NoDestination, .. }) => {
+                    server.get_mut().remove(endpoint);
+                    if server.get().is_empty() {
+                        server.remove();
+                    }
+                }
+                Some(failure @ Failure { cause: Cause::Exists | Cause::NoScheduler(_) | Cause::Other, .. }) => {
+                    if let Some(state) = server.get_mut().get_mut(endpoint)
+                        && !std::mem::replace(&mut state.is_refused, true)
+                    {
+                        tracing::warn!(server = %id, %endpoint, err = %failure, "Cannot delete a draining endpoint, trying again");
+                    }
+                }
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ferry_api::object::Protocol;
+    use ferry_api::object::Family;
+    use ferry_conformance::states;
+    use ferry_kernel::netlink::MessageError;
+    use ferry_model::{Pool, PortState};
 
     use super::super::convert::destination;
     use super::*;
@@ -107,6 +154,13 @@ mod tests {
         Endpoint { address: [10, 244, 0, last].into(), port: 8080 }
     }
 
+    /// A port with these endpoints in its slices.
+    fn listed(cluster: &[u8], lingering: &[u8]) -> Listed {
+        let pool = |last| states::pool(Family::V4, last);
+        let port = states::port(Protocol::Tcp, pool(cluster), Pool::default(), Vec::new());
+        Listed::of(&PortState { lingering: pool(lingering), ..port })
+    }
+
     fn at(last: u8, weight: u32, active: u32, inactive: u32) -> (Destination, Connections) {
         (destination(endpoint(last), weight), Connections { active, inactive, persistent: 0 })
     }
@@ -115,11 +169,71 @@ mod tests {
     fn an_endpoint_goes_when_its_connections_have_ended() {
         let (mut draining, now) = (Draining::new(GRACE), Instant::now());
         draining.set(id(), &[endpoint(1), endpoint(2)], now);
+        draining.list(id(), &listed(&[], &[1]), now);
         assert_eq!(draining.ended(id(), &[at(1, 0, 1, 0), at(2, 0, 0, 1), at(3, 1, 0, 0)], now), []);
-        assert_eq!(draining.ended(id(), &[at(1, 0, 0, 0), at(2, 0, 1, 0)], now), [endpoint(1)]);
+        assert_eq!(draining.ended(id(), &[at(1, 0, 0, 0), at(2, 0, 1, 0)], now), [endpoint(1)], "listed or not");
+        draining.deleted(&[(id(), endpoint(1))], &[]);
         assert_eq!(draining.servers(), [id()]);
         assert_eq!(draining.ended(id(), &[at(2, 0, 0, 0)], now), [endpoint(2)]);
+        draining.deleted(&[(id(), endpoint(2))], &[]);
         assert!(draining.is_empty());
+    }
+
+    #[test]
+    fn an_endpoint_is_known_until_its_deletion_is_confirmed() {
+        const ENOENT: i32 = 2;
+        const ENOMEM: i32 = 12;
+        let (mut draining, now) = (Draining::new(GRACE), Instant::now());
+        draining.set(id(), &[endpoint(1), endpoint(2), endpoint(3)], now);
+        let there = [at(1, 0, 0, 0), at(2, 0, 0, 0), at(3, 0, 0, 0)];
+        let ended: Vec<_> = draining.ended(id(), &there, now).into_iter().map(|endpoint| (id(), endpoint)).collect();
+        assert_eq!(ended.len(), 3);
+        let refused = |index, cause, number| {
+            let error = MessageError {
+                sequence: 0,
+                offset: None,
+                error: std::io::Error::from_raw_os_error(number),
+                text: None,
+            };
+            Failure { index, cause, error }
+        };
+        draining.deleted(&ended, &[refused(1, Cause::Other, ENOMEM), refused(2, Cause::NoDestination, ENOENT)]);
+        assert_eq!(draining.ended(id(), &there[1..2], now), [endpoint(2)], "it is tried again");
+        draining.deleted(&ended[1..2], &[refused(0, Cause::NoServer, ENOENT)]);
+        assert!(draining.is_empty());
+    }
+
+    #[test]
+    fn the_grace_period_begins_when_the_endpoint_leaves_its_slices() {
+        let (mut draining, start) = (Draining::new(GRACE), Instant::now());
+        let there = [at(1, 0, 5, 0), at(2, 0, 5, 0)];
+        draining.set(id(), &[endpoint(1), endpoint(2)], start);
+        draining.list(id(), &listed(&[2, 3], &[1]), start);
+        assert_eq!(draining.ended(id(), &there, start + GRACE * 9), [], "both are listed, in one pool or another");
+        let left = start + GRACE * 9;
+        // Another endpoint that drains, and a full read, change nothing.
+        draining.set(id(), &[endpoint(1), endpoint(2), endpoint(4)], left);
+        draining.found(id(), &there, left);
+        draining.list(id(), &listed(&[3], &[2]), left);
+        draining.list(id(), &listed(&[3], &[2]), left + GRACE / 2);
+        assert_eq!(draining.ended(id(), &there, left + GRACE - Duration::from_secs(1)), []);
+        assert_eq!(draining.ended(id(), &there, left + GRACE), [endpoint(1)]);
+        // It is listed again, and leaves again.
+        draining.list(id(), &listed(&[3], &[1, 2]), left + GRACE);
+        assert_eq!(draining.ended(id(), &there, left + GRACE), []);
+        draining.list(id(), &listed(&[3], &[2]), left + GRACE);
+        assert_eq!(draining.ended(id(), &there, left + GRACE * 2 - Duration::from_secs(1)), []);
+        assert_eq!(draining.ended(id(), &there, left + GRACE * 2), [endpoint(1)]);
+    }
+
+    #[test]
+    fn endpoints_of_udp_and_sctp_never_drain() {
+        for protocol in [Protocol::Udp, Protocol::Sctp] {
+            let (mut draining, now) = (Draining::new(GRACE), Instant::now());
+            let id = ServerId { protocol, ..id() };
+            draining.found(id, &[at(1, 0, 7, 7), at(2, 1, 7, 7)], now);
+            assert_eq!(draining.ended(id, &[at(1, 0, 7, 7), at(2, 1, 7, 7)], now), [endpoint(1)], "{protocol}");
+        }
     }
 
     #[test]
@@ -130,6 +244,7 @@ mod tests {
         let there = [at(1, 0, 5, 0), at(2, 0, 5, 0)];
         assert_eq!(draining.ended(id(), &there, start + GRACE - Duration::from_secs(1)), []);
         assert_eq!(draining.ended(id(), &there, start + GRACE), [endpoint(1)]);
+        draining.deleted(&[(id(), endpoint(1))], &[]);
         assert_eq!(draining.ended(id(), &there[1..], start + GRACE * 2), [endpoint(2)]);
     }
 
@@ -147,7 +262,9 @@ mod tests {
     #[test]
     fn what_drained_at_the_end_of_a_run_drains_at_the_next_start() {
         let (mut draining, now) = (Draining::new(GRACE), Instant::now());
-        draining.found(id(), &[at(1, 1, 0, 0), at(2, 0, 3, 0)], now);
-        assert_eq!(draining.ended(id(), &[at(2, 0, 3, 0)], now + GRACE), [endpoint(2)]);
+        let there = [at(1, 1, 0, 0), at(2, 0, 3, 0), at(3, 0, 3, 0)];
+        draining.found(id(), &there, now);
+        draining.list(id(), &listed(&[1], &[3]), now);
+        assert_eq!(draining.ended(id(), &there, now + GRACE), [endpoint(2)], "the other one is listed");
     }
 }

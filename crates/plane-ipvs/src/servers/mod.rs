@@ -49,7 +49,7 @@ pub struct ServerOptions {
     pub excluded: Vec<IpNet>,
     /// timeouts of connections; zeros leave the kernel's. `None`: all are the kernel's
     pub timeouts: Option<Timeouts>,
-    /// time for which an endpoint that left its Service keeps its TCP connections
+    /// time for which an endpoint that left the slices of its Service keeps its TCP connections
     pub grace: Duration,
     /// takes the schedulers that are missing
     pub reports: Option<SchedulerReports>,
@@ -229,22 +229,24 @@ impl ServersKernel {
         self.schedulers.forget(id);
     }
 
-    /// Deletes draining endpoints whose connections have ended, or whose grace period is over.
+    /// Deletes draining endpoints whose connections have ended, or whose grace period is over. What the kernel refuses is tried
+    /// again at the next look.
     fn end_drained(&mut self, now: Instant) -> Result<(), CommitError> {
-        let mut commands = Vec::new();
+        let mut ended = Vec::new();
         for id in self.draining.servers() {
             let destinations = self.destinations(id)?;
-            for ended in self.draining.ended(id, &destinations, now) {
-                let address = convert::destination(ended, 0).address;
-                commands.push(Command::DeleteDestination(kernel_id(id), address));
-            }
+            ended.extend(self.draining.ended(id, &destinations, now).into_iter().map(|endpoint| (id, endpoint)));
         }
-        // One that is gone already is as wanted.
-        self.socket.commit(&commands).map_err(|lost| of_ipvs(lost.error)).map(drop)
+        let address = |endpoint| convert::destination(endpoint, 0).address;
+        let delete = |(id, endpoint): &(_, _)| Command::DeleteDestination(kernel_id(*id), address(*endpoint));
+        let commands: Vec<Command> = ended.iter().map(delete).collect();
+        let refused = self.socket.commit(&commands).map_err(|lost| of_ipvs(lost.error))?;
+        self.draining.deleted(&ended, &refused);
+        Ok(())
     }
 
     /// Looks for foreign changes: at all servers, and at the destinations of some.
-    fn look(&mut self, now: Instant) -> Result<Vec<IpvsKey>, CommitError> {
+    fn look(&mut self) -> Result<Vec<IpvsKey>, CommitError> {
         let started = Instant::now();
         self.generation = self.generation.wrapping_add(1);
         let mut changed = Vec::new();
@@ -281,7 +283,6 @@ impl ServersKernel {
             }
         }
         self.looks.reached(last);
-        self.looks.done(now, started.elapsed());
         changed.sort_unstable();
         changed.dedup();
         Ok(changed)
@@ -320,6 +321,19 @@ impl Kernel<IpvsObject> for ServersKernel {
         commit::commit(self, batch)
     }
 
+    /// A draining endpoint may have left the slices of its Service, or be in them after a restart.
+    fn acknowledged(&mut self, objects: &[IpvsObject]) {
+        if self.draining.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for object in objects {
+            if let IpvsObject::Server(id, server) = object {
+                self.draining.list(*id, &server.listed, now);
+            }
+        }
+    }
+
     fn tend(&mut self, now: Instant) -> Result<Drift<IpvsKey>, CommitError> {
         if !self.looks.is_due(now) {
             return Ok(Drift::default());
@@ -328,8 +342,10 @@ impl Kernel<IpvsObject> for ServersKernel {
         self.looks.done(now, Duration::ZERO);
         self.forwarding.check(self.own.values().any(|own| own.has_endpoints));
         self.schedulers.tend(now);
+        let started = Instant::now();
         self.end_drained(now)?;
-        let changed = self.look(now)?;
+        let changed = self.look()?;
+        self.looks.done(now, started.elapsed());
         let extent = (!changed.is_empty()).then_some(Extent::Keys(changed));
         Ok(Drift { by_proxies: None, by_others: extent })
     }

@@ -1,13 +1,15 @@
-//! Graceful termination: an endpoint that goes keeps its TCP connections, with weight 0, for the grace period.
+//! Graceful termination: an endpoint that goes keeps its TCP connections, with weight 0, while it is in the slices of its Service and
+//! for the grace period after that.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Family, Protocol};
 use ferry_conformance::good;
-use ferry_conformance::states::service;
-use ferry_model::{Balance, Scheduler};
-use ferry_plane::SyncEngine;
+use ferry_conformance::states::{pool, service};
+use ferry_model::{Balance, PortState, Scheduler};
+use ferry_plane::{SyncEngine, Unit, UnitId};
 use ferry_plane_ipvs::IpvsEngine;
 
 use crate::common::{
@@ -27,6 +29,17 @@ fn line(family: Family, last: u8, weight: u32) -> String {
 fn offer(engine: &mut IpvsEngine, family: Family, endpoints: &[u8]) {
     engine.offer(change([web(family, "web", 60, endpoints)]));
     good(engine.sync(Instant::now()));
+}
+
+/// A service of these endpoints, and of others that are in its slices and get no new connections.
+fn listing(family: Family, endpoints: &[u8], lingering: &[u8]) -> (UnitId, Option<Arc<Unit>>) {
+    let port = port(family, Protocol::Tcp, 60, endpoints);
+    service("web", vec![PortState { lingering: pool(family, lingering), ..port }])
+}
+
+/// Looks for what is due at this time, or a minute later: the longest interval of looks.
+fn look(engine: &mut IpvsEngine, after: Instant) {
+    assert_eq!(good(engine.tend(after + Duration::from_secs(60))).repairs, 0);
 }
 
 /// An engine with a service of endpoints 1 and 2, and a connection to each.
@@ -134,6 +147,41 @@ fn an_endpoint_is_deleted_when_its_grace_period_is_over() {
         assert!(!servers().contains(&line(family, 1, 0)), "{:?}", servers());
         assert!(!first.lives(), "it is reset");
         assert!(second.lives());
+        assert_all_go_to(&client, family, 2);
+    });
+}
+
+/// A Pod may take longer to terminate than the grace period, and a traffic policy or hints may deselect an endpoint that is well.
+#[test]
+#[ignore = "needs IPVS: runs in the emulated machine"]
+fn the_grace_period_begins_when_the_endpoint_leaves_its_slices() {
+    inside(|family| {
+        let (mut engine, client, [mut first, mut second]) = connected(family);
+        engine.offer(change([listing(family, &[2], &[1])]));
+        assert_eq!(good(engine.sync(Instant::now())).ops, 1);
+        let deselected = Instant::now();
+        look(&mut engine, deselected + 2 * GRACE);
+        assert_eq!(good(engine.repair(deselected + 3 * GRACE)).ops, 0);
+        look(&mut engine, deselected + 4 * GRACE);
+        assert!(servers().contains(&line(family, 1, 0)) && first.lives(), "{:?}", servers());
+        // A restart knows that it is listed.
+        drop(engine);
+        let mut delta = only(family, &[]);
+        delta.units.extend([listing(family, &[2], &[1])]);
+        let mut engine = open(family);
+        engine.offer(delta);
+        assert_eq!(good(engine.sync(Instant::now())).ops, 0);
+        look(&mut engine, Instant::now() + 4 * GRACE);
+        assert!(servers().contains(&line(family, 1, 0)) && first.lives(), "{:?}", servers());
+        // Nothing is written for an endpoint that leaves the slices.
+        engine.offer(change([listing(family, &[2], &[])]));
+        assert_eq!(good(engine.sync(Instant::now())).ops, 0);
+        let left = Instant::now();
+        look(&mut engine, left + GRACE - Duration::from_secs(120));
+        assert!(servers().contains(&line(family, 1, 0)) && first.lives(), "{:?}", servers());
+        look(&mut engine, left + GRACE);
+        assert!(!servers().contains(&line(family, 1, 0)), "{:?}", servers());
+        assert!(!first.lives() && second.lives());
         assert_all_go_to(&client, family, 2);
     });
 }

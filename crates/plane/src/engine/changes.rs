@@ -260,13 +260,14 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         self.accept(context, change, outcome);
     }
 
-    /// Updates the reference counts of shared objects.
+    /// Updates the reference counts of shared objects, and shows the kernel half what is desired now.
     fn count(&mut self, context: &Context, change: &Change) {
         let (mut before, mut after) = (Vec::new(), Vec::new());
         self.compile_change(context, change, &mut before, &mut after);
         // New references first, so that the count of an object that passes from one unit to another never falls to zero.
         self.references.acquire(&after);
         self.references.release(&before);
+        self.kernel.acknowledged(&after);
     }
 
     /// Records the acknowledged state of a unit. The caller counts references.

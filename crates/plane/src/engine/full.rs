@@ -276,6 +276,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             objects.clear();
             self.compile.compile(&acked.context, &acked.unit, &mut objects);
             self.references.acquire(&objects);
+            self.kernel.acknowledged(&objects);
         }
         self.ahead = false;
         self.stage = Stage::Adopted;

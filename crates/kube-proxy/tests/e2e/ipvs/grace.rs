@@ -4,10 +4,11 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use ferry_lab::objects::{Condition, at_cluster_ip};
+use ferry_lab::objects::{Condition, at_cluster_ip, at_external_ip};
 use ferry_lab::probe::Echo;
+use ferry_lab::proxy::Config;
 use ferry_lab::stage::{slowly, until};
-use ferry_lab::{Family, Host, Lab, Manifests, Outcome, Place, Protocol, Service};
+use ferry_lab::{Family, Host, Lab, Manifests, Outcome, Place, Protocol, Service, Stage};
 use socket2::SockRef;
 
 use crate::support::{LIMIT, Real, ipvs, real, server, stage, stage_with};
@@ -130,11 +131,97 @@ fn a_terminating_endpoint_without_others_keeps_serving_and_then_drains() {
     until_forgotten(node);
 }
 
+/// Brings these manifests into force and waits until a grace period is over that begins after that: of an endpoint of another
+/// service, which leaves its slice under a connection.
+#[track_caller]
+fn outlast_grace_period(stage: &mut Stage<'_>, manifests: &Manifests) {
+    let beside = |place| {
+        let service = Service::new("leaves", 13);
+        let endpoints = service.endpoints(ECHO, &[place]);
+        manifests.clone().with_endpoints(service, endpoints)
+    };
+    let (host, node) = (stage.lab.host(Place::Client), stage.node());
+    stage.set(&beside(Place::PodA));
+    let mut talks = Family::ALL.map(|family| Talk::open(host, at_cluster_ip(family, 13)));
+    stage.set(&beside(Place::PodB));
+    until("the other endpoint is gone", FORGOTTEN, || {
+        let is_gone = |family| real(node, at_cluster_ip(family, 13), to(Place::PodA, family, ECHO)).is_none();
+        Family::ALL.into_iter().all(is_gone)
+    });
+    are_reset(&mut talks);
+}
+
+/// The configuration with a short grace period.
+fn short_grace() -> Config {
+    let more = "---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nipvsTerminationGracePeriod: ";
+    ipvs(&format!("{more}{}s", slowly(GRACE).as_secs()))
+}
+
+#[track_caller]
+fn are_reset(talks: &mut [Talk]) {
+    for talk in talks {
+        let error = talk.exchange().expect_err("it has ended");
+        assert_ne!(error.kind(), io::ErrorKind::WouldBlock, "a reset, no silence");
+    }
+}
+
+/// A Pod may take longer to terminate than the grace period, which begins when it has left its slice.
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn a_terminating_endpoint_keeps_its_connections_while_it_is_listed() {
+    let service = Service::new("talks", 10);
+    let terminating = service.endpoints(ECHO, &[Place::PodB]).and(Place::PodA, Condition::Terminating);
+    let mut stage = stage_with(&short_grace(), &at(&[Place::PodA]));
+    let (lab, node) = (stage.lab, stage.node());
+    let _echo = [Place::PodA, Place::PodB].map(|place| echo(lab, place));
+    let mut old = talks(lab);
+    let terminating = Manifests::new().with_endpoints(service, terminating);
+    outlast_grace_period(&mut stage, &terminating);
+    drains(node);
+    old.iter_mut().for_each(Talk::lives);
+    stage.restart();
+    outlast_grace_period(&mut stage, &terminating);
+    drains(node);
+    old.iter_mut().for_each(Talk::lives);
+    stage.set(&at(&[Place::PodB]));
+    until_forgotten(node);
+    are_reset(&mut old);
+}
+
+/// A traffic policy deselects an endpoint that is well, and long-lived connections to it go on.
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn a_deselected_endpoint_keeps_its_connections() {
+    let service = Service::new("talks", 10).external_ip(10);
+    let (here, far) = (Place::PodB, Place::Far);
+    let with =
+        |service: Service| Manifests::new().with_endpoints(service.clone(), service.endpoints(ECHO, &[here, far]));
+    let mut stage = stage_with(&short_grace(), &with(service.clone()));
+    let (lab, node) = (stage.lab, stage.node());
+    let _echo = [here, far].map(|place| echo(lab, place));
+    let external = |family| at_external_ip(family, 10);
+    let of_far = || Family::ALL.map(|family| real(node, external(family), to(far, family, ECHO)));
+    let weight_and_active = || of_far().map(|real| real.map(|real| (real.weight, real.active)));
+    // Round robin: one of two goes to each.
+    let mut old: Vec<Talk> = Family::ALL
+        .iter()
+        .flat_map(|family| [(); 2].map(|()| Talk::open(lab.host(Place::Client), external(*family))))
+        .collect();
+    assert_eq!(weight_and_active(), [Some((1, 1)); 2]);
+    let service = service.external_local();
+    outlast_grace_period(&mut stage, &with(service.clone()));
+    assert_eq!(weight_and_active(), [Some((0, 1)); 2]);
+    old.iter_mut().for_each(Talk::lives);
+    stage.set(&Manifests::new().with_endpoints(service.clone(), service.endpoints(ECHO, &[here])));
+    until("the endpoint is gone", FORGOTTEN, || of_far().iter().all(Option::is_none));
+    let ended = old.iter_mut().filter_map(|talk| talk.exchange().err()).count();
+    assert_eq!(ended, Family::ALL.len(), "those to the endpoint that has left");
+}
+
 #[test]
 #[ignore = "needs IPVS: runs in emulated machines"]
 fn the_grace_period_ends_a_connection() {
-    let more = "---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nipvsTerminationGracePeriod: ";
-    let mut stage = stage_with(&ipvs(&format!("{more}{}s", slowly(GRACE).as_secs())), &at(&[Place::PodA]));
+    let mut stage = stage_with(&short_grace(), &at(&[Place::PodA]));
     let (lab, node) = (stage.lab, stage.node());
     let _echo = [Place::PodA, Place::PodB].map(|place| echo(lab, place));
     let mut old = talks(lab);
@@ -142,10 +229,7 @@ fn the_grace_period_ends_a_connection() {
     drains(node);
     old.iter_mut().for_each(Talk::lives);
     until_forgotten(node);
-    for talk in &mut old {
-        let error = talk.exchange().expect_err("it has ended");
-        assert_ne!(error.kind(), io::ErrorKind::WouldBlock, "a reset, no silence");
-    }
+    are_reset(&mut old);
 }
 
 #[test]
