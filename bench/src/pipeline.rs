@@ -245,6 +245,7 @@ impl Pipe {
         config.apply_platform_defaults();
         let setup = CoreSetup {
             settings: Settings::from_config(&config, "bench"),
+            config,
             profile: mode.profile,
             addresses: Vec::new(),
             node: NodeFacts::Local,

@@ -28,6 +28,7 @@ use crate::input::Input;
 use crate::metrics::Metrics;
 use crate::origin::{Opened, Origin};
 use crate::planes::{Candidates, EffectiveMode, Opening, RuleDomain};
+use crate::platform::supervisor::{self, Readiness};
 use crate::report::{Changes, Inbox, Reporter, Reports, SharedInbox};
 use crate::serve::healthz::Health;
 use crate::serve::http::{self, Routes};
@@ -46,8 +47,8 @@ pub struct RunOptions {
     pub config: KubeProxyConfiguration,
     /// the settings of this configuration that affect traffic
     pub settings: Settings,
-    /// where /healthz and /livez are served
-    pub healthz: SocketAddr,
+    /// where /healthz and /livez are served; `None` for nowhere
+    pub healthz: Option<SocketAddr>,
     /// where /metrics is served
     pub metrics: SocketAddr,
 }
@@ -89,11 +90,12 @@ pub fn run(options: RunOptions, origin: Origin) -> anyhow::Result<()> {
     let addresses = platform::addresses(&planes::devices()).context("listing local addresses")?;
     let core = Core::new(core::CoreSetup {
         settings,
+        config,
         profile: plane.profile,
         addresses: addresses.clone(),
         node,
         engines: handles,
-        changes: Changes::new(Arc::clone(&metrics), reports.clone(), families),
+        changes: Changes::new(Arc::clone(&metrics), reports.clone(), families.clone()),
         eligible: Arc::clone(&eligible),
         recorder: recorder.clone(),
         in_use: planes::in_use,
@@ -107,6 +109,7 @@ pub fn run(options: RunOptions, origin: Origin) -> anyhow::Result<()> {
     recorder.record(Event::starting(&options.settings.node_name));
 
     let pulses = Pulses { families: pulses, limit: periods.sync_period * 2 };
+    let (readiness, alive) = (Readiness::new(families), pulses.clone());
     let health =
         Health { pulses: pulses.clone(), eligible, freshness: freshness.clone(), metrics: Arc::clone(&metrics) };
     let reporter = Reporter::new(plane.mode, Arc::clone(&metrics));
@@ -116,20 +119,45 @@ pub fn run(options: RunOptions, origin: Origin) -> anyhow::Result<()> {
     let _clock = runtime.enter();
     let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
     let status = Status { mode: plane.mode, freshness, metrics, inbox: Rc::clone(&inbox) };
-    let edges = edges(&options, health, status, follow(inbox, service_health, handover), ends);
+    let is_alive = move || alive.are_healthy(Instant::now());
+    let follow = follow(inbox, service_health, handover, readiness);
+    let follow = async move {
+        tokio::select! {
+            never = follow => never,
+            never = supervisor::watch(is_alive) => never,
+        }
+    };
+    let edges = edges(&options, health, status, follow, ends);
     match LocalSet::new().block_on(&runtime, edges)? {}
+}
+
+/// Sets what a run without privileges doesn't set, and returns.
+pub fn initialize(options: &RunOptions, origin: Origin) -> anyhow::Result<()> {
+    prepare_process(options)?;
+    let metrics = Arc::new(Metrics::new()?);
+    let Opened { source, node, recorder, .. } = origin.open(&options.settings, &metrics)?;
+    let (threads, _ends) = Threads::new();
+    let (inputs, input) = mpsc::sync_channel(INPUTS);
+    let sink = Sink::new(inputs.clone());
+    threads.spawn("source", SOURCE_STACK_BYTES, move || source.run(&sink))?;
+    core::await_node(&options.settings.node_name, node, &input)?;
+    let mode = open_mode(options, &supported_families(), (&threads, &inputs), (&metrics, &recorder))?;
+    mode.plane.initialize(&mode.settings)?;
+    for (family, _) in &mode.engines {
+        tracing::info!(%family, mode = mode.plane.mode, "System initialized and --init-only specified");
+    }
+    Ok(())
 }
 
 /// Checks and sets what concerns the whole process, before its first thread.
 fn prepare_process(options: &RunOptions) -> anyhow::Result<()> {
+    platform::handle_signals().context("handling signals")?;
     let (version, mode, node) = (version::full(), options.candidates.configured(), &*options.settings.node_name);
     tracing::info!(version, mode, node, "Starting kube-proxy");
     platform::set_oom_score(options.config.oom_score_adj);
     platform::raise_open_files();
     platform::require_net_admin()?;
-    if options.config.conntrack.tcp_be_liberal {
-        platform::track_liberally()?;
-    }
+    platform::set_connection_tracking(&options.config.conntrack);
     // A hundred thousand endpoints are decoded on one thread and kept by others.
     memory::share_one_arena();
     Ok(())
@@ -239,9 +267,7 @@ async fn edges(
 ) -> anyhow::Result<Infallible> {
     let (health, status): (Rc<dyn Routes>, Rc<dyn Routes>) = (Rc::new(health), Rc::new(status));
     tokio::select! {
-        error = http::serve("healthz", options.healthz, options.config.bind_address_hard_fail, health) => {
-            error.with_context(|| format!("healthz server failed: failed to start proxy healthz on {}", options.healthz))
-        }
+        error = serve_health(options, health) => error,
         error = http::serve("metrics", options.metrics, options.config.bind_address_hard_fail, status) => {
             error.context("starting metrics server failed")
         }
@@ -251,11 +277,25 @@ async fn edges(
     }
 }
 
+async fn serve_health(options: &RunOptions, health: Rc<dyn Routes>) -> anyhow::Result<Infallible> {
+    let Some(address) = options.healthz else { return std::future::pending().await };
+    let served = http::serve("healthz", address, options.config.bind_address_hard_fail, health).await;
+    served.with_context(|| format!("healthz server failed: failed to start proxy healthz on {address}"))
+}
+
 /// Passes on the reports of the engines and the core.
-async fn follow(inbox: SharedInbox, mut service_health: ServiceHealth, mut handover: Handover) -> Infallible {
+async fn follow(
+    inbox: SharedInbox,
+    mut service_health: ServiceHealth,
+    mut handover: Handover,
+    mut readiness: Readiness,
+) -> Infallible {
     loop {
         tokio::select! {
             pass = Inbox::sync_pass(&inbox) => {
+                if pass.settled {
+                    readiness.settled(pass.family);
+                }
                 handover.sync_pass(&pass);
                 service_health.sync_pass(&pass).await;
             }

@@ -4,6 +4,7 @@ mod desk;
 mod diagnostic_log;
 mod gate;
 mod local_node;
+mod lookup;
 mod node_warnings;
 #[cfg(test)]
 mod tests;
@@ -15,11 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::{Family, Kind, KubeObject, ObjectName, Uid};
 use ferry_model::store::{Dirty, Event, ServiceObjects, Store};
 use ferry_model::{
-    BaseState, Context, Diagnostic, MissingSchedulers, PerFamily, Profile, ServiceState, Settings, facts, may_serve,
-    resolve, serves,
+    BaseState, Context, Diagnostic, MissingSchedulers, PerFamily, Profile, ServiceState, Settings, Stack, facts,
+    may_serve, resolve, serves,
 };
 use ferry_plane::mailbox::Sender;
 use ferry_plane::{Delta, Unit, UnitId};
@@ -29,6 +31,7 @@ use self::diagnostic_log::{DiagnosticLog, Topic};
 pub use self::gate::NodeWait;
 use self::gate::{Gate, Readiness};
 use self::local_node::{LocalNode, preferred_first};
+pub use self::lookup::await_node;
 use self::node_warnings::NodeWarnings;
 use crate::events::{self, Recorder};
 use crate::health::Pulse;
@@ -40,6 +43,8 @@ use crate::report::Changes;
 pub struct CoreSetup {
     /// the settings of the configuration that affect traffic
     pub settings: Settings,
+    /// the configuration in the effective mode, to check it against the Node
+    pub config: KubeProxyConfiguration,
     /// the mode's capabilities
     pub profile: Profile,
     /// all addresses of the machine's interfaces
@@ -89,6 +94,7 @@ pub struct EngineHandle {
 #[derive(Debug)]
 pub struct Core {
     settings: Settings,
+    config: KubeProxyConfiguration,
     profile: Profile,
     store: Store,
     addresses: Vec<IpAddr>,
@@ -165,6 +171,7 @@ impl Core {
             gate: Gate::new(AWAITED.into(), wait, name),
             stand_in,
             settings: setup.settings,
+            config: setup.config,
             profile: setup.profile,
             addresses: setup.addresses,
             engines: setup.engines,
@@ -267,13 +274,28 @@ impl Core {
             let serving = || any_in_use(self.in_use, &self.engines);
             match self.gate.readiness(&self.store, Instant::now(), serving) {
                 Readiness::Ready if self.hold_back() => return Ok(None),
-                Readiness::Ready => {}
+                Readiness::Ready => self.check_stack()?,
                 Readiness::Waiting(again) => return Ok(again),
                 Readiness::Failed(reason) => return Err(NeverReady(reason)),
             }
         }
         self.hand_over_dirty();
         Ok(None)
+    }
+
+    /// Checks the configuration against the Node and the served families, and logs both, as upstream does at its start.
+    fn check_stack(&self) -> Result<(), NeverReady> {
+        let served: Vec<Family> = self.engines.iter().map(|engine| engine.family).collect();
+        let stack = Stack::check(&self.config, &self.settings, self.store.node(), &served)
+            .map_err(|error| NeverReady(error.to_string()))?;
+        for err in &stack.warnings {
+            tracing::error!(err, "Kube-proxy configuration may be incomplete or incorrect");
+        }
+        let addresses: Vec<String> = stack.addresses.iter().map(ToString::to_string).collect();
+        tracing::info!(NodeIPs = addresses.join(","), "Successfully retrieved NodeIPs");
+        let stack_kind = if served.len() > 1 { "dual-stack" } else { "single-stack" };
+        tracing::info!("primary ipFamily" = %stack.primary, "kube-proxy running in {stack_kind} mode");
+        Ok(())
     }
 
     /// Notes if load balancers may send to this node: not to one without a Node object in the cluster.

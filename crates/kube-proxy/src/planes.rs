@@ -41,6 +41,7 @@ pub struct Plane {
     /// names of network devices that the mode creates for itself: their addresses don't count as the node's
     pub devices: &'static [&'static str],
     open: fn(&Opening<'_>) -> anyhow::Result<Engines>,
+    initialize: fn(&Settings) -> anyhow::Result<()>,
     remove_leftovers: fn(Family) -> io::Result<Leftovers>,
     in_use: fn(Family) -> io::Result<bool>,
 }
@@ -171,6 +172,14 @@ impl Plane {
     /// If the mode can't be used on this machine, whatever the family.
     fn engines(&self, opening: &Opening<'_>) -> anyhow::Result<Engines> {
         (self.open)(opening)
+    }
+
+    /// Sets the kernel parameters that the first sync would set, and that opening the engines doesn't.
+    ///
+    /// # Errors
+    /// If one can't be set.
+    pub fn initialize(&self, settings: &Settings) -> anyhow::Result<()> {
+        (self.initialize)(settings)
     }
 
     /// Deletes leftovers of this mode in places that another program has taken over.

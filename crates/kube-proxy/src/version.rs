@@ -5,7 +5,7 @@
 //! metric `kubernetes_build_info` and in the first log line.
 
 /// The upstream version whose behaviour this build reproduces.
-pub const UPSTREAM: &str = "v1.36.2";
+pub const UPSTREAM: &str = "v1.36.3";
 /// Its component.
 pub const MAJOR: &str = "1";
 /// Its component.

@@ -182,7 +182,7 @@ pub fn base(
     (BaseState { node_ports, localhost, service_cidrs, affinity: store.uses_affinity(family) }, diagnostics)
 }
 
-fn node_ip(settings: &Settings, node: Option<&Node>, family: Family) -> IpAddr {
+pub(crate) fn node_ip(settings: &Settings, node: Option<&Node>, family: Family) -> IpAddr {
     let of_node = |node| primary(node, family)?.address.as_ref().ok().copied();
     let bound = settings.bind_address.filter(|address| Family::of(*address) == family);
     bound.or_else(|| node.and_then(of_node)).unwrap_or(loopback(family))

@@ -20,6 +20,7 @@
 //!
 //! - [`decide()`] returns the verdict of a state on a packet (`packet`): the reference for the compiled rules of every mode.
 //! - [`flow_rules`] (`flows`) determines the conntrack entries that a change of a state makes stale.
+//! - [`Stack`] (`stack`) is the node's primary family, and what doesn't fit it in the configuration.
 //! - `explain` prints states as text, for golden files.
 
 mod balance;
@@ -39,6 +40,7 @@ mod select;
 mod slices;
 mod sources;
 mod special;
+pub mod stack;
 pub mod state;
 pub mod store;
 mod treatment;
@@ -59,6 +61,7 @@ pub use profile::{Profile, ReplyOwner};
 pub use resolve::resolve;
 pub use scheduler::{MissingSchedulers, Scheduler, UnknownScheduler};
 pub use slices::may_serve;
+pub use stack::{Stack, StackError};
 pub use state::{
     Action, Affinity, Balance, BaseState, Endpoint, Frontend, FrontendAddr, FrontendKind, HealthCheck, MAX_COPIES,
     MAX_ENDPOINTS, MAX_WEIGHT, NodePortAddresses, Pool, PortState, Scope, ServiceState, Shadowed, Snat, SourceRanges,

@@ -69,6 +69,11 @@ impl GoDuration {
         self.0 == 0
     }
 
+    /// Whole seconds, for kernel parameters; a part of a second counts as one, and a negative duration as zero.
+    pub fn whole_seconds(self) -> u64 {
+        u64::try_from(self.0).unwrap_or(0).div_ceil(SECOND)
+    }
+
     /// The same for Rust's functions; a negative one becomes zero.
     pub fn to_std(self) -> Duration {
         Duration::from_nanos(u64::try_from(self.0).unwrap_or(0))

@@ -103,7 +103,7 @@ fn argument(flag: &Flag) -> Arg {
         .long(flag.name)
         .action(ArgAction::Append)
         .value_name(flag.kind.word())
-        .hide(flag.effect == Effect::Removed)
+        .hide(flag.is_of_older_releases())
         .help(format!("{}{default}", flag.help));
     let argument = if flag.kind.is_optional() {
         argument.num_args(0..=1).require_equals(true).default_missing_value("true")
@@ -241,9 +241,20 @@ impl Flags {
 
     /// Every flag with its value, given or default, as upstream logs them.
     pub fn describe_all(&self) -> impl Iterator<Item = String> {
-        FLAGS.iter().filter(|flag| flag.effect != Effect::Removed).map(|flag| {
+        FLAGS.iter().filter(|flag| !flag.is_of_older_releases()).map(|flag| {
             let default = if flag.default.is_empty() && flag.kind == ValueKind::Bool { "false" } else { flag.default };
             format!("FLAG: --{}={:?}", flag.name, self.text(flag.name).unwrap_or(default))
+        })
+    }
+
+    /// What upstream's flag library prints for each given flag that is deprecated, a line each.
+    pub fn deprecations(&self) -> impl Iterator<Item = String> {
+        self.with_effect(Effect::Deprecated).map(|name| {
+            let instead = name.replace("port", "bind-address");
+            format!(
+                "Flag --{name} has been deprecated, This flag is deprecated and will be removed in a future release. \
+                 Please use --{instead} instead.\n"
+            )
         })
     }
 

@@ -108,17 +108,18 @@ fn texts(flags: &Flags, config: &mut KubeProxyConfiguration) {
     set_text(&mut config.detect_local.interface_name_prefix, flags.text("pod-interface-name-prefix"));
 }
 
-/// Applies the address flags. An empty address keeps the default. A bare one gets the default port, except with
-/// `--write-config-to`: upstream leaves it bare then, and rejects it.
+/// Applies the address flags. An empty address keeps the default. A bare one gets the port of its own flag, and with port 0 there
+/// is no address, except with `--write-config-to`: upstream leaves it bare then, and rejects it.
 fn addresses(flags: &Flags, config: &mut KubeProxyConfiguration) {
-    let is_run = flags.path("write-config-to").is_none();
-    let port_added = |address: &str, port| if is_run { with_port(address, port) } else { address.to_owned() };
     set_text(&mut config.bind_address, flags.path("bind-address"));
-    if let Some(address) = flags.path("healthz-bind-address") {
-        config.healthz_bind_address = port_added(address, 10256);
-    }
-    if let Some(address) = flags.path("metrics-bind-address") {
-        config.metrics_bind_address = port_added(address, 10249);
+    set_text(&mut config.healthz_bind_address, flags.path("healthz-bind-address"));
+    set_text(&mut config.metrics_bind_address, flags.path("metrics-bind-address"));
+    if flags.path("write-config-to").is_none() {
+        let complete = |address: &mut String, port| {
+            *address = if port == 0 { String::new() } else { with_port(address, port) };
+        };
+        complete(&mut config.healthz_bind_address, flags.number("healthz-port").unwrap_or(10256));
+        complete(&mut config.metrics_bind_address, flags.number("metrics-port").unwrap_or(10249));
     }
 }
 
@@ -135,7 +136,7 @@ fn set_text(field: &mut String, text: Option<&str>) {
 }
 
 /// Adds the port to a bare IP address.
-fn with_port(address: &str, port: u16) -> String {
+fn with_port(address: &str, port: i32) -> String {
     match parse_ip(address) {
         Some(IpAddr::V4(_)) => format!("{address}:{port}"),
         Some(IpAddr::V6(_)) => format!("[{address}]:{port}"),

@@ -39,7 +39,11 @@ pub enum Effect {
     /// checked for its type and without effect in this build, with a warning; `--write-config-to` writes it if it belongs to the
     /// configuration
     Nothing,
-    /// not supported by this build: a fatal error, since continuing would do something else entirely
+    /// sets a field of the configuration, and should be replaced by another flag, as upstream says at each start
+    Deprecated,
+    /// the old name of another flag
+    Renamed,
+    /// removed upstream, and a value is a fatal error, since continuing would do something else entirely
     Refused,
     /// removed upstream and accepted for old unit files, with a warning
     Removed,
@@ -60,7 +64,7 @@ pub struct Flag {
     pub help: &'static str,
 }
 
-use Effect::{Acts, Config, Nothing, Refused, Removed};
+use Effect::{Acts, Config, Deprecated, Nothing, Refused, Removed, Renamed};
 use ValueKind::{Bool, Duration, Float32, Gates, Int32, Ip, IpPort, List, Quantity, Text, VModule, Version};
 
 const fn flag(name: &'static str, kind: ValueKind, effect: Effect, default: &'static str, help: &'static str) -> Flag {
@@ -88,19 +92,25 @@ pub const FLAGS: &[Flag] = &[
     flag("cluster-cidr", Text, Config, "", "The range of pod addresses; one, or a dual-stack pair joined by a comma."),
     flag("config", Text, Acts, "", "The path to the configuration file."),
     flag("config-sync-period", Duration, Nothing, "15m0s", "Resync interval of objects."),
-    flag("conntrack-max-per-core", Int32, Nothing, "32768", "Tracked connections per core; 0 keeps the limit."),
-    flag("conntrack-min", Int32, Nothing, "131072", "Least number of tracked connections."),
+    flag("conntrack-max-per-core", Int32, Config, "32768", "Tracked connections per core; 0 keeps the limit."),
+    flag("conntrack-min", Int32, Config, "131072", "Least number of tracked connections."),
     flag("conntrack-tcp-be-liberal", Bool, Config, "", "Accept TCP packets outside the window."),
-    flag("conntrack-tcp-timeout-close-wait", Duration, Nothing, "1h0m0s", "Timeout of connections in CLOSE_WAIT."),
-    flag("conntrack-tcp-timeout-established", Duration, Nothing, "24h0m0s", "Timeout of idle TCP connections."),
-    flag("conntrack-udp-timeout", Duration, Nothing, "0s", "Timeout of unanswered UDP; 0 keeps it."),
-    flag("conntrack-udp-timeout-stream", Duration, Nothing, "0s", "Timeout of answered UDP; 0 keeps it."),
+    flag("conntrack-tcp-timeout-close-wait", Duration, Config, "1h0m0s", "Timeout of connections in CLOSE_WAIT."),
+    flag("conntrack-tcp-timeout-established", Duration, Config, "24h0m0s", "Timeout of idle TCP connections."),
+    flag("conntrack-udp-timeout", Duration, Config, "0s", "Timeout of unanswered UDP; 0 keeps it."),
+    flag("conntrack-udp-timeout-stream", Duration, Config, "0s", "Timeout of answered UDP; 0 keeps it."),
     flag("detect-local-mode", Text, Config, "", "How to detect traffic from this node's pods."),
     flag("feature-gates", Gates, Config, "", "Pairs A=true,B=false. AllowServiceExternalIPs has an effect."),
     flag("healthz-bind-address", IpPort, Config, "0.0.0.0:10256", "The address of /healthz and /livez."),
-    flag("healthz-port", Int32, Nothing, "10256", "Deprecated: use --healthz-bind-address."),
+    flag("healthz-port", Int32, Deprecated, "10256", "The port of a bare --healthz-bind-address; 0 serves no health."),
     flag("hostname-override", Text, Acts, "", "The node's name, instead of the host's."),
-    flag("init-only", Bool, Refused, "", "Do the privileged steps and exit."),
+    flag(
+        "init-only",
+        Bool,
+        Acts,
+        "",
+        "Look up the node, set kernel parameters and exit; then CAP_NET_ADMIN is enough to run.",
+    ),
     flag("iptables-localhost-nodeports", Bool, Config, "true", "Node ports on loopback, mode iptables."),
     flag("iptables-masquerade-bit", Int32, Config, "14", "The bit of the packet mark, mode iptables."),
     flag("iptables-min-sync-period", Duration, Config, "1s", "Least time between two syncs; values above 1s apply."),
@@ -128,13 +138,13 @@ pub const FLAGS: &[Flag] = &[
     flag("masquerade-all", Bool, Config, "", "Masquerade all connections to cluster IPs."),
     flag("master", Text, Acts, "", "The URL of the API server, instead of the kubeconfig's."),
     flag("metrics-bind-address", IpPort, Config, "127.0.0.1:10249", "The address of /metrics and /proxyMode."),
-    flag("metrics-port", Int32, Nothing, "10249", "Deprecated: use --metrics-bind-address."),
+    flag("metrics-port", Int32, Deprecated, "10249", "The port of a bare --metrics-bind-address."),
     flag("nodeport-addresses", List, Config, "", "Ranges of node addresses that serve node ports, or primary."),
     flag("oom-score-adj", Int32, Config, "-999", "The OOM score adjustment of this process."),
     flag("pod-bridge-interface", Text, Config, "", "The bridge of local pods, for detect-local-mode BridgeInterface."),
     flag("pod-interface-name-prefix", Text, Config, "", "Prefix of local pods' interfaces, for InterfaceNamePrefix."),
     flag("profiling", Bool, Nothing, "", "Serve profiles on the metrics port."),
-    flag("proxy-mode", Text, Config, "", "The mode: nftables, or iptables, the default."),
+    flag("proxy-mode", Text, Config, "", "The mode: iptables, the default, ipvs or nftables."),
     flag("proxy-mode-fallback", List, Acts, "", "Modes to try, in order, where the mode can't start on this machine."),
     flag("show-hidden-metrics-for-version", Text, Nothing, "", "Show metrics hidden in this version."),
     flag("v", Int32, Acts, "0", "Number for the log level verbosity: 2 logs each sync, 4 each object."),
@@ -149,7 +159,7 @@ pub const FLAGS: &[Flag] = &[
     ),
     removed("add-dir-header", Bool),
     removed("alsologtostderr", Bool),
-    removed("cleanup-iptables", Bool),
+    flag("cleanup-iptables", Bool, Renamed, "", "Old name of --cleanup."),
     removed("cleanup-ipvs", Bool),
     removed("log-backtrace-at", Text),
     removed("log-dir", Text),
@@ -157,13 +167,22 @@ pub const FLAGS: &[Flag] = &[
     removed("log-file-max-size", Text),
     removed("logtostderr", Bool),
     removed("one-output", Bool),
-    removed("proxy-port-range", Text),
+    flag("proxy-port-range", Text, Refused, "", "Not supported: removed by upstream with mode userspace."),
     removed("resource-container", Text),
     removed("skip-headers", Bool),
     removed("skip-log-headers", Bool),
     removed("stderrthreshold", Text),
     removed("udp-timeout", Duration),
 ];
+
+// === impl Flag ===
+
+impl Flag {
+    /// True if no current proxy has it, and only old unit files do.
+    pub fn is_of_older_releases(&self) -> bool {
+        matches!(self.effect, Removed | Renamed | Refused)
+    }
+}
 
 // === impl ValueKind ===
 

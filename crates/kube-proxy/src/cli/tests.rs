@@ -121,22 +121,22 @@ fn versions() {
         Ok(Request::Print(text)) => text,
         other => panic!("{other:?}"),
     };
-    assert_eq!(printed(&["--version"]), "Kubernetes v1.36.2\n");
-    assert_eq!(printed(&["--version=true"]), "Kubernetes v1.36.2\n");
-    assert_eq!(printed(&["--version=v1.36.2-distro.1"]), "Kubernetes v1.36.2-distro.1\n");
+    assert_eq!(printed(&["--version"]), "Kubernetes v1.36.3\n");
+    assert_eq!(printed(&["--version=true"]), "Kubernetes v1.36.3\n");
+    assert_eq!(printed(&["--version=v1.36.3-distro.1"]), "Kubernetes v1.36.3-distro.1\n");
     let raw = printed(&["--version=raw"]);
     assert!(raw.starts_with("version.Info{Major:\"1\", Minor:\"36\", "), "{raw}");
-    assert!(raw.contains("GitVersion:\"v1.36.2+ferry."), "{raw}");
+    assert!(raw.contains("GitVersion:\"v1.36.3+ferry."), "{raw}");
     assert_eq!(flags(&["--version=false"]).text("version"), Some("false"));
     assert!(error(&["--version=v1.30.0"]).starts_with("invalid argument \"v1.30.0\" for \"--version\" flag: "));
 }
 
 #[test]
-fn help_names_every_flag_but_the_removed() {
+fn help_names_every_flag_but_those_of_older_releases() {
     let Ok(Request::Print(help)) = parsed(&["-h"]) else { panic!("no help") };
     for flag in FLAGS {
         let named = help.contains(&format!("--{} ", flag.name)) || help.contains(&format!("--{}[", flag.name));
-        assert_eq!(named, flag.effect != Effect::Removed, "{}", flag.name);
+        assert_eq!(named, !flag.is_of_older_releases(), "{}", flag.name);
     }
 }
 
@@ -170,6 +170,32 @@ fn flags_become_configuration() {
     assert!(config.effective().min_sync_period.is_zero());
     assert_eq!(config.node_port_addresses, ["10.0.0.0/8"]);
     assert_eq!(config.cluster_cidr, "10.1.0.0/16");
+}
+
+#[test]
+fn a_bare_address_gets_its_port_and_port_zero_takes_the_address_away() {
+    for (args, want) in [
+        (&[][..], ["0.0.0.0:10256", "127.0.0.1:10249"]),
+        (
+            &["--healthz-bind-address=10.0.0.1", "--healthz-port=1", "--metrics-port=2"],
+            ["10.0.0.1:1", "127.0.0.1:10249"],
+        ),
+        (&["--metrics-bind-address=::1", "--healthz-port=1", "--metrics-port=2"], ["0.0.0.0:10256", "[::1]:2"]),
+        (&["--healthz-bind-address=10.0.0.1:7", "--healthz-port=0", "--metrics-port=0"], ["", ""]),
+        (&["--write-config-to=f", "--healthz-port=0", "--metrics-port=0"], ["0.0.0.0:10256", "127.0.0.1:10249"]),
+    ] {
+        let mut config = ferry_api::config::KubeProxyConfiguration::default();
+        apply(&flags(args), &mut config);
+        assert_eq!([&*config.healthz_bind_address, &*config.metrics_bind_address], want, "{args:?}");
+    }
+}
+
+#[test]
+fn deprecated_flags_are_named_in_the_words_of_pflag() {
+    let lines: Vec<String> = flags(&["--metrics-port=1", "--v=2"]).deprecations().collect();
+    let line = "Flag --metrics-port has been deprecated, This flag is deprecated and will be removed in a future release. Please \
+                use --metrics-bind-address instead.\n";
+    assert_eq!(lines, [line]);
 }
 
 #[test]
@@ -247,7 +273,7 @@ fn values_of_rarer_kinds() {
 fn all_flags_are_described() {
     let given = flags(&["--config=a"]);
     let lines: Vec<String> = given.describe_all().collect();
-    assert_eq!(lines.len(), FLAGS.iter().filter(|flag| flag.effect != Effect::Removed).count());
+    assert_eq!(lines.len(), FLAGS.iter().filter(|flag| !flag.is_of_older_releases()).count());
     assert!(lines.contains(&"FLAG: --config=\"a\"".to_owned()));
     assert!(lines.contains(&"FLAG: --cleanup=\"false\"".to_owned()));
     assert!(lines.contains(&"FLAG: --v=\"0\"".to_owned()));
@@ -275,10 +301,12 @@ fn the_documentation_says_what_each_flag_does() {
     assert_eq!(acting, of(Effect::Acts));
     let mut setting = named(section("Flags that set the configuration"));
     assert!(setting.remove("config"), "without which they count");
-    assert_eq!(setting, of(Effect::Config));
+    assert_eq!(setting, &of(Effect::Config) | &of(Effect::Deprecated));
     let others = section("Flags without effect");
-    for name in of(Effect::Refused) {
-        assert!(others.contains(&format!("`--{name}` is refused")), "{name}");
+    for (effect, fate) in [(Effect::Refused, "is refused"), (Effect::Renamed, "is the old name of")] {
+        for name in of(effect) {
+            assert!(others.contains(&format!("`--{name}` {fate}")), "{name}");
+        }
     }
     for name in named(text).into_iter().filter(|name| !["help", "name"].contains(name)) {
         assert!(FLAGS.iter().any(|flag| flag.name == name), "{name}");

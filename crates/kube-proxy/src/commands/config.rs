@@ -102,7 +102,8 @@ fn read(path: &str, notices: &mut Vec<Notice>) -> anyhow::Result<KubeProxyConfig
 
 fn note_flags(flags: &Flags, notices: &mut Vec<Notice>) {
     if flags.path("config").is_some() {
-        notices.extend(flags.with_effect(Effect::Config).map(Notice::Overruled));
+        let overruled = [Effect::Config, Effect::Deprecated].into_iter().flat_map(|effect| flags.with_effect(effect));
+        notices.extend(overruled.map(Notice::Overruled));
     }
     // With --write-config-to these flags have an effect: they are written.
     if flags.path("write-config-to").is_none() {

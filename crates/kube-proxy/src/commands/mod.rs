@@ -3,6 +3,7 @@
 
 mod cleanup;
 mod config;
+mod init_only;
 mod run;
 mod write_config;
 
@@ -22,6 +23,9 @@ pub fn execute(args: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
         Ok(Request::Print(text)) => return print(&mut std::io::stdout(), &text, ExitCode::SUCCESS),
         Err(error) => return print(&mut std::io::stderr(), &error.to_string(), ExitCode::FAILURE),
     };
+    for text in flags.deprecations() {
+        print(&mut std::io::stderr(), &text, ExitCode::SUCCESS);
+    }
     match dispatch(&flags) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -49,14 +53,17 @@ fn dispatch(flags: &Flags) -> anyhow::Result<()> {
     if let Some(file) = flags.path("write-config-to") {
         return write_config::write(&configured.config, file);
     }
-    if let Some(name) = flags.with_effect(Effect::Refused).next() {
-        bail!("--{name} is not supported by this build");
+    if let Some(name) = flags.with_effect(Effect::Refused).find(|name| flags.path(name).is_some()) {
+        bail!("--{name} is not supported: upstream removed it with mode userspace; remove the flag");
     }
-    if flags.is_true("cleanup") {
+    if flags.is_true("cleanup") || flags.is_true("cleanup-iptables") {
         return cleanup::all();
     }
     if flags.is_true("cleanup-leftovers") {
         return cleanup::leftovers();
+    }
+    if flags.is_true("init-only") {
+        return init_only::initialize(&configured);
     }
     run::run(&configured)
 }

@@ -12,22 +12,26 @@ use crate::version;
 use ferry_client::{self as client, Access};
 
 pub(super) fn run(configured: &Configured) -> anyhow::Result<()> {
+    app::run(options(configured)?, origin(configured)?)
+}
+
+/// What a run needs of the configuration.
+pub(super) fn options(configured: &Configured) -> anyhow::Result<RunOptions> {
     let config = &configured.config;
-    let candidates = Candidates::of(config)?;
     let address =
         |text: &str| parse_socket_address(text).with_context(|| format!("not an IP address and port: {text}"));
-    let options = RunOptions {
+    let healthz = &config.healthz_bind_address;
+    Ok(RunOptions {
         settings: Settings::from_config(config, &configured.node_name),
-        healthz: address(&config.healthz_bind_address)?,
+        healthz: if healthz.is_empty() { None } else { Some(address(healthz)?) },
         metrics: address(&config.metrics_bind_address)?,
-        candidates,
+        candidates: Candidates::of(config)?,
         config: config.clone(),
-    };
-    app::run(options, origin(configured)?)
+    })
 }
 
 /// The source of objects: manifests if given, else the cluster.
-fn origin(configured: &Configured) -> anyhow::Result<Origin> {
+pub(super) fn origin(configured: &Configured) -> anyhow::Result<Origin> {
     if let Some(manifests) = &configured.manifests {
         return Ok(Origin::Manifests(manifests.into()));
     }

@@ -46,6 +46,7 @@ impl Bench {
         });
         let core = Core::new(CoreSetup {
             settings: Settings::from_config(&config, "node"),
+            config,
             profile: Profile::NFTABLES,
             addresses: vec!["10.0.0.9".parse().unwrap()],
             node,

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use ferry_api::config::MODE_IPTABLES;
 use ferry_api::object::Family;
 use ferry_kernel::iptables::{Backend, Failure, Table, Tool};
@@ -27,6 +27,7 @@ pub(super) const PLANE: Plane = Plane {
     metrics: mode::IPTABLES_TABLE,
     devices: &[],
     open,
+    initialize,
     remove_leftovers,
     in_use: ferry_plane_iptables::in_use,
 };
@@ -87,6 +88,16 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         })?;
     }
     Ok(Engines { families, metrics, domains })
+}
+
+/// Opens loopback to node ports, if they are served there.
+fn initialize(settings: &Settings) -> anyhow::Result<()> {
+    if !serves_localhost(settings) || sysctl::read(ROUTE_LOCALNET).is_ok_and(|value| value == "1") {
+        return Ok(());
+    }
+    let choice = backend::choose().context("mode iptables can't be used on this machine")?;
+    let tool = find(Family::V4, choice.backend)?;
+    ferry_plane_iptables::open_loopback(tool).map_err(|error| anyhow!("setting {ROUTE_LOCALNET}: {error}"))
 }
 
 fn retire_nft(family: Family, _: Established, served: &mut Vec<Served>) -> Result<usize, RetireError> {

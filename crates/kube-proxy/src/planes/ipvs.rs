@@ -30,6 +30,8 @@ pub(super) const PLANE: Plane = Plane {
     metrics: &[],
     devices: &[names::DEVICE],
     open,
+    // Opening its engines sets all of them.
+    initialize: |_| Ok(()),
     remove_leftovers,
     in_use: retire::in_use,
 };
@@ -118,11 +120,9 @@ fn options(opening: &Opening<'_>, scheduler: Scheduler, family: Family) -> Optio
     }
 }
 
-/// Whole seconds, as IPVS counts; a part of a second counts as one.
+/// Whole seconds, as IPVS counts.
 fn seconds(duration: GoDuration) -> u32 {
-    let duration = duration.to_std();
-    let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
-    u32::try_from(seconds).unwrap_or(u32::MAX)
+    u32::try_from(duration.whole_seconds()).unwrap_or(u32::MAX)
 }
 
 fn retire_servers(family: Family, established: Established, served: &mut Vec<Served>) -> Result<usize, RetireError> {

@@ -22,6 +22,8 @@ pub(super) const PLANE: Plane = Plane {
     metrics: mode::NFTABLES_TABLE,
     devices: &[],
     open,
+    // It needs none.
+    initialize: |_| Ok(()),
     remove_leftovers,
     in_use: ferry_plane_nftables::in_use,
 };

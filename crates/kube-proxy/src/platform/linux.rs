@@ -1,4 +1,4 @@
-//! Linux: host name, addresses, termination signals, limits of open files, OOM score, capabilities and sysctls.
+//! Linux: host name, addresses, limits of open files, OOM score and capabilities.
 
 use std::io;
 use std::net::IpAddr;
@@ -6,14 +6,12 @@ use std::os::fd::{AsFd, AsRawFd as _};
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use ferry_api::object::Family;
+use anyhow::bail;
+use ferry_kernel::capability;
 use ferry_kernel::link::{self, AddressMonitor};
-use ferry_kernel::{capability, conntrack, sysctl};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::input::Input;
 
@@ -23,8 +21,6 @@ const SETTLE: Duration = Duration::from_millis(20);
 const OPEN_FILES: u64 = 65_536;
 /// One reserve of open files; a quarter of the limit where that is less.
 const RESERVE: u64 = 256;
-/// With a value other than 0, TCP packets outside of their connection's window count as valid.
-pub const TCP_BE_LIBERAL: &str = "net.netfilter.nf_conntrack_tcp_be_liberal";
 /// Pause before the next attempt to monitor addresses.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -37,24 +33,6 @@ pub fn host_name() -> Option<String> {
 /// The host's name, unchanged.
 pub fn machine_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-/// Waits for a termination signal to the first process of a container, and returns the exit code. Any other process is ended
-/// by the signal itself; the kernel spares the first one of a namespace unless it handles the signal.
-///
-/// # Errors
-/// If the signals can't be handled.
-pub async fn asked_to_end() -> io::Result<i32> {
-    if std::process::id() != 1 {
-        return std::future::pending().await;
-    }
-    let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
-    let (mut terminated, mut interrupted) = (signal(terminate)?, signal(interrupt)?);
-    let kind = tokio::select! {
-        _ = terminated.recv() => terminate,
-        _ = interrupted.recv() => interrupt,
-    };
-    Ok(128 + kind.as_raw_value())
 }
 
 /// All addresses of the node's devices, ordered; without those of the devices of these names.
@@ -112,29 +90,6 @@ pub fn set_oom_score(score: i32) {
     if let Err(error) = result {
         tracing::debug!(score, err = %error, "Setting the OOM score failed");
     }
-}
-
-/// Sets the sysctl of conntrack.tcpBeLiberal to 1, unless it is set.
-///
-/// # Errors
-/// If it can't be set.
-pub fn track_liberally() -> anyhow::Result<()> {
-    if sysctl::read(TCP_BE_LIBERAL).is_ok_and(|value| value == "1") {
-        return Ok(());
-    }
-    let written = sysctl::write(TCP_BE_LIBERAL, "1").or_else(|error| match error.kind() {
-        // Connection tracking is not loaded yet; a query loads it.
-        io::ErrorKind::NotFound => {
-            let nothing =
-                conntrack::Filter { family: Family::V4, protocol: 0, destination: None, port: None, unanswered: false };
-            conntrack::Socket::open()
-                .and_then(|mut table| table.dump(&nothing, &mut |_| {}))
-                .map_err(io::Error::other)?;
-            sysctl::write(TCP_BE_LIBERAL, "1")
-        }
-        _ => Err(error),
-    });
-    written.with_context(|| format!("conntrack.tcpBeLiberal: writing {TCP_BE_LIBERAL}"))
 }
 
 /// Raises the limit of open files to the permitted maximum, `OPEN_FILES` at most. The default may be low: 1024 if systemd

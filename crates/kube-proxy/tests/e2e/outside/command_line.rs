@@ -32,7 +32,7 @@ fn help_and_version() {
     }
     let output = machine.output(&["--version"]);
     assert!(output.status.success());
-    assert_eq!(text(&output.stdout), "Kubernetes v1.36.2\n");
+    assert_eq!(text(&output.stdout), "Kubernetes v1.36.3\n");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn flags_that_do_nothing_are_named() {
         &file,
         "--proxy-mode=nftables",
         "--masquerade_all",
-        "--conntrack-min=5",
+        "--config-sync-period=5m",
         "--logtostderr=true",
         &manifests,
         "--master=http://localhost",
@@ -162,7 +162,7 @@ fn flags_that_do_nothing_are_named() {
     for wanted in [
         "\"Flag is ignored, the configuration file takes precedence\" flag=\"masquerade-all\"",
         "\"Flag is ignored, the configuration file takes precedence\" flag=\"proxy-mode\"",
-        "\"Flag has no effect in this build\" flag=\"conntrack-min\"",
+        "\"Flag has no effect in this build\" flag=\"config-sync-period\"",
         "\"Flag was removed upstream and has no effect\" flag=\"logtostderr\"",
         "\"Flag is ignored, objects come from manifests\" flag=\"master\"",
     ] {
@@ -226,9 +226,9 @@ fn own_settings_are_checked_and_written() {
 }
 
 #[test]
-fn a_flag_that_would_mean_another_command_is_refused() {
-    let machine = Machine::new();
-    assert_eq!(failed(&machine.output(&["--init-only"])), "--init-only is not supported by this build");
+fn a_flag_that_would_mean_another_proxy_is_refused() {
+    let error = failed(&Machine::new().output(&["--proxy-port-range=30000-32000", "--cleanup"]));
+    assert_eq!(error, "--proxy-port-range is not supported: upstream removed it with mode userspace; remove the flag");
 }
 
 #[test]

@@ -6,4 +6,5 @@ mod command_line;
 mod fallback;
 mod modes;
 mod service;
+mod start;
 mod support;

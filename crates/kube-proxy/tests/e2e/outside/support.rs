@@ -128,6 +128,11 @@ impl Machine {
         self.start_by(&["env", &path], arguments)
     }
 
+    /// Starts it in mode nftables with further variables in its environment, each `NAME=VALUE`.
+    pub(crate) fn start_with(&self, variables: &[&str], arguments: &[&str]) -> Running<'_> {
+        self.start_by(&[&["env"], variables].concat(), &[&["--proxy-mode=nftables"], arguments].concat())
+    }
+
     /// Makes a program of the machine one that [`Machine::start_with_installed`] finds.
     pub(crate) fn install(&self, program: &str) {
         let found = self.tool("sh", &["-c", "command -v \"$0\"", program]);
@@ -263,8 +268,13 @@ impl Running<'_> {
     }
 
     pub(crate) fn signal(&mut self, signal: Signal) -> ExitStatus {
-        kill_process(Pid::from_child(&self.child), signal).expect("the process is there");
+        self.send(signal);
         self.wait()
+    }
+
+    /// Sends a signal that doesn't end it.
+    pub(crate) fn send(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("the process is there");
     }
 
     pub(crate) fn wait(&mut self) -> ExitStatus {

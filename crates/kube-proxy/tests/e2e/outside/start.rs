@@ -1,0 +1,142 @@
+//! What surrounds a run: initialisation alone, parameters of the kernel, checks against the node, signals, systemd.
+
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::ExitStatusExt as _;
+use std::time::Duration;
+
+use ferry_kernel::sysctl;
+use rustix::process::Signal;
+
+use crate::support::Machine;
+
+const TABLES: [&str; 2] = ["table ip kube-proxy", "table ip6 kube-proxy"];
+const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  clusterIP: 10.96.0.1\n  \
+                       ports: [{port: 80}]\n";
+const ROUTE_LOCALNET: &str = "net.ipv4.conf.all.route_localnet";
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+#[test]
+fn signals_of_log_rotation_have_no_effect() {
+    let machine = Machine::new();
+    let mut running = machine.start(&[]);
+    running.until_synced();
+    for signal in [Signal::USR1, Signal::USR2, Signal::ALARM, Signal::USR1] {
+        running.send(signal);
+        assert_eq!(running.get("127.0.0.1:10256", "/livez").status(), "200", "{signal:?}");
+    }
+    assert_eq!(running.signal(Signal::QUIT).code(), Some(2));
+    assert_eq!(machine.tables(), TABLES);
+}
+
+/// The next notification that has this text, and those before it.
+fn notification(socket: &UnixDatagram, wanted: &str) -> Vec<String> {
+    let mut received = Vec::new();
+    loop {
+        let mut buffer = [0; 1024];
+        let length = socket.recv(&mut buffer).unwrap_or_else(|error| panic!("no {wanted}: {error}: {received:?}"));
+        received.push(text(&buffer[..length]));
+        if received.last().is_some_and(|last| last.contains(wanted)) {
+            return received;
+        }
+    }
+}
+
+#[test]
+fn systemd_is_notified_of_rules_in_force_of_life_and_of_the_end() {
+    let machine = Machine::new();
+    let path = machine.path("notify").display().to_string();
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+    let variables = [&format!("NOTIFY_SOCKET={path}")[..], "WATCHDOG_USEC=200000"];
+    // An unreadable file holds back the first rules where an earlier run's serve.
+    machine.write("manifests/web.yaml", SERVICE);
+    let mut earlier = machine.start(&[]);
+    earlier.until("the service", |_| machine.serves("ip", "10.96.0.1"));
+    earlier.signal(Signal::KILL);
+    machine.write("manifests/web.yaml", "a: [");
+    let mut running = machine.start_with(&variables, &[]);
+    let alive = [notification(&socket, "WATCHDOG=1"), notification(&socket, "WATCHDOG=1")].concat();
+    assert!(alive.iter().any(|state| state.starts_with("STATUS=Waiting for")), "{alive:?}");
+    assert!(!alive.iter().any(|state| state.contains("READY")), "{alive:?}");
+    std::fs::remove_file(machine.path("manifests/web.yaml")).expect("the file is there");
+    notification(&socket, "READY=1\nSTATUS=");
+    assert_eq!(running.signal(Signal::TERM).signal(), Some(15));
+    notification(&socket, "STOPPING=1");
+}
+
+#[test]
+fn initialisation_alone_leaves_nothing_to_write() {
+    let machine = Machine::new();
+    let manifests = machine.manifests();
+    let start = [
+        "--init-only",
+        "--proxy-mode=iptables",
+        "--hostname-override=node",
+        "--manifests",
+        &manifests,
+        "--conntrack-udp-timeout=31s",
+    ];
+    let output = machine.output(&start);
+    let log = text(&output.stderr);
+    assert!(output.status.success(), "{log}");
+    for family in ["IPv4", "IPv6"] {
+        let line = format!("\"System initialized and --init-only specified\" family=\"{family}\" mode=\"iptables\"");
+        assert!(log.contains(&line), "{log}");
+    }
+    assert!(log.contains("\"Set sysctl\" entry=\"net.netfilter.nf_conntrack_udp_timeout\" value=\"31\""), "{log}");
+    let parameters =
+        || [ROUTE_LOCALNET, "net.netfilter.nf_conntrack_udp_timeout"].map(sysctl::read).map(Result::unwrap);
+    assert_eq!(machine.run(parameters), ["1", "31"]);
+    let rules = || [machine.iptables("iptables-nft-save"), machine.iptables("iptables-legacy-save")].concat();
+    let before = rules();
+    assert_eq!(before.matches("--comment \"block incoming localnet connections\"").count(), 1, "{before}");
+    assert!(before.contains("-A INPUT -j KUBE-FIREWALL") && !before.contains("KUBE-SERVICES"), "{before}");
+    // The same where nothing can be written.
+    let output = machine.output_with_read_only_parameters(&start);
+    let log = text(&output.stderr);
+    assert!(output.status.success() && !log.contains("Set sysctl"), "{log}");
+    assert_eq!(rules(), before);
+}
+
+#[test]
+fn health_is_served_nowhere_if_so_configured() {
+    let machine = Machine::new();
+    let mut running = machine.start(&["--healthz-port=0", "--metrics-bind-address=127.0.0.1", "--metrics-port=10300"]);
+    running.until("metrics", |_| machine.ask("GET", "127.0.0.1:10300", "/proxyMode").is_some());
+    assert!(machine.ask("GET", "127.0.0.1:10256", "/livez").is_none());
+    let log = running.log();
+    let told = |flag: &str| log.lines().any(|line| line.starts_with(&format!("Flag --{flag} has been deprecated, ")));
+    assert!(told("healthz-port") && told("metrics-port"), "{log}");
+}
+
+#[test]
+fn the_stack_is_named_and_checked_against_the_configuration() {
+    let machine = Machine::new();
+    let mut running = machine.start(&["--nodeport-addresses=10.0.0.0/8", "--bind-address=192.0.2.1"]);
+    running.until("its stack", |running| {
+        running.log().contains("\"kube-proxy running in dual-stack mode\" primary ipFamily=\"IPv4\"")
+    });
+    let log = running.log();
+    assert!(log.contains("\"Successfully retrieved NodeIPs\" NodeIPs=\"192.0.2.1,"), "{log}");
+    let line = "\"Kube-proxy configuration may be incomplete or incorrect\" err=\"cluster is IPv4-primary but nodePortAddresses \
+                contains only IPv4 addresses; ";
+    assert!(log.contains(line), "{log}");
+    running.signal(Signal::KILL);
+
+    machine.run(|| sysctl::write("net/ipv6/conf/all/disable_ipv6", "1")).expect("root");
+    for (arguments, error) in [
+        (
+            "--cluster-cidr=fd00::/48",
+            "kube-proxy configuration is incorrect: cluster is IPv4-only but clusterCIDRs contains only IPv6 addresses",
+        ),
+        ("--bind-address=2001:db8::1", "no support for primary IP family \\\"IPv6\\\""),
+    ] {
+        let mut running = machine.start(&[arguments]);
+        assert_eq!(running.wait().code(), Some(1));
+        let log = running.log();
+        assert!(log.contains(&format!("\"command failed\" err=\"{error}\"")), "{log}");
+    }
+}
