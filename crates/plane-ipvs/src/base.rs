@@ -20,16 +20,21 @@ pub enum Pings {
 }
 
 impl FixedChain {
-    /// Hook and priority of a base chain. All are nat chains, which see the first packet of a connection only, before IPVS does:
-    /// in prerouting, and in output before −99, where IPVS takes the node's own packets.
+    /// Hook and priority of a base chain. All are nat chains, which see the first packet of a connection only. In prerouting and
+    /// output they come before IPVS, which takes the node's own packets at −99. In input they come after IPVS, which takes
+    /// received packets at 99: the rest arrives.
     pub const fn hook(self) -> Option<BaseHook> {
         let (hook, priority) = match self {
             Self::NatPrerouting => (Hook::Prerouting, -100),
+            Self::NatInput => (Hook::Input, 100),
             Self::NatOutput => (Hook::Output, -100),
             Self::NatPostrouting => (Hook::Postrouting, 100),
-            Self::Reject | Self::MasqueradeCluster | Self::MasqueradeExternal | Self::Bound | Self::Services => {
-                return None;
-            }
+            Self::Reject
+            | Self::MasqueradeCluster
+            | Self::MasqueradeExternal
+            | Self::Bound
+            | Self::Unserved
+            | Self::Services => return None,
         };
         Some(BaseHook { kind: ChainKind::Nat, hook, priority })
     }
@@ -61,6 +66,9 @@ pub(crate) fn compile(family: Family, pings: Pings, context: &Context, out: &mut
 fn rules(chain: FixedChain, family: Family, pings: Pings, context: &Context) -> Vec<Rule> {
     let rule = || RuleWriter::new(family);
     let mark = context.masquerade_mark;
+    // The reset that refuses the node's own connection goes from service address to service address, through output again, as a
+    // packet of the same connection: it must not be refused, too.
+    let to_bound = || rule().in_set(&[Field::Destination], FixedSet::BoundIps).original_direction();
     match chain {
         FixedChain::Reject => vec![rule().protocol(Protocol::Tcp).reset(), rule().reject()],
         FixedChain::MasqueradeCluster => {
@@ -82,17 +90,28 @@ fn rules(chain: FixedChain, family: Family, pings: Pings, context: &Context) -> 
             rule().tcp_port_in(FixedSet::HealthPorts).accept(),
             rule().goto(FixedChain::Reject),
         ],
+        // Postrouting can't reject.
+        FixedChain::Unserved => vec![
+            rule().icmp_echo_request().accept(),
+            rule().tcp_port_in(FixedSet::HealthPorts).accept(),
+            // A connection whose endpoint was deleted ends by the stack's reset.
+            rule().tcp_without_syn().accept(),
+            rule().drop_it(),
+        ],
         FixedChain::Services => vec![
             rule().verdict_map(VIP, FixedSet::ServiceIps),
-            // The reset that refuses the node's own connection goes from service address to service address, through output
-            // again, as a packet of the same connection: it must not be refused, too.
-            rule().in_set(&[Field::Destination], FixedSet::BoundIps).original_direction().goto(FixedChain::Bound),
+            to_bound().goto(FixedChain::Bound),
             rule()
                 .in_set(&[Field::Destination], FixedSet::NodePortIps)
                 .verdict_map(NODE_PORT, FixedSet::ServiceNodePorts),
         ],
         FixedChain::NatPrerouting | FixedChain::NatOutput => vec![rule().jump(FixedChain::Services)],
+        // The frontend has an element, but no virtual server (yet, or any more): no service of the host answers instead.
+        FixedChain::NatInput => vec![to_bound().goto(FixedChain::Bound)],
         FixedChain::NatPostrouting => vec![
+            // The same for the node's own connections, which the nat chain in input doesn't see: their packets have left before.
+            // And for others while the address isn't local: no conntrack entry keeps them away from the virtual server.
+            to_bound().goto(FixedChain::Unserved),
             // A connection of the node to itself stays on loopback and is no hairpin.
             rule().outgoing_not("lo").reaches_itself(FixedSet::SameOctet).masquerade(),
             rule().unmarked(mark).return_it(),

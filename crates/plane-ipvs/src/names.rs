@@ -66,13 +66,17 @@ names! {
         MasqueradeExternal = "masquerade-external",
         /// refuses packets to a service address that no Service's port has
         Bound = "bound",
+        /// drops packets that leave for a service address, since no virtual server has taken them
+        Unserved = "unserved",
         /// looks up the frontend of a packet
         Services = "services",
         /// received packets
         NatPrerouting = "nat-prerouting",
+        /// packets to this node that IPVS has not taken
+        NatInput = "nat-input",
         /// packets that this node sends
         NatOutput = "nat-output",
-        /// masquerading
+        /// packets that leave: masquerading
         NatPostrouting = "nat-postrouting",
     }
 }

@@ -168,7 +168,7 @@ impl Object for IpvsObject {
                 ChainName::Fixed(FixedChain::Reject | FixedChain::MasqueradeCluster | FixedChain::MasqueradeExternal),
                 _,
             ) => 2,
-            Self::Chain(ChainName::Fixed(FixedChain::Bound) | ChainName::Restricted(_), _) => 3,
+            Self::Chain(ChainName::Fixed(FixedChain::Bound | FixedChain::Unserved) | ChainName::Restricted(_), _) => 3,
             Self::Chain(ChainName::Fixed(FixedChain::Services), _) => 4,
             Self::Chain(..) => 5,
             Self::Element(..) => 6,

@@ -1,5 +1,6 @@
 //! Implements `Kernel` for the table: reads it, commits transactions, reports foreign changes.
 
+use std::collections::HashSet;
 use std::io;
 use std::task::Waker;
 use std::time::Instant;
@@ -7,15 +8,16 @@ use std::time::Instant;
 use ferry_api::object::Family;
 use ferry_kernel::nft::{Changed, Socket};
 use ferry_plane::layered::Layer;
-use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Drift, Extent, Kernel};
+use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Object as _};
 use ferry_ruleset::failure::{of_io, verdict};
 use ferry_ruleset::watch::{CommitLock, QUIET_ELEMENTS, TableKeys};
 
 use crate::encode::{self, Encoded};
 use crate::names::{ChainName, SetName, TABLE};
-use crate::object::{IpvsKey, IpvsObject, Table, Value};
+use crate::object::{ElementKey, IpvsKey, IpvsObject, Table, Value, VipMap};
 use crate::probe;
 use crate::read::{Found, Reader, TableOwner};
+use crate::server::ServerId;
 use crate::wire;
 
 /// Our tables.
@@ -87,9 +89,10 @@ impl Layer<IpvsObject> for TableKernel {
         }
     }
 
-    /// A connection that isn't masqueraded any more needs a server without endpoints on other nodes.
-    fn waits(&self, replacement: &IpvsObject) -> bool {
-        matches!(replacement, IpvsObject::Element(_, Value::Accept))
+    /// A connection that isn't masqueraded any more needs a server without endpoints on other nodes. A verdict that takes the mark
+    /// away is `accept`, or leads to one by way of source ranges that come with it.
+    fn waiting(&self, part: &Batch<IpvsObject>) -> HashSet<IpvsKey> {
+        waiting(part)
     }
 
     /// The table of another mode serves until the virtual servers and their addresses are there.
@@ -100,6 +103,23 @@ impl Layer<IpvsObject> for TableKernel {
     fn kernel(&mut self) -> &mut dyn Kernel<IpvsObject> {
         self
     }
+}
+
+/// The replaced elements that take a mark away.
+fn waiting(part: &Batch<IpvsObject>) -> HashSet<IpvsKey> {
+    let unmarked_behind = |object: &IpvsObject| match object {
+        IpvsObject::Element(ElementKey::Vip { map: VipMap::Restricted, at }, Value::Accept) => Some(*at),
+        _ => None,
+    };
+    let behind: HashSet<ServerId> = part.create.iter().filter_map(unmarked_behind).collect();
+    let takes_mark = |object: &&IpvsObject| match object {
+        IpvsObject::Element(_, Value::Accept) => true,
+        IpvsObject::Element(ElementKey::Vip { map: VipMap::Services, at }, Value::Goto(ChainName::Restricted(_))) => {
+            behind.contains(at)
+        }
+        _ => false,
+    };
+    part.replace.iter().filter(takes_mark).map(IpvsObject::key).collect()
 }
 
 impl Kernel<IpvsObject> for TableKernel {
@@ -144,5 +164,53 @@ impl Kernel<IpvsObject> for TableKernel {
 
     fn wake_by(&mut self, waker: &Waker) {
         self.commit_lock.take().wake_by(self.family, waker);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::object::Protocol;
+    use ferry_ruleset::sources::SourcesId;
+
+    use super::*;
+    use crate::names::FixedChain;
+
+    const MARK: Value = Value::Goto(ChainName::Fixed(FixedChain::MasqueradeExternal));
+
+    fn restrict() -> Value {
+        Value::Goto(ChainName::Restricted(SourcesId::of_digest(&[7; 32])))
+    }
+
+    fn element(map: VipMap, last: u8, value: Value) -> IpvsObject {
+        let at = ServerId { protocol: Protocol::Tcp, address: [10, 96, 0, last].into(), port: 80 };
+        IpvsObject::Element(ElementKey::Vip { map, at }, value)
+    }
+
+    fn assert_waiting(create: &[IpvsObject], replace: &[IpvsObject], expected: &[&IpvsObject]) {
+        let part = Batch { create: create.to_vec(), replace: replace.to_vec(), delete: Vec::new() };
+        assert_eq!(waiting(&part), expected.iter().map(|object| object.key()).collect(), "{part:?}");
+    }
+
+    #[test]
+    fn a_verdict_that_takes_the_mark_away_waits() {
+        let (accepted, marked) = (element(VipMap::Services, 1, Value::Accept), element(VipMap::Services, 2, MARK));
+        assert_waiting(&[], &[accepted.clone(), marked], &[&accepted]);
+        let behind = element(VipMap::Restricted, 1, Value::Accept);
+        assert_waiting(&[], &[behind.clone()], &[&behind]);
+    }
+
+    #[test]
+    fn source_ranges_that_come_wait_if_no_mark_is_behind_them() {
+        let (services, restricted) = (
+            |last| element(VipMap::Services, last, restrict()),
+            |last, value| element(VipMap::Restricted, last, value),
+        );
+        let coming = [restricted(1, Value::Accept), restricted(2, MARK)];
+        assert_waiting(&coming, &[services(1), services(2)], &[&services(1)]);
+        // Other ranges: only the verdict behind them takes the mark away.
+        let other = [services(1), restricted(1, Value::Accept)];
+        assert_waiting(&[], &other, &[&other[1]]);
+        // Nothing was served before.
+        assert_waiting(&[services(1), restricted(1, Value::Accept)], &[], &[]);
     }
 }

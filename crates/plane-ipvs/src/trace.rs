@@ -59,15 +59,18 @@ impl<'a> Tracer<'a> {
     /// itself, and all that it sends.
     pub fn trace(&self, packet: &Packet) -> Verdict {
         let entry = if packet.interface.is_some() { Hook::Prerouting } else { Hook::Output };
-        match Walk::new(&self.world, packet, 0).hook(entry) {
-            End::Drop => return Verdict::Drop,
-            End::Reject => return Verdict::Reject,
-            End::Accept | End::Return => {}
+        let mut walk = Walk::new(&self.world, packet, 0);
+        if let Some(refused) = refusal(walk.hook(entry)) {
+            return refused;
         }
         let is_received = packet.destination_local || self.bound.contains(&packet.destination);
         let id = ServerId { protocol: packet.protocol, address: packet.destination, port: packet.port };
         match self.servers.get(&id).filter(|_| is_received || entry == Hook::Output) {
-            None => Verdict::Pass,
+            // The chain in input sees no packet that has passed postrouting.
+            None => {
+                let next = if is_received && entry == Hook::Prerouting { Hook::Input } else { Hook::Postrouting };
+                refusal(walk.hook(next)).unwrap_or(Verdict::Pass)
+            }
             // IPVS refuses it with port-unreachable.
             Some(endpoints) if endpoints.is_empty() => Verdict::Reject,
             Some(endpoints) => {
@@ -83,6 +86,15 @@ impl<'a> Tracer<'a> {
         walk.translate(to.endpoint);
         walk.hook(Hook::Postrouting);
         if walk.is_masqueraded() { Snat::Masquerade } else { Snat::Keep }
+    }
+}
+
+/// The verdict on a packet that goes no further.
+fn refusal(end: End) -> Option<Verdict> {
+    match end {
+        End::Drop => Some(Verdict::Drop),
+        End::Reject => Some(Verdict::Reject),
+        End::Accept | End::Return => None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Several kernels under one engine: a mode whose objects live in more than one subsystem, such as an nft table, virtual
 //! servers and the addresses of a device.
 
+use std::collections::HashSet;
 use std::io;
 use std::task::Waker;
 use std::time::Instant;
@@ -13,11 +14,11 @@ pub trait Layer<O: Object>: Send {
     fn holds(&self, key: &O::Key) -> bool;
     /// The kernel half of the subsystem.
     fn kernel(&mut self) -> &mut dyn Kernel<O>;
-    /// True for a replacement that takes away what layers above may still need until their own changes are made: it is
-    /// committed with the deletions.
-    fn waits(&self, replacement: &O) -> bool {
-        let _ = replacement;
-        false
+    /// The replacements in this part of a batch that take away what layers above may still need until their own changes are
+    /// made, by their keys: they are committed with the deletions.
+    fn waiting(&self, part: &Batch<O>) -> HashSet<O::Key> {
+        let _ = part;
+        HashSet::new()
     }
     /// True if this part of a batch is committed after those of all other layers: what it replaces serves until they are there.
     fn comes_last(&self, part: &Batch<O>) -> bool {
@@ -29,7 +30,7 @@ pub trait Layer<O: Object>: Send {
 /// The layers of a mode, bottom first. An object refers only to objects of its own layer and of those below.
 ///
 /// A batch goes up the layers with its creations and replacements, and comes down with its deletions, so that the order of
-/// [`Batch::operations`] holds across layers, too, but for replacements that [wait](Layer::waits) and parts that
+/// [`Batch::operations`] holds across layers, too, but for replacements that [wait](Layer::waiting) and parts that
 /// [come last](Layer::comes_last). The first failure stops it.
 pub struct Layered<O: Object> {
     layers: Vec<Box<dyn Layer<O>>>,
@@ -133,8 +134,8 @@ impl<O: Object> Kernel<O> for Layered<O> {
         for (position, (layer, part)) in parts.iter_mut().enumerate() {
             // The last layer is left with its deletions as it is entered: one commit.
             if position < last {
-                let waits = |object: &O| self.layers.get(*layer).is_some_and(|layer| layer.waits(object));
-                downwards.push((*layer, part.take_downwards(waits)));
+                let waiting = self.layers.get(*layer).map(|layer| layer.waiting(&part.batch)).unwrap_or_default();
+                downwards.push((*layer, part.take_downwards(|object| waiting.contains(&object.key()))));
             }
             self.commit_part(*layer, part, &mut written)?;
         }

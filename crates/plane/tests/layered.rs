@@ -11,7 +11,7 @@
 
 mod toy;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -401,8 +401,9 @@ impl Layer<Toy> for Ordered {
         self
     }
 
-    fn waits(&self, replacement: &Toy) -> bool {
-        matches!(replacement, Toy::Host(host) if host % 2 == 1)
+    fn waiting(&self, part: &Batch<Toy>) -> HashSet<ToyKey> {
+        let waits = |replacement: &&Toy| matches!(replacement, Toy::Host(host) if host % 2 == 1);
+        part.replace.iter().filter(waits).map(Object::key).collect()
     }
 
     fn comes_last(&self, part: &Batch<Toy>) -> bool {

@@ -34,6 +34,9 @@ const IPPROTO_ICMPV6: u8 = 58;
 /// Types of linux/icmp.h and linux/icmpv6.h.
 const ICMP_ECHO: u8 = 8;
 const ICMPV6_ECHO_REQUEST: u8 = 128;
+/// The byte of a TCP header with its flags, and `SYN` there.
+const TCP_FLAGS: u32 = 13;
+const SYN: u8 = 0x02;
 /// `enum ip_conntrack_dir` of linux/netfilter/nf_conntrack_tuple_common.h.
 const IP_CT_DIR_ORIGINAL: u8 = 0;
 
@@ -182,6 +185,15 @@ impl RuleWriter {
         self.exprs.push(Expr::Payload { dreg: FIRST, base: PayloadBase::Transport, offset: 0, len: 1 });
         self.exprs.push(Expr::Cmp { sreg: FIRST, op: CmpOp::Eq, data: vec![request] });
         self.say(format_args!("{keyword} type echo-request"))
+    }
+
+    /// Matches TCP packets that open no connection.
+    pub fn tcp_without_syn(mut self) -> Self {
+        self.l4_protocol(Protocol::Tcp.number());
+        self.exprs.push(Expr::Payload { dreg: FIRST, base: PayloadBase::Transport, offset: TCP_FLAGS, len: 1 });
+        self.exprs.push(Expr::Bitwise { sreg: FIRST, dreg: FIRST, mask: vec![SYN], xor: vec![0] });
+        self.exprs.push(Expr::Cmp { sreg: FIRST, op: CmpOp::Eq, data: vec![0] });
+        self.say("tcp flags & syn == 0")
     }
 
     /// Matches packets in the direction of the connection's first one.

@@ -18,6 +18,9 @@ use crate::sources::Ranges;
 /// `RTN_LOCAL` and `RTN_UNICAST` of linux/rtnetlink.h.
 const RTN_LOCAL: u32 = 2;
 const RTN_UNICAST: u32 = 1;
+/// Byte of a TCP header with its flags; those of a connection's first packet: SYN.
+const TCP_FLAGS: u32 = 13;
+const SYN: u8 = 0x02;
 /// `IPS_DST_NAT`
 const IPS_DST_NAT: u32 = 1 << 5;
 /// The kernel's limit of nested jumps (`NFT_JUMP_STACK_SIZE`).
@@ -338,6 +341,7 @@ impl<'a> Walk<'a> {
             Family::V6 => 8,
         };
         let (field, at) = match base {
+            PayloadBase::Transport if offset == TCP_FLAGS => (vec![SYN], TCP_FLAGS),
             PayloadBase::Network => ([octets(self.packet.source), octets(self.destination)].concat(), before),
             PayloadBase::Transport => (self.port.to_be_bytes().to_vec(), 2),
         };

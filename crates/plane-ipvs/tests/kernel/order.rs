@@ -1,16 +1,18 @@
 //! The order of a commit over the layers, seen where a middle one or the last one fails.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Family, ObjectName, Protocol};
 use ferry_conformance::good;
-use ferry_conformance::states::{INTERNAL, frontend, service};
+use ferry_conformance::states::{EXTERNAL, INTERNAL, LOCAL, frontend, net, pool, service};
 use ferry_kernel::netns::Namespace;
+use ferry_kernel::nft::{OwnedData, Verdict};
 use ferry_kernel::{dummy, ipvs, nft, sysctl};
-use ferry_model::{FrontendAddr, FrontendKind};
-use ferry_plane::{CommitError, SyncEngine, UnitId};
+use ferry_model::{FrontendAddr, FrontendKind, SourceRanges};
+use ferry_plane::{CommitError, SyncEngine, Unit, UnitId};
 use ferry_plane_ipvs::names::{DEVICE, TABLE, TABLE_COMMENT};
 
 use crate::common::{
@@ -55,6 +57,34 @@ impl Observer {
             IpAddr::V6(address) => address.octets().to_vec(),
         };
         self.nft.element(self.family, TABLE, "bound-ips", &key).is_ok_and(|element| element.is_some())
+    }
+
+    /// The verdict of the frontend in this map.
+    fn verdict(&mut self, map: &str) -> Option<OwnedData> {
+        let mut key = match vip(self.family, 60) {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        // TCP, port 80; each field padded to four bytes
+        key.extend([6, 0, 0, 0, 0, 80, 0, 0]);
+        self.nft.element(self.family, TABLE, map, &key).unwrap().map(|element| element.data)
+    }
+
+    /// True if the table lets connections through without a mark.
+    fn is_unmarked(&mut self) -> bool {
+        let of = |chain: &str| OwnedData::Verdict(Verdict::Goto(chain.to_owned()));
+        loop {
+            let first = self.verdict("service-ips");
+            match &first {
+                Some(OwnedData::Verdict(Verdict::Goto(chain))) if chain.starts_with("restricted-") => {}
+                first => return *first != Some(of("masquerade-external")),
+            }
+            let second = self.verdict("restricted-ips");
+            // Both are of one moment.
+            if self.verdict("service-ips") == first {
+                return second != Some(of("masquerade-external"));
+            }
+        }
     }
 
     fn server(&mut self) -> bool {
@@ -127,6 +157,50 @@ fn an_address_is_there_only_with_its_element_and_its_servers() {
             meanwhile(family, goes, || offer((id, None)));
         }
         assert_in_force(&engine, family, &[], "gone");
+    });
+}
+
+/// The service address 60 by policy Cluster, with two endpoints, or by policy Local, with one, and with these source ranges.
+fn balancer(family: Family, local: bool, ranges: Option<(&str, &str)>) -> (UnitId, Option<Arc<Unit>>) {
+    let at = FrontendAddr::Vip(vip(family, 60), 80);
+    let mut balancer = frontend(FrontendKind::LoadBalancer, at, if local { LOCAL } else { EXTERNAL });
+    if let Some((v4, v6)) = ranges {
+        balancer.sources = SourceRanges::Only([net(family, v4, v6)].into());
+    }
+    let mut port = port(family, Protocol::Tcp, 60, &[1, 2]);
+    (port.local, port.frontends) = (pool(family, &[2]), vec![balancer].into());
+    service("policy", vec![port])
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in the emulated machine"]
+fn a_mark_goes_after_the_endpoints_of_other_nodes_and_comes_before_them() {
+    let (some, others) = (Some(("10.0.0.0/9", "fd00:77::/64")), Some(("10.0.0.0/10", "fd00:78::/64")));
+    inside(|family| {
+        for (before, after) in [(None, None), (None, some), (some, None), (some, some), (some, others)] {
+            let mut engine = started_with(family, only(family, &["plain"]));
+            let mut offer = |unit| {
+                engine.offer(change([unit]));
+                good(engine.sync(Instant::now()));
+            };
+            let goes = |observer: &mut Observer| {
+                let is_unmarked = observer.is_unmarked();
+                assert!(!is_unmarked || !observer.server(), "{before:?} to {after:?}: unmarked to other nodes");
+            };
+            let comes = |observer: &mut Observer| {
+                let has_others = observer.server();
+                assert!(!has_others || !observer.is_unmarked(), "{after:?} to {before:?}: unmarked to other nodes");
+            };
+            offer(balancer(family, false, before));
+            for _ in 0..15 {
+                meanwhile(family, goes, || offer(balancer(family, true, after)));
+                assert!(Observer::new(family).is_unmarked());
+                meanwhile(family, comes, || offer(balancer(family, false, before)));
+                assert!(!Observer::new(family).is_unmarked());
+            }
+            assert_in_force(&engine, family, &[], "policy Cluster again");
+            Box::new(engine).retire(&mut Vec::new()).unwrap();
+        }
     });
 }
 

@@ -21,19 +21,19 @@ const FORGOTTEN: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_secs(5);
 
 /// An established connection.
-struct Talk(TcpStream);
+pub(crate) struct Talk(TcpStream);
 
 // === impl Talk ===
 
 impl Talk {
-    fn open(host: &Host, to: SocketAddr) -> Self {
+    pub(crate) fn open(host: &Host, to: SocketAddr) -> Self {
         let stream = host.run(move || TcpStream::connect(to)).unwrap_or_else(|error| panic!("{to}: {error}"));
         stream.set_read_timeout(Some(slowly(LIMIT))).expect("a time limit");
         Self(stream)
     }
 
     /// Sends something, and waits for its echo.
-    fn exchange(&mut self) -> io::Result<()> {
+    pub(crate) fn exchange(&mut self) -> io::Result<()> {
         self.0.write_all(b"echo")?;
         self.0.read_exact(&mut [0; 4])
     }

@@ -1,20 +1,31 @@
 //! Service addresses on the node's own device have no other effect than to serve.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use ferry_lab::lab::{NODE_PORT, external_ip, is_node_address, node_addresses};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
-use ferry_lab::probe::Server;
-use ferry_lab::stage::slowly;
-use ferry_lab::{Checks, Family, Manifests, Place, Protocol, Service, Source};
+use ferry_lab::probe::{Echo, Server};
+use ferry_lab::stage::{slowly, until};
+use ferry_lab::{Checks, Family, Lab, Manifests, Outcome, Place, Protocol, Service, Source, Tally};
 
-use crate::support::{servers, stage};
+use crate::grace::Talk;
+use crate::support::{LIMIT, servers, stage};
+use crate::tutorial::answers_ping;
 
 /// A port of the host, at all its addresses.
 const HOST_PORT: u16 = 7070;
 /// A refusal is no timeout: TCP repeats its first packet after a second.
 const AT_ONCE: Duration = Duration::from_millis(300);
+/// The source port of a client whose UDP flow outlives what is served.
+const FLOW_PORT: u16 = 5005;
+/// The port of a health check.
+const HEALTH_PORT: u16 = 32025;
+/// The port of an echo server.
+const ECHO: u16 = 8181;
+/// Time limit of the repair of deleted virtual servers, which are looked for at least once a minute.
+const REPAIRED: Duration = Duration::from_secs(12);
 /// Where clients are.
 const FROM: [Place; 4] = [Place::Node, Place::PodB, Place::Far, Place::Client];
 
@@ -51,6 +62,149 @@ fn host_services_are_not_reachable_by_a_service_address() {
             }
         }
     }
+}
+
+/// A Service with an external IP of `web`, at the host's port, which is served on the other node.
+fn contested() -> Service {
+    Service::new("contested", 26).external_ip(20).protocols(&Protocol::ALL).port(HOST_PORT)
+}
+
+/// A service of the host that listens at this external IP itself, so that its answers come from there over UDP, too.
+fn host_service(lab: &Lab, number: u8) -> Server {
+    let addresses = Family::ALL.map(|family| external_ip(family, number)).to_vec();
+    Server::start(lab.host(Place::Node), addresses, vec![HOST_PORT])
+}
+
+/// One request over UDP, always from the same port.
+fn of_flow(lab: &Lab, from: Place, to: SocketAddr) -> Tally {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    lab.from(from).bound_to_port(SocketAddr::new(any, FLOW_PORT)).patience(AT_ONCE).ask(Protocol::Udp, to, 1)
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn a_missing_virtual_server_opens_no_service_of_the_host() {
+    let talks = Service::new("talks", 27).external_ip(20).port(ECHO);
+    let echoes = talks.endpoints(ECHO, &[Place::Far]);
+    let checked = Service::new("checked", 25).load_balancer(25).external_local().health_check(HEALTH_PORT);
+    let all = manifests().with(contested(), &[Place::Far]).with_endpoints(talks, echoes).with(checked, &[Place::PodA]);
+    let mut stage = stage(&all);
+    let lab = stage.lab;
+    let (_host, echo_at) = (host_service(lab, 20), |family| SocketAddr::new(Place::Far.address(family), ECHO));
+    let _echo = Echo::start(lab.host(Place::Far), &Family::ALL.map(echo_at));
+    let mut checks = Checks::new();
+    let each = |check: &mut dyn FnMut(Family, Place, SocketAddr)| {
+        for family in Family::ALL {
+            FROM.iter().for_each(|from| check(family, *from, SocketAddr::new(external_ip(family, 20), HOST_PORT)));
+        }
+    };
+    let mut talks = Vec::new();
+    each(&mut |family, from, _| {
+        let health = SocketAddr::new(external_ip(family, 25), HEALTH_PORT);
+        let health = lab.from(from).http("GET", health, "/");
+        checks.that(health.is_some_and(|answer| answer.contains(" 200 ")), || format!("{from:?}: a health check"));
+        let mut talk = Talk::open(lab.host(from), SocketAddr::new(external_ip(family, 20), ECHO));
+        talk.exchange().expect("it is served");
+        talks.push((family, from, talk));
+    });
+    stage.proxy.suspend();
+    stage.node().sh("ipvsadm", &["-C"]);
+    each(&mut |family, from, to| {
+        for protocol in Protocol::ALL {
+            // A chain in postrouting, where the node's own packets are found, can't reject.
+            let expected = if from == Place::Node { Outcome::Timeout } else { Outcome::Refused };
+            let tally = lab.from(from).silence(protocol, to);
+            checks.that(tally.all(&expected), || format!("{from:?} {protocol} {to}: {tally} without its server"));
+        }
+        let tally = of_flow(lab, from, to);
+        checks.that(tally.answers().count() == 0, || format!("{from:?} {to}: {tally}, a flow"));
+        checks.that(answers_ping(lab.host(from), to.ip()), || format!("{from:?}: no ping of {}", to.ip()));
+        let own = SocketAddr::new(node_addresses(family)[0], NODE_PORT);
+        checks.served(&format!("{from:?} {own}"), &lab.from(from).tcp(own, 1), &["node:9090"], Source::Any);
+    });
+    for (family, from, mut talk) in talks {
+        let end = talk.exchange().map_err(|error| error.kind());
+        checks.that(end == Err(ErrorKind::ConnectionReset), || format!("{family} {from:?}: a connection: {end:?}"));
+    }
+    stage.proxy.go_on();
+    each(&mut |_, from, to| {
+        until("the repair", REPAIRED, || lab.from(from).patience(slowly(AT_ONCE)).tcp(to, 1).all_answered());
+        let what = format!("{from:?} {to}: served again");
+        Protocol::ALL.iter().for_each(|protocol| {
+            checks.served(&what, &lab.from(from).ask(*protocol, to, 1), &["far:8080"], Source::Any);
+        });
+        checks.served(&what, &of_flow(lab, from, to), &["far:8080"], Source::Any);
+    });
+    stage.set(&manifests());
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn a_port_that_comes_and_goes_is_never_the_host_s() {
+    let mut stage = stage(&manifests());
+    let lab = stage.lab;
+    let _host = host_service(lab, 20);
+    let mut checks = Checks::new();
+    let at = |family| SocketAddr::new(external_ip(family, 20), HOST_PORT);
+    for family in Family::ALL {
+        let clients = FROM.iter().flat_map(|from| [(*from, Protocol::Tcp), (*from, Protocol::Udp)]);
+        let hammers: Vec<_> = clients
+            .map(|(from, protocol)| {
+                (from, protocol, lab.from(from).patience(slowly(AT_ONCE) / 5).hammer(protocol, at(family)))
+            })
+            .collect();
+        for _ in 0..10 {
+            // Flows that were refused last are served now.
+            stage.set(&manifests().with(contested(), &[Place::Far]));
+            for from in FROM {
+                let tally = of_flow(lab, from, at(family));
+                checks.served(&format!("{from:?} {}: a flow", at(family)), &tally, &["far:8080"], Source::Any);
+            }
+            stage.set(&manifests());
+            for from in FROM {
+                checks.refused(&format!("{from:?} {}: a flow", at(family)), &of_flow(lab, from, at(family)));
+            }
+        }
+        for (from, protocol, hammer) in hammers {
+            let tally = Tally(hammer.stop().into_iter().map(|(_, outcome)| outcome).collect());
+            let what = format!("{from:?} {protocol} {}: {tally}", at(family));
+            println!("{what}");
+            let endpoints: Vec<_> = tally.endpoints().into_keys().collect();
+            checks.that(endpoints == ["far:8080"], || what);
+        }
+    }
+}
+
+/// At an address of the host, its own services are reached where no Service has the port, and not while one has it.
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn a_node_port_gives_way_to_the_host_s_own_service_when_it_goes() {
+    const PORT: u16 = 30028;
+    let mut stage = stage(&manifests());
+    let lab = stage.lab;
+    let addresses = Family::ALL.map(|family| node_addresses(family)[0]).to_vec();
+    let _host = Server::start(lab.host(Place::Node), addresses, vec![PORT]);
+    let service = Service::new("ported", 28).protocols(&Protocol::ALL).node_port(PORT);
+    let mut checks = Checks::new();
+    for _ in 0..3 {
+        for (manifests, endpoint) in
+            [(manifests(), "node:30028"), (manifests().with(service.clone(), &[Place::Far]), "far:8080")]
+        {
+            stage.set(&manifests);
+            for (family, from) in Family::ALL.into_iter().flat_map(|family| FROM.map(|from| (family, from))) {
+                let to = at_node_port(family, PORT);
+                for protocol in Protocol::ALL {
+                    let tally = lab.from(from).ask(protocol, to, 2);
+                    checks.served(&format!("{from:?} {protocol} {to}"), &tally, &[endpoint], Source::Any);
+                }
+                // An entry that leads elsewhere is deleted (decision 23).
+                until(&format!("{from:?} {to}: a flow to {endpoint}"), LIMIT, || {
+                    of_flow(lab, from, to).endpoints().contains_key(endpoint)
+                });
+            }
+        }
+    }
+    stage.set(&manifests());
 }
 
 #[test]

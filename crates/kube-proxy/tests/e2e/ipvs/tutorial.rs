@@ -43,7 +43,7 @@ fn the_tools_show_what_the_tutorials_show() {
 }
 
 /// Sends an echo request of ICMP; true if an echo comes from that address.
-fn answers_ping(host: &Host, to: IpAddr) -> bool {
+pub(crate) fn answers_ping(host: &Host, to: IpAddr) -> bool {
     let (domain, protocol, request, reply) = match to {
         IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, [8, 0, 0xf7, 0xff, 0, 0, 0, 0], 0),
         // The kernel writes the checksum.
