@@ -9,8 +9,8 @@
 //!   notifications of its changes).
 //! - [`iptables`] runs the tools as child processes, prints and parses rules, and takes the xtables lock.
 //! - [`forward`] reads what any table's chains in the hook `forward` do with packets of connections.
-//! - [`sysctl`], [`module`] (whether a kernel module is loaded, loadable or absent), [`netns`], [`capability`] and [`memory`]
-//!   (heap, OOM score) are about this process and its machine.
+//! - [`sysctl`], [`module`] (whether a kernel module is loaded, loadable or absent), [`netns`], [`capability`], [`clock`]
+//!   (processor time) and [`memory`] (heap, OOM score) are about this process and its machine.
 //! - [`errno`] classifies errors by the caller's next step; [`text`] escapes untrusted text for logs.
 //!
 //! Read first: `netlink/session.rs`, then `nft/mod.rs` and `nft/batch.rs`.
@@ -19,6 +19,7 @@
 //! throughout, so that no byte sequence causes a panic.
 
 pub mod capability;
+pub mod clock;
 pub mod conntrack;
 pub mod dummy;
 pub mod errno;

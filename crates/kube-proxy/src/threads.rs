@@ -1,10 +1,8 @@
-//! Starts named threads whose end ends the program, and measures the work of the current one.
+//! Starts named threads whose end ends the program.
 
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// Enough for what most threads call; only what is touched costs memory.
@@ -22,11 +20,6 @@ pub struct ThreadEnds(UnboundedReceiver<anyhow::Error>);
 struct Guard {
     name: &'static str,
     threads: Threads,
-}
-
-/// Processor time of the calling thread so far: unlike elapsed time, it does not grow while other threads have the processor.
-pub fn processor_time() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 // === impl Threads ===

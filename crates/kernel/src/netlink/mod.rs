@@ -13,6 +13,8 @@ mod reader;
 pub(crate) mod scripted;
 mod session;
 mod socket;
+#[cfg(feature = "testing")]
+pub mod tap;
 mod transport;
 mod wait;
 mod writer;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ferry_api::object::{Family, Protocol};
+use ferry_kernel::clock::processor_time;
 use ferry_kernel::conntrack::{DELETIONS_PER_SEND, Entry, Error, Socket};
 use ferry_kernel::memory;
 use ferry_model::{PerFamily, ReplyOwner};
@@ -17,7 +18,6 @@ use super::reports::FlowReports;
 use super::table::ConntrackTable;
 use super::unanswered::{Unanswered, UnansweredFlow, WATCHED, WatchError};
 use crate::metrics::Metrics;
-use crate::threads::processor_time;
 
 /// Maximum number of stale flows taken from one list, which bounds memory: 1.4 MB. If there are more, the list is repeated
 /// after these are deleted.

@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use ferry_api::config::MODE_NFTABLES;
 use ferry_api::object::Family;
+use ferry_kernel::clock::processor_time;
 use ferry_kernel::forward::{ForwardChain, ForwardChains, Place, Traffic};
 use ferry_plane::Served;
 
 use super::{Established, Opening, RetireError, RuleDomain};
 use crate::input::{Input, NodeProblem, NodeWarning};
-use crate::threads::{STACK_BYTES, Threads, processor_time};
+use crate::threads::{STACK_BYTES, Threads};
 
 /// The rules in other programs' chains.
 pub(super) const RULES: RuleDomain =
