@@ -22,7 +22,7 @@ const INTERVAL: Duration = Duration::from_millis(1800);
 const LOOKS_PER_ROUND: usize = 33;
 /// The longest interval.
 const LONGEST: Duration = Duration::from_secs(60);
-/// The part of the time that looks may take: one thousandth.
+/// The part of a core's time that looks may take: one thousandth.
 const PART: u32 = 1000;
 
 // === impl Looks ===
@@ -43,9 +43,9 @@ impl Looks {
         self.next.is_some_and(|next| next <= now)
     }
 
-    /// Schedules the next look after one that took so long.
-    pub(crate) fn done(&mut self, now: Instant, took: Duration) {
-        self.next = Some(now + (took * PART).clamp(INTERVAL, LONGEST));
+    /// Schedules the next look after one that took so much processor time.
+    pub(crate) fn done(&mut self, now: Instant, used: Duration) {
+        self.next = Some(now + (used * PART).clamp(INTERVAL, LONGEST));
     }
 
     /// The servers behind the one that was read last, from which on destinations are to be read.
@@ -63,7 +63,7 @@ impl Looks {
         self.last = last;
     }
 
-    /// The time that one look may take at the shortest interval.
+    /// The processor time that one look may take at the shortest interval.
     pub(crate) const fn budget() -> Duration {
         Duration::from_micros(1800)
     }

@@ -20,6 +20,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Family, IpNet};
+use ferry_kernel::clock::processor_time;
 use ferry_kernel::ipvs::{self, Command, Connections, Destination, Timeouts};
 use ferry_kernel::module;
 use ferry_model::Scheduler;
@@ -113,14 +114,28 @@ impl ServersKernel {
         })
     }
 
-    /// Creates and deletes a server with the configured scheduler, so that the kernel loads its module.
-    fn probe_scheduler(&mut self) -> Result<(), CommitError> {
+    /// True if a server of any family has the configured scheduler, as at most restarts, and the kernel's IPVS has this family: it
+    /// needs no probe, which would be a write.
+    fn scheduler_serves(&mut self) -> Result<bool, CommitError> {
+        let scheduler = ipvs::Scheduler::new(self.schedulers.fallback().name());
+        let mut serves = false;
+        let mut compare = |server: ipvs::Server, _| serves |= Some(server.scheduler) == scheduler;
+        self.socket.dump_servers(None, &mut compare).map_err(of_ipvs)?;
+        Ok(serves && self.socket.server(&kernel_id(self.probe_id())).is_ok())
+    }
+
+    /// The server that probes a scheduler.
+    fn probe_id(&self) -> ServerId {
         let address = match self.family {
             Family::V4 => [198, 51, 100, 0].into(),
             Family::V6 => std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0).into(),
         };
-        let id = ServerId { protocol: ferry_api::object::Protocol::Tcp, address, port: PROBE_PORT };
-        let scheduler = self.schedulers.fallback();
+        ServerId { protocol: ferry_api::object::Protocol::Tcp, address, port: PROBE_PORT }
+    }
+
+    /// Creates and deletes a server with the configured scheduler, so that the kernel loads its module.
+    fn probe_scheduler(&mut self) -> Result<(), CommitError> {
+        let (id, scheduler) = (self.probe_id(), self.schedulers.fallback());
         let settings = Settings { scheduler, persistence: None, altered: false };
         let server = convert::kernel_server(id, settings, scheduler).ok_or_else(|| unusable_scheduler(scheduler))?;
         let failures = self.socket.commit(&[Command::NewServer(server)]).map_err(|lost| of_ipvs(lost.error))?;
@@ -247,7 +262,7 @@ impl ServersKernel {
 
     /// Looks for foreign changes: at all servers, and at the destinations of some.
     fn look(&mut self) -> Result<Vec<IpvsKey>, CommitError> {
-        let started = Instant::now();
+        let before = processor_time();
         self.generation = self.generation.wrapping_add(1);
         let mut changed = Vec::new();
         for server in self.list()? {
@@ -278,7 +293,7 @@ impl ServersKernel {
                 changed.push(IpvsKey::Server(id));
             }
             last = Some(id);
-            if started.elapsed() > Looks::budget() {
+            if processor_time().saturating_sub(before) > Looks::budget() {
                 break;
             }
         }
@@ -301,7 +316,9 @@ impl Layer<IpvsObject> for ServersKernel {
 
 impl Kernel<IpvsObject> for ServersKernel {
     fn prepare(&mut self) -> Result<(), CommitError> {
-        self.probe_scheduler()?;
+        if !self.scheduler_serves()? {
+            self.probe_scheduler()?;
+        }
         setup::set(self.family, self.strict_arp)?;
         if let Some(timeouts) = self.options.timeouts {
             let refused = |error| setup::refused_timeouts(timeouts, &error).unwrap_or_else(|| of_ipvs(error));
@@ -342,10 +359,10 @@ impl Kernel<IpvsObject> for ServersKernel {
         self.looks.done(now, Duration::ZERO);
         self.forwarding.check(self.own.values().any(|own| own.has_endpoints));
         self.schedulers.tend(now);
-        let started = Instant::now();
+        let before = processor_time();
         self.end_drained(now)?;
         let changed = self.look()?;
-        self.looks.done(now, started.elapsed());
+        self.looks.done(now, processor_time().saturating_sub(before));
         let extent = (!changed.is_empty()).then_some(Extent::Keys(changed));
         Ok(Drift { by_proxies: None, by_others: extent })
     }

@@ -5,6 +5,7 @@
 
 mod adoption;
 mod common;
+mod costs;
 mod draining;
 mod drift;
 mod flows;

@@ -1,0 +1,173 @@
+//! The numbers of netlink messages: for a start, a change, a restart, and the looks for foreign changes with their repairs.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use ferry_api::object::Family;
+use ferry_conformance::good;
+use ferry_kernel::netlink::tap::{Request, Tally, Tap};
+use ferry_plane::{Delta, SyncEngine};
+use ferry_plane_ipvs::IpvsEngine;
+
+use crate::common::{
+    assert_in_force, at_vip, change, endpoint, everything, generation, inside, ipvsadm, open, started_with, wake, web,
+};
+
+/// Services, each with [`ENDPOINTS`].
+const SERVICES: u8 = 200;
+const ENDPOINTS: [u8; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+/// Looks within which the destinations of all servers are read.
+const LOOKS: u64 = 33;
+
+/// The base and the services alone.
+fn many(family: Family) -> Delta {
+    let mut delta = everything(family);
+    delta.units.retain(|id, _| *id == ferry_plane::UnitId::Base);
+    delta.units.extend((1..=SERVICES).map(|last| web(family, &format!("many-{last}"), last, &ENDPOINTS)));
+    delta
+}
+
+/// An engine that has started, and a tap that has seen only what comes.
+fn started(family: Family) -> (IpvsEngine, Tap) {
+    let engine = started_with(family, many(family));
+    (engine, Tap::open().expect("these tests need nlmon"))
+}
+
+fn of(seen: &BTreeMap<Request, Tally>, request: Request) -> Tally {
+    seen.get(&request).copied().unwrap_or_default()
+}
+
+fn assert_nothing_written(seen: &BTreeMap<Request, Tally>, when: &str) {
+    for request in [Request::IpvsChange, Request::NftChange, Request::RouteChange] {
+        assert_eq!(of(seen, request), Tally::default(), "{when}: {request:?} of {seen:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in the emulated machine"]
+fn a_start_sends_a_message_for_each_object_and_few_datagrams() {
+    inside(|family| {
+        let mut tap = Tap::open().expect("these tests need nlmon");
+        let mut engine = open(family);
+        engine.offer(many(family));
+        let outcome = good(engine.sync(Instant::now()));
+        let seen = tap.read().unwrap();
+        let (servers, endpoints) = (u64::from(SERVICES), u64::from(SERVICES) * 10);
+        // Two are the probe of the scheduler.
+        let ipvs = of(&seen, Request::IpvsChange);
+        assert_eq!(ipvs.messages, servers + endpoints + 2, "{seen:?}");
+        assert!(ipvs.sends <= 2 + servers.div_ceil(256) + endpoints.div_ceil(256), "{seen:?}");
+        // The device and its state are two more.
+        let route = of(&seen, Request::RouteChange);
+        assert!(route.messages <= servers + 2 && route.sends <= 4, "{seen:?}");
+        let nft = of(&seen, Request::NftChange);
+        assert!(nft.messages <= u64::try_from(outcome.ops).unwrap() && nft.sends <= 4, "{outcome:?} {seen:?}");
+        assert!(of(&seen, Request::ServerDump).messages <= 2, "{seen:?}");
+        assert_eq!(of(&seen, Request::DestinationDump), Tally::default(), "{seen:?}");
+    });
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in the emulated machine"]
+fn a_changed_endpoint_is_one_datagram_to_ipvs() {
+    inside(|family| {
+        let (mut engine, mut tap) = started(family);
+        engine.offer(change([web(family, "many-7", 7, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 11])]));
+        good(engine.sync(Instant::now()));
+        let seen = tap.read().unwrap();
+        assert_eq!(of(&seen, Request::IpvsChange), Tally { sends: 1, messages: 2 }, "{seen:?}");
+        assert_eq!(of(&seen, Request::NftChange).messages + of(&seen, Request::RouteChange).messages, 0, "{seen:?}");
+        // What is there is read again, of this server alone.
+        assert_eq!(of(&seen, Request::ServerDump), Tally::default(), "{seen:?}");
+        assert!(
+            of(&seen, Request::ServerRead).messages + of(&seen, Request::DestinationDump).messages <= 2,
+            "{seen:?}"
+        );
+    });
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in the emulated machine"]
+fn a_restart_with_unchanged_objects_writes_nothing() {
+    inside(|family| {
+        let (engine, mut tap) = started(family);
+        drop(engine);
+        let before = generation();
+        tap.read().unwrap();
+        let mut engine = open(family);
+        engine.offer(many(family));
+        assert_eq!(good(engine.sync(Instant::now())).ops, 0);
+        let seen = tap.read().unwrap();
+        assert_nothing_written(&seen, "a restart");
+        assert_eq!(generation(), before);
+        // After a restart everything is compared.
+        assert_eq!(of(&seen, Request::DestinationDump).messages, u64::from(SERVICES), "{seen:?}");
+    });
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in the emulated machine"]
+fn looks_dump_the_servers_once_and_a_part_of_the_destinations() {
+    inside(|family| {
+        let (mut engine, mut tap) = started(family);
+        let mut now = wake(&good(engine.tend(Instant::now())), Instant::now());
+        tap.read().unwrap();
+        let (looks, mut read) = (10, 0);
+        for _ in 0..looks {
+            let outcome = good(engine.tend(now));
+            assert!(!outcome.worked, "{outcome:?}");
+            now = wake(&outcome, now);
+            let seen = tap.read().unwrap();
+            assert_nothing_written(&seen, "a look");
+            assert_eq!(of(&seen, Request::ServerDump), Tally { sends: 1, messages: 1 }, "{seen:?}");
+            let destinations = of(&seen, Request::DestinationDump).messages;
+            assert!((1..=u64::from(SERVICES).div_ceil(LOOKS)).contains(&destinations), "{seen:?}");
+            read += destinations;
+        }
+        // A look that takes long in a slow machine reads less.
+        assert!(read >= looks, "{read}");
+    });
+}
+
+/// A repair reads the servers concerned, and writes what differs.
+#[test]
+#[ignore = "needs IPVS: runs in the emulated machine"]
+fn a_repair_needs_one_dump() {
+    inside(|family| {
+        let (mut engine, mut tap) = started(family);
+        let mut now = Instant::now();
+        let at = at_vip(family, 7);
+        // What it needs to write, and to read of the server.
+        for (damage, writes) in [
+            (format!("-D {at}"), 11),
+            (format!("-E {at} -s wlc"), 1),
+            (format!("-e {at} -r {} -m -w 7", endpoint(family, 2)), 1),
+        ] {
+            // The round of looks at destinations may need several.
+            let (outcome, then) = loop_until_repaired(&mut engine, &mut tap, now, &damage);
+            let seen = tap.read().unwrap();
+            assert_eq!(outcome, 1, "{damage}");
+            assert_eq!(of(&seen, Request::ServerDump), Tally { sends: 1, messages: 1 }, "{damage}: {seen:?}");
+            assert_eq!(of(&seen, Request::IpvsChange).messages, writes, "{damage}: {seen:?}");
+            assert!(of(&seen, Request::ServerRead).messages <= 2, "{damage}: {seen:?}");
+            let by_looks = u64::from(SERVICES).div_ceil(LOOKS);
+            assert!(of(&seen, Request::DestinationDump).messages <= by_looks + 2, "{damage}: {seen:?}");
+            assert_in_force(&engine, family, &[], &damage);
+            now = then + Duration::from_secs(90);
+        }
+    });
+}
+
+/// Makes a foreign change and passes until one has repaired it: the tap has seen only that one.
+fn loop_until_repaired(engine: &mut IpvsEngine, tap: &mut Tap, mut now: Instant, damage: &str) -> (usize, Instant) {
+    ipvsadm(damage);
+    for _ in 0..400 {
+        tap.read().unwrap();
+        let outcome = good(engine.tend(now));
+        if outcome.repairs > 0 {
+            return (outcome.repairs, now);
+        }
+        now = wake(&outcome, now);
+    }
+    panic!("{damage} is never repaired");
+}
