@@ -5,7 +5,9 @@
 pub(crate) mod churn;
 pub(crate) mod events;
 mod latency;
+mod messages;
 mod proxy;
+mod servers;
 mod site;
 mod tools;
 
@@ -57,6 +59,10 @@ struct Memory {
 /// Measures ours, and upstream's if given.
 pub(crate) fn run(mode: Mode, services: usize, upstream: Option<&Path>) -> anyhow::Result<()> {
     let (ours, few) = (Program::ours()?, Workload::of(mode, services)?);
+    let upstream = upstream.map(|path| Program { name: "upstream's", path: path.to_owned() });
+    if mode == Mode::IPVS {
+        return servers::run(&ours, few, upstream.as_ref());
+    }
     // Upstream syncs at most once a second, and both pause between two runs of the tool.
     let rested = Series { count: if mode.backend.is_none() { 20 } else { 40 }, pause: Duration::from_millis(1500) };
     let dense = Series { count: 1000, pause: Duration::from_millis(2) };
@@ -64,8 +70,7 @@ pub(crate) fn run(mode: Mode, services: usize, upstream: Option<&Path>) -> anyho
     if mode.backend.is_none() {
         forms(&ours, few)?;
     }
-    if let Some(path) = upstream {
-        let upstream = Program { name: "upstream's", path: path.to_owned() };
+    if let Some(upstream) = upstream {
         whole(&upstream, few, rested)?;
         if mode.backend.is_none() {
             started(&upstream, Workload { content_type: JSON, ..few })?;

@@ -1,5 +1,5 @@
 //! The benchmark: `ferry-bench [--mode MODE] [--upstream KUBE-PROXY] [SERVICES …]` measures the path from objects to the
-//! kernel. MODE is `nftables`, `iptables` (over nf_tables) or `iptables-legacy`. Needs root; creates its own network
+//! kernel. MODE is `nftables`, `iptables` (over nf_tables), `iptables-legacy` or `ipvs`. Needs root; creates its own network
 //! namespaces. Prints figures without judging them: quote ratios and CPU time, machines are noisy.
 //!
 //! `ferry-bench [--mode MODE] --start|--spread|--events|--wide|--ranges SERVICES` runs one measurement alone, to be repeated

@@ -84,8 +84,10 @@ pub(crate) fn threads_cpu(process: u32) -> anyhow::Result<Vec<(String, Duration)
     let mut threads = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
         let task = task?.path();
-        let name = std::fs::read_to_string(task.join("comm"))?.trim().to_owned();
-        let text = std::fs::read_to_string(task.join("schedstat"))?;
+        let read = |file| std::fs::read_to_string(task.join(file));
+        // It may end in the meantime.
+        let (Ok(name), Ok(text)) = (read("comm"), read("schedstat")) else { continue };
+        let name = name.trim().to_owned();
         threads.push((name, Duration::from_nanos(text.split_ascii_whitespace().next().unwrap_or("0").parse()?)));
     }
     Ok(threads)

@@ -191,21 +191,33 @@ impl Proxy {
 
     /// True until the time limit of a start; an error if the process has ended.
     fn is_awaited(&mut self) -> anyhow::Result<bool> {
+        self.expect_alive()?;
+        Ok(self.started.elapsed() < PATIENCE)
+    }
+
+    /// Fails if the process has ended, with its log.
+    pub(super) fn expect_alive(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("the proxy has ended, {status}:\n{}", fs::read_to_string(&self.log).unwrap_or_default());
         }
-        Ok(self.started.elapsed() < PATIENCE)
+        Ok(())
     }
 
     /// Peak memory of the largest running child process, in MiB.
     fn largest_child(&self) -> f64 {
+        // A child may end in the meantime.
+        self.children().iter().filter_map(|child| memory_mib(child, "VmHWM").ok()).fold(0.0, f64::max)
+    }
+
+    pub(super) fn has_children(&self) -> bool {
+        !self.children().is_empty()
+    }
+
+    /// Its running child processes.
+    fn children(&self) -> Vec<String> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
-        let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-        let sizes = children.flat_map(|list| {
-            // A child may end in the meantime.
-            list.split_ascii_whitespace().filter_map(|child| memory_mib(child, "VmHWM").ok()).collect::<Vec<_>>()
-        });
-        sizes.fold(0.0, f64::max)
+        let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        lists.flat_map(|list| list.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
     }
 }
 

@@ -99,12 +99,27 @@ impl Site {
         objects::vip(self.workload.services.saturating_sub(1))
     }
 
+    /// An endpoint of the last service.
+    pub(super) fn first_endpoint(&self) -> Ipv4Addr {
+        objects::endpoint(self.workload.services.saturating_sub(1), 0)
+    }
+
+    /// The cluster IP of the service that the next [`Site::replace`] changes.
+    pub(super) fn next_replaced(&self) -> Ipv4Addr {
+        objects::vip(self.index_of(self.changes.get()))
+    }
+
     /// Replaces one endpoint of one service, of another service at each call. Returns the resourceVersion.
     pub(super) fn replace(&self) -> u64 {
         let change = self.changes.replace(self.changes.get() + 1);
-        let index = change.wrapping_mul(7919) % self.workload.services;
+        let index = self.index_of(change);
         let round = u32::try_from(1 + change / self.workload.services).unwrap_or(u32::MAX);
         self.server.put(objects::replaced(index, round).json())
+    }
+
+    /// The service of a change.
+    fn index_of(&self, change: usize) -> usize {
+        change.wrapping_mul(7919) % self.workload.services
     }
 
     /// Creates or replaces an object.
