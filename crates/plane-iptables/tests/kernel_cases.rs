@@ -60,7 +60,7 @@ fn every_case_becomes_the_next_one_in_legacy() {
 /// Upstream's chains are found by name, owned rules at any position, and jumps in any order; release 1.30 has no counters.
 #[test]
 fn what_upstream_has_left_is_taken_over_without_a_write() {
-    let objects = include_str!("../../../testdata/upstream/iptables/objects.yaml").to_owned();
+    let objects = include_str!("../../../testdata/upstream/objects.yaml").to_owned();
     let config = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: iptables\n\
                   clusterCIDR: 10.180.0.0/16\nhostnameOverride: node-a";
     let case = Case::of("upstream", config, &[objects]);

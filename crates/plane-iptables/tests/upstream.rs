@@ -37,7 +37,7 @@ fn chains(saved: &str) -> Chains {
 }
 
 fn ours(family: Family, features: Features) -> Chains {
-    let objects = include_str!("../../../testdata/upstream/iptables/objects.yaml").to_owned();
+    let objects = include_str!("../../../testdata/upstream/objects.yaml").to_owned();
     let config = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: iptables\n\
                   clusterCIDR: 10.180.0.0/16\nhostnameOverride: node-a";
     let case = Case::of("upstream", config, &[objects]);
