@@ -20,6 +20,7 @@ use ferry_model::Store;
 
 pub use plan::{edges, written};
 pub use remember::Remembers;
+pub use served::ObjectServer;
 pub use stage::Corpus;
 pub use terrain::Terrain;
 

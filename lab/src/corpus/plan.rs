@@ -23,6 +23,7 @@ pub(super) struct Decided {
     remembers: Remembers,
     families: [(Family, BaseState, Vec<ServiceState>); 2],
     written: BTreeSet<(SocketAddr, Protocol)>,
+    pinged: PingAnswer,
 }
 
 /// A connection and its expected outcome.
@@ -97,7 +98,14 @@ impl Decided {
                 .map(|name| resolve(&store.objects(name), store.claims(), contexts.of(family), profile, family).0);
             (family, base, states.collect())
         });
-        Self { contexts, families, profile: mode.profile, remembers: mode.remembers, written: written(&store) }
+        let pinged = if profile.binds_addresses { PingAnswer::Echo } else { PingAnswer::Refusal };
+        let (profile, remembers) = (mode.profile, mode.remembers);
+        Self { contexts, families, profile, remembers, written: written(&store), pinged }
+    }
+
+    /// The same beside upstream's proxy, which refuses pings to service addresses in each mode.
+    pub(super) fn of_upstream(self) -> Self {
+        Self { pinged: PingAnswer::Refusal, ..self }
     }
 
     /// Endpoints of all pools: each needs a server.
@@ -123,7 +131,7 @@ impl Decided {
     /// Pings to cluster IPs, which are refused, or answered where the node binds the addresses.
     pub(super) fn pings(&self, addresses: &Addresses) -> Vec<Ping> {
         let mut pings = Vec::new();
-        let expected = if self.profile.binds_addresses { PingAnswer::Echo } else { PingAnswer::Refusal };
+        let expected = self.pinged;
         for (family, base, states) in &self.families {
             let frontends = states.iter().flat_map(|state| &state.ports).flat_map(|port| &port.frontends);
             let vips: BTreeSet<IpAddr> = frontends.filter_map(vip).collect();

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::api::{ApiObject, ApiServer, Options};
 
-/// The server, and the objects stored in it.
-pub(super) struct ObjectServer {
+/// An API server that stores objects without validation, with the defaults that a real one sets.
+pub struct ObjectServer {
     server: ApiServer,
     held: BTreeSet<(Kind, String)>,
 }
@@ -18,33 +18,42 @@ pub(super) struct ObjectServer {
 
 impl ObjectServer {
     /// Starts the server in the network namespace of the calling thread.
-    pub(super) fn start() -> Self {
+    pub fn start() -> Self {
         Self { server: ApiServer::start(Options::default()), held: BTreeSet::new() }
     }
 
     /// Writes a kubeconfig for the server.
-    pub(super) fn kubeconfig(&self, file: &Path) {
+    pub fn kubeconfig(&self, file: &Path) {
         self.server.kubeconfig(file);
     }
 
     /// Replaces all objects by these; the marker's are written last.
-    pub(super) fn put(&mut self, manifest: &str, marker: &str) {
-        let [objects, marker] = [manifest, marker].map(|text| {
-            let objects = ApiObject::all(text).into_iter();
-            let values =
-                objects.map(|object| (object.kind(), serde_json::from_str(object.json()).expect("it is JSON")));
-            values.map(|(kind, value)| (kind, with_defaults(kind, value))).collect::<Vec<_>>()
-        });
+    pub fn put(&mut self, manifest: &str, marker: &str) {
+        let [objects, marker] = [manifest, marker].map(decoded);
         let held: BTreeSet<_> = objects.iter().chain(&marker).map(|(kind, value)| (*kind, name_of(value))).collect();
-        let texts =
-            |of: Vec<(Kind, Value)>| of.into_iter().map(|(kind, value)| ApiObject::new(kind, value.to_string()));
-        self.server.load(texts(objects));
+        self.load(objects);
         for (kind, name) in self.held.difference(&held) {
             self.server.delete(*kind, name);
         }
-        self.server.load(texts(marker));
+        self.load(marker);
         self.held = held;
     }
+
+    /// Replaces the marker's objects alone.
+    pub(super) fn mark(&self, marker: &str) {
+        self.load(decoded(marker));
+    }
+
+    fn load(&self, objects: Vec<(Kind, Value)>) {
+        self.server.load(objects.into_iter().map(|(kind, value)| ApiObject::new(kind, value.to_string())));
+    }
+}
+
+/// The objects of a manifest, with defaults.
+fn decoded(manifest: &str) -> Vec<(Kind, Value)> {
+    let objects = ApiObject::all(manifest).into_iter();
+    let values = objects.map(|object| (object.kind(), serde_json::from_str(object.json()).expect("it is JSON")));
+    values.map(|(kind, value)| (kind, with_defaults(kind, value))).collect()
 }
 
 fn name_of(value: &Value) -> String {

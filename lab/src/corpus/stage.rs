@@ -119,7 +119,10 @@ impl<'a> Corpus<'a> {
         let start = if let Objects::Server(..) = self.objects { format!("{:?}", store.node()) } else { String::new() };
         let facts = store.node().map(facts).unwrap_or_default();
         self.put((&config, Knows { start, facts }), &addresses, &manifest);
-        let decided = Decided::new(&settings, &store, &self.mode, &addresses);
+        let mut decided = Decided::new(&settings, &store, &self.mode, &addresses);
+        if let Objects::Server(..) = self.objects {
+            decided = decided.of_upstream();
+        }
         let found = try_all(self.terrain, &decided, &addresses, self.mode.remembers);
         let mut findings = Findings { connections: found.connections, faults: Vec::new() };
         if !found.faults.is_empty() {
@@ -225,24 +228,33 @@ impl<'a> Corpus<'a> {
 
     /// Waits until the objects written last are in force.
     fn wait(&mut self, since: f64) {
-        let client = Client::new(self.terrain.host(Place::Node)).patience(Duration::from_millis(100));
-        let Some(running) = &mut self.proxy else { return };
-        for address in MARKER {
-            let at = SocketAddr::new(address.parse().expect("an address"), MARKER_PORTS + self.written);
-            running.proxy.wait_for("objects in force", |_| client.tcp(at, 1).all_answered());
+        self.wait_for_marker();
+        if self.mode.is_atomic() {
+            return;
         }
-        if !self.mode.is_atomic() {
-            // the commit consists of several steps, and the marker may be served before the last
+        // the commit consists of several steps, and the marker may be served before the last
+        if let Objects::Server(served) = &self.objects {
+            // Services and slices arrive one by one, in more than one commit. The one that serves a further marker begins after
+            // the end of the others.
+            self.written += 1;
+            served.mark(&marker(MARKER_PORTS + self.written));
+            self.wait_for_marker();
+        } else if let Some(running) = &mut self.proxy {
             running.proxy.wait_for("the end of the commit", |proxy| {
                 Family::ALL.into_iter().all(|family| {
                     let label = format!("ip_family=\"{family}\"");
                     proxy.metric("kubeproxy_sync_proxy_rules_last_timestamp_seconds", &[&label]) > since
                 })
             });
-            if let Objects::Server(_) = self.objects {
-                // Services and slices arrive one by one: in more than one commit
-                std::thread::sleep(Duration::from_millis(150));
-            }
+        }
+    }
+
+    fn wait_for_marker(&mut self) {
+        let client = Client::new(self.terrain.host(Place::Node)).patience(Duration::from_millis(100));
+        let Some(running) = &mut self.proxy else { return };
+        for address in MARKER {
+            let at = SocketAddr::new(address.parse().expect("an address"), MARKER_PORTS + self.written);
+            running.proxy.wait_for("objects in force", |_| client.tcp(at, 1).all_answered());
         }
     }
 }

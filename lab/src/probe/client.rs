@@ -36,6 +36,7 @@ pub struct Client<'a> {
 struct Caller {
     source: Option<SocketAddr>,
     patience: Duration,
+    pause: Duration,
 }
 
 // === impl Client ===
@@ -43,7 +44,7 @@ struct Caller {
 impl<'a> Client<'a> {
     /// A client on the machine, with the source address that its routes choose.
     pub fn new(host: &'a Host) -> Self {
-        Self { host, caller: Caller { source: None, patience: PATIENCE } }
+        Self { host, caller: Caller { source: None, patience: PATIENCE, pause: Duration::ZERO } }
     }
 
     /// Sets the source address.
@@ -60,6 +61,12 @@ impl<'a> Client<'a> {
     /// Sets the time limit.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.caller.patience = patience;
+        self
+    }
+
+    /// Sets the pause between connections of [`Client::hammer`], which leaves a slow machine time for other work.
+    pub fn pause(mut self, pause: Duration) -> Self {
+        self.caller.pause = pause;
         self
     }
 
@@ -101,7 +108,7 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Connects without pauses in a separate thread, until [`Hammer::stop`]. Over UDP each request is a separate flow, as long as
+    /// Connects again and again in a separate thread, without pauses unless one is set, until [`Hammer::stop`]. Over UDP each request is a separate flow, as long as
     /// there are ports: a request from an earlier one's port follows its conntrack entry, and when such an entry is deleted
     /// because its endpoint is gone, an answer in transit is lost.
     pub fn hammer(&self, protocol: Protocol, to: SocketAddr) -> Hammer {
@@ -116,6 +123,7 @@ impl<'a> Client<'a> {
                     Protocol::Tcp | Protocol::Sctp => caller,
                 };
                 outcomes.push((Instant::now(), caller.connect(protocol, to)));
+                std::thread::sleep(caller.pause);
             }
             outcomes
         });
@@ -123,7 +131,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// A client that connects without pauses.
+/// A client that connects again and again.
 pub struct Hammer {
     stop: std::sync::mpsc::Sender<()>,
     thread: std::thread::JoinHandle<Vec<(Instant, Outcome)>>,

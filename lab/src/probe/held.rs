@@ -132,7 +132,7 @@ fn exchange(to: SocketAddr, mut streams: Vec<TcpStream>, stop: &AtomicBool) -> F
             }
             fate.broken.is_empty()
         });
-        thread::sleep(PERIOD);
+        thread::sleep(slowly(PERIOD));
     }
     fate
 }
