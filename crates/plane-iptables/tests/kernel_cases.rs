@@ -15,7 +15,7 @@ use ferry_kernel::iptables::Backend;
 use ferry_kernel::netns::Namespace;
 use ferry_lab::iptables::{create_counters, left_by_upstream};
 use ferry_plane::{Delta, SyncEngine};
-use ferry_plane_iptables::Features;
+use ferry_plane_iptables::{Features, retire_of_ipvs};
 use machine::{FEATURES, Machine, assert_same, wanted};
 use mode::ThisMode;
 
@@ -83,4 +83,39 @@ fn what_upstream_has_left_is_taken_over_without_a_write() {
         }
     };
     machine::inside(test);
+}
+
+/// The chains that only upstream's mode ipvs has: clean-up removes them with all others, but not a kubelet's.
+#[test]
+fn chains_of_upstreams_mode_ipvs_are_removed() {
+    let test = |machine: &Machine| {
+        let file = if machine.family == Family::V4 { "iptables-save.txt" } else { "ip6tables-save.txt" };
+        machine.restore("*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\nCOMMIT\n");
+        for version in ["1.30", "1.36"] {
+            let path = format!("{}/../../testdata/upstream/ipvs/{version}/{file}", env!("CARGO_MANIFEST_DIR"));
+            machine.restore(&without_ipvs(&std::fs::read_to_string(path).unwrap()));
+            assert_eq!(retire_of_ipvs(machine.family).unwrap(), 6, "{version}");
+            assert_eq!(retire_of_ipvs(machine.family).unwrap(), 0, "{version}");
+            Box::new(machine.engine()).retire(&mut Vec::new()).unwrap();
+            let of_proxy = |line: &String| line.contains("KUBE-");
+            let left: Vec<String> = machine.saved().into_iter().filter(of_proxy).collect();
+            assert_eq!(left, ["filter -A INPUT -j KUBE-FIREWALL", "filter :KUBE-FIREWALL -"], "{version}");
+        }
+    };
+    machine::inside(test);
+}
+
+/// Takes out the matches that need ipsets and IPVS, which not every kernel has.
+fn without_ipvs(saved: &str) -> String {
+    let without = |line: &str| {
+        let mut words: Vec<&str> = line.split(' ').collect();
+        // `-m set --match-set NAME dst,dst`, `-m ipvs --vproto 6 --vaddr ADDRESS --vport PORT`
+        for (module, length) in [("set", 5), ("ipvs", 8)] {
+            while let Some(at) = words.windows(2).position(|pair| pair == ["-m", module]) {
+                words.drain(at..at + length);
+            }
+        }
+        words.join(" ")
+    };
+    saved.lines().map(|line| without(line) + "\n").collect()
 }

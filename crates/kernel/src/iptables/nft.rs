@@ -1,4 +1,5 @@
-//! Queries to nf_tables about the tables of the nft variant: their chains, at a cost independent of the number of rules.
+//! Queries to nf_tables about the tables of the nft variant: their chains, at a cost independent of the number of rules; and the
+//! removal of chains without the tool.
 
 use std::io;
 
@@ -6,7 +7,7 @@ use ferry_family::Family;
 
 use super::Table;
 use crate::errno::ErrorClass;
-use crate::nft::Socket;
+use crate::nft::{Batch, CommitFailure, Expr, Rule, Socket, Verdict};
 
 /// A chain of a table of the nft variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +54,43 @@ pub fn has_rules(family: Family, chain: &Chain) -> io::Result<bool> {
     Ok(!rules.is_empty())
 }
 
+/// Deletes these chains of a table with their rules, and the rules of its other chains that lead to them, in one transaction.
+/// Returns the number of deleted chains; missing ones are none.
+///
+/// # Errors
+/// As for [`chains`]. Nothing is deleted then.
+pub fn remove_chains(family: Family, table: Table, unwanted: &[&str]) -> io::Result<usize> {
+    let is_unwanted = |name: &str| unwanted.contains(&name);
+    let there = chains(family)?.into_iter().filter(|chain| chain.table == table && is_unwanted(&chain.name));
+    let there: Vec<String> = there.map(|chain| chain.name).collect();
+    if there.is_empty() {
+        return Ok(0);
+    }
+    let mut socket = Socket::open()?;
+    let mut batch = Batch::new(family, table.name());
+    // Rules that come in between may lead to the chains.
+    batch.set_generation(socket.generation()?);
+    for (chain, rule) in socket.rules(family, table.name(), None)? {
+        if !is_unwanted(&chain) && leads_to(&rule, &is_unwanted) {
+            batch.delete_rule(&chain, rule.handle);
+        }
+    }
+    there.iter().for_each(|chain| batch.flush_chain(chain));
+    there.iter().for_each(|chain| batch.delete_chain(chain));
+    match socket.commit(batch) {
+        Ok(_) => Ok(there.len()),
+        Err(CommitFailure::Io(error) | CommitFailure::Lost(error)) => Err(error),
+        Err(failure @ CommitFailure::Messages(_)) => Err(io::Error::other(failure.to_string())),
+    }
+}
+
+fn leads_to(rule: &Rule, is_unwanted: &dyn Fn(&str) -> bool) -> bool {
+    rule.exprs.iter().any(|expr| match expr {
+        Expr::Verdict(Verdict::Jump(chain) | Verdict::Goto(chain)) => is_unwanted(chain),
+        _ => false,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -84,6 +122,32 @@ mod tests {
             };
             assert_eq!(shown(Family::V4), ["mangle INPUT true true", "nat ONE false false"]);
             assert_eq!(shown(Family::V6), ["filter THREE false false"]);
+        };
+        Namespace::new().unwrap().run(run).unwrap();
+    }
+
+    #[test]
+    fn chains_are_removed_with_the_rules_that_lead_to_them() {
+        let run = || {
+            assert_eq!(remove_chains(Family::V4, Table::Filter, &["ONE"]).unwrap(), 0, "no tables");
+            for rule in [
+                "-N ONE",
+                "-N TWO",
+                "-N KEPT",
+                "-A INPUT -s 192.0.2.1/32 -j ONE",
+                "-A INPUT -j KEPT",
+                "-A ONE -p tcp -g TWO",
+                "-A KEPT -j TWO",
+                "-A KEPT -j DROP",
+            ] {
+                assert!(Command::new("iptables-nft").args(rule.split(' ')).status().unwrap().success(), "{rule}");
+            }
+            assert_eq!(remove_chains(Family::V4, Table::Nat, &["ONE", "TWO"]).unwrap(), 0);
+            assert_eq!(remove_chains(Family::V4, Table::Filter, &["ONE", "TWO", "ABSENT"]).unwrap(), 2);
+            let left = Command::new("iptables-nft").args(["-S"]).output().unwrap().stdout;
+            let left = String::from_utf8(left).unwrap();
+            let left: Vec<&str> = left.lines().filter(|line| !line.starts_with("-P")).collect();
+            assert_eq!(left, ["-N KEPT", "-A INPUT -j KEPT", "-A KEPT -j DROP"]);
         };
         Namespace::new().unwrap().run(run).unwrap();
     }

@@ -23,7 +23,7 @@ pub(super) const PLANE: Plane = Plane {
     mode: MODE_IPTABLES,
     profile: Profile::IPTABLES,
     paced: true,
-    domains: &[NFT, LEGACY],
+    domains: &[OF_IPVS, NFT, LEGACY],
     metrics: mode::IPTABLES_TABLE,
     devices: &[],
     open,
@@ -32,6 +32,9 @@ pub(super) const PLANE: Plane = Plane {
     in_use: ferry_plane_iptables::in_use,
 };
 
+/// The chains of upstream's mode ipvs that no other mode has, in both variants: its other chains can't go before them.
+const OF_IPVS: RuleDomain =
+    RuleDomain { mode: MODE_IPTABLES, name: "iptables chains of mode ipvs", retire: retire_of_ipvs };
 /// The tables of the nft variant of the tool.
 const NFT: RuleDomain = RuleDomain { mode: MODE_IPTABLES, name: "iptables-nft", retire: retire_nft };
 /// Those of the legacy variant.
@@ -98,6 +101,12 @@ fn initialize(settings: &Settings) -> anyhow::Result<()> {
     let choice = backend::choose().context("mode iptables can't be used on this machine")?;
     let tool = find(Family::V4, choice.backend)?;
     ferry_plane_iptables::open_loopback(tool).map_err(|error| anyhow!("setting {ROUTE_LOCALNET}: {error}"))
+}
+
+fn retire_of_ipvs(family: Family, _: Established, _: &mut Vec<Served>) -> Result<usize, RetireError> {
+    ferry_plane_iptables::retire_of_ipvs(family).map_err(|error| {
+        RetireError::Failed(anyhow::Error::new(error).context("removing chains of upstream's mode ipvs"))
+    })
 }
 
 fn retire_nft(family: Family, _: Established, served: &mut Vec<Served>) -> Result<usize, RetireError> {
