@@ -75,12 +75,14 @@ impl Site {
         };
         let site = Self { workload, tools, server, folder, changes: Cell::new(0) };
         site.server.kubeconfig(&site.file("kubeconfig"));
-        // Conntrack limits can only be set in the initial network namespace.
+        // Conntrack limits can only be set in the initial network namespace. In mode ipvs upstream's proxy would begin the next
+        // sync of everything before it has ended the one before, on an emulated machine, and never be quiet.
         let config = format!(
             "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {}\n\
              clusterCIDR: 10.244.0.0/16\nhostnameOverride: {NODE}\nhealthzBindAddress: 127.0.0.1:10256\n\
              metricsBindAddress: 127.0.0.1:10249\nclientConnection: {{kubeconfig: {}, contentType: {}}}\n\
-             conntrack: {{maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}\n",
+             conntrack: {{maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}\n\
+             ipvs: {{syncPeriod: 1h}}\n",
             workload.mode.name,
             site.file("kubeconfig").display(),
             workload.content_type

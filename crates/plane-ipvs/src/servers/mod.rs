@@ -121,7 +121,8 @@ impl ServersKernel {
         let mut serves = false;
         let mut compare = |server: ipvs::Server, _| serves |= Some(server.scheduler) == scheduler;
         self.socket.dump_servers(None, &mut compare).map_err(of_ipvs)?;
-        Ok(serves && self.socket.server(&kernel_id(self.probe_id())).is_ok())
+        // One that is left of a probe is deleted by the next.
+        Ok(serves && matches!(self.socket.server(&kernel_id(self.probe_id())), Ok(None)))
     }
 
     /// The server that probes a scheduler.
