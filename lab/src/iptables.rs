@@ -180,7 +180,7 @@ impl Rules {
         let is_dispatch = |chain: &Chain| DISPATCH.contains(&(chain.table.as_str(), chain.name.as_str()));
         for (_, rules) in self.chains.iter_mut().filter(|(chain, _)| is_dispatch(chain)) {
             let jumps_at = rules.iter().position(|rule| rule.ends_with("-j KUBE-NODEPORTS")).unwrap_or(rules.len());
-            rules[..jumps_at].sort();
+            rules.get_mut(..jumps_at).into_iter().for_each(<[String]>::sort);
         }
         self
     }
