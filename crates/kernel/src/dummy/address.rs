@@ -1,6 +1,6 @@
 //! Addresses of a device: what the kernel reports, and requests to add, change and remove them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use ferry_family::Family;
@@ -81,6 +81,13 @@ pub(super) fn encode_service(writer: &mut Writer, device: u32, ip: IpAddr) {
         }
         writer.attribute(address::CACHE_INFO, &cache_info);
     }
+}
+
+/// Writes an IPv4 address of scope `host` with a prefix that service addresses don't have, and without a route for that.
+pub(super) fn encode_stand_in(writer: &mut Writer, device: u32, ip: Ipv4Addr) {
+    encode_header(writer, Family::V4, wire::STAND_IN_PREFIX, wire::SCOPE_HOST, device);
+    encode_ip(writer, ip.into());
+    writer.attribute(address::FLAGS, &wire::FLAG_NO_PREFIX_ROUTE.to_ne_bytes());
 }
 
 /// Writes the reference to an address of a device. The kernel compares the prefix, too.

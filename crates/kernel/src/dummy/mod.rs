@@ -11,6 +11,7 @@
 mod address;
 mod device;
 mod monitor;
+mod rescope;
 mod socket;
 mod wire;
 

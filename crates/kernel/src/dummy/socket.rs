@@ -1,7 +1,7 @@
 //! Requests about the device and its addresses.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ferry_family::Family;
 use ipnet::IpNet;
@@ -9,6 +9,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::address::{encode_filter, encode_reference, encode_service};
 use super::device::{encode_dummy, encode_index, encode_name};
+use super::rescope::Step;
 use super::wire::msg;
 use super::{Address, Device, decode_address, decode_device};
 use crate::errno;
@@ -131,7 +132,7 @@ impl Socket {
     }
 
     /// Sets the preferred lifetime of addresses of a device to 0, and the valid one to infinite. The kernel adds those that the
-    /// device doesn't have. The scope of an IPv4 address can't be changed.
+    /// device doesn't have.
     ///
     /// # Errors
     /// As [`Self::add`].
@@ -139,6 +140,38 @@ impl Socket {
         self.batch(msg::NEW_ADDRESS, flag::REPLACE, addresses, &|writer, ip| {
             encode_service(writer, device, (*ip).into());
         })
+    }
+
+    /// Sets the scope of IPv4 service addresses of a device to `host`. The kernel can't change it in place, so each is removed and
+    /// added again; meanwhile the same address with another prefix stands in for it, so that it is local all the time.
+    ///
+    /// # Errors
+    /// As [`Self::add`].
+    pub fn rescope(&mut self, device: u32, addresses: &[Ipv4Addr]) -> io::Result<Vec<Refused>> {
+        const TOGETHER: usize = ADDRESSES_PER_SEND / Step::ALL.len();
+        let mut refused = Vec::new();
+        for (number, some) in addresses.chunks(TOGETHER).enumerate() {
+            let mut requests = self.session.requests();
+            let steps: Vec<(Ipv4Addr, Step)> = some.iter().flat_map(|ip| Step::ALL.map(|step| (*ip, step))).collect();
+            for (n, (ip, step)) in steps.iter().enumerate() {
+                let (kind, flags) = step.message();
+                let acknowledge = if n + 1 == steps.len() { flag::ACK } else { 0 };
+                requests.add(kind, flags | acknowledge, |writer| step.encode(writer, device, *ip));
+            }
+            self.sent.note(steps.len());
+            self.session.exchange::<io::Error>(&requests, End::Reply, &mut |answer| {
+                if let Answer::Refused(refusal) = answer {
+                    let n = requests.position(refusal.sequence).ok_or(Malformed("sequence number"))?;
+                    // Refusals of other steps are harmless, or this one is refused, too.
+                    if steps.get(n).is_some_and(|(_, step)| *step == Step::Add) {
+                        refused
+                            .push(Refused { position: number * TOGETHER + n / Step::ALL.len(), error: refusal.into() });
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(refused)
     }
 
     /// Removes addresses of a device, IPv4 and IPv6 in any order; `IpNet::from` an address is the one that [`Self::add`] adds.

@@ -41,6 +41,10 @@ pub(super) const SCOPE_HOST: u8 = 254;
 pub(super) const FLAG_NO_DAD: u32 = 0x02;
 /// `IFA_F_DEPRECATED`
 pub(super) const FLAG_DEPRECATED: u32 = 0x20;
+/// `IFA_F_NOPREFIXROUTE`
+pub(super) const FLAG_NO_PREFIX_ROUTE: u32 = 0x200;
+/// prefix length of the address that stands in for one while that is replaced
+pub(super) const STAND_IN_PREFIX: u8 = 31;
 /// `IFF_UP` (linux/if.h)
 pub(super) const FLAG_UP: u32 = 0x1;
 /// `INFINITY_LIFE_TIME` (net/addrconf.h)

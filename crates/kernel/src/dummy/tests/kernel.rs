@@ -3,10 +3,17 @@
 use std::process::Command;
 
 use ferry_family::Family;
+use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::*;
 use crate::errno::{self, ErrorClass};
+use crate::netlink::{Messages, Notifications};
 use crate::netns::Namespace;
+
+/// `RTNLGRP_IPV4_ROUTE`
+const ROUTES: u32 = 7;
+/// `RTM_DELROUTE`
+const ROUTE_GONE: u16 = 25;
 
 /// Runs a test in a fresh namespace with a device, and passes its index.
 fn with_device(test: impl FnOnce(Socket, u32) + Send) {
@@ -86,6 +93,38 @@ fn an_adopted_address_is_deprecated_in_place() {
         assert_eq!(numbers(&refused), []);
         let found = socket.addresses(index, Family::V6).unwrap();
         assert_eq!((found.len(), found[0].is_source(), found[0].preferred), (1, false, Some(Duration::ZERO)));
+    });
+}
+
+/// Its route to itself is there all the time: the kernel would notify of a removed one.
+#[test]
+fn an_adopted_ipv4_address_becomes_one_of_the_host_without_a_gap() {
+    with_device(|mut socket, index| {
+        let wanted: Vec<std::net::Ipv4Addr> = (0..=255).map(|last| [10, 96, 1, last].into()).collect();
+        // More than one `send` takes, with neighbours that share a prefix with the stand-ins.
+        for ip in &wanted {
+            run(&format!("address add {ip}/32 dev {NAME}"));
+        }
+        let routes = Notifications::open(NETLINK_ROUTE).unwrap();
+        routes.join(ROUTES).unwrap();
+        let mut routes = routes;
+        let before = socket.sent();
+        assert_eq!(numbers(&socket.rescope(index, &wanted).unwrap()), []);
+        assert_eq!(socket.sent().sends - before.sends, 4);
+        let found = socket.addresses(index, Family::V4).unwrap();
+        assert_eq!(found.len(), wanted.len());
+        assert!(found.iter().all(|found| !found.is_source() && found.network.prefix_len() == 32), "{found:?}");
+        let mut gone = 0;
+        let overrun = routes.read(&mut |datagram| {
+            gone += Messages::new(datagram).filter(|message| message.as_ref().unwrap().kind == ROUTE_GONE).count();
+            Ok(())
+        });
+        assert!(!overrun.unwrap().0 && gone == 0, "{gone} addresses were not local for a moment");
+        // One that another program has removed is added; a missing device is an error.
+        let refused = socket.rescope(index, &[[10, 96, 2, 1].into()]).unwrap();
+        assert_eq!((numbers(&refused), socket.addresses(index, Family::V4).unwrap().len()), (vec![], wanted.len() + 1));
+        let refused = socket.rescope(index + 1, &wanted).unwrap();
+        assert_eq!(numbers(&refused).last(), Some(&(wanted.len() - 1, Some(libc::ENODEV))));
     });
 }
 
