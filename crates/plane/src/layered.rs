@@ -14,6 +14,15 @@ pub trait Layer<O: Object>: Send {
     fn holds(&self, key: &O::Key) -> bool;
     /// The kernel half of the subsystem.
     fn kernel(&mut self) -> &mut dyn Kernel<O>;
+    /// Checks a whole batch before any layer writes a part of it. For what the kernel would refuse only after layers below have
+    /// written, such as an object in the way that is another program's.
+    ///
+    /// # Errors
+    /// As those of a commit: nothing of the batch is in force then.
+    fn admit(&mut self, batch: &Batch<O>) -> Result<(), CommitError> {
+        let _ = batch;
+        Ok(())
+    }
     /// The replacements in this part of a batch that take away what layers above may still need until their own changes are
     /// made, by their keys: they are committed with the deletions.
     fn waiting(&self, part: &Batch<O>) -> HashSet<O::Key> {
@@ -31,7 +40,7 @@ pub trait Layer<O: Object>: Send {
 ///
 /// A batch goes up the layers with its creations and replacements, and comes down with its deletions, so that the order of
 /// [`Batch::operations`] holds across layers, too, but for replacements that [wait](Layer::waiting) and parts that
-/// [come last](Layer::comes_last). The first failure stops it.
+/// [come last](Layer::comes_last). The first failure stops it. Before that each layer [admits](Layer::admit) the whole batch.
 pub struct Layered<O: Object> {
     layers: Vec<Box<dyn Layer<O>>>,
     /// foreign changes that a layer reported before another one failed to
@@ -127,6 +136,7 @@ impl<O: Object> Kernel<O> for Layered<O> {
 
     fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitFailure> {
         let mut parts: Vec<(usize, Part<O>)> = self.split(batch)?.into_iter().enumerate().collect();
+        self.layers.iter_mut().try_for_each(|layer| layer.admit(batch))?;
         parts.sort_by_key(|(layer, part)| self.layers.get(*layer).is_some_and(|layer| layer.comes_last(&part.batch)));
         let last = parts.iter().rposition(|(_, part)| !part.batch.is_empty()).unwrap_or_default();
         let mut written = false;

@@ -401,6 +401,13 @@ impl Layer<Toy> for Ordered {
         self
     }
 
+    /// The topmost layer refuses host 13, which is the middle one's.
+    fn admit(&mut self, batch: &Batch<Toy>) -> Result<(), CommitError> {
+        let refused = batch.create.iter().position(|toy| self.rank == 2 && *toy == Toy::Host(13));
+        let refusal = |index| (Op::Create, index, std::io::ErrorKind::Other.into());
+        refused.map_or(Ok(()), |index| Err(CommitError::Refused(vec![refusal(index)])))
+    }
+
     fn waiting(&self, part: &Batch<Toy>) -> HashSet<ToyKey> {
         let waits = |replacement: &&Toy| matches!(replacement, Toy::Host(host) if host % 2 == 1);
         part.replace.iter().filter(waits).map(Object::key).collect()
@@ -429,4 +436,17 @@ fn some_replacements_wait_and_some_parts_come_last() {
     let CommitError::Refused(refusals) = failure.error else { panic!("{failure}") };
     assert_eq!(refusals.iter().map(|(op, index, _)| (*op, *index)).collect::<Vec<_>>(), [(Op::Replace, 2)]);
     assert_eq!(failure.applied, Applied::Unknown);
+}
+
+#[test]
+fn a_layer_refuses_a_batch_before_others_write() {
+    let commits = Arc::new(Mutex::new(Vec::new()));
+    let layer = |rank| Box::new(Ordered { rank, commits: Arc::clone(&commits) }) as Box<dyn Layer<Toy>>;
+    let mut layered = Layered::new([0, 1, 2].map(layer).into());
+    let create = vec![Toy::Host(1), Toy::Host(13), Toy::Frontend { vip: 0, slots: vec![1] }];
+    let failure = layered.commit(&Batch { create, ..Batch::default() }).unwrap_err();
+    let CommitError::Refused(refusals) = failure.error else { panic!("{failure}") };
+    assert_eq!(refusals.iter().map(|(op, index, _)| (*op, *index)).collect::<Vec<_>>(), [(Op::Create, 1)]);
+    assert_eq!(failure.applied, Applied::Nothing);
+    assert!(locked(&commits).is_empty());
 }
