@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -72,8 +73,7 @@ pub fn run(options: RunOptions, origin: Origin) -> anyhow::Result<()> {
     metrics.add_mode(of_mode)?;
     let periods = config.effective();
     let flows = start_flows(plane.profile.reply_owner, &metrics, &threads)?;
-    let grace = config.ferry.ipvs_termination_grace_period.to_std();
-    let handover = start_handover(domains, grace, &flows, &supported);
+    let handover = start_handover(domains, config.clone(), &flows, &supported);
     let families: Vec<Family> = engines.iter().map(|(family, _)| *family).collect();
 
     // Until the cluster has a Node object for this node, load balancers should not send to it.
@@ -119,14 +119,7 @@ pub fn run(options: RunOptions, origin: Origin) -> anyhow::Result<()> {
     let _clock = runtime.enter();
     let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
     let status = Status { mode: plane.mode, freshness, metrics, inbox: Rc::clone(&inbox) };
-    let is_alive = move || alive.are_healthy(Instant::now());
-    let follow = follow(inbox, service_health, handover, readiness);
-    let follow = async move {
-        tokio::select! {
-            never = follow => never,
-            never = supervisor::watch(is_alive) => never,
-        }
-    };
+    let follow = follow(inbox, service_health, handover, (readiness, alive));
     let edges = edges(&options, health, status, follow, ends);
     match LocalSet::new().block_on(&runtime, edges)? {}
 }
@@ -194,8 +187,13 @@ fn open_mode(
 }
 
 /// The hand-over to these domains from all others.
-fn start_handover(own: &[RuleDomain], grace: Duration, flows: &Arc<FlowReports>, supported: &[Family]) -> Handover {
-    let mut handover = Handover::new(own, Arc::clone(flows), grace);
+fn start_handover(
+    own: &[RuleDomain],
+    config: KubeProxyConfiguration,
+    flows: &Arc<FlowReports>,
+    supported: &[Family],
+) -> Handover {
+    let mut handover = Handover::new(own, Arc::clone(flows), Arc::new(config));
     if !supported.contains(&Family::V6) {
         handover.abandon(Family::V6);
     }
@@ -283,13 +281,14 @@ async fn serve_health(options: &RunOptions, health: Rc<dyn Routes>) -> anyhow::R
     served.with_context(|| format!("healthz server failed: failed to start proxy healthz on {address}"))
 }
 
-/// Passes on the reports of the engines and the core.
+/// Passes on the reports of the engines and the core, and notifies systemd.
 async fn follow(
     inbox: SharedInbox,
     mut service_health: ServiceHealth,
     mut handover: Handover,
-    mut readiness: Readiness,
+    (mut readiness, alive): (Readiness, Pulses),
 ) -> Infallible {
+    let mut watch = pin!(supervisor::watch(|| alive.are_healthy(Instant::now())));
     loop {
         tokio::select! {
             pass = Inbox::sync_pass(&inbox) => {
@@ -301,6 +300,7 @@ async fn follow(
             }
             () = service_health.due() => service_health.retry().await,
             () = handover.go_on() => {}
+            never = &mut watch => match never {},
         }
     }
 }

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{io, mem, thread};
 
+use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
 use ferry_plane::Served;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
 use crate::flows::FlowReports;
-use crate::planes::{self, Established, RetireError, RuleDomain};
+use crate::planes::{self, Established, RetireError, Retirement, RuleDomain};
 use crate::report::SyncPass;
 
 /// The domains of other modes and variants, and the times of the sweeps of each family.
@@ -23,8 +24,7 @@ pub struct Handover {
     /// all domains but those of the engines
     others: Vec<RuleDomain>,
     flows: Arc<FlowReports>,
-    /// time for which established connections may keep the rules of another mode
-    grace: Duration,
+    config: Arc<KubeProxyConfiguration>,
     /// families with sweeps
     begun: BTreeSet<Family>,
     waiting: Vec<(Instant, Sweep)>,
@@ -38,6 +38,7 @@ pub struct Handover {
 struct Sweep {
     family: Family,
     domains: Vec<RuleDomain>,
+    config: Arc<KubeProxyConfiguration>,
     /// domains in which nothing was left once
     cleared: BTreeSet<&'static str>,
     /// the failures that were logged last
@@ -79,25 +80,26 @@ const LONGEST: Duration = Duration::from_secs(300);
 impl Handover {
     /// A hand-over to `own`, the domains of the engines, which it never touches, from all others. Flows that the others' rules
     /// may have sent to wrong endpoints are checked. Established connections that need the others' rules keep them for the
-    /// `grace` period.
-    pub fn new(own: &[RuleDomain], flows: Arc<FlowReports>, grace: Duration) -> Self {
+    /// grace period of virtual servers.
+    pub fn new(own: &[RuleDomain], flows: Arc<FlowReports>, config: Arc<KubeProxyConfiguration>) -> Self {
         let is_own = |domain: &RuleDomain| own.iter().any(|own| own.name == domain.name);
         let others = planes::domains().filter(|domain| !is_own(domain)).collect();
         let (sender, completed) = unbounded_channel();
-        Self { others, flows, grace, begun: BTreeSet::new(), waiting: Vec::new(), sender, completed }
+        Self { others, flows, config, begun: BTreeSet::new(), waiting: Vec::new(), sender, completed }
     }
 
     /// Begins the sweeps of a family after the first pass that left everything in force.
     pub fn sync_pass(&mut self, pass: &SyncPass) {
         if pass.settled && self.begun.insert(pass.family) {
-            self.begin(Sweep::new(pass.family, self.others.clone(), self.grace));
+            let grace = self.config.ferry.ipvs_termination_grace_period.to_std();
+            self.begin(Sweep::new(pass.family, self.others.clone(), &self.config, grace));
         }
     }
 
     /// Removes all rules of a family that is switched off, of all modes: they would become stale.
     pub fn abandon(&mut self, family: Family) {
         if self.begun.insert(family) {
-            self.begin(Sweep::new(family, planes::domains().collect(), Duration::ZERO));
+            self.begin(Sweep::new(family, planes::domains().collect(), &self.config, Duration::ZERO));
         }
     }
 
@@ -144,10 +146,11 @@ impl Handover {
 // === impl Sweep ===
 
 impl Sweep {
-    fn new(family: Family, domains: Vec<RuleDomain>, grace: Duration) -> Self {
+    fn new(family: Family, domains: Vec<RuleDomain>, config: &Arc<KubeProxyConfiguration>, grace: Duration) -> Self {
         Self {
             family,
             domains,
+            config: Arc::clone(config),
             cleared: BTreeSet::new(),
             logged: BTreeMap::new(),
             removed: false,
@@ -178,7 +181,8 @@ impl Sweep {
         let mut served = self.attempted.remove(domain.name).unwrap_or_default();
         let spares = Instant::now() < self.spares_until;
         let established = if spares { Established::Spared } else { Established::Ended };
-        let result = domain.retire(self.family, established, &mut served);
+        let retirement = Retirement { established, config: &self.config };
+        let result = domain.retire(self.family, retirement, &mut served);
         let found = self.log(domain, result);
         if found == SweepResult::Kept {
             // The next attempt may find none of these any more.
@@ -278,15 +282,27 @@ mod tests {
         for used in 0..1_usize << all.len() {
             let (own, others): (Vec<_>, Vec<_>) = all.iter().enumerate().partition(|(at, _)| used & 1 << at != 0);
             let own: Vec<RuleDomain> = own.into_iter().map(|(_, domain)| *domain).collect();
-            let handover = Handover::new(&own, Arc::default(), Duration::ZERO);
+            let handover = Handover::new(&own, Arc::default(), Arc::default());
             let cleared: Vec<&str> = handover.others.iter().map(|domain| domain.name).collect();
             assert_eq!(cleared, others.iter().map(|(_, domain)| domain.name).collect::<Vec<_>>());
         }
     }
 
+    /// Virtual servers in ipvs.excludeCIDRs are other programs', whatever the mode.
+    #[test]
+    fn a_mode_that_does_not_run_reads_its_section() {
+        fn ranges(_: Family, retirement: Retirement<'_>, _: &mut Vec<Served>) -> Result<usize, RetireError> {
+            Ok(retirement.config.ipvs.exclude_cidrs.len())
+        }
+        let mut config = KubeProxyConfiguration::default();
+        config.ipvs.exclude_cidrs = vec!["192.0.2.0/24".to_owned()];
+        let mut sweep = Sweep::new(Family::V4, Vec::new(), &Arc::new(config), Duration::ZERO);
+        assert_eq!(sweep.at(RuleDomain { retire: ranges, ..SOME }), SweepResult::Removed);
+    }
+
     #[test]
     fn what_is_new_is_said() {
-        let mut sweep = Sweep::new(Family::V4, Vec::new(), Duration::ZERO);
+        let mut sweep = Sweep::new(Family::V4, Vec::new(), &Arc::default(), Duration::ZERO);
         let mut says = |result| {
             let mut found = None;
             let text = crate::logging::logged(4, || found = Some(sweep.log(SOME, result)));
@@ -315,17 +331,17 @@ mod tests {
             Served::Frontend(Protocol::Udp, FrontendAddr::NodePort(number))
         }
         const SERVED: [Served; 3] = [port(1), port(2), port(3)];
-        fn half_way(_: Family, _: Established, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+        fn half_way(_: Family, _: Retirement<'_>, served: &mut Vec<Served>) -> Result<usize, RetireError> {
             served.extend([SERVED[1], SERVED[0]]);
             Err(RetireError::Failed(anyhow::Error::msg("killed")))
         }
-        fn the_rest(_: Family, _: Established, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+        fn the_rest(_: Family, _: Retirement<'_>, served: &mut Vec<Served>) -> Result<usize, RetireError> {
             served.push(SERVED[2]);
             Ok(1)
         }
         let domain = |retire| RuleDomain { retire, ..SOME };
         for (last, expected) in [(domain(the_rest), &SERVED[..]), (domain(|_, _, _| Ok(0)), &SERVED[..2])] {
-            let mut sweep = Sweep::new(Family::V4, Vec::new(), Duration::ZERO);
+            let mut sweep = Sweep::new(Family::V4, Vec::new(), &Arc::default(), Duration::ZERO);
             for _ in 0..3 {
                 assert_eq!(sweep.at(domain(half_way)), SweepResult::Kept);
                 assert!(!sweep.removed && sweep.served.is_empty(), "the rules may be in force still");
@@ -334,7 +350,7 @@ mod tests {
             assert!(sweep.removed && sweep.attempted.is_empty());
             assert_eq!(sweep.served, expected);
         }
-        let mut sweep = Sweep::new(Family::V4, Vec::new(), Duration::ZERO);
+        let mut sweep = Sweep::new(Family::V4, Vec::new(), &Arc::default(), Duration::ZERO);
         sweep.at(domain(|_, _, _| Ok(0)));
         assert!(!sweep.removed);
     }

@@ -86,7 +86,7 @@ pub struct RuleDomain {
     pub mode: &'static str,
     /// identifies it among all domains, and stands in the log
     pub name: &'static str,
-    pub(crate) retire: fn(Family, Established, &mut Vec<Served>) -> Result<usize, RetireError>,
+    pub(crate) retire: fn(Family, Retirement<'_>, &mut Vec<Served>) -> Result<usize, RetireError>,
 }
 
 /// The treatment of established connections that need the rules which are to be removed. In most domains there are none:
@@ -97,6 +97,15 @@ pub enum Established {
     Spared,
     /// they end with their rules
     Ended,
+}
+
+/// The inputs of a removal of rules.
+#[derive(Clone, Copy, Debug)]
+pub struct Retirement<'a> {
+    /// what happens to established connections
+    pub established: Established,
+    /// a mode reads its own section, also where another mode runs
+    pub config: &'a KubeProxyConfiguration,
 }
 
 /// Reason for which nothing was removed.
@@ -147,10 +156,10 @@ impl RuleDomain {
     pub fn retire(
         &self,
         family: Family,
-        established: Established,
+        retirement: Retirement<'_>,
         served: &mut Vec<Served>,
     ) -> Result<usize, RetireError> {
-        (self.retire)(family, established, served)
+        (self.retire)(family, retirement, served)
     }
 }
 

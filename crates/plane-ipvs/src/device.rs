@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -164,8 +164,10 @@ impl Kernel<IpvsObject> for DeviceKernel {
         self.bound.extend(added.iter().map(|(_, address)| *address));
         self.add(device, Op::Create, &added, &mut failures)?;
         let changed = addresses_of(&batch.replace);
-        let v6: Vec<_> = changed.iter().filter_map(|(_, address)| v6(*address)).collect();
+        let (v4, v6) = of_families(&changed);
         let refused = self.socket.deprecate(device, &v6).map_err(|error| CommitFailure::unknown(of_io(error)))?;
+        self.note(Op::Replace, &changed, refused, ErrorClass::Exists, &mut failures);
+        let refused = self.socket.rescope(device, &v4).map_err(|error| CommitFailure::unknown(of_io(error)))?;
         self.note(Op::Replace, &changed, refused, ErrorClass::Exists, &mut failures);
         let removed = addresses_of(&batch.delete);
         for (_, address) in &removed {
@@ -230,9 +232,14 @@ fn addresses_of(objects: &[IpvsObject]) -> Indexed {
     objects.iter().enumerate().filter_map(address).collect()
 }
 
-fn v6(address: IpAddr) -> Option<std::net::Ipv6Addr> {
-    match address {
-        IpAddr::V6(address) => Some(address),
-        IpAddr::V4(_) => None,
+/// The addresses by family: of one engine all are of the same.
+fn of_families(addresses: &Indexed) -> (Vec<Ipv4Addr>, Vec<Ipv6Addr>) {
+    let (mut v4, mut v6) = (Vec::new(), Vec::new());
+    for (_, address) in addresses {
+        match address {
+            IpAddr::V4(address) => v4.push(*address),
+            IpAddr::V6(address) => v6.push(*address),
+        }
     }
+    (v4, v6)
 }

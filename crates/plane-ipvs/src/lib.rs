@@ -15,7 +15,8 @@
 //!    comparison with the kernel, `drain` for endpoints that keep their connections. `device` adds and removes addresses.
 //!    `failures` maps refusals of single requests to operations.
 //! 4. At a start, after foreign changes and for repairs, `read` reads the table back, `servers` the virtual servers, of which
-//!    `ledger` knows which are ours, and `device` the addresses. `hint` narrows down the units that may want a key.
+//!    `ledger` knows which are ours (`admission` decides on those in the way), and `device` the addresses. `hint` narrows down the
+//!    units that may want a key.
 //! 5. Foreign changes are notified of the table and of the device (`watch`). IPVS has no notifications: `looks` paces the looks.
 //!
 //! Read first: [`object`], then `compile`, `servers/mod.rs` and `table`. [docs/modes/ipvs.md](../../../docs/modes/ipvs.md) shows

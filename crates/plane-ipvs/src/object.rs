@@ -82,7 +82,7 @@ pub enum Table {
 pub enum Lifetime {
     /// as this mode sets it: no connection takes the address as its source, except one to that address
     Deprecated,
-    /// IPv6 with a preferred lifetime, as upstream's proxy sets it: connections may take it as their source
+    /// IPv6 with a preferred lifetime, IPv4 of scope `global`, as upstream's proxy sets them: connections may take it as their source
     Preferred,
 }
 

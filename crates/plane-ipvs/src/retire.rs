@@ -36,8 +36,9 @@ pub enum Left {
     Io(#[from] io::Error),
 }
 
-/// Removes the family's virtual servers and the addresses of the device; the device, too, once it has none of either family.
-/// Returns the number of objects. The frontends that they served are added to `served` before.
+/// Removes the family's virtual servers and the addresses of the device; the device, too, once it has none of either family: as
+/// the last of all, since without the table it tells whose the servers are. Returns the number of objects. The frontends that they
+/// served are added to `served` before. Without a table of this mode, servers in the `excluded` ranges (ipvs.excludeCIDRs) stay.
 ///
 /// `served` may hold the frontends of an attempt before: their servers are removed, too. While servers wait for connections, the
 /// table that lists node ports goes with the other rules of this mode, so nothing else tells later which servers are ours.
@@ -45,8 +46,13 @@ pub enum Left {
 /// # Errors
 /// [`Left::Connections`] if `spares_connections`, and any are established: nothing is removed then. The rules of the mode that
 /// serves now translate new connections before they come here.
-pub fn retire(family: Family, spares_connections: bool, served: &mut Vec<Served>) -> Result<usize, Left> {
-    let servers = servers(family, served)?;
+pub fn retire(
+    family: Family,
+    excluded: &[IpNet],
+    spares_connections: bool,
+    served: &mut Vec<Served>,
+) -> Result<usize, Left> {
+    let servers = servers(family, excluded, served)?;
     if let Some((socket, ids)) = servers {
         let mut socket = socket;
         served.extend(ids.iter().map(frontend));
@@ -67,12 +73,12 @@ pub fn retire(family: Family, spares_connections: bool, served: &mut Vec<Served>
     Ok(remove_addresses(family)?)
 }
 
-/// True if virtual servers of an earlier proxy serve in this family.
+/// True if virtual servers of an earlier proxy serve in this family, in excluded ranges, too.
 ///
 /// # Errors
 /// The kernel's error.
 pub fn in_use(family: Family) -> io::Result<bool> {
-    let Some((mut socket, ids)) = servers(family, &[])? else { return Ok(false) };
+    let Some((mut socket, ids)) = servers(family, &[], &[])? else { return Ok(false) };
     for id in ids {
         let mut serves = false;
         socket.dump_destinations(&kernel_id(id), &mut |_, _| serves = true).map_err(of_ipvs)?;
@@ -109,10 +115,15 @@ fn frontend(id: &ServerId) -> Served {
     Served::Frontend(id.protocol, FrontendAddr::Vip(id.address, id.port))
 }
 
-/// The servers of an earlier proxy, and those of the frontends that were found `before`; `None` without IPVS.
-fn servers(family: Family, before: &[Served]) -> io::Result<Option<(ipvs::Socket, Vec<ServerId>)>> {
+/// The servers of an earlier proxy, and those of the frontends that were found `before`; `None` without IPVS, or without a trace
+/// of either.
+fn servers(family: Family, excluded: &[IpNet], before: &[Served]) -> io::Result<Option<(ipvs::Socket, Vec<ServerId>)>> {
     // Opening the socket loads the module. It isn't needed to find out that there is nothing.
     if !ferry_kernel::module::find("ip_vs").is_present() {
+        return Ok(None);
+    }
+    let ledger = Ledger::read(family, excluded)?;
+    if ledger.is_empty() && before.is_empty() {
         return Ok(None);
     }
     let mut socket = match ipvs::Socket::open() {
@@ -120,13 +131,15 @@ fn servers(family: Family, before: &[Served]) -> io::Result<Option<(ipvs::Socket
         Err(error) => return Err(of_ipvs(error)),
         Ok(socket) => socket,
     };
-    let mut ids = Vec::new();
-    socket.dump_servers(Some(family), &mut |server, _| ids.push(id_of(server.id))).map_err(of_ipvs)?;
-    if !ids.is_empty() {
-        let ledger = Ledger::read(family, &[])?;
-        ids.retain(|id| ledger.holds(*id) || before.contains(&frontend(id)));
-    }
-    Ok(Some((socket, ids)))
+    let mut servers = Vec::new();
+    socket.dump_servers(Some(family), &mut |server, _| servers.push(server)).map_err(of_ipvs)?;
+    let own = ledger.own(&servers, |id| {
+        let mut found = Vec::new();
+        socket.dump_destinations(&kernel_id(id), &mut |to, _| found.push(to)).map_err(of_ipvs)?;
+        Ok::<_, io::Error>(found)
+    })?;
+    let ids = servers.into_iter().map(|server| id_of(server.id));
+    Ok(Some((socket, ids.filter(|id| own.contains(id) || before.contains(&frontend(id))).collect())))
 }
 
 fn established(socket: &mut ipvs::Socket, ids: &[ServerId]) -> io::Result<usize> {

@@ -196,7 +196,7 @@ mod tests {
         let (accepted, marked) = (element(VipMap::Services, 1, Value::Accept), element(VipMap::Services, 2, MARK));
         assert_waiting(&[], &[accepted.clone(), marked], &[&accepted]);
         let behind = element(VipMap::Restricted, 1, Value::Accept);
-        assert_waiting(&[], &[behind.clone()], &[&behind]);
+        assert_waiting(&[], std::slice::from_ref(&behind), &[&behind]);
     }
 
     #[test]

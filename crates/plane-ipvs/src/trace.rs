@@ -107,3 +107,66 @@ fn data(value: &Value) -> Data {
         Value::Goto(chain) => Data::Go(Go::Goto(chain.to_string())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::object::Protocol;
+    use ferry_conformance::states;
+    use ferry_model::{FrontendAddr, FrontendKind, Pool, Profile};
+    use ferry_plane::{Compile as _, Unit};
+
+    use super::*;
+    use crate::base::Pings;
+
+    const FAMILY: Family = Family::V4;
+
+    /// All objects of a cluster IP 10.96.0.1:80 and a node port 30080, but for those that are left out.
+    fn objects(leave_out: impl Fn(&IpvsObject) -> bool) -> Vec<IpvsObject> {
+        let vip = FrontendAddr::Vip(states::address(FAMILY, 96, 1), 80);
+        let frontends = vec![
+            states::frontend(FrontendKind::ClusterIp, vip, states::INTERNAL),
+            states::frontend(FrontendKind::NodePort, FrontendAddr::NodePort(30_080), states::EXTERNAL),
+        ];
+        let port = states::port(Protocol::Tcp, states::pool(FAMILY, &[1]), Pool::default(), frontends);
+        let (_, service) = states::service("web", vec![port]);
+        let units = [Unit::Base(states::base(FAMILY, false)), Unit::clone(&service.unwrap())];
+        let mut objects = Vec::new();
+        for unit in &units {
+            let context = states::context_for(FAMILY, &Profile::IPVS);
+            Ipvs::new(FAMILY, Pings::Answered).compile(&context, unit, &mut objects);
+        }
+        objects.retain(|object| !leave_out(object));
+        objects
+    }
+
+    fn packet(interface: Option<&str>, destination: IpAddr, port: u16) -> Packet {
+        Packet {
+            source: states::address(FAMILY, 7, 7),
+            source_local: interface.is_none(),
+            interface: interface.map(str::to_owned),
+            destination,
+            destination_local: destination != states::address(FAMILY, 96, 1),
+            protocol: Protocol::Tcp,
+            port,
+        }
+    }
+
+    #[test]
+    fn packets_that_no_virtual_server_takes_do_not_arrive_at_a_service_address() {
+        let all = objects(|_| false);
+        let missing = objects(|object| matches!(object, IpvsObject::Server(..)));
+        let routed = objects(|object| matches!(object, IpvsObject::Server(..) | IpvsObject::Address(..)));
+        let (vip, node) = (states::address(FAMILY, 96, 1), states::address(FAMILY, 0, 1));
+        let verdict = |objects: &[IpvsObject], packet| Tracer::new(FAMILY, objects).trace(&packet);
+        for interface in [None, Some("eth0")] {
+            let own = interface.is_none();
+            assert!(matches!(verdict(&all, packet(interface, vip, 80)), Verdict::Forward(_)), "{interface:?}");
+            let refused = if own { Verdict::Drop } else { Verdict::Reject };
+            assert_eq!(verdict(&missing, packet(interface, vip, 80)), refused, "{interface:?}");
+            // Packets that the node would forward leave no conntrack entry.
+            assert_eq!(verdict(&routed, packet(interface, vip, 80)), Verdict::Drop, "{interface:?}");
+            assert_eq!(verdict(&missing, packet(interface, vip, 81)), Verdict::Reject, "{interface:?}");
+            assert_eq!(verdict(&missing, packet(interface, node, 30_080)), Verdict::Pass, "{interface:?}");
+        }
+    }
+}

@@ -146,9 +146,9 @@ fn differs(last: Option<Lifetime>, is_bound: bool) -> bool {
     }
 }
 
-/// The lifetime of an address. The scope of one of IPv4 can't be changed in place: one of upstream's proxy stays as it is.
+/// The lifetime of an address; one of IPv4 has a scope instead.
 pub(crate) fn lifetime(address: &Address) -> Lifetime {
-    if address.network.addr().is_ipv6() && address.is_source() { Lifetime::Preferred } else { Lifetime::Deprecated }
+    if address.is_source() { Lifetime::Preferred } else { Lifetime::Deprecated }
 }
 
 fn everything_changed(unread: &mut PerFamily<Changes>) {

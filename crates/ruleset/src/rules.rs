@@ -193,7 +193,7 @@ impl RuleWriter {
         self.exprs.push(Expr::Payload { dreg: FIRST, base: PayloadBase::Transport, offset: TCP_FLAGS, len: 1 });
         self.exprs.push(Expr::Bitwise { sreg: FIRST, dreg: FIRST, mask: vec![SYN], xor: vec![0] });
         self.exprs.push(Expr::Cmp { sreg: FIRST, op: CmpOp::Eq, data: vec![0] });
-        self.say("tcp flags & syn == 0")
+        self.say("tcp flags ! syn")
     }
 
     /// Matches packets in the direction of the connection's first one.

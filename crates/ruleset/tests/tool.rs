@@ -46,6 +46,7 @@ fn rules(family: Family) -> Vec<Rule> {
         rule().original_direction().accept(),
         rule().icmp_echo_request().drop_it(),
         rule().tcp_port_in("ports").accept(),
+        rule().tcp_without_syn().accept(),
         rule().destination_in_set("addresses").return_it(),
         rule().source_in_set("addresses").jump("other"),
         rule().source_outside("sources").drop_it(),

@@ -1,18 +1,20 @@
 //! `--cleanup` and `--cleanup-leftovers`.
 
 use anyhow::bail;
+use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
 
-use crate::planes::{self, Established, Leftovers, PLANES, RetireError, RuleDomain};
+use crate::planes::{self, Established, Leftovers, PLANES, RetireError, Retirement, RuleDomain};
 use crate::platform;
 
 /// Removes all owned objects of every mode and family. Continues after an error.
-pub(super) fn all() -> anyhow::Result<()> {
+pub(super) fn all(config: &KubeProxyConfiguration) -> anyhow::Result<()> {
     platform::require_net_admin()?;
+    let retirement = Retirement { established: Established::Ended, config };
     let mut failed = false;
     for domain in planes::domains() {
         for family in Family::ALL {
-            failed |= report(domain, family, domain.retire(family, Established::Ended, &mut Vec::new()));
+            failed |= report(domain, family, domain.retire(family, retirement, &mut Vec::new()));
         }
     }
     if failed {

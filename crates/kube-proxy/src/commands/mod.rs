@@ -57,7 +57,7 @@ fn dispatch(flags: &Flags) -> anyhow::Result<()> {
         bail!("--{name} is not supported: upstream removed it with mode userspace; remove the flag");
     }
     if flags.is_true("cleanup") || flags.is_true("cleanup-iptables") {
-        return cleanup::all();
+        return cleanup::all(&configured.config);
     }
     if flags.is_true("cleanup-leftovers") {
         return cleanup::leftovers();

@@ -19,7 +19,7 @@ use ferry_kernel::clock::processor_time;
 use ferry_kernel::forward::{ForwardChain, ForwardChains, Place, Traffic};
 use ferry_plane::Served;
 
-use super::{Established, Opening, RetireError, RuleDomain};
+use super::{Opening, RetireError, Retirement, RuleDomain};
 use crate::input::{Input, NodeProblem, NodeWarning};
 use crate::threads::{STACK_BYTES, Threads};
 
@@ -80,7 +80,7 @@ struct Findings {
 
 /// Removes this program's rules from the chains of one family. A table of both families counts as one of IPv4, which is never
 /// switched off alone.
-fn retire(family: Family, _: Established, _: &mut Vec<Served>) -> Result<usize, RetireError> {
+fn retire(family: Family, _: Retirement<'_>, _: &mut Vec<Served>) -> Result<usize, RetireError> {
     let failed = |error: anyhow::Error| RetireError::Failed(error.context("removing a rule from a forward chain"));
     let mut chains = ForwardChains::open(COMMENT).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => failed(error.into()),

@@ -14,7 +14,7 @@ use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
 use ferry_plane_iptables::{Counters, Features, IptablesCommitLock, backend, names};
 use ipnet::IpNet;
 
-use super::{Engines, Established, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, RuleDomain};
+use super::{Engines, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, Retirement, RuleDomain};
 use crate::metrics::mode::{self, IptablesCounts, IptablesFamilyCounts, IptablesMetrics};
 use crate::platform::TCP_BE_LIBERAL;
 use crate::threads::STACK_BYTES;
@@ -103,17 +103,17 @@ fn initialize(settings: &Settings) -> anyhow::Result<()> {
     ferry_plane_iptables::open_loopback(tool).map_err(|error| anyhow!("setting {ROUTE_LOCALNET}: {error}"))
 }
 
-fn retire_of_ipvs(family: Family, _: Established, _: &mut Vec<Served>) -> Result<usize, RetireError> {
+fn retire_of_ipvs(family: Family, _: Retirement<'_>, _: &mut Vec<Served>) -> Result<usize, RetireError> {
     ferry_plane_iptables::retire_of_ipvs(family).map_err(|error| {
         RetireError::Failed(anyhow::Error::new(error).context("removing chains of upstream's mode ipvs"))
     })
 }
 
-fn retire_nft(family: Family, _: Established, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+fn retire_nft(family: Family, _: Retirement<'_>, served: &mut Vec<Served>) -> Result<usize, RetireError> {
     retire((family, served), Backend::Nft, "kube-proxy chains exist, and their removal needs the tool")
 }
 
-fn retire_legacy(family: Family, _: Established, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+fn retire_legacy(family: Family, _: Retirement<'_>, served: &mut Vec<Served>) -> Result<usize, RetireError> {
     retire((family, served), Backend::Legacy, "legacy rules exist, and only the tool can list them")
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use ferry_api::config::{GoDuration, KubeProxyConfiguration, MODE_IPVS};
-use ferry_api::object::Family;
+use ferry_api::object::{Family, IpNet};
 use ferry_api::wire::address::parse_cidr;
 use ferry_kernel::forward::Traffic;
 use ferry_kernel::ipvs::Timeouts;
@@ -17,7 +17,7 @@ use ferry_plane_ipvs::{ForwardingReports, Options, Pings, SchedulerReports, Serv
 
 use super::forward;
 use super::nftables::TABLE;
-use super::{Engines, Established, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, RuleDomain};
+use super::{Engines, Established, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, Retirement, RuleDomain};
 use crate::input::{Input, NodeProblem, NodeWarning};
 use crate::metrics::mode::IpvsMetrics;
 use crate::threads::STACK_BYTES;
@@ -109,7 +109,7 @@ fn options(opening: &Opening<'_>, scheduler: Scheduler, family: Family) -> Optio
     Options {
         servers: ServerOptions {
             scheduler,
-            excluded: ipvs.exclude_cidrs.iter().filter_map(|text| parse_cidr(text)).collect(),
+            excluded: excluded(opening.config),
             timeouts: any_timeout.then_some(timeouts),
             grace: ferry.ipvs_termination_grace_period.to_std(),
             reports: Some(SchedulerReports(Arc::new(report))),
@@ -125,11 +125,17 @@ fn seconds(duration: GoDuration) -> u32 {
     u32::try_from(duration.whole_seconds()).unwrap_or(u32::MAX)
 }
 
-fn retire_servers(family: Family, established: Established, served: &mut Vec<Served>) -> Result<usize, RetireError> {
-    retire::retire(family, established == Established::Spared, served).map_err(of_left)
+/// The ranges in which another program's virtual servers are expected.
+fn excluded(config: &KubeProxyConfiguration) -> Vec<IpNet> {
+    config.ipvs.exclude_cidrs.iter().filter_map(|text| parse_cidr(text)).collect()
 }
 
-fn retire_sets(family: Family, _: Established, _: &mut Vec<Served>) -> Result<usize, RetireError> {
+fn retire_servers(family: Family, retirement: Retirement<'_>, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+    let Retirement { established, config } = retirement;
+    retire::retire(family, &excluded(config), established == Established::Spared, served).map_err(of_left)
+}
+
+fn retire_sets(family: Family, _: Retirement<'_>, _: &mut Vec<Served>) -> Result<usize, RetireError> {
     retire::retire_sets(family).map_err(of_left)
 }
 

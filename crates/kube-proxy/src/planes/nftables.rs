@@ -10,7 +10,7 @@ use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
 use ferry_plane_nftables::{NftablesCommitLock, NftablesEngine, leftovers};
 
 use super::forward;
-use super::{Engines, Established, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, RuleDomain};
+use super::{Engines, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, Retirement, RuleDomain};
 use crate::metrics::mode::{self, NftablesMetrics};
 use crate::threads::STACK_BYTES;
 
@@ -58,7 +58,7 @@ fn engine(family: Family, commit_lock: &NftablesCommitLock) -> Result<NftablesEn
 }
 
 /// Removes the family's table with an engine that isn't prepared, so that it works on any machine.
-fn retire(family: Family, _: Established, served: &mut Vec<Served>) -> Result<usize, RetireError> {
+fn retire(family: Family, _: Retirement<'_>, served: &mut Vec<Served>) -> Result<usize, RetireError> {
     let engine = engine(family, &NftablesCommitLock::default());
     let result = engine.and_then(|engine| SyncEngine::retire(Box::new(engine), served));
     result.map_err(|error| match &error {

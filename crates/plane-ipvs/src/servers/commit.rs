@@ -14,13 +14,14 @@ use ferry_kernel::module::{self, Module};
 use ferry_model::Scheduler;
 use ferry_plane::{Batch, CommitError, CommitFailure, Op};
 
-use super::convert::{kernel_id, kernel_server, settings_of, virtual_server};
+use super::admission::{as_found, leads_to_service_only, of_another_program};
+use super::convert::{kernel_id, kernel_server};
 use super::plan::{self, Found};
 use super::schedulers::module_of;
 use super::{ServersKernel, of_ipvs};
 use crate::failures::Failures;
 use crate::object::IpvsObject;
-use crate::server::{ServerId, Settings, VirtualServer};
+use crate::server::{ServerId, VirtualServer};
 
 /// Operations on servers, each with its list and the index in it.
 type Operation<'a> = ((Op, usize), ServerId, &'a VirtualServer);
@@ -106,7 +107,6 @@ impl<'a> Pending<'a> {
             self.commands.add(self.operations.len(), [Command::NewServer(server)]);
             self.endpoints.add(self.operations.len(), plan::fill(server.id, &wanted.endpoints));
         }
-        kernel.note(id, wanted);
     }
 
     fn change(&mut self, kernel: &mut ServersKernel, id: ServerId, wanted: &VirtualServer, found: &Found) {
@@ -143,7 +143,16 @@ impl<'a> Pending<'a> {
         failures: &mut Failures,
     ) -> Result<Vec<Operation<'a>>, CommitFailure> {
         let Self { operations, commands, mut endpoints, trial } = std::mem::take(self);
-        let refused = commands.send(kernel)?;
+        let refused = match kernel.director.commit(&commands.list) {
+            Ok(refused) => {
+                commands.note_created(kernel, &operations, &refused, commands.list.len());
+                commands.named(refused)
+            }
+            Err(lost) => {
+                commands.note_created(kernel, &operations, &lost.failures, lost.from);
+                return Err(CommitFailure::unknown(of_ipvs(lost.error)));
+            }
+        };
         if let Some((_, scheduler)) = trial.filter(|(at, _)| !refused.iter().any(|(_, position, _)| position == at)) {
             kernel.schedulers.prove(scheduler);
         }
@@ -157,7 +166,9 @@ impl<'a> Pending<'a> {
                 again.insert(*position);
             }
         }
-        for (failure, position, command) in refused.into_iter().chain(endpoints.send(kernel)?) {
+        let unfilled = kernel.director.commit(&endpoints.list);
+        let unfilled = unfilled.map_err(|lost| CommitFailure::unknown(of_ipvs(lost.error)))?;
+        for (failure, position, command) in refused.into_iter().chain(endpoints.named(unfilled)) {
             if let Some(operation) = operations.get(position).filter(|_| !again.contains(&position)) {
                 judge(kernel, operation, command, &failure, failures)?;
             }
@@ -188,17 +199,38 @@ impl Commands {
         }
     }
 
-    /// Sends the commands. Returns the refusals, each with the position of its operation.
-    fn send(&self, kernel: &mut ServersKernel) -> Result<Vec<(Failure, usize, &Command)>, CommitFailure> {
-        let refused = match kernel.socket.commit(&self.list) {
-            Ok(refused) => refused,
-            Err(lost) => return Err(CommitFailure::unknown(of_ipvs(lost.error))),
-        };
+    /// Notes the servers that were created, by the answers to the commands before this one. Of the others it isn't known whether
+    /// another program has made them since their admission.
+    fn note_created(
+        &self,
+        kernel: &mut ServersKernel,
+        operations: &[Operation<'_>],
+        refused: &[Failure],
+        answered: usize,
+    ) {
+        let refused: BTreeSet<usize> = refused.iter().map(|failure| failure.index).collect();
+        for (index, (command, position)) in self.list.iter().zip(&self.operations).enumerate() {
+            let Some((_, id, wanted)) = operations.get(*position) else { continue };
+            match command {
+                Command::NewServer(_) if refused.contains(&index) => {}
+                Command::NewServer(_) if index < answered => kernel.note(*id, wanted),
+                Command::NewServer(_) => drop(kernel.unconfirmed.insert(*id, (*wanted).clone())),
+                Command::EditServer(_)
+                | Command::DeleteServer(_)
+                | Command::NewDestination(..)
+                | Command::EditDestination(..)
+                | Command::DeleteDestination(..) => {}
+            }
+        }
+    }
+
+    /// The refusals, each with the position of its operation and its command.
+    fn named(&self, refused: Vec<Failure>) -> Vec<(Failure, usize, &Command)> {
         let named = |failure: Failure| {
             let (operation, command) = (*self.operations.get(failure.index)?, self.list.get(failure.index)?);
             Some((failure, operation, command))
         };
-        Ok(refused.into_iter().filter_map(named).collect())
+        refused.into_iter().filter_map(named).collect()
     }
 }
 
@@ -216,7 +248,6 @@ fn lack_scheduler(
         // The module of the configured one was removed since the start.
         let advice = advice.get_or_insert_with(|| module::find(&module_of(scheduler)));
         failures.refuse(*at, format!("virtual server {id}: the kernel has no scheduler {scheduler}: {advice}"));
-        kernel.own.remove(id);
     }
     is_replaced
 }
@@ -234,16 +265,18 @@ fn judge(
         // It is gone, as wanted.
         (Cause::NoServer, Command::DeleteServer(_)) | (Cause::NoDestination, Command::DeleteDestination(..)) => {}
         (Cause::Exists, Command::NewServer(_)) => {
+            // Made by another program since the admission.
             let found = kernel.find(id).map_err(CommitFailure::unknown)?;
-            if found.is_some_and(|found| !may_adopt(wanted, &found)) {
-                kernel.own.remove(&id);
-                let text = format!(
-                    "virtual server {id} is another program's (ipvsadm -ln shows it): delete it there, or change the Service"
-                );
-                failures.refuse(at, text);
-            } else {
-                failures.drift(|| format!("virtual server {id}"));
+            let foreign = found.filter(|_| !kernel.own.contains_key(&id));
+            match foreign {
+                Some(foreign) if !leads_to_service_only(wanted, &foreign) => {
+                    failures.refuse(at, of_another_program(id));
+                    return Ok(());
+                }
+                Some(adopted) => kernel.note(id, &as_found(&adopted)),
+                None => {}
             }
+            failures.drift(|| format!("virtual server {id}"));
         }
         (Cause::Exists | Cause::NoServer | Cause::NoDestination, _) => {
             failures.drift(|| format!("virtual server {id}"));
@@ -269,16 +302,6 @@ fn refused_address(address: IpAddr) -> String {
         ),
         IpAddr::V6(_) => format!("{address} is a multicast or link-local address"),
     }
-}
-
-/// True if a server that exists already may be taken over: it leads nowhere but to endpoints of the Service, as that of another
-/// proxy of this node. One without endpoints may wait for another program's.
-fn may_adopt(wanted: &VirtualServer, found: &Found) -> bool {
-    // Another version, and upstream's proxy, may set other flags.
-    let settings = Settings { altered: false, ..settings_of(&found.server) };
-    let there = virtual_server(settings, &found.destinations);
-    let all = there.endpoints.iter().all(|one| wanted.endpoints.iter().any(|other| other.endpoint == one.endpoint));
-    !there.settings.altered && all && there.endpoints.is_empty() == wanted.endpoints.is_empty()
 }
 
 #[cfg(test)]

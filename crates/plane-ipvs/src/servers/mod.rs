@@ -2,19 +2,24 @@
 //!
 //! IPVS has no transactions: commands of a batch go out together, and each takes effect or is refused on its own. A new server
 //! is created and then filled; a changed one is compared with the kernel's (`plan`). An endpoint that goes may drain (`drain`).
-//! `ledger` tells at a start which servers are ours, `looks` paces the looks for foreign changes, `schedulers` replaces those
-//! that the kernel lacks, and `forwarding` reports a node that doesn't forward IPv6.
+//! `ledger` tells at a start which servers are ours, `admission` which may be taken over where one is to be created. `looks` paces
+//! the looks for foreign changes, `schedulers` replaces those that the kernel lacks, and `forwarding` reports a node that doesn't
+//! forward IPv6.
 
+mod admission;
 mod commit;
 pub(crate) mod convert;
+mod director;
 mod drain;
 mod forwarding;
 pub(crate) mod ledger;
 mod looks;
 mod plan;
 pub(crate) mod schedulers;
+#[cfg(test)]
+mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::time::{Duration, Instant};
@@ -32,10 +37,11 @@ use crate::object::{IpvsKey, IpvsObject};
 use crate::server::{ServerId, Settings, VirtualServer};
 use crate::setup;
 use convert::{id_of, kernel_id, settings_of, virtual_server};
+use director::Director;
 use drain::Draining;
 use forwarding::Forwarding;
 pub use forwarding::ForwardingReports;
-use ledger::Ledger;
+use ledger::{Ledger, Traces};
 use looks::Looks;
 use plan::Found;
 pub use schedulers::SchedulerReports;
@@ -62,13 +68,17 @@ pub struct ServerOptions {
 #[derive(Debug)]
 pub(crate) struct ServersKernel {
     family: Family,
-    socket: ipvs::Socket,
+    director: Box<dyn Director>,
     options: ServerOptions,
     strict_arp: bool,
     /// the servers that this process has committed or adopted, as it left them
     own: BTreeMap<ServerId, Own>,
+    /// servers that were missing before the kernel was asked to create them, as wanted, and whose answer was lost
+    unconfirmed: HashMap<ServerId, VirtualServer>,
     /// everything was read once: from then on all own servers are known
     adopted: bool,
+    /// the traces of an earlier proxy, until a table of this mode lists our servers
+    traces: Option<Traces>,
     schedulers: Schedulers,
     draining: Draining,
     looks: Looks,
@@ -99,11 +109,17 @@ impl ServersKernel {
     /// [`io::ErrorKind::Unsupported`], with an advice, if the kernel lacks IPVS; the system's error.
     pub(crate) fn open(family: Family, options: ServerOptions, strict_arp: bool) -> io::Result<Self> {
         let socket = ipvs::Socket::open().map_err(explained)?;
-        Ok(Self {
+        Ok(Self::over(Box::new(socket), family, options, strict_arp))
+    }
+
+    fn over(director: Box<dyn Director>, family: Family, options: ServerOptions, strict_arp: bool) -> Self {
+        Self {
             family,
-            socket,
+            director,
             own: BTreeMap::new(),
+            unconfirmed: HashMap::new(),
             adopted: false,
+            traces: None,
             schedulers: Schedulers::new(options.scheduler, options.reports.clone()),
             draining: Draining::new(options.grace),
             looks: Looks::default(),
@@ -111,7 +127,7 @@ impl ServersKernel {
             generation: 0,
             options,
             strict_arp,
-        })
+        }
     }
 
     /// True if a server of any family has the configured scheduler, as at most restarts, and the kernel's IPVS has this family: it
@@ -119,10 +135,12 @@ impl ServersKernel {
     fn scheduler_serves(&mut self) -> Result<bool, CommitError> {
         let scheduler = ipvs::Scheduler::new(self.schedulers.fallback().name());
         let mut serves = false;
-        let mut compare = |server: ipvs::Server, _| serves |= Some(server.scheduler) == scheduler;
-        self.socket.dump_servers(None, &mut compare).map_err(of_ipvs)?;
+        for family in Family::ALL {
+            let servers = self.director.servers(family).map_err(of_ipvs)?;
+            serves |= servers.iter().any(|server| Some(server.scheduler) == scheduler);
+        }
         // One that is left of a probe is deleted by the next.
-        Ok(serves && matches!(self.socket.server(&kernel_id(self.probe_id())), Ok(None)))
+        Ok(serves && matches!(self.director.server(&kernel_id(self.probe_id())), Ok(None)))
     }
 
     /// The server that probes a scheduler.
@@ -139,7 +157,7 @@ impl ServersKernel {
         let (id, scheduler) = (self.probe_id(), self.schedulers.fallback());
         let settings = Settings { scheduler, persistence: None, altered: false };
         let server = convert::kernel_server(id, settings, scheduler).ok_or_else(|| unusable_scheduler(scheduler))?;
-        let failures = self.socket.commit(&[Command::NewServer(server)]).map_err(|lost| of_ipvs(lost.error))?;
+        let failures = self.director.commit(&[Command::NewServer(server)]).map_err(|lost| of_ipvs(lost.error))?;
         match failures.first().map(|failure| failure.cause) {
             Some(ipvs::Cause::NoScheduler(_)) => return Err(unusable_scheduler(scheduler)),
             // With that the scheduler is not proven, but IPVS is: a server that needs it reports what is missing.
@@ -151,44 +169,49 @@ impl ServersKernel {
                 return Err(of_io(error.unwrap_or_else(|| io::ErrorKind::Other.into())));
             }
         }
-        self.socket.commit(&[Command::DeleteServer(server.id)]).map_err(|lost| of_ipvs(lost.error)).map(drop)
+        self.director.commit(&[Command::DeleteServer(server.id)]).map_err(|lost| of_ipvs(lost.error)).map(drop)
     }
 
     /// The server with its destinations; `None` if there is none.
     fn find(&mut self, id: ServerId) -> Result<Option<Found>, CommitError> {
-        let Some((server, _)) = self.socket.server(&kernel_id(id)).map_err(of_ipvs)? else { return Ok(None) };
+        let Some(server) = self.director.server(&kernel_id(id)).map_err(of_ipvs)? else { return Ok(None) };
         Ok(Some(Found { server, destinations: self.destinations(id)? }))
     }
 
     fn destinations(&mut self, id: ServerId) -> Result<Vec<(Destination, Connections)>, CommitError> {
-        let mut destinations = Vec::new();
-        let mut add = |destination, connections| destinations.push((destination, connections));
-        self.socket.dump_destinations(&kernel_id(id), &mut add).map_err(of_ipvs)?;
-        Ok(destinations)
+        self.director.destinations(&kernel_id(id)).map_err(of_ipvs)
     }
 
     /// All servers of the family.
     fn list(&mut self) -> Result<Vec<ipvs::Server>, CommitError> {
-        let mut servers = Vec::new();
-        self.socket.dump_servers(Some(self.family), &mut |server, _| servers.push(server)).map_err(of_ipvs)?;
-        Ok(servers)
+        self.director.servers(self.family).map_err(of_ipvs)
     }
 
-    /// Reads the destinations of a server and notes what was found.
-    fn read(&mut self, id: ServerId, server: &ipvs::Server, now: Instant) -> Result<VirtualServer, CommitError> {
-        let destinations = self.destinations(id)?;
-        self.draining.found(id, &destinations, now);
-        let settings = self.schedulers.wanted(id, settings_of(server));
-        let found = virtual_server(settings, &destinations);
+    /// Notes an own server as it was found.
+    fn read(&mut self, id: ServerId, found: &Found, now: Instant) -> IpvsObject {
+        self.draining.found(id, &found.destinations, now);
+        let settings = self.schedulers.wanted(id, settings_of(&found.server));
+        let server = virtual_server(settings, &found.destinations);
         if !settings.altered {
-            self.schedulers.prove(settings_of(server).scheduler);
+            self.schedulers.prove(settings_of(&found.server).scheduler);
         }
-        self.note(id, &found);
-        Ok(found)
+        self.note(id, &server);
+        IpvsObject::Server(id, server)
     }
 
-    /// Remembers a server as it is in the kernel, or is about to be.
+    /// True if the server was created by a command whose answer was lost: it has the wanted settings, and no other endpoints.
+    fn confirm(&mut self, id: ServerId, found: &Found) -> bool {
+        let Some(wanted) = self.unconfirmed.remove(&id) else { return false };
+        let settings = self.schedulers.wanted(id, settings_of(&found.server));
+        let there = virtual_server(settings, &found.destinations);
+        let is_wanted = |endpoint| wanted.endpoints.iter().any(|weighted| weighted.endpoint == endpoint);
+        there.settings == wanted.settings
+            && found.destinations.iter().all(|(to, _)| is_wanted(convert::endpoint_of(to.address)))
+    }
+
+    /// Remembers a server of ours as it is in the kernel, or is about to be.
     fn note(&mut self, id: ServerId, server: &VirtualServer) {
+        self.unconfirmed.remove(&id);
         let own = Own {
             settings: server.settings,
             endpoints: digest(server),
@@ -198,27 +221,37 @@ impl ServersKernel {
         self.own.insert(id, own);
     }
 
+    /// The servers of an earlier proxy among those that are there.
+    fn adopt(&mut self, listed: &[ipvs::Server]) -> Result<HashSet<ServerId>, CommitError> {
+        let ledger = Ledger::read(self.family, &self.options.excluded).map_err(of_io)?;
+        let own = ledger.own(listed, |id| {
+            let destinations = self.destinations(id)?;
+            Ok::<_, CommitError>(destinations.into_iter().map(|(to, _)| to).collect())
+        })?;
+        self.traces = match ledger {
+            Ledger::Traces(traces) => Some(traces),
+            Ledger::Listed(_) => None,
+        };
+        Ok(own)
+    }
+
     fn read_all(&mut self) -> Result<Vec<IpvsObject>, CommitError> {
         let now = Instant::now();
         self.schedulers.look_again();
-        let ledger = if self.adopted {
-            Ledger::default()
-        } else {
-            Ledger::read(self.family, &self.options.excluded).map_err(of_io)?
-        };
         let listed = self.list()?;
-        let mut before = std::mem::take(&mut self.own);
+        let adopted = if self.adopted { HashSet::new() } else { self.adopt(&listed)? };
+        let mut gone: HashSet<ServerId> = self.own.keys().chain(self.unconfirmed.keys()).copied().collect();
         let mut objects = Vec::new();
         for server in listed {
             let id = id_of(server.id);
-            let is_own = before.remove(&id).is_some() || ledger.holds(id);
-            if is_own {
-                objects.push(IpvsObject::Server(id, self.read(id, &server, now)?));
+            if gone.remove(&id) || adopted.contains(&id) {
+                let found = Found { server, destinations: self.destinations(id)? };
+                if self.own.contains_key(&id) || adopted.contains(&id) || self.confirm(id, &found) {
+                    objects.push(self.read(id, &found, now));
+                }
             }
         }
-        for gone in before.into_keys() {
-            self.forget(gone);
-        }
+        gone.into_iter().for_each(|id| self.forget(id));
         self.adopted = true;
         Ok(objects)
     }
@@ -228,11 +261,15 @@ impl ServersKernel {
         let mut objects = Vec::new();
         for key in keys {
             let IpvsKey::Server(id) = *key else { continue };
-            if !self.own.contains_key(&id) {
+            if !self.own.contains_key(&id) && !self.unconfirmed.contains_key(&id) {
                 continue;
             }
-            match self.socket.server(&kernel_id(id)).map_err(of_ipvs)? {
-                Some((server, _)) => objects.push(IpvsObject::Server(id, self.read(id, &server, now)?)),
+            match self.find(id)? {
+                Some(found) if self.own.contains_key(&id) || self.confirm(id, &found) => {
+                    objects.push(self.read(id, &found, now));
+                }
+                // Another program's.
+                Some(_) => {}
                 None => self.forget(id),
             }
         }
@@ -241,6 +278,7 @@ impl ServersKernel {
 
     fn forget(&mut self, id: ServerId) {
         self.own.remove(&id);
+        self.unconfirmed.remove(&id);
         self.draining.forget(id);
         self.schedulers.forget(id);
     }
@@ -256,7 +294,7 @@ impl ServersKernel {
         let address = |endpoint| convert::destination(endpoint, 0).address;
         let delete = |(id, endpoint): &(_, _)| Command::DeleteDestination(kernel_id(*id), address(*endpoint));
         let commands: Vec<Command> = ended.iter().map(delete).collect();
-        let refused = self.socket.commit(&commands).map_err(|lost| of_ipvs(lost.error))?;
+        let refused = self.director.commit(&commands).map_err(|lost| of_ipvs(lost.error))?;
         self.draining.deleted(&ended, &refused);
         Ok(())
     }
@@ -310,6 +348,10 @@ impl Layer<IpvsObject> for ServersKernel {
         matches!(key, IpvsKey::Server(_))
     }
 
+    fn admit(&mut self, batch: &Batch<IpvsObject>) -> Result<(), CommitError> {
+        admission::admit(self, batch)
+    }
+
     fn kernel(&mut self) -> &mut dyn Kernel<IpvsObject> {
         self
     }
@@ -323,7 +365,7 @@ impl Kernel<IpvsObject> for ServersKernel {
         setup::set(self.family, self.strict_arp)?;
         if let Some(timeouts) = self.options.timeouts {
             let refused = |error| setup::refused_timeouts(timeouts, &error).unwrap_or_else(|| of_ipvs(error));
-            self.socket.set_timeouts(timeouts).map_err(refused)?;
+            self.director.set_timeouts(timeouts).map_err(refused)?;
         }
         Ok(())
     }

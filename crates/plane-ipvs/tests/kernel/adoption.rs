@@ -1,20 +1,21 @@
 //! A start finds the virtual servers and addresses of upstream's proxy.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_conformance::good;
-use ferry_conformance::states::{address, service};
-use ferry_model::{Balance, Scheduler};
-use ferry_plane::SyncEngine;
+use ferry_conformance::states::{address, frontend, service};
+use ferry_model::{Balance, FrontendAddr, FrontendKind, Scheduler};
+use ferry_plane::{SyncEngine, Unit, UnitId};
 use ferry_plane_ipvs::names::DEVICE;
 use ferry_plane_ipvs::object::ElementKey;
 use ferry_plane_ipvs::{IpvsObject, Options, ServerOptions};
 
 use crate::common::{
-    addresses, assert_in_force, at, at_vip, bound, change, endpoint, everything, feed, inside, ip, ipvsadm, lines_of,
-    open, open_with, options, port, servers, started, stranger, vip, wanted,
+    add_node_addresses, addresses, assert_in_force, at, at_vip, bound, change, endpoint, everything, feed, inside, ip,
+    ipvsadm, lines_of, nft, only, open, open_with, options, port, servers, started, stranger, vip, wanted,
 };
 
 /// The objects that the engine wants.
@@ -33,6 +34,7 @@ fn upstream(family: Family, wanted: &[IpvsObject], more: &[String]) {
     let lines: Vec<String> = lines_of(wanted).into_iter().chain(more.iter().cloned()).collect();
     // A server comes before its endpoints.
     feed("ipvsadm", &["-R"], &(lines.join("\n") + "\n"));
+    add_node_addresses(family);
     ip(&format!("link add {DEVICE} type dummy"));
     let bits = if family == Family::V4 { 32 } else { 128 };
     let mut batch = format!("address add {}/{bits} dev {DEVICE}\n", vip(family, 200));
@@ -92,12 +94,13 @@ fn servers_and_addresses_of_upstream_are_adopted() {
             list.iter().filter(|text| text.contains("server") || text.contains("address ")).cloned().collect()
         };
         assert_eq!(touches(&plan.create), [""; 0]);
-        let lifetimes = if family == Family::V6 { bound(family).len() - 1 } else { 0 };
+        let lifetimes = bound(family).len() - 1;
         assert_eq!(touches(&plan.replace).len(), lifetimes, "{:?}", plan.replace);
         assert_eq!(plan.delete.len(), 3, "{:?}", plan.delete);
         good(engine.sync(Instant::now()));
         assert_in_force(&engine, family, &others.iter().map(String::as_str).collect::<Vec<_>>(), "adopted");
-        let kept = if family == Family::V4 { "scope global" } else { "deprecated" };
+        // None is a source of connections any more.
+        let kept = if family == Family::V4 { "scope host" } else { "deprecated" };
         let listed = addresses(family);
         assert!(listed.iter().all(|(_, line)| line.contains(kept)), "{listed:?}");
         drop(engine);
@@ -119,6 +122,47 @@ fn servers_of_node_ports_are_adopted_without_the_sets() {
         good(engine.sync(Instant::now()));
         assert_in_force(&engine, family, &[], "adopted");
         assert_eq!(good(engine.repair(Instant::now())).ops, 0);
+    });
+}
+
+/// A service with a cluster IP and a node port.
+fn with_node_port(family: Family, endpoints: &[u8]) -> (UnitId, Option<Arc<Unit>>) {
+    let mut port = port(family, Protocol::Tcp, 60, endpoints);
+    let treatment = port.frontends[0].treatment;
+    let node_port = frontend(FrontendKind::NodePort, FrontendAddr::NodePort(30_060), treatment);
+    port.frontends = port.frontends.iter().cloned().chain([node_port]).collect();
+    service("web", vec![port])
+}
+
+/// The ruleset is flushed and endpoints change while no proxy runs; beside it a director has a server at another address.
+#[test]
+#[ignore = "needs IPVS: runs in the emulated machine"]
+fn servers_of_node_ports_stay_ours_without_the_table() {
+    inside(|family| {
+        add_node_addresses(family);
+        let foreign = server(&at(Protocol::Tcp, stranger(family), 30_060), endpoint(family, 1));
+        foreign.iter().for_each(|line| ipvsadm(line));
+        let steps: [&[u8]; 4] = [&[1, 2], &[2, 3], &[], &[4]];
+        for endpoints in steps {
+            let mut delta = only(family, &[]);
+            delta.units.extend([with_node_port(family, endpoints)]);
+            let mut engine = open(family);
+            engine.offer(delta);
+            good(engine.sync(Instant::now()));
+            assert_in_force(&engine, family, &foreign.each_ref().map(String::as_str), &format!("{endpoints:?}"));
+            drop(engine);
+            nft("flush ruleset");
+        }
+        // Another program's endpoints: it isn't ours, though it has the address and the port.
+        for at in [address(family, 0, 1), address(family, 0, 2)].map(|node| at(Protocol::Tcp, node, 30_060)) {
+            ipvsadm(&format!("-D {at}"));
+            server(&at, SocketAddr::new(stranger(family), 80)).iter().for_each(|line| ipvsadm(line));
+        }
+        let mut delta = only(family, &[]);
+        delta.units.extend([with_node_port(family, &[1])]);
+        let mut engine = open(family);
+        engine.offer(delta);
+        assert_eq!(engine.sync(Instant::now()).quarantined.len(), 1);
     });
 }
 

@@ -202,6 +202,30 @@ pub(crate) fn stranger(family: Family) -> IpAddr {
     address(family, 3, 9)
 }
 
+/// Adds the addresses that serve node ports to the loopback interface: the addresses of this node.
+pub(crate) fn add_node_addresses(family: Family) {
+    let (bits, flags) = if family == Family::V4 { (32, "") } else { (128, "nodad") };
+    for last in [1, 2] {
+        ip(&format!("address add {}/{bits} dev lo {flags}", address(family, 0, last)));
+    }
+}
+
+/// The table of mode nftables with these node ports of TCP, and these frontends.
+pub(crate) fn table_of_mode_nftables(family: Family, node_ports: &[u16], frontends: &[(Protocol, IpAddr)]) {
+    let kind = if family == Family::V4 { "ipv4_addr" } else { "ipv6_addr" };
+    let ports: Vec<String> = node_ports.iter().map(|port| format!("tcp . {port} : drop")).collect();
+    let ips: Vec<String> =
+        frontends.iter().map(|(protocol, vip)| format!("{vip} . {} . 80 : drop", protocol.lower())).collect();
+    nft(&format!(
+        "table {} {{ comment \"kube-proxy by Ferry, layout 3\"; map service-nodeports {{ type inet_proto . inet_service : \
+         verdict; elements = {{ {} }}; }}; map service-ips {{ type {kind} . inet_proto . inet_service : verdict; elements = \
+         {{ {} }}; }}; }}",
+        table(family),
+        ports.join(", "),
+        ips.join(", ")
+    ));
+}
+
 // --- oracles
 
 pub(crate) fn lines(text: &str) -> BTreeSet<String> {

@@ -5,14 +5,15 @@ use std::time::Instant;
 
 use ferry_api::object::{Family, Protocol};
 use ferry_conformance::good;
+use ferry_conformance::states::{address, net};
 use ferry_model::FrontendAddr;
 use ferry_plane::{Served, SyncEngine};
 use ferry_plane_ipvs::names::DEVICE;
 use ferry_plane_ipvs::retire::{self, Left};
 
 use crate::common::{
-    addresses, at, attempt, bound, change, everything, feed, inside, ipvsadm, nft, only, open, run, servers, started,
-    started_with, stranger, table, vip, web,
+    add_node_addresses, addresses, at, attempt, bound, change, endpoint, everything, feed, inside, ipvsadm, nft, only,
+    open, run, servers, started, started_with, stranger, table, table_of_mode_nftables, vip, web,
 };
 use crate::flows::Client;
 
@@ -31,13 +32,13 @@ fn only_the_servers_of_other_programs_are_left() {
         }
         let (ours, addresses_before) = (servers().len() - 4, addresses(family).len());
         let mut served = Vec::new();
-        let removed = retire::retire(family, true, &mut served).unwrap();
+        let removed = retire::retire(family, &[], true, &mut served).unwrap();
         assert_eq!(servers().len(), 4, "{:?}", servers());
         assert_eq!(removed, served.len() + addresses_before + 1, "of {ours} lines");
         assert!(served.contains(&Served::Frontend(Protocol::Tcp, FrontendAddr::Vip(vip(family, 1), 80))));
         assert!(!attempt("ip", &format!("link show dev {DEVICE}")).0, "the device is gone");
         assert!(!retire::in_use(family).unwrap(), "those of others are none of ours");
-        assert_eq!(retire::retire(family, true, &mut served).unwrap(), 0);
+        assert_eq!(retire::retire(family, &[], true, &mut served).unwrap(), 0);
     });
 }
 
@@ -59,11 +60,87 @@ fn servers_are_removed_without_the_table() {
             }
             ipvsadm(&format!("-A {foreign} -s rr"));
             assert!(retire::in_use(family).unwrap());
-            assert_eq!(retire::retire(family, false, &mut Vec::new()).unwrap(), 3);
+            assert_eq!(retire::retire(family, &[], false, &mut Vec::new()).unwrap(), 3);
             assert_eq!(servers().into_iter().collect::<Vec<_>>(), [format!("-A {foreign} -s rr")]);
             ipvsadm(&format!("-D {foreign}"));
             nft("flush ruleset");
         }
+    });
+}
+
+/// Creates a server with one endpoint, and returns its lines.
+fn director(at: &str, real: SocketAddr) -> [String; 2] {
+    let lines = [format!("-A {at} -s rr"), format!("-a {at} -r {real} -m -w 1")];
+    lines.iter().for_each(|line| ipvsadm(line));
+    lines
+}
+
+/// This mode never ran here: nothing is ours, whatever the table of mode nftables lists.
+#[test]
+#[ignore = "needs IPVS: runs in the emulated machine"]
+fn without_the_device_nothing_is_removed() {
+    inside(|family| {
+        add_node_addresses(family);
+        table_of_mode_nftables(family, &[30_001], &[(Protocol::Tcp, vip(family, 1))]);
+        for at in [at(Protocol::Tcp, address(family, 0, 1), 30_001), at(Protocol::Tcp, vip(family, 1), 80)] {
+            director(&at, endpoint(family, 1));
+        }
+        let before = servers();
+        assert!(!retire::in_use(family).unwrap());
+        assert_eq!(retire::retire(family, &[], false, &mut Vec::new()).unwrap(), 0);
+        assert_eq!((before.len(), servers()), (4, before));
+    });
+}
+
+/// Beside the table of mode nftables, and without any table, as after a change to mode iptables and a restart.
+#[test]
+#[ignore = "needs IPVS: runs in the emulated machine"]
+fn servers_of_node_ports_are_recognised_by_their_endpoints() {
+    inside(|family| {
+        add_node_addresses(family);
+        for listed in [true, false] {
+            drop(started(family));
+            nft(&format!("delete table {}", table(family)));
+            if listed {
+                table_of_mode_nftables(family, &[30_001, 30_002, 30_007, 30_443], &[]);
+            }
+            let [local, elsewhere] = [address(family, 0, 1), stranger(family)];
+            let real = SocketAddr::new(stranger(family), 6443);
+            let foreign: Vec<String> = [
+                director(&at(Protocol::Tcp, local, 30_443), real),
+                director(&at(Protocol::Tcp, local, 6443), endpoint(family, 1)),
+                director(&at(Protocol::Tcp, elsewhere, 30_001), endpoint(family, 1)),
+                director(&at(Protocol::Tcp, vip(family, 99), 80), endpoint(family, 1)),
+            ]
+            .concat();
+            retire::retire(family, &[], false, &mut Vec::new()).unwrap();
+            let left: Vec<String> = servers().into_iter().filter(|line| !foreign.contains(line)).collect();
+            // What remains does no harm: no endpoints, or not listed by the table that is there now.
+            let is_known = |line: &String| match listed {
+                true => !["30001", "30002", "30007"].iter().any(|port| line.contains(&format!(":{port} "))),
+                false => line.contains(":30006 "),
+            };
+            assert!(left.iter().all(is_known), "{left:?}");
+            assert_eq!(servers().len(), left.len() + foreign.len());
+            run("ipvsadm", "-C");
+            nft("flush ruleset");
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in the emulated machine"]
+fn servers_in_excluded_ranges_stay_without_the_table() {
+    inside(|family| {
+        let excluded = [net(family, "10.96.0.0/27", "fd00:10:96::/123")];
+        let mut delta = only(family, &[]);
+        delta.units.extend([web(family, "web", 3, &[1]), web(family, "other", 60, &[1])]);
+        drop(started_with(family, delta));
+        nft(&format!("delete table {}", table(family)));
+        retire::retire(family, &excluded, false, &mut Vec::new()).unwrap();
+        let at = at(Protocol::Tcp, vip(family, 3), 80);
+        assert!(servers().len() == 2 && servers().iter().all(|line| line.contains(&at)), "{:?}", servers());
+        ipvsadm("-C");
     });
 }
 
@@ -76,7 +153,7 @@ fn the_device_stays_as_long_as_the_other_family_has_addresses() {
         }
         let other = Family::ALL.into_iter().find(|of| *of != family).unwrap();
         let left = bound(other);
-        retire::retire(family, false, &mut Vec::new()).unwrap();
+        retire::retire(family, &[], false, &mut Vec::new()).unwrap();
         assert_eq!((bound(family).len(), bound(other)), (0, left));
         let mut engine = open(other);
         engine.offer(everything(other));
@@ -94,13 +171,13 @@ fn established_connections_are_spared_if_asked() {
         drop(started_with(family, delta));
         let mut connection = client.connect(SocketAddr::new(vip(family, 60), 80));
         let (before, mut served) = (servers(), Vec::new());
-        let left = retire::retire(family, true, &mut served);
+        let left = retire::retire(family, &[], true, &mut served);
         assert!(matches!(left, Err(Left::Connections(1))), "{left:?}");
         assert!(servers() == before && bound(family).len() == 3 && connection.lives());
         // Then the table goes, which alone lists node ports.
         nft(&format!("delete table {}", table(family)));
-        assert!(matches!(retire::retire(family, true, &mut served), Err(Left::Connections(1))));
-        retire::retire(family, false, &mut served).unwrap();
+        assert!(matches!(retire::retire(family, &[], true, &mut served), Err(Left::Connections(1))));
+        retire::retire(family, &[], false, &mut served).unwrap();
         assert!(servers().is_empty() && bound(family).is_empty() && !connection.lives());
     });
 }

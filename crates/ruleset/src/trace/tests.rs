@@ -63,6 +63,7 @@ fn first_packets_have_the_original_direction_and_no_icmp_and_leave_by_no_named_i
     assert_eq!(end(rule().outgoing_not("lo").drop_it(), &tcp), End::Drop);
     assert_eq!(end(rule().tcp_port_in("ports").drop_it(), &tcp), End::Drop);
     assert_eq!(end(rule().tcp_port_in("ports").drop_it(), &udp), End::Accept);
+    assert_eq!(end(rule().tcp_without_syn().drop_it(), &tcp), End::Accept);
     assert_eq!(end(rule().reject(), &udp), End::Reject);
 }
 

@@ -3,8 +3,10 @@
 use std::process::Command;
 use std::sync::mpsc::{Receiver, sync_channel};
 
+use ferry_api::config::KubeProxyConfiguration;
 use ferry_kernel::netns::Namespace;
 
+use super::super::Established;
 use super::*;
 
 /// A watch, and what it reports.
@@ -147,7 +149,9 @@ fn rules_are_removed_by_family() {
         Bench::new(true).look();
         let rules =
             || ["iptables-nft -S FORWARD", "ip6tables-nft -S FORWARD", LIST].map(|list| tool(list).contains(COMMENT));
-        let retired = |family| retire(family, Established::Ended, &mut Vec::new()).unwrap();
+        let config = KubeProxyConfiguration::default();
+        let retirement = Retirement { established: Established::Ended, config: &config };
+        let retired = |family| retire(family, retirement, &mut Vec::new()).unwrap();
         assert_eq!(rules(), [true; 3]);
         assert_eq!((retired(Family::V6), rules()), (1, [true, false, true]));
         assert_eq!((retired(Family::V4), rules()), (2, [false; 3]));

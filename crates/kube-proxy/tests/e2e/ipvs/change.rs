@@ -48,6 +48,20 @@ fn hammers(stage: &Stage<'static>) -> Vec<(SocketAddr, Hammer)> {
     frontends(1).into_iter().map(start).collect()
 }
 
+/// The number of connections since the start, and those that failed.
+fn stop(hammers: Vec<(SocketAddr, Hammer)>) -> (usize, Vec<String>) {
+    let (mut connections, mut failed) = (0, Vec::new());
+    for (at, hammer) in hammers {
+        for (_, outcome) in hammer.stop() {
+            connections += 1;
+            if !matches!(outcome, Outcome::Answered(_)) {
+                failed.push(format!("{at}: {outcome:?}"));
+            }
+        }
+    }
+    (connections, failed)
+}
+
 /// One step, from the mode that runs to another.
 fn change(stage: &mut Stage<'static>, from: &str, to: &'static str) {
     let lab = stage.lab;
@@ -64,15 +78,7 @@ fn change(stage: &mut Stage<'static>, from: &str, to: &'static str) {
             from == NFTABLES && to == IPVS || is_cleared(lab.host(Place::Node), from)
         });
     }
-    let (mut connections, mut failed) = (0, Vec::new());
-    for (at, hammer) in hammers {
-        for (_, outcome) in hammer.stop() {
-            connections += 1;
-            if !matches!(outcome, Outcome::Answered(_)) {
-                failed.push(format!("{at}: {outcome:?}"));
-            }
-        }
-    }
+    let (connections, mut failed) = stop(hammers);
     let mut exchanges = 0;
     for held in held {
         let fate = held.finish();
@@ -100,6 +106,37 @@ fn a_change_of_mode_fails_no_connection_and_leaves_nothing() {
     for (from, to) in steps.iter().zip(steps.iter().skip(1)) {
         change(&mut stage, from, to);
     }
+}
+
+/// Upstream's proxy gives IPv4 addresses the scope global, with which the node's connections may take them as their source. A
+/// start sets their scope while clients connect.
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn the_scope_of_adopted_addresses_changes_without_a_failed_connection() {
+    let many = (100..150)
+        .fold(manifests(), |all, number| all.with(Service::new(&format!("more-{number}"), number), &[Place::PodA]));
+    let mut stage = stage_with(&ipvs(""), &many);
+    let node = stage.lab.host(Place::Node);
+    let listed = || node.sh("ip", &["-4", "-o", "addr", "show", "dev", "kube-ipvs0"]);
+    let at = Family::ALL.map(|family| SocketAddr::new(Place::PodA.address(family), ECHO));
+    let _echo = Echo::start(stage.lab.host(Place::PodA), &at);
+    stage.terminate();
+    for line in listed().lines() {
+        let address = line.split_whitespace().skip_while(|word| *word != "inet").nth(1).expect("an address");
+        node.sh("ip", &["addr", "del", address, "dev", "kube-ipvs0"]);
+        node.sh("ip", &["addr", "add", address, "dev", "kube-ipvs0"]);
+    }
+    let before = listed();
+    assert!(before.lines().count() > 50 && before.lines().all(|line| line.contains("scope global")), "{before}");
+    let held = Held::open(stage.lab.host(Place::PodB), &[at_cluster_ip(Family::V4, 2)], 1);
+    let hammers = hammers(&stage);
+    stage.start();
+    until("addresses of scope host", CLEARED, || listed().lines().all(|line| line.contains("scope host")));
+    let (connections, mut failed) = stop(hammers);
+    failed.extend(held.finish().broken);
+    println!("{} addresses: {connections} connections, {} failed", before.lines().count(), failed.len());
+    assert!(connections > 0 && failed.is_empty(), "{failed:?}");
+    assert_eq!(listed().lines().count(), before.lines().count());
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn notification(socket: &UnixDatagram, wanted: &str) -> Vec<String> {
     loop {
         let mut buffer = [0; 1024];
         let length = socket.recv(&mut buffer).unwrap_or_else(|error| panic!("no {wanted}: {error}: {received:?}"));
-        received.push(text(&buffer[..length]));
+        received.push(text(buffer.get(..length).unwrap_or_default()));
         if received.last().is_some_and(|last| last.contains(wanted)) {
             return received;
         }

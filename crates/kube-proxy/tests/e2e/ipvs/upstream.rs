@@ -1,0 +1,374 @@
+//! Upstream's proxy in mode ipvs and Ferry take over from each other on one node.
+//!
+//! Needs upstream's executable: `tests/lanes/kubernetes/kube-api build` makes it before the machine is booted. Both proxies read
+//! the same configuration file and the same objects, of a scripted API server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ferry_lab::corpus::ObjectServer;
+use ferry_lab::iptables::{self, Backend, Rules};
+use ferry_lab::kubernetes;
+use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::probe::{Echo, Hammer, Held};
+use ferry_lab::stage::{slowly, until};
+use ferry_lab::{Checks, Family, Host, Lab, Manifests, Outcome, Place, Protocol, Proxy, Service, Source};
+
+use crate::support::{EXECUTABLE, devices, folder, ipvs, leftovers, run_to_end, servers};
+
+/// The running proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Upstream,
+    Ours,
+}
+
+/// The node with clients and pods, and the API server that both proxies read.
+struct Scene<'a> {
+    lab: &'a Lab,
+    server: ObjectServer,
+    folder: PathBuf,
+    started: usize,
+    _echo: [Echo; 2],
+}
+
+/// Clients that connect without a pause, and connections that stay.
+struct Traffic {
+    begun: Instant,
+    hammers: Vec<(Place, SocketAddr, Hammer)>,
+    held: Vec<Held>,
+}
+
+/// What a take-over must leave as it is.
+#[derive(Debug, PartialEq, Eq)]
+struct Kept {
+    /// the virtual servers
+    servers: BTreeSet<String>,
+    /// the number of connections that the servers of an idle Service have counted: of a new server it is 0
+    counted: BTreeMap<String, u64>,
+    /// the addresses of the device
+    addresses: BTreeSet<String>,
+    /// the device with its number
+    devices: Vec<String>,
+}
+
+/// Endpoints of most Services; connections from outside to the second one need masquerading.
+const PODS: [Place; 2] = [Place::PodA, Place::Far];
+/// The numbers of the Services: hammered, held, and without traffic during a take-over.
+const BUSY: u16 = 1;
+const HELD: u16 = 2;
+const IDLE: u16 = 3;
+/// The port of the echo servers in pods.
+const ECHO: u16 = 8180;
+/// The pause of each client: upstream's proxy needs the processor, too.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Time limit of a first sync pass. Upstream's runs a process for each entry of an ipset.
+const SYNCED: Duration = Duration::from_secs(60);
+/// Time limit of the removal of another proxy's rules: it is tried again after up to a minute.
+const CLEARED: Duration = Duration::from_secs(30);
+/// The chains of a kubelet, which no proxy may remove: table, name.
+const OF_KUBELET: [(&str, &str); 3] =
+    [("mangle", iptables::HINT), ("mangle", "KUBE-KUBELET-CANARY"), ("filter", "KUBE-FIREWALL")];
+
+// === impl Who ===
+
+impl Who {
+    fn executable(self) -> String {
+        match self {
+            Self::Upstream => kubernetes::upstream(),
+            Self::Ours => EXECUTABLE.to_owned(),
+        }
+    }
+}
+
+// === impl Scene ===
+
+impl<'a> Scene<'a> {
+    fn new(lab: &'a Lab, name: &str) -> Self {
+        kubernetes::build();
+        let node = lab.host(Place::Node);
+        of_kubelet(node);
+        let mut server = node.run(ObjectServer::start);
+        server.put(&manifests().to_string(), "");
+        let echo = PODS.map(|place| {
+            let at = Family::ALL.map(|family| SocketAddr::new(place.address(family), ECHO));
+            Echo::start(lab.host(place), &at)
+        });
+        Self { lab, server, folder: folder(name), started: 0, _echo: echo }
+    }
+
+    fn node(&self) -> &'a Host {
+        self.lab.host(Place::Node)
+    }
+
+    /// Starts a proxy and waits for its first sync pass, of all objects.
+    fn serve(&mut self, who: Who) -> Proxy<'a> {
+        self.started += 1;
+        let folder = self.folder.join(self.started.to_string());
+        std::fs::create_dir_all(&folder).expect("making a folder");
+        let (file, kubeconfig) = (folder.join("config.yaml"), folder.join("kubeconfig"));
+        self.server.kubeconfig(&kubeconfig);
+        let client =
+            format!("clientConnection: {{kubeconfig: {}, contentType: application/json}}", kubeconfig.display());
+        ipvs(&client).write(&file);
+        let arguments = ["--config", &file.display().to_string(), "-v=2"];
+        let mut proxy = Proxy::start_with(self.node(), &who.executable(), &folder, &arguments);
+        until("first sync", SYNCED, || {
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(proxy.is_running(), "{who:?} has ended: {}", proxy.log());
+            Family::ALL.iter().all(|family| {
+                let label = format!("ip_family=\"{family}\"");
+                proxy.metric("kubeproxy_sync_proxy_rules_last_timestamp_seconds", &[&label]) > 0.0
+            })
+        });
+        proxy
+    }
+
+    fn traffic(&self) -> Traffic {
+        let start = |(place, to)| {
+            let client = self.lab.from(place).patience(slowly(Duration::from_secs(3))).pause(slowly(PAUSE));
+            (place, to, client.hammer(Protocol::Tcp, to))
+        };
+        let hold = |(place, at)| Held::open(self.lab.host(place), &[at], 1);
+        let held = clients(HELD).into_iter().map(hold).collect();
+        let hammers = clients(BUSY).into_iter().map(start).collect();
+        Traffic { begun: Instant::now(), hammers, held }
+    }
+
+    /// All connections to all Services.
+    fn check(&self, who: Who) {
+        let mut checks = Checks::new();
+        for (place, at) in [BUSY, IDLE].into_iter().flat_map(clients) {
+            let tally = self.lab.from(place).tcp(at, 6);
+            checks.served(&format!("{who:?}: {at} from {place:?}"), &tally, &["pod-a:8080", "far:8080"], Source::Any);
+        }
+        for family in Family::ALL {
+            let client = self.lab.from(Place::Client);
+            let what = |text: &str| format!("{who:?}: {family} {text}");
+            let (own, local) = (Source::Kept(Place::Client.address(family)), &["pod-a:8080"]);
+            for at in [at_node_port(family, 30004), at_external_ip(family, 104)] {
+                checks.served(&what(&format!("policy Local {at}")), &client.tcp(at, 3), local, own);
+            }
+            checks.refused(&what("without endpoints"), &client.tcp(at_external_ip(family, 105), 2));
+            checks.silent(&what("out of range"), &client.silence(Protocol::Tcp, at_external_ip(family, 106)));
+        }
+    }
+
+    fn kept(&self) -> Kept {
+        let node = self.node();
+        let idle: BTreeSet<String> = clients(IDLE).into_iter().map(|(_, at)| format!("TCP {at}")).collect();
+        let counted = counted(node).into_iter().filter(|(server, _)| idle.contains(server)).collect();
+        let listed = node.sh("ip", &["-o", "-4", "address", "show", "dev", "kube-ipvs0"]);
+        let numbers = node.sh("ip", &["-o", "-6", "address", "show", "dev", "kube-ipvs0"]);
+        // lifetimes of IPv6 can be changed in place
+        let numbers = numbers.lines().filter_map(|line| line.split_whitespace().nth(3));
+        Kept {
+            servers: servers(node).into_iter().map(|server| server.name).filter(|name| !is_link_local(name)).collect(),
+            counted,
+            addresses: listed.lines().chain(numbers).map(|line| line.trim().to_owned()).collect(),
+            devices: devices(node),
+        }
+    }
+
+    /// Waits until the statistics, which the kernel updates every two seconds, have all connections of the idle Service.
+    fn settle(&self) -> Kept {
+        let mut last = self.kept();
+        until("statistics of idle servers", Duration::from_secs(10), || {
+            std::thread::sleep(Duration::from_millis(2500));
+            let now = self.kept();
+            let is_settled = now.counted == last.counted && now.counted.values().all(|connections| *connections > 0);
+            last = now;
+            is_settled
+        });
+        last
+    }
+}
+
+// === impl Traffic ===
+
+impl Traffic {
+    /// Ends all clients. Returns the failed new connections: client, destination, and begin; of connections that were held none
+    /// may break.
+    fn finish(self, what: &str) -> Vec<(Place, SocketAddr, Duration)> {
+        let (mut connections, mut failed) = (0, Vec::new());
+        for (place, at, hammer) in self.hammers {
+            for (begun, outcome) in hammer.stop() {
+                connections += 1;
+                if !matches!(outcome, Outcome::Answered(_)) {
+                    failed.push((place, at, begun - self.begun));
+                }
+            }
+        }
+        let (mut exchanges, mut broken) = (0, Vec::new());
+        for held in self.held {
+            let fate = held.finish();
+            exchanges += fate.exchanges;
+            broken.extend(fate.broken);
+        }
+        println!(
+            "{what}: {connections} connections, {} failed; {exchanges} exchanges, {} broken",
+            failed.len(),
+            broken.len()
+        );
+        assert!(connections > 0 && exchanges > 0, "{what}: no traffic");
+        assert_eq!(broken, [""; 0], "{what}");
+        failed
+    }
+}
+
+fn manifests() -> Manifests {
+    let held = Service::new("held", HELD).node_port(30002);
+    let echoes = held.endpoints(ECHO, &PODS);
+    Manifests::new()
+        .with(Service::new("busy", BUSY).node_port(30001), &PODS)
+        .with_endpoints(held, echoes)
+        .with(Service::new("idle", IDLE).node_port(30003), &PODS)
+        .with(Service::new("local", 4).node_port(30004).load_balancer(104).external_local(), &PODS)
+        .without_endpoints(Service::new("empty", 5).external_ip(105))
+        .with(Service::new("ranges", 6).load_balancer(106).source_ranges(&["203.0.113.128/25", "fd00:cc::/127"]), &PODS)
+}
+
+/// A pod and the node at the cluster IPs of the Service with this number, and a client outside at its node ports.
+fn clients(number: u16) -> Vec<(Place, SocketAddr)> {
+    let of = |family| {
+        let inside = at_cluster_ip(family, number);
+        [(Place::PodB, inside), (Place::Node, inside), (Place::Client, at_node_port(family, 30000 + number))]
+    };
+    Family::ALL.into_iter().flat_map(of).collect()
+}
+
+/// True for a node port at the gateway address of pods: upstream serves node ports at link-local addresses of IPv4, Ferry doesn't.
+fn is_link_local(server: &str) -> bool {
+    server.starts_with("TCP 169.254.")
+}
+
+/// Makes a kubelet's chains.
+fn of_kubelet(node: &Host) {
+    for family in Family::ALL {
+        for (table, name) in OF_KUBELET {
+            iptables::run(node, Backend::Nft, family, &format!("-t {table} -N {name}"));
+        }
+        iptables::run(node, Backend::Nft, family, "-A INPUT -j KUBE-FIREWALL");
+    }
+}
+
+/// Asserts that a kubelet's chains are there.
+fn assert_kubelets(node: &Host) {
+    let rules = Rules::of(node, Backend::Nft);
+    for family in Family::ALL {
+        for (table, name) in OF_KUBELET {
+            assert!(rules.names(family, table).any(|known| known == name), "{family} {table} {name}");
+        }
+        let jump = "-j KUBE-FIREWALL";
+        assert!(rules.rules(family, "filter", "INPUT").iter().any(|rule| rule == jump), "{family}: {jump}");
+    }
+}
+
+/// Chains, rules and ipsets of upstream's proxy.
+fn of_upstream(node: &Host) -> BTreeSet<String> {
+    let sets = node.sh("ipset", &["list", "-n"]);
+    let sets = sets.lines().filter(|name| name.starts_with("KUBE-")).map(|name| format!("ipset {name}"));
+    Rules::of(node, Backend::Nft).of_proxy().into_iter().chain(sets).collect()
+}
+
+/// The number of connections that each virtual server has counted.
+fn counted(node: &Host) -> BTreeMap<String, u64> {
+    let listed = node.sh("ipvsadm", &["-ln", "--stats", "--exact"]);
+    let server = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        [protocol @ ("TCP" | "UDP" | "SCTP"), at, connections, ..] => {
+            Some((format!("{protocol} {at}"), connections.parse().expect("a number")))
+        }
+        _ => None,
+    };
+    listed.lines().filter_map(server).collect()
+}
+
+/// One proxy ends and the other one begins, under traffic.
+fn take_over<'a>(scene: &mut Scene<'a>, mut before: Proxy<'a>, to: Who) -> Proxy<'a> {
+    let (node, what) = (scene.node(), format!("to {to:?}"));
+    let kept = scene.settle();
+    let traffic = scene.traffic();
+    before.terminate();
+    let ended = traffic.begun.elapsed();
+    let mut proxy = scene.serve(to);
+    let synced = traffic.begun.elapsed();
+    if to == Who::Ours {
+        until("nothing of upstream's is left", CLEARED, || of_upstream(node).is_empty());
+        println!(
+            "{what}: upstream's rules and sets were gone {:.1?} after the first sync",
+            traffic.begun.elapsed() - synced
+        );
+    }
+    let failed = traffic.finish(&what);
+    if to == Who::Ours {
+        assert!(failed.is_empty(), "{what}: {failed:?}\n{}", proxy.log());
+    } else {
+        assert_unmasqueraded(&failed, ended, synced);
+        assert!(!node.sh("nft", &["list", "tables"]).contains("kube-proxy"), "upstream deletes the table");
+    }
+    assert_eq!(scene.settle(), kept, "{what}: adopted");
+    assert_kubelets(node);
+    scene.check(to);
+    assert!(proxy.is_running(), "{}", proxy.log());
+    proxy
+}
+
+/// Upstream deletes the table before it has rules of its own. Connections that begin in between are not masqueraded: those from
+/// outside and from the node fail if they get the endpoint on another node.
+fn assert_unmasqueraded(failed: &[(Place, SocketAddr, Duration)], ended: Duration, synced: Duration) {
+    let begun = || failed.iter().map(|(.., begun)| *begun);
+    if let (Some(first), Some(last)) = (begun().min(), begun().max()) {
+        println!(
+            "back to upstream: from {:.1?} to {:.1?} after the end of ours, synced at {:.1?}",
+            first.saturating_sub(ended),
+            last.saturating_sub(ended),
+            synced - ended
+        );
+    }
+    for (place, at, begun) in failed {
+        assert!(*place != Place::PodB, "a connection that needs no masquerading: {at} at {begun:?}");
+        assert!(
+            (ended..synced).contains(begun),
+            "outside of upstream's first sync: {at} at {begun:?} of {ended:?}..{synced:?}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn upstream_and_ours_adopt_each_others_servers_under_traffic() {
+    let lab = Lab::new();
+    let mut scene = Scene::new(&lab, "upstream");
+    let mut proxy = scene.serve(Who::Upstream);
+    scene.check(Who::Upstream);
+    assert!(of_upstream(scene.node()).len() > 40);
+    for to in [Who::Ours, Who::Upstream, Who::Ours] {
+        proxy = take_over(&mut scene, proxy, to);
+    }
+    proxy.terminate();
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn clean_up_removes_all_of_upstreams_state() {
+    let lab = Lab::new();
+    let mut scene = Scene::new(&lab, "cleaned");
+    let node = scene.node();
+    let cleaned = || {
+        let (status, log) = run_to_end(&lab, &["--cleanup"]);
+        assert!(status.success(), "{log}");
+        assert_eq!((leftovers(node), of_upstream(node)), (Vec::new(), BTreeSet::new()), "{log}");
+        assert_kubelets(node);
+    };
+    scene.serve(Who::Upstream).terminate();
+    assert!(servers(node).len() > 10 && of_upstream(node).len() > 40);
+    cleaned();
+
+    scene.serve(Who::Upstream).terminate();
+    let log = kubernetes::Kubernetes::clean_up(node, &folder("cleaned-by-upstream"));
+    println!("upstream's own --cleanup leaves {:?} and {:?}", leftovers(node), of_upstream(node));
+    assert!(log.starts_with("exit status"), "{log}");
+    cleaned();
+}

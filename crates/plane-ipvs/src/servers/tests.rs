@@ -1,0 +1,340 @@
+//! Virtual servers over an IPVS in memory, which fails on demand and has servers of other programs.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use ferry_api::object::Protocol;
+use ferry_kernel::ipvs::{Cause, Failure, Forwarding, Lost};
+use ferry_kernel::netlink::MessageError;
+use ferry_model::Endpoint;
+use ferry_plane::{Applied, Op};
+
+use super::convert::{destination, kernel_server};
+use super::*;
+use crate::object::{ElementKey, Table, Value};
+use crate::server::{Listed, Weighted};
+
+const EINTR: i32 = 4;
+
+#[derive(Debug, Default)]
+struct State {
+    servers: BTreeMap<ServerId, Found>,
+    /// another program makes this server before the next commit
+    intruder: Option<(ServerId, Found)>,
+    /// answers to the next commit are lost from this command on
+    lost_from: Option<usize>,
+    /// the next reads of destinations: false fails
+    reads: VecDeque<bool>,
+    sent: Vec<Command>,
+}
+
+/// IPVS in memory.
+#[derive(Clone, Debug, Default)]
+struct Memory(Arc<Mutex<State>>);
+
+impl Memory {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// A kernel half that has read everything, of which nothing was its own.
+    fn kernel(&self) -> ServersKernel {
+        let options = ServerOptions {
+            scheduler: Scheduler::Rr,
+            excluded: Vec::new(),
+            timeouts: None,
+            grace: Duration::from_secs(900),
+            reports: None,
+            forwarding_reports: None,
+        };
+        let kernel = ServersKernel::over(Box::new(self.clone()), Family::V4, options, false);
+        ServersKernel { adopted: true, ..kernel }
+    }
+
+    fn sent(&self) -> Vec<Command> {
+        std::mem::take(&mut self.state().sent)
+    }
+}
+
+fn error(number: i32) -> ipvs::Error {
+    io::Error::from_raw_os_error(number).into()
+}
+
+impl Director for Memory {
+    fn servers(&mut self, _: Family) -> Result<Vec<ipvs::Server>, ipvs::Error> {
+        Ok(self.state().servers.values().map(|found| found.server).collect())
+    }
+
+    fn server(&mut self, id: &ipvs::ServerId) -> Result<Option<ipvs::Server>, ipvs::Error> {
+        Ok(self.state().servers.get(&id_of(*id)).map(|found| found.server))
+    }
+
+    fn destinations(&mut self, id: &ipvs::ServerId) -> Result<Vec<(Destination, Connections)>, ipvs::Error> {
+        let mut state = self.state();
+        if state.reads.pop_front() == Some(false) {
+            return Err(error(EINTR));
+        }
+        Ok(state.servers.get(&id_of(*id)).map(|found| found.destinations.clone()).unwrap_or_default())
+    }
+
+    fn commit(&mut self, commands: &[Command]) -> Result<Vec<Failure>, Lost> {
+        let mut state = self.state();
+        if let Some((id, found)) = state.intruder.take() {
+            state.servers.insert(id, found);
+        }
+        let mut failures = Vec::new();
+        for (index, command) in commands.iter().enumerate() {
+            state.sent.push(*command);
+            let at = id_of(*command.server());
+            let cause = match (*command, state.servers.get_mut(&at)) {
+                (Command::NewServer(_), Some(_)) => Some(Cause::Exists),
+                (Command::NewServer(server), None) => {
+                    state.servers.insert(at, Found { server, destinations: Vec::new() });
+                    None
+                }
+                (_, None) => Some(Cause::NoServer),
+                (Command::EditServer(server), Some(found)) => {
+                    found.server = server;
+                    None
+                }
+                (Command::DeleteServer(_), Some(_)) => {
+                    state.servers.remove(&at);
+                    None
+                }
+                (Command::NewDestination(_, to) | Command::EditDestination(_, to), Some(found)) => {
+                    found.destinations.retain(|(other, _)| other.address != to.address);
+                    found.destinations.push((to, Connections::default()));
+                    None
+                }
+                (Command::DeleteDestination(_, address), Some(found)) => {
+                    found.destinations.retain(|(other, _)| other.address != address);
+                    None
+                }
+            };
+            if let Some(cause) = cause {
+                let error = io::Error::from_raw_os_error(17);
+                failures.push(Failure {
+                    index,
+                    cause,
+                    error: MessageError { sequence: 0, offset: None, error, text: None },
+                });
+            }
+        }
+        match state.lost_from.take() {
+            None => Ok(failures),
+            Some(from) => {
+                failures.retain(|failure| failure.index < from);
+                Err(Lost { from, failures, error: error(EINTR) })
+            }
+        }
+    }
+
+    fn set_timeouts(&mut self, _: Timeouts) -> Result<(), ipvs::Error> {
+        Ok(())
+    }
+}
+
+const NODE: [u8; 4] = [192, 0, 2, 1];
+
+fn vip(last: u8) -> ServerId {
+    ServerId { protocol: Protocol::Tcp, address: [10, 96, 0, last].into(), port: 80 }
+}
+
+fn node_port(port: u16) -> ServerId {
+    ServerId { protocol: Protocol::Tcp, address: NODE.into(), port }
+}
+
+fn endpoint(last: u8) -> Endpoint {
+    Endpoint { address: [10, 244, 0, last].into(), port: 8080 }
+}
+
+fn wanted(endpoints: &[u8]) -> VirtualServer {
+    let settings = Settings { scheduler: Scheduler::Rr, persistence: None, altered: false };
+    let endpoints = endpoints.iter().map(|last| Weighted { endpoint: endpoint(*last), weight: 1 }).collect();
+    VirtualServer { settings, endpoints, listed: Listed::default() }
+}
+
+fn found(id: ServerId, scheduler: Scheduler, endpoints: &[u8]) -> Found {
+    let server = kernel_server(id, Settings { scheduler, ..wanted(&[]).settings }, scheduler).unwrap();
+    let to = |last: &u8| (destination(endpoint(*last), 1), Connections::default());
+    Found { server, destinations: endpoints.iter().map(to).collect() }
+}
+
+fn server(id: ServerId, endpoints: &[u8]) -> IpvsObject {
+    IpvsObject::Server(id, wanted(endpoints))
+}
+
+fn creates(objects: impl IntoIterator<Item = IpvsObject>) -> Batch<IpvsObject> {
+    Batch { create: objects.into_iter().collect(), ..Batch::default() }
+}
+
+fn refused(result: Result<(), CommitError>) -> Vec<(Op, usize)> {
+    match result {
+        Err(CommitError::Refused(refusals)) => refusals.into_iter().map(|(op, index, _)| (op, index)).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn read_back(kernel: &mut ServersKernel, id: ServerId) -> Vec<IpvsObject> {
+    let some = kernel.read_back(&Extent::Keys(vec![IpvsKey::Server(id)])).unwrap();
+    let all = kernel.read_back(&Extent::All).unwrap();
+    assert!(all.iter().filter(|object| matches!(object, IpvsObject::Server(at, _) if *at == id)).eq(&some));
+    some
+}
+
+#[test]
+fn another_programs_server_is_refused_before_anything_is_sent() {
+    let (memory, foreign) = (Memory::default(), vip(2));
+    memory.state().servers.insert(foreign, found(foreign, Scheduler::Rr, &[9]));
+    let mut kernel = memory.kernel();
+    let batch = creates([server(vip(1), &[1]), server(foreign, &[1]), server(vip(3), &[1])]);
+    assert_eq!(refused(kernel.admit(&batch)), [(Op::Create, 1)]);
+    let many = (0..100).map(|last| server(vip(last), &[1]));
+    assert_eq!(refused(kernel.admit(&creates(many))), [(Op::Create, 2)]);
+    assert!(memory.sent().is_empty() && read_back(&mut kernel, foreign).is_empty());
+}
+
+#[test]
+fn a_server_that_leads_nowhere_else_is_read_back_before_anything_is_sent() {
+    let memory = Memory::default();
+    memory.state().servers.insert(vip(1), found(vip(1), Scheduler::Wlc, &[1]));
+    let mut kernel = memory.kernel();
+    let batch = creates([server(vip(1), &[1, 2])]);
+    for _ in 0..2 {
+        assert!(matches!(kernel.admit(&batch), Err(CommitError::Drifted { .. })));
+    }
+    assert!(memory.sent().is_empty());
+    let settings = Settings { scheduler: Scheduler::Wlc, ..wanted(&[]).settings };
+    assert_eq!(
+        read_back(&mut kernel, vip(1)),
+        [IpvsObject::Server(vip(1), VirtualServer { settings, ..wanted(&[1]) })]
+    );
+}
+
+/// The answer to a command is lost, and another program has made the server since its admission.
+#[test]
+fn another_programs_server_is_not_taken_for_ours_without_an_answer() {
+    for lost in [true, false] {
+        let (memory, id) = (Memory::default(), vip(1));
+        let mut kernel = memory.kernel();
+        let batch = creates([server(id, &[1, 2])]);
+        kernel.admit(&batch).unwrap();
+        let foreign = found(id, Scheduler::Rr, &[9]);
+        memory.state().intruder = Some((id, foreign.clone()));
+        memory.state().lost_from = lost.then_some(0);
+        let failure = kernel.commit(&batch).unwrap_err();
+        assert_eq!((failure.applied, matches!(failure.error, CommitError::Refused(_))), (Applied::Unknown, !lost));
+        assert_eq!(read_back(&mut kernel, id), []);
+        assert_eq!(refused(kernel.admit(&batch)), [(Op::Create, 0)]);
+        assert_eq!(memory.state().servers[&id].destinations, foreign.destinations);
+    }
+}
+
+#[test]
+fn a_created_server_is_ours_without_an_answer() {
+    for (from, endpoints) in [(0, true), (1, true), (0, false)] {
+        let memory = Memory::default();
+        let mut kernel = memory.kernel();
+        let batch = creates([vip(1), vip(2)].map(|id| server(id, if endpoints { &[1, 2] } else { &[] })));
+        kernel.admit(&batch).unwrap();
+        memory.state().lost_from = Some(from);
+        assert_eq!(kernel.commit(&batch).unwrap_err().applied, Applied::Unknown);
+        for id in [vip(1), vip(2)] {
+            assert_eq!(read_back(&mut kernel, id), [server(id, &[])], "from {from}");
+        }
+        assert!(matches!(kernel.admit(&batch), Err(CommitError::Drifted { .. })));
+    }
+}
+
+/// Before the first command is sent, a later operation can't be planned.
+#[test]
+fn a_server_that_was_never_asked_for_is_not_ours() {
+    let (memory, own, id) = (Memory::default(), vip(1), vip(2));
+    let mut kernel = memory.kernel();
+    let first = creates([server(own, &[1])]);
+    kernel.admit(&first).unwrap();
+    kernel.commit(&first).unwrap();
+    let batch = Batch { replace: vec![server(own, &[2])], ..creates([server(id, &[1])]) };
+    kernel.admit(&batch).unwrap();
+    memory.state().servers.insert(id, found(id, Scheduler::Rr, &[9]));
+    memory.state().reads = [false].into();
+    assert!(matches!(kernel.commit(&batch).unwrap_err().error, CommitError::Busy(_)));
+    assert_eq!((read_back(&mut kernel, id), read_back(&mut kernel, own)), (vec![], vec![server(own, &[1])]));
+}
+
+#[test]
+fn servers_stay_ours_when_reading_fails() {
+    let memory = Memory::default();
+    let mut kernel = memory.kernel();
+    let batch = creates([vip(1), vip(2)].map(|id| server(id, &[1])));
+    kernel.commit(&batch).unwrap();
+    memory.state().reads = [true, false].into();
+    assert!(kernel.read_back(&Extent::All).is_err());
+    assert_eq!(kernel.read_back(&Extent::All).unwrap(), batch.create);
+}
+
+/// True if a server that was found is taken over by a batch that makes the table.
+fn adopts(traces: Traces, (id, there): (ServerId, Found), endpoints: &[u8], replaces: bool) -> bool {
+    let memory = Memory::default();
+    memory.state().servers.insert(id, there);
+    let mut kernel = ServersKernel { traces: Some(traces), ..memory.kernel() };
+    let port = ElementKey::NodePort { protocol: Protocol::Tcp, port: 30_080 };
+    let table = vec![IpvsObject::Table(Table::Ours)];
+    let objects = [IpvsObject::Element(port, Value::Drop), server(id, endpoints)];
+    let batch = match replaces {
+        true => Batch { replace: table, ..creates(objects) },
+        false => creates(table.into_iter().chain(objects)),
+    };
+    match kernel.admit(&batch) {
+        Err(CommitError::Drifted { .. }) => true,
+        other => {
+            assert_eq!(refused(other).len(), 1);
+            false
+        }
+    }
+}
+
+fn traces() -> Traces {
+    Traces { bound: [vip(1).address].into(), local: [NODE.into()].into(), ..Traces::default() }
+}
+
+/// The table is gone, and the endpoints have changed while no proxy ran.
+#[test]
+fn a_left_server_of_a_node_port_is_ours_by_its_endpoints() {
+    let at = |id, endpoints: &[u8]| adopts(traces(), (id, found(id, Scheduler::Wlc, endpoints)), &[2, 3], false);
+    let port = node_port(30_080);
+    assert!(at(port, &[1, 2]) && at(port, &[]), "it shares an endpoint, or has none");
+    assert!(!at(port, &[1]), "another program's endpoints");
+    let elsewhere = ServerId { address: [192, 0, 2, 99].into(), ..port };
+    assert!(!at(elsewhere, &[1, 2]) && !at(elsewhere, &[]), "not this node's address");
+    let external = ServerId { port: 80, ..port };
+    assert!(at(external, &[1, 2]) && !at(external, &[]));
+    let mut routed = found(port, Scheduler::Rr, &[1, 2]);
+    routed.destinations[0].0.forwarding = Forwarding(3);
+    assert!(!adopts(traces(), (port, routed), &[2, 3], false));
+    let excluded = Traces { excluded: vec!["192.0.2.0/24".parse().unwrap()], ..traces() };
+    assert!(!adopts(excluded, (port, found(port, Scheduler::Rr, &[1, 2])), &[2, 3], false));
+    let never_ran = || Traces { bound: HashSet::new(), local: HashSet::new(), ..traces() };
+    assert!(!adopts(never_ran(), (port, found(port, Scheduler::Rr, &[])), &[2, 3], false));
+}
+
+/// A run was killed before it replaced the table of another mode.
+#[test]
+fn a_half_made_server_is_ours_by_its_settings() {
+    let at = |scheduler, endpoints: &[u8], replaces| {
+        adopts(Traces::default(), (vip(1), found(vip(1), scheduler, endpoints)), &[2, 3], replaces)
+    };
+    assert!(at(Scheduler::Rr, &[], true) && at(Scheduler::Rr, &[1, 2], true));
+    assert!(!at(Scheduler::Wlc, &[], true) && !at(Scheduler::Rr, &[1], true));
+    assert!(!at(Scheduler::Rr, &[], false), "the table would have been made before");
+}
+
+#[test]
+fn traces_count_only_until_the_table_is_there() {
+    let memory = Memory::default();
+    let mut kernel = ServersKernel { traces: Some(traces()), ..memory.kernel() };
+    kernel.admit(&creates([IpvsObject::Table(Table::Ours)])).unwrap();
+    assert!(kernel.traces.is_some(), "it isn't written yet");
+    kernel.admit(&creates([server(vip(1), &[1])])).unwrap();
+    assert!(kernel.traces.is_none());
+}
