@@ -20,3 +20,4 @@ mod settings;
 mod side_effects;
 mod support;
 mod tutorial;
+mod upstream;
