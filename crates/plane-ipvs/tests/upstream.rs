@@ -1,6 +1,6 @@
 //! Compares the compiled virtual servers and addresses with those that upstream's proxy makes of the same objects.
 
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panic")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 
 mod mode;
 

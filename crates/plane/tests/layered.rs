@@ -259,24 +259,24 @@ fn layers_learn_the_objects_of_units_in_force() {
         (UnitId::Service(name), Some(Arc::new(Unit::Service(state))))
     };
     let base = (UnitId::Base, Some(Arc::new(toy::base())));
-    let frontend = Toy::Frontend { vip: 1, slots: vec![5] };
+    let frontend = |endpoint| vec![Toy::Frontend { vip: 1, slots: vec![endpoint] }];
     engine.offer(Delta { context: Some(Arc::new(toy::context(1))), units: [base, web("http", &[5])].into() });
     assert!(engine.sync(now).error.is_none());
-    assert_eq!(learned(&views[2]), [frontend.clone()], "at the start");
+    assert_eq!(learned(&views[2]), frontend(5), "at the start");
     assert_eq!(learned(&views[0]), [Toy::Base], "each layer its own");
     engine.offer(Delta { context: None, units: [web("other", &[5])].into() });
     let outcome = engine.sync(now);
     assert_eq!((outcome.ops, outcome.acked.len()), (0, 1), "{outcome:?}");
-    assert_eq!(learned(&views[2]), [frontend.clone()]);
+    assert_eq!(learned(&views[2]), frontend(5));
     assert_eq!(learned(&views[0]), [], "of the changed unit alone");
     assert_eq!(engine.repair(now).ops, 0);
-    assert_eq!(learned(&views[2]), [frontend], "after a full sync");
+    assert_eq!(learned(&views[2]), frontend(5), "after a full sync");
     locked(&views[2].faults).push_back(Fault::Busy);
     engine.offer(Delta { context: None, units: [web("other", &[6])].into() });
     assert!(engine.sync(now).error.is_some());
     assert_eq!(learned(&views[2]), [], "it is not in force");
     assert!(engine.tend(now).error.is_none());
-    assert_eq!(learned(&views[2]), [Toy::Frontend { vip: 1, slots: vec![6] }]);
+    assert_eq!(learned(&views[2]), frontend(6));
 }
 
 /// A layer that records what it is asked, and has an answer of its own to everything.

@@ -128,7 +128,7 @@ fn servers_of_node_ports_are_adopted_without_the_sets() {
 /// A service with a cluster IP and a node port.
 fn with_node_port(family: Family, endpoints: &[u8]) -> (UnitId, Option<Arc<Unit>>) {
     let mut port = port(family, Protocol::Tcp, 60, endpoints);
-    let treatment = port.frontends[0].treatment;
+    let treatment = port.frontends.first().expect("its cluster IP").treatment;
     let node_port = frontend(FrontendKind::NodePort, FrontendAddr::NodePort(30_060), treatment);
     port.frontends = port.frontends.iter().cloned().chain([node_port]).collect();
     service("web", vec![port])

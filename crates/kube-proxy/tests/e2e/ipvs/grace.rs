@@ -132,7 +132,7 @@ fn a_terminating_endpoint_without_others_keeps_serving_and_then_drains() {
 }
 
 /// Brings these manifests into force and waits until a grace period is over that begins after that: of an endpoint of another
-/// service, which leaves its slice under a connection.
+/// service, which leaves its slice under a connection. Needs an echo server in both pods.
 #[track_caller]
 fn outlast_grace_period(stage: &mut Stage<'_>, manifests: &Manifests) {
     let beside = |place| {
@@ -198,7 +198,7 @@ fn a_deselected_endpoint_keeps_its_connections() {
         |service: Service| Manifests::new().with_endpoints(service.clone(), service.endpoints(ECHO, &[here, far]));
     let mut stage = stage_with(&short_grace(), &with(service.clone()));
     let (lab, node) = (stage.lab, stage.node());
-    let _echo = [here, far].map(|place| echo(lab, place));
+    let _echo = [Place::PodA, here, far].map(|place| echo(lab, place));
     let external = |family| at_external_ip(family, 10);
     let of_far = || Family::ALL.map(|family| real(node, external(family), to(far, family, ECHO)));
     let weight_and_active = || of_far().map(|real| real.map(|real| (real.weight, real.active)));
