@@ -216,13 +216,16 @@ pub(crate) fn table_of_mode_nftables(family: Family, node_ports: &[u16], fronten
     let ports: Vec<String> = node_ports.iter().map(|port| format!("tcp . {port} : drop")).collect();
     let ips: Vec<String> =
         frontends.iter().map(|(protocol, vip)| format!("{vip} . {} . 80 : drop", protocol.lower())).collect();
+    let elements = |all: &[String]| match all {
+        [] => String::new(),
+        all => format!("elements = {{ {} }};", all.join(", ")),
+    };
     nft(&format!(
         "table {} {{ comment \"kube-proxy by Ferry, layout 3\"; map service-nodeports {{ type inet_proto . inet_service : \
-         verdict; elements = {{ {} }}; }}; map service-ips {{ type {kind} . inet_proto . inet_service : verdict; elements = \
-         {{ {} }}; }}; }}",
+         verdict; {} }}; map service-ips {{ type {kind} . inet_proto . inet_service : verdict; {} }}; }}",
         table(family),
-        ports.join(", "),
-        ips.join(", ")
+        elements(&ports),
+        elements(&ips)
     ));
 }
 

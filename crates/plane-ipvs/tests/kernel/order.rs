@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use ferry_api::object::{Family, ObjectName, Protocol};
 use ferry_conformance::good;
 use ferry_conformance::states::{EXTERNAL, INTERNAL, LOCAL, frontend, net, pool, service};
-use ferry_kernel::netns::Namespace;
 use ferry_kernel::nft::{OwnedData, Verdict};
-use ferry_kernel::{dummy, ipvs, nft, sysctl};
+use ferry_kernel::{dummy, ipvs, nft};
 use ferry_model::{FrontendAddr, FrontendKind, SourceRanges};
 use ferry_plane::{CommitError, SyncEngine, Unit, UnitId};
 use ferry_plane_ipvs::names::{DEVICE, TABLE, TABLE_COMMENT};
@@ -202,32 +201,6 @@ fn a_mark_goes_after_the_endpoints_of_other_nodes_and_comes_before_them() {
             Box::new(engine).retire(&mut Vec::new()).unwrap();
         }
     });
-}
-
-/// No address can be added: IPv6 is disabled on the device.
-#[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
-fn a_commit_that_fails_half_way_is_completed() {
-    let disable = |value| sysctl::write(&format!("net.ipv6.conf.{DEVICE}.disable_ipv6"), value).unwrap();
-    let namespace = Namespace::new().unwrap();
-    namespace.raise_loopback().unwrap();
-    let family = Family::V6;
-    namespace
-        .run(|| {
-            let mut engine = open(family);
-            engine.offer(everything(family));
-            engine.plan().unwrap();
-            disable("1");
-            for _ in 0..2 {
-                let outcome = engine.sync(Instant::now());
-                assert!(matches!(outcome.error.as_deref(), Some(CommitError::Unusable(_))), "{outcome:?}");
-                assert!(servers().len() > 100 && bound(family).is_empty());
-            }
-            disable("0");
-            good(engine.sync(Instant::now()));
-            assert_in_force(&engine, family, &[], "completed");
-        })
-        .unwrap();
 }
 
 /// The address of a service can't be added: nothing of the service stays, and others are served.
