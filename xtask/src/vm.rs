@@ -35,9 +35,13 @@ const TESTS: &[Test] = &[
     Test::everywhere("crates/plane-nftables", "kernel", "--skip iptables"),
     Test::everywhere("crates/plane-ipvs", "kernel", "--include-ignored"),
     Test::newest("crates/kube-proxy", "cases", "--include-ignored ipvs::real_connections_meet_what_each_case_wants"),
-    Test::newest("crates/kube-proxy", "ipvs", "--include-ignored grace:: side_effects:: tutorial::"),
+    Test::newest("crates/kube-proxy", "ipvs", NEWEST_IPVS),
     Test::everywhere("crates/kube-proxy", "churn", "--skip iptables"),
 ];
+
+/// The end-to-end tests of mode ipvs that run on the newest kernel.
+const NEWEST_IPVS: &str = "--include-ignored grace:: side_effects:: tutorial:: --skip virtual_server_opens \
+                           --skip comes_and_goes --skip gives_way";
 
 /// Options of `cargo test` that select [`TESTS`].
 const SELECTION: &[&str] = &[
@@ -53,7 +57,7 @@ const SELECTION: &[&str] = &[
 ];
 
 /// Time limit of a machine.
-const LIMIT_SECONDS: &str = "2400";
+const LIMIT_SECONDS: &str = "3600";
 
 /// The lane's exit status of a machine that ended before its program. Once in some ten boots an emulated kernel crashes while it
 /// changes its own code, which the other processor executes (`__ip_local_out`, for one, with the first hook of netfilter).
