@@ -27,8 +27,8 @@ struct Test {
 }
 
 /// The tests, in order. Those that this machine can't run are ignored there: `--include-ignored` runs them, too. Mode iptables is
-/// left out, and the newest kernel alone runs mode ipvs end to end, and a part of its tests, so that all takes less than 30
-/// minutes.
+/// left out, and the newest kernel alone runs mode ipvs end to end, and a part of its tests, since all of them
+/// take longer than the run may.
 const TESTS: &[Test] = &[
     Test::everywhere("crates/kernel", "ipvs", "--include-ignored"),
     Test::everywhere("crates/kernel", "devices", "--include-ignored"),

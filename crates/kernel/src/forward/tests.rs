@@ -31,7 +31,7 @@ fn only(chains: &mut ForwardChains) -> ForwardChain {
     chain
 }
 
-/// What a chain loses: established connections, translated ones.
+/// The connections that a chain loses: established, translated.
 fn lost(chain: &ForwardChain) -> (bool, bool) {
     (chain.loses(Traffic::Established), chain.loses(Traffic::Translated))
 }

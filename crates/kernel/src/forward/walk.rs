@@ -20,7 +20,7 @@ pub(super) struct Rule {
     pub(super) effect: Effect,
 }
 
-/// What a rule does with packets.
+/// The effect of a rule on packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     /// accepts them under a condition

@@ -42,7 +42,7 @@ pub struct Entries {
     pub forward_policy: usize,
 }
 
-/// What is read of `struct ipt_getinfo` and `struct ip6t_getinfo`: behind the name, in this order.
+/// The part that is read of `struct ipt_getinfo` and `struct ip6t_getinfo`: behind the name, in this order.
 struct GetInfo {
     hook_entry: [u32; 5],
     underflow: [u32; 5],

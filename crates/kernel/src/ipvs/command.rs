@@ -128,7 +128,7 @@ impl fmt::Display for Command {
 // === impl Cause ===
 
 impl fmt::Display for Cause {
-    /// What the error number doesn't say, with a colon.
+    /// The part of the message that the error number doesn't express, with a colon.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exists | Self::Other => Ok(()),

@@ -54,7 +54,7 @@ pub struct Lost {
     pub error: Error,
 }
 
-/// What [`Socket::commit`] has sent since the socket was opened.
+/// The messages and datagrams that [`Socket::commit`] has sent since the socket was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// number of system calls
@@ -190,7 +190,7 @@ impl<T: Transport> Socket<T> {
         Ok(failures)
     }
 
-    /// What was sent so far.
+    /// The messages and datagrams sent so far.
     pub fn sent(&self) -> Sent {
         self.sent
     }

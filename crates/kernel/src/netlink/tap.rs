@@ -31,7 +31,7 @@ const IPVS: &str = "IPVS";
 /// `NFNL_MSG_BATCH_BEGIN` and `NFNL_MSG_BATCH_END`
 const BATCH: [u16; 2] = [16, 17];
 
-/// What a message requests.
+/// The kind of request of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Request {
     /// a change of a virtual server or destination, or of IPVS's settings
@@ -119,7 +119,7 @@ impl Tap {
         Ok(tallies)
     }
 
-    /// What a message requests; `None` for one that only frames others. The kinds of nf_tables' messages are `NFT_MSG_…` with the
+    /// The kind of request; `None` for one that only frames others. The kinds of nf_tables' messages are `NFT_MSG_…` with the
     /// subsystem in the high byte, of which every read is one of "get"; those of routes are four for each object.
     fn classify(&self, protocol: isize, kind: u16, flags: u16, command: u8) -> Option<Request> {
         const NF_TABLES: u16 = 10;
