@@ -1,7 +1,7 @@
 //! Fuzzes the decoders of IPVS's answers: each message of a datagram, and the raw bytes.
 #![no_main]
 
-use ferry_kernel::ipvs::{Flags, Scheduler, decode_destination, decode_server, decode_timeouts};
+use ferry_kernel::ipvs::{Flags, Scheduler, decode_destination, decode_server, decode_statistics, decode_timeouts};
 use ferry_kernel::netlink::Messages;
 use libfuzzer_sys::fuzz_target;
 
@@ -13,10 +13,11 @@ fuzz_target!(|datagram: &[u8]| {
 });
 
 fn check(payload: &[u8]) {
-    if let Ok(Some((server, _))) = decode_server(payload) {
+    if let Ok(Some(server)) = decode_server(payload) {
         assert_eq!(Scheduler::new(server.scheduler.name()), Some(server.scheduler));
         assert!(!server.flags.contains(Flags(2)), "the kernel's own flag");
     }
+    let _ = decode_statistics(payload);
     let _ = decode_destination(payload);
     let _ = decode_timeouts(payload);
 }

@@ -16,6 +16,11 @@
 //!    `wire/convert.rs` turns these into the types of [`object`]: it applies the API server's defaults, and parses addresses
 //!    ([`wire::address`]), times ([`wire::parse_timestamp`]) and names.
 //!
+//! # The way back
+//!
+//! [`wire::encode_object`] writes an object as Kubernetes JSON, and [`snapshot`] the file that a proxy without an API server
+//! starts from.
+//!
 //! # The configuration
 //!
 //! [`config`] is upstream's KubeProxyConfiguration v1alpha1. [`config::decode()`] parses a file to a tree (`config/tree.rs`),
@@ -27,5 +32,6 @@
 
 pub mod config;
 pub mod object;
+pub mod snapshot;
 pub mod wire;
 pub mod yaml;

@@ -297,7 +297,9 @@ impl Client {
         let inner = &*self.0;
         let waited = inner.limit.turn().await;
         let method = call.verb.method();
-        inner.metrics.waited(method.as_str(), &inner.host, waited);
+        if call.verb != Verb::Watch {
+            inner.metrics.waited(method.as_str(), &inner.host, waited);
+        }
         let (result, begun) = self.exchange(call, credential).await;
         let code = result.as_ref().ok().map(|reply| reply.response.status());
         let status = code.as_ref().map_or("<error>", |code| code.as_str());

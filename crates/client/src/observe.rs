@@ -9,7 +9,7 @@ pub trait Observe: fmt::Debug + Send + Sync {
     /// A request ended with this status, or with `<error>` if there was no response.
     fn answered(&self, code: &str, method: &str, host: &str);
 
-    /// A request was delayed by the client's rate limit for this time.
+    /// A request other than a watch was delayed by the client's rate limit for this time.
     fn waited(&self, method: &str, host: &str, time: Duration);
 
     /// A response was read to its end or to its failure. Sizes are those of the bodies sent and received, in bytes; the second

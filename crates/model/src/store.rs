@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::Bound;
 
 use ferry_api::object::{EndpointSlice, Family, Kind, KubeObject, Node, ObjectName, Service, ServiceCidr};
 
@@ -190,10 +191,39 @@ impl Store {
         dirty
     }
 
+    /// Adds objects of a kind that an earlier run has kept, until the source's list arrives: those whose names no list has brought
+    /// yet. The kind counts as synced. A list, also one that has begun, deletes those that it doesn't hold. Once a list was
+    /// complete, nothing is added.
+    pub fn restore(&mut self, kind: Kind, objects: impl IntoIterator<Item = KubeObject>) -> Dirty {
+        let mut dirty = Dirty::default();
+        if self.synced(kind) {
+            return dirty;
+        }
+        let known = self.names(kind);
+        for object in objects {
+            if object.kind() != kind || known.contains(object.name()) {
+                continue;
+            }
+            if let Some(unseen) = self.lists.get_mut(&kind).and_then(|list| list.unseen.as_mut()) {
+                unseen.insert(object.name().clone());
+            }
+            self.upsert(object, &mut dirty);
+        }
+        self.lists.entry(kind).or_default().synced = true;
+        dirty
+    }
+
+    /// The objects of the services behind this name, ordered by their names, or of all. Slices without a Service are left out.
+    pub fn services_after(&self, name: Option<&ObjectName>) -> impl Iterator<Item = (&ObjectName, ServiceObjects<'_>)> {
+        let begin = name.map_or(Bound::Unbounded, Bound::Excluded);
+        let entries = self.services.range::<ObjectName, _>((begin, Bound::Unbounded));
+        entries.filter(|(_, entry)| entry.service.is_some()).map(|(name, entry)| (name, entry.objects()))
+    }
+
     /// The objects of one service.
     pub fn objects(&self, name: &ObjectName) -> ServiceObjects<'_> {
         match self.services.get(name) {
-            Some(entry) => ServiceObjects { service: entry.service.as_deref(), slices: entry.slices.iter().collect() },
+            Some(entry) => entry.objects(),
             None => ServiceObjects { service: None, slices: Vec::new() },
         }
     }
@@ -432,6 +462,10 @@ impl Store {
 // === impl ServiceEntry ===
 
 impl ServiceEntry {
+    fn objects(&self) -> ServiceObjects<'_> {
+        ServiceObjects { service: self.service.as_deref(), slices: self.slices.iter().collect() }
+    }
+
     fn slice(&self, name: &ObjectName) -> Option<&EndpointSlice> {
         let at = self.slices.binary_search_by(|known| known.name.cmp(name)).ok()?;
         self.slices.get(at)

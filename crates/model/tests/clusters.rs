@@ -1,6 +1,8 @@
 //! Plausible clusters: states, owners of frontends and diagnostics depend neither on the order of the objects' arrival nor on
 //! earlier objects.
 
+use ferry_api::object::{Kind, KubeObject};
+use ferry_api::wire::{decode_object, encode_object};
 use ferry_conformance::case::objects;
 use ferry_conformance::cluster::happens;
 use ferry_conformance::{Case, Cluster, Random};
@@ -40,6 +42,21 @@ proptest! {
         }
     }
 
+    #[test]
+    fn a_snapshot_decides_as_the_objects_it_was_written_from(seed in any::<u64>()) {
+        let cluster = Cluster::random(seed);
+        let case = Case::of("cluster", &cluster.config, &[cluster.manifest()]);
+        let encoded = objects("cluster", &cluster.manifest()).into_iter().map(|object| encode_object(&object));
+        let decoded: Vec<KubeObject> = encoded.map(|text| decode_object(&text).unwrap()).collect();
+        let mut store = Store::new(&case.settings.node_name).serving_external_ips(case.settings.external_ips);
+        for kind in [Kind::Node, Kind::Service, Kind::EndpointSlice, Kind::ServiceCidr] {
+            store.restore(kind, decoded.clone());
+        }
+        for profile in Profile::ALL {
+            let text_of = |store: &Store| explain(&case.settings, &case.local_addresses, store, profile);
+            prop_assert_eq!(text_of(&store), text_of(&case.store));
+        }
+    }
 }
 
 #[test]

@@ -124,6 +124,8 @@ impl Default for FerryConfiguration {
             ipvs_termination_grace_period: GoDuration::from_secs(15 * 60),
             ipvs_ping_only_with_endpoints: false,
             accept_forward: false,
+            snapshot: String::new(),
+            snapshot_max_age: GoDuration::from_secs(24 * 60 * 60),
         }
     }
 }

@@ -13,6 +13,8 @@ use super::{DurationError, GoDuration};
 pub(super) const KIND: &str = "FerryConfiguration";
 /// Its only version.
 pub(super) const API_VERSION: &str = "ferry.io/v1alpha1";
+/// The API group.
+pub(super) const API_GROUP: &str = "ferry.io";
 /// Begins every version.
 const GROUP: &str = "ferry.io/";
 
@@ -20,6 +22,8 @@ const FALLBACK: &str = "proxyModeFallback";
 const GRACE_PERIOD: &str = "ipvsTerminationGracePeriod";
 const PING: &str = "ipvsPingOnlyWithEndpoints";
 const FORWARD: &str = "acceptForward";
+const SNAPSHOT: &str = "snapshot";
+const MAX_AGE: &str = "snapshotMaxAge";
 
 /// True if a document is meant to hold Ferry's own settings, with the right kind and version or not.
 pub(super) fn is_own(document: &Value) -> bool {
@@ -54,11 +58,13 @@ pub(super) fn read(root: &Node) -> Result<FerryConfiguration, FieldError> {
         match name {
             "apiVersion" | "kind" => {}
             FALLBACK => read_modes(node, &mut config.proxy_mode_fallback)?,
-            GRACE_PERIOD => read_duration(node, &mut config.ipvs_termination_grace_period)?,
+            GRACE_PERIOD => read_duration(node, GRACE_PERIOD, "15m", &mut config.ipvs_termination_grace_period)?,
             PING => read_boolean(node, PING, &mut config.ipvs_ping_only_with_endpoints)?,
             FORWARD => read_boolean(node, FORWARD, &mut config.accept_forward)?,
+            SNAPSHOT => read_text(node, SNAPSHOT, &mut config.snapshot)?,
+            MAX_AGE => read_duration(node, MAX_AGE, "24h", &mut config.snapshot_max_age)?,
             _ => {
-                let known = [FALLBACK, GRACE_PERIOD, PING, FORWARD].join(", ");
+                let known = [FALLBACK, GRACE_PERIOD, PING, FORWARD, SNAPSHOT, MAX_AGE].join(", ");
                 return Err(fault(format!("unknown field: remove or correct it, the fields are {known}")));
             }
         }
@@ -82,16 +88,25 @@ fn read_modes(node: &Node, to: &mut Vec<String>) -> Result<(), FieldError> {
     Ok(())
 }
 
-fn read_duration(node: &Node, to: &mut GoDuration) -> Result<(), FieldError> {
+fn read_text(node: &Node, field: &str, to: &mut String) -> Result<(), FieldError> {
+    match &node.value {
+        Value::Null => {}
+        Value::Text(text) => to.clone_from(text),
+        _ => return Err(wrong(node, Some(field), "a text")),
+    }
+    Ok(())
+}
+
+fn read_duration(node: &Node, field: &str, example: &str, to: &mut GoDuration) -> Result<(), FieldError> {
     match &node.value {
         Value::Null => {}
         Value::Text(text) => {
             *to = text.parse().map_err(|error: DurationError| FieldError {
                 location: node.referenced,
-                message: format!("{KIND}.{GRACE_PERIOD}: {error}: write it like 15m or 1h30m"),
+                message: format!("{KIND}.{field}: {error}: write it like {example} or 1h30m"),
             })?;
         }
-        _ => return Err(wrong(node, Some(GRACE_PERIOD), "a duration such as 15m")),
+        _ => return Err(wrong(node, Some(field), &format!("a duration such as {example}"))),
     }
     Ok(())
 }

@@ -26,6 +26,7 @@ mod tests;
 pub use decode::{Decoded, decode};
 pub use duration::{DurationError, GoDuration};
 pub use error::DecodeError;
+pub use gates::{COMPONENT_FLAGZ, COMPONENT_STATUSZ, Feature, GivenGate, Maturity};
 pub use quantity::canonical_quantity;
 pub use types::{
     ClientConnection, Conntrack, DetectLocal, Effective, FerryConfiguration, IpTables, Ipvs, KubeProxyConfiguration,

@@ -384,10 +384,11 @@ fn feature_gates() {
     for (gates, wanted) in [
         ("{WatchListClient: false, AllBeta: true}", vec![]),
         (
-            "{SupportIPVSProxyMode: true, IPv6DualStack: true}",
+            "{SupportIPVSProxyMode: true, ServiceTopology: true}",
             vec![
-                "unrecognized feature gate: IPv6DualStack (ignored)".to_owned(),
-                "unrecognized feature gate: SupportIPVSProxyMode (ignored)".to_owned(),
+                "unrecognized feature gate: ServiceTopology (ignored)".to_owned(),
+                "unrecognized feature gate: SupportIPVSProxyMode (ignored: removed upstream, its feature is always on)"
+                    .to_owned(),
             ],
         ),
         ("{NFTablesProxyMode: true}", vec![ga("NFTablesProxyMode=true")]),
@@ -522,7 +523,8 @@ const VALIDATION: &[(&str, &str)] = &[
     ),
     (
         "showHiddenMetricsForVersion: '1.34'",
-        "ShowHiddenMetricsForVersion: Invalid value: \"1.34\": must be omitted or have the value '1.35'; only the \
+        "ShowHiddenMetricsForVersion: Invalid value: \"1.34\": invalid showHiddenMetricsForVersion: showHiddenMetricsForVersion: \
+         Invalid value: \"1.34\": must be omitted or have the value '1.35'; only the \
              previous minor version is allowed",
     ),
     (
@@ -564,7 +566,7 @@ const VALIDATION: &[(&str, &str)] = &[
     ("portRange: foo", ""),
     ("logging: {format: xml}", "logging.format: Invalid value: \"xml\": Unsupported log format"),
     ("logging: {verbosity: 3000000000}", "logging.verbosity: Invalid value: 3000000000: Must be <= 2147483647"),
-    ("logging: {flushFrequency: -1s}", "logging.flushFrequency: Invalid value: \"-1s\": must be greater than 0"),
+    ("logging: {flushFrequency: -1s}", "logging.flushFrequency: Invalid value: \"-1s\": Must be greater than zero"),
     (
         "logging: {format: json, vmodule: [{filePattern: a, verbosity: 1}]}",
         "logging.vmodule: Forbidden: Only supported for text log format",
@@ -574,7 +576,11 @@ const VALIDATION: &[(&str, &str)] = &[
         "[logging.vmodule[0]: Required value: File pattern must not be empty, logging.vmodule[1]: Invalid value: \
              \"a=b\": File pattern must not contain equal sign or comma]",
     ),
-    ("logging: {options: {text: {splitStream: true}}}", ""),
+    (
+        "logging: {options: {text: {splitStream: true}, json: {infoBufferSize: 1}}}",
+        "[logging.options.text.splitStream: Forbidden: Feature LoggingAlphaOptions is disabled, \
+         logging.options.json.infoBufferSize: Forbidden: Feature LoggingAlphaOptions is disabled]",
+    ),
     (
         "logging: {options: {json: {infoBufferSize: 1Ki}}}",
         "logging.options.json.infoBufferSize: Forbidden: Feature LoggingAlphaOptions is disabled",

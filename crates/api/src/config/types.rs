@@ -241,6 +241,12 @@ pub struct FerryConfiguration {
     /// acceptForward: modes nftables and ipvs write a rule that accepts packets of Services to chains of other programs whose
     /// policy drops forwarded packets
     pub accept_forward: bool,
+    /// snapshot: the file that keeps the last objects of the API server over a restart of the machine; empty, the default, for
+    /// none
+    pub snapshot: String,
+    /// snapshotMaxAge: the longest time since the API server has confirmed the objects of a snapshot that a start still uses;
+    /// zero for no limit
+    pub snapshot_max_age: GoDuration,
 }
 
 /// The effective values of settings that exist once per mode.

@@ -197,7 +197,8 @@ impl KubeProxyConfiguration {
         let version = &self.show_hidden_metrics_for_version;
         if !version.is_empty() && version != PREVIOUS_MINOR {
             let why = format!(
-                "must be omitted or have the value '{PREVIOUS_MINOR}'; only the previous minor version is allowed"
+                "invalid showHiddenMetricsForVersion: showHiddenMetricsForVersion: Invalid value: {version:?}: must be omitted or have \
+                 the value '{PREVIOUS_MINOR}'; only the previous minor version is allowed"
             );
             found.invalid_text("KubeProxyConfiguration.ShowHiddenMetricsForVersion", version, &why);
         }
@@ -244,6 +245,20 @@ impl KubeProxyConfiguration {
             let why = "must be greater than 0: remove it for the default, 15m";
             found.invalid_text("FerryConfiguration.ipvsTerminationGracePeriod", &value, why);
         }
+        self.validate_snapshot(found);
+    }
+
+    fn validate_snapshot(&self, found: &mut Findings) {
+        let (path, max_age) = (&self.ferry.snapshot, self.ferry.snapshot_max_age);
+        if !path.is_empty() && (!path.starts_with('/') || path.ends_with('/')) {
+            let why = "must be the absolute path of a file that survives a restart of the machine, such as \
+                       /var/lib/ferry/snapshot";
+            found.invalid_text("FerryConfiguration.snapshot", path, why);
+        }
+        if max_age < GoDuration::ZERO {
+            let why = "must not be negative: remove it for the default, 24h, or write 0s for no limit";
+            found.invalid_text("FerryConfiguration.snapshotMaxAge", &max_age.to_string(), why);
+        }
     }
 
     /// Checks the settings that only this mode reads: an error in them must not be found in the moment of need.
@@ -260,13 +275,10 @@ impl KubeProxyConfiguration {
     }
 
     fn validate_logging_at(&self, path: &str, found: &mut Findings) {
-        let enabled = |gate: &str| self.feature_gates.get(gate).copied();
-        let all_alpha = enabled("AllAlpha").unwrap_or(false);
-        let all_beta = enabled("AllBeta").unwrap_or(true);
-        validate_log_format(&self.logging, path, enabled("LoggingBetaOptions").unwrap_or(all_beta), found);
-        if !enabled("LoggingAlphaOptions").unwrap_or(all_alpha) {
-            validate_log_options(&self.logging.json, &format!("{path}.options.json"), found);
+        validate_log_format(&self.logging, path, self.has_feature("LoggingBetaOptions"), found);
+        if !self.has_feature("LoggingAlphaOptions") {
             validate_log_options(&self.logging.text, &format!("{path}.options.text"), found);
+            validate_log_options(&self.logging.json, &format!("{path}.options.json"), found);
         }
     }
 }
@@ -350,7 +362,10 @@ fn validate_log_format(logging: &Logging, path: &str, beta: bool, found: &mut Fi
     if logging.verbosity > largest {
         found.invalid(&format!("{path}.verbosity"), logging.verbosity, &too_verbose);
     }
-    found.duration_positive(&format!("{path}.flushFrequency"), logging.flush_frequency);
+    if logging.flush_frequency <= GoDuration::ZERO {
+        let frequency = logging.flush_frequency.to_string();
+        found.invalid_text(&format!("{path}.flushFrequency"), &frequency, "Must be greater than zero");
+    }
     if !logging.vmodule.is_empty() && format != "text" {
         found.forbidden(&format!("{path}.vmodule"), "Only supported for text log format");
     }
@@ -370,7 +385,11 @@ fn validate_log_format(logging: &Logging, path: &str, beta: bool, found: &mut Fi
 
 /// `splitStream` of a file never counts (the flag's default is applied after it), the buffer size does.
 fn validate_log_options(options: &LogOptions, path: &str, found: &mut Findings) {
+    let why = "Feature LoggingAlphaOptions is disabled";
+    if options.split_stream {
+        found.forbidden(&format!("{path}.splitStream"), why);
+    }
     if !quantity::is_zero(&options.info_buffer_size) {
-        found.forbidden(&format!("{path}.infoBufferSize"), "Feature LoggingAlphaOptions is disabled");
+        found.forbidden(&format!("{path}.infoBufferSize"), why);
     }
 }

@@ -1,6 +1,6 @@
 //! Encodes a KubeProxyConfiguration as YAML, byte for byte like upstream 1.36: keys sorted, empty lists as null, durations in
 //! Go's format, and of the settings that exist once per mode only those of the configured one. Ferry's own settings follow as a
-//! document of their own.
+//! document of their own. The same values as JSON are the body of `/configz`.
 
 use super::scalar::{INDENT, Page};
 use super::types::{
@@ -27,6 +27,9 @@ enum Value<'a> {
 /// Entries in the order of their keys.
 type Map<'a> = Vec<(&'a str, Value<'a>)>;
 
+/// The API group of KubeProxyConfiguration.
+const GROUP: &str = "kubeproxy.config.k8s.io";
+
 impl KubeProxyConfiguration {
     /// The document that upstream's `--write-config-to` would write, and a FerryConfiguration if it differs from the default.
     ///
@@ -41,6 +44,13 @@ impl KubeProxyConfiguration {
             map(&mut page, own(&self.ferry), 0);
         }
         page.finish()
+    }
+
+    /// The effective configuration as JSON, as upstream serves it at `/configz`: an object with the document of
+    /// [`Self::to_yaml`] under its API group, and Ferry's own settings under theirs.
+    pub fn to_configz(&self) -> String {
+        let documents = [(GROUP, self.entries()), (ferry::API_GROUP, own(&self.ferry))];
+        json(documents.into_iter().map(|(group, entries)| (group, Value::Map(entries))).collect()).to_string()
     }
 
     fn entries(&self) -> Map<'_> {
@@ -98,6 +108,8 @@ fn own(from: &FerryConfiguration) -> Map<'_> {
         ("ipvsTerminationGracePeriod", Value::Duration(from.ipvs_termination_grace_period)),
         ("kind", Value::Text(ferry::KIND)),
         ("proxyModeFallback", Value::Texts(&from.proxy_mode_fallback)),
+        ("snapshot", Value::Text(&from.snapshot)),
+        ("snapshotMaxAge", Value::Duration(from.snapshot_max_age)),
     ]
 }
 
@@ -223,6 +235,23 @@ fn float(value: f32) -> String {
     let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
     let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
     format!("{digits}e{sign}{exponent:0>2}")
+}
+
+fn json(entries: Map<'_>) -> serde_json::Value {
+    entries.into_iter().map(|(name, value)| (name.to_owned(), json_value(value))).collect()
+}
+
+fn json_value(value: Value<'_>) -> serde_json::Value {
+    match value {
+        // Numbers and booleans are written alike in both formats.
+        Value::Plain(text) => serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text)),
+        Value::Text(text) => text.into(),
+        Value::Duration(duration) => duration.to_string().into(),
+        Value::Texts([]) => serde_json::Value::Null,
+        Value::Texts(texts) => texts.into(),
+        Value::Map(entries) => json(entries),
+        Value::Maps(maps) => maps.into_iter().map(json).collect(),
+    }
 }
 
 fn map(page: &mut Page, entries: Map<'_>, indent: usize) {

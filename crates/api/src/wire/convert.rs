@@ -18,7 +18,7 @@ use crate::object::{
 };
 
 /// The taint of a node that is about to go.
-const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+pub(super) const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// The rule for names, in errors about malformed ones.
 const LABEL: &str = "at most 63 lower-case letters, digits and '-', with a letter or digit at both ends";

@@ -9,6 +9,7 @@
 pub mod address;
 mod convert;
 mod document;
+mod encode;
 mod head;
 mod json;
 mod raw;
@@ -24,6 +25,8 @@ use std::fmt;
 
 use crate::object::{Kind, KubeObject, ObjectName};
 
+pub use encode::encode_object;
+pub(crate) use time::format_timestamp;
 pub use time::parse_timestamp;
 
 /// One document of a manifest, or one item of a List in it.
@@ -109,6 +112,21 @@ pub fn decode_manifest(text: &str) -> Manifest {
     let yaml = yaml::decode(text);
     let is_yaml = yaml.unreadable.is_none() || yaml.unreadable >= json.unreadable;
     Manifest { documents: if is_yaml { yaml.documents } else { json.documents } }
+}
+
+/// Decodes one object in JSON, as [`encode_object`] writes it.
+///
+/// # Errors
+/// If the text is no JSON, isn't exactly one object of a kind that a service proxy reads, or the object is malformed.
+pub fn decode_object(text: &str) -> Result<KubeObject, String> {
+    let mut documents = json::decode(text).documents.into_iter();
+    match (documents.next(), documents.next()) {
+        (Some(Ok(Document::Object(object))), None) => Ok(object),
+        (Some(Err(error)), _) | (_, Some(Err(error))) => Err(error.message),
+        (Some(Ok(Document::Ignored { kind })), _) => Err(format!("an object of kind {kind:?}")),
+        (Some(Ok(Document::Object(_))), Some(Ok(_))) => Err("several objects".to_owned()),
+        (None, _) => Err("no object".to_owned()),
+    }
 }
 
 // === impl Manifest ===

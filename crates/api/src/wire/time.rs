@@ -34,6 +34,33 @@ pub fn parse_timestamp(text: &str) -> Option<Timestamp> {
     })
 }
 
+/// The RFC 3339 text of a timestamp, which [`parse_timestamp`] reads; `None` outside the years 0 to 9999, which have no text.
+pub(crate) fn format_timestamp(timestamp: Timestamp) -> Option<String> {
+    let (days, second) = (timestamp.seconds.div_euclid(DAY_SECONDS), timestamp.seconds.rem_euclid(DAY_SECONDS));
+    let (year, month, day) = date(days);
+    let fraction = match timestamp.nanoseconds {
+        0 => String::new(),
+        nanoseconds => format!(".{nanoseconds:09}"),
+    };
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    (0..10_000)
+        .contains(&year)
+        .then(|| format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z"))
+}
+
+/// The date of a day in the Gregorian calendar: year, month and day of the month; the inverse of [`days_since_1970`].
+fn date(days: i64) -> (i64, i64, i64) {
+    // Years begin in March here, so that the leap day is a year's last.
+    let since_0000_03_01 = days.saturating_add(719_468);
+    let (era, day) = (since_0000_03_01.div_euclid(146_097), since_0000_03_01.rem_euclid(146_097));
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day_of_year = day - (365 * year + year / 4 - year / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day_of_month = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (era * 400 + year + i64::from(month <= 2), month, day_of_month)
+}
+
 /// The point in time this number of seconds after 1970; `None` outside the years 1 to 9999, as in texts.
 pub(super) fn timestamp_of(seconds: i64) -> Option<Timestamp> {
     let years_1_to_9999 = days_since_1970(1, 1, 1) * DAY_SECONDS..days_since_1970(10_000, 1, 1) * DAY_SECONDS;

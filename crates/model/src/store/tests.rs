@@ -225,3 +225,62 @@ fn bytes_are_counted_as_they_come_and_go() {
     store.apply(put(odd));
     assert_eq!((store.service_names().count(), store.left_out()), (0, 4), "texts count");
 }
+
+fn services(list: &[(&str, &str)]) -> Vec<KubeObject> {
+    list.iter().map(|(name, ip)| KubeObject::Service(service(name, ip))).collect()
+}
+
+#[test]
+fn restored_objects_serve_until_a_list_is_complete() {
+    let mut store = Store::new("here");
+    let kept = services(&[("a", "10.96.0.1"), ("b", "10.96.0.2")]);
+    assert_eq!(store.restore(Kind::Service, kept.clone()), dirty(&["a", "b"]));
+    assert!(store.synced(Kind::Service) && !store.synced(Kind::EndpointSlice));
+    assert_eq!(store.apply(Event::Restart(Kind::Service)), dirty(&[]));
+    assert_eq!(store.apply(put(service("a", "10.96.0.1"))), dirty(&[]), "unchanged");
+    assert_eq!(store.apply(Event::Synced(Kind::Service)), dirty(&["b"]), "deleted meanwhile");
+    assert_eq!(store.restore(Kind::Service, kept), dirty(&[]), "a list was complete");
+    assert_eq!(store.service_names().count(), 1);
+}
+
+#[test]
+fn restored_objects_never_replace_listed_ones() {
+    // The list has begun, and goes on behind the objects of the earlier run.
+    let mut store = store([Event::Restart(Kind::Service), put(service("a", "10.96.0.9"))]);
+    let kept = services(&[("a", "10.96.0.1"), ("b", "10.96.0.2"), ("c", "10.96.0.3")]);
+    assert_eq!(store.restore(Kind::Service, kept), dirty(&["b", "c"]));
+    let known = store.objects(&name("a")).service.unwrap().cluster_ip.clone();
+    assert_eq!(known, Some(Ok([10, 96, 0, 9].into())), "the listed one is newer");
+    assert_eq!(store.apply(put(service("c", "10.96.0.3"))), dirty(&[]));
+    assert_eq!(store.apply(Event::Synced(Kind::Service)), dirty(&["b"]));
+    let names: Vec<_> = store.service_names().map(ObjectName::name).collect();
+    assert_eq!(names, ["a", "c"]);
+}
+
+#[test]
+fn only_objects_of_the_kind_are_restored() {
+    let mut store = Store::new("here");
+    let other = [KubeObject::Node(node("here")), KubeObject::EndpointSlice(slice("a", "web", &[]))];
+    assert_eq!(store.restore(Kind::Service, other.clone()), dirty(&[]));
+    assert!(store.node().is_none());
+    assert!(store.restore(Kind::Node, other).node);
+    assert_eq!(store.node(), Some(&node("here")));
+}
+
+#[test]
+fn services_are_read_from_any_name_on() {
+    let store =
+        store(["c", "a", "b"].map(|name| put(service(name, "10.96.0.1"))).into_iter().chain([put_slice(slice(
+            "s",
+            "aa",
+            &[],
+        ))]));
+    let names = |after: Option<&str>| -> Vec<String> {
+        let after = after.map(name);
+        store.services_after(after.as_ref()).map(|(name, _)| name.name().to_owned()).collect()
+    };
+    assert_eq!(names(None), ["a", "b", "c"], "slices alone make no service");
+    assert_eq!(names(Some("a")), ["b", "c"]);
+    assert_eq!(names(Some("aa")), ["b", "c"]);
+    assert_eq!(names(Some("c")), [""; 0]);
+}

@@ -33,9 +33,11 @@ fn every_field_arrives() {
         ipvs_termination_grace_period: GoDuration::from_secs(90),
         ipvs_ping_only_with_endpoints: true,
         accept_forward: true,
+        snapshot: "/var/lib/ferry/snapshot".to_owned(),
+        snapshot_max_age: GoDuration::from_secs(3600),
     };
     let body = "proxyModeFallback: [nftables, iptables]\nipvsTerminationGracePeriod: 1m30s\nipvsPingOnlyWithEndpoints: true\n\
-                acceptForward: true\n";
+                acceptForward: true\nsnapshot: /var/lib/ferry/snapshot\nsnapshotMaxAge: 1h\n";
     assert_eq!(own(body), wanted);
 }
 
@@ -55,7 +57,7 @@ fn faults_name_the_field_and_the_remedy() {
         (
             "foo: 1",
             "foo: unknown field: remove or correct it, the fields are proxyModeFallback, \
-                    ipvsTerminationGracePeriod, ipvsPingOnlyWithEndpoints, acceptForward (line 7, column 1)",
+                    ipvsTerminationGracePeriod, ipvsPingOnlyWithEndpoints, acceptForward, snapshot, snapshotMaxAge (line 7, column 1)",
         ),
         (
             "acceptForward: true\nacceptForward: true",
@@ -86,9 +88,18 @@ fn faults_name_the_field_and_the_remedy() {
             "ipvsTerminationGracePeriod: time: missing unit in duration \"15\": write \
                                               it like 15m or 1h30m (line 7, column 29)",
         ),
+        ("snapshot: [/a]", "snapshot: must be a text, and is of type array (line 7, column 11)"),
+        (
+            "snapshotMaxAge: 5",
+            "snapshotMaxAge: must be a duration such as 24h, and is of type number (line 7, column 17)",
+        ),
     ] {
         assert_eq!(refusal(&format!("{HEAD}{documents}")), format!("FerryConfiguration.{wanted}"), "{documents}");
     }
+}
+
+#[test]
+fn faults_of_documents_name_the_remedy() {
     for (documents, wanted) in [
         (
             "---\nkind: FerryConfiguration\n",
@@ -116,6 +127,17 @@ fn values_are_checked() {
     for (body, wanted) in [
         ("proxyModeFallback: [nftables, ipvs, iptables]", ""),
         ("ipvsTerminationGracePeriod: 1ns", ""),
+        ("snapshot: /var/lib/ferry/snapshot\nsnapshotMaxAge: 0s", ""),
+        (
+            "snapshot: snapshot",
+            "snapshot: Invalid value: \"snapshot\": must be the absolute path of a file that survives a restart of the \
+             machine, such as /var/lib/ferry/snapshot",
+        ),
+        (
+            "snapshotMaxAge: -1s",
+            "snapshotMaxAge: Invalid value: \"-1s\": must not be negative: remove it for the default, 24h, or write 0s for \
+             no limit",
+        ),
         (
             "proxyModeFallback: [foo]",
             "proxyModeFallback[0]: Invalid value: \"foo\": must be iptables, ipvs or nftables: correct or remove it",

@@ -218,10 +218,11 @@ prop_compose! {
 prop_compose! {
     fn own_settings()(
         proxy_mode_fallback in vec(text(), 0..3), ipvs_termination_grace_period in duration(),
-        ipvs_ping_only_with_endpoints: bool, accept_forward: bool,
+        ipvs_ping_only_with_endpoints: bool, accept_forward: bool, snapshot in text(), snapshot_max_age in duration(),
     ) -> FerryConfiguration {
         FerryConfiguration {
             proxy_mode_fallback, ipvs_termination_grace_period, ipvs_ping_only_with_endpoints, accept_forward,
+            snapshot, snapshot_max_age,
         }
     }
 }
@@ -295,4 +296,25 @@ proptest! {
         prop_assert_eq!(&decoded.config, &kept(config), "{}", text);
         prop_assert_eq!(decoded.config.to_yaml(), text);
     }
+}
+
+#[test]
+fn configz_has_the_same_values_as_the_written_file() {
+    let mut config = KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() };
+    config.apply_platform_defaults();
+    config.client_connection.qps = 7.5;
+    config.feature_gates.insert("AllAlpha".to_owned(), true);
+    config.hostname_override = "a \"b\"".to_owned();
+    let served: serde_json::Value = serde_json::from_str(&config.to_configz()).unwrap();
+    let document = &served["kubeproxy.config.k8s.io"];
+    assert_eq!(document["kind"], "KubeProxyConfiguration");
+    assert_eq!(document["clientConnection"]["qps"], 7.5);
+    assert_eq!(document["featureGates"]["AllAlpha"], true);
+    assert_eq!(document["hostnameOverride"], "a \"b\"");
+    assert_eq!(document["ipvs"]["excludeCIDRs"], serde_json::Value::Null);
+    assert_eq!(document["iptables"]["syncPeriod"], "0s", "only the periods of the configured mode count");
+    assert_eq!(document["nftables"]["syncPeriod"], "30s");
+    assert_eq!(served["ferry.io"]["acceptForward"], false);
+    // JSON is YAML: what is served loads as the file does.
+    assert_eq!(decode(&document.to_string()).unwrap().config, decode(&config.to_yaml()).unwrap().config);
 }
