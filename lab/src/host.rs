@@ -1,18 +1,19 @@
 //! One network namespace, with a worker thread that stays in it.
 
 use std::io::Write as _;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
 
 use ferry_kernel::netns::Namespace;
+use ferry_kernel::process::end_with_thread;
+
+use crate::seccomp::Profile;
+use crate::worker::Worker;
 
 /// Environment variable with the path of the lock file of iptables-legacy.
 const LOCK: &str = "XTABLES_LOCKFILE";
-
-type Job = Box<dyn FnOnce() + Send>;
 
 /// A machine of the lab: an unnamed network namespace of this process, with a worker thread that stays in it.
 ///
@@ -20,9 +21,9 @@ type Job = Box<dyn FnOnce() + Send>;
 /// [`Host::spawn`] when this process ends for any reason.
 pub struct Host {
     name: &'static str,
-    thread_id: i32,
-    jobs: Option<Sender<Job>>,
-    worker: Option<JoinHandle<()>>,
+    /// starts programs under the profile of `FERRY_SECCOMP`: a thread's profile is that of its children, and can't be put off again
+    confined: OnceLock<Worker>,
+    worker: Worker,
     /// lock file of iptables-legacy, so that its users in this namespace don't wait for users elsewhere
     lock: PathBuf,
 }
@@ -30,18 +31,12 @@ pub struct Host {
 impl Host {
     /// Creates a namespace with only a loopback device, which is up.
     pub fn new(name: &'static str) -> Self {
-        let (jobs, inbox) = channel::<Job>();
-        let (ready, is_ready) = channel();
-        let worker = thread::Builder::new()
-            .name(format!("lab-{name}"))
-            .spawn(move || {
-                let namespace = Namespace::new().expect("making a network namespace needs root");
-                namespace.run(move || work(&ready, inbox)).expect("entering the namespace");
-            })
-            .expect("starting a thread");
-        let thread_id = is_ready.recv().expect("a thread in a namespace of its own");
-        let lock = std::env::temp_dir().join(format!("ferry-lab-{}-{thread_id}.lock", std::process::id()));
-        let host = Self { name, thread_id, jobs: Some(jobs), worker: Some(worker), lock };
+        let worker = Worker::start(&format!("lab-{name}"), |work| {
+            let namespace = Namespace::new().expect("making a network namespace needs root");
+            namespace.run(work).expect("entering the namespace");
+        });
+        let lock = std::env::temp_dir().join(format!("ferry-lab-{}-{}.lock", std::process::id(), worker.thread_id()));
+        let host = Self { name, confined: OnceLock::new(), worker, lock };
         host.sh("ip", &["link", "set", "lo", "up"]);
         host
     }
@@ -53,22 +48,12 @@ impl Host {
 
     /// Id of the worker thread; tools accept it as the id of a process in the namespace.
     pub fn thread_id(&self) -> i32 {
-        self.thread_id
+        self.worker.thread_id()
     }
 
     /// Runs a closure in the namespace. Threads, sockets and child processes that it creates stay there.
     pub fn run<R: Send + 'static>(&self, job: impl FnOnce() -> R + Send + 'static) -> R {
-        let (result, answer) = channel();
-        let job = move || {
-            let outcome = catch_unwind(AssertUnwindSafe(job));
-            result.send(outcome).expect("the caller waits for the result");
-        };
-        let jobs = self.jobs.as_ref().expect("only dropping takes it");
-        jobs.send(Box::new(job)).expect("the host's thread runs until it is dropped");
-        match answer.recv().expect("every job answers") {
-            Ok(value) => value,
-            Err(panic) => resume_unwind(panic),
-        }
+        self.worker.run(job)
     }
 
     /// Starts a thread in the namespace.
@@ -114,10 +99,43 @@ impl Host {
 
     /// Starts a program in the namespace; the kernel kills it with this process. The child's id is the program's.
     pub fn spawn(&self, program: &str, arguments: &[String], set_up: impl FnOnce(&mut Command)) -> Child {
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--", program]).args(arguments).env(LOCK, &self.lock);
+        self.spawn_by(&self.worker, program, arguments, set_up)
+    }
+
+    /// The same, under the seccomp profile of `FERRY_SECCOMP`, if there is one.
+    pub(crate) fn spawn_confined(
+        &self,
+        program: &str,
+        arguments: &[String],
+        set_up: impl FnOnce(&mut Command),
+    ) -> Child {
+        let Some(profile) = Profile::wanted() else { return self.spawn(program, arguments, set_up) };
+        let worker = self.confined.get_or_init(|| {
+            self.run(move || {
+                Worker::start("lab-confined", |work| {
+                    profile.apply();
+                    work();
+                })
+            })
+        });
+        let child = self.spawn_by(worker, program, arguments, set_up);
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).expect("a child has a status");
+        assert!(status.contains("\nSeccomp:\t2\n"), "{program} runs without the profile: {status}");
+        child
+    }
+
+    fn spawn_by(
+        &self,
+        worker: &Worker,
+        program: &str,
+        arguments: &[String],
+        set_up: impl FnOnce(&mut Command),
+    ) -> Child {
+        let mut command = Command::new(program);
+        command.args(arguments).env(LOCK, &self.lock);
+        end_with_thread(&mut command);
         set_up(&mut command);
-        self.run(move || command.spawn()).unwrap_or_else(|error| panic!("starting setpriv: {error}"))
+        worker.run(move || command.spawn()).unwrap_or_else(|error| panic!("starting {program}: {error}"))
     }
 
     /// The lock file of iptables-legacy for processes in the namespace.
@@ -137,20 +155,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        self.jobs = None;
-        if let Some(worker) = self.worker.take() {
-            // a panic of the worker was reported to the caller of `run`
-            let _ = worker.join();
-        }
         // absent if iptables-legacy was never run
         let _ = std::fs::remove_file(&self.lock);
-    }
-}
-
-fn work(ready: &Sender<i32>, inbox: Receiver<Job>) {
-    let id = rustix::thread::gettid().as_raw_nonzero().get();
-    ready.send(id).expect("the maker of the host waits");
-    for job in inbox {
-        job();
     }
 }

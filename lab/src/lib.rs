@@ -1,7 +1,7 @@
 //! The lab for tests that send real packets: network namespaces with servers and probing clients, the built executable on
 //! the node, builders of manifests, a scripted API server, upstream's API server, and `nft` and `iptables` as oracles.
 //!
-//! For tests only, so errors are panics. Needs root, and the tools `ip`, `nft`, `iptables` (both variants) and `setpriv`.
+//! For tests only, so errors are panics. Needs root, and the tools `ip`, `nft` and `iptables` (both variants).
 //!
 //! Read [`Lab`] first, then [`Stage`], which most tests use.
 #![expect(clippy::expect_used, clippy::panic, reason = "a test kit fails by panicking")]
@@ -18,8 +18,10 @@ pub mod nft;
 pub mod objects;
 pub mod probe;
 pub mod proxy;
+pub mod seccomp;
 pub mod stage;
 pub mod wire;
+mod worker;
 
 pub use checks::{Checks, Source};
 pub use ferry_api::object::{Family, Protocol};

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -95,15 +95,29 @@ impl<'a> Proxy<'a> {
         Self::start_with(host, executable, folder, &arguments)
     }
 
-    /// Starts the executable with these arguments.
+    /// Starts the executable with these arguments, under the seccomp profile of `FERRY_SECCOMP`, if there is one.
     pub fn start_with(host: &'a Host, executable: &str, folder: &Path, arguments: &[&str]) -> Self {
+        Self::spawn(host, folder, arguments, |arguments, pipes| host.spawn_confined(executable, arguments, pipes))
+    }
+
+    /// Starts the executable by another program, which gets these arguments: without a profile, since that program may need more.
+    pub fn start_by(host: &'a Host, program: &str, folder: &Path, arguments: &[&str]) -> Self {
+        Self::spawn(host, folder, arguments, |arguments, pipes| host.spawn(program, arguments, pipes))
+    }
+
+    fn spawn(
+        host: &'a Host,
+        folder: &Path,
+        arguments: &[&str],
+        spawn: impl FnOnce(&[String], Box<dyn FnOnce(&mut Command)>) -> Child,
+    ) -> Self {
         let log = folder.join("log");
         let file = File::create(&log).expect("making the log");
         let arguments: Vec<_> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let child = host.spawn(executable, &arguments, |command| {
+        let pipes = |command: &mut Command| {
             command.stdin(Stdio::null()).stdout(file.try_clone().expect("a second handle")).stderr(file);
-        });
-        Self { host, child, log }
+        };
+        Self { host, child: spawn(&arguments, Box::new(pipes)), log }
     }
 
     /// Waits until it has completed a sync pass of each of these families, with or without changes.

@@ -129,6 +129,12 @@ impl<'a> Stage<'a> {
         self.proxy.wait_until_synced(&Family::ALL);
     }
 
+    /// Replaces the configuration file. The running proxy finds that by itself.
+    pub fn reconfigure(&mut self, config: &Config) {
+        self.config.clone_from(config);
+        self.directory.configure(config);
+    }
+
     /// The folder of the manifests and the log.
     pub fn folder(&self) -> &Path {
         &self.directory.folder
@@ -161,6 +167,13 @@ impl Directory {
         let draft = self.folder.join("draft.yaml");
         std::fs::write(&draft, manifests.to_string()).expect("writing manifests");
         std::fs::rename(&draft, self.manifests().join("all.yaml")).expect("putting manifests in place");
+    }
+
+    /// Replaces the configuration file by a rename.
+    pub fn configure(&self, config: &Config) {
+        let draft = self.folder.join("draft-config.yaml");
+        config.write(&draft);
+        std::fs::rename(draft, self.folder.join("config.yaml")).expect("putting a configuration in place");
     }
 
     /// Starts a proxy with these manifests.

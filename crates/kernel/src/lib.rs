@@ -10,7 +10,8 @@
 //! - [`iptables`] runs the tools as child processes, prints and parses rules, and takes the xtables lock.
 //! - [`forward`] reads what any table's chains in the hook `forward` do with packets of connections.
 //! - [`sysctl`], [`module`] (whether a kernel module is loaded, loadable or absent), [`netns`], [`capability`], [`clock`]
-//!   (processor time) and [`memory`] (heap, OOM score) are about this process and its machine.
+//!   (processor time), [`memory`] (heap, OOM score), [`process`] (a new run in its place) and [`profile`] (samples of stacks) are about
+//!   this process and its machine.
 //! - [`errno`] classifies errors by the caller's next step; [`text`] escapes untrusted text for logs.
 //!
 //! Read first: `netlink/session.rs`, then `nft/mod.rs` and `nft/batch.rs`.
@@ -34,5 +35,7 @@ pub mod netlink;
 pub mod netns;
 pub mod nfacct;
 pub mod nft;
+pub mod process;
+pub mod profile;
 pub mod sysctl;
 pub mod text;

@@ -90,7 +90,7 @@ fn causes(failures: &[Failure]) -> Vec<(usize, Cause)> {
 
 fn servers(socket: &mut Socket, family: Option<Family>) -> BTreeSet<Server> {
     let mut found = Vec::new();
-    assert_eq!(socket.dump_servers(family, &mut |server, _| found.push(server)).unwrap(), 0);
+    assert_eq!(socket.dump_servers(family, &mut |server| found.push(server)).unwrap(), 0);
     let unique: BTreeSet<_> = found.iter().copied().collect();
     assert_eq!(unique.len(), found.len(), "a server is listed twice");
     unique
@@ -337,7 +337,7 @@ fn other_programs_servers_are_counted_and_their_destinations_kept() {
         }
         run("ipvsadm", "-a -t 10.96.0.1:80 -r 10.1.0.2:80 -g -w 6");
         let mut found = Vec::new();
-        assert_eq!(socket.dump_servers(None, &mut |server, _| found.push(server)).unwrap(), 1);
+        assert_eq!(socket.dump_servers(None, &mut |server| found.push(server)).unwrap(), 1);
         assert_eq!(found, [server("TCP 10.96.0.1:80")]);
         let of = found[0].id;
         let tunnel = Destination { weight: 5, forwarding: Forwarding(2), ..destination("10.1.0.1:80") };
@@ -366,7 +366,7 @@ fn a_module_that_was_loaded_again_is_noticed() {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        let error = socket.dump_servers(None, &mut |_, _| {}).unwrap_err();
+        let error = socket.dump_servers(None, &mut |_| {}).unwrap_err();
         assert_eq!(error.to_string(), "the module ip_vs was loaded again");
         assert!(matches!(error, Error::Io(error) if ErrorClass::of(&error) == ErrorClass::Transient));
         assert_eq!(module::find("ip_vs").state, State::Loaded);
@@ -399,7 +399,7 @@ fn without_the_capability_ipvs_is_unusable() {
     isolated(|mut socket| {
         let none = CapabilitySet::empty();
         set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none }).unwrap();
-        let error = socket.dump_servers(None, &mut |_, _| {}).unwrap_err();
+        let error = socket.dump_servers(None, &mut |_| {}).unwrap_err();
         assert!(matches!(error, Error::Io(error) if ErrorClass::of(&error) == ErrorClass::Denied));
         let failures = commit(&mut socket, &[Command::NewServer(server("TCP 10.96.0.1:80"))]);
         assert_eq!(ErrorClass::of(&failures[0].error.error), ErrorClass::Denied);

@@ -169,7 +169,7 @@ fn see_nft() -> Result<Seen, Failure> {
 fn see_legacy(environment: &Environment) -> Result<Seen, Failure> {
     let mut seen = Seen::default();
     for family in Family::ALL {
-        if !legacy_used(family).map_err(unreadable)? {
+        if !legacy_used(family).map_err(|error| Failure::Io { tool: "iptables-legacy".to_owned(), error })? {
             continue;
         }
         seen.used = true;

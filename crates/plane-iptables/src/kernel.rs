@@ -204,6 +204,7 @@ impl Kernel<IptObject> for IptablesKernel {
                 let text = format!("writing net.ipv4.conf.all.route_localnet: {error}");
                 CommitFailure::unknown(CommitError::Unusable(io::Error::new(error.kind(), text)))
             })?;
+            tracing::info!(entry = "net.ipv4.conf.all.route_localnet", value = "1", "Set sysctl");
         }
         Ok(())
     }

@@ -132,7 +132,7 @@ fn servers(family: Family, excluded: &[IpNet], before: &[Served]) -> io::Result<
         Ok(socket) => socket,
     };
     let mut servers = Vec::new();
-    socket.dump_servers(Some(family), &mut |server, _| servers.push(server)).map_err(of_ipvs)?;
+    socket.dump_servers(Some(family), &mut |server| servers.push(server)).map_err(of_ipvs)?;
     let own = ledger.own(&servers, |id| {
         let mut found = Vec::new();
         socket.dump_destinations(&kernel_id(id), &mut |to, _| found.push(to)).map_err(of_ipvs)?;

@@ -51,7 +51,7 @@ pub(crate) fn set(family: Family, strict_arp: bool) -> Result<(), CommitError> {
 pub(crate) fn set_parameter(name: &str, value: &str) -> Result<(), CommitError> {
     let result = match sysctl::read(name) {
         Ok(now) if now == value => Ok(()),
-        Ok(_) => sysctl::write(name, value),
+        Ok(_) => sysctl::write(name, value).inspect(|()| tracing::info!(entry = name, value, "Set sysctl")),
         Err(error) => Err(error),
     };
     result.map_err(|error| not_set(name, value, &error))

@@ -151,9 +151,11 @@ async fn serve(
             }
         }
         tokio::select! {
+            // An order precedes everything that the server writes after it.
+            biased;
+            changed = orders.changed() => if changed.is_err() { return },
             // Connections may end in any way: not an error of the server.
             _ = connection.as_mut() => return,
-            changed = orders.changed() => if changed.is_err() { return },
         }
     }
 }

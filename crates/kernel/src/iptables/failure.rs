@@ -39,7 +39,9 @@ pub enum Failure {
     },
     /// the kernel lacks the table, according to the tool's message. "unable to initialize table" without a cause counts as this;
     /// with lack of memory as its cause it is [`Failure::Exhausted`]
-    #[error("{tool}: this kernel has no {table}: is its module loaded?")]
+    #[error(
+        "{tool}: this kernel has no {table}: is its module loaded? (The legacy variant sees it with CAP_NET_RAW only)"
+    )]
     NoTable {
         /// the program
         tool: String,

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use ferry_family::Family;
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::Table;
 
@@ -57,7 +57,7 @@ const INFO_BYTES: usize = NAME_BYTES + 13 * size_of::<u32>();
 /// requests it. Empty if this kernel has no legacy tables.
 ///
 /// # Errors
-/// The system's error.
+/// The system's error; `PermissionDenied`, with the file and the remedy, if only others may read the list.
 pub fn tables(family: Family) -> io::Result<Vec<String>> {
     // `/proc/net` shows the namespace of the process's main thread
     let path = match family {
@@ -67,6 +67,10 @@ pub fn tables(family: Family) -> io::Result<Vec<String>> {
     match std::fs::read_to_string(path) {
         Ok(names) => Ok(names.lines().map(str::to_owned).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        // Only user 0 may read the file; the kernel doesn't ask for `CAP_NET_ADMIN`.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(io::Error::new(error.kind(), format!("reading {path} needs user 0 or CAP_DAC_READ_SEARCH: {error}")))
+        }
         Err(error) => Err(error),
     }
 }
@@ -155,7 +159,7 @@ fn get_option(family: Family, option: libc::c_int, buffer: &mut [u8]) -> io::Res
         Family::V4 => (AddressFamily::INET, libc::SOL_IP),
         Family::V6 => (AddressFamily::INET6, libc::SOL_IPV6),
     };
-    let socket = rustix::net::socket(address_family, SocketType::DGRAM, None)?;
+    let socket = rustix::net::socket_with(address_family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     let mut length = libc::socklen_t::try_from(buffer.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
     // SAFETY: the descriptor is open while `socket` lives; the pointers are to `length` bytes, all of which may have any value,
     // and to that length; both outlive the call. The kernel writes no more than `length` bytes.

@@ -32,6 +32,6 @@ mod tests;
 
 pub use command::{Cause, Command, Failure};
 pub use destination::{Connections, Destination, Forwarding, decode_destination};
-pub use server::{Flags, Protocol, Scheduler, Server, ServerId, Statistics, decode_server};
+pub use server::{Flags, Protocol, Scheduler, Server, ServerId, Statistics, decode_server, decode_statistics};
 pub use socket::{COMMANDS_PER_SEND, Error, Lost, Sent, Socket};
 pub use timeouts::{Timeouts, decode_timeouts};

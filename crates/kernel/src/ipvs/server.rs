@@ -88,8 +88,6 @@ struct Parts<'a> {
     flags: Option<Flags>,
     timeout: Option<u32>,
     netmask: Option<&'a [u8]>,
-    statistics: Option<Statistics>,
-    statistics_64: Option<Statistics>,
 }
 
 // === impl Protocol ===
@@ -283,9 +281,7 @@ impl<'a> Parts<'a> {
                 service::FLAGS => parts.flags = Some(Flags::decode(&attribute)?),
                 service::TIMEOUT => parts.timeout = Some(attribute.native_u32()?),
                 service::NETMASK => parts.netmask = Some(attribute.value),
-                service::STATISTICS => parts.statistics = Some(Statistics::decode(attribute.nested())?),
-                service::STATISTICS_64 => parts.statistics_64 = Some(Statistics::decode(attribute.nested())?),
-                _ => {} // the persistence engine; attributes of later kernels
+                _ => {} // statistics, the persistence engine; attributes of later kernels
             }
         }
         Ok(parts)
@@ -309,13 +305,30 @@ impl<'a> Parts<'a> {
 }
 
 /// Decodes the payload of a message about a virtual server; `None` if that serves a firewall mark, or another protocol or
-/// address family.
+/// address family. Its statistics are most of the message, and are left alone.
 ///
 /// # Errors
 /// [`Malformed`] if the payload is no virtual server.
-pub fn decode_server(payload: &[u8]) -> Result<Option<(Server, Statistics)>, Malformed> {
+pub fn decode_server(payload: &[u8]) -> Result<Option<Server>, Malformed> {
     let parts = Parts::read(wire::object(payload, command::NEW_SERVICE, message::SERVICE)?)?;
     let (Some(family), Some(protocol), false) = (parts.family, parts.protocol, parts.has_mark) else { return Ok(None) };
-    let statistics = parts.statistics_64.or(parts.statistics).unwrap_or_default();
-    Ok(Some((parts.server(family, protocol)?, statistics)))
+    Ok(Some(parts.server(family, protocol)?))
+}
+
+/// Decodes the statistics in the payload of a message about a virtual server, with counters of 64 bits where the kernel has them;
+/// zeros if there are none.
+///
+/// # Errors
+/// [`Malformed`] if the payload is no virtual server.
+pub fn decode_statistics(payload: &[u8]) -> Result<Statistics, Malformed> {
+    let mut attributes = wire::object(payload, command::NEW_SERVICE, message::SERVICE)?;
+    let (mut of_32, mut of_64) = (None, None);
+    while let Some(attribute) = attributes.next_attribute()? {
+        match attribute.kind {
+            service::STATISTICS => of_32 = Some(Statistics::decode(attribute.nested())?),
+            service::STATISTICS_64 => of_64 = Some(Statistics::decode(attribute.nested())?),
+            _ => {} // the server's settings
+        }
+    }
+    Ok(of_64.or(of_32).unwrap_or_default())
 }

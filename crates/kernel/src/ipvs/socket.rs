@@ -8,7 +8,7 @@ use netlink_sys::protocols::NETLINK_GENERIC;
 use super::wire::{self, command};
 use super::{
     Command, Connections, Destination, Failure, Server, ServerId, Statistics, Timeouts, decode_destination,
-    decode_server, decode_timeouts,
+    decode_server, decode_statistics, decode_timeouts,
 };
 use crate::netlink::{self, Answer, End, Interrupted, Malformed, Session, Transport, Writer, flag, generic};
 
@@ -105,17 +105,13 @@ impl<T: Transport> Socket<T> {
     ///
     /// # Errors
     /// [`Error`]; servers passed on until then are valid, but incomplete.
-    pub fn dump_servers(
-        &mut self,
-        family: Option<Family>,
-        each: &mut dyn FnMut(Server, Statistics),
-    ) -> Result<usize, Error> {
+    pub fn dump_servers(&mut self, family: Option<Family>, each: &mut dyn FnMut(Server)) -> Result<usize, Error> {
         let mut others = 0;
         self.dump(&|writer| wire::header(writer, command::GET_SERVICE), &mut |payload| {
             match decode_server(payload)? {
                 None => others += 1,
-                Some((server, _)) if family.is_some_and(|family| family != Family::of(server.id.address)) => {}
-                Some((server, statistics)) => each(server, statistics),
+                Some(server) if family.is_some_and(|family| family != Family::of(server.id.address)) => {}
+                Some(server) => each(server),
             }
             Ok(())
         })?;
@@ -147,8 +143,11 @@ impl<T: Transport> Socket<T> {
     /// # Errors
     /// [`Error`].
     pub fn server(&mut self, id: &ServerId) -> Result<Option<(Server, Statistics)>, Error> {
-        let answer = self.request(command::GET_SERVICE, |writer| id.encode(writer), decode_server);
-        match answer {
+        let decode = |payload: &[u8]| match decode_server(payload)? {
+            Some(server) => Ok(Some((server, decode_statistics(payload)?))),
+            None => Ok(None),
+        };
+        match self.request(command::GET_SERVICE, |writer| id.encode(writer), decode) {
             Err(Error::Io(error)) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
             answer => Ok(Some(answer?.ok_or(Malformed("another IPVS server than the requested one"))?)),
         }

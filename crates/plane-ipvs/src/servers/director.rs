@@ -22,7 +22,7 @@ pub(super) trait Director: fmt::Debug + Send {
 impl Director for ipvs::Socket {
     fn servers(&mut self, family: Family) -> Result<Vec<Server>, Error> {
         let mut servers = Vec::new();
-        self.dump_servers(Some(family), &mut |server, _| servers.push(server))?;
+        self.dump_servers(Some(family), &mut |server| servers.push(server))?;
         Ok(servers)
     }
 

@@ -299,9 +299,8 @@ impl ServersKernel {
         Ok(())
     }
 
-    /// Looks for foreign changes: at all servers, and at the destinations of some.
-    fn look(&mut self) -> Result<Vec<IpvsKey>, CommitError> {
-        let before = processor_time();
+    /// Looks for foreign changes in the list of all servers. Returns those that are missing or have other settings.
+    fn look_at_list(&mut self) -> Result<Vec<IpvsKey>, CommitError> {
         self.generation = self.generation.wrapping_add(1);
         let mut changed = Vec::new();
         for server in self.list()? {
@@ -316,18 +315,19 @@ impl ServersKernel {
         }
         let missing = self.own.iter().filter(|(_, own)| own.seen != self.generation);
         changed.extend(missing.map(|(id, _)| IpvsKey::Server(*id)));
-        let some: Vec<(ServerId, u64)> = self
-            .own
-            .range(self.looks.rest())
-            .take(Looks::count(self.own.len()))
-            .map(|(id, own)| (*id, own.endpoints))
-            .collect();
-        let mut last = None;
-        for (id, endpoints) in some {
+        Ok(changed)
+    }
+
+    /// Looks for foreign changes of the destinations of some servers, after those of the last look. Returns the changed ones.
+    fn look_at_destinations(&mut self) -> Result<Vec<IpvsKey>, CommitError> {
+        let before = processor_time();
+        let count = Looks::count(self.own.len());
+        let own = |(id, own): (&ServerId, &Own)| (*id, own.settings, own.endpoints);
+        let some: Vec<_> = self.own.range(self.looks.rest()).take(count).map(own).collect();
+        let (mut changed, mut last) = (Vec::new(), None);
+        for (id, settings, endpoints) in some {
             let destinations = self.destinations(id)?;
-            let Some(own) = self.own.get(&id) else { continue };
-            let settings = Settings { altered: false, ..own.settings };
-            let found = virtual_server(settings, &destinations);
+            let found = virtual_server(Settings { altered: false, ..settings }, &destinations);
             if digest(&found) != endpoints || found.settings.altered {
                 changed.push(IpvsKey::Server(id));
             }
@@ -337,8 +337,6 @@ impl ServersKernel {
             }
         }
         self.looks.reached(last);
-        changed.sort_unstable();
-        changed.dedup();
         Ok(changed)
     }
 }
@@ -362,12 +360,12 @@ impl Kernel<IpvsObject> for ServersKernel {
         if !self.scheduler_serves()? {
             self.probe_scheduler()?;
         }
-        setup::set(self.family, self.strict_arp)?;
+        // What the kernel may refuse comes before what stays set after a refusal.
         if let Some(timeouts) = self.options.timeouts {
             let refused = |error| setup::refused_timeouts(timeouts, &error).unwrap_or_else(|| of_ipvs(error));
             self.director.set_timeouts(timeouts).map_err(refused)?;
         }
-        Ok(())
+        setup::set(self.family, self.strict_arp)
     }
 
     fn read_back(&mut self, extent: &Extent<IpvsKey>) -> Result<Vec<IpvsObject>, CommitError> {
@@ -395,17 +393,25 @@ impl Kernel<IpvsObject> for ServersKernel {
     }
 
     fn tend(&mut self, now: Instant) -> Result<Drift<IpvsKey>, CommitError> {
-        if !self.looks.is_due(now) {
-            return Ok(Drift::default());
+        let mut changed = Vec::new();
+        let (list_is_due, destinations_are_due) = (self.looks.list.begin(now), self.looks.destinations.begin(now));
+        if list_is_due || destinations_are_due {
+            self.forwarding.check(self.own.values().any(|own| own.has_endpoints));
         }
-        // Before anything that can fail, so that a failure isn't repeated without a pause.
-        self.looks.done(now, Duration::ZERO);
-        self.forwarding.check(self.own.values().any(|own| own.has_endpoints));
-        self.schedulers.tend(now);
-        let before = processor_time();
-        self.end_drained(now)?;
-        let changed = self.look()?;
-        self.looks.done(now, processor_time().saturating_sub(before));
+        if list_is_due {
+            self.schedulers.tend(now);
+            let before = processor_time();
+            changed.extend(self.look_at_list()?);
+            self.looks.list.done(now, processor_time().saturating_sub(before));
+        }
+        if destinations_are_due {
+            let before = processor_time();
+            self.end_drained(now)?;
+            changed.extend(self.look_at_destinations()?);
+            self.looks.destinations.done(now, processor_time().saturating_sub(before));
+        }
+        changed.sort_unstable();
+        changed.dedup();
         let extent = (!changed.is_empty()).then_some(Extent::Keys(changed));
         Ok(Drift { by_proxies: None, by_others: extent })
     }

@@ -8,6 +8,7 @@ const SAMPLES: [&str; 6] = [V4_SERVER, V6_SERVER, MARK, V4_DESTINATION, V6_DESTI
 
 fn decode_everything(payload: &[u8]) {
     let _ = decode_server(payload);
+    let _ = decode_statistics(payload);
     let _ = decode_destination(payload);
     let _ = decode_timeouts(payload);
 }

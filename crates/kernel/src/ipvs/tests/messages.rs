@@ -30,8 +30,10 @@ fn request(command: u8, kernels: &str, end: usize) -> Vec<u8> {
 fn the_kernels_servers_are_decoded() {
     let counted =
         Statistics { connections: (3 << 32) + 7, packets_in: 9, packets_out: 8, bytes_in: 1 << 32, bytes_out: 2 << 32 };
-    assert_eq!(decode_server(&bytes(V4_SERVER)), Ok(Some((v4_server(), counted))));
-    assert_eq!(decode_server(&bytes(V6_SERVER)), Ok(Some((v6_server(), Statistics::default()))));
+    assert_eq!(decode_server(&bytes(V4_SERVER)), Ok(Some(v4_server())));
+    assert_eq!(decode_statistics(&bytes(V4_SERVER)), Ok(counted));
+    assert_eq!(decode_server(&bytes(V6_SERVER)), Ok(Some(v6_server())));
+    assert_eq!(decode_statistics(&bytes(V6_SERVER)), Ok(Statistics::default()));
     assert_eq!(decode_server(&bytes(MARK)), Ok(None));
 }
 
@@ -42,7 +44,7 @@ fn older_statistics_are_decoded() {
     let newer = older.len() - 124;
     older.truncate(newer);
     older[4..6].copy_from_slice(&u16::try_from(newer - 4).unwrap().to_ne_bytes());
-    let (_, statistics) = decode_server(&older).unwrap().unwrap();
+    let statistics = decode_statistics(&older).unwrap();
     assert_eq!((statistics.connections, statistics.packets_out, statistics.bytes_out), (7, 8, 2 << 32));
 }
 
@@ -56,7 +58,7 @@ fn servers_of_other_protocols_and_families_are_left_out() {
     for (number, protocol) in [(6, Protocol::Tcp), (17, Protocol::Udp), (132, Protocol::Sctp)] {
         let mut server = bytes(V4_SERVER);
         server[20] = number;
-        assert_eq!(decode_server(&server).unwrap().unwrap().0.id.protocol, protocol);
+        assert_eq!(decode_server(&server).unwrap().unwrap().id.protocol, protocol);
     }
 }
 
@@ -76,6 +78,7 @@ fn the_kernels_destinations_and_timeouts_are_decoded() {
 fn other_answers_are_malformed() {
     for kernels in [V4_DESTINATION, TIMEOUTS, "", "010100", "01010000"] {
         assert!(decode_server(&bytes(kernels)).is_err(), "{kernels:?}");
+        assert!(decode_statistics(&bytes(kernels)).is_err(), "{kernels:?}");
     }
     for kernels in [V4_SERVER, TIMEOUTS, "", "050100", "05010000"] {
         assert!(decode_destination(&bytes(kernels)).is_err(), "{kernels:?}");

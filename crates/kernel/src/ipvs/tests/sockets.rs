@@ -34,7 +34,7 @@ fn object(sequence: u32, hex: &str) -> Vec<u8> {
 
 fn dumped(socket: &mut Socket<Scripted>, family: Option<Family>) -> Result<(Vec<Server>, usize), Error> {
     let mut servers = Vec::new();
-    let others = socket.dump_servers(family, &mut |server, _| servers.push(server))?;
+    let others = socket.dump_servers(family, &mut |server| servers.push(server))?;
     Ok((servers, others))
 }
 

@@ -1,0 +1,156 @@
+//! Replaces the running program by a new run of it (`execve(2)`).
+//!
+//! The caller can pass a text to the new run, which would otherwise read it from a file that may have changed again. The process
+//! keeps its number, its environment, its standard streams and what a service manager knows of it; threads end, and sockets are
+//! closed. Handlers of signals are lost, too: until the new run has its own, signals whose default would end it are blocked.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::ptr;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::profile;
+
+/// The program of this process, also if its file was replaced or deleted since.
+const RUNNING: &str = "/proc/self/exe";
+/// Signals that log rotation, timers and operators send to a running program.
+const PASSING: [libc::c_int; 4] = [libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
+/// Signals that end it. The kernel drops them for the first process of a container as long as it has no handlers.
+const ENDING: [libc::c_int; 2] = [libc::SIGTERM, libc::SIGINT];
+
+/// The variable of the new run's environment with the number of the descriptor of what is handed over.
+const HANDED_OVER: &str = "FERRY_HANDED_OVER";
+/// The name of the memory that has it.
+const MEMORY: &str = "ferry-handed-over";
+
+/// Replaces the program by a new run of it with these arguments, the first of which is its name, and hands a text over. Returns only an
+/// error: then the program has to end, since some of its signals are blocked and SIGPIPE may end it.
+#[expect(unsafe_code, reason = "blocks signals between the standard library's preparations and execve(2)")]
+pub fn replace(arguments: &[OsString], text: Option<&str>) -> io::Error {
+    let memory = match text.map(memory).transpose() {
+        Ok(memory) => memory,
+        Err(error) => return error,
+    };
+    let mut command = Command::new(program());
+    match &memory {
+        Some(memory) => command.env(HANDED_OVER, memory.as_raw_fd().to_string()),
+        None => command.env_remove(HANDED_OVER),
+    };
+    if let Some((name, rest)) = arguments.split_first() {
+        command.arg0(name).args(rest);
+    }
+    // SAFETY: the closure calls only functions that are safe between fork and exec; here there is no fork.
+    unsafe {
+        command.pre_exec(|| {
+            mask(libc::SIG_BLOCK, &PASSING)?;
+            mask(libc::SIG_BLOCK, &ENDING)?;
+            ignore_broken_pipes();
+            profile::stop_before_exec();
+            Ok(())
+        })
+    };
+    command.exec()
+}
+
+/// Returns the text that the former run passed to [`replace`], or `None`. The descriptor is consumed: a second call returns `None`.
+#[expect(unsafe_code, reason = "takes an inherited descriptor")]
+pub fn handed_over() -> Option<String> {
+    let number: RawFd = std::env::var(HANDED_OVER).ok()?.parse().ok()?;
+    let target = fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
+    if !target.to_string_lossy().starts_with(&format!("/memfd:{MEMORY}")) {
+        return None;
+    }
+    // SAFETY: the descriptor is open, and is the one of that memory, which nothing else in this process has.
+    let mut memory = File::from(unsafe { OwnedFd::from_raw_fd(number) });
+    let mut text = String::new();
+    memory.rewind().and_then(|()| memory.read_to_string(&mut text)).ok().map(|_| text)
+}
+
+/// Has the kernel kill the program of this command once the thread that starts it has ended, for whatever reason. Tests need no program
+/// for that which may do more than the one that it starts.
+#[cfg(feature = "testing")]
+#[expect(unsafe_code, reason = "the kernel forgets the signal in a new process, so that it has to set it itself")]
+pub fn end_with_thread(command: &mut Command) {
+    let ask = || Ok(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?);
+    // SAFETY: the closure makes one system call between fork and exec; it neither allocates nor takes a lock.
+    unsafe { command.pre_exec(ask) };
+}
+
+/// Memory with this text, which an executed program inherits.
+fn memory(text: &str) -> io::Result<File> {
+    let mut memory = File::from(memfd_create(MEMORY, MemfdFlags::empty())?);
+    memory.write_all(text.as_bytes())?;
+    Ok(memory)
+}
+
+/// Accepts SIGHUP, SIGUSR1, SIGUSR2 and SIGALRM again, which [`replace`] has blocked; to be called by the main thread once they
+/// have handlers.
+///
+/// # Errors
+/// The system's.
+pub fn accept_passing_signals() -> io::Result<()> {
+    mask(libc::SIG_UNBLOCK, &PASSING)
+}
+
+/// The same for SIGTERM and SIGINT, which may have no handler where the kernel's own action is wanted.
+///
+/// # Errors
+/// The system's.
+pub fn accept_ending_signals() -> io::Result<()> {
+    mask(libc::SIG_UNBLOCK, &ENDING)
+}
+
+/// The path of the program's file, by which tools name the process; [`RUNNING`], which they show as `exe`, if another file is there.
+fn program() -> PathBuf {
+    let identity = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino()));
+    let running = PathBuf::from(RUNNING);
+    match fs::read_link(&running) {
+        Ok(path) if identity(&path).is_ok_and(|found| identity(&running).is_ok_and(|own| own == found)) => path,
+        _ => running,
+    }
+}
+
+/// Ignores SIGPIPE, as the standard library does at a start: before execve(2) it restores the kernel's action, which other threads that
+/// still run would be subject to.
+#[expect(unsafe_code, reason = "the C library's function")]
+fn ignore_broken_pipes() {
+    // SAFETY: the disposition is one of the constants.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
+#[expect(unsafe_code, reason = "the C library's functions")]
+fn mask(how: libc::c_int, signals: &[libc::c_int]) -> io::Result<()> {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the set before it is used, and all pointers are valid for the calls.
+    let error = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), *signal);
+        }
+        libc::pthread_sigmask(how, set.as_ptr(), ptr::null_mut())
+    };
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_running_program_is_found_by_its_name() {
+        assert_eq!(program(), std::env::current_exe().unwrap());
+    }
+
+    #[test]
+    fn nothing_is_handed_over_to_a_run_that_was_started() {
+        assert_eq!(handed_over(), None);
+    }
+}
