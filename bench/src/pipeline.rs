@@ -252,6 +252,7 @@ impl Pipe {
             engines: vec![EngineHandle::new(Family::V4, sender, Arc::new(Pulse::new(now)))],
             changes: Changes::new(metrics, Reports::default(), vec![Family::V4]),
             eligible: Arc::new(AtomicBool::new(true)),
+            changed: None,
             in_use: |_| Ok(false),
             recorder: Recorder::nobody(),
         };

@@ -179,7 +179,7 @@ impl Servers {
 
     pub(super) fn list(&self) -> io::Result<Vec<ServerId>> {
         let mut listed = Vec::new();
-        self.0.borrow_mut().dump_servers(Some(Family::V4), &mut |server, _| listed.push(server.id)).map_err(system)?;
+        self.0.borrow_mut().dump_servers(Some(Family::V4), &mut |server| listed.push(server.id)).map_err(system)?;
         Ok(listed)
     }
 

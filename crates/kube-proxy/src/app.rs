@@ -30,11 +30,13 @@ use crate::metrics::Metrics;
 use crate::origin::{Opened, Origin};
 use crate::planes::{Candidates, EffectiveMode, Opening, RuleDomain};
 use crate::platform::supervisor::{self, Readiness};
+use crate::reload::{self, Reload};
 use crate::report::{Changes, Inbox, Reporter, Reports, SharedInbox};
 use crate::serve::healthz::Health;
 use crate::serve::http::{self, Routes};
 use crate::serve::service_health::{HealthCheckReports, ServiceHealth};
-use crate::serve::status::Status;
+use crate::serve::status::{Setup, Status};
+use crate::snapshot::{SnapshotPeers, SnapshotSetup};
 use crate::source::Sink;
 use crate::threads::{STACK_BYTES, ThreadEnds, Threads};
 use crate::{core, planes, platform, version};
@@ -52,6 +54,8 @@ pub struct RunOptions {
     pub healthz: Option<SocketAddr>,
     /// where /metrics is served
     pub metrics: SocketAddr,
+    /// every flag with its value, sorted by name
+    pub flags: Vec<(String, String)>,
 }
 
 /// Batches that may wait for the core before the source has to.
@@ -60,18 +64,22 @@ const INPUTS: usize = 64;
 const SOURCE_STACK_BYTES: usize = 8 * 1024 * 1024;
 
 /// Runs until an unrecoverable failure. Signals end the process at once; the rules stay in the kernel.
-pub fn run(options: RunOptions, origin: Origin) -> anyhow::Result<()> {
+pub fn run(options: RunOptions, origin: Origin, reload: Reload) -> anyhow::Result<()> {
     prepare_process(&options)?;
     let metrics = Arc::new(Metrics::new()?);
-    let Opened { source, node, freshness, recorder } = origin.open(&options.settings, &metrics)?;
+    metrics.config.run(&options.config);
+    metrics.set_features(options.config.features());
+    let Opened { source, node, freshness, recorder, cluster } = origin.open(&options.settings, &metrics)?;
     let (threads, ends) = Threads::new();
     // The modes' threads have inputs for the core, too.
     let (inputs, input) = mpsc::sync_channel(INPUTS);
+    let snapshot = SnapshotSetup::new(&options.config.ferry, &options.settings.node_name, cluster, freshness.clone());
     let supported = supported_families();
     let mode = open_mode(&options, &supported, (&threads, &inputs), (&metrics, &recorder))?;
     let EffectiveMode { plane, config, settings, engines, metrics: of_mode, domains, .. } = mode;
     metrics.add_mode(of_mode)?;
     let periods = config.effective();
+    let setup = Setup::new(&config, options.flags.clone());
     let flows = start_flows(plane.profile.reply_owner, &metrics, &threads)?;
     let handover = start_handover(domains, config.clone(), &flows, &supported);
     let families: Vec<Family> = engines.iter().map(|(family, _)| *family).collect();
@@ -82,11 +90,10 @@ pub fn run(options: RunOptions, origin: Origin) -> anyhow::Result<()> {
 
     // In the reverse direction of the data, so that the receiver of each part exists before it.
     let pulses = new_pulses(&families);
-    let mut handles = Vec::new();
-    for ((family, engine), (_, pulse)) in engines.into_iter().zip(&pulses) {
-        let timing = (periods.min_sync_period, plane.paced);
-        handles.push(start_engine(timing, engine, flows.observer(family), pulse, &reports, &threads)?);
-    }
+    let timing = (periods.min_sync_period, plane.paced);
+    let handles = engines.into_iter().zip(&pulses).map(|((family, engine), (_, pulse))| {
+        start_engine(timing, engine, flows.observer(family), pulse, &reports, &threads)
+    });
     let addresses = platform::addresses(&planes::devices()).context("listing local addresses")?;
     let core = Core::new(core::CoreSetup {
         settings,
@@ -94,13 +101,15 @@ pub fn run(options: RunOptions, origin: Origin) -> anyhow::Result<()> {
         profile: plane.profile,
         addresses: addresses.clone(),
         node,
-        engines: handles,
+        engines: handles.collect::<anyhow::Result<_>>()?,
         changes: Changes::new(Arc::clone(&metrics), reports.clone(), families.clone()),
         eligible: Arc::clone(&eligible),
         recorder: recorder.clone(),
         in_use: planes::in_use,
+        changed: snapshot.as_ref().map(SnapshotSetup::changed),
     });
     let desk = Desk::new(core);
+    start_snapshot(snapshot, (&desk, &inputs), (&metrics, &recorder), &threads)?;
     start_core(desk.clone(), input, &threads)?;
     start_addresses(addresses, &inputs, &threads)?;
     let health_events = Rc::new(HealthCheckReports::new(inputs.clone()));
@@ -118,9 +127,10 @@ pub fn run(options: RunOptions, origin: Origin) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _clock = runtime.enter();
     let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
-    let status = Status { mode: plane.mode, freshness, metrics, inbox: Rc::clone(&inbox) };
+    let reload = reload::follow(reload, Arc::clone(&metrics));
+    let status = Status { freshness, metrics, inbox: Rc::clone(&inbox), setup, ping: Default::default() };
     let follow = follow(inbox, service_health, handover, (readiness, alive));
-    let edges = edges(&options, health, status, follow, ends);
+    let edges = edges(&options, health, status, follow, (reload, ends));
     match LocalSet::new().block_on(&runtime, edges)? {}
 }
 
@@ -140,6 +150,20 @@ pub fn initialize(options: &RunOptions, origin: Origin) -> anyhow::Result<()> {
         tracing::info!(%family, mode = mode.plane.mode, "System initialized and --init-only specified");
     }
     Ok(())
+}
+
+/// Opens the source and the engines as [`run`] would, and writes no rule; mode ipvs makes its device and sets its parameters of the
+/// kernel. Where that succeeds, threads may be left that wait for notifications: the caller replaces the program.
+///
+/// # Errors
+/// If [`run`] would fail with these inputs. Addresses of servers are not tried.
+pub fn rehearse(options: &RunOptions, origin: Origin) -> anyhow::Result<()> {
+    origin.open(&options.settings, &Metrics::new()?)?;
+    let (threads, _ends) = Threads::new();
+    let (inputs, _nobody) = mpsc::sync_channel(INPUTS);
+    let RunOptions { candidates, config, settings, .. } = options;
+    let opening = Opening { families: &supported_families(), config, settings, threads: &threads, inputs: &inputs };
+    candidates.open(&opening).map(drop)
 }
 
 /// Checks and sets what concerns the whole process, before its first thread.
@@ -183,6 +207,7 @@ fn open_mode(
         tracing::warn!(configured, mode = effective, errors, "Configured mode can't start, running in a fallback mode");
         recorder.record(Event::mode_fallback(&settings.node_name, configured, effective, &errors));
     }
+    tracing::info!("Using {effective} Proxier");
     Ok(mode)
 }
 
@@ -246,6 +271,23 @@ fn start_core(desk: Desk, inputs: mpsc::Receiver<Input>, threads: &Threads) -> a
     })
 }
 
+/// Starts the snapshot's thread, if the configuration has one.
+fn start_snapshot(
+    snapshot: Option<SnapshotSetup>,
+    (desk, inputs): (&Desk, &mpsc::SyncSender<Input>),
+    (metrics, recorder): (&Arc<Metrics>, &Recorder),
+    threads: &Threads,
+) -> anyhow::Result<()> {
+    let Some(snapshot) = snapshot else { return Ok(()) };
+    let peers = SnapshotPeers {
+        desk: desk.clone(),
+        inputs: inputs.clone(),
+        metrics: Arc::clone(metrics),
+        recorder: recorder.clone(),
+    };
+    snapshot.start(peers, threads)
+}
+
 fn start_addresses(
     known: Vec<std::net::IpAddr>,
     core: &mpsc::SyncSender<Input>,
@@ -261,7 +303,7 @@ async fn edges(
     health: Health,
     status: Status,
     follow: impl Future<Output = Infallible>,
-    mut ends: ThreadEnds,
+    (reload, mut ends): (impl Future<Output = anyhow::Result<Infallible>>, ThreadEnds),
 ) -> anyhow::Result<Infallible> {
     let (health, status): (Rc<dyn Routes>, Rc<dyn Routes>) = (Rc::new(health), Rc::new(status));
     tokio::select! {
@@ -271,6 +313,7 @@ async fn edges(
         }
         code = platform::asked_to_end() => std::process::exit(code.context("handling signals")?),
         error = ends.first() => Err(error),
+        error = reload => error,
         never = follow => match never {},
     }
 }

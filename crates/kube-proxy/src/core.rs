@@ -6,6 +6,8 @@ mod gate;
 mod local_node;
 mod lookup;
 mod node_warnings;
+mod object_log;
+mod restore;
 #[cfg(test)]
 mod tests;
 
@@ -14,6 +16,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 use ferry_api::config::KubeProxyConfiguration;
@@ -33,6 +36,7 @@ use self::gate::{Gate, Readiness};
 use self::local_node::{LocalNode, preferred_first};
 pub use self::lookup::await_node;
 use self::node_warnings::NodeWarnings;
+pub use self::restore::{ObjectPage, Restored};
 use crate::events::{self, Recorder};
 use crate::health::Pulse;
 use crate::input::Input;
@@ -61,6 +65,8 @@ pub struct CoreSetup {
     pub recorder: Recorder,
     /// returns true if rules of an earlier run still serve
     pub in_use: fn(Family) -> io::Result<bool>,
+    /// gets a message after changes and complete lists; one that isn't received yet stands for later ones
+    pub changed: Option<SyncSender<()>>,
 }
 
 /// Source of the facts about this node's Node.
@@ -105,6 +111,7 @@ pub struct Core {
     eligible: Arc<AtomicBool>,
     recorder: Recorder,
     in_use: fn(Family) -> io::Result<bool>,
+    changed: Option<SyncSender<()>>,
     /// files that could not be read once since the start
     unreadable: usize,
     /// the hold-back of the first hand-over because of them has been logged
@@ -148,6 +155,7 @@ impl EngineHandle {
 
     /// Sends a change to the engine.
     fn put(&self, delta: Delta, changes: &Changes) {
+        object_log::handed_over(self.family, &delta);
         self.queue(changes);
         self.mailbox.put(delta);
         for (policy, services) in POLICIES.iter().zip(&self.without_local) {
@@ -179,6 +187,7 @@ impl Core {
             eligible: setup.eligible,
             recorder: setup.recorder,
             in_use: setup.in_use,
+            changed: setup.changed,
             unreadable: 0,
             held_back: false,
             started: false,
@@ -235,11 +244,15 @@ impl Core {
     }
 
     fn apply(&mut self, event: Event) {
+        object_log::received(&event);
         self.orphaned |= match &event {
             Event::Upsert(KubeObject::EndpointSlice(slice)) => slice.service.is_none(),
             Event::Delete(kind, _) => *kind == Kind::EndpointSlice && self.diagnostic_log.has(&Topic::Orphans),
             Event::Upsert(_) | Event::Unreadable(..) | Event::Restart(_) | Event::Synced(_) => false,
         };
+        if matches!(event, Event::Synced(_)) {
+            self.signal();
+        }
         let noted = self.changes.note(&event);
         let of_slice =
             matches!(&event, Event::Upsert(KubeObject::EndpointSlice(_)) | Event::Delete(Kind::EndpointSlice, _));
@@ -283,6 +296,12 @@ impl Core {
         Ok(None)
     }
 
+    /// Signals that objects changed or lists are complete.
+    fn signal(&self) {
+        // A full channel has a message that stands for this one, too.
+        let _ = self.changed.as_ref().map(|changed| changed.try_send(()));
+    }
+
     /// Checks the configuration against the Node and the served families, and logs both, as upstream does at its start.
     fn check_stack(&self) -> Result<(), NeverReady> {
         let served: Vec<Family> = self.engines.iter().map(|engine| engine.family).collect();
@@ -313,6 +332,9 @@ impl Core {
         let readdressed = std::mem::take(&mut self.readdressed);
         if self.started && dirty.is_empty() && !readdressed {
             return;
+        }
+        if !self.started || !dirty.is_empty() {
+            self.signal();
         }
         let fresh = if !self.started || dirty.node || readdressed { self.renew_contexts() } else { BTreeSet::new() };
         self.started = true;

@@ -201,11 +201,13 @@ impl Sweep {
         let (family, RuleDomain { mode, name: domain, .. }) = (self.family, domain);
         let error = match result {
             Ok(objects) => {
-                self.logged.remove(domain);
+                let differs = self.logged.remove(domain).is_some();
                 let first = self.cleared.insert(domain);
                 return match objects {
                     0 => {
-                        tracing::debug!(%family, mode, domain, "No leftover rules found");
+                        if first || differs {
+                            tracing::debug!(%family, mode, domain, "No leftover rules found");
+                        }
                         SweepResult::Nothing
                     }
                     _ if first => {
@@ -225,11 +227,13 @@ impl Sweep {
                 };
             }
             Err(RetireError::Absent(error)) => {
-                tracing::debug!(%family, mode, domain, err = %error, "Mode is not available here, so it has no rules");
+                if self.is_new(domain, format!("{error:#}")) {
+                    tracing::debug!(%family, mode, domain, err = %error, "Mode is not available here, so it has no rules");
+                }
                 return SweepResult::Nothing;
             }
             Err(RetireError::Waits(error)) => {
-                if self.logged.insert(domain, WAITS.to_owned()).as_deref() != Some(WAITS) {
+                if self.is_new(domain, WAITS.to_owned()) {
                     tracing::info!(
                         %family,
                         mode,
@@ -242,7 +246,7 @@ impl Sweep {
             }
             Err(RetireError::Failed(error)) => format!("{error:#}"),
         };
-        if self.logged.get(domain) != Some(&error) {
+        if self.is_new(domain, error.clone()) {
             tracing::warn!(
                 %family,
                 mode,
@@ -250,9 +254,14 @@ impl Sweep {
                 err = error,
                 "Removing rules of an earlier run failed, they may take precedence over the current ones, retrying"
             );
-            self.logged.insert(domain, error);
         }
         SweepResult::Kept
+    }
+
+    /// Records what a sweep of this domain has logged; true if the last one has not logged the same.
+    fn is_new(&mut self, domain: &'static str, text: String) -> bool {
+        let last = self.logged.insert(domain, text);
+        last.as_ref() != self.logged.get(domain)
     }
 }
 
@@ -316,11 +325,17 @@ mod tests {
         assert!(found == SweepResult::Kept && text.contains("locked"), "{text}");
         let (found, text) = says(Ok(7));
         assert!(found == SweepResult::Removed && text.starts_with('I') && text.contains("objects=7"), "{text}");
-        assert_eq!(says(Ok(0)).0, SweepResult::Nothing);
+        assert_eq!(says(Ok(0)), (SweepResult::Nothing, String::new()));
         let (found, text) = says(Ok(7));
         assert!(found == SweepResult::Returned && text.starts_with('W') && text.contains("still running"), "{text}");
         assert_eq!(says(failed("locked")).0, SweepResult::Kept);
-        assert_eq!(says(Err(RetireError::Absent(anyhow::Error::msg("no nf_tables")))).0, SweepResult::Nothing);
+        let absent = || Err(RetireError::Absent(anyhow::Error::msg("no nf_tables")));
+        let (found, text) = says(absent());
+        assert!(found == SweepResult::Nothing && text.contains("no nf_tables"), "{text}");
+        assert_eq!(says(absent()), (SweepResult::Nothing, String::new()));
+        let (found, text) = says(Ok(0));
+        assert!(found == SweepResult::Nothing && text.contains("No leftover rules found"), "{text}");
+        assert_eq!(says(Ok(0)), (SweepResult::Nothing, String::new()));
     }
 
     /// The flows of a frontend whose rules a failed attempt removed are checked once all is removed, also if nothing is left to

@@ -13,12 +13,14 @@
 //!   rule changes, [`handover`] removes the rules of other modes once this proxy's are in force.
 //! - [`report`] converts the engines' reports to [`metrics`] and log lines; [`health`] holds the state behind probes; [`events`]
 //!   writes Events to the API server; [`serve`] answers over HTTP, health checks of Services included.
-//! - [`logging`] prints klog's format; [`version`] names the build.
+//! - [`reload`] has a new run take the process over when the configuration changes.
+//! - [`snapshot`] keeps the objects of the API server in a file, and serves from it at a start without the server.
+//! - [`logging`] prints klog's text format or JSON; [`version`] names the build.
 //!
 //! Threads: the main one serves HTTP and follows reports, `source` reads objects, `addresses` the machine's addresses, `core`
 //! resolves Services, `sync-v4` and `sync-v6` each drive an engine, `listener` receives the kernel's notifications, `flows` reads
-//! the conntrack table, and `handover` checks once a minute for rules of other modes. A mode may start more, by [`threads`], as
-//! `forward`, which finds firewalls that drop packets of Services.
+//! the conntrack table, `handover` checks once a minute for rules of other modes, and `snapshot` writes the file of that name, if
+//! one is configured. A mode may start more, by [`threads`], as `forward`, which finds firewalls that drop packets of Services.
 //!
 //! Folders import each other in one direction only; `cargo xt layers` checks it.
 
@@ -37,8 +39,10 @@ pub mod metrics;
 pub mod origin;
 pub mod planes;
 pub mod platform;
+pub mod reload;
 pub mod report;
 pub mod serve;
+pub mod snapshot;
 pub mod source;
 pub mod threads;
 pub mod version;

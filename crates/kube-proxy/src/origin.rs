@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use ferry_model::Settings;
+use sha2::{Digest as _, Sha256};
 
 use crate::core::{NodeFacts, NodeWait};
 use crate::events::{self, Recorder};
@@ -28,6 +29,8 @@ pub enum Origin {
         access: Box<Access>,
         /// request settings
         options: Box<client::Options>,
+        /// requests streaming lists; without, paged lists only
+        streaming_lists: bool,
     },
 }
 
@@ -42,6 +45,17 @@ pub struct Opened {
     pub freshness: Option<Arc<Freshness>>,
     /// recorder of Events
     pub recorder: Recorder,
+    /// the cluster; `None` with manifests
+    pub cluster: Option<ClusterIdentity>,
+}
+
+/// Identity of a cluster, known without asking its API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterIdentity {
+    /// URL of the API server, without credentials
+    pub server: String,
+    /// SHA-256 of its certificate authorities, in hexadecimal; empty without any
+    pub authorities: String,
 }
 
 /// A source, which delivers objects until the core has ended.
@@ -66,27 +80,50 @@ impl Origin {
                 let directory =
                     Directory::open(&path).with_context(|| format!("reading the manifests in {}", path.display()))?;
                 let source = Source::Directory(Box::new(directory));
-                Ok(Opened { source, node: NodeFacts::Local, freshness: None, recorder: Recorder::nobody() })
+                Ok(Opened {
+                    source,
+                    node: NodeFacts::Local,
+                    freshness: None,
+                    recorder: Recorder::nobody(),
+                    cluster: None,
+                })
             }
-            Self::Cluster { access, options } => {
+            Self::Cluster { access, options, streaming_lists } => {
                 let freshness = Arc::new(Freshness::new(Instant::now(), &api::KINDS));
-                let server = access.server().to_owned();
+                let cluster = ClusterIdentity::of(&access);
                 let client = Client::new(*access, *options, metrics.rest.clone())?;
                 // Events have a rate limit of their own, as upstream: many events must not delay lists.
                 let own = client.with_own_limit();
                 let (recorder, writer) = events::open(own, &platform::machine_name(), events::Timing::default());
                 let setup = api::ApiSetup {
-                    server,
+                    server: cluster.server.clone(),
                     client,
                     node_name: settings.node_name.clone(),
                     freshness: Arc::clone(&freshness),
-                    timing: api::Timing::default(),
+                    timing: api::Timing { streaming_lists, ..api::Timing::default() },
                 };
                 let source = ApiSource::new(setup, writer).context("creating the runtime of the API client")?;
                 let node = NodeFacts::Cluster(NodeWait::new(&settings.detect_local));
-                Ok(Opened { source: Source::Api(Box::new(source)), node, freshness: Some(freshness), recorder })
+                Ok(Opened {
+                    source: Source::Api(Box::new(source)),
+                    node,
+                    freshness: Some(freshness),
+                    recorder,
+                    cluster: Some(cluster),
+                })
             }
         }
+    }
+}
+
+// === impl ClusterIdentity ===
+
+impl ClusterIdentity {
+    /// Of the server that is accessed so.
+    fn of(access: &Access) -> Self {
+        let digest = |pem: &[u8]| Sha256::digest(pem).iter().map(|byte| format!("{byte:02x}")).collect();
+        let authorities = access.authorities().map_or_else(String::new, digest);
+        Self { server: access.server().to_owned(), authorities }
     }
 }
 

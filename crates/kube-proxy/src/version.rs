@@ -3,17 +3,22 @@
 //! Scripts read `Kubernetes vX.Y.Z`, and compare X.Y with the other components of a node; so the answer is the
 //! upstream version whose behaviour this build reproduces. Ferry's own version stands in `--version=raw`, in the
 //! metric `kubernetes_build_info` and in the first log line.
+//!
+//! The version stands here alone. The lane that builds upstream's programs, and documents, have it too, and a test compares them.
 
 /// The upstream version whose behaviour this build reproduces.
 pub const UPSTREAM: &str = "v1.36.3";
-/// Its component.
-pub const MAJOR: &str = "1";
-/// Its component.
-pub const MINOR: &str = "36";
 /// Ferry's own version.
 pub const FERRY: &str = env!("CARGO_PKG_VERSION");
 
-/// Upstream's version with Ferry's as build metadata: `v1.36.2+ferry.0.1.0`.
+/// The first two numbers of the upstream version.
+pub fn major_and_minor() -> (&'static str, &'static str) {
+    let mut numbers = UPSTREAM.trim_start_matches('v').split('.');
+    let mut next = || numbers.next().unwrap_or_default();
+    (next(), next())
+}
+
+/// Upstream's version with Ferry's as build metadata: `vX.Y.Z+ferry.0.1.0`.
 pub fn full() -> String {
     format!("{UPSTREAM}+ferry.{FERRY}")
 }
@@ -31,8 +36,9 @@ pub fn platform() -> String {
 
 /// The line of `--version=raw`.
 pub fn raw() -> String {
+    let (major, minor) = major_and_minor();
     format!(
-        "version.Info{{Major:\"{MAJOR}\", Minor:\"{MINOR}\", EmulationMajor:\"\", EmulationMinor:\"\", \
+        "version.Info{{Major:\"{major}\", Minor:\"{minor}\", EmulationMajor:\"\", EmulationMinor:\"\", \
          MinCompatibilityMajor:\"\", MinCompatibilityMinor:\"\", GitVersion:\"{}\", GitCommit:\"\", \
          GitTreeState:\"\", BuildDate:\"\", GoVersion:\"\", Compiler:\"rustc\", Platform:\"{}\"}}",
         full(),
@@ -45,3 +51,6 @@ pub fn reported_as(text: &str) -> Option<&str> {
     let suffix = text.strip_prefix(UPSTREAM)?;
     (suffix.is_empty() || suffix.starts_with(['-', '+'])).then_some(text)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! Parses the command line like upstream's flag library, with its error texts, output streams and exit codes.
 
+mod describe;
 mod overlay;
 mod table;
 #[cfg(test)]
@@ -206,6 +207,11 @@ impl Flags {
         self.text(name).and_then(|text| value::int32(text).ok())
     }
 
+    /// A verbosity, if it was given.
+    pub fn level(&self, name: &str) -> Option<u32> {
+        self.text(name).and_then(|text| value::level(text).ok())
+    }
+
     /// A floating-point number, if it was given.
     pub fn float(&self, name: &str) -> Option<f32> {
         self.text(name).and_then(|text| value::float32(text).ok())
@@ -237,14 +243,6 @@ impl Flags {
     pub fn list(&self, name: &str) -> Option<Vec<String>> {
         let texts = self.0.get(name)?;
         Some(texts.iter().filter_map(|text| value::list(text).ok()).flatten().collect())
-    }
-
-    /// Every flag with its value, given or default, as upstream logs them.
-    pub fn describe_all(&self) -> impl Iterator<Item = String> {
-        FLAGS.iter().filter(|flag| !flag.is_of_older_releases()).map(|flag| {
-            let default = if flag.default.is_empty() && flag.kind == ValueKind::Bool { "false" } else { flag.default };
-            format!("FLAG: --{}={:?}", flag.name, self.text(flag.name).unwrap_or(default))
-        })
     }
 
     /// What upstream's flag library prints for each given flag that is deprecated, a line each.

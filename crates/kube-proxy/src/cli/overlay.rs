@@ -47,8 +47,7 @@ pub fn apply(flags: &Flags, config: &mut KubeProxyConfiguration) {
 pub fn apply_logging(flags: &Flags, logging: &mut Logging) {
     set_text(&mut logging.format, flags.text("logging-format"));
     set(&mut logging.flush_frequency, flags.duration("log-flush-frequency"));
-    let verbosity = flags.number("v").map(|verbosity| u32::try_from(verbosity).unwrap_or(0));
-    set(&mut logging.verbosity, verbosity);
+    set(&mut logging.verbosity, flags.level("v"));
     let mut vmodule = flags.vmodule("vmodule");
     vmodule.append(&mut logging.vmodule);
     logging.vmodule = vmodule;

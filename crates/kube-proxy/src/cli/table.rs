@@ -7,6 +7,8 @@ pub enum ValueKind {
     Bool,
     /// an integer; Go's base prefixes are allowed
     Int32,
+    /// a verbosity: a decimal number from 0 on
+    Level,
     /// a floating-point number
     Float32,
     /// Go syntax: `1h2m3.5s`
@@ -65,7 +67,7 @@ pub struct Flag {
 }
 
 use Effect::{Acts, Config, Deprecated, Nothing, Refused, Removed, Renamed};
-use ValueKind::{Bool, Duration, Float32, Gates, Int32, Ip, IpPort, List, Quantity, Text, VModule, Version};
+use ValueKind::{Bool, Duration, Float32, Gates, Int32, Ip, IpPort, Level, List, Quantity, Text, VModule, Version};
 
 const fn flag(name: &'static str, kind: ValueKind, effect: Effect, default: &'static str, help: &'static str) -> Flag {
     Flag { name, kind, effect, default, help }
@@ -100,7 +102,7 @@ pub const FLAGS: &[Flag] = &[
     flag("conntrack-udp-timeout", Duration, Config, "0s", "Timeout of unanswered UDP; 0 keeps it."),
     flag("conntrack-udp-timeout-stream", Duration, Config, "0s", "Timeout of answered UDP; 0 keeps it."),
     flag("detect-local-mode", Text, Config, "", "How to detect traffic from this node's pods."),
-    flag("feature-gates", Gates, Config, "", "Pairs A=true,B=false. AllowServiceExternalIPs has an effect."),
+    flag("feature-gates", Gates, Config, "", "Pairs A=true,B=false. Some have an effect."),
     flag("healthz-bind-address", IpPort, Config, "0.0.0.0:10256", "The address of /healthz and /livez."),
     flag("healthz-port", Int32, Deprecated, "10256", "The port of a bare --healthz-bind-address; 0 serves no health."),
     flag("hostname-override", Text, Acts, "", "The node's name, instead of the host's."),
@@ -116,7 +118,7 @@ pub const FLAGS: &[Flag] = &[
     flag("iptables-min-sync-period", Duration, Config, "1s", "Least time between two syncs; values above 1s apply."),
     flag("iptables-sync-period", Duration, Config, "30s", "Half the time after which a waiting change is unhealthy."),
     flag("ipvs-exclude-cidrs", List, Config, "", "Ranges that mode ipvs ignores."),
-    flag("ipvs-min-sync-period", Duration, Config, "0s", "Least time between two syncs, mode ipvs."),
+    flag("ipvs-min-sync-period", Duration, Config, "1s", "Least time between two syncs, mode ipvs."),
     flag("ipvs-scheduler", Text, Config, "", "The scheduler of mode ipvs."),
     flag("ipvs-strict-arp", Bool, Config, "", "Strict ARP, mode ipvs."),
     flag("ipvs-sync-period", Duration, Config, "30s", "Sync period of mode ipvs."),
@@ -129,27 +131,33 @@ pub const FLAGS: &[Flag] = &[
     flag("kubeconfig", Text, Config, "", "Path to a kubeconfig; without it and --master, the pod's service account."),
     flag("log-flush-frequency", Duration, Nothing, "5s", "How often logs are flushed."),
     flag("log-json-info-buffer-size", Quantity, Nothing, "0", "Buffer of JSON logs."),
-    flag("log-json-split-stream", Bool, Nothing, "", "Split JSON logs over two streams."),
+    flag("log-json-split-stream", Bool, Acts, "", "Errors of JSON logs to stderr, the rest to stdout."),
     flag("log-text-info-buffer-size", Quantity, Nothing, "0", "Buffer of text logs."),
-    flag("log-text-split-stream", Bool, Nothing, "", "Split text logs over two streams."),
-    flag("logging-format", Text, Nothing, "text", "Format of logs."),
+    flag("log-text-split-stream", Bool, Acts, "", "Informational lines of text logs to stdout."),
+    flag("logging-format", Text, Acts, "text", "Format of logs: text or json."),
     flag("machine-id-file", Text, Nothing, "/etc/machine-id,/var/lib/dbus/machine-id", "Unused flag of a library."),
     flag("manifests", Text, Acts, "", "The directory to read Services, EndpointSlices, Nodes and ServiceCIDRs from."),
     flag("masquerade-all", Bool, Config, "", "Masquerade all connections to cluster IPs."),
     flag("master", Text, Acts, "", "The URL of the API server, instead of the kubeconfig's."),
-    flag("metrics-bind-address", IpPort, Config, "127.0.0.1:10249", "The address of /metrics and /proxyMode."),
+    flag("metrics-bind-address", IpPort, Config, "127.0.0.1:10249", "The address of /metrics, /configz and others."),
     flag("metrics-port", Int32, Deprecated, "10249", "The port of a bare --metrics-bind-address."),
     flag("nodeport-addresses", List, Config, "", "Ranges of node addresses that serve node ports, or primary."),
     flag("oom-score-adj", Int32, Config, "-999", "The OOM score adjustment of this process."),
     flag("pod-bridge-interface", Text, Config, "", "The bridge of local pods, for detect-local-mode BridgeInterface."),
     flag("pod-interface-name-prefix", Text, Config, "", "Prefix of local pods' interfaces, for InterfaceNamePrefix."),
-    flag("profiling", Bool, Nothing, "", "Serve profiles on the metrics port."),
+    flag("profiling", Bool, Config, "", "Serve /debug/flags/v and /debug/pprof/ on the metrics port."),
     flag("proxy-mode", Text, Config, "", "The mode: iptables, the default, ipvs or nftables."),
     flag("proxy-mode-fallback", List, Acts, "", "Modes to try, in order, where the mode can't start on this machine."),
     flag("show-hidden-metrics-for-version", Text, Nothing, "", "Show metrics hidden in this version."),
-    flag("v", Int32, Acts, "0", "Number for the log level verbosity: 2 logs each sync, 4 each object."),
+    flag(
+        "v",
+        Level,
+        Acts,
+        "0",
+        "Number for the log level verbosity: 2 logs each sync, 4 each object, 6 each decision.",
+    ),
     flag("version", Version, Acts, "", "--version, --version=raw prints the version and exits."),
-    flag("vmodule", VModule, Nothing, "", "Verbosity per source file."),
+    flag("vmodule", VModule, Acts, "", "Verbosity per source file, text logs only."),
     flag(
         "write-config-to",
         Text,
@@ -192,6 +200,7 @@ impl ValueKind {
         match self {
             Bool => "bool",
             Int32 => "int32",
+            Level => "Level",
             Float32 => "float32",
             Duration => "duration",
             Text => "string",

@@ -12,6 +12,7 @@ pub(super) fn check(kind: ValueKind, text: &str) -> Result<(), String> {
     match kind {
         ValueKind::Bool => boolean(text).map(drop),
         ValueKind::Int32 => int32(text).map(drop),
+        ValueKind::Level => level(text).map(drop),
         ValueKind::Float32 => float32(text).map(drop),
         ValueKind::Duration => duration(text).map(drop),
         ValueKind::Text => Ok(()),
@@ -63,6 +64,19 @@ pub(super) fn int32(text: &str) -> Result<i32, String> {
         .map(|value| if negative { -value } else { value })
         .and_then(|value| i32::try_from(value).ok())
         .ok_or_else(|| format!("strconv.ParseInt: parsing {text:?}: value out of range"))
+}
+
+/// A verbosity.
+pub(super) fn level(text: &str) -> Result<u32, String> {
+    level_of(text).map_err(|why| format!("strconv.ParseUint: parsing {text:?}: {why}"))
+}
+
+/// A decimal number of 31 bits, without a sign.
+fn level_of(text: &str) -> Result<u32, &'static str> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err("invalid syntax");
+    }
+    text.parse().ok().filter(|level| *level <= i32::MAX.unsigned_abs()).ok_or("value out of range")
 }
 
 /// A floating-point number. Infinity and NaN are out of range: they have no use as a rate, and no form in a configuration file.
@@ -133,10 +147,38 @@ fn ip_port(text: &str) -> Result<(), String> {
     if text.is_empty() || parse_ip(text).is_some() {
         return Ok(());
     }
-    match parse_socket_address(text) {
-        Some(_) => Ok(()),
-        None => Err(format!("{text:?} is not in a valid format (ip or ip:port)")),
+    let no_format = |why: &str| format!("{text:?} is not in a valid format (ip or ip:port): address {text}: {why}");
+    let (host, port) = host_and_port(text).map_err(no_format)?;
+    if parse_ip(host).is_none() {
+        return Err(format!("{host:?} is not a valid IP address"));
     }
+    parse_socket_address(text).map(drop).ok_or_else(|| format!("{port:?} is not a valid number"))
+}
+
+/// Splits an address as Go's library, with its error texts.
+fn host_and_port(text: &str) -> Result<(&str, &str), &'static str> {
+    const NO_PORT: &str = "missing port in address";
+    const COLONS: &str = "too many colons in address";
+    let (before, port) = text.rsplit_once(':').ok_or(NO_PORT)?;
+    let (host, after_open, after_close) = match text.strip_prefix('[') {
+        Some(inner) => {
+            let (host, rest) = inner.split_once(']').ok_or("missing ']' in address")?;
+            let after_colon = rest.strip_prefix(':').ok_or(NO_PORT)?;
+            if after_colon.len() != port.len() {
+                return Err(COLONS);
+            }
+            (host, inner, rest)
+        }
+        None if before.contains(':') => return Err(COLONS),
+        None => (before, text, text),
+    };
+    if after_open.contains('[') {
+        return Err("unexpected '[' in address");
+    }
+    if after_close.contains(']') {
+        return Err("unexpected ']' in address");
+    }
+    Ok((host, port))
 }
 
 /// A duration, with Go's syntax and error texts.
@@ -168,11 +210,7 @@ fn pattern(pair: &str) -> Result<VModule, String> {
         return Err(no_format());
     }
     let failed = |why: &str| format!("parsing verbosity in {pair:?}: strconv.ParseUint: parsing {level:?}: {why}");
-    if !level.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(failed("invalid syntax"));
-    }
-    let verbosity = level.parse::<i32>().ok().and_then(|level| u32::try_from(level).ok());
-    let verbosity = verbosity.ok_or_else(|| failed("value out of range"))?;
+    let verbosity = level_of(level).map_err(failed)?;
     Ok(VModule { file_pattern: pattern.to_owned(), verbosity })
 }
 

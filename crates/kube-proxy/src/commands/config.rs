@@ -16,14 +16,16 @@ use crate::platform;
 pub struct Configured {
     /// defaults applied, not validated
     pub config: KubeProxyConfiguration,
-    /// klog's `-v`
-    pub verbosity: u32,
     /// this node's name
     pub node_name: String,
     /// the API server's URL if it replaces the kubeconfig's
     pub master: Option<String>,
     /// the directory to read objects from
     pub manifests: Option<String>,
+    /// every flag with its value, sorted by name, without the credentials of URLs
+    pub flags: Vec<(String, String)>,
+    /// the content of the configuration file, if there is one
+    pub text: Option<String>,
     /// messages to log once logging is set up
     pub notices: Vec<Notice>,
 }
@@ -54,9 +56,20 @@ pub enum Notice {
 /// # Errors
 /// If the file is unreadable or malformed, or there is no node name.
 pub fn complete(flags: &Flags) -> anyhow::Result<Configured> {
+    let text = flags
+        .path("config")
+        .map(|path| fs::read_to_string(path).map_err(|error| anyhow::anyhow!("open {path}: {}", reason(&error))));
+    complete_with(flags, text.transpose()?)
+}
+
+/// The same with the content of the configuration file, if the flags name one.
+///
+/// # Errors
+/// If it is malformed, or there is no node name.
+pub(super) fn complete_with(flags: &Flags, text: Option<String>) -> anyhow::Result<Configured> {
     let mut notices = Vec::new();
-    let mut config = match flags.path("config") {
-        Some(path) => read(path, &mut notices)?,
+    let mut config = match &text {
+        Some(text) => read(text, &mut notices)?,
         None => {
             let mut config = KubeProxyConfiguration::default();
             cli::apply(flags, &mut config);
@@ -84,14 +97,13 @@ pub fn complete(flags: &Flags) -> anyhow::Result<Configured> {
         let unused = ["kubeconfig", "master"].into_iter().filter(|name| flags.path(name).is_some());
         notices.extend(unused.map(Notice::Unused));
     }
-    let verbosity = config.logging.verbosity;
     let master = flags.path("master").map(str::to_owned);
-    Ok(Configured { config, verbosity, node_name, master, manifests, notices })
+    let flags = flags.values(flags.path("config").is_none().then_some(&config)).collect();
+    Ok(Configured { config, node_name, master, manifests, flags, text, notices })
 }
 
-fn read(path: &str, notices: &mut Vec<Notice>) -> anyhow::Result<KubeProxyConfiguration> {
-    let text = fs::read_to_string(path).map_err(|error| anyhow::anyhow!("open {path}: {}", reason(&error)))?;
-    let decoded = decode(&text)?;
+fn read(text: &str, notices: &mut Vec<Notice>) -> anyhow::Result<KubeProxyConfiguration> {
+    let decoded = decode(text)?;
     notices.extend(decoded.strict_error.map(Notice::Lenient));
     notices.extend(decoded.warnings.into_iter().map(Notice::Odd));
     if decoded.other_documents > 0 {
@@ -116,13 +128,14 @@ fn note_flags(flags: &Flags, notices: &mut Vec<Notice>) {
 
 impl fmt::Debug for Configured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { config, verbosity, node_name, master, manifests, notices } = self;
+        let Self { config, node_name, master, manifests, flags, text, notices } = self;
         f.debug_struct("Configured")
             .field("config", config)
-            .field("verbosity", verbosity)
             .field("node_name", node_name)
             .field("master", &master.as_deref().map(without_credentials))
             .field("manifests", manifests)
+            .field("flags", flags)
+            .field("text", text)
             .field("notices", notices)
             .finish()
     }

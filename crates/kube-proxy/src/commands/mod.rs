@@ -4,13 +4,17 @@
 mod cleanup;
 mod config;
 mod init_only;
-mod run;
+mod inputs;
+mod reload;
 mod write_config;
 
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use ferry_api::config::GivenGate;
+use ferry_kernel::process;
 
+use crate::app;
 use crate::cli::{self, Effect, Flags, Request};
 use crate::logging;
 
@@ -41,13 +45,26 @@ fn print(stream: &mut dyn std::io::Write, text: &str, code: ExitCode) -> ExitCod
     code
 }
 
+/// Logs the value of a feature gate that is set, from `-v=1`.
+fn note_gate(gate: GivenGate) {
+    let GivenGate { name, maturity, value } = gate;
+    tracing::info!(target: logging::V1, name, stage = %maturity, value, "Feature gate is set");
+}
+
 fn dispatch(flags: &Flags) -> anyhow::Result<()> {
-    let configured = complete(flags).context("failed complete")?;
+    // After a reload this is the text that the former run validated: the file may have changed again.
+    let configured = match process::handed_over() {
+        Some(text) => config::complete_with(flags, Some(text)),
+        None => complete(flags),
+    };
+    let configured = configured.context("failed complete")?;
     configured.config.validate_logging().context("initialize logging")?;
-    logging::start(configured.verbosity);
+    logging::start(&configured.config.logging);
     configured.notices.iter().for_each(config::Notice::log);
-    if configured.verbosity >= 1 {
-        flags.describe_all().for_each(|text| logging::plain("flags.go", 64, &text));
+    configured.config.given_feature_gates().for_each(note_gate);
+    if configured.config.logging.verbosity >= 1 {
+        let of_flags = flags.path("config").is_none().then_some(&configured.config);
+        flags.describe_all(of_flags).for_each(|text| logging::plain("flag", "flags.go", 64, &text));
     }
     configured.config.validate().context("failed validate")?;
     if let Some(file) = flags.path("write-config-to") {
@@ -65,5 +82,7 @@ fn dispatch(flags: &Flags) -> anyhow::Result<()> {
     if flags.is_true("init-only") {
         return init_only::initialize(&configured);
     }
-    run::run(&configured)
+    // Before the kubeconfig is read: what changes meanwhile is a change.
+    let reload = reload::of(flags, &configured);
+    app::run(inputs::options(&configured)?, inputs::origin(&configured)?, reload)
 }

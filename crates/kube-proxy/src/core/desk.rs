@@ -6,7 +6,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::{Core, NeverReady};
+use ferry_api::object::{KubeObject, ObjectName};
+
+use super::{Core, NeverReady, ObjectPage, Restored};
 use crate::input::Input;
 
 /// Shared access to the core.
@@ -61,6 +63,20 @@ impl Desk {
         apply(&mut self.lock(), input)
     }
 
+    /// Takes the objects of a snapshot and decides, as [`Self::apply`]; nothing is left undecided where they weren't taken.
+    pub fn restore(&self, objects: Vec<KubeObject>) -> (Restored, Applied) {
+        let mut core = self.lock();
+        match core.restore(objects) {
+            Restored::Done => (Restored::Done, decide(&mut core)),
+            other => (other, Applied::Decided),
+        }
+    }
+
+    /// Copies some objects: those of the page behind this Service, or of the first one. `None` before the first hand-over.
+    pub fn page(&self, after: Option<&ObjectName>) -> Option<ObjectPage> {
+        self.lock().page(after)
+    }
+
     /// Runs until all senders are closed, or an object that the start needs will not arrive.
     pub fn run(&self, inputs: &Receiver<Input>) -> Result<(), NeverReady> {
         let mut again: Option<Instant> = None;
@@ -99,6 +115,10 @@ impl Desk {
 
 fn apply(core: &mut Core, input: Input) -> Applied {
     core.take(input);
+    decide(core)
+}
+
+fn decide(core: &mut Core) -> Applied {
     match core.decide() {
         Ok(None) => Applied::Decided,
         Ok(Some(_)) | Err(_) => Applied::Undecided,

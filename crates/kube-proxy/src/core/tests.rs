@@ -19,6 +19,7 @@ struct Bench {
     reports: Reports,
     eligible: Arc<AtomicBool>,
     told: Inbox,
+    signals: std::sync::mpsc::Receiver<()>,
 }
 
 impl Bench {
@@ -44,6 +45,7 @@ impl Bench {
             mailboxes.push(receiver);
             EngineHandle::new(family, sender, Arc::new(Pulse::new(Instant::now())))
         });
+        let (changed, signals) = std::sync::mpsc::sync_channel(1);
         let core = Core::new(CoreSetup {
             settings: Settings::from_config(&config, "node"),
             config,
@@ -55,8 +57,9 @@ impl Bench {
             eligible: Arc::clone(&eligible),
             recorder,
             in_use,
+            changed: Some(changed),
         });
-        Self { core, mailboxes, metrics, reports, eligible, told }
+        Self { core, mailboxes, metrics, reports, eligible, told, signals }
     }
 
     /// A core whose initial lists are complete, and whose first deltas are taken.
@@ -686,4 +689,23 @@ fn a_small_batch_does_not_overtake_a_large_one() {
     assert_eq!(address.to_string(), "10.96.0.3", "the last one counts");
     runtime.block_on(sink.deliver_in_turn(events(&service("b", "10.96.1.2", "")))).unwrap();
     assert!(inputs.try_recv().is_err(), "and then small ones are applied at once again");
+}
+
+#[test]
+fn a_change_is_signalled_once_until_it_is_received() {
+    let mut bench = Bench::new();
+    bench.upsert(&service("web", "10.96.0.1", ""));
+    assert!(bench.signals.try_recv().is_err(), "no list is complete");
+    let synced =
+        || Input::Events([Kind::Node, Kind::ServiceCidr, Kind::Service, Kind::EndpointSlice].map(Event::Synced).into());
+    bench.input(synced());
+    bench.upsert(&service("more", "10.96.0.2", ""));
+    assert!(bench.signals.try_recv().is_ok(), "the start, and the change");
+    assert!(bench.signals.try_recv().is_err());
+    bench.upsert(&service("more", "10.96.0.2", ""));
+    assert!(bench.signals.try_recv().is_err(), "nothing changed");
+    bench.upsert(&slice("web", "10.244.0.1", "node"));
+    assert!(bench.signals.try_recv().is_ok());
+    bench.input(synced());
+    assert!(bench.signals.try_recv().is_ok(), "a complete list, also without a change");
 }

@@ -144,6 +144,15 @@ impl Event {
         Self::new(Regarding::Node(node.into()), Level::Warning, "ProxyModeFallback", "StartKubeProxy", &note)
     }
 
+    /// Services were served from a snapshot of this age while the API server didn't answer.
+    pub fn served_from_snapshot(node: &str, confirmed: &str, seconds: u64) -> Self {
+        let note = format!(
+            "for {seconds} s after the start, until the API server answered, Services were served from a snapshot whose \
+             objects it had confirmed last at {confirmed}"
+        );
+        Self::new(Regarding::Node(node.into()), Level::Warning, "ServedFromSnapshot", "StartKubeProxy", &note)
+    }
+
     /// A problem of the node by which traffic of Services may be lost.
     pub fn node_warning(node: &str, reason: &'static str, note: &str) -> Self {
         Self::new(Regarding::Node(node.into()), Level::Warning, reason, "Serve", note)

@@ -1,7 +1,8 @@
 //! Staleness of the known objects per kind, shared between the source and the threads that answer probes.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use ferry_api::object::Kind;
 
@@ -10,6 +11,8 @@ use ferry_api::object::Kind;
 pub struct Freshness {
     epoch: Instant,
     kinds: Vec<(Kind, Cell)>,
+    /// when the API server confirmed the objects of the snapshot that this run has begun with
+    restored: OnceLock<SystemTime>,
 }
 
 /// Freshness of one kind.
@@ -36,7 +39,7 @@ struct Cell {
 impl Freshness {
     /// The freshness of these kinds before any list.
     pub fn new(epoch: Instant, kinds: &[Kind]) -> Self {
-        Self { epoch, kinds: kinds.iter().map(|kind| (*kind, Cell::default())).collect() }
+        Self { epoch, kinds: kinds.iter().map(|kind| (*kind, Cell::default())).collect(), restored: OnceLock::new() }
     }
 
     /// Notes the response head of a list or watch of this kind.
@@ -65,6 +68,43 @@ impl Freshness {
     /// The freshness of each kind, in the order given to [`Self::new`].
     pub fn now(&self, now: Instant) -> impl Iterator<Item = (Kind, Fresh)> {
         self.kinds.iter().map(move |(kind, cell)| (*kind, cell.fresh(now.saturating_duration_since(self.epoch))))
+    }
+
+    /// Notes that the objects of a snapshot serve, which the API server confirmed at this time.
+    pub fn restored(&self, confirmed: SystemTime) {
+        // A run begins with one snapshot at most.
+        let _ = self.restored.set(confirmed);
+    }
+
+    /// The time at which the API server confirmed the objects of the snapshot that serves; `None` if none serves: the run began
+    /// without one, or all required lists have been complete since.
+    pub fn snapshot_in_use(&self) -> Option<SystemTime> {
+        self.restored.get().copied().filter(|_| !self.is_complete())
+    }
+
+    /// True once the lists of all kinds were complete without which nothing is served.
+    pub fn is_complete(&self) -> bool {
+        self.required().all(|cell| cell.synced.load(Ordering::Relaxed))
+    }
+
+    /// True if the API server is sending a list: of a required kind whose list isn't complete, data came within this time.
+    pub fn is_listing(&self, now: Instant, within: Duration) -> bool {
+        let now = now.saturating_duration_since(self.epoch);
+        let fresh = self.required().map(|cell| cell.fresh(now)).filter(|fresh| !fresh.synced && fresh.connected);
+        fresh.filter_map(|fresh| fresh.contact).any(|age| age <= within)
+    }
+
+    /// Time since the API server has confirmed the objects of all required kinds; `None` until their lists were complete.
+    pub fn confirmed(&self, now: Instant) -> Option<Duration> {
+        let now = now.saturating_duration_since(self.epoch);
+        let ages: Option<Vec<Duration>> =
+            self.required().map(|cell| cell.fresh(now)).map(|fresh| fresh.contact.filter(|_| fresh.synced)).collect();
+        ages?.into_iter().max()
+    }
+
+    /// The kinds without which nothing is served. ServiceCIDRs may be missing in a cluster.
+    fn required(&self) -> impl Iterator<Item = &Cell> {
+        self.kinds.iter().filter(|(kind, _)| *kind != Kind::ServiceCidr).map(|(_, cell)| cell)
     }
 
     fn with(&self, kind: Kind, change: impl FnOnce(&Cell)) {
@@ -113,5 +153,29 @@ mod tests {
         let [(_, service), (_, node)] = of(start + 5 * SECOND)[..] else { panic!("two kinds") };
         assert_eq!(service, Fresh { synced: true, connected: false, contact: Some(3 * SECOND) });
         assert_eq!(node, Fresh { synced: false, connected: true, contact: Some(2 * SECOND) });
+    }
+
+    #[test]
+    fn a_snapshot_is_in_use_until_the_required_lists_are_complete() {
+        let start = Instant::now();
+        let freshness = Freshness::new(start, &[Kind::Service, Kind::Node, Kind::ServiceCidr]);
+        let time = SystemTime::UNIX_EPOCH + SECOND;
+        assert_eq!(freshness.snapshot_in_use(), None);
+        freshness.restored(time);
+        assert_eq!(freshness.snapshot_in_use(), Some(time));
+        freshness.connected(Kind::Service, start + SECOND);
+        assert!(freshness.is_listing(start + 2 * SECOND, SECOND), "its list is on the way");
+        assert!(!freshness.is_listing(start + 3 * SECOND, SECOND), "it is stuck");
+        freshness.synced(Kind::Service);
+        assert!(!freshness.is_listing(start + SECOND, SECOND), "it is complete");
+        assert_eq!((freshness.snapshot_in_use(), freshness.confirmed(start + SECOND)), (Some(time), None));
+        freshness.connected(Kind::Node, start + 3 * SECOND);
+        freshness.synced(Kind::Node);
+        assert_eq!(freshness.snapshot_in_use(), None, "ServiceCIDRs aren't waited for");
+        assert_eq!(
+            freshness.confirmed(start + 5 * SECOND),
+            Some(4 * SECOND),
+            "the kind that was confirmed longest ago"
+        );
     }
 }

@@ -76,7 +76,8 @@ const TRANSPORTS: Row = row(
     Counter,
     &["result"],
     "[ALPHA] Number of calls to get a new transport, partitioned by the result of the operation hit: obtained from the \
-     cache, miss: created and added to the cache, uncacheable: created and not cached",
+     cache, miss: created and added to the cache, miss-gc: recreated and added back to the cache after being garbage \
+     collected, uncacheable: created and not cached",
 );
 const TRANSPORT_ENTRIES: Row = row(
     "rest_client_transport_cache_entries",

@@ -1,15 +1,20 @@
-//! Prometheus metrics: upstream's, and Ferry's own, which begin with `kubeproxy_engine_` and `kubeproxy_source_`.
+//! Prometheus metrics: upstream's, and Ferry's own, which begin with `kubeproxy_config_`, `kubeproxy_engine_`,
+//! `kubeproxy_snapshot_` and `kubeproxy_source_`.
 //!
 //! A metric is one [`Row`] of a table. [`Metrics`] registers all tables and encodes the page: `registry` has the metrics of every
-//! mode, [`mode`] those of a single mode, [`client`] the API client's, [`source`] the age of objects, [`process`] CPU, memory and
-//! files.
+//! mode, [`mode`] those of a single mode, [`client`] the API client's, [`source`] the age of objects, [`snapshot`] the snapshot's, [`config`] the running
+//! configuration, [`process`] CPU, memory and files. `text` encodes the page.
 
 pub mod client;
+pub mod config;
 pub mod mode;
 pub mod process;
 mod registry;
 mod row;
+pub mod snapshot;
 pub mod source;
+mod text;
 
 pub use registry::{Metrics, TABLE};
 pub use row::{Buckets, MetricKind, Row};
+pub use text::number;

@@ -252,9 +252,8 @@ impl ModeMetrics for IptablesMetrics {
         for (counter, packets) in
             [(&self.invalid_dropped, counts.invalid_dropped), (&self.localhost_accepted, counts.localhost_accepted)]
         {
-            if let Some(packets) = packets {
-                catch_up(counter, &[], packets);
-            }
+            // Upstream exports zero where nothing counts them.
+            catch_up(counter, &[], packets.unwrap_or_default());
         }
     }
 }
@@ -280,7 +279,7 @@ mod tests {
     fn each_mode_shows_its_own() {
         let metrics = Metrics::new().unwrap();
         metrics.add_mode(Box::new(NftablesMetrics::register)).unwrap();
-        assert!(!metrics.encode().contains("tables"), "without a failure there is nothing");
+        assert!(!metrics.encode().contains("tables_sync"), "without a failure there is nothing");
         metrics.mode_failed(Family::V4);
         let page = metrics.encode();
         assert!(page.contains("\nkubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"} 1\n"));
@@ -315,7 +314,8 @@ mod tests {
         ] {
             assert!(page.lines().any(|known| known == line), "{line}: {page}");
         }
-        for absent in ["nftables", "failures_total", "packets_total"] {
+        assert!(page.contains("\nkubeproxy_iptables_ct_state_invalid_dropped_packets_total 0\n"));
+        for absent in ["nftables", "failures_total"] {
             assert!(!page.contains(absent), "{absent}: {page}");
         }
         {

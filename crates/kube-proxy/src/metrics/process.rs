@@ -5,6 +5,8 @@ use std::fs;
 
 use rustix::process::{Resource, getrlimit};
 
+use super::text;
+
 /// One metric of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
@@ -91,17 +93,18 @@ pub(super) fn append(page: &mut String) {
     let reading = Reading::take();
     for row in TABLE {
         if let Some(value) = (row.value)(&reading) {
+            text::head(page, row.name, row.kind, row.help);
             // Writing to a String cannot fail.
-            let _ = write!(page, "# HELP {0} {1}\n# TYPE {0} {2}\n{0} {value}\n", row.name, row.help, row.kind);
+            let _ = writeln!(page, "{} {}", row.name, text::number(value));
         }
     }
 }
 
-/// Start time of the process, in whole Unix seconds; 0 if unreadable.
-pub(crate) fn start_time() -> u64 {
+/// Start time of the process, in Unix seconds; 0 if unreadable.
+pub(crate) fn start_time() -> f64 {
     let reading = Reading::take();
     let value = TABLE.iter().find(|row| row.name == "process_start_time_seconds").and_then(|row| (row.value)(&reading));
-    value.map_or(0, |seconds| seconds as u64)
+    value.unwrap_or_default()
 }
 
 fn ticks() -> f64 {
@@ -162,7 +165,7 @@ mod tests {
             let value: f64 = line.rsplit_once(' ').unwrap().1.parse().unwrap();
             assert!(value >= 0.0, "{line}");
         }
-        let start = start_time();
+        let start = start_time() as u64;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         assert!(start <= now + 1 && now - start < 86_400, "{start} {now}");
     }

@@ -2,19 +2,19 @@
 
 use std::sync::{Arc, OnceLock};
 
+use ferry_api::config::{Feature, Maturity};
 use ferry_api::object::Family;
-use prometheus::{
-    Encoder as _, Gauge, GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
-    TextEncoder,
-};
+use prometheus::{Gauge, GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::client::RestMetrics;
+use super::config::ConfigMetrics;
 use super::mode::{ModeMetrics, Register};
-use super::process;
 use super::row::Buckets::{Commit, NetworkProgramming, Sync};
 use super::row::MetricKind::{Counter, Gauge as GaugeKind, Histogram};
 use super::row::{ENGINE, FAMILY, Row, registered, row};
+use super::snapshot::SnapshotMetrics;
 use super::source::SourceMetrics;
+use super::{process, text};
 use crate::version;
 
 /// Every metric that is registered here. The text is encoded by [`Metrics::encode`].
@@ -65,10 +65,16 @@ pub struct Metrics {
     pub engine_ops: IntCounterVec,
     /// duration of sync passes that did work
     pub engine_commit: HistogramVec,
+    /// 1 for each feature gate that is on, 0 for the others
+    features: IntGaugeVec,
     /// metrics of the API client
     pub rest: Arc<RestMetrics>,
     /// staleness of objects
     pub source: SourceMetrics,
+    /// the file that keeps the API server's objects
+    pub snapshot: SnapshotMetrics,
+    /// the running configuration
+    pub config: ConfigMetrics,
     /// metrics of the running mode, once it is known
     mode: OnceLock<Box<dyn ModeMetrics>>,
 }
@@ -193,9 +199,18 @@ const BUILD_INFO: Row = row(
         "minor",
         "platform",
     ],
-    "[ALPHA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, \
+    "[BETA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, \
      build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
 );
+
+const FEATURES: Row = row(
+    "kubernetes_feature_enabled",
+    GaugeKind,
+    &["name", "stage"],
+    "[BETA] This metric records the data about the stage and enablement of a k8s feature.",
+);
+const HIDDEN: Row = row("hidden_metrics_total", Counter, &[], "[BETA] The count of hidden metrics.");
+const DISABLED: Row = row("disabled_metrics_total", Counter, &[], "[BETA] The count of disabled metrics.");
 
 /// Every metric of this module, in the order of its registration.
 pub const TABLE: &[Row] = &[
@@ -222,6 +237,9 @@ pub const TABLE: &[Row] = &[
     ENGINE_OPS,
     ENGINE_COMMIT,
     BUILD_INFO,
+    FEATURES,
+    HIDDEN,
+    DISABLED,
 ];
 
 // === impl Metrics ===
@@ -235,6 +253,9 @@ impl Metrics {
         let registry = Registry::new();
         let r = &registry;
         build_info(r)?;
+        // Ferry hides and disables none, and alerts may compare with zero.
+        HIDDEN.counter(r)?;
+        DISABLED.counter(r)?;
         Ok(Self {
             sync_duration: SYNC_DURATION.histograms(r)?,
             full_sync_duration: FULL_SYNC.histograms(r)?,
@@ -258,8 +279,11 @@ impl Metrics {
             engine_contested: ENGINE_CONTESTED.counters(r)?,
             engine_ops: ENGINE_OPS.counters(r)?,
             engine_commit: ENGINE_COMMIT.histograms(r)?,
+            features: FEATURES.gauges(r)?,
             rest: Arc::new(RestMetrics::new(r)?),
             source: SourceMetrics::new(r)?,
+            snapshot: SnapshotMetrics::new(r)?,
+            config: ConfigMetrics::new(r)?,
             mode: OnceLock::new(),
             registry,
         })
@@ -272,6 +296,15 @@ impl Metrics {
     pub fn add_mode(&self, register: Register) -> Result<(), prometheus::Error> {
         let mode = register(&self.registry)?;
         self.mode.set(mode).map_err(|_| prometheus::Error::AlreadyReg)
+    }
+
+    /// Sets the values of feature gates.
+    pub fn set_features(&self, features: impl Iterator<Item = Feature>) {
+        for Feature { name, maturity, enabled } in features {
+            // upstream leaves the stage of what is generally available empty
+            let stage = if maturity == Maturity::Stable { String::new() } else { maturity.to_string() };
+            self.features.with_label_values(&[name, stage.as_str()]).set(enabled.into());
+        }
     }
 
     /// Counts a failed sync pass of the family's engine.
@@ -287,12 +320,8 @@ impl Metrics {
         if let Some(mode) = self.mode.get() {
             mode.refresh();
         }
-        let mut page = Vec::new();
-        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut page) {
-            tracing::warn!(err = %error, "Encoding the metrics failed");
-        }
-        // Prometheus' format and upstream write infinity, which one gauge may have, in this form.
-        let mut page = String::from_utf8(page).unwrap_or_default().replace(" inf\n", " +Inf\n");
+        let mut page = String::new();
+        text::append(&mut page, &self.registry.gather());
         process::append(&mut page);
         page
     }
@@ -301,7 +330,8 @@ impl Metrics {
 fn build_info(registry: &Registry) -> Result<(), prometheus::Error> {
     let version = version::full();
     let platform = version::platform();
-    let values = ["", "rustc", "", "", &version, "", version::MAJOR, version::MINOR, &platform];
+    let (major, minor) = version::major_and_minor();
+    let values = ["", "rustc", "", "", &version, "", major, minor, &platform];
     let labels = BUILD_INFO.labels.iter().zip(values);
     let opts = labels.fold(BUILD_INFO.opts(), |opts, (label, value)| opts.const_label(*label, value));
     registered(registry, Gauge::with_opts(opts)?)?.set(1.0);
@@ -312,13 +342,14 @@ fn build_info(registry: &Registry) -> Result<(), prometheus::Error> {
 mod tests {
     use super::*;
     use crate::metrics::mode::NftablesMetrics;
-    use crate::metrics::{client, source};
+    use crate::metrics::{client, config, snapshot, source};
     use crate::planes::PLANES;
 
     /// All metrics of all modes, in the order of the documentation.
     fn rows() -> impl Iterator<Item = &'static Row> {
         let of_modes = PLANES.iter().flat_map(|plane| plane.metrics);
-        TABLE.iter().chain(of_modes).chain(source::TABLE).chain(client::TABLE)
+        let of_objects = source::TABLE.iter().chain(snapshot::TABLE);
+        TABLE.iter().chain(of_modes).chain(of_objects).chain(config::TABLE).chain(client::TABLE)
     }
 
     #[test]
@@ -340,7 +371,7 @@ mod tests {
         assert!(page.contains(
             "# HELP kubeproxy_sync_proxy_rules_duration_seconds [ALPHA] SyncProxyRules latency in seconds\n"
         ));
-        assert!(page.contains("git_version=\"v1.36"), "{page}");
+        assert!(page.contains(&format!("git_version=\"{}\"", version::full())), "{page}");
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub enum MetricKind {
 pub enum Buckets {
     /// 0.001 · 2^k, k = 0 … 14
     Sync,
-    /// 0.25, 0.5, 1 … 59 by 1, 60 … 115 by 5, 120 … 300 by 30
+    /// 0, 0.25, 0.5, 1 … 59 by 1, 60 … 115 by 5, 120 … 300 by 30
     NetworkProgramming,
     /// 10 µs · 4^k, k = 0 … 9
     Commit,
@@ -135,7 +135,7 @@ impl Buckets {
             Sync => (0..15).map(|k| 0.001 * f64::from(1 << k)).collect(),
             NetworkProgramming => {
                 let seconds = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
-                [0.25, 0.5].into_iter().chain(seconds.map(f64::from)).collect()
+                [0.0, 0.25, 0.5].into_iter().chain(seconds.map(f64::from)).collect()
             }
             Commit => (0..10).map(|k| 0.000_01 * f64::from(1 << (2 * k))).collect(),
             RequestSeconds => vec![0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0],
@@ -169,8 +169,8 @@ mod tests {
         assert_eq!((sync.len(), sync[0]), (15, 0.001));
         assert!((sync[14] - 16.384).abs() < 1e-9);
         let network = NetworkProgramming.bounds();
-        assert_eq!(&network[..4], &[0.25, 0.5, 1.0, 2.0]);
-        assert_eq!(&network[60..64], &[59.0, 60.0, 65.0, 70.0]);
+        assert_eq!(&network[..5], &[0.0, 0.25, 0.5, 1.0, 2.0]);
+        assert_eq!(&network[61..65], &[59.0, 60.0, 65.0, 70.0]);
         assert_eq!(&network[network.len() - 8..], &[115.0, 120.0, 150.0, 180.0, 210.0, 240.0, 270.0, 300.0]);
     }
 }

@@ -82,7 +82,7 @@ mod tests {
         for line in [
             "kubeproxy_source_synced{kind=\"Service\"} 1",
             "kubeproxy_source_connected{kind=\"Service\"} 1",
-            "kubeproxy_source_last_contact_timestamp_seconds{kind=\"Service\"} 1000007",
+            "kubeproxy_source_last_contact_timestamp_seconds{kind=\"Service\"} 1.000007e+06",
             "kubeproxy_source_synced{kind=\"Node\"} 0",
             "kubeproxy_source_last_contact_timestamp_seconds{kind=\"Node\"} 0",
         ] {

@@ -15,6 +15,6 @@ pub use linux::{
     spare_files,
 };
 #[cfg(target_os = "linux")]
-pub use signals::{asked_to_end, handle_signals};
+pub use signals::{asked_to_end, handle_signals, hang_ups, is_asked_to_end};
 #[cfg(target_os = "linux")]
 pub use tracking::{TCP_BE_LIBERAL, set_connection_tracking};

@@ -27,6 +27,13 @@ pub fn is_present() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some_and(|path| !path.is_empty())
 }
 
+/// Notifies that a new run takes the program's place; its readiness ends that. The watchdog's time begins anew, too.
+pub fn reloading() {
+    let now = NotifyState::monotonic_usec_now();
+    let states = [Ok(NotifyState::Reloading), now, Ok(NotifyState::Watchdog)].into_iter().filter_map(Result::ok);
+    notify(&states.collect::<Vec<_>>());
+}
+
 /// Notifies that the program ends.
 pub fn stopping() {
     notify(&[NotifyState::Stopping]);

@@ -31,8 +31,15 @@ impl Inbox {
         Self { reports, reporter, passes: VecDeque::new(), gathered: Instant::now() }
     }
 
-    /// Updates metrics and logs with all reports queued so far.
+    /// Updates metrics and logs with all reports queued so far, for a scrape. The sync passes among them go on to their follower.
     pub fn catch_up(&mut self) {
+        self.read();
+        if !self.passes.is_empty() {
+            self.reports.wake();
+        }
+    }
+
+    fn read(&mut self) {
         for report in self.reports.take() {
             match report {
                 Report::SyncPass(pass) => {
@@ -57,8 +64,41 @@ impl Inbox {
             };
             reports.wait(gathered).await;
             let mut inbox = inbox.borrow_mut();
-            inbox.catch_up();
+            inbox.read();
             inbox.gathered = Instant::now() + GATHERING;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::{Duration, SystemTime};
+
+    use ferry_api::object::Family;
+    use ferry_plane::Outcome;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::metrics::Metrics;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pass_that_a_scrape_has_read_is_followed_without_another_report() {
+        let reports = Reports::default();
+        let reporter = Reporter::new("nftables", Arc::new(Metrics::new().unwrap()));
+        let inbox = RefCell::new(Inbox::new(reports.clone(), reporter));
+        let (family, ended) = (Family::V4, SystemTime::UNIX_EPOCH);
+        for pending in 0..3 {
+            let follower = Inbox::sync_pass(&inbox);
+            let outcome = Outcome::default();
+            let pass = SyncPass { family, outcome, pending, synced: true, settled: true, ended };
+            let scrape = async {
+                tokio::task::yield_now().await;
+                reports.send(Report::SyncPass(Box::new(pass)));
+                inbox.borrow_mut().catch_up();
+            };
+            let (followed, ()) = tokio::join!(timeout(Duration::from_secs(60), follower), scrape);
+            assert_eq!(followed.unwrap().pending, pending);
         }
     }
 }

@@ -44,6 +44,11 @@ impl Reports {
         }
     }
 
+    /// Ends a wait as an urgent report does: somebody else has taken the reports.
+    pub fn wake(&self) {
+        self.0.wake.notify_one();
+    }
+
     /// Takes all reports, in their order.
     pub fn take(&self) -> Vec<Report> {
         std::mem::take(&mut *self.lock())

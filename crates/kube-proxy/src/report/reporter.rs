@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use ferry_api::object::{Family, ObjectName, Timestamp};
-use ferry_plane::{Outcome, Unit, UnitId};
+use ferry_plane::{Acknowledged, Outcome, Unit, UnitId};
 
 use crate::metrics::Metrics;
 
@@ -168,6 +168,14 @@ impl Reporter {
             elapsed = ?outcome.elapsed,
             "Synced"
         );
+        for Acknowledged { id, before, after } in &outcome.acked {
+            let change = match (before, after) {
+                (None, Some(_)) => "added",
+                (_, None) => "removed",
+                (Some(_), Some(_)) => "changed",
+            };
+            tracing::trace!(%family, unit = %id, change, "Rules are in force");
+        }
     }
 
     fn measure(&mut self, pass: &SyncPass) {
@@ -327,6 +335,27 @@ mod tests {
         let text = says(Outcome { acked: acked(), ops: 1, error: error(), ..Outcome::default() });
         assert!(text.contains("Sync failed") && !text.contains("\"Synced\""), "{text}");
         assert_eq!(says(Outcome { error: error(), ..Outcome::default() }), "");
+    }
+
+    /// Dashboards alert on the difference of these two times: one rejected Service must not hide the state of all others.
+    #[test]
+    fn a_pass_with_a_unit_in_quarantine_or_without_work_is_a_successful_sync() {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let mut reporter = Reporter::new("nftables", Arc::clone(&metrics));
+        let lag = || {
+            let of = |gauges: &prometheus::GaugeVec| gauges.with_label_values(&["IPv4"]).get();
+            of(&metrics.last_queued) - of(&metrics.last_sync)
+        };
+        let error = Arc::new(CommitError::Refused(Vec::new()));
+        let quarantined = vec![(service("a").id, error)];
+        for outcome in [Outcome { quarantined, ..Outcome::default() }, Outcome::default()] {
+            reporter.changed(1, 1);
+            metrics.last_queued.with_label_values(&["IPv4"]).set(unix_seconds(SystemTime::now()));
+            assert!(lag() > 0.0);
+            reporter.sync_pass(&sync_pass(outcome));
+            assert!(lag() <= 0.0, "{}", lag());
+            assert_eq!((metrics.service_changes_pending.get(), metrics.endpoint_changes_pending.get()), (0, 0));
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use ferry_api::object::Kind;
 use hyper::StatusCode;
 use jiff::Timestamp;
 
-use super::http::{Answer, Routes};
+use super::http::{Answer, Received, Routes};
 use crate::health::{Fresh, Freshness, Pulses};
 use crate::metrics::Metrics;
 
@@ -35,9 +35,9 @@ struct Now {
 // === impl Health ===
 
 impl Routes for Health {
-    fn answer(&self, path: &str) -> Answer {
+    fn answer(&self, received: &Received) -> Answer {
         let now = Now { instant: Instant::now(), clock: SystemTime::now() };
-        let (counter, answer) = match path {
+        let (counter, answer) = match received.path.as_str() {
             "/healthz" => (&self.metrics.healthz, self.probe(now, Some(self.eligible.load(Ordering::Relaxed)))),
             "/livez" => (&self.metrics.livez, self.probe(now, None)),
             _ => return Answer::not_found(),
@@ -65,19 +65,14 @@ impl Health {
         let last_updated = now.before(if ok { Some(Duration::ZERO) } else { latest });
         let eligible = eligible.map_or_else(String::new, |eligible| format!("\"nodeEligible\":{eligible},"));
         let objects = self.freshness.as_deref().map_or_else(String::new, |freshness| now.objects(freshness));
-        Answer {
-            status: if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE },
-            headers: vec![
-                ("content-type", "application/json".to_owned()),
-                ("x-content-type-options", "nosniff".to_owned()),
-            ],
-            body: format!(
-                "{{\"lastUpdated\":\"{last_updated}\",\"currentTime\":\"{}\",{eligible}\"healthy\":{healthy},\
-                 \"status\":{{{}}}{objects}}}",
-                now.before(Some(Duration::ZERO)),
-                status.join(",")
-            ),
-        }
+        let body = format!(
+            "{{\"lastUpdated\":\"{last_updated}\",\"currentTime\":\"{}\",{eligible}\"healthy\":{healthy},\
+             \"status\":{{{}}}{objects}}}",
+            now.before(Some(Duration::ZERO)),
+            status.join(",")
+        );
+        let status = if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        Answer::of("application/json", body).with_status(status)
     }
 }
 
@@ -98,7 +93,16 @@ impl Now {
             format!("\"{kind}\":{{\"synced\":{synced},\"connected\":{connected},\"lastContact\":\"{contact}\"}}")
         };
         let kinds: Vec<String> = freshness.now(self.instant).map(kind).collect();
-        format!(",\"objects\":{{{}}}", kinds.join(","))
+        let snapshot = freshness.snapshot_in_use().map_or_else(String::new, |confirmed| self.snapshot(confirmed));
+        format!(",\"objects\":{{{}}}{snapshot}", kinds.join(","))
+    }
+
+    /// The staleness of the snapshot that serves; no age where the clock went back since.
+    fn snapshot(&self, confirmed: SystemTime) -> String {
+        let age = self.clock.duration_since(confirmed).ok();
+        let seconds = age.map_or_else(|| "null".to_owned(), |age| age.as_secs().to_string());
+        let text = Timestamp::try_from(confirmed).map(|time| time.to_string()).unwrap_or_default();
+        format!(",\"snapshot\":{{\"confirmed\":\"{text}\",\"ageSeconds\":{seconds}}}")
     }
 }
 
@@ -164,13 +168,13 @@ mod tests {
         let start = Instant::now();
         let health = health(start);
         health.eligible.store(false, Ordering::Relaxed);
-        assert_eq!(health.answer("/livez").status, StatusCode::OK);
-        let answer = health.answer("/healthz");
+        assert_eq!(health.answer(&Received::get("/livez")).status, StatusCode::OK);
+        let answer = health.answer(&Received::get("/healthz"));
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(answer.body.contains("\"nodeEligible\":false,\"healthy\":true"), "{}", answer.body);
         assert_eq!(health.metrics.healthz.with_label_values(&["503"]).get(), 1);
         assert_eq!(health.metrics.livez.with_label_values(&["200"]).get(), 1);
-        assert_eq!(health.answer("/readyz").status, StatusCode::NOT_FOUND);
+        assert_eq!(health.answer(&Received::get("/readyz")).status, StatusCode::NOT_FOUND);
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub(super) fn answer(service: &ObjectName, local_endpoints: u32, healthy: bool) 
             "{{\n\t\"service\": {{\n\t\t\"namespace\": {namespace},\n\t\t\"name\": {name}\n\t}},\n\
              \t\"localEndpoints\": {local_endpoints},\n\t\"serviceProxyHealthy\": {healthy}\n}}"
         ),
+        ..Answer::default()
     }
 }
 

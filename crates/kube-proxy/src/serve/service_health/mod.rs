@@ -19,7 +19,7 @@ use ferry_api::object::{Family, ObjectName};
 use self::answer::answer;
 use self::book::{Book, ListenerPlan};
 use self::listeners::{BindFailure, Listeners};
-use super::http::{Answer, RETRY, Routes};
+use super::http::{Answer, RETRY, Received, Routes};
 use crate::health::Pulses;
 use crate::report::SyncPass;
 
@@ -148,7 +148,7 @@ impl fmt::Debug for ServiceHealth {
 // === impl Probed ===
 
 impl Routes for Probed {
-    fn answer(&self, _path: &str) -> Answer {
+    fn answer(&self, _: &Received) -> Answer {
         let local_endpoints = self.book.borrow().local_endpoints(self.family, &self.service);
         answer(&self.service, local_endpoints, self.pulses.are_healthy(Instant::now()))
     }

@@ -136,7 +136,7 @@ impl Plan {
 
     /// Begins the next step.
     pub(super) fn begin(&mut self, now: Instant) -> Step {
-        let may_stream = self.streaming_from.is_none_or(|from| now >= from);
+        let may_stream = self.timing.streaming_lists && self.streaming_from.is_none_or(|from| now >= from);
         if !self.away && self.history.list_is_due(now) {
             self.version = None;
         }

@@ -49,6 +49,8 @@ pub struct Timing {
     pub retry_after_limit: Duration,
     /// Full lists after expired versions within this time of each other are requested with growing backoff.
     pub relist_memory: Duration,
+    /// Streaming lists are requested; without, paged lists only.
+    pub streaming_lists: bool,
     /// Time without streaming lists after the server rejected one.
     pub streaming_retry: Duration,
     /// Retry interval of optional kinds.
@@ -81,6 +83,7 @@ impl Default for Timing {
             refusal_grace: Duration::from_secs(30),
             retry_after_limit: Duration::from_secs(5 * 60),
             relist_memory: Duration::from_secs(60),
+            streaming_lists: true,
             streaming_retry: Duration::from_secs(60 * 60),
             optional_retry: Duration::from_secs(10 * 60),
             watch_seconds: 300..600,

@@ -49,6 +49,8 @@ const DIFFERS: [&str; 15] = [
 ];
 /// Further cases in which upstream differs in mode ipvs, with the reason.
 const DIFFERS_IN_IPVS: [(&str, &str); 0] = [];
+/// Situations between two lines that say how far a test is.
+const PROGRESS: usize = 20;
 /// The seeds of the random clusters.
 const SEEDS: std::ops::Range<u64> = 0..20;
 /// Moments of each random cluster that are tested, with changes in between.
@@ -215,7 +217,10 @@ fn try_all(corpus: &mut Corpus<'_>, what: &str, mut situations: Vec<Situation>) 
     situations.sort_by(|one, other| (&one.config, &one.name).cmp(&(&other.config, &other.name)));
     let (start, number) = (Instant::now(), situations.len());
     let mut all = Findings::default();
-    for situation in situations {
+    for (done, situation) in situations.into_iter().enumerate() {
+        if done % PROGRESS == 0 {
+            println!("{what}: {done} of {number} in {:.0?}", start.elapsed());
+        }
         let (name, begun) = (situation.name.clone(), Instant::now());
         let tried = catch_unwind(AssertUnwindSafe(|| corpus.try_one(situation)));
         let Findings { connections, faults } = tried.unwrap_or_else(|panic| {

@@ -203,3 +203,21 @@ fn a_kubeconfig_that_cant_be_used_ends_the_start() {
     assert_eq!(proxy.wait().code(), Some(1));
     assert!(proxy.log().contains("stat /no/such/kubeconfig: no such file or directory"), "{}", proxy.log());
 }
+
+/// The context of the kubeconfig is switched while the proxy runs, as when a node moves to another endpoint of its API server.
+#[test]
+fn a_changed_kubeconfig_is_used_without_a_restart() {
+    let cluster = prepared();
+    let text = |context| kubeconfig(&cluster, &format!("token: {}", cluster.api.token()), context);
+    let file = write("changed", "conf", &text("away"));
+    let mut proxy = start(cluster.node(), "changed", &Config::with(&connection(&file)), &[]);
+    let runs = |proxy: &Proxy<'_>| proxy.log().matches("Starting kube-proxy").count();
+    wait(&mut proxy, "no connection", |proxy| proxy.log().contains("https://127.0.0.1:1"));
+    write("changed", "conf", "clusters: [");
+    wait(&mut proxy, "a refusal", |proxy| proxy.log().contains("can't be used, keeping the running one"));
+    assert_eq!(runs(&proxy), 1);
+    write("changed", "conf", &text("home"));
+    wait(&mut proxy, "a new run", |proxy| runs(proxy) == 2);
+    assert!(proxy.log().contains("changed=\"the kubeconfig's content\""), "{}", proxy.log());
+    serves(&cluster, "a changed kubeconfig", proxy);
+}

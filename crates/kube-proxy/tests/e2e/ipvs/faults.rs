@@ -11,7 +11,7 @@ use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::stage::{slowly, until};
 use ferry_lab::{Checks, Family, Host, Manifests, Place, Service, Source, Stage, nft};
 
-use crate::support::{LIMIT, folder, run_to_end, server, servers, stage};
+use crate::support::{LIMIT, counted, folder, run_to_end, server, servers, settled, stage};
 
 /// The time within which a deleted virtual server is back: two seconds. Where a look takes longer than 2 ms, as in emulated machines,
 /// looks are up to a minute apart.
@@ -208,7 +208,10 @@ fn a_restart_with_unchanged_objects_writes_nothing() {
     let mut stage = stage(&manifests().with(Service::new("sticks", 33).affinity(60), &[Place::PodA, Place::Far]));
     let node = stage.node();
     assert!(served(&stage));
-    let statistics = || node.sh("ipvsadm", &["-ln", "--stats"]);
+    // those that have served; the readiness of the stage connects to another server
+    let served_by = [at_cluster_ip(Family::V4, 30), at_cluster_ip(Family::V6, 30), at_external_ip(Family::V4, 31)];
+    let counts = || served_by.map(|at| counted(node).get(&format!("TCP {at}")).copied().unwrap_or_default());
+    let counts = || settled(counts, |one, other| one == other && !other.contains(&0));
     let monitors = [monitor(node, "nft", &["monitor"]), monitor(node, "ip", &["monitor", "link", "address"])];
     node.sh("ip", &["link", "set", "lo", "mtu", "65535"]);
     let printed = |name: &str| std::fs::read_to_string(folder("shared").join(name)).expect("what it printed");
@@ -217,11 +220,10 @@ fn a_restart_with_unchanged_objects_writes_nothing() {
         node.sh("ip", &["link", "set", "lo", "mtu", "65535"]);
         !printed("ip").is_empty()
     });
-    let (generation, before) = (nft::generation(node), statistics());
+    let (generation, before) = (nft::generation(node), counts());
     let listed = printed("ip").lines().filter(|line| line.contains("kube-ipvs0")).count();
     stage.restart();
-    std::thread::sleep(slowly(Duration::from_millis(300)));
-    assert_eq!(statistics(), before, "no server was written");
+    assert_eq!(counts(), before, "no server was made anew");
     assert_eq!(nft::generation(node), generation, "no rule was written");
     for mut monitor in monitors {
         monitor.kill().expect("it runs");

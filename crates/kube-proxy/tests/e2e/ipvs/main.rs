@@ -14,7 +14,9 @@
 mod change;
 mod faults;
 mod grace;
+mod limits;
 mod modules;
+mod privileges;
 mod schedulers;
 mod settings;
 mod side_effects;

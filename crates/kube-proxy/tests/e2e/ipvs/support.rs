@@ -1,5 +1,6 @@
 //! The lab that the groups share, and `ipvsadm`'s view of the node.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use ferry_lab::iptables::{Backend, Rules};
 use ferry_lab::proxy::{Config, IPVS};
-use ferry_lab::stage::Directory;
+use ferry_lab::stage::{Directory, until};
 use ferry_lab::{Host, Lab, Manifests, Place, Proxy, Stage};
 
 /// The program under test.
@@ -103,6 +104,29 @@ pub(crate) fn server(node: &Host, at: SocketAddr) -> Option<Server> {
 /// The endpoint of the frontend's server at this place, in pods' first port.
 pub(crate) fn real(node: &Host, at: SocketAddr, to: SocketAddr) -> Option<Real> {
     server(node, at)?.endpoints.into_iter().find(|real| real.at == to)
+}
+
+/// The number of connections that each virtual server has counted: of a new server it is 0.
+pub(crate) fn counted(node: &Host) -> BTreeMap<String, u64> {
+    let listed = node.sh("ipvsadm", &["-ln", "--stats", "--exact"]);
+    let server = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        [protocol @ ("TCP" | "UDP" | "SCTP"), at, connections, ..] => {
+            Some((format!("{protocol} {at}"), connections.parse().expect("a number")))
+        }
+        _ => None,
+    };
+    listed.lines().filter_map(server).collect()
+}
+
+/// What is read when two readings agree: the kernel updates statistics every two seconds.
+pub(crate) fn settled<T>(read: impl Fn() -> T, agree: impl Fn(&T, &T) -> bool) -> T {
+    let mut last = read();
+    until("statistics", Duration::from_secs(10), || {
+        std::thread::sleep(Duration::from_millis(2500));
+        let before = std::mem::replace(&mut last, read());
+        agree(&before, &last)
+    });
+    last
 }
 
 /// What a proxy of any mode has left on the node: virtual servers, addresses, tables and chains.

@@ -16,7 +16,7 @@ use ferry_lab::probe::{Echo, Hammer, Held};
 use ferry_lab::stage::{slowly, until};
 use ferry_lab::{Checks, Family, Host, Lab, Manifests, Outcome, Place, Protocol, Proxy, Service, Source};
 
-use crate::support::{EXECUTABLE, devices, folder, ipvs, leftovers, run_to_end, servers};
+use crate::support::{EXECUTABLE, counted, devices, folder, ipvs, leftovers, run_to_end, servers, settled};
 
 /// The running proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,9 +68,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 const SYNCED: Duration = Duration::from_secs(60);
 /// Time limit of the removal of another proxy's rules: it is tried again after up to a minute.
 const CLEARED: Duration = Duration::from_secs(30);
-/// The chains of a kubelet, which no proxy may remove: table, name.
-const OF_KUBELET: [(&str, &str); 3] =
-    [("mangle", iptables::HINT), ("mangle", "KUBE-KUBELET-CANARY"), ("filter", "KUBE-FIREWALL")];
+/// The chains of a kubelet and of a network plugin, which no proxy may remove: table, name.
+const OF_OTHERS: [(&str, &str); 4] = [
+    ("mangle", iptables::HINT),
+    ("mangle", "KUBE-KUBELET-CANARY"),
+    ("filter", "KUBE-FIREWALL"),
+    ("nat", "NETWORK-PLUGIN"),
+];
 
 // === impl Who ===
 
@@ -89,7 +93,7 @@ impl<'a> Scene<'a> {
     fn new(lab: &'a Lab, name: &str) -> Self {
         kubernetes::build();
         let node = lab.host(Place::Node);
-        of_kubelet(node);
+        of_others(node);
         let mut server = node.run(ObjectServer::start);
         server.put(&manifests().to_string(), "");
         let echo = PODS.map(|place| {
@@ -160,38 +164,30 @@ impl<'a> Scene<'a> {
         let node = self.node();
         let idle: BTreeSet<String> = clients(IDLE).into_iter().map(|(_, at)| format!("TCP {at}")).collect();
         let counted = counted(node).into_iter().filter(|(server, _)| idle.contains(server)).collect();
-        let listed = node.sh("ip", &["-o", "-4", "address", "show", "dev", "kube-ipvs0"]);
-        let numbers = node.sh("ip", &["-o", "-6", "address", "show", "dev", "kube-ipvs0"]);
-        // lifetimes of IPv6 can be changed in place
-        let numbers = numbers.lines().filter_map(|line| line.split_whitespace().nth(3));
+        let listed = node.sh("ip", &["-o", "address", "show", "dev", "kube-ipvs0"]);
+        // their scopes and lifetimes are changed in place
+        let addresses = listed.lines().filter_map(|line| line.split_whitespace().nth(3)).map(str::to_owned).collect();
         Kept {
             servers: servers(node).into_iter().map(|server| server.name).filter(|name| !is_link_local(name)).collect(),
             counted,
-            addresses: listed.lines().chain(numbers).map(|line| line.trim().to_owned()).collect(),
+            addresses,
             devices: devices(node),
         }
     }
 
-    /// Waits until the statistics, which the kernel updates every two seconds, have all connections of the idle Service.
+    /// What is there when the statistics have all connections of the idle Service.
     fn settle(&self) -> Kept {
-        let mut last = self.kept();
-        until("statistics of idle servers", Duration::from_secs(10), || {
-            std::thread::sleep(Duration::from_millis(2500));
-            let now = self.kept();
-            let is_settled = now.counted == last.counted && now.counted.values().all(|connections| *connections > 0);
-            last = now;
-            is_settled
-        });
-        last
+        let kept = settled(|| self.kept(), |one, other| one.counted == other.counted);
+        assert!(kept.counted.values().all(|connections| *connections > 0), "{kept:?}");
+        kept
     }
 }
 
 // === impl Traffic ===
 
 impl Traffic {
-    /// Ends all clients. Returns the failed new connections: client, destination, and begin; of connections that were held none
-    /// may break.
-    fn finish(self, what: &str) -> Vec<(Place, SocketAddr, Duration)> {
+    /// Ends all clients. Returns the failed new connections (client, destination, and begin), and the errors of those that were held.
+    fn finish(self, what: &str) -> (Vec<(Place, SocketAddr, Duration)>, Vec<String>) {
         let (mut connections, mut failed) = (0, Vec::new());
         for (place, at, hammer) in self.hammers {
             for (begun, outcome) in hammer.stop() {
@@ -213,8 +209,7 @@ impl Traffic {
             broken.len()
         );
         assert!(connections > 0 && exchanges > 0, "{what}: no traffic");
-        assert_eq!(broken, [""; 0], "{what}");
-        failed
+        (failed, broken)
     }
 }
 
@@ -244,21 +239,22 @@ fn is_link_local(server: &str) -> bool {
     server.starts_with("TCP 169.254.")
 }
 
-/// Makes a kubelet's chains.
-fn of_kubelet(node: &Host) {
+/// Makes the chains of others.
+fn of_others(node: &Host) {
     for family in Family::ALL {
-        for (table, name) in OF_KUBELET {
+        for (table, name) in OF_OTHERS {
             iptables::run(node, Backend::Nft, family, &format!("-t {table} -N {name}"));
         }
+        iptables::run(node, Backend::Nft, family, "-t nat -A POSTROUTING -j NETWORK-PLUGIN");
         iptables::run(node, Backend::Nft, family, "-A INPUT -j KUBE-FIREWALL");
     }
 }
 
-/// Asserts that a kubelet's chains are there.
-fn assert_kubelets(node: &Host) {
+/// Asserts that the chains of others are there.
+fn assert_others(node: &Host) {
     let rules = Rules::of(node, Backend::Nft);
     for family in Family::ALL {
-        for (table, name) in OF_KUBELET {
+        for (table, name) in OF_OTHERS {
             assert!(rules.names(family, table).any(|known| known == name), "{family} {table} {name}");
         }
         let jump = "-j KUBE-FIREWALL";
@@ -271,18 +267,6 @@ fn of_upstream(node: &Host) -> BTreeSet<String> {
     let sets = node.sh("ipset", &["list", "-n"]);
     let sets = sets.lines().filter(|name| name.starts_with("KUBE-")).map(|name| format!("ipset {name}"));
     Rules::of(node, Backend::Nft).of_proxy().into_iter().chain(sets).collect()
-}
-
-/// The number of connections that each virtual server has counted.
-fn counted(node: &Host) -> BTreeMap<String, u64> {
-    let listed = node.sh("ipvsadm", &["-ln", "--stats", "--exact"]);
-    let server = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {
-        [protocol @ ("TCP" | "UDP" | "SCTP"), at, connections, ..] => {
-            Some((format!("{protocol} {at}"), connections.parse().expect("a number")))
-        }
-        _ => None,
-    };
-    listed.lines().filter_map(server).collect()
 }
 
 /// One proxy ends and the other one begins, under traffic.
@@ -301,15 +285,17 @@ fn take_over<'a>(scene: &mut Scene<'a>, mut before: Proxy<'a>, to: Who) -> Proxy
             traffic.begun.elapsed() - synced
         );
     }
-    let failed = traffic.finish(&what);
+    let (failed, broken) = traffic.finish(&what);
     if to == Who::Ours {
-        assert!(failed.is_empty(), "{what}: {failed:?}\n{}", proxy.log());
+        assert!(failed.is_empty() && broken.is_empty(), "{what}: {failed:?} {broken:?}\n{}", proxy.log());
     } else {
+        // Those that are masqueraded leave untranslated once upstream has deleted the table, and the endpoint resets them.
+        println!("{what}: broken: {broken:?}");
         assert_unmasqueraded(&failed, ended, synced);
         assert!(!node.sh("nft", &["list", "tables"]).contains("kube-proxy"), "upstream deletes the table");
     }
     assert_eq!(scene.settle(), kept, "{what}: adopted");
-    assert_kubelets(node);
+    assert_others(node);
     scene.check(to);
     assert!(proxy.is_running(), "{}", proxy.log());
     proxy
@@ -360,7 +346,7 @@ fn clean_up_removes_all_of_upstreams_state() {
         let (status, log) = run_to_end(&lab, &["--cleanup"]);
         assert!(status.success(), "{log}");
         assert_eq!((leftovers(node), of_upstream(node)), (Vec::new(), BTreeSet::new()), "{log}");
-        assert_kubelets(node);
+        assert_others(node);
     };
     scene.serve(Who::Upstream).terminate();
     assert!(servers(node).len() > 10 && of_upstream(node).len() > 40);

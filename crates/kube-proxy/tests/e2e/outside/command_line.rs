@@ -2,6 +2,8 @@
 
 use std::process::Output;
 
+use ferry_kube_proxy::version::UPSTREAM;
+
 use crate::support::Machine;
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
@@ -32,7 +34,7 @@ fn help_and_version() {
     }
     let output = machine.output(&["--version"]);
     assert!(output.status.success());
-    assert_eq!(text(&output.stdout), "Kubernetes v1.36.3\n");
+    assert_eq!(text(&output.stdout), format!("Kubernetes {UPSTREAM}\n"));
 }
 
 #[test]
@@ -218,7 +220,8 @@ fn own_settings_are_checked_and_written() {
     assert!(output.status.success(), "{output:?}");
     let written = std::fs::read_to_string(&to).unwrap();
     let wanted = "---\nacceptForward: true\napiVersion: ferry.io/v1alpha1\nipvsPingOnlyWithEndpoints: false\nipvsTerminationGracePeriod: 15m0s\n\
-                  kind: FerryConfiguration\nproxyModeFallback:\n- nftables\n- iptables\n";
+                  kind: FerryConfiguration\nproxyModeFallback:\n- nftables\n- iptables\nsnapshot: \"\"\n\
+                  snapshotMaxAge: 24h0m0s\n";
     assert!(written.ends_with(wanted), "{written}");
     assert!(!text(&output.stderr).contains("Ignoring further documents"), "{output:?}");
     let output = machine.output(&["--config", &to, "--write-config-to", &to]);

@@ -2,9 +2,8 @@
 
 use rustix::process::Signal;
 
-use crate::support::Machine;
+use crate::support::{METRICS, Machine};
 
-const METRICS: &str = "127.0.0.1:10249";
 const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  clusterIP: 10.96.0.1\n  \
                        clusterIPs: [10.96.0.1]\n  ipFamilies: [IPv4]\n  ports: [{port: 80}]\n";
 const FILE: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\

@@ -4,7 +4,14 @@
 
 mod command_line;
 mod fallback;
+mod field;
+mod http;
+mod log;
 mod modes;
+mod privileges;
+mod profile;
+mod reload;
 mod service;
+mod snapshot;
 mod start;
 mod support;

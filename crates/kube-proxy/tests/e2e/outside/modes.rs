@@ -7,10 +7,9 @@ use std::time::Duration;
 use ferry_kube_proxy::planes;
 use rustix::process::Signal;
 
-use crate::support::{Machine, Running};
+use crate::support::{METRICS, Machine, Running};
 
 const HEALTHZ: &str = "127.0.0.1:10256";
-const METRICS: &str = "127.0.0.1:10249";
 const VARIANTS: [&str; 2] = ["nft", "legacy"];
 const FAMILIES: [&str; 2] = ["iptables", "ip6tables"];
 const IPTABLES: &[&str] = &["--proxy-mode=iptables"];

@@ -5,10 +5,9 @@ use std::os::unix::process::ExitStatusExt as _;
 
 use rustix::process::Signal;
 
-use crate::support::Machine;
+use crate::support::{METRICS, Machine};
 
 const HEALTHZ: &str = "127.0.0.1:10256";
-const METRICS: &str = "127.0.0.1:10249";
 const TABLES: [&str; 2] = ["table ip kube-proxy", "table ip6 kube-proxy"];
 
 const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  clusterIP: 10.96.0.1\n  \
@@ -76,7 +75,10 @@ fn a_node_that_drains_is_not_for_load_balancers() {
 fn metrics_are_served() {
     let machine = Machine::new();
     let mut running = machine.start(&["--metrics-bind-address=0.0.0.0:10249"]);
-    running.until_synced();
+    running.until("the first sync of IPv4", |_| {
+        let page = machine.ask("GET", METRICS, "/metrics");
+        page.is_some_and(|page| page.body.contains("kubeproxy_engine_pending_units{ip_family=\"IPv4\","))
+    });
     let answer = running.get("[::1]:10249", "/metrics");
     assert_eq!(answer.status(), "200");
     assert_eq!(answer.header("content-type"), "text/plain; version=0.0.4; charset=utf-8; escaping=underscores");
@@ -100,7 +102,7 @@ fn signals_leave_everything_in_place_and_cleanup_removes_it() {
     let machine = Machine::new();
     machine.write("manifests/web.yaml", SERVICE);
     assert!(machine.tables().is_empty());
-    for (signal, number) in [(Signal::TERM, 15), (Signal::HUP, 1), (Signal::INT, 2)] {
+    for (signal, number) in [(Signal::TERM, 15), (Signal::INT, 2)] {
         let mut running = machine.start(&[]);
         running.until("both tables", |_| machine.tables() == TABLES);
         assert_eq!(running.signal(signal).signal(), Some(number));

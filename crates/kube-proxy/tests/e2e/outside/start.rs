@@ -7,7 +7,7 @@ use std::time::Duration;
 use ferry_kernel::sysctl;
 use rustix::process::Signal;
 
-use crate::support::Machine;
+use crate::support::{Machine, notification};
 
 const TABLES: [&str; 2] = ["table ip kube-proxy", "table ip6 kube-proxy"];
 const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  clusterIP: 10.96.0.1\n  \
@@ -23,25 +23,13 @@ fn signals_of_log_rotation_have_no_effect() {
     let machine = Machine::new();
     let mut running = machine.start(&[]);
     running.until_synced();
+    running.until("the tables of both families", |_| machine.tables() == TABLES);
     for signal in [Signal::USR1, Signal::USR2, Signal::ALARM, Signal::USR1] {
         running.send(signal);
         assert_eq!(running.get("127.0.0.1:10256", "/livez").status(), "200", "{signal:?}");
     }
     assert_eq!(running.signal(Signal::QUIT).code(), Some(2));
     assert_eq!(machine.tables(), TABLES);
-}
-
-/// The next notification that has this text, and those before it.
-fn notification(socket: &UnixDatagram, wanted: &str) -> Vec<String> {
-    let mut received = Vec::new();
-    loop {
-        let mut buffer = [0; 1024];
-        let length = socket.recv(&mut buffer).unwrap_or_else(|error| panic!("no {wanted}: {error}: {received:?}"));
-        received.push(text(buffer.get(..length).unwrap_or_default()));
-        if received.last().is_some_and(|last| last.contains(wanted)) {
-            return received;
-        }
-    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,6 +14,17 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// The program under test.
 const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
+/// The default address of metrics.
+pub(crate) const METRICS: &str = "127.0.0.1:10249";
+/// A Service of an API server.
+pub(crate) const SERVICE: &str = r#"{"apiVersion":"v1","kind":"Service","metadata":{"name":"web","namespace":"shop"},
+    "spec":{"clusterIP":"10.96.0.1","clusterIPs":["10.96.0.1"],"ipFamilies":["IPv4"],
+    "ports":[{"name":"http","port":80,"protocol":"TCP"}]}}"#;
+/// Its endpoints.
+pub(crate) const SLICE: &str = r#"{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice",
+    "metadata":{"name":"web-1","namespace":"shop","labels":{"kubernetes.io/service-name":"web"}},"addressType":"IPv4",
+    "ports":[{"name":"http","port":8080,"protocol":"TCP"}],
+    "endpoints":[{"addresses":["10.244.0.7"],"conditions":{"ready":true}}]}"#;
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -112,6 +124,23 @@ impl Machine {
         self.tool("setpriv", &[&drop, arguments].concat())
     }
 
+    /// Starts the executable, without further privileges, where nothing can be written: not the root file system, nor parameters of
+    /// the kernel. The folder is at `/mnt`, so that every user can reach it. It finds only programs that were
+    /// [`Machine::install`]ed. `capabilities` begin with `+` and are separated by commas.
+    pub(crate) fn start_confined(&self, user: u32, capabilities: &str, arguments: &[&str]) -> Running<'_> {
+        fs::write(self.path("kube-proxy"), "").expect("making the file that the executable is mounted on");
+        let folder = self.folder.display().to_string();
+        let script = format!(
+            "set -e; mount --bind '{folder}' /mnt; mount --bind '{EXECUTABLE}' /mnt/kube-proxy; mount --bind /proc/sys /proc/sys
+            for place in / /mnt /mnt/kube-proxy /proc/sys /sys; do mount -o remount,bind,ro $place; done
+            only=-all,{capabilities}
+            exec setpriv --reuid={user} --regid={user} --clear-groups --no-new-privs --bounding-set=$only --inh-caps=$only \
+                --ambient-caps=$only -- env PATH=/mnt/tools /mnt/kube-proxy \"$@\""
+        );
+        let common = ["--hostname-override=node", "--manifests=/mnt/manifests"].as_slice();
+        self.spawn(&[&["unshare", "--mount", "sh", "-c", &script, "sh"], common, arguments].concat())
+    }
+
     /// Starts the executable over the manifests, in mode nftables.
     pub(crate) fn start(&self, arguments: &[&str]) -> Running<'_> {
         self.start_by(&[], &[&["--proxy-mode=nftables"], arguments].concat())
@@ -130,7 +159,12 @@ impl Machine {
 
     /// Starts it in mode nftables with further variables in its environment, each `NAME=VALUE`.
     pub(crate) fn start_with(&self, variables: &[&str], arguments: &[&str]) -> Running<'_> {
-        self.start_by(&[&["env"], variables].concat(), &[&["--proxy-mode=nftables"], arguments].concat())
+        self.start_as_with(variables, &[&["--proxy-mode=nftables"], arguments].concat())
+    }
+
+    /// The same, in whatever mode the arguments say.
+    pub(crate) fn start_as_with(&self, variables: &[&str], arguments: &[&str]) -> Running<'_> {
+        self.start_by(&[&["env"], variables].concat(), arguments)
     }
 
     /// Makes a program of the machine one that [`Machine::start_with_installed`] finds.
@@ -146,12 +180,25 @@ impl Machine {
     }
 
     fn start_by(&self, by: &[&str], arguments: &[&str]) -> Running<'_> {
+        let manifests = self.manifests();
+        let common = ["--hostname-override=node", "--manifests", &manifests];
+        self.spawn(&[by, &[EXECUTABLE], &common, arguments].concat())
+    }
+
+    /// Starts it with these arguments alone.
+    pub(crate) fn start_bare(&self, arguments: &[&str]) -> Running<'_> {
+        self.spawn(&[&[EXECUTABLE], arguments].concat())
+    }
+
+    /// The same through another program, which executes its last arguments.
+    pub(crate) fn start_through(&self, by: &[&str], arguments: &[&str]) -> Running<'_> {
+        self.spawn(&[by, &[EXECUTABLE], arguments].concat())
+    }
+
+    fn spawn(&self, words: &[&str]) -> Running<'_> {
         let log = self.path("log");
         let file = fs::File::create(&log).expect("making the log");
-        let manifests = self.manifests();
         let child = self.run(move || {
-            let common = ["--hostname-override=node", "--manifests", &manifests];
-            let words = [by, &[EXECUTABLE], &common[..], arguments].concat();
             let (program, arguments) = words.split_first().expect("there is the executable");
             let mut command = Command::new(program);
             command.args(arguments);
@@ -219,8 +266,26 @@ impl Drop for Machine {
 // === impl Running ===
 
 impl Running<'_> {
+    /// The number of its process, of the one that was started.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).expect("reading the log")
+    }
+
+    /// Traces of child processes: the page faults of those that have ended (`cminflt` of proc(5)), and the numbers of those that
+    /// have not.
+    pub(crate) fn children(&self) -> (String, String) {
+        let read = |file: &str| {
+            let path = format!("/proc/{}/{file}", self.child.id());
+            fs::read_to_string(path).unwrap_or_else(|error| panic!("the process is there: {error}"))
+        };
+        // the eleventh field; the second, the name, may have spaces
+        let stat = read("stat");
+        let faults = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(8)).expect("it has this field");
+        (faults.to_owned(), read(&format!("task/{}/children", self.child.id())))
     }
 
     /// Waits for something.
@@ -311,5 +376,19 @@ impl Answer {
             .lines()
             .find_map(|line| line.strip_prefix(&prefix))
             .unwrap_or_else(|| panic!("no {name}: {}", self.head))
+    }
+}
+
+/// The next notification of systemd that has this text, and those before it.
+pub(crate) fn notification(socket: &UnixDatagram, wanted: &str) -> Vec<String> {
+    let mut received = Vec::new();
+    loop {
+        let mut buffer = [0; 1024];
+        let length = socket.recv(&mut buffer).unwrap_or_else(|error| panic!("no {wanted}: {error}: {received:?}"));
+        let text = buffer.get(..length).unwrap_or_default().to_vec();
+        received.push(String::from_utf8(text).expect("text"));
+        if received.last().is_some_and(|last| last.contains(wanted)) {
+            return received;
+        }
     }
 }

@@ -8,9 +8,11 @@
     reason = "the helpers of a test fail as tests do, and print what they measured"
 )]
 
+mod described;
 mod flows;
 mod iptables;
 mod matrix;
+mod metrics;
 mod written;
 
 use std::collections::BTreeSet;

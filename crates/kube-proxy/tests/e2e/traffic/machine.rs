@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ferry_lab::lab::NODE_NAME;
 use ferry_lab::nft::{self, Ruleset};
 use ferry_lab::objects::{at_cluster_ip, at_node_port};
-use ferry_lab::proxy::Config;
+use ferry_lab::proxy::{Config, IPTABLES, NFTABLES};
 use ferry_lab::stage::{Directory, until};
 use ferry_lab::{Checks, Family, Lab, Manifests, Place, Proxy, Service, Source};
 
@@ -128,6 +128,28 @@ fn serves(lab: &Lab, proxy: &mut Proxy<'_>, directory: &Directory) {
 }
 
 #[test]
+fn with_net_admin_alone_connections_are_served() {
+    let _turn = alone();
+    for mode in [NFTABLES, IPTABLES] {
+        let lab = Lab::new();
+        let node = lab.host(Place::Node);
+        let name = format!("net-admin-alone-{mode}");
+        let mut directory = Directory::new(&folder(&name));
+        directory.write(&manifests());
+        let config = folder(&name).join("config.yaml");
+        Config { mode, ..Config::default() }.write(&config);
+        let (config, objects) = (config.display().to_string(), directory.manifests().display().to_string());
+        let only = "-all,+net_admin";
+        let (bounding, inheritable) = (format!("--bounding-set={only}"), format!("--inh-caps={only}"));
+        let confined = [&bounding, &inheritable, "--no-new-privs", "--", EXECUTABLE];
+        let arguments = ["--config", &config, "--manifests", &objects];
+        let arguments = [&confined[..], &arguments].concat();
+        let mut proxy = Proxy::start_by(node, "setpriv", &folder(&name), &arguments);
+        serves(&lab, &mut proxy, &directory);
+    }
+}
+
+#[test]
 fn in_a_process_namespace_it_knows_its_own_commits() {
     let _turn = alone();
     let lab = Lab::new();
@@ -139,7 +161,7 @@ fn in_a_process_namespace_it_knows_its_own_commits() {
     let (config, objects) = (config.display().to_string(), directory.manifests().display().to_string());
     let arguments =
         ["--pid", "--fork", "--kill-child", EXECUTABLE, "--config", &config, "--manifests", &objects, "-v=2"];
-    let mut proxy = Proxy::start_with(node, "unshare", &folder("pid-namespace"), &arguments);
+    let mut proxy = Proxy::start_by(node, "unshare", &folder("pid-namespace"), &arguments);
     for number in 0..5 {
         directory.write(&manifests().with(Service::new("more", 90 + number), &ALL_PODS));
         for family in Family::ALL {

@@ -1,19 +1,15 @@
-//! Runs the proxy.
+//! What the proxy runs with, from the configuration.
 
 use anyhow::Context as _;
 use ferry_api::wire::address::parse_socket_address;
 use ferry_model::Settings;
 
 use super::Configured;
-use crate::app::{self, RunOptions};
+use crate::app::RunOptions;
 use crate::origin::Origin;
 use crate::planes::Candidates;
 use crate::version;
 use ferry_client::{self as client, Access};
-
-pub(super) fn run(configured: &Configured) -> anyhow::Result<()> {
-    app::run(options(configured)?, origin(configured)?)
-}
 
 /// What a run needs of the configuration.
 pub(super) fn options(configured: &Configured) -> anyhow::Result<RunOptions> {
@@ -27,6 +23,7 @@ pub(super) fn options(configured: &Configured) -> anyhow::Result<RunOptions> {
         metrics: address(&config.metrics_bind_address)?,
         candidates: Candidates::of(config)?,
         config: config.clone(),
+        flags: configured.flags.clone(),
     })
 }
 
@@ -46,5 +43,6 @@ pub(super) fn origin(configured: &Configured) -> anyhow::Result<Origin> {
         user_agent: client::user_agent(&program, version::UPSTREAM, &version::platform()),
         timing: client::Timing::default(),
     };
-    Ok(Origin::Cluster { access: Box::new(access), options: Box::new(options) })
+    let streaming_lists = configured.config.has_feature("WatchListClient");
+    Ok(Origin::Cluster { access: Box::new(access), options: Box::new(options), streaming_lists })
 }

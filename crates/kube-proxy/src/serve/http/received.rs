@@ -1,0 +1,137 @@
+//! A received request: the parts that routes use.
+
+use std::borrow::Cow;
+
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
+use hyper::{HeaderMap, Method, Request};
+use tokio::time::timeout;
+
+use super::HEADER_TIMEOUT;
+
+/// A received request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// its method
+    pub method: Method,
+    /// its path
+    pub path: String,
+    /// its query, without the question mark
+    pub query: String,
+    /// the values of its headers Accept, joined by commas
+    pub accept: String,
+    /// true if the client reads gzip
+    pub accepts_gzip: bool,
+    /// its body where the route reads it; `None` if it was too long, too slow or no text
+    pub body: Option<String>,
+}
+
+/// Longest body that is read, in bytes.
+const BODY_LIMIT: usize = 1024;
+
+// === impl Received ===
+
+impl Received {
+    /// A GET without headers.
+    #[cfg(test)]
+    pub(crate) fn get(uri: &str) -> Self {
+        let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+        Self { path: path.to_owned(), query: query.to_owned(), ..Self::default() }
+    }
+
+    /// The parts of a request, with its body if that is wanted.
+    pub(super) async fn of(request: Request<Incoming>, with_body: bool) -> Self {
+        let (head, body) = request.into_parts();
+        let body = if with_body { text(body).await } else { None };
+        Self {
+            path: head.uri.path().to_owned(),
+            query: head.uri.query().unwrap_or_default().to_owned(),
+            accept: joined(&head.headers, &ACCEPT),
+            accepts_gzip: accepts_gzip(&joined(&head.headers, &ACCEPT_ENCODING)),
+            method: head.method,
+            body,
+        }
+    }
+
+    /// The values of a parameter of the query, in order; a name without a value has the empty one.
+    pub fn parameters<'a>(&'a self, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
+        let pairs = self.query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        pairs.filter(move |(known, _)| decoded(known) == name).map(|(_, value)| decoded(value))
+    }
+}
+
+async fn text(body: Incoming) -> Option<String> {
+    let body = timeout(HEADER_TIMEOUT, Limited::new(body, BODY_LIMIT).collect()).await.ok()?.ok()?;
+    String::from_utf8(body.to_bytes().into()).ok()
+}
+
+fn joined(headers: &HeaderMap, name: &HeaderName) -> String {
+    let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+    values.join(",")
+}
+
+/// True if Accept-Encoding names gzip, with a weight above zero.
+fn accepts_gzip(header: &str) -> bool {
+    header.split(',').any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        let weight = |part: &str| part.strip_prefix("q=").and_then(|weight| weight.trim().parse::<f32>().ok());
+        parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip")) && parts.find_map(weight) != Some(0.0)
+    })
+}
+
+/// A name or value of a query: a plus is a space, `%41` an A; what isn't valid stays as it is.
+fn decoded(text: &str) -> Cow<'_, str> {
+    if !text.contains(['+', '%']) {
+        return text.into();
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [byte, tail @ ..] = rest {
+        rest = tail;
+        match (byte, tail) {
+            (b'%', [high, low, tail @ ..]) if let Some(coded) = hexadecimal(*high, *low) => {
+                bytes.push(coded);
+                rest = tail;
+            }
+            (b'+', _) => bytes.push(b' '),
+            _ => bytes.push(*byte),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned().into()
+}
+
+fn hexadecimal(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    u8::try_from(digit(high)? * 16 + digit(low)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_decoded() {
+        let received = Received::get("/healthz?verbose&exclude=a%2Cb+c&exclude=%zz&ex%63lude=&v=%");
+        let all = |name| received.parameters(name).map(Cow::into_owned).collect::<Vec<_>>();
+        assert_eq!(all("exclude"), ["a,b c", "%zz", ""]);
+        assert_eq!((all("verbose"), all("v")), (vec![String::new()], vec!["%".to_owned()]));
+        assert!(all("other").is_empty());
+        assert!(Received::get("/a").parameters("").all(|value| value.is_empty()));
+    }
+
+    #[test]
+    fn gzip_is_negotiated() {
+        for (header, wanted) in [
+            ("gzip", true),
+            ("zstd, GZIP;q=0.5", true),
+            ("deflate,gzip ; q=1", true),
+            ("gzip;q=0, identity", false),
+            ("gzip; q=0.0", false),
+            ("x-gzip", false),
+            ("", false),
+        ] {
+            assert_eq!(accepts_gzip(header), wanted, "{header}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The metrics server: `/metrics` and `/proxyMode`, the state of the process (`ping`, `zpages`), and what profiling adds
+//! (`debug`, `profile`).
+
+mod accept;
+mod debug;
+mod ping;
+mod pprof;
+mod profile;
+mod zpages;
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use ferry_api::config::{COMPONENT_FLAGZ, COMPONENT_STATUSZ, KubeProxyConfiguration};
+use hyper::Method;
+
+use super::http::{Answer, Download, Received, Routes};
+use crate::health::Freshness;
+use crate::metrics::{Metrics, process};
+use crate::report::SharedInbox;
+
+use ping::Ping;
+
+/// State of the metrics server.
+#[derive(Debug)]
+pub struct Status {
+    /// staleness of objects; `None` with manifests
+    pub freshness: Option<Arc<Freshness>>,
+    /// metrics of the page
+    pub metrics: Arc<Metrics>,
+    /// reports that aren't in the metrics yet
+    pub inbox: SharedInbox,
+    /// what is fixed at the start
+    pub setup: Setup,
+    /// the health of this server
+    pub ping: Ping,
+}
+
+/// Facts about the process that the pages show.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    mode: String,
+    configz: String,
+    flags: Vec<(String, String)>,
+    statusz: bool,
+    flagz: bool,
+    profiling: bool,
+}
+
+/// Content type of metrics.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+
+// === impl Setup ===
+
+impl Setup {
+    /// Of a process with this configuration, whose mode is the effective one, and these flags, sorted by name.
+    pub fn new(config: &KubeProxyConfiguration, flags: Vec<(String, String)>) -> Self {
+        Self {
+            mode: config.mode.clone(),
+            configz: config.to_configz(),
+            flags,
+            statusz: config.has_feature(COMPONENT_STATUSZ),
+            flagz: config.has_feature(COMPONENT_FLAGZ),
+            profiling: config.enable_profiling,
+        }
+    }
+
+    /// The paths that `/statusz` lists.
+    fn paths(&self) -> Vec<&'static str> {
+        let flagz = self.flagz.then_some("/flagz");
+        ["/configz"].into_iter().chain(flagz).chain(["/healthz", "/metrics", "/proxyMode"]).collect()
+    }
+}
+
+// === impl Status ===
+
+impl Routes for Status {
+    fn answer(&self, received: &Received) -> Answer {
+        match received.path.as_str() {
+            "/metrics" => Answer { gzip: received.accepts_gzip, ..metrics(self.page()) },
+            "/metrics/slis" if received.method == Method::DELETE => self.ping.reset(),
+            "/metrics/slis" => Answer { gzip: received.accepts_gzip, ..metrics(self.ping.slis()) },
+            "/proxyMode" => Answer::text(self.setup.mode.as_str()),
+            "/configz" => Answer::of("application/json", self.setup.configz.as_str()),
+            "/healthz" => self.ping.healthz(received),
+            "/healthz/ping" => Answer::text("ok"),
+            "/statusz" if self.setup.statusz => zpages::statusz(&received.accept, &self.setup.paths()),
+            "/flagz" if self.setup.flagz => zpages::flagz(&received.accept, &self.setup.flags),
+            path if self.setup.profiling && debug::serves(path) => debug::answer(received),
+            _ => Answer::not_found(),
+        }
+    }
+
+    fn download(&self, received: &Received) -> Option<Download> {
+        if self.setup.profiling { debug::download(received) } else { None }
+    }
+
+    fn reads_body(&self, path: &str) -> bool {
+        self.setup.profiling && path == debug::VERBOSITY
+    }
+}
+
+impl Status {
+    fn page(&self) -> String {
+        self.inbox.borrow_mut().catch_up();
+        if let Some(freshness) = &self.freshness {
+            self.metrics.source.note(freshness, Instant::now(), SystemTime::now());
+            self.metrics.snapshot.note(freshness);
+        }
+        self.metrics.encode()
+    }
+}
+
+fn metrics(body: String) -> Answer {
+    let started = process::start_time() as u64;
+    let headers = vec![("content-type", METRICS_TYPE.to_owned()), ("process-start-time-unix", started.to_string())];
+    Answer { headers, body, ..Answer::default() }
+}

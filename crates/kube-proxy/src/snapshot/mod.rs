@@ -1,0 +1,138 @@
+//! Keeps the last objects of the API server in a file, and serves from it at a start without the server: after a restart of the
+//! machine Services are reachable before the API server is.
+//!
+//! One thread does both, and nothing waits for it: `restore` reads the file once at the start, `writer` replaces it after
+//! changes. `file` reads and replaces it as a whole, `refusal` decides which snapshots are used. The format is
+//! [`ferry_api::snapshot`]'s.
+
+mod file;
+mod refusal;
+mod restore;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use ferry_api::config::FerryConfiguration;
+
+use self::file::SnapshotFile;
+use self::refusal::Acceptance;
+use crate::core::Desk;
+use crate::events::Recorder;
+use crate::health::Freshness;
+use crate::input::Input;
+use crate::metrics::Metrics;
+use crate::origin::ClusterIdentity;
+use crate::threads::{STACK_BYTES, Threads};
+
+/// The snapshot of a configuration, before its thread starts.
+#[derive(Debug)]
+pub struct SnapshotSetup {
+    file: SnapshotFile,
+    acceptance: Acceptance,
+    freshness: Arc<Freshness>,
+    changed: SyncSender<()>,
+    changes: Receiver<()>,
+    timing: SnapshotTiming,
+}
+
+/// Connections of a snapshot to the rest of the program.
+#[derive(Debug)]
+pub struct SnapshotPeers {
+    /// has the objects
+    pub desk: Desk,
+    /// the channel of the core's thread
+    pub inputs: SyncSender<Input>,
+    /// counts writes and refusals
+    pub metrics: Arc<Metrics>,
+    /// writes an Event after a use
+    pub recorder: Recorder,
+}
+
+/// Times of a snapshot. [`SnapshotTiming::default`] is for production.
+#[derive(Clone, Copy, Debug)]
+struct SnapshotTiming {
+    /// the lists of the API server have this time before the file is read
+    first: Duration,
+    /// an unfinished list that has brought nothing for so long has failed
+    silence: Duration,
+    /// the longest wait for lists that the API server is sending
+    longest: Duration,
+    /// from a change to the write, in which more of them may come
+    quiet: Duration,
+    /// the least time between two writes
+    pause: Duration,
+    /// without changes the file is written again after this time, so that its age tells how long the API server is away
+    refresh: Duration,
+}
+
+// === impl SnapshotTiming ===
+
+impl Default for SnapshotTiming {
+    /// Lists of a small cluster take some 50 ms. The other times are a trade: what a crash loses, against writes to a disk
+    /// that may be a memory card.
+    fn default() -> Self {
+        Self {
+            first: Duration::from_millis(300),
+            silence: Duration::from_millis(500),
+            longest: Duration::from_secs(5),
+            quiet: Duration::from_secs(2),
+            pause: Duration::from_secs(30),
+            refresh: Duration::from_secs(10 * 60),
+        }
+    }
+}
+
+// === impl SnapshotSetup ===
+
+impl SnapshotSetup {
+    /// The snapshot that a configuration asks for, of a node's proxy; `None` without one. Manifests are files already: with them a
+    /// snapshot has no use.
+    pub fn new(
+        config: &FerryConfiguration,
+        node: &str,
+        cluster: Option<ClusterIdentity>,
+        freshness: Option<Arc<Freshness>>,
+    ) -> Option<Self> {
+        if config.snapshot.is_empty() {
+            return None;
+        }
+        let (Some(cluster), Some(freshness)) = (cluster, freshness) else {
+            let file = &*config.snapshot;
+            tracing::warn!(
+                file,
+                "Ignoring FerryConfiguration.snapshot: objects come from manifests, not from an API server"
+            );
+            return None;
+        };
+        let max_age = Some(config.snapshot_max_age.to_std()).filter(|age| !age.is_zero());
+        let acceptance = Acceptance { cluster, node: node.to_owned(), max_age };
+        let (changed, changes) = sync_channel(1);
+        let file = SnapshotFile::new(&config.snapshot);
+        Some(Self { file, acceptance, freshness, changed, changes, timing: SnapshotTiming::default() })
+    }
+
+    /// The channel by which the core signals changes.
+    pub fn changed(&self) -> SyncSender<()> {
+        self.changed.clone()
+    }
+
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If the system has no more threads.
+    pub fn start(self, peers: SnapshotPeers, threads: &Threads) -> anyhow::Result<()> {
+        threads.spawn("snapshot", STACK_BYTES, move || self.run(&peers))
+    }
+
+    /// Runs as long as the program.
+    fn run(self, peers: &SnapshotPeers) {
+        let Self { file, acceptance, freshness, changes, timing, .. } = self;
+        let start = restore::Start { file: &file, acceptance: &acceptance, freshness: &freshness, timing };
+        let served = start.run(peers);
+        writer::Writer::new(&file, &acceptance, &freshness, timing).run(&changes, served, peers);
+    }
+}

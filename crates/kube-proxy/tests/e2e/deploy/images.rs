@@ -1,0 +1,276 @@
+//! The container images: built by buildah from their definitions, run by crun with the DaemonSet's security context.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::proxy::Config;
+use ferry_lab::stage::{slowly, within};
+use ferry_lab::{Family, Host, Lab, Manifests, Place, Service};
+use serde_json::{Value, json};
+
+use crate::manifests::{objects, of_kind};
+use crate::support::{EPOCH, debian, executable, folder, fresh_folder, repository, run};
+
+/// The cluster IP's number of the Service.
+const WEB: u16 = 62;
+/// The rules of containers' default seccomp profile, a file of buildah's packages.
+const SECCOMP: &str = "/usr/share/containers/seccomp.json";
+/// Time limit until a container serves.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// buildah, with images in a folder of this test. Programs of a build run in a changed root only.
+fn buildah(arguments: &[&str]) -> Command {
+    let store = folder("images");
+    let mut command = Command::new("buildah");
+    command.arg("--root").arg(store.join("root")).arg("--runroot").arg(store.join("run"));
+    command.args(["--storage-driver", "vfs"]).args(arguments).env("BUILDAH_ISOLATION", "chroot");
+    command
+}
+
+/// Builds an image from a definition, with this executable in its context.
+fn build(definition: &str, program: &Path, further: &[String]) -> String {
+    let context = fresh_folder(&format!("context-{definition}"));
+    std::fs::copy(program, context.join("kube-proxy")).expect("copying the executable");
+    let tag = format!("localhost/{}:test", definition.to_lowercase());
+    let file = repository().join("deploy/images").join(definition);
+    let mut command =
+        buildah(&["build", "--quiet", "--layers=false", "--timestamp", &EPOCH.0.to_string(), "--tag", &tag]);
+    run(command.args(further).arg("--file").arg(file).arg(context));
+    tag
+}
+
+/// The static executable, which a step before the tests builds.
+pub(crate) fn static_executable() -> PathBuf {
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("static").join("kube-proxy");
+    assert!(built.exists(), "{} is missing: run `cargo xt package --dev`", built.display());
+    static STRIPPED: OnceLock<PathBuf> = OnceLock::new();
+    let strip = || {
+        let stripped = folder("executable").join("static");
+        run(Command::new("strip").arg("-o").arg(&stripped).arg(built));
+        stripped
+    };
+    STRIPPED.get_or_init(strip).clone()
+}
+
+/// A container of an image, with a folder of files at `/var/lib/kube-proxy`.
+struct Bundle {
+    folder: PathBuf,
+    container: String,
+}
+
+impl Bundle {
+    /// Unpacks an image, and writes the runtime's configuration: that of the image, of a Pod's first container, and these arguments.
+    fn new(name: &str, image: &str, pod: &Value, mounted: &Path, arguments: &[&str]) -> Self {
+        let folder = fresh_folder(&format!("bundle-{name}"));
+        let container = run(&mut buildah(&["from", "--quiet", image])).trim().to_owned();
+        let root = run(&mut buildah(&["mount", &container])).trim().to_owned();
+        let inspected = run(&mut buildah(&["inspect", "--type", "image", image]));
+        let image: Value = serde_json::from_str(&inspected).expect("what buildah prints is JSON");
+        let entry = image["OCIv1"]["config"]["Entrypoint"].as_array().expect("an entry point").clone();
+        let arguments = entry.into_iter().chain(arguments.iter().map(|&argument| json!(argument))).collect();
+        let container_of_pod = &pod["containers"][0];
+        let mounts = mounts(container_of_pod, mounted, &folder);
+        let specification = specification(&root, &container_of_pod["securityContext"], mounts, arguments);
+        std::fs::write(folder.join("config.json"), specification.to_string()).expect("writing a configuration");
+        Self { folder, container }
+    }
+
+    /// Runs it in the network of a host.
+    fn start(&self, host: &Host) -> Child {
+        let log = std::fs::File::create(self.log_file()).expect("making a log");
+        let name = format!(
+            "ferry-test-{}-{}",
+            std::process::id(),
+            self.container.replace(|letter: char| !letter.is_alphanumeric(), "")
+        );
+        let bundle = self.folder.display().to_string();
+        let state = folder("crun").display().to_string();
+        // crun refuses machines that have control groups of both versions, although it needs none here
+        let unified = "mount -t cgroup2 none /sys/fs/cgroup && exec \"$@\"";
+        let own = ["--mount", "--propagation", "private", "sh", "-c", unified, "sh"];
+        let run = ["crun", "--root", &state, "--cgroup-manager", "disabled", "run", "--bundle", &bundle, &name];
+        let arguments: Vec<String> = own.into_iter().chain(run).map(str::to_owned).collect();
+        host.spawn("unshare", &arguments, |command| {
+            command.stdin(Stdio::null()).stdout(log.try_clone().expect("a second handle")).stderr(log);
+        })
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+}
+
+impl Drop for Bundle {
+    fn drop(&mut self) {
+        let _ = buildah(&["rm", &self.container]).output();
+    }
+}
+
+/// The runtime's configuration of a container with this security context, in the network namespace that the runtime is started in, as
+/// `hostNetwork` gives it that of the node.
+fn specification(root: &str, context: &Value, mounts: Vec<Value>, arguments: Vec<Value>) -> Value {
+    let capabilities: Vec<String> = context["capabilities"]["add"]
+        .as_array()
+        .expect("capabilities")
+        .iter()
+        .map(|name| format!("CAP_{}", name.as_str().expect("a name")))
+        .collect();
+    assert_eq!(context["capabilities"]["drop"], json!(["ALL"]));
+    assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault");
+    assert_eq!(context["privileged"], json!(false));
+    json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "user": {"uid": 0, "gid": 0},
+            "args": arguments,
+            "cwd": "/",
+            "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+            "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
+            "noNewPrivileges": context["allowPrivilegeEscalation"] == json!(false),
+        },
+        "root": {"path": root, "readonly": context["readOnlyRootFilesystem"] == json!(true)},
+        "mounts": mounts,
+        "linux": {
+            "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}],
+            "readonlyPaths": ["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"],
+            "seccomp": seccomp(&capabilities),
+        },
+    })
+}
+
+/// The mounts of every container, and the volumes of this one: the configuration, the lock file of the node, and its
+/// folder for a snapshot.
+fn mounts(container: &Value, configuration: &Path, folder: &Path) -> Vec<Value> {
+    let mut mounts = vec![
+        json!({"destination": "/proc", "type": "proc", "source": "proc"}),
+        json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]}),
+        json!({"destination": "/sys", "type": "none", "source": "/sys", "options": ["rbind", "ro", "nosuid", "noexec", "nodev"]}),
+    ];
+    for mount in container["volumeMounts"].as_array().expect("mounts") {
+        let source = match mount["name"].as_str() {
+            Some("kube-proxy") => configuration.to_owned(),
+            Some("xtables-lock") => {
+                let lock = folder.join("xtables.lock");
+                std::fs::write(&lock, "").expect("making a file");
+                lock
+            }
+            Some("state") => {
+                let state = folder.join("state");
+                std::fs::create_dir_all(&state).expect("making a folder");
+                state
+            }
+            other => panic!("an unknown volume: {other:?}"),
+        };
+        let access = if mount["readOnly"] == json!(true) { "ro" } else { "rw" };
+        mounts.push(
+            json!({"destination": mount["mountPath"], "type": "none", "source": source, "options": ["rbind", access]}),
+        );
+    }
+    mounts
+}
+
+/// The default profile for a process with these capabilities, in the runtime's form.
+fn seccomp(capabilities: &[String]) -> Value {
+    let text = std::fs::read_to_string(SECCOMP).unwrap_or_else(|error| panic!("{SECCOMP}: {error}"));
+    let profile: Value = serde_json::from_str(&text).expect("the profile is JSON");
+    let has = |rule: &Value, list: &str| {
+        let wanted = rule[list]["caps"].as_array().cloned().unwrap_or_default();
+        (!wanted.is_empty()).then(|| wanted.iter().any(|name| capabilities.iter().any(|own| name == own.as_str())))
+    };
+    let applies = |rule: &&Value| {
+        let architectures = rule["includes"]["arches"].as_array();
+        architectures.is_none_or(|list| list.iter().any(|name| name == "amd64"))
+            && has(rule, "includes") != Some(false)
+            && has(rule, "excludes") != Some(true)
+    };
+    let rules: Vec<Value> = profile["syscalls"].as_array().expect("rules").iter().filter(applies).map(rule).collect();
+    assert!(rules.len() > 2, "{SECCOMP} has other fields than expected");
+    json!({"defaultAction": "SCMP_ACT_ERRNO", "architectures": ["SCMP_ARCH_X86_64"], "syscalls": rules})
+}
+
+fn rule(rule: &Value) -> Value {
+    let mut own = json!({"names": rule["names"], "action": rule["action"]});
+    for field in ["args", "errnoRet"] {
+        if !rule[field].is_null() && rule[field] != json!([]) {
+            own[field] = rule[field].clone();
+        }
+    }
+    own
+}
+
+/// The folder with configuration and manifests.
+fn mounted(name: &str, config: &Config) -> PathBuf {
+    let folder = fresh_folder(name);
+    config.write(&folder.join("config.conf"));
+    std::fs::create_dir_all(folder.join("manifests")).expect("making a folder");
+    let manifests = Manifests::new().with(Service::new("web", WEB), &[Place::PodA]);
+    std::fs::write(folder.join("manifests/all.yaml"), manifests.to_string()).expect("writing manifests");
+    folder
+}
+
+fn serves(lab: &Lab) -> bool {
+    let client = lab.from(Place::PodB).patience(slowly(Duration::from_millis(300)));
+    Family::ALL.into_iter().all(|family| client.tcp(at_cluster_ip(family, WEB), 2).all_answered())
+}
+
+/// Runs the image as the DaemonSet of an overlay would, and checks that a Service works.
+fn check(overlay: &str, image: &str, config: &Config) {
+    let lab = Lab::new();
+    let objects = objects(&format!("overlays/{overlay}"));
+    let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
+    assert_eq!(pod["hostNetwork"], json!(true));
+    let mounted = mounted(&format!("mounted-{overlay}"), config);
+    let arguments = ["--config=/var/lib/kube-proxy/config.conf", "--manifests=/var/lib/kube-proxy/manifests", "-v=2"];
+    let bundle = Bundle::new(overlay, image, pod, &mounted, &arguments);
+    let mut child = bundle.start(lab.host(Place::Node));
+    let served = within(slowly(PATIENCE), || serves(&lab));
+    let ended = child.try_wait().expect("asking for a child's state");
+    let id = child.id();
+    let status = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"))
+        .ok()
+        .and_then(|child| std::fs::read_to_string(format!("/proc/{}/status", child.trim())).ok());
+    child.kill().expect("killing crun");
+    child.wait().expect("waiting for crun");
+    let log = bundle.log();
+    assert!(served && ended.is_none(), "{overlay}: {ended:?}\n{log}");
+    println!("{overlay}: {:?}", status.iter().flat_map(|text| text.lines()).find(|line| line.starts_with("CapEff")));
+    assert!(log.lines().all(|line| !line.starts_with('E')), "{log}");
+}
+
+#[test]
+fn the_image_from_scratch_serves_in_mode_nftables() {
+    let image = build("Containerfile", &static_executable(), &[]);
+    check("nftables", &image, &Config::default());
+    let container = run(&mut buildah(&["from", "--quiet", &image])).trim().to_owned();
+    let root = run(&mut buildah(&["mount", &container])).trim().to_owned();
+    let files = run(Command::new("find").arg(&root).args(["-type", "f", "-printf", "%P\n"]));
+    run(&mut buildah(&["rm", &container]));
+    assert_eq!(files, "usr/local/bin/kube-proxy\n", "one executable, and nothing else");
+}
+
+#[test]
+fn the_image_with_tools_serves_in_mode_iptables() {
+    let base = base();
+    let image = build("Containerfile.iptables", executable(), &["--build-arg".into(), format!("BASE={base}")]);
+    let config = Config { more: "nodePortAddresses: [primary]\n".into(), ..Config::iptables() };
+    check("iptables", &image, &config);
+}
+
+/// Debian's image, made of its packages, since no registry is needed for a test.
+fn base() -> &'static str {
+    const NAME: &str = "localhost/debian:bookworm";
+    let container = run(&mut buildah(&["from", "--quiet", "scratch"])).trim().to_owned();
+    let archive = debian();
+    std::fs::set_permissions(archive, std::fs::Permissions::from_mode(0o644)).expect("setting a mode");
+    run(buildah(&["add", "--quiet", &container]).arg(archive).arg("/"));
+    run(&mut buildah(&["commit", "--quiet", "--rm", &container, NAME]));
+    NAME
+}

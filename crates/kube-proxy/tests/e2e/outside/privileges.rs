@@ -1,0 +1,161 @@
+//! The privileges of a run: `CAP_NET_ADMIN`, a root file system and parameters of the kernel that can't be written, no shell and no
+//! tool that the mode doesn't need; as root and as another user.
+
+use rustix::process::Signal;
+
+use crate::support::{Machine, Running};
+
+const HEALTHZ: &str = "127.0.0.1:10256";
+/// The user that has no file.
+const NOBODY: u32 = 65_534;
+/// The tools of mode iptables.
+const TOOLS: [&str; 3] = ["iptables", "iptables-restore", "iptables-save"];
+/// The only mention of what a run without other privileges goes on without.
+const NOT_SET: &str = "Connection tracking parameters can't be set, going on with the kernel's";
+/// Part of the error of a user who may not read the list of legacy tables.
+const UNREADABLE: &str = "_tables_names needs user 0 or CAP_DAC_READ_SEARCH";
+
+/// A machine with one Service at this address.
+fn machine(address: &str) -> Machine {
+    let machine = Machine::new();
+    add(&machine, "web", address);
+    machine
+}
+
+fn add(machine: &Machine, name: &str, address: &str) {
+    let slice = format!(
+        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {name}-1, labels: \
+         {{kubernetes.io/service-name: {name}}}}}\naddressType: IPv4\nports: [{{name: '', port: 8080}}]\n\
+         endpoints: [{{addresses: [10.244.1.10]}}]\n"
+    );
+    let service = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec: {{clusterIP: {address}, ports: [{{port: 80}}]}}\n"
+    );
+    machine.write(&format!("manifests/{name}.yaml"), &format!("{service}---\n{slice}"));
+}
+
+/// The configuration, with this period in seconds, which has no effect but a new run.
+fn configure(machine: &Machine, period: u32) {
+    machine.write(
+        "config.yaml",
+        &format!(
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n\
+             configSyncPeriod: {period}s\nconntrack: {{tcpEstablishedTimeout: 1h1m}}\n"
+        ),
+    );
+}
+
+#[track_caller]
+fn until_healthy(running: &mut Running<'_>) {
+    running.until_synced();
+    assert_eq!(running.get(HEALTHZ, "/healthz").status(), "200", "{}", running.log());
+}
+
+/// The warnings and errors, without those about the Node of these tests, which has no address.
+fn complaints(log: &str) -> Vec<&str> {
+    log.lines().filter(|line| line.starts_with(['W', 'E']) && !line.contains("nodePortAddresses")).collect()
+}
+
+/// Waits until that many runs have looked for all that other modes may have left: sets are the last.
+fn until_handed_over(running: &mut Running<'_>, runs: usize) {
+    running.until("the end of hand-over", |running| {
+        let log = running.log();
+        ["IPv4", "IPv6"].iter().all(|family| {
+            log.lines().filter(|line| line.contains("domain=\"ipset\"") && line.contains(family)).count() == runs
+        })
+    });
+}
+
+/// Installs the tools of both families, of this variant.
+fn install(machine: &Machine, variant: &str) {
+    for tool in TOOLS {
+        let of_variant = tool.replacen("iptables", &format!("iptables-{variant}"), 1);
+        for name in [of_variant.clone(), of_variant.replacen("ip", "ip6", 1)] {
+            machine.install(&name);
+        }
+    }
+}
+
+#[test]
+fn mode_nftables_needs_net_admin_alone_and_starts_no_process() {
+    for (user, capabilities, is_readable) in
+        [(0, "+net_admin", true), (NOBODY, "+net_admin", false), (NOBODY, "+net_admin,+dac_read_search", true)]
+    {
+        let machine = machine("10.96.0.1");
+        configure(&machine, 900);
+        let mut running = machine.start_confined(user, capabilities, &["--config=/mnt/config.yaml", "-v=2"]);
+        running.until("its start", |running| running.log().contains("\"Starting kube-proxy\""));
+        // those of the shell that prepared the place
+        let children = running.children();
+        running.until("the service", |_| machine.serves("ip", "10.96.0.1"));
+        until_healthy(&mut running);
+        until_handed_over(&mut running, 1);
+        // A new run in the same process has the same privileges.
+        configure(&machine, 800);
+        running.until("a second run", |running| running.log().matches("\"Starting kube-proxy\"").count() == 2);
+        add(&machine, "more", "10.96.0.2");
+        running.until("another service", |_| machine.serves("ip", "10.96.0.2"));
+        until_healthy(&mut running);
+        until_handed_over(&mut running, 2);
+        let (log, who) = (running.log(), format!("user {user} with {capabilities}"));
+        assert_eq!(running.children(), children, "no child process, {who}: {log}");
+        let (not_set, unreadable): (Vec<_>, Vec<_>) =
+            complaints(&log).into_iter().partition(|line| line.contains(NOT_SET));
+        assert_eq!(not_set.len(), 2, "once for each run, {who}: {log}");
+        assert!(unreadable.iter().all(|line| line.contains(UNREADABLE)), "{who}: {unreadable:#?}");
+        for gone_without in ["Reading forward chains failed", "Removing rules of an earlier run failed"] {
+            let is_told = unreadable.iter().any(|line| line.contains(gone_without));
+            assert_ne!(is_told, is_readable, "{gone_without}, {who}: {unreadable:#?}");
+        }
+        assert!(log.contains("\"Setting the OOM score failed\" score=-999"), "{who}: {log}");
+    }
+}
+
+#[test]
+fn mode_iptables_needs_net_admin_alone_after_initialisation() {
+    let open = |machine: &Machine| {
+        let manifests = machine.manifests();
+        let start = ["--init-only", "--proxy-mode=iptables", "--hostname-override=node", "--manifests", &manifests];
+        let output = machine.output(&start);
+        assert!(output.status.success(), "{output:?}");
+    };
+    for (user, capabilities) in [(0, "+net_admin"), (NOBODY, "+net_admin,+dac_read_search")] {
+        let machine = machine("10.96.0.1");
+        install(&machine, "nft");
+        open(&machine);
+        let mut running = machine.start_confined(user, capabilities, &["--proxy-mode=iptables", "-v=2"]);
+        running.until("the service", |_| machine.iptables("iptables-nft-save").contains("10.96.0.1/32"));
+        until_healthy(&mut running);
+        let log = running.log();
+        assert!(complaints(&log).iter().all(|line| line.contains(NOT_SET)), "user {user}: {log}");
+    }
+}
+
+#[test]
+fn mode_iptables_names_what_it_lacks() {
+    let machine = machine("10.96.0.1");
+    install(&machine, "nft");
+    for (user, arguments, error) in [
+        (0, &["--proxy-mode=iptables"][..], "need net.ipv4.conf.all.route_localnet=1, which can't be set here"),
+        (NOBODY, &["--proxy-mode=iptables", "--iptables-localhost-nodeports=false"], UNREADABLE),
+    ] {
+        let mut running = machine.start_confined(user, "+net_admin", arguments);
+        assert_eq!(running.wait().code(), Some(1));
+        assert!(running.log().contains(error), "{}", running.log());
+    }
+}
+
+#[test]
+fn the_legacy_variant_needs_net_raw() {
+    let arguments = ["--proxy-mode=iptables", "--iptables-localhost-nodeports=false"];
+    let machine = machine("10.96.0.1");
+    install(&machine, "legacy");
+    // The lock file can't be made where the file system is read-only.
+    machine.write("xtables.lock", "");
+    let mut running = machine.start_confined(0, "+net_admin", &arguments);
+    running.until("an error", |running| running.log().contains("CAP_NET_RAW"));
+    running.signal(Signal::KILL);
+    let mut running = machine.start_confined(0, "+net_admin,+net_raw", &arguments);
+    running.until("the service", |_| machine.iptables("iptables-legacy-save").contains("10.96.0.1/32"));
+    until_healthy(&mut running);
+}

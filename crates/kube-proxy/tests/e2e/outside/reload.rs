@@ -1,0 +1,173 @@
+//! Changes of the configuration file, the kubeconfig and SIGHUP while the proxy runs.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::support::{Machine, Running, notification};
+
+const STARTS: &str = "Starting kube-proxy";
+/// Time in which a change that takes effect would have done so.
+const UNCHANGED: Duration = Duration::from_millis(1500);
+
+fn config(more: &str) -> String {
+    format!(
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nconntrack: {{maxPerCore: 0, \
+         tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}\n{more}\n"
+    )
+}
+
+/// The number of runs so far, the first one included.
+fn runs(running: &Running<'_>) -> usize {
+    running.log().matches(STARTS).count()
+}
+
+/// Does something and waits until a new run has taken the process over and has synced.
+fn starts_anew(running: &mut Running<'_>, what: &str, change: impl FnOnce()) {
+    let before = runs(running);
+    change();
+    running.until(what, |running| runs(running) > before);
+    running.until_synced();
+}
+
+/// Does something that changes nothing.
+fn goes_on(running: &mut Running<'_>, what: &str, change: impl FnOnce()) {
+    let before = runs(running);
+    change();
+    std::thread::sleep(UNCHANGED);
+    running.until(what, |running| runs(running) == before);
+}
+
+fn metric(running: &Running<'_>, name: &str) -> String {
+    let page = running.get("127.0.0.1:10249", "/metrics").body;
+    let line = page.lines().find(|line| line.starts_with(name));
+    line.unwrap_or_else(|| panic!("no {name}: {page}")).to_owned()
+}
+
+#[test]
+fn a_changed_file_takes_effect_however_it_is_replaced() {
+    let machine = Machine::new();
+    let file = machine.write("config.yaml", &config("mode: nftables"));
+    let mut running = machine.start_as(&["--config", &file]);
+    running.until_synced();
+    let digest = metric(&running, "kubeproxy_config_info");
+    goes_on(&mut running, "the same content", || {
+        machine.write("config.yaml", &config("mode: nftables"));
+    });
+    goes_on(&mut running, "a comment", || {
+        machine.write("config.yaml", &config("mode: nftables # as ever"));
+    });
+    starts_anew(&mut running, "a rename", || {
+        machine.write("config.yaml", &config("mode: nftables\nnodePortAddresses: [10.0.0.0/8]"));
+    });
+    assert!(running.log().contains("changed=\"- 10.0.0.0/8\""), "{}", running.log());
+    assert_ne!(metric(&running, "kubeproxy_config_info"), digest);
+    starts_anew(&mut running, "writing in place", || {
+        fs::write(&file, config("mode: nftables\nmetricsBindAddress: 127.0.0.1:10249\nlogging: {verbosity: 4}"))
+            .unwrap();
+    });
+    let name = fs::read_to_string(format!("/proc/{}/comm", running.id())).unwrap();
+    assert_eq!(name, "kube-proxy\n", "tools still find it by its name");
+    starts_anew(&mut running, "another mode", || {
+        machine.write("config.yaml", &config("mode: iptables"));
+    });
+    running.until("the rules of the new mode alone", |_| {
+        machine.tables().iter().all(|table| !table.ends_with("kube-proxy"))
+            && machine.iptables("iptables-nft-save").contains("KUBE-SERVICES")
+    });
+}
+
+#[test]
+fn a_mounted_config_map_is_followed() {
+    let machine = Machine::new();
+    let at = |name: &str| machine.path(&format!("mount/{name}"));
+    fs::create_dir_all(at("..1")).unwrap();
+    fs::create_dir_all(at("..2")).unwrap();
+    fs::write(at("..1/config.conf"), config("mode: nftables")).unwrap();
+    fs::write(at("..2/config.conf"), config("mode: nftables\nclusterCIDR: 10.244.0.0/16")).unwrap();
+    symlink("..1", at("..data")).unwrap();
+    symlink("..data/config.conf", at("config.conf")).unwrap();
+    let file = at("config.conf").display().to_string();
+    let mut running = machine.start_as(&["--config", &file]);
+    running.until_synced();
+    starts_anew(&mut running, "..data", || {
+        symlink("..2", at("..tmp")).unwrap();
+        fs::rename(at("..tmp"), at("..data")).unwrap();
+        fs::remove_dir_all(at("..1")).unwrap();
+    });
+    assert!(running.log().contains("clusterCIDR: 10.244.0.0/16"), "{}", running.log());
+}
+
+#[test]
+fn an_unusable_file_changes_nothing_and_is_named() {
+    let machine = Machine::new();
+    machine.install("nft");
+    let file = machine.write("config.yaml", &config("mode: nftables"));
+    let mut running = machine.start_with_installed(&["--config", &file]);
+    running.until_synced();
+    let unusable = [
+        ("mode: [", "line "),
+        ("mode: nftables\nclusterCIDR: 10.0.0.0/33", "must be a valid CIDR"),
+        // no tool is found there
+        ("mode: iptables", "mode iptables can't be used on this machine"),
+        ("mode: userspace", "must be iptables, ipvs, nftables or blank"),
+    ];
+    for (text, reason) in unusable {
+        let logged = running.log().len();
+        goes_on(&mut running, text, || {
+            machine.write("config.yaml", &config(text));
+        });
+        let log = running.log().split_off(logged);
+        let is_named = |line: &str| line.contains("can't be used, keeping the running one") && line.contains(reason);
+        assert!(log.lines().any(is_named), "{text}: {log}");
+        assert!(metric(&running, "kubeproxy_config_last_reload_successful").ends_with(" 0"));
+        assert_eq!(running.get("127.0.0.1:10256", "/livez").status(), "200");
+    }
+    goes_on(&mut running, "a removed file", || fs::remove_file(&file).unwrap());
+    goes_on(&mut running, "the running configuration", || {
+        machine.write("config.yaml", &config("mode: nftables"));
+    });
+    assert!(metric(&running, "kubeproxy_config_last_reload_successful").ends_with(" 1"));
+}
+
+#[test]
+fn hang_ups_are_survived_at_every_moment() {
+    let machine = Machine::new();
+    let file = machine.write("config.yaml", &config("mode: nftables"));
+    let mut running = machine.start_as(&["--config", &file]);
+    running.until_synced();
+    goes_on(&mut running, "a touch", || assert!(machine.tool("touch", &[&file]).status.success()));
+    running.send(Signal::HUP);
+    goes_on(&mut running, "a hang-up", || {});
+    running.until("the hang-up in the log", |running| running.log().contains("as asked by SIGHUP"));
+    for round in 0..10 {
+        let before = runs(&running);
+        machine.write("config.yaml", &config(&format!("mode: nftables\nclusterCIDR: 10.{round}.0.0/16")));
+        running.until("a new run", |running| {
+            for signal in [Signal::HUP, Signal::USR1, Signal::USR2, Signal::ALARM] {
+                running.send(signal);
+            }
+            runs(running) > before
+        });
+        running.until_synced();
+    }
+}
+
+#[test]
+fn systemd_is_notified_of_a_reload() {
+    let machine = Machine::new();
+    let path = machine.path("notify").display().to_string();
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let file = machine.write("config.yaml", &config("mode: nftables"));
+    let running = machine.start_as_with(&[&format!("NOTIFY_SOCKET={path}")], &["--config", &file]);
+    notification(&socket, "READY=1");
+    machine.write("config.yaml", &config("mode: nftables\nclusterCIDR: 10.0.0.0/16"));
+    let reloading = notification(&socket, "RELOADING=1");
+    assert!(reloading.last().is_some_and(|state| state.contains("MONOTONIC_USEC=")), "{reloading:?}");
+    notification(&socket, "READY=1");
+    drop(running);
+}
