@@ -6,6 +6,9 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// The test binary in which the lab starts the executable under its seccomp profile, and that profile's path from its folder.
+const CONFINED: ((&str, &str), &str) = (("crates/kube-proxy", "traffic"), "../../deploy/seccomp/kube-proxy.json");
+
 /// One test binary that cargo built.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Binary {
@@ -88,6 +91,10 @@ impl Binary {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=10s", limit]).arg(&self.executable);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder).stdin(Stdio::null());
+        let (binary, profile) = CONFINED;
+        if self.is(binary) {
+            command.env("FERRY_SECCOMP", self.folder.join(profile));
+        }
         command
     }
 }
@@ -125,6 +132,19 @@ pub(crate) mod tests {
         for other in [message("lib", "ferry", false), message("bin", "kube-proxy", false), serde_json::json!({})] {
             assert_eq!(Binary::of_message(&other), None);
         }
+    }
+
+    #[test]
+    fn one_binary_runs_the_executable_under_its_profile() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let profile = |folder: &str, target: &str| {
+            let command = binary(root.join(folder).to_str().unwrap(), target, "/bin/true").command("10s");
+            let mut variables = command.get_envs().filter(|(name, _)| *name == "FERRY_SECCOMP");
+            variables.next().and_then(|(_, value)| Some(PathBuf::from(value?)))
+        };
+        let ((folder, target), _) = CONFINED;
+        assert!(profile(folder, target).is_some_and(|profile| profile.is_file()));
+        assert_eq!(profile(folder, "peer"), None, "upstream's executable has no profile");
     }
 
     #[test]

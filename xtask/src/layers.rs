@@ -27,10 +27,10 @@ pub(crate) const RULESET: &str = "ferry-ruleset";
 
 /// Crates for tests and developers, which are never shipped and may use any other. `ferry-conformance`, which the tests of every
 /// mode share, uses the layers below the modes, and the tests of those use it, too: a cycle of tests only.
-const TOOLS: &[&str] = &["ferry-conformance", "ferry-lab", "ferry-bench", "xtask"];
+const TOOLS: &[&str] = &["ferry-conformance", "ferry-lab", "ferry-bench", "ferry-deploy", "xtask"];
 
 /// Additional permitted dependencies of tests.
-const FOR_TESTS: &[&str] = &["ferry-conformance", "ferry-lab", "ferry-kernel"];
+const FOR_TESTS: &[&str] = &["ferry-conformance", "ferry-deploy", "ferry-lab", "ferry-kernel"];
 
 /// The feature that adds code for tests only (`MemoryKernel`).
 const TEST_FEATURE: &str = "testing";

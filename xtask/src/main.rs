@@ -12,6 +12,7 @@ mod golden;
 mod lanes;
 mod layers;
 mod mutants;
+mod package;
 mod setup;
 mod shell;
 mod sources;
@@ -40,6 +41,9 @@ const USAGE: &str = "cargo xt COMMAND
   bench fleet [--nodes 50] [--services 200] [--endpoints 10] [--changes 1000] [--phases start,churn,unavailable,certificates,restart]
         [--sides alone,ours,upstream] [--upstream KUBE-PROXY] [--cluster 5000] [--keep]
                          the load on one API server of that many proxies, ours and upstream's (root)
+  package [--out target/package] [--dev]
+                         the files of a release: executables, Debian package, list of components, manual page, checksums;
+                         with --dev only a static executable of the development profile, for the tests of images
   demo [--setup] [--release] [--rules]
                          a client, a node and two pods in network namespaces; real traffic through kube-proxy (root)";
 
@@ -60,6 +64,7 @@ fn main() -> ExitCode {
         "vm" => vm::run(rest),
         "bench" => bench::run(rest),
         "demo" => demo::run(rest),
+        "package" => package::run(rest),
         "demo-pod" | "demo-client" | "demo-get" => demo::guest::run(command, rest),
         "help" | "--help" | "-h" => {
             println!("{USAGE}");

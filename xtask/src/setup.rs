@@ -19,8 +19,8 @@ const GO: &str = "missing: go 1.26 or newer (go.dev/dl), which builds upstream's
 /// The cargo subcommands that the checks run, with their rustup components.
 const COMPONENTS: [(&str, &str); 2] = [("fmt", "rustfmt"), ("clippy", "clippy")];
 
-/// Checks that everything these uses need is present and that network namespaces can be created; with `install` adds missing
-/// packages and rustup components first.
+/// Checks that everything these uses need is present and, unless they only build a package, that network namespaces can be created;
+/// with `install` adds missing packages and rustup components first.
 ///
 /// # Errors
 /// If anything is missing: names it, with the command that installs it.
@@ -41,7 +41,7 @@ pub(crate) fn prepare(uses: &[Use], install: bool) -> Result<()> {
         lacks.push(GO.into());
     }
     ensure!(lacks.is_empty(), "{}", lacks.join("\n"));
-    check_namespaces()
+    if uses == [Use::Package] { Ok(()) } else { check_namespaces() }
 }
 
 /// The missing packages and components, one line for each way to get them.

@@ -3,7 +3,7 @@
 use crate::setup::{self, Use};
 use crate::shell::{Metadata, last_lines, no_arguments};
 use crate::tally::Tally;
-use crate::{binaries, check, demo, fuzz, lanes, vm};
+use crate::{binaries, check, demo, fuzz, lanes, package, vm};
 use anyhow::{Context, Result, ensure};
 use std::process::{Child, Command, Stdio};
 
@@ -38,6 +38,7 @@ fn steps(tally: &mut Tally) -> Result<()> {
     let metadata = Metadata::load()?;
     let peer = build_peer(&metadata)?;
     check::checks(tally);
+    tally.check("static executable", || package::for_tests(&metadata));
     let mut built = Vec::new();
     tally.check("build of the tests", || {
         built = binaries::build_workspace()?;

@@ -4,11 +4,14 @@ use crate::binaries::{self, Binary};
 use crate::setup::{self, Use};
 use crate::shell::Metadata;
 use crate::tally::{Counts, Tally};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Instant;
 
 /// The script that boots a kernel and runs a program on it.
 const LANE: &str = "tests/lanes/vm/vm";
@@ -22,28 +25,48 @@ struct Test {
     name: (&'static str, &'static str),
     /// options of the test harness: which of its tests run
     options: &'static str,
-    /// the kernels that it runs on
-    series: &'static [&'static str],
 }
 
-/// The tests, in order. Those that this machine can't run are ignored there: `--include-ignored` runs them, too. Mode iptables is
-/// left out, and the newest kernel alone runs mode ipvs end to end, and a part of its tests, since all of them
-/// take longer than the run may.
-const TESTS: &[Test] = &[
-    Test::everywhere("crates/kernel", "ipvs", "--include-ignored"),
-    Test::everywhere("crates/kernel", "devices", "--include-ignored"),
-    Test::everywhere("crates/plane-nftables", "kernel", "--skip iptables"),
-    Test::everywhere("crates/plane-ipvs", "kernel", "--include-ignored"),
-    Test::newest("crates/kube-proxy", "cases", "--include-ignored ipvs::real_connections_meet_what_each_case_wants"),
-    Test::newest("crates/kube-proxy", "ipvs", NEWEST_IPVS),
-    Test::everywhere("crates/kube-proxy", "churn", "--skip iptables"),
+/// One boot: a kernel, and the tests that run there one after another.
+struct Machine {
+    series: &'static str,
+    tests: &'static [Test],
+}
+
+/// The machines, those that take longest first, [`LANES`] at a time. Tests that this machine can't run are ignored there:
+/// `--include-ignored` runs them, too. Mode iptables is left out, and the newest kernel alone runs mode ipvs end to end, and a part
+/// of its tests, since all of them take longer than the run may.
+const MACHINES: &[Machine] = &[
+    Machine { series: "6.12", tests: END_TO_END },
+    Machine { series: "6.12", tests: LAYERS },
+    Machine { series: "6.1", tests: LAYERS },
+    Machine { series: "6.12", tests: CORPUS },
 ];
 
-/// The end-to-end tests of mode ipvs that run on the newest kernel.
-const NEWEST_IPVS: &str = "--include-ignored grace:: side_effects:: tutorial:: --skip virtual_server_opens \
-                           --skip comes_and_goes --skip gives_way";
+/// The kernel layers, and churn in the modes that the kernel has.
+const LAYERS: &[Test] = &[
+    Test::new("crates/kernel", "ipvs", "--include-ignored"),
+    Test::new("crates/kernel", "devices", "--include-ignored"),
+    Test::new("crates/plane-nftables", "kernel", "--skip iptables"),
+    Test::new("crates/plane-ipvs", "kernel", "--include-ignored"),
+    Test::new("crates/kube-proxy", "churn", "--skip iptables"),
+];
 
-/// Options of `cargo test` that select [`TESTS`].
+/// The corpus in mode ipvs.
+const CORPUS: &[Test] =
+    &[Test::new("crates/kube-proxy", "cases", "--include-ignored ipvs::real_connections_meet_what_each_case_wants")];
+
+/// Mode ipvs from outside.
+const END_TO_END: &[Test] = &[Test::new(
+    "crates/kube-proxy",
+    "ipvs",
+    "--include-ignored grace:: limits:: privileges:: side_effects:: tutorial::",
+)];
+
+/// Machines that run concurrently: each uses one core at most, and those of mode ipvs mostly wait.
+const LANES: usize = 3;
+
+/// Options of `cargo test` that select the tests of [`MACHINES`].
 const SELECTION: &[&str] = &[
     "--package=ferry-kernel",
     "--package=ferry-kube-proxy",
@@ -57,13 +80,15 @@ const SELECTION: &[&str] = &[
 ];
 
 /// Time limit of a machine.
-const LIMIT_SECONDS: &str = "3600";
+const LIMIT_SECONDS: &str = "1800";
+/// Time without output after which a machine counts as hanging: the longest tests print nothing for two or three minutes.
+const SILENCE_SECONDS: &str = "360";
 
-/// The lane's exit status of a machine that ended before its program. Once in some ten boots an emulated kernel crashes while it
-/// changes its own code, which the other processor executes (`__ip_local_out`, for one, with the first hook of netfilter).
+/// The lane's exit status of a machine that ended before its program, or hung. Both are rare since a machine has one processor:
+/// an emulated kernel that changes its own code while another processor executes it fails once in some ten boots.
 const CRASHED: i32 = 125;
 /// The most crashes of a machine.
-const MOST_CRASHES: u32 = 2;
+const MOST_CRASHES: u32 = 1;
 
 /// Scales the tests to a machine that is twenty times slower.
 const SCALE: &[(&str, &str)] = &[
@@ -79,14 +104,14 @@ const SCALE: &[(&str, &str)] = &[
 // === impl Test ===
 
 impl Test {
-    /// One that runs on all kernels.
-    const fn everywhere(folder: &'static str, target: &'static str, options: &'static str) -> Self {
-        Self { name: (folder, target), options, series: &SERIES }
+    const fn new(folder: &'static str, target: &'static str, options: &'static str) -> Self {
+        Self { name: (folder, target), options }
     }
 
-    /// One that runs on the newest kernel.
-    const fn newest(folder: &'static str, target: &'static str, options: &'static str) -> Self {
-        Self { name: (folder, target), options, series: &["6.12"] }
+    /// Its executable among those that cargo has built.
+    fn executable<'b>(&self, built: &'b [Binary]) -> Result<&'b Path> {
+        let binary = built.iter().find(|binary| binary.is(self.name)).map(Binary::executable);
+        binary.with_context(|| format!("cargo built no test {} of {}", self.name.1, self.name.0))
     }
 }
 
@@ -124,28 +149,26 @@ pub(crate) fn all(metadata: &Metadata, built: &[Binary], tally: &mut Tally) -> R
 }
 
 fn on(metadata: &Metadata, series: &[&str], built: &[Binary], tally: &mut Tally) -> Result<()> {
-    let find = |test: &'static Test| {
-        let binary = built.iter().find(|binary| binary.is(test.name)).map(Binary::executable);
-        let executable = binary.with_context(|| format!("cargo built no test {} of {}", test.name.1, test.name.0))?;
-        Ok((test, executable))
-    };
-    let tests = TESTS.iter().map(find).collect::<Result<Vec<_>>>()?;
+    let mut waiting = VecDeque::new();
+    for machine in MACHINES.iter().filter(|machine| series.contains(&machine.series)) {
+        let executables = machine.tests.iter().map(|test| Ok((test, test.executable(built)?)));
+        waiting.push_back((machine.series, executables.collect::<Result<Vec<_>>>()?));
+    }
     for series in series {
         let fetched = Command::new(metadata.workspace_root.join(LANE)).args(["fetch", series]).status();
         ensure!(fetched.with_context(|| format!("starting {LANE}"))?.success(), "no kernel {series}");
     }
-    let outcomes: Vec<Result<Counts>> = thread::scope(|scope| {
-        let start = |series| {
-            let tests = &tests;
-            scope.spawn(move || boot(metadata, series, tests))
+    let waiting = Mutex::new(waiting);
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let drain = || std::iter::from_fn(next).map(|(series, tests)| boot(metadata, series, &tests)).collect();
+    let outcomes: Vec<Vec<Result<Counts>>> = thread::scope(|scope| {
+        let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(drain)).collect();
+        let end = |lane: thread::ScopedJoinHandle<'_, _>| {
+            lane.join().unwrap_or_else(|_| vec![Err(anyhow!("the reader of a machine's output panicked"))])
         };
-        let machines: Vec<_> = series.iter().copied().map(start).collect();
-        let end = |machine: thread::ScopedJoinHandle<'_, _>| {
-            machine.join().unwrap_or_else(|_| bail!("the reader of a machine's output panicked"))
-        };
-        machines.into_iter().map(end).collect()
+        lanes.into_iter().map(end).collect()
     });
-    for outcome in outcomes {
+    for outcome in outcomes.into_iter().flatten() {
         let counts = outcome?;
         tally.passed += counts.passed;
         tally.failed += counts.failed;
@@ -153,44 +176,48 @@ fn on(metadata: &Metadata, series: &[&str], built: &[Binary], tally: &mut Tally)
     Ok(())
 }
 
-/// Runs the tests of one kernel, and counts them. A machine that crashes boots again, and goes on with the binary that ran then.
+/// Runs the tests of one machine, and counts them. One that crashes boots again, and goes on with the binary that ran then.
 fn boot(metadata: &Metadata, series: &str, tests: &[(&Test, &Path)]) -> Result<Counts> {
-    let all: Vec<_> = tests.iter().filter(|(test, _)| test.series.contains(&series)).copied().collect();
-    let (mut summaries, mut crashes) = (Vec::<Counts>::new(), 0);
+    let (mut summaries, mut crashes, begun) = (Vec::<Counts>::new(), 0, Instant::now());
     loop {
-        let rest = all.get(summaries.len()..).unwrap_or_default();
+        let rest = tests.get(summaries.len()..).unwrap_or_default();
         let status = boot_once(metadata, series, rest, &mut summaries)?;
         if status.code() == Some(CRASHED) && crashes < MOST_CRASHES {
-            println!("{series}| the machine crashed, starting it again");
+            println!("{series}| the machine crashed or hung, starting it again");
             crashes += 1;
             continue;
         }
         let counts: Counts = summaries.into_iter().sum();
+        let targets: Vec<&str> = tests.iter().map(|(test, _)| test.name.1).collect();
+        println!("{series}| {}: {:.0?} in all", targets.join(", "), begun.elapsed());
         // A test that crashes or hangs prints no summary.
         ensure!(status.success() || counts.failed > 0, "Linux {series}: {status}");
         return Ok(counts);
     }
 }
 
-/// Boots one kernel and runs tests on it one after another. Adds the counts of each binary that ends.
+/// Boots one kernel and runs tests on it one after another. Adds the counts of each binary that ends. Each line of output has the
+/// machine's age in seconds.
 fn boot_once(
     metadata: &Metadata,
     series: &str,
     tests: &[(&Test, &Path)],
     summaries: &mut Vec<Counts>,
 ) -> Result<ExitStatus> {
-    let mut script = "failed=0\n".to_owned();
+    // Namespaces of tests switch off what is there when they begin (`Namespace::new` of the crate `kernel`).
+    let mut script = "failed=0\nmodprobe ip_vs\n".to_owned();
     for (number, (test, _)) in (1..).zip(tests) {
         script += &format!("\"${{{number}}}\" --test-threads 1 --nocapture {} || failed=1\n", test.options);
     }
     script += "exit $failed\n";
     let mut command = machine(metadata, series);
     command.args(["bash", "-c", &script, "bash"]).args(tests.iter().map(|(_, executable)| executable));
-    command.envs(SCALE.iter().copied()).env("VM_TIME", LIMIT_SECONDS);
+    command.envs(SCALE.iter().copied()).env("VM_TIME", LIMIT_SECONDS).env("VM_SILENCE", SILENCE_SECONDS);
+    let begun = Instant::now();
     let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("starting {LANE}"))?;
     for text in BufReader::new(child.stdout.take().context("the output of a machine")?).split(b'\n') {
         let text = String::from_utf8_lossy(&text?).into_owned();
-        println!("{series}| {text}");
+        println!("{series} {:4}| {text}", begun.elapsed().as_secs());
         summaries.extend(Counts::of_summary(&text));
     }
     child.wait().context("waiting for a machine")

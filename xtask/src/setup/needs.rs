@@ -16,6 +16,8 @@ pub(crate) enum Use {
     Tests,
     /// The tests on other kernels, in emulated machines.
     Machines,
+    /// `cargo xt package`.
+    Package,
 }
 
 /// A command or a file, and its packages.
@@ -32,9 +34,9 @@ pub(crate) struct Need {
 
 /// All needs that are met by a distribution's package. Toolchains (Rust, Go) are installed otherwise.
 const NEEDS: &[Need] = {
-    use Use::{Demo, Machines, Rules, Tests};
+    use Use::{Demo, Machines, Package, Rules, Tests};
     &[
-        command("cc", "gcc", "gcc", &[Demo, Tests]),
+        command("cc", "gcc", "gcc", &[Demo, Package, Tests]),
         command("c++", "g++", "gcc-c++", &[Tests]),
         command("ip", "iproute2", "iproute", &[Demo, Tests, Machines]),
         command("nft", "nftables", "nftables", &[Rules, Tests, Machines]),
@@ -54,14 +56,31 @@ const NEEDS: &[Need] = {
         command("modprobe", "kmod", "kmod", &[Machines]),
         command("xz", "xz-utils", "xz", &[Machines]),
         command("gzip", "gzip", "gzip", &[Machines]),
-        command("tar", "tar", "tar", &[Machines]),
-        command("find", "findutils", "findutils", &[Machines]),
+        command("tar", "tar", "tar", &[Machines, Tests]),
+        command("find", "findutils", "findutils", &[Machines, Tests]),
         command("apt-get", "apt", "apt", &[Machines]),
-        command("dpkg-deb", "dpkg", "dpkg", &[Machines]),
+        command("dpkg-deb", "dpkg", "dpkg", &[Machines, Package, Tests]),
+        command("mmdebstrap", "mmdebstrap", "mmdebstrap", &[Tests]),
+        command("strip", "binutils", "binutils", &[Tests]),
+        command("systemd-analyze", "systemd", "systemd", &[Tests]),
+        command("buildah", "buildah", "buildah", &[Tests]),
+        command("crun", "crun", "crun", &[Tests]),
+        command("promtool", "prometheus", "golang-github-prometheus", &[Tests]),
+        command("bash", "bash", "bash", &[Tests]),
+        command("zsh", "zsh", "zsh", &[Tests]),
+        command("fish", "fish", "fish", &[Tests]),
+        command("mandoc", "mandoc", "mandoc", &[Tests]),
+        Need {
+            name: "the default seccomp profile of containers",
+            files: &["/usr/share/containers/seccomp.json"],
+            uses: &[Tests],
+            apt: "golang-github-containers-common",
+            dnf: "containers-common",
+        },
         Need {
             name: "Debian's archive keys",
             files: &["/usr/share/keyrings/debian-archive-keyring.gpg"],
-            uses: &[Machines],
+            uses: &[Machines, Tests],
             apt: "debian-archive-keyring",
             dnf: "debian-keyring",
         },
@@ -151,7 +170,7 @@ mod tests {
         assert_eq!(names(&[Use::Demo]), ["cc", "ip", "unshare", "nsenter", "setpriv"]);
         assert_eq!(names(&[Use::Rules]), ["nft"]);
         assert_eq!(names(&[]), [""; 0]);
-        let all = names(&[Use::Demo, Use::Rules, Use::Tests, Use::Machines]);
+        let all = names(&[Use::Demo, Use::Rules, Use::Tests, Use::Machines, Use::Package]);
         assert_eq!(all.len(), NEEDS.len(), "no need without a use, none twice");
     }
 
