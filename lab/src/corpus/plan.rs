@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_model::{
-    BaseState, Context, Frontend, FrontendAddr, NodePortAddresses, Packet, PerFamily, PortState, Profile, ServiceState,
-    Settings, SourceRanges, Store, Verdict, decide, facts, resolve,
+    BaseState, Context, Frontend, FrontendAddr, FrontendKind, NodePortAddresses, Packet, PerFamily, PortState, Profile,
+    ServiceState, Settings, SourceRanges, Store, Verdict, decide, facts, resolve,
 };
 
 use super::ask::Ask;
@@ -24,6 +24,7 @@ pub(super) struct Decided {
     families: [(Family, BaseState, Vec<ServiceState>); 2],
     written: BTreeSet<(SocketAddr, Protocol)>,
     pinged: PingAnswer,
+    beside_upstream: bool,
 }
 
 /// A connection and its expected outcome.
@@ -100,12 +101,13 @@ impl Decided {
         });
         let pinged = if profile.binds_addresses { PingAnswer::Echo } else { PingAnswer::Refusal };
         let (profile, remembers) = (mode.profile, mode.remembers);
-        Self { contexts, families, profile, remembers, written: written(&store), pinged }
+        Self { contexts, families, profile, remembers, written: written(&store), pinged, beside_upstream: false }
     }
 
-    /// The same beside upstream's proxy, which refuses pings to service addresses in each mode.
+    /// The same beside upstream's proxy, which refuses pings to service addresses in each mode. Connections that it treats
+    /// otherwise in mode ipvs are left out.
     pub(super) fn of_upstream(self) -> Self {
-        Self { pinged: PingAnswer::Refusal, ..self }
+        Self { pinged: PingAnswer::Refusal, beside_upstream: true, ..self }
     }
 
     /// Endpoints of all pools: each needs a server.
@@ -122,7 +124,8 @@ impl Decided {
             for destination in destinations(*family, states, base, addresses, &self.written) {
                 let sources = sources(*family, &destination, addresses).into_iter();
                 let sources = sources.filter(|source| !self.is_martian(*source, states));
-                tries.extend(sources.map(|source| self.one(&destination, source, states, base, addresses)));
+                let all = sources.map(|source| self.one(&destination, source, states, base, addresses));
+                tries.extend(all.filter(|tried| !self.differs_upstream(tried, &destination)));
             }
         }
         tries
@@ -152,6 +155,26 @@ impl Decided {
     fn is_martian(&self, (from, source): (Place, IpAddr), states: &[ServiceState]) -> bool {
         let mut frontends = states.iter().flat_map(|state| &state.ports).flat_map(|port| &port.frontends);
         self.profile.binds_addresses && from != Place::Node && frontends.any(|frontend| vip(frontend) == Some(source))
+    }
+
+    /// True if upstream's proxy treats a connection otherwise in mode ipvs. It knows the host by the service address that the
+    /// kernel takes as the source, and not by another address of the node: so it neither masquerades the host, where pods aren't
+    /// recognised, nor applies source ranges to it. And it masquerades a hairpin only if the endpoint is of this node.
+    fn differs_upstream(&self, tried: &Try, destination: &Destination<'_>) -> bool {
+        if !(self.beside_upstream && self.profile.binds_addresses) {
+            return false;
+        }
+        let context = self.contexts.of(Family::of(tried.packet.destination));
+        let is_cluster_ip = destination.served.is_some_and(|served| served.frontend.kind == FrontendKind::ClusterIp);
+        let unmasked_host = is_cluster_ip && context.local.is_none() && !context.masquerade_all;
+        match &tried.verdict {
+            Verdict::Drop => tried.packet.source_local,
+            Verdict::Forward(pool) => {
+                let hairpin = pool.keys().any(|endpoint| endpoint.address == tried.packet.source);
+                (tried.packet.source_local && unmasked_host) || (tried.ask.from == Place::Far && hairpin)
+            }
+            Verdict::Reject | Verdict::Pass => false,
+        }
     }
 
     fn one(

@@ -11,7 +11,7 @@ use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::stage::{slowly, until};
 use ferry_lab::{Checks, Family, Host, Manifests, Place, Service, Source, Stage, nft};
 
-use crate::support::{LIMIT, counted, folder, run_to_end, server, servers, settled, stage};
+use crate::support::{LIMIT, Statistics, counted, folder, run_to_end, server, servers, settled, stage};
 
 /// The time within which a deleted virtual server is back: two seconds. Where a look takes longer than 2 ms, as in emulated machines,
 /// looks are up to a minute apart.
@@ -207,6 +207,7 @@ fn monitor(node: &Host, name: &str, arguments: &[&str]) -> Child {
 fn a_restart_with_unchanged_objects_writes_nothing() {
     let mut stage = stage(&manifests().with(Service::new("sticks", 33).affinity(60), &[Place::PodA, Place::Far]));
     let node = stage.node();
+    let _statistics = Statistics::of(node);
     assert!(served(&stage));
     // those that have served; the readiness of the stage connects to another server
     let served_by = [at_cluster_ip(Family::V4, 30), at_cluster_ip(Family::V6, 30), at_external_ip(Family::V4, 31)];

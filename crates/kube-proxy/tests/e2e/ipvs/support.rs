@@ -106,7 +106,34 @@ pub(crate) fn real(node: &Host, at: SocketAddr, to: SocketAddr) -> Option<Real> 
     server(node, at)?.endpoints.into_iter().find(|real| real.at == to)
 }
 
-/// The number of connections that each virtual server has counted: of a new server it is 0.
+/// Statistics of virtual servers: Linux 6.12 sums them up only while it estimates rates, too, which namespaces of tests switch off
+/// ([`Namespace::new`](ferry_kernel::Namespace::new)).
+pub(crate) struct Statistics<'a>(&'a Host);
+
+impl<'a> Statistics<'a> {
+    /// Has the node's kernel sum them up until this is dropped.
+    pub(crate) fn of(node: &'a Host) -> Self {
+        estimate(node, true);
+        Self(node)
+    }
+}
+
+impl Drop for Statistics<'_> {
+    fn drop(&mut self) {
+        estimate(self.0, false);
+    }
+}
+
+fn estimate(node: &Host, on: bool) {
+    const SETTING: &str = "/proc/sys/net/ipv4/vs/run_estimation";
+    match node.run(move || std::fs::write(SETTING, if on { "1" } else { "0" })) {
+        // Linux 6.1 always estimates.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        written => written.expect("the setting is written"),
+    }
+}
+
+/// The number of connections that each virtual server has counted, if there are [`Statistics`]: of a new server it is 0.
 pub(crate) fn counted(node: &Host) -> BTreeMap<String, u64> {
     let listed = node.sh("ipvsadm", &["-ln", "--stats", "--exact"]);
     let server = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {

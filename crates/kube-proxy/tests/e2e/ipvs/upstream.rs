@@ -16,7 +16,7 @@ use ferry_lab::probe::{Echo, Hammer, Held};
 use ferry_lab::stage::{slowly, until};
 use ferry_lab::{Checks, Family, Host, Lab, Manifests, Outcome, Place, Protocol, Proxy, Service, Source};
 
-use crate::support::{EXECUTABLE, counted, devices, folder, ipvs, leftovers, run_to_end, servers, settled};
+use crate::support::{EXECUTABLE, Statistics, counted, devices, folder, ipvs, leftovers, run_to_end, servers, settled};
 
 /// The running proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -327,6 +327,7 @@ fn assert_unmasqueraded(failed: &[(Place, SocketAddr, Duration)], ended: Duratio
 fn upstream_and_ours_adopt_each_others_servers_under_traffic() {
     let lab = Lab::new();
     let mut scene = Scene::new(&lab, "upstream");
+    let _statistics = Statistics::of(scene.node());
     let mut proxy = scene.serve(Who::Upstream);
     scene.check(Who::Upstream);
     assert!(of_upstream(scene.node()).len() > 40);
