@@ -20,6 +20,7 @@
 //! throughout, so that no byte sequence causes a panic.
 
 pub mod capability;
+pub mod children;
 pub mod clock;
 pub mod conntrack;
 pub mod dummy;

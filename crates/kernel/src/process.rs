@@ -1,12 +1,13 @@
 //! Replaces the running program by a new run of it (`execve(2)`).
 //!
-//! The caller can pass a text to the new run, which would otherwise read it from a file that may have changed again. The process
+//! The caller can pass a configuration to the new run, which would otherwise read it from a file that may have changed again, and the
+//! objects that it serves. The process
 //! keeps its number, its environment, its standard streams and what a service manager knows of it; threads end, and sockets are
 //! closed. Handlers of signals are lost, too: until the new run has its own, signals whose default would end it are blocked.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io::{self, Seek as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt as _;
@@ -26,24 +27,32 @@ const PASSING: [libc::c_int; 4] = [libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, l
 /// Signals that end it. The kernel drops them for the first process of a container as long as it has no handlers.
 const ENDING: [libc::c_int; 2] = [libc::SIGTERM, libc::SIGINT];
 
-/// The variable of the new run's environment with the number of the descriptor of what is handed over.
-const HANDED_OVER: &str = "FERRY_HANDED_OVER";
+/// What a run passes to the one that replaces it.
+#[derive(Debug, Default)]
+pub struct HandedOver {
+    /// the configuration
+    pub configuration: Option<File>,
+    /// the objects that are served
+    pub objects: Option<File>,
+}
+
+/// The variables of the new run's environment with the numbers of the descriptors of what is handed over.
+const CONFIGURATION: &str = "FERRY_CONFIGURATION";
+const OBJECTS: &str = "FERRY_OBJECTS";
 /// The name of the memory that has it.
 const MEMORY: &str = "ferry-handed-over";
 
-/// Replaces the program by a new run of it with these arguments, the first of which is its name, and hands a text over. Returns only an
-/// error: then the program has to end, since some of its signals are blocked and SIGPIPE may end it.
+/// Replaces the program by a new run of it with these arguments, the first of which is its name, and hands over what is in
+/// [`memory`]. Returns only an error: then the program has to end, since some of its signals are blocked and SIGPIPE may end it.
 #[expect(unsafe_code, reason = "blocks signals between the standard library's preparations and execve(2)")]
-pub fn replace(arguments: &[OsString], text: Option<&str>) -> io::Error {
-    let memory = match text.map(memory).transpose() {
-        Ok(memory) => memory,
-        Err(error) => return error,
-    };
+pub fn replace(arguments: &[OsString], handed: &HandedOver) -> io::Error {
     let mut command = Command::new(program());
-    match &memory {
-        Some(memory) => command.env(HANDED_OVER, memory.as_raw_fd().to_string()),
-        None => command.env_remove(HANDED_OVER),
-    };
+    for (name, memory) in [(CONFIGURATION, &handed.configuration), (OBJECTS, &handed.objects)] {
+        match memory {
+            Some(memory) => command.env(name, memory.as_raw_fd().to_string()),
+            None => command.env_remove(name),
+        };
+    }
     if let Some((name, rest)) = arguments.split_first() {
         command.arg0(name).args(rest);
     }
@@ -60,18 +69,24 @@ pub fn replace(arguments: &[OsString], text: Option<&str>) -> io::Error {
     command.exec()
 }
 
-/// Returns the text that the former run passed to [`replace`], or `None`. The descriptor is consumed: a second call returns `None`.
+/// Returns what the former run passed to [`replace`], each to be read from its beginning. The descriptors are consumed: a second call
+/// returns nothing.
+#[must_use]
+pub fn handed_over() -> HandedOver {
+    HandedOver { configuration: inherited(CONFIGURATION), objects: inherited(OBJECTS) }
+}
+
+/// The memory whose descriptor this variable has.
 #[expect(unsafe_code, reason = "takes an inherited descriptor")]
-pub fn handed_over() -> Option<String> {
-    let number: RawFd = std::env::var(HANDED_OVER).ok()?.parse().ok()?;
+fn inherited(variable: &str) -> Option<File> {
+    let number: RawFd = std::env::var(variable).ok()?.parse().ok()?;
     let target = fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
     if !target.to_string_lossy().starts_with(&format!("/memfd:{MEMORY}")) {
         return None;
     }
     // SAFETY: the descriptor is open, and is the one of that memory, which nothing else in this process has.
     let mut memory = File::from(unsafe { OwnedFd::from_raw_fd(number) });
-    let mut text = String::new();
-    memory.rewind().and_then(|()| memory.read_to_string(&mut text)).ok().map(|_| text)
+    memory.rewind().ok().map(|()| memory)
 }
 
 /// Has the kernel kill the program of this command once the thread that starts it has ended, for whatever reason. Tests need no program
@@ -84,11 +99,12 @@ pub fn end_with_thread(command: &mut Command) {
     unsafe { command.pre_exec(ask) };
 }
 
-/// Memory with this text, which an executed program inherits.
-fn memory(text: &str) -> io::Result<File> {
-    let mut memory = File::from(memfd_create(MEMORY, MemfdFlags::empty())?);
-    memory.write_all(text.as_bytes())?;
-    Ok(memory)
+/// Empty memory that can be handed over: an executed program inherits it.
+///
+/// # Errors
+/// The system's.
+pub fn memory() -> io::Result<File> {
+    Ok(File::from(memfd_create(MEMORY, MemfdFlags::empty())?))
 }
 
 /// Accepts SIGHUP, SIGUSR1, SIGUSR2 and SIGALRM again, which [`replace`] has blocked; to be called by the main thread once they
@@ -151,6 +167,7 @@ mod tests {
 
     #[test]
     fn nothing_is_handed_over_to_a_run_that_was_started() {
-        assert_eq!(handed_over(), None);
+        let HandedOver { configuration, objects } = handed_over();
+        assert!(configuration.is_none() && objects.is_none());
     }
 }

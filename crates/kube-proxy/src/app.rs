@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::convert::Infallible;
+use std::fs::File;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
@@ -36,7 +37,7 @@ use crate::serve::healthz::Health;
 use crate::serve::http::{self, Routes};
 use crate::serve::service_health::{HealthCheckReports, ServiceHealth};
 use crate::serve::status::{Setup, Status};
-use crate::snapshot::{SnapshotPeers, SnapshotSetup};
+use crate::snapshot::{ObjectHandOver, SnapshotPeers, SnapshotSetup};
 use crate::source::Sink;
 use crate::threads::{STACK_BYTES, ThreadEnds, Threads};
 use crate::{core, planes, platform, version};
@@ -60,11 +61,14 @@ pub struct RunOptions {
 
 /// Batches that may wait for the core before the source has to.
 const INPUTS: usize = 64;
+/// Longest wait of an initialisation for the Node where there is a snapshot.
+const LOOKUP: Duration = Duration::from_secs(1);
 /// Stack of the source's thread: manifests may nest deeply.
 const SOURCE_STACK_BYTES: usize = 8 * 1024 * 1024;
 
-/// Runs until an unrecoverable failure. Signals end the process at once; the rules stay in the kernel.
-pub fn run(options: RunOptions, origin: Origin, reload: Reload) -> anyhow::Result<()> {
+/// Runs until an unrecoverable failure. Signals end the process at once; the rules stay in the kernel. After a reload, `handed` are the
+/// objects of the run before.
+pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<File>) -> anyhow::Result<()> {
     prepare_process(&options)?;
     let metrics = Arc::new(Metrics::new()?);
     metrics.config.run(&options.config);
@@ -73,7 +77,8 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload) -> anyhow::Resul
     let (threads, ends) = Threads::new();
     // The modes' threads have inputs for the core, too.
     let (inputs, input) = mpsc::sync_channel(INPUTS);
-    let snapshot = SnapshotSetup::new(&options.config.ferry, &options.settings.node_name, cluster, freshness.clone());
+    let node_name = &options.settings.node_name;
+    let snapshot = SnapshotSetup::new(&options.config.ferry, node_name, cluster.clone(), freshness.clone());
     let supported = supported_families();
     let mode = open_mode(&options, &supported, (&threads, &inputs), (&metrics, &recorder))?;
     let EffectiveMode { plane, config, settings, engines, metrics: of_mode, domains, .. } = mode;
@@ -109,25 +114,29 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload) -> anyhow::Resul
         changed: snapshot.as_ref().map(SnapshotSetup::changed),
     });
     let desk = Desk::new(core);
+    let objects = ObjectHandOver::new(desk.clone(), node_name, cluster, freshness.clone());
+    if let (Some(objects), Some(handed)) = (&objects, handed) {
+        objects.take(handed, &inputs);
+    }
     start_snapshot(snapshot, (&desk, &inputs), (&metrics, &recorder), &threads)?;
     start_core(desk.clone(), input, &threads)?;
     start_addresses(addresses, &inputs, &threads)?;
     let health_events = Rc::new(HealthCheckReports::new(inputs.clone()));
     let sink = Sink::direct(desk, inputs);
     threads.spawn("source", SOURCE_STACK_BYTES, move || source.run(&sink))?;
-    recorder.record(Event::starting(&options.settings.node_name));
+    recorder.record(Event::starting(node_name));
 
     let pulses = Pulses { families: pulses, limit: periods.sync_period * 2 };
     let (readiness, alive) = (Readiness::new(families), pulses.clone());
     let health =
         Health { pulses: pulses.clone(), eligible, freshness: freshness.clone(), metrics: Arc::clone(&metrics) };
     let reporter = Reporter::new(plane.mode, Arc::clone(&metrics));
-    let service_health = ServiceHealth::new(&options.settings.node_name, pulses, health_events);
+    let service_health = ServiceHealth::new(node_name, pulses, health_events);
     // Servers and reports run on the main thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _clock = runtime.enter();
     let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
-    let reload = reload::follow(reload, Arc::clone(&metrics));
+    let reload = reload::follow(reload, Arc::clone(&metrics), objects);
     let status = Status { freshness, metrics, inbox: Rc::clone(&inbox), setup, ping: Default::default() };
     let follow = follow(inbox, service_health, handover, (readiness, alive));
     let edges = edges(&options, health, status, follow, (reload, ends));
@@ -143,7 +152,9 @@ pub fn initialize(options: &RunOptions, origin: Origin) -> anyhow::Result<()> {
     let (inputs, input) = mpsc::sync_channel(INPUTS);
     let sink = Sink::new(inputs.clone());
     threads.spawn("source", SOURCE_STACK_BYTES, move || source.run(&sink))?;
-    core::await_node(&options.settings.node_name, node, &input)?;
+    // Where the proxy starts from a snapshot, its init container must not wait for the API server.
+    let limit = Some(LOOKUP).filter(|_| !options.config.ferry.snapshot.is_empty());
+    core::await_node(&options.settings.node_name, node, &input, limit)?;
     let mode = open_mode(options, &supported_families(), (&threads, &inputs), (&metrics, &recorder))?;
     mode.plane.initialize(&mode.settings)?;
     for (family, _) in &mode.engines {
@@ -153,17 +164,18 @@ pub fn initialize(options: &RunOptions, origin: Origin) -> anyhow::Result<()> {
 }
 
 /// Opens the source and the engines as [`run`] would, and writes no rule; mode ipvs makes its device and sets its parameters of the
-/// kernel. Where that succeeds, threads may be left that wait for notifications: the caller replaces the program.
+/// kernel. Returns the families that would be served. Where that succeeds, threads may be left that wait for notifications: the caller replaces the program.
 ///
 /// # Errors
 /// If [`run`] would fail with these inputs. Addresses of servers are not tried.
-pub fn rehearse(options: &RunOptions, origin: Origin) -> anyhow::Result<()> {
+pub fn rehearse(options: &RunOptions, origin: Origin) -> anyhow::Result<Vec<Family>> {
     origin.open(&options.settings, &Metrics::new()?)?;
     let (threads, _ends) = Threads::new();
     let (inputs, _nobody) = mpsc::sync_channel(INPUTS);
     let RunOptions { candidates, config, settings, .. } = options;
     let opening = Opening { families: &supported_families(), config, settings, threads: &threads, inputs: &inputs };
-    candidates.open(&opening).map(drop)
+    let mode = candidates.open(&opening)?;
+    Ok(mode.engines.iter().map(|(family, _)| *family).collect())
 }
 
 /// Checks and sets what concerns the whole process, before its first thread.

@@ -29,7 +29,7 @@ use ferry_model::{
 use ferry_plane::mailbox::Sender;
 use ferry_plane::{Delta, Unit, UnitId};
 
-pub use self::desk::{Applied, Desk};
+pub use self::desk::{Applied, Desk, Frozen};
 use self::diagnostic_log::{DiagnosticLog, Topic};
 pub use self::gate::NodeWait;
 use self::gate::{Gate, Readiness};

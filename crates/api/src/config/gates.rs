@@ -1,4 +1,7 @@
-//! Checks feature gates: the gates of upstream 1.36 that affect a kube-proxy, with their maturity; some are locked.
+//! Checks feature gates: the gates of upstream 1.36 that affect a kube-proxy, with their maturity; some are locked. The others are
+//! accepted.
+
+mod others;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -120,7 +123,8 @@ impl KubeProxyConfiguration {
     /// The known gates that are set, by name.
     pub fn given_feature_gates(&self) -> impl Iterator<Item = GivenGate> {
         self.feature_gates.iter().filter_map(|(name, &value)| {
-            let Gate { name, maturity, .. } = *find(name)?;
+            let own = find(name).map(|gate| (gate.name, gate.maturity));
+            let (name, maturity) = own.or_else(|| others::find(name))?;
             Some(GivenGate { name, maturity, value })
         })
     }
@@ -151,11 +155,12 @@ fn find(name: &str) -> Option<&'static Gate> {
 }
 
 /// Checks the gates of a configuration in the order of their names: returns the warnings, or the first gate that is locked to
-/// the other value. An unknown name is only a warning (upstream exits), since files in use contain gates of old releases.
+/// the other value. Gates that affect no kube-proxy are accepted with any value: a whole cluster may have one list. An unknown name is only a warning (upstream exits), since files in use contain gates of old releases.
 pub(super) fn check(gates: &BTreeMap<String, bool>) -> Result<Vec<String>, DecodeError> {
     let mut warnings = Vec::new();
     for (name, &value) in gates {
         match find(name) {
+            None if others::find(name).is_some() => {}
             None => warnings.push(format!("unrecognized feature gate: {name} ({})", fate(name))),
             Some(gate) if gate.is_locked && gate.default != value => {
                 return Err(DecodeError::Gate { name: name.clone(), value, locked: gate.default });
@@ -222,12 +227,17 @@ mod tests {
 
     #[test]
     fn given_gates_are_named_with_their_maturity() {
-        let config =
-            config(&[("WatchListClient", false), ("NFTablesProxyMode", true), ("Unknown", true), ("AllAlpha", false)]);
+        let config = config(&[
+            ("WatchListClient", false),
+            ("APIResponseCompression", true),
+            ("Unknown", true),
+            ("AllAlpha", false),
+        ]);
         let given: Vec<String> = config
             .given_feature_gates()
             .map(|gate| format!("{} {} {}", gate.name, gate.maturity, gate.value))
             .collect();
-        assert_eq!(given, ["AllAlpha ALPHA false", "NFTablesProxyMode GA true", "WatchListClient BETA false"]);
+        assert_eq!(given, ["APIResponseCompression BETA true", "AllAlpha ALPHA false", "WatchListClient BETA false"]);
+        assert_eq!(check(&config.feature_gates).unwrap().len(), 1, "of the unknown one");
     }
 }

@@ -5,6 +5,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use crate::kubeconfig::Exec;
+use ferry_kernel::children::ChildProcess;
 use ferry_kernel::text::in_one_line;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
@@ -74,6 +75,7 @@ pub(super) async fn run(exec: &Exec, about: &str, limit: Duration) -> Outcome {
         .stderr(Stdio::piped())
         .process_group(0)
         .kill_on_drop(true);
+    let _counted = ChildProcess::begin();
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => return Outcome::Missing(format!("failed to start: {}", reason(&error))),

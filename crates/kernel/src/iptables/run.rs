@@ -14,6 +14,8 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, waitpgid};
 
+use crate::children::ChildProcess;
+
 /// Maximum number of bytes kept of standard error; the tool's error messages are a few lines.
 const STDERR_MAX: usize = 8 << 10;
 
@@ -64,6 +66,8 @@ pub(super) struct Process {
     exited: Option<ExitStatus>,
     /// the first error of a read, kept because a reader may not pass it on
     read_error: Option<io::Error>,
+    /// dropped last
+    _counted: ChildProcess,
 }
 
 /// The exit of a child that was not killed by this process.
@@ -93,6 +97,7 @@ impl Process {
     pub(super) fn start(command: &mut Command, bound: Duration) -> io::Result<Self> {
         let deadline = Instant::now() + bound;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let counted = ChildProcess::begin();
         let mut child = command.process_group(0).spawn()?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         // From here on the child is killed on every error.
@@ -108,6 +113,7 @@ impl Process {
             deadline,
             exited: None,
             read_error: None,
+            _counted: counted,
         };
         process.stdin.iter().try_for_each(set_nonblocking)?;
         process.stdout.iter().try_for_each(set_nonblocking)?;

@@ -8,11 +8,12 @@ mod inputs;
 mod reload;
 mod write_config;
 
+use std::io;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use ferry_api::config::GivenGate;
-use ferry_kernel::process;
+use ferry_kernel::process::{self, HandedOver};
 
 use crate::app;
 use crate::cli::{self, Effect, Flags, Request};
@@ -24,11 +25,11 @@ pub use config::{Configured, complete};
 pub fn execute(args: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
     let flags = match cli::parse(args) {
         Ok(Request::Run(flags)) => flags,
-        Ok(Request::Print(text)) => return print(&mut std::io::stdout(), &text, ExitCode::SUCCESS),
-        Err(error) => return print(&mut std::io::stderr(), &error.to_string(), ExitCode::FAILURE),
+        Ok(Request::Print(text)) => return print(&mut io::stdout(), &text, ExitCode::SUCCESS),
+        Err(error) => return print(&mut io::stderr(), &error.to_string(), ExitCode::FAILURE),
     };
     for text in flags.deprecations() {
-        print(&mut std::io::stderr(), &text, ExitCode::SUCCESS);
+        print(&mut io::stderr(), &text, ExitCode::SUCCESS);
     }
     match dispatch(&flags) {
         Ok(()) => ExitCode::SUCCESS,
@@ -40,7 +41,7 @@ pub fn execute(args: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
 }
 
 /// Prints a text. A closed pipe doesn't change the exit code.
-fn print(stream: &mut dyn std::io::Write, text: &str, code: ExitCode) -> ExitCode {
+fn print(stream: &mut dyn io::Write, text: &str, code: ExitCode) -> ExitCode {
     let _ = stream.write_all(text.as_bytes());
     code
 }
@@ -52,9 +53,12 @@ fn note_gate(gate: GivenGate) {
 }
 
 fn dispatch(flags: &Flags) -> anyhow::Result<()> {
-    // After a reload this is the text that the former run validated: the file may have changed again.
-    let configured = match process::handed_over() {
-        Some(text) => config::complete_with(flags, Some(text)),
+    let HandedOver { configuration, objects } = process::handed_over();
+    let configured = match configuration {
+        // After a reload: the text that the former run validated. The file may have changed again.
+        Some(memory) => io::read_to_string(memory)
+            .context("reading the configuration of the run before")
+            .and_then(|text| config::complete_with(flags, Some(text))),
         None => complete(flags),
     };
     let configured = configured.context("failed complete")?;
@@ -84,5 +88,5 @@ fn dispatch(flags: &Flags) -> anyhow::Result<()> {
     }
     // Before the kubeconfig is read: what changes meanwhile is a change.
     let reload = reload::of(flags, &configured);
-    app::run(inputs::options(&configured)?, inputs::origin(&configured)?, reload)
+    app::run(inputs::options(&configured)?, inputs::origin(&configured)?, reload, objects)
 }

@@ -1,14 +1,16 @@
 //! Reads and tries the configuration while the proxy runs.
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use ferry_api::config::KubeProxyConfiguration;
+use ferry_api::object::Family;
 
 use super::config::Notice;
 use super::{Configured, complete, inputs};
-use crate::app;
+use crate::app::{self, RunOptions};
 use crate::cli::Flags;
 use crate::reload::{Outcome, Reload};
 
@@ -17,8 +19,13 @@ use crate::reload::{Outcome, Reload};
 pub(super) fn of(flags: &Flags, running: &Configured) -> Reload {
     let (flags, running) = (flags.clone(), running.clone());
     let file = flags.path("config").map(PathBuf::from);
-    if file.as_deref().is_some_and(|path| path.exists() && !path.is_file()) {
-        return Reload { files: Vec::new(), check: Box::new(|| Outcome::Same) };
+    if let Some(path) = file.as_deref().filter(|path| path.exists() && !path.is_file()) {
+        let file = path.display().to_string();
+        let check = move || {
+            tracing::debug!(file, "Configuration can be read only once, it is never read again");
+            Outcome::Same
+        };
+        return Reload { files: Vec::new(), check: Box::new(check) };
     }
     let mut files: Vec<PathBuf> = file.into_iter().collect();
     files.extend(kubeconfig(&running));
@@ -34,7 +41,7 @@ pub(super) fn of(flags: &Flags, running: &Configured) -> Reload {
             if changed.is_empty() {
                 return Outcome::Same;
             }
-            match rehearse(&next) {
+            match rehearse(&running, &next) {
                 Ok(()) => Outcome::Changed { changed, text: next.text },
                 Err(error) => Outcome::Unusable { error, also: kubeconfig(&next) },
             }
@@ -59,9 +66,32 @@ fn read(flags: &Flags) -> anyhow::Result<Configured> {
 }
 
 /// Tries what a start with it does before its first rule.
-fn rehearse(next: &Configured) -> anyhow::Result<()> {
+fn rehearse(running: &Configured, next: &Configured) -> anyhow::Result<()> {
     next.notices.iter().for_each(Notice::log);
-    app::rehearse(&inputs::options(next)?, inputs::origin(next)?)
+    let options = inputs::options(next)?;
+    try_addresses(&inputs::options(running)?, &options)?;
+    let families = app::rehearse(&options, inputs::origin(next)?)?;
+    if families.len() < Family::ALL.len() {
+        // The rules of a family that the new mode can't serve would be frozen.
+        let served = app::rehearse(&inputs::options(running)?, inputs::origin(running)?)?;
+        if let Some(family) = served.into_iter().find(|family| !families.contains(family)) {
+            bail!("it can't serve {family} here, which the running configuration serves: see the warning above");
+        }
+    }
+    Ok(())
+}
+
+/// Tries the addresses of servers without which the next run would end. Those that have a port of a running server can't be tried.
+fn try_addresses(running: &RunOptions, next: &RunOptions) -> anyhow::Result<()> {
+    if !next.config.bind_address_hard_fail {
+        return Ok(());
+    }
+    let of = |options: &RunOptions| [options.healthz, Some(options.metrics)].into_iter().flatten().collect::<Vec<_>>();
+    let ports: Vec<u16> = of(running).into_iter().map(|address| address.port()).collect();
+    for address in of(next).into_iter().filter(|address| !ports.contains(&address.port())) {
+        TcpListener::bind(address).with_context(|| format!("listening at {address}, with bindAddressHardFail"))?;
+    }
+    Ok(())
 }
 
 /// Lists the changed settings for the log; the list is empty only if nothing has changed. Usually it has the lines of the new configuration

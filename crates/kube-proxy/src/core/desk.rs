@@ -19,6 +19,10 @@ pub struct Desk {
     queued: Arc<AtomicUsize>,
 }
 
+/// The core at rest: nothing is applied as long as this is held.
+#[derive(Debug)]
+pub struct Frozen<'a>(MutexGuard<'a, Core>);
+
 /// Outcome of an applied input, by what is left to the thread `core`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -72,6 +76,20 @@ impl Desk {
         }
     }
 
+    /// Takes the objects of a former run of this program, whose rules serve, and decides, as [`Self::restore`].
+    pub fn take_over(&self, objects: Vec<KubeObject>) -> (Restored, Applied) {
+        let mut core = self.lock();
+        match core.take_over(objects) {
+            Restored::Done => (Restored::Done, decide(&mut core)),
+            other => (other, Applied::Decided),
+        }
+    }
+
+    /// Stops all changes until the result is dropped.
+    pub fn freeze(&self) -> Frozen<'_> {
+        Frozen(self.lock())
+    }
+
     /// Copies some objects: those of the page behind this Service, or of the first one. `None` before the first hand-over.
     pub fn page(&self, after: Option<&ObjectName>) -> Option<ObjectPage> {
         self.lock().page(after)
@@ -110,6 +128,15 @@ impl Desk {
     fn lock(&self) -> MutexGuard<'_, Core> {
         // A thread that panics ends the program.
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Frozen ===
+
+impl Frozen<'_> {
+    /// As [`Desk::page`].
+    pub fn page(&self, after: Option<&ObjectName>) -> Option<ObjectPage> {
+        self.0.page(after)
     }
 }
 

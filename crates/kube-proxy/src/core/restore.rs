@@ -38,11 +38,16 @@ impl Core {
     /// Takes the objects of a snapshot, without deciding anything: for the kinds whose lists aren't complete, and only while no
     /// rules of an earlier run serve. Those may be newer than the snapshot, and stay in force until the lists arrive.
     pub(super) fn restore(&mut self, objects: Vec<KubeObject>) -> Restored {
+        if !self.started && any_in_use(self.in_use, &self.engines) {
+            return Restored::RulesInUse;
+        }
+        self.take_over(objects)
+    }
+
+    /// Takes the objects of a former run of this program, which has stopped its changes before it gave them: no rules are newer.
+    pub(super) fn take_over(&mut self, objects: Vec<KubeObject>) -> Restored {
         if self.started {
             return Restored::Late;
-        }
-        if any_in_use(self.in_use, &self.engines) {
-            return Restored::RulesInUse;
         }
         let mut kinds: BTreeMap<Kind, Vec<KubeObject>> = KINDS.iter().map(|kind| (*kind, Vec::new())).collect();
         for object in objects {

@@ -26,9 +26,12 @@ pub struct NftablesMetrics {
     failures: IntCounterVec,
 }
 
-/// Mode ipvs has no metrics of its own, as upstream's.
+/// The metrics of mode ipvs.
 #[derive(Debug)]
-pub struct IpvsMetrics;
+pub struct IpvsMetrics {
+    /// named as upstream's, where alerts look
+    failures: IntCounterVec,
+}
 
 /// The metrics of mode iptables, read at each scrape.
 pub struct IptablesMetrics {
@@ -133,6 +136,8 @@ const BYTES: Row = row("kubeproxy_engine_tool_bytes_total", Counter, ENGINE, "By
 
 /// Every metric of mode nftables.
 pub const NFTABLES_TABLE: &[Row] = &[NFTABLES_FAILURES];
+/// Every metric of mode ipvs.
+pub const IPVS_TABLE: &[Row] = &[FAILURES];
 /// Every metric of mode iptables.
 pub const IPTABLES_TABLE: &[Row] = &[
     RULES,
@@ -170,17 +175,19 @@ impl ModeMetrics for NftablesMetrics {
 // === impl IpvsMetrics ===
 
 impl IpvsMetrics {
-    /// Registers nothing.
+    /// Registers the whole table.
     ///
     /// # Errors
-    /// None.
-    pub fn register(_: &Registry) -> Result<Box<dyn ModeMetrics>, prometheus::Error> {
-        Ok(Box::new(Self))
+    /// If the table contradicts itself.
+    pub fn register(registry: &Registry) -> Result<Box<dyn ModeMetrics>, prometheus::Error> {
+        Ok(Box::new(Self { failures: FAILURES.counters(registry)? }))
     }
 }
 
 impl ModeMetrics for IpvsMetrics {
-    fn failed(&self, _: Family) {}
+    fn failed(&self, family: Family) {
+        self.failures.with_label_values(&[family.to_string()]).inc();
+    }
 
     fn refresh(&self) {}
 }

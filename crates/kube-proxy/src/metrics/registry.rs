@@ -340,14 +340,17 @@ fn build_info(registry: &Registry) -> Result<(), prometheus::Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::metrics::mode::NftablesMetrics;
     use crate::metrics::{client, config, snapshot, source};
     use crate::planes::PLANES;
 
-    /// All metrics of all modes, in the order of the documentation.
+    /// All metrics of all modes, each once, in the order of the documentation.
     fn rows() -> impl Iterator<Item = &'static Row> {
-        let of_modes = PLANES.iter().flat_map(|plane| plane.metrics);
+        let mut seen = BTreeSet::new();
+        let of_modes = PLANES.iter().flat_map(|plane| plane.metrics).filter(move |row| seen.insert(row.name));
         let of_objects = source::TABLE.iter().chain(snapshot::TABLE);
         TABLE.iter().chain(of_modes).chain(of_objects).chain(config::TABLE).chain(client::TABLE)
     }

@@ -19,7 +19,7 @@ use super::forward;
 use super::nftables::TABLE;
 use super::{Engines, Established, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, Retirement, RuleDomain};
 use crate::input::{Input, NodeProblem, NodeWarning};
-use crate::metrics::mode::IpvsMetrics;
+use crate::metrics::mode::{self, IpvsMetrics};
 use crate::threads::STACK_BYTES;
 
 pub(super) const PLANE: Plane = Plane {
@@ -27,7 +27,7 @@ pub(super) const PLANE: Plane = Plane {
     profile: Profile::IPVS,
     paced: false,
     domains: &[SERVERS, SETS],
-    metrics: &[],
+    metrics: mode::IPVS_TABLE,
     devices: &[names::DEVICE],
     open,
     // Opening its engines sets all of them.

@@ -9,19 +9,22 @@ mod files;
 
 use std::convert::Infallible;
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use ferry_kernel::process;
-use rustix::process::{WaitId, WaitIdOptions, waitid};
+use ferry_kernel::children::NoChildren;
+use ferry_kernel::process::{self, HandedOver};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use self::files::Files;
 use crate::metrics::Metrics;
 use crate::platform::{self, supervisor};
+use crate::snapshot::{LastObjects, ObjectHandOver};
 
 /// Reads and tries the configuration.
 pub type Check = Box<dyn FnMut() -> Outcome + Send>;
@@ -59,13 +62,17 @@ pub enum Outcome {
 const RETRY: Duration = Duration::from_secs(30);
 /// Longest wait for the end of child processes before the program is replaced.
 const CHILDREN: Duration = Duration::from_secs(10);
-const LOOK_FOR_CHILDREN: Duration = Duration::from_millis(20);
+const BUSY: &str = "a child process doesn't end";
 
-/// Follows the files and SIGHUP until the program is replaced.
+/// Follows the files and SIGHUP until the program is replaced; the next run gets the objects of this one, if they are an API server's.
 ///
 /// # Errors
 /// If SIGHUP can't be handled, or the program can't be replaced: the next start has the changed configuration.
-pub async fn follow(reload: Reload, metrics: Arc<Metrics>) -> anyhow::Result<Infallible> {
+pub async fn follow(
+    reload: Reload,
+    metrics: Arc<Metrics>,
+    objects: Option<ObjectHandOver>,
+) -> anyhow::Result<Infallible> {
     let Reload { files, mut check } = reload;
     let mut files = Files::watch(files).await;
     let mut hang_ups = platform::hang_ups().context("handling SIGHUP")?;
@@ -81,7 +88,20 @@ pub async fn follow(reload: Reload, metrics: Arc<Metrics>) -> anyhow::Result<Inf
         metrics.config.read(!matches!(outcome, Outcome::Unusable { .. }));
         match outcome {
             Outcome::Same => refused = None,
-            Outcome::Changed { changed, text } => return Err(replace(&changed.join("; "), text.as_deref()).await),
+            Outcome::Changed { changed, text } => {
+                let none = spawn_blocking(|| NoChildren::within(CHILDREN)).await.context("awaiting child processes")?;
+                if let Some(none) = none {
+                    return Err(replace(&changed.join("; "), text.as_deref(), objects.as_ref(), none));
+                }
+                if refused.as_deref() != Some(BUSY) {
+                    let interval = RETRY.as_secs();
+                    tracing::warn!(
+                        interval,
+                        "Configuration has changed, but {BUSY}, keeping the running one and trying again"
+                    );
+                }
+                refused = Some(BUSY.to_owned());
+            }
             Outcome::Unusable { error, also } => {
                 also.into_iter().for_each(|path| files.add(path));
                 let err = format!("{error:#}");
@@ -103,25 +123,41 @@ pub async fn follow(reload: Reload, metrics: Arc<Metrics>) -> anyhow::Result<Inf
     }
 }
 
-/// Replaces the program, and hands it the content that was tried. Returns only an error.
-async fn replace(changed: &str, text: Option<&str>) -> anyhow::Error {
+/// Replaces the program, and hands it the content that was tried, and the objects. Returns only an error.
+fn replace(
+    changed: &str,
+    text: Option<&str>,
+    objects: Option<&ObjectHandOver>,
+    _no_children: NoChildren,
+) -> anyhow::Error {
     tracing::info!(changed, "Configuration has changed, starting anew with it in this process");
     supervisor::reloading();
-    if spawn_blocking(await_children).await.is_err() || platform::is_asked_to_end() {
+    if platform::is_asked_to_end() {
         return anyhow!("the program ends, and has not started anew");
     }
-    let error = process::replace(&std::env::args_os().collect::<Vec<_>>(), text);
+    // Held until the end of this run: what changed after the copy would be undone by the next one.
+    let last = objects.map(ObjectHandOver::freeze);
+    let error = match handed_over(text, last.as_ref()) {
+        Ok(handed) => process::replace(&std::env::args_os().collect::<Vec<_>>(), &handed),
+        Err(error) => error,
+    };
     anyhow::Error::new(error).context("the changed configuration needs a restart: the program can't execute itself")
 }
 
-/// Waits until no child process runs: after the replacement no thread would wait for a tool or a credential plugin, or enforce its time
-/// limit.
-fn await_children() {
-    let begun = Instant::now();
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    while waitid(WaitId::All, options).is_ok() && begun.elapsed() < CHILDREN {
-        std::thread::sleep(LOOK_FOR_CHILDREN);
-    }
+/// What the next run gets: it can do without the objects, and not without the configuration.
+fn handed_over(text: Option<&str>, last: Option<&LastObjects<'_>>) -> io::Result<HandedOver> {
+    let configuration = text.map(in_memory).transpose()?;
+    let objects = last.map_or(Ok(None), LastObjects::encode).unwrap_or_else(|error| {
+        tracing::warn!(err = %error, "Can't hand over the objects, the next run waits for those of the API server");
+        None
+    });
+    Ok(HandedOver { configuration, objects })
+}
+
+fn in_memory(text: &str) -> io::Result<File> {
+    let mut memory = process::memory()?;
+    memory.write_all(text.as_bytes())?;
+    Ok(memory)
 }
 
 // === impl Reload ===

@@ -192,6 +192,7 @@ impl Reporter {
             kind.with_label_values(&labels).observe(seconds);
             if !failed {
                 metrics.last_sync.with_label_values(&labels).set(unix_seconds(pass.ended));
+                self.catch_up_with_clock(pass, &labels);
                 metrics.endpoint_changes_pending.set(0);
                 metrics.service_changes_pending.set(0);
             }
@@ -207,6 +208,14 @@ impl Reporter {
         metrics.engine_repairs.with_label_values(&engine).inc_by(outcome.repairs as u64);
         metrics.engine_contested.with_label_values(&engine).inc_by(outcome.contested.len() as u64);
         self.observe_programming(pass, &family_label);
+    }
+
+    /// Where the clock was set back, the last change has a time that is to come, and would seem to wait until then.
+    fn catch_up_with_clock(&self, pass: &SyncPass, labels: &[&str]) {
+        let queued = self.metrics.last_queued.with_label_values(labels);
+        if queued.get() > unix_seconds(SystemTime::now()) {
+            queued.set(unix_seconds(pass.ended));
+        }
     }
 
     fn observe_programming(&mut self, pass: &SyncPass, label: &str) {
@@ -356,6 +365,16 @@ mod tests {
             assert!(lag() <= 0.0, "{}", lag());
             assert_eq!((metrics.service_changes_pending.get(), metrics.endpoint_changes_pending.get()), (0, 0));
         }
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_leaves_no_change_waiting() {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let mut reporter = Reporter::new("nftables", Arc::clone(&metrics));
+        let queued = metrics.last_queued.with_label_values(&["IPv4"]);
+        queued.set(unix_seconds(SystemTime::now()) + 3600.0);
+        reporter.sync_pass(&sync_pass(Outcome::default()));
+        assert!(queued.get() <= metrics.last_sync.with_label_values(&["IPv4"]).get());
     }
 
     #[test]

@@ -3,24 +3,29 @@
 //!
 //! One thread does both, and nothing waits for it: `restore` reads the file once at the start, `writer` replaces it after
 //! changes. `file` reads and replaces it as a whole, `refusal` decides which snapshots are used. The format is
-//! [`ferry_api::snapshot`]'s.
+//! [`ferry_api::snapshot`]'s. `hand_over` uses it between two runs, too.
 
 mod file;
+mod hand_over;
 mod refusal;
 mod restore;
 #[cfg(test)]
 mod tests;
 mod writer;
 
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use ferry_api::config::FerryConfiguration;
+use ferry_api::object::ObjectName;
+use ferry_api::snapshot::SnapshotEncoder;
 
 use self::file::SnapshotFile;
+pub use self::hand_over::{LastObjects, ObjectHandOver};
 use self::refusal::Acceptance;
-use crate::core::Desk;
+use crate::core::{Desk, ObjectPage};
 use crate::events::Recorder;
 use crate::health::Freshness;
 use crate::input::Input;
@@ -67,6 +72,20 @@ struct SnapshotTiming {
     pause: Duration,
     /// without changes the file is written again after this time, so that its age tells how long the API server is away
     refresh: Duration,
+}
+
+/// Encodes the objects of this page and of those behind it; `page` copies the one behind a Service.
+fn push_pages<W: Write>(
+    encoder: &mut SnapshotEncoder<W>,
+    first: ObjectPage,
+    page: impl Fn(&ObjectName) -> Option<ObjectPage>,
+) -> io::Result<()> {
+    let mut next = Some(first);
+    while let Some(current) = next {
+        current.objects.iter().try_for_each(|object| encoder.push(object))?;
+        next = current.last.and_then(|last| page(&last));
+    }
+    Ok(())
 }
 
 // === impl SnapshotTiming ===

@@ -39,6 +39,16 @@ pub(super) enum Refusal {
 // === impl Acceptance ===
 
 impl Acceptance {
+    /// The header of a snapshot of this node's objects, which the API server confirmed at this time.
+    pub(super) fn header(&self, confirmed: SystemTime) -> SnapshotHeader {
+        SnapshotHeader {
+            server: (*self.cluster.server).into(),
+            authorities: (*self.cluster.authorities).into(),
+            node: (*self.node).into(),
+            confirmed: timestamp(confirmed),
+        }
+    }
+
     /// Checks origin and time of a snapshot; returns its age, or `None` if it is newer than the clock: that went back, as on a
     /// machine that has no clock of its own before it has reached a time server.
     pub(super) fn check(&self, header: &SnapshotHeader, now: SystemTime) -> Result<Option<Duration>, Refusal> {

@@ -95,9 +95,8 @@ fn header(age: Duration) -> SnapshotHeader {
 }
 
 fn write(file: &SnapshotFile, header: &SnapshotHeader, objects: &[KubeObject]) {
-    let fill = |encoder: &mut SnapshotEncoder<&mut dyn std::io::Write>| {
-        objects.iter().try_for_each(|object| encoder.push(object))
-    };
+    let fill =
+        |encoder: &mut SnapshotEncoder<&mut dyn Write>| objects.iter().try_for_each(|object| encoder.push(object));
     file.replace(header, fill).unwrap();
 }
 
@@ -107,7 +106,7 @@ impl Bench {
     }
 
     /// A core beside rules of an earlier run, if `in_use` returns true.
-    fn beside(in_use: fn(Family) -> std::io::Result<bool>) -> Self {
+    fn beside(in_use: fn(Family) -> io::Result<bool>) -> Self {
         let folder = Folder::new();
         let file = SnapshotFile::new(folder.0.join("snapshot"));
         let cluster = ClusterIdentity { server: SERVER.to_owned(), authorities: "aa".to_owned() };
@@ -254,6 +253,59 @@ fn rules_of_an_earlier_run_are_preferred() {
     let (served, log) = bench.start();
     assert!(!served && log.contains("rules of an earlier run serve and may be newer"), "{log}");
     assert!(bench.services().is_empty() && bench.freshness.snapshot_in_use().is_none());
+}
+
+/// The next run of a proxy, after its predecessor has given its objects.
+fn handed_over(from: &Bench, to: &Bench, node: &str) -> String {
+    let of = |bench: &Bench, node: &str| {
+        let cluster = Some(bench.acceptance.cluster.clone());
+        ObjectHandOver::new(bench.peers.desk.clone(), node, cluster, Some(Arc::clone(&bench.freshness))).unwrap()
+    };
+    let giver = of(from, NODE);
+    let memory = giver.freeze().encode().unwrap();
+    let mut memory = memory.expect("objects are served");
+    io::Seek::rewind(&mut memory).unwrap();
+    crate::logging::logged(4, || of(to, node).take(memory, &to.peers.inputs))
+}
+
+#[test]
+fn a_run_takes_the_objects_of_the_one_before_whose_rules_serve() {
+    let before = Bench::new();
+    before.list(objects());
+    let after = Bench::beside(|_| Ok(true));
+    let log = handed_over(&before, &after, NODE);
+    assert!(log.contains("Took over the objects of the run before"), "{log}");
+    assert_eq!(after.services(), ["a", "b"], "they are decided without a server");
+    let confirmed = after.freshness.snapshot_in_use().expect("they are not this run's lists");
+    assert!(confirmed.elapsed().unwrap() < PATIENCE, "as fresh as the lists of the run before");
+    // A third run while the server is away knows the same time.
+    let third = Bench::beside(|_| Ok(true));
+    handed_over(&after, &third, NODE);
+    let again = third.freshness.snapshot_in_use().unwrap();
+    assert!(confirmed.duration_since(again).unwrap_or_default() < Duration::from_secs(1));
+    // The server's lists come last.
+    third.list([node(), service("c", 82)]);
+    assert_eq!(third.services(), ["c"]);
+}
+
+#[test]
+fn objects_of_another_node_are_not_taken_over() {
+    let before = Bench::new();
+    before.list(objects());
+    let after = Bench::beside(|_| Ok(true));
+    let log = handed_over(&before, &after, "elsewhere");
+    assert!(log.contains("Not taking over the objects of the run before") && log.contains("another node"), "{log}");
+    assert!(after.services().is_empty() && after.freshness.snapshot_in_use().is_none());
+}
+
+#[test]
+fn a_run_without_objects_hands_none_over() {
+    let bench = Bench::new();
+    let cluster = Some(bench.acceptance.cluster.clone());
+    let freshness = Some(Arc::clone(&bench.freshness));
+    let giver = ObjectHandOver::new(bench.peers.desk.clone(), NODE, cluster, freshness).unwrap();
+    assert!(giver.freeze().encode().unwrap().is_none());
+    assert!(ObjectHandOver::new(bench.peers.desk.clone(), NODE, None, None).is_none(), "manifests are files");
 }
 
 #[test]

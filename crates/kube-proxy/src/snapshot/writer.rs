@@ -6,13 +6,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use ferry_api::snapshot::SnapshotHeader;
 use jiff::Timestamp;
 
 use super::file::{SnapshotFile, WriteError};
-use super::refusal::{Acceptance, timestamp};
+use super::refusal::Acceptance;
 use super::restore::Served;
-use super::{SnapshotPeers, SnapshotTiming};
+use super::{SnapshotPeers, SnapshotTiming, push_pages};
 use crate::core::{Desk, ObjectPage};
 use crate::events::Event;
 use crate::health::Freshness;
@@ -108,21 +107,8 @@ impl<'a> Writer<'a> {
     }
 
     fn replace(&self, confirmed: SystemTime, first: ObjectPage, desk: &Desk) -> Result<u64, WriteError> {
-        let Acceptance { cluster, node, .. } = self.acceptance;
-        let header = SnapshotHeader {
-            server: (*cluster.server).into(),
-            authorities: (*cluster.authorities).into(),
-            node: (**node).into(),
-            confirmed: timestamp(confirmed),
-        };
-        self.file.replace(&header, |encoder| {
-            let mut next = Some(first);
-            while let Some(page) = next {
-                page.objects.iter().try_for_each(|object| encoder.push(object))?;
-                next = page.last.and_then(|last| desk.page(Some(&last)));
-            }
-            Ok(())
-        })
+        let header = self.acceptance.header(confirmed);
+        self.file.replace(&header, |encoder| push_pages(encoder, first, |last| desk.page(Some(last))))
     }
 
     /// The time after a write in which none follows.

@@ -2,12 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use ferry_lab::kubernetes::{Server, service_path};
-use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::kubernetes::{Server, User, service_path};
+use ferry_lab::objects::{at_cluster_ip, at_node_port};
 use ferry_lab::probe::Hammer;
+use ferry_lab::proxy::Config;
 use ferry_lab::{Family, Place, Protocol, Proxy, Service, Tally};
 
-use crate::support::{Cluster, cluster, status, wait};
+use serde_json::Value;
+
+use crate::support::{Cluster, HEALTHZ, cluster, connection, folder, status, wait};
 
 /// Connections without a pause from outside, in both families.
 fn hammer(cluster: &Cluster, number: u16) -> Vec<Hammer> {
@@ -29,6 +32,42 @@ fn go_away(cluster: &mut Cluster, server: Server, how: &str) {
         "stopped" => cluster.api.stop(server),
         _ => cluster.api.kill(server),
     }
+}
+
+/// True if a load balancer's probe of this port finds so many endpoints on the node.
+fn has_local(cluster: &Cluster, port: u16, endpoints: usize) -> bool {
+    let client = cluster.lab.from(Place::Client).patience(Duration::from_secs(1));
+    let answer = client.http("GET", at_node_port(Family::V4, port), "/").unwrap_or_default();
+    answer.contains(&format!("\"localEndpoints\": {endpoints},"))
+}
+
+#[test]
+fn a_changed_configuration_during_an_outage_costs_no_health() {
+    let mut cluster = cluster();
+    cluster.api.create_node();
+    let web = Service::new("web", 33).load_balancer(33).external_local();
+    cluster.create(&web, &[Place::PodA]);
+    let object = cluster.api.get(&service_path("web"));
+    let port = object.pointer("/spec/healthCheckNodePort").and_then(Value::as_u64).expect("the API server gives one");
+    let port = u16::try_from(port).expect("a port");
+    let mut proxy = cluster.start("reloaded");
+    cluster.wait(&mut proxy, 33, &["pod-a:8080"]);
+    wait(&mut proxy, "an answer to a load balancer", |_| has_local(&cluster, port, 1));
+    cluster.api.stop(Server::Api);
+    let (before, hammers) = (cluster.rules(), hammer(&cluster, 33));
+    let more =
+        format!("{}\nnftables: {{masqueradeAll: true}}\n", connection(&cluster.api.kubeconfig(User::Certificate)));
+    Config::with(&more).write(&folder("reloaded").join("config.yaml"));
+    wait(&mut proxy, "a second run", |proxy| proxy.log().matches("Starting kube-proxy").count() == 2);
+    wait(&mut proxy, "the health of the second run", |proxy| status(proxy, "/healthz") == 200);
+    wait(&mut proxy, "an answer to a load balancer", |_| has_local(&cluster, port, 1));
+    wait(&mut proxy, "the changed rules", |_| cluster.rules() != before);
+    let page = proxy.get(HEALTHZ, "/healthz").unwrap_or_default();
+    assert!(page.contains("\"snapshot\":{\"confirmed\""), "it says how old the objects are: {page}");
+    assert_unharmed("a changed configuration", hammers);
+    cluster.api.resume(Server::Api);
+    cluster.move_to(&web, &[Place::PodA, Place::PodB]);
+    wait(&mut proxy, "a change after the outage", |_| has_local(&cluster, port, 2));
 }
 
 /// Services are served during an outage, nothing is written because of it, and later changes arrive.

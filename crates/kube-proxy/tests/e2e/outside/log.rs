@@ -85,14 +85,16 @@ fn streams_are_split_behind_their_gate() {
 
 #[test]
 fn feature_gates_that_are_set_are_named_from_level_1() {
-    let gates = "--feature-gates=WatchListClient=false,LoggingAlphaOptions=true,NFTablesProxyMode=true,Odd=true";
-    for (level, number) in [("-v=0", 0), ("-v=1", 3)] {
+    let gates =
+        "--feature-gates=WatchListClient=false,LoggingAlphaOptions=true,NFTablesProxyMode=true,NodeSwap=true,Odd=true";
+    for (level, number) in [("-v=0", 0), ("-v=1", 4)] {
         let stderr = run(&[gates, level]).stderr;
         let log = text(&stderr);
         assert_eq!(log.matches("\"Feature gate is set\"").count(), number, "{log}");
         let named = "\"Feature gate is set\" name=\"WatchListClient\" stage=\"BETA\" value=false\n";
         assert_eq!(log.contains(named), number > 0, "{log}");
         let warned = |what: &str| log.lines().any(|line| line.starts_with('W') && line.contains(what));
+        assert!(!warned("NodeSwap"), "it is another component's: {log}");
         assert!(warned("what=\"unrecognized feature gate: Odd (ignored)\""), "{log}");
         assert!(
             warned("Setting GA feature gate NFTablesProxyMode=true. It will be removed in a future release."),
