@@ -82,7 +82,7 @@ fn further<'a>(chunks: impl Iterator<Item = Chunk<'a>>) -> Result<(FerryConfigur
     Ok((own.unwrap_or_default(), others))
 }
 
-fn parse(chunk: Chunk<'_>) -> Result<Node, DecodeError> {
+pub(super) fn parse(chunk: Chunk<'_>) -> Result<Node, DecodeError> {
     // Repeated keys are seen by the tree, which keeps all of them.
     let options = yaml::options(chunk.text.len(), DEPTH, DuplicateKeyPolicy::PassThrough);
     serde_saphyr::from_str_with_options(chunk.text, options).map_err(|error| {

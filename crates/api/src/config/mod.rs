@@ -13,6 +13,7 @@ mod error;
 mod ferry;
 mod fields;
 mod gates;
+mod place;
 mod quantity;
 mod scalar;
 mod tree;

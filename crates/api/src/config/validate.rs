@@ -7,7 +7,7 @@ use super::types::{
     LOCAL_MODE_INTERFACE_NAME_PREFIX, LOCAL_MODE_NODE_CIDR, LogOptions, Logging, MODE_IPTABLES, MODE_IPVS,
     MODE_NFTABLES, NODE_PORT_ADDRESSES_PRIMARY,
 };
-use super::{GoDuration, gates, quantity};
+use super::{GoDuration, gates, place, quantity};
 use crate::object::Family;
 use crate::wire::address::{parse_cidr, parse_ip, split_host_port};
 
@@ -36,6 +36,16 @@ impl ValidationErrors {
     /// One text per error, in upstream's order; at least one.
     pub fn messages(&self) -> &[String] {
         &self.0
+    }
+
+    /// The same errors, each with the line and the column of its value in this file, if it sets it.
+    #[must_use]
+    pub fn placed_in(&self, text: &str) -> Self {
+        let placed = |message: &String| match place::of(message, text) {
+            Some((line, column)) => format!("{message} (line {line}, column {column})"),
+            None => message.clone(),
+        };
+        Self(self.0.iter().map(placed).collect())
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use ferry_api::config::KubeProxyConfiguration;
+use ferry_api::config::{KubeProxyConfiguration, ValidationErrors};
 use ferry_api::object::Family;
 
 use super::config::Notice;
@@ -61,7 +61,8 @@ fn kubeconfig(configured: &Configured) -> Option<PathBuf> {
 fn read(flags: &Flags) -> anyhow::Result<Configured> {
     let next = complete(flags).context("failed complete")?;
     next.config.validate_logging().context("initialize logging")?;
-    next.config.validate().context("failed validate")?;
+    let placed = |errors: ValidationErrors| errors.placed_in(next.text.as_deref().unwrap_or_default());
+    next.config.validate().map_err(placed).context("failed validate")?;
     Ok(next)
 }
 
