@@ -135,9 +135,9 @@ fn initialisation_alone_fails_without_the_credentials_of_its_api_server() {
     let machine = Machine::new();
     let missing = machine.path("missing").display().to_string();
     let flags = ["--init-only", "--proxy-mode=nftables", "--hostname-override=node", "--kubeconfig", &missing];
-    let output = machine.output(&flags);
-    let log = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{log}");
+    let mut running = machine.start_bare(&flags);
+    assert_eq!(running.wait().code(), Some(1), "{}", running.log());
+    let log = running.log();
     assert!(log.contains("\"command failed\"") && log.contains(&missing), "{log}");
 }
 
