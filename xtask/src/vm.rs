@@ -57,11 +57,14 @@ const CORPUS: &[Test] =
     &[Test::new("crates/kube-proxy", "cases", "--include-ignored ipvs::real_connections_meet_what_each_case_wants")];
 
 /// Mode ipvs from outside.
-const END_TO_END: &[Test] = &[Test::new(
-    "crates/kube-proxy",
-    "ipvs",
-    "--include-ignored grace:: limits:: privileges:: side_effects:: tutorial::",
-)];
+const END_TO_END: &[Test] = &[
+    Test::new("crates/kube-proxy", "ipvs", "--include-ignored grace:: limits:: privileges:: side_effects:: tutorial::"),
+    Test::new(
+        "crates/kube-proxy",
+        "outside",
+        "--include-ignored field::a_file_of_kubernetes_1_14 field::flags_of_mode_ipvs privileges::mode_ipvs",
+    ),
+];
 
 /// Machines that run concurrently: each uses one core at most, and those of mode ipvs mostly wait.
 const LANES: usize = 3;
@@ -77,6 +80,7 @@ const SELECTION: &[&str] = &[
     "--test=devices",
     "--test=ipvs",
     "--test=kernel",
+    "--test=outside",
 ];
 
 /// Time limit of a machine.

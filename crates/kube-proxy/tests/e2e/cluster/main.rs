@@ -18,5 +18,6 @@ mod metrics;
 mod node;
 mod objects;
 mod outage;
+mod rotation;
 mod support;
 mod twins;

@@ -3,28 +3,12 @@
 use std::time::{Duration, Instant};
 
 use ferry_lab::kubernetes::{Server, User, service_path};
-use ferry_lab::objects::{at_cluster_ip, at_node_port};
-use ferry_lab::probe::Hammer;
+use ferry_lab::objects::at_node_port;
 use ferry_lab::proxy::Config;
-use ferry_lab::{Family, Place, Protocol, Proxy, Service, Tally};
-
+use ferry_lab::{Family, Place, Proxy, Service};
 use serde_json::Value;
 
-use crate::support::{Cluster, HEALTHZ, cluster, connection, folder, status, wait};
-
-/// Connections without a pause from outside, in both families.
-fn hammer(cluster: &Cluster, number: u16) -> Vec<Hammer> {
-    let client = cluster.lab.from(Place::Client).patience(Duration::from_millis(900));
-    Family::ALL.map(|family| client.hammer(Protocol::Tcp, at_cluster_ip(family, number))).into()
-}
-
-fn assert_unharmed(what: &str, hammers: Vec<Hammer>) {
-    for hammer in hammers {
-        let tally = Tally(hammer.stop().into_iter().map(|(_, outcome)| outcome).collect());
-        println!("{what}: {} connections", tally.0.len());
-        assert!(tally.all_answered(), "{what}: {tally}");
-    }
-}
+use crate::support::{Cluster, HEALTHZ, assert_unharmed, cluster, connection, folder, hammer, status, wait};
 
 /// Stops a server in this way.
 fn go_away(cluster: &mut Cluster, server: Server, how: &str) {

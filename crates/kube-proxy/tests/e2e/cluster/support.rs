@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use ferry_lab::kubernetes::{self, User};
 use ferry_lab::nft::{self, Ruleset};
 use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::probe::Hammer;
 use ferry_lab::proxy::Config;
 use ferry_lab::stage::until;
-use ferry_lab::{Family, Host, Kubernetes, Lab, Place, Proxy, Service, Tally};
+use ferry_lab::{Family, Host, Kubernetes, Lab, Place, Protocol, Proxy, Service, Tally};
 
 /// The program under test.
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
@@ -150,4 +151,19 @@ impl Cluster {
 pub(crate) fn status(proxy: &Proxy<'_>, path: &str) -> u16 {
     let answer = proxy.get(HEALTHZ, path).unwrap_or_default();
     answer.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
+}
+
+/// Connections without a pause from outside to the cluster IP of this number, in both families.
+pub(crate) fn hammer(cluster: &Cluster, number: u16) -> Vec<Hammer> {
+    let client = cluster.lab.from(Place::Client).patience(Duration::from_millis(900));
+    Family::ALL.map(|family| client.hammer(Protocol::Tcp, at_cluster_ip(family, number))).into()
+}
+
+/// Ends them, and asserts that all were answered.
+pub(crate) fn assert_unharmed(what: &str, hammers: Vec<Hammer>) {
+    for hammer in hammers {
+        let tally = Tally(hammer.stop().into_iter().map(|(_, outcome)| outcome).collect());
+        println!("{what}: {} connections", tally.0.len());
+        assert!(tally.all_answered(), "{what}: {tally}");
+    }
 }

@@ -2,11 +2,13 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::api::{ApiServer, Options};
+use ferry_lab::lab::NODE_NAME;
+use ferry_lab::objects::{at_cluster_ip, node_yaml};
 use ferry_lab::proxy::Config;
 use ferry_lab::stage::{slowly, within};
 use ferry_lab::{Family, Host, Lab, Manifests, Place, Service};
@@ -19,8 +21,12 @@ use crate::support::{EPOCH, debian, executable, folder, fresh_folder, repository
 const WEB: u16 = 62;
 /// The rules of containers' default seccomp profile, a file of buildah's packages.
 const SECCOMP: &str = "/usr/share/containers/seccomp.json";
-/// Time limit until a container serves.
+/// Time limit until a container serves, or has initialised the node.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// What the init container sets for the proxy, which may not: a timeout of connection tracking, in seconds.
+const TRACKING: (&str, &str) = ("net.netfilter.nf_conntrack_tcp_timeout_established", "7200");
+/// The folder of the configuration, in the container.
+const CONFIGURATION: &str = "/var/lib/kube-proxy";
 
 /// buildah, with images in a folder of this test. Programs of a build run in a changed root only.
 fn buildah(arguments: &[&str]) -> Command {
@@ -63,16 +69,21 @@ struct Bundle {
 }
 
 impl Bundle {
-    /// Unpacks an image, and writes the runtime's configuration: that of the image, of a Pod's first container, and these arguments.
-    fn new(name: &str, image: &str, pod: &Value, mounted: &Path, arguments: &[&str]) -> Self {
+    /// Unpacks an image, and writes the runtime's configuration: that of the image, of a Pod's container with its arguments, and
+    /// further ones.
+    fn new(name: &str, image: &str, container_of_pod: &Value, mounted: &Path, further: &[&str]) -> Self {
         let folder = fresh_folder(&format!("bundle-{name}"));
         let container = run(&mut buildah(&["from", "--quiet", image])).trim().to_owned();
         let root = run(&mut buildah(&["mount", &container])).trim().to_owned();
         let inspected = run(&mut buildah(&["inspect", "--type", "image", image]));
         let image: Value = serde_json::from_str(&inspected).expect("what buildah prints is JSON");
         let entry = image["OCIv1"]["config"]["Entrypoint"].as_array().expect("an entry point").clone();
-        let arguments = entry.into_iter().chain(arguments.iter().map(|&argument| json!(argument))).collect();
-        let container_of_pod = &pod["containers"][0];
+        let arguments = container_of_pod["args"].as_array().expect("arguments").iter().map(|argument| {
+            // as the kubelet does
+            json!(argument.as_str().expect("a text").replace("$(NODE_NAME)", NODE_NAME))
+        });
+        let arguments = entry.into_iter().chain(arguments).chain(further.iter().map(|&argument| json!(argument)));
+        let arguments = arguments.collect();
         let mounts = mounts(container_of_pod, mounted, &folder);
         let specification = specification(&root, &container_of_pod["securityContext"], mounts, arguments);
         std::fs::write(folder.join("config.json"), specification.to_string()).expect("writing a configuration");
@@ -99,6 +110,19 @@ impl Bundle {
         })
     }
 
+    /// Runs it in the network of a host until it ends; returns its exit status and log.
+    fn run_to_end(&self, host: &Host) -> (Option<ExitStatus>, String) {
+        let mut child = self.start(host);
+        let mut status = None;
+        within(slowly(PATIENCE), || {
+            status = child.try_wait().expect("asking for a child's state");
+            status.is_some()
+        });
+        child.kill().expect("killing crun");
+        child.wait().expect("waiting for crun");
+        (status, self.log())
+    }
+
     fn log_file(&self) -> PathBuf {
         self.folder.join("log")
     }
@@ -117,16 +141,11 @@ impl Drop for Bundle {
 /// The runtime's configuration of a container with this security context, in the network namespace that the runtime is started in, as
 /// `hostNetwork` gives it that of the node.
 fn specification(root: &str, context: &Value, mounts: Vec<Value>, arguments: Vec<Value>) -> Value {
-    let capabilities: Vec<String> = context["capabilities"]["add"]
-        .as_array()
-        .expect("capabilities")
-        .iter()
-        .map(|name| format!("CAP_{}", name.as_str().expect("a name")))
-        .collect();
-    assert_eq!(context["capabilities"]["drop"], json!(["ALL"]));
-    assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault");
-    assert_eq!(context["privileged"], json!(false));
-    json!({
+    let is_privileged = context["privileged"] == json!(true);
+    let capabilities = if is_privileged { all_capabilities() } else { capabilities(context) };
+    let read_only: &[&str] =
+        if is_privileged { &[] } else { &["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"] };
+    let mut specification = json!({
         "ociVersion": "1.0.2",
         "process": {
             "user": {"uid": 0, "gid": 0},
@@ -140,10 +159,29 @@ fn specification(root: &str, context: &Value, mounts: Vec<Value>, arguments: Vec
         "mounts": mounts,
         "linux": {
             "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}],
-            "readonlyPaths": ["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"],
-            "seccomp": seccomp(&capabilities),
+            "readonlyPaths": read_only,
         },
-    })
+    });
+    if !is_privileged {
+        specification["linux"]["seccomp"] = seccomp(&capabilities);
+    }
+    specification
+}
+
+/// The capabilities of a container that isn't privileged.
+fn capabilities(context: &Value) -> Vec<String> {
+    assert_eq!(context["capabilities"]["drop"], json!(["ALL"]));
+    assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault");
+    assert_eq!(context["privileged"], json!(false));
+    let names = context["capabilities"]["add"].as_array().expect("capabilities");
+    names.iter().map(|name| format!("CAP_{}", name.as_str().expect("a name"))).collect()
+}
+
+/// The capabilities of a privileged container: all that this process may have.
+fn all_capabilities() -> Vec<String> {
+    let dump = run(Command::new("setpriv").arg("--dump"));
+    let line = dump.lines().find_map(|line| line.strip_prefix("Capability bounding set: ")).expect("a bounding set");
+    line.split(',').map(|name| format!("CAP_{}", name.to_uppercase())).collect()
 }
 
 /// The mounts of every container, and the volumes of this one: the configuration, the lock file of the node, and its
@@ -206,14 +244,39 @@ fn rule(rule: &Value) -> Value {
     own
 }
 
-/// The folder with configuration and manifests.
+/// The folder with a configuration, which also has the timeout of [`TRACKING`].
 fn mounted(name: &str, config: &Config) -> PathBuf {
     let folder = fresh_folder(name);
-    config.write(&folder.join("config.conf"));
-    std::fs::create_dir_all(folder.join("manifests")).expect("making a folder");
-    let manifests = Manifests::new().with(Service::new("web", WEB), &[Place::PodA]);
-    std::fs::write(folder.join("manifests/all.yaml"), manifests.to_string()).expect("writing manifests");
+    let file = folder.join("config.conf");
+    config.write(&file);
+    let text = std::fs::read_to_string(&file).expect("the configuration");
+    let changed = text.replace("tcpEstablishedTimeout: 0s", &format!("tcpEstablishedTimeout: {}s", TRACKING.1));
+    assert_ne!(changed, text);
+    std::fs::write(file, changed).expect("writing the configuration");
     folder
+}
+
+fn web() -> Manifests {
+    Manifests::new().with(Service::new("web", WEB), &[Place::PodA])
+}
+
+/// Adds manifests to the folder; returns the argument that names them.
+fn with_manifests(mounted: &Path) -> String {
+    std::fs::create_dir_all(mounted.join("manifests")).expect("making a folder");
+    std::fs::write(mounted.join("manifests/all.yaml"), web().to_string()).expect("writing manifests");
+    format!("--manifests={CONFIGURATION}/manifests")
+}
+
+/// Starts an API server with TLS on the node, and adds a kubeconfig for it to the folder.
+fn with_api_server(lab: &Lab, mounted: &Path) -> ApiServer {
+    let objects = format!("{}---\n{}", node_yaml(), web());
+    let server = lab.host(Place::Node).run(move || {
+        let server = ApiServer::start(Options::secure());
+        server.put(&objects);
+        server
+    });
+    server.kubeconfig(&mounted.join("kubeconfig.conf"));
+    server
 }
 
 fn serves(lab: &Lab) -> bool {
@@ -221,17 +284,28 @@ fn serves(lab: &Lab) -> bool {
     Family::ALL.into_iter().all(|family| client.tcp(at_cluster_ip(family, WEB), 2).all_answered())
 }
 
-/// Runs the image as the DaemonSet of an overlay would, and checks that a Service works.
-fn check(overlay: &str, image: &str, config: &Config) {
-    let lab = Lab::new();
+/// The node's value of the parameter that the init container sets.
+fn tracking(lab: &Lab) -> String {
+    lab.host(Place::Node).run(|| ferry_kernel::sysctl::read(TRACKING.0)).expect("the parameter")
+}
+
+/// Runs the image's containers one after another, as the DaemonSet of an overlay would, and checks that a Service works.
+fn check(lab: &Lab, overlay: &str, image: &str, mounted: &Path, further: &[&str]) {
     let objects = objects(&format!("overlays/{overlay}"));
     let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
     assert_eq!(pod["hostNetwork"], json!(true));
-    let mounted = mounted(&format!("mounted-{overlay}"), config);
-    let arguments = ["--config=/var/lib/kube-proxy/config.conf", "--manifests=/var/lib/kube-proxy/manifests", "-v=2"];
-    let bundle = Bundle::new(overlay, image, pod, &mounted, &arguments);
+    assert_ne!(tracking(lab), TRACKING.1);
+    for container in pod["initContainers"].as_array().expect("init containers") {
+        let bundle = Bundle::new(&format!("{overlay}-init"), image, container, mounted, further);
+        let (status, log) = bundle.run_to_end(lab.host(Place::Node));
+        assert!(status.is_some_and(|status| status.success()), "{overlay}: {status:?}\n{log}");
+        assert_eq!(log.matches("\"System initialized and --init-only specified\"").count(), 2, "{log}");
+    }
+    assert_eq!(tracking(lab), TRACKING.1, "the init container sets it");
+    assert!(!serves(lab), "only the other container serves");
+    let bundle = Bundle::new(overlay, image, &pod["containers"][0], mounted, &[further, &["-v=2"]].concat());
     let mut child = bundle.start(lab.host(Place::Node));
-    let served = within(slowly(PATIENCE), || serves(&lab));
+    let served = within(slowly(PATIENCE), || serves(lab));
     let ended = child.try_wait().expect("asking for a child's state");
     let id = child.id();
     let status = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"))
@@ -243,12 +317,17 @@ fn check(overlay: &str, image: &str, config: &Config) {
     assert!(served && ended.is_none(), "{overlay}: {ended:?}\n{log}");
     println!("{overlay}: {:?}", status.iter().flat_map(|text| text.lines()).find(|line| line.starts_with("CapEff")));
     assert!(log.lines().all(|line| !line.starts_with('E')), "{log}");
+    assert!(!log.contains("can't be set"), "everything is set already: {log}");
 }
 
 #[test]
 fn the_image_from_scratch_serves_in_mode_nftables() {
     let image = build("Containerfile", &static_executable(), &[]);
-    check("nftables", &image, &Config::default());
+    let (lab, kubeconfig) = (Lab::new(), format!("{CONFIGURATION}/kubeconfig.conf"));
+    let config = Config::with(&format!("clientConnection: {{kubeconfig: {kubeconfig}}}"));
+    let mounted = mounted("mounted-nftables", &config);
+    let _server = with_api_server(&lab, &mounted);
+    check(&lab, "nftables", &image, &mounted, &[]);
     let container = run(&mut buildah(&["from", "--quiet", &image])).trim().to_owned();
     let root = run(&mut buildah(&["mount", &container])).trim().to_owned();
     let files = run(Command::new("find").arg(&root).args(["-type", "f", "-printf", "%P\n"]));
@@ -261,7 +340,9 @@ fn the_image_with_tools_serves_in_mode_iptables() {
     let base = base();
     let image = build("Containerfile.iptables", executable(), &["--build-arg".into(), format!("BASE={base}")]);
     let config = Config { more: "nodePortAddresses: [primary]\n".into(), ..Config::iptables() };
-    check("iptables", &image, &config);
+    let mounted = mounted("mounted-iptables", &config);
+    let manifests = with_manifests(&mounted);
+    check(&Lab::new(), "iptables", &image, &mounted, &[&manifests]);
 }
 
 /// Debian's image, made of its packages, since no registry is needed for a test.

@@ -7,7 +7,7 @@ use ferry_lab::objects::{at_cluster_ip, at_node_port};
 use ferry_lab::probe::{Echo, Hammer, Held};
 use ferry_lab::proxy::{Config, IPTABLES, IPVS, NFTABLES};
 use ferry_lab::stage::{slowly, until};
-use ferry_lab::{Family, Host, Manifests, Outcome, Place, Protocol, Service, Stage};
+use ferry_lab::{Family, Host, Manifests, Outcome, Place, Protocol, Proxy, Service, Stage};
 
 use crate::support::{devices, ipvs, leftovers, run_to_end, servers, stage_with};
 
@@ -62,17 +62,42 @@ fn stop(hammers: Vec<(SocketAddr, Hammer)>) -> (usize, Vec<String>) {
     (connections, failed)
 }
 
+/// Ends the process, and starts it in another mode. Returns the length of the log before.
+fn restart_in(stage: &mut Stage<'static>, to: &'static str) -> usize {
+    stage.terminate();
+    stage.reset(&Config { mode: to, ..ipvs("") }, &manifests());
+    0
+}
+
+/// Changes the mode in the configuration file of the running process. Returns the length of the log before.
+fn reload_in(stage: &mut Stage<'static>, to: &'static str) -> usize {
+    let logged = stage.proxy.log().len();
+    stage.reconfigure(&Config { mode: to, ..ipvs("") });
+    let begins = format!("\"Using {to} Proxier\"");
+    stage.proxy.wait_for("a run in the new mode", |proxy| since(proxy, logged).contains(&begins));
+    logged
+}
+
+/// The log from this length on.
+fn since(proxy: &Proxy<'_>, logged: usize) -> String {
+    proxy.log().split_off(logged)
+}
+
 /// One step, from the mode that runs to another.
-fn change(stage: &mut Stage<'static>, from: &str, to: &'static str) {
+fn change(
+    stage: &mut Stage<'static>,
+    from: &str,
+    to: &'static str,
+    begin: fn(&mut Stage<'static>, &'static str) -> usize,
+) {
     let lab = stage.lab;
     let held: Vec<Held> = frontends(2).into_iter().map(|(place, at)| Held::open(lab.host(place), &[at], 1)).collect();
     let hammers = hammers(stage);
-    stage.terminate();
-    stage.reset(&Config { mode: to, ..ipvs("") }, &manifests());
+    let logged = begin(stage, to);
     stage.proxy.wait_until_synced(&Family::ALL);
     if from == IPVS {
         let waits = "Keeping rules of an earlier run until the connections";
-        stage.proxy.wait_for("servers that wait", |proxy| proxy.log().matches(waits).count() == 2);
+        stage.proxy.wait_for("servers that wait", |proxy| since(proxy, logged).matches(waits).count() == 2);
     } else {
         until("no rules of the former mode", CLEARED, || {
             from == NFTABLES && to == IPVS || is_cleared(lab.host(Place::Node), from)
@@ -95,17 +120,60 @@ fn change(stage: &mut Stage<'static>, from: &str, to: &'static str) {
     }
 }
 
+/// Changes into and out of mode ipvs.
+const STEPS: [&str; 5] = [NFTABLES, IPVS, IPTABLES, IPVS, NFTABLES];
+
+/// All steps, each begun in this way.
+fn change_all(stage: &mut Stage<'static>, begin: fn(&mut Stage<'static>, &'static str) -> usize) {
+    let lab = stage.lab;
+    let at = Family::ALL.map(|family| SocketAddr::new(Place::PodA.address(family), ECHO));
+    let _echo = Echo::start(lab.host(Place::PodA), &at);
+    for (from, to) in STEPS.iter().zip(STEPS.iter().skip(1)) {
+        change(stage, from, to, begin);
+    }
+}
+
 #[test]
 #[ignore = "needs IPVS: runs in emulated machines"]
 fn a_change_of_mode_fails_no_connection_and_leaves_nothing() {
     let mut stage = stage_with(&Config::default(), &manifests());
-    let lab = stage.lab;
-    let at = Family::ALL.map(|family| SocketAddr::new(Place::PodA.address(family), ECHO));
-    let _echo = Echo::start(lab.host(Place::PodA), &at);
-    let steps = [NFTABLES, IPVS, IPTABLES, IPVS, NFTABLES];
-    for (from, to) in steps.iter().zip(steps.iter().skip(1)) {
-        change(&mut stage, from, to);
+    change_all(&mut stage, restart_in);
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn a_change_of_mode_in_the_running_process_fails_no_connection_and_leaves_nothing() {
+    let mut stage = stage_with(&Config::default(), &manifests());
+    // One process from here to the end, whichever test ran before.
+    stage.restart();
+    change_all(&mut stage, reload_in);
+    let runs = stage.proxy.log().matches("\"Starting kube-proxy\"").count();
+    assert_eq!(runs, STEPS.len(), "in one process: {}", stage.proxy.log());
+}
+
+/// Settings of mode ipvs change in the running process. A changed scheduler refuses connections for a moment, whoever changes it
+/// (`docs/modes/ipvs.md`); these settings have no such effect.
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn a_reload_changes_settings_without_a_failed_connection() {
+    let mut stage = stage_with(&ipvs(""), &manifests());
+    stage.restart();
+    let node = stage.node();
+    let timeouts = || node.sh("ipvsadm", &["-l", "--timeout"]);
+    let hammers = hammers(&stage);
+    let runs = |proxy: &Proxy<'_>| proxy.log().matches("\"Starting kube-proxy\"").count();
+    for (former, (tcp, udp)) in (1..).zip([(901, 301), (902, 302)]) {
+        let wanted = format!("{tcp} 121 {udp}");
+        assert!(!timeouts().contains(&wanted));
+        let lines = format!("minSyncPeriod: 1ms, tcpTimeout: {tcp}s, tcpFinTimeout: 121s, udpTimeout: {udp}s");
+        stage.reconfigure(&ipvs(&format!("ipvs: {{{lines}}}")));
+        stage.proxy.wait_for("another run", |proxy| runs(proxy) == former + 1);
+        stage.proxy.wait_until_synced(&Family::ALL);
+        assert!(timeouts().contains(&wanted), "{}", timeouts());
     }
+    let (connections, failed) = stop(hammers);
+    println!("changes of settings: {connections} connections, {} failed", failed.len());
+    assert!(connections > 0 && failed.is_empty(), "{failed:?}");
 }
 
 /// Upstream's proxy gives IPv4 addresses the scope global, with which the node's connections may take them as their source. A

@@ -82,6 +82,12 @@ impl Node {
     fn serves(&self, mode: &str) -> bool {
         match mode {
             "nftables" => self.machine.serves("ip", "10.96.0.1"),
+            "ipvs" => {
+                let listed = self.machine.tool("ipvsadm", &["-ln"]);
+                let listed = String::from_utf8(listed.stdout).expect("text");
+                let server = listed.split("\nTCP ").find(|server| server.trim_start().starts_with("10.96.0.1:80 rr"));
+                server.is_some_and(|server| server.contains("-> 10.244.0.7:8080 "))
+            }
             _ => {
                 let rules = ["iptables-nft-save", "iptables-legacy-save"].map(|tool| self.machine.iptables(tool));
                 rules.iter().any(|rules| rules.contains("-d 10.96.0.1/32") && rules.contains("10.244.0.7:8080"))
@@ -89,13 +95,12 @@ impl Node {
         }
     }
 
-    /// Starts the executable in mode ipvs. Where the kernel has IPVS it runs, else it ends with an error that names what is
+    /// Starts the executable in mode ipvs. Where the kernel has IPVS it serves, else it ends with an error that names what is
     /// missing, and with a fallback it runs in that.
     #[track_caller]
     fn start_in_mode_ipvs(&self, metrics: &str, arguments: &[&str]) {
         if ferry_kernel::module::find("ip_vs").is_present() {
-            let mut running = self.machine.start_bare(arguments);
-            running.until("its mode", |running| running.log().contains("\"Using ipvs Proxier\""));
+            self.start("ipvs", metrics, arguments);
             return;
         }
         let mut running = self.machine.start_bare(arguments);
@@ -187,11 +192,15 @@ fn flags_of_mode_ipvs_with_a_gate_of_its_first_releases() {
     assert!(log.contains("unrecognized feature gate: SupportIPVSProxyMode"), "{log}");
 }
 
+/// The file of Kubernetes 1.14's time for this node.
+fn of_1_14(node: &Node) -> String {
+    OF_1_14.replace("KUBECONFIG", &node.kubeconfig()).replace("NODE_NAME", NODE).replace("NODE_IP", ADDRESS)
+}
+
 #[test]
 fn a_file_of_kubernetes_1_14() {
     let node = Node::new();
-    let text = OF_1_14.replace("KUBECONFIG", &node.kubeconfig()).replace("NODE_NAME", NODE).replace("NODE_IP", ADDRESS);
-    let file = node.machine.write("kube-proxy.yaml", &text);
+    let file = node.machine.write("kube-proxy.yaml", &of_1_14(&node));
     node.start_in_mode_ipvs(&format!("{ADDRESS}:10249"), &[&format!("--config={file}")]);
     let log = std::fs::read_to_string(node.machine.path("log")).expect("the log of the last start");
     let line = log.lines().find(|line| line.contains("\"Using lenient decoding as strict decoding failed\""));
@@ -199,8 +208,14 @@ fn a_file_of_kubernetes_1_14() {
     for section in ["kubeProxyIPTablesConfiguration", "kubeProxyIPVSConfiguration"] {
         assert!(line.contains(&format!("unknown field \\\"{section}\\\"")), "{line}");
     }
-    // With another mode in the same file it runs in that, at the node's own address.
-    let file = node.machine.write("kube-proxy.yaml", &text.replace("mode: \"ipvs\"", "mode: \"iptables\""));
+}
+
+/// With another mode in the same file it runs in that, at the node's own address.
+#[test]
+fn a_file_of_that_time_in_mode_iptables() {
+    let node = Node::new();
+    let text = of_1_14(&node).replace("mode: \"ipvs\"", "mode: \"iptables\"");
+    let file = node.machine.write("kube-proxy.yaml", &text);
     let mut running = node.start("iptables", &format!("{ADDRESS}:10249"), &[&format!("--config={file}")]);
     running.until("health", |running| running.get(&format!("{ADDRESS}:10256"), "/healthz").status() == "200");
     assert!(node.machine.ask("GET", METRICS, "/metrics").is_none());

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use ferry_kube_proxy::version::UPSTREAM;
+use flate2::read::GzDecoder;
 use serde_json::Value;
 
 use crate::support::{METRICS, Machine};
@@ -15,13 +16,17 @@ fn json(text: &str) -> Value {
 
 /// Sends these bytes and reads until the server closes the connection.
 fn exchange(machine: &Machine, request: &str) -> String {
+    String::from_utf8_lossy(&exchange_bytes(machine, request)).into_owned()
+}
+
+fn exchange_bytes(machine: &Machine, request: &str) -> Vec<u8> {
     machine.run(|| {
         let mut stream = TcpStream::connect(METRICS).expect("connecting");
         stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time limit");
         stream.write_all(request.as_bytes()).expect("sending");
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).expect("an answer");
-        String::from_utf8_lossy(&answer).into_owned()
+        answer
     })
 }
 
@@ -31,8 +36,29 @@ fn put(machine: &Machine, path: &str, body: &str) -> String {
     exchange(machine, &format!("{head}{body}"))
 }
 
+fn request(method: &str, path: &str, header: &str) -> String {
+    format!("{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{header}\r\n\r\n")
+}
+
 fn get_as(machine: &Machine, path: &str, header: &str) -> String {
-    exchange(machine, &format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{header}\r\n\r\n"))
+    exchange(machine, &request("GET", path, header))
+}
+
+/// The head and the decompressed body of an answer that must be compressed.
+fn get_compressed(machine: &Machine, path: &str) -> (String, String) {
+    let answer = exchange_bytes(machine, &request("GET", path, "Accept-Encoding: gzip"));
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").expect("the end of the head") + 4;
+    let (head, body) = answer.split_at(end);
+    let head = String::from_utf8_lossy(head).to_lowercase();
+    assert!(head.contains("\r\ncontent-encoding: gzip\r\n"), "{head}");
+    let mut text = String::new();
+    GzDecoder::new(body).read_to_string(&mut text).expect("a body in gzip");
+    (head, text)
+}
+
+/// The names of the metrics of a page, in their order.
+fn metrics(page: &str) -> Vec<&str> {
+    page.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split(' ').next()).collect()
 }
 
 #[test]
@@ -114,6 +140,47 @@ fn profiling_changes_the_verbosity_of_the_running_log() {
     running.until_synced();
     assert!(put(&machine, "/debug/flags/v", "2").starts_with("HTTP/1.1 404 "));
     assert_eq!(running.get(METRICS, "/debug/pprof/").status(), "404");
+}
+
+#[test]
+fn metrics_are_compressed_for_clients_that_ask_for_it() {
+    let machine = Machine::new();
+    let mut running = machine.start(&[]);
+    running.until_synced();
+    assert_eq!(running.get(METRICS, "/healthz").body, "ok");
+    for (path, sample) in [
+        ("/metrics", "kubeproxy_sync_proxy_rules_last_timestamp_seconds{"),
+        ("/metrics/slis", "kubernetes_healthcheck{name=\"ping\",type=\"healthz\"} 1"),
+    ] {
+        let plain = running.get(METRICS, path);
+        assert!(!plain.head.contains("content-encoding"), "{}", plain.head);
+        let (head, page) = get_compressed(&machine, path);
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).expect("a length");
+        assert!(length.parse::<usize>().expect("a number") < page.len(), "{head}");
+        assert_eq!(metrics(&page), metrics(&plain.body), "{path}");
+        assert!(page.lines().any(|line| line.starts_with(sample)), "{path}: {page}");
+    }
+}
+
+#[test]
+fn the_indicators_of_the_component_count_its_health_check() {
+    let machine = Machine::new();
+    let mut running = machine.start(&[]);
+    running.until_synced();
+    let page = || running.get(METRICS, "/metrics/slis").body;
+    assert_eq!(metrics(&page()), ["process_start_time_seconds"], "the check has not run yet");
+    for runs in 1..=3 {
+        assert_eq!(running.get(METRICS, "/healthz").body, "ok");
+        let page = page();
+        let counted =
+            format!("kubernetes_healthchecks_total{{name=\"ping\",status=\"success\",type=\"healthz\"}} {runs}");
+        for line in ["kubernetes_healthcheck{name=\"ping\",type=\"healthz\"} 1", &counted] {
+            assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+        }
+    }
+    let answer = exchange(&machine, &request("DELETE", "/metrics/slis", "Accept: */*"));
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\nmetrics reset\n"), "{answer}");
+    assert_eq!(metrics(&page()), ["process_start_time_seconds"]);
 }
 
 /// Idle connections, unfinished requests, and answers that nobody reads, from one address; a probe and a scraper of others.

@@ -2,6 +2,7 @@
 //! tools `nft`, `iptables` (both variants), `setpriv` and `unshare`; everything runs in network namespaces of its own.
 #![expect(clippy::expect_used, clippy::panic, reason = "the helpers of a test fail as tests do")]
 
+mod clock;
 mod command_line;
 mod fallback;
 mod field;

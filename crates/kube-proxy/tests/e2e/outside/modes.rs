@@ -440,6 +440,27 @@ fn a_lock_that_is_never_free_is_named_and_waited_for() {
 
 #[test]
 fn cleanup_removes_both_variants() {
+    removes_both_variants("--cleanup");
+}
+
+#[test]
+fn the_old_name_of_cleanup_removes_the_same() {
+    removes_both_variants("--cleanup-iptables");
+}
+
+/// Runs the executable with one flag, which has to end by itself; returns its log.
+#[track_caller]
+fn ended(machine: &Machine, flag: &str) -> String {
+    let mut running = machine.start_bare(&[flag]);
+    let status = running.wait();
+    let log = running.log();
+    assert!(status.success(), "{status}: {log}");
+    log
+}
+
+/// Rules of both variants are removed by this flag, and no proxy starts.
+#[track_caller]
+fn removes_both_variants(flag: &str) {
     let machine = Machine::new();
     web(&machine);
     let before = VARIANTS.map(|variant| {
@@ -464,7 +485,7 @@ fn cleanup_removes_both_variants() {
     let text = succeeded(&machine.output(&["--cleanup-leftovers"]));
     assert!(text.contains("mode=\"iptables\" family=\"IPv4\""), "{text}");
     assert!(VARIANTS.iter().all(|variant| translates(&machine, variant)));
-    let text = succeeded(&machine.output(&["--cleanup"]));
+    let text = ended(&machine, flag);
     for variant in VARIANTS {
         assert!(text.contains(&format!("domain=\"iptables-{variant}\" objects=")), "{text}");
         assert_eq!(ours(&machine, variant), [""; 0]);
@@ -474,7 +495,7 @@ fn cleanup_removes_both_variants() {
         let lost: Vec<_> = before.iter().filter(|line| !after.contains(line) && !line.contains("HINT")).collect();
         assert!(lost.is_empty(), "{variant}: {lost:?} of somebody else is gone");
     }
-    let text = succeeded(&machine.output(&["--cleanup"]));
+    let text = ended(&machine, flag);
     assert!(!text.contains("objects="), "{text}");
 }
 

@@ -1,7 +1,7 @@
 //! Changes of the configuration file, the kubeconfig and SIGHUP while the proxy runs.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
@@ -170,4 +170,89 @@ fn systemd_is_notified_of_a_reload() {
     assert!(reloading.last().is_some_and(|state| state.contains("MONOTONIC_USEC=")), "{reloading:?}");
     notification(&socket, "READY=1");
     drop(running);
+}
+
+const SERVICE: &str =
+    "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}\n";
+
+/// Starts a copy of the executable, `kube-proxy` in the folder, with this configuration and one Service.
+fn start_copy<'a>(machine: &'a Machine, file: &str) -> Running<'a> {
+    machine.write("manifests/web.yaml", SERVICE);
+    // By another process: one that another test starts may inherit the open file, which then can't be executed.
+    let copy = machine.path("kube-proxy").display().to_string();
+    assert!(machine.tool("cp", &[env!("CARGO_BIN_EXE_kube-proxy"), &copy]).status.success());
+    let manifests = machine.manifests();
+    let mut running =
+        machine.start_program(&copy, &["--hostname-override=node", "--manifests", &manifests, "--config", file]);
+    running.until("the service", |_| machine.serves("ip", "10.96.0.1"));
+    running.until_synced();
+    running
+}
+
+/// As upstream ends with 1 after each change, and its supervisor starts it again.
+#[test]
+fn a_program_that_cannot_execute_itself_ends_and_asks_for_a_restart() {
+    let machine = Machine::new();
+    let file = machine.write("config.yaml", &config("mode: nftables"));
+    let mut running = start_copy(&machine, &file);
+    let copy = machine.path("kube-proxy");
+    // Not even root may execute a file that nobody may execute.
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o644)).unwrap();
+    machine.write("config.yaml", &config("mode: nftables\nclusterCIDR: 10.244.0.0/16"));
+    assert_eq!(running.wait().code(), Some(1), "{}", running.log());
+    let log = running.log();
+    let last = log.lines().rfind(|line| line.contains("\"command failed\"")).unwrap_or_else(|| panic!("{log}"));
+    let reason = "the changed configuration needs a restart: the program can't execute itself: Permission denied";
+    assert!(last.contains(reason), "{last}");
+    assert!(machine.serves("ip", "10.96.0.1"), "rules outlast the process: {log}");
+    drop(running);
+    // What a supervisor does.
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut running = start_copy(&machine, &file);
+    running.until("the changed configuration", |running| {
+        running.get("127.0.0.1:10249", "/configz").body.contains("10.244.0.0/16")
+    });
+}
+
+#[test]
+fn a_replaced_or_removed_executable_is_no_obstacle() {
+    let machine = Machine::new();
+    let file = machine.write("config.yaml", &config("mode: nftables"));
+    let mut running = start_copy(&machine, &file);
+    starts_anew(&mut running, "another file of this name", || {
+        machine.write("kube-proxy", "no program");
+        machine.write("config.yaml", &config("mode: nftables\nclusterCIDR: 10.1.0.0/16"));
+    });
+    starts_anew(&mut running, "no file of this name", || {
+        fs::remove_file(machine.path("kube-proxy")).unwrap();
+        machine.write("config.yaml", &config("mode: nftables\nclusterCIDR: 10.2.0.0/16"));
+    });
+    assert!(machine.serves("ip", "10.96.0.1"));
+}
+
+/// A change that waits makes the proxy unhealthy after twice the sync period: a minute with the default.
+#[test]
+fn a_shorter_sync_period_reports_a_waiting_change_sooner() {
+    let machine = Machine::new();
+    let health = || machine.ask("GET", "127.0.0.1:10256", "/healthz").map(|answer| answer.status().to_owned());
+    let is_served = || machine.iptables("iptables-legacy-save").contains("-d 10.96.0.1/32");
+    for family in ["iptables", "ip6tables"] {
+        machine.iptables(&format!("{family}-legacy -t mangle -N KUBE-IPTABLES-HINT"));
+    }
+    let file = machine.write("config.yaml", &config("mode: iptables"));
+    let mut running = machine.start_as(&["--config", &file]);
+    running.until_synced();
+    starts_anew(&mut running, "another sync period", || {
+        machine.write("config.yaml", &config("mode: iptables\niptables: {minSyncPeriod: 1s, syncPeriod: 1s}"));
+    });
+    running.until("health", |_| health().as_deref() == Some("200"));
+    let lock = fs::File::open(machine.path("xtables.lock")).unwrap();
+    lock.lock().unwrap();
+    machine.write("manifests/web.yaml", SERVICE);
+    // The time limit is a third of what the default takes.
+    running.until("503", |_| health().as_deref() == Some("503"));
+    assert!(!is_served());
+    lock.unlock().unwrap();
+    running.until("the rule", |_| is_served());
+    running.until("200", |_| health().as_deref() == Some("200"));
 }

@@ -1,6 +1,7 @@
 //! Snapshots that a start refuses, and disks that can't hold one. Starts with a snapshot are tested with packets in `traffic`.
 
 use std::fs::{self, OpenOptions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use ferry_lab::api::{ApiServer, Options};
@@ -10,10 +11,10 @@ use crate::support::{METRICS, Machine, Running, SERVICE, SLICE};
 const NODE: &str = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"node"},
     "status":{"addresses":[{"type":"InternalIP","address":"192.0.2.10"}]}}"#;
 /// More than the pause between two writes.
-const NEXT_WRITE: Duration = Duration::from_secs(60);
+pub(super) const NEXT_WRITE: Duration = Duration::from_secs(60);
 
 /// Writes a configuration with this node's name and further lines of the FerryConfiguration; returns its path.
-fn config(machine: &Machine, node: &str, snapshot: &str, more: &str) -> String {
+pub(super) fn config(machine: &Machine, node: &str, snapshot: &str, more: &str) -> String {
     let kubeconfig = machine.path("kubeconfig").display().to_string();
     machine.write(
         "config.yaml",
@@ -26,7 +27,7 @@ fn config(machine: &Machine, node: &str, snapshot: &str, more: &str) -> String {
     )
 }
 
-fn server(machine: &Machine) -> ApiServer {
+pub(super) fn server(machine: &Machine) -> ApiServer {
     let server = machine.run(|| ApiServer::start(Options::secure()));
     for object in [NODE, SERVICE, SLICE] {
         server.put(object);
@@ -36,7 +37,7 @@ fn server(machine: &Machine) -> ApiServer {
 }
 
 /// A metric's samples on the page, as lines.
-fn metric(running: &Running<'_>, name: &str) -> Vec<String> {
+pub(super) fn metric(running: &Running<'_>, name: &str) -> Vec<String> {
     let page = running.get(METRICS, "/metrics").body;
     page.lines().filter(|line| line.starts_with(name)).map(str::to_owned).collect()
 }
@@ -161,4 +162,66 @@ fn a_read_only_disk_harms_nothing() {
     let script = "mount -t tmpfs -o ro tmpfs \"$0\" && exec \"$@\"";
     let mut running = start_with_disk(&machine, script);
     until_failed(&mut running, &machine, "Read-only file system");
+}
+
+/// Objects in which everything that a proxy doesn't need has a text with this mark: what people write there may be secret.
+const MARK: &str = "canary";
+const TALKATIVE: [&str; 3] = [
+    r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"node","generateName":"canary-1","selfLink":"/canary-2",
+    "labels":{"canary.example/3":"canary-4"},
+    "annotations":{"canary.example/5":"canary-6","csi.volume.kubernetes.io/nodeid":"{\"driver\":\"canary-7\"}"},
+    "finalizers":["canary.example/8"],
+    "managedFields":[{"manager":"canary-9","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:canary-10":{}}}],
+    "ownerReferences":[{"apiVersion":"v1","kind":"canary-11","name":"canary-12","uid":"canary-13"}]},
+    "spec":{"podCIDR":"10.244.0.0/24","podCIDRs":["10.244.0.0/24"],"providerID":"canary://14",
+    "taints":[{"key":"canary-15","value":"canary-16","effect":"NoSchedule"}],"canary17":{"token":"canary-18"}},
+    "status":{"addresses":[{"type":"InternalIP","address":"192.0.2.10"}],
+    "conditions":[{"type":"Ready","status":"True","reason":"canary-19","message":"canary-20"}],
+    "nodeInfo":{"machineID":"canary-21","kernelVersion":"canary-22"},"images":[{"names":["canary-23"]}]}}"#,
+    r#"{"apiVersion":"v1","kind":"Service","metadata":{"name":"web","namespace":"shop",
+    "labels":{"app":"canary-1","canary.example/2":""},
+    "annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"password\":\"canary-3\"}","canary.example/4":"canary-5",
+    "service.beta.kubernetes.io/canary-6":"canary-7"},
+    "managedFields":[{"manager":"canary-8","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:canary-9":{}}}]},
+    "spec":{"clusterIP":"10.96.0.1","clusterIPs":["10.96.0.1"],"ipFamilies":["IPv4"],"type":"LoadBalancer",
+    "selector":{"app":"canary-10","canary-11":"canary-12"},"loadBalancerClass":"canary.example/13",
+    "externalName":"canary-14.example","canary15":"canary-16",
+    "ports":[{"name":"http","port":80,"protocol":"TCP","nodePort":30080,"targetPort":"canary-17","appProtocol":"canary.example/18"}]},
+    "status":{"loadBalancer":{"ingress":[{"hostname":"canary-19.example"}]},
+    "conditions":[{"type":"canary-20","status":"True","reason":"canary-21","message":"canary-22"}]}}"#,
+    r#"{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{"name":"web-1","namespace":"shop",
+    "labels":{"kubernetes.io/service-name":"web","canary.example/1":"canary-2"},
+    "annotations":{"canary.example/3":"canary-4","endpoints.kubernetes.io/last-change-trigger-time":"2026-01-01T00:00:00Z"}},
+    "addressType":"IPv4","ports":[{"name":"http","port":8080,"protocol":"TCP","appProtocol":"canary.example/5"}],
+    "endpoints":[{"addresses":["10.244.0.7"],"conditions":{"ready":true},"hostname":"canary-6",
+    "targetRef":{"kind":"Pod","name":"canary-7","namespace":"canary-8","uid":"canary-9","fieldPath":"canary-10"},
+    "deprecatedTopology":{"canary.example/11":"canary-12"},"canary13":["canary-14"]}]}"#,
+];
+
+#[test]
+fn a_snapshot_has_nothing_that_may_be_secret() {
+    for protobuf in [true, false] {
+        let machine = Machine::new();
+        let path = machine.path("snapshot");
+        let config = config(&machine, "node", &path.display().to_string(), "");
+        let server = machine.run(|| ApiServer::start(Options { protobuf, ..Options::secure() }));
+        for object in TALKATIVE {
+            server.put(object);
+        }
+        let kubeconfig = server.kubeconfig_text();
+        let (_, token) = kubeconfig.split_once("token: ").expect("the credentials of this server are a token");
+        let token = token.split(['}', '\n']).next().expect("a token");
+        machine.write("kubeconfig", &kubeconfig);
+        let mut running = machine.start_bare(&["--config", &config, "-v=2"]);
+        running.until("a snapshot", |_| path.exists());
+        let text = fs::read_to_string(&path).expect("the snapshot");
+        for used in ["192.0.2.10", "10.96.0.1", "30080", "10.244.0.7", "10.244.0.0/24"] {
+            assert!(text.contains(used), "{used}: {text}");
+        }
+        let marked: Vec<&str> = text.lines().filter(|line| line.to_lowercase().contains(MARK)).collect();
+        assert!(marked.is_empty(), "protobuf {protobuf}: {marked:#?}");
+        assert!(token.len() > 4 && !text.contains(token), "{text}");
+        let mode = fs::metadata(&path).expect("the snapshot").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "nobody else may read it");
+    }
 }

@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use ferry_kernel::sysctl;
+use ferry_lab::api::{ApiServer, Options};
 use rustix::process::Signal;
 
 use crate::support::{Machine, notification};
@@ -89,6 +90,55 @@ fn initialisation_alone_leaves_nothing_to_write() {
     let log = text(&output.stderr);
     assert!(output.status.success() && !log.contains("Set sysctl"), "{log}");
     assert_eq!(rules(), before);
+}
+
+/// The Node arrives late, and its range of pods, which this configuration needs, later still.
+#[test]
+fn initialisation_alone_waits_for_the_node_of_an_api_server() {
+    const NODE: &str = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"node"},"spec":{RANGE},
+        "status":{"addresses":[{"type":"InternalIP","address":"192.0.2.10"}]}}"#;
+    let machine = Machine::new();
+    let server = machine.run(|| ApiServer::start(Options::secure()));
+    server.put(crate::support::SERVICE);
+    let kubeconfig = machine.write("kubeconfig", &server.kubeconfig_text());
+    let mut running = machine.start_bare(&[
+        "--init-only",
+        "--proxy-mode=nftables",
+        "--hostname-override=node",
+        "--kubeconfig",
+        &kubeconfig,
+        "--detect-local-mode=NodeCIDR",
+        "--conntrack-udp-timeout=31s",
+    ]);
+    running.until("a question about the Node", |_| {
+        server.requests().iter().any(|request| request.path_and_query.contains("/nodes"))
+    });
+    for range in ["", r#""podCIDR":"10.244.0.0/24","podCIDRs":["10.244.0.0/24"]"#] {
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(running.is_running() && !running.log().contains("System initialized"), "{}", running.log());
+        server.put(&NODE.replace("RANGE", range));
+    }
+    assert_eq!(running.wait().code(), Some(0), "{}", running.log());
+    let log = running.log();
+    for family in ["IPv4", "IPv6"] {
+        let line = format!("\"System initialized and --init-only specified\" family=\"{family}\" mode=\"nftables\"");
+        assert!(log.contains(&line), "{log}");
+    }
+    let set = machine.run(|| sysctl::read("net.netfilter.nf_conntrack_udp_timeout")).expect("the parameter");
+    assert_eq!(set, "31");
+    assert_eq!(machine.tables(), [""; 0], "no rules of a proxy: {log}");
+}
+
+/// What a start would refuse, this refuses, too.
+#[test]
+fn initialisation_alone_fails_without_the_credentials_of_its_api_server() {
+    let machine = Machine::new();
+    let missing = machine.path("missing").display().to_string();
+    let flags = ["--init-only", "--proxy-mode=nftables", "--hostname-override=node", "--kubeconfig", &missing];
+    let mut running = machine.start_bare(&flags);
+    assert_eq!(running.wait().code(), Some(1), "{}", running.log());
+    let log = running.log();
+    assert!(log.contains("\"command failed\"") && log.contains(&missing), "{log}");
 }
 
 #[test]

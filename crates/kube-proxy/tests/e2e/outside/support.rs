@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use ferry_kernel::netns::Namespace;
+use ferry_lab::stage::slowly;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The program under test.
@@ -190,6 +191,11 @@ impl Machine {
         self.spawn(&[&[EXECUTABLE], arguments].concat())
     }
 
+    /// The same with another file of the executable.
+    pub(crate) fn start_program(&self, program: &str, arguments: &[&str]) -> Running<'_> {
+        self.spawn(&[&[program], arguments].concat())
+    }
+
     /// The same through another program, which executes its last arguments.
     pub(crate) fn start_through(&self, by: &[&str], arguments: &[&str]) -> Running<'_> {
         self.spawn(&[by, &[EXECUTABLE], arguments].concat())
@@ -246,7 +252,7 @@ impl Machine {
         let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         self.run(|| {
             let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(1)).ok()?;
-            stream.set_read_timeout(Some(PATIENCE)).ok()?;
+            stream.set_read_timeout(Some(slowly(PATIENCE))).ok()?;
             stream.write_all(request.as_bytes()).ok()?;
             let mut text = String::new();
             stream.read_to_string(&mut text).ok()?;
@@ -302,7 +308,7 @@ impl Running<'_> {
             if let Some(status) = self.child.try_wait().expect("asking for a child's state") {
                 panic!("ended ({status}) before {what}\n{}", self.log());
             }
-            assert!(start.elapsed() < limit, "no {what}\n{}", self.log());
+            assert!(start.elapsed() < slowly(limit), "no {what}\n{}", self.log());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -342,13 +348,18 @@ impl Running<'_> {
         kill_process(Pid::from_child(&self.child), signal).expect("the process is there");
     }
 
+    /// True while the process runs.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("asking for a child's state").is_none()
+    }
+
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().expect("asking for a child's state") {
                 return status;
             }
-            assert!(start.elapsed() < PATIENCE, "it doesn't end\n{}", self.log());
+            assert!(start.elapsed() < slowly(PATIENCE), "it doesn't end\n{}", self.log());
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -356,6 +356,32 @@ fn the_configuration_is_written_as_upstream_writes_it() {
     assert!(different.is_empty(), "{} of {}:\n{}", different.len(), cases.len(), different.join("\n"));
 }
 
+/// Ferry's own settings are a second document, which upstream doesn't read: it starts with a file that has one, also with the file
+/// that Ferry writes.
+#[test]
+fn a_file_with_settings_of_ferry_is_one_of_upstream() {
+    const OURS: &str = "apiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nsnapshot: /var/lib/kube-proxy/snapshot\n\
+                        proxyModeFallback: [iptables]\n";
+    kubernetes::build();
+    let (folder, upstream) = (folder("settings-of-ferry"), kubernetes::upstream());
+    std::fs::create_dir_all(&folder).expect("making a folder");
+    let written = |executable: &str, file: String| {
+        let case = Case { name: file.clone(), arguments: Vec::new(), file: Some(file) };
+        let (Outcome { code, written }, log) = outcome(executable, &folder, &case);
+        assert_eq!(code, Some(0), "{executable}: {log}");
+        written.unwrap_or_else(|| panic!("{executable} wrote nothing: {log}"))
+    };
+    for first in [format!("{HEAD}mode: nftables\nclusterCIDR: 10.0.0.0/8\n"), EVERY_FIELD.to_owned()] {
+        let file = format!("{first}---\n{OURS}");
+        let (theirs, ours) = (written(&upstream, file.clone()), written(EXECUTABLE, file));
+        assert_eq!(theirs, written(&upstream, first), "upstream reads the first document alone");
+        let (common, rest) = ours.split_once("\n---\n").unwrap_or_else(|| panic!("one document: {ours}"));
+        assert_eq!(common, theirs);
+        assert!(rest.contains("kind: FerryConfiguration") && rest.contains("snapshot: /var/lib"), "{rest}");
+        assert_eq!(written(&upstream, ours), theirs);
+    }
+}
+
 #[test]
 fn what_cant_be_written_ends_with_1() {
     kubernetes::build();

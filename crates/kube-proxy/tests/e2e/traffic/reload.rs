@@ -1,19 +1,23 @@
 //! Changes of the configuration of a running proxy while clients connect: the mode, other settings, and files that are invalid.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{at_cluster_ip, at_node_port};
 use ferry_lab::probe::Hammer;
 use ferry_lab::proxy::{Config, IPTABLES, NFTABLES};
-use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Service, Stage};
+use ferry_lab::stage::{Directory, slowly};
+use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Proxy, Service};
 
-use crate::support::{alone, fresh};
+use crate::support::{EXECUTABLE, alone, folder, fresh};
 
 /// Below TCP's retransmission timeout of 1 s, so that a lost packet is detected.
 const NO_RETRY: Duration = Duration::from_millis(900);
 /// Changes of mode, and the rounds of other changes.
 const CHANGES: usize = 20;
 const SWAPS: usize = 100;
+/// The fewest runs that so many swaps lead to.
+const FEWEST_RUNS: usize = 3;
 /// The pause between two swaps: many come before the proxy has started with one.
 const PAUSE: Duration = Duration::from_millis(150);
 
@@ -21,9 +25,9 @@ fn manifests() -> Manifests {
     Manifests::new().with(Service::new("busy", 46).node_port(30046), &[Place::PodA, Place::Far])
 }
 
-fn hammers(stage: &Stage<'_>) -> Vec<Hammer> {
+fn hammers(lab: &Lab) -> Vec<Hammer> {
     let of = |family| {
-        let client = |place| stage.lab.from(place).patience(NO_RETRY);
+        let client = |place| lab.from(place).patience(NO_RETRY);
         [
             client(Place::PodB).hammer(Protocol::Tcp, at_cluster_ip(family, 46)),
             client(Place::Client).hammer(Protocol::Tcp, at_node_port(family, 30046)),
@@ -41,8 +45,8 @@ fn assert_unharmed(what: &str, hammers: Vec<Hammer>) {
 }
 
 /// The number of runs so far.
-fn runs(stage: &Stage<'_>) -> usize {
-    stage.proxy.log().matches("Starting kube-proxy").count()
+fn runs(proxy: &Proxy<'_>) -> usize {
+    proxy.log().matches("Starting kube-proxy").count()
 }
 
 #[test]
@@ -50,26 +54,26 @@ fn changes_of_mode_in_the_running_process_refuse_nothing() {
     // In a lab of its own: mode iptables leaves the tables of its tool.
     let (_turn, lab) = (alone(), Lab::new());
     let mut stage = fresh(&lab, "modes-in-one-process", &manifests());
-    let (hammers, begun) = (hammers(&stage), Instant::now());
+    let (hammers, begun) = (hammers(&lab), Instant::now());
     for change in 0..CHANGES {
         let mode = if change % 2 == 0 { IPTABLES } else { NFTABLES };
-        let (before, removed) = (runs(&stage), stage.proxy.log().matches("Removed rules of an earlier run").count());
+        let (before, removed) =
+            (runs(&stage.proxy), stage.proxy.log().matches("Removed rules of an earlier run").count());
         stage.reconfigure(&Config { mode, ..Config::default() });
         stage.proxy.wait_for("a run in the new mode", |proxy| {
-            proxy.log().matches("Starting kube-proxy").count() > before
-                && proxy.log().matches("Removed rules of an earlier run").count() >= removed + 2
+            runs(proxy) > before && proxy.log().matches("Removed rules of an earlier run").count() >= removed + 2
         });
     }
     println!("{CHANGES} changes of mode in {:?}", begun.elapsed());
     assert_unharmed("changes of mode", hammers);
-    assert_eq!(runs(&stage), CHANGES + 1, "in one process");
+    assert_eq!(runs(&stage.proxy), CHANGES + 1, "in one process");
 }
 
 #[test]
 fn swapped_configurations_fail_no_connection_and_the_last_one_runs() {
     let (_turn, lab) = (alone(), Lab::new());
     let mut stage = fresh(&lab, "swapped-configurations", &manifests());
-    let (hammers, before) = (hammers(&stage), runs(&stage));
+    let (hammers, before) = (hammers(&lab), runs(&stage.proxy));
     for swap in 0..SWAPS {
         let more = if swap % 5 == 4 { "mode: [".to_owned() } else { format!("configSyncPeriod: {}s", 900 + swap) };
         stage.reconfigure(&Config::with(&more));
@@ -80,6 +84,175 @@ fn swapped_configurations_fail_no_connection_and_the_last_one_runs() {
         .proxy
         .wait_for("the last configuration", |proxy| proxy.log().contains("changed=\"configSyncPeriod: 12m57s\""));
     stage.proxy.wait_until_synced(&Family::ALL);
-    println!("{SWAPS} swaps led to {} runs", runs(&stage) - before);
+    let led_to = runs(&stage.proxy) - before;
+    println!("{SWAPS} swaps led to {led_to} runs");
+    // Content counts two seconds after the first change at the latest, and the swaps take fifteen; the last one has a run, too.
+    assert!(led_to >= FEWEST_RUNS, "{led_to}");
     assert_unharmed("swaps of the configuration", hammers);
+}
+
+/// A proxy over manifests without a flag for the verbosity, which would replace that of its file.
+struct Site<'a> {
+    lab: &'a Lab,
+    proxy: Proxy<'a>,
+    directory: Directory,
+}
+
+/// A setting, and its effect in the running process. The rest of the configuration is the default.
+struct Setting {
+    name: &'static str,
+    cluster_cidr: &'static str,
+    /// further lines of the configuration file
+    more: &'static str,
+    is_in_force: fn(&mut Site<'_>) -> bool,
+}
+
+/// The pod ranges of the lab, of both families.
+const PODS: &str = "10.244.0.0/16,fd00:10:244::/56";
+/// Ranges without a pod.
+const OTHERS: &str = "10.99.0.0/16,fd00:99::/64";
+/// The default ports of health checks and of metrics.
+const DEFAULTS: [u16; 2] = [10256, 10249];
+/// A minSyncPeriod that is longer than its default.
+const LONG_PERIOD: Duration = Duration::from_secs(3);
+
+/// Each differs from the one before in its effect, too.
+const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "healthzBindAddress",
+        cluster_cidr: PODS,
+        more: "healthzBindAddress: 127.0.0.1:10301",
+        is_in_force: |site| site.answers(10301, "/healthz") && !site.answers(DEFAULTS[0], "/healthz"),
+    },
+    Setting {
+        name: "metricsBindAddress",
+        cluster_cidr: PODS,
+        more: "metricsBindAddress: 127.0.0.1:10302",
+        is_in_force: |site| site.answers(10302, "/metrics") && !site.answers(DEFAULTS[1], "/metrics"),
+    },
+    Setting {
+        name: "the default addresses",
+        cluster_cidr: PODS,
+        more: "",
+        is_in_force: |site| site.answers(DEFAULTS[0], "/healthz") && site.answers(DEFAULTS[1], "/metrics"),
+    },
+    Setting { name: "clusterCIDR", cluster_cidr: OTHERS, more: "", is_in_force: |site| site.pods_are(false) },
+    Setting {
+        name: "detectLocalMode InterfaceNamePrefix",
+        cluster_cidr: OTHERS,
+        more: "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: vpod}",
+        is_in_force: |site| site.pods_are(true),
+    },
+    Setting {
+        name: "detectLocalMode BridgeInterface",
+        cluster_cidr: OTHERS,
+        more: "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: vcli}",
+        is_in_force: |site| site.pods_are(false),
+    },
+    Setting {
+        name: "verbosity of objects",
+        cluster_cidr: PODS,
+        more: "logging: {verbosity: 4}",
+        is_in_force: |site| site.logs_of_a_change("\"Received object\""),
+    },
+    Setting {
+        name: "verbosity of passes",
+        cluster_cidr: PODS,
+        more: "logging: {verbosity: 2}",
+        is_in_force: |site| !site.logs_of_a_change("\"Received object\"") && site.logs_of_a_change("\"Synced\""),
+    },
+    Setting {
+        name: "verbosity of nothing",
+        cluster_cidr: PODS,
+        more: "logging: {verbosity: 0}",
+        is_in_force: |site| !site.logs_of_a_change("\"Synced\""),
+    },
+];
+
+// === impl Site ===
+
+impl<'a> Site<'a> {
+    fn new(lab: &'a Lab, name: &str) -> Self {
+        let mut directory = Directory::new(&folder(name));
+        directory.write(&manifests());
+        directory.configure(&Config::default());
+        let path = |path: &Path| path.display().to_string();
+        let (file, objects) = (path(&folder(name).join("config.yaml")), path(&directory.manifests()));
+        let arguments = ["--config", &file, "--manifests", &objects];
+        let proxy = Proxy::start_with(lab.host(Place::Node), EXECUTABLE, &folder(name), &arguments);
+        let mut site = Self { lab, proxy, directory };
+        site.wait();
+        site
+    }
+
+    /// Replaces the configuration, and waits until a new run in the process has synced.
+    fn reconfigure(&mut self, what: &str, config: &Config) {
+        let before = runs(&self.proxy);
+        self.directory.configure(config);
+        self.proxy.wait_for(what, |proxy| runs(proxy) > before);
+        self.change();
+    }
+
+    /// Waits until the manifests written last are in force.
+    fn wait(&mut self) {
+        for at in Family::ALL.map(|family| self.directory.marker(family)) {
+            let client = self.lab.from(Place::Node).patience(slowly(Duration::from_millis(100)));
+            self.proxy.wait_for("manifests in force", |_| client.tcp(at, 1).all_answered());
+        }
+    }
+
+    /// Changes a Service, and waits until that is in force.
+    fn change(&mut self) {
+        self.directory.write(&manifests());
+        self.wait();
+    }
+
+    fn answers(&self, port: u16, path: &str) -> bool {
+        self.proxy.get(port, path).is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+    }
+
+    /// True if connections from a pod count as such of a pod of this node, or as those of others: an endpoint sees their sources.
+    fn pods_are(&self, local: bool) -> bool {
+        Family::ALL.into_iter().all(|family| {
+            let tally = self.lab.from(Place::PodB).tcp(at_cluster_ip(family, 46), 8);
+            let is_kept = |source| source == Place::PodB.address(family);
+            tally.all_answered() && tally.sources().into_iter().all(|source| is_kept(source) == local)
+        })
+    }
+
+    /// True if the log has this message about a change that is in force, once its sync passes are reported.
+    fn logs_of_a_change(&mut self, message: &str) -> bool {
+        let (logged, before) = (self.proxy.log().len(), passes(&self.proxy));
+        self.change();
+        // The report of the second change's passes follows that of the first one's.
+        self.change();
+        self.proxy.wait_for("reports", |proxy| passes(proxy) >= before + 4.0);
+        self.proxy.log().get(logged..).is_some_and(|log| log.contains(message))
+    }
+}
+
+/// Sync passes of both families that are reported.
+fn passes(proxy: &Proxy<'_>) -> f64 {
+    proxy.metric("kubeproxy_sync_proxy_rules_duration_seconds_count", &[])
+}
+
+#[test]
+fn changed_settings_take_effect_in_the_running_process() {
+    let (_turn, lab) = (alone(), Lab::new());
+    let mut site = Site::new(&lab, "settings");
+    let hammers = hammers(&lab);
+    for Setting { name, cluster_cidr, more, is_in_force } in SETTINGS {
+        assert!(!is_in_force(&mut site), "{name} has its effect already\n{}", site.proxy.log());
+        let config = Config { cluster_cidr: Some((*cluster_cidr).to_owned()), ..Config::with(more) };
+        site.reconfigure(name, &config);
+        assert!(is_in_force(&mut site), "{name} has no effect\n{}", site.proxy.log());
+    }
+    let period = format!("{NFTABLES}: {{minSyncPeriod: {}s}}", LONG_PERIOD.as_secs());
+    site.reconfigure("minSyncPeriod", &Config::with(&period));
+    let begun = Instant::now();
+    site.change();
+    site.change();
+    assert!(begun.elapsed() >= LONG_PERIOD, "two syncs within {:?}", begun.elapsed());
+    assert_unharmed("changes of settings", hammers);
+    assert_eq!(runs(&site.proxy), 1 + SETTINGS.len() + 1, "in one process");
 }

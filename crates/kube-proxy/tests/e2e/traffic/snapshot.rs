@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ferry_lab::api::{ApiServer, Authority, Identity, Options, Validity};
 use ferry_lab::objects::at_cluster_ip;
 use ferry_lab::probe::Hammer;
-use ferry_lab::proxy::{Config, IPTABLES, NFTABLES};
+use ferry_lab::proxy::{Config, IPTABLES, IPVS, NFTABLES};
 use ferry_lab::stage::slowly;
 use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Proxy, Service};
 
@@ -196,4 +196,10 @@ fn a_restarted_machine_serves_without_the_server_in_mode_nftables() {
 #[test]
 fn a_restarted_machine_serves_without_the_server_in_mode_iptables() {
     a_restart_of_the_machine_without_the_server(IPTABLES);
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn a_restarted_machine_serves_without_the_server_in_mode_ipvs() {
+    a_restart_of_the_machine_without_the_server(IPVS);
 }
