@@ -110,7 +110,11 @@ fn an_unusable_file_changes_nothing_and_is_named() {
     running.until_synced();
     let unusable = [
         ("mode: [", "line "),
-        ("mode: nftables\nclusterCIDR: 10.0.0.0/33", "must be a valid CIDR"),
+        ("mode: nftables\nclusterCIDR: 10.0.0.0/33", "(line 5, column 14)"),
+        (
+            "mode: nftables\nbindAddressHardFail: true\nhealthzBindAddress: 192.0.2.77:1234",
+            "listening at 192.0.2.77:1234",
+        ),
         // no tool is found there
         ("mode: iptables", "mode iptables can't be used on this machine"),
         ("mode: userspace", "must be iptables, ipvs, nftables or blank"),
@@ -131,6 +135,27 @@ fn an_unusable_file_changes_nothing_and_is_named() {
         machine.write("config.yaml", &config("mode: nftables"));
     });
     assert!(metric(&running, "kubeproxy_config_last_reload_successful").ends_with(" 1"));
+}
+
+/// The rules of the other family would be frozen.
+#[test]
+fn a_mode_that_serves_a_family_less_is_refused() {
+    let machine = Machine::new();
+    machine.install("nft");
+    for end in ["", "-save", "-restore"] {
+        machine.install(&format!("iptables-nft{end}"));
+    }
+    let file = machine.write("config.yaml", &config("mode: nftables"));
+    let mut running = machine.start_with_installed(&["--config", &file]);
+    running.until_synced();
+    goes_on(&mut running, "a mode without its tool for IPv6", || {
+        machine.write("config.yaml", &config("mode: iptables"));
+    });
+    assert!(
+        running.log().contains("it can't serve IPv6 here, which the running configuration serves"),
+        "{}",
+        running.log()
+    );
 }
 
 #[test]
