@@ -12,6 +12,7 @@ use ferry_lab::objects::{at_cluster_ip, node_yaml};
 use ferry_lab::proxy::Config;
 use ferry_lab::stage::{slowly, within};
 use ferry_lab::{Family, Host, Lab, Manifests, Place, Service};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::manifests::{objects, of_kind};
@@ -68,6 +69,11 @@ struct Bundle {
     container: String,
 }
 
+/// A container that runs until this is dropped: crun, whose child is its first process.
+struct Container(Child);
+
+// === impl Bundle ===
+
 impl Bundle {
     /// Unpacks an image, and writes the runtime's configuration: that of the image, of a Pod's container with its arguments, and
     /// further ones.
@@ -91,7 +97,7 @@ impl Bundle {
     }
 
     /// Runs it in the network of a host.
-    fn start(&self, host: &Host) -> Child {
+    fn start(&self, host: &Host) -> Container {
         let log = std::fs::File::create(self.log_file()).expect("making a log");
         let name = format!(
             "ferry-test-{}-{}",
@@ -105,21 +111,20 @@ impl Bundle {
         let own = ["--mount", "--propagation", "private", "sh", "-c", unified, "sh"];
         let run = ["crun", "--root", &state, "--cgroup-manager", "disabled", "run", "--bundle", &bundle, &name];
         let arguments: Vec<String> = own.into_iter().chain(run).map(str::to_owned).collect();
-        host.spawn("unshare", &arguments, |command| {
+        Container(host.spawn("unshare", &arguments, |command| {
             command.stdin(Stdio::null()).stdout(log.try_clone().expect("a second handle")).stderr(log);
-        })
+        }))
     }
 
     /// Runs it in the network of a host until it ends; returns its exit status and log.
     fn run_to_end(&self, host: &Host) -> (Option<ExitStatus>, String) {
-        let mut child = self.start(host);
+        let mut container = self.start(host);
         let mut status = None;
         within(slowly(PATIENCE), || {
-            status = child.try_wait().expect("asking for a child's state");
+            status = container.0.try_wait().expect("asking for a child's state");
             status.is_some()
         });
-        child.kill().expect("killing crun");
-        child.wait().expect("waiting for crun");
+        drop(container);
         (status, self.log())
     }
 
@@ -135,6 +140,28 @@ impl Bundle {
 impl Drop for Bundle {
     fn drop(&mut self) {
         let _ = buildah(&["rm", &self.container]).output();
+    }
+}
+
+// === impl Container ===
+
+impl Container {
+    /// The container's first process, while there is one.
+    fn first(&self) -> Option<Pid> {
+        let crun = self.0.id();
+        let children = std::fs::read_to_string(format!("/proc/{crun}/task/{crun}/children")).ok()?;
+        Pid::from_raw(children.trim().parse().ok()?)
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        // It outlives crun, and may have ended.
+        if let Some(first) = self.first() {
+            let _ = kill_process(first, Signal::KILL);
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -304,15 +331,12 @@ fn check(lab: &Lab, overlay: &str, image: &str, mounted: &Path, further: &[&str]
     assert_eq!(tracking(lab), TRACKING.1, "the init container sets it");
     assert!(!serves(lab), "only the other container serves");
     let bundle = Bundle::new(overlay, image, &pod["containers"][0], mounted, &[further, &["-v=2"]].concat());
-    let mut child = bundle.start(lab.host(Place::Node));
+    let mut container = bundle.start(lab.host(Place::Node));
     let served = within(slowly(PATIENCE), || serves(lab));
-    let ended = child.try_wait().expect("asking for a child's state");
-    let id = child.id();
-    let status = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"))
-        .ok()
-        .and_then(|child| std::fs::read_to_string(format!("/proc/{}/status", child.trim())).ok());
-    child.kill().expect("killing crun");
-    child.wait().expect("waiting for crun");
+    let ended = container.0.try_wait().expect("asking for a child's state");
+    let first = container.first();
+    let status = first.and_then(|first| std::fs::read_to_string(format!("/proc/{}/status", first.as_raw_nonzero())).ok());
+    drop(container);
     let log = bundle.log();
     assert!(served && ended.is_none(), "{overlay}: {ended:?}\n{log}");
     println!("{overlay}: {:?}", status.iter().flat_map(|text| text.lines()).find(|line| line.starts_with("CapEff")));
