@@ -70,9 +70,7 @@ const SOURCE_STACK_BYTES: usize = 8 * 1024 * 1024;
 /// objects of the run before.
 pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<File>) -> anyhow::Result<()> {
     prepare_process(&options)?;
-    let metrics = Arc::new(Metrics::new()?);
-    metrics.config.run(&options.config);
-    metrics.set_features(options.config.features());
+    let metrics = new_metrics(&options.config)?;
     let Opened { source, node, freshness, recorder, cluster } = origin.open(&options.settings, &metrics)?;
     let (threads, ends) = Threads::new();
     // The modes' threads have inputs for the core, too.
@@ -92,7 +90,6 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     // Until the cluster has a Node object for this node, load balancers should not send to it.
     let eligible = Arc::new(AtomicBool::new(node == NodeFacts::Local));
     let reports = Reports::default();
-
     // In the reverse direction of the data, so that the receiver of each part exists before it.
     let pulses = new_pulses(&families);
     let timing = (periods.min_sync_period, plane.paced);
@@ -100,7 +97,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
         start_engine(timing, engine, flows.observer(family), pulse, &reports, &threads)
     });
     let addresses = platform::addresses(&planes::devices()).context("listing local addresses")?;
-    let core = Core::new(core::CoreSetup {
+    let desk = Desk::new(Core::new(core::CoreSetup {
         settings,
         config,
         profile: plane.profile,
@@ -112,12 +109,9 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
         recorder: recorder.clone(),
         in_use: planes::in_use,
         changed: snapshot.as_ref().map(SnapshotSetup::changed),
-    });
-    let desk = Desk::new(core);
+    }));
     let objects = ObjectHandOver::new(desk.clone(), node_name, cluster, freshness.clone());
-    if let (Some(objects), Some(handed)) = (&objects, handed) {
-        objects.take(handed, &inputs);
-    }
+    take_objects(objects.as_ref(), handed, &inputs);
     start_snapshot(snapshot, (&desk, &inputs), (&metrics, &recorder), &threads)?;
     start_core(desk.clone(), input, &threads)?;
     start_addresses(addresses, &inputs, &threads)?;
@@ -190,6 +184,21 @@ fn prepare_process(options: &RunOptions) -> anyhow::Result<()> {
     // A hundred thousand endpoints are decoded on one thread and kept by others.
     memory::share_one_arena();
     Ok(())
+}
+
+/// The metrics of a run with this configuration.
+fn new_metrics(config: &KubeProxyConfiguration) -> anyhow::Result<Arc<Metrics>> {
+    let metrics = Metrics::new()?;
+    metrics.config.run(config);
+    metrics.set_features(config.features());
+    Ok(Arc::new(metrics))
+}
+
+/// Takes the objects of the run before, if there was one.
+fn take_objects(objects: Option<&ObjectHandOver>, handed: Option<File>, inputs: &mpsc::SyncSender<Input>) {
+    if let (Some(objects), Some(handed)) = (objects, handed) {
+        objects.take(handed, inputs);
+    }
 }
 
 /// The families of this machine's kernel.

@@ -335,7 +335,8 @@ fn check(lab: &Lab, overlay: &str, image: &str, mounted: &Path, further: &[&str]
     let served = within(slowly(PATIENCE), || serves(lab));
     let ended = container.0.try_wait().expect("asking for a child's state");
     let first = container.first();
-    let status = first.and_then(|first| std::fs::read_to_string(format!("/proc/{}/status", first.as_raw_nonzero())).ok());
+    let status =
+        first.and_then(|first| std::fs::read_to_string(format!("/proc/{}/status", first.as_raw_nonzero())).ok());
     drop(container);
     let log = bundle.log();
     assert!(served && ended.is_none(), "{overlay}: {ended:?}\n{log}");
