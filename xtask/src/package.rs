@@ -6,6 +6,8 @@ use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The largest executable that is released: nodes keep it in memory, and load it over slow lines.
+const MOST_BYTES: u64 = 12_000_000;
 /// The time of all files in a release, in seconds since 1970.
 const EPOCH: &str = "SOURCE_DATE_EPOCH";
 
@@ -23,6 +25,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     };
     setup::prepare(&[Use::Package], false)?;
     let executables = build_both(&metadata)?;
+    executables.iter().try_for_each(|executable| check_size(executable))?;
     let epoch = epoch(&metadata.workspace_root)?;
     let mut command = cargo();
     command.args(["run", "--quiet", "--package", "ferry-deploy", "--"]);
@@ -61,6 +64,12 @@ fn build_both(metadata: &Metadata) -> Result<[PathBuf; 2]> {
         "kube-proxy",
     ]))?;
     Ok([built, fixed])
+}
+
+fn check_size(executable: &Path) -> Result<()> {
+    let bytes = std::fs::metadata(executable).with_context(|| format!("examining {}", executable.display()))?.len();
+    ensure!(bytes <= MOST_BYTES, "{} has {bytes} bytes, more than {MOST_BYTES}", executable.display());
+    Ok(())
 }
 
 /// Builds the executable so that it needs no shared library (docs/decisions/0057-static-executable.md). Only the last step differs from
