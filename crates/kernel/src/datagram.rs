@@ -89,7 +89,13 @@ impl Datagrams {
         }
         // SAFETY: every header points to a buffer, a name and a control buffer with their true lengths; they outlive the call.
         let count = unsafe {
-            libc::recvmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), BATCH as _, libc::MSG_DONTWAIT as _, ptr::null_mut())
+            libc::recvmmsg(
+                socket.as_raw_fd(),
+                headers.as_mut_ptr(),
+                BATCH as _,
+                libc::MSG_DONTWAIT as _,
+                ptr::null_mut(),
+            )
         };
         let count = usize::try_from(count).map_err(|_negative| io::Error::last_os_error())?;
         for (header, name) in headers.iter().zip(&names).take(count) {
@@ -285,7 +291,8 @@ fn put_local_address(control: &mut Control, from: IpAddr) -> usize {
             IpAddr::V4(from) => {
                 let (space, length) = lengths::<libc::in_pktinfo>();
                 let address = libc::in_addr { s_addr: u32::from_ne_bytes(from.octets()) };
-                let info = libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: address, ipi_addr: libc::in_addr { s_addr: 0 } };
+                let info =
+                    libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: address, ipi_addr: libc::in_addr { s_addr: 0 } };
                 (*message).cmsg_level = libc::IPPROTO_IP;
                 (*message).cmsg_type = libc::IP_PKTINFO;
                 (*message).cmsg_len = length as _;
