@@ -64,10 +64,12 @@ pub(crate) enum Serving {
 // === impl Shared ===
 
 impl Shared {
-    pub(crate) fn new(port: Arc<Port>, opened: Result<&Serving, &str>) -> Self {
+    /// A listener that is open or not; `is_tried_again`: it is opened again after a failure.
+    pub(crate) fn new(port: Arc<Port>, opened: Result<&Serving, &str>, is_tried_again: bool) -> Self {
         let state = match opened {
             Ok(serving) => State::Open(serving.clone()),
-            Err(error) => State::Failed(error.to_owned()),
+            Err(error) if is_tried_again => State::Failed(error.to_owned()),
+            Err(error) => State::Lost(error.to_owned()),
         };
         Self { port: RwLock::new(port), state: Mutex::new(state) }
     }

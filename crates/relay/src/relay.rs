@@ -104,7 +104,7 @@ impl Relay {
             self.totals.listener_errors.increment();
             tracing::warn!(error, port = port.name(), "cannot open a listener");
         }
-        let shared = Arc::new(Shared::new(port, opened.as_ref().map_err(String::as_str)));
+        let shared = Arc::new(Shared::new(port, opened.as_ref().map_err(String::as_str), reopening.is_some()));
         let serving = opened.ok();
         let (alive, ended) = channel();
         let task = listener::run(Arc::clone(&shared), serving, reopening, Arc::clone(&self.seats), at);

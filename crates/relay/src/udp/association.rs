@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::io::Interest;
+use tokio::io::{Interest, Ready};
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;
 use tokio::time::sleep_until;
@@ -133,9 +133,11 @@ impl Association {
     }
 
     /// Passes the endpoint's datagrams on, without waiting.
-    fn answer(&self, listener: &UdpSocket, context: &Context) -> io::Result<()> {
+    fn answer(&self, ready: Ready, listener: &UdpSocket, context: &Context) -> io::Result<()> {
         let mut datagrams = context.datagrams.lock().unwrap_or_else(PoisonError::into_inner);
-        self.socket.try_io(Interest::READABLE | Interest::ERROR, || datagrams.receive(self.socket.as_fd()))?;
+        // The runtime clears the readiness of one interest at a time, none of a combination.
+        let interest = if ready.is_readable() { Interest::READABLE } else { Interest::ERROR };
+        self.socket.try_io(interest, || datagrams.receive(self.socket.as_fd()))?;
         let received = datagrams.received();
         let positions = ALL.get(..received.len()).unwrap_or_default();
         let route = (self.client.address, self.client.local);
@@ -165,7 +167,7 @@ async fn run(association: Arc<Association>, table: Arc<Table>, listener: Arc<Udp
             () = association.endpoint.until_cut() => break,
             // An ICMP error makes the socket ready with an error alone.
             ready = association.socket.ready(Interest::READABLE | Interest::ERROR) => {
-                let answered = ready.and_then(|_ready| association.answer(&listener, &context));
+                let answered = ready.and_then(|ready| association.answer(ready, &listener, &context));
                 match answered {
                     Ok(()) => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -61,8 +61,10 @@ fn report_address_if_unspecified(socket: &UdpSocket) -> io::Result<()> {
 /// Errors after which the socket goes on; those of ICMP concern an answer that was sent to a client.
 fn is_temporary(error: &io::Error) -> bool {
     use rustix::io::Errno;
+    if error.kind() == io::ErrorKind::WouldBlock {
+        return true;
+    }
     let errors = [
-        Errno::AGAIN,
         Errno::INTR,
         Errno::CONNREFUSED,
         Errno::HOSTUNREACH,

@@ -1,6 +1,6 @@
 //! Endpoints that refuse, don't answer, or vanish; readers that are slow; ports without endpoints.
 
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -127,10 +127,9 @@ fn a_silent_endpoint_costs_one_connection_until_the_client_resets_it() {
         server.read_to_string(&mut question).unwrap();
         assert_eq!(balancer.endpoints()[0].counters().open.value(), 1);
         rustix::net::connect_unspec(&client).unwrap();
-        assert_eq!(server.write_all(&[0; 64]).and_then(|()| server.read(&mut [0])).err().map(|error| error.kind()), {
-            eventually("the connection has ended", || relay.totals().open_connections.value() == 0);
-            Some(ErrorKind::ConnectionReset)
-        });
+        eventually("the connection has ended", || relay.totals().open_connections.value() == 0);
+        // Its direction towards the server was closed in order before; the other one isn't.
+        eventually("the server learns it", || server.write_all(b"answer").is_err());
         assert_eq!(balancer.endpoints()[0].counters().open.value(), 0);
     });
 }

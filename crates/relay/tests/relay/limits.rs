@@ -1,7 +1,9 @@
 //! Many connections, the limits of ports and of the relay, and the exhaustion of descriptors.
 
+use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Duration;
 
 use ferry_relay::{Config, Protocol};
@@ -77,9 +79,14 @@ fn exhausted_descriptors_are_counted_and_waiting_connections_served_later() {
         let sockets: Vec<Socket> =
             (0..CLIENTS).map(|_| Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()).collect();
         let limit = getrlimit(Resource::Nofile);
-        // The highest number in use is the limit, not how many there are.
-        let highest: u64 = descriptors().iter().map(|name| name.parse().unwrap()).max().unwrap();
-        setrlimit(Resource::Nofile, Rlimit { current: Some(highest + 10), maximum: limit.maximum }).unwrap();
+        // The limit is a limit of numbers: those that are free below it are taken.
+        let highest: i32 = descriptors().iter().map(|name| name.parse().unwrap()).max().unwrap();
+        let mut taken = vec![OwnedFd::from(File::open("/dev/null").unwrap())];
+        while taken.iter().all(|descriptor| descriptor.as_raw_fd() <= highest) {
+            taken.push(taken[0].try_clone().unwrap());
+        }
+        let lowered = u64::try_from(highest).unwrap() + 12;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(lowered), maximum: limit.maximum }).unwrap();
         let to: SocketAddr = address;
         for socket in &sockets {
             socket.connect(&to.into()).unwrap();
