@@ -48,7 +48,20 @@ pub struct Keepalive {
     pub probes: u32,
 }
 
+/// Descriptors that [`Config::fit`] leaves to listeners, pipes and the rest of the program.
+const RESERVED: u64 = 1024;
+
 // === impl Config ===
+
+impl Config {
+    /// Lowers the limits of connections and associations to what so many descriptors allow, so that clients are refused and
+    /// counted before descriptors are exhausted: a connection takes two, an association one. Each kind may use half of them.
+    pub fn fit(&mut self, descriptors: u64) {
+        let available = usize::try_from(descriptors.saturating_sub(RESERVED)).unwrap_or(usize::MAX);
+        self.max_connections = self.max_connections.min(available / 4);
+        self.max_associations = self.max_associations.min(available / 2);
+    }
+}
 
 impl Default for Config {
     fn default() -> Self {
@@ -63,5 +76,22 @@ impl Default for Config {
             keepalive: Keepalive { idle: Duration::from_secs(60), interval: Duration::from_secs(15), probes: 5 },
             splice: true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_fit_the_descriptors() {
+        let limits = |descriptors| {
+            let mut config = Config::default();
+            config.fit(descriptors);
+            (config.max_connections, config.max_associations)
+        };
+        assert_eq!(limits(u64::MAX), (100_000, 50_000));
+        assert_eq!(limits(21_024), (5_000, 10_000));
+        assert_eq!(limits(100), (0, 0));
     }
 }

@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Notify;
 
 use crate::config::Config;
-use crate::copy::splice::Pipes;
+use crate::copy::Pipes;
 use crate::counters::Totals;
 
 /// A connection goes to another thread if that has so many fewer: a hand-over costs more than a small difference does.

@@ -11,7 +11,7 @@ use super::{Burst, Direction, Finish, TURN_BYTES};
 /// The buffer on the stack: most requests and answers of interactive protocols fit.
 pub(super) const SMALL_BYTES: usize = 4096;
 /// The buffer on the heap while a large stream flows.
-const LARGE_BYTES: usize = 64 << 10;
+const LARGE_BYTES: usize = 32 << 10;
 
 /// What one read and one write have done.
 #[derive(Debug)]
@@ -24,6 +24,24 @@ pub(super) enum Passed {
     Bytes { count: usize, filled: bool },
     /// The sink took `count` bytes; `rest` is still to be written.
     Part { count: usize, rest: Box<[u8]> },
+}
+
+/// Stands for the pipes of systems that have `splice(2)`.
+#[cfg(not(target_os = "linux"))]
+#[derive(Debug)]
+pub(crate) struct Pipes;
+
+#[cfg(not(target_os = "linux"))]
+impl Pipes {
+    /// Nothing to keep.
+    pub(crate) fn new(_enabled: bool) -> Self {
+        Self
+    }
+
+    /// Copies a large stream until its source pauses.
+    pub(super) async fn burst(&self, direction: Direction<'_>) -> Result<Burst, Finish> {
+        burst(direction).await
+    }
 }
 
 /// Reads once into a buffer on the stack and writes the bytes, without waiting.

@@ -7,7 +7,7 @@
 
 mod buffered;
 #[cfg(target_os = "linux")]
-pub(crate) mod splice;
+mod splice;
 
 use std::future::poll_fn;
 use std::io;
@@ -19,7 +19,10 @@ use tokio::net::TcpStream;
 
 use crate::counters::Count;
 use buffered::Passed;
-use splice::Pipes;
+#[cfg(not(target_os = "linux"))]
+pub(crate) use buffered::Pipes;
+#[cfg(target_os = "linux")]
+pub(crate) use splice::Pipes;
 
 /// After this many bytes of one direction other connections get their turn.
 const TURN_BYTES: usize = 1 << 20;
@@ -155,7 +158,7 @@ impl Direction<'_> {
         let mut large = false;
         loop {
             poll_fn(|context| self.from.poll_read_ready(context)).await.map_err(|_error| Finish::SourceLost)?;
-            let burst = if large { self.burst(pipes).await? } else { self.pass().await? };
+            let burst = if large { pipes.burst(self).await? } else { self.pass().await? };
             match burst {
                 Burst::Small => large = false,
                 Burst::Large => large = true,
@@ -178,14 +181,6 @@ impl Direction<'_> {
                 self.write_all(&rest).await?;
                 Ok(Burst::Large)
             }
-        }
-    }
-
-    /// Copies a large stream until its source pauses.
-    async fn burst(self, pipes: &Pipes) -> Result<Burst, Finish> {
-        match pipes.take() {
-            Some(pipe) => splice::burst(self, pipe, pipes).await,
-            None => buffered::burst(self).await,
         }
     }
 

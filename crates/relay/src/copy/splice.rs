@@ -64,13 +64,22 @@ impl Pipes {
         }
     }
 
-    /// An empty pipe; `None` if the system has none, or descriptors are exhausted: the stream then passes through memory.
-    pub(super) fn take(&self) -> Option<Pipe> {
+    /// Copies a large stream until its source pauses. Through memory, if the system has no `splice(2)` for sockets; through the
+    /// buffer on the stack if there is no pipe, since a larger one for each stream would add up.
+    pub(super) async fn burst(&self, direction: Direction<'_>) -> Result<Burst, Finish> {
         if !self.supported.load(Ordering::Relaxed) {
-            return None;
+            return buffered::burst(direction).await;
         }
+        match self.take() {
+            Ok(pipe) => burst(direction, pipe, self).await,
+            Err(_exhausted) => direction.pass().await,
+        }
+    }
+
+    /// An empty pipe.
+    fn take(&self) -> io::Result<Pipe> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        idle.or_else(|| self.open().ok())
+        idle.map_or_else(|| self.open(), Ok)
     }
 
     fn open(&self) -> io::Result<Pipe> {
@@ -136,7 +145,7 @@ fn ready(moved: io::Result<usize>) -> io::Result<Moved> {
 }
 
 /// Copies a large stream until its source pauses.
-pub(super) async fn burst(direction: Direction<'_>, pipe: Pipe, pipes: &Pipes) -> Result<Burst, Finish> {
+async fn burst(direction: Direction<'_>, pipe: Pipe, pipes: &Pipes) -> Result<Burst, Finish> {
     let mut lent = Lent { pipe: Some(pipe), pipes };
     let (mut total, mut turn) = (0, 0);
     while let Some(pipe) = &mut lent.pipe {

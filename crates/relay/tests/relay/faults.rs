@@ -184,15 +184,11 @@ fn a_reset_behind_a_slow_reader_ends_the_connection() {
         let mut server = slow.accept().unwrap().0;
         client.set_nonblocking(true).unwrap();
         let block = vec![7; 1 << 20];
-        let mut full = 0;
-        while full < 50 {
-            match client.write(&block) {
-                Ok(_) => full = 0,
-                Err(_) => {
-                    full += 1;
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-            }
+        // Until nothing goes through for a while: buffers and pipe are full.
+        let mut attempts = 0;
+        while attempts < 50 {
+            attempts = if client.write(&block).is_ok_and(|count| count > 0) { 0 } else { attempts + 1 };
+            std::thread::sleep(Duration::from_millis(2));
         }
         rustix::net::connect_unspec(&client).unwrap();
         eventually("the connection has ended", || relay.totals().open_connections.value() == 0);
