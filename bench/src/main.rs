@@ -6,7 +6,7 @@
 //! side by side with another build. `--mode MODE --churn SERVICES [KUBE-PROXY]` measures only the staleness of rules under
 //! endless changes.
 //!
-//! `ferry-bench --relay` compares the relay of mode userspace with a direct connection and with HAProxy, see [`relay`].
+//! `ferry-bench --relay [WAY …]` compares the relay of mode userspace with a direct connection and with HAProxy, see [`relay`].
 //!
 //! `ferry-bench fleet [OPTION …]` measures the load of many proxies on an API server, see [`fleet`].
 //!
@@ -66,7 +66,7 @@ fn main() -> anyhow::Result<()> {
         ["--api", services, upstream] => api::run(mode, size(services)?, Some(Path::new(upstream))),
         ["--churn", services] => churn(mode, services, None),
         ["--churn", services, upstream] => churn(mode, services, Some(Path::new(upstream))),
-        ["--relay"] => relay::run(),
+        ["--relay", names @ ..] => relay::run(names),
         ["--relay-server"] => relay::server(),
         ["--relay-process", address] => relay::relay_process(address),
         ["fleet", options @ ..] => fleet::run(options),

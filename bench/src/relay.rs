@@ -1,4 +1,4 @@
-//! `ferry-bench --relay`: one client, one endpoint, and between them, in turn: nothing but a router (direct), the relay of mode
+//! `ferry-bench --relay [WAY …]`, all ways by default: one client, one endpoint, and between them, in turn: nothing but a router (direct), the relay of mode
 //! userspace, and HAProxy in TCP mode without and with `option splice-auto`. Three network namespaces on veth pairs, one process
 //! each for the endpoint and what relays.
 //!
@@ -23,9 +23,11 @@ const TIME: Duration = Duration::from_secs(4);
 /// Rounds over all ways; the figures of each round are printed, since the machine's other load varies.
 const ROUNDS: usize = 3;
 /// Idle connections at which memory is measured.
-const IDLE: [usize; 2] = [10_000, 20_000];
+const IDLE: [usize; 3] = [5_000, 10_000, 20_000];
 /// UDP clients.
 const ASSOCIATIONS: usize = 50_000;
+/// Descriptors of a process beside those of connections.
+const RESERVED: usize = 600;
 
 /// One way from the client to the endpoint.
 struct Way {
@@ -37,29 +39,31 @@ struct Way {
     sink: SocketAddr,
 }
 
-/// Measures all ways and prints the figures.
+/// Measures the ways of these names, or all, and prints the figures.
 ///
 /// # Errors
 /// If there is no root, `ip` or `haproxy`, or a connection fails.
-pub(crate) fn run() -> anyhow::Result<()> {
-    ferry_relay::raise_limit(500_000);
+pub(crate) fn run(names: &[&str]) -> anyhow::Result<()> {
+    let ways = || site::ways().into_iter().filter(|(name, _)| names.is_empty() || names.contains(name));
+    let descriptors = usize::try_from(ferry_relay::raise_limit(500_000)).unwrap_or(usize::MAX);
     let site = Site::new().context("building the network, which needs root and ip")?;
     let _server = site.serve()?;
     for round in 1..=ROUNDS {
         println!("\n== round {round} of {ROUNDS}");
-        for (name, start) in site::ways() {
+        for (name, start) in ways() {
             let way = start(&site, name)?;
             site.as_client(|| measure(&way))??;
         }
     }
-    println!("\n== idle connections");
-    for (name, start) in site::ways().into_iter().filter(|&(name, _)| name != "direct") {
+    println!("\n== idle connections, as far as {descriptors} descriptors of a process go");
+    let most = descriptors.saturating_sub(RESERVED);
+    for (name, start) in ways().filter(|&(name, _)| name != "direct") {
         let way = start(&site, name)?;
-        site.as_client(|| idle(&way))??;
+        site.as_client(|| idle(&way, IDLE.map(|count| count.min(most / 2))))??;
     }
     println!("\n== UDP");
     let way = site::relayed(&site, "relay")?;
-    site.as_client(|| associations(&way))?
+    site.as_client(|| associations(&way, ASSOCIATIONS.min(most)))?
 }
 
 fn measure(way: &Way) -> anyhow::Result<()> {
@@ -88,10 +92,10 @@ fn measure(way: &Way) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn idle(way: &Way) -> anyhow::Result<()> {
+fn idle(way: &Way, counts: [usize; IDLE.len()]) -> anyhow::Result<()> {
     let empty = way.resident_mib()?;
     let mut connections = Vec::new();
-    for count in IDLE {
+    for count in counts {
         let start = std::time::Instant::now();
         while connections.len() < count {
             connections.push(load::established(way.echo)?);
@@ -106,12 +110,12 @@ fn idle(way: &Way) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn associations(way: &Way) -> anyhow::Result<()> {
+fn associations(way: &Way, clients: usize) -> anyhow::Result<()> {
     let (empty, before) = (way.resident_mib()?, way.cpu()?);
     let start = std::time::Instant::now();
-    let answered = load::datagrams(way.echo, ASSOCIATIONS)?;
+    let answered = load::datagrams(way.echo, clients)?;
     println!(
-        "{ASSOCIATIONS} UDP clients: {answered} of 2 x {ASSOCIATIONS} datagrams answered in {:.1} s, {:.1} MiB resident, {empty:.1} without; {:.2} s of CPU",
+        "{clients} UDP clients: {answered} of 2 x {clients} datagrams answered in {:.1} s, {:.1} MiB resident, {empty:.1} without; {:.2} s of CPU",
         start.elapsed().as_secs_f64(),
         way.resident_mib()?,
         way.cpu()?.saturating_sub(before).as_secs_f64()

@@ -119,10 +119,12 @@ pub(super) fn relayed(site: &Site, name: &'static str) -> anyhow::Result<Way> {
 /// HAProxy with as many threads as the relay, with `option splice-auto` if the name says so.
 fn haproxy(site: &Site, name: &'static str) -> anyhow::Result<Way> {
     let threads = ferry_relay::Config::default().workers;
+    // It refuses to start with more connections than descriptors allow.
+    let maximum = ferry_relay::raise_limit(0).min(80_200).saturating_sub(200) / 2;
     let splice = if name.ends_with("splice") { "    option splice-auto\n" } else { "" };
     let configuration = format!(
-        "global\n    maxconn 40000\n    nbthread {threads}\n\
-         defaults\n    mode tcp\n    maxconn 40000\n{splice}    timeout connect 5s\n    timeout client 10m\n    timeout server 10m\n\
+        "global\n    maxconn {maximum}\n    maxpipes 64\n    nbthread {threads}\n\
+         defaults\n    mode tcp\n    maxconn {maximum}\n{splice}    timeout connect 5s\n    timeout client 10m\n    timeout server 10m\n\
          listen echo\n    bind {RELAY}:{ECHO}\n    server endpoint {ENDPOINT}:{ECHO}\n\
          listen sink\n    bind {RELAY}:{SINK}\n    server endpoint {ENDPOINT}:{SINK}\n"
     );

@@ -1,7 +1,7 @@
 //! Opens listening sockets, and sets the options of connections.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
@@ -66,11 +66,20 @@ pub(crate) fn prepare_datagrams(socket: UdpSocket) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Sets the options of a connection to an endpoint.
-pub(crate) fn prepare_connection(connection: &tokio::net::TcpStream, keepalive: Keepalive) -> io::Result<()> {
-    let socket = SockRef::from(connection);
+/// Starts to connect to an endpoint, without waiting.
+pub(crate) fn connect(address: SocketAddr, keepalive: Keepalive) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), None)?;
     socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_keepalive(&parameters(keepalive))
+    socket.set_tcp_keepalive(&parameters(keepalive))?;
+    match socket.connect(&address.into()) {
+        Err(error) if !is_in_progress(&error) => Err(error),
+        Ok(()) | Err(_) => Ok(socket.into()),
+    }
+}
+
+fn is_in_progress(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+        || rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::INPROGRESS)
 }
 
 fn bound(address: SocketAddr, reuse_port: bool, kind: Type) -> io::Result<Socket> {

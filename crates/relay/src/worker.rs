@@ -14,7 +14,7 @@ use crate::copy::Pipes;
 use crate::counters::Totals;
 
 /// A connection goes to another thread if that has so many fewer: a hand-over costs more than a small difference does.
-const IMBALANCE: usize = 16;
+const IMBALANCE: usize = 2;
 
 /// One of the relay's threads, not started yet: the caller provides the thread, and calls [`Worker::run`] on it.
 #[derive(Debug)]

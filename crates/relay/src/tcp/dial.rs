@@ -1,14 +1,16 @@
 //! Dials the endpoints of a choice, one after another, with a time limit for each try.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use crate::choose::Choice;
+use crate::config::Keepalive;
 use crate::descriptors;
 use crate::endpoint::Endpoint;
 use crate::port::{Port, Refusal};
@@ -29,13 +31,8 @@ pub(super) async fn dial(
         if count > 0 {
             port.counters().retries.increment();
         }
-        let connected = timeout(limit, TcpStream::connect(endpoint.address())).await;
-        match connected {
+        match connect(endpoint.address(), limit, context.config.keepalive).await {
             Ok(Ok(stream)) => {
-                if let Err(error) = socket::prepare_connection(&stream, context.config.keepalive) {
-                    // The peer has reset the connection already; copying finds out.
-                    tracing::debug!(%error, port = port.name(), "cannot set the options of a connection");
-                }
                 port.choose().connected(client, &endpoint, Instant::now());
                 return Ok((stream, endpoint));
             }
@@ -50,6 +47,21 @@ pub(super) async fn dial(
         port.choose().failed(client, &endpoint, Instant::now());
     }
     Err(Refusal::Failed)
+}
+
+/// Connects within a time limit.
+async fn connect(address: SocketAddr, limit: Duration, keepalive: Keepalive) -> Result<io::Result<TcpStream>, Elapsed> {
+    let stream = match socket::connect(address, keepalive).and_then(TcpStream::from_std) {
+        Ok(stream) => stream,
+        Err(error) => return Ok(Err(error)),
+    };
+    // An endpoint on this node has answered already, which saves the timer and a turn of the thread.
+    if stream.peer_addr().is_ok() {
+        return Ok(Ok(stream));
+    }
+    let ready = timeout(limit, stream.writable()).await?;
+    let outcome = ready.and_then(|()| stream.take_error()).and_then(|error| error.map_or(Ok(()), Err));
+    Ok(outcome.map(|()| stream))
 }
 
 /// Not the endpoint's fault: no try with another can succeed.
