@@ -73,7 +73,7 @@ impl Association {
         endpoint: Arc<Endpoint>,
         permit: Permit,
         client: Client,
-        table: &Arc<Table>,
+        table: &Arc<Table<Self>>,
         listener: &Arc<UdpSocket>,
         context: &Arc<Context>,
     ) -> Arc<Self> {
@@ -158,7 +158,12 @@ impl Drop for Association {
 }
 
 /// Passes answers to the client until the association ends, and takes it out of the table.
-async fn run(association: Arc<Association>, table: Arc<Table>, listener: Arc<UdpSocket>, context: Arc<Context>) {
+async fn run(
+    association: Arc<Association>,
+    table: Arc<Table<Association>>,
+    listener: Arc<UdpSocket>,
+    context: Arc<Context>,
+) {
     loop {
         let end = association.end_if_idle(context.config.udp_idle);
         tokio::select! {

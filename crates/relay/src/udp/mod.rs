@@ -27,14 +27,17 @@ struct Group {
     positions: Vec<usize>,
 }
 
+/// Ends all associations of a listener when it is dropped.
+struct EndAll(Arc<Table<Association>>);
+
 /// Relays the datagrams of one listener until its socket fails, and returns the error. `port` returns what it serves at the
 /// moment. Its associations end with it.
 pub(crate) async fn relay(socket: &Arc<UdpSocket>, port: impl Fn() -> Arc<Port>, context: &Arc<Context>) -> io::Error {
     if let Err(error) = report_address_if_unspecified(socket) {
         return error;
     }
-    let table = Arc::new(Table::default());
-    let _ended_with_the_listener = table::EndAll(Arc::clone(&table));
+    let table = Arc::new(Table::new());
+    let _ended_with_the_listener = EndAll(Arc::clone(&table));
     loop {
         if let Err(error) = socket.readable().await {
             return error;
@@ -80,10 +83,20 @@ fn is_temporary(error: &io::Error) -> bool {
 /// A batch of received datagrams, and where they go.
 struct Batch<'a> {
     socket: &'a Arc<UdpSocket>,
-    table: &'a Arc<Table>,
+    table: &'a Arc<Table<Association>>,
     port: &'a Arc<Port>,
     context: &'a Arc<Context>,
     datagrams: &'a Datagrams,
+}
+
+// === impl EndAll ===
+
+impl Drop for EndAll {
+    fn drop(&mut self) {
+        for association in self.0.all() {
+            association.end();
+        }
+    }
 }
 
 // === impl Batch ===

@@ -4,8 +4,6 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::association::Association;
-
 /// Who sends datagrams: the client's address, and the local address it sends to if the listener serves several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Client {
@@ -13,28 +11,30 @@ pub(super) struct Client {
     pub(super) local: Option<IpAddr>,
 }
 
-/// The associations. Used by the listener's thread alone, so its lock is free.
-#[derive(Debug, Default)]
-pub(super) struct Table {
-    associations: Mutex<HashMap<Client, Arc<Association>>>,
+/// The associations, of type `A`. Used by the listener's thread alone, so its lock is free.
+#[derive(Debug)]
+pub(super) struct Table<A> {
+    associations: Mutex<HashMap<Client, Arc<A>>>,
 }
-
-/// Ends all associations of a table when it is dropped.
-pub(super) struct EndAll(pub(super) Arc<Table>);
 
 // === impl Table ===
 
-impl Table {
-    pub(super) fn find(&self, client: &Client) -> Option<Arc<Association>> {
+impl<A> Table<A> {
+    /// An empty table.
+    pub(super) fn new() -> Self {
+        Self { associations: Mutex::new(HashMap::new()) }
+    }
+
+    pub(super) fn find(&self, client: &Client) -> Option<Arc<A>> {
         self.associations.lock().unwrap_or_else(PoisonError::into_inner).get(client).cloned()
     }
 
-    pub(super) fn insert(&self, client: Client, association: Arc<Association>) {
+    pub(super) fn insert(&self, client: Client, association: Arc<A>) {
         self.associations.lock().unwrap_or_else(PoisonError::into_inner).insert(client, association);
     }
 
     /// Removes an association, unless the client has another one meanwhile.
-    pub(super) fn remove(&self, client: &Client, association: &Association) {
+    pub(super) fn remove(&self, client: &Client, association: &A) {
         let mut associations = self.associations.lock().unwrap_or_else(PoisonError::into_inner);
         if associations.get(client).is_some_and(|present| std::ptr::eq(Arc::as_ptr(present), association)) {
             associations.remove(client);
@@ -44,12 +44,9 @@ impl Table {
             associations.shrink_to_fit();
         }
     }
-}
 
-impl Drop for EndAll {
-    fn drop(&mut self) {
-        for association in self.0.associations.lock().unwrap_or_else(PoisonError::into_inner).values() {
-            association.end();
-        }
+    /// All associations.
+    pub(super) fn all(&self) -> Vec<Arc<A>> {
+        self.associations.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 }
