@@ -13,9 +13,6 @@ use crate::config::Config;
 use crate::copy::Pipes;
 use crate::counters::Totals;
 
-/// A connection goes to another thread if that has so many fewer: a hand-over costs more than a small difference does.
-const IMBALANCE: usize = 2;
-
 /// One of the relay's threads, not started yet: the caller provides the thread, and calls [`Worker::run`] on it.
 #[derive(Debug)]
 pub struct Worker {
@@ -79,10 +76,10 @@ impl Seat {
     }
 }
 
-/// The thread for a connection that the thread `at` has accepted: the same one, unless another has far fewer connections.
+/// The thread for a connection that the thread `at` has accepted, if it is another one: one with fewer connections.
 pub(crate) fn least_loaded(seats: &[Seat], at: usize) -> Option<usize> {
     let own = seats.get(at)?.connections();
     let (least, connections) =
         seats.iter().map(Seat::connections).enumerate().min_by_key(|&(_, connections)| connections)?;
-    (connections + IMBALANCE < own).then_some(least)
+    (connections < own).then_some(least)
 }

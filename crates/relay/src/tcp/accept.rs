@@ -70,7 +70,7 @@ fn is_of_connection(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| errors.contains(&errno))
 }
 
-/// Serves a connection on this thread, or on one that has far fewer.
+/// Serves a connection on this thread, or on one that has fewer.
 fn start(admitted: Admitted, seats: &Arc<[Seat]>, at: usize) {
     let Some(other) = least_loaded(seats, at).and_then(|other| seats.get(other)) else {
         tokio::spawn(connection::serve(admitted));
