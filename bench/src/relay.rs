@@ -96,6 +96,9 @@ fn idle(way: &Way, counts: [usize; IDLE.len()]) -> anyhow::Result<()> {
     let empty = way.resident_mib()?;
     let mut connections = Vec::new();
     for count in counts {
+        if count <= connections.len() {
+            continue;
+        }
         let start = std::time::Instant::now();
         while connections.len() < count {
             connections.push(load::established(way.echo)?);

@@ -150,8 +150,8 @@ impl Relay {
         states
     }
 
-    /// Duplicates of all open listening sockets, to hand them over to another process: connections that wait in them, and new
-    /// ones, are then served by whoever accepts.
+    /// Duplicates of all open listening sockets, to hand them over to another process: either process can accept the connections
+    /// that wait in them, and new ones.
     ///
     /// # Errors
     /// The system's error if descriptors are exhausted.

@@ -169,6 +169,28 @@ fn a_hand_over_refuses_no_connection() {
     });
 }
 
+/// The other form of hand-over: both processes bind the address. Over IPv6, to an endpoint of IPv4.
+#[test]
+fn two_relays_share_an_address() {
+    isolated(|| {
+        let echo = Echo::new(b'a');
+        let ((_, port_a), (_, port_b)) = (port(&[echo.address]), port(&[echo.address]));
+        let (old, new) = (Running::new(config()), Running::new(config()));
+        let shared = |relay: &Running, address, port: &Arc<Port>| {
+            let bind = Bind::Address { address, reuse_port: true };
+            relay.add(ListenerId(1), Listener { protocol: Protocol::Tcp, bind, port: Arc::clone(port) })
+        };
+        let ListenerState::Open(address) = shared(&old, "[::1]:0".parse().unwrap(), &port_a) else { panic!() };
+        assert_eq!(shared(&new, address, &port_b), ListenerState::Open(address));
+        let both = || [&port_a, &port_b].map(|port| port.counters().connections.value());
+        eventually("both serve", || greeted(address).is_ok() && both().iter().all(|&count| count > 0));
+        assert_eq!(old.drain(Duration::from_secs(20)), 0);
+        for _ in 0..20 {
+            converses(&mut greeted(address).unwrap().0).unwrap();
+        }
+    });
+}
+
 #[test]
 fn something_else_than_a_listener_is_refused() {
     isolated(|| {
